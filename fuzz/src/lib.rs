@@ -33,7 +33,7 @@ pub fn planned(instance: &Instance) {
             validate(instance, &solution.offsets, None).expect("every plan is valid");
         }
         let _ = explain(instance, solution, Some(solution.peak / 2));
-        let planned = Planned { name: "fuzz", instance, solution };
+        let planned = Planned::new("fuzz", instance, solution);
         let _ = (write::csv(planned), write::json(planned), write::rust_source(planned));
         let _ = (write::c_header(planned), write::svg(planned), write::html(planned));
     }

@@ -91,6 +91,9 @@ fn pack(
         if watch.passed(200) {
             return None;
         }
+        if !buffer.is_ever_live() {
+            continue;
+        }
         let (first, last) = (sections.first[n], sections.last[n]);
         let shape = Shape { first, last, size: size(buffer), align: buffer.align };
         packer.put(shape, Content::Buffer(n));
@@ -107,7 +110,7 @@ fn pack(
 }
 
 impl Boxes {
-    /// The offsets of the original's buffers, for offsets of the boxes. O(n).
+    /// The offsets of the original's buffers, for offsets of the boxes; 0 for those that are never live. O(n).
     pub fn unpack(&self, offsets: &[u64]) -> Vec<u64> {
         let mut unpacked = vec![0; self.buffers];
         let mut stack: Vec<(usize, u64)> = self.roots.iter().copied().zip(offsets.iter().copied()).collect();

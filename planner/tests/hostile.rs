@@ -96,7 +96,7 @@ fn planned(instance: &Instance) {
             validate(instance, &solution.offsets, None).unwrap();
         }
         let _ = explain(instance, solution, Some(solution.peak / 2));
-        let planned = Planned { name: "hostile", instance, solution };
+        let planned = Planned::new("hostile", instance, solution);
         let _ = (
             write::json(planned),
             write::rust_source(planned),

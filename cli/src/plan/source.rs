@@ -68,12 +68,21 @@ impl Form {
             Some(Self::Tflite)
         } else if Header::is_at(bytes) || bytes.starts_with(b"#") || bytes.starts_with(b"a ") {
             Some(Self::Trace)
-        } else if line.is_ascii() && line.contains(&b',') {
+        } else if bytes.trim_ascii_start().starts_with(b"{") {
+            Some(Self::Json)
+        } else if line.iter().any(|byte| b",;\t".contains(byte)) && is_text(line) {
             Some(Self::Csv)
         } else {
             None
         }
     }
+}
+
+/// Returns whether a line is text; that of UTF-16 counts, for the reader of CSV says what to do about it.
+fn is_text(line: &[u8]) -> bool {
+    let wide = line.starts_with(b"\xff\xfe") || line.starts_with(b"\xfe\xff");
+    let control = |letter: char| letter.is_control() && !letter.is_whitespace();
+    wide || std::str::from_utf8(line).is_ok_and(|line| !line.contains(control))
 }
 
 pub(super) fn read_source(args: &PlanArgs) -> Result<Source, PlanError> {

@@ -145,11 +145,16 @@ const ROWS: &[Row] = &[
     ("a form that is not known", "plan -", "hello\n", 1, "standard input: its form is not known: say --form"),
     ("no column", "plan -", "id,lower,upper\na,1,2\n", 1, "standard input: the header lacks `size`"),
     ("a column twice", "plan -", "id,lower,upper,size,size\n", 1, "standard input: the header has the column `size` twice"),
+    ("a column that is not known", "plan -", "id,lower,upper,size,alignement\na,0,3,10,64\n", 1, "standard input: the header has the column `alignement`, which is not known (did you mean `alignment`?): known are id, "),
+    ("a column that is not known", "plan -", "id,lower,upper,size,colour\n", 1, "the column `colour`, which is not known: known are id, "),
+    ("UTF-16", "plan {d}/wide.csv", "", 1, "wide.csv: line 1: the text is UTF-16: save it as UTF-8"),
+    ("a fraction of a byte", "plan -", "id;lower;upper;size\na;1;2;1.5\n", 1, "standard input: line 2: `size` is `1.5`: bytes are whole"),
     ("a field too few", "plan -", "id,lower,upper,size\na,1,2\n", 1, "standard input: line 2: "),
     ("no number", "plan -", "id,lower,upper,size\na,1,2,x\n", 1, "standard input: line 2: `size` is `x`"),
     ("an empty field", "plan -", "id,lower,upper,size\na,1,2,\n", 1, "line 2: `size` is empty"),
     ("ends before it starts", "plan -", "id,lower,upper,size\na,2,1,4\n", 1, "buffer `a` ends at 1, before it starts at 2"),
     ("a name twice", "plan -", "id,lower,upper,size\na,1,2,4\na,1,2,4\n", 1, "buffer `a` is listed twice"),
+    ("fixed where another is", "plan -", "id,lower,upper,size,fixed\na,0,3,10,0\nb,2,3,10,5\n", 1, "standard input: `a` and `b` are fixed where they overlap, and at time 2 both are live: move one of them"),
     ("no gap", "plan -", "id,lower,upper,size,gaps\na,1,9,4,x\n", 1, "line 2: `x` is no gap: write 3-7"),
     ("shares with none", "plan -", "id,lower,upper,size,alias\na,1,9,4,b\n", 1, "line 2: `b`, with which `a` may share, is not there"),
     ("no alignment", "plan -", "id,lower,upper,size,alignment\na,1,9,4,0\n", 1, "alignment of 0"),
@@ -181,6 +186,7 @@ fn files(folder: &Path) {
     }
     write("header.csv", b"id,lower,upper,size\n");
     write("comments.trace", b"# name=x\n\n# nothing\n");
+    write("wide.csv", b"\xff\xfei\0d\0;\0");
     write("half.plc", b"123456789");
     for name in ["bytes.trace", "bytes.onnx", "bytes.tflite"] {
         write(name, &[0xff; 99]);
@@ -299,6 +305,18 @@ fn every_command_reads_the_standard_input() {
     assert_eq!(text("b.trace"), text("c.trace"));
     let csv = b"id,lower,upper,size\na,0,2,100\nb,1,3,50\n";
     assert_eq!(run(&args("plan - -q"), csv).0, Some(0));
+    // The form is known by what spreadsheets write as well.
+    for text in [
+        "\u{feff}id,lower,upper,size\na,0,3,10\n",
+        "id;lower;upper;size\ngr\u{f6}\u{df}e;0;3;10\n",
+        "\u{feff}id\tlower\tupper\tsize\r\na\t0\t3\t1K\r\n",
+    ] {
+        let (status, _, error) = run(&args("plan - -q"), text.as_bytes());
+        assert_eq!(status, Some(0), "{text:?}: {error}");
+    }
+    let graph =
+        r#"{"tensors": [{"name": "x", "bytes": 8}], "ops": [{"name": "f", "inputs": [], "outputs": ["x"]}]}"#;
+    assert_eq!(run(&args("plan - -q"), graph.as_bytes()).0, Some(0));
     assert_eq!(run(&args("plan - -q --form csv"), csv).0, Some(0));
 }
 

@@ -5,6 +5,7 @@ mod attach;
 mod bad;
 mod bench;
 mod convert;
+mod outputs;
 mod plan;
 mod pool;
 #[cfg(target_os = "linux")]

@@ -76,7 +76,7 @@ def test_branches_share_their_memory() -> None:
     assert (plan.status, plan.peak) == ("optimal", 3 * 1024)
     validate(plan)
     with pytest.raises(PlanError, match="cannot be reordered: the model has If"):
-        read.plan(reorder=True)
+        read.reordered()
     # What a branch returns lies in the operator's output; nothing is made twice.
     assert not any(name.endswith("_out") for name in shapes(read))
 
