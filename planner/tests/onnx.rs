@@ -46,7 +46,8 @@ fn shapes_are_computed_as_a_run_computes_them() {
     let int = |name, int| (name, Is::Int(int));
     let many = |name, list: &[i64]| (name, Is::Ints(list.into()));
     let n = |op, inputs, attributes: &[_]| vec![node(op, inputs, "r", attributes)];
-    let cases: Vec<(Vec<Vec<u8>>, Vec<Vec<u8>>, &[u64])> = vec![
+    type Case<'a> = (Vec<Vec<u8>>, Vec<Vec<u8>>, &'a [u64]);
+    let cases: Vec<Case> = vec![
         (
             n("Slice", "a s e x t", &[]),
             vec![a(), list("s", &[-1]), list("e", &[-i64::MAX]), list("x", &[0]), list("t", &[-1])],
@@ -381,8 +382,14 @@ fn functions_are_written_out_where_they_are_called() {
     let circle = function("f", "v", "w", &[called("own", "f", "v", "w", &[])], &[]);
     assert!(matches!(wrong(&[called("own", "f", "x", "y", &[])], &[circle]), OnnxError::Depth(_)));
     let few = function("f", "v", "w", &[node("Abs", "v", "w", &[])], &[]);
-    assert!(matches!(wrong(&[called("own", "f", "x x", "y", &[])], &[few.clone()]), OnnxError::Node { .. }));
-    assert!(matches!(wrong(&[called("own", "f", "x", "y z", &[])], &[few.clone()]), OnnxError::Node { .. }));
+    assert!(matches!(
+        wrong(&[called("own", "f", "x x", "y", &[])], std::slice::from_ref(&few)),
+        OnnxError::Node { .. }
+    ));
+    assert!(matches!(
+        wrong(&[called("own", "f", "x", "y z", &[])], std::slice::from_ref(&few)),
+        OnnxError::Node { .. }
+    ));
     assert!(matches!(wrong(&[called("other", "f", "x", "y", &[])], &[few]), OnnxError::Unsupported(_)));
     // Functions that call the next one ten times over: 10^40 nodes.
     let tenfold: Vec<Vec<u8>> = (0..40)

@@ -387,7 +387,7 @@ fn cum_sum(context: &Context, x: &Value, out: &Value) -> Option<Vec<Data>> {
     let stride = size(&x.shape[along + 1..]);
     let dim = x.shape[along] as usize;
     let mut made: Vec<Option<Number>> = vec![None; x.count() as usize];
-    for start in (0..made.len()).filter(|n| n / stride.max(1) % dim.max(1) == 0) {
+    for start in (0..made.len()).filter(|n| (n / stride.max(1)).is_multiple_of(dim.max(1))) {
         let mut sum = if is_float(x.dtype) { Float(0.0) } else { Int(0) };
         for step in 0..dim {
             let at = start + stride * if reverse { dim - 1 - step } else { step };
@@ -409,7 +409,7 @@ fn top_k(context: &Context, x: &Value, outputs: &[Value]) -> Option<Vec<Data>> {
     let stride = size(&x.shape[along + 1..]);
     let (dim, k) = (x.shape[along] as usize, values.shape[along] as usize);
     let mut best = vec![None; values.count() as usize];
-    let lines = (0..x.count() as usize).filter(|n| n / stride.max(1) % dim.max(1) == 0);
+    let lines = (0..x.count() as usize).filter(|n| (n / stride.max(1)).is_multiple_of(dim.max(1)));
     for (line, start) in lines.enumerate() {
         let mut order: Vec<usize> = (0..dim).collect();
         let key = |n: usize| x.data.get(start + n * stride).map_or(0.0, Number::float);

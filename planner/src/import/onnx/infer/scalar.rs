@@ -109,8 +109,11 @@ fn power(a: Number, b: Number) -> Option<Number> {
     }
 }
 
+/// Takes one more element into a reduction.
+type Step = fn(Number, Number) -> Option<Number>;
+
 /// What a reduction begins with, and how it takes in an element.
-pub fn reduction(op: &str) -> Option<(Number, fn(Number, Number) -> Option<Number>)> {
+pub fn reduction(op: &str) -> Option<(Number, Step)> {
     fn sum(a: Number, b: Number) -> Option<Number> {
         match (a, b) {
             (Int(a), Int(b)) => a.checked_add(b).map(Int),
