@@ -419,7 +419,7 @@ fn all_open_dimensions_are_named_at_once() {
         Err(error @ OnnxError::OpenDims(_)) => {
             assert_eq!(
                 error.to_string(),
-                "the dimensions `batch` of the inputs `x`, `y`, `x.1` of the input `x`, `x.2` of the input `x`, `x.3` of the input `x`, \
+                "the dimensions `batch` of the input `x` (and of `y`), `x.1` of the input `x`, `x.2` of the input `x`, `x.3` of the input `x`, \
                  `a=b c` of the input `y` are open: give the sizes by name"
             );
         }

@@ -77,9 +77,11 @@ fn name(input: &ValueInfo, n: usize, dim: &Dim) -> String {
 
 /// Lists open dimensions.
 pub fn listed(open: &[(String, Vec<String>)]) -> String {
-    let each = open.iter().map(|(name, inputs)| {
-        let (s, inputs) = (if inputs.len() == 1 { "" } else { "s" }, inputs.join("`, `"));
-        format!("`{name}` of the input{s} `{inputs}`")
+    let each = open.iter().map(|(name, inputs)| match &inputs[..] {
+        [input, more @ ..] if !more.is_empty() => {
+            format!("`{name}` of the input `{input}` (and of `{}`)", more.join("`, `"))
+        }
+        inputs => format!("`{name}` of the input `{}`", inputs.concat()),
     });
     let each = each.collect::<Vec<_>>().join(", ");
     let (s, are) = if open.len() == 1 { ("", "is") } else { ("s", "are") };
