@@ -352,12 +352,13 @@ unsafe impl<P: LayoutPlacement, const Q: usize> LayoutPlacement for Full<P, Q> {
         placement: P::EMPTY,
     };
     const MAX_REGION: usize = P::MAX_REGION;
+    const MAX_REGIONS: usize = if P::MAX_REGIONS < WINDOWS { P::MAX_REGIONS } else { WINDOWS };
     const PLAIN: bool = false;
     const REMEMBERS: bool = true;
 
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
         let start = memory.start.addr().get();
-        let end = start.checked_add(memory.size).ok_or(RegionError::Overlap)?;
+        let end = memory.checked_end()?;
         if self.windows.iter().any(|window| window.meets(start, end)) {
             return Err(RegionError::Overlap);
         }
@@ -386,21 +387,20 @@ unsafe impl<P: LayoutPlacement, const Q: usize> LayoutPlacement for Full<P, Q> {
         let opened = &self.windows[..self.count];
         let place = opened.iter().position(|window| window.start == start).ok_or(RegionError::Unknown)?;
         let old = self.windows[place];
-        let (from, size) = (start.addr(), old.size.checked_add(bytes).ok_or(RegionError::Overlap)?);
-        let end = from.checked_add(size).ok_or(RegionError::Overlap)?;
+        let region = Region::new(start, old.size.checked_add(bytes).ok_or(RegionError::Overlap)?);
+        let end = region.checked_end()?;
         // Checked before anything is written: nothing else may use the memory behind the region.
-        if opened.iter().any(|window| window.start != start && window.meets(from, end)) {
+        if opened.iter().any(|window| window.start != start && window.meets(start.addr(), end)) {
             return Err(RegionError::Overlap);
         }
-        let start = NonNull::new(start).ok_or(RegionError::Unknown)?;
-        let new = Window::over(Region::new(start, size)).ok_or(RegionError::TooSmall)?;
+        let new = Window::over(region).ok_or(RegionError::TooSmall)?;
         let more =
             new.room().checked_sub(old.room()).filter(|&more| more > 0).ok_or(RegionError::TooSmall)?;
         // SAFETY: the maps move up to the new end of the region, and back if extending fails; what they leave goes to the
         // placement.
         unsafe {
             old.move_to(&new);
-            let extended = self.placement.extend(start.as_ptr(), more);
+            let extended = self.placement.extend(start, more);
             match extended {
                 Ok(_) => self.windows[place] = new,
                 Err(_) => old.move_back(&new),

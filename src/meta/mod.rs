@@ -116,6 +116,9 @@ pub unsafe trait Meta: FreeBlocks {
     const GRANULE: usize;
     /// The longest region in granules, limited by the index width.
     const MAX_LEN: usize;
+    /// The most regions that there can be, if that is known.
+    #[doc(hidden)]
+    const MAX_REGIONS: usize = usize::MAX;
     /// True if each region has one bit per minimum block.
     const BOUNDARY_BITS: bool;
 

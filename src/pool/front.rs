@@ -80,7 +80,7 @@ impl Allocation {
 /// may do. When there is no room, the pool takes these measures in turn and makes another attempt after each: it
 /// reserves or lengthens a segment; gives empty segments whose work is done back to the source; waits for freed
 /// blocks; gives back all empty segments; compacts movable blocks ([`Reuse::Aggressive`]); and calls the hooks of
-/// `Pool::register` (feature `pressure`). With a [`Chain`](super::Chain), other pools come last.
+/// [`Pool::register`]. With a [`Chain`](super::Chain), other pools come last.
 ///
 /// All methods may be called from any thread. The pool has one lock, which it holds during driver calls but not
 /// while hooks run. Once threads wait for it that use different streams, each stream's heap gets a lock of its own (up

@@ -33,6 +33,8 @@ mod os_pressure;
 mod pressure;
 mod random;
 mod regions;
+#[cfg(all(feature = "spin", target_os = "linux"))]
+mod statics;
 mod texts;
 #[cfg(feature = "std")]
 mod threads;

@@ -281,6 +281,7 @@ unsafe impl<I: Index, const G: usize, const R: usize, const C: bool> FreeBlocks 
 unsafe impl<I: Index, const G: usize, const R: usize, const C: bool> Meta for InBand<I, G, R, C> {
     const EMPTY: Self = Self { regions: Regions::EMPTY, index: PhantomData };
     const GRANULE: usize = G;
+    const MAX_REGIONS: usize = R;
     // The first minimum block is a guard, and so is the one behind the last.
     const MAX_LEN: usize = (Self::LIMIT - 2 * Self::MIN_BLOCK) / Self::MIN_BLOCK * Self::MIN_BLOCK;
     const BOUNDARY_BITS: bool = true;

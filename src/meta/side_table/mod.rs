@@ -224,6 +224,7 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
 {
     const EMPTY: Self = Self { regions: Regions::EMPTY, firsts: [I::NIL; R], nodes: Nodes::EMPTY };
     const GRANULE: usize = G;
+    const MAX_REGIONS: usize = R;
     const MAX_LEN: usize = if Self::FREE < Self::LIMIT { Self::FREE } else { Self::LIMIT } - 2;
     const BOUNDARY_BITS: bool = false;
     type Near = Self;
@@ -241,7 +242,7 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
     unsafe fn claim(&mut self, memory: Region, edges: bool) -> Result<Block<u32>, RegionError> {
         let from = memory.start.addr().get();
         let pad = align_up(from, G).ok_or(RegionError::TooSmall)? - from;
-        let len = memory.size.saturating_sub(pad) >> Self::SHIFT;
+        let len = memory.checked_end()?.saturating_sub(from + pad) >> Self::SHIFT;
         if len == 0 {
             return Err(RegionError::TooSmall);
         }
@@ -275,8 +276,7 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
     unsafe fn extend(&mut self, start: *mut u8, more: usize) -> Result<Block<u32>, RegionError> {
         let (slot, raw) = self.regions.lengthened(start, more)?;
         let old = *self.regions.record(slot);
-        let from = raw.start.addr().get();
-        let len = (raw.size - (from.next_multiple_of(G) - from)) >> Self::SHIFT;
+        let len = (raw.end() - raw.start.addr().get().next_multiple_of(G)) >> Self::SHIFT;
         if len == old.len {
             return Err(RegionError::TooSmall);
         }

@@ -151,14 +151,37 @@ unsafe impl<M: Meta, F: FreeIndex<M> + FreeIndex<M::Near>> Placement for Coalesc
     }
 
     unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError> {
-        let old = self.meta.regions()[self.meta.region_at(start)?].raw.1;
-        self.admit(old.saturating_add(bytes))?;
-        // SAFETY: the memory is handed over by the caller; the new granules are an unused block.
+        // SAFETY: the caller keeps the contract.
+        unsafe { self.extend_over(start, 0, bytes) }
+    }
+
+    unsafe fn extend_over(&mut self, start: *mut u8, gap: usize, bytes: usize) -> Result<usize, RegionError> {
+        let old = self.meta.regions()[self.meta.region_at(start)?];
+        let all = old.raw.1.saturating_add(gap).saturating_add(bytes);
+        self.admit(all)?;
+        let least = M::MIN_BLOCK * M::GRANULE;
+        // Boundary bits move to the end of the region.
+        if gap > 0 && bytes < all / (8 * least) + 2 * least + 64 {
+            return Err(RegionError::TooSmall);
+        }
+        // SAFETY: the memory is handed over by the caller; the new granules are an unused block, of which those in the gap stay one.
         unsafe {
-            let block = self.meta.extend(start, bytes)?;
+            let mut block = self.meta.extend(start, all - old.raw.1)?;
+            let mut more = 0;
+            if gap > 0 {
+                let before = old.raw_end() - self.meta.address(block.offset).addr();
+                // Where the gap begins and where it ends, in whole blocks.
+                let (from, to) = (before / least, (before + gap).div_ceil(least));
+                let Some((rest, back)) = self.meta.cut(block, to * M::MIN_BLOCK) else { return Ok(0) };
+                if let (1.., Some((front, _))) = (from, self.meta.cut(rest, from * M::MIN_BLOCK)) {
+                    let _ = self.put_parts(front.offset, front.len, front.token);
+                    more = front.len;
+                }
+                block = back;
+            }
             // If what is in front of it is damaged, the new memory stays allocated.
             let _ = self.put_parts(block.offset, block.len, block.token);
-            Ok(block.len * M::GRANULE)
+            Ok((block.len + more) * M::GRANULE)
         }
     }
 
