@@ -1,8 +1,8 @@
 //! Statistics of copies: between which kinds of memory, how many bytes, and how fast.
 
+use super::context::Context;
 use super::error::{call, check};
 use super::library;
-use super::relaxed::Relaxed;
 use crate::pool::{CopyCounters, CopyStats, Direction};
 use core::ptr;
 use core::sync::atomic::AtomicBool;
@@ -53,19 +53,12 @@ impl Copies {
     }
 
     /// The figures so far, with the times of copies that are done.
-    pub(super) fn stats(&self) -> CopyStats {
-        self.lock().collect(&self.counters);
+    pub(super) fn stats(&self, context: &Context) -> CopyStats {
+        self.lock().collect(context);
         self.counters.stats()
     }
 
-    /// Forgets all events, which were destroyed with their context.
-    pub(super) fn forget(&mut self) {
-        let Timed { under_way, events } = self.timed.get_mut().unwrap_or_else(PoisonError::into_inner);
-        under_way.clear();
-        events.clear();
-    }
-
-    /// Destroys all events, of a context that is no longer used.
+    /// Destroys all events, of a context that is current and no longer used.
     pub(super) fn clear(&mut self) {
         let Timed { under_way, events } = self.timed.get_mut().unwrap_or_else(PoisonError::into_inner);
         for event in under_way.drain(..).flat_map(|sample| [sample.start, sample.end]).chain(events.drain(..))
@@ -78,12 +71,12 @@ impl Copies {
 
 impl Timed {
     /// Collects the times of copies that are done. Does not wait. O(copies under way).
-    pub(super) fn collect(&mut self, counters: &CopyCounters) {
+    pub(super) fn collect(&mut self, context: &Context) {
         let Self { under_way, events } = self;
         if under_way.is_empty() {
             return;
         }
-        let Some(_relaxed) = Relaxed::new() else { return };
+        let Ok(_bound) = context.enter_relaxed() else { return };
         under_way.retain(|sample| {
             // SAFETY: the handle is alive.
             let code = unsafe { sys::cuEventQuery(sample.end) };
@@ -92,7 +85,7 @@ impl Timed {
             }
             if let Some(time) = elapsed(sample).filter(|_| code == CUresult::CUDA_SUCCESS) {
                 let pools = sample.pools.iter().flatten().map(|pool| &**pool);
-                pools.chain([counters]).for_each(|to| to.time(sample.direction, sample.bytes, time));
+                pools.chain([&context.copies().counters]).for_each(|to| to.time(sample.direction, sample.bytes, time));
             }
             events.extend([sample.start, sample.end]);
             false

@@ -243,7 +243,9 @@ impl Drop for Shared {
         drop(known);
         let is_lent = self.cudarc.get().is_some_and(|stream| Arc::strong_count(stream) > 1);
         if let (Owner::Ours, false, false) = (&self.owner, is_lent, self.context.is_lost()) {
-            // SAFETY: `Stream::new` made the queue, and nothing uses it any more. A drop cannot report an error.
+            // A drop cannot report an error.
+            let Ok(_bound) = self.context.enter() else { return };
+            // SAFETY: `Stream::new` made the queue, and nothing uses it any more.
             let _ = unsafe { call!(cuStreamDestroy_v2(self.raw)) };
         }
     }
@@ -347,9 +349,8 @@ impl pool::Event for Event {
     }
 
     fn synchronize(&self) -> Result<(), SourceError> {
-        self.context.check()?;
-        let _relaxed = Relaxed::new();
-        // SAFETY: as above.
+        let _bound = self.context.enter_relaxed()?;
+        // SAFETY: the handle is alive.
         unsafe { call!(cuEventSynchronize(self.raw)) }
     }
 }

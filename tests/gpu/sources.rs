@@ -155,7 +155,8 @@ fn a_pool_of_the_driver_is_wrapped() {
     assert_eq!(source.used().unwrap(), before);
     drop(source);
     // SAFETY: allocated above, from a pool that still exists.
-    unsafe { sys::cuMemFreeAsync(theirs, gpu.stream.raw()) }.result().unwrap();
+    let freed = gpu.context.bind(|| unsafe { sys::cuMemFreeAsync(theirs, gpu.stream.raw()) });
+    freed.unwrap().result().unwrap();
     gpu.finish();
 }
 
@@ -201,7 +202,7 @@ fn pinned() {
     assert_eq!(error.to_string(), "the limit of pinned memory: the device is out of memory");
     for (segment, flags) in segments.into_iter().zip([4, 4]) {
         if !on_system() {
-            assert_eq!(flags_of(segment), flags);
+            assert_eq!(flags_of(&gpu, segment), flags);
         }
         release(&source, segment, &gpu.stream);
     }
@@ -211,12 +212,11 @@ fn pinned() {
 }
 
 /// Returns the flags with which a segment was pinned.
-fn flags_of(segment: Segment) -> u32 {
+fn flags_of(gpu: &Gpu, segment: Segment) -> u32 {
     let mut flags = 0;
     let pointer = std::ptr::with_exposed_provenance_mut(segment.address.get());
     // SAFETY: the output has the type that the function writes, and the driver checks the address.
-    let code = unsafe { allotment::gpu::cudarc::driver::sys::cuMemHostGetFlags(&mut flags, pointer) };
-    code.result().unwrap();
+    gpu.context.bind(|| unsafe { sys::cuMemHostGetFlags(&mut flags, pointer) }).unwrap().result().unwrap();
     flags
 }
 

@@ -70,7 +70,7 @@ impl<'a> Job<'a> {
         // Both events are made before the copy, so that nothing must be undone after it.
         let events = {
             let mut timed = copies.lock();
-            timed.collect(&copies.counters);
+            timed.collect(stream.context());
             let is_room = timed.under_way.len() < MOST_UNDER_WAY;
             let start = is_room.then(|| timed.take_event()).flatten();
             let end = start.and_then(|_| timed.take_event());

@@ -56,7 +56,8 @@ fn the_handles_0_1_and_2_are_told_apart() {
     test.finish(&[]);
 }
 
-/// "CUDA_ERROR_INVALID_CONTEXT: This most frequently indicates that there is no context bound to the current thread."
+/// "CUDA_ERROR_INVALID_CONTEXT: This most frequently indicates that there is no context bound to the current thread." It is
+/// listed for functions of streams and events as well, which know their contexts.
 #[test]
 fn calls_that_need_a_context_say_so() {
     let test = Test::new();
@@ -82,16 +83,27 @@ fn calls_that_need_a_context_say_so() {
         ("cuModuleLoadData", call!(cuModuleLoadData(&mut module, image.as_ptr().cast()))),
         ("cuStreamSynchronize of the default stream", call!(cuStreamSynchronize(ptr::null_mut()))),
         ("cuStreamSynchronize of the thread's", call!(cuStreamSynchronize(default(2)))),
+        ("cuStreamSynchronize", call!(cuStreamSynchronize(stream))),
+        ("cuStreamQuery", call!(cuStreamQuery(stream))),
+        ("cuStreamWaitEvent", call!(cuStreamWaitEvent(stream, event, 0))),
+        ("cuStreamDestroy", call!(cuStreamDestroy_v2(stream))),
+        ("cuEventRecord", call!(cuEventRecord(event, stream))),
+        ("cuEventSynchronize", call!(cuEventSynchronize(event))),
+        ("cuEventDestroy", call!(cuEventDestroy_v2(event))),
+        ("cuMemsetD8Async", call!(cuMemsetD8Async(512, 1, 8, stream))),
+        ("cuMemcpyAsync", call!(cuMemcpyAsync(512, 1024, 8, stream))),
     ];
     for (name, code) in codes {
         assert_eq!(code, Code::CUDA_ERROR_INVALID_CONTEXT, "{name}");
     }
-    // Streams and events know their contexts.
-    ok!(cuStreamSynchronize(stream));
+    // For these it is not listed.
     ok!(cuEventQuery(event));
+    assert_ne!(id(stream), 0);
+    let mut capturing = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    ok!(cuStreamIsCapturing(stream, &mut capturing));
+    ok!(cuCtxSetCurrent(context));
     ok!(cuStreamDestroy_v2(stream));
     ok!(cuEventDestroy_v2(event));
-    ok!(cuCtxSetCurrent(context));
     test.finish(&[]);
 }
 
