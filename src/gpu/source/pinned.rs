@@ -135,7 +135,8 @@ unsafe impl Source for Pinned {
         check_size("cuMemHostAlloc", bytes, GRANULARITY)?;
         let share = Share::take(bytes, self.options.limit)?;
         let _bound = self.context.enter_relaxed()?;
-        let flags = u32::from(self.options.portable) | u32::from(self.options.write_combined) << 2;
+        const MAPPED: u32 = 2;
+        let flags = u32::from(self.options.portable) | MAPPED | u32::from(self.options.write_combined) << 2;
         let mut pointer = ptr::null_mut();
         // SAFETY: the output has the type that the function writes, and the flags are valid.
         unsafe { call!(cuMemHostAlloc(&mut pointer, bytes, flags))? };

@@ -197,8 +197,8 @@ fn registered_memory_has_an_address_of_its_own() {
     let test = Test::new();
     let mut own = [0u8; 64];
     let registered: *mut c_void = own.as_mut_ptr().cast();
-    ok!(cuMemHostRegister_v2(registered, 64, 0));
-    let [plain, combined]: [*mut c_void; 2] = [0, 4].map(|flags| get!(cuMemHostAlloc(64, flags)));
+    ok!(cuMemHostRegister_v2(registered, 64, 2));
+    let [plain, combined]: [*mut c_void; 2] = [2, 6].map(|flags| get!(cuMemHostAlloc(64, flags)));
     let are_one = || {
         [plain, registered, combined].map(|place| {
             let address: u64 = get!(cuMemHostGetDevicePointer_v2(place, 0));
