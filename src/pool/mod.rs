@@ -19,6 +19,7 @@ mod capture;
 mod chain;
 mod check;
 mod classes;
+mod codes;
 mod compact;
 mod copies;
 mod error;
@@ -39,6 +40,7 @@ mod records;
 mod recover;
 mod retire;
 mod returns;
+mod size;
 mod snapshot;
 mod sound;
 mod source;
@@ -61,10 +63,13 @@ pub use buffer::Buffer;
 pub use chain::Chain;
 #[cfg(feature = "gpu")]
 pub(crate) use chain::allocate_from_first;
+#[cfg(feature = "gpu")]
+pub(crate) use codes::kind;
 pub use compact::{Compaction, Movable};
 pub use copies::{CopyCounters, CopyFigures, CopyStats, Direction};
 #[cfg(feature = "gpu")]
 pub(crate) use error::causes;
+pub(crate) use error::debug_as_display;
 pub use error::{OutOfMemory, PoolError, ReturnError};
 pub use front::{Allocation, DefaultPlacement, DevicePool, Pool};
 pub use graph::GraphMemory;
