@@ -107,7 +107,7 @@ impl Context {
     pub fn to_cudarc(&self) -> Result<Arc<CudaContext>, Error> {
         let _bound = self.enter()?;
         CudaContext::new(self.device().ordinal)
-            .map_err(|error| failed("cuDevicePrimaryCtxRetain", error.0).into())
+            .map_err(|error| failed("cuDevicePrimaryCtxRetain", error.0 as u32).into())
     }
 
     /// Makes the context current for the calling thread while it runs `work`, for calls of the driver that the program

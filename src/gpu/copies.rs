@@ -1,13 +1,13 @@
 //! Statistics of copies: between which kinds of memory, how many bytes, and how fast.
 
 use super::context::Context;
-use super::error::{call, check};
+use super::error::{NOT_READY, call, check, code_of};
 use super::library;
 use crate::pool::{CopyCounters, CopyStats, Direction};
 use core::ptr;
 use core::sync::atomic::AtomicBool;
 use core::time::Duration;
-use cudarc::driver::sys::{self, CUevent, CUresult};
+use cudarc::driver::sys::CUevent;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::vec::Vec;
 
@@ -16,7 +16,7 @@ pub(super) const MOST_UNDER_WAY: usize = 256;
 
 /// The type of `cuEventElapsedTime`. All drivers have a function of this name, but cudarc declares it only for some
 /// versions of CUDA.
-type ElapsedTime = unsafe extern "C" fn(*mut f32, CUevent, CUevent) -> CUresult;
+type ElapsedTime = unsafe extern "C" fn(*mut f32, CUevent, CUevent) -> u32;
 
 /// Counters and timing state for the copies of a context.
 #[derive(Default)]
@@ -79,13 +79,15 @@ impl Timed {
         let Ok(_bound) = context.enter_relaxed() else { return };
         under_way.retain(|sample| {
             // SAFETY: the handle is alive.
-            let code = unsafe { sys::cuEventQuery(sample.end) };
-            if code == CUresult::CUDA_ERROR_NOT_READY {
+            let code = unsafe { code_of!(cuEventQuery(sample.end)) };
+            if code == NOT_READY {
                 return true;
             }
-            if let Some(time) = elapsed(sample).filter(|_| code == CUresult::CUDA_SUCCESS) {
+            if let Some(time) = elapsed(sample).filter(|_| check("cuEventQuery", code).is_ok()) {
                 let pools = sample.pools.iter().flatten().map(|pool| &**pool);
-                pools.chain([&context.copies().counters]).for_each(|to| to.time(sample.direction, sample.bytes, time));
+                pools
+                    .chain([&context.copies().counters])
+                    .for_each(|to| to.time(sample.direction, sample.bytes, time));
             }
             events.extend([sample.start, sample.end]);
             false

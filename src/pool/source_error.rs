@@ -2,6 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+use super::codes;
+use super::debug_as_display;
 use core::fmt;
 
 /// The kind of a failed driver call.
@@ -24,7 +26,7 @@ pub enum SourceErrorKind {
 }
 
 /// A call of a source or a stream failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct SourceError {
     /// The kind of failure, which tells the pool what it can still do.
     pub kind: SourceErrorKind,
@@ -57,11 +59,14 @@ impl fmt::Display for SourceError {
             SourceErrorKind::Other => "the call failed",
         };
         write!(f, "{}: {kind}", self.call)?;
-        if self.code != 0 {
-            write!(f, " (code {})", self.code)?;
+        if self.code == 0 {
+            return Ok(());
         }
-        Ok(())
+        let Some(name) = codes::name(self.call, self.code) else { return write!(f, " (code {})", self.code) };
+        write!(f, " (CUDA_ERROR_{name}, code {})", self.code)?;
+        codes::advice(self.code).map_or(Ok(()), |advice| write!(f, ": {advice}"))
     }
 }
 
+debug_as_display!(SourceError);
 impl core::error::Error for SourceError {}

@@ -181,7 +181,7 @@ fn the_limit_holds() {
     assert_eq!((full.limit, full.reserved, full.requested, full.source), (50 * MIB, 46 * MIB, 6 * MIB, None));
     assert_eq!((full.free, full.largest_free), (MIB, MIB));
     let text = full.to_string();
-    assert!(text.contains("6291456 bytes") && text.contains("simulated device: 48234496"), "{text}");
+    assert!(text.contains("6.0 MiB") && text.contains("simulated device: 46.0 MiB"), "{text}");
     assert_eq!(limited.kind().to_string(), "device memory");
     // A request for which a whole step does not fit gets what there is.
     let _rest = limited.allocate(3 * MIB, &stream).unwrap();

@@ -11,7 +11,7 @@ use core::fmt;
 use core::marker::PhantomData;
 use core::{mem, ptr};
 use cudarc::driver::DeviceRepr;
-use cudarc::driver::sys::{CUDA_MEMCPY2D, CUdeviceptr, CUmemorytype, CUresult, CUstream};
+use cudarc::driver::sys::{CUDA_MEMCPY2D, CUdeviceptr, CUmemorytype, CUstream};
 use std::vec::Vec;
 
 /// The result of a batch.
@@ -162,7 +162,7 @@ type OldCopyBatch = unsafe extern "C" fn(
     usize,
     *mut usize,
     CUstream,
-) -> CUresult;
+) -> u32;
 type CopyBatch = unsafe extern "C" fn(
     *mut CUdeviceptr,
     *mut CUdeviceptr,
@@ -172,7 +172,7 @@ type CopyBatch = unsafe extern "C" fn(
     *mut usize,
     usize,
     CUstream,
-) -> CUresult;
+) -> u32;
 
 /// Submits copies between device and pinned memory in one call. Returns `false` if the driver cannot do that.
 ///
