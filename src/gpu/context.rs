@@ -2,7 +2,8 @@
 
 use super::copies::Copies;
 use super::device::{self, Device};
-use super::error::{Error, call, failed};
+use super::error::{Error, failed};
+use super::library::call;
 use super::relaxed::Relaxed;
 use crate::pool::{Capacity, CopyStats, Direction, SourceError, SourceErrorKind};
 use core::fmt;
@@ -242,7 +243,7 @@ impl Context {
     /// context of the destination's stream, and managed memory counts as a device's. Copies by other libraries are
     /// not included. Does not wait. O(1), and O(copies under way) if [`Context::time_copies`] is or was on.
     pub fn copy_stats(&self) -> CopyStats {
-        self.copies().stats(self)
+        self.copies().stats(|| self.enter_relaxed())
     }
 
     /// Turns the timing of copies on or off. It is off by default.

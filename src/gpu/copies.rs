@@ -1,9 +1,8 @@
 //! Statistics of copies: between which kinds of memory, how many bytes, and how fast.
 
-use super::context::Context;
-use super::error::{NOT_READY, call, check, code_of};
-use super::library;
-use crate::pool::{CopyCounters, CopyStats, Direction};
+use super::error::{NOT_READY, check};
+use super::library::{self, call, code_of};
+use crate::pool::{CopyCounters, CopyStats, Direction, SourceError};
 use core::ptr;
 use core::sync::atomic::AtomicBool;
 use core::time::Duration;
@@ -52,9 +51,9 @@ impl Copies {
         self.timed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The figures so far, with the times of copies that are done.
-    pub(super) fn stats(&self, context: &Context) -> CopyStats {
-        self.lock().collect(context);
+    /// The figures so far, with the times of copies that are done. `enter` makes the context current.
+    pub(super) fn stats<B>(&self, enter: impl FnOnce() -> Result<B, SourceError>) -> CopyStats {
+        self.lock().collect(&self.counters, enter);
         self.counters.stats()
     }
 
@@ -70,13 +69,17 @@ impl Copies {
 }
 
 impl Timed {
-    /// Collects the times of copies that are done. Does not wait. O(copies under way).
-    pub(super) fn collect(&mut self, context: &Context) {
+    /// Collects the times of copies that are done, in the context that `enter` makes current. Does not wait. O(copies under way).
+    pub(super) fn collect<B>(
+        &mut self,
+        counters: &CopyCounters,
+        enter: impl FnOnce() -> Result<B, SourceError>,
+    ) {
         let Self { under_way, events } = self;
         if under_way.is_empty() {
             return;
         }
-        let Ok(_bound) = context.enter_relaxed() else { return };
+        let Ok(_bound) = enter() else { return };
         under_way.retain(|sample| {
             // SAFETY: the handle is alive.
             let code = unsafe { code_of!(cuEventQuery(sample.end)) };
@@ -85,9 +88,7 @@ impl Timed {
             }
             if let Some(time) = elapsed(sample).filter(|_| check("cuEventQuery", code).is_ok()) {
                 let pools = sample.pools.iter().flatten().map(|pool| &**pool);
-                pools
-                    .chain([&context.copies().counters])
-                    .for_each(|to| to.time(sample.direction, sample.bytes, time));
+                pools.chain([counters]).for_each(|to| to.time(sample.direction, sample.bytes, time));
             }
             events.extend([sample.start, sample.end]);
             false

@@ -2,9 +2,12 @@
 
 #![forbid(unsafe_code)]
 
-use super::library::NAMES;
 use crate::pool::{SourceError, causes, kind};
 use core::fmt;
+
+/// The names by which systems know the driver, the names that cudarc tries first.
+pub(super) const NAMES: &[&str] =
+    if cfg!(windows) { &["nvcuda.dll"] } else { &["libcuda.so", "libcuda.so.1"] };
 
 /// A call of this module failed.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -75,25 +78,6 @@ pub(super) fn check(call: &'static str, code: u32) -> Result<(), SourceError> {
 pub(super) fn failed(call: &'static str, code: u32) -> SourceError {
     SourceError { kind: kind(code), call, code: i64::from(code) }
 }
-
-/// Calls a function of the driver inside an `unsafe` block, and returns its code.
-macro_rules! code_of {
-    ($name:ident($($argument:expr),* $(,)?)) => {
-        match $crate::gpu::library::functions() {
-            Some(functions) => (functions.$name)($($argument),*),
-            None => $crate::gpu::error::NOT_INITIALIZED,
-        }
-    };
-}
-pub(super) use code_of;
-
-/// Calls a function of the driver inside an `unsafe` block; the error names the function.
-macro_rules! call {
-    ($name:ident($($argument:expr),* $(,)?)) => {
-        $crate::gpu::error::check(stringify!($name), $crate::gpu::error::code_of!($name($($argument),*)))
-    };
-}
-pub(super) use call;
 
 #[cfg(test)]
 mod tests {

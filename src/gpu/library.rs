@@ -1,6 +1,6 @@
 //! Finds out whether there is a usable driver, before any of its functions is called.
 
-use super::error::{Error, call};
+use super::error::{Error, NAMES};
 use core::ffi::{c_char, c_void};
 use cudarc::driver::sys::{
     CUDA_MEMCPY2D, CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUipcMemHandle,
@@ -10,6 +10,25 @@ use cudarc::driver::sys::{
 };
 use libloading::Library;
 use std::sync::OnceLock;
+
+/// Calls a function of the driver inside an `unsafe` block, and returns its code.
+macro_rules! code_of {
+    ($name:ident($($argument:expr),* $(,)?)) => {
+        match $crate::gpu::library::functions() {
+            Some(functions) => (functions.$name)($($argument),*),
+            None => $crate::gpu::error::NOT_INITIALIZED,
+        }
+    };
+}
+pub(super) use code_of;
+
+/// Calls a function of the driver inside an `unsafe` block; the error names the function.
+macro_rules! call {
+    ($name:ident($($argument:expr),* $(,)?)) => {
+        $crate::gpu::error::check(stringify!($name), $crate::gpu::library::code_of!($name($($argument),*)))
+    };
+}
+pub(super) use call;
 
 /// Declares the functions of the driver that this module calls. Their results are plain numbers: a driver that is newer than
 /// cudarc's bindings has codes that cudarc's type lacks, and a value of that type must be one of its own.
@@ -128,10 +147,6 @@ functions! {
     fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: u32);
     fn cuThreadExchangeStreamCaptureMode(mode: *mut CUstreamCaptureMode);
 }
-
-/// The names by which systems know the driver, the names that cudarc tries first.
-pub(super) const NAMES: &[&str] =
-    if cfg!(windows) { &["nvcuda.dll"] } else { &["libcuda.so", "libcuda.so.1"] };
 
 /// Returns the driver's library, which stays loaded; `None` if there is none. cudarc's own loader cannot serve here,
 /// because it does not exist if another crate makes cudarc link the driver.

@@ -1,6 +1,6 @@
 //! Calls that a capture of a graph would forbid.
 
-use super::error::call;
+use super::library::call;
 use core::marker::PhantomData;
 
 /// While this exists, the calling thread may allocate, wait and query although a stream is being captured, by this

@@ -2,7 +2,8 @@
 
 use super::abi::{AccessDesc, AllocationProp};
 use super::context::Context;
-use super::error::{Error, call};
+use super::error::Error;
+use super::library::call;
 use super::source::copy;
 use super::stream::Stream;
 use crate::pool::{Direction, SourceError, SourceErrorKind, Stream as _};

@@ -1,8 +1,8 @@
 //! Streams of a device and events in them.
 
 use super::context::Context;
-use super::error::{Error, NOT_READY, call, check, code_of};
-use super::library;
+use super::error::{Error, NOT_READY, check};
+use super::library::{self, call, code_of};
 use super::relaxed::Relaxed;
 use crate::pool::{self, CaptureId, SourceError, StreamId};
 use core::fmt;

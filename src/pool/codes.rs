@@ -2,8 +2,6 @@
 
 #![forbid(unsafe_code)]
 
-use super::SourceErrorKind;
-
 /// All codes of CUDA 13.5 and their names without `CUDA_ERROR_`, by code.
 #[rustfmt::skip]
 const NAMES: &[(i64, &str)] = &[
@@ -67,24 +65,6 @@ pub(super) const fn advice(code: i64) -> Option<&'static str> {
         804 => "the compatibility library does not support this device; use the driver's own library",
         _ => return None,
     })
-}
-
-/// Returns the kind of an error by its code.
-#[cfg(feature = "gpu")]
-pub(crate) const fn kind(code: u32) -> SourceErrorKind {
-    match code {
-        2 => SourceErrorKind::OutOfMemory,
-        801 => SourceErrorKind::Unsupported,
-        // A value, a device, a handle, and memory that is registered already or not.
-        1 | 101 | 400 | 712 | 713 => SourceErrorKind::Invalid,
-        900..=908 => SourceErrorKind::Capturing,
-        // The driver or the context has ended.
-        4 | 709 => SourceErrorKind::Lost,
-        // "This leaves the process in an inconsistent state and any further CUDA work will return the same error. To continue
-        // using CUDA, the process must be terminated and relaunched", or memory and links that are broken.
-        214 | 220 | 226 | 700 | 702 | 710 | 714..=719 | 721 | 810 | 911 => SourceErrorKind::Lost,
-        _ => SourceErrorKind::Other,
-    }
 }
 
 #[cfg(test)]

@@ -2,18 +2,6 @@
 
 #![forbid(unsafe_code)]
 
-/// Lets errors show their sentence in `Debug` as well, which is what a `main` prints that returns one.
-macro_rules! debug_as_display {
-    ($($error:ty),+) => {$(
-        impl ::core::fmt::Debug for $error {
-            fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
-                ::core::fmt::Display::fmt(self, f)
-            }
-        }
-    )+};
-}
-pub(crate) use debug_as_display;
-
 /// Makes an enum an error, and the errors that its cases hold convertible to it: `causes!(E: Source(SourceError));`
 macro_rules! causes {
     ($error:ident: $($case:ident($cause:ty)),+) => {
@@ -32,7 +20,7 @@ macro_rules! causes {
 pub(crate) use causes;
 
 use super::SourceError;
-use super::size::Size;
+use super::shown::{Size, debug_as_display};
 use core::fmt;
 use std::boxed::Box;
 use std::string::String;

@@ -40,7 +40,7 @@ mod records;
 mod recover;
 mod retire;
 mod returns;
-mod size;
+mod shown;
 mod snapshot;
 mod sound;
 mod source;
@@ -63,13 +63,10 @@ pub use buffer::Buffer;
 pub use chain::Chain;
 #[cfg(feature = "gpu")]
 pub(crate) use chain::allocate_from_first;
-#[cfg(feature = "gpu")]
-pub(crate) use codes::kind;
 pub use compact::{Compaction, Movable};
 pub use copies::{CopyCounters, CopyFigures, CopyStats, Direction};
 #[cfg(feature = "gpu")]
 pub(crate) use error::causes;
-pub(crate) use error::debug_as_display;
 pub use error::{OutOfMemory, PoolError, ReturnError};
 pub use front::{Allocation, DefaultPlacement, DevicePool, Pool};
 pub use graph::GraphMemory;
@@ -78,8 +75,12 @@ pub use leak::Leak;
 pub use options::{Adaptive, Age, Captures, Checks, Growth, Limit, PoolOptions, Reuse};
 pub use pattern::{Pattern, PatternBuffer, PatternCounts, PatternError, PatternStats};
 pub use planned::{PlannedArena, PlannedBuffer, PlannedSlot, SlotError};
+#[cfg(feature = "gpu")]
+pub(crate) use shown::debug_as_display;
 pub use snapshot::{BlockSnapshot, BlockState, SegmentSnapshot, Snapshot};
 pub use source::{Capacity, Segment, Source};
+#[cfg(feature = "gpu")]
+pub(crate) use source_error::kind;
 pub use source_error::{SourceError, SourceErrorKind};
 pub use stats::{Counter, PoolStats, SourceCalls};
 pub use stream::{CaptureId, Event, HostOrder, Stream, StreamId};

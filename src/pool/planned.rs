@@ -2,8 +2,9 @@
 
 #![forbid(unsafe_code)]
 
+use super::shown::debug_as_display;
 use super::stream::follow;
-use super::{Buffer, Pool, PoolError, Source, Stream, debug_as_display};
+use super::{Buffer, Pool, PoolError, Source, Stream};
 use crate::placement::Placement;
 use crate::plan::Placed;
 use core::fmt;

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::codes;
-use super::debug_as_display;
+use super::shown::debug_as_display;
 use core::fmt;
 
 /// The kind of a failed driver call.
@@ -23,6 +23,24 @@ pub enum SourceErrorKind {
     Lost,
     /// Any other failure.
     Other,
+}
+
+/// Returns the kind of an error by its code in CUDA.
+#[cfg(feature = "gpu")]
+pub(crate) const fn kind(code: u32) -> SourceErrorKind {
+    match code {
+        2 => SourceErrorKind::OutOfMemory,
+        801 => SourceErrorKind::Unsupported,
+        // A value, a device, a handle, and memory that is registered already or not.
+        1 | 101 | 400 | 712 | 713 => SourceErrorKind::Invalid,
+        900..=908 => SourceErrorKind::Capturing,
+        // The driver or the context has ended.
+        4 | 709 => SourceErrorKind::Lost,
+        // "This leaves the process in an inconsistent state and any further CUDA work will return the same error. To continue
+        // using CUDA, the process must be terminated and relaunched", or memory and links that are broken.
+        214 | 220 | 226 | 700 | 702 | 710 | 714..=719 | 721 | 810 | 911 => SourceErrorKind::Lost,
+        _ => SourceErrorKind::Other,
+    }
 }
 
 /// A call of a source or a stream failed.

@@ -3,7 +3,8 @@
 #![forbid(unsafe_code)]
 
 use super::CopyStats;
-use super::size::Size;
+use super::copies::sums;
+use super::shown::Size;
 use core::fmt;
 use core::time::Duration;
 
@@ -20,14 +21,6 @@ pub struct Counter {
 }
 
 impl Counter {
-    fn plus(self, other: Self) -> Self {
-        Self {
-            current: self.current + other.current,
-            peak: self.peak + other.peak,
-            total: self.total + other.total,
-        }
-    }
-
     #[inline(always)]
     pub(super) fn add(&mut self, amount: u64) {
         self.current += amount;
@@ -69,25 +62,6 @@ pub struct SourceCalls {
     pub failed: u64,
     /// Time spent in all calls, by the source's clock.
     pub time: Duration,
-}
-
-impl SourceCalls {
-    fn plus(self, other: Self) -> Self {
-        Self {
-            reserve: self.reserve + other.reserve,
-            grow: self.grow + other.grow,
-            release: self.release + other.release,
-            unmap: self.unmap + other.unmap,
-            map: self.map + other.map,
-            record: self.record + other.record,
-            query: self.query + other.query,
-            wait: self.wait + other.wait,
-            synchronize: self.synchronize + other.synchronize,
-            copy: self.copy + other.copy,
-            failed: self.failed + other.failed,
-            time: self.time.saturating_add(other.time),
-        }
-    }
 }
 
 /// Statistics of a pool or of one of its streams, in bytes unless stated otherwise.
@@ -137,18 +111,24 @@ pub struct PoolStats {
     pub copies: CopyStats,
 }
 
-impl PoolStats {
-    /// Adds the statistics of another pool. The peaks are upper bounds then, since they may have been at different times.
-    #[must_use]
-    pub fn plus(self, other: Self) -> Self {
+sums! {
+    Counter: current, peak, total;
+    SourceCalls: reserve, grow, release, unmap, map, record, query, wait, synchronize, copy, failed, time;
+}
+
+/// The statistics of two pools together. The peaks are upper bounds, since they may have been at different times.
+impl core::ops::Add for PoolStats {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
         Self {
-            allocated: self.allocated.plus(other.allocated),
-            requested: self.requested.plus(other.requested),
-            reserved: self.reserved.plus(other.reserved),
-            active: self.active.plus(other.active),
-            inactive: self.inactive.plus(other.inactive),
-            blocks: self.blocks.plus(other.blocks),
-            segments: self.segments.plus(other.segments),
+            allocated: self.allocated + other.allocated,
+            requested: self.requested + other.requested,
+            reserved: self.reserved + other.reserved,
+            active: self.active + other.active,
+            inactive: self.inactive + other.inactive,
+            blocks: self.blocks + other.blocks,
+            segments: self.segments + other.segments,
             largest_free: self.largest_free.max(other.largest_free),
             hits: self.hits + other.hits,
             misses: self.misses + other.misses,
@@ -157,11 +137,13 @@ impl PoolStats {
             growth: self.growth + other.growth,
             borrowed: self.borrowed + other.borrowed,
             moved: self.moved + other.moved,
-            calls: self.calls.plus(other.calls),
-            copies: self.copies.plus(other.copies),
+            calls: self.calls + other.calls,
+            copies: self.copies + other.copies,
         }
     }
+}
 
+impl PoolStats {
     /// Returns the share of requests that were served without asking the source for memory, 0 to 1; 1 if there were
     /// none.
     pub fn hit_rate(&self) -> f64 {

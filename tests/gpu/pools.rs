@@ -114,7 +114,7 @@ fn shared_pools_have_statistics() {
     assert_eq!((first.blocks.current, second.blocks.current, first.reserved.current), (2, 1, 4 << 20));
     assert_eq!(first, pools[0].pools()[0].stats());
     let (both, reserved) = (chain.stats(), 8 << 20);
-    assert_eq!(both, first.plus(second));
+    assert_eq!(both, first + second);
     assert_eq!((both.blocks.current, both.blocks.total, both.reserved.peak), (3, 3, reserved));
     assert_eq!((both.largest_free, both.calls.reserve), (3 << 20, 2));
     assert!(both.to_string().contains("\nreserved        8.0 MiB       8.0 MiB"), "{both}");

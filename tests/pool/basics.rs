@@ -335,10 +335,10 @@ fn copies_are_counted_by_direction() {
     for (number, &direction) in Direction::ALL.iter().enumerate() {
         let once = *stats.of(direction);
         let more = CopyFigures { count: 1, bytes: 20, timed_bytes: 300, time: Duration::from_micros(40) };
-        let sum = once.plus(more);
+        let sum = once + more;
         assert_eq!((sum.count, sum.bytes, sum.timed_bytes), (once.count + 1, once.bytes + 20, 1300));
         assert_eq!(sum.time, Duration::from_micros(number as u64 + 40));
-        assert_eq!(*stats.plus(stats).of(direction), once.plus(once));
+        assert_eq!(*(stats + stats).of(direction), once + once);
     }
 }
 

@@ -5,7 +5,7 @@
 
 use super::Rows;
 use super::job::Job;
-use crate::gpu::error::call;
+use crate::gpu::library::call;
 use crate::gpu::stream::Stream;
 use crate::pool::SourceError;
 use core::ptr;

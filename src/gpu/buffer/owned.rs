@@ -8,6 +8,7 @@ use crate::pool::{
     Source, pass_on_blocks,
 };
 use core::fmt;
+use core::ops::Add;
 use std::sync::Arc;
 use std::vec::Vec;
 
@@ -63,7 +64,7 @@ impl Pool {
 
     /// Returns the statistics of the pool, which `Display` writes as a table; of an adaptor over several, their sum. O(pools).
     pub fn stats(&self) -> PoolStats {
-        self.pools().into_iter().map(AnyPool::stats).fold(PoolStats::default(), PoolStats::plus)
+        self.pools().into_iter().map(AnyPool::stats).fold(PoolStats::default(), Add::add)
     }
 }
 

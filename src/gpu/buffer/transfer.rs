@@ -1,7 +1,8 @@
 //! Asynchronous copies that keep the host's side alive until they are done.
 
 use super::CopyError;
-use crate::gpu::error::{call, check};
+use crate::gpu::error::check;
+use crate::gpu::library::call;
 use crate::gpu::stream::{Event, Stream};
 use crate::pool::{Event as _, SourceError, Stream as _};
 use core::ffi::c_void;

@@ -3,7 +3,7 @@
 use super::host;
 use super::job::Job;
 use super::{Backing, CopyError, MemoryKind, Rows, Transfer, bounds};
-use crate::gpu::error::call;
+use crate::gpu::library::call;
 use crate::gpu::source::{self, Advice, Location};
 use crate::gpu::stable::{StableSlice, StableSliceMut};
 use crate::gpu::stream::Stream;

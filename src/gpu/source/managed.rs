@@ -3,8 +3,8 @@
 use super::{ALIGNMENT, PAGE, check_size, segment};
 use crate::gpu::abi::Place;
 use crate::gpu::context::Context;
-use crate::gpu::error::{Error, call, check};
-use crate::gpu::library;
+use crate::gpu::error::{Error, check};
+use crate::gpu::library::{self, call};
 use crate::gpu::stream::Stream;
 use crate::pool::{Capacity, Direction, Segment, Source, SourceError, SourceErrorKind, Stream as _};
 use crate::region::Capabilities;

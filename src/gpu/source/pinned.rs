@@ -2,7 +2,8 @@
 
 use super::{ALIGNMENT, check_one_address, check_size, segment};
 use crate::gpu::context::Context;
-use crate::gpu::error::{Error, call};
+use crate::gpu::error::Error;
+use crate::gpu::library::call;
 use crate::gpu::stream::Stream;
 use crate::pool::{Capacity, Direction, Segment, Source, SourceError, SourceErrorKind, Stream as _};
 use crate::region::Capabilities;

@@ -3,7 +3,8 @@
 use super::pinned::{PinnedOptions, Share};
 use super::{ALIGNMENT, check_one_address, check_size, segment};
 use crate::gpu::context::Context;
-use crate::gpu::error::{Error, call};
+use crate::gpu::error::Error;
+use crate::gpu::library::call;
 use crate::gpu::stable::StableSliceMut;
 use crate::gpu::stream::Stream;
 use crate::pool::{Capacity, Direction, Segment, Source, SourceError, SourceErrorKind, Stream as _};

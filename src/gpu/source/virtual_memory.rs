@@ -4,7 +4,8 @@ use super::{check_size, segment};
 use crate::gpu::abi::{AccessDesc, AllocationProp};
 use crate::gpu::context::Context;
 use crate::gpu::device::attribute;
-use crate::gpu::error::{Error, call};
+use crate::gpu::error::Error;
+use crate::gpu::library::call;
 use crate::gpu::stream::Stream;
 use crate::pool::{Capacity, Direction, Segment, Source, SourceError, SourceErrorKind, Stream as _};
 use crate::region::Capabilities;
@@ -229,10 +230,13 @@ fn unmap_pieces(pieces: &BTreeMap<u64, usize>) -> Result<(), SourceError> {
             _ => runs.push((address, bytes)),
         }
     }
-    runs.into_iter().fold(Ok(()), |result, (address, bytes)| {
+    let mut result = Ok(());
+    for (address, bytes) in runs {
         // SAFETY: the callers pass pieces that are mapped there and in no use.
-        result.and(unsafe { call!(cuMemUnmap(address, bytes)) })
-    })
+        let unmapped = unsafe { call!(cuMemUnmap(address, bytes)) };
+        result = result.and(unmapped);
+    }
+    result
 }
 
 // SAFETY: the driver reserves each range of addresses once, and what is reserved of it is mapped until it is released.

@@ -3,8 +3,8 @@
 use super::{Host, Staging, mark};
 use crate::gpu::abi::CopyAttributes;
 use crate::gpu::buffer::{Backing, CopyError, Job, MemoryKind, View, ViewMut};
-use crate::gpu::error::{Error, call, check};
-use crate::gpu::library;
+use crate::gpu::error::{Error, check};
+use crate::gpu::library::{self, call};
 use crate::gpu::stream::Stream;
 use crate::pool::{SourceError, SourceErrorKind, Stream as _};
 use core::fmt;

@@ -10,7 +10,8 @@ use crate::gpu::buffer::{
     AllocateError, Backer, Backing as _, Buffer, CopyError, Job, Lease, MemoryKind, ViewMut,
 };
 use crate::gpu::context::Context;
-use crate::gpu::error::{Error, call};
+use crate::gpu::error::Error;
+use crate::gpu::library::call;
 use crate::gpu::source::Pinned;
 use crate::gpu::stream::{Event, Stream};
 use crate::pool::{Event as _, SourceError, Stream as _};

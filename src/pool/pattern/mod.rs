@@ -12,7 +12,8 @@ mod lane;
 
 pub use buffer::PatternBuffer;
 
-use super::{Pool, PoolError, Source, Stream, StreamId, debug_as_display};
+use super::shown::debug_as_display;
+use super::{Pool, PoolError, Source, Stream, StreamId};
 use crate::meta::Meta;
 use crate::placement::Placement;
 use crate::plan::PlanError;

@@ -1,4 +1,4 @@
-//! Sizes as people read them.
+//! Sizes and errors as people read them.
 
 #![forbid(unsafe_code)]
 
@@ -24,3 +24,15 @@ impl fmt::Display for Size {
         })
     }
 }
+
+/// Lets errors show their sentence in `Debug` as well, which is what a `main` prints that returns one.
+macro_rules! debug_as_display {
+    ($($error:ty),+) => {$(
+        impl ::core::fmt::Debug for $error {
+            fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+                ::core::fmt::Display::fmt(self, f)
+            }
+        }
+    )+};
+}
+pub(crate) use debug_as_display;
