@@ -19,6 +19,7 @@ mod capture;
 mod chain;
 mod check;
 mod classes;
+mod codes;
 mod compact;
 mod copies;
 mod error;
@@ -39,6 +40,7 @@ mod records;
 mod recover;
 mod retire;
 mod returns;
+mod shown;
 mod snapshot;
 mod sound;
 mod source;
@@ -73,8 +75,12 @@ pub use leak::Leak;
 pub use options::{Adaptive, Age, Captures, Checks, Growth, Limit, PoolOptions, Reuse};
 pub use pattern::{Pattern, PatternBuffer, PatternCounts, PatternError, PatternStats};
 pub use planned::{PlannedArena, PlannedBuffer, PlannedSlot, SlotError};
+#[cfg(feature = "gpu")]
+pub(crate) use shown::debug_as_display;
 pub use snapshot::{BlockSnapshot, BlockState, SegmentSnapshot, Snapshot};
 pub use source::{Capacity, Segment, Source};
+#[cfg(feature = "gpu")]
+pub(crate) use source_error::kind;
 pub use source_error::{SourceError, SourceErrorKind};
 pub use stats::{Counter, PoolStats, SourceCalls};
 pub use stream::{CaptureId, Event, HostOrder, Stream, StreamId};

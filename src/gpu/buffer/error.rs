@@ -6,7 +6,7 @@ use crate::pool::{SourceError, causes};
 use core::fmt;
 
 /// A copy was refused or failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CopyError {
     /// The lengths differ, or a range exceeds the buffer. The driver was not called.
@@ -60,7 +60,7 @@ impl fmt::Display for CopyError {
 causes!(CopyError: Call(SourceError));
 
 /// Why a buffer could not be made; `E` is the allocator's error.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AllocateError<E> {
     /// The allocator has no memory for it.
@@ -74,6 +74,16 @@ impl<E: fmt::Display> fmt::Display for AllocateError<E> {
         match self {
             Self::Allocation(error) => error.fmt(f),
             Self::Copy(error) => error.fmt(f),
+        }
+    }
+}
+
+/// Shows what the error holds, whose own `Debug` is its sentence.
+impl<E: fmt::Debug> fmt::Debug for AllocateError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Allocation(error) => error.fmt(f),
+            Self::Copy(error) => fmt::Debug::fmt(error, f),
         }
     }
 }

@@ -169,7 +169,7 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
     }
 
     /// Moves the values to memory of another allocator: to another device, or to pinned or managed memory. Does not
-    /// wait.
+    /// wait, unless one of the two is [`MemoryKind::Host`].
     ///
     /// # Errors
     ///

@@ -4,7 +4,7 @@ use super::{Imported, ShareError, values, within};
 use crate::gpu::abi::AccessDesc;
 use crate::gpu::buffer::{Backing, Buffer, Lease};
 use crate::gpu::context::Context;
-use crate::gpu::error::call;
+use crate::gpu::library::call;
 use crate::gpu::source::Virtual;
 use crate::gpu::stream::Stream;
 use crate::placement::Placement;

@@ -3,7 +3,7 @@
 use super::{Imported, ShareError, values, within};
 use crate::gpu::buffer::{Backing, Buffer, MemoryKind};
 use crate::gpu::context::Context;
-use crate::gpu::error::call;
+use crate::gpu::library::call;
 use crate::gpu::stream::Stream;
 use core::ffi::c_char;
 use core::ptr;

@@ -3,15 +3,15 @@
 use super::{Host, Staging, mark};
 use crate::gpu::abi::CopyAttributes;
 use crate::gpu::buffer::{Backing, CopyError, Job, MemoryKind, View, ViewMut};
-use crate::gpu::error::{Error, call, check};
-use crate::gpu::library;
+use crate::gpu::error::{Error, check};
+use crate::gpu::library::{self, call};
 use crate::gpu::stream::Stream;
 use crate::pool::{SourceError, SourceErrorKind, Stream as _};
 use core::fmt;
 use core::marker::PhantomData;
 use core::{mem, ptr};
 use cudarc::driver::DeviceRepr;
-use cudarc::driver::sys::{CUDA_MEMCPY2D, CUdeviceptr, CUmemorytype, CUresult, CUstream};
+use cudarc::driver::sys::{CUDA_MEMCPY2D, CUdeviceptr, CUmemorytype, CUstream};
 use std::vec::Vec;
 
 /// The result of a batch.
@@ -162,7 +162,7 @@ type OldCopyBatch = unsafe extern "C" fn(
     usize,
     *mut usize,
     CUstream,
-) -> CUresult;
+) -> u32;
 type CopyBatch = unsafe extern "C" fn(
     *mut CUdeviceptr,
     *mut CUdeviceptr,
@@ -172,7 +172,7 @@ type CopyBatch = unsafe extern "C" fn(
     *mut usize,
     usize,
     CUstream,
-) -> CUresult;
+) -> u32;
 
 /// Submits copies between device and pinned memory in one call. Returns `false` if the driver cannot do that.
 ///

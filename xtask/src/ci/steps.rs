@@ -71,6 +71,7 @@ pub const STEPS: &[Step] = &[
     Step::new("beside CubeCL", Full, "cargo check --quiet --locked --target-dir ../../target/beside --package beside-cubecl").folder("tests/beside"),
     // Systems that nothing here runs: the standard library is checked with it, since its compiled form is not to be had.
     Step::new("Windows", Full, "rustup run nightly cargo check --quiet -Zbuild-std=std,panic_abort --target-dir target/systems --target x86_64-pc-windows-msvc --no-default-features --features std --lib"),
+    Step::new("Windows, gpu", Full, "rustup run nightly cargo check --quiet -Zbuild-std=std,panic_abort --target-dir target/systems --target x86_64-pc-windows-msvc --no-default-features --features gpu --lib").env(("RUSTFLAGS", "-D warnings")),
     Step::new("macOS", Full, "rustup run nightly cargo check --quiet -Zbuild-std=std,panic_abort --target-dir target/systems --target aarch64-apple-darwin --no-default-features --features std --lib"),
     Step::new("Android", Full, "rustup run nightly cargo check --quiet -Zbuild-std=std,panic_abort --target-dir target/systems --target aarch64-linux-android --no-default-features --features std --lib"),
     Step::new("Android, C library", Full, "rustup run nightly cargo check --quiet -Zbuild-std=std,panic_abort --target-dir target/systems --target aarch64-linux-android --package allotment-capi"),
