@@ -4,6 +4,8 @@ use core::ptr::NonNull;
 
 /// What became of a move without copying.
 #[derive(Clone, Copy, PartialEq, Eq)]
+// Other systems move nothing.
+#[cfg_attr(not(target_os = "linux"), allow(dead_code))]
 pub(super) enum Shift {
     /// The memory is at its new place.
     Moved,
