@@ -54,7 +54,7 @@ fn tables(_: &Results) -> Vec<Table> {
         },
         Table {
             title: "What that takes in calls",
-            text: "Segments reserved and lengthened and pages mapped again in the same runs. On a device with `Virtual` each of them is two calls of the driver for every piece of memory, of 2 MiB in the column of segments that grow (`with_pieces`), of 32 MiB by default, and one for access.".into(),
+            text: "Segments reserved and lengthened and pages mapped again in the same runs. On a device with `Virtual` each of them is three calls of the driver for every piece of memory, of 2 MiB in the column of segments that grow (`with_pieces`), of 32 MiB by default, and one for access.".into(),
             metric: CALLS,
             better: Better::Neither,
             digits: 0,

@@ -25,7 +25,7 @@ use std::vec::Vec;
 /// ```
 ///
 /// The memory consists of pieces of 32 MiB, or of what [`Virtual::with_pieces`] says, which start at multiples of their size
-/// and each take two driver calls. A pool can give whole pieces between its blocks back to the device. Memory is reserved and
+/// and each take three driver calls. A pool can give whole pieces between its blocks back to the device. Memory is reserved and
 /// grows in multiples of the device's granularity, mostly 2 MiB, so that the last piece of each growth may be shorter.
 /// Shareable memory has one piece for each growth and gives none of them back.
 #[derive(Debug)]
