@@ -404,13 +404,6 @@ pub unsafe trait Meta: FreeBlocks {
     unsafe fn close_page(&mut self, page: Page<Self::Token>);
 }
 
-/// Returns the largest index up to `index` whose address can be computed: on 32-bit targets the address space ends before
-/// a wide index does.
-pub(crate) const fn addressable<const GRANULE: usize>(index: usize) -> usize {
-    let last = usize::MAX / GRANULE - 4;
-    if index < last { index } else { last }
-}
-
 /// Returns the bytes of a region with `len` granules, bookkeeping included.
 pub(crate) const fn region_size<M: Meta>(len: usize) -> usize {
     let words = if M::BOUNDARY_BITS { (len / M::MIN_BLOCK + 2).div_ceil(usize::BITS as usize) } else { 0 };

@@ -2,7 +2,7 @@
 
 use super::record::{BRIEF, RegionRecord};
 use super::{Region, RegionError};
-use crate::meta::addressable;
+use crate::units::addressable;
 use core::ptr;
 
 /// How a table numbers the granules of its regions.

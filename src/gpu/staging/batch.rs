@@ -151,28 +151,26 @@ fn runs(pieces: &[Piece<'_>]) -> Vec<Run> {
     runs.into_iter().map(|(run, _)| run).collect()
 }
 
+/// The type of `cuMemcpyBatchAsync`.
+macro_rules! copy_batch {
+    ($($failed:ty)?) => {
+        unsafe extern "C" fn(
+            *mut CUdeviceptr,
+            *mut CUdeviceptr,
+            *mut usize,
+            usize,
+            *mut CopyAttributes,
+            *mut usize,
+            usize,
+            $($failed,)?
+            CUstream,
+        ) -> u32
+    };
+}
+
 /// The function before CUDA 13, which also reports the index of the copy that failed.
-type OldCopyBatch = unsafe extern "C" fn(
-    *mut CUdeviceptr,
-    *mut CUdeviceptr,
-    *mut usize,
-    usize,
-    *mut CopyAttributes,
-    *mut usize,
-    usize,
-    *mut usize,
-    CUstream,
-) -> u32;
-type CopyBatch = unsafe extern "C" fn(
-    *mut CUdeviceptr,
-    *mut CUdeviceptr,
-    *mut usize,
-    usize,
-    *mut CopyAttributes,
-    *mut usize,
-    usize,
-    CUstream,
-) -> u32;
+type OldCopyBatch = copy_batch!(*mut usize);
+type CopyBatch = copy_batch!();
 
 /// Submits copies between device and pinned memory in one call. Returns `false` if the driver cannot do that.
 ///

@@ -84,7 +84,7 @@ mod tests {
     /// The last index has an address, with some to spare, and nearly all of the address space has indices.
     #[test]
     fn every_index_has_an_address() {
-        use crate::meta::addressable;
+        use crate::units::addressable;
         let last = addressable::<8>(usize::MAX);
         assert!(last.checked_add(4).is_some_and(|behind| behind.checked_mul(8).is_some()));
         assert!(last >= usize::MAX / 8 - 16);

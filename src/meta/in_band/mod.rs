@@ -14,10 +14,10 @@ pub use one_region::OneRegion;
 use super::free_blocks::Cut;
 use super::{
     Block, BlockOf, DEFAULT_REGIONS, FreeBlocks, FreeError, Id, Listed, Meta, NIL, PAGE_WORDS, Page,
-    addressable, region_size,
+    region_size,
 };
 use crate::region::{Numbering, Region, RegionError, RegionRecord, Regions};
-use crate::units::Index;
+use crate::units::{Index, addressable};
 use core::marker::PhantomData;
 use core::mem::size_of;
 use core::ptr;

@@ -6,9 +6,9 @@ mod nodes;
 pub use nodes::NodeSlot;
 
 use super::free_blocks::Cut;
-use super::{Block, DEFAULT_REGIONS, FreeBlocks, FreeError, Id, Listed, Meta, NIL, Page, addressable};
+use super::{Block, DEFAULT_REGIONS, FreeBlocks, FreeError, Id, Listed, Meta, NIL, Page};
 use crate::region::{Numbering, Region, RegionError, RegionRecord, Regions};
-use crate::units::{Index, align_up};
+use crate::units::{Index, addressable, align_up};
 use nodes::{Node, Nodes};
 
 /// A table of nodes, one per block, that never touches the memory it describes.

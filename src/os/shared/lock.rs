@@ -190,12 +190,14 @@ mod tests {
     use std::thread;
     use std::vec::Vec;
 
-    const FREE: SharedLock = SharedLock { word: AtomicU64::new(0), turn: AtomicU32::new(0) };
+    const fn free() -> SharedLock {
+        SharedLock { word: AtomicU64::new(0), turn: AtomicU32::new(0) }
+    }
 
     /// More threads than processors add to a number that only the lock guards.
     #[test]
     fn one_thread_at_a_time_has_the_lock() {
-        let (lock, number) = (FREE, AtomicU64::new(0));
+        let (lock, number) = (free(), AtomicU64::new(0));
         thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {
@@ -233,7 +235,7 @@ mod tests {
     /// A holder that lives keeps the lock, however long others wait; what it finds there at the end is left alone if it is not its own.
     #[test]
     fn a_holder_that_lives_keeps_the_lock() {
-        let lock = FREE;
+        let lock = free();
         thread::scope(|scope| {
             let holder = lock.acquire();
             let other = scope.spawn(|| lock.acquire().inherits);
