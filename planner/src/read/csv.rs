@@ -35,7 +35,10 @@ pub(super) enum Column {
     Offset,
 }
 
-/// The names of the columns, the usual one of each first.
+/// The number of different columns that are read.
+const COLUMNS: usize = 13;
+
+/// The names of the columns: the usual ones of those that are read, then those of what is written besides, then others.
 const NAMES: [(&str, Column); 21] = [
     ("id", Column::Id),
     ("lower", Column::Start),
@@ -69,7 +72,8 @@ impl Column {
             let nearest =
                 alike.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).filter(|&(alike, _)| alike > 0.75);
             let near = nearest.map_or(String::new(), |(_, known)| format!(" (did you mean `{known}`?)"));
-            ReadError::Unknown { name: name.into(), near }
+            let all = NAMES.map(|(known, _)| known)[..COLUMNS].join(", ");
+            ReadError::Unknown { name: name.into(), hint: format!("{near}: known are {all}") }
         })
     }
 

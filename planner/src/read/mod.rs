@@ -36,15 +36,12 @@ pub enum ReadError {
     #[error("the header lacks `{0}`: needed are id, lower (or start), upper (or end), size")]
     Column(&'static str),
     /// A column of a name that is not known.
-    #[error(
-        "the header has the column `{name}`, which is not known{near}: known are id, lower, upper, size, alignment, hint, gaps, fixed, alias, \
-         tier, stream, with and moves"
-    )]
+    #[error("the header has the column `{name}`, which is not known{hint}")]
     Unknown {
         /// Its name.
         name: String,
-        /// A question, if a known name is near.
-        near: String,
+        /// The nearest name that is known, if one is near, and all of them.
+        hint: String,
     },
     /// A column that is listed twice.
     #[error("the header has the column `{0}` twice")]
