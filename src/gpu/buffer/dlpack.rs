@@ -155,6 +155,8 @@ impl DlTensor {
             strides: ptr::null_mut(),
             byte_offset: 0,
         };
+        // The other library calls the deleter even if the program closes the one that this is part of.
+        crate::os::stay_loaded();
         let managed = Managed { tensor, context: ptr::null_mut(), deleter: Some(end::<T, B>) };
         let shape = shape.iter().map(|&length| length as i64).collect();
         let exported = Box::into_raw(Box::new(Exported { managed, shape, strides, _buffer: buffer }));

@@ -60,7 +60,7 @@ pub const STEPS: &[Step] = &[
     Step::new("tests, gpu alone", Full, "cargo test --features gpu --lib --test gpu"),
     Step::new("tests, gpu, other seeds", Full, "cargo xtask gpu-seeds 3"),
     Step::new("clippy, C functions for PyTorch", Full, "cargo clippy --quiet --package allotment-capi --features gpu --all-targets -- -D warnings"),
-    Step::new("tests, C functions for PyTorch", Full, "cargo test --package allotment-capi --features gpu --test torch"),
+    Step::new("tests, C library", Full, "cargo test --package allotment-capi --features gpu"),
     Step::new("tests, no features", Full, "cargo test --no-default-features --lib --test core"),
     Step::new("tests, release", Full, "cargo test --release --features {all} --lib --test global --test pool"),
     Step::new("tests, release, every placement", Full, "cargo test --release --features {asan} --test core"),
