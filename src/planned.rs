@@ -377,7 +377,7 @@ unsafe impl<M: Memory, const N: usize, L: Lock> Memory for PlannedHeap<M, N, L> 
         false
     }
 
-    pass_on!(|self| self.heap; statistics, largest_free, region, out_of_memory, take_reserve, remembers);
+    pass_on!(|self| self.heap; statistics, largest_free, region, out_of_memory, take_reserve, remembers, own_lock);
 }
 
 global_alloc!([M: Memory, const N: usize, L: Lock] PlannedHeap<M, N, L>);

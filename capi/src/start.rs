@@ -3,39 +3,14 @@
 use crate::information::malloc_stats;
 use crate::options::Options;
 use crate::{HEAP, background};
-use core::ffi::{CStr, c_int};
+use core::ffi::CStr;
 use core::fmt::{self, Write};
 use core::ptr::NonNull;
-
-unsafe extern "C" {
-    fn pthread_atfork(
-        before: Option<extern "C" fn()>,
-        parent: Option<extern "C" fn()>,
-        child: Option<extern "C" fn()>,
-    ) -> c_int;
-}
-
-/// Holds the heap's lock while the process is copied, so that the child finds the heap whole.
-extern "C" fn before_fork() {
-    HEAP.before_fork();
-}
-
-extern "C" fn after_fork() {
-    // SAFETY: the C library calls this after `before_fork`, in the same thread.
-    unsafe { HEAP.after_fork() }
-}
-
-extern "C" fn after_fork_in_child() {
-    // SAFETY: as above, in the child.
-    unsafe { HEAP.after_fork_in_child() }
-    background::after_fork_in_child();
-}
 
 extern "C" fn start() {
     // SAFETY: the functions have the types that the C library asks for; the environment is not changed while it is read,
     // because no other code of the program runs yet.
     unsafe {
-        pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork_in_child));
         let options = libc::getenv(c"ALLOTMENT_OPTIONS".as_ptr());
         if options.is_null() {
             return;

@@ -311,6 +311,11 @@ unsafe impl<P: LayoutPlacement, L: Lock, S: Statistics> Memory for Heap<P, L, S>
     fn remembers(&self) -> bool {
         P::REMEMBERS
     }
+
+    #[cfg(all(feature = "std", unix))]
+    fn locks(&self, visit: &mut dyn FnMut(Option<crate::lock::ForkLock>)) {
+        visit(self.lock.at_fork());
+    }
 }
 
 global_alloc!([P: LayoutPlacement, L: Lock, S: Statistics] Heap<P, L, S>, plainly);

@@ -98,12 +98,6 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
         &mut self.state.get_mut().statistics
     }
 
-    /// Returns the lock, to hold it for longer than a closure runs.
-    #[cfg(all(feature = "std", unix))]
-    pub(crate) const fn lock_itself(&self) -> &L {
-        &self.lock
-    }
-
     #[inline(always)]
     pub(crate) fn with<T>(&self, f: impl FnOnce(&mut State<P, S>) -> T) -> T {
         // SAFETY: the lock lets only one closure run at a time (without a lock the heap is not

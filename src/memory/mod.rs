@@ -9,6 +9,8 @@ mod reserve;
 pub(crate) use forward::{allocator, global_alloc};
 pub(crate) use refusal::{refused, refused_for_good};
 
+#[cfg(all(feature = "std", unix))]
+use crate::lock::ForkLock;
 use crate::meta::FreeError;
 use crate::observe::Stats;
 use crate::out_of_memory::OutOfMemory;
@@ -209,6 +211,14 @@ pub unsafe trait Memory {
         let _ = region;
         false
     }
+
+    /// Passes each lock of this memory, and of what is behind it, to `visit`; `None` for one that cannot be held while the process is
+    /// copied, or is not known.
+    #[cfg(all(feature = "std", unix))]
+    #[doc(hidden)]
+    fn locks(&self, visit: &mut dyn FnMut(Option<ForkLock>)) {
+        visit(None);
+    }
 }
 
 /// Passes single methods of [`Memory`] on to another `Memory`, inside an `impl Memory`:
@@ -334,6 +344,20 @@ macro_rules! pass_on {
             $memory.remembers()
         }
     };
+    (@locks $this:ident $memory:expr) => {
+        #[cfg(all(feature = "std", unix))]
+        fn locks(&$this, visit: &mut dyn FnMut(Option<$crate::lock::ForkLock>)) {
+            $memory.locks(visit);
+        }
+    };
+    // Those of a front that has a lock of its own.
+    (@own_lock $this:ident $memory:expr) => {
+        #[cfg(all(feature = "std", unix))]
+        fn locks(&$this, visit: &mut dyn FnMut(Option<$crate::lock::ForkLock>)) {
+            visit($this.lock.at_fork());
+            $memory.locks(visit);
+        }
+    };
     (@take_reserve $this:ident $memory:expr) => {
         unsafe fn take_reserve(&$this, region: $crate::region::Region) -> bool {
             // SAFETY: the caller's contract.
@@ -352,7 +376,7 @@ macro_rules! delegate {
                 |$this| $memory;
                 allocate, allocate_zeroed, try_allocate, try_allocate_zeroed, deallocate, try_deallocate, check, try_resize,
                 change, allocate_many, deallocate_many, statistics, largest_free, region, out_of_memory, take_reserve,
-                remembers
+                remembers, locks
             );
         }
     };

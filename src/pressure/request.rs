@@ -247,7 +247,7 @@ unsafe impl<P: LayoutPlacement, L: Lock, const HOOKS: usize> Memory for Pressure
         unsafe { self.claim(region) }.is_ok()
     }
 
-    pass_on!(|self| self.0; region, remembers);
+    pass_on!(|self| self.0; region, remembers, locks);
 }
 
 global_alloc!([P: LayoutPlacement, L: Lock, const HOOKS: usize] PressureHeap<P, L, HOOKS>);
@@ -267,7 +267,7 @@ unsafe impl<P: LayoutPlacement, L: Lock, const HOOKS: usize> Memory for Critical
     pass_on!(
         |self| self.0;
         deallocate, try_deallocate, check, try_resize, statistics, largest_free, region, out_of_memory, take_reserve,
-        remembers
+        remembers, locks
     );
 }
 

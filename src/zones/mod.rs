@@ -369,6 +369,12 @@ unsafe impl<const N: usize, const SPANS: usize, L: Lock> Memory for ZonesWith<'_
         let all = |zone| (0..).map_while(move |n| Zone::region(zone, n));
         self.zones.zones.iter().flat_map(all).nth(n)
     }
+
+    #[cfg(all(feature = "std", unix))]
+    fn locks(&self, visit: &mut dyn FnMut(Option<crate::lock::ForkLock>)) {
+        visit(self.zones.lock.at_fork());
+        self.zones.zones.iter().for_each(|zone| zone.locks(visit));
+    }
 }
 
 allocator!([const N: usize, const SPANS: usize, L: Lock] ZonesWith<'_, '_, N, SPANS, L>);

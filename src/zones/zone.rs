@@ -266,7 +266,7 @@ unsafe impl Memory for Zone<'_> {
         self.memory.largest_free() & !(self.line - 1)
     }
 
-    pass_on!(|self| self.memory; statistics, region, remembers);
+    pass_on!(|self| self.memory; statistics, region, remembers, locks);
 }
 
 allocator!([] Zone<'_>);

@@ -150,6 +150,10 @@ unsafe impl Memory for Growing {
     fn region(&self, n: usize) -> Option<Region> {
         if n == 0 { SHARED.with(|pages| pages.region()) } else { None }
     }
+
+    /// Passes on no lock: the heap protects itself when it is first used.
+    #[cfg(unix)]
+    fn locks(&self, _: &mut dyn FnMut(Option<crate::lock::ForkLock>)) {}
 }
 
 // Not `global_alloc!`: a full heap returns null right where it finds out, and not in one more function that reports it.

@@ -68,9 +68,9 @@ pub use pages::Figures;
 /// to the system; of blocks of 16 bytes, one in 64 escapes while no thread keeps it. Second frees of larger blocks are noticed until
 /// their memory is in use again. `dealloc` reports them (see [`misuse`](crate::misuse)), [`Growing::give`] returns an error.
 ///
-/// Allocation and free take constant time, apart from the system's calls and the purge, which visits all free spans. After a
-/// `fork` of a program with threads, the child may allocate only if [`Growing::before_fork`] and its counterparts were
-/// called around it; the C library `liballotment` does that by itself.
+/// Allocation and free take constant time, apart from the system's calls and the purge, which visits all free spans. A program with
+/// threads may `fork`, and the child may allocate; a front with a lock of its own needs
+/// [`protect_at_fork`](super::protect_at_fork) for that.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Growing(());
 
@@ -249,34 +249,5 @@ impl Growing {
     /// Returns the figures of this moment. Blocks in the caches of threads count as used.
     pub fn figures(&self) -> Figures {
         SHARED.with(|pages| pages.figures())
-    }
-
-    /// Takes the heap's lock, so that no other thread is in the middle of something when the process is copied. Call
-    /// [`Growing::after_fork`] in the parent and [`Growing::after_fork_in_child`] in the child.
-    #[doc(hidden)]
-    pub fn before_fork(&self) {
-        SHARED.lock.acquire();
-    }
-
-    /// Releases the lock that [`Growing::before_fork`] took.
-    ///
-    /// # Safety
-    ///
-    /// This thread must have called [`Growing::before_fork`].
-    #[doc(hidden)]
-    pub unsafe fn after_fork(&self) {
-        // SAFETY: the caller's contract.
-        unsafe { SHARED.lock.release() }
-    }
-
-    /// Releases the lock in the child. What the other threads had in their lists stays lost there.
-    ///
-    /// # Safety
-    ///
-    /// The process must be the child of a fork before which this thread has called [`Growing::before_fork`].
-    #[doc(hidden)]
-    pub unsafe fn after_fork_in_child(&self) {
-        // SAFETY: the caller's contract. There are no other threads.
-        unsafe { SHARED.lock.reset() }
     }
 }
