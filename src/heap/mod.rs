@@ -288,9 +288,11 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
     /// [`Slab`]: crate::Slab
     pub unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         self.with(|state| {
-            state.placement.check(block, layout)?;
-            // SAFETY: the block passed the check, so the caller guarantees that it is live and has `layout`.
-            unsafe { state.free(block, layout) }
+            // SAFETY: the block passes the check, or else the caller guarantees that it is live and has `layout`.
+            unsafe {
+                state.placement.check_owned(block, layout)?;
+                state.free(block, layout)
+            }
         })
     }
 

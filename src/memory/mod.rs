@@ -90,25 +90,40 @@ pub unsafe trait Memory {
     ///
     /// # Errors
     ///
-    /// [`FreeError`] if [`Memory::check`] finds the free to be wrong. Nothing is changed then.
+    /// [`FreeError`] if the free is found to be wrong: by what [`Memory::check`] looks at, and by marks in the block itself and behind it.
+    /// Nothing is changed then.
     ///
     /// # Safety
     ///
-    /// If the check passes, `block` must be a live block of this memory that was allocated with `layout`, and it
+    /// If there is no error, `block` must be a live block of this memory that was allocated with `layout`, and it
     /// must not be used afterwards.
     unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        self.check(block, layout)?;
-        // SAFETY: the block passed the check, so the caller guarantees that it is live and has `layout`.
-        unsafe { self.deallocate(block, layout) };
+        // SAFETY: the block passes the check, or else the caller guarantees that it is live and has `layout`.
+        unsafe {
+            self.check_owned(block, layout)?;
+            self.deallocate(block, layout);
+        }
         Ok(())
     }
 
-    /// Checks in O(1), as far as possible, whether a live block for `layout` starts at `block`.
+    /// Checks in O(1), as far as possible, whether a live block for `layout` starts at `block`. If one does, nothing in it is read, since
+    /// its owner may be writing to it. So a double free that only a mark in the block shows passes here, and is an error of
+    /// [`Memory::try_deallocate`].
     ///
     /// # Errors
     ///
-    /// The [`FreeError`] that [`Memory::try_deallocate`] would return.
+    /// A [`FreeError`] that [`Memory::try_deallocate`] would return.
     fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError>;
+
+    /// Checks a block like [`Memory::check`], and by the marks that are in it.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Memory::try_deallocate`], but the block may be used afterwards.
+    #[doc(hidden)]
+    unsafe fn check_owned(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        self.check(block, layout)
+    }
 
     /// Resizes a block in place to `size` bytes, and returns whether that was possible.
     ///
@@ -278,6 +293,15 @@ macro_rules! pass_on {
             layout: ::core::alloc::Layout,
         ) -> Result<(), $crate::meta::FreeError> {
             $memory.check(block, layout)
+        }
+
+        unsafe fn check_owned(
+            &$this,
+            block: ::core::ptr::NonNull<u8>,
+            layout: ::core::alloc::Layout,
+        ) -> Result<(), $crate::meta::FreeError> {
+            // SAFETY: the caller's contract.
+            unsafe { $memory.check_owned(block, layout) }
         }
     };
     (@try_resize $this:ident $memory:expr) => {

@@ -24,13 +24,23 @@ unsafe impl Sync for Held {}
 static HELD: Held =
     Held { lock: Futex::INIT, locks: UnsafeCell::new([None; MOST + 1]), registered: AtomicBool::new(false) };
 
+#[cfg(not(miri))]
 unsafe extern "C" {
-    #[cfg(not(miri))]
     fn pthread_atfork(
         before: Option<extern "C" fn()>,
         parent: Option<extern "C" fn()>,
         child: Option<extern "C" fn()>,
     ) -> i32;
+}
+
+/// Does nothing: the interpreter Miri does not fork.
+#[cfg(miri)]
+unsafe extern "C" fn pthread_atfork(
+    _: Option<extern "C" fn()>,
+    _: Option<extern "C" fn()>,
+    _: Option<extern "C" fn()>,
+) -> i32 {
+    0
 }
 
 /// The error of [`protect_at_fork`].
@@ -118,7 +128,6 @@ fn register() -> Result<(), ForkError> {
         return Ok(());
     }
     stay_loaded();
-    #[cfg(not(miri))]
     // SAFETY: the handlers only take and release locks. Where the system does not end them with the library, it stays.
     if unsafe { pthread_atfork(Some(before), Some(parent), Some(child)) } != 0 {
         HELD.registered.store(false, Ordering::Release);

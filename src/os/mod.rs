@@ -16,6 +16,8 @@
 
 mod at_end;
 mod cached;
+#[cfg(all(test, unix))]
+mod checks;
 mod classes;
 mod depot;
 #[cfg(unix)]

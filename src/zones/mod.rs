@@ -360,6 +360,12 @@ unsafe impl<const N: usize, const SPANS: usize, L: Lock> Memory for ZonesWith<'_
         self.zones.zones[zone].check(block, layout)
     }
 
+    unsafe fn check_owned(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        let zone = self.zones.zone_of(block).ok_or(FreeError::Foreign)?;
+        // SAFETY: the caller's contract.
+        unsafe { self.zones.zones[zone].check_owned(block, layout) }
+    }
+
     fn largest_free(&self) -> usize {
         let serving = self.zones.zones.iter().filter(|zone| zone.serves(self.wanted));
         serving.map(Memory::largest_free).max().unwrap_or(0)

@@ -17,7 +17,7 @@ use core::mem;
 use core::ptr::{self, NonNull};
 #[cfg(unix)]
 use core::sync::atomic::AtomicBool;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
 /// What all threads share.
 pub(super) struct Shared {
@@ -70,8 +70,11 @@ impl Shared {
         if offset >= self.bytes.load(Ordering::Relaxed) {
             return NOTHING;
         }
-        // SAFETY: the map has a byte for every committed slot.
-        unsafe { *self.map.load(Ordering::Relaxed).add(offset / classes::SLOT) }
+        // SAFETY: the map has a byte for every committed slot, of which all accesses are atomic.
+        unsafe {
+            AtomicU8::from_ptr(self.map.load(Ordering::Relaxed).add(offset / classes::SLOT))
+                .load(Ordering::Relaxed)
+        }
     }
 
     /// Publishes how far memory is committed, before a block there is handed out.

@@ -26,8 +26,9 @@ mod thread;
 
 use crate::meta::FreeError;
 use crate::pressure::Pressure;
-use classes::{LARGEST, SIZES, class_of};
+use classes::{LARGEST, SIZES, class_of, objects, page_size};
 use core::ptr::{self, NonNull};
+use core::sync::atomic::Ordering;
 use lists::SHARED;
 use pages::{Block, Pages};
 use spans::{NOTHING, WHOLE};
@@ -83,11 +84,20 @@ macro_rules! __growing {
     };
 }
 
+/// Returns whether a small block can begin at an address in a page of a class, live or free.
+fn is_start(block: NonNull<u8>, class: usize) -> bool {
+    // Pages lie at multiples of their size.
+    let base = SHARED.base.load(Ordering::Relaxed).addr();
+    let offset = (block.addr().get() - base) % page_size(class);
+    let size = SIZES[class] as usize;
+    offset % size == 0 && offset / size < objects(class)
+}
+
 /// Returns whether the small block at an address is marked as free, or cannot begin there.
 ///
 /// # Safety
 ///
-/// The address must lie in a page.
+/// The address must lie in a page. A live block there must be the caller's: others write to theirs.
 unsafe fn is_free(block: NonNull<u8>) -> bool {
     let block = block.cast::<Block>();
     // SAFETY: pages have whole blocks, so that two words follow an address that is aligned as blocks are.
@@ -188,13 +198,30 @@ impl Growing {
         if unsafe { lists::give_large(block) } { Ok(()) } else { Err(FreeError::Foreign) }
     }
 
-    /// Returns how many bytes a live block has, at least as many as were asked for; `None` if the address is no block's, or that
-    /// of a free one. O(1).
+    /// Returns how many bytes the block at an address has, at least as many as were asked for; `None` if no block is there. Any thread may
+    /// ask, also while others write to the block: nothing in it is read. So a free block of up to 32 KiB has its size as well. O(1).
     pub fn usable_size(&self, block: NonNull<u8>) -> Option<usize> {
         match SHARED.entry(block.as_ptr()) {
             NOTHING => None,
             WHOLE => SHARED.with(|pages| pages.large_size(block)),
-            // SAFETY: the address lies in a page.
+            entry => {
+                let class = entry as usize - 1;
+                is_start(block, class).then_some(SIZES[class] as usize)
+            }
+        }
+    }
+
+    /// Returns how many bytes a live block has, like [`Growing::usable_size`]; `None` also for a free one, which is marked.
+    ///
+    /// # Safety
+    ///
+    /// If a block is live at the address, it must be the caller's: other threads must not write to it meanwhile.
+    #[doc(hidden)]
+    pub unsafe fn size_of_own(&self, block: NonNull<u8>) -> Option<usize> {
+        match SHARED.entry(block.as_ptr()) {
+            NOTHING => None,
+            WHOLE => SHARED.with(|pages| pages.large_size(block)),
+            // SAFETY: the address lies in a page; the caller's contract.
             _ if unsafe { is_free(block) } => None,
             entry => Some(SIZES[entry as usize - 1] as usize),
         }
@@ -209,7 +236,8 @@ impl Growing {
     /// The block must be a live one of this heap, aligned to `align`. If it moves, it must not be used any more at its old
     /// address.
     pub unsafe fn change(&self, block: NonNull<u8>, size: usize, align: usize) -> *mut u8 {
-        let Some(have) = self.usable_size(block) else { return ptr::null_mut() };
+        // SAFETY: the caller guarantees the block.
+        let Some(have) = (unsafe { self.size_of_own(block) }) else { return ptr::null_mut() };
         // SAFETY: the caller guarantees the block; both blocks of the copy are live.
         unsafe {
             if have <= LARGEST {
