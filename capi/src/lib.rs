@@ -177,7 +177,7 @@ pub unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void
             return ptr::null_mut();
         }
         let new = HEAP.change(old, size, ALIGN);
-        if new.is_null() && HEAP.usable_size(old).is_none() {
+        if new.is_null() && HEAP.size_of_own(old).is_none() {
             start::wrong_free(old);
         }
         or_no_memory(new)

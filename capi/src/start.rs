@@ -3,7 +3,7 @@
 use crate::information::malloc_stats;
 use crate::options::Options;
 use crate::{HEAP, background};
-use core::ffi::{CStr, c_char, c_int};
+use core::ffi::{CStr, c_char};
 use core::fmt::{self, Write};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -11,27 +11,6 @@ use core::sync::atomic::{AtomicBool, Ordering};
 unsafe extern "C" {
     #[cfg(target_os = "linux")]
     fn secure_getenv(name: *const c_char) -> *const c_char;
-    fn pthread_atfork(
-        before: Option<extern "C" fn()>,
-        parent: Option<extern "C" fn()>,
-        child: Option<extern "C" fn()>,
-    ) -> c_int;
-}
-
-/// Holds the heap's lock while the process is copied, so that the child finds the heap whole.
-extern "C" fn before_fork() {
-    HEAP.before_fork();
-}
-
-extern "C" fn after_fork() {
-    // SAFETY: the C library calls this after `before_fork`, in the same thread.
-    unsafe { HEAP.after_fork() }
-}
-
-extern "C" fn after_fork_in_child() {
-    // SAFETY: as above, in the child.
-    unsafe { HEAP.after_fork_in_child() }
-    background::after_fork_in_child();
 }
 
 /// Reads a variable of the environment, which counts as empty if it is missing, or if the program runs with more rights than its caller.
@@ -86,14 +65,12 @@ fn configure() -> Options {
 }
 
 extern "C" fn start() {
-    // SAFETY: the functions have the types that the C library asks for.
-    unsafe { pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork_in_child)) };
     let options = configure();
     if options.background {
         background::start();
     }
     if options.stats {
-        // SAFETY: as above.
+        // SAFETY: the function has the type that the C library asks for.
         unsafe { libc::atexit(malloc_stats) };
     }
 }

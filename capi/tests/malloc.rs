@@ -4,9 +4,9 @@
 #[path = "../src/options.rs"]
 mod options;
 
-mod library;
+mod build;
 
-use library::library;
+use build::library;
 use options::Options;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};

@@ -1,13 +1,12 @@
 //! Builds the library and the stand-in driver, and lets a Python program use both; and counts what a free looks at.
 
+mod build;
 #[path = "../src/live.rs"]
 mod live;
 
-mod library;
-
+use build::library;
 use heap::pool::{DevicePool, PoolOptions};
 use heap::sim::DeviceMemory;
-use library::library;
 use live::Live;
 use std::cell::Cell;
 use std::hash::{Hash, Hasher};

@@ -126,6 +126,17 @@ impl Window {
         unsafe { *self.map.wrapping_add(word) >> HALF >> bit & 1 != 0 }
     }
 
+    /// Returns whether the memory at `address` is in use: a live block's, or one's in the quarantine.
+    ///
+    /// # Safety
+    ///
+    /// The window must [hold](Self::holds) the address.
+    pub(super) unsafe fn is_used(&self, address: usize) -> bool {
+        let (word, bit) = place(address);
+        // SAFETY: the map has bits for each granule.
+        unsafe { *self.map.wrapping_add(word) >> bit & 1 != 0 }
+    }
+
     /// Notes that the live block at `address` is no longer one. Its memory stays in use.
     ///
     /// # Safety

@@ -98,12 +98,6 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
         &mut self.state.get_mut().statistics
     }
 
-    /// Returns the lock, to hold it for longer than a closure runs.
-    #[cfg(all(feature = "std", unix))]
-    pub(crate) const fn lock_itself(&self) -> &L {
-        &self.lock
-    }
-
     #[inline(always)]
     pub(crate) fn with<T>(&self, f: impl FnOnce(&mut State<P, S>) -> T) -> T {
         // SAFETY: the lock lets only one closure run at a time (without a lock the heap is not
@@ -282,9 +276,11 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
     /// [`Slab`]: crate::Slab
     pub unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         self.with(|state| {
-            state.placement.check(block, layout)?;
-            // SAFETY: the block passed the check, so the caller guarantees that it is live and has `layout`.
-            unsafe { state.free(block, layout) }
+            // SAFETY: the block passes the check, or else the caller guarantees that it is live and has `layout`.
+            unsafe {
+                state.placement.check_owned(block, layout)?;
+                state.free(block, layout)
+            }
         })
     }
 

@@ -1,12 +1,16 @@
 //! Locks: which threads, cores or interrupt handlers may share a heap.
 
 mod counted;
+#[cfg(all(feature = "std", unix))]
+mod fork;
 #[cfg(feature = "std")]
 mod futex;
 #[cfg(all(target_arch = "arm", target_os = "none"))]
 mod priority;
 
 pub use counted::{Contention, Counted};
+#[cfg(all(feature = "std", unix))]
+pub(crate) use fork::ForkLock;
 #[cfg(feature = "std")]
 pub use futex::Futex;
 #[cfg(all(target_arch = "arm", target_os = "none"))]
@@ -58,6 +62,13 @@ pub unsafe trait Lock {
     #[doc(hidden)]
     #[inline(always)]
     unsafe fn let_go(&self) {}
+
+    /// Returns this lock as one that can be held while the process is copied; `None` if it cannot.
+    #[cfg(all(feature = "std", unix))]
+    #[doc(hidden)]
+    fn at_fork(&self) -> Option<ForkLock> {
+        None
+    }
 }
 
 /// No lock, for a heap that stays with one thread; such a heap is not [`Sync`], so the compiler
@@ -177,6 +188,11 @@ unsafe impl Lock for Spin {
     fn try_with<T>(&self, f: impl FnOnce() -> Option<T>) -> Option<T> {
         let _guard = self.0.try_lock()?;
         f()
+    }
+
+    #[cfg(all(feature = "std", unix))]
+    fn at_fork(&self) -> Option<ForkLock> {
+        Some(ForkLock::Spin(self.into()))
     }
 }
 

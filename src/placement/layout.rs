@@ -258,12 +258,23 @@ pub unsafe trait LayoutPlacement: Sized {
     /// Makes memory that is kept for speed available to every request. Returns whether there was any.
     fn trim(&mut self) -> bool;
 
-    /// Checks in O(1) whether a live block for `layout` can be at `start`.
+    /// Checks in O(1) whether a live block for `layout` can be at `start`. If one is there, nothing in it is read.
     ///
     /// # Errors
     ///
     /// [`FreeError`] if there is certainly no such block.
     fn check(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError>;
+
+    /// Checks like [`LayoutPlacement::check`], and by what is in the block.
+    ///
+    /// # Safety
+    ///
+    /// If there is no error, the block must be live, for `layout`, and the caller's.
+    #[doc(hidden)]
+    #[inline(always)]
+    unsafe fn check_owned(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        self.check(start, layout)
+    }
 
     /// Returns the largest request in bytes that is certain to succeed now. Always current. O(1).
     fn largest_free(&self) -> usize;

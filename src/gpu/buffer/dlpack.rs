@@ -167,6 +167,8 @@ impl DlTensor {
             strides: ptr::null_mut(),
             byte_offset: 0,
         };
+        // The other library calls the deleter even if the program closes the one that this is part of.
+        crate::os::stay_loaded();
         let managed = Managed { tensor, context: ptr::null_mut(), deleter: Some(end::<T, B>) };
         let exported = Box::into_raw(Box::new(Exported { managed, shape, strides, _buffer: buffer }));
         // SAFETY: made above; nothing else uses it.

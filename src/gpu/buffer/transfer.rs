@@ -75,6 +75,8 @@ impl<O> Transfer<O> {
             let given = notice.given.map(|status| check("cuStreamAddCallback", status));
             return given.transpose().map(|given| given.is_some());
         }
+        // The driver calls back even if the program closes the library that this is part of.
+        crate::os::stay_loaded();
         let notice = Notice { waker: Some(waker.clone()), given: None };
         let task = Arc::new(Task(Mutex::new(notice)));
         let argument = Arc::into_raw(task.clone());

@@ -5,6 +5,7 @@ use super::pages::Pages;
 use super::spans::{NOTHING, WHOLE};
 use super::system::{Shift, System};
 use core::ptr::NonNull;
+use core::sync::atomic::Ordering;
 
 impl<S: System> Pages<S> {
     /// Takes a large block of `size` bytes aligned to `align`. Returns it, and whether it may have bytes that are not zero,
@@ -20,7 +21,7 @@ impl<S: System> Pages<S> {
         // SAFETY: the span is committed and ours.
         unsafe {
             *self.spans.length(taken.slot) = u32::try_from(len).ok()?;
-            *self.spans.entry(taken.slot) = WHOLE;
+            self.spans.enter(taken.slot, 1, WHOLE);
         }
         self.allocated(len * SLOT);
         Some((NonNull::new(self.spans.address(taken.slot))?, taken.dirty))
@@ -31,8 +32,9 @@ impl<S: System> Pages<S> {
         let slot = self.spans.slot_checked(block.as_ptr())?;
         // SAFETY: the slot is committed, and so is its entry.
         unsafe {
-            (*self.spans.entry(slot) == WHOLE && self.spans.address(slot) == block.as_ptr())
-                .then(|| (slot, *self.spans.length(slot) as usize))
+            (self.spans.entry(slot).load(Ordering::Relaxed) == WHOLE
+                && self.spans.address(slot) == block.as_ptr())
+            .then(|| (slot, *self.spans.length(slot) as usize))
         }
     }
 
@@ -50,7 +52,7 @@ impl<S: System> Pages<S> {
         let Some((slot, len)) = self.large_at(block) else { return false };
         // SAFETY: the caller guarantees the block.
         unsafe {
-            *self.spans.entry(slot) = NOTHING;
+            self.spans.enter(slot, 1, NOTHING);
             self.spans.put(slot, len);
         }
         self.figures.used -= len * SLOT;
@@ -117,7 +119,7 @@ impl<S: System> Pages<S> {
             match self.spans.shift(slot, to, len) {
                 Shift::Moved => return Some(new),
                 Shift::Refused => _ = self.put_large(new),
-                Shift::Lost => *self.spans.entry(to) = NOTHING,
+                Shift::Lost => self.spans.entry(to).store(NOTHING, Ordering::Relaxed),
             }
         }
         None

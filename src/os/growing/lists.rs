@@ -10,10 +10,14 @@ use crate::lock::{Futex, Lock};
 use crate::meta::FreeError;
 use crate::misuse::wrong_free;
 use crate::os::at_end::AtEnd;
+#[cfg(unix)]
+use crate::os::fork;
 use core::cell::UnsafeCell;
 use core::mem;
 use core::ptr::{self, NonNull};
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+#[cfg(unix)]
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
 /// What all threads share.
 pub(super) struct Shared {
@@ -43,6 +47,9 @@ pub(super) static SHARED: Shared = Shared {
 
 impl Shared {
     pub(super) fn with<T>(&self, f: impl FnOnce(&mut Pages<Host>) -> T) -> T {
+        if self.base.load(Ordering::Relaxed).is_null() {
+            begin();
+        }
         self.lock.with(|| {
             // SAFETY: the lock excludes all others, and nothing that runs under it allocates.
             let pages = unsafe { &mut *self.pages.get() };
@@ -63,8 +70,11 @@ impl Shared {
         if offset >= self.bytes.load(Ordering::Relaxed) {
             return NOTHING;
         }
-        // SAFETY: the map has a byte for every committed slot.
-        unsafe { *self.map.load(Ordering::Relaxed).add(offset / classes::SLOT) }
+        // SAFETY: the map has a byte for every committed slot, of which all accesses are atomic.
+        unsafe {
+            AtomicU8::from_ptr(self.map.load(Ordering::Relaxed).add(offset / classes::SLOT))
+                .load(Ordering::Relaxed)
+        }
     }
 
     /// Publishes how far memory is committed, before a block there is handed out.
@@ -73,6 +83,18 @@ impl Shared {
         self.map.store(places.map.cast_mut(), Ordering::Relaxed);
         self.base.store(places.base, Ordering::Relaxed);
         self.bytes.store(places.bytes, Ordering::Relaxed);
+    }
+}
+
+/// Sees to it that children of a fork find the heap whole, before its first use. Registering that may allocate and come back here.
+#[cold]
+fn begin() {
+    #[cfg(unix)]
+    {
+        static BEGUN: AtomicBool = AtomicBool::new(false);
+        if !BEGUN.swap(true, Ordering::Relaxed) {
+            fork::protect(&SHARED.lock);
+        }
     }
 }
 

@@ -229,7 +229,7 @@ impl<S: System> Pages<S> {
             let page = &mut *self.spans.span(slot);
             (page.free, page.len, page.used, page.fresh) = (NONE, len as u32, 0, 0);
             (page.class, page.listed, page.hollow) = (class as u8, false, 0);
-            self.spans.entry(slot).write_bytes(class as u8 + 1, len);
+            self.spans.enter(slot, len, class as u8 + 1);
         }
         self.enlist(slot);
         Some(slot)
@@ -256,7 +256,7 @@ impl<S: System> Pages<S> {
         unsafe {
             let len = (*self.spans.span(slot)).len as usize;
             self.delist(slot);
-            self.spans.entry(slot).write_bytes(NOTHING, len);
+            self.spans.enter(slot, len, NOTHING);
             self.spans.put(slot, len);
         }
     }

@@ -8,6 +8,7 @@ use crate::placement::{Placement, Tlsf};
 use crate::region::Region;
 use core::marker::PhantomData;
 use core::ptr::{self, NonNull};
+use core::sync::atomic::{AtomicU8, Ordering};
 
 /// Bytes that stand for a slot in the image that free spans are kept in.
 const IMAGE: usize = 16;
@@ -286,10 +287,16 @@ impl<S: System> Spans<S> {
         self.image_start.wrapping_add(slot * IMAGE).cast()
     }
 
-    /// Returns the map's entry of `slot`, which must be committed.
+    /// Returns the map's entry of `slot`, which must be committed. Threads read it without the lock.
     #[inline(always)]
-    pub(super) fn entry(&self, slot: usize) -> *mut u8 {
-        self.map.base.wrapping_add(slot)
+    pub(super) fn entry(&self, slot: usize) -> &AtomicU8 {
+        // SAFETY: entries of committed slots are committed, and accessed in this way only.
+        unsafe { AtomicU8::from_ptr(self.map.base.wrapping_add(slot)) }
+    }
+
+    /// Sets the map's entries of the `len` slots from `slot` on, which must be committed.
+    pub(super) fn enter(&self, slot: usize, len: usize, value: u8) {
+        (slot..slot + len).for_each(|slot| self.entry(slot).store(value, Ordering::Relaxed));
     }
 
     /// Takes a span of `len` slots aligned to `align` slots, a power of two. If it is to be zeroed, and few of its slots were

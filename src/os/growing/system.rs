@@ -76,7 +76,7 @@ pub(super) const LARGEST_PAGE: usize = 64 * 1024;
 /// The operating system that the program runs on.
 pub(super) struct Host;
 
-#[cfg(unix)]
+#[cfg(all(unix, not(miri)))]
 mod unix {
     use super::{Host, NonNull, Shift, System};
     use core::ffi::c_void;
@@ -126,7 +126,8 @@ mod unix {
         #[cfg(target_os = "linux")]
         unsafe fn shift(from: *mut u8, to: *mut u8, bytes: usize) -> Shift {
             use rustix::mm::MremapFlags;
-            let flags = (MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP).bits() as libc::c_int;
+            // Not all that rustix is built on has the second one.
+            let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
             // First to a place of the kernel's choice. What the kernel keeps as two mappings it does not move (before Linux 6.17), and a
             // call that names the place finds that out when it has taken away what was there.
             // SAFETY: the range is committed. rustix does not pass the place on, which the kernel reads with this flag.
@@ -259,7 +260,60 @@ mod unix {
     }
 }
 
-#[cfg(windows)]
+/// The interpreter Miri, which knows no reserved addresses: all are committed.
+#[cfg(miri)]
+mod interpreter {
+    use super::{Host, LARGEST_PAGE, NonNull, System};
+    use std::alloc::{GlobalAlloc, Layout};
+
+    /// The most bytes, so that it is soon done.
+    const MOST: usize = 16 << 20;
+
+    // SAFETY: each block of the interpreter's allocator is this program's alone, and is zero at first.
+    unsafe impl System for Host {
+        fn reserve(bytes: usize) -> Option<NonNull<u8>> {
+            let layout = Layout::from_size_align(bytes, LARGEST_PAGE).ok().filter(|_| bytes <= MOST)?;
+            // SAFETY: no heap reserves nothing.
+            NonNull::new(unsafe { std::alloc::System.alloc_zeroed(layout) })
+        }
+
+        unsafe fn release(start: NonNull<u8>, bytes: usize) {
+            // SAFETY: the range was allocated above with this layout.
+            unsafe {
+                let layout = Layout::from_size_align_unchecked(bytes, LARGEST_PAGE);
+                std::alloc::System.dealloc(start.as_ptr(), layout);
+            }
+        }
+
+        unsafe fn commit(_: *mut u8, _: usize) -> bool {
+            true
+        }
+
+        unsafe fn purge(start: *mut u8, bytes: usize) -> bool {
+            // SAFETY: the caller guarantees that the contents are not needed.
+            unsafe { start.write_bytes(0, bytes) };
+            true
+        }
+
+        unsafe fn shift(_: *mut u8, _: *mut u8, _: usize) -> bool {
+            false
+        }
+
+        fn page() -> usize {
+            4096
+        }
+
+        fn memory() -> u64 {
+            0
+        }
+
+        fn now() -> u64 {
+            0
+        }
+    }
+}
+
+#[cfg(all(windows, not(miri)))]
 mod windows {
     use super::{Host, NonNull, Shift, System};
     use core::ffi::c_void;
@@ -336,7 +390,7 @@ mod windows {
     }
 }
 
-#[cfg(all(test, any(target_os = "linux", target_os = "android")))]
+#[cfg(all(test, not(miri), any(target_os = "linux", target_os = "android")))]
 mod tests {
     use super::{Host, System};
 
