@@ -12,6 +12,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use allotment_trace::{
@@ -19,6 +20,7 @@ use allotment_trace::{
 };
 use clap::Args;
 use serde::Serialize;
+use signal_hook::consts::SIGXFSZ;
 
 use crate::failure::Failure;
 use crate::output::{Output, endings, writable};
@@ -51,10 +53,13 @@ pub struct RecordArgs {
     /// Do not record times
     #[arg(long)]
     no_times: bool,
+    /// Record the time of every event in nanoseconds, not only when a clock of some milliseconds has moved on
+    #[arg(long, conflicts_with = "no_times")]
+    exact_times: bool,
     /// Record addresses as well
     #[arg(long)]
     addresses: bool,
-    /// Keep the traces of all processes and program images, with process and image in their names
+    /// Keep the traces of all processes and program images, with process and image in their names, and wait for those that go on
     #[arg(long)]
     children: bool,
     /// Print what was recorded as JSON on the standard output; the program's goes to the standard error
@@ -80,6 +85,10 @@ struct Report {
     traces: Vec<Recorded>,
     /// Processes and images of which no trace was kept.
     others: usize,
+    /// Recorded processes that still run: their traces end here.
+    running: Vec<u32>,
+    /// Programs that were started without the environment that has them recorded, at least the first of each image.
+    unrecorded: Vec<PathBuf>,
 }
 
 /// A trace that was written.
@@ -121,14 +130,14 @@ pub fn record(args: &RecordArgs) -> Result<u8, Failure> {
             program.display()
         ))
     })?;
-    let known = program::look(&file, &name);
+    let library = Library::find(args.preload.as_deref())?;
+    let known = program::look(&file, &name, &library.path);
     if let Some(why) = known.refused {
         return Err(Failure::Other(why));
     }
-    if let Some(warning) = known.warning {
+    if let Some(warning) = &known.warning {
         eprintln!("allotment: warning: {warning}");
     }
-    let library = Library::find(args.preload.as_deref())?;
     let folder = match output.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
@@ -143,7 +152,7 @@ pub fn record(args: &RecordArgs) -> Result<u8, Failure> {
     command.args(&args.program[1..]);
     command.env("ALLOTMENT_RECORD", folder_path.join("raw"));
     if !args.no_times {
-        command.env("ALLOTMENT_RECORD_TIMES", "1");
+        command.env("ALLOTMENT_RECORD_TIMES", if args.exact_times { "exact" } else { "coarse" });
     }
     let mut preload = library.path.clone().into_os_string();
     if let Some(others) = env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
@@ -157,28 +166,61 @@ pub fn record(args: &RecordArgs) -> Result<u8, Failure> {
     let control = Control::create(&folder_path.join("raw.control")).map_err(Failure::file(&folder_path))?;
     control.limit(args.max_events.map_or(0, |events| events as u64))?;
     let partial = args.after.is_some() || args.length.is_some() || args.paused;
-    let times = Times { after: args.after, length: args.length, paused: args.paused };
-    let Ended { process, status, interrupted } = run::run(command, &name, &control, times)?;
+    let times =
+        Times { after: args.after, length: args.length, paused: args.paused, children: args.children };
+    let Ended { process, status, interrupted, left } = run::run(command, &name, &control, times)?;
+    // A limit on the size of files ends this tool with an error and not by a signal. The program keeps what it had.
+    let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
     if interrupted {
         eprintln!("allotment: interrupted; what was recorded is kept");
     }
 
     let mut raws = raws(&folder_path)?;
-    // `exec` starts several images of the program; the last one is the requested one.
-    let main = raws.iter().rposition(|raw| raw.process == process).ok_or_else(|| {
-        Failure::Other(format!(
-            "{name} wrote no trace (exit status {status}): it ended before it allocated anything, or it cannot be recorded; only programs \
-             that are linked dynamically and run without special rights can be"
-        ))
-    })?;
+    let main = main_of(&raws, process, args.children)
+        .ok_or_else(|| Failure::Other(why_nothing(&name, status, raws.len(), &left)))?;
+    let mut unrecorded: Vec<PathBuf> =
+        raws.iter().filter_map(|raw| Some(raw.head.as_ref()?.unrecorded.clone()?)).collect();
+    unrecorded.sort();
+    unrecorded.dedup();
     let main = raws.remove(main);
-    let image = image(&main.path);
+    if main.process != process {
+        let (output, other) = (output.display(), main.process);
+        eprintln!("allotment: {name} itself wrote no trace; {output} is that of the process {other}");
+    }
+    let image = main.head.as_ref().and_then(|head| head.image.clone());
     let other = image.as_ref().filter(|image| file.canonicalize().is_ok_and(|file| file != **image));
     if let Some(image) = other {
         eprintln!("allotment: {name} started {} in its place, which is what was recorded", image.display());
+        let name = image.file_name().unwrap_or_default().to_string_lossy();
+        let more = program::look(image, &name, &library.path).warning.filter(|_| known.warning.is_none());
+        if let Some(warning) = more {
+            eprintln!("allotment: warning: {warning}");
+        }
     }
-    let mut report =
-        Report { program: name.clone(), image, status, interrupted, partial, traces: Vec::new(), others: 0 };
+    for path in unrecorded.iter().take(3) {
+        eprintln!(
+            "allotment: warning: {} was started without LD_PRELOAD and ALLOTMENT_RECORD in its environment, so it is not recorded: have \
+             them passed on, or record that program",
+            path.display()
+        );
+    }
+    if !left.is_empty() {
+        let how = if args.children { "" } else { "; --children waits for them" };
+        eprintln!("allotment: still running, and not recorded any more: {}{how}", run::list(&left));
+    }
+    let running = left.into_iter().map(|(process, _)| process).collect();
+    let (traces, others) = (Vec::new(), 0);
+    let mut report = Report {
+        program: name.clone(),
+        image,
+        status,
+        interrupted,
+        partial,
+        traces,
+        others,
+        running,
+        unrecorded,
+    };
     report.traces.push(convert(&main, &output, &name, args.addresses)?);
     for raw in &raws {
         if args.children {
@@ -195,6 +237,21 @@ pub fn record(args: &RecordArgs) -> Result<u8, Failure> {
         summary(&report);
     }
     Ok(status)
+}
+
+/// The reason why there is no trace of the program, though perhaps `others` of its children, and what to do.
+fn why_nothing(name: &str, status: u8, others: usize, left: &[(u32, String)]) -> String {
+    if others == 0 && left.is_empty() {
+        return format!(
+            "{name} wrote no trace (exit status {status}): it ended before it allocated anything, or it cannot be recorded; only programs \
+             that are linked dynamically and run without special rights can be"
+        );
+    }
+    let running = if left.is_empty() { "" } else { &format!(", and {} still run", run::list(left)) };
+    format!(
+        "{name} itself wrote no trace (exit status {status}), but {others} processes or program images that it started \
+         did{running}: --children waits for them and keeps their traces"
+    )
 }
 
 fn summary(report: &Report) {
@@ -236,6 +293,55 @@ struct Raw {
     path: PathBuf,
     process: u32,
     image: u32,
+    /// `None` if recording could not begin.
+    head: Option<RawHead>,
+}
+
+/// The first page of such a file (`recorder::Head` of the library).
+struct RawHead {
+    /// Bytes of the trace.
+    length: u64,
+    /// The system's error that ended the recording, or 0.
+    stopped: u64,
+    /// The program image that wrote it.
+    image: Option<PathBuf>,
+    /// The first program that was started without being recorded.
+    unrecorded: Option<PathBuf>,
+    /// The link `/proc/self/ns/pid`.
+    namespace: Vec<u8>,
+}
+
+impl RawHead {
+    /// Bytes before the trace.
+    const SIZE: usize = 4096;
+
+    fn read(path: &Path) -> Option<Self> {
+        let mut head = [0; Self::SIZE];
+        File::open(path).ok()?.read_exact(&mut head).ok()?;
+        let word = |at: usize| head[at..].first_chunk().map_or(0, |&bytes| u64::from_ne_bytes(bytes));
+        let text =
+            |at: usize, most: usize| head[at..at + most].split(|&byte| byte == 0).next().unwrap_or_default();
+        let path = |text: &[u8]| (!text.is_empty()).then(|| PathBuf::from(OsStr::from_bytes(text)));
+        head.starts_with(b"ALLOTREC").then(|| Self {
+            length: word(8),
+            stopped: word(16),
+            image: path(text(40, usize::try_from(word(32)).unwrap_or(0).min(1024))),
+            unrecorded: path(text(1072, 1024)).filter(|_| word(1064) > 0),
+            namespace: text(2096, 64).to_vec(),
+        })
+    }
+}
+
+/// The trace of the program: `exec` starts several images of it, and the last one is the requested one. If it has none and those of
+/// its children are wanted, the longest.
+fn main_of(raws: &[Raw], process: u32, children: bool) -> Option<usize> {
+    // A process in a namespace of its own may have the same number.
+    let namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+    let is_near =
+        |raw: &Raw| raw.head.as_ref().is_none_or(|head| head.namespace == namespace.as_os_str().as_bytes());
+    let own = raws.iter().rposition(|raw| raw.process == process && is_near(raw));
+    let length = |(_, raw): &(usize, &Raw)| raw.head.as_ref().map_or(0, |head| head.length);
+    own.or_else(|| raws.iter().enumerate().max_by_key(length).filter(|_| children).map(|(number, _)| number))
 }
 
 impl Raw {
@@ -255,44 +361,26 @@ fn raws(folder: &Path) -> Result<Vec<Raw>, Failure> {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let mut parts = name.split('.').skip(1).map(|part| part.parse().ok());
         if let (Some(Some(process)), Some(Some(image))) = (parts.next(), parts.next()) {
-            raws.push(Raw { path, process, image });
+            let head = RawHead::read(&path);
+            raws.push(Raw { path, process, image, head });
         }
     }
     raws.sort_by_key(|raw| (raw.process, raw.image));
     Ok(raws)
 }
 
-/// Bytes before the trace in a file of the preload library; its first words are a mark, the trace's length, and the
-/// number of the error that ended the recording.
-const HEAD: usize = 4096;
-const MARK: &[u8] = b"ALLOTREC";
-
 /// The trace in a file of the preload library.
-fn open(path: &Path) -> Result<io::Take<File>, Failure> {
-    let wrong = Failure::file(path);
-    let mut file = File::open(path).map_err(&wrong)?;
-    let mut head = [0; HEAD];
-    file.read_exact(&mut head).map_err(&wrong)?;
-    let word =
-        |at: usize| head[at..at + 8].iter().rev().fold(0_u64, |word, &byte| word << 8 | u64::from(byte));
-    if !head.starts_with(MARK) {
-        return Err(Failure::Other(format!("{}: the program ended before recording began", path.display())));
-    }
-    if word(16) != 0 {
-        let why = io::Error::from_raw_os_error(i32::try_from(word(16)).unwrap_or_default());
-        eprintln!("allotment: warning: recording ended before the program did: {why}");
-    }
-    file.seek(SeekFrom::Start(HEAD as u64)).map_err(&wrong)?;
-    Ok(file.take(word(8)))
-}
-
-/// The program image that wrote a file of the preload library.
-fn image(path: &Path) -> Option<PathBuf> {
-    let mut head = [0; HEAD];
-    File::open(path).ok()?.read_exact(&mut head).ok()?;
-    let length = usize::try_from(u64::from_ne_bytes(head[32..40].try_into().ok()?)).ok()?;
-    let name = head.get(40..40 + length.min(1024))?;
-    (length > 0).then(|| PathBuf::from(OsStr::from_bytes(name)))
+fn open(raw: &Raw) -> Result<io::Take<File>, Failure> {
+    let Some(head) = &raw.head else {
+        return Err(Failure::Other(format!(
+            "recording could not begin in {}: the disk is full, or a limit on the size of files (`ulimit -f`) is below 256 KiB",
+            raw.path.display()
+        )));
+    };
+    let wrong = Failure::file(&raw.path);
+    let mut file = File::open(&raw.path).map_err(&wrong)?;
+    file.seek(SeekFrom::Start(RawHead::SIZE as u64)).map_err(&wrong)?;
+    Ok(file.take(head.length))
 }
 
 /// Puts right what a recording of a real program may have wrong, and counts.
@@ -303,12 +391,21 @@ struct Repair {
     live: HashMap<u64, (u64, u64)>,
     /// The first time, which becomes 0.
     begin: Option<u64>,
+    /// The time of the next event that has none.
+    time: Option<u64>,
     addresses: bool,
 }
 
 impl Repair {
     fn new(addresses: bool) -> Self {
-        Self { counts: Counts::default(), at: HashMap::new(), live: HashMap::new(), begin: None, addresses }
+        Self {
+            counts: Counts::default(),
+            at: HashMap::new(),
+            live: HashMap::new(),
+            begin: None,
+            time: None,
+            addresses,
+        }
     }
 
     /// The records that stand for this one, in order.
@@ -317,13 +414,18 @@ impl Repair {
         mut record: Record,
         mut give: impl FnMut(Record) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        if let Record::Event(Event { time: Some(time), .. })
-        | Record::Failure(Refused { time: Some(time), .. }) = &mut record
-        {
-            *time -= *self.begin.get_or_insert(*time).min(time);
+        // A time stays if the event that has it does not.
+        if let Record::Event(Event { time, .. }) | Record::Failure(Refused { time, .. }) = &mut record {
+            if let Some(time) = *time {
+                self.time = Some(time.saturating_sub(*self.begin.get_or_insert(time)));
+            }
+            *time = self.time;
         }
         let Record::Event(mut event) = record else {
-            self.counts.failures += u64::from(matches!(record, Record::Failure(_)));
+            if let Record::Failure(_) = record {
+                self.time = None;
+                self.counts.failures += 1;
+            }
             return give(record);
         };
         let Event { id, action, address, .. } = event;
@@ -362,17 +464,18 @@ impl Repair {
             }
         }
         self.counts.events += 1;
+        self.time = None;
         give(Record::Event(event))
     }
 }
 
 /// Reads a recording once; what it holds.
 fn pass(
-    raw: &Path,
+    raw: &Raw,
     addresses: bool,
     mut give: impl FnMut(Record) -> Result<(), Failure>,
 ) -> Result<Counts, Failure> {
-    let wrong = |source: TraceError| Failure::Trace { path: raw.into(), source };
+    let wrong = |source: TraceError| Failure::Trace { path: raw.path.clone(), source };
     let mut repair = Repair::new(addresses);
     for record in Records::new(open(raw)?, Limits::default()).map_err(wrong)? {
         let (_, record) = record.map_err(wrong)?;
@@ -384,7 +487,12 @@ fn pass(
 
 /// Writes the trace of a recording.
 fn convert(raw: &Raw, output: &Path, name: &str, addresses: bool) -> Result<Recorded, Failure> {
-    let counts = pass(&raw.path, addresses, |_| Ok(()))?;
+    if let Some(RawHead { stopped: 1.., .. }) = raw.head {
+        let stopped = raw.head.as_ref().map_or(0, |head| head.stopped);
+        let why = io::Error::from_raw_os_error(i32::try_from(stopped).unwrap_or_default());
+        eprintln!("allotment: warning: recording ended before the program did: {why}");
+    }
+    let counts = pass(raw, addresses, |_| Ok(()))?;
     let name: String = name.chars().map(|c| if c.is_whitespace() { '_' } else { c }).collect();
     let header = format!(
         "name={name} events={} clock=ns unknown_frees={} missed_frees={}",
@@ -420,7 +528,7 @@ fn write_text<W: Write>(
 ) -> Result<W, Failure> {
     let mut writer = Writer::new(output);
     writer.comment(header).map_err(Failure::file(path))?;
-    pass(&raw.path, addresses, |record| writer.record(&record).map_err(Failure::file(path)))?;
+    pass(raw, addresses, |record| writer.record(&record).map_err(Failure::file(path)))?;
     writer.finish().map_err(Failure::file(path))
 }
 
