@@ -18,7 +18,7 @@
 //! first comment may hold `key=value` pairs: `events` is the number of events, by which a file that was cut off is
 //! detected; `tail` is the number of the event from which on the recorder itself freed what the program had left (if
 //! `tail_bytes` is there too, `tail` is the number of these events). The unit of times is the recorder's; times never
-//! decrease, and an event without one has that of the last event before it that has one.
+//! decrease.
 //!
 //! [`Reader`] checks every event as it streams by, in memory bounded by [`Limits`], and returns with each one the
 //! block's previous state. [`Records`] reads a trace without these checks, for conversions. [`Program`] is a whole trace

@@ -11,7 +11,7 @@ use crate::records::{Header, Limits, Records};
 /// An event that was checked against all events before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checked {
-    /// The event, with the time of an earlier one if it has none itself.
+    /// The event.
     pub event: Event,
     /// Where it stands.
     pub place: Place,
@@ -36,8 +36,7 @@ pub struct Reader<'a> {
     bytes: u64,
     /// Events that were read.
     events: u64,
-    /// The last time.
-    time: Option<u64>,
+    time: u64,
     lost: u64,
     left_out: u64,
     failures: Vec<Failure>,
@@ -82,7 +81,7 @@ impl<'a> Reader<'a> {
             live: HashMap::new(),
             bytes: 0,
             events: 0,
-            time: None,
+            time: 0,
             lost: 0,
             left_out: 0,
             failures: Vec::new(),
@@ -129,7 +128,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Checks an event; `None` if it is to be left out.
-    fn check(&mut self, place: Place, mut event: Event) -> Result<Option<Checked>, Problem> {
+    fn check(&mut self, place: Place, event: Event) -> Result<Option<Checked>, Problem> {
         let id = event.id;
         let known = self.live.get(&id).copied();
         let after = match event.action {
@@ -161,14 +160,12 @@ impl<'a> Reader<'a> {
             Action::Reallocate { size } => known.map(|block| Block { size, ..block }),
             Action::Free => None,
         };
-        // Times only stand where they change.
-        event.time = event.time.or(self.time);
-        if let (Some(before), Some(after)) = (self.time, event.time) {
-            if after < before {
-                return Err(Problem::Time { before, after });
+        if let Some(time) = event.time {
+            if time < self.time {
+                return Err(Problem::Time { before: self.time, after: time });
             }
+            self.time = time;
         }
-        self.time = event.time;
         let mut bytes = self.bytes - known.map_or(0, |block| block.size);
         if let Some(Block { size, align }) = after {
             let most = i64::MAX as u64;
@@ -218,7 +215,7 @@ impl<'a> Reader<'a> {
             match self.check(place, event) {
                 Ok(None) => {}
                 Ok(Some(checked)) => return Some(Ok(checked)),
-                Err(problem) => return Some(Err(problem.at(place))),
+                Err(problem) => return self.records.cut_by(place, problem).err().map(Err),
             }
         }
     }

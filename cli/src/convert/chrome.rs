@@ -23,8 +23,6 @@ pub struct Chrome<W: Write> {
     /// Units of time per microsecond. Without times, the number of the event serves as its time.
     scale: f64,
     now: f64,
-    /// True after the first time; events without one happen at the last one then.
-    timed: bool,
     first: bool,
 }
 
@@ -56,7 +54,7 @@ impl<W: Write> Chrome<W> {
         let text = serde_json::to_string(header.text())?;
         write!(output, "{{\"displayTimeUnit\":\"ns\",\"otherData\":{{\"header\":{text}}},\"traceEvents\":[")?;
         let scale = if header.get("clock") == Some("ns") { 1000.0 } else { 1.0 };
-        Ok(Self { output, live: Live::default(), scale, now: 0.0, timed: false, first: true })
+        Ok(Self { output, live: Live::default(), scale, now: 0.0, first: true })
     }
 
     fn entry(&mut self, entry: &Entry<'_>) -> io::Result<()> {
@@ -87,7 +85,6 @@ impl<W: Write> Sink for Chrome<W> {
             s: Some("t"),
             args: Args::Record { record: &line },
         };
-        self.timed |= time.is_some();
         let event = match record {
             Record::Event(event) => event,
             other => {
@@ -103,8 +100,7 @@ impl<W: Write> Sink for Chrome<W> {
                 return self.entry(&Entry { name, ts: self.now, ..instant });
             }
         };
-        let untimed = if self.timed { self.now } else { self.now + 1.0 };
-        self.now = time.map_or(untimed, |time| time as f64 / self.scale);
+        self.now = time.map_or(self.now + 1.0, |time| time as f64 / self.scale);
         self.live.follow(event);
         let ph = match event.action {
             Action::Allocate { .. } => "b",

@@ -2,22 +2,18 @@
 
 mod library;
 mod program;
+mod raw;
 mod run;
 
-use std::collections::HashMap;
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
-use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::ffi::OsStrExt;
+use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use allotment_trace::{
-    Action, Event, Failure as Refused, Limits, Record, Records, TraceError, Writer, write_binary,
-};
+use allotment_trace::{Limits, Records, Writer, write_binary};
 use clap::Args;
 use serde::Serialize;
 use signal_hook::consts::SIGXFSZ;
@@ -27,6 +23,7 @@ use crate::output::{Output, endings, writable};
 use crate::units::at_least_one;
 pub use library::LIBRARY;
 use library::Library;
+use raw::{Counts, Raw, main_of, raws, read};
 use run::{Control, Ended, Times};
 
 /// Arguments of `allotment record`.
@@ -98,20 +95,6 @@ struct Recorded {
     process: u32,
     #[serde(flatten)]
     counts: Counts,
-}
-
-/// The contents of a recording.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-struct Counts {
-    events: u64,
-    /// Frees and reallocations of blocks whose allocation is not there; left out.
-    unknown: u64,
-    /// Blocks that were still live at an address that was handed out again; freed before.
-    missed: u64,
-    failures: u64,
-    /// Blocks and bytes that are live at the end.
-    live_blocks: u64,
-    live_bytes: u64,
 }
 
 /// Runs `allotment record`; the exit status, which is the program's.
@@ -288,248 +271,30 @@ fn check_form(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// A file of the preload library.
-struct Raw {
-    path: PathBuf,
-    process: u32,
-    image: u32,
-    /// `None` if recording could not begin.
-    head: Option<RawHead>,
-}
-
-/// The first page of such a file (`recorder::Head` of the library).
-struct RawHead {
-    /// Bytes of the trace.
-    length: u64,
-    /// The system's error that ended the recording, or 0.
-    stopped: u64,
-    /// The program image that wrote it.
-    image: Option<PathBuf>,
-    /// The first program that was started without being recorded.
-    unrecorded: Option<PathBuf>,
-    /// The link `/proc/self/ns/pid`.
-    namespace: Vec<u8>,
-}
-
-impl RawHead {
-    /// Bytes before the trace.
-    const SIZE: usize = 4096;
-
-    fn read(path: &Path) -> Option<Self> {
-        let mut head = [0; Self::SIZE];
-        File::open(path).ok()?.read_exact(&mut head).ok()?;
-        let word = |at: usize| head[at..].first_chunk().map_or(0, |&bytes| u64::from_ne_bytes(bytes));
-        let text =
-            |at: usize, most: usize| head[at..at + most].split(|&byte| byte == 0).next().unwrap_or_default();
-        let path = |text: &[u8]| (!text.is_empty()).then(|| PathBuf::from(OsStr::from_bytes(text)));
-        head.starts_with(b"ALLOTREC").then(|| Self {
-            length: word(8),
-            stopped: word(16),
-            image: path(text(40, usize::try_from(word(32)).unwrap_or(0).min(1024))),
-            unrecorded: path(text(1072, 1024)).filter(|_| word(1064) > 0),
-            namespace: text(2096, 64).to_vec(),
-        })
-    }
-}
-
-/// The trace of the program: `exec` starts several images of it, and the last one is the requested one. If it has none and those of
-/// its children are wanted, the longest.
-fn main_of(raws: &[Raw], process: u32, children: bool) -> Option<usize> {
-    // A process in a namespace of its own may have the same number.
-    let namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
-    let is_near =
-        |raw: &Raw| raw.head.as_ref().is_none_or(|head| head.namespace == namespace.as_os_str().as_bytes());
-    let own = raws.iter().rposition(|raw| raw.process == process && is_near(raw));
-    let length = |(_, raw): &(usize, &Raw)| raw.head.as_ref().map_or(0, |head| head.length);
-    own.or_else(|| raws.iter().enumerate().max_by_key(length).filter(|_| children).map(|(number, _)| number))
-}
-
-impl Raw {
-    /// The output's name with this process and image in it.
-    fn beside(&self, output: &Path) -> PathBuf {
-        let name = output.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let (stem, rest) = name.split_once('.').unwrap_or((&name, "trace"));
-        output.with_file_name(format!("{stem}.{}.{}.{rest}", self.process, self.image))
-    }
-}
-
-/// All files of the preload library, by process and image.
-fn raws(folder: &Path) -> Result<Vec<Raw>, Failure> {
-    let mut raws = Vec::new();
-    for entry in fs::read_dir(folder).map_err(Failure::file(folder))? {
-        let path = entry.map_err(Failure::file(folder))?.path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let mut parts = name.split('.').skip(1).map(|part| part.parse().ok());
-        if let (Some(Some(process)), Some(Some(image))) = (parts.next(), parts.next()) {
-            let head = RawHead::read(&path);
-            raws.push(Raw { path, process, image, head });
-        }
-    }
-    raws.sort_by_key(|raw| (raw.process, raw.image));
-    Ok(raws)
-}
-
-/// The trace in a file of the preload library.
-fn open(raw: &Raw) -> Result<io::Take<File>, Failure> {
-    let Some(head) = &raw.head else {
-        return Err(Failure::Other(format!(
-            "recording could not begin in {}: the disk is full, or a limit on the size of files (`ulimit -f`) is below 256 KiB",
-            raw.path.display()
-        )));
-    };
-    let wrong = Failure::file(&raw.path);
-    let mut file = File::open(&raw.path).map_err(&wrong)?;
-    file.seek(SeekFrom::Start(RawHead::SIZE as u64)).map_err(&wrong)?;
-    Ok(file.take(head.length))
-}
-
-/// Puts right what a recording of a real program may have wrong, and counts.
-struct Repair {
-    counts: Counts,
-    /// The live block at each address, and the address and size of each.
-    at: HashMap<u64, u64>,
-    live: HashMap<u64, (u64, u64)>,
-    /// The first time, which becomes 0.
-    begin: Option<u64>,
-    /// The time of the next event that has none.
-    time: Option<u64>,
-    addresses: bool,
-}
-
-impl Repair {
-    fn new(addresses: bool) -> Self {
-        Self {
-            counts: Counts::default(),
-            at: HashMap::new(),
-            live: HashMap::new(),
-            begin: None,
-            time: None,
-            addresses,
-        }
-    }
-
-    /// The records that stand for this one, in order.
-    fn record(
-        &mut self,
-        mut record: Record,
-        mut give: impl FnMut(Record) -> Result<(), Failure>,
-    ) -> Result<(), Failure> {
-        // A time stays if the event that has it does not.
-        if let Record::Event(Event { time, .. }) | Record::Failure(Refused { time, .. }) = &mut record {
-            if let Some(time) = *time {
-                self.time = Some(time.saturating_sub(*self.begin.get_or_insert(time)));
-            }
-            *time = self.time;
-        }
-        let Record::Event(mut event) = record else {
-            if let Record::Failure(_) = record {
-                self.time = None;
-                self.counts.failures += 1;
-            }
-            return give(record);
-        };
-        let Event { id, action, address, .. } = event;
-        if !self.addresses {
-            event.address = None;
-        }
-        let old = self.live.get(&id).copied();
-        match action {
-            Action::Allocate { size, .. } => {
-                let address = address.unwrap_or(id);
-                if let Some(missed) = self.at.insert(address, id) {
-                    self.counts.missed += 1;
-                    self.counts.events += 1;
-                    self.live.remove(&missed);
-                    give(Record::Event(Event { time: event.time, ..Event::new(missed, Action::Free) }))?;
-                }
-                self.live.insert(id, (address, size));
-            }
-            Action::Reallocate { size } => {
-                let Some((before, _)) = old else {
-                    self.counts.unknown += 1;
-                    return Ok(());
-                };
-                let after = address.unwrap_or(before);
-                self.at.remove(&before);
-                self.at.insert(after, id);
-                self.live.insert(id, (after, size));
-            }
-            Action::Free => {
-                let Some((before, _)) = old else {
-                    self.counts.unknown += 1;
-                    return Ok(());
-                };
-                self.at.remove(&before);
-                self.live.remove(&id);
-            }
-        }
-        self.counts.events += 1;
-        self.time = None;
-        give(Record::Event(event))
-    }
-}
-
-/// Reads a recording once; what it holds.
-fn pass(
-    raw: &Raw,
-    addresses: bool,
-    mut give: impl FnMut(Record) -> Result<(), Failure>,
-) -> Result<Counts, Failure> {
-    let wrong = |source: TraceError| Failure::Trace { path: raw.path.clone(), source };
-    let mut repair = Repair::new(addresses);
-    for record in Records::new(open(raw)?, Limits::default()).map_err(wrong)? {
-        let (_, record) = record.map_err(wrong)?;
-        repair.record(record, &mut give)?;
-    }
-    let (blocks, bytes) = repair.live.values().fold((0, 0), |(n, sum), &(_, size)| (n + 1, sum + size));
-    Ok(Counts { live_blocks: blocks, live_bytes: bytes, ..repair.counts })
-}
-
 /// Writes the trace of a recording.
 fn convert(raw: &Raw, output: &Path, name: &str, addresses: bool) -> Result<Recorded, Failure> {
-    if let Some(RawHead { stopped: 1.., .. }) = raw.head {
-        let stopped = raw.head.as_ref().map_or(0, |head| head.stopped);
-        let why = io::Error::from_raw_os_error(i32::try_from(stopped).unwrap_or_default());
-        eprintln!("allotment: warning: recording ended before the program did: {why}");
-    }
-    let counts = pass(raw, addresses, |_| Ok(()))?;
+    // The header, which comes first, has counts that are known last: the events are kept in a file without name.
+    let wrong = Failure::file(output);
+    let mut writer = Writer::new(io::BufWriter::new(tempfile::tempfile()?));
+    let counts = read(raw, addresses, |record| writer.record(&record).map_err(&wrong))?;
+    let mut events = writer.finish().and_then(|file| Ok(file.into_inner()?)).map_err(&wrong)?;
+    events.rewind().map_err(&wrong)?;
     let name: String = name.chars().map(|c| if c.is_whitespace() { '_' } else { c }).collect();
     let header = format!(
-        "name={name} events={} clock=ns unknown_frees={} missed_frees={}",
+        "# name={name} events={} clock=ns unknown_frees={} missed_frees={}\n",
         counts.events, counts.unknown, counts.missed
     );
-    let file = Output::create(output)?;
-    let binary = endings(output).0 == "bin";
-    let file = if binary {
-        // The binary form is written from the text's records, which are kept in a file without name.
-        let text = tempfile::tempfile()?;
-        let mut text = write_text(io::BufWriter::new(text), raw, &header, addresses, output)?
-            .into_inner()
-            .map_err(io::IntoInnerError::into_error)?;
-        text.rewind()?;
+    let mut text = io::Cursor::new(header).chain(events);
+    let mut file = Output::create(output)?;
+    if endings(output).0 == "bin" {
         let wrong = |source| Failure::Binary { path: output.into(), source };
-        let mut file = file;
         let mut records = Records::new(text, Limits::default()).map_err(|error| wrong(error.into()))?;
         write_binary(&mut records, &mut file).map_err(wrong)?;
-        file
     } else {
-        write_text(file, raw, &header, addresses, output)?
-    };
+        io::copy(&mut text, &mut file).map_err(&wrong)?;
+    }
     file.finish()?;
     Ok(Recorded { path: output.into(), process: raw.process, counts })
-}
-
-fn write_text<W: Write>(
-    output: W,
-    raw: &Raw,
-    header: &str,
-    addresses: bool,
-    path: &Path,
-) -> Result<W, Failure> {
-    let mut writer = Writer::new(output);
-    writer.comment(header).map_err(Failure::file(path))?;
-    pass(raw, addresses, |record| writer.record(&record).map_err(Failure::file(path)))?;
-    writer.finish().map_err(Failure::file(path))
 }
 
 /// Returns whether a program of this name can be found; for tests and scripts.

@@ -12,8 +12,7 @@
 //! ```
 //!
 //! Each event may be followed by ` @<timestamp>` (decimal), ` #<tag>` and ` &<address>` (hexadecimal: where the
-//! block lies from this event on), in any order. An event without a timestamp has that of the last one before it, if
-//! there is one. In a tag's name, white space, control characters and `%` are
+//! block lies from this event on), in any order. In a tag's name, white space, control characters and `%` are
 //! written as `%` and two hexadecimal digits per byte. Three kinds of comments carry what the binary form has but
 //! the text form has no event for: `# failed <size> <align>` (which may have a timestamp and a tag), `# lost
 //! <events>`, and `# | <a line of text>`, a [`Record::Note`] on the previous event; a note of several lines takes
