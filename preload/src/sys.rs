@@ -3,7 +3,7 @@
 //!
 //! The numbers are those of Linux on x86-64, AArch64, Arm, RISC-V and LoongArch.
 
-use core::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
+use core::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
 pub type OffT = c_long;
 
@@ -48,7 +48,7 @@ unsafe extern "C" {
     pub fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
     pub fn secure_getenv(name: *const c_char) -> *mut c_char;
     pub fn getpid() -> c_int;
-    pub fn getrlimit(which: c_int, limits: *mut c_ulong) -> c_int;
+    pub fn getrlimit(which: c_int, limits: *mut usize) -> c_int;
     pub fn lseek(file: c_int, at: OffT, from: c_int) -> OffT;
     pub fn madvise(place: *mut c_void, size: usize, advice: c_int) -> c_int;
     pub fn mmap(

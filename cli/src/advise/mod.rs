@@ -38,7 +38,7 @@ use warn::{Growth, Leak};
 pub struct AdviseArgs {
     /// The trace: text or binary, also .zst or .gz; - is the standard input
     trace: PathBuf,
-    /// Available RAM, such as 64K: advise the fastest heap that fits, instead of the smallest
+    /// Available RAM, such as 64K: advise the heap with the fewest instructions that fits, instead of the smallest
     #[arg(long, value_name = "BYTES", value_parser = parse_memory)]
     ram: Option<usize>,
     /// Room in the arena beyond what this run needs, in percent
@@ -192,7 +192,7 @@ pub fn advise(args: &AdviseArgs) -> Result<bool, Failure> {
         external_fragmentation: checked.external,
         internal_fragmentation: checked.internal,
         heap_type: candidate.choice.code(arena),
-        code: (checked.failures == 0).then(|| candidate.choice.source(arena)),
+        code: code(&candidate.choice, arena, checked.failures),
         sparse: replay::run::is_sparse(&run.program),
         check_failures: checked.failures,
         unfinished,
@@ -224,6 +224,11 @@ pub(crate) fn tried(trace: &Input, placement: &str, limit: Duration) -> Result<V
         }
         _ => Ok(Vec::new()),
     }
+}
+
+/// Returns the code of the advised heap; none if the check found requests that it does not serve.
+fn code(choice: &Choice, arena: usize, failures: usize) -> Option<String> {
+    (failures == 0).then(|| choice.source(arena))
 }
 
 /// Returns the arena with its margin, at most as large as the placement can index.
@@ -294,6 +299,10 @@ fn print(advice: &Advice, args: &AdviseArgs) -> io::Result<()> {
         serde_json::to_writer_pretty(&mut out, advice)?;
         return writeln!(out);
     }
+    text(&mut out, advice, args)
+}
+
+fn text(mut out: impl Write, advice: &Advice, args: &AdviseArgs) -> io::Result<()> {
     let Advice { events, peak, placement, smallest, arena, total, .. } = advice;
     writeln!(out, "{events} events, at most {peak} B live")?;
     if advice.lost > 0 {
@@ -410,4 +419,79 @@ fn warnings(out: &mut impl Write, advice: &Advice, ram: Option<usize>) -> io::Re
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: AdviseArgs,
+    }
+
+    /// What is printed for a heap whose check found so many requests that it does not serve.
+    fn printed(failures: usize) -> String {
+        let choice = Choice::Named("tlsf", "Tlsf");
+        let advice = Advice {
+            events: 2,
+            peak: 8,
+            lost: 0,
+            placement: choice.name(),
+            smallest: 4096,
+            arena: 4096,
+            total: 5000,
+            fits: None,
+            used_peak: Some(8),
+            external_fragmentation: None,
+            internal_fragmentation: None,
+            heap_type: choice.code(4096),
+            code: code(&choice, 4096, failures),
+            sparse: false,
+            check_failures: failures,
+            unfinished: vec![],
+            slab_classes: None,
+            candidates: vec![],
+            leaks: vec![],
+            growth: None,
+            suggestions: vec![],
+        };
+        let mut out = Vec::new();
+        text(&mut out, &advice, &Line::parse_from(["advise", "a.trace"]).args).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn there_is_no_code_for_a_heap_that_fails_its_check() {
+        let good = printed(0);
+        assert!(
+            good.contains("advice: tlsf") && good.contains("static HEAP: Heap<Tlsf> = heap!(4096)"),
+            "{good}"
+        );
+        let bad = printed(1);
+        assert!(bad.contains("no advice: tlsf") && bad.contains("1 requests were NOT served"), "{bad}");
+        assert!(!bad.contains("HEAP"), "{bad}");
+    }
+
+    /// Times are others in every run, so the choice does not look at them.
+    #[test]
+    fn times_do_not_choose() {
+        let one = |placement, smallest, instructions, time| Candidate {
+            placement,
+            choice: Choice::Named(placement, "Tlsf"),
+            smallest: Some(smallest),
+            state: 0,
+            instructions,
+            time: Some(time),
+        };
+        let candidates = [one("a", 1000, 100, 1.0), one("b", 1010, 90, 9.0), one("c", 2000, 10, 1.0)];
+        let chosen = |ram| choose(&candidates, ram).unwrap().candidate.placement;
+        assert_eq!(
+            (chosen(None), chosen(Some(1015)), chosen(Some(4000)), chosen(Some(10))),
+            ("b", "b", "c", "b")
+        );
+    }
 }

@@ -162,7 +162,7 @@ pub fn record(args: &RecordArgs) -> Result<u8, Failure> {
     let main = main_of(&raws, process, args.children)
         .ok_or_else(|| Failure::Other(why_nothing(&name, status, raws.len(), &left)))?;
     let mut unrecorded: Vec<PathBuf> =
-        raws.iter().filter_map(|raw| Some(raw.head.as_ref()?.unrecorded.clone()?)).collect();
+        raws.iter().filter_map(|raw| raw.head.as_ref()?.unrecorded.clone()).collect();
     unrecorded.sort();
     unrecorded.dedup();
     let main = raws.remove(main);

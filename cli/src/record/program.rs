@@ -46,13 +46,13 @@ const OURS: [&str; 3] = ["9allotment2os7growing", "9allotment2os6cached", "9allo
 const OUR_TEXTS: [&[u8]; 2] = [b"/os/growing/", b"the block is not from this heap"];
 
 /// Interpreters that keep the objects of their language in memory of their own: a function that they have or load, what they are,
-/// and the variable with which they do without.
-const INTERPRETERS: [(&str, &str, Option<(&str, &str)>); 5] = [
-    ("Py_BytesMain", "Python", Some(("PYTHONMALLOC", "malloc"))),
-    ("Py_Main", "Python", Some(("PYTHONMALLOC", "malloc"))),
-    ("zend_mm_alloc", "PHP", Some(("USE_ZEND_ALLOC", "0"))),
-    ("JLI_Launch", "Java", None),
-    ("_ZN2v82V810InitializeEi", "V8 (JavaScript)", None),
+/// and the variable with which they do without, if there is one.
+const INTERPRETERS: [(&str, &str, &str); 5] = [
+    ("Py_BytesMain", "Python", "PYTHONMALLOC=malloc"),
+    ("Py_Main", "Python", "PYTHONMALLOC=malloc"),
+    ("zend_mm_alloc", "PHP", "USE_ZEND_ALLOC=0"),
+    ("JLI_Launch", "Java", ""),
+    ("_ZN2v82V810InitializeEi", "JavaScript", ""),
 ];
 
 /// Looks at the file of a program, or at the interpreter that a script names. What is not understood is not objected to.
@@ -135,9 +135,9 @@ fn own_objects<'a>(elf: &object::File<'a, &'a ReadCache<File>>, name: &str) -> O
     let &(_, what, variable) = INTERPRETERS.iter().find(|(function, ..)| functions.contains(function))?;
     let objects =
         format!("{name} serves small objects of {what} from memory of its own, which are not recorded");
-    match variable {
-        Some((variable, _)) if env::var_os(variable).is_some() => None,
-        Some((variable, value)) => Some(format!("{objects}: set {variable}={value} to record them")),
+    match variable.split_once('=') {
+        Some((name, _)) if env::var_os(name).is_some() => None,
+        Some(_) => Some(format!("{objects}: set {variable} to record them")),
         None => Some(objects),
     }
 }

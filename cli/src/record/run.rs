@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, waitpid};
+use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, wait};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
@@ -129,7 +129,7 @@ pub fn run(mut command: Command, name: &str, control: &Control, times: Times) ->
     if run.interrupted && own {
         end_descendants();
     }
-    let left = descendants().into_iter().map(named).collect();
+    let left = left();
     // The folder of the recording goes.
     control.pause(true)?;
     let status = match (status.code(), status.signal()) {
@@ -178,8 +178,7 @@ impl Run<'_> {
         self.process = None;
         let mut told = false;
         loop {
-            while let Ok(Some(_)) = waitpid(None, WaitOptions::NOHANG) {}
-            let left: Vec<_> = descendants().into_iter().map(named).collect();
+            let left = left();
             if left.is_empty() || (self.interrupted && self.ask.is_empty()) {
                 return Ok(());
             }
@@ -278,7 +277,7 @@ fn ignored() -> u64 {
 fn end_descendants() {
     let begun = Instant::now();
     loop {
-        while let Ok(Some(_)) = waitpid(None, WaitOptions::NOHANG) {}
+        reap();
         let left = descendants();
         if left.is_empty() || begun.elapsed() > PATIENCE {
             return;
@@ -289,6 +288,33 @@ fn end_descendants() {
         }
         thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// Waits for children that have ended; whether there are others.
+fn reap() -> bool {
+    loop {
+        match wait(WaitOptions::NOHANG) {
+            Ok(Some(_)) => {}
+            Ok(None) => return true,
+            Err(_) => return false,
+        }
+    }
+}
+
+/// All processes below this one, by number and name.
+fn left() -> Vec<(u32, String)> {
+    // Only the system knows for sure: a process whose parent ends while the list is made is not in it.
+    for _ in 0..100 {
+        if !reap() {
+            break;
+        }
+        let found = descendants();
+        if !found.is_empty() {
+            return found.into_iter().map(named).collect();
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    Vec::new()
 }
 
 /// The number and the name of a process.
@@ -311,7 +337,7 @@ pub fn list(processes: &[(u32, String)]) -> String {
 
 /// All processes below this one that have not ended.
 fn descendants() -> Vec<Pid> {
-    let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
+    let mut children: HashMap<i32, Vec<(i32, bool)>> = HashMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(process) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
             continue;
@@ -319,18 +345,16 @@ fn descendants() -> Vec<Pid> {
         let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
         // Behind the name, which may hold anything: the state and the parent.
         let mut rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
-        if let (Some("Z"), _) | (_, None) = (rest.next(), rest.clone().next()) {
-            continue;
-        }
+        let ended = rest.next() == Some("Z");
         if let Some(parent) = rest.next().and_then(|parent| parent.parse().ok()) {
-            children.entry(parent).or_default().push(process);
+            children.entry(parent).or_default().push((process, ended));
         }
     }
     let mut found = Vec::new();
     let mut queue = vec![getpid().as_raw_nonzero().get()];
     while let Some(process) = queue.pop() {
-        for child in children.remove(&process).unwrap_or_default() {
-            found.extend(Pid::from_raw(child));
+        for (child, ended) in children.remove(&process).unwrap_or_default() {
+            found.extend(Pid::from_raw(child).filter(|_| !ended));
             queue.push(child);
         }
     }

@@ -168,13 +168,13 @@ int main(int count, char **arguments) {
     int control = open(path, O_RDWR);
     long off = 0, on = 1;
     for (int i = 0; i < atoi(arguments[1]); i++) free(malloc(100));
-    for (int i = 0; i < 60000; i++) {
+    for (int i = 0; i < 100000; i++) {
         pwrite(control, &on, 8, 0);
         void *skipped = malloc(200);
         pwrite(control, &off, 8, 0);
         free(skipped);
     }
-    return twice || !calls ? 3 : 0;
+    return twice ? 3 : calls < 2 ? 4 : 0;
 }";
     compiled(&program, source, &["-rdynamic"]);
     let library = library();
