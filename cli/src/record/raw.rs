@@ -210,8 +210,8 @@ pub fn read(
         eprintln!("allotment: warning: recording ended before the program did: {why}");
     }
     let file = File::open(&raw.path).map_err(Failure::file(&raw.path))?;
-    // SAFETY: the file lies in a folder of this process, and nobody makes it shorter. What a process that still runs writes comes
-    // behind the length that was read.
+    // SAFETY: the file lies in a folder of this process, and no process makes it shorter. What one that still runs writes comes behind
+    // the length that was read.
     let map = unsafe { Mmap::map(&file) }.map_err(Failure::file(&raw.path))?;
     let end = usize::try_from(head.length).unwrap_or(usize::MAX).saturating_add(RawHead::SIZE).min(map.len());
     let damaged = |why: device::DecodeError| Failure::Other(format!("{}: {why}", raw.path.display()));
