@@ -75,7 +75,6 @@ pub use leak::Leak;
 pub use options::{Adaptive, Age, Captures, Checks, Growth, Limit, PoolOptions, Reuse};
 pub use pattern::{Pattern, PatternBuffer, PatternCounts, PatternError, PatternStats};
 pub use planned::{PlannedArena, PlannedBuffer, PlannedSlot, SlotError};
-#[cfg(feature = "gpu")]
 pub(crate) use shown::debug_as_display;
 pub use snapshot::{BlockSnapshot, BlockState, SegmentSnapshot, Snapshot};
 pub use source::{Capacity, Segment, Source};
