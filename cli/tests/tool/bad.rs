@@ -129,9 +129,10 @@ const ROWS: &[Row] = &[
     ("resized after its end", "replay -", "a 1 8 8\nf 1\nr 1 9\n", 1, "line 3: block 1 is resized, but not live"),
     ("time runs backwards", "view - --json", "a 1 8 8 @5\nf 1 @4\n", 1, "line 2: time falls from 5 to 4"),
     ("something left over", "advise -", "a 1 8 8 banana\n", 1, "line 1: `banana` is neither a time (@)"),
-    ("fewer events than said", "replay -", "# events=5\na 1 8 8\n", 1, "the header says 5 events, and there are 1"),
+    ("more events than said", "replay -", "# events=1\na 1 8 8\nf 1\n", 1, "the header says 1 events, and there are 2"),
     ("no text", "advise {d}/bytes.trace", "", 1, "bytes.trace: line 1: no text"),
-    ("too large", "advise -", "a 1 99999999999 8\n", 1, "line 1: 99999999999 bytes aligned to 8 cannot be replayed"),
+    ("too large", "advise -", "a 1 99999999999 8\n", 1, "99999999999 B are live at once, and no placement can use"),
+    ("too large", "advise -", "a 1 9223372036854775807 8\n", 1, "are more than an address space holds"),
     ("more than there is", "replay {d}/huge.trace", "", 1, "huge.trace: "),
     ("no trace", "attach - -o {d}/x.trace", "hello\n", 1, "standard input: no trace came"),
     ("no defmt log", "attach - --elf {d}/ok.csv -o {d}/x.trace", "", 1, "ok.csv: "),
@@ -320,7 +321,7 @@ fn every_command_reads_the_standard_input() {
     assert_eq!(run(&args("plan - -q --form csv"), csv).0, Some(0));
 }
 
-/// A compressed trace that was cut off is used up to there, in every command, with a word about it.
+/// A trace that was cut off is used up to there, in every command, with a word about it.
 #[test]
 fn a_trace_that_is_cut_off_is_used_up_to_there() {
     let folder = tempfile::tempdir().unwrap();
@@ -330,25 +331,38 @@ fn a_trace_that_is_cut_off_is_used_up_to_there() {
     assert_eq!(run(&["convert".into(), path("a.trace"), path("a.trace.zst")], b"").0, Some(0));
     let whole = fs::read(path("a.trace.zst")).unwrap();
     fs::write(path("cut.trace.zst"), &whole[..whole.len() / 2]).unwrap();
-    let cut = path("cut.trace.zst");
-    let commands: [&[&str]; 4] = [
-        &["replay", &cut, "--placement", "tlsf", "--rounds", "0", "--no-smallest"],
-        &["view", &cut, "--json"],
-        &["plan", &cut, "-q", "--time-limit", "100ms"],
-        &["convert", &cut, &path("b.trace")],
-    ];
-    for command in commands {
-        let args: Vec<String> = command.iter().map(|arg| arg.to_string()).collect();
-        let (code, _, error) = run(&args, b"");
-        assert_eq!(code, Some(0), "{error}");
-        assert!(error.contains("warning: ") && error.contains("cut.trace.zst: line "), "{error}");
-        assert!(error.contains("the compressed data end too early; the events before that are "), "{error}");
+    // Text ends inside a line, after one, or inside a number, so that another block would be freed.
+    let text = fs::read(path("a.trace")).unwrap();
+    let middle = text.windows(8).position(|part| part == b"\nf 40123").unwrap();
+    fs::write(path("inside.trace"), &text[..middle - 3]).unwrap();
+    fs::write(path("after.trace"), &text[..=middle]).unwrap();
+    fs::write(path("number.trace"), &text[..middle + 5]).unwrap();
+    for (file, place, why) in [
+        ("cut.trace.zst", "line ", "the compressed data end too early"),
+        ("inside.trace", "line ", "is missing, and the last line has no end: the trace is cut off here"),
+        ("after.trace", "after event 80247", "and there are 80247: the trace is cut off or was changed"),
+        ("number.trace", "after event 80247", "and there are 80247: the trace is cut off or was changed"),
+    ] {
+        let cut = path(file);
+        let commands: [&[&str]; 4] = [
+            &["replay", &cut, "--placement", "tlsf", "--rounds", "0", "--no-smallest"],
+            &["view", &cut, "--json"],
+            &["plan", &cut, "-q", "--time-limit", "100ms"],
+            &["convert", &cut, &path("b.trace")],
+        ];
+        for command in commands {
+            let args: Vec<String> = command.iter().map(|arg| arg.to_string()).collect();
+            let (code, _, error) = run(&args, b"");
+            assert_eq!(code, Some(0), "{error}");
+            assert!(error.contains("warning: ") && error.contains(&format!("{file}: {place}")), "{error}");
+            assert!(error.contains(&format!("{why}; the events before that are ")), "{error}");
+        }
+        // What was converted is a sound trace with a true header.
+        let trace = allotment_trace::open(path("b.trace").as_ref()).unwrap();
+        let said = trace.header().events().unwrap();
+        assert_eq!(trace.map(Result::unwrap).count() as u64, said);
+        assert!((20_000..110_000).contains(&said), "{said}");
     }
-    // What was converted is a sound trace with a true header.
-    let trace = allotment_trace::open(path("b.trace").as_ref()).unwrap();
-    let said = trace.header().events().unwrap();
-    assert_eq!(trace.map(Result::unwrap).count() as u64, said);
-    assert!((20_000..110_000).contains(&said), "{said}");
 }
 
 /// Compressed buffers that were cut off are planned up to there, with a word about it; a part of a model is refused.
