@@ -119,6 +119,8 @@ mod whole {
 }
 
 /// The last byte of the address space belongs to no block, but to a region: that of memory which ends there.
+/// Side tables get their nodes from the allocator.
+#[cfg(feature = "alloc")]
 #[test]
 fn regions_end_where_the_address_space_ends() {
     fn check<P: LayoutPlacement>() {

@@ -226,7 +226,7 @@ pub enum PlanError {
     Onnx(#[from] onnx::OnnxError),
     /// Dimensions of the ONNX model are open.
     #[error(
-        "{source}. Type, with your own sizes in place of 1:\n  {command}\n(or give the shapes of the inputs with --shapes FILE, as JSON such as {{\"x\": [1, 8]}})"
+        "{source}. Give the shapes of the inputs with --shapes FILE, as JSON such as {{\"x\": [1, 8]}}, or type, with your own sizes in place of 1:\n  {command}"
     )]
     OpenDims {
         /// Which.
