@@ -227,7 +227,7 @@ fn free_blocks_are_known_wherever_they_are() {
             blocks
         });
         let blocks = blocks.join().unwrap();
-        // SAFETY: nobody writes to a block that the test harness may have got meanwhile.
+        // SAFETY: no thread writes to a block that the test harness may have got meanwhile.
         let is_live =
             |block: &&_| unsafe { HEAP.size_of_own(NonNull::without_provenance(**block)) }.is_some();
         let live = blocks.iter().filter(is_live).count();
