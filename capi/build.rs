@@ -1,4 +1,5 @@
-//! Links the unwinder into `liballotment.so`, so that no other library has to be loaded with it at each start of a program.
+//! Makes `liballotment.so` a library that is never unloaded: threads that end, the thread of the option `background` and blocks that are
+//! still in use need it. And links the unwinder into it, so that no other library has to be loaded with it at each start of a program.
 //!
 //! The standard library asks the linker for `libgcc_s`. A linker script of that name sends it to the static `libgcc_eh` where the
 //! C compiler has it.
@@ -11,6 +12,9 @@ use std::process::Command;
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     let target = |what: &str| env::var(format!("CARGO_CFG_TARGET_{what}")).unwrap_or_default();
+    if ["linux", "android"].contains(&target("OS").as_str()) {
+        println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
+    }
     let native = env::var("HOST").ok() == env::var("TARGET").ok();
     if target("OS") != "linux" || target("ENV") != "gnu" || !native {
         return;

@@ -18,7 +18,8 @@ fn main() {
     }
     let mut rustc = Command::new(variable("RUSTC"));
     rustc.args(["--edition", "2024", "--crate-type", "cdylib", "--crate-name", "allotment_preload"]);
-    rustc.args(["-C", "opt-level=3", "-C", "panic=abort", "-C", "strip=symbols", "--cap-lints", "allow"]);
+    rustc.args(["-C", "opt-level=3", "-C", "panic=abort", "-C", "strip=symbols", "-C", "lto=fat"]);
+    rustc.args(["--cap-lints", "allow"]);
     rustc.args(["--target", &variable("TARGET"), "-o"]).arg(&library);
     if let Some(linker) = env::var_os("RUSTC_LINKER") {
         let mut option = std::ffi::OsString::from("linker=");

@@ -52,6 +52,7 @@ const ADDED: u32 = 1000;
 
 /// The kernel, loaded.
 struct Kernel {
+    context: Context,
     module: sys::CUmodule,
     function: sys::CUfunction,
 }
@@ -65,7 +66,7 @@ impl Kernel {
             sys::cuModuleLoadData(&mut module, image.as_ptr().cast()).result()?;
             sys::cuModuleGetFunction(&mut function, module, name.as_ptr()).result()
         })??;
-        Ok(Self { module, function })
+        Ok(Self { context: context.clone(), module, function })
     }
 
     /// Adds to every number of a chunk, in the order of `stream`.
@@ -87,8 +88,8 @@ impl Kernel {
 
 impl Drop for Kernel {
     fn drop(&mut self) {
-        // SAFETY: loaded by `load`, and all work with it is done.
-        let _ = unsafe { sys::cuModuleUnload(self.module) };
+        // SAFETY: loaded by `load`, and all work with it is done. A drop cannot report an error.
+        let _ = self.context.bind(|| unsafe { sys::cuModuleUnload(self.module) });
     }
 }
 

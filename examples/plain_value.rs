@@ -6,7 +6,7 @@
 #![cfg_attr(target_os = "none", no_std, no_main)]
 
 use allotment::lock::Unsync;
-use allotment::{Heap, OutOfMemory, Tlsf16};
+use allotment::{Heap, OutOfMemory, Region, Tlsf16};
 use core::alloc::Layout;
 
 /// Sums the squares below `count` in a block of the heap; the sum, and the bytes that were in use.
@@ -34,7 +34,8 @@ fn work() -> Result<(u32, usize), OutOfMemory> {
     let mut memory = [0u64; 128];
     let heap = Heap::<Tlsf16, Unsync>::empty();
     // SAFETY: the array outlives the heap, which is the only one to use it.
-    unsafe { heap.init(memory.as_mut_ptr(), size_of_val(&memory)) };
+    let claimed = unsafe { heap.claim(Region::new(memory.as_mut_ptr(), size_of_val(&memory))) };
+    debug_assert!(claimed.is_ok());
     sum_of_squares(&heap, 100)
 }
 

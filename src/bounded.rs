@@ -156,7 +156,7 @@ unsafe impl<M: Memory, L: Lock> Memory for Bounded<M, L> {
         OutOfMemory { free: behind.free.min(left), largest_free: behind.largest_free.min(left), ..behind }
     }
 
-    pass_on!(|self| self.memory; check, region, take_reserve, remembers);
+    pass_on!(|self| self.memory; check, region, take_reserve, remembers, own_lock);
 }
 
 global_alloc!([M: Memory, L: Lock] Bounded<M, L>);

@@ -24,9 +24,9 @@ use word::Word;
 /// assert_eq!(FRAMES.available(), 8);
 /// ```
 ///
-/// Which blocks are free is said by `WORDS` words of 32 bits, one bit for each block; a pool of more than 32 blocks names
-/// how many words it needs: `FixedPool<Frame, 100, 4>`. A block is taken by clearing its bit and given back by setting it, each with one atomic
-/// operation that also returns the old bits. The blocks are not linked, so no one can be misled by a block that was taken
+/// Which blocks are in use is said by `WORDS` words of 32 bits, one bit for each block; a pool of more than 32 blocks names
+/// how many words it needs: `FixedPool<Frame, 100, 4>`. A new pool is all zero, and lies in `.bss`. A block is taken by setting its bit and
+/// given back by clearing it, each with one atomic operation that also returns the old bits. The blocks are not linked, so no one can be misled by a block that was taken
 /// and given back in between (the ABA problem), and a block that is given back twice is noticed.
 ///
 /// Where the processor has no such operations (ARMv6-M, RISC-V without the A extension), a word is changed in a critical section
@@ -35,8 +35,8 @@ use word::Word;
 /// Taking a block is O(`WORDS`) and giving it back O(1). An attempt is repeated only if another thread or handler took a
 /// block of the same word in the meantime.
 pub struct FixedPool<T, const N: usize, const WORDS: usize = 1> {
-    /// Set bits are free blocks.
-    free: [Word; WORDS],
+    /// Set bits are blocks in use.
+    used: [Word; WORDS],
     blocks: UnsafeCell<[MaybeUninit<T>; N]>,
 }
 
@@ -51,29 +51,28 @@ impl<T, const N: usize, const WORDS: usize> FixedPool<T, N, WORDS> {
             assert!(N <= 32 * WORDS, "a pool needs one word for every 32 blocks: FixedPool<T, N, WORDS>");
             assert!(size_of::<T>() > 0, "values without a size need no memory");
         }
-        let mut free = [const { Word::new(0) }; WORDS];
-        let mut word = 0;
-        while word < WORDS {
-            let left = N.saturating_sub(32 * word);
-            free[word] = Word::new(if left >= 32 { u32::MAX } else { (1 << left) - 1 });
-            word += 1;
+        Self {
+            used: [const { Word::new() }; WORDS],
+            blocks: UnsafeCell::new([const { MaybeUninit::uninit() }; N]),
         }
-        Self { free, blocks: UnsafeCell::new([const { MaybeUninit::uninit() }; N]) }
     }
 
     /// Takes a block, or returns `None` if all are in use. Its contents are undefined.
     pub fn take(&self) -> Option<NonNull<T>> {
-        for (at, word) in self.free.iter().enumerate() {
+        for (at, word) in self.used.iter().enumerate() {
             let mut seen = word.load();
-            while seen != 0 {
-                let bit = seen & seen.wrapping_neg();
-                let old = word.clear(bit);
-                if old & bit != 0 {
-                    let index = 32 * at + bit.trailing_zeros() as usize;
+            loop {
+                let index = 32 * at + seen.trailing_ones() as usize;
+                if seen == u32::MAX || index >= N {
+                    break;
+                }
+                let bit = 1 << (index % 32);
+                let old = word.set(bit);
+                if old & bit == 0 {
                     return NonNull::new(self.block(index));
                 }
                 // Another one was faster.
-                seen = old & !bit;
+                seen = old;
             }
         }
         None
@@ -99,8 +98,8 @@ impl<T, const N: usize, const WORDS: usize> FixedPool<T, N, WORDS> {
         let index = offset / size_of::<T>();
         let bit = 1 << (index % 32);
         // The index is below `N`, for which there are words.
-        let old = self.free.get(index / 32).map_or(bit, |word| word.set(bit));
-        if old & bit != 0 { Err(FreeError::AlreadyFree) } else { Ok(()) }
+        let old = self.used.get(index / 32).map_or(0, |word| word.clear(bit));
+        if old & bit == 0 { Err(FreeError::AlreadyFree) } else { Ok(()) }
     }
 
     /// Puts a value into a block, which is given back when the result is dropped.
@@ -121,7 +120,7 @@ impl<T, const N: usize, const WORDS: usize> FixedPool<T, N, WORDS> {
 
     /// Returns the number of free blocks at some moment of the call. O(`WORDS`).
     pub fn available(&self) -> usize {
-        self.free.iter().map(|word| word.load().count_ones() as usize).sum()
+        N - self.used.iter().map(|word| word.load().count_ones() as usize).sum::<usize>()
     }
 
     fn block(&self, index: usize) -> *mut T {
@@ -192,8 +191,8 @@ mod word {
     pub(super) struct Word(AtomicU32);
 
     impl Word {
-        pub(super) const fn new(bits: u32) -> Self {
-            Self(AtomicU32::new(bits))
+        pub(super) const fn new() -> Self {
+            Self(AtomicU32::new(0))
         }
 
         #[inline(always)]
@@ -201,16 +200,16 @@ mod word {
             self.0.load(Ordering::Relaxed)
         }
 
-        /// Clears bits and returns the old ones. The next owner of a block sees what its last owner wrote.
-        #[inline(always)]
-        pub(super) fn clear(&self, bits: u32) -> u32 {
-            self.0.fetch_and(!bits, Ordering::Acquire)
-        }
-
-        /// Sets bits and returns the old ones.
+        /// Sets bits and returns the old ones. The next owner of a block sees what its last owner wrote.
         #[inline(always)]
         pub(super) fn set(&self, bits: u32) -> u32 {
-            self.0.fetch_or(bits, Ordering::Release)
+            self.0.fetch_or(bits, Ordering::Acquire)
+        }
+
+        /// Clears bits and returns the old ones.
+        #[inline(always)]
+        pub(super) fn clear(&self, bits: u32) -> u32 {
+            self.0.fetch_and(!bits, Ordering::Release)
         }
     }
 }
@@ -227,8 +226,8 @@ mod word {
     unsafe impl Sync for Word {}
 
     impl Word {
-        pub(super) const fn new(bits: u32) -> Self {
-            Self(UnsafeCell::new(bits))
+        pub(super) const fn new() -> Self {
+            Self(UnsafeCell::new(0))
         }
 
         #[inline(always)]

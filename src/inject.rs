@@ -113,7 +113,8 @@ impl FailureRule for Fail {
 pub struct Failing<M, R> {
     memory: M,
     rule: R,
-    on: AtomicBool,
+    /// Whether failures are switched off: a new value is all zero.
+    off: AtomicBool,
     requests: AtomicUsize,
     refusals: AtomicUsize,
 }
@@ -122,7 +123,7 @@ impl<M, R> Failing<M, R> {
     /// Wraps `memory`. Requests fail as `rule` says.
     pub const fn new(memory: M, rule: R) -> Self {
         let (requests, refusals) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Self { memory, rule, on: AtomicBool::new(true), requests, refusals }
+        Self { memory, rule, off: AtomicBool::new(false), requests, refusals }
     }
 
     /// Returns the wrapped memory. Requests to it directly are not counted and do not fail.
@@ -132,7 +133,7 @@ impl<M, R> Failing<M, R> {
 
     /// Switches failures on or off. Requests are counted in both cases. They are on at first.
     pub fn switch(&self, on: bool) {
-        self.on.store(on, Ordering::Relaxed);
+        self.off.store(!on, Ordering::Relaxed);
     }
 
     /// Starts counting from zero again.
@@ -168,7 +169,7 @@ impl<M: Memory, R: FailureRule> Failing<M, R> {
     /// Counts a request, and returns the memory, or `None` if the request fails.
     fn admit(&self, layout: Layout) -> Option<&M> {
         let request = Attempt { number: count(&self.requests), layout, tag: current_tag() };
-        if self.on.load(Ordering::Relaxed) && without_unwinding(|| self.rule.refuses(&request)) {
+        if !self.off.load(Ordering::Relaxed) && without_unwinding(|| self.rule.refuses(&request)) {
             count(&self.refusals);
             return None;
         }
@@ -199,7 +200,8 @@ unsafe impl<M: Memory, R: FailureRule> Memory for Failing<M, R> {
 
     pass_on!(
         |self| self.memory;
-        deallocate, try_deallocate, check, statistics, largest_free, region, out_of_memory, take_reserve, remembers
+        deallocate, try_deallocate, check, statistics, largest_free, region, out_of_memory, take_reserve, remembers,
+        locks
     );
 }
 

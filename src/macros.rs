@@ -38,6 +38,12 @@
 ///
 /// # In firmware
 ///
+/// The heap itself holds the address of its memory, so it lies in `.data`, and takes as much flash as RAM: 88 bytes for
+/// `Heap` on a Cortex-M, 840 for `Heap<Tlsf>`, and with [observers](crate::Observed) around it what they take as well. A large one is
+/// better created with [`Heap::empty`](crate::Heap::empty), which is all zero and lies in `.bss`, and
+/// [claims](crate::Heap::claim) its memory when the program starts. `FixedPool`, `TinyHeap` and everything else that can be a static begin as
+/// zeros.
+///
 /// The default lock on targets without an operating system is
 /// [`CriticalSection`](crate::lock::CriticalSection), and the program must bring an implementation of critical
 /// sections. If the linker misses `_critical_section_1_0_acquire`, add the crate for the chip, and the line

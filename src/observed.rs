@@ -277,7 +277,8 @@ unsafe impl<M: Memory, O: Observer, L: Lock> Memory for Observed<M, O, L> {
 
     /// Frees a block, or returns an error if the free is wrong. Observers do not see a refused free.
     unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        self.memory.check(block, layout)?;
+        // SAFETY: the caller's contract.
+        unsafe { self.memory.check_owned(block, layout)? };
         self.tell(Operation::Free { block: block.addr().get(), layout });
         // SAFETY: the caller's contract.
         unsafe { self.memory.try_deallocate(block, layout) }
@@ -314,7 +315,7 @@ unsafe impl<M: Memory, O: Observer, L: Lock> Memory for Observed<M, O, L> {
         changed
     }
 
-    pass_on!(|self| self.memory; check, statistics, largest_free, region, out_of_memory, take_reserve, remembers);
+    pass_on!(|self| self.memory; check, statistics, largest_free, region, out_of_memory, take_reserve, remembers, own_lock);
 }
 
 global_alloc!([M: Memory, O: Observer, L: Lock] Observed<M, O, L>);

@@ -372,12 +372,23 @@ unsafe impl<M: Memory, const N: usize, L: Lock> Memory for PlannedHeap<M, N, L> 
         }
     }
 
+    unsafe fn check_owned(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        self.check(block, layout)?;
+        // What lies in the arena is live.
+        if self.with(|state| state.offset(block)).is_some() {
+            Ok(())
+        } else {
+            // SAFETY: the caller's contract.
+            unsafe { self.heap.check_owned(block, layout) }
+        }
+    }
+
     /// Resizes nothing in place, since the plan has places for whole blocks only.
     unsafe fn try_resize(&self, _: NonNull<u8>, _: Layout, _: usize) -> bool {
         false
     }
 
-    pass_on!(|self| self.heap; statistics, largest_free, region, out_of_memory, take_reserve, remembers);
+    pass_on!(|self| self.heap; statistics, largest_free, region, out_of_memory, take_reserve, remembers, own_lock);
 }
 
 global_alloc!([M: Memory, const N: usize, L: Lock] PlannedHeap<M, N, L>);

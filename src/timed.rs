@@ -165,7 +165,7 @@ unsafe impl<M: Memory, L: Lock> Memory for Timed<M, L> {
         self.time(RESIZE, change, grown)
     }
 
-    pass_on!(|self| self.memory; check, statistics, largest_free, region, out_of_memory, take_reserve, remembers);
+    pass_on!(|self| self.memory; check, statistics, largest_free, region, out_of_memory, take_reserve, remembers, own_lock);
 }
 
 global_alloc!([M: Memory, L: Lock] Timed<M, L>);

@@ -3,7 +3,7 @@
 use crate::heap::Heap;
 use crate::lock::{self, Lock};
 use crate::memory::{Memory, allocator, global_alloc};
-use crate::meta::FreeError;
+use crate::meta::{FreeError, InBand};
 use crate::observe::{Counters, Statistics, Stats};
 use crate::out_of_memory::OutOfMemory;
 use crate::placement::{LayoutPlacement, Tlsf};
@@ -22,21 +22,21 @@ use core::ptr::{self, NonNull};
 /// ```
 ///
 /// A request that finds no room lets the memory grow: by what it needs, or by an eighth of what the heap has, whichever is more, in
-/// pages of 64 KiB. Such a request counts as a failed one in the statistics. Memory never goes back, since WebAssembly has no
-/// instruction for that. If other code lets the memory grow too, the heap goes on behind that in another region, of which the placement
-/// has a fixed number. There must be only one such heap in a module.
+/// pages of 64 KiB. Such a request counts as a failed one in the statistics. A request that is refused leaves the memory as it was. Memory
+/// never goes back, since WebAssembly has no instruction for that. If other code lets the memory grow too, or another such heap, the heap
+/// goes on behind that: the other code's pages become a block in the heap's region that stays in use.
 ///
 /// What lies between the module's variables and the end of its first page is left to the allocator of the standard library, which
-/// may claim it at any time. Only where the memory cannot grow at all, without the feature `std`, the heap claims that; such a module must
-/// not use the standard library's allocator.
+/// may claim it at any time. Only where the memory cannot grow for its first request, without the feature `std`, the heap claims that; such
+/// a module must not use the standard library's allocator.
 ///
 /// Several workers may share the memory (`-Ctarget-feature=+atomics`), with [`Cached`](crate::os::Cached) in front of the heap if they
 /// allocate much. WebAssembly has no signal for the end of a worker, so a worker calls [`Cached::flush`](crate::os::Cached::flush) before. `cargo xtask wasm --threads` shows both.
 ///
-/// Allocation and free take the time of the placement `P`. With the default the heap adds 21 KB of code to a module;
-/// `WasmHeap<MicroTlsf<4, false>, ..>` adds 3.5 KB, serves up to 2 MiB, and is faster. A [`TinyHeap`](crate::TinyHeap) adds 1.6 KB,
+/// Allocation and free take the time of the placement `P`. With the default the heap adds 12 KB of code to a module;
+/// `WasmHeap<MicroTlsf<4, false>, ..>` adds 4 KB, serves up to 2 MiB in blocks of up to 500 KiB, and is faster. A [`TinyHeap`](crate::TinyHeap) adds 1.6 KB,
 /// for up to 512 KiB that do not grow. `cargo xtask wasm` compares them with other crates.
-pub struct WasmHeap<P = Tlsf, L = lock::Default, S = Counters> {
+pub struct WasmHeap<P = Tlsf<InBand<u32, 8, 1>>, L = lock::Default, S = Counters> {
     heap: Heap<P, L, S>,
     lock: L,
     growth: UnsafeCell<Growth>,
@@ -44,10 +44,14 @@ pub struct WasmHeap<P = Tlsf, L = lock::Default, S = Counters> {
 
 /// How far a heap has grown.
 struct Growth {
-    /// The first byte of the region that was claimed last, and the byte after its last.
-    last: (usize, usize),
-    /// Bytes of all regions.
+    /// The first byte of the region that was claimed last, and its bytes.
+    first: usize,
+    size: usize,
+    /// How many regions there are, and the bytes that they were given.
+    regions: usize,
     bytes: usize,
+    /// Whether the placement has refused memory that was there. It would refuse more.
+    full: bool,
 }
 
 // SAFETY: the heap is `Sync` itself, and the growth is accessed only while the lock is held.
@@ -62,44 +66,69 @@ const PAGE: usize = 64 * 1024;
 ///
 /// The memory that it returns must be valid for reads and writes, zero, and used by nothing else, and each byte is returned once.
 unsafe trait Grow {
-    /// Returns the memory that is there before any growth, if nothing else uses it. Only called if the memory cannot grow.
-    fn first() -> Option<Region>;
+    /// Returns the memory that is there before any growth, if nothing else uses it and it has `least` bytes. Only called if the memory
+    /// cannot grow.
+    fn first(least: usize) -> Option<Region>;
+
+    /// Returns where the memory ends; `None` if that is where the address space ends.
+    fn end() -> Option<usize>;
 
     /// Lets the memory grow by `pages` pages of 64 KiB, and returns the first byte of the new ones; `None` if that is not possible.
     fn grow(pages: usize) -> Option<NonNull<u8>>;
 }
 
 impl Growth {
-    const NONE: Self = Self { last: (0, 0), bytes: 0 };
+    const NONE: Self = Self { first: 0, size: 0, regions: 0, bytes: 0, full: false };
 
-    /// Gives `heap` more memory for a request. Returns whether there was more.
+    /// Gives `heap` more memory for a request. Returns whether there was more. The memory grows only if the heap can use it.
     fn lengthen<G: Grow, P: LayoutPlacement, L: Lock, S: Statistics>(
         &mut self,
         heap: &Heap<P, L, S>,
         layout: Layout,
     ) -> bool {
-        // Beside the block: its alignment, and what the placement keeps for itself.
-        let beside = layout.align().saturating_add(layout.size() / 32).saturating_add(4096);
-        let need = layout.size().saturating_add(beside).div_ceil(PAGE);
-        let ahead = (self.bytes / 8).div_ceil(PAGE);
-        // Near the end of what there is, only what is needed. If there is nothing yet, one page tells whether the memory grows at all.
-        let least = if self.bytes == 0 { 1 } else { need };
-        let Some((start, pages)) =
-            [need.max(ahead), need, least].into_iter().find_map(|pages| Some((G::grow(pages)?, pages)))
-        else {
-            return self.bytes == 0 && G::first().is_some_and(|region| self.claim(heap, region));
+        // Beside the block: its alignment, and what the placement keeps for itself. No layout is so large that the sum overflows.
+        let mut need = layout.size() + layout.size() / 32 + layout.align() + 4096;
+        let Some(end) = G::end().filter(|_| !self.full) else { return false };
+        let gap = end - (self.first + self.size);
+        let before = self.size + gap;
+        // Bookkeeping that moves behind a gap leaves its place.
+        let moved = if gap > 0 { before / 32 } else { 0 };
+        let mut room = P::MAX_REGION.saturating_sub(before);
+        let is_behind = self.size > 0 && need + moved <= room;
+        if is_behind {
+            need += moved;
+        } else {
+            room = P::MAX_REGION;
+            if need > room || self.regions >= P::MAX_REGIONS {
+                return false;
+            }
+        }
+        let mut bytes = need.max(self.bytes / 8).min(room);
+        let mut grown = G::grow(bytes.div_ceil(PAGE));
+        if grown.is_none() {
+            // Near the end of what there is, only what is needed.
+            bytes = need;
+            grown = G::grow(bytes.div_ceil(PAGE));
+        }
+        let Some(start) = grown else {
+            return self.bytes == 0
+                && G::first(layout.size().max(1)).is_some_and(|region| self.claim(heap, region));
         };
-        let bytes = pages * PAGE;
-        if start.addr().get() == self.last.1 {
-            let first = ptr::with_exposed_provenance_mut(self.last.0);
-            // SAFETY: the bytes follow the region, are new, and nothing else uses them.
-            if unsafe { heap.extend(first, bytes) }.is_ok() {
-                self.last.1 += bytes;
+        let bytes = bytes.next_multiple_of(PAGE).min(room);
+        if is_behind {
+            // Another thread's code may have let the memory grow meanwhile.
+            let gap = start.addr().get() - (self.first + self.size);
+            let first = ptr::with_exposed_provenance_mut(self.first);
+            // SAFETY: the bytes behind the gap are new, and nothing else uses them.
+            if unsafe { heap.extend_over(first, gap, bytes) }.is_ok() {
+                let _ = start.as_ptr().expose_provenance();
+                self.size += gap + bytes;
                 self.bytes += bytes;
                 return true;
             }
         }
-        self.claim(heap, Region { zeroed: true, ..Region::new(start, bytes) })
+        self.full = !self.claim(heap, Region { zeroed: true, ..Region::new(start, bytes) });
+        !self.full
     }
 
     fn claim<P: LayoutPlacement, L: Lock, S: Statistics>(
@@ -107,11 +136,11 @@ impl Growth {
         heap: &Heap<P, L, S>,
         region: Region,
     ) -> bool {
-        let start = region.start.as_ptr().expose_provenance();
         // SAFETY: the bytes are new, and nothing else uses them.
         let claimed = unsafe { heap.claim(region) }.is_ok();
         if claimed {
-            self.last = (start, start + region.size);
+            (self.first, self.size) = (region.start.as_ptr().expose_provenance(), region.size);
+            self.regions += 1;
             self.bytes += region.size;
         }
         claimed
@@ -131,6 +160,9 @@ unsafe extern "C" {
     static mut __heap_base: u8;
 }
 
+#[cfg(target_family = "wasm")]
+use core::sync::atomic::{AtomicBool, Ordering};
+
 #[cfg(target_arch = "wasm32")]
 use core::arch::wasm32 as arch;
 #[cfg(target_arch = "wasm64")]
@@ -140,14 +172,23 @@ use core::arch::wasm64 as arch;
 // a program without it has none, and the documentation excludes the rest.
 #[cfg(target_family = "wasm")]
 unsafe impl Grow for Linear {
-    fn first() -> Option<Region> {
+    fn first(least: usize) -> Option<Region> {
         if cfg!(feature = "std") {
             return None;
         }
+        // Of several heaps in a module, one gets this memory.
+        static TAKEN: AtomicBool = AtomicBool::new(false);
         let start = &raw mut __heap_base;
-        let end = arch::memory_size::<0>() * PAGE;
-        let size = end.checked_sub(start.addr()).filter(|&size| size > 0)?;
+        // The end is 0 if it is that of the address space.
+        let size = arch::memory_size::<0>().wrapping_mul(PAGE).wrapping_sub(start.addr());
+        if size < least || TAKEN.swap(true, Ordering::Relaxed) {
+            return None;
+        }
         Some(Region { zeroed: true, ..Region::new(start, size) })
+    }
+
+    fn end() -> Option<usize> {
+        arch::memory_size::<0>().checked_mul(PAGE)
     }
 
     fn grow(pages: usize) -> Option<NonNull<u8>> {
@@ -271,6 +312,7 @@ allocator!([P: LayoutPlacement, L: Lock, S: Statistics] WasmHeap<P, L, S>);
 mod tests {
     use super::*;
     use crate::lock::Unsync;
+    use crate::placement::{BestFit, FirstFit, MicroTlsf, QuickLists, Tlsf16};
     use std::cell::Cell;
     use std::vec::Vec;
 
@@ -292,18 +334,23 @@ mod tests {
 
     // SAFETY: the memory is leaked and zero, and each byte is returned once.
     unsafe impl<const AT_FIRST: usize> Grow for Fake<AT_FIRST> {
-        fn first() -> Option<Region> {
+        fn first(least: usize) -> Option<Region> {
             let (start, ..) = FAKE.get();
-            (AT_FIRST > 0).then(|| Region {
+            (AT_FIRST >= least).then(|| Region {
                 zeroed: true,
                 ..Region::new(ptr::with_exposed_provenance_mut::<u8>(start + PAGE - AT_FIRST), AT_FIRST)
             })
         }
 
+        fn end() -> Option<usize> {
+            let (start, have, _) = FAKE.get();
+            Some(start + have * PAGE)
+        }
+
         fn grow(pages: usize) -> Option<NonNull<u8>> {
             let (start, have, taken) = FAKE.get();
             let from = have + taken;
-            if from + pages > PAGES {
+            if pages > PAGES - from.min(PAGES) {
                 return None;
             }
             FAKE.set((start, from + pages, taken));
@@ -314,10 +361,10 @@ mod tests {
     /// What the heap uses in place of a module's memory.
     pub(super) type Plain = Fake<1000>;
 
-    type Local = WasmHeap<Tlsf, Unsync>;
+    type Local<P = Tlsf<InBand<u32, 8, 1>>> = WasmHeap<P, Unsync>;
 
     /// Fills the memory with blocks of this size, each with its number, and returns them.
-    fn fill<G: Grow>(heap: &Local, size: usize) -> Vec<NonNull<u8>> {
+    fn fill<G: Grow, P: LayoutPlacement>(heap: &Local<P>, size: usize) -> Vec<NonNull<u8>> {
         let layout = Layout::from_size_align(size, 16).unwrap();
         let mut blocks = Vec::new();
         while let Some(block) = heap.request::<G, _>(layout, || heap.heap.allocate(layout)) {
@@ -336,8 +383,8 @@ mod tests {
     #[test]
     fn the_heap_grows_in_place_to_the_last_page() {
         begin(0);
-        let heap = Local::new();
-        let blocks = fill::<Fake<1000>>(&heap, 10_000);
+        let heap = <Local>::new();
+        let blocks = fill::<Fake<1000>, _>(&heap, 10_000);
         // Only bookkeeping and the rest of a block are lost.
         assert!(blocks.len() * 10_000 > PAGES * PAGE - 3 * PAGE, "{}", blocks.len());
         assert!(
@@ -351,16 +398,16 @@ mod tests {
     #[test]
     fn memory_that_is_there_at_first_is_left_alone_if_there_is_more() {
         begin(0);
-        let heap = Local::new();
+        let heap = <Local>::new();
         let too_large = Layout::from_size_align(isize::MAX as usize - 63, 64).unwrap();
         assert!(heap.request::<Fake<2000>, _>(too_large, || heap.heap.allocate(too_large)).is_none());
-        assert_eq!(FAKE.get().1, 2, "a page shows that the memory grows");
+        assert_eq!(FAKE.get().1, 1, "what is refused leaves the memory as it was");
         let layout = Layout::new::<[u8; 100]>();
         assert!(heap.request::<Fake<2000>, _>(layout, || heap.heap.allocate(layout)).is_some());
         let large = Layout::new::<[u8; 200_000]>();
         assert!(heap.request::<Fake<2000>, _>(large, || heap.heap.allocate(large)).is_some());
         assert!(FAKE.get().1 <= 6);
-        fill::<Fake<2000>>(&heap, 10_000);
+        fill::<Fake<2000>, _>(&heap, 10_000);
         assert_eq!(FAKE.get().1, PAGES);
         let first = FAKE.get().0 + PAGE;
         assert!((0..).map_while(|n| heap.heap.region(n)).all(|region| region.start.addr().get() >= first));
@@ -369,13 +416,13 @@ mod tests {
     #[test]
     fn memory_of_a_fixed_size_is_what_is_there_at_first() {
         begin(PAGES);
-        let heap = Local::new();
+        let heap = <Local>::new();
         let layout = Layout::new::<[u8; 100]>();
         let blocks =
             (0..).map_while(|_| heap.request::<Fake<2000>, _>(layout, || heap.heap.allocate(layout)));
         assert!((10..20).contains(&blocks.count()));
         assert_eq!(FAKE.get().1, 1);
-        let none = Local::new();
+        let none = <Local>::new();
         assert!(none.request::<Fake<0>, _>(layout, || none.heap.allocate(layout)).is_none());
     }
 
@@ -383,7 +430,7 @@ mod tests {
     #[test]
     fn what_others_take_is_added_once_more() {
         begin(0);
-        let heap = Local::new();
+        let heap = <Local>::new();
         let layout = Layout::new::<[u8; 40_000]>();
         let others = Cell::new(4);
         let request = || {
@@ -401,7 +448,7 @@ mod tests {
     #[test]
     fn several_blocks_at_once() {
         begin(0);
-        let heap = Local::new();
+        let heap = <Local>::new();
         let layout = Layout::new::<[u64; 3]>();
         let mut blocks = [MaybeUninit::uninit(); 40];
         assert_eq!(heap.allocate_many(layout, &mut blocks[..0]), 0);
@@ -417,7 +464,7 @@ mod tests {
     #[test]
     fn it_is_a_memory() {
         begin(0);
-        let heap = Local::new();
+        let heap = <Local>::new();
         let layout = Layout::new::<[u8; 50_000]>();
         let block = heap.allocate_zeroed(layout).unwrap();
         // SAFETY: the block is live, has these layouts one after the other, and is freed once.
@@ -437,18 +484,102 @@ mod tests {
         assert!(stats.used == 0 && stats.capacity > 300_000 && heap.largest_free() >= 300_000);
     }
 
-    /// Other code lets the memory grow as well: the heap goes on behind that, as long as there are places for regions.
+    /// Other code lets the memory grow as well, as often as it likes and also meanwhile: the heap goes on behind that.
     #[test]
     fn gaps_are_left_alone() {
-        begin(2);
-        let heap = Local::new();
-        let blocks = fill::<Fake<0>>(&heap, 10_000);
-        let regions: Vec<Region> = (0..).map_while(|n| heap.heap.region(n)).collect();
-        assert!(regions.len() > 1 && blocks.len() >= 4 * 6, "{regions:?}, {}", blocks.len());
-        for block in blocks {
-            let inside =
-                |region: &Region| block.addr().get().wrapping_sub(region.start.addr().get()) < region.size;
-            assert!(regions.iter().any(inside));
+        fn check<P: LayoutPlacement>(taken: usize) {
+            begin(taken);
+            let heap = Local::<P>::new();
+            let layout = Layout::new::<[u8; 70_000]>();
+            let mut gaps = Vec::new();
+            let blocks: Vec<_> = (0..)
+                .map_while(|_| {
+                    let (start, have, taken) = FAKE.get();
+                    // The other code writes to what it has.
+                    let other: *mut u8 = ptr::with_exposed_provenance_mut(start + have * PAGE);
+                    let taken = taken * PAGE + if have < PAGES { PAGE } else { 0 };
+                    if have * PAGE + taken <= PAGES * PAGE {
+                        // SAFETY: nothing else uses these pages.
+                        unsafe { other.write_bytes(0xaa, taken) };
+                        gaps.push((other.addr(), taken));
+                    }
+                    FAKE.set((start, have + 1, FAKE.get().2));
+                    heap.request::<Fake<0>, _>(layout, || heap.heap.allocate(layout))
+                })
+                // SAFETY: the block has that many bytes.
+                .inspect(|block| unsafe { block.write_bytes(0x55, layout.size()) })
+                .collect();
+            assert!(blocks.len() > 8, "{}", blocks.len());
+            let regions: Vec<Region> = (0..).map_while(|n| heap.heap.region(n)).collect();
+            for block in &blocks {
+                let start = block.addr().get();
+                assert!(gaps.iter().all(|gap| start + layout.size() <= gap.0 || gap.0 + gap.1 <= start));
+                assert!(regions.iter().any(|region| region.meets(&Region::new(*block, 1))));
+                // SAFETY: the block is live.
+                unsafe { heap.heap.try_deallocate(*block, layout) }.unwrap();
+            }
+            // What is small fills the rest.
+            fill::<Fake<0>, P>(&heap, 96);
+            for &(start, len) in &gaps {
+                // SAFETY: the pages are there.
+                let bytes =
+                    unsafe { core::slice::from_raw_parts(ptr::with_exposed_provenance::<u8>(start), len) };
+                assert!(bytes.iter().all(|&byte| byte == 0xaa));
+            }
+            let stats = heap.heap.stats();
+            assert!(stats.free < 8192, "{stats:?}, {taken}, {}", core::any::type_name::<P>());
+        }
+        for taken in [0, 1] {
+            check::<Tlsf<InBand<u32, 8, 1>>>(taken);
+            check::<Tlsf>(taken);
+            check::<FirstFit>(taken);
+            check::<QuickLists<Tlsf>>(taken);
+        }
+        check::<MicroTlsf<4, false>>(0);
+        check::<MicroTlsf<8>>(0);
+    }
+
+    /// Whatever a placement can serve lets the memory grow once, and whatever it cannot serve leaves it as it was.
+    #[test]
+    fn the_memory_grows_for_what_is_served_only() {
+        fn check<P: LayoutPlacement>(others: usize) {
+            for size in (0..48)
+                .map(|n| (100 << (n / 3)) + 7777 * (n % 3))
+                .chain([1 << 40, isize::MAX as usize - 4095])
+            {
+                for align in [1, 16, 4096, 1 << 17] {
+                    begin(0);
+                    let heap = Local::<P>::new();
+                    let Ok(layout) = Layout::from_size_align(size, align) else { continue };
+                    for _ in 0..6 {
+                        let (start, before, taken) = FAKE.get();
+                        FAKE.set((start, before + others, taken));
+                        let count = heap.heap.stats().live_blocks;
+                        let served = heap.request::<Fake<0>, _>(layout, || heap.heap.allocate(layout));
+                        let grown = FAKE.get().1 - before - others;
+                        assert!(
+                            served.is_some() || grown == 0,
+                            "{layout:?}: {grown} pages after {count} blocks"
+                        );
+                        assert!(
+                            grown <= 2 + (size + align + size / 16) / PAGE + before / 4,
+                            "{layout:?}: {grown}"
+                        );
+                        // SAFETY: the block is there.
+                        served.inspect(|block| unsafe { block.write_bytes(9, size) });
+                    }
+                }
+            }
+        }
+        for others in [0, 1] {
+            check::<Tlsf<InBand<u32, 8, 1>>>(others);
+            check::<Tlsf>(others);
+            check::<Tlsf16>(others);
+            check::<FirstFit>(others);
+            check::<BestFit>(others);
+            check::<QuickLists<Tlsf>>(others);
+            check::<MicroTlsf<4, false>>(others);
+            check::<MicroTlsf<1>>(others);
         }
     }
 }

@@ -38,7 +38,7 @@ pub unsafe fn step<S: Subject>(subject: &mut S, blocks: &mut [*mut u8], op: &Op)
                 if block.is_null() {
                     return true;
                 }
-                let new = call::realloc(subject, *block, op.layout(), op.new as usize);
+                let new = call::realloc(subject, *block, op.layout(), op.resized());
                 if new.is_null() {
                     call::dealloc(subject, *block, op.layout());
                 }
@@ -90,7 +90,7 @@ pub unsafe fn check<S: Subject>(subject: &mut S, trace: &Trace) -> Result<(), St
     for (number, op) in trace.ops.iter().enumerate() {
         let slot = op.slot as usize;
         let old = blocks[slot];
-        let (size, new) = (op.size as usize, op.new as usize);
+        let (size, new) = (op.size(), op.resized());
         let holds = |block: *mut u8, size: usize, pattern: u8| {
             // SAFETY: the block is live and has at least `size` bytes, all of them written.
             unsafe { std::slice::from_raw_parts(block, size) }.iter().all(|&byte| byte == pattern)

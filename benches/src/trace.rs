@@ -75,15 +75,14 @@ impl Trace {
 
     /// Writes the compiled form, which [`Trace::load`] reads in a few instructions per event.
     pub fn save(&self, path: &Path) -> Result<()> {
-        let mut bytes = Vec::with_capacity(16 * (self.ops.len() + 2));
-        for word in [self.slots, self.peak, self.room.unwrap_or(0), 0] {
+        let mut bytes = Vec::with_capacity(24 * (self.ops.len() + 1));
+        let first = [self.slots, self.peak, self.room.unwrap_or(0)];
+        let ops = self.ops.iter().map(|op| {
+            let head = op.kind as usize | (op.layout().align().ilog2() as usize) << 8 | (op.slot as usize) << 32;
+            [head, op.size(), op.resized()]
+        });
+        for word in [first].into_iter().chain(ops).flatten() {
             bytes.extend((word as u64).to_le_bytes());
-        }
-        for op in &self.ops {
-            let head = op.kind as u32 | op.layout().align().ilog2() << 8;
-            for word in [head, op.slot, op.size, op.new] {
-                bytes.extend(word.to_le_bytes());
-            }
         }
         fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))
     }
@@ -91,27 +90,23 @@ impl Trace {
     /// Reads a file written by [`Trace::save`].
     pub fn load(path: &Path) -> Result<Self> {
         let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-        let (chunks, rest) = bytes.as_chunks::<16>();
-        let ([head, tail, chunks @ ..], []) = (chunks, rest) else {
+        let (words, rest) = bytes.as_chunks::<8>();
+        let words: Vec<usize> = words.iter().map(|&word| u64::from_le_bytes(word) as usize).collect();
+        let (chunks, more) = words.as_chunks::<3>();
+        let (&[[slots, peak, room], ref chunks @ ..], [], []) = (chunks, more, rest) else {
             bail!("{} is no compiled trace", path.display());
         };
-        let word = |chunk: &[u8; 16], at: usize| {
-            u32::from_le_bytes([chunk[at], chunk[at + 1], chunk[at + 2], chunk[at + 3]])
-        };
-        let ops = chunks.iter().map(|chunk| {
-            let kind = match chunk[0] {
+        let ops = chunks.iter().map(|&[head, size, new]| {
+            let kind = match head as u8 {
                 0 => Kind::Allocate,
                 1 => Kind::Reallocate,
                 _ => Kind::Free,
             };
-            let [slot, size, new] = [4, 8, 12].map(|at| word(chunk, at) as usize);
-            let op =
-                1_usize.checked_shl(chunk[1].into()).and_then(|align| Op::new(kind, slot, size, align, new));
+            let align = 1_usize.checked_shl((head >> 8 & 0xFF) as u32);
+            let op = align.and_then(|align| Op::new(kind, head >> 32, size, align, new));
             op.with_context(|| format!("{} is no compiled trace", path.display()))
         });
         let ops = ops.collect::<Result<_>>()?;
-        let [slots, peak, room] = [(head, 0), (head, 8), (tail, 0)]
-            .map(|(chunk, at)| word(chunk, at) as usize | (word(chunk, at + 4) as usize) << 32);
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         Ok(Self { name, ops, slots, peak, room: (room > 0).then_some(room) })
     }

@@ -42,4 +42,25 @@ assert(now.fragmentation > 0 && now.liveBlocks - before.liveBlocks === 251, JSON
 while (blocks.live.length > 0) blocks.give(0);
 now = blocks.figures();
 assert.deepEqual([now.used, now.liveBlocks, now.requested], [before.used, before.liveBlocks, 0]);
+
+// A block of 1 GiB, and all of 4 GiB, most of which other code takes here. What is refused leaves the memory as it was.
+assert(blocks.take(2 ** 30) && blocks.figures().memory < 1.1 * 2 ** 30);
+const refused = () => {
+  const { memory } = blocks.figures();
+  for (const size of [2 ** 31 - 8, 3 * 2 ** 30]) assert(!blocks.take(size));
+  assert.equal(blocks.figures().memory, memory);
+};
+for (let n = 0; n < 20; n++) {
+  exported.memory.grow(n === 9 ? 43000 : 3);
+  assert(blocks.take(300000 * (n + 1)), `after ${n} times that other code let the memory grow`);
+  if (n > 9) refused();
+}
+for (const size of [1 << 26, 1 << 20, 1000]) {
+  while (blocks.take(size));
+  refused();
+}
+assert.equal(blocks.figures().memory, 2 ** 32);
+assert(blocks.figures().free < 2 ** 20, JSON.stringify(blocks.figures()));
+while (blocks.live.length > 0) blocks.give(blocks.live.length - 1);
+assert.equal(blocks.figures().used, before.used);
 exit(status);

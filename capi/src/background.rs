@@ -1,10 +1,9 @@
 //! The option `background`: a thread that gives free memory back to the system when the program has come to rest.
 
 use crate::HEAP;
-use core::ffi::c_void;
+use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
 use core::ptr;
-use core::sync::atomic::{AtomicBool, Ordering};
 
 /// Seconds between two looks.
 const LOOK: u32 = 1;
@@ -13,24 +12,25 @@ const REST: u32 = 4;
 /// Bytes of free memory that are not worth a purge.
 const LITTLE: usize = 1 << 20;
 
-/// Whether the program asked for the thread.
-static WANTED: AtomicBool = AtomicBool::new(false);
+unsafe extern "C" {
+    fn pthread_atfork(
+        before: Option<extern "C" fn()>,
+        parent: Option<extern "C" fn()>,
+        child: Option<extern "C" fn()>,
+    ) -> c_int;
+}
 
 /// Starts the thread, and from now on one in each child of a fork.
 pub fn start() {
-    WANTED.store(true, Ordering::Relaxed);
+    // The heap's handlers, which come with its first use, come first: starting a thread allocates.
+    HEAP.figures();
+    // SAFETY: the function has the type that the C library asks for.
+    unsafe { pthread_atfork(None, None, Some(spawn)) };
     spawn();
 }
 
-/// Starts the thread in the child of a fork, which has only the thread that forked.
-pub fn after_fork_in_child() {
-    if WANTED.load(Ordering::Relaxed) {
-        spawn();
-    }
-}
-
 /// Starts a detached thread that takes no signals. If there can be none, the program goes on without.
-fn spawn() {
+extern "C" fn spawn() {
     // SAFETY: the attributes and both sets of signals are initialised by the calls before they are used; the thread's function
     // lives as long as the library, which is never unloaded.
     unsafe {

@@ -3,7 +3,7 @@
 use crate::HEAP;
 use crate::start::Line;
 use core::ffi::c_int;
-use core::fmt::Write;
+use core::fmt::{self, Write};
 
 // Android's two forms are the same, and have sizes; the crate `libc` names only one.
 #[cfg(target_os = "android")]
@@ -49,6 +49,55 @@ pub extern "C" fn mallinfo() -> libc::mallinfo {
     info.fordblks = int(figures.fordblks);
     info.keepcost = int(figures.keepcost);
     info
+}
+
+/// Text for a stream of the C library.
+struct Stream(*mut libc::FILE);
+
+impl fmt::Write for Stream {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        // SAFETY: the caller of `malloc_info` guarantees the stream.
+        let written = unsafe { libc::fwrite(text.as_ptr().cast(), 1, text.len(), self.0) };
+        if written == text.len() { Ok(()) } else { Err(fmt::Error) }
+    }
+}
+
+/// Writes the heap's figures to a stream, in the XML of the GNU C library: one heap, of which all that is not in use is free as one part (`rest`),
+/// and `system` and `aspace` are what is committed. Returns 0, `EINVAL` for options other than 0, or -1 if the stream fails.
+///
+/// # Safety
+///
+/// The stream must be open for writing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn malloc_info(options: c_int, stream: *mut libc::FILE) -> c_int {
+    if options != 0 {
+        return libc::EINVAL;
+    }
+    let Info { arena, fordblks: free, .. } = mallinfo2();
+    let parts = usize::from(free > 0);
+    let written = write!(
+        Stream(stream),
+        "<malloc version=\"1\">\n\
+         <heap nr=\"0\">\n\
+         <sizes>\n\
+         </sizes>\n\
+         <total type=\"fast\" count=\"0\" size=\"0\"/>\n\
+         <total type=\"rest\" count=\"{parts}\" size=\"{free}\"/>\n\
+         <system type=\"current\" size=\"{arena}\"/>\n\
+         <system type=\"max\" size=\"{arena}\"/>\n\
+         <aspace type=\"total\" size=\"{arena}\"/>\n\
+         <aspace type=\"mprotect\" size=\"{arena}\"/>\n\
+         </heap>\n\
+         <total type=\"fast\" count=\"0\" size=\"0\"/>\n\
+         <total type=\"rest\" count=\"{parts}\" size=\"{free}\"/>\n\
+         <total type=\"mmap\" count=\"0\" size=\"0\"/>\n\
+         <system type=\"current\" size=\"{arena}\"/>\n\
+         <system type=\"max\" size=\"{arena}\"/>\n\
+         <aspace type=\"total\" size=\"{arena}\"/>\n\
+         <aspace type=\"mprotect\" size=\"{arena}\"/>\n\
+         </malloc>\n"
+    );
+    if written.is_ok() { 0 } else { -1 }
 }
 
 /// Prints the heap's figures to standard error.

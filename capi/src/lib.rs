@@ -8,9 +8,12 @@
 //! This heap's own functions are in `include/allotment.h`. `ALLOTMENT_OPTIONS` holds options separated by commas:
 //!
 //! * `stats`: prints the heap's figures to standard error when the program ends;
-//! * `limit=BYTES`: reserves so many bytes of addresses, with `K`, `M`, `G` or `T`; the heap never has more;
+//! * `limit=BYTES`: reserves so many bytes of addresses, such as `4096K`, `64MiB` or `1.5G`; the heap never has more;
 //! * `background`: starts a thread that gives free memory back when the program has not used the heap for four seconds. It is not the default,
 //!   since some of the system's functions refuse programs with threads (`unshare`, `setns`).
+//!
+//! They are read at the first request, which may come before this library's constructor. Other words are named on standard error and ignored. A
+//! program that runs with more rights than its caller (set-user-ID) reads none.
 
 #![cfg(any(target_os = "linux", target_os = "android"))]
 
@@ -34,8 +37,11 @@ static HEAP: Growing = Growing::new();
 /// What `malloc` aligns to.
 const ALIGN: usize = 16;
 
-/// Bytes of a page, for `valloc` and `pvalloc`.
-const PAGE: usize = 4096;
+/// Bytes of a page of the system.
+fn page() -> usize {
+    // SAFETY: it has no preconditions.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(64 * 1024)
+}
 
 #[cfg(target_os = "android")]
 use libc::__errno as errno_location;
@@ -68,16 +74,34 @@ pub extern "C" fn malloc(size: usize) -> *mut c_void {
 
 #[inline(never)]
 extern "C" fn malloc_slowly(size: usize) -> *mut c_void {
-    or_no_memory(HEAP.take(size, ALIGN))
+    or_no_memory(take(size, ALIGN))
+}
+
+/// Allocates `size` bytes aligned to `align`, by the options.
+#[inline(always)]
+fn take(size: usize, align: usize) -> *mut u8 {
+    start::before_request();
+    HEAP.take(size, align)
 }
 
 /// Allocates `count` times `size` bytes, all zero.
 #[unsafe(no_mangle)]
 pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
-    match count.checked_mul(size) {
-        Some(size) => or_no_memory(HEAP.take_zeroed(size, ALIGN)),
-        None => or_no_memory(ptr::null_mut()),
+    let Some(size) = count.checked_mul(size) else { return or_no_memory(ptr::null_mut()) };
+    match HEAP.take_quickly(size, ALIGN) {
+        Some(block) => {
+            // SAFETY: the block has the bytes asked for.
+            unsafe { block.write_bytes(0, size) };
+            block.as_ptr().cast()
+        }
+        None => calloc_slowly(size),
     }
+}
+
+#[inline(never)]
+extern "C" fn calloc_slowly(size: usize) -> *mut c_void {
+    start::before_request();
+    or_no_memory(HEAP.take_zeroed(size, ALIGN))
 }
 
 /// Frees a block; null is ignored.
@@ -153,7 +177,7 @@ pub unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void
             return ptr::null_mut();
         }
         let new = HEAP.change(old, size, ALIGN);
-        if new.is_null() && HEAP.usable_size(old).is_none() {
+        if new.is_null() && HEAP.size_of_own(old).is_none() {
             start::wrong_free(old);
         }
         or_no_memory(new)
@@ -178,7 +202,7 @@ pub unsafe extern "C" fn reallocarray(block: *mut c_void, count: usize, size: us
 #[unsafe(no_mangle)]
 pub extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
     match align.max(ALIGN).checked_next_power_of_two() {
-        Some(align) => or_no_memory(HEAP.take(size, align)),
+        Some(align) => or_no_memory(take(size, align)),
         None => or_no_memory(ptr::null_mut()),
     }
 }
@@ -203,7 +227,7 @@ pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, siz
     if !align.is_power_of_two() || !align.is_multiple_of(size_of::<*mut c_void>()) {
         return libc::EINVAL;
     }
-    let block = HEAP.take(size, align.max(ALIGN));
+    let block = take(size, align.max(ALIGN));
     if block.is_null() {
         return libc::ENOMEM;
     }
@@ -212,17 +236,17 @@ pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, siz
     0
 }
 
-/// Allocates `size` bytes that start at a page.
+/// Allocates `size` bytes that start at a page of the system.
 #[unsafe(no_mangle)]
 pub extern "C" fn valloc(size: usize) -> *mut c_void {
-    or_no_memory(HEAP.take(size, PAGE))
+    or_no_memory(take(size, page()))
 }
 
-/// Allocates whole pages.
+/// Allocates whole pages of the system.
 #[unsafe(no_mangle)]
 pub extern "C" fn pvalloc(size: usize) -> *mut c_void {
-    match size.checked_next_multiple_of(PAGE) {
-        Some(size) => or_no_memory(HEAP.take(size.max(PAGE), PAGE)),
+    match size.max(1).checked_next_multiple_of(page()) {
+        Some(size) => or_no_memory(take(size, page())),
         None => or_no_memory(ptr::null_mut()),
     }
 }

@@ -7,40 +7,48 @@ pub struct Options {
     pub stats: bool,
     /// Have a thread give free memory back when the program is at rest.
     pub background: bool,
-    /// Bytes of addresses to reserve.
-    pub limit: Option<usize>,
+    /// The most bytes that the heap may have.
+    pub limit: Option<u64>,
 }
 
 impl Options {
-    /// Reads options from a text.
-    ///
-    /// # Errors
-    ///
-    /// The first word that is no option, with the options before it.
-    pub fn read(text: &str) -> Result<Self, (Self, &str)> {
+    /// Reads options from a text, and calls `unknown` with each word that is none.
+    pub fn read(text: &str, mut unknown: impl FnMut(&str)) -> Self {
         let mut options = Self::default();
         for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
             match (word, word.strip_prefix("limit=").map(bytes)) {
                 ("stats", _) => options.stats = true,
                 ("background", _) => options.background = true,
                 (_, Some(Some(limit))) => options.limit = Some(limit),
-                _ => return Err((options, word)),
+                _ => unknown(word),
             }
         }
-        Ok(options)
+        options
     }
 }
 
-/// Reads a number of bytes with an optional unit.
-fn bytes(text: &str) -> Option<usize> {
+/// Reads a number of bytes as the tool does: `4096`, `64K`, `64MiB`, `1.5G`; all units are powers of 1024. Numbers that are too large become
+/// the largest.
+fn bytes(text: &str) -> Option<u64> {
     let digits = text.trim_end_matches(|unit: char| unit.is_ascii_alphabetic());
-    let shift = match &text[digits.len()..] {
-        "" => 0,
-        "K" | "k" => 10,
-        "M" | "m" => 20,
-        "G" | "g" => 30,
-        "T" | "t" => 40,
+    let unit = &text.as_bytes()[digits.len()..];
+    let (letter, rest) = unit.split_first().unwrap_or((&b'B', &[]));
+    if !["", "B", "IB"].iter().any(|known| rest.eq_ignore_ascii_case(known.as_bytes())) {
+        return None;
+    }
+    let shift = match letter.to_ascii_uppercase() {
+        b'B' if rest.is_empty() => 0,
+        b'K' => 10,
+        b'M' => 20,
+        b'G' => 30,
+        b'T' => 40,
         _ => return None,
     };
-    digits.parse::<usize>().ok()?.checked_mul(1 << shift).filter(|&bytes| bytes > 0)
+    let unit = 1_u64 << shift;
+    let (whole, fraction) = digits.trim_end().split_once('.').unwrap_or((digits.trim_end(), "0"));
+    let part = fraction.bytes().rev().try_fold(0, |part, digit| {
+        digit.is_ascii_digit().then(|| (part + u64::from(digit - b'0') * unit) / 10)
+    });
+    let bytes = whole.parse::<u64>().ok()?.saturating_mul(unit).saturating_add(part?);
+    (bytes > 0 && !fraction.is_empty()).then_some(bytes)
 }

@@ -3,62 +3,75 @@
 use crate::information::malloc_stats;
 use crate::options::Options;
 use crate::{HEAP, background};
-use core::ffi::{CStr, c_int};
+use core::ffi::{CStr, c_char};
 use core::fmt::{self, Write};
 use core::ptr::NonNull;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 unsafe extern "C" {
-    fn pthread_atfork(
-        before: Option<extern "C" fn()>,
-        parent: Option<extern "C" fn()>,
-        child: Option<extern "C" fn()>,
-    ) -> c_int;
+    #[cfg(target_os = "linux")]
+    fn secure_getenv(name: *const c_char) -> *const c_char;
 }
 
-/// Holds the heap's lock while the process is copied, so that the child finds the heap whole.
-extern "C" fn before_fork() {
-    HEAP.before_fork();
-}
+/// Reads a variable of the environment, which counts as empty if it is missing, or if the program runs with more rights than its caller.
+pub fn environment<T>(name: &CStr, read: impl FnOnce(&str) -> T) -> T {
+    /// Android's C library has this function only since 2025.
+    #[cfg(target_os = "android")]
+    unsafe fn secure_getenv(name: *const c_char) -> *const c_char {
+        // SAFETY: the caller's contract.
+        unsafe { if libc::getauxval(libc::AT_SECURE) == 0 { libc::getenv(name) } else { core::ptr::null() } }
+    }
 
-extern "C" fn after_fork() {
-    // SAFETY: the C library calls this after `before_fork`, in the same thread.
-    unsafe { HEAP.after_fork() }
-}
-
-extern "C" fn after_fork_in_child() {
-    // SAFETY: as above, in the child.
-    unsafe { HEAP.after_fork_in_child() }
-    background::after_fork_in_child();
-}
-
-extern "C" fn start() {
-    // SAFETY: the functions have the types that the C library asks for; the environment is not changed while it is read,
-    // because no other code of the program runs yet.
+    // SAFETY: the name ends with a zero byte, and so does the value. As with `getenv`, the program must not change the variable meanwhile.
     unsafe {
-        pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork_in_child));
-        let options = libc::getenv(c"ALLOTMENT_OPTIONS".as_ptr());
-        if options.is_null() {
-            return;
-        }
-        let text = CStr::from_ptr(options).to_str().unwrap_or("(not UTF-8)");
-        let options = Options::read(text).unwrap_or_else(|(options, word)| {
+        let value = secure_getenv(name.as_ptr());
+        read(if value.is_null() { "" } else { CStr::from_ptr(value).to_str().unwrap_or("(not UTF-8)") })
+    }
+}
+
+/// Whether the options were read.
+static CONFIGURED: AtomicBool = AtomicBool::new(false);
+
+/// Makes sure that the options are read before memory is. The program's first request may come before [`start`]: the loader starts the
+/// libraries first that this one and the program need, such as that of C++.
+#[inline(always)]
+pub fn before_request() {
+    if !CONFIGURED.load(Ordering::Relaxed) {
+        configure();
+    }
+}
+
+/// Reads the options, and sets the limit. Words that are no options are named, once.
+#[cold]
+#[inline(never)]
+fn configure() -> Options {
+    let is_first = !CONFIGURED.swap(true, Ordering::Relaxed);
+    let say = |word: &str| {
+        if is_first {
             let mut line = Line::new();
             let _ = writeln!(
                 line,
-                "allotment: ALLOTMENT_OPTIONS: `{word}` is none of `stats`, `background`, `limit=BYTES`; it and what follows is ignored"
+                "allotment: ALLOTMENT_OPTIONS: `{word:.60}` is ignored: it is none of `stats`, `background`, `limit=BYTES`, with BYTES like \
+                 4096, 64M, 64MiB, or 1.5G"
             );
             line.print();
-            options
-        });
-        if let Some(bytes) = options.limit {
-            HEAP.limit(bytes);
         }
-        if options.background {
-            background::start();
-        }
-        if options.stats {
-            libc::atexit(malloc_stats);
-        }
+    };
+    let options = environment(c"ALLOTMENT_OPTIONS", |text| Options::read(text, say));
+    if let Some(bytes) = options.limit {
+        HEAP.limit(usize::try_from(bytes).unwrap_or(usize::MAX));
+    }
+    options
+}
+
+extern "C" fn start() {
+    let options = configure();
+    if options.background {
+        background::start();
+    }
+    if options.stats {
+        // SAFETY: the function has the type that the C library asks for.
+        unsafe { libc::atexit(malloc_stats) };
     }
 }
 

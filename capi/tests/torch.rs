@@ -1,10 +1,10 @@
 //! Builds the library and the stand-in driver, and lets a Python program use both; and counts what a free looks at.
 
+mod build;
 #[path = "../src/live.rs"]
 mod live;
 
-use escargot::CargoBuild;
-use escargot::format::Message;
+use build::library;
 use heap::pool::{DevicePool, PoolOptions};
 use heap::sim::DeviceMemory;
 use live::Live;
@@ -12,21 +12,6 @@ use std::cell::Cell;
 use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-/// Builds a package of the workspace and returns its shared library.
-fn library(package: &str, name: &str, features: &str) -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml");
-    let build = CargoBuild::new().package(package).manifest_path(root).features(features);
-    let files = build.exec().unwrap().filter_map(|message| match message.unwrap().decode() {
-        Ok(Message::CompilerArtifact(artifact)) if artifact.target.name == name => artifact
-            .filenames
-            .iter()
-            .map(|file| file.to_path_buf())
-            .find(|file| file.extension().is_some_and(|it| it == "so")),
-        _ => None,
-    });
-    files.last().expect("a shared library is built")
-}
 
 fn libraries() -> [PathBuf; 2] {
     [

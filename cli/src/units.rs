@@ -1,12 +1,6 @@
 //! Numbers of bytes, as they are given and shown.
 
-/// Reads a number of bytes: `4096`, `64K`, `64KiB`, `1.5M`; K, M and G are powers of 1024.
-///
-/// # Errors
-/// Why it is none.
-pub fn parse_bytes(text: &str) -> Result<u64, String> {
-    parse_size::Config::new().with_binary().parse_size(text).map_err(|error| error.to_string())
-}
+pub use allotment_planner::read::parse_bytes;
 
 /// Reads a number of bytes like [`parse_bytes`] that this machine can address.
 ///

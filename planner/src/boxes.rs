@@ -93,7 +93,13 @@ fn pack(
         }
         let (first, last) = (sections.first[n], sections.last[n]);
         let shape = Shape { first, last, size: size(buffer), align: buffer.align };
-        packer.put(shape, Content::Buffer(n));
+        // What is never live stays by itself.
+        match buffer.is_ever_live() {
+            true => packer.put(shape, Content::Buffer(n)),
+            false => {
+                packer.push(shape, Content::Buffer(n), true);
+            }
+        }
     }
     packer.pack(join, &mut watch)?;
     let live = |&n: &usize| packer.live[n];
@@ -139,30 +145,30 @@ impl Packer {
     /// Adds a box, on top of the one of its lifetime if there is one.
     fn put(&mut self, mut shape: Shape, mut content: Content) {
         // What keeps to one alignment needs no padding between.
-        while shape.size.is_multiple_of(shape.align) && shape.size > 0 {
+        while shape.size.is_multiple_of(shape.align) {
             let Some(&below) = self.by_lifetime.get(&(shape.first, shape.last)) else { break };
             let Shape { size, align, .. } = self.shapes[below];
             if align != shape.align || !size.is_multiple_of(align) {
                 break;
             }
             self.take(below);
-            let own = self.contents.len();
-            self.shapes.push(shape);
-            self.contents.push(content);
-            self.live.push(false);
+            let own = self.push(shape, content, false);
             content = Content::Pair(below, own, size);
             shape.size += size;
         }
-        let n = self.shapes.len();
+        let n = self.push(shape, content, true);
+        self.by_lifetime.insert((shape.first, shape.last), n);
+        self.by_start.entry((shape.size, shape.first)).or_default().push(n);
+        self.by_end.entry((shape.size, shape.last)).or_default().push(n);
+        self.changed.extend([(shape.size, shape.first), (shape.size, shape.last)]);
+    }
+
+    /// Adds a box that no other looks for, and returns its number.
+    fn push(&mut self, shape: Shape, content: Content, live: bool) -> usize {
         self.shapes.push(shape);
         self.contents.push(content);
-        self.live.push(true);
-        if shape.size > 0 {
-            self.by_lifetime.insert((shape.first, shape.last), n);
-            self.by_start.entry((shape.size, shape.first)).or_default().push(n);
-            self.by_end.entry((shape.size, shape.last)).or_default().push(n);
-            self.changed.extend([(shape.size, shape.first), (shape.size, shape.last)]);
-        }
+        self.live.push(live);
+        self.shapes.len() - 1
     }
 
     fn take(&mut self, n: usize) {

@@ -16,6 +16,8 @@ pub enum Kind {
     Output,
     /// Kept from run to run.
     State,
+    /// Kept from run to run in memory of its own, apart from the plan.
+    Persistent,
 }
 
 /// One tensor.
@@ -110,7 +112,7 @@ impl Graph {
                 Kind::Constant => lowering.weights.then_some((0, end)),
                 Kind::State => Some((0, end)),
                 Kind::Input => lowering.inputs.then_some((0, 0)),
-                Kind::Intermediate | Kind::Output => None,
+                Kind::Intermediate | Kind::Output | Kind::Persistent => None,
             })
             .collect();
         for (step, op) in self.ops.iter().enumerate() {
@@ -150,10 +152,11 @@ impl Graph {
         Instance::new(buffers.collect())
     }
 
-    /// True if it has operators with bodies, such as `If` and `Loop`. The operators from one of them to its `.end` belong together, so that
-    /// the order is not to be changed.
+    /// True if it has operators with bodies, such as `If` and `Loop`, or variables. The operators from one with a body to its `.end` belong
+    /// together, and what reads a variable keeps its place among what writes it, so that the order is not to be changed.
     pub fn has_bodies(&self) -> bool {
         self.ops.iter().any(|op| op.kind.ends_with(".end"))
+            || self.tensors.iter().any(|tensor| tensor.kind == Kind::Persistent)
     }
 
     /// The names of the operators' types, each once, in order of appearance.

@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use crate::validate::{Violation, validate};
+
 /// A part of a buffer's lifetime in which it needs less than all of its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gap {
@@ -14,6 +16,9 @@ pub struct Gap {
 }
 
 /// One buffer to be placed.
+///
+/// It is live from `start` until before `end`, but for its gaps. One without a byte, or without a moment at which it is live, meets no other: it may lie
+/// anywhere under others, fixed ones included. In the arena it lies with all of its bytes, like any other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Buffer {
     /// Name in the input, unique in its instance.
@@ -48,6 +53,16 @@ impl Buffer {
     /// Returns the number of time steps in its lifetime, gaps included.
     pub fn steps(&self) -> u64 {
         self.end.abs_diff(self.start)
+    }
+
+    /// Returns whether any of its bytes are in use at any moment; if not, it meets no other.
+    pub fn is_ever_live(&self) -> bool {
+        self.size > 0 && self.start < self.end && (self.gaps.is_empty() || !self.pieces().is_empty())
+    }
+
+    /// Returns whether the lifetimes of two, gaps included, have a moment in common.
+    pub fn meets(&self, other: &Self) -> bool {
+        self.is_ever_live() && other.is_ever_live() && self.start < other.end && other.start < self.end
     }
 
     /// Returns whether it is a plain rectangle: no gaps, no fixed offset, nothing to share with.
@@ -113,6 +128,18 @@ pub enum InstanceError {
         /// Its alignment.
         align: u64,
     },
+    /// Two fixed buffers that stand in each other's way.
+    #[error(
+        "`{first}` and `{second}` are fixed where they overlap, and at time {time} both are live: move one of them"
+    )]
+    FixedOverlap {
+        /// One of them.
+        first: String,
+        /// The other.
+        second: String,
+        /// A time step at which both are live.
+        time: i64,
+    },
     /// A buffer that may share with itself or with one that is not there.
     #[error("buffer `{0}` shares with a buffer that does not exist, or with itself")]
     Alias(String),
@@ -130,7 +157,7 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// Checks `buffers` and creates an instance from them. O(n log n).
+    /// Checks `buffers` and creates an instance from them. O(n log n), and O(f²) for f fixed ones that may share a place.
     ///
     /// # Errors
     /// [`InstanceError`] names the first buffer that is wrong.
@@ -172,7 +199,16 @@ impl Instance {
                 .filter(|&total| total <= i64::MAX as u64)
                 .ok_or(InstanceError::TooLarge)?;
         }
-        Ok(Self::unchecked(buffers))
+        let instance = Self::unchecked(buffers);
+        let is_fixed = |&n: &usize| instance.buffers[n].fixed.is_some();
+        let fixed = instance.part(&(0..instance.len()).filter(is_fixed).collect::<Vec<_>>());
+        let offsets: Vec<u64> = fixed.buffers.iter().filter_map(|buffer| buffer.fixed).collect();
+        match validate(&fixed, &offsets, None) {
+            Err(Violation::Overlap { first, second, time }) => {
+                Err(InstanceError::FixedOverlap { first, second, time })
+            }
+            _ => Ok(instance),
+        }
     }
 
     /// Creates an instance of buffers that are derived from a checked one.

@@ -4,7 +4,7 @@
 ///
 /// Which buffers conflict depends only on these sets (cliques of the interval graph), so a section is kept only
 /// where a start follows an end: every other moment's set is contained in a neighbour's. Buffer `n` covers the
-/// sections `first[n]..last[n]`, never none.
+/// sections `first[n]..last[n]`; an empty lifetime covers none.
 #[derive(Clone, Debug)]
 pub struct Sections {
     /// First section of each buffer.
@@ -18,13 +18,15 @@ pub struct Sections {
 }
 
 impl Sections {
-    /// Cuts the time of half-open lifetimes; empty ones are taken as one moment long. O(n log n).
+    /// Cuts the time of half-open lifetimes. O(n log n).
     pub fn new(lifetimes: impl Iterator<Item = (i64, i64)>) -> Self {
         let mut events = Vec::new();
         let mut n = 0_u32;
         for (start, end) in lifetimes {
-            events.push((start, true, n));
-            events.push((end.max(start.saturating_add(1)), false, n));
+            if start < end {
+                events.push((start, true, n));
+                events.push((end, false, n));
+            }
             n += 1;
         }
         // Ends before starts: lifetimes are half-open.

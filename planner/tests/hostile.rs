@@ -91,12 +91,9 @@ fn planned(instance: &Instance) {
     let options = Options { time_limit: Duration::ZERO, threads: 1, ..Options::default() };
     for tier in solve_tiers(instance, &options, &Default::default(), None) {
         let (instance, solution) = (&tier.instance, &tier.solution);
-        // Fixed buffers may stand in each other's way: then there is no plan.
-        if instance.buffers().iter().all(|buffer| buffer.fixed.is_none()) {
-            validate(instance, &solution.offsets, None).unwrap();
-        }
+        validate(instance, &solution.offsets, None).unwrap();
         let _ = explain(instance, solution, Some(solution.peak / 2));
-        let planned = Planned { name: "hostile", instance, solution };
+        let planned = Planned::new("hostile", instance, solution);
         let _ = (
             write::json(planned),
             write::rust_source(planned),
@@ -156,16 +153,18 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
     #[test]
-    fn damaged_onnx_models(changes in changes()) {
-        let bytes = std::fs::read(data("onnx/kws_dscnn.onnx")).unwrap();
+    fn damaged_onnx_models(changes in changes(), rich in any::<bool>()) {
+        let bytes =
+            if rich { common::onnx::rich() } else { std::fs::read(data("onnx/kws_dscnn.onnx")).unwrap() };
         if let Ok(graph) = read_onnx(&damage(bytes, &changes), &Default::default()) {
             lowered(&graph);
         }
     }
 
     #[test]
-    fn damaged_tflite_models(changes in changes()) {
-        let bytes = damage(common::tflite(&[3], false), &changes);
+    fn damaged_tflite_models(changes in changes(), parts in any::<bool>()) {
+        let sound = if parts { common::parts::streaming() } else { common::tflite(&[3], false) };
+        let bytes = damage(sound, &changes);
         if let Ok(graph) = read_tflite(&bytes) {
             lowered(&graph);
             let _ = read_offline_plan(&bytes, &graph);
@@ -205,4 +204,6 @@ fn the_inputs_are_sound() {
     assert_eq!(read_trace(TRACE.as_bytes()).unwrap().len(), 5);
     assert_eq!(read_plc(&records()).unwrap().len(), 3);
     assert!(read_tflite(&common::tflite(&[3], false)).is_ok());
+    assert!(read_tflite(&common::parts::streaming()).is_ok());
+    assert!(read_onnx(&common::onnx::rich(), &Default::default()).is_ok());
 }

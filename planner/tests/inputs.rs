@@ -24,6 +24,53 @@ fn all_columns_are_read() {
     assert_eq!(instance.buffers(), [a, b]);
 }
 
+/// What spreadsheets write: other separators, a mark in front, an index without a name, sizes with units.
+#[test]
+fn csv_of_other_programs_is_read() {
+    let wanted =
+        csv("id,lower,upper,size,alignment,gaps,fixed\na,0,3,65536,64,1-2@0:1024,1572864\nb,1,4,20,1,,\n")
+            .unwrap();
+    let text = "id,lower,upper,size,alignment,gaps,fixed\r\na,0,3,64K,64B,1-2@0:1K,1.5MiB\r\nb,1,4,20,,,\r\n";
+    for separator in [",", ";", "\t"] {
+        for mark in ["", "\u{feff}"] {
+            let text = text.replace(',', separator);
+            assert_eq!(csv(&format!("{mark}{text}")).unwrap(), wanted, "{separator:?} {mark:?}");
+        }
+    }
+    assert_eq!(
+        csv(",id,lower,upper,size\n0,a,0,3,10\n").unwrap(),
+        csv("id,lower,upper,size\na,0,3,10\n").unwrap()
+    );
+    // A name may have what separates others, and MiniMalloc's hint of none is one.
+    let quoted = csv("id;lower;upper;size;hint\n\"a,b\";0;3;10;-1\n").unwrap();
+    assert_eq!(quoted.buffers(), [Buffer::new("a,b", 10, 0, 3)]);
+    // What lies in another row's buffer is none of its own.
+    assert_eq!(csv("id,lower,upper,size,in,offset\na,0,3,10,,0\nb,1,2,5,a,0\n").unwrap().len(), 1);
+}
+
+#[test]
+fn columns_that_are_not_known_are_named() {
+    let near = |column: &str| match csv(&format!("id,lower,upper,size,{column}\n")).unwrap_err() {
+        ReadError::Unknown { name, hint } => {
+            assert_eq!(name, column);
+            let all = ": known are id, lower, upper, size, alignment, hint, gaps, fixed, alias, tier, stream, with, moves";
+            hint.strip_suffix(all).unwrap().to_owned()
+        }
+        other => panic!("{column}: {other}"),
+    };
+    for (column, meant) in [
+        ("alignement", "alignment"),
+        ("Aligment", "alignment"),
+        ("gap", "gaps"),
+        ("tiers", "tier"),
+        ("ofset", "offset"),
+    ] {
+        assert_eq!(near(column), format!(" (did you mean `{meant}`?)"));
+    }
+    assert_eq!(near("colour"), "");
+    assert!(csv("ID,Lower,UPPER,Size,Alignment,stream,with,moves\n").is_ok());
+}
+
 #[test]
 fn wrong_csv_is_refused_with_its_line() {
     let line = |text: &str| match csv(text).unwrap_err() {
@@ -39,6 +86,9 @@ fn wrong_csv_is_refused_with_its_line() {
     assert_eq!(line("id,lower,upper,size,alias\na,0,9,1,unknown\n"), 2);
     assert_eq!(line("id,lower,upper,size,tier\na,0,9,1,4294967296\n"), 2);
     assert_eq!(line("id,lower,upper,size\na,0,1,\n"), 2);
+    for size in ["1.5", "0.5B", "1.", "K", "64Q", "1e30", "-1K", "99999999999G"] {
+        assert_eq!(line(&format!("id,lower,upper,size\na,0,1,{size}\n")), 2, "{size}");
+    }
     assert!(matches!(csv("id,lower,size\n"), Err(ReadError::Column("lower" | "upper"))));
     assert!(matches!(csv(""), Err(ReadError::Column("id"))));
     assert!(matches!(csv("id,lower,start,upper,size\n"), Err(ReadError::Twice(_))));
@@ -179,7 +229,7 @@ fn what_is_written_is_read_again() {
     let instance = Instance::new(buffers).unwrap();
     let solution =
         solve(&instance, &Options { time_limit: std::time::Duration::ZERO, ..Options::default() }, None);
-    let planned = Planned { name: "a<b", instance: &instance, solution: &solution };
+    let planned = Planned::new("a<b", &instance, &solution);
     let text = write_csv(planned);
     assert_eq!(read_csv(text.as_bytes()).unwrap(), instance);
     assert!(text.lines().next().unwrap().ends_with(",offset"));

@@ -20,6 +20,8 @@
 //! * a fork must not copy a lock that another thread holds, and parent and child must not share a file: `recorder`.
 
 #![cfg(target_os = "linux")]
+// The tool's build aborts on a panic. Without the standard library, other C libraries than the compiler's load this one as well.
+#![cfg_attr(panic = "abort", no_std)]
 
 #[allow(dead_code, unused_imports, rustdoc::broken_intra_doc_links)]
 mod event;
@@ -27,3 +29,10 @@ mod hooks;
 mod real;
 mod recorder;
 mod sys;
+
+#[cfg(panic = "abort")]
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    // SAFETY: ends the process.
+    unsafe { sys::abort() }
+}

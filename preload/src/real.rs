@@ -1,14 +1,18 @@
 //! The functions that the program would have called.
 
 use core::cell::UnsafeCell;
-use core::ffi::{CStr, c_int, c_void};
+use core::ffi::{CStr, c_char, c_int, c_void};
 use core::mem::transmute_copy;
 use core::ptr;
 use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use crate::sys;
 
-/// The real allocator.
+type Path = *const c_char;
+type List = *const *const c_char;
+type Spawn = unsafe extern "C" fn(*mut c_int, Path, *const c_void, *const c_void, List, List) -> c_int;
+
+/// The real allocator, and what starts programs.
 #[derive(Clone, Copy)]
 pub struct Real {
     pub malloc: unsafe extern "C" fn(usize) -> *mut c_void,
@@ -21,6 +25,13 @@ pub struct Real {
     pub valloc: Option<unsafe extern "C" fn(usize) -> *mut c_void>,
     pub pvalloc: Option<unsafe extern "C" fn(usize) -> *mut c_void>,
     pub usable: Option<unsafe extern "C" fn(*mut c_void) -> usize>,
+    pub execve: Option<unsafe extern "C" fn(Path, List, List) -> c_int>,
+    pub execv: Option<unsafe extern "C" fn(Path, List) -> c_int>,
+    pub execvp: Option<unsafe extern "C" fn(Path, List) -> c_int>,
+    pub execvpe: Option<unsafe extern "C" fn(Path, List, List) -> c_int>,
+    pub fexecve: Option<unsafe extern "C" fn(c_int, List, List) -> c_int>,
+    pub posix_spawn: Option<Spawn>,
+    pub posix_spawnp: Option<Spawn>,
 }
 
 const UNKNOWN: u8 = 0;
@@ -68,6 +79,13 @@ fn look() -> Option<()> {
             valloc: wanted(c"valloc"),
             pvalloc: wanted(c"pvalloc"),
             usable: wanted(c"malloc_usable_size"),
+            execve: wanted(c"execve"),
+            execv: wanted(c"execv"),
+            execvp: wanted(c"execvp"),
+            execvpe: wanted(c"execvpe"),
+            fexecve: wanted(c"fexecve"),
+            posix_spawn: wanted(c"posix_spawn"),
+            posix_spawnp: wanted(c"posix_spawnp"),
         }
     };
     // SAFETY: this thread alone moved the state to LOOKING.

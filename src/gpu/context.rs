@@ -2,7 +2,8 @@
 
 use super::copies::Copies;
 use super::device::{self, Device};
-use super::error::{Error, call, failed};
+use super::error::{Error, failed};
+use super::library::call;
 use super::relaxed::Relaxed;
 use crate::pool::{Capacity, CopyStats, Direction, SourceError, SourceErrorKind};
 use core::fmt;
@@ -107,7 +108,7 @@ impl Context {
     pub fn to_cudarc(&self) -> Result<Arc<CudaContext>, Error> {
         let _bound = self.enter()?;
         CudaContext::new(self.device().ordinal)
-            .map_err(|error| failed("cuDevicePrimaryCtxRetain", error.0).into())
+            .map_err(|error| failed("cuDevicePrimaryCtxRetain", error.0 as u32).into())
     }
 
     /// Makes the context current for the calling thread while it runs `work`, for calls of the driver that the program
@@ -131,15 +132,31 @@ impl Context {
     ///
     /// From then on everything that was made from this context and its clones answers with such an error, and can only be
     /// dropped, which does nothing. For further work make a new context, of this device or another one, and new pools
-    /// from the options of the old ones ([`Pool::options`](crate::pool::Pool::options)). No other thread may use the context meanwhile.
+    /// from the options of the old ones ([`Pool::options`](crate::pool::Pool::options)).
+    ///
+    /// ```compile_fail,E0133
+    /// # use allotment::gpu::{Buffer, Context};
+    /// fn freed_under_a_reference(context: &Context, pinned: &mut Buffer<u8>) {
+    ///     let bytes = pinned.as_mut_slice().unwrap();
+    ///     context.reset().unwrap(); // needs `unsafe`
+    ///     bytes[0] = 1;
+    /// }
+    /// ```
     ///
     /// # Errors
     ///
     /// The error of the driver.
-    pub fn reset(&self) -> Result<(), SourceError> {
+    ///
+    /// # Safety
+    ///
+    /// No reference to memory of the context may exist, such as one from [`Buffer::as_slice`](super::Buffer::as_slice), and no other
+    /// thread may use the context or its memory during the call. What other libraries have made in the context must not be used afterwards,
+    /// nor must memory of it through a stream of another device.
+    pub unsafe fn reset(&self) -> Result<(), SourceError> {
         self.check()?;
         self.0.is_lost.store(true, Ordering::Release);
-        // SAFETY: the device is one of the driver's; what is destroyed is not used again, because the context is lost.
+        // SAFETY: the device is one of the driver's; we do not use again what is destroyed, because the context is lost, and the caller
+        // promises the same of references and of what others have made.
         unsafe { call!(cuDevicePrimaryCtxReset_v2(self.0.raw_device)) }
     }
 
@@ -155,29 +172,18 @@ impl Context {
         self.0.is_lost.load(Ordering::Acquire)
     }
 
-    /// Makes the context current and returns what was before, null for none, unless that was this one.
-    fn replace(&self) -> Result<Option<CUcontext>, SourceError> {
-        self.check()?;
-        let mut current = ptr::null_mut();
-        // SAFETY: the output has the type that the function writes.
-        unsafe { call!(cuCtxGetCurrent(&mut current))? };
-        if current == self.0.raw {
-            return Ok(None);
-        }
-        // SAFETY: the context is retained as long as this value exists.
-        unsafe { call!(cuCtxSetCurrent(self.0.raw))? };
-        Ok(Some(current))
-    }
-
     /// Makes the context current until the result is dropped.
     pub(super) fn enter(&self) -> Result<Bound, SourceError> {
-        Ok(Bound { before: self.replace()?, _relaxed: None })
+        self.check()?;
+        self.0.enter()
     }
 
     /// Makes the context current until the result is dropped. Until then the thread may also make calls that a
     /// capture forbids.
     pub(super) fn enter_relaxed(&self) -> Result<Bound, SourceError> {
-        Ok(Bound { before: self.replace()?, _relaxed: Relaxed::new() })
+        let mut bound = self.enter()?;
+        bound._relaxed = Relaxed::new();
+        Ok(bound)
     }
 
     /// Returns the context of a device: this one if it is of that device.
@@ -253,7 +259,7 @@ impl Context {
     /// context of the destination's stream, and managed memory counts as a device's. Copies by other libraries are
     /// not included. Does not wait. O(1), and O(copies under way) if [`Context::time_copies`] is or was on.
     pub fn copy_stats(&self) -> CopyStats {
-        self.copies().stats()
+        self.copies().stats(|| self.enter_relaxed())
     }
 
     /// Turns the timing of copies on or off. It is off by default.
@@ -308,19 +314,34 @@ impl PartialEq for Context {
 
 impl Eq for Context {}
 
+impl Shared {
+    /// Makes the context, which exists, current until the result is dropped.
+    fn enter(&self) -> Result<Bound, SourceError> {
+        let mut current = ptr::null_mut();
+        // SAFETY: the output has the type that the function writes.
+        unsafe { call!(cuCtxGetCurrent(&mut current))? };
+        if current == self.raw {
+            return Ok(Bound { before: None, _relaxed: None });
+        }
+        // SAFETY: the context is retained as long as this value exists.
+        unsafe { call!(cuCtxSetCurrent(self.raw))? };
+        Ok(Bound { before: Some(current), _relaxed: None })
+    }
+}
+
 impl Drop for Shared {
     fn drop(&mut self) {
-        let is_lost = *self.is_lost.get_mut();
-        let events = self.events.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if is_lost {
-            events.clear();
-            self.copies.forget();
+        // The events of a context that was reset are gone.
+        if !*self.is_lost.get_mut() {
+            let bound = self.enter();
+            let events = self.events.get_mut().unwrap_or_else(PoisonError::into_inner);
+            for EventHandle(event) in events.drain(..) {
+                // SAFETY: nothing else has the event. A drop cannot report an error.
+                let _ = unsafe { call!(cuEventDestroy_v2(event)) };
+            }
+            self.copies.clear();
+            drop(bound);
         }
-        for EventHandle(event) in events.drain(..) {
-            // SAFETY: nothing else has the event. A drop cannot report an error.
-            let _ = unsafe { call!(cuEventDestroy_v2(event)) };
-        }
-        self.copies.clear();
         // SAFETY: `Context::new` retained it once, and nothing that was made from it is left.
         let _ = unsafe { call!(cuDevicePrimaryCtxRelease_v2(self.raw_device)) };
         let (mut current, mut flags, mut is_active) = (ptr::null_mut(), 0, 0);

@@ -1,13 +1,12 @@
 //! Statistics of copies: between which kinds of memory, how many bytes, and how fast.
 
-use super::error::{call, check};
-use super::library;
-use super::relaxed::Relaxed;
-use crate::pool::{CopyCounters, CopyStats, Direction};
+use super::error::{NOT_READY, check};
+use super::library::{self, call, code_of};
+use crate::pool::{CopyCounters, CopyStats, Direction, SourceError};
 use core::ptr;
 use core::sync::atomic::AtomicBool;
 use core::time::Duration;
-use cudarc::driver::sys::{self, CUevent, CUresult};
+use cudarc::driver::sys::CUevent;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::vec::Vec;
 
@@ -16,7 +15,7 @@ pub(super) const MOST_UNDER_WAY: usize = 256;
 
 /// The type of `cuEventElapsedTime`. All drivers have a function of this name, but cudarc declares it only for some
 /// versions of CUDA.
-type ElapsedTime = unsafe extern "C" fn(*mut f32, CUevent, CUevent) -> CUresult;
+type ElapsedTime = unsafe extern "C" fn(*mut f32, CUevent, CUevent) -> u32;
 
 /// Counters and timing state for the copies of a context.
 #[derive(Default)]
@@ -52,20 +51,13 @@ impl Copies {
         self.timed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The figures so far, with the times of copies that are done.
-    pub(super) fn stats(&self) -> CopyStats {
-        self.lock().collect(&self.counters);
+    /// The figures so far, with the times of copies that are done. `enter` makes the context current.
+    pub(super) fn stats<B>(&self, enter: impl FnOnce() -> Result<B, SourceError>) -> CopyStats {
+        self.lock().collect(&self.counters, enter);
         self.counters.stats()
     }
 
-    /// Forgets all events, which were destroyed with their context.
-    pub(super) fn forget(&mut self) {
-        let Timed { under_way, events } = self.timed.get_mut().unwrap_or_else(PoisonError::into_inner);
-        under_way.clear();
-        events.clear();
-    }
-
-    /// Destroys all events, of a context that is no longer used.
+    /// Destroys all events, of a context that is current and no longer used.
     pub(super) fn clear(&mut self) {
         let Timed { under_way, events } = self.timed.get_mut().unwrap_or_else(PoisonError::into_inner);
         for event in under_way.drain(..).flat_map(|sample| [sample.start, sample.end]).chain(events.drain(..))
@@ -77,20 +69,24 @@ impl Copies {
 }
 
 impl Timed {
-    /// Collects the times of copies that are done. Does not wait. O(copies under way).
-    pub(super) fn collect(&mut self, counters: &CopyCounters) {
+    /// Collects the times of copies that are done, in the context that `enter` makes current. Does not wait. O(copies under way).
+    pub(super) fn collect<B>(
+        &mut self,
+        counters: &CopyCounters,
+        enter: impl FnOnce() -> Result<B, SourceError>,
+    ) {
         let Self { under_way, events } = self;
         if under_way.is_empty() {
             return;
         }
-        let Some(_relaxed) = Relaxed::new() else { return };
+        let Ok(_bound) = enter() else { return };
         under_way.retain(|sample| {
             // SAFETY: the handle is alive.
-            let code = unsafe { sys::cuEventQuery(sample.end) };
-            if code == CUresult::CUDA_ERROR_NOT_READY {
+            let code = unsafe { code_of!(cuEventQuery(sample.end)) };
+            if code == NOT_READY {
                 return true;
             }
-            if let Some(time) = elapsed(sample).filter(|_| code == CUresult::CUDA_SUCCESS) {
+            if let Some(time) = elapsed(sample).filter(|_| check("cuEventQuery", code).is_ok()) {
                 let pools = sample.pools.iter().flatten().map(|pool| &**pool);
                 pools.chain([counters]).for_each(|to| to.time(sample.direction, sample.bytes, time));
             }

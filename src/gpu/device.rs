@@ -1,7 +1,7 @@
 //! The devices of the machine.
 
-use super::error::{Error, call};
-use super::library::is_available;
+use super::error::Error;
+use super::library::{call, is_available};
 use crate::pool::SourceError;
 use core::ffi::{CStr, c_int};
 use cudarc::driver::sys::{CUdevice, CUdevice_attribute};

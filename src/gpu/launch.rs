@@ -133,7 +133,7 @@ impl<'a> Launch<'a> {
             }
         }
         // SAFETY: the caller guarantees the arguments; the memory is alive, and its users are in order.
-        unsafe { launch.launch(config) }.map_err(|error| failed("cuLaunchKernel", error.0))?;
+        unsafe { launch.launch(config) }.map_err(|error| failed("cuLaunchKernel", error.0 as u32))?;
         for other in others {
             other.wait(&stream.record()?)?;
         }

@@ -1,84 +1,152 @@
 //! Finds out whether there is a usable driver, before any of its functions is called.
 
-use super::error::{Error, call};
+use super::error::{Error, NAMES};
+use core::ffi::{c_char, c_void};
+use cudarc::driver::sys::{
+    CUDA_MEMCPY2D, CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUipcMemHandle,
+    CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemAllocationProp,
+    CUmemGenericAllocationHandle, CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, CUstream,
+    CUstreamCallback, CUstreamCaptureMode, CUstreamCaptureStatus,
+};
 use libloading::Library;
 use std::sync::OnceLock;
 
-/// The functions that this module calls. cudarc looks them up one by one and panics if one is missing.
-const FUNCTIONS: &[&str] = &[
-    "cuCtxEnablePeerAccess",
-    "cuCtxGetCurrent",
-    "cuCtxSetCurrent",
-    "cuCtxSynchronize",
-    "cuDeviceCanAccessPeer",
-    "cuDeviceGet",
-    "cuDeviceGetAttribute",
-    "cuDeviceGetCount",
-    "cuDeviceGetName",
-    "cuDevicePrimaryCtxGetState",
-    "cuDevicePrimaryCtxRelease_v2",
-    "cuDevicePrimaryCtxReset_v2",
-    "cuDevicePrimaryCtxRetain",
-    "cuDeviceTotalMem_v2",
-    "cuEventCreate",
-    "cuEventDestroy_v2",
-    "cuEventQuery",
-    "cuEventRecord",
-    "cuEventSynchronize",
-    "cuInit",
-    "cuIpcCloseMemHandle",
-    "cuIpcGetMemHandle",
-    "cuIpcOpenMemHandle_v2",
-    "cuMemAddressFree",
-    "cuMemAddressReserve",
-    "cuMemAllocFromPoolAsync",
-    "cuMemAllocManaged",
-    "cuMemAlloc_v2",
-    "cuMemCreate",
-    "cuMemExportToShareableHandle",
-    "cuMemFreeAsync",
-    "cuMemFreeHost",
-    "cuMemFree_v2",
-    "cuMemGetAddressRange_v2",
-    "cuMemGetAllocationGranularity",
-    "cuMemGetInfo_v2",
-    "cuMemHostAlloc",
-    "cuMemHostGetDevicePointer_v2",
-    "cuMemHostRegister_v2",
-    "cuMemHostUnregister",
-    "cuMemImportFromShareableHandle",
-    "cuMemMap",
-    "cuMemPoolCreate",
-    "cuMemPoolDestroy",
-    "cuMemPoolGetAttribute",
-    "cuMemPoolSetAccess",
-    "cuMemPoolSetAttribute",
-    "cuMemPoolTrimTo",
-    "cuMemRelease",
-    "cuMemRetainAllocationHandle",
-    "cuMemSetAccess",
-    "cuMemUnmap",
-    "cuMemcpy2DAsync_v2",
-    "cuMemcpyAsync",
-    "cuMemcpyDtoHAsync_v2",
-    "cuMemcpyHtoDAsync_v2",
-    "cuMemcpyPeerAsync",
-    "cuMemsetD16Async",
-    "cuMemsetD2D32Async",
-    "cuMemsetD2D8Async",
-    "cuMemsetD32Async",
-    "cuMemsetD8Async",
-    "cuStreamAddCallback",
-    "cuStreamCreate",
-    "cuStreamDestroy_v2",
-    "cuStreamIsCapturing",
-    "cuStreamSynchronize",
-    "cuStreamWaitEvent",
-    "cuThreadExchangeStreamCaptureMode",
-];
+/// Calls a function of the driver inside an `unsafe` block, and returns its code.
+macro_rules! code_of {
+    ($name:ident($($argument:expr),* $(,)?)) => {
+        match $crate::gpu::library::functions() {
+            Some(functions) => (functions.$name)($($argument),*),
+            None => $crate::gpu::error::NOT_INITIALIZED,
+        }
+    };
+}
+pub(super) use code_of;
 
-/// The names by which systems know the driver, the names that cudarc tries first.
-const NAMES: &[&str] = if cfg!(windows) { &["nvcuda.dll"] } else { &["libcuda.so", "libcuda.so.1"] };
+/// Calls a function of the driver inside an `unsafe` block; the error names the function.
+macro_rules! call {
+    ($name:ident($($argument:expr),* $(,)?)) => {
+        $crate::gpu::error::check(stringify!($name), $crate::gpu::library::code_of!($name($($argument),*)))
+    };
+}
+pub(super) use call;
+
+/// Declares the functions of the driver that this module calls. Their results are plain numbers: a driver that is newer than
+/// cudarc's bindings has codes that cudarc's type lacks, and a value of that type must be one of its own.
+macro_rules! functions {
+    ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?);)*) => {
+        #[allow(non_snake_case, reason = "these are the driver's names")]
+        #[cfg_attr(not(unix), allow(dead_code, reason = "memory is shared as file descriptors on Unix only"))]
+        pub(super) struct Functions {
+            $(pub(super) $name: unsafe extern "C" fn($($type),*) -> u32,)*
+        }
+
+        impl Functions {
+            fn find(library: &Library) -> Result<Self, Error> {
+                Ok(Self {$(
+                    // SAFETY: the type is that of cudarc apart from the result, which is this number in C.
+                    $name: unsafe { library.get(stringify!($name).as_bytes()) }
+                        .map(|function| *function)
+                        .map_err(|_| Error::MissingFunction(stringify!($name)))?,
+                )*})
+            }
+        }
+
+        /// Compiles only if the arguments have the types that cudarc declares. Never called.
+        #[allow(dead_code, non_snake_case, clippy::too_many_arguments, reason = "see above")]
+        mod declared {
+            use super::*;
+            use cudarc::driver::sys::CUresult;
+            $(
+                unsafe fn $name($($argument: $type),*) -> CUresult {
+                    // SAFETY: the caller's.
+                    unsafe { cudarc::driver::sys::$name($($argument),*) }
+                }
+            )*
+        }
+    };
+}
+
+functions! {
+    fn cuCtxEnablePeerAccess(peer: CUcontext, flags: u32);
+    fn cuCtxGetCurrent(context: *mut CUcontext);
+    fn cuCtxSetCurrent(context: CUcontext);
+    fn cuCtxSynchronize();
+    fn cuDeviceCanAccessPeer(can: *mut i32, device: CUdevice, peer: CUdevice);
+    fn cuDeviceGet(device: *mut CUdevice, ordinal: i32);
+    fn cuDeviceGetAttribute(value: *mut i32, which: CUdevice_attribute, device: CUdevice);
+    fn cuDeviceGetCount(count: *mut i32);
+    fn cuDeviceGetName(name: *mut c_char, len: i32, device: CUdevice);
+    fn cuDevicePrimaryCtxGetState(device: CUdevice, flags: *mut u32, active: *mut i32);
+    fn cuDevicePrimaryCtxRelease_v2(device: CUdevice);
+    fn cuDevicePrimaryCtxReset_v2(device: CUdevice);
+    fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice);
+    fn cuDeviceTotalMem_v2(bytes: *mut usize, device: CUdevice);
+    fn cuEventCreate(event: *mut CUevent, flags: u32);
+    fn cuEventDestroy_v2(event: CUevent);
+    fn cuEventQuery(event: CUevent);
+    fn cuEventRecord(event: CUevent, stream: CUstream);
+    fn cuEventSynchronize(event: CUevent);
+    fn cuInit(flags: u32);
+    fn cuIpcCloseMemHandle(address: CUdeviceptr);
+    fn cuIpcGetMemHandle(handle: *mut CUipcMemHandle, address: CUdeviceptr);
+    fn cuIpcOpenMemHandle_v2(address: *mut CUdeviceptr, handle: CUipcMemHandle, flags: u32);
+    fn cuMemAddressFree(address: CUdeviceptr, bytes: usize);
+    fn cuMemAddressReserve(address: *mut CUdeviceptr, bytes: usize, align: usize, hint: CUdeviceptr, flags: u64);
+    fn cuMemAllocFromPoolAsync(address: *mut CUdeviceptr, bytes: usize, pool: CUmemoryPool, stream: CUstream);
+    fn cuMemAllocManaged(address: *mut CUdeviceptr, bytes: usize, flags: u32);
+    fn cuMemAlloc_v2(address: *mut CUdeviceptr, bytes: usize);
+    fn cuMemCreate(
+        handle: *mut CUmemGenericAllocationHandle, bytes: usize, prop: *const CUmemAllocationProp, flags: u64,
+    );
+    fn cuMemExportToShareableHandle(
+        to: *mut c_void, handle: CUmemGenericAllocationHandle, kind: CUmemAllocationHandleType, flags: u64,
+    );
+    fn cuMemFreeAsync(address: CUdeviceptr, stream: CUstream);
+    fn cuMemFreeHost(pointer: *mut c_void);
+    fn cuMemFree_v2(address: CUdeviceptr);
+    fn cuMemGetAddressRange_v2(start: *mut CUdeviceptr, bytes: *mut usize, address: CUdeviceptr);
+    fn cuMemGetAllocationGranularity(
+        granularity: *mut usize, prop: *const CUmemAllocationProp, which: CUmemAllocationGranularity_flags,
+    );
+    fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
+    fn cuMemHostAlloc(pointer: *mut *mut c_void, bytes: usize, flags: u32);
+    fn cuMemHostGetDevicePointer_v2(address: *mut CUdeviceptr, pointer: *mut c_void, flags: u32);
+    fn cuMemHostRegister_v2(pointer: *mut c_void, bytes: usize, flags: u32);
+    fn cuMemHostUnregister(pointer: *mut c_void);
+    fn cuMemImportFromShareableHandle(
+        handle: *mut CUmemGenericAllocationHandle, from: *mut c_void, kind: CUmemAllocationHandleType,
+    );
+    fn cuMemMap(address: CUdeviceptr, bytes: usize, offset: usize, handle: CUmemGenericAllocationHandle, flags: u64);
+    fn cuMemPoolCreate(pool: *mut CUmemoryPool, props: *const CUmemPoolProps);
+    fn cuMemPoolDestroy(pool: CUmemoryPool);
+    fn cuMemPoolGetAttribute(pool: CUmemoryPool, which: CUmemPool_attribute, value: *mut c_void);
+    fn cuMemPoolSetAccess(pool: CUmemoryPool, access: *const CUmemAccessDesc, count: usize);
+    fn cuMemPoolSetAttribute(pool: CUmemoryPool, which: CUmemPool_attribute, value: *mut c_void);
+    fn cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize);
+    fn cuMemRelease(handle: CUmemGenericAllocationHandle);
+    fn cuMemRetainAllocationHandle(handle: *mut CUmemGenericAllocationHandle, address: *mut c_void);
+    fn cuMemSetAccess(address: CUdeviceptr, bytes: usize, access: *const CUmemAccessDesc, count: usize);
+    fn cuMemUnmap(address: CUdeviceptr, bytes: usize);
+    fn cuMemcpy2DAsync_v2(copy: *const CUDA_MEMCPY2D, stream: CUstream);
+    fn cuMemcpyAsync(to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream);
+    fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: CUdeviceptr, bytes: usize, stream: CUstream);
+    fn cuMemcpyHtoDAsync_v2(to: CUdeviceptr, from: *const c_void, bytes: usize, stream: CUstream);
+    fn cuMemcpyPeerAsync(
+        to: CUdeviceptr, there: CUcontext, from: CUdeviceptr, here: CUcontext, bytes: usize, stream: CUstream,
+    );
+    fn cuMemsetD16Async(to: CUdeviceptr, value: u16, count: usize, stream: CUstream);
+    fn cuMemsetD2D32Async(to: CUdeviceptr, pitch: usize, value: u32, width: usize, height: usize, stream: CUstream);
+    fn cuMemsetD2D8Async(to: CUdeviceptr, pitch: usize, value: u8, width: usize, height: usize, stream: CUstream);
+    fn cuMemsetD32Async(to: CUdeviceptr, value: u32, count: usize, stream: CUstream);
+    fn cuMemsetD8Async(to: CUdeviceptr, value: u8, count: usize, stream: CUstream);
+    fn cuStreamAddCallback(stream: CUstream, callback: CUstreamCallback, argument: *mut c_void, flags: u32);
+    fn cuStreamCreate(stream: *mut CUstream, flags: u32);
+    fn cuStreamDestroy_v2(stream: CUstream);
+    fn cuStreamIsCapturing(stream: CUstream, status: *mut CUstreamCaptureStatus);
+    fn cuStreamSynchronize(stream: CUstream);
+    fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: u32);
+    fn cuThreadExchangeStreamCaptureMode(mode: *mut CUstreamCaptureMode);
+}
 
 /// Returns the driver's library, which stays loaded; `None` if there is none. cudarc's own loader cannot serve here,
 /// because it does not exist if another crate makes cudarc link the driver.
@@ -90,6 +158,14 @@ fn library() -> Option<&'static Library> {
     // SAFETY: loading the driver library runs its initialisers, as intended.
     let found = NAMES.iter().find_map(|name| unsafe { Library::new(*name) }.ok())?;
     Some(LIBRARY.get_or_init(|| found))
+}
+
+static FUNCTIONS: OnceLock<Functions> = OnceLock::new();
+
+/// Returns the functions; `None` before [`is_available`] has found them.
+#[inline]
+pub(super) fn functions() -> Option<&'static Functions> {
+    FUNCTIONS.get()
 }
 
 /// Returns the address of a driver function, if the driver has it.
@@ -111,10 +187,9 @@ pub fn is_available() -> Result<(), Error> {
         return Ok(());
     }
     let library = library().ok_or(Error::NoDriver)?;
-    for name in FUNCTIONS {
-        // SAFETY: the address is not used.
-        let found = unsafe { library.get::<*const ()>(name.as_bytes()) };
-        found.map_err(|_| Error::MissingFunction(name))?;
+    if FUNCTIONS.get().is_none() {
+        let found = Functions::find(library)?;
+        FUNCTIONS.get_or_init(|| found);
     }
     // SAFETY: the function exists, and 0 is the only valid flag.
     unsafe { call!(cuInit(0))? };

@@ -71,7 +71,9 @@ pub use manager::{
     Recommendation, Site, StoreTotals, Totals, Usage,
 };
 pub use sequences::{KvCache, Sequence};
-pub use share::{Imported, IpcHandle, ShareError, SharedMemory};
+#[cfg(unix)]
+pub use share::SharedMemory;
+pub use share::{Imported, IpcHandle, ShareError};
 pub use source::{
     Advice, AsyncMemory, DeviceMemory, HostMemory, Location, Managed, Pinned, PinnedOptions, Registered,
     Virtual, pinned_bytes,

@@ -2,7 +2,8 @@
 
 use super::abi::{AccessDesc, AllocationProp};
 use super::context::Context;
-use super::error::{Error, call};
+use super::error::Error;
+use super::library::call;
 use super::source::copy;
 use super::stream::Stream;
 use crate::pool::{Direction, SourceError, SourceErrorKind, Stream as _};
@@ -13,7 +14,8 @@ use std::vec::Vec;
 
 /// Memory for many sequences that grow one step at a time, such as key-value caches. Each has addresses for its greatest
 /// length, so that kernels see one array, but physical memory only for its pages so far; sequences with a common beginning
-/// share the pages of it: what a kernel writes there, all of them see. Clones refer to the same memory.
+/// share the pages of it: what a kernel writes there, all of them see once it has ended, and not before. Clones refer to the
+/// same memory.
 ///
 /// ```text
 ///  Sequence   | page | page | page |        addresses reserved        |

@@ -1,15 +1,15 @@
 //! Streams of a device and events in them.
 
 use super::context::Context;
-use super::error::{Error, call, check};
-use super::library;
+use super::error::{Error, NOT_READY, check};
+use super::library::{self, call, code_of};
 use super::relaxed::Relaxed;
 use crate::pool::{self, CaptureId, SourceError, StreamId};
 use core::fmt;
 use core::ptr;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use cudarc::driver::CudaStream;
-use cudarc::driver::sys::{self, CUevent, CUresult, CUstream, CUstreamCaptureStatus};
+use cudarc::driver::sys::{CUevent, CUstream};
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -66,15 +66,13 @@ const LEGACY: usize = 1;
 const PER_THREAD: usize = 2;
 
 /// The types of functions that cudarc declares only for some versions of CUDA.
-type CaptureInfo = unsafe extern "C" fn(
-    CUstream,
-    *mut CUstreamCaptureStatus,
-    *mut u64,
-    *mut c_void,
-    *mut c_void,
-    *mut usize,
-) -> CUresult;
-type GetId = unsafe extern "C" fn(CUstream, *mut u64) -> CUresult;
+type CaptureInfo =
+    unsafe extern "C" fn(CUstream, *mut u32, *mut u64, *mut c_void, *mut c_void, *mut usize) -> u32;
+type GetId = unsafe extern "C" fn(CUstream, *mut u64) -> u32;
+
+/// The states of a stream, as numbers for the same reason as the driver's results.
+const NOT_CAPTURING: u32 = 0;
+const CAPTURING: u32 = 1;
 
 /// The driver's number of a queue, which it does not use again; 0 with drivers older than CUDA 12.
 fn driver_id(raw: CUstream) -> u64 {
@@ -83,7 +81,7 @@ fn driver_id(raw: CUstream) -> u64 {
     let mut id = 0;
     // SAFETY: the type is that of this function, the handle is alive, the output has the type that it writes.
     let code = unsafe { get(raw, &mut id) };
-    if code == CUresult::CUDA_SUCCESS { id } else { 0 }
+    if check("cuStreamGetId", code).is_ok() { id } else { 0 }
 }
 
 impl Stream {
@@ -243,7 +241,9 @@ impl Drop for Shared {
         drop(known);
         let is_lent = self.cudarc.get().is_some_and(|stream| Arc::strong_count(stream) > 1);
         if let (Owner::Ours, false, false) = (&self.owner, is_lent, self.context.is_lost()) {
-            // SAFETY: `Stream::new` made the queue, and nothing uses it any more. A drop cannot report an error.
+            // A drop cannot report an error.
+            let Ok(_bound) = self.context.enter() else { return };
+            // SAFETY: `Stream::new` made the queue, and nothing uses it any more.
             let _ = unsafe { call!(cuStreamDestroy_v2(self.raw)) };
         }
     }
@@ -284,23 +284,21 @@ impl pool::Stream for Stream {
         let info = FOUND.get_or_init(|| library::find("cuStreamGetCaptureInfo_v2")).ok_or(unsupported)?;
         // Only the default stream's handle needs a context.
         let _bound = self.shared.raw.is_null().then(|| self.shared.context.enter()).transpose()?;
-        let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
-        let mut id = 0;
+        let (mut status, mut id) = (NOT_CAPTURING, 0);
         let none = ptr::null_mut;
         // SAFETY: the type is that of this function, the handle is alive, the outputs have the types that it writes,
         // and the last three may be null.
         let code = unsafe { info(self.shared.raw, &mut status, &mut id, none(), none(), ptr::null_mut()) };
         check("cuStreamGetCaptureInfo", code)?;
-        let is_active = status == CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE;
-        Ok(is_active.then_some(CaptureId(id)))
+        Ok((status == CAPTURING).then_some(CaptureId(id)))
     }
 
     fn is_capturing(&self) -> Result<bool, SourceError> {
         let _bound = self.shared.context.enter()?;
-        let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
-        // SAFETY: the handle is alive, the output has the type that the function writes.
-        unsafe { call!(cuStreamIsCapturing(self.shared.raw, &mut status))? };
-        Ok(status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+        let mut status = NOT_CAPTURING;
+        // SAFETY: the handle is alive, the output is the number that the function writes.
+        unsafe { call!(cuStreamIsCapturing(self.shared.raw, (&raw mut status).cast()))? };
+        Ok(status != NOT_CAPTURING)
     }
 
     fn retain(&self) -> Self {
@@ -339,17 +337,16 @@ impl pool::Event for Event {
         self.context.check()?;
         let _relaxed = Relaxed::new();
         // SAFETY: the handle is alive. A query needs no current context.
-        let code = unsafe { sys::cuEventQuery(self.raw) };
+        let code = unsafe { code_of!(cuEventQuery(self.raw)) };
         match code {
-            CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            NOT_READY => Ok(false),
             code => check("cuEventQuery", code).map(|()| true),
         }
     }
 
     fn synchronize(&self) -> Result<(), SourceError> {
-        self.context.check()?;
-        let _relaxed = Relaxed::new();
-        // SAFETY: as above.
+        let _bound = self.context.enter_relaxed()?;
+        // SAFETY: the handle is alive.
         unsafe { call!(cuEventSynchronize(self.raw)) }
     }
 }

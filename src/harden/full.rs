@@ -224,35 +224,46 @@ impl<P: LayoutPlacement, const Q: usize> Full<P, Q> {
         Grant { start, size: taken(layout) }
     }
 
-    /// Returns the window of a live block for `layout` at `start`, or why there is none.
+    /// Returns the window in which a live block for `layout` may be at `start`, or why there is none. Reads no live block.
     #[inline(always)]
-    fn find(&self, start: NonNull<u8>, layout: Layout) -> Result<&Window, FreeError> {
+    fn look_up(&self, start: NonNull<u8>, layout: Layout) -> Result<&Window, FreeError> {
         let address = start.addr().get();
         let window = self.window(address).ok_or(FreeError::Foreign)?;
         if address % GRANULE != 0 {
             return Err(FreeError::Misaligned);
         }
-        // SAFETY: the window holds the address; a canary is read only inside the region.
-        unsafe {
-            if !window.is_start(address) {
-                return Err(self.why(start));
-            }
-            // No size is so large that the sum overflows.
-            let beyond = layout.size() + CANARY > window.room() - (address - window.start.addr());
-            if beyond || poison::peek(Self::canary_at(start, layout)) != self.canary(start, layout) {
-                return Err(FreeError::Overrun);
-            }
+        // SAFETY: the window holds the address.
+        if unsafe { !window.is_start(address) } {
+            return Err(self.why(window, start));
         }
-        Ok(window)
+        // No size is so large that the sum overflows.
+        let beyond = layout.size() + CANARY > window.room() - (address - window.start.addr());
+        if beyond { Err(FreeError::Overrun) } else { Ok(window) }
+    }
+
+    /// Returns the window of a live block for `layout` at `start`, or why there is none.
+    ///
+    /// # Safety
+    ///
+    /// If there is such a block, it must be the caller's.
+    #[inline(always)]
+    unsafe fn find(&self, start: NonNull<u8>, layout: Layout) -> Result<&Window, FreeError> {
+        let window = self.look_up(start, layout)?;
+        // SAFETY: the canary's place is inside the region.
+        let canary = unsafe { poison::peek(Self::canary_at(start, layout)) };
+        if canary == self.canary(start, layout) { Ok(window) } else { Err(FreeError::Overrun) }
     }
 
     /// Says why no live block starts at an address of a region: it was freed, as far as the pattern tells, or never was one.
     #[cold]
     #[inline(never)]
-    fn why(&self, start: NonNull<u8>) -> FreeError {
+    fn why(&self, window: &Window, start: NonNull<u8>) -> FreeError {
         let held = self.held.iter().flatten().any(|held| held.start == start);
-        // SAFETY: the address is one of a region's granules.
-        let filled = unsafe { poison::peek(start.cast().as_ptr()) } == self.pattern(start);
+        // Memory in use may be inside a live block, to which another thread writes.
+        // SAFETY: the window holds the address, one of its granules.
+        let filled = unsafe {
+            !window.is_used(start.addr().get()) && poison::peek(start.cast().as_ptr()) == self.pattern(start)
+        };
         if held || filled { FreeError::AlreadyFree } else { FreeError::NotABlock }
     }
 
@@ -352,12 +363,13 @@ unsafe impl<P: LayoutPlacement, const Q: usize> LayoutPlacement for Full<P, Q> {
         placement: P::EMPTY,
     };
     const MAX_REGION: usize = P::MAX_REGION;
+    const MAX_REGIONS: usize = if P::MAX_REGIONS < WINDOWS { P::MAX_REGIONS } else { WINDOWS };
     const PLAIN: bool = false;
     const REMEMBERS: bool = true;
 
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
         let start = memory.start.addr().get();
-        let end = start.checked_add(memory.size).ok_or(RegionError::Overlap)?;
+        let end = memory.checked_end()?;
         if self.windows.iter().any(|window| window.meets(start, end)) {
             return Err(RegionError::Overlap);
         }
@@ -386,21 +398,20 @@ unsafe impl<P: LayoutPlacement, const Q: usize> LayoutPlacement for Full<P, Q> {
         let opened = &self.windows[..self.count];
         let place = opened.iter().position(|window| window.start == start).ok_or(RegionError::Unknown)?;
         let old = self.windows[place];
-        let (from, size) = (start.addr(), old.size.checked_add(bytes).ok_or(RegionError::Overlap)?);
-        let end = from.checked_add(size).ok_or(RegionError::Overlap)?;
+        let region = Region::new(start, old.size.checked_add(bytes).ok_or(RegionError::Overlap)?);
+        let end = region.checked_end()?;
         // Checked before anything is written: nothing else may use the memory behind the region.
-        if opened.iter().any(|window| window.start != start && window.meets(from, end)) {
+        if opened.iter().any(|window| window.start != start && window.meets(start.addr(), end)) {
             return Err(RegionError::Overlap);
         }
-        let start = NonNull::new(start).ok_or(RegionError::Unknown)?;
-        let new = Window::over(Region::new(start, size)).ok_or(RegionError::TooSmall)?;
+        let new = Window::over(region).ok_or(RegionError::TooSmall)?;
         let more =
             new.room().checked_sub(old.room()).filter(|&more| more > 0).ok_or(RegionError::TooSmall)?;
         // SAFETY: the maps move up to the new end of the region, and back if extending fails; what they leave goes to the
         // placement.
         unsafe {
             old.move_to(&new);
-            let extended = self.placement.extend(start.as_ptr(), more);
+            let extended = self.placement.extend(start, more);
             match extended {
                 Ok(_) => self.windows[place] = new,
                 Err(_) => old.move_back(&new),
@@ -447,9 +458,9 @@ unsafe impl<P: LayoutPlacement, const Q: usize> LayoutPlacement for Full<P, Q> {
     }
 
     unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
-        let window = *self.find(start, layout)?;
         // SAFETY: the block is live, and the caller does not use it any more.
         unsafe {
+            let window = *self.find(start, layout)?;
             window.end_block(start.addr().get());
             self.hold(start, layout);
         }
@@ -457,7 +468,8 @@ unsafe impl<P: LayoutPlacement, const Q: usize> LayoutPlacement for Full<P, Q> {
     }
 
     unsafe fn resize(&mut self, start: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)> {
-        let window = *self.find(start, layout).ok()?;
+        // SAFETY: the caller guarantees the block.
+        let window = *unsafe { self.find(start, layout) }.ok()?;
         let new = Layout::from_size_align(size, layout.align()).ok()?;
         let (address, before, after) = (start.addr().get(), taken(layout), taken(new));
         // SAFETY: the caller guarantees a live block of `layout`; the bits of what is cut off or added change with it.
@@ -495,7 +507,15 @@ unsafe impl<P: LayoutPlacement, const Q: usize> LayoutPlacement for Full<P, Q> {
     }
 
     fn check(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        self.find(start, layout).map(|_| ())
+        let window = self.look_up(start, layout)?;
+        // SAFETY: as was just found, the window holds all of it but for what rounding adds at most.
+        let ends_there = unsafe { window.is_used(start.addr().get() + layout.size() + CANARY - 1) };
+        if ends_there { Ok(()) } else { Err(FreeError::Overrun) }
+    }
+
+    unsafe fn check_owned(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        // SAFETY: the caller's contract.
+        unsafe { self.find(start, layout) }.map(|_| ())
     }
 
     fn largest_free(&self) -> usize {

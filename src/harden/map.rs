@@ -46,9 +46,9 @@ impl Window {
     /// Returns the window over `region`; `None` if the region is too small for its map and a block.
     pub(super) fn over(region: Region) -> Option<Self> {
         let (start, size) = (region.start.as_ptr(), region.size);
-        let (from, last) = (start.addr(), start.addr().checked_add(size.checked_sub(1)?)?);
-        let bytes = (last / SPAN - from / SPAN + 1) * size_of::<usize>();
-        let at = (from + size.checked_sub(bytes)?) & !(align_of::<usize>() - 1);
+        let (from, end) = (start.addr(), region.checked_end().ok().filter(|&end| end > start.addr())?);
+        let bytes = ((end - 1) / SPAN - from / SPAN + 1) * size_of::<usize>();
+        let at = end.checked_sub(bytes)? & !(align_of::<usize>() - 1);
         let room = at.checked_sub(from).filter(|&room| room > 0)?;
         let map = start.wrapping_add(room).cast::<usize>().wrapping_sub(from / SPAN);
         Some(Self { start, size, room, map })
@@ -111,7 +111,7 @@ impl Window {
 
     /// Returns whether the region shares a byte with the range.
     pub(super) fn meets(&self, from: usize, end: usize) -> bool {
-        self.size > 0 && self.start.addr() < end && from < self.start.addr() + self.size
+        self.size > 0 && self.start.addr() < end && from < self.start.addr().saturating_add(self.size)
     }
 
     /// Returns whether a live block starts at `address`.
@@ -124,6 +124,17 @@ impl Window {
         let (word, bit) = place(address);
         // SAFETY: the map has bits for each granule.
         unsafe { *self.map.wrapping_add(word) >> HALF >> bit & 1 != 0 }
+    }
+
+    /// Returns whether the memory at `address` is in use: a live block's, or one's in the quarantine.
+    ///
+    /// # Safety
+    ///
+    /// The window must [hold](Self::holds) the address.
+    pub(super) unsafe fn is_used(&self, address: usize) -> bool {
+        let (word, bit) = place(address);
+        // SAFETY: the map has bits for each granule.
+        unsafe { *self.map.wrapping_add(word) >> bit & 1 != 0 }
     }
 
     /// Notes that the live block at `address` is no longer one. Its memory stays in use.

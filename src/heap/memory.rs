@@ -249,6 +249,11 @@ unsafe impl<P: LayoutPlacement, L: Lock, S: Statistics> Memory for Heap<P, L, S>
         self.with(|state| state.placement.check(block, layout))
     }
 
+    unsafe fn check_owned(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        // SAFETY: the caller's contract.
+        self.with(|state| unsafe { state.placement.check_owned(block, layout) })
+    }
+
     unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
         // SAFETY: the caller's contract.
         unsafe { self.try_resize(block, layout, size) }
@@ -310,6 +315,11 @@ unsafe impl<P: LayoutPlacement, L: Lock, S: Statistics> Memory for Heap<P, L, S>
     #[inline(always)]
     fn remembers(&self) -> bool {
         P::REMEMBERS
+    }
+
+    #[cfg(all(feature = "std", unix))]
+    fn locks(&self, visit: &mut dyn FnMut(Option<crate::lock::ForkLock>)) {
+        visit(self.lock.at_fork());
     }
 }
 

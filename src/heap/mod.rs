@@ -13,7 +13,7 @@ use crate::misuse::wrong_free;
 use crate::observe::{Counters, Statistics, Stats};
 use crate::out_of_memory::OutOfMemory;
 use crate::placement::{self, Bump, LayoutPlacement};
-use crate::region::{Pending, Region, RegionError, Start, StaticRegion};
+use crate::region::{Pending, Region, RegionError, StaticRegion};
 use core::alloc::Layout;
 use core::cell::UnsafeCell;
 use core::fmt;
@@ -55,7 +55,7 @@ impl<P, L: Lock, S> Heap<P, lock::Counted<L>, S> {
 }
 
 impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
-    /// Creates a heap without memory. Add some with [`Heap::init`] or [`Heap::claim`].
+    /// Creates a heap without memory. Add some with [`Heap::claim`].
     pub const fn empty() -> Self {
         Self::with_pending(Pending::NONE)
     }
@@ -96,12 +96,6 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
     /// Returns the statistics of a heap that is not shared yet.
     pub(crate) const fn statistics_mut(&mut self) -> &mut S {
         &mut self.state.get_mut().statistics
-    }
-
-    /// Returns the lock, to hold it for longer than a closure runs.
-    #[cfg(all(feature = "std", unix))]
-    pub(crate) const fn lock_itself(&self) -> &L {
-        &self.lock
     }
 
     #[inline(always)]
@@ -158,28 +152,6 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
         })
     }
 
-    /// Gives the heap its memory: `size` bytes from `start` on, of any alignment. `start` is a pointer or an
-    /// address (see [`Region::new`]).
-    ///
-    /// It returns nothing, like the method of that name in other allocators. A range that is too small for a block is
-    /// ignored, so every request will fail. [`Heap::claim`] returns the reason, and can be called several times.
-    ///
-    /// # Safety
-    ///
-    /// The bytes must be valid for reads and writes and used by nothing else as long as the heap or a block of it is
-    /// used. They need not be initialised.
-    ///
-    /// # Panics
-    ///
-    /// If `start` is null, or if the range overlaps memory of the heap or is larger than its types can index.
-    pub unsafe fn init<A: Start>(&self, start: A, size: usize) {
-        // SAFETY: the caller makes the same promises.
-        match unsafe { self.claim(Region::new(start, size)) } {
-            Ok(()) | Err(RegionError::TooSmall) => {}
-            Err(error) => panic!("{}", error),
-        }
-    }
-
     /// Adds a region, which may lie anywhere. Blocks never reach from one region into another.
     ///
     /// # Errors
@@ -196,15 +168,6 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
         self.with_settled(|state| unsafe { state.claim(region) })
     }
 
-    /// Returns the heap itself. It eases moving from allocators behind their own mutex, such as `LockedHeap`:
-    /// `HEAP.lock().init(start, size)` and `HEAP.lock().used()` need no change.
-    ///
-    /// Nothing stays locked between two calls, because each call locks by itself. For several figures of the same moment
-    /// call [`Heap::stats`].
-    pub fn lock(&self) -> &Self {
-        self
-    }
-
     /// Lengthens the region that starts at `start` by the `bytes` bytes that follow it.
     ///
     /// # Errors
@@ -216,9 +179,28 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
     ///
     /// The `bytes` bytes behind the region must satisfy the contract of [`Heap::claim`].
     pub unsafe fn extend(&self, start: *mut u8, bytes: usize) -> Result<(), RegionError> {
+        // SAFETY: the caller makes the same promises.
+        unsafe { self.extend_over(start, 0, bytes) }
+    }
+
+    /// Lengthens a region over `gap` bytes behind it that others use.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`LayoutPlacement::extend_over`].
+    ///
+    /// # Safety
+    ///
+    /// The `bytes` bytes behind the gap must satisfy the contract of [`Heap::claim`].
+    pub(crate) unsafe fn extend_over(
+        &self,
+        start: *mut u8,
+        gap: usize,
+        bytes: usize,
+    ) -> Result<(), RegionError> {
         self.with_settled(|state| {
             // SAFETY: the caller makes the same promises.
-            let size = unsafe { state.placement.extend(start, bytes)? };
+            let size = unsafe { state.placement.extend_over(start, gap, bytes)? };
             state.statistics.grown(size);
             Ok(())
         })
@@ -294,9 +276,11 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
     /// [`Slab`]: crate::Slab
     pub unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         self.with(|state| {
-            state.placement.check(block, layout)?;
-            // SAFETY: the block passed the check, so the caller guarantees that it is live and has `layout`.
-            unsafe { state.free(block, layout) }
+            // SAFETY: the block passes the check, or else the caller guarantees that it is live and has `layout`.
+            unsafe {
+                state.placement.check_owned(block, layout)?;
+                state.free(block, layout)
+            }
         })
     }
 

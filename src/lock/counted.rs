@@ -84,4 +84,9 @@ unsafe impl<L: Lock> Lock for Counted<L> {
             (None, None) => unreachable!("a lock has lost the result of what it ran"),
         }
     }
+
+    #[cfg(all(feature = "std", unix))]
+    fn at_fork(&self) -> Option<super::ForkLock> {
+        self.lock.at_fork()
+    }
 }

@@ -71,7 +71,7 @@ impl Futex {
     /// # Safety
     ///
     /// The calling thread must hold the lock, and there must be no other thread.
-    #[cfg(any(unix, windows))]
+    #[cfg(unix)]
     pub(crate) unsafe fn reset(&self) {
         self.sleepers.store(0, Ordering::Relaxed);
         self.state.store(FREE, Ordering::Release);
@@ -198,6 +198,11 @@ unsafe impl Lock for Futex {
     #[inline(always)]
     unsafe fn let_go(&self) {
         self.unlock();
+    }
+
+    #[cfg(unix)]
+    fn at_fork(&self) -> Option<super::ForkLock> {
+        Some(super::ForkLock::Futex(self.into()))
     }
 }
 

@@ -58,6 +58,13 @@ pub unsafe trait Lock {
     #[doc(hidden)]
     #[inline(always)]
     unsafe fn let_go(&self) {}
+
+    /// Returns this lock as one that can be held while the process is copied; `None` if it cannot.
+    #[cfg(all(feature = "std", unix))]
+    #[doc(hidden)]
+    fn at_fork(&self) -> Option<ForkLock> {
+        None
+    }
 }
 
 /// No lock, for a heap that stays with one thread; such a heap is not [`Sync`], so the compiler
@@ -178,6 +185,11 @@ unsafe impl Lock for Spin {
         let _guard = self.0.try_lock()?;
         f()
     }
+
+    #[cfg(all(feature = "std", unix))]
+    fn at_fork(&self) -> Option<ForkLock> {
+        Some(ForkLock::Spin(self.into()))
+    }
 }
 
 /// Any raw mutex of the crate `lock_api`, such as `spin::mutex::SpinMutex<()>` or a mutex of an RTOS.
@@ -260,6 +272,71 @@ mod wait {
         #[cfg(not(feature = "std"))]
         let _ = mutex;
         lock();
+    }
+}
+
+/// A lock that one function can take and another one release, so that it can be held while the process is copied. It is as valid as the
+/// memory that it belongs to.
+#[cfg(all(feature = "std", unix))]
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[doc(hidden)]
+pub enum ForkLock {
+    /// A lock that sleeps.
+    Futex(core::ptr::NonNull<Futex>),
+    /// A lock that spins.
+    #[cfg(feature = "spin")]
+    Spin(core::ptr::NonNull<Spin>),
+}
+
+#[cfg(all(feature = "std", unix))]
+impl ForkLock {
+    /// Takes the lock if it is free, and returns whether it was.
+    ///
+    /// # Safety
+    ///
+    /// The lock must be valid.
+    pub(crate) unsafe fn try_take(self) -> bool {
+        // SAFETY: the caller's contract.
+        unsafe {
+            match self {
+                Self::Futex(lock) => lock.as_ref().try_acquire(),
+                #[cfg(feature = "spin")]
+                Self::Spin(lock) => lock.as_ref().0.try_lock().map(core::mem::forget).is_some(),
+            }
+        }
+    }
+
+    /// Waits for the lock, and takes it.
+    ///
+    /// # Safety
+    ///
+    /// As for [`ForkLock::try_take`].
+    pub(crate) unsafe fn take(self) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            match self {
+                Self::Futex(lock) => lock.as_ref().acquire(),
+                #[cfg(feature = "spin")]
+                Self::Spin(lock) => core::mem::forget(lock.as_ref().0.lock()),
+            }
+        }
+    }
+
+    /// Releases the lock; in the child of a fork, which has no thread that waits for it, if `in_child` is set.
+    ///
+    /// # Safety
+    ///
+    /// The lock must be valid, and the calling thread must hold it.
+    pub(crate) unsafe fn release(self, in_child: bool) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            match self {
+                Self::Futex(lock) if in_child => lock.as_ref().reset(),
+                Self::Futex(lock) => lock.as_ref().release(),
+                #[cfg(feature = "spin")]
+                Self::Spin(lock) => lock.as_ref().0.force_unlock(),
+            }
+        }
     }
 }
 

@@ -2,19 +2,35 @@
 
 use super::Lock;
 use core::arch::asm;
-use core::marker::PhantomData;
 
-/// A lock for Cortex-M3 and larger cores that masks only interrupts whose priority number is `LEVEL` or higher, that is, which
-/// are as urgent or less. More urgent handlers run at any time, and must not use the heap.
+/// A lock of the program's own for Cortex-M3 and larger cores. It masks only interrupts whose priority number is
+/// [`LEVEL`](PriorityMask::LEVEL) or higher, that is, which are as urgent or less. More urgent handlers run at any time.
 ///
-/// `LEVEL` is the number as the hardware has it, in the upper bits of a byte: with 3 bits of priority, number 2 is `2 << 5`. It
-/// must not be 0, which masks nothing. One core only. On cores without the register BASEPRI (Cortex-M0, M0+, M23), a program that
-/// uses this lock does not compile.
+/// On cores without the register BASEPRI (Cortex-M0, M0+, M23), a program that uses such a lock does not compile.
 ///
 /// ```ignore
-/// static HEAP: Heap<Tlsf, PriorityMask<{ 2 << 5 }>> = heap!(32 * 1024);
+/// struct UpTo2;
+/// // SAFETY: there is one core with 3 bits of priority; the handler of priority 1, the only more urgent one, does not allocate.
+/// unsafe impl PriorityMask for UpTo2 {
+///     const LEVEL: u8 = 2 << 5;
+///     const UNLOCKED: Self = Self;
+/// }
+/// static HEAP: Heap<MicroTlsf, UpTo2> = heap!(32 * 1024);
 /// ```
-pub struct PriorityMask<const LEVEL: u8>(PhantomData<()>);
+///
+/// # Safety
+///
+/// What the lock guards, such as a heap, must be used on one core only, and by no handler that is more urgent than the level. Exceptions
+/// without a number, such as NMI and HardFault, are more urgent than any. At least one bit of the level must be among those that the core
+/// has.
+pub unsafe trait PriorityMask: Sized {
+    /// The least priority number that is masked, as the hardware has it, in the upper bits of a byte: with 3 bits of priority, number 2 is
+    /// `2 << 5`. It must not be 0, which masks nothing.
+    const LEVEL: u8;
+
+    /// A value of the type, which usually has no size.
+    const UNLOCKED: Self;
+}
 
 /// Restores the mask, even if the closure unwinds.
 struct Guard(u32);
@@ -27,11 +43,12 @@ impl Drop for Guard {
     }
 }
 
-// SAFETY: on one core, code that holds the lock masks all other code that takes it, since that is at most as urgent as `LEVEL`.
-unsafe impl<const LEVEL: u8> Lock for PriorityMask<LEVEL> {
+// SAFETY: the implementation of the trait promises one core, on which code that holds the lock masks all other code that takes it, since
+// that is at most as urgent as the level.
+unsafe impl<M: PriorityMask> Lock for M {
     const INIT: Self = {
-        assert!(LEVEL > 0, "level 0 masks no interrupt");
-        Self(PhantomData)
+        assert!(M::LEVEL > 0, "level 0 masks no interrupt");
+        M::UNLOCKED
     };
 
     #[inline(always)]
@@ -45,7 +62,7 @@ unsafe impl<const LEVEL: u8> Lock for PriorityMask<LEVEL> {
                 "msr basepri_max, {level}",
                 "isb",
                 old = out(reg) old,
-                level = in(reg) u32::from(LEVEL),
+                level = in(reg) u32::from(M::LEVEL),
                 options(nostack, preserves_flags),
             );
         }

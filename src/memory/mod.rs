@@ -9,6 +9,8 @@ mod reserve;
 pub(crate) use forward::{allocator, global_alloc};
 pub(crate) use refusal::{refused, refused_for_good};
 
+#[cfg(all(feature = "std", unix))]
+use crate::lock::ForkLock;
 use crate::meta::FreeError;
 use crate::observe::Stats;
 use crate::out_of_memory::OutOfMemory;
@@ -88,25 +90,40 @@ pub unsafe trait Memory {
     ///
     /// # Errors
     ///
-    /// [`FreeError`] if [`Memory::check`] finds the free to be wrong. Nothing is changed then.
+    /// [`FreeError`] if the free is found to be wrong: by what [`Memory::check`] looks at, and by marks in the block itself and behind it.
+    /// Nothing is changed then.
     ///
     /// # Safety
     ///
-    /// If the check passes, `block` must be a live block of this memory that was allocated with `layout`, and it
+    /// If there is no error, `block` must be a live block of this memory that was allocated with `layout`, and it
     /// must not be used afterwards.
     unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        self.check(block, layout)?;
-        // SAFETY: the block passed the check, so the caller guarantees that it is live and has `layout`.
-        unsafe { self.deallocate(block, layout) };
+        // SAFETY: the block passes the check, or else the caller guarantees that it is live and has `layout`.
+        unsafe {
+            self.check_owned(block, layout)?;
+            self.deallocate(block, layout);
+        }
         Ok(())
     }
 
-    /// Checks in O(1), as far as possible, whether a live block for `layout` starts at `block`.
+    /// Checks in O(1), as far as possible, whether a live block for `layout` starts at `block`. If one does, nothing in it is read, since
+    /// its owner may be writing to it. So a double free that only a mark in the block shows passes here, and is an error of
+    /// [`Memory::try_deallocate`].
     ///
     /// # Errors
     ///
-    /// The [`FreeError`] that [`Memory::try_deallocate`] would return.
+    /// A [`FreeError`] that [`Memory::try_deallocate`] would return.
     fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError>;
+
+    /// Checks a block like [`Memory::check`], and by the marks that are in it.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Memory::try_deallocate`], but the block may be used afterwards.
+    #[doc(hidden)]
+    unsafe fn check_owned(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        self.check(block, layout)
+    }
 
     /// Resizes a block in place to `size` bytes, and returns whether that was possible.
     ///
@@ -209,6 +226,14 @@ pub unsafe trait Memory {
         let _ = region;
         false
     }
+
+    /// Passes each lock of this memory, and of what is behind it, to `visit`; `None` for one that cannot be held while the process is
+    /// copied, or is not known.
+    #[cfg(all(feature = "std", unix))]
+    #[doc(hidden)]
+    fn locks(&self, visit: &mut dyn FnMut(Option<ForkLock>)) {
+        visit(None);
+    }
 }
 
 /// Passes single methods of [`Memory`] on to another `Memory`, inside an `impl Memory`:
@@ -268,6 +293,15 @@ macro_rules! pass_on {
             layout: ::core::alloc::Layout,
         ) -> Result<(), $crate::meta::FreeError> {
             $memory.check(block, layout)
+        }
+
+        unsafe fn check_owned(
+            &$this,
+            block: ::core::ptr::NonNull<u8>,
+            layout: ::core::alloc::Layout,
+        ) -> Result<(), $crate::meta::FreeError> {
+            // SAFETY: the caller's contract.
+            unsafe { $memory.check_owned(block, layout) }
         }
     };
     (@try_resize $this:ident $memory:expr) => {
@@ -334,6 +368,20 @@ macro_rules! pass_on {
             $memory.remembers()
         }
     };
+    (@locks $this:ident $memory:expr) => {
+        #[cfg(all(feature = "std", unix))]
+        fn locks(&$this, visit: &mut dyn FnMut(Option<$crate::lock::ForkLock>)) {
+            $memory.locks(visit);
+        }
+    };
+    // Those of a front that has a lock of its own.
+    (@own_lock $this:ident $memory:expr) => {
+        #[cfg(all(feature = "std", unix))]
+        fn locks(&$this, visit: &mut dyn FnMut(Option<$crate::lock::ForkLock>)) {
+            visit($this.lock.at_fork());
+            $memory.locks(visit);
+        }
+    };
     (@take_reserve $this:ident $memory:expr) => {
         unsafe fn take_reserve(&$this, region: $crate::region::Region) -> bool {
             // SAFETY: the caller's contract.
@@ -352,7 +400,7 @@ macro_rules! delegate {
                 |$this| $memory;
                 allocate, allocate_zeroed, try_allocate, try_allocate_zeroed, deallocate, try_deallocate, check, try_resize,
                 change, allocate_many, deallocate_many, statistics, largest_free, region, out_of_memory, take_reserve,
-                remembers
+                remembers, locks
             );
         }
     };

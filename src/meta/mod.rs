@@ -116,6 +116,9 @@ pub unsafe trait Meta: FreeBlocks {
     const GRANULE: usize;
     /// The longest region in granules, limited by the index width.
     const MAX_LEN: usize;
+    /// The most regions that there can be, if that is known.
+    #[doc(hidden)]
+    const MAX_REGIONS: usize = usize::MAX;
     /// True if each region has one bit per minimum block.
     const BOUNDARY_BITS: bool;
 
@@ -123,8 +126,12 @@ pub unsafe trait Meta: FreeBlocks {
     type Near: FreeBlocks<Index = Self::Index, Token = Self::Token>;
 
     /// Returns [`Meta::Near`] if there is exactly one region, and so no region to look up; always `None` where that gains
-    /// nothing. The caller must not use this value while it uses the copy.
-    fn near(&mut self) -> Option<Self::Near>;
+    /// nothing.
+    ///
+    /// # Safety
+    ///
+    /// This value must stay where it is and unused as long as the copy is used.
+    unsafe fn near(&mut self) -> Option<Self::Near>;
 
     /// Sets a key with which links are encoded from now on, if there are no regions and the metadata can do that.
     #[doc(hidden)]
@@ -395,13 +402,6 @@ pub unsafe trait Meta: FreeBlocks {
     ///
     /// The page must be open.
     unsafe fn close_page(&mut self, page: Page<Self::Token>);
-}
-
-/// Returns the largest index up to `index` whose address can be computed: on 32-bit targets the address space ends before
-/// a wide index does.
-pub(crate) const fn addressable<const GRANULE: usize>(index: usize) -> usize {
-    let last = usize::MAX / GRANULE - 4;
-    if index < last { index } else { last }
 }
 
 /// Returns the bytes of a region with `len` granules, bookkeeping included.

@@ -7,6 +7,7 @@
 
 #[cfg(unix)]
 mod imp {
+    use crate::os::stay::stay_loaded;
     use core::ffi::c_void;
     use core::mem;
     use core::sync::atomic::{AtomicUsize, Ordering};
@@ -25,7 +26,7 @@ mod imp {
             Self(AtomicUsize::new(0))
         }
 
-        /// Returns the key that all threads share; `None` if the system has no more.
+        /// Returns the key that all threads share; `None` if the system has no more, or would unload this code before a thread ends.
         fn key(&self) -> Option<libc::pthread_key_t> {
             let known = self.0.load(Ordering::Acquire);
             if known != 0 {
@@ -33,7 +34,7 @@ mod imp {
             }
             let mut new = 0;
             // SAFETY: the function may be called at the end of any thread.
-            if unsafe { libc::pthread_key_create(&mut new, Some(at_end)) } != 0 {
+            if !stay_loaded() || unsafe { libc::pthread_key_create(&mut new, Some(at_end)) } != 0 {
                 return None;
             }
             match self.0.compare_exchange(0, new as usize + 1, Ordering::AcqRel, Ordering::Acquire) {

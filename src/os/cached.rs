@@ -166,15 +166,18 @@ unsafe impl<M: Memory> Memory for Cached<M> {
         }
     }
 
-    /// Checks a block as the heap does, and whether it is marked as cached.
+    /// Checks a block as the heap does, for which a cached one is live.
     fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        self.heap().check(block, self.class_of(layout).map_or(layout, layout_of))
+    }
+
+    /// Checks a block as the heap does, and whether it is marked as cached.
+    unsafe fn check_owned(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         let class = self.class_of(layout);
-        self.heap().check(block, class.map_or(layout, layout_of))?;
-        // SAFETY: the heap finds that a block of the class can begin there.
-        if class.is_some() && unsafe { local::is_cached(block) } {
-            Err(FreeError::AlreadyFree)
-        } else {
-            Ok(())
+        // SAFETY: the caller's contract; the heap finds that a block of the class can begin there.
+        unsafe {
+            self.heap().check_owned(block, class.map_or(layout, layout_of))?;
+            if class.is_some() && local::is_cached(block) { Err(FreeError::AlreadyFree) } else { Ok(()) }
         }
     }
 
@@ -212,7 +215,7 @@ unsafe impl<M: Memory> Memory for Cached<M> {
     }
 
     // The heap regards cached blocks as in use.
-    pass_on!(|self| self.heap(); statistics, largest_free, region, out_of_memory, take_reserve, remembers);
+    pass_on!(|self| self.heap(); statistics, largest_free, region, out_of_memory, take_reserve, remembers, locks);
 
     #[inline]
     fn allocate_or_report(&self, layout: Layout) -> *mut u8 {

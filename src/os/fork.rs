@@ -1,25 +1,30 @@
 //! Heaps that survive a `fork` of a program with threads.
 
-use crate::heap::Heap;
-use crate::lock::Futex;
-use crate::observe::Statistics;
-use crate::placement::LayoutPlacement;
+use super::stay::stay_loaded;
+use crate::lock::{ForkLock, Futex, Lock};
+use crate::memory::Memory;
+use core::cell::UnsafeCell;
 use core::fmt;
-use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 
-/// The most heaps that can be protected.
-const HEAPS: usize = 64;
+/// The most locks that programs can have held at a fork. [`Growing`](super::Growing) has one more.
+const MOST: usize = 64;
 
-/// The locks of the protected heaps, from the front.
-static LOCKS: [AtomicPtr<Futex>; HEAPS] = [const { AtomicPtr::new(ptr::null_mut()) }; HEAPS];
+/// The locks that are held while the process is copied, without gaps.
+struct Held {
+    lock: Futex,
+    locks: UnsafeCell<[Option<ForkLock>; MOST + 1]>,
+    /// Whether the handlers are registered.
+    registered: AtomicBool,
+}
 
-/// How many locks the thread that forks has taken: those from the front.
-static TAKEN: AtomicUsize = AtomicUsize::new(0);
+// SAFETY: the list is only accessed under the lock, which a fork holds from `before` on. What is in it lives forever.
+unsafe impl Sync for Held {}
 
-/// Whether the handlers are registered.
-static REGISTERED: AtomicBool = AtomicBool::new(false);
+static HELD: Held =
+    Held { lock: Futex::INIT, locks: UnsafeCell::new([None; MOST + 1]), registered: AtomicBool::new(false) };
 
+#[cfg(not(miri))]
 unsafe extern "C" {
     fn pthread_atfork(
         before: Option<extern "C" fn()>,
@@ -28,15 +33,27 @@ unsafe extern "C" {
     ) -> i32;
 }
 
+/// Does nothing: the interpreter Miri does not fork.
+#[cfg(miri)]
+unsafe extern "C" fn pthread_atfork(
+    _: Option<extern "C" fn()>,
+    _: Option<extern "C" fn()>,
+    _: Option<extern "C" fn()>,
+) -> i32 {
+    0
+}
+
 /// The error of [`protect_at_fork`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ForkError {
-    /// As many heaps are protected as can be.
-    TooManyHeaps {
-        /// The most heaps that can be protected.
+    /// As many locks are held at a fork as can be.
+    TooManyLocks {
+        /// The most locks that can be held.
         max: usize,
     },
+    /// The memory, or one behind it, has a lock that cannot be held at a fork.
+    UnknownLock,
     /// The system has no memory for the handlers.
     OutOfMemory,
 }
@@ -44,7 +61,10 @@ pub enum ForkError {
 impl fmt::Display for ForkError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::TooManyHeaps { max } => write!(f, "{max} heaps are protected at a fork already"),
+            Self::TooManyLocks { max } => write!(f, "{max} locks are held at a fork already"),
+            Self::UnknownLock => f.write_str(
+                "a lock of this memory cannot be held at a fork: give each heap and front the lock `Futex` or `Spin`",
+            ),
             Self::OutOfMemory => f.write_str("the system has no memory for handlers of fork"),
         }
     }
@@ -52,20 +72,26 @@ impl fmt::Display for ForkError {
 
 impl core::error::Error for ForkError {}
 
-/// Makes `heap` usable in the child after a `fork`, even if another thread was using it at that moment.
+/// Makes a memory usable in the child after a `fork`, even if another thread was using it at that moment.
 ///
-/// A child has only the thread that called `fork`. If another thread held the heap's lock, the child finds the lock taken
-/// for good, and its first allocation waits forever. Programs with threads that fork and then allocate in the child should call
-/// this once at their start, for a plain heap and for the heap behind [`Cached`](super::Cached). (`std::process::Command`
-/// does not allocate in the child and needs nothing.) It registers handlers that hold the lock while the process is copied.
+/// A child has only the thread that called `fork`. If another thread held a lock, the child finds the lock taken for good, and its
+/// first allocation waits forever. Programs with threads that fork and then allocate in the child should call this once at their
+/// start, for every heap that is not [`Growing`](super::Growing), which protects itself, and for every front that has a lock of its own.
+/// (`std::process::Command` does not allocate in the child and needs nothing.)
 ///
-/// Protecting a heap again changes nothing. What other threads had in their caches stays allocated in the child.
+/// It registers handlers that hold the locks while the process is copied: those of a [`Heap`](crate::Heap) or
+/// [`TinyHeap`](crate::TinyHeap), of fronts (`Observed` and its observers, `PressureHeap`, `Bounded`, `Timed`, `PlannedHeap`, `Cached`,
+/// `Zones`), and of all that is behind them. The locks must be `Futex`, the default, or `Spin`.
+///
+/// Protecting a memory again changes nothing. What other threads had in their caches stays allocated in the child, and a hook that another
+/// thread was running counts as running there. An observer must not fork. Handlers of the program's own that allocate must be registered
+/// later than these.
 ///
 /// ```
-/// use allotment::{Heap, heap, os::protect_at_fork};
+/// use allotment::{Heap, Observed, heap, observe::Profile, os::protect_at_fork};
 ///
 /// #[global_allocator]
-/// static HEAP: Heap = heap!(1024 * 1024);
+/// static HEAP: Observed<Heap, Profile> = Observed::new(heap!(1024 * 1024), Profile::new());
 ///
 /// protect_at_fork(&HEAP)?;
 /// # Ok::<(), allotment::os::ForkError>(())
@@ -73,55 +99,112 @@ impl core::error::Error for ForkError {}
 ///
 /// # Errors
 ///
-/// [`ForkError`] if 64 heaps are protected already, or if the system has no memory.
-pub fn protect_at_fork<P: LayoutPlacement, S: Statistics>(
-    heap: &'static Heap<P, Futex, S>,
-) -> Result<(), ForkError> {
-    let lock = ptr::from_ref(heap.lock_itself()).cast_mut();
-    if !REGISTERED.swap(true, Ordering::AcqRel) {
-        // SAFETY: the handlers only take and release locks.
-        if unsafe { pthread_atfork(Some(before), Some(parent), Some(child)) } != 0 {
-            REGISTERED.store(false, Ordering::Release);
-            return Err(ForkError::OutOfMemory);
+/// [`ForkError`] if the memory has another lock, if 64 locks are held already, or if the system has no memory. Of a memory with
+/// several locks some may be held then.
+pub fn protect_at_fork<M: Sync>(memory: &'static M) -> Result<(), ForkError>
+where
+    &'static M: Memory,
+{
+    register()?;
+    let mut result = Ok(());
+    (&memory).locks(&mut |lock| {
+        if result.is_ok() {
+            result = lock.ok_or(ForkError::UnknownLock).and_then(|lock| hold(lock, MOST));
         }
-    }
-    for place in &LOCKS {
-        match place.compare_exchange(ptr::null_mut(), lock, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => return Ok(()),
-            Err(there) if there == lock => return Ok(()),
-            Err(_) => {}
-        }
-    }
-    Err(ForkError::TooManyHeaps { max: HEAPS })
+    });
+    result
 }
 
-/// The locks of the protected heaps, in the order in which they were protected.
-fn locks() -> impl Iterator<Item = &'static Futex> {
-    // SAFETY: the locks are those of heaps that live forever.
-    LOCKS.iter().map_while(|place| unsafe { place.load(Ordering::Acquire).as_ref() })
+/// Protects the heap that grows, by its lock.
+pub(super) fn protect(lock: &'static Futex) {
+    // Without memory for the handlers the program can still do all but fork.
+    let _ = register().and_then(|()| lock.at_fork().map_or(Ok(()), |lock| hold(lock, MOST + 1)));
 }
 
+/// Registers the handlers once.
+fn register() -> Result<(), ForkError> {
+    // What is below may allocate, and come back here.
+    if HELD.registered.swap(true, Ordering::AcqRel) {
+        return Ok(());
+    }
+    stay_loaded();
+    // SAFETY: the handlers only take and release locks. Where the system does not end them with the library, it stays.
+    if unsafe { pthread_atfork(Some(before), Some(parent), Some(child)) } != 0 {
+        HELD.registered.store(false, Ordering::Release);
+        return Err(ForkError::OutOfMemory);
+    }
+    Ok(())
+}
+
+/// Adds a lock to those that are held, of which there may be `most`.
+fn hold(lock: ForkLock, most: usize) -> Result<(), ForkError> {
+    HELD.lock.with(|| {
+        // SAFETY: under the lock.
+        let locks = unsafe { &mut *HELD.locks.get() };
+        let place = locks.iter().take_while(|place| place.is_some_and(|there| there != lock)).count();
+        if place >= most {
+            return Err(ForkError::TooManyLocks { max: MOST });
+        }
+        locks[place] = Some(lock);
+        Ok(())
+    })
+}
+
+/// The locks, which stay the same while the list's own lock is held.
+fn locks() -> impl Iterator<Item = ForkLock> {
+    // SAFETY: the handlers below hold the list's lock.
+    unsafe { (*HELD.locks.get()).into_iter().flatten() }
+}
+
+/// Takes all locks. It waits for one lock only as long as it has no other one: a thread that has that one may be waiting for another, such as an
+/// observer that allocates.
 extern "C" fn before() {
-    // The system lets one thread fork at a time.
-    let mut taken = 0;
-    for lock in locks() {
-        lock.acquire();
-        taken += 1;
+    HELD.lock.acquire();
+    let mut first = 0;
+    // SAFETY: the locks live forever, and those that are released were taken here.
+    unsafe {
+        while let Some(lock) = locks().nth(first) {
+            lock.take();
+            let Some((busy, _)) = locks().enumerate().find(|&(n, lock)| n != first && !take_soon(lock))
+            else {
+                return;
+            };
+            let taken = locks().enumerate().filter(|&(n, _)| n < busy || n == first);
+            taken.for_each(|(_, lock)| lock.release(false));
+            first = busy;
+        }
     }
-    TAKEN.store(taken, Ordering::Relaxed);
+}
+
+/// Takes a lock unless it stays held for longer than any operation takes.
+///
+/// # Safety
+///
+/// The lock must be valid.
+unsafe fn take_soon(lock: ForkLock) -> bool {
+    (0..1000).any(|_| {
+        // SAFETY: the caller's contract.
+        let taken = unsafe { lock.try_take() };
+        if !taken {
+            std::thread::yield_now();
+        }
+        taken
+    })
 }
 
 extern "C" fn parent() {
-    for lock in locks().take(TAKEN.load(Ordering::Relaxed)) {
-        // SAFETY: this thread has taken the lock in `before`.
-        unsafe { lock.release() }
-    }
+    release(false);
 }
 
 extern "C" fn child() {
-    for lock in locks().take(TAKEN.load(Ordering::Relaxed)) {
-        // SAFETY: this thread has taken the lock in `before`, and there is no other one.
-        unsafe { lock.reset() }
+    release(true);
+}
+
+fn release(in_child: bool) {
+    // SAFETY: this thread has taken all in `before`, and the locks live forever.
+    unsafe {
+        locks().for_each(|lock| lock.release(in_child));
+        if in_child { HELD.lock.reset() } else { HELD.lock.release() }
     }
 }
 
@@ -132,9 +215,24 @@ mod tests {
 
     #[test]
     fn errors_say_what_is_wrong() {
-        let errors = [ForkError::TooManyHeaps { max: 64 }, ForkError::OutOfMemory];
-        let said =
-            ["64 heaps are protected at a fork already", "the system has no memory for handlers of fork"];
+        let errors = [ForkError::TooManyLocks { max: 64 }, ForkError::OutOfMemory];
+        let said = ["64 locks are held at a fork already", "the system has no memory for handlers of fork"];
         assert_eq!(errors.map(|error| error.to_string()), said);
+        assert!(ForkError::UnknownLock.to_string().ends_with("the lock `Futex` or `Spin`"));
+    }
+
+    /// A lock counts once, and there is always room for that of the heap that grows.
+    #[test]
+    fn as_many_locks_are_held_as_can_be() {
+        static LOCKS: [Futex; MOST + 2] = [const { Futex::INIT }; MOST + 2];
+        let lock = |n: usize| LOCKS[n].at_fork().unwrap();
+        let held = HELD.lock.with(|| locks().count());
+        for n in (held..MOST).chain(held..MOST) {
+            assert_eq!(hold(lock(n), MOST), Ok(()));
+        }
+        assert_eq!(hold(lock(MOST), MOST), Err(ForkError::TooManyLocks { max: 64 }));
+        assert_eq!(HELD.lock.with(|| locks().count()), MOST);
+        protect(&LOCKS[MOST]);
+        assert_eq!(HELD.lock.with(|| locks().count()), MOST + 1);
     }
 }

@@ -530,11 +530,12 @@ fn bind(caches: *mut Caches, owner: Owner) -> Option<InUse> {
         }
         if !(*caches).guarded {
             (*caches).open = false;
-            if !AT_END.register(give_all_back) {
+            (*caches).guarded = AT_END.register(give_all_back);
+            // If that fails, the next operation tries again.
+            (*caches).open = true;
+            if !(*caches).guarded {
                 return None;
             }
-            (*caches).guarded = true;
-            (*caches).open = true;
         }
         let mut locals = (0..HEAPS).map(|number| (&raw mut (*caches).locals).cast::<Local>().add(number));
         let local = locals.find(|local| (**local).owner.is_none())?;

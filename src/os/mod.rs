@@ -10,9 +10,14 @@
 //!
 //! [`Growing`] is another heap: that of the whole process, in memory of the system. `SharedHeap` (Linux) is one in memory that several processes
 //! share.
+//!
+//! A shared library that uses `Cached` or `Growing` stays loaded after `dlclose`, because each thread that used it calls it once more when it
+//! ends. (Linux, Android, FreeBSD and systems of Apple. musl unloads nothing; on other Unix systems do not close such a library.)
 
 mod at_end;
 mod cached;
+#[cfg(all(test, unix))]
+mod checks;
 mod classes;
 mod depot;
 #[cfg(unix)]
@@ -22,6 +27,8 @@ mod growing;
 mod local;
 #[cfg(target_os = "linux")]
 mod shared;
+#[cfg(any(unix, feature = "gpu"))]
+mod stay;
 
 pub use cached::Cached;
 pub use depot::Depot;
@@ -31,5 +38,7 @@ pub use fork::{ForkError, protect_at_fork};
 pub use growing::{Figures, Growing};
 #[cfg(target_os = "linux")]
 pub use shared::SharedHeap;
+#[cfg(feature = "gpu")]
+pub(crate) use stay::stay_loaded;
 
 pub mod pressure;

@@ -1,15 +1,18 @@
 //! A heap in memory that several processes share.
 
-use crate::meta::{Block, FreeError, Meta, NodeSlot, SideTable};
-use crate::placement::{Placement, Tlsf};
-use crate::region::Region;
-use core::mem::MaybeUninit;
+mod lock;
+mod table;
+
+use crate::meta::FreeError;
 use core::ptr::{self, NonNull};
 use core::slice;
-use core::sync::atomic::{AtomicU64, Ordering, compiler_fence};
+use core::sync::atomic::{AtomicU64, Ordering};
+use lock::SharedLock;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use table::{Entry, Lists, Table};
 
 /// Bytes of a granule: what blocks are multiples of.
 const GRANULE: usize = 256;
@@ -17,62 +20,44 @@ const GRANULE: usize = 256;
 /// Bytes of a page, to which the parts of the file are aligned, and the largest alignment of blocks.
 const PAGE: usize = 4096;
 
-/// Which granules are free. The memory itself is not touched, so that it needs no address here.
-type Free = Tlsf<SideTable<u32, GRANULE, 1, false>>;
+/// The first word of the file: the mark of every version, and the layout of this one.
+const MAGIC: u64 = MARK << 16 | size_of::<Header>() as u64;
+const MARK: u64 = 0x616c_6c6f_746d;
 
-/// The first word of the file: the layout of this version.
-const MAGIC: u64 = 0x616c_6c6f_746d_0000 | size_of::<Header>() as u64;
+/// Seals by which a file keeps its length for good.
+const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
-/// What the file starts with.
+/// What the file starts with. Other processes can write to all of it, so that nothing here is more than a number.
 #[repr(C)]
 struct Header {
     /// [`MAGIC`], once everything else is written.
     magic: AtomicU64,
-    bytes: u64,
-    granules: u64,
-    mutex: libc::pthread_mutex_t,
+    /// The length of the file.
+    bytes: AtomicU64,
     /// For the programs: where they find their first block.
     root: AtomicU64,
-    /// How often a process died with the lock.
-    recoveries: u64,
-    /// Bytes in live blocks.
-    used: u64,
-    free: MaybeUninit<Free>,
-}
-
-/// What is known of the granule with the same number. This is what counts: `free` is made anew from it after a process has died.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Entry {
-    /// Granules of the live block that starts here; 0 if none does.
-    len: u32,
-    /// The process that allocated it.
-    owner: u32,
-    /// The block's node in the side table.
-    node: u32,
-}
-
-/// Where the parts are in a file of so many bytes.
-#[derive(Clone, Copy)]
-struct Parts {
-    granules: usize,
-    nodes: usize,
-    data: usize,
+    lock: SharedLock,
+    lists: Lists,
 }
 
 /// Bytes from the start of the file to the entries.
 const ENTRIES: usize = size_of::<Header>().next_multiple_of(PAGE);
 
+/// Where the parts are in a file of so many bytes.
+#[derive(Clone, Copy)]
+struct Parts {
+    granules: usize,
+    data: usize,
+}
+
 impl Parts {
     /// Divides a file; `None` if it has no room for a block.
     fn new(bytes: usize) -> Option<Self> {
-        let each = GRANULE + size_of::<Entry>() + size_of::<NodeSlot<u32>>();
-        // One node more than granules, and the parts start with pages.
-        let granules = bytes.checked_sub(ENTRIES + 3 * PAGE)? / each;
-        let granules = granules.min(<Free as Placement>::MAX_LEN);
-        let nodes = (ENTRIES + granules * size_of::<Entry>()).next_multiple_of(PAGE);
-        let data = (nodes + (granules + 1) * size_of::<NodeSlot<u32>>()).next_multiple_of(PAGE);
-        (granules > 0 && data + granules * GRANULE <= bytes).then_some(Self { granules, nodes, data })
+        // Both parts start with pages.
+        let granules = bytes.checked_sub(ENTRIES + 2 * PAGE)? / (GRANULE + size_of::<Entry>());
+        let granules = granules.min(table::MOST);
+        let data = (ENTRIES + granules * size_of::<Entry>()).next_multiple_of(PAGE);
+        (granules > 0 && data + granules * GRANULE <= bytes).then_some(Self { granules, data })
     }
 }
 
@@ -97,15 +82,19 @@ impl Parts {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// The file is an anonymous one in memory ([`SharedHeap::create`]) or any that you have, such as one of `shm_open`
-/// ([`SharedHeap::create_in`]). Blocks are multiples of 256 bytes; tables for them take another 16 % of the file, but only what was used
-/// of them takes memory.
+/// The file is an anonymous one in memory ([`SharedHeap::create`], [`SharedHeap::create_in`]), sealed so that it keeps its length, or, in
+/// `unsafe` code, any other ([`SharedHeap::in_unsealed`]). Blocks are multiples of 256 bytes; tables for them take another 11 % of the file,
+/// but only what was used of them takes memory.
 ///
-/// A process may die at any moment, also with the lock: the mutex is robust, and the next process that takes it makes the lists of free
+/// A process may die at any moment, also with the lock: the next process that takes it makes the lists of free
 /// memory anew from a table in which each allocation and each free takes effect with one store. Blocks of a dead process stay
-/// live until another one frees them ([`SharedHeap::free_all_of`]). A process that writes beyond its blocks can destroy the heap.
+/// live until another one frees them ([`SharedHeap::free_all_of`]). A process that is stopped while it holds the lock stops the others.
 ///
-/// Allocation and free are O(1), and take the lock; after a death the next one is O(granules).
+/// A process that writes beyond its blocks, or anything else to the file, can destroy the contents of the heap and its figures, but what it
+/// writes is not trusted: no block leaves the file, and no call fails to return. Damaged lists are made anew, and a live block whose
+/// length was overwritten is refused as no block, and stays out of use.
+///
+/// Allocation and free are O(1), and take the lock; after a death or damage the next one is O(granules).
 pub struct SharedHeap {
     base: NonNull<u8>,
     bytes: usize,
@@ -113,7 +102,7 @@ pub struct SharedHeap {
     file: OwnedFd,
 }
 
-// SAFETY: what is shared is accessed under the mutex in it, or atomically.
+// SAFETY: what is shared is accessed atomically, and the mapping stays where it is.
 unsafe impl Send for SharedHeap {}
 // SAFETY: as above.
 unsafe impl Sync for SharedHeap {}
@@ -122,14 +111,20 @@ fn invalid(text: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, text)
 }
 
-/// Turns the result of a function of pthread into one of Rust.
-fn checked(result: libc::c_int) -> io::Result<()> {
-    if result == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(result)) }
+/// The seals of a file, if it is of a kind that has any.
+fn seals(file: &File) -> Option<libc::c_int> {
+    // SAFETY: the descriptor is open, and this asks for a number.
+    let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
+    (seals >= 0).then_some(seals)
 }
 
-/// Returns the placement's number of the first granule.
-fn first_of(free: &Free) -> usize {
-    free.meta().regions().first().map_or(0, |region| region.first)
+/// Seals a file so that it keeps its length.
+fn seal(file: &File) -> io::Result<()> {
+    // SAFETY: the descriptor is open, and seals change nothing in memory.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALS) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 impl SharedHeap {
@@ -141,7 +136,8 @@ impl SharedHeap {
     pub fn create(bytes: usize) -> io::Result<Self> {
         // SAFETY: the name is a string, and the descriptor is new.
         let file = unsafe {
-            let descriptor = libc::memfd_create(c"allotment".as_ptr(), libc::MFD_CLOEXEC);
+            let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+            let descriptor = libc::memfd_create(c"allotment".as_ptr(), flags);
             if descriptor < 0 {
                 return Err(io::Error::last_os_error());
             }
@@ -150,57 +146,96 @@ impl SharedHeap {
         Self::create_in(file, bytes)
     }
 
-    /// Creates a heap of `bytes` bytes in a file, whose contents are lost.
+    /// Creates a heap of `bytes` bytes in a file of the program's own, whose contents are lost, and seals it. The file must be one of
+    /// `memfd_create` with `MFD_ALLOW_SEALING`; for others there is [`SharedHeap::in_unsealed`].
     ///
     /// # Errors
     ///
-    /// As for [`SharedHeap::create`].
+    /// As for [`SharedHeap::create`]; [`io::ErrorKind::InvalidInput`] for a file that cannot be sealed, and
+    /// [`io::ErrorKind::AlreadyExists`] for one that has the mark of a heap.
     pub fn create_in(file: impl Into<OwnedFd>, bytes: usize) -> io::Result<Self> {
-        // Beyond the address space there is no room either.
-        let bytes = bytes.checked_next_multiple_of(PAGE).unwrap_or(0);
-        let parts = Parts::new(bytes).ok_or_else(|| invalid("the size has no room for a block"))?;
         let file = File::from(file.into());
-        // All zeros, whatever it was.
-        file.set_len(0)?;
-        file.set_len(bytes as u64)?;
-        let heap = Self::map(file.into(), bytes, parts)?;
-        let header = heap.header();
-        // SAFETY: the file is mapped, and no other process uses it before `magic` is written.
-        unsafe {
-            (*header).bytes = bytes as u64;
-            (*header).granules = parts.granules as u64;
-            let mut attributes = MaybeUninit::<libc::pthread_mutexattr_t>::uninit();
-            checked(libc::pthread_mutexattr_init(attributes.as_mut_ptr()))?;
-            let attributes = attributes.as_mut_ptr();
-            checked(libc::pthread_mutexattr_setpshared(attributes, libc::PTHREAD_PROCESS_SHARED))?;
-            checked(libc::pthread_mutexattr_setrobust(attributes, libc::PTHREAD_MUTEX_ROBUST))?;
-            checked(libc::pthread_mutex_init(&raw mut (*header).mutex, attributes))?;
-            libc::pthread_mutexattr_destroy(attributes);
-            heap.rebuild();
-            (*header).magic.store(MAGIC, Ordering::Release);
+        match seals(&file) {
+            Some(seals) if seals & libc::F_SEAL_SEAL == 0 => {}
+            // Of one that is sealed already, the mark says more.
+            seals => {
+                refuse_mark(&file).and(match seals {
+                    Some(_) => Err(invalid("the file cannot be sealed: others may have sealed it already")),
+                    None => {
+                        Err(invalid("a file of this kind may become shorter at any time: use `in_unsealed`"))
+                    }
+                })?;
+            }
         }
-        Ok(heap)
+        Self::make(file, bytes, true)
     }
 
     /// Opens a heap that this or another process has created, with the same version of this crate.
     ///
     /// # Errors
     ///
-    /// Those of the system, and [`io::ErrorKind::InvalidInput`] for a file that holds no such heap.
+    /// Those of the system, and [`io::ErrorKind::InvalidInput`] for a file that holds no such heap, or that is not sealed
+    /// ([`SharedHeap::in_unsealed`] opens it).
     pub fn open(file: impl Into<OwnedFd>) -> io::Result<Self> {
         let file = File::from(file.into());
+        if seals(&file).is_none_or(|seals| seals & libc::F_SEAL_SHRINK == 0) {
+            return Err(invalid(
+                "the file is not sealed and may become shorter at any time: use `in_unsealed`",
+            ));
+        }
+        Self::open_any(file)
+    }
+
+    /// Creates (`Some(bytes)`) or opens (`None`) a heap in any file that can be mapped, such as one of `shm_open`, which cannot be sealed. If
+    /// its file system has no memory left for a page that is used for the first time, the system ends the process by a signal.
+    ///
+    /// # Errors
+    ///
+    /// As for [`SharedHeap::create`] and [`SharedHeap::open`]; [`io::ErrorKind::AlreadyExists`] for a file in which a heap is to be
+    /// created and that has the mark of one. A program that knows that it is not in use shortens it to 0 bytes first.
+    ///
+    /// # Safety
+    ///
+    /// As long as the value exists, nothing may make the file shorter.
+    pub unsafe fn in_unsealed(file: impl Into<OwnedFd>, bytes: Option<usize>) -> io::Result<Self> {
+        let file = File::from(file.into());
+        match bytes {
+            Some(bytes) => Self::make(file, bytes, false),
+            None => Self::open_any(file),
+        }
+    }
+
+    fn make(file: File, bytes: usize, seals: bool) -> io::Result<Self> {
+        // Beyond the address space there is no room either.
+        let bytes = bytes.checked_next_multiple_of(PAGE).unwrap_or(0);
+        let parts = Parts::new(bytes).ok_or_else(|| invalid("the size has no room for a block"))?;
+        refuse_mark(&file)?;
+        // All zeros, whatever it was.
+        file.set_len(0)?;
+        file.set_len(bytes as u64)?;
+        if seals {
+            seal(&file)?;
+            if file.metadata()?.len() != bytes as u64 {
+                return Err(invalid("another process has changed the file's length meanwhile"));
+            }
+        }
+        let heap = Self::map(file.into(), bytes, parts)?;
+        heap.header().bytes.store(bytes as u64, Ordering::Relaxed);
+        heap.table().begin();
+        heap.header().magic.store(MAGIC, Ordering::Release);
+        Ok(heap)
+    }
+
+    fn open_any(file: File) -> io::Result<Self> {
         let wrong = || invalid("the file holds no heap of this version");
         let bytes = usize::try_from(file.metadata()?.len()).map_err(|_| wrong())?;
         let parts = Parts::new(bytes).ok_or_else(wrong)?;
         let heap = Self::map(file.into(), bytes, parts)?;
         let header = heap.header();
-        // SAFETY: the header is mapped.
-        unsafe {
-            if (*header).magic.load(Ordering::Acquire) != MAGIC || (*header).bytes != bytes as u64 {
-                return Err(wrong());
-            }
-        }
-        Ok(heap)
+        // All else is looked at when it is used, since it may change at any time.
+        let agree = header.magic.load(Ordering::Acquire) == MAGIC
+            && header.bytes.load(Ordering::Relaxed) == bytes as u64;
+        if agree { Ok(heap) } else { Err(wrong()) }
     }
 
     fn map(file: OwnedFd, bytes: usize, parts: Parts) -> io::Result<Self> {
@@ -215,111 +250,29 @@ impl SharedHeap {
         Ok(Self { base, bytes, parts, file })
     }
 
-    fn header(&self) -> *mut Header {
-        self.base.as_ptr().cast()
+    fn header(&self) -> &Header {
+        // SAFETY: the file is mapped as long as this value, and longer than the header, and no process can make it shorter: it is sealed, or the
+        // creator of this value promised that. Every number is valid for atomics.
+        unsafe { self.base.cast().as_ref() }
     }
 
-    fn entry(&self, granule: usize) -> *mut Entry {
-        debug_assert!(granule < self.parts.granules, "the file has no such granule");
-        self.base.as_ptr().wrapping_add(ENTRIES).cast::<Entry>().wrapping_add(granule)
-    }
-
-    fn nodes(&self) -> *mut NodeSlot<u32> {
-        self.base.as_ptr().wrapping_add(self.parts.nodes).cast()
-    }
-
-    /// Makes the lists of free memory from the entries.
-    ///
-    /// # Safety
-    ///
-    /// The caller must hold the lock, or be alone.
-    unsafe fn rebuild(&self) {
-        let Parts { granules, data, .. } = self.parts;
-        // SAFETY: the caller's contract; the nodes are in the file, which has room for one more than there are granules, and `data` and
-        // `granules` describe memory that the placement does not touch. So nothing here can fail.
-        unsafe {
-            let free = (*self.header()).free.write(Free::EMPTY);
-            let slots = slice::from_raw_parts_mut(self.nodes(), granules + 1);
-            let _ = free.meta_mut().provide(slots);
-            let region = Region { zeroed: false, ..Region::new(data, granules * GRANULE) };
-            let claimed = free.claim(region);
-            debug_assert!(claimed.is_ok());
-            let Some(mut rest) = Placement::allocate(free, granules, 1) else { return };
-            let mut used = 0;
-            let (mut at, mut gap) = (0, 0);
-            // Cut from the front: gaps, which become free, and live blocks.
-            while at < granules {
-                let entry = self.entry(at);
-                let len = (*entry).len as usize;
-                if len == 0 {
-                    at += 1;
-                    gap += 1;
-                    continue;
-                }
-                if gap > 0 {
-                    rest = Self::cut(free, rest, gap, true).1;
-                    gap = 0;
-                }
-                used += len;
-                at += len;
-                if at >= granules {
-                    (*entry).node = rest.token;
-                    break;
-                }
-                let (block, back) = Self::cut(free, rest, len, false);
-                (*entry).node = block.token;
-                rest = back;
-            }
-            if gap > 0 {
-                let _ = free.deallocate(rest, gap, 1);
-            }
-            (*self.header()).used = (used * GRANULE) as u64;
-        }
-    }
-
-    /// Cuts the first `len` granules off a block, and frees them if `give` is true. Returns both parts.
-    ///
-    /// # Safety
-    ///
-    /// The block must be longer.
-    unsafe fn cut(free: &mut Free, block: Block<u32>, len: usize, give: bool) -> (Block<u32>, Block<u32>) {
-        // SAFETY: the caller guarantees the length, and there is a node for each granule.
-        unsafe {
-            let parts = free.meta_mut().cut(block, len).unwrap_unchecked();
-            if give {
-                let _ = free.deallocate(parts.0, len, 1);
-            }
-            parts
-        }
+    fn table(&self) -> Table<'_> {
+        // SAFETY: as for `header`; `Parts::new` divides the mapped bytes.
+        let entries = unsafe {
+            let first = self.base.as_ptr().add(ENTRIES).cast::<Entry>();
+            slice::from_raw_parts(first, self.parts.granules)
+        };
+        Table { lists: &self.header().lists, entries }
     }
 
     /// Runs `f` with the lock, after what a dead process has left is mended.
-    fn with<T>(&self, f: impl FnOnce(&mut Header, &mut Free) -> T) -> T {
-        /// Unlocks, even if the closure unwinds.
-        struct Guard(*mut libc::pthread_mutex_t);
-        impl Drop for Guard {
-            fn drop(&mut self) {
-                // SAFETY: this thread holds the mutex.
-                unsafe { libc::pthread_mutex_unlock(self.0) };
-            }
+    fn with<'s, T>(&'s self, f: impl FnOnce(Table<'s>) -> T) -> T {
+        let holder = self.header().lock.acquire();
+        let table = self.table();
+        if holder.inherits {
+            table.rebuild();
         }
-        let header = self.header();
-        // SAFETY: the mutex was initialised when the heap was created; all that it guards is accessed by its holder only.
-        unsafe {
-            let mutex = &raw mut (*header).mutex;
-            let result = libc::pthread_mutex_lock(mutex);
-            // Every other error is one of a damaged mutex.
-            assert!(result == 0 || result == libc::EOWNERDEAD, "the lock of a shared heap is damaged");
-            let _guard = Guard(mutex);
-            if result == libc::EOWNERDEAD {
-                self.rebuild();
-                (*header).recoveries += 1;
-                libc::pthread_mutex_consistent(mutex);
-            }
-            let free = (*header).free.as_mut_ptr();
-            (*free).meta_mut().nodes_moved(self.nodes());
-            f(&mut *header, &mut *free)
-        }
+        f(table)
     }
 
     /// Allocates `bytes` bytes aligned to `align`, and returns the offset of the block, which is not 0; `None` if there is no room or the
@@ -329,54 +282,18 @@ impl SharedHeap {
             return None;
         }
         let len = bytes.max(1).div_ceil(GRANULE);
-        let align = align.div_ceil(GRANULE);
         let owner = std::process::id();
-        self.with(|header, free| {
-            if len > self.parts.granules {
-                return None;
-            }
-            let block = Placement::allocate(free, len, align)?;
-            let granule = block.offset - first_of(free);
-            let entry = self.entry(granule);
-            // SAFETY: the granule is one of the file's, and ours. The length is written last: with it, the block is live.
-            unsafe {
-                (*entry).owner = owner;
-                (*entry).node = block.token;
-                compiler_fence(Ordering::Release);
-                (&raw mut (*entry).len).write_volatile(block.len as u32);
-            }
-            header.used += (block.len * GRANULE) as u64;
-            Some(self.parts.data + granule * GRANULE)
-        })
+        let granule = self.with(|table| table.allocate(len, align.div_ceil(GRANULE), owner))?;
+        Some(self.parts.data + granule * GRANULE)
     }
 
-    /// Returns the granule at which a live block starts whose offset is this one. The caller must hold the lock.
-    fn live(&self, offset: usize) -> Result<usize, FreeError> {
+    /// Returns the granule of an offset.
+    fn granule(&self, offset: usize) -> Result<usize, FreeError> {
         let from = offset.checked_sub(self.parts.data).ok_or(FreeError::Foreign)?;
         if from >= self.parts.granules * GRANULE {
             return Err(FreeError::Foreign);
         }
-        if from % GRANULE != 0 {
-            return Err(FreeError::Misaligned);
-        }
-        // SAFETY: the granule is one of the file's.
-        if unsafe { (*self.entry(from / GRANULE)).len } == 0 {
-            return Err(FreeError::NotABlock);
-        }
-        Ok(from / GRANULE)
-    }
-
-    /// Frees the block that starts at a granule.
-    fn give(&self, header: &mut Header, free: &mut Free, granule: usize) -> Result<(), FreeError> {
-        // SAFETY: the caller has found a live block there. Once its length is gone, it is free.
-        unsafe {
-            let entry = self.entry(granule);
-            let Entry { len, node, .. } = *entry;
-            (&raw mut (*entry).len).write_volatile(0);
-            let len = len as usize;
-            header.used -= (len * GRANULE) as u64;
-            free.deallocate(Block { offset: first_of(free) + granule, len, token: node }, len, 1).map(drop)
-        }
+        if from % GRANULE == 0 { Ok(from / GRANULE) } else { Err(FreeError::Misaligned) }
     }
 
     /// Frees a block, whichever process has allocated it. O(1).
@@ -385,33 +302,20 @@ impl SharedHeap {
     ///
     /// [`FreeError`], with nothing done, if no live block starts at this offset.
     pub fn free(&self, offset: usize) -> Result<(), FreeError> {
-        self.with(|header, free| {
-            let granule = self.live(offset)?;
-            self.give(header, free, granule)
-        })
+        let granule = self.granule(offset)?;
+        if self.with(|table| table.deallocate(granule)) { Ok(()) } else { Err(FreeError::NotABlock) }
     }
 
     /// Frees all blocks that a process has allocated, which has ended, and returns their number. O(granules).
     pub fn free_all_of(&self, process: u32) -> usize {
-        self.with(|header, free| {
-            let (mut at, mut count) = (0, 0);
-            while at < self.parts.granules {
-                // SAFETY: the granule is one of the file's.
-                let Entry { len, owner, .. } = unsafe { *self.entry(at) };
-                if len != 0 && owner == process && self.give(header, free, at).is_ok() {
-                    count += 1;
-                }
-                at += len.max(1) as usize;
-            }
-            count
-        })
+        self.with(|table| table.deallocate_all_of(process))
     }
 
     /// Returns the address of an offset in this process. O(1), without the lock.
     ///
     /// # Panics
     ///
-    /// If the offset is beyond the file.
+    /// If the offset is beyond the file. [`SharedHeap::size`] tells of a number that another process has written whether a block starts there.
     pub fn address(&self, offset: usize) -> *mut u8 {
         assert!(offset < self.bytes, "the offset is beyond the heap");
         self.base.as_ptr().wrapping_add(offset)
@@ -419,33 +323,42 @@ impl SharedHeap {
 
     /// Returns the bytes of a live block; `None` if none starts there.
     pub fn size(&self, offset: usize) -> Option<usize> {
-        self.with(|_, _| {
-            let granule = self.live(offset).ok()?;
-            // SAFETY: the granule is one of the file's.
-            Some(unsafe { (*self.entry(granule)).len } as usize * GRANULE)
-        })
+        let granule = self.granule(offset).ok()?;
+        self.with(|table| table.len(granule)).map(|len| len * GRANULE)
     }
 
-    /// Returns the bytes in live blocks, and how often a process died with the lock.
+    /// Returns the bytes in live blocks, and how often the lists were made anew: since a process died with the lock, or because another one
+    /// had overwritten them.
     pub fn used(&self) -> (usize, u64) {
-        self.with(|header, _| (header.used as usize, header.recoveries))
+        let (used, recoveries) = self.with(Table::used);
+        (used * GRANULE, recoveries)
     }
 
     /// Returns the largest request, in bytes, that is sure to succeed now.
     pub fn largest_free(&self) -> usize {
-        self.with(|_, free| free.largest() * GRANULE)
+        self.with(Table::largest) * GRANULE
     }
 
-    /// The word by which processes find their first block: 0 at first.
+    /// The word by which processes find their first block: 0 at first. Any of them may write anything there.
     pub fn root(&self) -> &AtomicU64 {
-        // SAFETY: the header stays mapped as long as the heap, and the word is only accessed atomically.
-        unsafe { &(*self.header()).root }
+        &self.header().root
     }
 
     /// Returns the file, to hand it to another process.
     pub fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
+}
+
+/// Refuses a file that holds a heap, of any version, which other processes may have mapped.
+fn refuse_mark(file: &File) -> io::Result<()> {
+    let mut mark = [0; 8];
+    let len = file.read_at(&mut mark, 0)?;
+    if len == mark.len() && u64::from_ne_bytes(mark) >> 16 == MARK {
+        let text = "the file holds a heap: open it, or shorten it to 0 bytes first if no process uses it";
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
+    }
+    Ok(())
 }
 
 impl Drop for SharedHeap {
@@ -458,14 +371,10 @@ impl Drop for SharedHeap {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::mem;
+    use core::sync::atomic::AtomicU32;
     use std::thread;
     use std::vec::Vec;
-
-    #[test]
-    fn results_of_pthread_are_errors_of_the_system() {
-        assert!(checked(0).is_ok());
-        assert_eq!(checked(libc::EINVAL).unwrap_err().raw_os_error(), Some(libc::EINVAL));
-    }
 
     #[test]
     fn sizes_without_room_are_refused() {
@@ -481,11 +390,10 @@ mod tests {
         let least = (0..).find(|pages| Parts::new(pages * PAGE).is_some()).unwrap();
         assert!((ENTRIES..ENTRIES + 5 * PAGE).contains(&(least * PAGE)));
         for pages in (least..least + 600).chain([1 << 16]) {
-            let Parts { granules, nodes, data } = Parts::new(pages * PAGE).unwrap();
-            assert!(nodes >= ENTRIES + granules * size_of::<Entry>() && nodes % PAGE == 0);
-            assert!(data >= nodes + (granules + 1) * size_of::<NodeSlot<u32>>() && data % PAGE == 0);
+            let Parts { granules, data } = Parts::new(pages * PAGE).unwrap();
+            assert!(data >= ENTRIES + granules * size_of::<Entry>() && data % PAGE == 0);
             let left = (pages * PAGE).checked_sub(data + granules * GRANULE).unwrap();
-            assert!(left < 4 * PAGE, "{left} bytes of {pages} pages are left");
+            assert!(left < 3 * PAGE, "{left} bytes of {pages} pages are left");
         }
     }
 
@@ -505,29 +413,216 @@ mod tests {
                 }
             }
             let (used, _) = heap.used();
-            thread::scope(|scope| {
-                let die = || {
-                    // SAFETY: the mutex is initialised. Its holder changes figures that the next one has to make anew.
-                    unsafe {
-                        let header = heap.header();
-                        libc::pthread_mutex_lock(&raw mut (*header).mutex);
-                        (*header).used = 1;
-                    }
-                };
-                scope.spawn(die).join().unwrap();
-            });
+            // Its holder changes what the next one has to make anew.
+            let die = || {
+                mem::forget(heap.header().lock.acquire());
+                let words = words(&heap);
+                words[random_list(&mut fastrand::Rng::with_seed(round))].store(1, Ordering::Relaxed);
+            };
+            thread::scope(|scope| scope.spawn(die).join().unwrap());
             assert_eq!(heap.used(), (used, round));
             assert_eq!(used, live.iter().map(|block| block.1).sum());
             assert!(live.iter().all(|&(block, size)| heap.size(block) == Some(size)));
-            // What is free is free once.
-            let mut rest = Vec::new();
-            while heap.largest_free() > 0 {
-                rest.push(heap.allocate(1, 1).unwrap());
-            }
-            assert_eq!(used + rest.len() * GRANULE, heap.parts.granules * GRANULE);
-            rest.into_iter().for_each(|block| heap.free(block).unwrap());
+            check_free(&heap, used);
         }
         assert_eq!(heap.free_all_of(std::process::id()), live.len());
         assert_eq!((heap.used().0, heap.largest_free()), (0, whole));
+    }
+
+    /// What is free is free once.
+    fn check_free(heap: &SharedHeap, used: usize) {
+        let mut rest = Vec::new();
+        while heap.largest_free() > 0 {
+            rest.push(heap.allocate(1, 1).unwrap());
+        }
+        assert_eq!(used + rest.len() * GRANULE, heap.parts.granules * GRANULE);
+        rest.into_iter().for_each(|block| heap.free(block).unwrap());
+    }
+
+    /// The header and the entries, word by word.
+    fn words(heap: &SharedHeap) -> &[AtomicU32] {
+        // SAFETY: they are mapped, consist of numbers, and are accessed atomically.
+        unsafe { slice::from_raw_parts(heap.base.as_ptr().cast(), heap.parts.data / 4) }
+    }
+
+    /// A word of the lists.
+    fn random_list(random: &mut fastrand::Rng) -> usize {
+        random.usize(mem::offset_of!(Header, lists) / 4 + 2..size_of::<Header>() / 4)
+    }
+
+    /// The bytes of an entry from which on it is not about the live block.
+    fn is_live_part(word: usize) -> bool {
+        word * 4 >= ENTRIES && (word * 4 - ENTRIES) % size_of::<Entry>() < 12
+    }
+
+    /// Uses the heap at random. Whatever is in the file, blocks lie in it, and every call returns.
+    fn use_it(heap: &SharedHeap, random: &mut fastrand::Rng, live: &mut Vec<usize>) {
+        let (data, end) = (heap.parts.data, heap.parts.data + heap.parts.granules * GRANULE);
+        let inside = |block: usize, bytes: usize| block >= data && bytes <= end - block;
+        for _ in 0..12 {
+            let offset = data + random.usize(..heap.parts.granules) * GRANULE;
+            match random.u32(..6) {
+                0 | 1 => {
+                    let (bytes, align) = (random.usize(..5_000), 1 << random.u32(..13));
+                    if let Some(block) = heap.allocate(bytes, align) {
+                        assert!(inside(block, bytes.max(1)) && block % align == 0);
+                        live.push(block);
+                    }
+                }
+                2 if !live.is_empty() => {
+                    let _ = heap.free(live.swap_remove(random.usize(..live.len())));
+                }
+                3 => assert!(heap.size(offset).is_none_or(|bytes| inside(offset, bytes))),
+                4 => {
+                    let (used, _) = heap.used();
+                    assert!(used <= end - data && heap.largest_free() <= end - data);
+                }
+                _ if random.u32(..10) == 0 => {
+                    let _ = heap.free_all_of(random.u32(..3));
+                }
+                _ => {
+                    if heap.free(offset).is_ok() {
+                        live.retain(|&block| block != offset);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A number as it may be damaged: a bit of it, by one, to one of the same file, or to anything.
+    fn damaged(random: &mut fastrand::Rng, old: u32, granules: usize) -> u32 {
+        match random.u32(..6) {
+            0 => old ^ 1 << random.u32(..32),
+            1 => old.wrapping_add(1),
+            2 => old.wrapping_sub(1),
+            3 => 0,
+            4 => random.u32(..=granules as u32 + 1),
+            _ => random.u32(..),
+        }
+    }
+
+    /// Each word of the header and the tables, and many at once, hold something else while the heap is used.
+    #[test]
+    fn no_word_of_the_file_is_trusted() {
+        let mut random = fastrand::Rng::with_seed(23);
+        let heap = SharedHeap::create(40_000).unwrap();
+        let (count, granules) = (words(&heap).len(), heap.parts.granules);
+        let mut live = Vec::new();
+        let damage = |heap: &SharedHeap, random: &mut fastrand::Rng, word: usize| {
+            let word = &words(heap)[word];
+            word.store(damaged(random, word.load(Ordering::Relaxed), granules), Ordering::Relaxed);
+        };
+        // One after another, over all of them.
+        for word in (0..count).filter(|&word| word * 4 < size_of::<Header>() || word * 4 >= ENTRIES) {
+            damage(&heap, &mut random, word);
+            use_it(&heap, &mut random, &mut live);
+        }
+        // Many at once, and now and then between two steps of this thread.
+        for round in 0..150 {
+            for _ in 0..random.usize(1..60) {
+                let word = if random.bool() { random.usize(..count) } else { random_list(&mut random) };
+                damage(&heap, &mut random, word);
+            }
+            use_it(&heap, &mut random, &mut live);
+            if round % 75 == 0 {
+                words(&heap)[..].iter().for_each(|word| word.store(random.u32(..), Ordering::Relaxed));
+                use_it(&heap, &mut random, &mut live);
+                words(&heap)[..].iter().for_each(|word| word.store(0, Ordering::Relaxed));
+                heap.table().rebuild();
+                live.clear();
+            }
+        }
+    }
+
+    /// Lists that are damaged cost no memory and give none away: live blocks stay what they are, and the rest is found again.
+    #[test]
+    fn damaged_lists_are_made_anew() {
+        let mut random = fastrand::Rng::with_seed(5);
+        let heap = SharedHeap::create(50_000).unwrap();
+        let mut live: Vec<(usize, usize)> = Vec::new();
+        let lists: Vec<usize> = (mem::offset_of!(Header, lists) / 4 + 2..words(&heap).len())
+            .filter(|&word| word * 4 < size_of::<Header>() || word * 4 >= ENTRIES && !is_live_part(word))
+            .collect();
+        for round in 0..20_000 {
+            // Mostly a word that says something.
+            let says = |&word: &usize| words(&heap)[word].load(Ordering::Relaxed) != 0;
+            let at = random.usize(..lists.len());
+            let at = lists[at..].iter().copied().find(|word| random.u32(..8) == 0 || says(word));
+            let word = &words(&heap)[at.unwrap_or(lists[0])];
+            word.store(
+                damaged(&mut random, word.load(Ordering::Relaxed), heap.parts.granules),
+                Ordering::Relaxed,
+            );
+            for _ in 0..8 {
+                if random.usize(..30) < live.len() {
+                    let (block, _) = live.swap_remove(random.usize(..live.len()));
+                    assert_eq!(heap.free(block), Ok(()));
+                } else if let Some(block) = heap.allocate(random.usize(1..4_000), 1 << random.u32(..13)) {
+                    let size = heap.size(block).unwrap();
+                    let apart =
+                        |&(other, bytes): &(usize, usize)| block + size <= other || other + bytes <= block;
+                    assert!(live.iter().all(apart), "round {round}");
+                    live.push((block, size));
+                }
+            }
+            assert!(live.iter().all(|&(block, size)| heap.size(block) == Some(size)));
+        }
+        assert!(heap.used().1 > 100, "{} times", heap.used().1);
+        heap.table().rebuild();
+        check_free(&heap, live.iter().map(|block| block.1).sum());
+    }
+
+    /// A live block whose length was overwritten is none, and its memory goes to no other.
+    #[test]
+    fn a_block_whose_length_was_overwritten_stays_out_of_use() {
+        let heap = SharedHeap::create(100_000).unwrap();
+        let blocks = [0; 3].map(|_| heap.allocate(3 * GRANULE, 1).unwrap());
+        let entry =
+            &words(&heap)[(ENTRIES + (blocks[1] - heap.parts.data) / GRANULE * size_of::<Entry>()) / 4..];
+        for (word, wrong) in [(0, 1), (0, u32::MAX), (0, 4), (1, 7), (2, 1)] {
+            let right = entry[word].load(Ordering::Relaxed);
+            entry[word].store(wrong, Ordering::Relaxed);
+            assert_eq!((heap.size(blocks[1]), heap.free(blocks[1])), (None, Err(FreeError::NotABlock)));
+            assert_eq!(heap.free_all_of(1), 0);
+            heap.table().rebuild();
+            check_free(&heap, 9 * GRANULE);
+            entry[word].store(right, Ordering::Relaxed);
+        }
+        // One that looks like ours, but is longer than the file.
+        let granule = (blocks[1] - heap.parts.data) / GRANULE;
+        let right = [0, 1].map(|word| entry[word].load(Ordering::Relaxed));
+        for len in [heap.parts.granules - granule + 1, u32::MAX as usize] {
+            let forged = table::check(granule, len, entry[2].load(Ordering::Relaxed)) << 32 | len as u64;
+            let halves =
+                if cfg!(target_endian = "big") { [forged >> 32, forged] } else { [forged, forged >> 32] };
+            (0..2).for_each(|half| entry[half].store(halves[half] as u32, Ordering::Relaxed));
+            assert_eq!((heap.size(blocks[1]), heap.free(blocks[1])), (None, Err(FreeError::NotABlock)));
+        }
+        (0..2).for_each(|half| entry[half].store(right[half], Ordering::Relaxed));
+        assert!(blocks.iter().all(|&block| heap.free(block).is_ok()));
+    }
+
+    /// Another thread writes to the tables all the time.
+    #[test]
+    fn tables_may_change_at_any_moment() {
+        let heap = SharedHeap::create(40_000).unwrap();
+        let first = mem::offset_of!(Header, lists) / 4;
+        thread::scope(|scope| {
+            let used = scope.spawn(|| {
+                let (mut random, mut live) = (fastrand::Rng::with_seed(1), Vec::new());
+                (0..2_000).for_each(|_| use_it(&heap, &mut random, &mut live));
+            });
+            let mut random = fastrand::Rng::with_seed(2);
+            let words = &words(&heap)[first..];
+            while !used.is_finished() {
+                let word = &words[random.usize(..words.len())];
+                word.store(
+                    damaged(&mut random, word.load(Ordering::Relaxed), heap.parts.granules),
+                    Ordering::Relaxed,
+                );
+                thread::yield_now();
+            }
+            used.join().unwrap();
+        });
     }
 }

@@ -220,13 +220,13 @@ impl<M: Meta, const ORDERS: usize> Buddy<M, ORDERS> {
                 let block = self.gather(region)?;
                 self.meta.allocate_whole(region, block);
                 self.whole |= 1 << region;
-                return Some(block);
+                return Some(Block { len: self.whole(region), ..block });
             }
         }
         None
     }
 
-    /// Granules of region number `region` when it is one block.
+    /// Granules of region number `region` when it is one block, which is what a region counts as.
     fn whole(&self, region: usize) -> usize {
         let record = &self.meta.regions()[region];
         let start = self.meta.address(record.first).addr();
@@ -304,7 +304,7 @@ unsafe impl<M: Meta, const ORDERS: usize> Placement for Buddy<M, ORDERS> {
                 self.meta.forget(region);
                 return Err(RegionError::NoNodes);
             }
-            Ok(block.len * M::GRANULE)
+            Ok(self.whole(self.meta.regions().len() - 1) * M::GRANULE)
         }
     }
 
@@ -315,16 +315,17 @@ unsafe impl<M: Meta, const ORDERS: usize> Placement for Buddy<M, ORDERS> {
         }
         // SAFETY: the memory is handed over by the caller; the new granules are an unused block.
         unsafe {
+            let old = self.whole(region);
             let block = self.meta.extend(start, bytes)?;
             // What a side table has no node for stays out of use.
             let rest = self.put_range(block).map_or(0, |rest| rest.len);
-            Ok((block.len - rest) * M::GRANULE)
+            Ok((self.whole(region) - old - rest) * M::GRANULE)
         }
     }
 
     fn release(&mut self, start: *mut u8) -> Result<(Region, usize), RegionError> {
         let region = self.meta.region_at(start)?;
-        let bytes = self.meta.regions()[region].len * M::GRANULE;
+        let bytes = self.whole(region) * M::GRANULE;
         if !self.is_free(region) {
             return Err(RegionError::InUse);
         }
@@ -388,7 +389,7 @@ unsafe impl<M: Meta, const ORDERS: usize> Placement for Buddy<M, ORDERS> {
                 let whole = self.meta.restore(region);
                 // What a side table has no node for any more stays out of use.
                 let rest = self.put_range(whole).map_or(0, |rest| rest.len);
-                return Ok(whole.len - rest);
+                return Ok(self.whole(region) - rest);
             }
             self.put(block);
         }
@@ -457,7 +458,7 @@ unsafe impl<M: Meta, const ORDERS: usize> Placement for Buddy<M, ORDERS> {
         let listed = if self.orders == 0 { 0 } else { 1 << self.orders.ilog2() };
         let regions = 0..self.meta.regions().len();
         let lendable = regions.filter(|&region| self.is_free(region));
-        lendable.map(|region| self.meta.regions()[region].len).fold(listed, usize::max)
+        lendable.map(|region| self.whole(region)).fold(listed, usize::max)
     }
 
     #[inline(always)]
@@ -465,7 +466,7 @@ unsafe impl<M: Meta, const ORDERS: usize> Placement for Buddy<M, ORDERS> {
         // SAFETY: the block exists, as the caller vouches.
         let block = unsafe { self.meta.block_at(address, Self::granted(len, align)) };
         match self.whole_at(block.offset) {
-            Some(region) => Block { len: self.meta.regions()[region].len, ..block },
+            Some(region) => Block { len: self.whole(region), ..block },
             None => block,
         }
     }

@@ -72,15 +72,13 @@ unsafe impl LayoutPlacement for LinkedList {
         if !self.0.bottom().is_null() {
             return Err(RegionError::TooMany { max: 1 });
         }
-        if memory.start.addr().get().checked_add(memory.size).is_none() {
-            return Err(RegionError::Overlap);
-        }
+        let size = memory.checked_end()? - memory.start.addr().get();
         // Both ends may lose up to a word to alignment.
-        if memory.size < 4 * WORD {
+        if size < 4 * WORD {
             return Err(RegionError::TooSmall);
         }
         // SAFETY: the caller hands the memory over; it is large enough.
-        unsafe { self.0.init(memory.start.as_ptr(), memory.size) };
+        unsafe { self.0.init(memory.start.as_ptr(), size) };
         Ok(self.0.size())
     }
 
@@ -89,6 +87,8 @@ unsafe impl LayoutPlacement for LinkedList {
             return Err(RegionError::Unknown);
         }
         let before = self.0.size();
+        let top = NonNull::new(self.0.top()).ok_or(RegionError::Overlap)?;
+        let bytes = Region::new(top, bytes).checked_end()? - top.addr().get();
         // SAFETY: the caller hands the memory over, and it follows the region.
         unsafe { self.0.extend(bytes) };
         Ok(self.0.size() - before)
@@ -151,9 +151,8 @@ impl<const ORDER: usize> BuddySystem<ORDER> {
         size.next_power_of_two().max(align).max(WORD)
     }
 
-    unsafe fn add(&mut self, start: usize, size: usize) -> Result<usize, RegionError> {
-        let end = start.checked_add(size).ok_or(RegionError::Overlap)?;
-        if size < 2 * WORD {
+    unsafe fn add(&mut self, start: usize, end: usize) -> Result<usize, RegionError> {
+        if end - start < 2 * WORD {
             return Err(RegionError::TooSmall);
         }
         let before = self.0.stats_total_bytes();
@@ -171,7 +170,7 @@ unsafe impl<const ORDER: usize> LayoutPlacement for BuddySystem<ORDER> {
 
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
         // SAFETY: the caller hands over the memory of the region.
-        unsafe { self.add(memory.start.addr().get(), memory.size) }
+        unsafe { self.add(memory.start.addr().get(), memory.checked_end()?) }
     }
 
     /// The allocator does not know where regions start: claim the new bytes as a region.

@@ -41,6 +41,10 @@ pub unsafe trait LayoutPlacement: Sized {
     /// The size of the largest region in bytes.
     const MAX_REGION: usize;
 
+    /// The most regions that there can be, if that is known.
+    #[doc(hidden)]
+    const MAX_REGIONS: usize = usize::MAX;
+
     /// True if common requests are short. A heap then calls [`LayoutPlacement::allocate_quick`] inline, and everything else out
     /// of line.
     #[doc(hidden)]
@@ -93,6 +97,25 @@ pub unsafe trait LayoutPlacement: Sized {
     ///
     /// The `bytes` bytes behind the region must satisfy the contract of [`Placement::claim`].
     unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError>;
+
+    /// Lengthens a region like [`LayoutPlacement::extend`], over `gap` bytes behind it that others use: these stay in use for ever.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`LayoutPlacement::extend`], [`RegionError::Unsupported`] if the placement cannot leave a gap, and [`RegionError::TooSmall`] if
+    /// the region's bookkeeping has no room behind it; nothing is changed then.
+    ///
+    /// # Safety
+    ///
+    /// The `bytes` bytes behind the gap must satisfy the contract of [`Placement::claim`].
+    #[doc(hidden)]
+    unsafe fn extend_over(&mut self, start: *mut u8, gap: usize, bytes: usize) -> Result<usize, RegionError> {
+        if gap > 0 {
+            return Err(RegionError::Unsupported);
+        }
+        // SAFETY: the caller makes the same promises.
+        unsafe { self.extend(start, bytes) }
+    }
 
     /// Gives back the region that starts at `start` if none of its blocks is live. Also returns the bytes that are no
     /// longer available.
@@ -235,12 +258,23 @@ pub unsafe trait LayoutPlacement: Sized {
     /// Makes memory that is kept for speed available to every request. Returns whether there was any.
     fn trim(&mut self) -> bool;
 
-    /// Checks in O(1) whether a live block for `layout` can be at `start`.
+    /// Checks in O(1) whether a live block for `layout` can be at `start`. If one is there, nothing in it is read.
     ///
     /// # Errors
     ///
     /// [`FreeError`] if there is certainly no such block.
     fn check(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError>;
+
+    /// Checks like [`LayoutPlacement::check`], and by what is in the block.
+    ///
+    /// # Safety
+    ///
+    /// If there is no error, the block must be live, for `layout`, and the caller's.
+    #[doc(hidden)]
+    #[inline(always)]
+    unsafe fn check_owned(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        self.check(start, layout)
+    }
 
     /// Returns the largest request in bytes that is certain to succeed now. Always current. O(1).
     fn largest_free(&self) -> usize;
@@ -318,6 +352,7 @@ fn grant<S: Placement>(space: &S, block: &Held<S>) -> Grant {
 unsafe impl<S: Placement> LayoutPlacement for S {
     const EMPTY: Self = <S as Placement>::EMPTY;
     const MAX_REGION: usize = region_size::<S::Meta>(S::MAX_LEN);
+    const MAX_REGIONS: usize = <S::Meta as Meta>::MAX_REGIONS;
     const SHORT: bool = <S as Placement>::SHORT;
 
     fn set_key(&mut self, key: usize) {
@@ -333,6 +368,11 @@ unsafe impl<S: Placement> LayoutPlacement for S {
     unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError> {
         // SAFETY: the caller makes the same promises.
         unsafe { Placement::extend(self, start, bytes) }
+    }
+
+    unsafe fn extend_over(&mut self, start: *mut u8, gap: usize, bytes: usize) -> Result<usize, RegionError> {
+        // SAFETY: the caller makes the same promises.
+        unsafe { Placement::extend_over(self, start, gap, bytes) }
     }
 
     fn release(&mut self, start: *mut u8) -> Result<(Region, usize), RegionError> {

@@ -67,6 +67,19 @@ type Chosen = MicroTlsf;
 #[cfg(all(not(target_pointer_width = "64"), not(target_os = "none")))]
 type Chosen = Tlsf;
 
+/// The largest regions of all placements, so that these are computed for every target which the library is built for.
+const _: [usize; 9] = [
+    <BestFit as LayoutPlacement>::MAX_REGION,
+    <Buddy as LayoutPlacement>::MAX_REGION,
+    <Bump as LayoutPlacement>::MAX_REGION,
+    <FirstFit as LayoutPlacement>::MAX_REGION,
+    <GoodFit as LayoutPlacement>::MAX_REGION,
+    <MicroTlsf as LayoutPlacement>::MAX_REGION,
+    <Slab as LayoutPlacement>::MAX_REGION,
+    <Tiered as LayoutPlacement>::MAX_REGION,
+    <Tlsf as LayoutPlacement>::MAX_REGION,
+];
+
 use crate::meta::{Block, FreeBlocks, FreeError, Meta};
 use crate::region::{Region, RegionError};
 use layout::measure;
@@ -130,6 +143,25 @@ pub unsafe trait Placement: Sized {
     ///
     /// The `bytes` bytes behind the region must satisfy the contract of [`Placement::claim`].
     unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError>;
+
+    /// Lengthens a region like [`Placement::extend`], over `gap` bytes behind it that others use: these stay in use for ever.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Placement::extend`], [`RegionError::Unsupported`] if the placement cannot leave a gap, and [`RegionError::TooSmall`] if
+    /// the region's bookkeeping has no room behind it; nothing is changed then.
+    ///
+    /// # Safety
+    ///
+    /// The `bytes` bytes behind the gap must satisfy the contract of [`Placement::claim`].
+    #[doc(hidden)]
+    unsafe fn extend_over(&mut self, start: *mut u8, gap: usize, bytes: usize) -> Result<usize, RegionError> {
+        if gap > 0 {
+            return Err(RegionError::Unsupported);
+        }
+        // SAFETY: the caller makes the same promises.
+        unsafe { self.extend(start, bytes) }
+    }
 
     /// Gives back the region that starts at `start` if none of its blocks is live. Also returns the bytes that are no
     /// longer available.

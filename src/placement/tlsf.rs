@@ -8,10 +8,13 @@ use crate::units::{Index, class_of, class_rows, class_start, rare};
 /// Classes per power of two unless a type says otherwise.
 const DEFAULT_COLUMNS: usize = if usize::BITS > 32 { 16 } else { 8 };
 
-/// The largest region that the default table serves: the whole index space on hosts; 16 MiB on
-/// microcontrollers, whose RAM the table must not eat.
-const DEFAULT_ROWS: usize =
-    if usize::BITS > 32 { class_rows::<16>(u32::MAX as usize) } else { class_rows::<8>(16 << 20 >> 3) };
+/// Rows for the largest region that the default table serves: the whole index space on hosts and in WebAssembly; 16 MiB on
+/// 32-bit microcontrollers, whose RAM the table must not eat.
+const DEFAULT_ROWS: usize = match (usize::BITS, cfg!(target_os = "none")) {
+    (..=32, true) => class_rows::<8>(16 << 20 >> 3),
+    (..=32, false) => class_rows::<8>(usize::MAX >> 3),
+    _ => class_rows::<16>(u32::MAX as usize),
+};
 
 /// Rows that a [`Tlsf`] table with `SL` classes per power of two needs for regions of up to `bytes` bytes in granules
 /// of `granule` bytes.
@@ -39,7 +42,8 @@ pub const fn table_rows<const SL: usize>(bytes: usize, granule: usize) -> usize 
 /// * what an alignment skips becomes a free block;
 /// * the table has `ROWS` rows of `4 * SL` classes, as many as the largest region needs
 ///   ([`table_rows`]), at one index each: 8 × 64 × 4 bytes by default on 64-bit hosts (regions up to 32
-///   GiB), 5 × 32 × 4 on 32-bit targets (16 MiB), and whatever a type asks for.
+///   GiB), 7 × 32 × 4 on 32-bit hosts and in WebAssembly (4 GiB), 5 × 32 × 4 on 32-bit microcontrollers (16 MiB), and whatever a
+///   type asks for.
 ///
 /// Bound: an allocation touches one list head, one free block and its rest; a free touches at most
 /// two neighbours and one list head; only a request that fails looks at up to `PROBES` blocks more.
@@ -197,7 +201,8 @@ unsafe impl<
         Self { rows: 0, maps: [0; ROWS], heads: [[[I::NIL; SL]; OCTAVES]; ROWS] }
     };
 
-    const MAX_LEN: usize = class_start::<SL>(Self::CLASSES) - 1;
+    // Where the classes reach beyond the largest number, that is the longest.
+    const MAX_LEN: usize = class_start::<SL>(Self::CLASSES).wrapping_sub(1);
     const FROM_FRONT: usize = LARGE;
 
     /// The class.

@@ -12,7 +12,7 @@ pub struct Load {
     pub step: u64,
     /// Bytes that the buffers live at that step need.
     pub bytes: u64,
-    /// Bytes that every plan needs: `bytes`, or more if a fixed buffer ends higher.
+    /// Bytes that every plan needs: `bytes`, or more if a fixed buffer ends higher, or one that is never live is larger.
     pub bound: u64,
 }
 
@@ -54,22 +54,23 @@ pub const fn load(buffers: &[Buffer<'_>]) -> Load {
             }
             k += 1;
         }
-        if let Some(offset) = buffers[i].fixed {
-            let end = offset.saturating_add(buffers[i].size);
-            worst.bound = if end > worst.bound { end } else { worst.bound };
-        }
+        let end = match buffers[i].fixed {
+            Some(offset) => offset.saturating_add(buffers[i].size),
+            None => buffers[i].size,
+        };
+        worst.bound = if end > worst.bound { end } else { worst.bound };
         i += 1;
     }
     worst.finish()
 }
 
 /// Computes the same as [`load`] for a checked instance, whose buffers are given in the order of their starts and
-/// of their ends. O(n log n), plus O(n) for each step that looks heavier than all before it; O(n²) with gaps.
+/// of their ends. O(n log n), plus O(n) for each step that looks heavier than all before it; O(n²) with gaps or buffers that are never live.
 pub(super) const fn load_sorted(buffers: &[Buffer<'_>], by_start: &[usize], by_end: &[usize]) -> Load {
     let mut align = 1;
     let mut i = 0;
     while i < buffers.len() {
-        if !buffers[i].gaps.is_empty() {
+        if !buffers[i].gaps.is_empty() || buffers[i].is_never_live() {
             return load(buffers);
         }
         align = if buffers[i].align > align { buffers[i].align } else { align };

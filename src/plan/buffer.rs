@@ -54,7 +54,8 @@ pub struct Buffer<'a> {
     pub align: u64,
     /// The first step at which it is live.
     pub start: u64,
-    /// The step after the last one at which it is live; greater than `start`.
+    /// The step after the last one at which it is live. If that is `start`, the buffer is never live: it shares its place with any other, and
+    /// only lies in the arena.
     pub end: u64,
     /// Steps of the lifetime at which the contents are not needed. The gaps must be in order, not empty, not touch
     /// each other, and lie inside the lifetime.
@@ -169,9 +170,15 @@ impl<'a> Buffer<'a> {
         Interval { start, end }
     }
 
+    /// Returns whether the lifetime has no step.
+    pub(super) const fn is_never_live(&self) -> bool {
+        self.start == self.end
+    }
+
     /// Returns whether both buffers are live at a common step. O(gaps of both), O(1) without gaps.
     pub const fn meets(&self, other: &Self) -> bool {
-        if self.start >= other.end || other.start >= self.end {
+        let (own, its) = (Interval::new(self.start..self.end), Interval::new(other.start..other.end));
+        if !own.overlaps(&its) {
             return false;
         }
         if self.gaps.is_empty() && other.gaps.is_empty() {
@@ -246,7 +253,7 @@ const fn contains(list: &[usize], wanted: usize) -> bool {
 /// asked.
 #[derive(Clone, Copy)]
 pub(super) struct Kind {
-    /// Pairs with a common step may be compatible, since there are gaps or places that may be shared.
+    /// Pairs with a common step may be compatible, since there are gaps, places that may be shared, or buffers that are never live.
     pub(super) relaxed: bool,
     /// Pairs without a common step may conflict, since some buffers must be kept apart.
     pub(super) apart: bool,
@@ -258,7 +265,7 @@ impl Kind {
         let mut i = 0;
         while i < buffers.len() {
             let b = &buffers[i];
-            kind.relaxed |= !b.gaps.is_empty() || b.alias.is_some();
+            kind.relaxed |= !b.gaps.is_empty() || b.alias.is_some() || b.is_never_live();
             kind.apart |= !b.apart.is_empty();
             i += 1;
         }

@@ -19,7 +19,7 @@ pub const fn check(buffers: &[Buffer<'_>]) -> Result<(), PlanError> {
         if !b.align.is_power_of_two() {
             return Err(PlanError::Align { buffer: i });
         }
-        if b.start >= b.end {
+        if b.start > b.end {
             return Err(PlanError::Lifetime { buffer: i });
         }
         if !gaps_are_right(b) {

@@ -14,7 +14,7 @@ pub enum PlanError {
         /// The index of the buffer.
         buffer: usize,
     },
-    /// The lifetime is empty.
+    /// The lifetime ends before it starts.
     Lifetime {
         /// The index of the buffer.
         buffer: usize,
@@ -65,7 +65,7 @@ impl PlanError {
     pub const fn reason(&self) -> &'static str {
         match self {
             Self::Align { .. } => "an alignment is not a power of two",
-            Self::Lifetime { .. } => "a lifetime is empty",
+            Self::Lifetime { .. } => "a lifetime ends before it starts",
             Self::Gaps { .. } => "gaps are out of order, empty, touching, or outside the lifetime",
             Self::Reference { .. } => "a buffer refers to itself or to one that does not exist",
             Self::FixedAlign { .. } => "a fixed offset is not aligned",

@@ -146,10 +146,11 @@ pub(super) const fn degrees(buffers: &[Buffer<'_>], scratch: &mut Scratch<'_>) {
     // `ended` is the bytes of buffers that end before each buffer starts; the second pass adds those that start
     // before it ends.
     let (mut k, mut e, mut ended) = (0, 0, 0);
+    // What is never live counts for no other, and no other for it.
     while k < n {
         let i = scratch.order[k];
         while e < n && buffers[scratch.list[e]].end <= buffers[i].start {
-            ended += buffers[scratch.list[e]].size;
+            ended += live_size(&buffers[scratch.list[e]]);
             e += 1;
         }
         scratch.degree[i] = ended;
@@ -159,10 +160,15 @@ pub(super) const fn degrees(buffers: &[Buffer<'_>], scratch: &mut Scratch<'_>) {
     while k < n {
         let i = scratch.list[k];
         while s < n && buffers[scratch.order[s]].start < buffers[i].end {
-            started += buffers[scratch.order[s]].size;
+            started += live_size(&buffers[scratch.order[s]]);
             s += 1;
         }
         scratch.degree[i] = started - scratch.degree[i];
         k += 1;
     }
+}
+
+/// The size of a buffer that is ever live, else 0.
+const fn live_size(b: &Buffer<'_>) -> u64 {
+    if b.is_never_live() { 0 } else { b.size }
 }

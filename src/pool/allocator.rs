@@ -1,7 +1,5 @@
 //! The one interface of all that device memory is allocated from: pools, and adaptors over other allocators.
 
-#![forbid(unsafe_code)]
-
 use super::error::{PoolError, ReturnError};
 use super::front::{Allocation, Pool};
 use super::{CopyCounters, MemoryKind, PoolStats, Segment, Source};
@@ -13,7 +11,39 @@ use std::sync::Arc;
 ///
 /// An adaptor implements the required methods and passes everything else on to what it wraps. References and [`Arc`]s
 /// of an allocator are allocators too.
-pub trait DeviceAllocator<T>: Send + Sync {
+///
+/// Safe code cannot implement it, because buffers write to the blocks and free them without looking:
+///
+/// ```compile_fail,E0200
+/// use allotment::pool::{Allocation, AnyPool, DeviceAllocator, PoolError, ReturnError};
+///
+/// struct Short<A>(A);
+/// impl<T, A: DeviceAllocator<T>> DeviceAllocator<T> for Short<A> {
+///     fn allocate(&self, _bytes: usize, align: usize, stream: &T) -> Result<Allocation, PoolError> {
+///         self.0.allocate(256, align, stream) // whatever was asked for
+///     }
+///     fn deallocate(&self, block: Allocation) -> Result<(), ReturnError> {
+///         self.0.deallocate(block)
+///     }
+///     fn record_stream(&self, block: &Allocation, stream: &T) -> Result<(), ReturnError> {
+///         self.0.record_stream(block, stream)
+///     }
+///     fn pool_of(&self, block: &Allocation) -> Option<&dyn AnyPool> {
+///         self.0.pool_of(block)
+///     }
+///     fn each_pool<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn AnyPool)) {
+///         self.0.each_pool(visit);
+///     }
+/// }
+/// ```
+///
+/// # Safety
+///
+/// A block from [`allocate`](DeviceAllocator::allocate) must have at least the requested length and alignment, must not be handed out
+/// again before it was freed, and must come from a [`Pool`]: requests that are passed on may ask for more, but not for less.
+/// [`deallocate`](DeviceAllocator::deallocate) and [`record_stream`](DeviceAllocator::record_stream) must pass the block and the stream
+/// on to where the block came from, and [`pool_of`](DeviceAllocator::pool_of) must return that pool.
+pub unsafe trait DeviceAllocator<T>: Send + Sync {
     /// Allocates `bytes` bytes for work on `stream`, aligned to `align` bytes, a power of two; see
     /// [`Pool::allocate_raw`].
     ///
@@ -44,8 +74,26 @@ pub trait DeviceAllocator<T>: Send + Sync {
     fn each_pool<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn AnyPool));
 }
 
-/// A pool of any placement and source: what is known of its memory.
-pub trait AnyPool: Send + Sync {
+/// A pool of any placement and source: what is known of its memory. It is sealed, because buffers trust its
+/// [`kind`](AnyPool::kind): only [`Pool`] implements it.
+///
+/// ```compile_fail
+/// use allotment::pool::{Allocation, AnyPool, CopyCounters, MemoryKind, PoolStats, Segment};
+/// use std::sync::Arc;
+///
+/// struct Claims<'a>(&'a dyn AnyPool);
+/// impl AnyPool for Claims<'_> {
+///     fn name(&self) -> &str { self.0.name() }
+///     fn kind(&self) -> MemoryKind { MemoryKind::Host } // whatever it is
+///     fn device(&self) -> Option<usize> { self.0.device() }
+///     fn copies(&self) -> &Arc<CopyCounters> { self.0.copies() }
+///     fn segment_of(&self, block: &Allocation) -> Option<Segment> { self.0.segment_of(block) }
+///     fn stats(&self) -> PoolStats { self.0.stats() }
+///     fn trim(&self, keep: usize) -> usize { self.0.trim(keep) }
+/// }
+/// ```
+#[expect(private_bounds, reason = "the trait is sealed")]
+pub trait AnyPool: Sealed + Send + Sync {
     /// Returns the name of the pool's source.
     fn name(&self) -> &str;
 
@@ -67,6 +115,11 @@ pub trait AnyPool: Send + Sync {
     /// Gives empty segments back while at least `keep` bytes stay reserved, and returns the released bytes.
     fn trim(&self, keep: usize) -> usize;
 }
+
+/// What may be an [`AnyPool`].
+trait Sealed {}
+
+impl<P: Placement, S: Source> Sealed for Pool<P, S> {}
 
 impl<P: Placement, S: Source> AnyPool for Pool<P, S>
 where
@@ -101,7 +154,9 @@ where
     }
 }
 
-impl<P: Placement, S: Source> DeviceAllocator<S::Stream> for Pool<P, S>
+// SAFETY: a pool keeps a block from everyone else until it is freed and the work of its streams is done, and finds blocks that are not
+// its own.
+unsafe impl<P: Placement, S: Source> DeviceAllocator<S::Stream> for Pool<P, S>
 where
     Self: Send + Sync,
 {
@@ -157,7 +212,8 @@ pub(crate) use pass_on_blocks;
 /// Passes all requests on to what a pointer points to.
 macro_rules! behind {
     ($($pointer:ty),*) => {$(
-        impl<T, A: DeviceAllocator<T> + ?Sized> DeviceAllocator<T> for $pointer {
+        // SAFETY: it is the allocator that it points to.
+        unsafe impl<T, A: DeviceAllocator<T> + ?Sized> DeviceAllocator<T> for $pointer {
             #[track_caller]
             fn allocate(&self, bytes: usize, align: usize, stream: &T) -> Result<Allocation, PoolError> {
                 (**self).allocate(bytes, align, stream)

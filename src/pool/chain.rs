@@ -1,7 +1,5 @@
 //! An adaptor over several allocators: a fallback for what is full, and one allocator for each range of sizes.
 
-#![forbid(unsafe_code)]
-
 use super::allocator::{AnyPool, DeviceAllocator};
 use super::error::{OutOfMemory, PoolError, ReturnError};
 use super::front::Allocation;
@@ -108,7 +106,8 @@ impl<A> Chain<A> {
     }
 }
 
-impl<T, A: DeviceAllocator<T>> DeviceAllocator<T> for Chain<A> {
+// SAFETY: a block is passed to the allocator whose pool has it.
+unsafe impl<T, A: DeviceAllocator<T>> DeviceAllocator<T> for Chain<A> {
     #[track_caller]
     fn allocate(&self, bytes: usize, align: usize, stream: &T) -> Result<Allocation, PoolError> {
         let max = self.allocators.last().map_or(0, |last| last.0);

@@ -3,7 +3,7 @@
 use super::error::{PoolError, ReturnError};
 use super::records::Record;
 use super::state::{State, bytes_of};
-use super::{Pool, Source};
+use super::{Pool, Source, SourceErrorKind, Stream as _};
 use crate::meta::Meta;
 use crate::placement::{Placement, Token};
 use core::{ptr, slice};
@@ -46,10 +46,19 @@ impl<P: Placement, S: Source> Pool<P, S> {
         }
     }
 
+    /// Whether the memory of a block went with its device, so that the CPU cannot access it any more.
+    fn is_gone(state: &State<P, S>, record: &Record<Token<P>>) -> bool {
+        let capture = state.heaps[usize::from(record.heap)].stream().capture();
+        capture.is_err_and(|error| error.kind == SourceErrorKind::Lost)
+    }
+
     /// Fills a block that is about to become free.
     pub(super) fn fill_freed(&self, state: &State<P, S>, number: u32) {
         if let Some(value) = self.filled() {
             let record = state.records.get(number);
+            if Self::is_gone(state, record) {
+                return;
+            }
             let bytes = bytes_of::<P>(record.len as usize) as usize;
             // SAFETY: the block has no user any more, and its work is done.
             unsafe { fill(state.address(record), bytes, value) };
@@ -93,6 +102,9 @@ impl<P: Placement, S: Source> Pool<P, S> {
             return Ok(());
         }
         let record = state.records.get(number);
+        if Self::is_gone(state, record) {
+            return Ok(());
+        }
         let start = state.address(record);
         let (front, own, back) = self.parts(record);
         // SAFETY: the guards were filled when the block became live.

@@ -5,6 +5,20 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 
+/// Lets statistics be added, field by field.
+macro_rules! sums {
+    ($($type:ident: $($field:ident),+;)+) => {$(
+        impl ::core::ops::Add for $type {
+            type Output = Self;
+
+            fn add(self, other: Self) -> Self {
+                Self { $($field: self.$field + other.$field),+ }
+            }
+        }
+    )+};
+}
+pub(super) use sums;
+
 /// The direction of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -49,17 +63,6 @@ impl CopyFigures {
     pub fn bandwidth(&self) -> Option<f64> {
         (!self.time.is_zero()).then(|| self.timed_bytes as f64 / self.time.as_secs_f64())
     }
-
-    /// Adds two sets of figures.
-    #[must_use]
-    pub fn plus(self, other: Self) -> Self {
-        Self {
-            count: self.count + other.count,
-            bytes: self.bytes + other.bytes,
-            timed_bytes: self.timed_bytes + other.timed_bytes,
-            time: self.time.saturating_add(other.time),
-        }
-    }
 }
 
 /// Figures of copies by direction.
@@ -92,19 +95,11 @@ impl CopyStats {
             Direction::Fill => &self.fill,
         }
     }
+}
 
-    /// Adds two sets of statistics, direction by direction.
-    #[must_use]
-    pub fn plus(self, other: Self) -> Self {
-        Self {
-            to_device: self.to_device.plus(other.to_device),
-            to_host: self.to_host.plus(other.to_host),
-            on_device: self.on_device.plus(other.on_device),
-            peer: self.peer.plus(other.peer),
-            on_host: self.on_host.plus(other.on_host),
-            fill: self.fill.plus(other.fill),
-        }
-    }
+sums! {
+    CopyFigures: count, bytes, timed_bytes, time;
+    CopyStats: to_device, to_host, on_device, peer, on_host, fill;
 }
 
 /// Counts copies from any thread without a lock. All operations are O(1).

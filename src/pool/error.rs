@@ -6,6 +6,7 @@
 macro_rules! causes {
     ($error:ident: $($case:ident($cause:ty)),+) => {
         impl ::core::error::Error for $error {}
+        $crate::pool::debug_as_display!($error);
         $(
             impl From<$cause> for $error {
                 fn from(cause: $cause) -> Self {
@@ -19,13 +20,14 @@ macro_rules! causes {
 pub(crate) use causes;
 
 use super::SourceError;
+use super::shown::{Size, debug_as_display};
 use core::fmt;
 use std::boxed::Box;
 use std::string::String;
 use std::vec::Vec;
 
-/// A pool, and every pool that it falls back to, had no room. All figures are in bytes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A pool, and every pool that it falls back to, had no room. All figures are in bytes; the message shows them in KiB and MiB.
+#[derive(Clone, PartialEq, Eq)]
 pub struct OutOfMemory {
     /// Bytes that were requested.
     pub requested: usize,
@@ -48,28 +50,31 @@ pub struct OutOfMemory {
 
 impl fmt::Display for OutOfMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { requested, align, free, reserved, largest_free, .. } = self;
+        let [requested, reserved, free, largest, limit] =
+            [self.requested, self.reserved, self.free, self.largest_free, self.limit].map(Size::of);
         write!(
             f,
-            "out of memory: {requested} bytes aligned to {align} requested, {reserved} reserved, {free} of them free, \
-             largest free block {largest_free}"
+            "out of memory: {requested} aligned to {} bytes requested, {reserved} reserved, {free} of them free, largest \
+             free block {largest}",
+            self.align
         )?;
         match self.source {
             Some(error) => write!(f, "; {error}")?,
-            None => write!(f, "; the limit is {}", self.limit)?,
+            None => write!(f, "; the limit is {limit}")?,
         }
         for (index, (name, bytes)) in self.pools.iter().enumerate() {
             let start = if index == 0 { "; reserved by pool" } else { "," };
-            write!(f, "{start} {name}: {bytes}")?;
+            write!(f, "{start} {name}: {}", Size::of(*bytes))?;
         }
         Ok(())
     }
 }
 
+debug_as_display!(OutOfMemory, ReturnError);
 impl core::error::Error for OutOfMemory {}
 
 /// Why a pool could not be made or could not serve a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PoolError {
     /// There is no room, even after everything that could be given back was.
@@ -104,7 +109,8 @@ impl fmt::Display for PoolError {
             Self::OutOfMemory(full) => full.fmt(f),
             Self::TooLarge { max } => write!(
                 f,
-                "the request exceeds the {max} bytes that one block may have, or its alignment is not a power of two"
+                "the request exceeds the {} that one block may have, or its alignment is not a power of two",
+                Size::of(*max)
             ),
             Self::WrittenAfterFree { address } => {
                 write!(f, "the byte at {address:#x} was written while its memory was free")
@@ -123,7 +129,7 @@ impl fmt::Display for PoolError {
 causes!(PoolError: Source(SourceError));
 
 /// Why a block was not freed, or what was found wrong when it was.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReturnError {
     /// The block is not from this pool. Nothing was changed.

@@ -6,7 +6,7 @@ use super::error::PoolError;
 use super::hooks::Hooks;
 use super::lanes::{Held, Lanes, Taken};
 use super::leak::LeakHook;
-use super::options::{Checks, Limit, PoolOptions, Reuse};
+use super::options::{Age, Checks, Limit, PoolOptions, Reuse};
 use super::records::Record;
 use super::state::State;
 use super::stream_heap::{Request, SizeKind};
@@ -19,6 +19,7 @@ use core::fmt;
 use core::num::NonZeroUsize;
 use core::panic::Location;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use core::time::Duration;
 use std::boxed::Box;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -80,7 +81,7 @@ impl Allocation {
 /// may do. When there is no room, the pool takes these measures in turn and makes another attempt after each: it
 /// reserves or lengthens a segment; gives empty segments whose work is done back to the source; waits for freed
 /// blocks; gives back all empty segments; compacts movable blocks ([`Reuse::Aggressive`]); and calls the hooks of
-/// `Pool::register` (feature `pressure`). With a [`Chain`](super::Chain), other pools come last.
+/// [`Pool::register`]. With a [`Chain`](super::Chain), other pools come last.
 ///
 /// All methods may be called from any thread. The pool has one lock, which it holds during driver calls but not
 /// while hooks run. Once threads wait for it that use different streams, each stream's heap gets a lock of its own (up
@@ -118,9 +119,14 @@ impl<P: Placement, S: Source> Pool<P, S> {
             return Err(PoolError::Option("granule"));
         }
         let limit = Self::resolve(&source, options.limit)?;
-        let ages = options.trim_after.is_some() || options.adaptive.is_some();
+        let ages = match options.trim_after {
+            Some(Age::Time(age)) => Some(age),
+            Some(Age::Steps(_)) => Some(Duration::MAX),
+            None => options.adaptive.map(|_| Duration::MAX),
+        };
         let checked = options.checks != Checks::default();
-        let may_split = !ages && !checked && matches!(options.reuse, Reuse::Advanced | Reuse::Aggressive);
+        let may_split =
+            ages.is_none() && !checked && matches!(options.reuse, Reuse::Advanced | Reuse::Aggressive);
         static POOLS: AtomicU32 = AtomicU32::new(0);
         let pool = Self {
             limit: AtomicUsize::new(limit),
@@ -281,6 +287,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
         if self.checked {
             self.check_new(&mut state, number, site)?;
         }
+        self.trim_due(&mut state);
         Ok(self.hand_out(&state, number, &request))
     }
 
@@ -366,7 +373,7 @@ impl<P: Placement, S: Source> Drop for Pool<P, S> {
             None if self.options.checks.sites => leaks.iter().for_each(|leak| std::eprintln!("{leak}")),
             _ => {}
         }
-        let mut state = core::mem::replace(self.state_mut(), State::new(false));
+        let mut state = core::mem::replace(self.state_mut(), State::new(None));
         while self.wait_for_one(&mut state).is_some() {}
         let busy = self.order_releases(&state);
         for number in (0..state.segments.len() as u32).filter(|number| !busy.contains(number)) {

@@ -9,6 +9,7 @@ use crate::meta::Meta;
 use crate::placement::Placement;
 use crate::region::Region;
 use core::ptr::{self, NonNull};
+use core::time::Duration;
 use std::vec::Vec;
 
 /// [`Growth::Fitted`] reserves more than the request while at most one part in this many of the reserved memory is
@@ -316,6 +317,45 @@ impl<P: Placement, S: Source> Pool<P, S> {
             }
         }
         released
+    }
+
+    /// Gives segments back that have been empty for too long by the clock, after a request or a free. O(1) until one may be.
+    #[inline(always)]
+    pub(super) fn trim_due(&self, state: &mut State<P, S>) {
+        if state.trim_at != Duration::MAX {
+            self.trim_old(state);
+        }
+    }
+
+    /// Waits for no work: segments that may still be in use stay, to be looked at again after a quarter of the age.
+    #[cold]
+    fn trim_old(&self, state: &mut State<P, S>) {
+        let (Some(age), now) = (state.ages, self.source.now()) else { return };
+        if now < state.trim_at {
+            return;
+        }
+        let mut next = Duration::MAX;
+        if state.is_recording() {
+            next = now.saturating_add(age / 4);
+        } else {
+            self.poll(state);
+            let empty: Vec<(u32, usize, Duration)> =
+                state.empty_segments().map(|(number, entry)| (number, entry.heap, entry.emptied.0)).collect();
+            for (number, heap, emptied) in empty {
+                if now.saturating_sub(emptied) < age {
+                    next = next.min(emptied.saturating_add(age));
+                } else if !self.is_over(state, heap) {
+                    next = next.min(now.saturating_add(age / 4));
+                } else {
+                    // A segment that the driver did not take has left the pool all the same; its error is counted.
+                    let _ = self.release(state, number);
+                }
+            }
+            if !state.queues.is_empty() {
+                next = next.min(now.saturating_add(age));
+            }
+        }
+        state.trim_at = next;
     }
 
     /// Gives segments back that have been empty for too long, and returns the released bytes.

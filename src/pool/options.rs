@@ -254,7 +254,8 @@ impl PoolOptions {
         self
     }
 
-    /// Gives segments back that have been empty for this long.
+    /// Gives segments back that have been empty for this long: at a step, and after a request or a free if it is a time,
+    /// when the pool then waits for no work. Nothing happens in a program that calls neither.
     #[must_use]
     pub fn trim_after(mut self, age: Age) -> Self {
         self.trim_after = Some(age);

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use super::shown::debug_as_display;
 use super::stream::follow;
 use super::{Buffer, Pool, PoolError, Source, Stream};
 use crate::placement::Placement;
@@ -12,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
 /// Why a buffer of a plan is not available.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SlotError {
     /// The plan has no buffer with this number.
@@ -77,6 +78,7 @@ impl fmt::Display for SlotError {
     }
 }
 
+debug_as_display!(SlotError);
 impl core::error::Error for SlotError {}
 
 /// The live buffers of a plan.

@@ -55,6 +55,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
         let number = self.record(&state, &allocation)?;
         let sound = self.leave(&mut state, number);
         self.free(&mut state, number);
+        self.trim_due(&mut state);
         sound
     }
 
@@ -69,6 +70,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
         let number = self.record(&state, &allocation)?;
         let sound = self.leave(&mut state, number);
         self.free_on(&mut state, number, stream);
+        self.trim_due(&mut state);
         sound
     }
 
@@ -93,6 +95,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
         };
         let sound = self.leave(&mut state, number);
         self.free(&mut state, number);
+        self.trim_due(&mut state);
         sound
     }
 

@@ -2,6 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+use super::codes;
+use super::shown::debug_as_display;
 use core::fmt;
 
 /// The kind of a failed driver call.
@@ -23,8 +25,26 @@ pub enum SourceErrorKind {
     Other,
 }
 
+/// Returns the kind of an error by its code in CUDA.
+#[cfg(feature = "gpu")]
+pub(crate) const fn kind(code: u32) -> SourceErrorKind {
+    match code {
+        2 => SourceErrorKind::OutOfMemory,
+        801 => SourceErrorKind::Unsupported,
+        // A value, a device, a handle, and memory that is registered already or not.
+        1 | 101 | 400 | 712 | 713 => SourceErrorKind::Invalid,
+        900..=908 => SourceErrorKind::Capturing,
+        // The driver or the context has ended.
+        4 | 709 => SourceErrorKind::Lost,
+        // "This leaves the process in an inconsistent state and any further CUDA work will return the same error. To continue
+        // using CUDA, the process must be terminated and relaunched", or memory and links that are broken.
+        214 | 220 | 226 | 700 | 702 | 710 | 714..=719 | 721 | 810 | 911 => SourceErrorKind::Lost,
+        _ => SourceErrorKind::Other,
+    }
+}
+
 /// A call of a source or a stream failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct SourceError {
     /// The kind of failure, which tells the pool what it can still do.
     pub kind: SourceErrorKind,
@@ -57,11 +77,14 @@ impl fmt::Display for SourceError {
             SourceErrorKind::Other => "the call failed",
         };
         write!(f, "{}: {kind}", self.call)?;
-        if self.code != 0 {
-            write!(f, " (code {})", self.code)?;
+        if self.code == 0 {
+            return Ok(());
         }
-        Ok(())
+        let Some(name) = codes::name(self.call, self.code) else { return write!(f, " (code {})", self.code) };
+        write!(f, " (CUDA_ERROR_{name}, code {})", self.code)?;
+        codes::advice(self.code).map_or(Ok(()), |advice| write!(f, ": {advice}"))
     }
 }
 
+debug_as_display!(SourceError);
 impl core::error::Error for SourceError {}

@@ -48,8 +48,11 @@ pub(super) struct State<P: Placement, S: Source> {
     pub figures: Figures,
     pub calls: SourceCalls,
     pub step: u64,
-    /// Whether segments must note when they become empty.
-    pub ages: bool,
+    /// How long a segment may stay empty, [`Duration::MAX`] if that is not a matter of time; `None` if segments need not
+    /// note when they become empty.
+    pub ages: Option<Duration>,
+    /// When the first empty segment may be too old, by the source's clock; [`Duration::MAX`] for never.
+    pub trim_at: Duration,
     /// The class lengths in granules, ascending; empty unless blocks are kept by class.
     pub classes: Vec<usize>,
     /// The trace that events are written to, if one is running.
@@ -64,7 +67,7 @@ pub(super) const fn bytes_of<P: Placement>(len: usize) -> u64 {
 }
 
 impl<P: Placement, S: Source> State<P, S> {
-    pub(super) fn new(ages: bool) -> Self {
+    pub(super) fn new(ages: Option<Duration>) -> Self {
         Self {
             heaps: Vec::new(),
             longest: Tournament::new(),
@@ -87,6 +90,7 @@ impl<P: Placement, S: Source> State<P, S> {
             calls: SourceCalls::default(),
             step: 0,
             ages,
+            trim_at: Duration::MAX,
             classes: Vec::new(),
             trace: None,
             usage: None,
@@ -273,17 +277,20 @@ impl<P: Placement, S: Source> State<P, S> {
     pub(super) fn put_back(&mut self, number: u32, now: impl FnOnce() -> Duration) -> u32 {
         let record = *self.records.get(number);
         let (ages, step) = (self.ages, self.step);
+        let mut trim_at = self.trim_at;
         let entry = self.entry_mut(record.segment);
         // SAFETY: the placement handed out the record's block, and it is given back once, since the record is removed
         // with it.
         unsafe { entry.put_back(&record) };
-        if entry.live == entry.holes && ages {
+        if let (true, Some(age)) = (entry.live == entry.holes, ages) {
             entry.emptied = (now(), step);
+            trim_at = trim_at.min(entry.emptied.0.saturating_add(age));
         }
         let home = entry.heap;
         if entry.is_listed() {
             self.relist(record.segment);
         }
+        self.trim_at = trim_at;
         self.touch(home);
         self.heaps[home].frees += 1;
         self.heaps[usize::from(record.heap)].records -= 1;
@@ -342,6 +349,9 @@ impl<P: Placement, S: Source> State<P, S> {
             }
         };
         let (heap, bytes) = (entry.heap, entry.memory.bytes as u64);
+        if let Some(age) = self.ages {
+            self.trim_at = self.trim_at.min(entry.emptied.0.saturating_add(age));
+        }
         self.segments[number] = Some(Box::new(entry));
         self.note(heap, |figures| figures.reserve(bytes, 1));
         self.enter(number as u32);

@@ -3,6 +3,9 @@
 #![forbid(unsafe_code)]
 
 use super::CopyStats;
+use super::copies::sums;
+use super::shown::Size;
+use core::fmt;
 use core::time::Duration;
 
 /// A quantity over time: its value now, its peak and the sum of all additions.
@@ -65,7 +68,7 @@ pub struct SourceCalls {
 ///
 /// All figures are exact, except for one: when several threads use a pool at the same time, each with a stream of its
 /// own, the pool's peaks of allocated, requested, active and inactive bytes and of blocks are upper bounds. The peaks of
-/// each stream are exact.
+/// each stream are exact. `Display` writes them as a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PoolStats {
@@ -108,6 +111,38 @@ pub struct PoolStats {
     pub copies: CopyStats,
 }
 
+sums! {
+    Counter: current, peak, total;
+    SourceCalls: reserve, grow, release, unmap, map, record, query, wait, synchronize, copy, failed, time;
+}
+
+/// The statistics of two pools together. The peaks are upper bounds, since they may have been at different times.
+impl core::ops::Add for PoolStats {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            allocated: self.allocated + other.allocated,
+            requested: self.requested + other.requested,
+            reserved: self.reserved + other.reserved,
+            active: self.active + other.active,
+            inactive: self.inactive + other.inactive,
+            blocks: self.blocks + other.blocks,
+            segments: self.segments + other.segments,
+            largest_free: self.largest_free.max(other.largest_free),
+            hits: self.hits + other.hits,
+            misses: self.misses + other.misses,
+            retries: self.retries + other.retries,
+            failures: self.failures + other.failures,
+            growth: self.growth + other.growth,
+            borrowed: self.borrowed + other.borrowed,
+            moved: self.moved + other.moved,
+            calls: self.calls + other.calls,
+            copies: self.copies + other.copies,
+        }
+    }
+}
+
 impl PoolStats {
     /// Returns the share of requests that were served without asking the source for memory, 0 to 1; 1 if there were
     /// none.
@@ -126,6 +161,56 @@ impl PoolStats {
     pub fn internal_fragmentation(&self) -> f64 {
         let allocated = self.allocated.current;
         if allocated == 0 { 0.0 } else { 1.0 - self.requested.current as f64 / allocated as f64 }
+    }
+}
+
+/// A table of what is used, then one line each of free memory, requests and calls of the source:
+///
+/// ```text
+///                     now          peak     allocated         freed
+/// allocated      12.5 MiB      20.0 MiB      31.0 MiB      18.5 MiB
+/// ...
+/// ```
+impl fmt::Display for PoolStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{:9} {:>13} {:>13} {:>13} {:>13}", "", "now", "peak", "allocated", "freed")?;
+        for (name, counter) in [
+            ("allocated", self.allocated),
+            ("requested", self.requested),
+            ("active", self.active),
+            ("inactive", self.inactive),
+            ("reserved", self.reserved),
+        ] {
+            let Counter { current, peak, total } = counter;
+            let [now, peak, total, freed] = [current, peak, total, total - current].map(Size);
+            writeln!(f, "{name:9} {now:>13} {peak:>13} {total:>13} {freed:>13}")?;
+        }
+        for (name, Counter { current, peak, total }) in [("blocks", self.blocks), ("segments", self.segments)]
+        {
+            writeln!(f, "{name:9} {current:>13} {peak:>13} {total:>13} {:>13}", total - current)?;
+        }
+        let percent = |share: f64| share * 100.0;
+        let (outside, rounding) = (self.external_fragmentation(), self.internal_fragmentation());
+        writeln!(
+            f,
+            "largest free block {}, {:.0} % of the free memory outside it, {:.0} % of the allocated memory rounding",
+            Size(self.largest_free),
+            percent(outside),
+            percent(rounding)
+        )?;
+        let Self { hits, misses, retries, failures, .. } = self;
+        writeln!(
+            f,
+            "requests: {} ({:.1} % without the source), {retries} repeated, {failures} failed",
+            hits + misses,
+            percent(self.hit_rate())
+        )?;
+        let SourceCalls { reserve, grow, release, unmap, map, synchronize, failed, time, .. } = self.calls;
+        write!(
+            f,
+            "source: {reserve} reserved, {grow} lengthened, {release} given back, {unmap} unmapped, {map} mapped again, \
+             {synchronize} waits, {failed} failed, {time:.1?}"
+        )
     }
 }
 

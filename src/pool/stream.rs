@@ -16,6 +16,8 @@ pub struct CaptureId(pub u64);
 ///
 /// A pool needs four operations: to mark a point in the queue, to ask whether that point has passed, to wait for
 /// it, and to make another queue wait for it. A clone refers to the same queue.
+///
+/// A pool calls all of this, and clones, drops and compares streams, while it is locked: a method that used the pool would wait for itself.
 pub trait Stream: Clone {
     /// The marker of a point in the queue.
     type Event: Event;

@@ -32,6 +32,11 @@ impl<P: Placement, S: Source> Pool<P, S> {
     pub(super) fn defer(&self, state: &mut State<P, S>, number: u32, streams: Vec<S::Stream>) {
         let record = state.records.get_mut(number);
         record.holder = Holder::Waiting;
+        if let Some(age) = state.ages {
+            // The segment may be empty once this block has come back.
+            state.trim_at = state.trim_at.min(self.source.now().saturating_add(age));
+        }
+        let record = state.records.get(number);
         let (serial, len, heap) = (record.serial, record.len as usize, usize::from(record.heap));
         let home = state.heaps[heap].id;
         let mut seen: Vec<StreamId> = Vec::new();

@@ -120,7 +120,7 @@ impl<P: LayoutPlacement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> 
 
     /// Sets whether the placement saves memory under pressure (see [`LayoutPlacement::set_saving`]). It does by default.
     pub const fn saves(mut self, saves: bool) -> Self {
-        self.0.statistics_mut().may_save = saves;
+        self.0.statistics_mut().never_saves = !saves;
         self
     }
 

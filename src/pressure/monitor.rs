@@ -42,7 +42,8 @@ pub struct Monitor<const HOOKS: usize> {
     told: Pressure,
     telling: bool,
     saving: bool,
-    pub(super) may_save: bool,
+    /// Whether the placement saves no memory under pressure: a new value is all zero.
+    pub(super) never_saves: bool,
     pub(super) on_transition: Option<OnTransition>,
     pub(super) on_out_of_memory: Option<OnOutOfMemory>,
     pub(super) lamenting: bool,
@@ -122,7 +123,7 @@ impl<P: LayoutPlacement, const HOOKS: usize> State<P, Monitor<HOOKS>> {
             monitor.own = marks.next(monitor.own, monitor.free().unwrap_or(0), largest);
             (monitor.above, monitor.below) = marks.band(monitor.own);
         }
-        let save = monitor.may_save && monitor.pressure() > Pressure::Normal;
+        let save = !monitor.never_saves && monitor.pressure() > Pressure::Normal;
         if save != monitor.saving {
             monitor.saving = save;
             self.placement.set_saving(save);
@@ -154,7 +155,7 @@ unsafe impl<const HOOKS: usize> Statistics for Monitor<HOOKS> {
         told: Pressure::Normal,
         telling: false,
         saving: false,
-        may_save: true,
+        never_saves: false,
         on_transition: None,
         on_out_of_memory: None,
         lamenting: false,

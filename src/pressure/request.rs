@@ -148,6 +148,20 @@ impl<P: LayoutPlacement, const HOOKS: usize> State<P, Monitor<HOOKS>> {
         }
     }
 
+    /// Checks a block; see [`LayoutPlacement::check_owned`].
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`LayoutPlacement::check_owned`].
+    unsafe fn check_owned(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        self.check(block, layout)?;
+        if self.statistics.headroom.holds(block) {
+            return Ok(());
+        }
+        // SAFETY: the caller's contract.
+        unsafe { self.placement.check_owned(block, layout) }
+    }
+
     /// Handles a served request that takes the heap's use beyond the band. The request is not counted yet.
     #[cold]
     #[inline(never)]
@@ -203,7 +217,12 @@ unsafe impl<P: LayoutPlacement, L: Lock, const HOOKS: usize> Memory for Pressure
 
     unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         // SAFETY: the caller guarantees a block that passes the check.
-        unsafe { self.free(block, layout, |state| state.check(block, layout)) }
+        unsafe { self.free(block, layout, |state| state.check_owned(block, layout)) }
+    }
+
+    unsafe fn check_owned(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        // SAFETY: the caller's contract.
+        self.0.with(|state| unsafe { state.check_owned(block, layout) })
     }
 
     fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
@@ -247,7 +266,7 @@ unsafe impl<P: LayoutPlacement, L: Lock, const HOOKS: usize> Memory for Pressure
         unsafe { self.claim(region) }.is_ok()
     }
 
-    pass_on!(|self| self.0; region, remembers);
+    pass_on!(|self| self.0; region, remembers, locks);
 }
 
 global_alloc!([P: LayoutPlacement, L: Lock, const HOOKS: usize] PressureHeap<P, L, HOOKS>);
@@ -267,7 +286,7 @@ unsafe impl<P: LayoutPlacement, L: Lock, const HOOKS: usize> Memory for Critical
     pass_on!(
         |self| self.0;
         deallocate, try_deallocate, check, try_resize, statistics, largest_free, region, out_of_memory, take_reserve,
-        remembers
+        remembers, locks
     );
 }
 

@@ -43,7 +43,9 @@ impl fmt::Display for RegionError {
             Self::TooLarge { max } => write!(f, "the region exceeds the {max} bytes this heap can index"),
             Self::IndexSpace => f.write_str("the index space has no room for the region"),
             Self::TooMany { max } => write!(f, "the heap already has its {max} regions"),
-            Self::Overlap => f.write_str("the region overlaps one that the heap has"),
+            Self::Overlap => {
+                f.write_str("the region overlaps one that the heap has, or wraps around the address space")
+            }
             Self::Unknown => f.write_str("the heap has no region that starts there"),
             Self::InUse => f.write_str("the region holds live blocks"),
             Self::NoNodes => f.write_str("the side table has no free node"),

@@ -86,6 +86,25 @@ impl Region {
     pub const fn from_slice(memory: &'static mut [MaybeUninit<u8>]) -> Self {
         Self::new(memory.as_mut_ptr(), memory.len())
     }
+
+    /// Returns the address behind the last byte that blocks may have. That leaves out the last byte of the address space, which no object
+    /// of Rust can have.
+    pub(crate) fn end(&self) -> usize {
+        self.start.addr().get().saturating_add(self.size)
+    }
+
+    /// Returns [`Region::end`] if the region does not wrap around the address space.
+    pub(crate) fn checked_end(&self) -> Result<usize, RegionError> {
+        match self.start.addr().get().overflowing_add(self.size) {
+            (1.., true) => Err(RegionError::Overlap),
+            _ => Ok(self.end()),
+        }
+    }
+
+    /// Returns whether the regions share a byte.
+    pub(crate) fn meets(&self, other: &Self) -> bool {
+        self.start.addr().get() < other.end() && other.start.addr().get() < self.end()
+    }
 }
 
 impl From<&'static mut [MaybeUninit<u8>]> for Region {
@@ -112,7 +131,7 @@ impl<const N: usize> From<&'static mut [u8; N]> for Region {
     }
 }
 
-/// What a region can start with, for [`Region::new`] and [`Heap::init`](crate::Heap::init): `*mut T` for any `T`, `NonNull<u8>`, or an address.
+/// What a region can start with, for [`Region::new`]: `*mut T` for any `T`, `NonNull<u8>`, or an address.
 ///
 /// # Safety
 ///
@@ -155,4 +174,22 @@ pub struct Run {
     /// Whether it is one free block. Otherwise it is one block in use, or several adjacent ones that the metadata
     /// cannot tell apart.
     pub free: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regions_may_end_with_the_address_space() {
+        let last = |size| Region::from_address(usize::MAX - 99, size);
+        assert_eq!(
+            [98, 99, 100].map(|size| last(size).checked_end()),
+            [Ok(usize::MAX - 1), Ok(usize::MAX), Ok(usize::MAX)]
+        );
+        assert_eq!([101, usize::MAX].map(|size| last(size).checked_end()), [Err(RegionError::Overlap); 2]);
+        assert_eq!(last(0).checked_end(), Ok(usize::MAX - 99));
+        assert!(last(100).meets(&last(1)) && last(1).meets(&last(100)) && !last(0).meets(&last(0)));
+        assert!(!last(100).meets(&Region::from_address(usize::MAX - 199, 100)));
+    }
 }

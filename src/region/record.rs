@@ -52,9 +52,9 @@ impl RegionRecord {
         raw: (ptr::null_mut(), 0),
     };
 
-    /// Returns the address one past the claimed memory.
+    /// Returns [`Region::end`] of the claimed memory.
     pub(crate) fn raw_end(&self) -> usize {
-        self.raw.0.addr() + self.raw.1
+        self.raw.0.addr().saturating_add(self.raw.1)
     }
 
     /// The claimed memory.

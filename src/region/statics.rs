@@ -79,22 +79,49 @@ impl Taken {
     }
 }
 
-/// A flag that can be raised once, on targets with neither atomic swaps nor critical sections. It is exact only if
-/// no interrupt handler allocates.
 #[cfg(all(not(target_has_atomic = "8"), not(feature = "critical-section")))]
-struct Taken(core::sync::atomic::AtomicBool);
+use Splitter as Taken;
 
-#[cfg(all(not(target_has_atomic = "8"), not(feature = "critical-section")))]
-impl Taken {
+/// A flag that can be raised once, on targets with neither atomic swaps nor critical sections. Of calls that interrupt one another,
+/// one gets true; of calls by several cores at the same moment one at most.
+///
+/// After Lamport, "A fast mutual exclusion algorithm" (ACM TOCS 1987).
+#[cfg(any(test, all(not(target_has_atomic = "8"), not(feature = "critical-section"))))]
+struct Splitter {
+    last: core::sync::atomic::AtomicPtr<u8>,
+    raised: core::sync::atomic::AtomicBool,
+}
+
+#[cfg(any(test, all(not(target_has_atomic = "8"), not(feature = "critical-section"))))]
+impl Splitter {
     const fn new() -> Self {
-        Self(core::sync::atomic::AtomicBool::new(false))
+        use core::sync::atomic::{AtomicBool, AtomicPtr};
+        Self { last: AtomicPtr::new(ptr::null_mut()), raised: AtomicBool::new(false) }
     }
 
     fn raise(&self) -> bool {
-        use core::sync::atomic::Ordering::Relaxed;
-        let first = !self.0.load(Relaxed);
-        self.0.store(true, Relaxed);
-        first
+        // No other call has a variable at this address meanwhile.
+        let mut own = 0;
+        self.steps(&raw mut own, || ())
+    }
+
+    /// Raises the flag for `own`, and calls `between` between any two steps.
+    #[inline(always)]
+    fn steps(&self, own: *mut u8, mut between: impl FnMut()) -> bool {
+        use core::sync::atomic::Ordering::SeqCst;
+        if self.raised.load(SeqCst) {
+            return false;
+        }
+        between();
+        self.last.store(own, SeqCst);
+        between();
+        if self.raised.load(SeqCst) {
+            return false;
+        }
+        between();
+        self.raised.store(true, SeqCst);
+        between();
+        self.last.load(SeqCst) == own
     }
 }
 
@@ -129,5 +156,52 @@ impl Pending {
         let size = end.addr().checked_sub(start.addr())?;
         let region = Region { start: NonNull::new(start)?, size, zeroed: taken.is_some() };
         taken.is_none_or(Taken::raise).then_some(region)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Splitter;
+    use std::sync::Barrier;
+    use std::thread;
+
+    /// Handlers come between any two steps of what they interrupt, another handler included: one call gets true.
+    #[test]
+    fn one_of_all_that_interrupt_each_other_raises_the_flag() {
+        /// Raises the flag, and is interrupted after as many steps as the path says, by what is so in its turn.
+        fn raise(flag: &Splitter, path: &[usize], wins: &mut usize) {
+            let (mut own, mut step) = (0, 0);
+            let won = flag.steps(&raw mut own, || {
+                if let [at, rest @ ..] = path {
+                    if step == *at {
+                        raise(flag, rest, wins);
+                    }
+                }
+                step += 1;
+            });
+            *wins += usize::from(won);
+        }
+        for path in 0..5 * 5 * 5 {
+            let (flag, mut wins) = (Splitter::new(), 0);
+            raise(&flag, &[path % 5, path / 5 % 5, path / 25], &mut wins);
+            assert_eq!(wins, 1, "{path}");
+            assert!(!flag.raise());
+        }
+    }
+
+    #[test]
+    fn two_cores_never_both_raise_the_flag() {
+        for _ in 0..500 {
+            let (flag, start) = (Splitter::new(), Barrier::new(2));
+            let raise = || {
+                start.wait();
+                flag.raise()
+            };
+            let won = thread::scope(|scope| {
+                let other = scope.spawn(raise);
+                [raise(), other.join().unwrap()]
+            });
+            assert_ne!(won, [true; 2]);
+        }
     }
 }

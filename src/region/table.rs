@@ -2,6 +2,7 @@
 
 use super::record::{BRIEF, RegionRecord};
 use super::{Region, RegionError};
+use crate::units::addressable;
 use core::ptr;
 
 /// How a table numbers the granules of its regions.
@@ -32,8 +33,8 @@ pub(crate) struct Numbering {
 pub(crate) struct Regions<const R: usize, const GRANULE: usize> {
     /// Address of index 0 for all near regions.
     base: usize,
-    /// The lowest index of a far region.
-    far: usize,
+    /// The complement of the lowest index of a far region, so that an empty table is all zero.
+    not_far: usize,
     /// How many regions there are, in the lowest [`COUNT_BITS`] bits. The others are the [key](Self::set_key).
     count: usize,
     table: [RegionRecord; R],
@@ -53,13 +54,18 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
         GRANULE.ilog2()
     };
 
-    pub(crate) const EMPTY: Self =
-        Self { base: 0, far: usize::MAX, count: 0, table: [RegionRecord::NONE; R] };
+    pub(crate) const EMPTY: Self = Self { base: 0, not_far: 0, count: 0, table: [RegionRecord::NONE; R] };
 
     /// Returns how many regions there are.
     #[inline(always)]
     fn len(&self) -> usize {
         if R == 1 { self.count } else { self.count & ((1 << COUNT_BITS) - 1) }
+    }
+
+    /// The lowest index of a far region.
+    #[inline(always)]
+    const fn far(&self) -> usize {
+        !self.not_far
     }
 
     /// Returns whether a key was set for links.
@@ -151,7 +157,7 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
         if R == 1 {
             return self.table[0].base.wrapping_add(index << Self::SHIFT);
         }
-        if index >= self.far {
+        if index >= self.far() {
             return self.at_far(index);
         }
         ptr::with_exposed_provenance_mut(self.base.wrapping_add(index << Self::SHIFT))
@@ -228,7 +234,7 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
         }
         let place = self.free_place(len, numbers).ok_or(RegionError::IndexSpace)?;
         let first = place + numbers.guard;
-        self.far = self.far.min(first);
+        self.not_far = self.not_far.max(!first);
         Ok(self.enter(raw, start, first, len))
     }
 
@@ -249,28 +255,34 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
 
     /// Returns whether there is a near region.
     fn has_near(&self) -> bool {
-        self.records().iter().any(|record| record.first < self.far)
+        self.records().iter().any(|record| record.first < self.far())
     }
 
-    /// The index that the address `start` has if it belongs to a near region.
+    /// The index that the address `start` has if it belongs to a near region, or can become the first one.
     pub(crate) fn near_index(&self, start: *mut u8, limit: usize) -> Option<usize> {
-        let index = start.addr().checked_sub(self.base)? >> Self::SHIFT;
-        (self.has_near() && R > 1 && limit > NARROW && index < self.far.min(limit)).then_some(index)
+        let base = match self.has_near() {
+            true => self.base,
+            // Indices that span the address space are addresses: so a region can be extended to its end, and all are near.
+            false if limit >= addressable::<GRANULE>(usize::MAX) => 0,
+            false => return None,
+        };
+        let index = start.addr().wrapping_sub(base) >> Self::SHIFT;
+        (R > 1 && limit > NARROW && index < self.far().min(limit)).then_some(index)
     }
 
     /// The first index of a region of `len` granules at `start` if it becomes a near one; `None` if it cannot.
     fn near_place(&self, start: *mut u8, len: usize, numbers: Numbering) -> Option<usize> {
         let Numbering { spacing, guard, limit, .. } = numbers;
-        let top = self.far.min(limit + 1);
+        let top = self.far().min(limit + 1);
         match self.near_index(start, limit) {
-            Some(index) => (index >= guard && index + len + guard <= top).then_some(index),
-            None if self.has_near() || len + 2 * guard > top => None,
+            Some(index) if index >= guard && index + len + guard <= top => Some(index),
+            _ if self.has_near() || len + 2 * guard > top => None,
             // The first region. In a wide space it lies in the middle, with room on both sides.
-            None if R > 1 && limit > NARROW => {
+            _ if R > 1 && limit > NARROW => {
                 let place = (top - len - 2 * guard) / 2;
                 Some(place - place % spacing + guard)
             }
-            None => Some(guard),
+            _ => Some(guard),
         }
     }
 
@@ -279,9 +291,9 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
         if self.len() == R {
             return Err(RegionError::TooMany { max: R });
         }
-        let start = raw.start.addr().get();
-        let end = start.checked_add(raw.size).ok_or(RegionError::Overlap)?;
-        let overlaps = |record: &RegionRecord| start < record.raw_end() && record.raw.0.addr() < end;
+        let end = raw.checked_end()?;
+        let overlaps =
+            |record: &RegionRecord| raw.start.addr().get() < record.raw_end() && record.raw.0.addr() < end;
         if self.records().iter().any(overlaps) { Err(RegionError::Overlap) } else { Ok(()) }
     }
 
@@ -298,7 +310,7 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
         }
         let mut best: Option<(usize, usize)> = None;
         // Above the near ones.
-        let near = self.records().iter().filter(|record| record.first < self.far);
+        let near = self.records().iter().filter(|record| record.first < self.far());
         let lowest = near.map(|record| (record.end() + 1).next_multiple_of(spacing)).max().unwrap_or(0);
         let starts = core::iter::once(lowest)
             .chain(self.records().iter().map(|record| (record.end() + 1).next_multiple_of(spacing)));
@@ -326,8 +338,9 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
     pub(crate) fn room(&self, slot: usize, guard: usize, limit: usize) -> usize {
         let first = self.record(slot).first;
         // Between near regions nothing need stay free: their addresses are apart already, and so are their indices.
-        let end =
-            |other: &RegionRecord| if other.first < self.far { other.first } else { other.first - 2 * guard };
+        let end = |other: &RegionRecord| {
+            if other.first < self.far() { other.first } else { other.first - 2 * guard }
+        };
         let above = self.records().iter().filter(|other| other.first > first);
         above.map(end).min().unwrap_or(limit + 1 - guard) - first
     }
@@ -345,7 +358,7 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
         *self.record_mut(self.len() - 1) = RegionRecord::NONE;
         self.count -= 1;
         let firsts = self.records().iter().map(|record| record.first);
-        self.far = firsts.filter(|&first| first >= self.far).min().unwrap_or(usize::MAX);
+        self.not_far = firsts.filter(|&first| first >= self.far()).map(|first| !first).max().unwrap_or(0);
         raw
     }
 
@@ -354,8 +367,7 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
         let slot = self.slot_at(start).ok_or(RegionError::Unknown)?;
         let old = self.record(slot).region();
         let raw = Region { size: old.size.checked_add(more).ok_or(RegionError::Overlap)?, ..old };
-        let from = raw.start.addr().get();
-        let end = from.checked_add(raw.size).ok_or(RegionError::Overlap)?;
+        let (from, end) = (raw.start.addr().get(), raw.checked_end()?);
         let reaches = |other: &RegionRecord| (from + 1..end).contains(&other.raw.0.addr());
         if self.records().iter().any(reaches) { Err(RegionError::Overlap) } else { Ok((slot, raw)) }
     }
@@ -456,6 +468,21 @@ mod tests {
         assert_eq!(regions.room(2, 2, numbers.limit), numbers.limit - 1 - far);
     }
 
+    /// Then a region can be extended to the end of the address space, and all regions are near.
+    #[test]
+    fn indices_that_span_the_address_space_are_addresses() {
+        let numbers = Numbering { spacing: 128, guard: 2, limit: addressable::<8>(usize::MAX), near: true };
+        let mut regions = Regions::<4, 8>::EMPTY;
+        for start in [1 << 40, 0x1000, usize::MAX - 0xffff] {
+            let raw = region(start, 8000);
+            let slot = regions.insert(raw, raw.start.as_ptr(), 1000, numbers).unwrap();
+            assert_eq!((regions.records()[slot].first, regions.at(start / 8).addr()), (start / 8, start));
+        }
+        assert_eq!(regions.room(0, 2, numbers.limit), (usize::MAX - 0xffff - (1 << 40)) / 8);
+        assert!(regions.room(2, 2, numbers.limit) >= 0x10000 / 8 - 8);
+        check(&regions, numbers);
+    }
+
     #[test]
     fn a_key_leaves_the_number_of_regions_alone() {
         for key in [0, 1, 2, 0x1234_5677, usize::MAX >> COUNT_BITS] {
@@ -487,11 +514,11 @@ mod tests {
                 (Some(record.first), start)
             );
             assert_eq!(regions.at(record.first).addr(), start);
-            let is_far = record.first >= regions.far;
+            let is_far = record.first >= regions.far();
             assert!(!is_far || (record.first - guard) % spacing == 0);
             for other in regions.records().iter().filter(|other| other.first > record.first) {
                 // What is between two near regions is as long as what is between their addresses.
-                let apart = if other.first >= regions.far { guard } else { 0 };
+                let apart = if other.first >= regions.far() { guard } else { 0 };
                 assert!(record.end() + apart <= other.first);
             }
         }
@@ -505,11 +532,11 @@ mod tests {
         numbers: Numbering,
     ) -> Vec<usize> {
         let Numbering { spacing, guard, limit, near } = numbers;
-        let (room, top, wide) = (len + 2 * guard, regions.far.min(limit + 1), R > 1 && limit > NARROW);
+        let (room, top, wide) = (len + 2 * guard, regions.far().min(limit + 1), R > 1 && limit > NARROW);
         let mut records = regions.records().to_vec();
         records.sort_by_key(|record| record.first);
         let (near_ones, far_ones) =
-            records.split_at(records.partition_point(|record| record.first < regions.far));
+            records.split_at(records.partition_point(|record| record.first < regions.far()));
         if near {
             if let Some(other) = near_ones.first() {
                 // As far from another near one as its address is.
@@ -558,7 +585,7 @@ mod tests {
                     _ => random.usize(1..longest),
                 };
                 // Where the last near region can just end, or just cannot.
-                let top = (regions.far.min(limit + 1) + random.usize(..5)).saturating_sub(2);
+                let top = (regions.far().min(limit + 1) + random.usize(..5)).saturating_sub(2);
                 let last = regions.base.wrapping_add(top.saturating_sub(len + guard) * 8);
                 let start = match random.u8(..6) {
                     0 => random.usize(1 << 20..1 << 46),

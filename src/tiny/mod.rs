@@ -363,6 +363,11 @@ unsafe impl<const BYTES: usize, L: Lock, S: Statistics, const C: bool> Memory fo
         let start = self.with(|granules, _| NonNull::new(granules.start()))?;
         (n == 0).then_some(Region::new(start, TinyHeap::<BYTES, L, S, C>::CAPACITY))
     }
+
+    #[cfg(all(feature = "std", unix))]
+    fn locks(&self, visit: &mut dyn FnMut(Option<crate::lock::ForkLock>)) {
+        visit(self.lock.at_fork());
+    }
 }
 
 allocator!([const BYTES: usize, L: Lock, S: Statistics, const C: bool] &'_ TinyHeap<BYTES, L, S, C>);

@@ -360,6 +360,12 @@ unsafe impl<const N: usize, const SPANS: usize, L: Lock> Memory for ZonesWith<'_
         self.zones.zones[zone].check(block, layout)
     }
 
+    unsafe fn check_owned(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        let zone = self.zones.zone_of(block).ok_or(FreeError::Foreign)?;
+        // SAFETY: the caller's contract.
+        unsafe { self.zones.zones[zone].check_owned(block, layout) }
+    }
+
     fn largest_free(&self) -> usize {
         let serving = self.zones.zones.iter().filter(|zone| zone.serves(self.wanted));
         serving.map(Memory::largest_free).max().unwrap_or(0)
@@ -368,6 +374,12 @@ unsafe impl<const N: usize, const SPANS: usize, L: Lock> Memory for ZonesWith<'_
     fn region(&self, n: usize) -> Option<Region> {
         let all = |zone| (0..).map_while(move |n| Zone::region(zone, n));
         self.zones.zones.iter().flat_map(all).nth(n)
+    }
+
+    #[cfg(all(feature = "std", unix))]
+    fn locks(&self, visit: &mut dyn FnMut(Option<crate::lock::ForkLock>)) {
+        visit(self.zones.lock.at_fork());
+        self.zones.zones.iter().for_each(|zone| zone.locks(visit));
     }
 }
 

@@ -50,7 +50,7 @@ impl<const SPANS: usize> Table<SPANS> {
         let start = region.start.addr().get();
         let at = self.spans[..self.count].partition_point(|span| span.start < start);
         self.spans.copy_within(at..self.count, at + 1);
-        self.spans[at] = Span { start, end: start + region.size, zone };
+        self.spans[at] = Span { start, end: region.end(), zone };
         self.count += 1;
     }
 }

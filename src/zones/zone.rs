@@ -261,12 +261,17 @@ unsafe impl Memory for Zone<'_> {
         self.memory.check(block, self.padded(layout).ok_or(FreeError::NotABlock)?)
     }
 
+    unsafe fn check_owned(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        // SAFETY: the caller's contract; the padded layout is the one that the block was allocated with.
+        unsafe { self.memory.check_owned(block, self.padded(layout).ok_or(FreeError::NotABlock)?) }
+    }
+
     fn largest_free(&self) -> usize {
         // Count whole lines. The largest free block need not be aligned to them, so this is an upper bound.
         self.memory.largest_free() & !(self.line - 1)
     }
 
-    pass_on!(|self| self.memory; statistics, region, remembers);
+    pass_on!(|self| self.memory; statistics, region, remembers, locks);
 }
 
 allocator!([] Zone<'_>);

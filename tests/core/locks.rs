@@ -1,7 +1,7 @@
 //! Threads use a heap concurrently under every lock, and each checks the contents of its own blocks.
 
 use allotment::lock::Lock;
-use allotment::{Buddy, FirstFit, Heap, Slab, Tlsf, heap};
+use allotment::{Buddy, FirstFit, Heap, Region, Slab, Tlsf, heap};
 use std::alloc::{GlobalAlloc, Layout};
 
 /// Two threads allocate, reallocate, exchange and free blocks.
@@ -121,7 +121,7 @@ fn unsync_heaps_move_between_threads() {
     let mut memory = vec![0u64; 1024];
     let heap = Heap::<Buddy, allotment::lock::Unsync>::empty();
     // SAFETY: the memory outlives the heap's use.
-    unsafe { heap.init(memory.as_mut_ptr(), 8192) };
+    unsafe { heap.claim(Region::new(memory.as_mut_ptr(), 8192)) }.unwrap();
     let _ = Heap::<FirstFit, allotment::lock::Unsync>::empty();
     let heap = std::thread::spawn(move || {
         let block = heap.try_allocate(Layout::new::<[u64; 10]>()).unwrap();

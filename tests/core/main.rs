@@ -11,6 +11,9 @@ mod blocks;
 #[cfg(feature = "spin")]
 mod bounded;
 mod bounds;
+#[cfg(all(feature = "std", unix, panic = "unwind"))]
+#[path = "../child/mod.rs"]
+mod child;
 #[cfg(feature = "spin")]
 mod compositions;
 mod edges;
@@ -30,6 +33,8 @@ mod os_pressure;
 mod pressure;
 mod random;
 mod regions;
+#[cfg(all(feature = "spin", target_os = "linux"))]
+mod statics;
 mod texts;
 #[cfg(feature = "std")]
 mod threads;

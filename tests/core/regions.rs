@@ -78,6 +78,84 @@ mod extending {
     for_each_placement!(run);
 }
 
+/// A request for all of a region never makes more memory used than there is, whatever else the region serves it with.
+mod whole {
+    use super::*;
+    use allotment::harden::Full;
+    use allotment::placement::QuickLists;
+    use allotment::{Slab, Tiered};
+
+    fn run(case: &'static Case) {
+        for bytes in [48, 64, 100, 4_096, 65_536, (1 << 20) + (32 << 10)] {
+            let heap = (case.empty)(bytes);
+            let mut backing = Backing::new(bytes, 0);
+            // SAFETY: the backing outlives the heap.
+            if bytes > case.limit || unsafe { heap.claim(backing.region()) }.is_err() {
+                continue;
+            }
+            for size in (bytes - bytes / 8..=bytes).rev() {
+                let Ok(block) = heap.try_allocate(layout(size)) else { continue };
+                let stats = heap.stats();
+                assert!(size <= stats.used && stats.used <= stats.capacity, "{size} of {bytes}: {stats:?}");
+                assert!(stats.free <= stats.capacity - size);
+                // SAFETY: the block is live, and this is its layout.
+                unsafe { heap.dealloc(block.as_ptr(), layout(size)) };
+                assert!(heap.used() == 0 || !case.reuses);
+                break;
+            }
+        }
+    }
+
+    for_each_placement!(run);
+
+    #[test]
+    fn fronts_of_buddies() {
+        run(Case::of::<Tiered<Buddy>>());
+        run(Case::of::<QuickLists<Buddy>>());
+        run(Case::of::<Full<Buddy>>());
+        run(Case::of::<Full<Tiered<Buddy>>>());
+        run(Case::of::<Slab<InBand<u32>, allotment::placement::DefaultClasses, Buddy>>());
+    }
+}
+
+/// The last byte of the address space belongs to no block, but to a region: that of memory which ends there.
+/// Side tables get their nodes from the allocator.
+#[cfg(feature = "alloc")]
+#[test]
+fn regions_end_where_the_address_space_ends() {
+    fn check<P: LayoutPlacement>() {
+        let heap = Heap::<P, Unsync>::empty();
+        let from = usize::MAX - 4095;
+        for size in [4096, 4095, 4080] {
+            let region = Region::from_address(from, size);
+            // SAFETY: the metadata of a side table is elsewhere, and blocks are not used.
+            unsafe {
+                heap.claim(region).unwrap();
+                assert_eq!(heap.claim(Region::from_address(from + 4000, 90)), Err(RegionError::Overlap));
+                assert_eq!(heap.claim(Region::from_address(from - 80, 90)), Err(RegionError::Overlap));
+                let block = heap.try_allocate(layout(heap.largest_free())).unwrap();
+                let end = block.addr().get() + heap.used();
+                assert!(end - from > size - 32, "{end:x}");
+                heap.try_deallocate(block, layout(heap.used())).unwrap();
+                assert_eq!(heap.release(region.start.as_ptr()).unwrap(), region);
+                let short = Region::from_address(from, 1024);
+                heap.claim(short).unwrap();
+                assert_eq!(heap.extend(short.start.as_ptr(), 3073), Err(RegionError::Overlap));
+                heap.extend(short.start.as_ptr(), size - 1024).unwrap();
+                assert_eq!(heap.release(short.start.as_ptr()).unwrap(), region);
+            }
+        }
+        // SAFETY: as above; it wraps around.
+        let wrapping = unsafe { heap.claim(Region::from_address(from, 4097)) };
+        assert_eq!(wrapping, Err(RegionError::Overlap));
+    }
+    check::<Tlsf<SideTable<u32, 16>>>();
+    check::<FirstFit<SideTable<u32, 16>>>();
+    check::<Buddy<SideTable<u32, 16>>>();
+    check::<Bump<SideTable<u32, 16>>>();
+    check::<Bump<InBand<u32>>>();
+}
+
 mod many {
     use super::*;
 
@@ -406,7 +484,7 @@ fn regions_start_with_what_people_have() {
         block.write_bytes(7, 1000);
         heap.try_deallocate(block, layout(1000)).unwrap();
     }
-    assert_eq!((heap.size(), heap.lock().used()), (heap.free(), 0));
+    assert_eq!((heap.size(), heap.used()), (heap.free(), 0));
 }
 
 #[test]
@@ -417,9 +495,8 @@ fn a_region_at_null_is_refused() {
 
 #[test]
 #[should_panic(expected = "a region cannot start at a null pointer")]
-fn a_heap_at_address_zero_is_refused() {
-    // SAFETY: it is refused.
-    unsafe { Heap::<Tlsf, Unsync>::empty().init(0, 4096) };
+fn a_region_at_address_zero_is_refused() {
+    let _ = Region::new(0, 4096);
 }
 
 /// A heap names the regions that it was given, all of their bytes included.

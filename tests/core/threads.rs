@@ -1,5 +1,7 @@
 //! Thread caches: every block is checked against a map of the whole arena, from all threads.
 
+#[cfg(all(unix, panic = "unwind"))]
+use crate::child::{child, role};
 use allotment::lock::{Counted, Spin};
 use allotment::os::{Cached, Depot};
 use allotment::placement::LayoutPlacement;
@@ -517,7 +519,9 @@ fn second_frees_of_cached_blocks_are_noticed() {
         // SAFETY: the blocks are live, and freed once.
         blocks.iter().for_each(|&block| unsafe { cached.deallocate(block, layout) });
         let last = *blocks.last().unwrap();
-        assert_eq!(cached.check(last, layout), Err(FreeError::AlreadyFree), "{size} bytes");
+        // SAFETY: the block is free, and is not freed.
+        let freed = unsafe { cached.try_deallocate(last, layout) };
+        assert_eq!(freed, Err(FreeError::AlreadyFree), "{size} bytes");
         let addresses: Vec<_> = blocks.iter().map(|block| block.addr()).collect();
         let refused = move || {
             let refused = |&&block: &&NonZero<usize>| {
@@ -680,4 +684,40 @@ mod shared {
         full_buddy: Full<Buddy>;
         bump: Bump;
     }
+}
+
+/// A thread that cannot be given caches, because the system has no more keys, gets them as soon as it has.
+#[test]
+#[cfg(all(unix, panic = "unwind"))]
+fn threads_get_caches_when_the_system_has_keys_again() {
+    unsafe extern "C" {
+        fn pthread_key_create(key: *mut u32, end: Option<unsafe extern "C" fn(*mut u8)>) -> i32;
+        fn pthread_key_delete(key: u32) -> i32;
+    }
+    // Not in this process, whose other tests need keys too.
+    if role().is_none() {
+        let name = "threads::threads_get_caches_when_the_system_has_keys_again";
+        let (success, text) = child(name, "without keys", "0");
+        return assert!(success, "{text}");
+    }
+    let memory: &'static mut [u64] = vec![0; 4096].leak();
+    let heap: &'static Heap<Tlsf, Counted<Spin>> = Box::leak(Box::new(Heap::empty()));
+    // SAFETY: the memory belongs to the heap forever.
+    unsafe { heap.claim(Region::new(NonNull::from(memory).cast(), 8 * 4096)) }.unwrap();
+    let cached = Cached::new(Box::leak(Box::new(Depot::new(heap, 16 << 10))));
+    let locks = || {
+        let before = heap.contention().taken;
+        let block = cached.allocate(layout(64, 8)).unwrap();
+        // SAFETY: the block is live.
+        unsafe { cached.deallocate(block, layout(64, 8)) };
+        heap.contention().taken - before
+    };
+    let mut key = 0;
+    // SAFETY: the keys have no destructor, and the last one is not used.
+    unsafe {
+        while pthread_key_create(&mut key, None) == 0 {}
+        assert!((0..10).all(|_| locks() > 0), "there is no cache");
+        assert_eq!(pthread_key_delete(key), 0);
+    }
+    assert!((0..10).any(|_| locks() == 0), "there is no cache again");
 }

@@ -306,6 +306,6 @@ fn the_default_stream_beside_a_capture() {
     event.synchronize().unwrap();
     drop((event, pool, ordered, default));
     // SAFETY: nothing uses the stream any more.
-    unsafe { sys::cuStreamDestroy_v2(raw) }.result().unwrap();
+    gpu.context.bind(|| unsafe { sys::cuStreamDestroy_v2(raw) }).unwrap().result().unwrap();
     gpu.finish();
 }

@@ -1,11 +1,15 @@
 //! Copies are counted by direction, for the context and for pools, and timed on request.
 
 use crate::support::{Gpu, on_system};
+use allotment::gpu::cudarc::driver::sys;
 use allotment::gpu::{
     Buffer, Context, CopyError, DeviceMemory, Foreign, HostMemory, Managed, MemoryKind, Pinned, Pool, Rows,
     Staging, StagingOptions, Stream,
 };
-use allotment::pool::{CopyFigures, CopyStats, DevicePool, Direction, PoolOptions};
+use allotment::pool::{
+    CopyFigures, CopyStats, DevicePool, Direction, PoolOptions, SourceError, SourceErrorKind,
+};
+use std::ptr;
 use std::sync::Arc;
 
 /// Count and bytes of each direction, in the order of `Direction::ALL`.
@@ -233,6 +237,54 @@ fn host_memory_is_the_cpus_alone() {
     assert!(error.to_string().contains("out of memory"), "{error}");
     drop((buffer, second, near, device));
     drop(pool);
+    gpu.finish();
+}
+
+/// The driver may carry out a copy of ordinary memory later than it returns, and the CPU may use the memory at once.
+#[test]
+fn ordinary_memory_has_no_copy_under_way() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    gpu.control().late_pageable(true);
+    gpu.control().hold_all(true);
+    let host = Arc::new(HostMemory::new(1 << 20));
+    let device = Arc::new(DeviceMemory::new(&gpu.context));
+    let mut near = Buffer::<u8, _>::zeros(&device, 100, &gpu.stream).unwrap();
+    let mut plain = Buffer::from_slice(&host, &[1u8; 100], &gpu.stream).unwrap();
+    near.as_view_mut().copy_from_view(&plain.as_view()).unwrap();
+    plain.copy_from(&[9; 100]).unwrap();
+    assert_eq!(near.to_vec().unwrap(), [1; 100]);
+    plain.as_view_mut().copy_from_view(&near.as_view()).unwrap();
+    let mut seen = [0; 100];
+    plain.copy_to(&mut seen).unwrap();
+    assert_eq!(seen, [1; 100]);
+    // The same where the memory goes to another allocator, and for slices, which are borrowed until then.
+    let moved = near.migrate(&host, &gpu.stream).unwrap();
+    assert_eq!(moved.to_vec().unwrap(), [1; 100]);
+    let mut near = Buffer::from_slice(&device, &[2u8; 100], &gpu.stream).unwrap();
+    let rows = Rows { width: 1, height: 2, pitch: 10, host_pitch: 1 };
+    near.as_view_mut().copy_rows_from(&[7, 8], rows).unwrap();
+    near.as_view().copy_rows_to(&mut seen, rows).unwrap();
+    assert_eq!(seen[..3], [7, 8, 1]);
+    let transfer = near.as_view_mut().copy_from_async(vec![3u8; 100]).unwrap();
+    assert!(!transfer.is_done().unwrap(), "the vector stays until the copy is done");
+    assert_eq!(transfer.wait().unwrap(), [3; 100]);
+    // The launches of a graph would use the memory whenever they like.
+    let relaxed = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+    // SAFETY: the stream is alive.
+    let began = gpu.context.bind(|| unsafe { sys::cuStreamBeginCapture_v2(gpu.stream.raw(), relaxed) });
+    began.unwrap().result().unwrap();
+    let refused = near.as_view_mut().copy_from_view(&plain.as_view()).unwrap_err();
+    assert!(matches!(refused, CopyError::Call(SourceError { kind: SourceErrorKind::Capturing, .. })));
+    let mut graph = ptr::null_mut();
+    // SAFETY: the capture began above, and the output has the type that the function writes.
+    let ended = gpu.context.bind(|| unsafe { sys::cuStreamEndCapture(gpu.stream.raw(), &mut graph) });
+    ended.unwrap().result().expect("the refused copy has not spoiled the capture");
+    // SAFETY: made above and not used.
+    let _ = unsafe { sys::cuGraphDestroy(graph) };
+    drop((near, plain, moved, host, device));
     gpu.finish();
 }
 

@@ -4,15 +4,15 @@ use crate::support::{Gpu, on_system};
 use allotment::gpu::cudarc::driver::{DeviceRepr, ValidAsZeroBits};
 use allotment::gpu::{
     Advice, AllocateError, AsyncMemory, Buffer, Context, CopyError, DeviceMemory, DlTensor, HostMemory,
-    Location, Managed, MemoryKind, Pinned, Pool, Stream, Virtual,
+    Location, Managed, MemoryKind, Pinned, Pool, Staging, StagingError, StagingOptions, Stream, Virtual,
 };
 use allotment::pool::{
-    DeviceAllocator, DevicePool, Event as _, PoolError, PoolOptions, SourceErrorKind, Stream as _,
+    Checks, DeviceAllocator, DevicePool, Event as _, PoolError, PoolOptions, SourceErrorKind, Stream as _,
 };
 use std::ffi::c_void;
-use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{io, ptr};
 
 /// `DLManagedTensor`, written down from DLPack's header a second time.
 #[repr(C)]
@@ -162,6 +162,22 @@ fn tensors_that_do_not_fit_are_refused() {
     let buffer: Buffer<u32> = Buffer::zeros(&pool, 10, &gpu.stream).unwrap();
     let refused = DlTensor::new(buffer, &[3, 3]).map(drop);
     assert_eq!(refused, Err(CopyError::Length { have: 10, asked: 9 }));
+    // Beside a length of 0 the others may be of any size; DLPack's numbers end at 2^63, and so do strides.
+    for shape in [&[0, 1 << 40, 1 << 40][..], &[0, usize::MAX], &[1 << 62, 2, 0]] {
+        let refused = DlTensor::new(Buffer::<u32>::zeros(&pool, 0, &gpu.stream).unwrap(), shape).map(drop);
+        assert!(matches!(refused, Err(CopyError::Tensor(_))), "{shape:?}");
+    }
+    let mut long = [1i64, 5];
+    let huge = tensor(long.as_mut_ptr(), |tensor| {
+        // SAFETY: there are two lengths.
+        unsafe { (*tensor.shape, *tensor.shape.add(1)) = (i64::MAX, i64::MAX) }
+    });
+    assert!(matches!(huge.into_buffer::<u32>(&gpu.stream), Err(CopyError::Tensor(_))));
+    let beyond = tensor(ptr::null_mut(), |tensor| {
+        tensor.ndim = 0;
+        (tensor.data, tensor.byte_offset) = (ptr::without_provenance_mut(4096), u64::MAX);
+    });
+    assert!(matches!(beyond.into_buffer::<u32>(&gpu.stream), Err(CopyError::Tensor(_))));
     drop((scalar, memory, pool));
     gpu.finish();
 }
@@ -294,13 +310,22 @@ fn a_device_that_was_reset_comes_back() {
         .into();
     let other = Stream::new(&gpu.context).unwrap();
     let event = gpu.stream.record().unwrap();
+    // The checks look into memory that the CPU can see, but not once it is gone.
+    let checked = options.clone().checks(Checks::ALL);
+    let checked = Pool::new(Pinned::new(&gpu.context), checked).unwrap();
+    let watched: Buffer<u32> = Buffer::from_slice(&checked, &[1, 2, 3], &gpu.stream).unwrap();
+    // No copy is under way in this one, for whose end it would have to wait.
+    let mut staging = Staging::new(&gpu.context, StagingOptions { chunk: 1, slots: 2 }).unwrap();
+    let nothing = staging.read(io::empty(), &pool, &gpu.stream, |_, _| Ok::<_, ()>(()));
+    assert_eq!(nothing.unwrap().chunks, 0);
     gpu.context.time_copies(true);
     buffers[0].copy_from(&[4, 5, 6]).unwrap();
     // A kernel has failed, which nothing but a reset mends.
     gpu.control().fault(0, 700);
     assert!(is_lost(buffers[0].to_vec()));
     assert_eq!(gpu.context.synchronize().unwrap_err().kind, SourceErrorKind::Lost);
-    gpu.context.reset().unwrap();
+    // SAFETY: no other thread, library or reference uses the context.
+    unsafe { gpu.context.reset() }.unwrap();
 
     let context = Context::new(0).unwrap();
     let stream = Stream::new(&context).unwrap();
@@ -322,7 +347,13 @@ fn a_device_that_was_reset_comes_back() {
     assert_eq!(event.is_done().unwrap_err().kind, SourceErrorKind::Lost);
     assert_eq!(event.synchronize().unwrap_err().kind, SourceErrorKind::Lost);
     assert!(Stream::new(&gpu.context).is_err());
-    assert_eq!(gpu.context.reset().unwrap_err().kind, SourceErrorKind::Lost);
+    // SAFETY: as above.
+    assert_eq!(unsafe { gpu.context.reset() }.unwrap_err().kind, SourceErrorKind::Lost);
+    drop((watched, checked));
+    let read = staging.read(&[1; 9][..], &pool, &gpu.stream, |_, _| Ok::<_, ()>(()));
+    let Err(StagingError::Copy(error)) = read else { panic!("{read:?}") };
+    assert!(is_lost::<()>(Err(error)));
+    drop(staging);
 
     let again = Pool::new(DeviceMemory::new(&context), options.clone()).unwrap();
     let values: Buffer<u32> = Buffer::from_slice(&again, &[1, 2, 3], &stream).unwrap();

@@ -1,13 +1,18 @@
 //! Pools and buffers without lifetimes, and launches of kernels with several of them.
 
 use crate::support::{Gpu, on_system};
-use allotment::gpu::cudarc::driver::{CudaFunction, DevicePtr as _, LaunchConfig};
+use allotment::gpu::cudarc::driver::{
+    CudaFunction, DevicePtr as _, DeviceRepr, LaunchConfig, ValidAsZeroBits,
+};
 use allotment::gpu::cudarc::nvrtc::Ptx;
 use allotment::gpu::{
-    Backer, Buffer, CopyError, DeviceMemory, Error, Foreign, HostMemory, ManagerOptions, MemoryKind,
-    MemoryManager, Pinned, Pool, Stream,
+    AllocateError, Backer, Buffer, CopyError, DeviceMemory, Error, Foreign, HostMemory, ManagerOptions,
+    MemoryKind, MemoryManager, Pinned, Pool, Stream,
 };
-use allotment::pool::{Chain, DevicePool, Limit, PoolOptions, Stream as _};
+use allotment::pool::{
+    Allocation, AnyPool, Capacity, Chain, DeviceAllocator, DevicePool, Limit, PoolError, PoolOptions,
+    ReturnError, Segment, Source, SourceError, Stream as _,
+};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -86,6 +91,95 @@ fn adaptors_back_buffers() {
 }
 
 const KIB: usize = 1 << 10;
+
+/// Allocators and sources of a program promise more than they keep: that is found before anything is written.
+#[test]
+fn memory_that_does_not_fit_is_refused() {
+    /// Wants less than was asked for.
+    struct Short(Pool);
+    // SAFETY: none of the program's memory is used, as this test shows.
+    unsafe impl DeviceAllocator<Stream> for Short {
+        fn allocate(&self, bytes: usize, align: usize, stream: &Stream) -> Result<Allocation, PoolError> {
+            DeviceAllocator::allocate(&self.0, bytes / 2, align, stream)
+        }
+        fn deallocate(&self, block: Allocation) -> Result<(), ReturnError> {
+            self.0.deallocate(block)
+        }
+        fn record_stream(&self, block: &Allocation, stream: &Stream) -> Result<(), ReturnError> {
+            self.0.record_stream(block, stream)
+        }
+        fn pool_of(&self, block: &Allocation) -> Option<&dyn AnyPool> {
+            self.0.pool_of(block)
+        }
+        fn each_pool<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn AnyPool)) {
+            self.0.each_pool(visit);
+        }
+    }
+    /// Aligns to 8 bytes, and says so.
+    struct Packed(HostMemory);
+    // SAFETY: segments are parts of those of another source.
+    unsafe impl Source for Packed {
+        type Stream = Stream;
+        const CPU_VISIBLE: bool = true;
+        fn name(&self) -> &str {
+            "packed"
+        }
+        fn capabilities(&self) -> allotment::region::Capabilities {
+            self.0.capabilities()
+        }
+        fn granularity(&self) -> usize {
+            8
+        }
+        fn alignment(&self) -> usize {
+            8
+        }
+        fn capacity(&self) -> Result<Capacity, SourceError> {
+            self.0.capacity()
+        }
+        fn reserve(&self, bytes: usize, stream: &Stream) -> Result<Segment, SourceError> {
+            let segment = self.0.reserve((bytes + 8).next_multiple_of(self.0.granularity()), stream)?;
+            Ok(Segment { address: segment.address.checked_add(8).unwrap(), bytes, ..segment })
+        }
+        unsafe fn release(&self, segment: Segment, stream: &Stream) -> Result<(), SourceError> {
+            let address = std::num::NonZeroUsize::new(segment.address.get() - 8).unwrap();
+            let bytes = (segment.bytes + 8).next_multiple_of(self.0.granularity());
+            // SAFETY: as `reserve` got it.
+            unsafe { self.0.release(Segment { address, bytes, ..segment }, stream) }
+        }
+        unsafe fn copy(
+            &self,
+            from: usize,
+            to: usize,
+            bytes: usize,
+            stream: &Stream,
+        ) -> Result<(), SourceError> {
+            // SAFETY: the caller guarantees both ranges.
+            unsafe { self.0.copy(from, to, bytes, stream) }
+        }
+    }
+    #[derive(Clone, Copy)]
+    #[repr(C, align(64))]
+    struct Line([u64; 8]);
+    // SAFETY: plain numbers, for which zero bytes are valid.
+    unsafe impl DeviceRepr for Line {}
+    // SAFETY: as above.
+    unsafe impl ValidAsZeroBits for Line {}
+
+    let gpu = Gpu::new();
+    let host = Pool::new(HostMemory::new(8 * MIB), PoolOptions::new()).unwrap();
+    let short = Pool::over(Short(host.clone()));
+    let refused = Buffer::from_slice(&short, &vec![9u32; KIB], &gpu.stream).map(drop);
+    assert_eq!(refused, Err(AllocateError::Copy(CopyError::Length { have: KIB / 2, asked: KIB })));
+    let packed = Arc::new(Packed(HostMemory::new(8 * MIB)));
+    let lines = Buffer::<Line, _>::zeros(&packed, 2, &gpu.stream);
+    assert_eq!(lines.err(), Some(AllocateError::Copy(CopyError::Align { asked: 64 })));
+    let words = Buffer::from_slice(&packed, &[1u64, 2], &gpu.stream).unwrap();
+    assert_eq!(words.as_slice().unwrap(), [1, 2]);
+    // What was refused went back.
+    assert_eq!((host.pools()[0].stats().blocks.current, Line([0; 8]).0[7]), (0, 0));
+    drop((words, packed, short, host));
+    gpu.finish();
+}
 
 #[test]
 fn buffers_are_resized() {

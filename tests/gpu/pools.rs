@@ -3,11 +3,12 @@
 use crate::support::{Gpu, on_system};
 use allotment::arena;
 use allotment::gpu::{
-    AllocateError, AsyncMemory, Backing, Buffer, DeviceMemory, Managed, Pinned, Registered, Stream, Virtual,
+    AllocateError, AsyncMemory, Backing, Buffer, DeviceMemory, Managed, Pinned, Pool, Registered, Stream,
+    Virtual,
 };
 use allotment::plan::Planned;
 use allotment::pool::{
-    DevicePool, Limit, Pattern, PlannedArena, PoolError, PoolOptions, SlotError, Source, Stream as _,
+    Chain, DevicePool, Limit, Pattern, PlannedArena, PoolError, PoolOptions, SlotError, Source, Stream as _,
 };
 
 /// Many buffers of many sizes on two streams, each filled with its own number; freed memory is used again.
@@ -97,6 +98,27 @@ fn virtual_memory_is_one_segment_that_grows() {
     assert_eq!(end - start, 8 * (16 << 20), "without gaps");
     drop(buffers);
     drop(pool);
+    gpu.finish();
+}
+
+/// The pool that buffers keep has statistics too, those of an adaptor over several are their sum.
+#[test]
+fn shared_pools_have_statistics() {
+    let gpu = Gpu::new();
+    let pool = |source| Pool::new(source, PoolOptions::new().first_segment(4 << 20)).unwrap();
+    let pools = [(); 2].map(|()| pool(DeviceMemory::new(&gpu.context)));
+    let chain = Pool::over(Chain::new(pools.to_vec()));
+    let buffers = [&pools[0], &pools[1], &chain]
+        .map(|pool| Buffer::<u8, _>::zeros(pool, 1 << 20, &gpu.stream).unwrap());
+    let [first, second] = [0, 1].map(|n| pools[n].stats());
+    assert_eq!((first.blocks.current, second.blocks.current, first.reserved.current), (2, 1, 4 << 20));
+    assert_eq!(first, pools[0].pools()[0].stats());
+    let (both, reserved) = (chain.stats(), 8 << 20);
+    assert_eq!(both, first + second);
+    assert_eq!((both.blocks.current, both.blocks.total, both.reserved.peak), (3, 3, reserved));
+    assert_eq!((both.largest_free, both.calls.reserve), (3 << 20, 2));
+    assert!(both.to_string().contains("\nreserved        8.0 MiB       8.0 MiB"), "{both}");
+    drop((buffers, chain, pools));
     gpu.finish();
 }
 

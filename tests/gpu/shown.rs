@@ -89,15 +89,18 @@ fn values_show_their_type_and_what_tells_them_apart() {
 }
 
 #[track_caller]
-fn says(error: impl Display, expected: &str) {
+fn says(error: impl Display + Debug, expected: &str) {
     assert_eq!(error.to_string(), expected);
+    assert_eq!(format!("{error:?}"), expected, "a `main` that returns it prints this");
 }
 
 #[test]
 fn errors_say_what_is_wrong() {
     let call = SourceError { kind: SourceErrorKind::OutOfMemory, call: "cuMemCreate", code: 2 };
-    let called = "cuMemCreate: the device is out of memory (code 2)";
-    says(Error::NoDriver, "there is no CUDA driver on this system");
+    let called = "cuMemCreate: the device is out of memory (CUDA_ERROR_OUT_OF_MEMORY, code 2)";
+    let no_driver = "there is no CUDA driver on this system: libcuda.so or libcuda.so.1 cannot be loaded; install NVIDIA's \
+                     driver, or use memory of the host or of `sim`";
+    says(Error::NoDriver, no_driver);
     says(
         Error::MissingFunction("cuInit"),
         "the CUDA driver has no function cuInit; update the driver to CUDA 11.4 or later",
@@ -126,7 +129,7 @@ fn errors_say_what_is_wrong() {
     says(ShareError::Range { end: 9, shared: 8 }, "the range ends at byte 9, but only 8 bytes are shared");
     says(ShareError::NotShareable, "the memory was not allocated for sharing");
     says(ShareError::from(call), called);
-    says(ShareError::from(Error::NoDriver), "there is no CUDA driver on this system");
+    says(ShareError::from(Error::NoDriver), no_driver);
 
     says(ManageError::NoDevice, "a memory manager needs at least one device");
     let total = "the last rule must fit every request, with no access and no size limit";
@@ -145,7 +148,7 @@ fn errors_say_what_is_wrong() {
         says(ManageError::Unavailable(kind), &format!("the device has no {name}"));
     }
     says(ManageError::from(PoolError::from(call)), &PoolError::from(call).to_string());
-    says(ManageError::from(Error::NoDriver), "there is no CUDA driver on this system");
+    says(ManageError::from(Error::NoDriver), no_driver);
     says(ManageError::from(call), called);
 
     type Staged = StagingError<SourceError, CopyError>;

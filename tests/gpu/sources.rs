@@ -155,7 +155,8 @@ fn a_pool_of_the_driver_is_wrapped() {
     assert_eq!(source.used().unwrap(), before);
     drop(source);
     // SAFETY: allocated above, from a pool that still exists.
-    unsafe { sys::cuMemFreeAsync(theirs, gpu.stream.raw()) }.result().unwrap();
+    let freed = gpu.context.bind(|| unsafe { sys::cuMemFreeAsync(theirs, gpu.stream.raw()) });
+    freed.unwrap().result().unwrap();
     gpu.finish();
 }
 
@@ -199,9 +200,9 @@ fn pinned() {
     let error = source.reserve(unit, &gpu.stream).unwrap_err();
     assert!(error.is_out_of_memory());
     assert_eq!(error.to_string(), "the limit of pinned memory: the device is out of memory");
-    for (segment, flags) in segments.into_iter().zip([4, 4]) {
+    for (segment, flags) in segments.into_iter().zip([4 | 2, 4 | 2]) {
         if !on_system() {
-            assert_eq!(flags_of(segment), flags);
+            assert_eq!(flags_of(&gpu, segment), flags);
         }
         release(&source, segment, &gpu.stream);
     }
@@ -211,12 +212,11 @@ fn pinned() {
 }
 
 /// Returns the flags with which a segment was pinned.
-fn flags_of(segment: Segment) -> u32 {
+fn flags_of(gpu: &Gpu, segment: Segment) -> u32 {
     let mut flags = 0;
     let pointer = std::ptr::with_exposed_provenance_mut(segment.address.get());
     // SAFETY: the output has the type that the function writes, and the driver checks the address.
-    let code = unsafe { allotment::gpu::cudarc::driver::sys::cuMemHostGetFlags(&mut flags, pointer) };
-    code.result().unwrap();
+    gpu.context.bind(|| unsafe { sys::cuMemHostGetFlags(&mut flags, pointer) }).unwrap().result().unwrap();
     flags
 }
 
@@ -548,7 +548,8 @@ fn devices_copy_to_each_other() {
 fn virtual_memory_gives_pages_back_between_blocks() {
     const MIB: usize = 1 << 20;
     let gpu = Gpu::new();
-    let pool = DevicePool::new(Virtual::new(&gpu.context).unwrap(), PoolOptions::new()).unwrap();
+    let source = Virtual::new(&gpu.context).unwrap().with_pieces(2 * MIB);
+    let pool = DevicePool::new(source, PoolOptions::new()).unwrap();
     let mut blocks: Vec<_> =
         (0..9u8).map(|n| (Buffer::<u8, _>::zeros(&pool, 16 * MIB, &gpu.stream).unwrap(), n)).collect();
     for (block, n) in &mut blocks {
@@ -576,6 +577,49 @@ fn virtual_memory_gives_pages_back_between_blocks() {
     gpu.finish();
 }
 
+/// A gibibyte is mapped in pieces of the chosen size and unmapped at once, apart from what went back before.
+#[test]
+fn virtual_memory_takes_few_calls() {
+    const MIB: usize = 1 << 20;
+    const CALLS: [&str; 5] = ["cuMemCreate", "cuMemMap", "cuMemRelease", "cuMemSetAccess", "cuMemUnmap"];
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    for (chosen, piece) in [(None, 32), (Some(64 * MIB), 64), (Some(20 * MIB), 32), (Some(0), 2)] {
+        let piece = piece * MIB;
+        let source = Virtual::new(&gpu.context).unwrap();
+        let source = chosen.into_iter().fold(source, Virtual::with_pieces);
+        let before = CALLS.map(|name| gpu.control().calls(name));
+        let calls = || {
+            let now = CALLS.map(|name| gpu.control().calls(name));
+            std::array::from_fn::<_, 5, _>(|n| now[n] - before[n])
+        };
+        let count = (1024 * MIB / piece) as u64;
+        let mut segment = source.reserve(1024 * MIB, &gpu.stream).unwrap();
+        assert_eq!((calls(), segment.address.get() % piece), ([count, count, count, 1, 0], 0));
+        // Growth in steps of another size: pieces end at multiples of theirs, so that whole ones can go.
+        for _ in 0..8 {
+            // SAFETY: the source has lent the segment, in its current state.
+            segment = unsafe { source.grow(segment, 20 * MIB, &gpu.stream) }.unwrap();
+        }
+        let (grown, borders) = (calls()[0] - count, 160 * MIB / piece);
+        assert!(grown <= 8 + borders as u64, "{:?}", calls());
+        let (page, middle) = (source.page(), segment.address.get() + 1024 * MIB - 2 * source.page());
+        // SAFETY: these pages are mapped, and no work uses them.
+        unsafe { source.unmap(middle, 4 * page, &gpu.stream) }.unwrap();
+        assert_eq!(calls()[4], 1, "one call for pieces of two growths");
+        // SAFETY: these pages have no memory.
+        unsafe { source.map(middle + page, page, &gpu.stream) }.unwrap();
+        release(&source, segment, &gpu.stream);
+        assert_eq!(calls()[4], 4, "one call for each run of pieces");
+        let [created, mapped, released, ..] = calls();
+        assert_eq!((created, released), (mapped, mapped));
+        drop(source);
+    }
+    gpu.finish();
+}
+
 /// The facts that pools go by, of every source: which device, whether memory is zero at first, and the pages that can go.
 #[test]
 fn sources_say_what_their_memory_is() {
@@ -600,7 +644,7 @@ fn sources_say_what_their_memory_is() {
         assert_eq!(facts(&AsyncMemory::new(context).unwrap(), &stream), of_device);
         assert_eq!(facts(&Virtual::shareable(context).unwrap(), &stream), of_device);
         let pages = Virtual::new(context).unwrap();
-        assert_eq!(facts(&pages, &stream), (Some(number), pages.granularity(), false));
+        assert_eq!(facts(&pages, &stream), (Some(number), 32 << 20, false));
         // Physical memory is that of the context's device.
         let before = context.capacity().unwrap().free;
         let segment = pages.reserve(pages.granularity(), &stream).unwrap();

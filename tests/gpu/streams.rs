@@ -146,6 +146,31 @@ fn streams_and_events_cross_threads() {
     gpu.finish();
 }
 
+/// The last handles of a device may go on a thread that never had a context.
+#[test]
+fn threads_without_a_context_wait_and_destroy() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    let context = Context::new(1).unwrap();
+    context.time_copies(true);
+    let stream = Stream::new(&context).unwrap();
+    let buffer = Buffer::from_slice(&Arc::new(DeviceMemory::new(&context)), &[1u8; 100], &stream).unwrap();
+    let event = stream.record().unwrap();
+    let ended = std::thread::spawn(move || {
+        event.synchronize().unwrap();
+        let timed = context.copy_stats().to_device.timed_bytes;
+        drop((event, buffer, stream, context));
+        let mut current = ptr::null_mut();
+        // SAFETY: the output has the type that the function writes.
+        unsafe { sys::cuCtxGetCurrent(&mut current) }.result().unwrap();
+        (timed, current.is_null())
+    });
+    assert_eq!(ended.join().unwrap(), (100, true));
+    gpu.finish();
+}
+
 /// Each launch through cudarc wraps its stream, which must not become another user of the buffer.
 #[test]
 fn launches_through_cudarc_add_no_stream() {
@@ -289,9 +314,9 @@ fn raw_stream(gpu: &Gpu) -> sys::CUstream {
 }
 
 /// Destroys a stream that only the driver and values of the test know.
-fn destroy(raw: sys::CUstream) {
+fn destroy(gpu: &Gpu, raw: sys::CUstream) {
     // SAFETY: the tests made it, and submit nothing to it any more.
-    unsafe { sys::cuStreamDestroy_v2(raw) }.result().unwrap();
+    gpu.context.bind(|| unsafe { sys::cuStreamDestroy_v2(raw) }).unwrap().result().unwrap();
 }
 
 /// A pool takes over what a stream has once the program cannot submit work to it any more, and not before.
@@ -328,7 +353,7 @@ fn streams_are_abandoned_with_their_last_handle() {
     let foreign = unsafe { Stream::from_raw(&gpu.context, raw) }.unwrap().retain();
     assert!(!foreign.is_abandoned());
     drop((kept, again, of_cudarc, foreign));
-    destroy(raw);
+    destroy(&gpu, raw);
     gpu.finish();
 }
 
@@ -344,7 +369,7 @@ fn handles_that_come_back_name_something_else() {
     let raw = raw_stream(&gpu);
     let first = named(raw);
     assert_eq!(named(raw).id(), first.id());
-    destroy(raw);
+    destroy(&gpu, raw);
     gpu.control().use_again(raw as u64);
     assert_eq!(raw_stream(&gpu), raw);
     let second = named(raw);
@@ -352,11 +377,12 @@ fn handles_that_come_back_name_something_else() {
     drop(first);
     assert_eq!(named(raw).id(), second.id(), "the first one did not take it along");
     drop(second);
-    destroy(raw);
+    destroy(&gpu, raw);
 
     let lost = Context::new(1).unwrap();
     let old = Stream::default_of(&lost);
-    lost.reset().unwrap();
+    // SAFETY: nothing else uses the context.
+    unsafe { lost.reset() }.unwrap();
     gpu.control().use_again(lost.raw() as u64);
     let fresh = Context::new(1).unwrap();
     assert_eq!(fresh.raw(), lost.raw());

@@ -2,6 +2,9 @@
 
 use crate::forked::{_exit, fork, succeeds};
 use crate::{HEAP, alone};
+use allotment::os::{Growing, protect_at_fork};
+use allotment::{Memory, Observed, observe::Profile};
+use std::alloc::Layout;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -13,31 +16,28 @@ fn work(seed: usize) {
     }
 }
 
-#[test]
-fn children_can_allocate() {
+/// Forks while other threads work. The children work as well.
+fn fork_beside(work: fn(usize)) {
     static STOP: AtomicBool = AtomicBool::new(false);
     let _alone = alone();
-    let workers: Vec<_> = (0..3)
-        .map(|seed| {
-            thread::spawn(move || {
-                while !STOP.load(Ordering::Relaxed) {
-                    work(seed);
-                }
-            })
+    STOP.store(false, Ordering::Relaxed);
+    let worker = |seed| {
+        thread::spawn(move || {
+            while !STOP.load(Ordering::Relaxed) {
+                work(seed);
+            }
         })
-        .collect();
+    };
+    let workers: Vec<_> = (0..3).map(worker).collect();
     let all_end = (0..60).all(|_| {
-        // SAFETY: the calls around the fork are those that the heap asks for. The child uses nothing but the heap and leaves
-        // without cleaning up.
+        // SAFETY: the child uses nothing but the heap and leaves without cleaning up.
         unsafe {
-            HEAP.before_fork();
             let child = fork();
             if child == 0 {
-                HEAP.after_fork_in_child();
                 work(9);
-                _exit(0);
+                // One with threads of its own.
+                _exit(i32::from(thread::spawn(move || work(8)).join().is_err()));
             }
-            HEAP.after_fork();
             assert!(child > 0);
             succeeds(child)
         }
@@ -45,4 +45,29 @@ fn children_can_allocate() {
     STOP.store(true, Ordering::Relaxed);
     workers.into_iter().for_each(|worker| worker.join().unwrap());
     assert!(all_end, "a child hung or failed");
+}
+
+/// The heap sees to it by itself.
+#[test]
+fn children_can_allocate() {
+    fork_beside(work);
+    assert!(HEAP.figures().used > 0);
+}
+
+/// A front has a lock of its own, and the heap behind it another one, which is held once.
+#[test]
+fn children_can_allocate_from_a_front() {
+    static FRONT: Observed<Growing, Profile> = Observed::new(Growing::new(), Profile::new());
+    protect_at_fork(&FRONT).unwrap();
+    fork_beside(|seed| {
+        for size in 1..200 {
+            let layout = Layout::from_size_align(size * 301, 16).unwrap();
+            let block = FRONT.allocate(layout).unwrap();
+            // SAFETY: the block is live, and freed once.
+            unsafe {
+                block.write_bytes(seed as u8, layout.size());
+                FRONT.deallocate(block, layout);
+            }
+        }
+    });
 }

@@ -6,6 +6,7 @@ use allotment::os::SharedHeap;
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt as _;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -172,24 +173,83 @@ fn what_is_wrong_is_refused() {
     );
     let aligned = heap.allocate(8, 4096).expect("blocks may be aligned to a page");
     assert_eq!(aligned % 4096, 0);
-    let file = tempfile();
-    assert!(SharedHeap::open(file.try_clone().unwrap()).is_err(), "an empty file");
+    let path = env::temp_dir().join(format!("allotment-empty-{}", process::id()));
+    let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+    fs::remove_file(path).unwrap();
+    // SAFETY: only this test has the file.
+    let open = || unsafe { SharedHeap::in_unsealed(file.try_clone().unwrap(), None) };
+    assert!(open().is_err(), "an empty file");
     file.set_len(100_000).unwrap();
-    assert!(SharedHeap::open(file).is_err(), "zeros");
+    assert!(open().is_err(), "zeros");
 }
 
-/// A file that has no name.
-fn tempfile() -> std::fs::File {
-    SharedHeap::create(50_000)
-        .map(|heap| heap.file().try_clone_to_owned().unwrap())
-        .map(Into::into)
-        .map(emptied)
-        .unwrap()
+/// Safe code that gets at the file cannot take it away from those who have it mapped: not by another heap in it, nor by its length.
+#[test]
+fn the_file_of_a_heap_keeps_its_length() {
+    let _alone = alone();
+    let heap = SharedHeap::create(8 << 20).unwrap();
+    let block = heap.allocate(100, 8).unwrap();
+    let file = || File::from(heap.file().try_clone_to_owned().unwrap());
+    let again = SharedHeap::create_in(file(), 64 * 1024).err().unwrap();
+    assert_eq!(again.kind(), ErrorKind::AlreadyExists, "{again}");
+    for len in [0, 4096, (8 << 20) - 1, (8 << 20) + 4096] {
+        assert_eq!(file().set_len(len).unwrap_err().kind(), ErrorKind::PermissionDenied, "{len}");
+    }
+    assert_eq!((heap.free(block), heap.used()), (Ok(()), (0, 0)));
+    // Without the mark it cannot be taken either.
+    file().write_all_at(&[0; 8], 0).unwrap();
+    let again = SharedHeap::create_in(file(), 64 * 1024).err().unwrap();
+    assert_eq!(again.kind(), ErrorKind::InvalidInput, "{again}");
+    // Files that cannot be sealed are for unsafe code.
+    let path = env::temp_dir().join(format!("allotment-unsealed-{}", process::id()));
+    let plain = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+    fs::remove_file(path).unwrap();
+    plain.write_all_at(b"kept", 0).unwrap();
+    let refused = SharedHeap::create_in(plain.try_clone().unwrap(), 64 * 1024).err().unwrap();
+    assert_eq!((refused.kind(), plain.metadata().unwrap().len()), (ErrorKind::InvalidInput, 4), "{refused}");
+    // SAFETY: only this test has the file, and leaves its length alone.
+    let other = unsafe { SharedHeap::in_unsealed(plain.try_clone().unwrap(), Some(64 * 1024)) }.unwrap();
+    assert_eq!(SharedHeap::open(plain).err().map(|error| error.kind()), Some(ErrorKind::InvalidInput));
+    assert!(other.allocate(1, 1).is_some());
 }
 
-fn emptied(file: std::fs::File) -> std::fs::File {
-    file.set_len(0).unwrap();
-    file
+/// Another process, or this one, writes anything to the file: no call crashes, waits for ever, or hands out what is not in the file.
+#[test]
+fn what_is_written_to_the_file_is_not_trusted() {
+    let _alone = alone();
+    const BYTES: usize = 100_000;
+    let mut random = fastrand::Rng::with_seed(17);
+    for round in 0..60 {
+        let heap = SharedHeap::create(BYTES).unwrap();
+        let file = File::from(heap.file().try_clone_to_owned().unwrap());
+        let tables = heap.allocate(1, 4096).unwrap();
+        let blocks: Vec<usize> = (0..20).map_while(|_| heap.allocate(random.usize(1..4000), 1)).collect();
+        // A few words, or all of the tables; the number that says that there is a heap stays now and then.
+        let first = if round % 3 == 0 { 0 } else { 16 };
+        for _ in 0..random.usize(1..200) {
+            let word = random.u32(..) >> random.u32(..32);
+            file.write_all_at(&word.to_ne_bytes(), random.u64(first..tables as u64 - 4)).unwrap();
+        }
+        if round % 20 == 19 {
+            let bytes: Vec<u8> = std::iter::repeat_with(|| random.u8(..)).take(tables - 16).collect();
+            file.write_all_at(&bytes, 16).unwrap();
+        }
+        let opened = SharedHeap::open(file);
+        assert!(opened.is_ok() || first == 0, "{:?}", opened.err());
+        for heap in [Some(&heap), opened.as_ref().ok()].into_iter().flatten() {
+            for &block in &blocks {
+                assert!(heap.size(block).is_none_or(|bytes| block + bytes <= BYTES + 4096));
+                let _ = heap.free(block);
+            }
+            while let Some(block) = heap.allocate(random.usize(1..3000), 1) {
+                assert!(
+                    block >= tables && heap.size(block).is_none_or(|bytes| block + bytes <= BYTES + 4096)
+                );
+            }
+            let _ = heap.free_all_of(process::id());
+            assert!(heap.used().0 <= BYTES && heap.largest_free() <= BYTES);
+        }
+    }
 }
 
 /// Every block beside a list of granules: where it is, what the figures say, and what is refused.
@@ -255,30 +315,35 @@ fn files_are_checked_and_given_up() {
     let _alone = alone();
     let path = env::temp_dir().join(format!("allotment-shared-{}", process::id()));
     let file = || OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).unwrap();
-    let heap = SharedHeap::create_in(file(), 100_000).unwrap();
+    // SAFETY: only this test has the file, and shortens it only when it is not mapped.
+    let heap = |bytes| unsafe { SharedHeap::in_unsealed(file(), bytes) };
+    let created = heap(Some(100_000)).unwrap();
     let len = file().metadata().unwrap().len();
     assert_eq!(len, 102_400);
-    let block = heap.allocate(1000, 1).unwrap();
-    heap.root().store(block as u64, Ordering::Relaxed);
-    let other = SharedHeap::open(file()).unwrap();
+    let block = created.allocate(1000, 1).unwrap();
+    created.root().store(block as u64, Ordering::Relaxed);
+    let other = heap(None).unwrap();
     assert_eq!((other.root().load(Ordering::Relaxed), other.used()), (block as u64, (1024, 0)));
     drop(other);
-    let wrong = || SharedHeap::open(file()).err().map(|error| error.kind());
+    let wrong = || heap(None).err().map(|error| error.kind());
     file().set_len(len + 4096).unwrap();
     assert_eq!(wrong(), Some(ErrorKind::InvalidInput));
     file().set_len(len).unwrap();
     // SAFETY: the file begins with a number that says what it is, and only this test uses it.
-    let first = unsafe { &mut *heap.address(0) };
+    let first = unsafe { &mut *created.address(0) };
     *first ^= 1;
     assert_eq!(wrong(), Some(ErrorKind::InvalidInput));
     *first ^= 1;
     assert_eq!(wrong(), None);
-    drop(heap);
-    let heap = SharedHeap::create_in(file(), 100_000).unwrap();
-    assert_eq!((heap.root().load(Ordering::Relaxed), heap.used()), (0, (0, 0)));
+    drop(created);
+    // It has the mark of a heap, which may be in use.
+    assert_eq!(heap(Some(100_000)).err().map(|error| error.kind()), Some(ErrorKind::AlreadyExists));
+    file().set_len(0).unwrap();
+    let created = heap(Some(100_000)).unwrap();
+    assert_eq!((created.root().load(Ordering::Relaxed), created.used()), (0, (0, 0)));
     let is_mapped = || fs::read_to_string("/proc/self/maps").unwrap().contains(path.to_str().unwrap());
     assert!(is_mapped());
-    drop(heap);
+    drop(created);
     assert!(!is_mapped());
     fs::remove_file(&path).unwrap();
 }

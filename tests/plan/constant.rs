@@ -148,13 +148,27 @@ fn some_must_be_apart() {
     assert_eq!(planned(buffers).1, 20);
 }
 
+/// What is never live shares its place with all, fixed ones included, and lies in the arena.
+#[test]
+fn empty_lifetimes_take_no_memory_of_others() {
+    let buffers = [Buffer::new(10, 3..3), Buffer::new(20, 3..3), Buffer::new(5, 0..5), Buffer::new(4, 0..5)];
+    let plan = try_plan(&buffers, &RULES).unwrap();
+    assert_eq!((plan.peak(), plan.lower_bound()), (20, 20));
+    assert_eq!(plan.validate(), Ok(20));
+    let fixed =
+        [Buffer::new(8, 0..4).fixed(0), Buffer::new(8, 2..2).fixed(4), Buffer::new(8, u64::MAX..u64::MAX)];
+    assert_eq!(try_plan(&fixed, &RULES).unwrap().peak(), 12);
+    // Unless it must be apart.
+    let apart = [Buffer::new(8, 0..4), Buffer::new(8, 2..2).apart_from(&[0])];
+    assert_eq!(try_plan(&apart, &RULES).unwrap().peak(), 16);
+}
+
 #[test]
 fn senseless_buffers_are_refused() {
     let good = Buffer::new(8, 0..2);
     let refused = |bad: Buffer| try_plan(&[good, bad], &RULES).map(|plan| plan.peak()).unwrap_err();
     assert_eq!(refused(good.align(0)), PlanError::Align { buffer: 1 });
     assert_eq!(refused(good.align(12)), PlanError::Align { buffer: 1 });
-    assert_eq!(refused(Buffer::new(8, 2..2)), PlanError::Lifetime { buffer: 1 });
     #[expect(clippy::reversed_empty_ranges, reason = "that is what is wrong with it")]
     let backwards = Buffer::new(8, 3..2);
     assert_eq!(refused(backwards), PlanError::Lifetime { buffer: 1 });

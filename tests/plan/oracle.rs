@@ -91,6 +91,7 @@ fn alone(buffers: &[Buffer], offsets: &[u64], n: usize) -> bool {
         let end = |k: usize| offsets[k] + buffers[k].size;
         let overlap = offsets[i].max(offsets[n]) < end(i).min(end(n));
         let plain = [i, n].iter().all(|&k| buffers[k].gaps.is_empty() && buffers[k].alias.is_none());
-        !(overlap && plain && buffers[i].start < buffers[n].end && buffers[n].start < buffers[i].end)
+        let (start, end) = (buffers[i].start.max(buffers[n].start), buffers[i].end.min(buffers[n].end));
+        !(overlap && plain && start < end)
     })
 }

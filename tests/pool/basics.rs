@@ -204,7 +204,7 @@ fn the_limit_holds() {
     assert_eq!((full.limit, full.reserved, full.requested, full.source), (50 * MIB, 46 * MIB, 6 * MIB, None));
     assert_eq!((full.free, full.largest_free), (MIB, MIB));
     let text = full.to_string();
-    assert!(text.contains("6291456 bytes") && text.contains("simulated device: 48234496"), "{text}");
+    assert!(text.contains("6.0 MiB") && text.contains("simulated device: 46.0 MiB"), "{text}");
     assert_eq!(limited.kind().to_string(), "device memory");
     // A request for which a whole step does not fit gets what there is.
     let _rest = limited.allocate(3 * MIB, &stream).unwrap();
@@ -358,10 +358,10 @@ fn copies_are_counted_by_direction() {
     for (number, &direction) in Direction::ALL.iter().enumerate() {
         let once = *stats.of(direction);
         let more = CopyFigures { count: 1, bytes: 20, timed_bytes: 300, time: Duration::from_micros(40) };
-        let sum = once.plus(more);
+        let sum = once + more;
         assert_eq!((sum.count, sum.bytes, sum.timed_bytes), (once.count + 1, once.bytes + 20, 1300));
         assert_eq!(sum.time, Duration::from_micros(number as u64 + 40));
-        assert_eq!(*stats.plus(stats).of(direction), once.plus(once));
+        assert_eq!(*(stats + stats).of(direction), once + once);
     }
 }
 

@@ -249,6 +249,55 @@ fn a_limit_is_reached_but_not_exceeded() {
     assert_eq!(pool.source().reserved(), 512);
 }
 
+/// A program that never calls `step` gets rid of old segments by its requests and frees, which wait for nothing.
+#[test]
+fn requests_and_frees_give_old_segments_back() {
+    let (age, second) = (Duration::from_secs(10), Duration::from_secs(1));
+    let pool = pool(512, PoolOptions::new().trim_after(Age::Time(age)));
+    let device = pool.source().clone().with_latency(Duration::ZERO, Duration::ZERO);
+    let (stream, other) = (device.stream(), device.stream());
+    drop((0..10).map(|_| pool.allocate(20 * MIB, &stream).unwrap()).collect::<Vec<_>>());
+    let reserved: Vec<usize> = (0..1000)
+        .map(|_| {
+            drop(pool.allocate(KIB, &stream).unwrap());
+            device.advance(second);
+            device.reserved() / MIB
+        })
+        .collect();
+    assert_eq!((reserved[9], reserved[10], reserved[999]), (202, 2, 2));
+    // Frees look as well.
+    let small = pool.allocate(KIB, &stream).unwrap();
+    drop(pool.allocate(20 * MIB, &stream).unwrap());
+    device.advance(age);
+    drop(small);
+    assert_eq!(device.reserved(), 2 * MIB);
+    // Work that still runs keeps a segment, without a wait.
+    let busy = pool.allocate(20 * MIB, &stream).unwrap();
+    let work = stream.launch(1, busy.address(), 20 * MIB);
+    drop(busy);
+    for _ in 0..20 {
+        device.advance(second);
+        drop(pool.allocate(KIB, &stream).unwrap());
+    }
+    assert_eq!((device.reserved(), device.is_done(work)), (22 * MIB, false));
+    stream.run();
+    device.advance(age);
+    drop(pool.allocate(KIB, &stream).unwrap());
+    assert_eq!(device.reserved(), 2 * MIB);
+    // A block that waits for another stream comes back, and its segment goes.
+    let shared = pool.allocate(20 * MIB, &stream).unwrap();
+    shared.used_on(&other);
+    other.launch(2, shared.address(), 20 * MIB);
+    drop(shared);
+    other.run();
+    for _ in 0..2 {
+        device.advance(age);
+        drop(pool.allocate(KIB, &stream).unwrap());
+    }
+    assert_eq!(device.reserved(), 2 * MIB);
+    assert_eq!(device.take_hazards(), []);
+}
+
 /// Segments go back when they have been empty for just as long as the options say.
 #[test]
 fn the_age_counts_from_the_last_free() {

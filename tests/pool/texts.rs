@@ -4,11 +4,12 @@ use super::{KIB, MIB, pool};
 use allotment::arena;
 use allotment::plan::{PlanError, Planned};
 use allotment::pool::{
-    Leak, MemoryKind, OutOfMemory, Pattern, PatternError, PlannedArena, PoolError, PoolOptions, ReturnError,
-    SlotError, SourceError, SourceErrorKind,
+    Leak, MemoryKind, OutOfMemory, Pattern, PatternError, PlannedArena, PoolError, PoolOptions, PoolStats,
+    ReturnError, SlotError, SourceCalls, SourceError, SourceErrorKind,
 };
 use std::fmt::Display;
 use std::panic::Location;
+use std::time::Duration;
 
 fn say<T: Display>(texts: &[(T, &str)]) {
     for (error, text) in texts {
@@ -20,13 +21,29 @@ fn say<T: Display>(texts: &[(T, &str)]) {
 fn errors_of_sources_name_the_call() {
     let error = |kind, code| SourceError { kind, call: "cuCall", code };
     say(&[
-        (error(SourceErrorKind::OutOfMemory, 2), "cuCall: the device is out of memory (code 2)"),
+        (
+            error(SourceErrorKind::OutOfMemory, 2),
+            "cuCall: the device is out of memory (CUDA_ERROR_OUT_OF_MEMORY, code 2)",
+        ),
         (error(SourceErrorKind::Unsupported, 0), "cuCall: the source does not support this"),
-        (error(SourceErrorKind::Invalid, 1), "cuCall: the arguments were refused (code 1)"),
+        (
+            error(SourceErrorKind::Invalid, 1),
+            "cuCall: the arguments were refused (CUDA_ERROR_INVALID_VALUE, code 1)",
+        ),
         (error(SourceErrorKind::Capturing, -1), "cuCall: a stream is capturing a graph (code -1)"),
         (error(SourceErrorKind::Lost, 0), "cuCall: the device is lost"),
-        (error(SourceErrorKind::Other, 999), "cuCall: the call failed (code 999)"),
+        (error(SourceErrorKind::Other, 999), "cuCall: the call failed (CUDA_ERROR_UNKNOWN, code 999)"),
     ]);
+    let of_cuda = |call, code| SourceError { kind: SourceErrorKind::Other, call, code };
+    let no_device = "cuInit: the call failed (CUDA_ERROR_NO_DEVICE, code 100): no device is visible to the process; look at \
+                     `nvidia-smi` and `CUDA_VISIBLE_DEVICES`";
+    say(&[
+        (of_cuda("cuInit", 100), no_device),
+        (of_cuda("cuCall", 12_345), "cuCall: the call failed (code 12345)"),
+        (of_cuda("hipCall", 100), "hipCall: the call failed (code 100)"),
+        (of_cuda("curl", 1), "curl: the call failed (code 1)"),
+    ]);
+    assert_eq!(format!("{:?}", of_cuda("cuInit", 100)), no_device);
     assert_eq!(SourceError::unsupported("cuCall"), error(SourceErrorKind::Unsupported, 0));
     for kind in [SourceErrorKind::OutOfMemory, SourceErrorKind::Lost, SourceErrorKind::Other] {
         assert_eq!(error(kind, 0).is_out_of_memory(), kind == SourceErrorKind::OutOfMemory);
@@ -39,28 +56,35 @@ fn errors_of_pools_say_what_is_wrong() {
     let full = OutOfMemory {
         requested: 10,
         align: 256,
-        free: 20,
-        reserved: 30,
-        limit: 40,
-        largest_free: 5,
+        free: 20 << 20,
+        reserved: 81_559 << 20,
+        limit: 40 << 30,
+        largest_free: 5 << 9,
         source: None,
         pools: vec![],
     };
-    let start = "out of memory: 10 bytes aligned to 256 requested, 30 reserved, 20 of them free, largest free block 5";
+    let start = "out of memory: 10 B aligned to 256 bytes requested, 81559.0 MiB reserved, 20.0 MiB of them free, largest \
+                 free block 2.5 KiB";
+    assert_eq!(format!("{:?}", PoolError::OutOfMemory(full.clone().into())), full.to_string());
     let pools: Vec<_> =
-        [("one", 30), ("two", 7), ("three", 0)].map(|(name, bytes)| (name.to_string(), bytes)).into();
+        [("one", 3 << 20), ("two", 7), ("three", 0)].map(|(name, bytes)| (name.to_string(), bytes)).into();
     let asked = OutOfMemory { source: Some(lost), pools: pools.clone(), ..full.clone() };
     let alone = OutOfMemory { pools: pools[..1].to_vec(), ..full.clone() };
     say(&[
-        (full.clone(), &format!("{start}; the limit is 40")),
-        (alone, &format!("{start}; the limit is 40; reserved by pool one: 30")),
-        (asked, &format!("{start}; cuCall: the device is lost; reserved by pool one: 30, two: 7, three: 0")),
+        (full.clone(), &format!("{start}; the limit is 40960.0 MiB")),
+        (alone, &format!("{start}; the limit is 40960.0 MiB; reserved by pool one: 3.0 MiB")),
+        (
+            asked,
+            &format!(
+                "{start}; cuCall: the device is lost; reserved by pool one: 3.0 MiB, two: 7 B, three: 0 B"
+            ),
+        ),
     ]);
     say(&[
-        (PoolError::OutOfMemory(full.into()), &format!("{start}; the limit is 40")),
+        (PoolError::OutOfMemory(full.into()), &format!("{start}; the limit is 40960.0 MiB")),
         (
             PoolError::TooLarge { max: 7 },
-            "the request exceeds the 7 bytes that one block may have, or its alignment is not a power of two",
+            "the request exceeds the 7 B that one block may have, or its alignment is not a power of two",
         ),
         (
             PoolError::WrittenAfterFree { address: 0x1f },
@@ -171,4 +195,29 @@ fn values_show_where_they_are() {
     drop(recorded);
     pattern.begin().unwrap();
     shows(&pattern.allocate(KIB, &stream).unwrap(), &["planned: true"]);
+}
+
+#[test]
+fn statistics_are_a_table() {
+    let pool = pool(256, PoolOptions::new());
+    let stream = pool.source().stream();
+    let large = pool.allocate(15 * MIB, &stream).unwrap();
+    let small = pool.allocate(300, &stream).unwrap();
+    drop(large);
+    assert!(pool.allocate(300 * MIB, &stream).is_err());
+    let stats = pool.stats();
+    let stats = PoolStats { calls: SourceCalls { time: Duration::from_millis(20), ..stats.calls }, ..stats };
+    let table = "                    now          peak     allocated         freed
+allocated         512 B      15.0 MiB      15.0 MiB      15.0 MiB
+requested         300 B      15.0 MiB      15.0 MiB      15.0 MiB
+active            512 B      15.0 MiB      15.0 MiB      15.0 MiB
+inactive        2.0 MiB      18.0 MiB      33.0 MiB      31.0 MiB
+reserved        2.0 MiB      18.0 MiB      18.0 MiB      16.0 MiB
+blocks                1             2             2             1
+segments              1             2             2             1
+largest free block 2.0 MiB, 0 % of the free memory outside it, 41 % of the allocated memory rounding
+requests: 3 (0.0 % without the source), 2 repeated, 1 failed
+source: 5 reserved, 0 lengthened, 1 given back, 0 unmapped, 0 mapped again, 0 waits, 3 failed, 20.0ms";
+    assert_eq!(stats.to_string(), table);
+    drop(small);
 }

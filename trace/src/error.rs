@@ -47,10 +47,13 @@ pub enum TraceError {
 }
 
 impl TraceError {
-    /// True if the trace is sound up to its end, but ends too early: inside compressed data or a binary record.
+    /// True if the trace is sound up to its end, but ends too early: inside compressed data, a binary record or a line, or before all
+    /// events that its header promises.
     pub fn is_cut(&self) -> bool {
         match self {
             Self::At { problem: Problem::Io(error), .. } => error.kind() == io::ErrorKind::UnexpectedEof,
+            Self::At { problem: Problem::Unfinished(_), .. } => true,
+            Self::At { problem: Problem::Count { said, found }, .. } => found < said,
             Self::At { problem: Problem::Binary(error), place: Place::Record(record) } => {
                 *record > 0 && matches!(error, allotment::observe::event::DecodeError::Truncated)
             }
@@ -68,6 +71,9 @@ pub enum Problem {
     /// A line that is too long to be an event.
     #[error("the line is longer than {0} bytes")]
     Long(usize),
+    /// The last line is wrong and has no end, after events that are right.
+    #[error("{0}, and the last line has no end: the trace is cut off here")]
+    Unfinished(Box<Problem>),
     /// The line is not UTF-8.
     #[error("no text: byte {0} of the line is not UTF-8")]
     Text(usize),
@@ -99,14 +105,6 @@ pub enum Problem {
     /// A size that no allocator can serve.
     #[error("{size} bytes aligned to {align} are more than an address space holds")]
     Size {
-        /// The requested size in bytes.
-        size: u64,
-        /// Their alignment.
-        align: u64,
-    },
-    /// A size or an alignment that cannot be replayed.
-    #[error("{size} bytes aligned to {align} cannot be replayed: both must be below 4 GiB")]
-    Large {
         /// The requested size in bytes.
         size: u64,
         /// Their alignment.

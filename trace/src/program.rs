@@ -18,7 +18,7 @@ pub enum Kind {
     Free,
 }
 
-/// One operation in 16 bytes, with everything that the allocator has to be told.
+/// One operation in 24 bytes, with everything that the allocator has to be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Op {
@@ -28,39 +28,40 @@ pub struct Op {
     align: u8,
     /// Where the block is kept.
     pub slot: u32,
-    /// Bytes that the block has, or shall have.
-    pub size: u32,
-    /// Bytes after a reallocation.
-    pub new: u32,
+    /// Bytes that the block has, or shall have, and those after a reallocation. With the alignment they make valid layouts.
+    size: usize,
+    new: usize,
 }
 
 impl Op {
-    /// Creates an operation on the block in `slot`; `None` unless sizes and slot are below 4 Gi, and the alignment is a power of
-    /// two below that.
+    /// Creates an operation on the block in `slot`; `None` unless sizes and alignment make valid layouts, and the slot is below 4 Gi.
     pub fn new(kind: Kind, slot: usize, size: usize, align: usize, new: usize) -> Option<Self> {
-        let narrow = |number: usize| u32::try_from(number).ok();
-        if !align.is_power_of_two() || align > 1 << 31 {
-            return None;
-        }
-        Some(Self {
-            kind,
-            align: align.ilog2() as u8,
-            slot: narrow(slot)?,
-            size: narrow(size)?,
-            new: narrow(new)?,
-        })
+        let valid = |size| Layout::from_size_align(size, align).is_ok();
+        let slot = u32::try_from(slot).ok().filter(|_| valid(size) && valid(new))?;
+        Some(Self { kind, align: align.ilog2() as u8, slot, size, new })
+    }
+
+    /// Returns the bytes that the block has before the operation (after it, for an allocation).
+    #[inline(always)]
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Returns the bytes that a reallocation asks for.
+    #[inline(always)]
+    pub fn resized(&self) -> usize {
+        self.new
     }
 
     /// Returns the layout of the block before the operation (after it, for an allocation).
     #[inline(always)]
     pub fn layout(&self) -> Layout {
-        const { assert!(usize::BITS == 64, "traces are replayed on 64-bit hosts") }
-        // SAFETY: the alignment is a power of two of at most 2 Gi, and 4 Gi rounded up to it does not overflow.
-        unsafe { Layout::from_size_align_unchecked(self.size as usize, 1 << self.align) }
+        // SAFETY: `new` has made sure of a valid layout, and nothing changes it.
+        unsafe { Layout::from_size_align_unchecked(self.size, 1 << self.align) }
     }
 
     /// Returns the bytes that the block has after the operation; 0 after a free.
-    pub fn after(&self) -> u32 {
+    pub fn after(&self) -> usize {
         match self.kind {
             Kind::Allocate => self.size,
             Kind::Reallocate => self.new,
@@ -105,7 +106,7 @@ impl Program {
     }
 }
 
-/// Operations that a program can have: 4 GiB of them.
+/// Operations that a program can have: 6 GiB of them.
 const MOST: usize = 1 << 28;
 
 /// Compiles events one by one.
@@ -156,7 +157,7 @@ impl ProgramBuilder {
             return Err(Problem::Many(MOST).at(*place));
         }
         let op = Op::new(kind, slot, size, align, new)
-            .ok_or_else(|| Problem::Large { size: size.max(new) as u64, align: align as u64 }.at(*place))?;
+            .ok_or_else(|| Problem::Size { size: size.max(new) as u64, align: align as u64 }.at(*place))?;
         self.bytes = match kind {
             Kind::Allocate => self.bytes + size,
             Kind::Reallocate => self.bytes - size + new,

@@ -215,7 +215,7 @@ impl<'a> Reader<'a> {
             match self.check(place, event) {
                 Ok(None) => {}
                 Ok(Some(checked)) => return Some(Ok(checked)),
-                Err(problem) => return Some(Err(problem.at(place))),
+                Err(problem) => return self.records.cut_by(place, problem).err().map(Err),
             }
         }
     }

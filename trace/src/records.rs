@@ -90,6 +90,8 @@ pub struct Records<'a> {
     /// Records that were read while looking for the header, in order.
     ahead: VecDeque<Result<(Place, Record), TraceError>>,
     ended: bool,
+    /// Events that were given out.
+    events: u64,
     /// True if a trace that is cut off ends there without an error; and the place where it was cut off.
     up_to_a_cut: bool,
     cut: Option<TraceError>,
@@ -114,12 +116,12 @@ impl<'a> Records<'a> {
         let form = if binary {
             Form::Binary(Box::new(Decoded::new(input, limits.live)?))
         } else {
-            Form::Text(Lines { input, limit: limits.line, line: Vec::new(), lines: 0 })
+            Form::Text(Lines::new(input, limits.line))
         };
         let (header, ahead) = (Header::default(), VecDeque::new());
         let tags = Tags::new(limits.tags);
-        let (ended, up_to_a_cut, cut) = (false, false, None);
-        let mut records = Self { form, tags, binary, header, ahead, ended, up_to_a_cut, cut };
+        let (ended, events, up_to_a_cut, cut) = (false, 0, false, None);
+        let mut records = Self { form, tags, binary, header, ahead, ended, events, up_to_a_cut, cut };
         // Records before the first event are read now, to find the header.
         while records.ahead.len() < AHEAD {
             match records.read() {
@@ -180,6 +182,20 @@ impl<'a> Records<'a> {
         self.binary
     }
 
+    /// Returns whether the last line that was read has no end.
+    pub(crate) fn is_unfinished(&self) -> bool {
+        matches!(&self.form, Form::Text(lines) if lines.unfinished) && self.ahead.is_empty()
+    }
+
+    /// Notes that the trace is cut off at `place`, if it may be: the last line has no end, and is wrong because of `problem`.
+    pub(crate) fn cut_by(&mut self, place: Place, problem: Problem) -> Result<(), TraceError> {
+        if !self.up_to_a_cut || !self.is_unfinished() || self.events <= 1 {
+            return Err(problem.at(place));
+        }
+        self.cut = Some(Problem::Unfinished(problem.into()).at(place));
+        Ok(())
+    }
+
     fn read(&mut self) -> Option<Result<(Place, Record), TraceError>> {
         match &mut self.form {
             Form::Text(lines) => lines.next(&mut self.tags),
@@ -199,6 +215,15 @@ impl Iterator for Records<'_> {
             return None;
         }
         let mut next = self.ahead.pop_front().or_else(|| self.read());
+        let event = matches!(next, Some(Ok((_, Record::Event(_)))));
+        self.events += u64::from(event);
+        let said = self.header.events().unwrap_or(0);
+        // Without an end, the last line may be a part of one that reads like a whole one.
+        let part = event && self.is_unfinished();
+        if self.events < said && (next.is_none() || part) {
+            let found = self.events - u64::from(part);
+            next = Some(Err(Problem::Count { said, found }.at(Place::End(found))));
+        }
         self.ended = !matches!(next, Some(Ok(_)));
         if self.up_to_a_cut {
             if let Some(Err(error)) = next.take_if(|next| next.as_ref().is_err_and(TraceError::is_cut)) {
@@ -215,9 +240,17 @@ struct Lines<'a> {
     limit: usize,
     line: Vec<u8>,
     lines: u64,
+    /// True after an event.
+    begun: bool,
+    /// True after a last line without an end.
+    unfinished: bool,
 }
 
-impl Lines<'_> {
+impl<'a> Lines<'a> {
+    fn new(input: Box<dyn BufRead + 'a>, limit: usize) -> Self {
+        Self { input, limit, line: Vec::new(), lines: 0, begun: false, unfinished: false }
+    }
+
     fn next(&mut self, tags: &mut Tags) -> Option<Result<(Place, Record), TraceError>> {
         loop {
             self.lines += 1;
@@ -229,7 +262,13 @@ impl Lines<'_> {
             };
             match record {
                 Ok(None) => {}
-                Ok(Some(record)) => return Some(Ok((place, record))),
+                Ok(Some(record)) => {
+                    self.begun |= matches!(record, Record::Event(_));
+                    return Some(Ok((place, record)));
+                }
+                Err(problem) if self.unfinished && self.begun => {
+                    return Some(Err(Problem::Unfinished(problem.into()).at(place)));
+                }
                 Err(problem) => return Some(Err(problem.at(place))),
             }
         }
@@ -246,6 +285,8 @@ impl Lines<'_> {
             self.line.pop();
         } else if self.line.len() as u64 == most {
             return Err(Problem::Long(self.limit));
+        } else {
+            self.unfinished = true;
         }
         Ok(true)
     }

@@ -245,6 +245,8 @@ pub fn gpu_seeds(count: u64) -> Result<ExitCode> {
         let mut tests = child::command("cargo");
         tests.current_dir(firmware::root()).args(["test", "--quiet", "--features", "gpu", "--test", "gpu"]);
         println!("seed {seed} of {count}");
+        // Copies of ordinary host memory run late as well with every second one.
+        tests.env("ALLOTMENT_STAND_IN_LATE_PAGEABLE", (seed % 2).to_string());
         if !tests.env("ALLOTMENT_STAND_IN_SEED", seed.to_string()).status()?.success() {
             failed.push(seed);
         }

@@ -54,7 +54,7 @@ fn tables(_: &Results) -> Vec<Table> {
         },
         Table {
             title: "What that takes in calls",
-            text: "Segments reserved and lengthened and pages mapped again in the same runs.".into(),
+            text: "Segments reserved and lengthened and pages mapped again in the same runs. On a device with `Virtual` each of them is three calls of the driver for every piece of memory, of 2 MiB in the column of segments that grow (`with_pieces`), of 32 MiB by default, and one for access.".into(),
             metric: CALLS,
             better: Better::Neither,
             digits: 0,
@@ -110,7 +110,7 @@ fn reserved<P: Placement>(trace: &Trace, options: PoolOptions, room: usize) -> R
     for op in &trace.ops {
         let slot = &mut live[op.slot as usize];
         match op.kind {
-            Kind::Allocate => *slot = Some(pool.allocate_raw(op.size as usize, 1, &stream)?),
+            Kind::Allocate => *slot = Some(pool.allocate_raw(op.size(), 1, &stream)?),
             Kind::Free => pool.deallocate(slot.take().context("the block is live")?)?,
             Kind::Reallocate => anyhow::bail!("tensors are not resized"),
         }
@@ -167,7 +167,7 @@ impl PyTorch {
         for op in &trace.ops {
             let slot = &mut live[op.slot as usize];
             match op.kind {
-                Kind::Allocate => *slot = Some(model.allocate(op.size as usize)),
+                Kind::Allocate => *slot = Some(model.allocate(op.size())),
                 Kind::Free => model.free(slot.take().context("the block is live")?),
                 Kind::Reallocate => anyhow::bail!("tensors are not resized"),
             }

@@ -153,9 +153,9 @@ mod tests {
             let slot = &mut sizes[op.slot as usize];
             kinds[op.kind as usize] += 1;
             match op.kind {
-                Kind::Allocate => assert_eq!(slot.replace(op.size), None),
-                Kind::Reallocate => assert_eq!(slot.replace(op.new), Some(op.size)),
-                Kind::Free => assert_eq!(slot.take(), Some(op.size)),
+                Kind::Allocate => assert_eq!(slot.replace(op.size()), None),
+                Kind::Reallocate => assert_eq!(slot.replace(op.resized()), Some(op.size())),
+                Kind::Free => assert_eq!(slot.take(), Some(op.size())),
             }
         }
         assert!(kinds.iter().all(|&count| count > 2000), "{kinds:?}");

@@ -155,9 +155,9 @@ mod tests {
             for op in &trace.ops {
                 let slot = &mut sizes[op.slot as usize];
                 match op.kind {
-                    Kind::Allocate => assert_eq!(slot.replace(op.size), None),
-                    Kind::Reallocate => assert_eq!(slot.replace(op.new), Some(op.size)),
-                    Kind::Free => assert_eq!(slot.take(), Some(op.size)),
+                    Kind::Allocate => assert_eq!(slot.replace(op.size()), None),
+                    Kind::Reallocate => assert_eq!(slot.replace(op.resized()), Some(op.size())),
+                    Kind::Free => assert_eq!(slot.take(), Some(op.size())),
                 }
             }
         }

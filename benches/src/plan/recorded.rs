@@ -36,7 +36,7 @@ impl Replay<'_> {
                 Kind::Allocate => {
                     // SAFETY: no trace has empty blocks.
                     *slot = unsafe { self.heap.alloc(op.layout()) };
-                    ensure!(!slot.is_null(), "a request of {} bytes failed", op.size);
+                    ensure!(!slot.is_null(), "a request of {} bytes failed", op.size());
                 }
                 // SAFETY: the block is live and has this layout.
                 Kind::Free => unsafe { self.heap.dealloc(*slot, op.layout()) },
@@ -88,9 +88,9 @@ fn replay(
 /// one contains them.
 fn unknown(first: &[Op], later: &[Op]) -> usize {
     let sizes = |ops: &[Op]| {
-        let mut counts = std::collections::BTreeMap::<u32, usize>::new();
+        let mut counts = std::collections::BTreeMap::<usize, usize>::new();
         for op in ops.iter().filter(|op| op.kind == Kind::Allocate) {
-            *counts.entry(op.size).or_default() += 1;
+            *counts.entry(op.size()).or_default() += 1;
         }
         counts
     };

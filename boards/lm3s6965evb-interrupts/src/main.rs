@@ -11,8 +11,17 @@ use cortex_m::peripheral::{SCB, scb::SystemHandler};
 use cortex_m_rt::exception;
 use interrupts::Failure;
 
-/// Handlers of priority number 4 (of 8) and above share this heap with the main loop; those below must not use it.
-static HEAP: Heap<placement::Default, PriorityMask<{ 4 << 5 }>> = heap!(4 * 1024);
+/// Masks handlers of priority number `N` (of 8) and above.
+struct UpTo<const N: u8>;
+
+// SAFETY: there is one core, and its only handler uses none of what these locks guard.
+unsafe impl<const N: u8> PriorityMask for UpTo<N> {
+    const LEVEL: u8 = N << 5;
+    const UNLOCKED: Self = Self;
+}
+
+/// Handlers of priority number 4 and above share this heap with the main loop; those below must not use it.
+static HEAP: Heap<placement::Default, UpTo<4>> = heap!(4 * 1024);
 
 /// How often the handler has run.
 static RUNS: AtomicU32 = AtomicU32::new(0);
@@ -32,7 +41,7 @@ fn runs() -> u32 {
 
 /// The lock masks a handler that is less urgent than its level, until it is left, and lets a more urgent one run.
 fn check_mask(scb: &mut SCB) -> Result<(), Failure> {
-    let lock = PriorityMask::<{ 4 << 5 }>::INIT;
+    let lock = UpTo::<4>::INIT;
     // SAFETY: the handler only counts.
     unsafe { scb.set_priority(SystemHandler::PendSV, 6 << 5) };
     if runs() != 1 {
@@ -47,7 +56,7 @@ fn check_mask(scb: &mut SCB) -> Result<(), Failure> {
         return Err(Failure::Mask("the masked handler does not run afterwards"));
     }
     // A lock inside must not lift the mask of the one around it.
-    let outer = PriorityMask::<{ 2 << 5 }>::INIT;
+    let outer = UpTo::<2>::INIT;
     // SAFETY: as above.
     unsafe { scb.set_priority(SystemHandler::PendSV, 3 << 5) };
     if outer.with(|| lock.with(runs)) != 0 {

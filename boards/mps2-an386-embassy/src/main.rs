@@ -12,7 +12,7 @@ extern crate alloc;
 use alloc::{boxed::Box, format, string::String, vec::Vec};
 use allotment::lock::Unsync;
 use allotment::observe::{Tags, with_tag};
-use allotment::{Bump, Heap, Memory, Observed, heap};
+use allotment::{Bump, Heap, Memory, Observed, Region, heap};
 use core::alloc::Layout;
 use core::slice;
 use embassy_executor::raw::TaskStorage;
@@ -64,7 +64,7 @@ impl Arena {
         let mut memory = Vec::with_capacity(words);
         let heap = Heap::empty();
         // SAFETY: the vector is never touched, and lives as long as the heap in it.
-        unsafe { heap.init(memory.as_mut_ptr(), words * size_of::<u64>()) };
+        unsafe { heap.claim(Region::new(memory.as_mut_ptr(), words * size_of::<u64>())) }.expect("room for a block");
         Self { heap, _memory: memory }
     }
 

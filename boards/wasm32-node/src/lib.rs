@@ -8,10 +8,10 @@ mod page;
 use alloc::string::ToString;
 use core::fmt::Write;
 
-use allotment::{Memory, Tlsf, WasmHeap, lock::CriticalSection};
+use allotment::{Memory, WasmHeap};
 
 #[global_allocator]
-static HEAP: WasmHeap<Tlsf, CriticalSection> = WasmHeap::new();
+static HEAP: WasmHeap = WasmHeap::new();
 
 #[link(wasm_import_module = "host")]
 unsafe extern "C" {

@@ -10,6 +10,7 @@ mod options;
 mod report;
 
 use super::live::Live;
+use super::start::environment;
 use core::cell::RefCell;
 use core::ffi::{CStr, c_char, c_double, c_int, c_void};
 use core::ptr;
@@ -162,8 +163,8 @@ impl State {
         if let Some(options) = self.options {
             return Ok(options);
         }
-        let text = std::env::var("ALLOTMENT_CUDA_ALLOC_CONF").unwrap_or_default();
-        let options = Options::read(&text).map_err(|word| Failure::Option(word.into()))?;
+        let read = |text: &str| Options::read(text).map_err(|word| Failure::Option(word.into()));
+        let options = environment(c"ALLOTMENT_CUDA_ALLOC_CONF", read)?;
         Ok(*self.options.insert(options))
     }
 

@@ -9,6 +9,10 @@ pub enum Choice {
     Named(&'static str, &'static str),
     /// A slab with fitted classes.
     Slab(Classes),
+    /// A `TinyHeap`.
+    Tiny,
+    /// A `Growing`, which takes its memory from the system.
+    Growing,
 }
 
 impl Choice {
@@ -17,37 +21,52 @@ impl Choice {
         match self {
             Self::Named(id, _) => id,
             Self::Slab(_) => "slab-fitted",
+            Self::Tiny => "tiny-heap",
+            Self::Growing => "growing",
         }
     }
 
-    /// Returns the placement's type as code.
-    pub fn code(&self) -> &'static str {
+    /// Returns the heap's type as code, for an arena of so many bytes.
+    pub fn code(&self, arena: usize) -> String {
         match self {
-            Self::Named(_, code) => code,
-            Self::Slab(_) => "Slab<InBand<u32>, Sizes>",
+            Self::Named(_, code) => format!("Heap<{code}>"),
+            Self::Slab(_) => "Heap<Slab<InBand<u32>, Sizes>>".into(),
+            Self::Tiny => format!("TinyHeap<{arena}>"),
+            Self::Growing => "Growing".into(),
         }
     }
 
     /// Returns the code of a global allocator, ready to paste into a module.
     pub fn source(&self, arena: usize) -> String {
-        let code = self.code();
-        let base = code.split('<').next().unwrap_or_default();
-        let mut names = ["Heap", base, "heap"];
-        names.sort_by_key(|name| (name.starts_with(char::is_lowercase), *name));
-        let mut imports = names.join(", ");
-        if code.contains("InBand") {
-            imports += ", meta::InBand";
-        }
-        let mut source = match self {
-            Self::Slab(_) => format!("use allotment::{{{imports}, placement::Classes}};\n\n"),
-            Self::Named(..) => format!("use allotment::{{{imports}}};\n\n"),
+        let code = self.code(arena);
+        let base = |name: &'static str| name.split('<').next().unwrap_or_default();
+        let (mut names, value) = match self {
+            Self::Named(_, "MicroTlsf") => {
+                (vec!["Heap", "heap", "placement::MicroTlsf"], format!("heap!({arena})"))
+            }
+            Self::Named(_, code) => (vec!["Heap", base(code), "heap"], format!("heap!({arena})")),
+            Self::Slab(_) => (vec!["Heap", "Slab", "heap", "placement::Classes"], format!("heap!({arena})")),
+            Self::Tiny => (vec!["TinyHeap"], "TinyHeap::new()".into()),
+            Self::Growing => (vec!["heap", "os::Growing"], "heap!()".into()),
         };
+        if code.contains("InBand") {
+            names.push("meta::InBand");
+        }
+        names.sort_by_key(|name| (name.starts_with(char::is_lowercase), *name));
+        let imports = match names.as_slice() {
+            [one] => (*one).to_owned(),
+            names => format!("{{{}}}", names.join(", ")),
+        };
+        let mut source = format!("use allotment::{imports};\n\n");
+        if *self == Self::Growing {
+            source = format!("// With the feature `std` of allotment.\n{source}");
+        }
         if let Self::Slab(Classes { sizes, objects }) = self {
             source += &format!(
                 "struct Sizes;\nimpl Classes for Sizes {{\n    const SIZES: &'static [usize] = &{sizes:?};\n    \
                  const OBJECTS: usize = {objects};\n}}\n\n"
             );
         }
-        source + &format!("#[global_allocator]\nstatic HEAP: Heap<{code}> = heap!({arena});\n")
+        source + &format!("#[global_allocator]\nstatic HEAP: {code} = {value};\n")
     }
 }

@@ -1,9 +1,10 @@
 //! Finds the smallest arena of each placement that may be advised.
 
+use std::alloc::GlobalAlloc;
 use std::time::Duration;
 
 use allotment_planner::deadline::Deadline;
-use allotment_trace::Program;
+use allotment_trace::{Kind, Program};
 use serde::Serialize;
 
 use super::classes::{self, Classes, GRANULE, LONGEST};
@@ -12,7 +13,7 @@ use super::fitted::MakeFitted;
 use super::run::Run;
 use crate::replay::arena::Arena;
 use crate::replay::run::{self, Outcome, STEP};
-use crate::replay::subject::{ENTRIES, Entry, Make, Visitor, with};
+use crate::replay::subject::{ENTRIES, Entry, Make, Visitor, entry, tiny, with};
 
 /// A placement that was tried.
 #[derive(Clone, Debug, Serialize)]
@@ -26,6 +27,8 @@ pub struct Candidate {
     pub smallest: Option<usize>,
     /// Bytes of the heap's own state, outside the arena.
     pub state: usize,
+    /// About how many instructions an operation takes, by which heaps are ranked.
+    pub instructions: u16,
     /// Time as a ratio to `tlsf`; `None` if it was not measured.
     pub time: Option<f64>,
 }
@@ -69,17 +72,56 @@ pub fn named(
 ) -> Vec<Candidate> {
     let advised: Vec<&Entry> = ENTRIES.iter().filter(|entry| entry.advised).collect();
     let shares = (0..advised.len()).rev().map(|after| share(deadline, after as u32 + 5));
-    let tried = advised.iter().zip(shares).filter_map(|(&&Entry { id, code, limit, .. }, share)| {
-        each(id);
-        memory.until(deadline.within(share()));
-        let (smallest, state) = with(id, Smallest { program, memory, limit })?;
-        if memory.deadline().passed() {
-            unfinished(id);
-        }
-        let choice = Choice::Named(id, code?);
-        Some(Candidate { placement: id, choice, smallest, state, time: None })
-    });
+    let tried =
+        advised.iter().zip(shares).filter_map(|(&&Entry { id, code, limit, instructions, .. }, share)| {
+            each(id);
+            memory.until(deadline.within(share()));
+            let (smallest, state) = with(id, Smallest { program, memory, limit })?;
+            if memory.deadline().passed() {
+                unfinished(id);
+            }
+            let choice = code.map_or(Choice::Tiny, |code| Choice::Named(id, code));
+            Some(Candidate { placement: id, choice, smallest, state, instructions, time: None })
+        });
     tried.collect()
+}
+
+/// Replays the run on the heap of this process that grows, which nothing else uses, for the memory that it takes from the system.
+/// `None` if the deadline comes first.
+#[cfg(any(unix, windows))]
+pub fn growing(program: &Program, deadline: &Deadline) -> Option<Candidate> {
+    use allotment::os::Growing;
+    let heap = Growing::new();
+    let (mut blocks, mut most) = (vec![std::ptr::null_mut(); program.slots], 0);
+    let mut served = !deadline.passed();
+    for op in &program.ops {
+        let block = &mut blocks[op.slot as usize];
+        // SAFETY: a block in the table is live and has the operation's layout: the trace was checked when it was compiled.
+        unsafe {
+            *block = match op.kind {
+                Kind::Allocate => heap.alloc(op.layout()),
+                Kind::Reallocate => heap.realloc(*block, op.layout(), op.resized()),
+                Kind::Free => {
+                    heap.dealloc(*block, op.layout());
+                    continue;
+                }
+            };
+        }
+        served &= !block.is_null();
+        if !served {
+            break;
+        }
+        most = most.max(heap.figures().committed);
+    }
+    let state = 0;
+    served.then_some(Candidate {
+        placement: Choice::Growing.name(),
+        choice: Choice::Growing,
+        smallest: Some(most),
+        state,
+        instructions: 30,
+        time: None,
+    })
 }
 
 /// Returns a function that gives one of `parts` even parts of the time left when it is called.
@@ -113,7 +155,15 @@ pub fn fitted(run: &Run, memory: &mut Arena) -> Option<Candidate> {
     let (size, classes) = best?;
     let state = MakeFitted(&classes).state();
     let choice = Choice::Slab(classes);
-    Some(Candidate { placement: choice.name(), choice, smallest: Some(size), state, time: None })
+    let instructions = entry("slab").map_or(u16::MAX, |slab| slab.instructions);
+    Some(Candidate {
+        placement: choice.name(),
+        choice,
+        smallest: Some(size),
+        state,
+        instructions,
+        time: None,
+    })
 }
 
 /// Returns how many blocks of each length in granules, up to `longest`, are live at the peak, and which lengths occur
@@ -185,13 +235,19 @@ impl Visitor for Anywhere<'_> {
 /// Returns the size of an arena that is large enough at any address: `size` or a little more. If the memory's deadline
 /// passes first, the result is large enough at the addresses that were tried.
 pub fn anywhere(choice: &Choice, program: &Program, memory: &mut Arena, size: usize) -> Option<usize> {
-    let limit = usize::MAX;
     match choice {
-        Choice::Named(id, _) => {
-            let limit = crate::replay::subject::entry(id)?.limit;
-            with(id, Anywhere { program, memory, limit, size })?
+        Choice::Slab(classes) => {
+            Anywhere { program, memory, limit: usize::MAX, size }.find(&MakeFitted(classes))
         }
-        Choice::Slab(classes) => Anywhere { program, memory, limit, size }.find(&MakeFitted(classes)),
+        Choice::Tiny | Choice::Named(..) => {
+            let id = choice.name();
+            let limit = entry(id)?.limit;
+            let size = with(id, Anywhere { program, memory, limit, size })??;
+            // The sizes between those that are tried are the next smaller one.
+            if *choice == Choice::Tiny { tiny(size) } else { Some(size) }
+        }
+        // Its memory is not an arena.
+        Choice::Growing => Some(size),
     }
 }
 
@@ -233,8 +289,10 @@ impl Visitor for Check<'_> {
 /// The first block whose contents changed.
 pub fn check(choice: &Choice, program: &Program, memory: &mut Arena, size: usize) -> Result<Outcome, String> {
     match choice {
-        Choice::Named(id, _) => with(id, Check { program, memory, size })
-            .unwrap_or_else(|| Err(format!("there is no placement {id}"))),
         Choice::Slab(classes) => Check { program, memory, size }.run(&MakeFitted(classes)),
+        Choice::Tiny | Choice::Named(..) => with(choice.name(), Check { program, memory, size })
+            .unwrap_or_else(|| Err(format!("there is no placement {}", choice.name()))),
+        // Every request was served when it was measured.
+        Choice::Growing => Ok(Outcome { used: Some(size), ..Outcome::default() }),
     }
 }

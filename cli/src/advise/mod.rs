@@ -20,7 +20,7 @@ use crate::failure::Failure;
 use crate::input::Input;
 use crate::replay::arena::Arena;
 use crate::replay::run::STEP;
-use crate::replay::subject::{Entry, entry};
+use crate::replay::subject::{Entry, entry, tiny_above};
 use crate::replay::{self, timing};
 use crate::table;
 use crate::units::parse_memory;
@@ -38,7 +38,7 @@ use warn::{Growth, Leak};
 pub struct AdviseArgs {
     /// The trace: text or binary, also .zst or .gz; - is the standard input
     trace: PathBuf,
-    /// Available RAM, such as 64K: advise the fastest heap that fits, instead of the smallest
+    /// Available RAM, such as 64K: advise the heap with the fewest instructions that fits, instead of the smallest
     #[arg(long, value_name = "BYTES", value_parser = parse_memory)]
     ram: Option<usize>,
     /// Room in the arena beyond what this run needs, in percent
@@ -78,8 +78,10 @@ struct Advice {
     internal_fragmentation: Option<f64>,
     /// The heap's type.
     heap_type: String,
-    /// Rust code to paste into the program.
-    code: String,
+    /// Rust code to paste into the program; `None` if the check found requests that are not served.
+    code: Option<String>,
+    /// True if the blocks are so long that only their ends were checked.
+    sparse: bool,
     /// Events that were not served when the run was replayed in the advised arena at different addresses.
     check_failures: usize,
     /// Placements and phases that the time limit cut short.
@@ -91,8 +93,8 @@ struct Advice {
     suggestions: Vec<Suggestion>,
 }
 
-/// Placements within this factor of the least memory count as equal; the fastest of them is advised.
-const CLOSE: f64 = 1.02;
+/// Placements within this share, in percent, of the least memory count as equal; the one with the fewest instructions is advised.
+const CLOSE: usize = 2;
 
 /// Runs `allotment advise`; true if the advised heap serves the run and fits the RAM.
 ///
@@ -119,9 +121,13 @@ pub fn advise(args: &AdviseArgs) -> Result<bool, Failure> {
     let fitted = measure::fitted(&run, &mut memory);
     let slab_classes = fitted.as_ref().and_then(|fitted| match &fitted.choice {
         Choice::Slab(classes) => Some(classes.clone()),
-        Choice::Named(..) => None,
+        _ => None,
     });
     candidates.extend(fitted);
+    #[cfg(any(unix, windows))]
+    if args.ram.is_none() {
+        candidates.extend(measure::growing(&run.program, &deadline));
+    }
     let mut late = |memory: &Arena, name| {
         if memory.deadline().passed() {
             unfinished.push(name);
@@ -132,7 +138,7 @@ pub fn advise(args: &AdviseArgs) -> Result<bool, Failure> {
     phase(&mut memory, 4);
     times(args.rounds, &run, &mut memory, &mut candidates);
     late(&memory, "times");
-    candidates.sort_by_key(|candidate| candidate.total().unwrap_or(usize::MAX));
+    candidates.sort_by_key(|candidate| (candidate.total().unwrap_or(usize::MAX), candidate.placement));
     let best = choose(&candidates, args.ram).ok_or_else(|| {
         let path = input.shown().display();
         Failure::Other(if deadline.passed() || !unfinished.is_empty() {
@@ -185,8 +191,9 @@ pub fn advise(args: &AdviseArgs) -> Result<bool, Failure> {
         used_peak: checked.used,
         external_fragmentation: checked.external,
         internal_fragmentation: checked.internal,
-        heap_type: format!("Heap<{}>", candidate.choice.code()),
-        code: candidate.choice.source(arena),
+        heap_type: candidate.choice.code(arena),
+        code: code(&candidate.choice, arena, checked.failures),
+        sparse: replay::run::is_sparse(&run.program),
         check_failures: checked.failures,
         unfinished,
         slab_classes,
@@ -219,14 +226,20 @@ pub(crate) fn tried(trace: &Input, placement: &str, limit: Duration) -> Result<V
     }
 }
 
+/// Returns the code of the advised heap; none if the check found requests that it does not serve.
+fn code(choice: &Choice, arena: usize, failures: usize) -> Option<String> {
+    (failures == 0).then(|| choice.source(arena))
+}
+
 /// Returns the arena with its margin, at most as large as the placement can index.
 fn margin(smallest: usize, percent: u16, choice: &Choice) -> usize {
-    let limit = match choice {
-        Choice::Named(id, _) => entry(id).map_or(usize::MAX, |entry| entry.limit),
-        Choice::Slab(_) => usize::MAX,
-    };
+    let limit = entry(choice.name()).map_or(usize::MAX, |entry| entry.limit);
     let more = smallest.saturating_add(smallest / 100 * usize::from(percent));
-    more.checked_next_multiple_of(STEP).map_or(smallest, |more| more.min(limit).max(smallest))
+    let more = more.checked_next_multiple_of(STEP).map_or(smallest, |more| more.min(limit).max(smallest));
+    match choice {
+        Choice::Tiny => tiny_above(more),
+        _ => more,
+    }
 }
 
 fn times(rounds: usize, run: &Run, memory: &mut Arena, candidates: &mut [Candidate]) {
@@ -234,12 +247,11 @@ fn times(rounds: usize, run: &Run, memory: &mut Arena, candidates: &mut [Candida
         return;
     }
     let can = |candidate: &&mut Candidate| {
-        candidate.smallest.is_some() && matches!(candidate.choice, Choice::Named(..))
+        candidate.smallest.is_some() && matches!(candidate.choice, Choice::Named(..) | Choice::Tiny)
     };
     let ids: Vec<&str> = candidates.iter_mut().filter(can).map(|candidate| candidate.placement).collect();
     // The same roomy arena for all placements.
-    let arena = (run.program.peak + run.program.peak / 2).next_multiple_of(4096);
-    let arena = arena.min(replay::run::most(&run.program, usize::MAX));
+    let arena = replay::run::usual(&run.program).min(replay::run::most(&run.program, usize::MAX));
     let ratios = timing::ratios(&ids, &run.program, memory, arena, rounds);
     for candidate in candidates {
         candidate.time = ratios.iter().find(|(id, _)| *id == candidate.placement).map(|&(_, time)| time);
@@ -251,20 +263,20 @@ struct Best<'a> {
     smallest: usize,
 }
 
-/// Returns the fastest placement that fits into `ram`; without `ram`, the fastest of those that need about the least.
+/// Returns the placement with the fewest instructions that fits into `ram`; without `ram`, of those that need about the least. Times
+/// have no say in it, because they are others in every run.
 fn choose(candidates: &[Candidate], ram: Option<usize>) -> Option<Best<'_>> {
     let able =
         |limit: usize| candidates.iter().filter(move |one| one.total().is_some_and(|total| total <= limit));
     let least = candidates.iter().filter_map(Candidate::total).min()?;
-    let close = (least as f64 * CLOSE) as usize;
+    let close = least + least / 100 * CLOSE;
     let limit = ram.filter(|&ram| ram >= least).unwrap_or(close);
-    let time = |one: &Candidate| one.time.unwrap_or(f64::INFINITY);
     // Among equally fast ones, the first needs the least.
-    let candidate = able(limit).min_by(|a, b| time(a).total_cmp(&time(b)))?;
+    let candidate = able(limit).min_by_key(|one| one.instructions)?;
     Some(Best { candidate, smallest: candidate.smallest? })
 }
 
-/// Tries suggestions on the advised placement, or on `tlsf` if a fitted slab is advised.
+/// Tries suggestions on the advised placement, or on `tlsf` if the advised heap has one of its own.
 fn suggested(
     run: &Run,
     candidates: &[Candidate],
@@ -274,7 +286,7 @@ fn suggested(
 ) -> Vec<Suggestion> {
     let id = match best.candidate.choice {
         Choice::Named(id, _) => id,
-        Choice::Slab(_) => "tlsf",
+        _ => "tlsf",
     };
     let smallest = candidates.iter().find(|one| one.placement == id).and_then(|one| one.smallest);
     let (Some(entry), Some(smallest)) = (entry(id), smallest) else { return Vec::new() };
@@ -287,17 +299,27 @@ fn print(advice: &Advice, args: &AdviseArgs) -> io::Result<()> {
         serde_json::to_writer_pretty(&mut out, advice)?;
         return writeln!(out);
     }
+    text(&mut out, advice, args)
+}
+
+fn text(mut out: impl Write, advice: &Advice, args: &AdviseArgs) -> io::Result<()> {
     let Advice { events, peak, placement, smallest, arena, total, .. } = advice;
     writeln!(out, "{events} events, at most {peak} B live")?;
     if advice.lost > 0 {
         writeln!(out, "warning: the recorder lost {} events; all figures are too low", advice.lost)?;
     }
     writeln!(out, "\n{}", candidates(&advice.candidates))?;
-    writeln!(
-        out,
-        "advice: {placement}, an arena of {arena} B (the smallest is {smallest} B), {total} B in all\n"
-    )?;
-    writeln!(out, "{}", advice.code)?;
+    match &advice.code {
+        Some(code) => writeln!(
+            out,
+            "advice: {placement}, an arena of {arena} B (the smallest is {smallest} B), {total} B in all\n\n{code}"
+        )?,
+        None => writeln!(
+            out,
+            "no advice: {placement} does not serve the run in an arena of {arena} B at every address; --time-limit gives more time to \
+             find one that does\n"
+        )?,
+    }
     if let Some(Classes { sizes, objects }) = &advice.slab_classes {
         writeln!(out, "slab classes fitted to this run: {sizes:?}, pages of about {objects} objects")?;
     }
@@ -313,7 +335,11 @@ fn print(advice: &Advice, args: &AdviseArgs) -> io::Result<()> {
         _ if advice.unfinished.contains(&"check") => {
             writeln!(out, "NOT checked to the end: the time limit came first")?;
         }
-        0 => writeln!(out, "checked: replayed at different addresses, every byte; all requests were served")?,
+        0 if advice.placement == "growing" => writeln!(out, "replayed once; all requests were served")?,
+        0 => {
+            let what = if advice.sparse { "the ends of every block" } else { "every byte" };
+            writeln!(out, "checked: replayed at different addresses, {what}; all requests were served")?;
+        }
         failures => writeln!(out, "checked: {failures} requests were NOT served")?,
     }
     if !advice.unfinished.is_empty() {
@@ -351,10 +377,15 @@ fn candidates(candidates: &[Candidate]) -> String {
             or_dash(candidate.smallest.map(|bytes| bytes.to_string())),
             candidate.state.to_string(),
             or_dash(candidate.total().map(|bytes| bytes.to_string())),
+            candidate.instructions.to_string(),
             or_dash(candidate.time.map(|time| format!("{time:.2}"))),
         ]
     });
-    table::render(["placement", "smallest arena", "state", "in all", "time"], rows, &[1, 2, 3, 4])
+    table::render(
+        ["placement", "smallest arena", "state", "in all", "instructions", "time"],
+        rows,
+        &[1, 2, 3, 4, 5],
+    )
 }
 
 fn warnings(out: &mut impl Write, advice: &Advice, ram: Option<usize>) -> io::Result<()> {
@@ -378,6 +409,89 @@ fn warnings(out: &mut impl Write, advice: &Advice, ram: Option<usize>) -> io::Re
             Some(runs) => writeln!(out, "; the RAM is full after {runs} more runs of this length")?,
             None => writeln!(out)?,
         }
+        if let Some(total) =
+            advice.candidates.iter().find(|one| one.placement == "growing").and_then(Candidate::total)
+        {
+            writeln!(
+                out,
+                "  with an operating system, `Growing` takes more as it is needed: {total} B in this run"
+            )?;
+        }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: AdviseArgs,
+    }
+
+    /// What is printed for a heap whose check found so many requests that it does not serve.
+    fn printed(failures: usize) -> String {
+        let choice = Choice::Named("tlsf", "Tlsf");
+        let advice = Advice {
+            events: 2,
+            peak: 8,
+            lost: 0,
+            placement: choice.name(),
+            smallest: 4096,
+            arena: 4096,
+            total: 5000,
+            fits: None,
+            used_peak: Some(8),
+            external_fragmentation: None,
+            internal_fragmentation: None,
+            heap_type: choice.code(4096),
+            code: code(&choice, 4096, failures),
+            sparse: false,
+            check_failures: failures,
+            unfinished: vec![],
+            slab_classes: None,
+            candidates: vec![],
+            leaks: vec![],
+            growth: None,
+            suggestions: vec![],
+        };
+        let mut out = Vec::new();
+        text(&mut out, &advice, &Line::parse_from(["advise", "a.trace"]).args).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn there_is_no_code_for_a_heap_that_fails_its_check() {
+        let good = printed(0);
+        assert!(
+            good.contains("advice: tlsf") && good.contains("static HEAP: Heap<Tlsf> = heap!(4096)"),
+            "{good}"
+        );
+        let bad = printed(1);
+        assert!(bad.contains("no advice: tlsf") && bad.contains("1 requests were NOT served"), "{bad}");
+        assert!(!bad.contains("HEAP"), "{bad}");
+    }
+
+    /// Times are others in every run, so the choice does not look at them.
+    #[test]
+    fn times_do_not_choose() {
+        let one = |placement, smallest, instructions, time| Candidate {
+            placement,
+            choice: Choice::Named(placement, "Tlsf"),
+            smallest: Some(smallest),
+            state: 0,
+            instructions,
+            time: Some(time),
+        };
+        let candidates = [one("a", 1000, 100, 1.0), one("b", 1010, 90, 9.0), one("c", 2000, 10, 1.0)];
+        let chosen = |ram| choose(&candidates, ram).unwrap().candidate.placement;
+        assert_eq!(
+            (chosen(None), chosen(Some(1015)), chosen(Some(4000)), chosen(Some(10))),
+            ("b", "b", "c", "b")
+        );
+    }
 }

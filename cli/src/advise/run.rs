@@ -117,8 +117,7 @@ impl Run {
         let mut ops = Vec::with_capacity(self.program.ops.len());
         for (number, (&op, &life)) in self.program.ops.iter().zip(&self.life_of).enumerate() {
             let Some(op) = change(number, &self.lives[life as usize], op) else { continue };
-            bytes =
-                bytes + op.after() as usize - if op.kind == Kind::Allocate { 0 } else { op.size as usize };
+            bytes = bytes + op.after() - if op.kind == Kind::Allocate { 0 } else { op.size() };
             peak = peak.max(bytes);
             ops.push(op);
         }

@@ -108,7 +108,7 @@ fn alignment(bench: &mut Bench<'_>) -> Option<Suggestion> {
     let (blocks, most) = (aligned.len(), aligned.iter().map(|life| life.align).max()?);
     let program = bench.run.changed(|_, life, op| match life.align {
         0..=8 => Some(op),
-        _ => Op::new(op.kind, op.slot as usize, op.size as usize, 8, op.new as usize),
+        _ => Op::new(op.kind, op.slot as usize, op.size(), 8, op.resized()),
     });
     let bytes_saved = bench.saves(&program);
     let text =

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::path::Path;
 
 use allotment_planner::family::Family;
 use allotment_planner::graph::{Graph, Lowering};
@@ -10,6 +11,7 @@ use allotment_planner::model::Instance;
 use allotment_planner::solve::{Options, solve};
 use allotment_planner::transform;
 
+use super::source::refused;
 use super::{PlanArgs, PlanError};
 use crate::table;
 
@@ -19,6 +21,7 @@ pub(super) fn read(
     bytes: &[u8],
     dims: &BTreeMap<String, u64>,
     shapes: &onnx::Shapes,
+    folder: Option<&Path>,
 ) -> Result<Option<Family>, PlanError> {
     let mut ranges = args.dim.iter().filter(|dim| dim.last != dim.first);
     let Some(dim) = ranges.next() else { return Ok(None) };
@@ -32,8 +35,9 @@ pub(super) fn read(
     let read = |value| {
         let mut dims = dims.clone();
         dims.insert(dim.name.clone(), value);
-        onnx::read_onnx_with(bytes, &dims, shapes)
+        onnx::read_onnx_with(bytes, &dims, shapes, folder)
     };
+    read(dim.first).map_err(refused)?;
     let family = Family::new(dim.first..=dim.last, read);
     Ok(Some(family.map_err(|error| PlanError::Option(format!("--dim {}: {error}", dim.name)))?))
 }

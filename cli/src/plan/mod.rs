@@ -202,7 +202,8 @@ struct Dim {
 }
 
 fn parse_dim(text: &str) -> Result<Dim, String> {
-    let (name, size) = text.split_once('=').ok_or("write NAME=N or NAME=FIRST..LAST")?;
+    // Exporters name dimensions with what they compute them by, signs included.
+    let (name, size) = text.rsplit_once('=').ok_or("write NAME=N or NAME=FIRST..LAST")?;
     let number = |text: &str| text.parse::<u64>().map_err(|error| format!("`{text}`: {error}"));
     let (first, last) = match size.split_once("..") {
         Some((first, last)) => (number(first)?, number(last)?),
@@ -223,6 +224,16 @@ pub enum PlanError {
     /// The ONNX model was refused.
     #[error(transparent)]
     Onnx(#[from] onnx::OnnxError),
+    /// Dimensions of the ONNX model are open.
+    #[error(
+        "{source}. Give the shapes of the inputs with --shapes FILE, as JSON such as {{\"x\": [1, 8]}}, or type, with your own sizes in place of 1:\n  {command}"
+    )]
+    OpenDims {
+        /// Which.
+        source: onnx::OnnxError,
+        /// The command with a size for each.
+        command: String,
+    },
     /// A folder of instances was refused.
     #[error(transparent)]
     Collection(#[from] CollectionError),
@@ -280,6 +291,9 @@ pub enum PlanError {
 /// For each tensor the buffer it lies in.
 type Places = Vec<Option<usize>>;
 
+/// Instances in which tensors share buffers: for each the buffer it lies in, and those that lie in one of another name.
+type Shared = Option<(Places, Vec<transform::Inside>)>;
+
 /// A model, transformed as asked for, and its instance.
 ///
 /// Each transformation may take a quarter of the time.
@@ -288,7 +302,7 @@ fn lower(
     graph: &Graph,
     deadline: &Deadline,
     out: &mut impl Write,
-) -> Result<(Graph, Instance, Option<Places>), PlanError> {
+) -> Result<(Graph, Instance, Shared), PlanError> {
     let lowering = Lowering { weights: args.weights, inputs: args.inputs, align: args.align };
     let moving = [
         ("--reorder", args.reorder),
@@ -297,9 +311,10 @@ fn lower(
     ];
     if let Some((name, _)) = moving.into_iter().find(|&(_, given)| given && graph.has_bodies()) {
         return Err(PlanError::Option(format!(
-            "{name} is not for models with If, Loop or Scan: leave it out"
+            "{name} is not for models with If, Loop or Scan, subgraphs or variables: leave it out"
         )));
     }
+    tell_variables(out, graph)?;
     let share = || deadline.within(args.time_limit / 4);
     let capacity = args.capacity.iter().find(|&&(tier, _)| tier == 0).map_or(u64::MAX, |&(_, bytes)| bytes);
     let mut graph = graph.clone();
@@ -359,10 +374,21 @@ fn lower(
     if args.in_place {
         let shared = transform::in_place(&graph, lowering)?;
         writeln!(out, "in place: {} views, {} tensors overwrite another", shared.views, shared.overwrites)?;
-        return Ok((graph, shared.instance, Some(shared.buffer_of)));
+        return Ok((graph, shared.instance, Some((shared.buffer_of, shared.inside))));
     }
     let instance = graph.instance(lowering)?;
     Ok((graph, instance, None))
+}
+
+/// Lists the tensors that live from run to run in memory of their own.
+fn tell_variables(out: &mut impl Write, graph: &Graph) -> io::Result<()> {
+    let own = || graph.tensors.iter().filter(|tensor| tensor.kind == Kind::Persistent);
+    let bytes = own().fold(0_u64, |sum, tensor| sum.saturating_add(tensor.bytes));
+    if own().next().is_some() {
+        let lead = "persistent memory, apart from the plan";
+        writeln!(out, "{lead}: {} variables, {bytes} B", own().count())?;
+    }
+    own().try_for_each(|tensor| writeln!(out, "  {} ({} B)", tensor.name, tensor.bytes))
 }
 
 /// Lists the trips of tensors to the slower memory.
@@ -396,18 +422,22 @@ pub fn plan(args: &PlanArgs) -> Result<bool, PlanError> {
         Options { time_limit: args.time_limit, threads: args.threads, seed: args.seed, ..Options::default() };
     interruptible(&options)?;
     let deadline = options.deadline();
-    let (model, instance, buffer_of) = match &source {
+    let (model, mut instance, shared) = match &source {
         Source::Instance(instance, _) => (None, instance.clone(), None),
         Source::Model { graph, .. } | Source::Family { family: Family { graph, .. } } => {
-            let (graph, instance, buffer_of) = lower(args, graph, &deadline, &mut out)?;
-            (Some(graph), instance, buffer_of)
+            let (graph, instance, shared) = lower(args, graph, &deadline, &mut out)?;
+            (Some(graph), instance, shared)
         }
     };
-    let fused = args.fuse.map(|most| transform::fuse(&instance, most, 1)).transpose()?;
-    if let Some(fused) = &fused {
+    let (buffer_of, mut inside) =
+        shared.map_or((None, Vec::new()), |(places, inside)| (Some(places), inside));
+    if let Some(most) = args.fuse {
+        // Each buffer keeps its alignment, as the output has an offset for it.
+        let fused = transform::fuse(&instance, most, u64::MAX)?;
         writeln!(out, "fuse: {} buffers -> {}", instance.len(), fused.instance.len())?;
+        inside = fused.inside(&instance, &inside);
+        instance = fused.instance;
     }
-    let instance = fused.map_or(instance, |fused| fused.instance);
     let cache_lines: transform::CacheLines = args.cache_line.iter().copied().collect();
     // Not without need: the instance may have millions of buffers, which this copies and checks again.
     let instance = match cache_lines.is_empty() {
@@ -470,7 +500,10 @@ pub fn plan(args: &PlanArgs) -> Result<bool, PlanError> {
     }
     if let Some(path) = &args.output {
         let whole = allotment_planner::solve::merge(&instance, &tiers);
-        save(path, args, &source, model.as_ref(), buffer_of.as_deref(), &instance, &whole)?;
+        let name = args.input.file_stem().unwrap_or_default().to_string_lossy();
+        let (instance, solution, graph) = (&instance, &whole, model.as_ref());
+        let planned = write::Planned { name: &name, instance, solution, inside: &inside, graph };
+        save(path, args, &source, planned, buffer_of.as_deref())?;
     }
     if args.json {
         let mut out = io::stdout().lock();
@@ -535,11 +568,21 @@ fn check_output(path: &Path, args: &PlanArgs) -> Result<&'static str, PlanError>
     const FORMS: [&str; 7] = ["csv", "json", "rs", "h", "svg", "html", "tflite"];
     let ending = path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
     let form = FORMS.into_iter().find(|&form| form == ending).ok_or_else(|| PlanError::Form(path.into()))?;
-    // An order of its own, copies, chunks and joined buffers mean nothing to the interpreter.
-    let others = args.reorder || args.rematerialise.is_some() || args.stream.is_some() || args.spill;
-    if form == "tflite" && (others || args.fuse.is_some() || !args.cache_line.is_empty()) {
+    // Joined buffers mean nothing to the interpreter.
+    if form == "tflite" && (args.fuse.is_some() || !args.cache_line.is_empty()) {
         let what = "a plan for TFLite Micro (.tflite) goes with no other option than --in-place";
         return Err(PlanError::Option(what.into()));
+    }
+    // In any other order, or without its copies, trips and chunks, what is live at once overlaps.
+    let ordered = [("--reorder", args.reorder), ("--rematerialise", args.rematerialise.is_some())];
+    let moved = [("--spill", args.spill), ("--stream", args.stream.is_some())];
+    if let Some((name, _)) = moved.into_iter().find(|&(_, given)| given) {
+        let what = "holds only with the moves or chunks it was made for, which no output has yet";
+        return Err(PlanError::Option(format!("{name}: the plan {what}: leave {name} or -o out")));
+    }
+    if let Some((name, _)) = ordered.into_iter().find(|&(_, given)| given && form != "json") {
+        let what = format!("holds only for the new list of operators, which .{form} does not have");
+        return Err(PlanError::Option(format!("{name}: the plan {what}: write .json, or leave {name} out")));
     }
     if !args.section.is_empty() && !matches!(form, "rs" | "h") {
         return Err(PlanError::Option("--section is for source code: name a .rs or .h file".into()));
@@ -552,13 +595,10 @@ fn save(
     path: &Path,
     args: &PlanArgs,
     source: &Source,
-    model: Option<&Graph>,
+    planned: write::Planned,
     buffer_of: Option<&[Option<usize>]>,
-    instance: &Instance,
-    solution: &Solution,
 ) -> Result<(), PlanError> {
-    let name = args.input.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    let planned = write::Planned { name: &name, instance, solution };
+    let (instance, solution) = (planned.instance, planned.solution);
     let sections: write::Sections = args.section.iter().cloned().collect();
     let cache_lines: transform::CacheLines = args.cache_line.iter().copied().collect();
     // Each tier has offsets from 0, so that several need an arena each.
@@ -574,7 +614,7 @@ fn save(
         "h" => write::c_header(planned).into_bytes(),
         "svg" => write::svg(planned).into_bytes(),
         "html" => write::html(planned).into_bytes(),
-        "tflite" => match (source, model) {
+        "tflite" => match (source, planned.graph) {
             (Source::Model { bytes, tflite: true, .. }, Some(graph)) => {
                 tflite::write_offline_plan(bytes, &offline_offsets(graph, buffer_of, instance, solution)?)?
             }

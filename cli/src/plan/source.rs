@@ -68,12 +68,21 @@ impl Form {
             Some(Self::Tflite)
         } else if Header::is_at(bytes) || bytes.starts_with(b"#") || bytes.starts_with(b"a ") {
             Some(Self::Trace)
-        } else if line.is_ascii() && line.contains(&b',') {
+        } else if bytes.trim_ascii_start().starts_with(b"{") {
+            Some(Self::Json)
+        } else if line.iter().any(|byte| b",;\t".contains(byte)) && is_text(line) {
             Some(Self::Csv)
         } else {
             None
         }
     }
+}
+
+/// Returns whether a line is text; that of UTF-16 counts, for the reader of CSV says what to do about it.
+fn is_text(line: &[u8]) -> bool {
+    let wide = line.starts_with(b"\xff\xfe") || line.starts_with(b"\xfe\xff");
+    let control = |letter: char| letter.is_control() && !letter.is_whitespace();
+    wide || std::str::from_utf8(line).is_ok_and(|line| !line.contains(control))
 }
 
 pub(super) fn read_source(args: &PlanArgs) -> Result<Source, PlanError> {
@@ -121,10 +130,13 @@ fn read_form(args: &PlanArgs, input: &Input) -> Result<Source, PlanError> {
             Form::Onnx => {
                 let bytes = bytes()?;
                 let shapes = args.shapes.as_deref().map(read_shapes).transpose()?.unwrap_or_default();
-                match family::read(args, &bytes, &dims, &shapes)? {
+                // What a model keeps in other files lies beside it; of standard input nothing is known.
+                let folder = input.path().parent().filter(|_| !args.input.as_os_str().eq("-"));
+                match family::read(args, &bytes, &dims, &shapes, folder)? {
                     Some(family) => Source::Family { family },
                     None => {
-                        let graph = onnx::read_onnx_with(&bytes, &dims, &shapes)?;
+                        let graph = onnx::read_onnx_with(&bytes, &dims, &shapes, folder).map_err(refused)?;
+                        warn_of_branches(&graph);
                         Source::Model { graph, bytes, tflite: false }
                     }
                 }
@@ -151,6 +163,30 @@ fn read_form(args: &PlanArgs, input: &Input) -> Result<Source, PlanError> {
         Source::Instance(instance, _) if instance.is_empty() => Err(PlanError::Empty),
         Source::Model { graph, .. } if graph.tensors.is_empty() => Err(PlanError::Empty),
         _ => Ok(source),
+    }
+}
+
+/// The error of a model; where dimensions are open, with the command that would give them sizes.
+pub(super) fn refused(error: onnx::OnnxError) -> PlanError {
+    let onnx::OnnxError::OpenDims(open) = &error else { return error.into() };
+    let quoted = |word: &str| {
+        let plain = |char: char| char.is_ascii_alphanumeric() || "-_./=:,+@%".contains(char);
+        if !word.is_empty() && word.chars().all(plain) {
+            word.into()
+        } else {
+            format!("'{}'", word.replace('\'', "'\\''"))
+        }
+    };
+    let told = std::env::args_os().skip(1).map(|word| quoted(&word.to_string_lossy()));
+    let sizes = open.iter().map(|(name, _)| format!("--dim {}", quoted(&format!("{name}=1"))));
+    let words: Vec<String> = ["allotment".into()].into_iter().chain(told).chain(sizes).collect();
+    PlanError::OpenDims { command: words.join(" "), source: error }
+}
+
+/// Says which branches of a model are not planned.
+fn warn_of_branches(graph: &Graph) {
+    for op in graph.ops.iter().filter(|op| op.kind == onnx::UNREACHABLE) {
+        eprintln!("allotment: warning: a branch cannot run with these sizes and is not planned: {}", op.name);
     }
 }
 

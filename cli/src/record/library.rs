@@ -35,12 +35,7 @@ impl Library {
         match given.map(Path::to_owned).or_else(|| env::var_os(LIBRARY).map(PathBuf::from)) {
             Some(path) => {
                 let path = path.canonicalize().map_err(Failure::file(&path))?;
-                if !is_usable(&path) {
-                    let path = path.display();
-                    return Err(Failure::Other(format!(
-                        "{path}: the system loads no library from a path with spaces or colons: move it"
-                    )));
-                }
+                usable(&path)?;
                 Ok(Self { path, _folder: None })
             }
             None => Self::unpacked(),
@@ -68,6 +63,7 @@ impl Library {
         let wrong =
             |error: io::Error| Failure::Other(format!("the preload library cannot be unpacked: {error}"));
         let (path, folder) = unpack().map_err(wrong)?;
+        usable(&path)?;
         Ok(Self { path, _folder: Some(folder) })
     }
 }
@@ -94,7 +90,18 @@ fn cached(folder: &Path) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// A space or a colon would end the path inside `LD_PRELOAD`.
+/// A space or a colon would end the path inside `LD_PRELOAD`, and `$` may begin a word that the system replaces.
 fn is_usable(path: &Path) -> bool {
-    !path.to_string_lossy().contains([' ', ':'])
+    !path.to_string_lossy().contains([' ', ':', '$'])
+}
+
+fn usable(path: &Path) -> Result<(), Failure> {
+    if is_usable(path) {
+        return Ok(());
+    }
+    Err(Failure::Other(format!(
+        "{}: the system loads no library from a path with spaces, colons or dollar signs: move it, or set TMPDIR or XDG_CACHE_HOME to \
+         a folder without",
+        path.display()
+    )))
 }

@@ -2,29 +2,28 @@
 
 mod library;
 mod program;
+mod raw;
 mod run;
 
-use std::collections::HashMap;
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
-use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::ffi::OsStrExt;
+use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
-use allotment_trace::{
-    Action, Event, Failure as Refused, Limits, Record, Records, TraceError, Writer, write_binary,
-};
+use allotment_trace::{Limits, Records, Writer, write_binary};
 use clap::Args;
 use serde::Serialize;
+use signal_hook::consts::SIGXFSZ;
 
 use crate::failure::Failure;
 use crate::output::{Output, endings, writable};
 use crate::units::at_least_one;
 pub use library::LIBRARY;
 use library::Library;
+use raw::{Counts, Raw, main_of, raws, read};
 use run::{Control, Ended, Times};
 
 /// Arguments of `allotment record`.
@@ -51,10 +50,13 @@ pub struct RecordArgs {
     /// Do not record times
     #[arg(long)]
     no_times: bool,
+    /// Record the time of every event in nanoseconds, not only when a clock of some milliseconds has moved on
+    #[arg(long, conflicts_with = "no_times")]
+    exact_times: bool,
     /// Record addresses as well
     #[arg(long)]
     addresses: bool,
-    /// Keep the traces of all processes and program images, with process and image in their names
+    /// Keep the traces of all processes and program images, with process and image in their names, and wait for those that go on
     #[arg(long)]
     children: bool,
     /// Print what was recorded as JSON on the standard output; the program's goes to the standard error
@@ -80,6 +82,10 @@ struct Report {
     traces: Vec<Recorded>,
     /// Processes and images of which no trace was kept.
     others: usize,
+    /// Recorded processes that still run: their traces end here.
+    running: Vec<u32>,
+    /// Programs that were started without the environment that has them recorded, at least the first of each image.
+    unrecorded: Vec<PathBuf>,
 }
 
 /// A trace that was written.
@@ -89,20 +95,6 @@ struct Recorded {
     process: u32,
     #[serde(flatten)]
     counts: Counts,
-}
-
-/// The contents of a recording.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-struct Counts {
-    events: u64,
-    /// Frees and reallocations of blocks whose allocation is not there; left out.
-    unknown: u64,
-    /// Blocks that were still live at an address that was handed out again; freed before.
-    missed: u64,
-    failures: u64,
-    /// Blocks and bytes that are live at the end.
-    live_blocks: u64,
-    live_bytes: u64,
 }
 
 /// Runs `allotment record`; the exit status, which is the program's.
@@ -121,14 +113,14 @@ pub fn record(args: &RecordArgs) -> Result<u8, Failure> {
             program.display()
         ))
     })?;
-    let known = program::look(&file, &name);
+    let library = Library::find(args.preload.as_deref())?;
+    let known = program::look(&file, &name, &library.path);
     if let Some(why) = known.refused {
         return Err(Failure::Other(why));
     }
-    if let Some(warning) = known.warning {
+    if let Some(warning) = &known.warning {
         eprintln!("allotment: warning: {warning}");
     }
-    let library = Library::find(args.preload.as_deref())?;
     let folder = match output.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
@@ -143,7 +135,7 @@ pub fn record(args: &RecordArgs) -> Result<u8, Failure> {
     command.args(&args.program[1..]);
     command.env("ALLOTMENT_RECORD", folder_path.join("raw"));
     if !args.no_times {
-        command.env("ALLOTMENT_RECORD_TIMES", "1");
+        command.env("ALLOTMENT_RECORD_TIMES", if args.exact_times { "exact" } else { "coarse" });
     }
     let mut preload = library.path.clone().into_os_string();
     if let Some(others) = env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
@@ -157,28 +149,61 @@ pub fn record(args: &RecordArgs) -> Result<u8, Failure> {
     let control = Control::create(&folder_path.join("raw.control")).map_err(Failure::file(&folder_path))?;
     control.limit(args.max_events.map_or(0, |events| events as u64))?;
     let partial = args.after.is_some() || args.length.is_some() || args.paused;
-    let times = Times { after: args.after, length: args.length, paused: args.paused };
-    let Ended { process, status, interrupted } = run::run(command, &name, &control, times)?;
+    let times =
+        Times { after: args.after, length: args.length, paused: args.paused, children: args.children };
+    let Ended { process, status, interrupted, left } = run::run(command, &name, &control, times)?;
+    // A limit on the size of files ends this tool with an error and not by a signal. The program keeps what it had.
+    let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
     if interrupted {
         eprintln!("allotment: interrupted; what was recorded is kept");
     }
 
     let mut raws = raws(&folder_path)?;
-    // `exec` starts several images of the program; the last one is the requested one.
-    let main = raws.iter().rposition(|raw| raw.process == process).ok_or_else(|| {
-        Failure::Other(format!(
-            "{name} wrote no trace (exit status {status}): it ended before it allocated anything, or it cannot be recorded; only programs \
-             that are linked dynamically and run without special rights can be"
-        ))
-    })?;
+    let main = main_of(&raws, process, args.children)
+        .ok_or_else(|| Failure::Other(why_nothing(&name, status, raws.len(), &left)))?;
+    let mut unrecorded: Vec<PathBuf> =
+        raws.iter().filter_map(|raw| raw.head.as_ref()?.unrecorded.clone()).collect();
+    unrecorded.sort();
+    unrecorded.dedup();
     let main = raws.remove(main);
-    let image = image(&main.path);
+    if main.process != process {
+        let (output, other) = (output.display(), main.process);
+        eprintln!("allotment: {name} itself wrote no trace; {output} is that of the process {other}");
+    }
+    let image = main.head.as_ref().and_then(|head| head.image.clone());
     let other = image.as_ref().filter(|image| file.canonicalize().is_ok_and(|file| file != **image));
     if let Some(image) = other {
         eprintln!("allotment: {name} started {} in its place, which is what was recorded", image.display());
+        let name = image.file_name().unwrap_or_default().to_string_lossy();
+        let more = program::look(image, &name, &library.path).warning.filter(|_| known.warning.is_none());
+        if let Some(warning) = more {
+            eprintln!("allotment: warning: {warning}");
+        }
     }
-    let mut report =
-        Report { program: name.clone(), image, status, interrupted, partial, traces: Vec::new(), others: 0 };
+    for path in unrecorded.iter().take(3) {
+        eprintln!(
+            "allotment: warning: {} was started without LD_PRELOAD and ALLOTMENT_RECORD in its environment, so it is not recorded: have \
+             them passed on, or record that program",
+            path.display()
+        );
+    }
+    if !left.is_empty() {
+        let how = if args.children { "" } else { "; --children waits for them" };
+        eprintln!("allotment: still running, and not recorded any more: {}{how}", run::list(&left));
+    }
+    let running = left.into_iter().map(|(process, _)| process).collect();
+    let (traces, others) = (Vec::new(), 0);
+    let mut report = Report {
+        program: name.clone(),
+        image,
+        status,
+        interrupted,
+        partial,
+        traces,
+        others,
+        running,
+        unrecorded,
+    };
     report.traces.push(convert(&main, &output, &name, args.addresses)?);
     for raw in &raws {
         if args.children {
@@ -195,6 +220,21 @@ pub fn record(args: &RecordArgs) -> Result<u8, Failure> {
         summary(&report);
     }
     Ok(status)
+}
+
+/// The reason why there is no trace of the program, though perhaps `others` of its children, and what to do.
+fn why_nothing(name: &str, status: u8, others: usize, left: &[(u32, String)]) -> String {
+    if others == 0 && left.is_empty() {
+        return format!(
+            "{name} wrote no trace (exit status {status}): it ended before it allocated anything, or it cannot be recorded; only programs \
+             that are linked dynamically and run without special rights can be"
+        );
+    }
+    let running = if left.is_empty() { "" } else { &format!(", and {} still run", run::list(left)) };
+    format!(
+        "{name} itself wrote no trace (exit status {status}), but {others} processes or program images that it started \
+         did{running}: --children waits for them and keeps their traces"
+    )
 }
 
 fn summary(report: &Report) {
@@ -231,197 +271,30 @@ fn check_form(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// A file of the preload library.
-struct Raw {
-    path: PathBuf,
-    process: u32,
-    image: u32,
-}
-
-impl Raw {
-    /// The output's name with this process and image in it.
-    fn beside(&self, output: &Path) -> PathBuf {
-        let name = output.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let (stem, rest) = name.split_once('.').unwrap_or((&name, "trace"));
-        output.with_file_name(format!("{stem}.{}.{}.{rest}", self.process, self.image))
-    }
-}
-
-/// All files of the preload library, by process and image.
-fn raws(folder: &Path) -> Result<Vec<Raw>, Failure> {
-    let mut raws = Vec::new();
-    for entry in fs::read_dir(folder).map_err(Failure::file(folder))? {
-        let path = entry.map_err(Failure::file(folder))?.path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let mut parts = name.split('.').skip(1).map(|part| part.parse().ok());
-        if let (Some(Some(process)), Some(Some(image))) = (parts.next(), parts.next()) {
-            raws.push(Raw { path, process, image });
-        }
-    }
-    raws.sort_by_key(|raw| (raw.process, raw.image));
-    Ok(raws)
-}
-
-/// Bytes before the trace in a file of the preload library; its first words are a mark, the trace's length, and the
-/// number of the error that ended the recording.
-const HEAD: usize = 4096;
-const MARK: &[u8] = b"ALLOTREC";
-
-/// The trace in a file of the preload library.
-fn open(path: &Path) -> Result<io::Take<File>, Failure> {
-    let wrong = Failure::file(path);
-    let mut file = File::open(path).map_err(&wrong)?;
-    let mut head = [0; HEAD];
-    file.read_exact(&mut head).map_err(&wrong)?;
-    let word =
-        |at: usize| head[at..at + 8].iter().rev().fold(0_u64, |word, &byte| word << 8 | u64::from(byte));
-    if !head.starts_with(MARK) {
-        return Err(Failure::Other(format!("{}: the program ended before recording began", path.display())));
-    }
-    if word(16) != 0 {
-        let why = io::Error::from_raw_os_error(i32::try_from(word(16)).unwrap_or_default());
-        eprintln!("allotment: warning: recording ended before the program did: {why}");
-    }
-    file.seek(SeekFrom::Start(HEAD as u64)).map_err(&wrong)?;
-    Ok(file.take(word(8)))
-}
-
-/// The program image that wrote a file of the preload library.
-fn image(path: &Path) -> Option<PathBuf> {
-    let mut head = [0; HEAD];
-    File::open(path).ok()?.read_exact(&mut head).ok()?;
-    let length = usize::try_from(u64::from_ne_bytes(head[32..40].try_into().ok()?)).ok()?;
-    let name = head.get(40..40 + length.min(1024))?;
-    (length > 0).then(|| PathBuf::from(OsStr::from_bytes(name)))
-}
-
-/// Puts right what a recording of a real program may have wrong, and counts.
-struct Repair {
-    counts: Counts,
-    /// The live block at each address, and the address and size of each.
-    at: HashMap<u64, u64>,
-    live: HashMap<u64, (u64, u64)>,
-    /// The first time, which becomes 0.
-    begin: Option<u64>,
-    addresses: bool,
-}
-
-impl Repair {
-    fn new(addresses: bool) -> Self {
-        Self { counts: Counts::default(), at: HashMap::new(), live: HashMap::new(), begin: None, addresses }
-    }
-
-    /// The records that stand for this one, in order.
-    fn record(
-        &mut self,
-        mut record: Record,
-        mut give: impl FnMut(Record) -> Result<(), Failure>,
-    ) -> Result<(), Failure> {
-        if let Record::Event(Event { time: Some(time), .. })
-        | Record::Failure(Refused { time: Some(time), .. }) = &mut record
-        {
-            *time -= *self.begin.get_or_insert(*time).min(time);
-        }
-        let Record::Event(mut event) = record else {
-            self.counts.failures += u64::from(matches!(record, Record::Failure(_)));
-            return give(record);
-        };
-        let Event { id, action, address, .. } = event;
-        if !self.addresses {
-            event.address = None;
-        }
-        let old = self.live.get(&id).copied();
-        match action {
-            Action::Allocate { size, .. } => {
-                let address = address.unwrap_or(id);
-                if let Some(missed) = self.at.insert(address, id) {
-                    self.counts.missed += 1;
-                    self.counts.events += 1;
-                    self.live.remove(&missed);
-                    give(Record::Event(Event { time: event.time, ..Event::new(missed, Action::Free) }))?;
-                }
-                self.live.insert(id, (address, size));
-            }
-            Action::Reallocate { size } => {
-                let Some((before, _)) = old else {
-                    self.counts.unknown += 1;
-                    return Ok(());
-                };
-                let after = address.unwrap_or(before);
-                self.at.remove(&before);
-                self.at.insert(after, id);
-                self.live.insert(id, (after, size));
-            }
-            Action::Free => {
-                let Some((before, _)) = old else {
-                    self.counts.unknown += 1;
-                    return Ok(());
-                };
-                self.at.remove(&before);
-                self.live.remove(&id);
-            }
-        }
-        self.counts.events += 1;
-        give(Record::Event(event))
-    }
-}
-
-/// Reads a recording once; what it holds.
-fn pass(
-    raw: &Path,
-    addresses: bool,
-    mut give: impl FnMut(Record) -> Result<(), Failure>,
-) -> Result<Counts, Failure> {
-    let wrong = |source: TraceError| Failure::Trace { path: raw.into(), source };
-    let mut repair = Repair::new(addresses);
-    for record in Records::new(open(raw)?, Limits::default()).map_err(wrong)? {
-        let (_, record) = record.map_err(wrong)?;
-        repair.record(record, &mut give)?;
-    }
-    let (blocks, bytes) = repair.live.values().fold((0, 0), |(n, sum), &(_, size)| (n + 1, sum + size));
-    Ok(Counts { live_blocks: blocks, live_bytes: bytes, ..repair.counts })
-}
-
 /// Writes the trace of a recording.
 fn convert(raw: &Raw, output: &Path, name: &str, addresses: bool) -> Result<Recorded, Failure> {
-    let counts = pass(&raw.path, addresses, |_| Ok(()))?;
+    // The header, which comes first, has counts that are known last: the events are kept in a file without name.
+    let wrong = Failure::file(output);
+    let mut writer = Writer::new(io::BufWriter::new(tempfile::tempfile()?));
+    let counts = read(raw, addresses, |record| writer.record(&record).map_err(&wrong))?;
+    let mut events = writer.finish().and_then(|file| Ok(file.into_inner()?)).map_err(&wrong)?;
+    events.rewind().map_err(&wrong)?;
     let name: String = name.chars().map(|c| if c.is_whitespace() { '_' } else { c }).collect();
     let header = format!(
-        "name={name} events={} clock=ns unknown_frees={} missed_frees={}",
+        "# name={name} events={} clock=ns unknown_frees={} missed_frees={}\n",
         counts.events, counts.unknown, counts.missed
     );
-    let file = Output::create(output)?;
-    let binary = endings(output).0 == "bin";
-    let file = if binary {
-        // The binary form is written from the text's records, which are kept in a file without name.
-        let text = tempfile::tempfile()?;
-        let mut text = write_text(io::BufWriter::new(text), raw, &header, addresses, output)?
-            .into_inner()
-            .map_err(io::IntoInnerError::into_error)?;
-        text.rewind()?;
+    let mut text = io::Cursor::new(header).chain(events);
+    let mut file = Output::create(output)?;
+    if endings(output).0 == "bin" {
         let wrong = |source| Failure::Binary { path: output.into(), source };
-        let mut file = file;
         let mut records = Records::new(text, Limits::default()).map_err(|error| wrong(error.into()))?;
         write_binary(&mut records, &mut file).map_err(wrong)?;
-        file
     } else {
-        write_text(file, raw, &header, addresses, output)?
-    };
+        io::copy(&mut text, &mut file).map_err(&wrong)?;
+    }
     file.finish()?;
     Ok(Recorded { path: output.into(), process: raw.process, counts })
-}
-
-fn write_text<W: Write>(
-    output: W,
-    raw: &Raw,
-    header: &str,
-    addresses: bool,
-    path: &Path,
-) -> Result<W, Failure> {
-    let mut writer = Writer::new(output);
-    writer.comment(header).map_err(Failure::file(path))?;
-    pass(&raw.path, addresses, |record| writer.record(&record).map_err(Failure::file(path)))?;
-    writer.finish().map_err(Failure::file(path))
 }
 
 /// Returns whether a program of this name can be found; for tests and scripts.

@@ -2,6 +2,7 @@
 
 use std::env;
 use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -40,21 +41,32 @@ const ALLOCATORS: [(&str, &[&str], &[u8]); 5] = [
     ("rpmalloc", &["rpmalloc"], b"rpmalloc: "),
 ];
 
-/// Looks at the file of a program. What is not understood is not objected to.
-pub fn look(path: &Path, name: &str) -> Known {
+/// Parts of the names of this project's functions in a program that has one of its heaps, and the same without symbols.
+const OURS: [&str; 3] = ["9allotment2os7growing", "9allotment2os6cached", "9allotment4heap"];
+const OUR_TEXTS: [&[u8]; 2] = [b"/os/growing/", b"the block is not from this heap"];
+
+/// Interpreters that keep the objects of their language in memory of their own: a function that they have or load, what they are,
+/// and the variable with which they do without, if there is one.
+const INTERPRETERS: [(&str, &str, &str); 5] = [
+    ("Py_BytesMain", "Python", "PYTHONMALLOC=malloc"),
+    ("Py_Main", "Python", "PYTHONMALLOC=malloc"),
+    ("zend_mm_alloc", "PHP", "USE_ZEND_ALLOC=0"),
+    ("JLI_Launch", "Java", ""),
+    ("_ZN2v82V810InitializeEi", "JavaScript", ""),
+];
+
+/// Looks at the file of a program, or at the interpreter that a script names. What is not understood is not objected to.
+pub fn look(path: &Path, name: &str, library: &Path) -> Known {
     let mut known = Known::default();
     if let Some(proxy) = proxy(path, name) {
         known.warning = Some(proxy);
     }
+    let interpreter = interpreter(path);
+    let path = interpreter.as_deref().unwrap_or(path);
     let Ok(file) = File::open(path) else { return known };
-    let special = file.metadata().is_ok_and(|file| {
-        let mode = file.mode();
-        let own = rustix::process::getuid().as_raw() == file.uid();
-        (mode & 0o4000 != 0 && !own)
-            || (mode & 0o2000 != 0 && rustix::process::getgid().as_raw() != file.gid())
-    });
-    if special {
-        let why = "runs with rights of its own (set-user-ID or set-group-ID), so the system loads nothing into it: run a copy without";
+    if has_rights(path, &file) {
+        let why = "runs with rights of its own (set-user-ID, set-group-ID or capabilities), so the system loads nothing into it: \
+                   run a copy without them";
         known.refused = Some(format!("{name} {why}"));
         return known;
     }
@@ -67,13 +79,67 @@ pub fn look(path: &Path, name: &str) -> Known {
         ));
         return known;
     }
+    let other = fs::read(library).ok().and_then(|bytes| Some(machine(&object::File::parse(&*bytes).ok()?)));
+    if let Some(other) = other.filter(|other| *other != machine(&elf)) {
+        let own = machine(&elf);
+        known.refused = Some(format!(
+            "{name} is a program for {own}, and the preload library is for {other}: build the library for that, and name it with \
+             --preload"
+        ));
+        return known;
+    }
     if let Some(own) = own_allocator(&elf, path) {
         known.warning = Some(format!(
             "{name} brings its own allocator ({own}): only what it asks the C library for is recorded. Build it with the system's \
              allocator to record all of it"
         ));
+    } else {
+        known.warning = known.warning.or_else(|| own_objects(&elf, name));
     }
     known
+}
+
+/// The kind of processor that a file is for.
+fn machine<'a>(file: &impl Object<'a>) -> String {
+    format!("{:?} with {} bits", file.architecture(), if file.is_64() { 64 } else { 32 })
+}
+
+/// The interpreter of a script, which `env` may have to look for.
+fn interpreter(path: &Path) -> Option<PathBuf> {
+    let mut line = Vec::new();
+    BufReader::new(File::open(path).ok()?).take(256).read_until(b'\n', &mut line).ok()?;
+    let line = String::from_utf8(line).ok()?;
+    let mut words = line.strip_prefix("#!")?.split_whitespace();
+    let first = Path::new(words.next()?);
+    if first.file_name()? == "env" {
+        return find(Path::new(words.find(|word| !word.starts_with('-') && !word.contains('='))?));
+    }
+    Some(first.to_owned())
+}
+
+/// Returns whether the system would start the program with more rights than its user has, and without libraries of that user's.
+fn has_rights(path: &Path, file: &File) -> bool {
+    let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
+    let has_bits = file.metadata().is_ok_and(|file| {
+        let mode = file.mode();
+        (mode & 0o4000 != 0 && user.as_raw() != file.uid())
+            || (mode & 0o2000 != 0 && group.as_raw() != file.gid())
+    });
+    let has_capabilities = || rustix::fs::getxattr(path, "security.capability", &mut [0_u8; 64]).is_ok();
+    has_bits || (!user.is_root() && has_capabilities())
+}
+
+/// Says so if the program is an interpreter whose objects are not recorded.
+fn own_objects<'a>(elf: &object::File<'a, &'a ReadCache<File>>, name: &str) -> Option<String> {
+    let functions: Vec<&str> = elf.dynamic_symbols().filter_map(|symbol| symbol.name().ok()).collect();
+    let &(_, what, variable) = INTERPRETERS.iter().find(|(function, ..)| functions.contains(function))?;
+    let objects =
+        format!("{name} serves small objects of {what} from memory of its own, which are not recorded");
+    match variable.split_once('=') {
+        Some((name, _)) if env::var_os(name).is_some() => None,
+        Some(_) => Some(format!("{objects}: set {variable} to record them")),
+        None => Some(objects),
+    }
 }
 
 /// Returns whether the program starts without a dynamic linker.
@@ -106,10 +172,17 @@ fn own_allocator<'a>(elf: &object::File<'a, &'a ReadCache<File>>, path: &Path) -
     if defined().any(|symbol| symbol.name() == Ok("malloc")) {
         return Some("a function `malloc` of its own");
     }
+    let is_ours = |name: &str| OURS.iter().any(|part| name.contains(part));
+    if defined().filter_map(|symbol| symbol.name().ok()).any(is_ours) {
+        return Some("allotment");
+    }
     // Programs without symbols still have the allocator's messages.
     let stripped = elf.symbols().next().is_none();
     let bytes = if stripped { fs::read(path).ok()? } else { return None };
     let holds = |text: &[u8]| bytes.windows(text.len()).any(|part| part == text);
+    if OUR_TEXTS.iter().any(|text| holds(text)) {
+        return Some("allotment");
+    }
     ALLOCATORS.iter().find(|(.., text)| holds(text)).map(|&(name, ..)| name)
 }
 
@@ -141,6 +214,7 @@ mod tests {
         assert!(find(Path::new("sh")).unwrap().is_absolute());
         assert_eq!(find(Path::new("there-is-no-such-program")), None);
         assert_eq!(find(Path::new("/there/is/none")), None);
-        assert_eq!(look(&find(Path::new("sh")).unwrap(), "sh"), Known::default());
+        let shell = find(Path::new("sh")).unwrap();
+        assert_eq!(look(&shell, "sh", &shell), Known::default());
     }
 }

@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, waitpid};
+use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, wait};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
@@ -57,6 +57,8 @@ pub struct Times {
     pub length: Option<Duration>,
     /// Not before a signal says so.
     pub paused: bool,
+    /// Until all that the program has started has ended as well.
+    pub children: bool,
 }
 
 /// The outcome of a run.
@@ -67,6 +69,8 @@ pub struct Ended {
     pub status: u8,
     /// True if a signal to this tool asked it to end.
     pub interrupted: bool,
+    /// The processes that it has left and that still run: number and name.
+    pub left: Vec<(u32, String)>,
 }
 
 enum Message {
@@ -116,17 +120,23 @@ pub fn run(mut command: Command, name: &str, control: &Control, times: Times) ->
         interrupted: false,
     };
     let status = run.wait(&mut recording)?;
+    if times.children && own {
+        run.wait_for_children(&mut recording)?;
+    }
     handle.close();
     // The threads end by themselves now.
     let _ = (watch.join(), waiter.join());
     if run.interrupted && own {
         end_descendants();
     }
+    let left = left();
+    // The folder of the recording goes.
+    control.pause(true)?;
     let status = match (status.code(), status.signal()) {
         (Some(code), _) => code as u8,
         (None, signal) => 128_u8.wrapping_add(signal.unwrap_or(0) as u8),
     };
-    Ok(Ended { process, status, interrupted: run.interrupted })
+    Ok(Ended { process, status, interrupted: run.interrupted, left })
 }
 
 /// Sends on what signals arrive.
@@ -157,30 +167,56 @@ struct Run<'a> {
 impl Run<'_> {
     fn wait(&mut self, recording: &mut bool) -> Result<ExitStatus, Failure> {
         loop {
-            let next = self.start.into_iter().chain(self.stop).chain(self.ask.last().map(|ask| ask.0)).min();
-            let wait =
-                next.map_or(Duration::from_secs(3600), |next| next.saturating_duration_since(Instant::now()));
-            match self.messages.recv_timeout(wait) {
-                Ok(Message::Ended(status)) => return Ok(status?),
-                Ok(Message::Signal(SIGUSR1)) => self.record(recording, true)?,
-                Ok(Message::Signal(SIGUSR2)) => self.record(recording, false)?,
-                Ok(Message::Signal(signal)) => self.end(signal),
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => {
-                    return Err(Failure::Other("the program cannot be waited for".into()));
-                }
-            }
-            let now = Instant::now();
-            if self.start.is_some_and(|start| start <= now) {
-                self.record(recording, true)?;
-            }
-            if self.stop.is_some_and(|stop| stop <= now) {
-                self.record(recording, false)?;
-            }
-            if let Some((_, signal)) = self.ask.pop_if(|ask| ask.0 <= now) {
-                self.send(signal);
+            if let Some(status) = self.step(recording, Duration::from_secs(3600))? {
+                return Ok(status);
             }
         }
+    }
+
+    /// Waits for what the program has left behind, such as a daemon.
+    fn wait_for_children(&mut self, recording: &mut bool) -> Result<(), Failure> {
+        self.process = None;
+        let mut told = false;
+        loop {
+            let left = left();
+            if left.is_empty() || (self.interrupted && self.ask.is_empty()) {
+                return Ok(());
+            }
+            if !std::mem::replace(&mut told, true) {
+                let (name, left) = (self.name, list(&left));
+                eprintln!(
+                    "allotment: {name} has ended; what it has left is still recorded: {left}; ^C ends it"
+                );
+            }
+            self.step(recording, Duration::from_millis(50))?;
+        }
+    }
+
+    /// Waits for the next message or time, at most `longest`; the program's status if it has ended.
+    fn step(&mut self, recording: &mut bool, longest: Duration) -> Result<Option<ExitStatus>, Failure> {
+        let next = self.start.into_iter().chain(self.stop).chain(self.ask.last().map(|ask| ask.0)).min();
+        let wait = next.map_or(longest, |next| next.saturating_duration_since(Instant::now()).min(longest));
+        match self.messages.recv_timeout(wait) {
+            Ok(Message::Ended(status)) => return Ok(Some(status?)),
+            Ok(Message::Signal(SIGUSR1)) => self.record(recording, true)?,
+            Ok(Message::Signal(SIGUSR2)) => self.record(recording, false)?,
+            Ok(Message::Signal(signal)) => self.end(signal),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(Failure::Other("the program cannot be waited for".into()));
+            }
+        }
+        let now = Instant::now();
+        if self.start.is_some_and(|start| start <= now) {
+            self.record(recording, true)?;
+        }
+        if self.stop.is_some_and(|stop| stop <= now) {
+            self.record(recording, false)?;
+        }
+        if let Some((_, signal)) = self.ask.pop_if(|ask| ask.0 <= now) {
+            self.send(signal);
+        }
+        Ok(None)
     }
 
     fn record(&mut self, recording: &mut bool, on: bool) -> Result<(), Failure> {
@@ -241,7 +277,7 @@ fn ignored() -> u64 {
 fn end_descendants() {
     let begun = Instant::now();
     loop {
-        while let Ok(Some(_)) = waitpid(None, WaitOptions::NOHANG) {}
+        reap();
         let left = descendants();
         if left.is_empty() || begun.elapsed() > PATIENCE {
             return;
@@ -254,25 +290,71 @@ fn end_descendants() {
     }
 }
 
-/// All processes below this one.
+/// Waits for children that have ended; whether there are others.
+fn reap() -> bool {
+    loop {
+        match wait(WaitOptions::NOHANG) {
+            Ok(Some(_)) => {}
+            Ok(None) => return true,
+            Err(_) => return false,
+        }
+    }
+}
+
+/// All processes below this one, by number and name.
+fn left() -> Vec<(u32, String)> {
+    // Only the system knows for sure: a process whose parent ends while the list is made is not in it.
+    for _ in 0..100 {
+        if !reap() {
+            break;
+        }
+        let found = descendants();
+        if !found.is_empty() {
+            return found.into_iter().map(named).collect();
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    Vec::new()
+}
+
+/// The number and the name of a process.
+fn named(process: Pid) -> (u32, String) {
+    let number = process.as_raw_nonzero().get();
+    let name = fs::read_to_string(format!("/proc/{number}/comm")).unwrap_or_default();
+    (number.unsigned_abs(), name.trim().into())
+}
+
+/// Names at most five processes in a line.
+pub fn list(processes: &[(u32, String)]) -> String {
+    let first: Vec<String> =
+        processes.iter().take(5).map(|(number, name)| format!("{name} ({number})")).collect();
+    let more = match processes.len() {
+        count @ 6.. => format!(" and {} more", count - 5),
+        _ => String::new(),
+    };
+    first.join(", ") + &more
+}
+
+/// All processes below this one that have not ended.
 fn descendants() -> Vec<Pid> {
-    let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
+    let mut children: HashMap<i32, Vec<(i32, bool)>> = HashMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(process) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
             continue;
         };
         let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
         // Behind the name, which may hold anything: the state and the parent.
-        let parent = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse().ok());
-        if let Some(parent) = parent {
-            children.entry(parent).or_default().push(process);
+        let mut rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
+        let ended = rest.next() == Some("Z");
+        if let Some(parent) = rest.next().and_then(|parent| parent.parse().ok()) {
+            children.entry(parent).or_default().push((process, ended));
         }
     }
     let mut found = Vec::new();
     let mut queue = vec![getpid().as_raw_nonzero().get()];
     while let Some(process) = queue.pop() {
-        for child in children.remove(&process).unwrap_or_default() {
-            found.extend(Pid::from_raw(child));
+        for (child, ended) in children.remove(&process).unwrap_or_default() {
+            found.extend(Pid::from_raw(child).filter(|_| !ended));
             queue.push(child);
         }
     }

@@ -1,6 +1,7 @@
 //! Memory that allocators are replayed in.
 
 use allotment_planner::deadline::Deadline;
+use memmap2::{MmapMut, MmapOptions};
 
 /// The alignment of every arena in bytes. With it, an allocator's behaviour does not depend on where the system puts
 /// the memory: buddies, for example, lie at multiples of their length.
@@ -8,7 +9,7 @@ pub const ALIGNMENT: usize = 64 << 20;
 
 /// Zeroed memory, which takes physical memory only when it is written.
 pub struct Arena {
-    memory: Vec<u8>,
+    memory: MmapMut,
     start: usize,
     deadline: Deadline,
 }
@@ -26,9 +27,7 @@ impl Arena {
     /// Reserves at least `size` bytes at any skew below [`ALIGNMENT`]; `None` if there is no such memory.
     pub fn new(size: usize) -> Option<Self> {
         let size = size.checked_add(2 * ALIGNMENT)?;
-        // A trial reservation first, because it fails without a panic; then zeros, which are not written.
-        Vec::<u8>::new().try_reserve_exact(size).ok()?;
-        let memory = vec![0; size];
+        let memory = MmapOptions::new().len(size).no_reserve_swap().map_anon().ok()?;
         let start = memory.as_ptr().addr().next_multiple_of(ALIGNMENT) - memory.as_ptr().addr();
         Some(Self { memory, start, deadline: Deadline::never() })
     }

@@ -22,7 +22,7 @@ use crate::table;
 use crate::units::parse_memory;
 use arena::Arena;
 use run::Outcome;
-use subject::{ENTRIES, Entry, Make, Visitor, with};
+use subject::{ENTRIES, Entry, HUGE, Make, Visitor, with};
 
 /// Arguments of `allotment replay`.
 #[derive(Args, Debug)]
@@ -107,12 +107,18 @@ pub(crate) fn read(input: &Input) -> Result<Program, Failure> {
     if program.ops.is_empty() { Err(input.empty()) } else { Ok(program) }
 }
 
-/// Refuses a run whose blocks this machine cannot hold: a replay writes every byte of them.
+/// Refuses a run whose blocks this machine cannot hold: a replay writes them.
 ///
 /// # Errors
-/// If its peak plus a margin exceeds the available memory, where the system reports that.
+/// If what is written plus a margin exceeds the available memory, where the system reports that, or if no placement can hold the run.
 pub fn affordable(path: &Path, program: &Program) -> Result<(), Failure> {
-    let needed = program.peak as u64 / 2 * 3;
+    if run::rounded_peak(program) > HUGE {
+        let (path, peak) = (path.display(), program.peak);
+        return Err(Failure::Other(format!(
+            "{path}: {peak} B are live at once, and no placement can use an arena of more than {HUGE} B"
+        )));
+    }
+    let needed = run::written(program) as u64;
     match available() {
         Some(available) if needed > available => {
             let (path, peak) = (path.display(), program.peak);
@@ -181,7 +187,7 @@ pub fn replay(args: &ReplayArgs) -> Result<bool, Failure> {
     let program = read(&input)?;
     affordable(input.shown(), &program)?;
     let deadline = Deadline::after(args.time_limit);
-    let arena = args.arena.unwrap_or((program.peak + program.peak / 2).next_multiple_of(4096));
+    let arena = args.arena.unwrap_or(run::usual(&program));
     let entries: Vec<&Entry> = ENTRIES
         .iter()
         .filter(|entry| match args.placement.as_slice() {

@@ -1,13 +1,15 @@
 //! Replays of a compiled trace.
 
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::ptr;
 use std::time::{Duration, Instant};
 
 use allotment_planner::deadline::{Deadline, Watch};
 use allotment_trace::{Kind, Op, Program};
 
-use super::arena::{Arena, Range};
-use super::subject::{Make, Subject};
+use super::arena::{self, Arena};
+use super::subject::{HUGE, Make, Subject};
 
 /// Creates the table of a replay's blocks by slot. Null means not live or not served.
 fn table(program: &Program) -> Vec<*mut u8> {
@@ -41,7 +43,7 @@ unsafe fn step<S: Subject>(subject: &mut S, blocks: &mut [*mut u8], op: &Op) -> 
                 if block.is_null() {
                     return true;
                 }
-                let new = subject.realloc(*block, op.layout(), op.new as usize);
+                let new = subject.realloc(*block, op.layout(), op.resized());
                 if new.is_null() {
                     subject.dealloc(*block, op.layout());
                 }
@@ -54,7 +56,7 @@ unsafe fn step<S: Subject>(subject: &mut S, blocks: &mut [*mut u8], op: &Op) -> 
 
 /// Returns the work of an operation in steps of a [`Watch`]: moving a block may copy it, and a check writes it.
 fn work(op: &Op) -> usize {
-    1000 + (op.size as usize + op.new as usize) / 16
+    1000 + (op.size().min(LONG) + op.resized().min(LONG)) / 16
 }
 
 /// Replays up to the first operation that is not served and returns its number. `Err` if the subject cannot use the
@@ -66,7 +68,7 @@ fn work(op: &Op) -> usize {
 unsafe fn first_failure(
     make: &impl Make,
     program: &Program,
-    range: Range,
+    range: arena::Range,
     deadline: &Deadline,
 ) -> Result<Option<usize>, ()> {
     let mut watch = Watch::new(deadline);
@@ -99,9 +101,56 @@ pub fn fits(make: &impl Make, program: &Program, arena: &mut Arena, size: usize,
 /// The resolution of size searches in bytes.
 pub const STEP: usize = 16;
 
+/// Returns the peak of the live bytes with every block in whole units of [`STEP`] bytes, which is what placements give them.
+pub fn rounded_peak(program: &Program) -> usize {
+    let (mut live, mut peak) = (0_usize, 0);
+    for op in &program.ops {
+        let whole = |size: usize| size.next_multiple_of(STEP);
+        if op.kind != Kind::Allocate {
+            live -= whole(op.size());
+        }
+        live += whole(op.after());
+        peak = peak.max(live);
+    }
+    peak
+}
+
 /// Returns the largest arena in bytes that is tried for a program.
 pub fn most(program: &Program, limit: usize) -> usize {
-    (program.peak.saturating_mul(4).saturating_add(64 << 10)).min(limit) / STEP * STEP
+    (rounded_peak(program).saturating_mul(4).saturating_add(64 << 10)).min(limit).min(HUGE) / STEP * STEP
+}
+
+/// Returns the arena in bytes that a program is replayed in unless another one is wanted: one and a half times its peak, or a little
+/// more than the rounded peak, where most blocks are tiny.
+pub fn usual(program: &Program) -> usize {
+    let rounded = rounded_peak(program);
+    (program.peak + program.peak / 2).max(rounded + rounded / 8).next_multiple_of(4096).min(HUGE)
+}
+
+/// A program with longer blocks is checked at the ends of its blocks, this many bytes at each, and by addresses.
+const LONG: usize = 1 << 30;
+const ENDS: usize = 64 << 10;
+
+/// Returns whether a check writes only the ends of a program's blocks.
+pub fn is_sparse(program: &Program) -> bool {
+    program.ops.iter().any(|op| op.after() > LONG)
+}
+
+/// The parts of a block of `size` bytes that a check writes.
+fn parts(size: usize, sparse: bool) -> [Range<usize>; 2] {
+    let end = if sparse { ENDS.min(size) } else { size };
+    [0..end, size.saturating_sub(end).max(end)..size]
+}
+
+/// Returns about how many bytes of memory replays of a program use: every byte of every block is written, or the ends.
+pub fn written(program: &Program) -> usize {
+    let whole = program.peak / 2 * 3;
+    // Moving a block copies all of it.
+    let is_copied = |op: &Op| op.kind == Kind::Reallocate && op.size() > LONG;
+    if !is_sparse(program) || program.ops.iter().any(is_copied) {
+        return whole;
+    }
+    program.ops.iter().map(|op| op.after().min(2 * ENDS)).fold(0, usize::saturating_add).min(whole)
 }
 
 /// Finds the smallest arena in bytes that serves everything, by binary search; `None` if even [`most`] does not. `arena`
@@ -182,6 +231,9 @@ pub fn check(
     };
     let mut blocks = table(program);
     let mut patterns = vec![0_u8; program.slots];
+    let sparse = is_sparse(program);
+    // The ends of live blocks by their beginnings, where the contents do not tell whether they overlap.
+    let mut places = BTreeMap::new();
     let mut outcome = Outcome::default();
     let (mut live, mut peak, mut fragmentation, mut samples) = (0_usize, 0, 0.0, 0_usize);
     let mut watch = Watch::new(arena.deadline());
@@ -192,16 +244,23 @@ pub fn check(
         }
         let slot = op.slot as usize;
         let old = blocks[slot];
-        let (size, new) = (op.size as usize, op.new as usize);
-        let holds = |block: *mut u8, size: usize, pattern: u8| {
-            // SAFETY: the block is live and has at least `size` bytes, all of them written.
-            unsafe { std::slice::from_raw_parts(block, size) }.iter().all(|&byte| byte == pattern)
+        let (size, new) = (op.size(), op.resized());
+        // Whether a block of which `size` bytes were written still holds them, as far as its first `kept` bytes.
+        let holds = |block: *mut u8, size: usize, kept: usize, pattern: u8| {
+            parts(size, sparse).into_iter().all(|Range { start, end }| {
+                let len = end.min(kept).saturating_sub(start);
+                // SAFETY: the block is live and has at least `kept` bytes, and these were written.
+                unsafe { std::slice::from_raw_parts(block.wrapping_add(start), len) }
+                    .iter()
+                    .all(|&byte| byte == pattern)
+            })
         };
         if op.kind != Kind::Allocate && !old.is_null() {
-            if !holds(old, size, patterns[slot]) {
+            if !holds(old, size, size, patterns[slot]) {
                 return Err(format!("event {number}: the block's contents were changed"));
             }
             live -= size;
+            places.remove(&old.addr());
         }
         // SAFETY: the table was created for this program, and only `step` changes it.
         let served = unsafe { step(&mut *subject, &mut blocks, op) };
@@ -211,13 +270,13 @@ pub fn check(
         }
         let block = blocks[slot];
         if !block.is_null() {
-            if op.kind == Kind::Reallocate && !holds(block, size.min(new), patterns[slot]) {
+            if op.kind == Kind::Reallocate && !holds(block, size, size.min(new), patterns[slot]) {
                 return Err(format!("event {number}: contents were lost while moving"));
             }
             if !block.addr().is_multiple_of(op.layout().align()) {
                 return Err(format!("event {number}: the block is not aligned to {}", op.layout().align()));
             }
-            let after = op.after() as usize;
+            let after = op.after();
             let inside = block
                 .addr()
                 .checked_sub(range.start.addr())
@@ -225,9 +284,18 @@ pub fn check(
             if !inside {
                 return Err(format!("event {number}: the block is not in the arena"));
             }
+            if sparse {
+                let end = block.addr() + after;
+                let before = places.range(..end).next_back().is_some_and(|(_, &end)| end > block.addr());
+                if before || places.insert(block.addr(), end).is_some() {
+                    return Err(format!("event {number}: the block overlaps another one"));
+                }
+            }
             patterns[slot] = (number % 251) as u8 + 1;
-            // SAFETY: the block is live and has `after` bytes.
-            unsafe { block.write_bytes(patterns[slot], after) };
+            for Range { start, end } in parts(after, sparse) {
+                // SAFETY: the block is live and has `after` bytes.
+                unsafe { block.add(start).write_bytes(patterns[slot], end - start) };
+            }
             live += after;
         }
         if let Some(stats) = subject.stats() {

@@ -6,7 +6,7 @@ use std::ptr::{self, NonNull};
 
 use allotment::lock::Unsync;
 use allotment::placement::LayoutPlacement;
-use allotment::{Heap, Region, Stats};
+use allotment::{Heap, Region, Stats, TinyHeap};
 
 use super::arena::Range;
 
@@ -212,17 +212,128 @@ pub trait Visitor {
     fn visit<M: Make>(self, make: &M) -> Self::Out;
 }
 
+/// A [`TinyHeap`], whose size is a part of its type: the largest of some sizes that fits.
+pub struct Tiny(Box<dyn GlobalAlloc>);
+
+/// Eight sizes per power of two, from 512 bytes to 512 KiB.
+const fn tiny_size(number: usize) -> usize {
+    (8 + number % 8) << (6 + number / 8)
+}
+
+/// How many there are.
+const TINY_SIZES: usize = 81;
+
+/// Returns the bytes of the largest `TinyHeap` that is tried and has at most `size` bytes.
+pub fn tiny(size: usize) -> Option<usize> {
+    (0..TINY_SIZES).rev().map(tiny_size).find(|&one| one <= size)
+}
+
+/// Returns the smallest such size of at least `size` bytes, or the largest.
+pub fn tiny_above(size: usize) -> usize {
+    (0..TINY_SIZES).map(tiny_size).find(|&one| one >= size).unwrap_or(tiny_size(TINY_SIZES - 1))
+}
+
+/// A heap in an arena, which it does not own.
+struct InArena<const BYTES: usize>(NonNull<TinyHeap<BYTES, Unsync>>);
+
+impl<const BYTES: usize> InArena<BYTES> {
+    /// # Safety
+    ///
+    /// The arena must be valid and have `BYTES` bytes, and nothing else may use it as long as the value lives.
+    unsafe fn make(start: *mut u8) -> Option<Tiny> {
+        // SAFETY: the caller guarantees the memory. A heap that is all zero is empty.
+        unsafe { start.write_bytes(0, BYTES) };
+        Some(Tiny(Box::new(Self(NonNull::new(start.cast())?))))
+    }
+}
+
+// SAFETY: `TinyHeap` is a global allocator with the same guarantees.
+unsafe impl<const BYTES: usize> GlobalAlloc for InArena<BYTES> {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the arena holds the heap; the caller keeps the contract of this method, which the call shares.
+        unsafe { self.0.as_ref().alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: as in `alloc`.
+        unsafe { self.0.as_ref().dealloc(block, layout) }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: as in `alloc`.
+        unsafe { self.0.as_ref().realloc(block, layout, size) }
+    }
+}
+
+macro_rules! tiny_heaps {
+    ($($number:literal)*) => {
+        /// # Safety
+        ///
+        /// The arena must be valid, and nothing else may use it as long as the heap lives.
+        unsafe fn make_tiny(arena: Range) -> Option<Tiny> {
+            let size = tiny(arena.size)?;
+            // SAFETY: the caller guarantees the arena, which is at least as large.
+            unsafe {
+                $(if size == tiny_size($number) {
+                    return InArena::<{ tiny_size($number) }>::make(arena.start);
+                })*
+            }
+            None
+        }
+    };
+}
+
+tiny_heaps! {
+    0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32 33 34 35 36 37 38 39 40
+    41 42 43 44 45 46 47 48 49 50 51 52 53 54 55 56 57 58 59 60 61 62 63 64 65 66 67 68 69 70 71 72 73 74 75 76 77 78 79 80
+}
+
+impl Make for Plain<Tiny> {
+    type Subject = Tiny;
+
+    unsafe fn make(&self, arena: Range) -> Option<Box<Tiny>> {
+        // SAFETY: the caller of `make` guarantees that the arena is valid and belongs to the subject.
+        unsafe { make_tiny(arena) }.map(Box::new)
+    }
+
+    /// Its state lies in the arena.
+    fn state(&self) -> usize {
+        0
+    }
+}
+
+// SAFETY: a `TinyHeap` hands out disjoint blocks of its memory, which is the arena.
+unsafe impl Subject for Tiny {
+    unsafe fn alloc(&mut self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller keeps the contract of this method, which the call shares.
+        unsafe { self.0.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&mut self, block: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the contract of this method, which the call shares.
+        unsafe { self.0.dealloc(block, layout) }
+    }
+
+    unsafe fn realloc(&mut self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: the caller keeps the contract of this method, which the call shares.
+        unsafe { self.0.realloc(block, layout, size) }
+    }
+}
+
 /// The properties of a placement.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Its name on the command line.
     pub id: &'static str,
-    /// Its type in `Heap<..>`; `None` for other crates' allocators that are not used through `Heap`.
+    /// Its type in `Heap<..>`; `None` for those that are not used through `Heap`.
     pub code: Option<&'static str>,
     /// True if it may be advised: a placement of this project that serves requests of every size.
     pub advised: bool,
     /// Bytes of the largest arena.
     pub limit: usize,
+    /// About how many instructions an operation takes, on traces of real programs (`benches/RESULTS.md`). The same in every run,
+    /// as times are not, so that heaps are ranked by it.
+    pub instructions: u16,
 }
 
 impl Entry {
@@ -233,10 +344,15 @@ impl Entry {
 }
 
 macro_rules! subjects {
-    ($($id:literal: $type:ty, $code:expr, $advised:literal, $limit:expr;)*) => {
+    ($($id:literal: $type:ty, $code:expr, $advised:literal, $limit:expr, $instructions:literal;)*) => {
         /// All placements, in the order of the tables.
-        pub const ENTRIES: &[Entry] =
-            &[$(Entry { id: $id, code: $code, advised: $advised, limit: $limit }),*];
+        pub const ENTRIES: &[Entry] = &[$(Entry {
+            id: $id,
+            code: $code,
+            advised: $advised,
+            limit: $limit,
+            instructions: $instructions,
+        }),*];
 
         /// Runs `visitor` for the placement named `id`; `None` if there is no such placement.
         pub fn with<V: Visitor>(id: &str, visitor: V) -> Option<V::Out> {
@@ -248,25 +364,30 @@ macro_rules! subjects {
     };
 }
 
-const HUGE: usize = 16 << 30;
+/// Bytes of the largest arena of all.
+pub const HUGE: usize = 16 << 30;
 const SMALL: usize = 512 << 10;
+/// A [`MicroTlsf`](allotment::placement::MicroTlsf)'s largest region.
+const MICRO: usize = 511 << 10;
 
-// A placement is one line: name, type, its type in `Heap<..>`, whether it may be advised, its largest arena.
+// A placement is one line: name, type, its type in `Heap<..>`, whether it may be advised, its largest arena, instructions.
 subjects! {
-    "tlsf": Own<allotment::Tlsf>, Some("Tlsf"), true, HUGE;
-    "tlsf16": Own<allotment::Tlsf16>, Some("Tlsf16"), true, SMALL;
-    "tiered": Own<allotment::Tiered>, Some("Tiered"), true, HUGE;
-    "first-fit": Own<allotment::FirstFit>, Some("FirstFit"), true, HUGE;
-    "first-fit-16": Own<allotment::FirstFit<allotment::meta::InBand<u16>>>, Some("FirstFit<InBand<u16>>"), true, SMALL;
-    "best-fit": Own<allotment::BestFit>, Some("BestFit"), true, HUGE;
-    "best-fit-16": Own<allotment::BestFit<allotment::meta::InBand<u16>>>, Some("BestFit<InBand<u16>>"), true, SMALL;
-    "buddy": Own<allotment::Buddy>, Some("Buddy"), true, HUGE;
-    "slab": Own<allotment::Slab>, Some("Slab"), true, HUGE;
-    "bump": Own<allotment::Bump>, Some("Bump"), false, HUGE;
-    "linked-list": Own<allotment::LinkedList>, Some("LinkedList"), false, HUGE;
-    "buddy-system": Own<allotment::BuddySystem>, Some("BuddySystem"), false, HUGE;
-    "talc": Talc, None, false, HUGE;
-    "rlsf": Rlsf, None, false, 512 << 20;
+    "tlsf": Own<allotment::Tlsf>, Some("Tlsf"), true, HUGE, 107;
+    "tlsf16": Own<allotment::Tlsf16>, Some("Tlsf16"), true, SMALL, 106;
+    "micro-tlsf": Own<allotment::placement::MicroTlsf>, Some("MicroTlsf"), true, MICRO, 139;
+    "tiny-heap": Tiny, None, true, SMALL, 138;
+    "tiered": Own<allotment::Tiered>, Some("Tiered"), true, HUGE, 42;
+    "first-fit": Own<allotment::FirstFit>, Some("FirstFit"), true, HUGE, 437;
+    "first-fit-16": Own<allotment::FirstFit<allotment::meta::InBand<u16>>>, Some("FirstFit<InBand<u16>>"), true, SMALL, 436;
+    "best-fit": Own<allotment::BestFit>, Some("BestFit"), true, HUGE, 338;
+    "best-fit-16": Own<allotment::BestFit<allotment::meta::InBand<u16>>>, Some("BestFit<InBand<u16>>"), true, SMALL, 337;
+    "buddy": Own<allotment::Buddy>, Some("Buddy"), true, HUGE, 390;
+    "slab": Own<allotment::Slab>, Some("Slab"), true, HUGE, 187;
+    "bump": Own<allotment::Bump>, Some("Bump"), false, HUGE, 10;
+    "linked-list": Own<allotment::LinkedList>, Some("LinkedList"), false, HUGE, 389;
+    "buddy-system": Own<allotment::BuddySystem>, Some("BuddySystem"), false, HUGE, 112;
+    "talc": Talc, None, false, HUGE, 68;
+    "rlsf": Rlsf, None, false, 512 << 20, 87;
 }
 
 /// Returns the entry of a placement.

@@ -22,7 +22,7 @@ fn build(folder: &Path, source: &str) -> PathBuf {
     let root = root.to_str().unwrap();
     let manifest = format!(
         "[workspace]\n[package]\nname = \"{name}\"\nedition = \"2024\"\n[dependencies]\n\
-         allotment = {{ path = {root:?} }}\nallotment-trace = {{ path = \"{root}/trace\" }}\n"
+         allotment = {{ path = {root:?}, features = [\"std\"] }}\nallotment-trace = {{ path = \"{root}/trace\" }}\n"
     );
     fs::write(project.join("Cargo.toml"), manifest).unwrap();
     // The versions that the project itself is built with.
@@ -62,12 +62,12 @@ fn main() {
                 continue;
             }
             (Kind::Reallocate, Some((block, _))) => {
-                let new = unsafe { std::alloc::GlobalAlloc::realloc(&HEAP, block.as_ptr(), layout, op.new as usize) };
+                let new = unsafe { std::alloc::GlobalAlloc::realloc(&HEAP, block.as_ptr(), layout, op.resized()) };
                 std::ptr::NonNull::new(new)
             }
         };
         if let Some(block) = new {
-            unsafe { block.write_bytes(fill, op.after() as usize) };
+            unsafe { block.write_bytes(fill, op.after()) };
             blocks[op.slot as usize] = Some((block, fill));
         } else {
             failures += 1;
@@ -125,13 +125,22 @@ fn recorded_runs_get_heaps_that_serve_them() {
     assert_eq!((&least["placement"], &least["heap_type"]), (&"tlsf16".into(), &"Heap<Tlsf16>".into()));
     assert!(least["arena"].as_u64().unwrap() < 312_000);
     keeps_its_word(&least, trace);
-    // With enough RAM, the fastest; with too little, the least, and the status says so.
-    let fast = advice(trace, &["--ram", "512K", "--rounds", "3", "--margin", "10"]);
-    let time = |one: &Value| one["time"].as_f64().unwrap_or(f64::INFINITY);
-    let times: Vec<f64> = fast["candidates"].as_array().unwrap().iter().map(time).collect();
-    let chosen =
-        fast["candidates"].as_array().unwrap().iter().find(|one| one["placement"] == fast["placement"]);
-    assert!(times.iter().all(|&other| time(chosen.unwrap()) <= other), "{fast}");
+    // With enough RAM, the one with the fewest instructions, in every run and whatever the times are; with too little, the least, and
+    // the status says so.
+    let fast = advice(trace, &["--ram", "512K", "--rounds", "1", "--margin", "10"]);
+    let instructions = |one: &Value| one["instructions"].as_u64().unwrap();
+    let candidates = fast["candidates"].as_array().unwrap();
+    let chosen = candidates.iter().find(|one| one["placement"] == fast["placement"]).unwrap();
+    let able = candidates.iter().filter(|one| !one["smallest"].is_null());
+    assert!(able.clone().all(|other| instructions(chosen) <= instructions(other)), "{fast}");
+    assert_eq!(advice(trace, &["--ram", "512K", "--rounds", "0"])["placement"], fast["placement"]);
+    for name in ["micro-tlsf", "tiny-heap"] {
+        assert!(able.clone().any(|one| one["placement"] == name), "{name}: {fast}");
+    }
+    assert!(
+        least["candidates"].as_array().unwrap().iter().any(|one| one["placement"] == "growing"),
+        "{least}"
+    );
     let (smallest, arena) = (fast["smallest"].as_u64().unwrap(), fast["arena"].as_u64().unwrap());
     assert!(arena >= smallest / 100 * 110 && arena < smallest * 111 / 100 + 16);
     let output = allotment(["advise", trace, "--ram", "64K", "--rounds", "0", "--json"]);
@@ -146,13 +155,14 @@ fn the_code_of_every_choice_compiles() {
     let named = ENTRIES
         .iter()
         .filter(|entry| entry.advised)
-        .map(|entry| Choice::Named(entry.id, entry.code.unwrap()));
+        .filter_map(|entry| Some(Choice::Named(entry.id, entry.code?)));
     let slab = Choice::Slab(Classes { sizes: vec![16, 24, 104], objects: 8 });
     let mut source = String::new();
     let mut main = String::from("fn main() {\n");
-    for (n, choice) in named.chain([slab]).enumerate() {
+    for (n, choice) in named.chain([slab, Choice::Tiny, Choice::Growing]).enumerate() {
         let code = choice.source(40_000).replace("#[global_allocator]\n", "");
-        let run = "pub fn run() { HEAP.try_allocate(std::alloc::Layout::new::<[u8; 100]>()).unwrap(); }";
+        let run = "pub fn run() {\n    let layout = std::alloc::Layout::new::<[u8; 100]>();\n    \
+                   assert!(!unsafe { std::alloc::GlobalAlloc::alloc(&HEAP, layout) }.is_null());\n}";
         source += &format!("mod m{n} {{\n{code}{run}\n}}\n");
         main += &format!("m{n}::run();\n");
     }
@@ -221,6 +231,18 @@ fn alignment_and_growing_blocks_are_tried_without() {
     let growth = suggestion(&growing, "growth").unwrap();
     assert_eq!(growth["calls_saved"], 116);
     assert!(growth["bytes_saved"].as_u64().unwrap() > 0);
+}
+
+/// Blocks take whole granules, many times what such small ones ask for.
+#[test]
+fn tiny_blocks_get_a_heap() {
+    let (_folder, trace) = made((0..4000).map(|n| format!("a {n} 1 1")));
+    let advice = advice(&trace, &["--rounds", "0"]);
+    let smallest = advice["smallest"].as_u64().unwrap();
+    assert!((32_000..70_000).contains(&smallest), "{advice}");
+    assert_eq!(advice["check_failures"], 0);
+    let replayed = json(["replay", &trace, "--placement", "tlsf", "--rounds", "0", "--json"]);
+    assert_eq!(replayed["placements"][0]["ok"], true, "{replayed}");
 }
 
 /// The recorder's own frees at the end of a trace are no frees of the program.

@@ -129,9 +129,10 @@ const ROWS: &[Row] = &[
     ("resized after its end", "replay -", "a 1 8 8\nf 1\nr 1 9\n", 1, "line 3: block 1 is resized, but not live"),
     ("time runs backwards", "view - --json", "a 1 8 8 @5\nf 1 @4\n", 1, "line 2: time falls from 5 to 4"),
     ("something left over", "advise -", "a 1 8 8 banana\n", 1, "line 1: `banana` is neither a time (@)"),
-    ("fewer events than said", "replay -", "# events=5\na 1 8 8\n", 1, "the header says 5 events, and there are 1"),
+    ("more events than said", "replay -", "# events=1\na 1 8 8\nf 1\n", 1, "the header says 1 events, and there are 2"),
     ("no text", "advise {d}/bytes.trace", "", 1, "bytes.trace: line 1: no text"),
-    ("too large", "advise -", "a 1 99999999999 8\n", 1, "line 1: 99999999999 bytes aligned to 8 cannot be replayed"),
+    ("too large", "advise -", "a 1 99999999999 8\n", 1, "99999999999 B are live at once, and no placement can use"),
+    ("too large", "advise -", "a 1 9223372036854775807 8\n", 1, "are more than an address space holds"),
     ("more than there is", "replay {d}/huge.trace", "", 1, "huge.trace: "),
     ("no trace", "attach - -o {d}/x.trace", "hello\n", 1, "standard input: no trace came"),
     ("no defmt log", "attach - --elf {d}/ok.csv -o {d}/x.trace", "", 1, "ok.csv: "),
@@ -145,11 +146,16 @@ const ROWS: &[Row] = &[
     ("a form that is not known", "plan -", "hello\n", 1, "standard input: its form is not known: say --form"),
     ("no column", "plan -", "id,lower,upper\na,1,2\n", 1, "standard input: the header lacks `size`"),
     ("a column twice", "plan -", "id,lower,upper,size,size\n", 1, "standard input: the header has the column `size` twice"),
+    ("a column that is not known", "plan -", "id,lower,upper,size,alignement\na,0,3,10,64\n", 1, "standard input: the header has the column `alignement`, which is not known (did you mean `alignment`?): known are id, "),
+    ("a column that is not known", "plan -", "id,lower,upper,size,colour\n", 1, "the column `colour`, which is not known: known are id, "),
+    ("UTF-16", "plan {d}/wide.csv", "", 1, "wide.csv: line 1: the text is UTF-16: save it as UTF-8"),
+    ("a fraction of a byte", "plan -", "id;lower;upper;size\na;1;2;1.5\n", 1, "standard input: line 2: `size` is `1.5`: bytes are whole"),
     ("a field too few", "plan -", "id,lower,upper,size\na,1,2\n", 1, "standard input: line 2: "),
     ("no number", "plan -", "id,lower,upper,size\na,1,2,x\n", 1, "standard input: line 2: `size` is `x`"),
     ("an empty field", "plan -", "id,lower,upper,size\na,1,2,\n", 1, "line 2: `size` is empty"),
     ("ends before it starts", "plan -", "id,lower,upper,size\na,2,1,4\n", 1, "buffer `a` ends at 1, before it starts at 2"),
     ("a name twice", "plan -", "id,lower,upper,size\na,1,2,4\na,1,2,4\n", 1, "buffer `a` is listed twice"),
+    ("fixed where another is", "plan -", "id,lower,upper,size,fixed\na,0,3,10,0\nb,2,3,10,5\n", 1, "standard input: `a` and `b` are fixed where they overlap, and at time 2 both are live: move one of them"),
     ("no gap", "plan -", "id,lower,upper,size,gaps\na,1,9,4,x\n", 1, "line 2: `x` is no gap: write 3-7"),
     ("shares with none", "plan -", "id,lower,upper,size,alias\na,1,9,4,b\n", 1, "line 2: `b`, with which `a` may share, is not there"),
     ("no alignment", "plan -", "id,lower,upper,size,alignment\na,1,9,4,0\n", 1, "alignment of 0"),
@@ -181,6 +187,7 @@ fn files(folder: &Path) {
     }
     write("header.csv", b"id,lower,upper,size\n");
     write("comments.trace", b"# name=x\n\n# nothing\n");
+    write("wide.csv", b"\xff\xfei\0d\0;\0");
     write("half.plc", b"123456789");
     for name in ["bytes.trace", "bytes.onnx", "bytes.tflite"] {
         write(name, &[0xff; 99]);
@@ -299,10 +306,22 @@ fn every_command_reads_the_standard_input() {
     assert_eq!(text("b.trace"), text("c.trace"));
     let csv = b"id,lower,upper,size\na,0,2,100\nb,1,3,50\n";
     assert_eq!(run(&args("plan - -q"), csv).0, Some(0));
+    // The form is known by what spreadsheets write as well.
+    for text in [
+        "\u{feff}id,lower,upper,size\na,0,3,10\n",
+        "id;lower;upper;size\ngr\u{f6}\u{df}e;0;3;10\n",
+        "\u{feff}id\tlower\tupper\tsize\r\na\t0\t3\t1K\r\n",
+    ] {
+        let (status, _, error) = run(&args("plan - -q"), text.as_bytes());
+        assert_eq!(status, Some(0), "{text:?}: {error}");
+    }
+    let graph =
+        r#"{"tensors": [{"name": "x", "bytes": 8}], "ops": [{"name": "f", "inputs": [], "outputs": ["x"]}]}"#;
+    assert_eq!(run(&args("plan - -q"), graph.as_bytes()).0, Some(0));
     assert_eq!(run(&args("plan - -q --form csv"), csv).0, Some(0));
 }
 
-/// A compressed trace that was cut off is used up to there, in every command, with a word about it.
+/// A trace that was cut off is used up to there, in every command, with a word about it.
 #[test]
 fn a_trace_that_is_cut_off_is_used_up_to_there() {
     let folder = tempfile::tempdir().unwrap();
@@ -312,25 +331,38 @@ fn a_trace_that_is_cut_off_is_used_up_to_there() {
     assert_eq!(run(&["convert".into(), path("a.trace"), path("a.trace.zst")], b"").0, Some(0));
     let whole = fs::read(path("a.trace.zst")).unwrap();
     fs::write(path("cut.trace.zst"), &whole[..whole.len() / 2]).unwrap();
-    let cut = path("cut.trace.zst");
-    let commands: [&[&str]; 4] = [
-        &["replay", &cut, "--placement", "tlsf", "--rounds", "0", "--no-smallest"],
-        &["view", &cut, "--json"],
-        &["plan", &cut, "-q", "--time-limit", "100ms"],
-        &["convert", &cut, &path("b.trace")],
-    ];
-    for command in commands {
-        let args: Vec<String> = command.iter().map(|arg| arg.to_string()).collect();
-        let (code, _, error) = run(&args, b"");
-        assert_eq!(code, Some(0), "{error}");
-        assert!(error.contains("warning: ") && error.contains("cut.trace.zst: line "), "{error}");
-        assert!(error.contains("the compressed data end too early; the events before that are "), "{error}");
+    // Text ends inside a line, after one, or inside a number, so that another block would be freed.
+    let text = fs::read(path("a.trace")).unwrap();
+    let middle = text.windows(8).position(|part| part == b"\nf 40123").unwrap();
+    fs::write(path("inside.trace"), &text[..middle - 3]).unwrap();
+    fs::write(path("after.trace"), &text[..=middle]).unwrap();
+    fs::write(path("number.trace"), &text[..middle + 5]).unwrap();
+    for (file, place, why) in [
+        ("cut.trace.zst", "line ", "the compressed data end too early"),
+        ("inside.trace", "line ", "is missing, and the last line has no end: the trace is cut off here"),
+        ("after.trace", "after event 80247", "and there are 80247: the trace is cut off or was changed"),
+        ("number.trace", "after event 80247", "and there are 80247: the trace is cut off or was changed"),
+    ] {
+        let cut = path(file);
+        let commands: [&[&str]; 4] = [
+            &["replay", &cut, "--placement", "tlsf", "--rounds", "0", "--no-smallest"],
+            &["view", &cut, "--json"],
+            &["plan", &cut, "-q", "--time-limit", "100ms"],
+            &["convert", &cut, &path("b.trace")],
+        ];
+        for command in commands {
+            let args: Vec<String> = command.iter().map(|arg| arg.to_string()).collect();
+            let (code, _, error) = run(&args, b"");
+            assert_eq!(code, Some(0), "{error}");
+            assert!(error.contains("warning: ") && error.contains(&format!("{file}: {place}")), "{error}");
+            assert!(error.contains(&format!("{why}; the events before that are ")), "{error}");
+        }
+        // What was converted is a sound trace with a true header.
+        let trace = allotment_trace::open(path("b.trace").as_ref()).unwrap();
+        let said = trace.header().events().unwrap();
+        assert_eq!(trace.map(Result::unwrap).count() as u64, said);
+        assert!((20_000..110_000).contains(&said), "{said}");
     }
-    // What was converted is a sound trace with a true header.
-    let trace = allotment_trace::open(path("b.trace").as_ref()).unwrap();
-    let said = trace.header().events().unwrap();
-    assert_eq!(trace.map(Result::unwrap).count() as u64, said);
-    assert!((20_000..110_000).contains(&said), "{said}");
 }
 
 /// Compressed buffers that were cut off are planned up to there, with a word about it; a part of a model is refused.

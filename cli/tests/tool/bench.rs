@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::{json, printed, refused, root};
+use crate::{allotment, json, printed, refused, root};
 
 /// A folder with two instances and, on Unix, stand-ins of the other planners that answer like them.
 fn folder() -> tempfile::TempDir {
@@ -133,7 +133,44 @@ fn folders_that_are_none_are_refused() {
         let (status, error) = refused(["plan"].iter().chain(&args));
         assert!(status != 0 && error.contains(said), "{args:?}: {error}");
     }
-    fs::write(folder.path().join("bad.csv"), "id,lower,upper,size\na,3,1,8\n").unwrap();
-    let (_, error) = refused(["plan", "--bench", path]);
-    assert!(error.contains("bad.csv") && error.contains("ends at 1, before it starts"), "{error}");
+}
+
+/// A file that is none is named, and the others are planned.
+#[test]
+fn a_bad_file_ends_no_bench() {
+    let folder = folder();
+    let path = folder.path().to_str().unwrap();
+    let page = folder.path().join("page.html");
+    let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+    write("bad.csv", "id,lower,upper,size\na,3,1,8\n");
+    write("both.csv", "id,lower,upper,size,fixed\na,0,3,10,0\nb,0,3,10,5\n");
+    let output = allotment(["plan", "--bench", path, "--json", "--quiet", "-o", page.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8(output.stderr).unwrap();
+    let rows: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows: Vec<_> =
+        rows.as_array().unwrap().iter().map(|row| (row["name"].as_str().unwrap(), row)).collect();
+    assert_eq!(
+        rows.iter().map(|(name, _)| *name).collect::<Vec<_>>(),
+        ["aligned.csv", "steps.csv", "bad.csv", "both.csv"]
+    );
+    assert_eq!((&rows[0].1["peak"], &rows[1].1["peak"]), (&20.into(), &12.into()));
+    for (n, error) in [(2, "ends at 1, before it starts"), (3, "`a` and `b` are fixed where they overlap")] {
+        let (name, row) = rows[n];
+        assert!(row["error"].as_str().unwrap().contains(error), "{row}");
+        assert!(said.contains(&format!("allotment: {name}: ")) && said.contains(error), "{said}");
+    }
+    let data = data(&page);
+    assert_eq!(data["rows"].as_array().unwrap().len(), 2);
+    assert!(data["how"].as_str().unwrap().contains("Not planned: bad.csv: "), "{data}");
+    // A stored plan that is wrong is one of those, too.
+    write(
+        "instances.csv",
+        "name,source,buffers,bound,bound_by,peak,found_by\ns/a,steps.csv,3,12,load,12,x\ns/b,bad.csv,1,8,load,8,x\n",
+    );
+    fs::create_dir(folder.path().join("plans")).unwrap();
+    write("plans/s-a.txt", "0\n8\n0\n");
+    let output = allotment(["plan", "--bench", path, "--stored", "--quiet"]);
+    let [text, said] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+    assert!(output.status.code() == Some(1) && text.contains("s/a") && said.contains("s/b"), "{text} {said}");
 }

@@ -5,6 +5,9 @@ mod attach;
 mod bad;
 mod bench;
 mod convert;
+#[cfg(target_os = "linux")]
+mod fate;
+mod outputs;
 mod plan;
 mod pool;
 #[cfg(target_os = "linux")]

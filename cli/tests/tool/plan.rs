@@ -112,6 +112,24 @@ fn one_plan_serves_a_range_of_sizes() {
     assert!(said.contains("--spill, --fuse and --cache-line do not go with a range"), "{said}");
 }
 
+/// The error of open dimensions ends with a command that works as it is.
+#[test]
+fn open_dimensions_come_with_the_command_to_type() {
+    let model = root().join("planner/tests/data/onnx/encoder2_dyn.onnx");
+    let (_folder, [copy]) = files(["two words.onnx"]);
+    fs::copy(model, &copy).unwrap();
+    let (_, said) = refused(["plan", &copy, "--in-place", "--quiet"]);
+    assert!(said.contains("`batch` of the input") && said.contains("--shapes FILE"), "{said}");
+    let command = said.lines().find_map(|line| line.trim().strip_prefix("allotment ")).unwrap();
+    assert!(command.ends_with("--in-place --quiet --dim batch=1 --dim seq=1"), "{said}");
+    let quoted = format!("'{copy}'");
+    assert!(command.contains(&quoted), "{said}");
+    let words: Vec<&str> = command.split(&quoted).flat_map(str::split_whitespace).collect();
+    printed([&words[..1], &[copy.as_str()], &words[1..]].concat());
+    let (_, said) = refused(["plan", &copy, "--dim", "seq=1..4"]);
+    assert!(said.contains("--dim seq=1..4 --dim batch=1"), "{said}");
+}
+
 /// A plan with several memories becomes source code with an arena for each, in the section that was named.
 #[test]
 fn tiers_become_arenas_in_sections() {
@@ -234,4 +252,81 @@ fn reuse_has_a_price() {
     fs::write(&csv, lines.replace("1,a,no", "1,z,no")).unwrap();
     let (_, error) = refused(["plan", &csv, "--price", "event=1"]);
     assert!(error.contains("line 3: `z`, in `with`, is not there"), "{error}");
+}
+
+/// The library plans in a `const`, the planner on the host: both mean the same by buffers, at the edges as well, and each finds the other's plans right.
+#[test]
+fn the_library_and_the_planner_mean_the_same() {
+    use allotment::plan::{Buffer as Own, Interval, OwnedPlan, PlanError, RULES, check, load, validate};
+    use allotment_planner::model::{Buffer, Gap, Instance, InstanceError};
+    use allotment_planner::solve::{Options, Status, solve};
+    use allotment_planner::validate::validate as host_validate;
+
+    let mut random = fastrand::Rng::with_seed(1);
+    let (mut planned, mut refused, mut wrong) = (0, 0, 0);
+    for _ in 0..3000 {
+        let count = random.usize(1..6);
+        let mut host: Vec<Buffer> = Vec::new();
+        for n in 0..count {
+            let (start, steps, align) = (random.i64(0..4), random.i64(0..4), 1 << random.u32(0..3));
+            let mut buffer =
+                Buffer { align, ..Buffer::new(n.to_string(), random.u64(0..5), start, start + steps) };
+            if let (true, Some(before)) = (random.u8(..4) == 0, host.last()) {
+                buffer = Buffer { id: n.to_string(), ..before.clone() };
+            } else if steps > 1 && random.u8(..4) == 0 {
+                let from = random.i64(start + 1..start + steps);
+                buffer.gaps = vec![Gap { start: from, end: start + steps, window: None }];
+            }
+            buffer.fixed = (random.u8(..6) == 0).then(|| random.u64(0..4) * buffer.align);
+            // In place, as both understand it: the input's last step is the output's first.
+            let inputs =
+                host.iter().position(|input| input.start <= buffer.start && input.end == buffer.start + 1);
+            buffer.alias = inputs.filter(|_| random.bool());
+            host.push(buffer);
+        }
+        let interval = |gap: &Gap| Interval::new(gap.start as u64..gap.end as u64);
+        let gaps: Vec<Vec<Interval>> = host.iter().map(|b| b.gaps.iter().map(interval).collect()).collect();
+        let own: Vec<Own> = host
+            .iter()
+            .zip(&gaps)
+            .map(|(b, gaps)| {
+                let mut own = Own::new(b.size, b.start as u64..b.end as u64).align(b.align).gaps(gaps);
+                (own.fixed, own.alias) = (b.fixed, b.alias);
+                own
+            })
+            .collect();
+        let instance = match (Instance::new(host), check(&own)) {
+            (Ok(instance), Ok(())) => instance,
+            (Err(InstanceError::FixedOverlap { .. }), Err(PlanError::FixedOverlap { .. })) => {
+                refused += 1;
+                continue;
+            }
+            (ours, theirs) => panic!("{ours:?} {theirs:?}"),
+        };
+        let offsets: Vec<u64> = (0..count).map(|_| 4 * random.u64(0..4)).collect();
+        let (ours, theirs) = (host_validate(&instance, &offsets, None), validate(&own, &offsets, u64::MAX));
+        assert_eq!(ours.is_ok(), theirs.is_ok(), "{instance:?} {offsets:?}: {ours:?} {theirs:?}");
+        wrong += usize::from(ours.is_err());
+        let solution = solve(&instance, &Options { threads: 1, ..Options::default() }, None);
+        assert_eq!(solution.status, Status::Optimal);
+        assert_eq!(validate(&own, &solution.offsets, u64::MAX), Ok(solution.peak));
+        let plan = OwnedPlan::new(&own, &RULES).unwrap();
+        let (plan, bound) = (plan.placed(), load(&own).bound);
+        host_validate(&instance, plan.offsets(), Some(plan.peak())).unwrap();
+        assert!(bound <= solution.peak && solution.peak <= plan.peak(), "{bound} {solution} {}", plan.peak());
+        planned += 1;
+    }
+    assert!(planned > 1000 && refused > 20 && wrong > 500, "{planned} {refused} {wrong}");
+}
+
+/// The case of a bug report: a proof above the peak, and another one in each run.
+#[test]
+fn empty_lifetimes_have_one_plan() {
+    let (_folder, [csv]) = files(["empty.csv"]);
+    fs::write(&csv, "id,lower,upper,size\na,3,3,10\nb,3,3,20\nc,0,5,5\n").unwrap();
+    for seed in ["0", "1", "2", "3"] {
+        let figures = json(["plan", &csv, "--json", "--quiet", "--seed", seed]);
+        assert_eq!((&figures[0]["peak"], &figures[0]["lower_bound"]), (&20.into(), &20.into()));
+        assert_eq!(figures[0]["status"], "optimal (proved)");
+    }
 }

@@ -12,7 +12,7 @@ use allotment_trace::{Action, open};
 use crate::{files, json};
 
 /// Where the tool unpacks its library.
-const CACHE: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/cache");
+pub const CACHE: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/cache");
 
 /// Runs `allotment record` with these arguments.
 pub fn record(args: &[&str], input: &[u8]) -> Output {

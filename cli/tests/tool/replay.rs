@@ -41,6 +41,30 @@ fn every_placement_replays_a_real_run() {
     assert_eq!(output.status.code(), Some(1));
 }
 
+/// Blocks of 4 GiB and more are replayed without memory for all of them, and heaps are advised for them.
+#[test]
+fn long_blocks_are_replayed() {
+    let (_folder, [trace]) = files(["t.trace"]);
+    let gib = 1_u64 << 30;
+    let text =
+        format!("a 0 {} 256\na 1 700 8\nf 0\na 2 {} 256\na 3 {} 256\nf 1\n", 5 * gib, 4 * gib, gib / 2);
+    std::fs::write(&trace, text).unwrap();
+    let report = json(["replay", &trace, "--placement", "tlsf,best-fit", "--rounds", "0", "--json"]);
+    assert_eq!(report["peak"], 5 * gib + 700);
+    for name in ["tlsf", "best-fit"] {
+        let one = replayed(&report, name);
+        assert_eq!(one["ok"], true, "{one}");
+        assert!(one["smallest"].as_u64().unwrap() < 6 * gib, "{one}");
+    }
+    let advice = json(["advise", &trace, "--rounds", "0", "--json"]);
+    assert_eq!((&advice["check_failures"], &advice["sparse"]), (&0.into(), &true.into()));
+    // More than a placement can index is refused.
+    std::fs::write(&trace, format!("a 0 {} 256\n", 40 * gib)).unwrap();
+    let output = allotment(["replay", &trace, "--rounds", "0"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("no placement can use an arena of more than"));
+}
+
 /// A byte less than the smallest arena is too little, and the arena itself is enough.
 #[test]
 fn the_smallest_arena_is_the_smallest() {

@@ -18,8 +18,7 @@ typedef enum AllotmentOutcome {
   ALLOTMENT_OUTCOME_ARGUMENT = 1,
   // The buffers contradict themselves, such as a lifetime that ends before it starts.
   ALLOTMENT_OUTCOME_INSTANCE = 2,
-  // The offsets are no plan: two buffers overlap, or one is misaligned or above the capacity. `allotment_plan` says so where
-  // fixed buffers overlap each other.
+  // The offsets are no plan: two buffers overlap, or one is misaligned or above the capacity.
   ALLOTMENT_OUTCOME_VIOLATION = 3,
   // A defect of the planner; please report it.
   ALLOTMENT_OUTCOME_DEFECT = 4,

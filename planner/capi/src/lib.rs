@@ -150,8 +150,7 @@ pub enum Outcome {
     Argument = 1,
     /// The buffers contradict themselves, such as a lifetime that ends before it starts.
     Instance = 2,
-    /// The offsets are no plan: two buffers overlap, or one is misaligned or above the capacity. `allotment_plan` says so where
-    /// fixed buffers overlap each other.
+    /// The offsets are no plan: two buffers overlap, or one is misaligned or above the capacity.
     Violation = 3,
     /// A defect of the planner; please report it.
     Defect = 4,
@@ -411,7 +410,7 @@ unsafe fn make(
         }
     };
     let solution = solve::solve_checked(&instance, &searching, &capacities, &deadline, Some(&watch));
-    let solution = solution.map_err(|error| (Outcome::Violation, error.to_string()))?;
+    let solution = solution.map_err(|error| (Outcome::Defect, format!("please report this: {error}")))?;
     if count > 0 {
         // SAFETY: the caller passes room for `count` offsets.
         unsafe { offsets.copy_from_nonoverlapping(solution.offsets.as_ptr(), count) };

@@ -76,7 +76,7 @@ alias outcome=2 status=4 peak=0 bound=0 message=buffer `0` shares with a buffer 
 threads outcome=1 status=4 peak=0 bound=0 message=`threads` is 0
 time outcome=1 status=4 peak=0 bound=0 message=`time_limit` is negative or not a number
 untouched 77, no plan 1
-fixed outcome=3 status=4 peak=0 bound=0 message=`0` and `1` overlap at time 0
+fixed outcome=2 status=4 peak=0 bound=0 message=`0` and `1` are fixed where they overlap, and at time 0 both are live: move one of them
 nothing outcome=0 status=0 peak=0 bound=0 message=
 cancelled outcome=0 gap=1
 cancelled plan is one 0

@@ -4,6 +4,7 @@
 //! without a look at each number.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -300,10 +301,26 @@ impl Model {
     }
 
     #[staticmethod]
-    #[pyo3(signature = (bytes, dims, shapes=None))]
-    fn from_onnx(bytes: &[u8], dims: BTreeMap<String, u64>, shapes: Option<&[u8]>) -> PyResult<Self> {
+    #[pyo3(signature = (bytes, dims, shapes=None, folder=None))]
+    fn from_onnx(
+        bytes: &[u8],
+        dims: BTreeMap<String, u64>,
+        shapes: Option<&[u8]>,
+        folder: Option<PathBuf>,
+    ) -> PyResult<Self> {
         let shapes = shapes.map(onnx::Shapes::read).transpose().map_err(value_error)?.unwrap_or_default();
-        Ok(Self { graph: onnx::read_onnx_with(bytes, &dims, &shapes).map_err(value_error)?, tflite: None })
+        let graph =
+            onnx::read_onnx_with(bytes, &dims, &shapes, folder.as_deref()).map_err(|error| match &error {
+                onnx::OnnxError::OpenDims(open) => {
+                    let sizes: Vec<String> = open.iter().map(|(name, _)| format!("{name:?}: 1")).collect();
+                    value_error(format!(
+                        "{error}: dims={{{}}}, or the inputs' shapes with shapes=",
+                        sizes.join(", ")
+                    ))
+                }
+                _ => value_error(error),
+            })?;
+        Ok(Self { graph, tflite: None })
     }
 
     #[staticmethod]
@@ -327,13 +344,19 @@ impl Model {
         self.graph.tensors.iter().map(|tensor| tensor.kind == Kind::Constant).collect()
     }
 
-    /// Returns the model in the order that needs the least memory, as far as it is found in the time.
+    /// The names of the tensors.
+    #[getter]
+    fn tensors(&self) -> Vec<&str> {
+        self.graph.tensors.iter().map(|tensor| tensor.name.as_str()).collect()
+    }
+
+    /// Returns the model in the order that needs the least memory, as far as it is found in the time. It is no longer that of a file.
     fn reordered(&self, py: Python<'_>, seconds: f64) -> PyResult<Self> {
         let limit = Duration::try_from_secs_f64(seconds.min(1e9)).map_err(value_error)?;
         let deadline = allotment_planner::deadline::Deadline::after(limit);
         let graph =
             py.detach(|| transform::reorder_within(&self.graph, Lowering::default(), &deadline).graph);
-        Ok(Self { graph, tflite: self.tflite.clone() })
+        Ok(Self { graph, tflite: None })
     }
 
     /// Returns the buffers to be placed, and for each tensor the number of its buffer.
@@ -360,8 +383,11 @@ impl Model {
 
     /// Returns the TFLite file with a plan in its metadata: one offset for each tensor, -1 for those that the interpreter places.
     fn with_offline_plan<'py>(&self, py: Python<'py>, offsets: Vec<i32>) -> PyResult<Bound<'py, PyBytes>> {
-        let bytes =
-            self.tflite.as_ref().ok_or_else(|| PyValueError::new_err("the model is none of TFLite"))?;
+        let bytes = self.tflite.as_ref().ok_or_else(|| {
+            PyValueError::new_err(
+                "the model is none of TFLite, or its operators have another order than in the file",
+            )
+        })?;
         let written = tflite::write_offline_plan(bytes, &offsets).map_err(value_error)?;
         Ok(PyBytes::new(py, &written))
     }

@@ -25,7 +25,9 @@ def test_onnx_models_are_planned(data, name, dims) -> None:  # type: ignore[no-u
     assert made.peak == wanted.peak
     assert plan_onnx(path.read_bytes(), dims, align=256).offsets == made.offsets
     assert plan_onnx(path, dims, align=256, in_place=True).peak <= made.peak
-    assert plan_onnx(path, dims, align=256, reorder=True).peak <= made.peak
+    assert Model.from_onnx(path, dims).reordered().plan(align=256).peak <= made.peak
+    with pytest.raises(PlanError, match=r"an order of operators that a plan does not have: plan `reordered\(\)`"):
+        plan_onnx(path, dims, reorder=True)
 
 
 def test_messages_of_the_package_onnx_are_planned(data) -> None:  # type: ignore[no-untyped-def]
@@ -35,7 +37,7 @@ def test_messages_of_the_package_onnx_are_planned(data) -> None:  # type: ignore
 
 
 def test_open_dimensions_are_named(data) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(PlanError, match="`seq` of the input .* is open"):
+    with pytest.raises(PlanError, match="`seq` of the input .* is open: .*dims={.seq.: 1}"):
         plan_onnx(data / "onnx" / "encoder2_dyn.onnx", {"batch": 1})
 
 
@@ -46,8 +48,39 @@ def test_graphs_are_written_and_read_again(data) -> None:  # type: ignore[no-unt
     assert any(op["kind"] == "Conv" for op in graph["ops"])
     again = Model.from_json(graph)
     assert again.to_json() == graph
-    for options in ({}, {"in_place": True}, {"reorder": True}):
+    assert again.reordered().to_json() == model.reordered().to_json()
+    for options in ({}, {"in_place": True}):
         assert again.plan(**options).offsets == model.plan(**options).offsets
     graph["ops"][0]["inputs"] = ["nothing"]
     with pytest.raises(PlanError, match="`nothing`, which is not listed"):
         Model.from_json(graph)
+
+
+def test_tensors_that_share_memory_have_their_offsets(data) -> None:  # type: ignore[no-untyped-def]
+    model = Model.from_onnx(data / "onnx" / "resnet8_cifar.onnx", {"batch": 1})
+    alone, shared = model.plan(), model.plan(in_place=True)
+    assert len(shared.offsets) < len(alone.offsets)
+    assert shared.by_name().keys() == alone.by_name().keys()
+    assert all(shared.offsets[n] == shared.by_name()[name] for name, n in shared.tensors.items())
+
+
+def test_an_order_stands_beside_its_offsets() -> None:
+    def tensor(name: str, size: int, kind: str = "intermediate") -> dict[str, object]:
+        return {"name": name, "bytes": size, "kind": kind}
+
+    def op(inputs: str, output: str) -> dict[str, object]:
+        return {"name": output, "inputs": list(inputs), "outputs": [output]}
+
+    tensors = [tensor("x", 16, "input"), tensor("a", 1600), tensor("b", 160), tensor("c", 1600), tensor("d", 160)]
+    ops = [op("x", "a"), op("x", "c"), op("a", "b"), op("c", "d"), op("bd", "y")]
+    model = Model.from_json({"tensors": tensors + [tensor("y", 160, "output")], "ops": ops})
+    ordered = model.reordered()
+    order = [op["name"] for op in ordered.to_json()["ops"]]
+    assert order != [op["name"] for op in ops] and sorted(order) == sorted(op["name"] for op in ops)
+    made = ordered.plan()
+    assert made.peak == 1920 < model.plan().peak
+    # Each buffer begins with the operator at that place.
+    starts = dict(zip(made.names, memoryview(made.problem.lower).cast("q")))
+    assert [starts[name] for name in order] == list(range(len(order)))
+    with pytest.raises(PlanError, match="another order than in the file"):
+        ordered.planned_tflite()

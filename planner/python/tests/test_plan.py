@@ -79,7 +79,7 @@ def test_everything_a_buffer_can_have() -> None:
         (([8], [0], [2]), {"gaps": [(4, 0, 1)]}, "a gap of buffer 4 of 1"),
         (([8], [0], [2]), {"names": ["a", "b"]}, "1 sizes, but 2 in `names`"),
         (([8, 8], [0, 0], [2, 2]), {"names": ["a", "a"]}, "`a` is listed twice"),
-        (([8, 8], [0, 0], [2, 2]), {"fixed": [0, 4]}, "`0` and `1` overlap at time 0"),
+        (([8, 8], [0, 0], [2, 2]), {"fixed": [0, 4]}, "`0` and `1` are fixed where they overlap, and at time 0 both are live"),
         (([8], [0], [2]), {"time_limit": float("nan")}, "`time_limit` is negative or not a number"),
         (([8], [0], [2]), {"threads": 0}, "`threads` is 0"),
     ],

@@ -113,7 +113,7 @@ def test_operators_in_place_count_as_readers() -> None:
     if "add_" in ops:
         assert ops["add_"]["inputs"] == ["mul", "mul_1"] and not ops["add_"]["outputs"]
         with pytest.raises(PlanError, match="`add_` writes a tensor in place"):
-            made.plan(reorder=True)
+            made.reordered()
     assert made.plan().peak == 3 * 256
 
 

@@ -1,14 +1,16 @@
 //! Exact search for instances whose buffers are not plain rectangles: gaps in lifetimes, fixed offsets, shared places.
 //!
-//! In some best plan every movable buffer lies on the ground or on another's end, and in order of their offsets each
-//! one lies at the lowest place left to it by those before. So it is enough to try all orders in which offsets do
-//! not fall, each buffer at the lowest free place that is no lower than the last one's. Meant for tens of buffers.
-//! Windows (parts of a buffer that stay in use in a gap) can interlock so that no such order exists; with them, and
-//! with shared places, a failure proves nothing.
+//! Buffers that share a place are placed together, as a group: any that may share, two by two where they meet, can be one. In some best
+//! plan every group lies on the ground or on another's end, and in order of their offsets each one lies at the lowest place left to it by
+//! those before. So it is enough to try all orders of all groups in which offsets do not fall, each at the lowest free place that is no
+//! lower than the last one's; a single buffer is a group too. Meant for tens of buffers. Windows (parts of a buffer that stay in use in a
+//! gap) can interlock so that no such order exists; with them a failure proves nothing.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 
 use super::Limits;
+use crate::bounds::gcd;
 use crate::deadline::Watch;
 use crate::greedy::Conflicts;
 use crate::model::Instance;
@@ -24,12 +26,24 @@ pub enum Answer {
     Unknown,
 }
 
+/// Buffers that lie at one offset, ascending.
+struct Group {
+    members: Vec<usize>,
+    /// The least common multiple of their alignments, or more than any offset.
+    align: u128,
+}
+
+/// The most groups that are tried; with more, a failure proves nothing.
+const GROUPS: usize = 4000;
+
 struct State<'a> {
     instance: &'a Instance,
     conflicts: &'a Conflicts,
     capacity: u64,
     offsets: Vec<u64>,
     placed: Vec<bool>,
+    /// Single buffers by their numbers, then those that can share a place.
+    groups: Vec<Group>,
     nodes: u64,
     limits: &'a Limits<'a>,
     watch: RefCell<Watch<'a>>,
@@ -47,22 +61,22 @@ pub fn search(instance: &Instance, conflicts: &Conflicts, capacity: u64, limits:
     if n > 2000 {
         return Answer::Unknown;
     }
-    let proves = instance
-        .buffers()
-        .iter()
-        .all(|buffer| buffer.alias.is_none() && buffer.gaps.iter().all(|gap| gap.window.is_none()));
+    let buffers = instance.buffers();
+    let windows = buffers.iter().any(|buffer| buffer.gaps.iter().any(|gap| gap.window.is_some()));
+    let groups = groups(instance, conflicts);
     let mut state = State {
         instance,
         conflicts,
         capacity,
         offsets: vec![0; n],
         placed: vec![false; n],
+        proves: !windows && groups.len() < n + GROUPS,
+        groups,
         nodes: 0,
         limits,
         watch: RefCell::new(Watch::new(limits.deadline)),
-        proves,
     };
-    for (n, buffer) in instance.buffers().iter().enumerate() {
+    for (n, buffer) in buffers.iter().enumerate() {
         if let Some(fixed) = buffer.fixed {
             state.offsets[n] = fixed;
             state.placed[n] = true;
@@ -72,12 +86,57 @@ pub fn search(instance: &Instance, conflicts: &Conflicts, capacity: u64, limits:
     match state.node(left, 0, 0) {
         Some(true) => match crate::validate::validate(instance, &state.offsets, Some(capacity)) {
             Ok(()) => Answer::Found(state.offsets),
-            // Fixed buffers in each other's way.
+            // Fixed buffers end above the capacity.
             Err(_) => Answer::Unknown,
         },
         Some(false) if state.proves => Answer::None,
         _ => Answer::Unknown,
     }
+}
+
+/// Lists the single buffers, and the groups of several, up to [`GROUPS`] of them.
+fn groups(instance: &Instance, conflicts: &Conflicts) -> Vec<Group> {
+    let buffers = instance.buffers();
+    let meet = |a: usize, b: usize| {
+        let mut intervals = Vec::new();
+        if conflicts.of(a).contains(&(b as u32)) {
+            conflicts.forbidden(instance, a, b, 0, &mut intervals);
+        }
+        !intervals.is_empty()
+    };
+    let mut partners: Vec<Vec<usize>> = vec![Vec::new(); buffers.len()];
+    for (a, b) in buffers.iter().enumerate().filter_map(|(n, buffer)| Some((n, buffer.alias?))) {
+        if buffers[a].fixed.is_none() && buffers[b].fixed.is_none() && meet(a, b) {
+            partners[a].push(b);
+            partners[b].push(a);
+        }
+    }
+    let mut lists: Vec<Vec<usize>> = (0..buffers.len()).map(|n| vec![n]).collect();
+    let mut known = BTreeSet::new();
+    let mut next = 0;
+    while next < lists.len() && known.len() < GROUPS {
+        let list = lists[next].clone();
+        next += 1;
+        // Only what may share is left to look at, so that a group of plain buffers costs nothing.
+        for &partner in list.iter().flat_map(|&n| &partners[n]) {
+            let fits = |&n: &usize| n != partner && (instance.may_share(n, partner) || !meet(n, partner));
+            if list.iter().all(fits) {
+                let mut more = list.clone();
+                more.push(partner);
+                more.sort_unstable();
+                if known.insert(more.clone()) {
+                    lists.push(more);
+                }
+            }
+        }
+    }
+    let align = |list: &[usize]| {
+        list.iter().fold(1, |multiple: u128, &n| {
+            let (multiple, own) = (multiple as u64, buffers[n].align);
+            (u128::from(multiple) * u128::from(own / gcd(multiple, own))).min(1 << 63)
+        })
+    };
+    lists.into_iter().map(|members| Group { align: align(&members), members }).collect()
 }
 
 impl State<'_> {
@@ -94,86 +153,84 @@ impl State<'_> {
         let buffers = self.instance.buffers();
         let mut choices = Vec::with_capacity(left);
         let mut first_top = u64::MAX;
-        for (n, buffer) in buffers.iter().enumerate() {
-            if self.placed[n] {
+        for (k, group) in self.groups.iter().enumerate() {
+            if group.members.iter().any(|&n| self.placed[n]) {
                 continue;
             }
-            let offset = self.lowest(n, last)?;
-            if offset.checked_add(buffer.size).is_none_or(|end| end > self.capacity) {
-                return Some(false);
+            let offset = self.lowest(group, last)?;
+            let size = group.members.iter().map(|&n| buffers[n].size).max().unwrap_or(0);
+            let fits = offset.checked_add(size).is_some_and(|end| end <= self.capacity);
+            match (fits, group.members.len()) {
+                (false, 1) => return Some(false),
+                (false, _) => continue,
+                // It need not share, so it could be placed first.
+                (true, 1) => first_top = first_top.min(offset + size.max(1)),
+                (true, _) => {}
             }
-            first_top = first_top.min(offset + buffer.size.max(1));
-            choices.push((offset, n));
+            choices.push((offset, k));
         }
         choices.sort_unstable();
-        for (offset, n) in choices {
+        for (offset, k) in choices {
             // Whatever starts above the lowest possible top could wait for that buffer.
             if offset >= first_top {
                 break;
             }
-            if offset == last && n < rank && self.proves {
+            let Group { members, .. } = &self.groups[k];
+            let (first, count) = (members[0], members.len());
+            if offset == last && first < rank && self.proves {
                 continue;
             }
-            self.placed[n] = true;
-            self.offsets[n] = offset;
-            if self.node(left - 1, offset, n)? {
+            for &n in members {
+                self.placed[n] = true;
+                self.offsets[n] = offset;
+            }
+            if self.node(left - count, offset, first)? {
                 return Some(true);
             }
-            self.placed[n] = false;
+            self.groups[k].members.iter().for_each(|&n| self.placed[n] = false);
         }
         Some(false)
     }
 
-    /// Returns the lowest free offset of `n` that is at least `from`; `None` if there is none, or no time is left.
-    fn lowest(&self, n: usize, from: u64) -> Option<u64> {
-        let work = self.conflicts.work(self.instance, n) + 1;
+    /// Returns the lowest free offset of a group that is at least `from`; `None` if there is no time left.
+    fn lowest(&self, group: &Group, from: u64) -> Option<u64> {
+        let members = &group.members;
+        let work: usize = members.iter().map(|&n| self.conflicts.work(self.instance, n) + 1).sum();
         if self.watch.borrow_mut().passed(work) {
             return None;
         }
-        let buffer = &self.instance.buffers()[n];
         let mut forbidden = Vec::new();
+        // The places of fixed buffers that a member may share, and the part of `forbidden` that this lifts.
         let mut shares = Vec::new();
-        for &other in self.conflicts.of(n) {
-            let other = other as usize;
-            if self.placed[other] {
-                if self.instance.may_share(n, other) {
-                    shares.push(self.offsets[other]);
+        for &n in members {
+            for &other in self.conflicts.of(n) {
+                let other = other as usize;
+                if !self.placed[other] {
+                    continue;
                 }
+                let before = forbidden.len();
                 self.conflicts.forbidden(self.instance, n, other, self.offsets[other], &mut forbidden);
+                if self.instance.may_share(n, other) && self.instance.buffers()[other].fixed.is_some() {
+                    shares.push((i128::from(self.offsets[other]), before..forbidden.len()));
+                }
             }
         }
+        let up = |offset: i128| (offset as u128).next_multiple_of(group.align) as i128;
+        let first = up(i128::from(from));
+        let shared = shares.iter().map(|&(place, _)| place).filter(|&place| {
+            let lifted = |k: usize| shares.iter().any(|(at, lifts)| *at == place && lifts.contains(&k));
+            place >= first
+                && up(place) == place
+                && forbidden.iter().enumerate().all(|(k, &(lo, hi))| place <= lo || place >= hi || lifted(k))
+        });
+        let shared = shared.min();
         forbidden.sort_unstable();
-        let align = u128::from(buffer.align);
-        let mut offset = u128::from(from).next_multiple_of(align) as i128;
+        let mut offset = first;
         for &(lo, hi) in &forbidden {
             if offset > lo && offset < hi {
-                if shares.iter().any(|&place| i128::from(place) == offset) && lo < offset {
-                    // In the place of one that it may share with.
-                    if self.watch.borrow_mut().passed(work) {
-                        return None;
-                    }
-                    let at = offset as u64;
-                    let others = self.conflicts.of(n).iter().map(|&other| other as usize);
-                    let mut blocked = others.filter(|&other| self.placed[other]).any(|other| {
-                        let mut intervals = Vec::new();
-                        self.conflicts.forbidden(
-                            self.instance,
-                            n,
-                            other,
-                            self.offsets[other],
-                            &mut intervals,
-                        );
-                        let shared = self.instance.may_share(n, other) && self.offsets[other] == at;
-                        !shared && intervals.iter().any(|&(lo, hi)| offset > lo && offset < hi)
-                    });
-                    blocked |= offset % align as i128 != 0;
-                    if !blocked {
-                        return Some(at);
-                    }
-                }
-                offset = (hi as u128).next_multiple_of(align) as i128;
+                offset = up(hi);
             }
         }
-        u64::try_from(offset).ok()
+        u64::try_from(shared.map_or(offset, |shared| shared.min(offset))).ok()
     }
 }

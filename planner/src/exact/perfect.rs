@@ -40,7 +40,7 @@ pub fn pack(instance: &Instance, deadline: &Deadline) -> Option<Vec<u64>> {
 /// The moments in ascending order; `None` unless the same bytes end as start at each but the first and last.
 fn borders(instance: &Instance, watch: &mut Watch) -> Option<Vec<Border>> {
     let buffers = instance.buffers();
-    let real = |&n: &usize| buffers[n].size > 0 && buffers[n].start < buffers[n].end;
+    let real = |&n: &usize| buffers[n].is_ever_live();
     let mut times: Vec<(i64, bool, u32)> = (0..buffers.len())
         .filter(real)
         .flat_map(|n| [(buffers[n].start, true, n as u32), (buffers[n].end, false, n as u32)])

@@ -13,8 +13,9 @@ pub struct Conflicts {
 impl Conflicts {
     /// Returns the number of pairs without listing them. O(n log n).
     pub fn count(instance: &Instance) -> u64 {
-        let mut starts: Vec<i64> = instance.buffers().iter().map(|buffer| buffer.start).collect();
-        let mut ends: Vec<i64> = instance.buffers().iter().map(|buffer| buffer.end).collect();
+        let live = || instance.buffers().iter().filter(|buffer| buffer.is_ever_live());
+        let mut starts: Vec<i64> = live().map(|buffer| buffer.start).collect();
+        let mut ends: Vec<i64> = live().map(|buffer| buffer.end).collect();
         starts.sort_unstable();
         ends.sort_unstable();
         let mut ended = 0;
@@ -38,7 +39,7 @@ impl Conflicts {
         let mut watch = Watch::new(deadline);
         let buffers = instance.buffers();
         let mut by_start: Vec<u32> =
-            (0..buffers.len() as u32).filter(|&n| buffers[n as usize].size > 0).collect();
+            (0..buffers.len() as u32).filter(|&n| buffers[n as usize].is_ever_live()).collect();
         by_start.sort_by_key(|&n| buffers[n as usize].start);
         let mut sweep = |pair: &mut dyn FnMut(u32, u32)| {
             let mut live: Vec<u32> = Vec::new();
@@ -48,9 +49,6 @@ impl Conflicts {
                 }
                 let buffer = &buffers[n as usize];
                 live.retain(|&other| buffers[other as usize].end > buffer.start);
-                if buffer.end == buffer.start {
-                    continue;
-                }
                 for &other in &live {
                     if buffers[other as usize].tier == buffer.tier {
                         pair(n, other);

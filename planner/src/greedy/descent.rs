@@ -232,12 +232,12 @@ const TOLD_APART: usize = 500_000;
 impl Classes {
     fn new(sections: &Sections, instance: &Instance, aligned: bool) -> Self {
         let buffers = instance.buffers();
-        let all = 0..buffers.len() as u32;
+        let all = (0..buffers.len() as u32).filter(|&n| buffers[n as usize].is_ever_live());
         let size = |n: u32| buffers[n as usize].size;
         let align = buffers.iter().map(|buffer| buffer.align).max().unwrap_or(1);
         let mixed = buffers.iter().any(|buffer| buffer.align != align);
         if !aligned || !mixed || buffers.len() > TOLD_APART {
-            return Self { sets: vec![Unplaced::new(sections, all, size)], align: 1, unit: 1 };
+            return Self { sets: vec![Unplaced::new(sections, all.clone(), size)], align: 1, unit: 1 };
         }
         let unit = align.div_ceil(UNITS);
         let class = |n: u32| {

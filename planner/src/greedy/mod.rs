@@ -78,7 +78,7 @@ pub fn ordered(
 /// Places the buffers in the given order. O(conflicts · log) time.
 ///
 /// Gaps in lifetimes and places that may be shared are used. Fixed buffers lie at their offsets even if they overlap
-/// others, which the validator reports.
+/// others that come before them in `order`, which the validator reports.
 pub fn place(instance: &Instance, conflicts: &Conflicts, order: &[usize], fit: Fit) -> Vec<u64> {
     complete(instance, conflicts, &vec![None; instance.len()], order, fit)
 }

@@ -115,7 +115,9 @@ pub fn read_json(bytes: &[u8]) -> Result<Graph, JsonError> {
         }
         graph.tensors.push(Tensor { name, shape, dtype, bytes, kind });
     }
-    let given = |tensor: &Tensor| matches!(tensor.kind, Kind::Input | Kind::Constant | Kind::State);
+    let given = |tensor: &Tensor| {
+        matches!(tensor.kind, Kind::Input | Kind::Constant | Kind::State | Kind::Persistent)
+    };
     let mut made: Vec<bool> = graph.tensors.iter().map(given).collect();
     for JsonOp { name: op, kind, inputs, outputs, sharing, cost } in ops {
         let find = |tensor: String| match numbers.get(&tensor) {
@@ -129,7 +131,9 @@ pub fn read_json(bytes: &[u8]) -> Result<Graph, JsonError> {
         }
         for &n in &outputs {
             // A state is written in every run.
-            if std::mem::replace(&mut made[n], true) && graph.tensors[n].kind != Kind::State {
+            if std::mem::replace(&mut made[n], true)
+                && !matches!(graph.tensors[n].kind, Kind::State | Kind::Persistent)
+            {
                 return Err(JsonError::Made { op, tensor: graph.tensors[n].name.clone() });
             }
         }

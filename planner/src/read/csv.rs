@@ -1,17 +1,23 @@
 //! CSV in MiniMalloc's convention, which idealloc reads too.
 //!
 //! Columns, in any order: `id` (or `buffer`), `lower`/`upper` (or `start`/`end`), `size`; optional `alignment`,
-//! `hint`, `gaps`, `fixed`, `alias`, `tier`; `offset` and columns of other names are ignored. The end of a lifetime
-//! is exclusive, in `end` as in `upper` (MiniMalloc itself takes `end` inclusively). Gaps are `from-to` or
-//! `from-to@first:last` (the bytes that stay in use), separated by spaces.
+//! `hint`, `gaps`, `fixed`, `alias`, `tier`, and for prices `stream`, `with`, `moves`. A column of another name is an error, unless it has
+//! none, like the index of a data frame. Fields are separated by commas, semicolons or tabs, whichever the header has the most of. Sizes and
+//! offsets are bytes (`4096`, `64K`, `1.5MiB`).
+//!
+//! The end of a lifetime is exclusive, in `end` as in `upper` (MiniMalloc itself takes `end` inclusively). Gaps are `from-to` or
+//! `from-to@first:last` (the bytes that stay in use), separated by spaces. Of a plan that was written, `offset` is ignored, and so are rows
+//! that lie `in` the buffer of another row.
 
 use std::collections::HashMap;
 
-use super::ReadError;
+use csv::StringRecord;
+
+use super::{ReadError, parse_bytes};
 use crate::model::{Buffer, Gap, Instance};
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Column {
+pub(super) enum Column {
     Id,
     Start,
     End,
@@ -22,23 +28,180 @@ enum Column {
     Fixed,
     Alias,
     Tier,
+    Stream,
+    With,
+    Moves,
+    In,
+    Offset,
 }
 
+/// The number of different columns that are read.
+const COLUMNS: usize = 13;
+
+/// The names of the columns: the usual ones of those that are read, then those of what is written besides, then others.
+const NAMES: [(&str, Column); 21] = [
+    ("id", Column::Id),
+    ("lower", Column::Start),
+    ("upper", Column::End),
+    ("size", Column::Size),
+    ("alignment", Column::Align),
+    ("hint", Column::Hint),
+    ("gaps", Column::Gaps),
+    ("fixed", Column::Fixed),
+    ("alias", Column::Alias),
+    ("tier", Column::Tier),
+    ("stream", Column::Stream),
+    ("with", Column::With),
+    ("moves", Column::Moves),
+    ("in", Column::In),
+    ("offset", Column::Offset),
+    ("buffer", Column::Id),
+    ("buffer_id", Column::Id),
+    ("begin", Column::Start),
+    ("start", Column::Start),
+    ("end", Column::End),
+    ("align", Column::Align),
+];
+
 impl Column {
-    fn new(name: &str) -> Option<Self> {
-        Some(match name {
-            "id" | "buffer" => Self::Id,
-            "lower" | "start" => Self::Start,
-            "upper" | "end" => Self::End,
-            "size" => Self::Size,
-            "alignment" | "align" => Self::Align,
-            "hint" => Self::Hint,
-            "gaps" => Self::Gaps,
-            "fixed" => Self::Fixed,
-            "alias" => Self::Alias,
-            "tier" => Self::Tier,
-            _ => return None,
+    fn new(name: &str) -> Result<Self, ReadError> {
+        let lower = name.to_ascii_lowercase();
+        let known = NAMES.into_iter().find(|&(known, _)| known == lower).map(|(_, column)| column);
+        known.ok_or_else(|| {
+            let alike = NAMES.map(|(known, _)| (strsim::jaro_winkler(known, &lower), known));
+            let nearest =
+                alike.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).filter(|&(alike, _)| alike > 0.75);
+            let near = nearest.map_or(String::new(), |(_, known)| format!(" (did you mean `{known}`?)"));
+            let all = NAMES.map(|(known, _)| known)[..COLUMNS].join(", ");
+            ReadError::Unknown { name: name.into(), hint: format!("{near}: known are {all}") }
         })
+    }
+
+    /// The usual name.
+    fn name(self) -> &'static str {
+        NAMES.into_iter().find(|&(_, column)| column == self).map_or("", |(name, _)| name)
+    }
+}
+
+/// A table of buffers.
+pub(super) struct Table<'a> {
+    reader: csv::Reader<&'a [u8]>,
+    columns: HashMap<Column, usize>,
+}
+
+/// A row of a table.
+pub(super) struct Row<'a> {
+    record: &'a StringRecord,
+    columns: &'a HashMap<Column, usize>,
+}
+
+fn bad(error: csv::Error) -> ReadError {
+    ReadError::Line { line: error.position().map_or(1, csv::Position::line), what: error.to_string() }
+}
+
+impl<'a> Table<'a> {
+    /// Reads the header.
+    pub(super) fn new(bytes: &'a [u8]) -> Result<Self, ReadError> {
+        if bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff") {
+            return Err(ReadError::Line { line: 1, what: "the text is UTF-16: save it as UTF-8".into() });
+        }
+        let header = bytes.split(|&byte| byte == b'\n').next().unwrap_or_default();
+        let count = |separator: u8| header.iter().filter(|&&byte| byte == separator).count();
+        // The last of equal ones is the comma.
+        let separator = [b'\t', b';', b','].into_iter().max_by_key(|&separator| count(separator));
+        let mut reader = csv::ReaderBuilder::new()
+            .trim(csv::Trim::All)
+            .delimiter(separator.unwrap_or(b','))
+            .from_reader(bytes);
+        let mut columns = HashMap::new();
+        for (n, name) in
+            reader.headers().map_err(bad)?.iter().enumerate().filter(|(_, name)| !name.is_empty())
+        {
+            if columns.insert(Column::new(name)?, n).is_some() {
+                return Err(ReadError::Twice(name.into()));
+            }
+        }
+        for column in [Column::Id, Column::Start, Column::End, Column::Size] {
+            if !columns.contains_key(&column) {
+                return Err(ReadError::Column(column.name()));
+            }
+        }
+        Ok(Self { reader, columns })
+    }
+
+    /// True if it has a column.
+    pub(super) fn has(&self, column: Column) -> bool {
+        self.columns.contains_key(&column)
+    }
+
+    /// Calls `each` for the row of each buffer; rows that lie in another's are left out.
+    pub(super) fn each(
+        mut self,
+        mut each: impl FnMut(Row<'_>) -> Result<(), ReadError>,
+    ) -> Result<(), ReadError> {
+        let mut record = StringRecord::new();
+        while self.reader.read_record(&mut record).map_err(bad)? {
+            let row = Row { record: &record, columns: &self.columns };
+            if row.field(Column::In).is_none() {
+                each(row)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Row<'_> {
+    pub(super) fn wrong(&self, what: String) -> ReadError {
+        ReadError::Line { line: self.line(), what }
+    }
+
+    fn line(&self) -> u64 {
+        self.record.position().map_or(0, csv::Position::line)
+    }
+
+    /// Returns the text of a field that is there and not empty.
+    pub(super) fn field(&self, column: Column) -> Option<&str> {
+        self.columns.get(&column).and_then(|&n| self.record.get(n)).filter(|field| !field.is_empty())
+    }
+
+    fn needed(&self, column: Column) -> Result<&str, ReadError> {
+        self.field(column).ok_or_else(|| self.wrong(format!("`{}` is empty", column.name())))
+    }
+
+    /// Reads a text of `column`.
+    pub(super) fn read<T, E: std::fmt::Display>(
+        &self,
+        column: Column,
+        text: &str,
+        parse: impl Fn(&str) -> Result<T, E>,
+    ) -> Result<T, ReadError> {
+        parse(text).map_err(|error| self.wrong(format!("`{}` is `{text}`: {error}", column.name())))
+    }
+
+    fn bytes(&self, column: Column) -> Result<Option<u64>, ReadError> {
+        self.field(column).map(|text| self.read(column, text, parse_bytes)).transpose()
+    }
+
+    fn time(&self, column: Column) -> Result<i64, ReadError> {
+        self.read(column, self.needed(column)?, str::parse)
+    }
+
+    /// The buffer; it has no alias yet.
+    fn buffer(&self) -> Result<Buffer, ReadError> {
+        let size = self.read(Column::Size, self.needed(Column::Size)?, parse_bytes)?;
+        let (start, end) = (self.time(Column::Start)?, self.time(Column::End)?);
+        let mut buffer = Buffer::new(self.needed(Column::Id)?, size, start, end);
+        buffer.align = self.bytes(Column::Align)?.unwrap_or(1);
+        // MiniMalloc writes -1 for none.
+        buffer.hint = if self.field(Column::Hint) == Some("-1") { None } else { self.bytes(Column::Hint)? };
+        buffer.fixed = self.bytes(Column::Fixed)?;
+        let tier = self.field(Column::Tier).map(|text| self.read(Column::Tier, text, str::parse));
+        buffer.tier = tier.transpose()?.unwrap_or(0);
+        for gap in self.field(Column::Gaps).unwrap_or_default().split_whitespace() {
+            let wrong = || self.wrong(format!("`{gap}` is no gap: write 3-7 or 3-7@0:64"));
+            buffer.gaps.push(parse_gap(gap).ok_or_else(wrong)?);
+        }
+        Ok(buffer)
     }
 }
 
@@ -47,59 +210,15 @@ impl Column {
 /// # Errors
 /// See [`ReadError`]: lines are counted from 1, the header's.
 pub fn read_csv(bytes: &[u8]) -> Result<Instance, ReadError> {
-    let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(bytes);
-    let line_of = |error: &csv::Error| error.position().map_or(1, |position| position.line());
-    let bad = |error: csv::Error| ReadError::Line { line: line_of(&error), what: error.to_string() };
-    let mut columns = HashMap::new();
-    for (n, name) in reader.headers().map_err(bad)?.iter().enumerate() {
-        if let Some(column) = Column::new(&name.to_ascii_lowercase()) {
-            if columns.insert(column, n).is_some() {
-                return Err(ReadError::Twice(name.into()));
-            }
-        }
-    }
-    let needed =
-        [(Column::Id, "id"), (Column::Start, "lower"), (Column::End, "upper"), (Column::Size, "size")];
-    for (column, name) in needed {
-        if !columns.contains_key(&column) {
-            return Err(ReadError::Column(name));
-        }
-    }
     let mut buffers = Vec::new();
     let mut aliases = Vec::new();
-    let mut record = csv::StringRecord::new();
-    while reader.read_record(&mut record).map_err(bad)? {
-        let line = record.position().map_or(0, |position| position.line());
-        let field = |column: Column| {
-            columns.get(&column).and_then(|&n| record.get(n)).filter(|field| !field.is_empty())
-        };
-        let wrong = |what: String| ReadError::Line { line, what };
-        let number = |column: Column, name: &str| -> Result<Option<u64>, ReadError> {
-            field(column).map(|text| parse(text, name).map_err(wrong)).transpose()
-        };
-        let time = |column: Column, name: &str| -> Result<i64, ReadError> {
-            field(column)
-                .ok_or_else(|| wrong(format!("`{name}` is empty")))
-                .and_then(|text| parse(text, name).map_err(wrong))
-        };
-        let id = field(Column::Id).ok_or_else(|| wrong("`id` is empty".into()))?;
-        let size = number(Column::Size, "size")?.ok_or_else(|| wrong("`size` is empty".into()))?;
-        let mut buffer = Buffer::new(id, size, time(Column::Start, "lower")?, time(Column::End, "upper")?);
-        buffer.align = number(Column::Align, "alignment")?.unwrap_or(1);
-        buffer.hint = number(Column::Hint, "hint")?;
-        buffer.fixed = number(Column::Fixed, "fixed")?;
-        let tier = number(Column::Tier, "tier")?.unwrap_or(0);
-        buffer.tier = u32::try_from(tier).map_err(|_| wrong(format!("tier {tier} is above 2^32")))?;
-        for gap in field(Column::Gaps).unwrap_or_default().split_whitespace() {
-            buffer.gaps.push(
-                parse_gap(gap).ok_or_else(|| wrong(format!("`{gap}` is no gap: write 3-7 or 3-7@0:64")))?,
-            );
+    Table::new(bytes)?.each(|row| {
+        if let Some(alias) = row.field(Column::Alias) {
+            aliases.push((buffers.len(), alias.to_string(), row.line()));
         }
-        if let Some(alias) = field(Column::Alias) {
-            aliases.push((buffers.len(), alias.to_string(), line));
-        }
-        buffers.push(buffer);
-    }
+        buffers.push(row.buffer()?);
+        Ok(())
+    })?;
     let names: HashMap<String, usize> = buffers.iter().enumerate().map(|(n, b)| (b.id.clone(), n)).collect();
     for (n, alias, line) in aliases {
         let other = names.get(&alias).copied();
@@ -107,13 +226,6 @@ pub fn read_csv(bytes: &[u8]) -> Result<Instance, ReadError> {
         buffers[n].alias = Some(other.ok_or_else(|| ReadError::Line { line, what: what() })?);
     }
     Ok(Instance::new(buffers)?)
-}
-
-fn parse<T: std::str::FromStr>(text: &str, name: &str) -> Result<T, String>
-where
-    T::Err: std::fmt::Display,
-{
-    text.parse().map_err(|error| format!("`{name}` is `{text}`: {error}"))
 }
 
 fn parse_gap(text: &str) -> Option<Gap> {
@@ -126,7 +238,7 @@ fn parse_gap(text: &str) -> Option<Gap> {
     let (start, end) = (times[..dash].parse().ok()?, times[dash + 1..].parse().ok()?);
     let window = match window.map(|window| window.split_once(':')) {
         None => None,
-        Some(Some((from, to))) => Some((from.parse().ok()?, to.parse().ok()?)),
+        Some(Some((from, to))) => Some((parse_bytes(from).ok()?, parse_bytes(to).ok()?)),
         Some(None) => return None,
     };
     Some(Gap { start, end, window })

@@ -35,6 +35,14 @@ pub enum ReadError {
     /// A column is missing.
     #[error("the header lacks `{0}`: needed are id, lower (or start), upper (or end), size")]
     Column(&'static str),
+    /// A column of a name that is not known.
+    #[error("the header has the column `{name}`, which is not known{hint}")]
+    Unknown {
+        /// Its name.
+        name: String,
+        /// The nearest name that is known, if one is near, and all of them.
+        hint: String,
+    },
     /// A column that is listed twice.
     #[error("the header has the column `{0}` twice")]
     Twice(String),
@@ -70,6 +78,22 @@ pub enum ReadError {
 /// The largest decompressed input in bytes: 4 GiB.
 const MOST: u64 = 4 << 30;
 
+/// Reads a number of bytes: `4096`, `64K`, `64KiB`, `1.5M`; K, M and G are powers of 1024.
+///
+/// # Errors
+/// Says why it is none.
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    // Without a unit, a fraction would be one of a byte.
+    let number = text.strip_suffix(['b', 'B']).unwrap_or(text);
+    if number.contains('.') && number.ends_with(|last: char| last.is_ascii_digit() || last == '.') {
+        return Err("bytes are whole: write 4096, 64K or 1.5M".into());
+    }
+    parse_size::Config::new().with_binary().parse_size(text).map_err(|error| error.to_string())
+}
+
+/// The mark of UTF-8 that some editors put in front of a text.
+const MARK: &[u8] = b"\xef\xbb\xbf";
+
 /// Reads a file and decompresses it if its ending says so. Also returns the ending without that of the compression.
 ///
 /// # Errors
@@ -79,7 +103,8 @@ pub fn read_bytes(path: &Path) -> Result<(Vec<u8>, String), ReadError> {
     let ending = |path: &Path| path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
     let outer = ending(path);
     if !matches!(outer.as_str(), "zst" | "gz") {
-        return Ok((std::fs::read(path).map_err(wrong)?, outer));
+        let bytes = std::fs::read(path).map_err(wrong)?;
+        return Ok((bytes.strip_prefix(MARK).map(Into::into).unwrap_or(bytes), outer));
     }
     let Contents { bytes: plain, cut } = contents(path)?;
     if let Some(cut) = cut {
@@ -92,7 +117,7 @@ pub fn read_bytes(path: &Path) -> Result<(Vec<u8>, String), ReadError> {
 /// What a file holds, decompressed.
 #[derive(Debug)]
 pub struct Contents {
-    /// Its bytes, up to where it is cut off.
+    /// Its bytes, up to where it is cut off, without the mark of UTF-8.
     pub bytes: Vec<u8>,
     /// The error at that place, if the compressed data end too early.
     pub cut: Option<ReadError>,
@@ -113,6 +138,9 @@ fn contents(path: &Path) -> Result<Contents, ReadError> {
         Err(ReadError::CutOff) => Some(ReadError::CutOff),
         Err(error) => return Err(error),
     };
+    if bytes.starts_with(MARK) {
+        bytes.drain(..MARK.len());
+    }
     Ok(Contents { bytes, cut })
 }
 

@@ -3,7 +3,8 @@
 
 use std::collections::HashMap;
 
-use super::ReadError;
+use super::csv::{Column, Table};
+use super::{ReadError, parse_bytes};
 use crate::model::Instance;
 use crate::reuse::Uses;
 
@@ -12,42 +13,27 @@ use crate::reuse::Uses;
 /// # Errors
 /// [`ReadError::Line`] with the line, counted from 1, the header's.
 pub fn read_uses(bytes: &[u8], instance: &Instance) -> Result<Uses, ReadError> {
-    let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(bytes);
-    let bad = |error: csv::Error| {
-        let line = error.position().map_or(1, csv::Position::line);
-        ReadError::Line { line, what: error.to_string() }
-    };
-    let header = reader.headers().map_err(bad)?.clone();
-    let column = |name: &str| header.iter().position(|column| column.eq_ignore_ascii_case(name));
-    let [stream, with, moves] = ["stream", "with", "moves"].map(column);
+    let table = Table::new(bytes)?;
+    let [streams, moves] = [Column::Stream, Column::Moves].map(|column| table.has(column));
     let mut uses = Uses::default();
-    if stream.is_none() && with.is_none() && moves.is_none() {
-        return Ok(uses);
-    }
     let names: HashMap<&str, usize> =
         instance.buffers().iter().enumerate().map(|(n, buffer)| (buffer.id.as_str(), n)).collect();
-    for (n, record) in reader.records().enumerate() {
-        let record = record.map_err(bad)?;
-        let line = record.position().map_or(0, csv::Position::line);
-        let wrong = |what: String| ReadError::Line { line, what };
-        let field = |column: Option<usize>| column.and_then(|column| record.get(column)).unwrap_or_default();
-        if stream.is_some() {
-            let number = match field(stream) {
-                "" => 0,
-                text => text.parse().map_err(|error| wrong(format!("`stream` is `{text}`: {error}")))?,
-            };
-            uses.streams.push(number);
+    let mut n = 0;
+    table.each(|row| {
+        if streams {
+            let text = row.field(Column::Stream).unwrap_or("0");
+            uses.streams.push(row.read(Column::Stream, text, str::parse)?);
         }
-        for name in field(with).split_whitespace() {
-            let missing = || wrong(format!("`{name}`, in `with`, is not there"));
+        for name in row.field(Column::With).unwrap_or_default().split_whitespace() {
+            let missing = || row.wrong(format!("`{name}`, in `with`, is not there"));
             uses.together.push((n, *names.get(name).ok_or_else(missing)?));
         }
-        if moves.is_some() {
-            uses.moves.push(match field(moves) {
-                "" | "no" => None,
-                text => Some(text.parse().map_err(|error| wrong(format!("`moves` is `{text}`: {error}")))?),
-            });
+        if moves {
+            let bytes = row.field(Column::Moves).filter(|&text| text != "no");
+            uses.moves.push(bytes.map(|text| row.read(Column::Moves, text, parse_bytes)).transpose()?);
         }
-    }
+        n += 1;
+        Ok(())
+    })?;
     Ok(uses)
 }

@@ -121,7 +121,7 @@ impl State<'_> {
         let buffers = self.priced.instance.buffers();
         let own = &buffers[k];
         buffers.iter().zip(&self.offsets).all(|(other, &there)| {
-            let apart = own.end <= other.start || other.end <= own.start;
+            let apart = !own.meets(other);
             there.is_none_or(|there| apart || at + own.size <= there || there + other.size <= at)
         })
     }

@@ -145,6 +145,8 @@ impl<'a> Priced<'a> {
     fn waits(&self, (b, at): (usize, u64), (a, before): (usize, u64)) -> bool {
         let (later, earlier) = (&self.instance.buffers()[b], &self.instance.buffers()[a]);
         self.stream[a] != self.stream[b]
+            && earlier.is_ever_live()
+            && later.is_ever_live()
             && earlier.end <= later.start
             && earlier.start < later.end
             && at < before + earlier.size

@@ -166,7 +166,7 @@ impl State<'_> {
         for (other, &offset) in buffers.iter().zip(&self.offsets) {
             let Some(there) = offset else { continue };
             places.push(there + other.size);
-            if own.start < other.end && other.start < own.end {
+            if own.meets(other) {
                 live.push((there, there + other.size));
                 // Right below it, too.
                 places.push(there.saturating_sub(own.size) / own.align * own.align);

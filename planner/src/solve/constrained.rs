@@ -69,7 +69,7 @@ fn place(shared: &Shared, conflicts: &Conflicts, order: Order, fit: Fit, noise: 
     }
 }
 
-/// Takes a plan, unless fixed buffers overlap in it; false if the deadline passes.
+/// Takes a plan that is better and valid; false if the deadline passes.
 fn offer(shared: &Shared, offsets: Vec<u64>) -> bool {
     if shared.instance.peak(&offsets) < shared.peak.load(Ordering::Relaxed) {
         match validate_within(shared.instance, &offsets, None, &shared.deadline) {
@@ -144,8 +144,7 @@ fn chains(shared: &Shared) {
         let (a, b) = (chain[n], chain[other]);
         let equal = |n: usize| (buffers[n].size, buffers[n].align, buffers[n].tier);
         // Buffers of a chain that live at the same time must be allowed to share.
-        let apart =
-            |x: usize, y: usize| buffers[x].end <= buffers[y].start || buffers[y].end <= buffers[x].start;
+        let apart = |x: usize, y: usize| !buffers[x].meets(&buffers[y]);
         let fits = a != b
             && equal(n) == equal(other)
             && members[a].len() + members[b].len() <= CHAIN

@@ -129,6 +129,8 @@ struct Shared<'a> {
     started: Instant,
     deadline: Deadline,
     capacity: u64,
+    /// The highest end of a buffer that is never live, which is not in `instance`.
+    floor: u64,
     peak: AtomicU64,
     bound: AtomicU64,
     nodes: AtomicU64,
@@ -151,6 +153,7 @@ impl<'a> Shared<'a> {
             started: Instant::now(),
             deadline,
             capacity: capacity.unwrap_or(u64::MAX),
+            floor: 0,
             peak: AtomicU64::new(u64::MAX),
             bound: AtomicU64::new(bound),
             nodes: AtomicU64::new(0),
@@ -190,7 +193,7 @@ impl<'a> Shared<'a> {
     }
 
     fn offer(&self, offsets: Vec<u64>) {
-        let peak = self.instance.peak(&offsets);
+        let peak = self.instance.peak(&offsets).max(self.floor);
         let mut best = self.best();
         if peak < self.peak.load(Ordering::Relaxed) {
             best.0 = offsets;
@@ -216,7 +219,7 @@ impl<'a> Shared<'a> {
 
 /// Plans an instance of one tier; see [`solve_tiers`] for several.
 ///
-/// The plan is always complete and valid, whatever the status, unless fixed buffers overlap. Every phase keeps to the time limit;
+/// The plan is always complete and valid, whatever the status. Every phase keeps to the time limit;
 /// only the first greedy plan, which takes O(n log n), gets a tenth of a second more where the limit is shorter than that.
 pub fn solve(
     instance: &Instance,
@@ -235,18 +238,29 @@ pub fn solve_within(
 ) -> Solution {
     let started = Instant::now();
     let bound = bounds::lower_bound_within(instance, &deadline.extended(GRACE));
+    // No phase sees what is never live; the bound says that it fits the arena.
+    let live: Vec<usize> = (0..instance.len()).filter(|&n| instance.buffers()[n].is_ever_live()).collect();
+    let part = (live.len() < instance.len()).then(|| instance.part(&live));
+    let searched = part.as_ref().unwrap_or(instance);
+    let ends = instance.buffers().iter().filter(|buffer| !buffer.is_ever_live());
+    let floor = ends.map(|buffer| buffer.fixed.unwrap_or(0) + buffer.size).max().unwrap_or(0);
     let shared =
-        Shared { started, ..Shared::new(instance, deadline, options.capacity, bound.bytes, watcher) };
+        Shared { started, floor, ..Shared::new(searched, deadline, options.capacity, bound.bytes, watcher) };
     let threads = options.threads.max(1);
     shared.offer(first_plan(&shared));
     if !shared.deadline.passed() {
-        if instance.is_plain() {
+        if searched.is_plain() {
             plain::plain(&shared, threads, options.seed);
         } else {
             constrained::constrained(&shared, threads, options.seed);
         }
     }
-    let (offsets, history) = std::mem::take(&mut *shared.best());
+    let (mut offsets, history) = std::mem::take(&mut *shared.best());
+    if part.is_some() {
+        let mut whole: Vec<u64> = instance.buffers().iter().map(|buffer| buffer.fixed.unwrap_or(0)).collect();
+        live.iter().zip(offsets).for_each(|(&n, offset)| whole[n] = offset);
+        offsets = whole;
+    }
     let (peak, lower_bound) = (instance.peak(&offsets), shared.bound.load(Ordering::Relaxed));
     let status = match options.capacity {
         _ if peak <= lower_bound && options.capacity.is_none() => Status::Optimal,
@@ -351,7 +365,7 @@ pub fn solve_tiers_within(
 /// Plans like [`solve_tiers_within`], checks the plan, and merges the tiers.
 ///
 /// # Errors
-/// The first [`Violation`] found: fixed buffers overlap each other.
+/// The first [`Violation`] found: a defect of this crate.
 pub fn solve_checked(
     instance: &Instance,
     options: &Options,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::Inside;
 use crate::model::{Buffer, Instance, InstanceError};
 
 /// An instance with fused buffers.
@@ -14,6 +15,21 @@ pub struct Fused {
 }
 
 impl Fused {
+    /// What lies in a buffer of another name now: the old buffers that were joined, and what lay `inside` old ones.
+    pub fn inside(&self, old: &Instance, inside: &[Inside]) -> Vec<Inside> {
+        let joined = old.buffers().iter().zip(&self.place);
+        let joined = joined.filter(|&(buffer, &(now, _))| self.instance.buffers()[now].id != buffer.id);
+        let joined = joined.map(|(old, &(buffer, at))| {
+            let Buffer { id, size, start, end, .. } = old;
+            Inside { name: id.clone(), buffer, at, size: *size, start: *start, end: *end }
+        });
+        let moved = inside.iter().map(|tensor| {
+            let (buffer, within) = self.place[tensor.buffer];
+            Inside { buffer, at: within + tensor.at, ..tensor.clone() }
+        });
+        joined.chain(moved).collect()
+    }
+
     /// The old buffers' offsets in a plan of the fused instance.
     pub fn offsets(&self, plan: &[u64]) -> Vec<u64> {
         self.place.iter().map(|&(buffer, within)| plan[buffer] + within).collect()
@@ -30,7 +46,7 @@ pub fn fuse(instance: &Instance, most: u64, inner: u64) -> Result<Fused, Instanc
     let mut place = vec![(0, 0); instance.len()];
     let mut buffers: Vec<Buffer> = Vec::new();
     for (n, buffer) in instance.buffers().iter().enumerate() {
-        if buffer.is_plain() && buffer.hint.is_none() && buffer.size <= most {
+        if buffer.is_plain() && buffer.hint.is_none() && buffer.size <= most && buffer.is_ever_live() {
             groups.entry((buffer.start, buffer.end, buffer.tier)).or_default().push(n);
         } else {
             place[n] = (buffers.len(), 0);

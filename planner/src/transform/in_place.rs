@@ -1,5 +1,6 @@
 //! Views, and outputs that overwrite their inputs.
 
+use super::Inside;
 use crate::graph::{Graph, Kind, Lowering, Sharing};
 use crate::model::{Buffer, Instance, InstanceError};
 
@@ -10,6 +11,8 @@ pub struct InPlace {
     pub instance: Instance,
     /// For each tensor the buffer it lies in, if any.
     pub buffer_of: Vec<Option<usize>>,
+    /// The tensors that lie in a buffer named by another.
+    pub inside: Vec<Inside>,
     /// Number of tensors that are views of others.
     pub views: usize,
     /// Number of tensors that overwrite another.
@@ -68,14 +71,16 @@ pub fn in_place(graph: &Graph, lowering: Lowering) -> Result<InPlace, InstanceEr
     let mut buffers = Vec::new();
     let mut buffer_of: Vec<Option<usize>> = vec![None; tensors.len()];
     let mut of_root = vec![None; tensors.len()];
+    let mut inside = Vec::new();
     for (n, tensor) in tensors.iter().enumerate() {
         let (Some((first, end)), true) = (lives[n], tensor.bytes > 0) else {
             continue;
         };
         let group = root[n];
+        let align = lowering.align.max(1);
+        let size = |n: usize| tensors[n].bytes.checked_next_multiple_of(align).unwrap_or(u64::MAX);
         let number = *of_root[group].get_or_insert_with(|| {
-            let align = lowering.align.max(1);
-            let size = tensors[group].bytes.checked_next_multiple_of(align).unwrap_or(u64::MAX);
+            let size = size(group);
             let start = lives[group].map_or(first, |life| life.0) as i64;
             buffers
                 .push(Buffer { align, ..Buffer::new(tensors[group].name.clone(), size, start, start + 1) });
@@ -83,6 +88,10 @@ pub fn in_place(graph: &Graph, lowering: Lowering) -> Result<InPlace, InstanceEr
         });
         buffers[number].end = buffers[number].end.max(end as i64 + 1);
         buffer_of[n] = Some(number);
+        if n != group {
+            let (name, start, end) = (tensor.name.clone(), first as i64, end as i64 + 1);
+            inside.push(Inside { name, buffer: number, at: 0, size: size(n), start, end });
+        }
     }
-    Ok(InPlace { instance: Instance::new(buffers)?, buffer_of, views, overwrites })
+    Ok(InPlace { instance: Instance::new(buffers)?, buffer_of, inside, views, overwrites })
 }

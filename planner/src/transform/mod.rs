@@ -9,6 +9,23 @@ mod reorder;
 mod spill;
 mod stream;
 
+/// A tensor or buffer that lies in a buffer of another name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inside {
+    /// Its name.
+    pub name: String,
+    /// The number of the buffer.
+    pub buffer: usize,
+    /// Its first byte in the buffer.
+    pub at: u64,
+    /// Its size in bytes.
+    pub size: u64,
+    /// First time step at which it is live.
+    pub start: i64,
+    /// The time step after the last one at which it is live.
+    pub end: i64,
+}
+
 pub use cache_lines::{CacheLines, cache_lines};
 pub use fuse::{Fused, fuse};
 pub use in_place::{InPlace, in_place};

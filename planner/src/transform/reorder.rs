@@ -78,7 +78,7 @@ impl Steps {
             let bytes = tensor.bytes.checked_next_multiple_of(lowering.align.max(1)).unwrap_or(u64::MAX);
             match tensor.kind {
                 Kind::Constant if lowering.weights => steps.base = steps.base.saturating_add(bytes),
-                Kind::Constant => {}
+                Kind::Constant | Kind::Persistent => {}
                 Kind::State => steps.base = steps.base.saturating_add(bytes),
                 Kind::Input if !lowering.inputs => {}
                 kind => {

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use super::Planned;
-use super::code::{comment, constant, constants};
+use super::code::{comment, constant, constants, remark};
+use super::{Planned, Row};
 use crate::transform::CacheLines;
 
 /// The section of each tier's arena, by its number. A tier without one lies where the compiler puts variables.
@@ -40,7 +40,6 @@ fn section(sections: &Sections, tier: u32) -> Option<String> {
 /// With `lines` also `cache_line`, which returns the bytes of a tier's cache line.
 pub fn rust_arenas(planned: Planned, sections: &Sections, lines: &CacheLines) -> String {
     let mut out = String::new();
-    let buffers = planned.instance.buffers();
     // Writing to a string does not fail.
     let _ = write!(
         out,
@@ -66,13 +65,17 @@ pub fn rust_arenas(planned: Planned, sections: &Sections, lines: &CacheLines) ->
              pub static ARENA_{tier}: Arena{tier} = Arena{tier}(UnsafeCell::new([MaybeUninit::uninit(); {bytes}]));\n",
         );
     }
-    let _ = write!(out, "\n/// Where each buffer lies.\npub const PLAN: [Placed; {}] = [\n", buffers.len());
-    for (buffer, offset) in buffers.iter().zip(&planned.solution.offsets) {
-        let (tier, size, start, end) = (buffer.tier, buffer.size, buffer.start, buffer.end);
+    let _ = write!(
+        out,
+        "\n/// Where each buffer lies.\npub const PLAN: [Placed; {}] = [\n",
+        planned.rows().count()
+    );
+    for row in planned.rows() {
+        let (Row { offset, size, start, end, .. }, tier) = (row, row.buffer.tier);
         let _ = writeln!(
             out,
             "    Placed {{ tier: {tier}, offset: {offset}, size: {size}, start: {start}, end: {end} }}, // {}",
-            comment(&buffer.id)
+            remark(&row)
         );
     }
     out += "];\n\n/// Returns the first byte of a tier's arena; null for a tier that is not there.\n\
@@ -104,7 +107,6 @@ pub fn rust_arenas(planned: Planned, sections: &Sections, lines: &CacheLines) ->
 /// With `lines` also `NAME_TIER_N_CACHE_LINE` for each cached tier, in bytes.
 pub fn c_arenas(planned: Planned, sections: &Sections, lines: &CacheLines) -> String {
     let mut out = String::new();
-    let buffers = planned.instance.buffers();
     let prefix = constant(planned.name);
     let _ = write!(
         out,
@@ -112,7 +114,7 @@ pub fn c_arenas(planned: Planned, sections: &Sections, lines: &CacheLines) -> St
          #include <stdint.h>\n\n#define {prefix}_BUFFERS {}u\n",
         comment(planned.name),
         planned.solution,
-        buffers.len(),
+        planned.rows().count(),
     );
     let arenas = arenas(planned);
     for Arena { tier, bytes, align } in &arenas {
@@ -125,13 +127,12 @@ pub fn c_arenas(planned: Planned, sections: &Sections, lines: &CacheLines) -> St
         }
     }
     out += "\n";
-    let names = constants(planned);
-    for ((buffer, offset), name) in buffers.iter().zip(&planned.solution.offsets).zip(&names) {
+    for (row, name) in planned.rows().zip(constants(planned)) {
         let _ = write!(
             out,
-            "#define {prefix}_{name}_TIER {}u\n#define {prefix}_{name}_OFFSET {offset}u\n#define {prefix}_{name}_SIZE {}u\n\
+            "#define {prefix}_{name}_TIER {}u\n#define {prefix}_{name}_OFFSET {}u\n#define {prefix}_{name}_SIZE {}u\n\
              #define {prefix}_{name}_AT ({prefix}_ARENA_{0} + {prefix}_{name}_OFFSET)\n",
-            buffer.tier, buffer.size
+            row.buffer.tier, row.offset, row.size
         );
     }
     out += "\n/* The memory of each tier; what is in it at first is not known. */\n";
@@ -154,19 +155,14 @@ pub fn c_arenas(planned: Planned, sections: &Sections, lines: &CacheLines) -> St
     let _ = write!(
         out,
         "#endif\n\n/* {{tier, offset, size}} of each buffer. */\nstatic const uint64_t {prefix}_PLAN[{}][3] = {{\n",
-        buffers.len().max(1)
+        planned.rows().count().max(1)
     );
-    if buffers.is_empty() {
+    if planned.instance.is_empty() {
         out += "    {0, 0, 0},\n";
     }
-    for (buffer, offset) in buffers.iter().zip(&planned.solution.offsets) {
-        let _ = writeln!(
-            out,
-            "    {{{}u, {offset}u, {}u}}, /* {} */",
-            buffer.tier,
-            buffer.size,
-            comment(&buffer.id)
-        );
+    for row in planned.rows() {
+        let (tier, Row { offset, size, .. }) = (row.buffer.tier, row);
+        let _ = writeln!(out, "    {{{tier}u, {offset}u, {size}u}}, /* {} */", remark(&row));
     }
     out + "};\n\n#endif\n"
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::Planned;
+use super::{Planned, Row};
 
 /// Letters, digits and underscores of `name`, in capitals, never starting with a digit.
 pub(super) fn constant(name: &str) -> String {
@@ -14,13 +14,14 @@ pub(super) fn constant(name: &str) -> String {
     text
 }
 
-/// One constant name for each buffer, unique.
+/// One constant name for each row, unique.
 pub(super) fn constants(planned: Planned) -> Vec<String> {
     let mut used = std::collections::HashSet::new();
-    let names = planned.instance.buffers().iter().enumerate();
-    names
-        .map(|(n, buffer)| {
-            let name = constant(&buffer.id);
+    planned
+        .rows()
+        .enumerate()
+        .map(|(n, row)| {
+            let name = constant(row.id);
             let name = if used.contains(&name) { format!("{name}_{n}") } else { name };
             used.insert(name.clone());
             name
@@ -30,6 +31,14 @@ pub(super) fn constants(planned: Planned) -> Vec<String> {
 
 pub(super) fn comment(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>().replace("*/", "* /")
+}
+
+/// The name of a row, and of the buffer that it lies in.
+pub(super) fn remark(row: &Row) -> String {
+    match row.inside {
+        true => format!("{}, in {}", comment(row.id), comment(&row.buffer.id)),
+        false => comment(row.id),
+    }
 }
 
 /// Rust: the arena's size and alignment, `PLAN`, and an index for each buffer. No dependencies.
@@ -50,13 +59,14 @@ pub fn rust_source(planned: Planned) -> String {
         comment(planned.name),
         planned.solution,
         planned.solution.peak,
-        buffers.len(),
+        planned.rows().count(),
     );
-    for (buffer, offset) in buffers.iter().zip(&planned.solution.offsets) {
-        let (size, start, end, id) = (buffer.size, buffer.start, buffer.end, comment(&buffer.id));
+    for row in planned.rows() {
+        let Row { offset, size, start, end, .. } = row;
         let _ = writeln!(
             out,
-            "    Placed {{ offset: {offset}, size: {size}, start: {start}, end: {end} }}, // {id}"
+            "    Placed {{ offset: {offset}, size: {size}, start: {start}, end: {end} }}, // {}",
+            remark(&row)
         );
     }
     out += "];\n\n/// Indices into [`PLAN`].\npub mod index {\n";
@@ -80,23 +90,22 @@ pub fn c_header(planned: Planned) -> String {
         comment(planned.name),
         planned.solution,
         planned.solution.peak,
-        buffers.len(),
+        planned.rows().count(),
     );
-    let names = constants(planned);
-    for ((buffer, offset), name) in buffers.iter().zip(&planned.solution.offsets).zip(&names) {
-        let _ = writeln!(out, "#define {prefix}_{name}_OFFSET {offset}u");
-        let _ = writeln!(out, "#define {prefix}_{name}_SIZE {}u", buffer.size);
+    for (row, name) in planned.rows().zip(constants(planned)) {
+        let _ = writeln!(out, "#define {prefix}_{name}_OFFSET {}u", row.offset);
+        let _ = writeln!(out, "#define {prefix}_{name}_SIZE {}u", row.size);
     }
     let _ = write!(
         out,
         "\n/* {{offset, size}} of each buffer. */\nstatic const uint64_t {prefix}_PLAN[{}][2] = {{\n",
-        buffers.len().max(1)
+        planned.rows().count().max(1)
     );
     if buffers.is_empty() {
         out += "    {0, 0},\n";
     }
-    for (buffer, offset) in buffers.iter().zip(&planned.solution.offsets) {
-        let _ = writeln!(out, "    {{{offset}u, {}u}}, /* {} */", buffer.size, comment(&buffer.id));
+    for row in planned.rows() {
+        let _ = writeln!(out, "    {{{}u, {}u}}, /* {} */", row.offset, row.size, remark(&row));
     }
     out + "};\n\n#endif\n"
 }

@@ -2,46 +2,51 @@
 
 use serde::Serialize;
 
-use super::Planned;
+use super::{Planned, Row};
+use crate::graph::Op;
 use crate::model::Buffer;
 
 /// The instance with a column `offset`; optional columns only where they are used.
+///
+/// Tensors that lie in a buffer name it in the column `in`; reading the text again leaves these rows out.
 pub fn csv(planned: Planned) -> String {
     let buffers = planned.instance.buffers();
-    let any = |wish: fn(&Buffer) -> bool| buffers.iter().any(wish);
-    type Field<'a> = Box<dyn Fn(&Buffer) -> String + 'a>;
+    type Field<'a> = Box<dyn Fn(&Row) -> String + 'a>;
     let number = |value: Option<u64>| value.map_or(String::new(), |value| value.to_string());
     let mut columns: Vec<(&str, Field)> = vec![
-        ("id", Box::new(|b: &Buffer| b.id.clone())),
-        ("lower", Box::new(|b| b.start.to_string())),
-        ("upper", Box::new(|b| b.end.to_string())),
-        ("size", Box::new(|b| b.size.to_string())),
+        ("id", Box::new(|row: &Row| row.id.into())),
+        ("lower", Box::new(|row| row.start.to_string())),
+        ("upper", Box::new(|row| row.end.to_string())),
+        ("size", Box::new(|row| row.size.to_string())),
     ];
-    if any(|b| b.align != 1) {
-        columns.push(("alignment", Box::new(|b| b.align.to_string())));
+    // The name, whether a buffer has it, its text, and whether what lies in a buffer has it as well.
+    type Wish<'a> = (&'static str, fn(&Buffer) -> bool, Box<dyn Fn(&Buffer) -> String + 'a>, bool);
+    let wishes: [Wish; 6] = [
+        ("alignment", |b| b.align != 1, Box::new(|b| b.align.to_string()), true),
+        ("hint", |b| b.hint.is_some(), Box::new(move |b| number(b.hint)), false),
+        ("gaps", |b| !b.gaps.is_empty(), Box::new(gaps), false),
+        ("fixed", |b| b.fixed.is_some(), Box::new(move |b| number(b.fixed)), false),
+        (
+            "alias",
+            |b| b.alias.is_some(),
+            Box::new(|b| b.alias.map_or(String::new(), |n| buffers[n].id.clone())),
+            false,
+        ),
+        ("tier", |b| b.tier != 0, Box::new(|b| b.tier.to_string()), true),
+    ];
+    for (name, _, text, inside) in wishes.into_iter().filter(|(_, has, ..)| buffers.iter().any(has)) {
+        let field = move |row: &Row| if row.inside && !inside { String::new() } else { text(row.buffer) };
+        columns.push((name, Box::new(field)));
     }
-    if any(|b| b.hint.is_some()) {
-        columns.push(("hint", Box::new(move |b| number(b.hint))));
+    if !planned.inside.is_empty() {
+        columns.push(("in", Box::new(|row| if row.inside { row.buffer.id.clone() } else { String::new() })));
     }
-    if any(|b| !b.gaps.is_empty()) {
-        columns.push(("gaps", Box::new(gaps)));
-    }
-    if any(|b| b.fixed.is_some()) {
-        columns.push(("fixed", Box::new(move |b| number(b.fixed))));
-    }
-    if any(|b| b.alias.is_some()) {
-        columns.push(("alias", Box::new(|b| b.alias.map_or(String::new(), |n| buffers[n].id.clone()))));
-    }
-    if any(|b| b.tier != 0) {
-        columns.push(("tier", Box::new(|b| b.tier.to_string())));
-    }
+    columns.push(("offset", Box::new(|row| row.offset.to_string())));
     let mut writer = csv::Writer::from_writer(Vec::new());
-    let header = columns.iter().map(|&(name, _)| name).chain(["offset"]);
     // Writing to memory does not fail, and all records have the header's length.
-    let _ = writer.write_record(header);
-    for (buffer, offset) in buffers.iter().zip(&planned.solution.offsets) {
-        let _ =
-            writer.write_record(columns.iter().map(|(_, field)| field(buffer)).chain([offset.to_string()]));
+    let _ = writer.write_record(columns.iter().map(|&(name, _)| name));
+    for row in planned.rows() {
+        let _ = writer.write_record(columns.iter().map(|(_, field)| field(&row)));
     }
     String::from_utf8(writer.into_inner().unwrap_or_default()).unwrap_or_default()
 }
@@ -54,8 +59,8 @@ fn gaps(buffer: &Buffer) -> String {
     buffer.gaps.iter().map(gap).collect::<Vec<_>>().join(" ")
 }
 
-/// The plan with all that is known of it, pretty-printed.
-pub fn json(planned: Planned) -> String {
+/// The plan with all that is known of it, pretty-printed. Of a graph also the operators: step `n` is the one at place `n` of the list.
+pub fn json<'a>(planned: Planned<'a>) -> String {
     #[derive(Serialize)]
     struct Placed<'a> {
         id: &'a str,
@@ -65,6 +70,15 @@ pub fn json(planned: Planned) -> String {
         start: i64,
         end: i64,
         tier: u32,
+        #[serde(rename = "in", skip_serializing_if = "Option::is_none")]
+        inside: Option<&'a str>,
+    }
+    #[derive(Serialize)]
+    struct Operator<'a> {
+        name: &'a str,
+        kind: &'a str,
+        inputs: Vec<&'a str>,
+        outputs: Vec<&'a str>,
     }
     #[derive(Serialize)]
     struct Plan<'a> {
@@ -77,9 +91,20 @@ pub fn json(planned: Planned) -> String {
         nodes: u64,
         seconds: f64,
         buffers: Vec<Placed<'a>>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        operators: Option<Vec<Operator<'a>>>,
     }
     let solution = planned.solution;
-    let buffers = planned.instance.buffers().iter().zip(&solution.offsets);
+    let operators = planned.graph.map(|graph| {
+        let names = |list: &[usize]| list.iter().map(|&n| graph.tensors[n].name.as_str()).collect();
+        let operator = |op: &'a Op| Operator {
+            name: &op.name,
+            kind: &op.kind,
+            inputs: names(&op.inputs),
+            outputs: names(&op.outputs),
+        };
+        graph.ops.iter().map(operator).collect()
+    });
     let plan = Plan {
         name: planned.name,
         status: solution.status,
@@ -89,17 +114,20 @@ pub fn json(planned: Planned) -> String {
         seed: solution.seed,
         nodes: solution.nodes,
         seconds: solution.elapsed.as_secs_f64(),
-        buffers: buffers
-            .map(|(b, &offset)| Placed {
-                id: &b.id,
-                offset,
-                size: b.size,
-                align: b.align,
-                start: b.start,
-                end: b.end,
-                tier: b.tier,
+        buffers: planned
+            .rows()
+            .map(|row| Placed {
+                id: row.id,
+                offset: row.offset,
+                size: row.size,
+                align: row.buffer.align,
+                start: row.start,
+                end: row.end,
+                tier: row.buffer.tier,
+                inside: row.inside.then_some(&row.buffer.id),
             })
             .collect(),
+        operators,
     };
     serde_json::to_string_pretty(&plan).unwrap_or_default() + "\n"
 }

@@ -1,8 +1,10 @@
 //! Drawings: time to the right, addresses upwards.
 
+use std::collections::HashMap;
 use std::fmt::Write;
 
 use super::Planned;
+use crate::transform::Inside;
 
 const WIDTH: f64 = 1200.0;
 const HEIGHT: f64 = 700.0;
@@ -51,14 +53,20 @@ pub fn svg(planned: Planned) -> String {
         x(end) - x(start),
         y(0.0) - y(solution.peak as f64),
     );
+    let mut inside: HashMap<usize, Vec<&Inside>> = HashMap::new();
+    planned.inside.iter().for_each(|tensor| inside.entry(tensor.buffer).or_default().push(tensor));
     for (n, (buffer, &offset)) in buffers.iter().zip(&solution.offsets).enumerate() {
-        let title = format!(
+        let mut title = format!(
             "{}: {} B at {offset}, steps {}..{}",
             escape(&buffer.id),
             buffer.size,
             buffer.start,
             buffer.end
         );
+        for Inside { name, at, size, start, end, .. } in inside.get(&n).into_iter().flatten() {
+            let at = offset + at;
+            let _ = write!(title, "; in it {}: {size} B at {at}, steps {start}..{end}", escape(name));
+        }
         let mut rectangle = |start: i64, end: i64, from: u64, to: u64, fill: &str| {
             let (left, right) = (x(start as f64), x(end as f64));
             let (upper, lower) = (y((offset + to) as f64), y((offset + from) as f64));

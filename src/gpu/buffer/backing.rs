@@ -121,6 +121,7 @@ pub struct Lease<S: Source<Stream = Stream>> {
 
 impl<S: Source<Stream = Stream>> Lease<S> {
     /// Returns the source of the segment.
+    #[cfg(unix)]
     pub(in crate::gpu) fn source(&self) -> &S {
         &self.source
     }

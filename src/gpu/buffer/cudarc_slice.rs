@@ -37,8 +37,10 @@ impl<T: DeviceRepr + Copy> Buffer<T, CudarcMemory<T>> {
         let address = slice.device_ptr(slice.stream()).0 as usize;
         let (len, bytes) = (slice.len(), slice.num_bytes());
         // SAFETY: the slice owns its memory, which is its context's, and frees it in the order of this stream.
-        let backing = unsafe { Foreign::in_order(slice, address, bytes, &stream) };
-        Ok(Self::from_backing(backing, len, &stream))
+        unsafe {
+            let backing = Foreign::in_order(slice, address, bytes, &stream);
+            Ok(Self::from_backing(backing, len, &stream))
+        }
     }
 }
 

@@ -36,7 +36,8 @@ impl Pool {
 /// An adaptor that moves managed blocks to the device.
 struct Prefetching(Pool);
 
-impl DeviceAllocator<Stream> for Prefetching {
+// SAFETY: it is the pool, for all that this is about.
+unsafe impl DeviceAllocator<Stream> for Prefetching {
     #[track_caller]
     fn allocate(&self, bytes: usize, align: usize, stream: &Stream) -> Result<Allocation, PoolError> {
         let block = self.0.allocate(bytes, align, stream)?;

@@ -111,6 +111,20 @@ unsafe extern "C" fn end<T, B: Backing>(managed: *mut Managed) {
     drop(unsafe { Box::from_raw((*managed).context.cast::<Exported<T, B>>()) });
 }
 
+const UNCOUNTED: CopyError = CopyError::Tensor("has a shape that cannot be counted");
+
+/// The strides of a tensor of these lengths without gaps, the last dimension first; `None` if they cannot be counted.
+fn compact(lengths: &[i64]) -> Option<Vec<i64>> {
+    let mut strides = Vec::with_capacity(lengths.len());
+    let mut step = 1i64;
+    for &length in lengths.iter().rev() {
+        strides.push(step);
+        step = step.checked_mul(length.max(1))?;
+    }
+    strides.reverse();
+    Some(strides)
+}
+
 impl DlTensor {
     /// Makes a tensor of a buffer's values, in rows of the last dimension. The other library must submit its work on
     /// them to the buffer's stream, or make its own wait for that stream's work first and that stream for its own before
@@ -119,7 +133,7 @@ impl DlTensor {
     /// # Errors
     ///
     /// [`CopyError::Length`] if the shape has another number of values, and [`CopyError::Tensor`] if DLPack has no such
-    /// values: it has integers and floating-point numbers.
+    /// values (it has integers and floating-point numbers), or no such shape.
     pub fn new<T, B>(buffer: Buffer<T, B>, shape: &[usize]) -> Result<Self, CopyError>
     where
         T: DeviceRepr + Copy + Send + 'static,
@@ -131,13 +145,11 @@ impl DlTensor {
         if asked != Some(buffer.len()) {
             return Err(CopyError::Length { have: buffer.len(), asked: asked.unwrap_or(usize::MAX) });
         }
-        let mut strides: Vec<i64> = Vec::new();
-        let mut step = 1;
-        for &length in shape.iter().rev() {
-            strides.push(step);
-            step *= length.max(1) as i64;
-        }
-        strides.reverse();
+        // A shape with a 0 may have any other lengths beside it.
+        let lengths: Option<Vec<i64>> = shape.iter().map(|&length| i64::try_from(length).ok()).collect();
+        let strides = lengths.as_deref().and_then(compact);
+        let shape = lengths.zip(strides).filter(|(lengths, _)| i32::try_from(lengths.len()).is_ok());
+        let (shape, strides) = shape.ok_or(UNCOUNTED)?;
         let ordinal =
             |device: Option<usize>| device.unwrap_or(buffer.stream.context().device().ordinal) as i32;
         let device = match buffer.kind() {
@@ -155,8 +167,9 @@ impl DlTensor {
             strides: ptr::null_mut(),
             byte_offset: 0,
         };
+        // The other library calls the deleter even if the program closes the one that this is part of.
+        crate::os::stay_loaded();
         let managed = Managed { tensor, context: ptr::null_mut(), deleter: Some(end::<T, B>) };
-        let shape = shape.iter().map(|&length| length as i64).collect();
         let exported = Box::into_raw(Box::new(Exported { managed, shape, strides, _buffer: buffer }));
         // SAFETY: made above; nothing else uses it.
         let exported = unsafe { &mut *exported };
@@ -175,7 +188,8 @@ impl DlTensor {
     ///
     /// # Safety
     ///
-    /// The pointer must be null, or to a `DLManagedTensor` that the caller owns and does not use afterwards.
+    /// The pointer must be null, or to a `DLManagedTensor` that the caller owns and does not use afterwards. What it says of its memory must
+    /// be true, its lists must be as long as it has dimensions, and any thread may call its deleter.
     pub unsafe fn from_raw(tensor: *mut c_void) -> Option<Self> {
         NonNull::new(tensor.cast()).map(Self)
     }
@@ -210,14 +224,10 @@ impl DlTensor {
     fn is_contiguous(&self) -> bool {
         let lengths = self.dimensions(self.raw().shape);
         let strides = self.dimensions(self.raw().strides);
-        let mut step = 1;
+        let fits = |((&length, &stride), &step): ((&i64, &i64), &i64)| length <= 1 || stride == step;
         // Without strides a tensor is compact.
         strides.is_empty()
-            || lengths.iter().zip(strides).rev().all(|(&length, &stride)| {
-                let fits = length <= 1 || stride == step;
-                step *= length.max(1);
-                fits
-            })
+            || compact(lengths).is_some_and(|steps| lengths.iter().zip(strides).zip(&steps).all(fits))
     }
 
     /// Turns the tensor into a buffer without copying, for work on `stream`. The tensor is ended when the buffer is dropped, after
@@ -245,8 +255,8 @@ impl DlTensor {
         let lengths = self.dimensions(raw.shape).iter().map(|&length| usize::try_from(length).ok());
         let len = lengths.into_iter().try_fold(1usize, |product, length| product.checked_mul(length?));
         let len = len.filter(|len| len.checked_mul(size_of::<T>().max(1)).is_some());
-        let len = len.ok_or(CopyError::Tensor("has a shape that cannot be counted"))?;
-        let address = raw.data.expose_provenance() as u64 + raw.byte_offset;
+        let address = (raw.data.expose_provenance() as u64).checked_add(raw.byte_offset);
+        let (len, address) = len.zip(address).ok_or(UNCOUNTED)?;
         if len > 0 && address % align_of::<T>() as u64 != 0 {
             return Err(CopyError::Tensor("is not aligned for its values"));
         }

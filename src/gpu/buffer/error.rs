@@ -6,7 +6,7 @@ use crate::pool::{SourceError, causes};
 use core::fmt;
 
 /// A copy was refused or failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CopyError {
     /// The lengths differ, or a range exceeds the buffer. The driver was not called.
@@ -14,6 +14,11 @@ pub enum CopyError {
         /// The number of values that the buffer or slice has.
         have: usize,
         /// The number of values that were requested.
+        asked: usize,
+    },
+    /// The allocator's memory is not aligned for the values. The driver was not called.
+    Align {
+        /// The alignment in bytes that the type asks for.
         asked: usize,
     },
     /// The rows are longer than the distance between their starts. The driver was not called.
@@ -38,6 +43,9 @@ impl fmt::Display for CopyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Length { have, asked } => write!(f, "{asked} values requested, but there are {have}"),
+            Self::Align { asked } => {
+                write!(f, "the allocator's memory is not aligned to {asked} bytes, as the values must be")
+            }
             Self::Pitch { pitch, width } => {
                 write!(f, "rows of {width} values do not fit into a pitch of {pitch}")
             }
@@ -52,7 +60,7 @@ impl fmt::Display for CopyError {
 causes!(CopyError: Call(SourceError));
 
 /// Why a buffer could not be made; `E` is the allocator's error.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AllocateError<E> {
     /// The allocator has no memory for it.
@@ -66,6 +74,16 @@ impl<E: fmt::Display> fmt::Display for AllocateError<E> {
         match self {
             Self::Allocation(error) => error.fmt(f),
             Self::Copy(error) => error.fmt(f),
+        }
+    }
+}
+
+/// Shows what the error holds, whose own `Debug` is its sentence.
+impl<E: fmt::Debug> fmt::Debug for AllocateError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Allocation(error) => error.fmt(f),
+            Self::Copy(error) => fmt::Debug::fmt(error, f),
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::host::{self, Element};
 use super::job::Job;
 use super::{CopyError, MemoryKind, View, ViewMut};
-use crate::gpu::error::call;
+use crate::gpu::library::call;
 use bytemuck::NoUninit;
 use core::ptr;
 use cudarc::driver::{DeviceRepr, ValidAsZeroBits};

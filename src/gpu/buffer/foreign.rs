@@ -106,7 +106,9 @@ impl<T: DeviceRepr + Copy, P> Buffer<T, Foreign<P>> {
     /// not before the work that was submitted to the stream is done either.
     pub unsafe fn from_raw(address: u64, len: usize, owner: P, stream: &Stream) -> Self {
         // SAFETY: the caller's contract.
-        let backing = unsafe { Foreign::new(owner, address as usize, len * size_of::<T>(), stream) };
-        Self::from_backing(backing, len, stream)
+        unsafe {
+            let backing = Foreign::new(owner, address as usize, len * size_of::<T>(), stream);
+            Self::from_backing(backing, len, stream)
+        }
     }
 }

@@ -1,11 +1,11 @@
 //! Operations on ordinary host memory, which no device can access: the CPU carries them out at once.
 //!
-//! No stream ever has work under way on such memory: the driver reads the source of a copy before the call returns,
-//! and a copy into it is complete by then.
+//! No stream ever has work under way on such memory: the driver may read or write it later than the call returns, so every
+//! copy between it and a device is waited for.
 
 use super::Rows;
 use super::job::Job;
-use crate::gpu::error::call;
+use crate::gpu::library::call;
 use crate::gpu::stream::Stream;
 use crate::pool::SourceError;
 use core::ptr;

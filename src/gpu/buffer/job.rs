@@ -2,7 +2,7 @@
 
 use super::{Backing, Touch};
 use crate::gpu::copies::{MOST_UNDER_WAY, Sample};
-use crate::gpu::error::call;
+use crate::gpu::library::call;
 use crate::gpu::stream::Stream;
 use crate::pool::{CopyCounters, Direction, MemoryKind, SourceError, Stream as _};
 use core::sync::atomic::Ordering;
@@ -70,7 +70,7 @@ impl<'a> Job<'a> {
         // Both events are made before the copy, so that nothing must be undone after it.
         let events = {
             let mut timed = copies.lock();
-            timed.collect(&copies.counters);
+            timed.collect(&copies.counters, || stream.context().enter_relaxed());
             let is_room = timed.under_way.len() < MOST_UNDER_WAY;
             let start = is_room.then(|| timed.take_event()).flatten();
             let end = start.and_then(|_| timed.take_event());

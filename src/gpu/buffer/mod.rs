@@ -84,7 +84,27 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
     ///
     /// # Errors
     ///
-    /// [`CopyError::Length`] if there are more values than can be counted, or the error of the allocator.
+    /// [`CopyError::Length`] if there are more values than can be counted, [`CopyError::Align`] if a [`Source`](crate::pool::Source) of
+    /// the program's own aligns less than the type asks for, or the error of the allocator. A type that is aligned to more than 256 bytes
+    /// is refused by the compiler:
+    ///
+    /// ```compile_fail,E0080
+    /// use allotment::gpu::cudarc::driver::{DeviceRepr, ValidAsZeroBits};
+    /// use allotment::gpu::{Buffer, Pool, Stream};
+    ///
+    /// #[derive(Clone, Copy)]
+    /// #[repr(C, align(4096))]
+    /// struct Page([u64; 512]);
+    /// // SAFETY: plain numbers, for which zero bytes are valid.
+    /// unsafe impl DeviceRepr for Page {}
+    /// // SAFETY: as above.
+    /// unsafe impl ValidAsZeroBits for Page {}
+    ///
+    /// fn pages(pool: &Pool, stream: &Stream) -> Option<Buffer<Page>> {
+    ///     Buffer::zeros(pool, 2, stream).ok()
+    /// }
+    /// # fn main() { let _: fn(&Pool, &Stream) -> Option<Buffer<Page>> = pages; }
+    /// ```
     ///
     /// # Safety
     ///
@@ -93,6 +113,12 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
     where
         A: Backer<Backing<'a> = B>,
     {
+        const {
+            assert!(
+                align_of::<T>() <= ALIGNMENT,
+                "blocks are aligned to 256 bytes, and the type asks for more"
+            );
+        }
         let most = isize::MAX as usize / size_of::<T>().max(1);
         if len > most {
             return Err(CopyError::Length { have: most, asked: len }.into());
@@ -100,7 +126,14 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
         let bytes = len * size_of::<T>();
         // A buffer without values has an address all the same.
         let backing = allocator.allocate(bytes.max(1), stream).map_err(AllocateError::Allocation)?;
-        debug_assert!(backing.bytes() >= bytes && backing.address() % align_of::<T>() == 0);
+        // The allocator promised both, but one of the program may be wrong, and a source may align to less.
+        if backing.bytes() < bytes {
+            let have = backing.bytes() / size_of::<T>().max(1);
+            return Err(CopyError::Length { have, asked: len }.into());
+        }
+        if backing.address() % align_of::<T>() != 0 {
+            return Err(CopyError::Align { asked: align_of::<T>() }.into());
+        }
         Ok(Self { backing, len, stream: stream.clone(), _values: PhantomData })
     }
 
@@ -136,7 +169,7 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
     }
 
     /// Moves the values to memory of another allocator: to another device, or to pinned or managed memory. Does not
-    /// wait.
+    /// wait, unless one of the two is [`MemoryKind::Host`].
     ///
     /// # Errors
     ///
@@ -288,8 +321,11 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
 
 impl<T, B: Backing> Buffer<T, B> {
     /// Makes a buffer of `len` values in memory that already holds them.
-    pub(super) fn from_backing(backing: B, len: usize, stream: &Stream) -> Self {
-        debug_assert!(backing.bytes() >= len * size_of::<T>());
+    ///
+    /// # Safety
+    ///
+    /// The memory must hold so many values, and be aligned for them.
+    pub(super) unsafe fn from_backing(backing: B, len: usize, stream: &Stream) -> Self {
         Self { backing, len, stream: stream.clone(), _values: PhantomData }
     }
 

@@ -4,10 +4,11 @@ use super::backing::Sealed;
 use super::{Backer, Backing, MemoryKind};
 use crate::gpu::stream::Stream;
 use crate::pool::{
-    Allocation, AnyPool, CopyCounters, DeviceAllocator, DevicePool, PoolError, PoolOptions, Source,
-    pass_on_blocks,
+    Allocation, AnyPool, CopyCounters, DeviceAllocator, DevicePool, PoolError, PoolOptions, PoolStats,
+    Source, pass_on_blocks,
 };
 use core::fmt;
+use core::ops::Add;
 use std::sync::Arc;
 use std::vec::Vec;
 
@@ -60,9 +61,15 @@ impl Pool {
         self.0.each_pool(&mut |pool| pools.push(pool));
         pools
     }
+
+    /// Returns the statistics of the pool, which `Display` writes as a table; of an adaptor over several, their sum. O(pools).
+    pub fn stats(&self) -> PoolStats {
+        self.pools().into_iter().map(AnyPool::stats).fold(PoolStats::default(), Add::add)
+    }
 }
 
-impl DeviceAllocator<Stream> for Pool {
+// SAFETY: it is the allocator that it was made of.
+unsafe impl DeviceAllocator<Stream> for Pool {
     #[track_caller]
     fn allocate(&self, bytes: usize, align: usize, stream: &Stream) -> Result<Allocation, PoolError> {
         self.0.allocate(bytes, align, stream)

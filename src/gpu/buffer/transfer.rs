@@ -1,7 +1,8 @@
 //! Asynchronous copies that keep the host's side alive until they are done.
 
 use super::CopyError;
-use crate::gpu::error::{call, check};
+use crate::gpu::error::check;
+use crate::gpu::library::call;
 use crate::gpu::stream::{Event, Stream};
 use crate::pool::{Event as _, SourceError, Stream as _};
 use core::ffi::c_void;
@@ -33,11 +34,11 @@ struct Task(Mutex<Notice>);
 struct Notice {
     waker: Option<Waker>,
     /// How the work was, once the driver has come to the end of the copy.
-    given: Option<CUresult>,
+    given: Option<u32>,
 }
 
 /// Called by a thread of the driver once, also after a fault of the device.
-unsafe extern "C" fn give_notice(_: CUstream, status: CUresult, task: *mut c_void) {
+unsafe extern "C" fn give_notice(_: CUstream, status: u32, task: *mut c_void) {
     // SAFETY: `Transfer::notify` made the pointer of an `Arc` of this type, for this call.
     let task = unsafe { Arc::from_raw(task.cast_const().cast::<Task>()) };
     let mut notice = task.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -74,13 +75,18 @@ impl<O> Transfer<O> {
             let given = notice.given.map(|status| check("cuStreamAddCallback", status));
             return given.transpose().map(|given| given.is_some());
         }
+        // The driver calls back even if the program closes the library that this is part of.
+        crate::os::stay_loaded();
         let notice = Notice { waker: Some(waker.clone()), given: None };
         let task = Arc::new(Task(Mutex::new(notice)));
         let argument = Arc::into_raw(task.clone());
+        type Notify<C> = unsafe extern "C" fn(CUstream, C, *mut c_void);
+        // SAFETY: the two differ in how they read the status, which is a number of 32 bits in C.
+        let notify = unsafe { mem::transmute::<Notify<u32>, Notify<CUresult>>(give_notice) };
         let _bound = self.stream.context().enter()?;
         // SAFETY: the handle is alive, the function takes this argument, and 0 is the only flag.
         let added = unsafe {
-            call!(cuStreamAddCallback(self.stream.raw(), Some(give_notice), argument.cast_mut().cast(), 0))
+            call!(cuStreamAddCallback(self.stream.raw(), Some(notify), argument.cast_mut().cast(), 0))
         };
         if added.is_err() {
             // SAFETY: made above, and the driver does not have it.

@@ -3,11 +3,11 @@
 use super::host;
 use super::job::Job;
 use super::{Backing, CopyError, MemoryKind, Rows, Transfer, bounds};
-use crate::gpu::error::call;
+use crate::gpu::library::call;
 use crate::gpu::source::{self, Advice, Location};
 use crate::gpu::stable::{StableSlice, StableSliceMut};
 use crate::gpu::stream::Stream;
-use crate::pool::{SourceError, Stream as _};
+use crate::pool::{SourceError, SourceErrorKind, Stream as _};
 use core::marker::PhantomData;
 use core::ops::RangeBounds;
 use core::ptr;
@@ -137,7 +137,9 @@ impl<'a, T: DeviceRepr + Copy> View<'a, T> {
         if self.bytes() == 0 { Ok(()) } else { finish(self.stream) }
     }
 
-    /// Copies all values to memory that the transfer keeps alive. Waits only if that memory is not pinned.
+    /// Copies all values to memory that the transfer keeps alive. Does not wait if that memory is pinned
+    /// ([`Pinned`](crate::gpu::Pinned), [`Registered`](crate::gpu::Registered)); otherwise the driver may wait until the
+    /// copy is done.
     ///
     /// # Errors
     ///
@@ -310,7 +312,9 @@ impl<'a, T: DeviceRepr + Copy> ViewMut<'a, T> {
         self.0.finish()
     }
 
-    /// Copies all values from memory that the transfer keeps alive. Does not wait.
+    /// Copies all values from memory that the transfer keeps alive. Does not wait if that memory is pinned
+    /// ([`Pinned`](crate::gpu::Pinned), [`Registered`](crate::gpu::Registered)). For other memory, such as a `Vec`, the driver
+    /// may wait for all earlier work on the stream and then read the values before this returns, so that nothing overlaps.
     ///
     /// # Errors
     ///
@@ -323,8 +327,9 @@ impl<'a, T: DeviceRepr + Copy> ViewMut<'a, T> {
         Ok(Transfer::new(self.0.stream, values))
     }
 
-    /// Copies all values from a view of the same length, of any device or of the host. Does not wait; if the
-    /// streams differ, events keep the order.
+    /// Copies all values from a view of the same length, of any device or of the host. If the streams differ, events keep
+    /// the order. Does not wait, unless one of the two is [`MemoryKind::Host`]: such a copy is done when this returns, and
+    /// a stream that is being captured refuses it.
     ///
     /// # Errors
     ///
@@ -343,12 +348,18 @@ impl<'a, T: DeviceRepr + Copy> ViewMut<'a, T> {
         }
         let (bytes, to) = (from.bytes(), self.0.backing);
         let job = Job::between(from.backing, to, bytes);
-        if [from.backing.kind(), to.kind()] == [MemoryKind::Host; 2] {
+        let on_host = [from.backing.kind(), to.kind()].map(|kind| kind == MemoryKind::Host);
+        if on_host == [true, true] {
             let places = (host::pointer(from.address), host::pointer(self.0.address));
             // SAFETY: both views are alive, of this kind and of the same length, and disjoint, since one of them is
             // mutable.
             unsafe { host::copy(job, here, places.0, places.1, bytes) };
         } else {
+            let is_pageable = on_host.contains(&true);
+            if is_pageable && here.is_capturing()? {
+                let kind = SourceErrorKind::Capturing;
+                return Err(SourceError { kind, call: "a copy of ordinary host memory", code: 0 }.into());
+            }
             let peers = from.backing.device().zip(to.device()).filter(|(from, to)| from != to);
             let contexts = match peers {
                 Some((there, other)) => {
@@ -365,6 +376,10 @@ impl<'a, T: DeviceRepr + Copy> ViewMut<'a, T> {
                 // SAFETY: as above. One address space holds the memory of all devices and the host.
                 None => unsafe { call!(cuMemcpyAsync(self.0.address, from.address, bytes, here.raw())) },
             })?;
+            if is_pageable {
+                // The CPU may use the memory at once.
+                finish(here)?;
+            }
         }
         if is_other {
             // Later writes to the source must come after this copy.

@@ -94,7 +94,7 @@ impl MemoryManager {
             requested: sum(|stats| stats.requested.current),
             reserved: sum(|stats| stats.reserved.current),
             blocks: sum(|stats| stats.blocks.current),
-            copies: self.contexts().fold(CopyStats::default(), |sum, context| sum.plus(context.copy_stats())),
+            copies: self.contexts().fold(CopyStats::default(), |sum, context| sum + context.copy_stats()),
             stores,
         }
     }

@@ -13,7 +13,7 @@ use std::vec;
 use std::vec::Vec;
 
 /// Why a manager could not be made or could not serve a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ManageError {
     /// A manager needs at least one device.

@@ -4,7 +4,7 @@ use super::{Imported, ShareError, values, within};
 use crate::gpu::abi::AccessDesc;
 use crate::gpu::buffer::{Backing, Buffer, Lease};
 use crate::gpu::context::Context;
-use crate::gpu::error::call;
+use crate::gpu::library::call;
 use crate::gpu::source::Virtual;
 use crate::gpu::stream::Stream;
 use crate::placement::Placement;
@@ -177,7 +177,9 @@ impl<T: DeviceRepr + Copy> Buffer<T, Imported> {
         let address = start as usize + offset;
         // SAFETY: the range stays mapped as long as `range` exists; the caller guarantees the order with other
         // users.
-        let backing = unsafe { Imported::new(Box::new(range), address, bytes, stream) };
-        Ok(Self::from_backing(backing, len, stream))
+        unsafe {
+            let backing = Imported::new(Box::new(range), address, bytes, stream);
+            Ok(Self::from_backing(backing, len, stream))
+        }
     }
 }

@@ -3,7 +3,7 @@
 use super::{Imported, ShareError, values, within};
 use crate::gpu::buffer::{Backing, Buffer, MemoryKind};
 use crate::gpu::context::Context;
-use crate::gpu::error::call;
+use crate::gpu::library::call;
 use crate::gpu::stream::Stream;
 use core::ffi::c_char;
 use core::ptr;
@@ -120,7 +120,9 @@ impl<T: DeviceRepr + Copy> Buffer<T, Imported> {
         within(offset, bytes, shared)?;
         let address = start as usize + offset;
         // SAFETY: the caller guarantees that the memory exists; it is open as long as `opened` is.
-        let backing = unsafe { Imported::new(Box::new(opened), address, bytes, stream) };
-        Ok(Self::from_backing(backing, len, stream))
+        unsafe {
+            let backing = Imported::new(Box::new(opened), address, bytes, stream);
+            Ok(Self::from_backing(backing, len, stream))
+        }
     }
 }

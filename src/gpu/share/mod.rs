@@ -2,12 +2,14 @@
 //!
 //! ```text
 //!  IpcHandle      names a range of a device's memory with bytes that may be sent in any way
-//!  SharedMemory   virtual memory as file descriptors, which are sent through a socket
+//!  SharedMemory   virtual memory as file descriptors, which are sent through a socket; not on Windows
 //! ```
 
+#[cfg(unix)]
 mod descriptor;
 mod ipc;
 
+#[cfg(unix)]
 pub use descriptor::SharedMemory;
 pub use ipc::IpcHandle;
 
@@ -21,7 +23,7 @@ use std::boxed::Box;
 pub type Imported = Foreign<Box<dyn Send>>;
 
 /// Why memory could not be exported or imported.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ShareError {
     /// The exported range is empty, or does not consist of whole and aligned values of the type. The driver was not
@@ -64,8 +66,8 @@ causes!(ShareError: Driver(Error), Driver(SourceError));
 
 /// The number of values of `T` in `bytes` bytes at `offset` of memory that is aligned to 256 bytes.
 fn values<T>(bytes: usize, offset: usize) -> Result<usize, ShareError> {
-    let size = size_of::<T>();
-    if size == 0 || bytes == 0 || bytes % size != 0 || offset % align_of::<T>() != 0 {
+    let (size, align) = (size_of::<T>(), align_of::<T>());
+    if size == 0 || bytes == 0 || bytes % size != 0 || offset % align != 0 || align > 256 {
         return Err(ShareError::Values { bytes, offset });
     }
     Ok(bytes / size)

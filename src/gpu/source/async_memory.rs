@@ -3,7 +3,8 @@
 use super::{ALIGNMENT, PAGE, check_size, segment};
 use crate::gpu::abi::{AccessDesc, PoolProps};
 use crate::gpu::context::Context;
-use crate::gpu::error::{Error, call};
+use crate::gpu::error::Error;
+use crate::gpu::library::call;
 use crate::gpu::stream::Stream;
 use crate::pool::{Capacity, Direction, Segment, Source, SourceError, Stream as _};
 use crate::region::Capabilities;

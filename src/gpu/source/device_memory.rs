@@ -2,7 +2,7 @@
 
 use super::{ALIGNMENT, PAGE, check_size, segment};
 use crate::gpu::context::Context;
-use crate::gpu::error::call;
+use crate::gpu::library::call;
 use crate::gpu::stream::Stream;
 use crate::pool::{Capacity, Direction, Segment, Source, SourceError, Stream as _};
 use crate::region::Capabilities;

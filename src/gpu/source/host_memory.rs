@@ -12,8 +12,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 const GRANULARITY: usize = 64 << 10;
 
 /// Ordinary host memory, from the program's allocator. No device can access it. The driver passes copies to and
-/// from it through pinned memory of its own, and the host waits for copies to it. Giving a segment back waits for
-/// the stream.
+/// from it through pinned memory of its own, and the host waits for them. Giving a segment back waits for the stream.
 #[derive(Debug)]
 pub struct HostMemory {
     limit: usize,

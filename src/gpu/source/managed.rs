@@ -3,13 +3,13 @@
 use super::{ALIGNMENT, PAGE, check_size, segment};
 use crate::gpu::abi::Place;
 use crate::gpu::context::Context;
-use crate::gpu::error::{Error, call, check};
-use crate::gpu::library;
+use crate::gpu::error::{Error, check};
+use crate::gpu::library::{self, call};
 use crate::gpu::stream::Stream;
 use crate::pool::{Capacity, Direction, Segment, Source, SourceError, SourceErrorKind, Stream as _};
 use crate::region::Capabilities;
 use core::sync::atomic::{AtomicUsize, Ordering};
-use cudarc::driver::sys::{CUdeviceptr, CUmem_advise, CUmemAttach_flags, CUresult, CUstream};
+use cudarc::driver::sys::{CUdeviceptr, CUmem_advise, CUmemAttach_flags, CUstream};
 use std::sync::Arc;
 
 /// Where managed memory is or should be.
@@ -48,10 +48,10 @@ pub struct Managed {
 }
 
 /// The newer functions take a location; the older ones take a device number, where -1 is the host.
-type Prefetch = unsafe extern "C" fn(CUdeviceptr, usize, Place, u32, CUstream) -> CUresult;
-type OldPrefetch = unsafe extern "C" fn(CUdeviceptr, usize, i32, CUstream) -> CUresult;
-type Advise = unsafe extern "C" fn(CUdeviceptr, usize, CUmem_advise, Place) -> CUresult;
-type OldAdvise = unsafe extern "C" fn(CUdeviceptr, usize, CUmem_advise, i32) -> CUresult;
+type Prefetch = unsafe extern "C" fn(CUdeviceptr, usize, Place, u32, CUstream) -> u32;
+type OldPrefetch = unsafe extern "C" fn(CUdeviceptr, usize, i32, CUstream) -> u32;
+type Advise = unsafe extern "C" fn(CUdeviceptr, usize, CUmem_advise, Place) -> u32;
+type OldAdvise = unsafe extern "C" fn(CUdeviceptr, usize, CUmem_advise, i32) -> u32;
 
 impl Managed {
     /// Makes a source of memory of a context's device and the host.

@@ -41,7 +41,8 @@ pub use pinned::{Pinned, PinnedOptions, pinned_bytes};
 pub use registered::Registered;
 pub use virtual_memory::Virtual;
 
-use super::error::{Error, call};
+use super::error::Error;
+use super::library::call;
 use super::stream::Stream;
 use crate::pool::{Direction, Segment, SourceError, SourceErrorKind};
 use core::num::NonZeroUsize;

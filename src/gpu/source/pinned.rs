@@ -2,7 +2,8 @@
 
 use super::{ALIGNMENT, check_one_address, check_size, segment};
 use crate::gpu::context::Context;
-use crate::gpu::error::{Error, call};
+use crate::gpu::error::Error;
+use crate::gpu::library::call;
 use crate::gpu::stream::Stream;
 use crate::pool::{Capacity, Direction, Segment, Source, SourceError, SourceErrorKind, Stream as _};
 use crate::region::Capabilities;
@@ -135,7 +136,8 @@ unsafe impl Source for Pinned {
         check_size("cuMemHostAlloc", bytes, GRANULARITY)?;
         let share = Share::take(bytes, self.options.limit)?;
         let _bound = self.context.enter_relaxed()?;
-        let flags = u32::from(self.options.portable) | u32::from(self.options.write_combined) << 2;
+        const MAPPED: u32 = 2;
+        let flags = u32::from(self.options.portable) | MAPPED | u32::from(self.options.write_combined) << 2;
         let mut pointer = ptr::null_mut();
         // SAFETY: the output has the type that the function writes, and the flags are valid.
         unsafe { call!(cuMemHostAlloc(&mut pointer, bytes, flags))? };

@@ -3,7 +3,8 @@
 use super::pinned::{PinnedOptions, Share};
 use super::{ALIGNMENT, check_one_address, check_size, segment};
 use crate::gpu::context::Context;
-use crate::gpu::error::{Error, call};
+use crate::gpu::error::Error;
+use crate::gpu::library::call;
 use crate::gpu::stable::StableSliceMut;
 use crate::gpu::stream::Stream;
 use crate::pool::{Capacity, Direction, Segment, Source, SourceError, SourceErrorKind, Stream as _};
@@ -65,9 +66,9 @@ impl<M: StableSliceMut<u8>> Registered<M> {
         }
         let share = Share::take(len, limit)?;
         let _bound = context.enter_relaxed()?;
-        const PORTABLE: u32 = 1;
+        const PORTABLE_AND_MAPPED: u32 = 1 | 2;
         // SAFETY: the memory is owned by this value, whose drop unregisters it.
-        unsafe { call!(cuMemHostRegister_v2(pointer.cast(), len, PORTABLE))? };
+        unsafe { call!(cuMemHostRegister_v2(pointer.cast(), len, PORTABLE_AND_MAPPED))? };
         let address = pointer.expose_provenance();
         let start = address.next_multiple_of(ALIGNMENT);
         let bytes = len.saturating_sub(start - address) / ALIGNMENT * ALIGNMENT;

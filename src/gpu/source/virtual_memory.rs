@@ -4,7 +4,8 @@ use super::{check_size, segment};
 use crate::gpu::abi::{AccessDesc, AllocationProp};
 use crate::gpu::context::Context;
 use crate::gpu::device::attribute;
-use crate::gpu::error::{Error, call};
+use crate::gpu::error::Error;
+use crate::gpu::library::call;
 use crate::gpu::stream::Stream;
 use crate::pool::{Capacity, Direction, Segment, Source, SourceError, SourceErrorKind, Stream as _};
 use crate::region::Capabilities;
@@ -23,12 +24,16 @@ use std::vec::Vec;
 ///  mapped memory        | reserve   | grow   |hole| grow |
 /// ```
 ///
-/// The memory consists of pages of the device's granularity, mostly 2 MiB, each with a handle of its own, so that a pool
-/// can give pages between its blocks back to the device. Shareable memory is in longer pieces and cannot do that.
+/// The memory consists of pieces of 32 MiB, or of what [`Virtual::with_pieces`] says, which start at multiples of their size
+/// and each take three driver calls. A pool can give whole pieces between its blocks back to the device. Memory is reserved and
+/// grows in multiples of the device's granularity, mostly 2 MiB, so that the last piece of each growth may be shorter.
+/// Shareable memory has one piece for each growth and gives none of them back.
 #[derive(Debug)]
 pub struct Virtual {
     context: Context,
     granularity: usize,
+    /// The most bytes of a piece, a power of two.
+    piece: usize,
     /// The least bytes of addresses that each segment reserves.
     room: usize,
     /// Whether the memory can be exported as file descriptors.
@@ -48,6 +53,9 @@ struct Reserved {
     /// The pieces of physical memory that are mapped there: their lengths in bytes, by address.
     pieces: BTreeMap<u64, usize>,
 }
+
+/// Bytes of a piece by default. PyTorch has pieces of 20 MiB, and NVIDIA's DALI of up to 64.
+const PIECE: usize = 32 << 20;
 
 impl Virtual {
     /// Makes a source whose segments each have room for all of the device's memory; addresses cost nothing.
@@ -116,16 +124,28 @@ impl Virtual {
         let room = bytes.checked_next_multiple_of(granularity).unwrap_or(granularity);
         let name = format!("virtual device {}", context.device().ordinal);
         let devices = core::iter::once(context).chain(peers).map(Context::ordinal).collect();
-        let (context, segments) = (context.clone(), Mutex::default());
-        Ok(Self { context, granularity, room, shareable, devices, segments, name })
+        let (context, segments, piece) = (context.clone(), Mutex::default(), PIECE.max(granularity));
+        Ok(Self { context, granularity, piece, room, shareable, devices, segments, name })
+    }
+
+    /// Sets the size in bytes of the pieces of physical memory, which is rounded up to a power of two and to the device's
+    /// granularity; the default is 32 MiB. Longer pieces take fewer driver calls: 1 GiB is 512 pieces of 2 MiB and 16 of
+    /// 64 MiB. With shorter ones a pool can give more of its free memory back, which suits
+    /// [`PoolOptions::lean`](crate::pool::PoolOptions::lean). Shareable memory is not affected.
+    #[must_use]
+    pub fn with_pieces(mut self, bytes: usize) -> Self {
+        self.piece = bytes.checked_next_power_of_two().unwrap_or(PIECE).max(self.granularity);
+        self
     }
 
     /// Returns whether the memory can be shared as file descriptors.
+    #[cfg(unix)]
     pub(in crate::gpu) const fn is_shareable(&self) -> bool {
         self.shareable
     }
 
     /// Returns the lengths in bytes of the pieces of physical memory of the segment that starts at this address.
+    #[cfg(unix)]
     pub(in crate::gpu) fn pieces(&self, segment: usize) -> Vec<usize> {
         let pieces = |found: &Reserved| found.pieces.values().copied().collect();
         self.segments().get(&(segment as u64)).map(pieces).unwrap_or_default()
@@ -137,13 +157,21 @@ impl Virtual {
 
     /// Maps new memory at reserved addresses and returns its pieces. After an error nothing is mapped there.
     fn map_pieces(&self, address: CUdeviceptr, bytes: usize) -> Result<BTreeMap<u64, usize>, SourceError> {
-        let step = if self.shareable { bytes } else { self.granularity };
+        let (mut at, end) = (address, address + bytes as u64);
         let mut pieces = BTreeMap::new();
-        let made = (address..address + bytes as u64).step_by(step).try_for_each(|at| {
-            self.map_piece(at, step)?;
-            pieces.insert(at, step);
-            Ok(())
-        });
+        let made = loop {
+            let next =
+                if self.shareable { end } else { (at + 1).next_multiple_of(self.piece as u64).min(end) };
+            let length = (next - at) as usize;
+            if let Err(error) = self.map_piece(at, length) {
+                break Err(error);
+            }
+            pieces.insert(at, length);
+            at = next;
+            if at == end {
+                break Ok(());
+            }
+        };
         let access: Vec<AccessDesc> = self.devices.iter().map(|&device| AccessDesc::full(device)).collect();
         // SAFETY: the range is mapped, and the pointer is to this many values of the same layout.
         let made = made.and_then(|()| unsafe {
@@ -153,7 +181,7 @@ impl Virtual {
             Ok(()) => Ok(pieces),
             Err(error) => {
                 // Mapped above and not used yet. A second error would say less than the first.
-                let _ = unmap_pieces(pieces);
+                let _ = unmap_pieces(&pieces);
                 Err(error)
             }
         }
@@ -193,10 +221,17 @@ fn reserved_at(segments: &mut BTreeMap<u64, Reserved>, address: usize) -> Option
     segments.range_mut(..=address as u64).next_back().map(|(_, found)| found)
 }
 
-/// Unmaps pieces that no work uses, each on its own, as the driver demands. Goes on after an error and returns the first.
-fn unmap_pieces(pieces: BTreeMap<u64, usize>) -> Result<(), SourceError> {
+/// Unmaps pieces that no work uses, neighbours by one call. Goes on after an error and returns the first.
+fn unmap_pieces(pieces: &BTreeMap<u64, usize>) -> Result<(), SourceError> {
+    let mut runs: Vec<(u64, usize)> = Vec::new();
+    for (&address, &bytes) in pieces {
+        match runs.last_mut() {
+            Some((start, length)) if *start + *length as u64 == address => *length += bytes,
+            _ => runs.push((address, bytes)),
+        }
+    }
     let mut result = Ok(());
-    for (address, bytes) in pieces {
+    for (address, bytes) in runs {
         // SAFETY: the callers pass pieces that are mapped there and in no use.
         let unmapped = unsafe { call!(cuMemUnmap(address, bytes)) };
         result = result.and(unmapped);
@@ -206,7 +241,7 @@ fn unmap_pieces(pieces: BTreeMap<u64, usize>) -> Result<(), SourceError> {
 
 // SAFETY: the driver reserves each range of addresses once, and what is reserved of it is mapped until it is released.
 unsafe impl Source for Virtual {
-    describe!(|self| &self.name, cpu_visible: false, Capabilities::DEVICE, granularity: self.granularity, alignment: self.granularity);
+    describe!(|self| &self.name, cpu_visible: false, Capabilities::DEVICE, granularity: self.granularity, alignment: self.piece);
 
     fn device(&self) -> Option<usize> {
         Some(self.context.device().ordinal)
@@ -222,7 +257,7 @@ unsafe impl Source for Virtual {
         let room = bytes.max(self.room);
         let mut address = 0;
         // SAFETY: the output has the type that the function writes; any address will do.
-        unsafe { call!(cuMemAddressReserve(&mut address, room, self.granularity, 0, 0))? };
+        unsafe { call!(cuMemAddressReserve(&mut address, room, self.piece, 0, 0))? };
         let made = segment("cuMemAddressReserve", address, bytes)
             .and_then(|segment| Ok((segment, self.map_pieces(address, bytes)?)));
         match made {
@@ -244,7 +279,7 @@ unsafe impl Source for Virtual {
         let unknown = SourceError { kind: SourceErrorKind::Invalid, call: "cuMemAddressFree", code: 0 };
         let Reserved { room, pieces } = self.segments().remove(&address).ok_or(unknown)?;
         let _bound = self.context.enter_relaxed()?;
-        unmap_pieces(pieces)?;
+        unmap_pieces(&pieces)?;
         // SAFETY: `reserve` reserved this many bytes, and nothing is mapped there any more.
         unsafe { call!(cuMemAddressFree(address, room)) }
     }
@@ -264,38 +299,26 @@ unsafe impl Source for Virtual {
         Ok(Segment { bytes: segment.bytes + bytes, ..segment })
     }
 
-    /// Returns the granularity, or 0 for shareable memory, whose pieces stay whole.
+    /// Returns the size of a piece, or 0 for shareable memory, whose pieces stay whole.
     fn page(&self) -> usize {
-        if self.shareable { 0 } else { self.granularity }
+        if self.shareable { 0 } else { self.piece }
     }
 
-    /// The pool has asked whether the work on the pages is done.
+    /// Unmaps all of the range by one call. The pool has asked whether the work on it is done.
     unsafe fn unmap(&self, address: usize, bytes: usize, _: &Stream) -> Result<(), SourceError> {
-        check_size("cuMemUnmap", bytes, self.granularity)?;
+        check_size("cuMemUnmap", bytes, self.piece)?;
         let _bound = self.context.enter_relaxed()?;
         let unknown = SourceError { kind: SourceErrorKind::Invalid, call: "cuMemUnmap", code: 0 };
-        let range = address as u64..(address + bytes) as u64;
         let mut segments = self.segments();
         let found = reserved_at(&mut segments, address).ok_or(unknown)?;
-        let mut unmapped: Vec<u64> = Vec::new();
-        let pages: Vec<u64> = found.pieces.range(range).map(|(&at, _)| at).collect();
-        for at in pages {
-            // SAFETY: the caller guarantees that the page is mapped and in no use.
-            if let Err(error) = unsafe { call!(cuMemUnmap(at, self.granularity)) } {
-                // The caller counts on all of the pages after an error.
-                for at in unmapped {
-                    found.pieces.extend(self.map_pieces(at, self.granularity)?);
-                }
-                return Err(error);
-            }
-            found.pieces.remove(&at);
-            unmapped.push(at);
-        }
+        // SAFETY: the caller guarantees that all of the range is mapped and in no use. Pieces do not cross its borders.
+        unsafe { call!(cuMemUnmap(address as u64, bytes))? };
+        found.pieces.retain(|&at, _| at < address as u64 || at >= (address + bytes) as u64);
         Ok(())
     }
 
     unsafe fn map(&self, address: usize, bytes: usize, _: &Stream) -> Result<(), SourceError> {
-        check_size("cuMemMap", bytes, self.granularity)?;
+        check_size("cuMemMap", bytes, self.piece)?;
         self.map_into(address, bytes)
     }
 

@@ -3,15 +3,15 @@
 use super::{Host, Staging, mark};
 use crate::gpu::abi::CopyAttributes;
 use crate::gpu::buffer::{Backing, CopyError, Job, MemoryKind, View, ViewMut};
-use crate::gpu::error::{Error, call, check};
-use crate::gpu::library;
+use crate::gpu::error::{Error, check};
+use crate::gpu::library::{self, call};
 use crate::gpu::stream::Stream;
 use crate::pool::{SourceError, SourceErrorKind, Stream as _};
 use core::fmt;
 use core::marker::PhantomData;
 use core::{mem, ptr};
 use cudarc::driver::DeviceRepr;
-use cudarc::driver::sys::{CUDA_MEMCPY2D, CUdeviceptr, CUmemorytype, CUresult, CUstream};
+use cudarc::driver::sys::{CUDA_MEMCPY2D, CUdeviceptr, CUmemorytype, CUstream};
 use std::vec::Vec;
 
 /// The result of a batch.
@@ -151,28 +151,26 @@ fn runs(pieces: &[Piece<'_>]) -> Vec<Run> {
     runs.into_iter().map(|(run, _)| run).collect()
 }
 
+/// The type of `cuMemcpyBatchAsync`.
+macro_rules! copy_batch {
+    ($($failed:ty)?) => {
+        unsafe extern "C" fn(
+            *mut CUdeviceptr,
+            *mut CUdeviceptr,
+            *mut usize,
+            usize,
+            *mut CopyAttributes,
+            *mut usize,
+            usize,
+            $($failed,)?
+            CUstream,
+        ) -> u32
+    };
+}
+
 /// The function before CUDA 13, which also reports the index of the copy that failed.
-type OldCopyBatch = unsafe extern "C" fn(
-    *mut CUdeviceptr,
-    *mut CUdeviceptr,
-    *mut usize,
-    usize,
-    *mut CopyAttributes,
-    *mut usize,
-    usize,
-    *mut usize,
-    CUstream,
-) -> CUresult;
-type CopyBatch = unsafe extern "C" fn(
-    *mut CUdeviceptr,
-    *mut CUdeviceptr,
-    *mut usize,
-    usize,
-    *mut CopyAttributes,
-    *mut usize,
-    usize,
-    CUstream,
-) -> CUresult;
+type OldCopyBatch = copy_batch!(*mut usize);
+type CopyBatch = copy_batch!();
 
 /// Submits copies between device and pinned memory in one call. Returns `false` if the driver cannot do that.
 ///

@@ -10,7 +10,8 @@ use crate::gpu::buffer::{
     AllocateError, Backer, Backing as _, Buffer, CopyError, Job, Lease, MemoryKind, ViewMut,
 };
 use crate::gpu::context::Context;
-use crate::gpu::error::{Error, call};
+use crate::gpu::error::Error;
+use crate::gpu::library::call;
 use crate::gpu::source::Pinned;
 use crate::gpu::stream::{Event, Stream};
 use crate::pool::{Event as _, SourceError, Stream as _};
@@ -56,7 +57,6 @@ impl Progress {
 }
 
 /// Why staging failed; `A` is the allocator's error, `W` the error of the user's function.
-#[derive(Debug)]
 #[non_exhaustive]
 pub enum StagingError<A, W> {
     /// There is no memory for the chunks on the device.
@@ -83,6 +83,22 @@ impl<A: fmt::Display, W: fmt::Display> fmt::Display for StagingError<A, W> {
         match self {
             Self::Allocate(error) => error.fmt(f),
             Self::Copy(error) => error.fmt(f),
+            Self::Read(error) => write!(f, "the input cannot be read: {error}"),
+            Self::Write(error) => write!(f, "the results cannot be written: {error}"),
+            Self::Shrunk { mapped, left } => {
+                write!(f, "the mapped file had {mapped} bytes and has only {left} now")
+            }
+            Self::Work(error) => error.fmt(f),
+        }
+    }
+}
+
+/// Shows the sentence of `Display`, with the `Debug` of the errors that it holds.
+impl<A: fmt::Debug, W: fmt::Debug> fmt::Debug for StagingError<A, W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Allocate(error) => error.fmt(f),
+            Self::Copy(error) => fmt::Debug::fmt(error, f),
             Self::Read(error) => write!(f, "the input cannot be read: {error}"),
             Self::Write(error) => write!(f, "the results cannot be written: {error}"),
             Self::Shrunk { mapped, left } => {
@@ -160,8 +176,9 @@ impl Host {
             copy.synchronize()?;
             self.copy = None;
         }
+        self.memory.stream().context().check()?;
         let pointer = core::ptr::with_exposed_provenance_mut(self.memory.address() as usize);
-        // SAFETY: the pinned memory lives as long as this value, which owns it, and no copy uses it any more.
+        // SAFETY: the pinned memory lives as long as this value, which owns it, and no copy uses it any more; the context was not reset.
         Ok(unsafe { core::slice::from_raw_parts_mut(pointer, self.memory.len()) })
     }
 }

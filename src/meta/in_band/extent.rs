@@ -34,7 +34,7 @@ impl<I: Index, const G: usize, const R: usize, const C: bool> InBand<I, G, R, C>
     /// Returns the usable part of `memory`: its aligned start, and the bytes up to the last whole word.
     pub(super) fn trim(memory: Region, edges: bool) -> Result<(*mut u8, usize), RegionError> {
         let start = memory.start.addr().get();
-        let end = start.checked_add(memory.size).ok_or(RegionError::Overlap)? & !(size_of::<usize>() - 1);
+        let end = memory.checked_end()? & !(size_of::<usize>() - 1);
         // The bits are in words, and with tiny granules the start must be aligned for them as well. Units
         // are aligned in address too, so that buddies do not share one.
         let align = if edges { Self::MIN_BLOCK * G } else { G };
@@ -53,6 +53,17 @@ impl<I: Index, const G: usize, const R: usize, const C: bool> InBand<I, G, R, C>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_last_word_of_the_address_space_is_left_out() {
+        let trim = |size| {
+            let last = InBand::<u32>::trim(Region::from_address(usize::MAX - 4095, size), true);
+            last.map(|(start, bytes)| (start.addr(), bytes))
+        };
+        assert_eq!(trim(4096), Ok((usize::MAX - 4095, 4088)));
+        assert_eq!(trim(4088), trim(4096));
+        assert_eq!(trim(4097), Err(RegionError::Overlap));
+    }
 
     fn capacity_of<I: Index, const G: usize>() {
         type Of<I, const G: usize> = InBand<I, G, 1>;
@@ -73,7 +84,7 @@ mod tests {
     /// The last index has an address, with some to spare, and nearly all of the address space has indices.
     #[test]
     fn every_index_has_an_address() {
-        use crate::meta::addressable;
+        use crate::units::addressable;
         let last = addressable::<8>(usize::MAX);
         assert!(last.checked_add(4).is_some_and(|behind| behind.checked_mul(8).is_some()));
         assert!(last >= usize::MAX / 8 - 16);

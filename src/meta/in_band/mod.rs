@@ -14,10 +14,10 @@ pub use one_region::OneRegion;
 use super::free_blocks::Cut;
 use super::{
     Block, BlockOf, DEFAULT_REGIONS, FreeBlocks, FreeError, Id, Listed, Meta, NIL, PAGE_WORDS, Page,
-    addressable, region_size,
+    region_size,
 };
 use crate::region::{Numbering, Region, RegionError, RegionRecord, Regions};
-use crate::units::Index;
+use crate::units::{Index, addressable};
 use core::marker::PhantomData;
 use core::mem::size_of;
 use core::ptr;
@@ -281,13 +281,14 @@ unsafe impl<I: Index, const G: usize, const R: usize, const C: bool> FreeBlocks 
 unsafe impl<I: Index, const G: usize, const R: usize, const C: bool> Meta for InBand<I, G, R, C> {
     const EMPTY: Self = Self { regions: Regions::EMPTY, index: PhantomData };
     const GRANULE: usize = G;
+    const MAX_REGIONS: usize = R;
     // The first minimum block is a guard, and so is the one behind the last.
     const MAX_LEN: usize = (Self::LIMIT - 2 * Self::MIN_BLOCK) / Self::MIN_BLOCK * Self::MIN_BLOCK;
     const BOUNDARY_BITS: bool = true;
     type Near = OneRegion<I, G, C>;
 
     #[inline(always)]
-    fn near(&mut self) -> Option<OneRegion<I, G, C>> {
+    unsafe fn near(&mut self) -> Option<OneRegion<I, G, C>> {
         self.regions.single().map(OneRegion::of)
     }
 

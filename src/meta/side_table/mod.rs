@@ -6,9 +6,9 @@ mod nodes;
 pub use nodes::NodeSlot;
 
 use super::free_blocks::Cut;
-use super::{Block, DEFAULT_REGIONS, FreeBlocks, FreeError, Id, Listed, Meta, NIL, Page, addressable};
+use super::{Block, DEFAULT_REGIONS, FreeBlocks, FreeError, Id, Listed, Meta, NIL, Page};
 use crate::region::{Numbering, Region, RegionError, RegionRecord, Regions};
-use crate::units::{Index, align_up};
+use crate::units::{Index, addressable, align_up};
 use nodes::{Node, Nodes};
 
 /// A table of nodes, one per block, that never touches the memory it describes.
@@ -56,17 +56,6 @@ impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> SideTable<I, 
     /// The array itself if nodes are already in use.
     pub fn provide(&mut self, slots: &'static mut [NodeSlot<I>]) -> Result<(), &'static mut [NodeSlot<I>]> {
         self.nodes.provide(slots)
-    }
-
-    /// Tells the table where the array is now that [`SideTable::provide`] took: in memory that processes share, it has another address in
-    /// each.
-    ///
-    /// # Safety
-    ///
-    /// The same slots must be there.
-    #[cfg(all(target_os = "linux", feature = "std"))]
-    pub(crate) unsafe fn nodes_moved(&mut self, slots: *mut NodeSlot<I>) {
-        self.nodes.moved(slots);
     }
 
     /// Returns the number of nodes in use, one per free or allocated block. O(pool).
@@ -235,12 +224,13 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
 {
     const EMPTY: Self = Self { regions: Regions::EMPTY, firsts: [I::NIL; R], nodes: Nodes::EMPTY };
     const GRANULE: usize = G;
+    const MAX_REGIONS: usize = R;
     const MAX_LEN: usize = if Self::FREE < Self::LIMIT { Self::FREE } else { Self::LIMIT } - 2;
     const BOUNDARY_BITS: bool = false;
     type Near = Self;
 
     #[inline(always)]
-    fn near(&mut self) -> Option<Self> {
+    unsafe fn near(&mut self) -> Option<Self> {
         None
     }
 
@@ -252,7 +242,7 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
     unsafe fn claim(&mut self, memory: Region, edges: bool) -> Result<Block<u32>, RegionError> {
         let from = memory.start.addr().get();
         let pad = align_up(from, G).ok_or(RegionError::TooSmall)? - from;
-        let len = memory.size.saturating_sub(pad) >> Self::SHIFT;
+        let len = memory.checked_end()?.saturating_sub(from + pad) >> Self::SHIFT;
         if len == 0 {
             return Err(RegionError::TooSmall);
         }
@@ -286,8 +276,7 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
     unsafe fn extend(&mut self, start: *mut u8, more: usize) -> Result<Block<u32>, RegionError> {
         let (slot, raw) = self.regions.lengthened(start, more)?;
         let old = *self.regions.record(slot);
-        let from = raw.start.addr().get();
-        let len = (raw.size - (from.next_multiple_of(G) - from)) >> Self::SHIFT;
+        let len = (raw.end() - raw.start.addr().get().next_multiple_of(G)) >> Self::SHIFT;
         if len == old.len {
             return Err(RegionError::TooSmall);
         }

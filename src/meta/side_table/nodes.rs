@@ -81,12 +81,6 @@ impl<I: Index, const MAPPED: bool> Nodes<I, MAPPED> {
         Ok(())
     }
 
-    /// Tells the table where its array is now, which was provided.
-    #[cfg(all(target_os = "linux", feature = "std"))]
-    pub(super) fn moved(&mut self, slots: *mut NodeSlot<I>) {
-        self.slots = slots;
-    }
-
     /// Returns the number of nodes in use. O(pool).
     pub(super) fn count(&self) -> usize {
         let mut unused = 0;

@@ -3,7 +3,7 @@
 
 use super::classes::{BATCHES, CLASSES, LARGEST, SIZES, SLOT, class_of_size};
 use super::pages::{Chain, Pages};
-use super::system::System;
+use super::system::{Shift, System};
 use crate::meta::InBand;
 use crate::placement::{Placement, Tlsf};
 use crate::pressure::Pressure;
@@ -38,12 +38,18 @@ struct World {
     asked: usize,
     /// Bytes of the machine's memory; 0 is not known.
     memory: u64,
+    /// The process may have so many addresses; 0 means any number.
+    space: usize,
     /// No addresses are left.
     full: bool,
     /// Purges fail from now on.
     broken: bool,
+    /// Purges that failed.
+    refusals: usize,
     purged: usize,
     shifts: usize,
+    /// Moves without copying may lose the place that they go to.
+    loses: bool,
     clock: u64,
 }
 
@@ -137,6 +143,7 @@ unsafe impl<const PAGE: usize, const SHIFTS: bool> System for Fake<PAGE, SHIFTS>
         WORLD.with_borrow_mut(|world| {
             world.expect_committed(start, bytes);
             if world.broken {
+                world.refusals += 1;
                 return false;
             }
             world.purged += bytes;
@@ -146,10 +153,13 @@ unsafe impl<const PAGE: usize, const SHIFTS: bool> System for Fake<PAGE, SHIFTS>
         })
     }
 
-    unsafe fn shift(from: *mut u8, to: *mut u8, bytes: usize) -> bool {
+    unsafe fn shift(from: *mut u8, to: *mut u8, bytes: usize) -> Shift {
         assert!(bytes % PAGE == 0 && from.addr() % PAGE == 0 && to.addr() % PAGE == 0);
         if !SHIFTS {
-            return false;
+            return Shift::Refused;
+        }
+        if WORLD.with_borrow(|world| world.loses) {
+            return Shift::Lost;
         }
         WORLD.with_borrow_mut(|world| {
             world.expect_committed(from, bytes);
@@ -162,7 +172,7 @@ unsafe impl<const PAGE: usize, const SHIFTS: bool> System for Fake<PAGE, SHIFTS>
             to.copy_from_nonoverlapping(from, bytes);
             from.write_bytes(0, bytes);
         }
-        true
+        Shift::Moved
     }
 
     fn page() -> usize {
@@ -171,6 +181,10 @@ unsafe impl<const PAGE: usize, const SHIFTS: bool> System for Fake<PAGE, SHIFTS>
 
     fn memory() -> u64 {
         WORLD.with_borrow(|world| world.memory)
+    }
+
+    fn address_space() -> usize {
+        WORLD.with_borrow(|world| if world.space == 0 { usize::MAX } else { world.space })
     }
 
     fn now() -> u64 {
@@ -292,7 +306,12 @@ fn exercise<S: System>(seed: u64, limit: usize, broken: bool) -> (usize, usize, 
                 let size = random.usize(1..=octave);
                 match take(&mut pages, &mut random, size) {
                     Some(block) => live.push(block),
-                    None => refused += 1,
+                    None => {
+                        pages.gather();
+                        let again = take(&mut pages, &mut random, size);
+                        assert!(again.is_none(), "{size} bytes were there, and not given");
+                        refused += 1;
+                    }
                 }
             }
             _ if !live.is_empty() => give(&mut pages, live.swap_remove(random.usize(..live.len()))),
@@ -305,7 +324,7 @@ fn exercise<S: System>(seed: u64, limit: usize, broken: bool) -> (usize, usize, 
     let kept = pages.figures().dirty;
     let (purged, shifts) = WORLD.with_borrow(|world| (world.purged, world.shifts));
     assert!(broken || kept < 2 << 20, "{kept} bytes are still with the heap");
-    assert!(!broken || pages.figures().purged == 0, "nothing went back");
+    assert!(!broken || pages.figures().purged == 0 && kept > 1 << 20, "nothing went back");
     assert_eq!(CLASSES, SIZES.len());
     (purged, shifts, refused)
 }
@@ -514,17 +533,51 @@ fn tables_of_free_spans_go_back() {
     assert_eq!(trim(), 0, "nothing was written since");
 }
 
-/// One block can have nearly all addresses of a heap. A request for more commits nothing.
+/// One block can have nearly all addresses of a heap. A request for more than all commits nothing.
 #[test]
 fn one_block_can_have_nearly_all() {
     let mut pages = fresh();
     pages.limit(256 * SLOT);
-    for slots in [300, 256, 249] {
+    for slots in [300, 257] {
         assert!(pages.take_large(slots * SLOT, SLOT, false).is_none());
         assert_eq!(WORLD.with_borrow(|world| world.committed), 0, "{slots} slots");
     }
     // The others are left to the bits of the placement that keeps the free ones.
-    assert!(pages.take_large(248 * SLOT, SLOT, false).is_some());
+    for slots in [256, 255] {
+        assert!(pages.take_large(slots * SLOT, SLOT, false).is_none());
+    }
+    assert!(pages.take_large(254 * SLOT, SLOT, false).is_some());
+}
+
+/// What is free at the end of the committed slots serves a request together with those that are not committed yet, and these are committed to
+/// the last.
+#[test]
+fn requests_get_the_last_addresses() {
+    const SLOTS: usize = (16 << 20) / SLOT;
+    let take = |slots: usize, pages: &mut Pages<Linux>| pages.take_large(slots * SLOT, SLOT, false);
+    // Shorter blocks than the first of these are cut from the end of what is free, and would stand in the way.
+    for first in [600, 900, SLOTS / 2] {
+        let mut pages = fresh();
+        pages.limit(SLOTS * SLOT);
+        let (block, _) = take(first, &mut pages).unwrap();
+        assert!(take(SLOTS - SLOTS / 100 - first, &mut pages).is_some(), "{first} slots first");
+        while take(1, &mut pages).is_some() {}
+        // The bits of the placement take one slot in 128.
+        assert!(pages.figures().used >= (SLOTS - SLOTS / 128 - 4) * SLOT, "{:?}", pages.figures());
+        // SAFETY: the block is live.
+        assert!(unsafe { pages.put_large(block) });
+    }
+    // A block that cannot move grows over both.
+    let mut pages = fresh();
+    pages.limit(SLOTS * SLOT);
+    let (block, _) = take(SLOTS / 2, &mut pages).unwrap();
+    let most = (SLOTS - SLOTS / 100) * SLOT;
+    // SAFETY: the block is live.
+    unsafe {
+        assert!(!pages.resize_large(block, most) && pages.shift_large(block, most).is_none());
+        assert!(pages.resize_at_last(block, most) && !pages.resize_at_last(block, SLOTS * SLOT));
+    }
+    assert_eq!(pages.large_size(block), Some(most));
 }
 
 /// A batch serves requests for one block once memory has run out, and is counted block by block.
@@ -660,4 +713,110 @@ fn what_reaches_into_memory_that_was_given_back_is_noticed() {
     // SAFETY: the block has these bytes.
     let bytes = unsafe { core::slice::from_raw_parts(block.as_ptr(), 16 * 1024) };
     assert!(dirty || bytes.iter().all(|&byte| byte == 0), "called clean, and is not");
+}
+
+/// Takes all memory in blocks of `class`, and returns how many there were.
+fn drain(pages: &mut Pages<Linux>, class: usize) -> usize {
+    std::iter::from_fn(|| NonNull::new(pages.take_one(class))).count()
+}
+
+/// What other classes keep in empty pages and in bundles serves small requests before they fail.
+#[test]
+fn small_requests_get_what_other_classes_keep() {
+    let small = class_of_size(100);
+    let fill = |keep: &dyn Fn(&mut Pages<Linux>)| {
+        let mut pages = fresh();
+        pages.limit(16 << 20);
+        keep(&mut pages);
+        assert_eq!(pages.figures().used, 0);
+        drain(&mut pages, small)
+    };
+    let fresh_heap = fill(&|_| ());
+    let used_heap = fill(&|pages| {
+        for (class, &batch) in BATCHES.iter().enumerate() {
+            let chains: Vec<Chain> = (0..12).map(|_| pages.take(class, batch.into())).collect();
+            // SAFETY: the blocks are ours.
+            chains.into_iter().for_each(|chain| unsafe { pages.put(class, chain) });
+        }
+    });
+    assert_eq!(used_heap, fresh_heap);
+}
+
+/// What the system does not take back stays in the figures. It is offered again, but not at every free or request.
+#[test]
+fn what_the_system_refuses_is_still_there() {
+    const SLOTS: usize = 1024;
+    const BYTES: usize = SLOTS * SLOT;
+    let mut pages = fresh();
+    pages.limit(60 << 20);
+    let blocks: Vec<_> = (0..10).map(|_| pages.take_large(BYTES, SLOT, false).unwrap().0).collect();
+    WORLD.with_borrow_mut(|world| world.broken = true);
+    for block in blocks {
+        // SAFETY: the block is live.
+        assert!(unsafe { pages.put_large(block) });
+    }
+    assert_eq!((pages.trim(), pages.figures().dirty), (0, 10 * BYTES), "all is still there");
+    let before = WORLD.with_borrow(|world| world.refusals);
+    for _ in 0..64 * 100 {
+        let (block, _) = pages.take_large(11 * BYTES, SLOT, false).unwrap();
+        // SAFETY: the block is live.
+        assert!(unsafe { pages.put_large(block) });
+    }
+    // The clock is looked at for one free in 64, and moves by a tenth of a second each time.
+    let attempts = WORLD.with_borrow(|world| world.refusals) - before;
+    assert!((10..=12).contains(&attempts), "{attempts} attempts in 10 seconds");
+    WORLD.with_borrow_mut(|world| world.broken = false);
+    assert_eq!((pages.trim(), pages.figures().dirty), (11 * BYTES, 0));
+    assert!(pages.spans.has_exact_footprint());
+}
+
+/// Limits that become lower later hold for what is committed from then on, tables included, up to the last grain.
+#[test]
+fn later_limits_hold() {
+    const MIB: usize = 1 << 20;
+    let fill = |pages: &mut Pages<Linux>| while pages.take_large(MIB / 4, SLOT, false).is_some() {};
+    let committed = || WORLD.with_borrow(|world| world.committed);
+    let mut pages = fresh();
+    pages.limit(60 * MIB);
+    assert!(pages.take_large(MIB, SLOT, false).is_some());
+    let first = pages.figures().committed;
+    for bytes in [8 * MIB, 8 * MIB + 12_345, MIB, 20 * MIB] {
+        pages.limit(bytes);
+        fill(&mut pages);
+        let have = pages.figures().committed.max(first);
+        assert!(have <= bytes.max(8 * MIB) && have + MIB > bytes, "{have} of {bytes}");
+    }
+    pages.limit(60 * MIB);
+    for space in [24 * MIB, MIB, 32 * MIB + 1, 1] {
+        WORLD.with_borrow_mut(|world| world.space = space);
+        let before = committed();
+        fill(&mut pages);
+        assert!(committed() <= space.max(before) && committed() + MIB > space, "{} of {space}", committed());
+    }
+    WORLD.with_borrow_mut(|world| world.space = 0);
+    fill(&mut pages);
+    assert!(pages.figures().committed > 58 * MIB);
+}
+
+/// A place that a move may have lost is in no block again, and no other move is tried.
+#[test]
+fn lost_places_are_not_used_again() {
+    const BYTES: usize = 1 << 20;
+    let mut pages = fresh();
+    pages.limit(16 << 20);
+    let take = |pages: &mut Pages<Linux>| pages.take_large(2 * BYTES, SLOT, false).map(|(block, _)| block);
+    let (block, _) = pages.take_large(BYTES, SLOT, false).unwrap();
+    let next = take(&mut pages).unwrap();
+    // SAFETY: the blocks are live, and nothing was moved.
+    unsafe {
+        assert!(pages.put_large(next), "it only shows what comes next");
+        WORLD.with_borrow_mut(|world| world.loses = true);
+        assert!(pages.shift_large(block, 2 * BYTES).is_none());
+        WORLD.with_borrow_mut(|world| world.loses = false);
+        assert!(pages.shift_large(block, 2 * BYTES).is_none());
+        assert!(!pages.put_large(next), "no block starts there");
+    }
+    let blocks: Vec<_> = std::iter::from_fn(|| take(&mut pages)).collect();
+    let apart = |block: &NonNull<u8>| block.addr().get().abs_diff(next.addr().get()) >= 2 * BYTES;
+    assert!(blocks.len() >= 4 && blocks.iter().all(apart), "{blocks:?}");
 }

@@ -3,8 +3,9 @@
 use super::classes::SLOT;
 use super::pages::Pages;
 use super::spans::{NOTHING, WHOLE};
-use super::system::System;
+use super::system::{Shift, System};
 use core::ptr::NonNull;
+use core::sync::atomic::Ordering;
 
 impl<S: System> Pages<S> {
     /// Takes a large block of `size` bytes aligned to `align`. Returns it, and whether it may have bytes that are not zero,
@@ -16,15 +17,11 @@ impl<S: System> Pages<S> {
         zeroed: bool,
     ) -> Option<(NonNull<u8>, bool)> {
         let (len, align) = (size.div_ceil(SLOT).max(1), align.div_ceil(SLOT));
-        let mut taken = self.take_span(len, align, zeroed);
-        if taken.is_none() && self.gather() {
-            taken = self.take_span(len, align, zeroed);
-        }
-        let taken = taken?;
+        let taken = self.take_span(len, align, zeroed)?;
         // SAFETY: the span is committed and ours.
         unsafe {
             *self.spans.length(taken.slot) = u32::try_from(len).ok()?;
-            *self.spans.entry(taken.slot) = WHOLE;
+            self.spans.enter(taken.slot, 1, WHOLE);
         }
         self.allocated(len * SLOT);
         Some((NonNull::new(self.spans.address(taken.slot))?, taken.dirty))
@@ -35,8 +32,9 @@ impl<S: System> Pages<S> {
         let slot = self.spans.slot_checked(block.as_ptr())?;
         // SAFETY: the slot is committed, and so is its entry.
         unsafe {
-            (*self.spans.entry(slot) == WHOLE && self.spans.address(slot) == block.as_ptr())
-                .then(|| (slot, *self.spans.length(slot) as usize))
+            (self.spans.entry(slot).load(Ordering::Relaxed) == WHOLE
+                && self.spans.address(slot) == block.as_ptr())
+            .then(|| (slot, *self.spans.length(slot) as usize))
         }
     }
 
@@ -54,7 +52,7 @@ impl<S: System> Pages<S> {
         let Some((slot, len)) = self.large_at(block) else { return false };
         // SAFETY: the caller guarantees the block.
         unsafe {
-            *self.spans.entry(slot) = NOTHING;
+            self.spans.enter(slot, 1, NOTHING);
             self.spans.put(slot, len);
         }
         self.figures.used -= len * SLOT;
@@ -86,6 +84,22 @@ impl<S: System> Pages<S> {
         true
     }
 
+    /// Resizes a large block as [`Pages::resize_large`], when there was no other place for it: what lay behind it may be free since, or is committed
+    /// now.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Pages::resize_large`].
+    pub(super) unsafe fn resize_at_last(&mut self, block: NonNull<u8>, size: usize) -> bool {
+        let Some((_, len)) = self.large_at(block) else { return false };
+        let (more, most) = (size.div_ceil(SLOT).saturating_sub(len), self.most());
+        // SAFETY: the caller guarantees the block.
+        unsafe {
+            self.resize_large(block, size)
+                || more > 0 && self.spans.grow(more, 1, most) && self.resize_large(block, size)
+        }
+    }
+
     /// Moves what is in a large block to a new one of at least `size` bytes without copying, if it is long and the system can
     /// do that. `None` if not; nothing is changed then. The old block stays live, and its contents are gone.
     ///
@@ -100,12 +114,13 @@ impl<S: System> Pages<S> {
         }
         let (new, _) = self.take_large(size, SLOT, false)?;
         let to = self.spans.slot(new.as_ptr());
-        // SAFETY: both spans are in use.
+        // SAFETY: both spans are in use. One that is lost stays so, and no block starts there.
         unsafe {
-            if self.spans.shift(slot, to, len) {
-                return Some(new);
+            match self.spans.shift(slot, to, len) {
+                Shift::Moved => return Some(new),
+                Shift::Refused => _ = self.put_large(new),
+                Shift::Lost => self.spans.entry(to).store(NOTHING, Ordering::Relaxed),
             }
-            self.put_large(new);
         }
         None
     }

@@ -10,10 +10,14 @@ use crate::lock::{Futex, Lock};
 use crate::meta::FreeError;
 use crate::misuse::wrong_free;
 use crate::os::at_end::AtEnd;
+#[cfg(unix)]
+use crate::os::fork;
 use core::cell::UnsafeCell;
 use core::mem;
 use core::ptr::{self, NonNull};
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+#[cfg(unix)]
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
 /// What all threads share.
 pub(super) struct Shared {
@@ -43,6 +47,9 @@ pub(super) static SHARED: Shared = Shared {
 
 impl Shared {
     pub(super) fn with<T>(&self, f: impl FnOnce(&mut Pages<Host>) -> T) -> T {
+        if self.base.load(Ordering::Relaxed).is_null() {
+            begin();
+        }
         self.lock.with(|| {
             // SAFETY: the lock excludes all others, and nothing that runs under it allocates.
             let pages = unsafe { &mut *self.pages.get() };
@@ -63,8 +70,11 @@ impl Shared {
         if offset >= self.bytes.load(Ordering::Relaxed) {
             return NOTHING;
         }
-        // SAFETY: the map has a byte for every committed slot.
-        unsafe { *self.map.load(Ordering::Relaxed).add(offset / classes::SLOT) }
+        // SAFETY: the map has a byte for every committed slot, of which all accesses are atomic.
+        unsafe {
+            AtomicU8::from_ptr(self.map.load(Ordering::Relaxed).add(offset / classes::SLOT))
+                .load(Ordering::Relaxed)
+        }
     }
 
     /// Publishes how far memory is committed, before a block there is handed out.
@@ -73,6 +83,18 @@ impl Shared {
         self.map.store(places.map.cast_mut(), Ordering::Relaxed);
         self.base.store(places.base, Ordering::Relaxed);
         self.bytes.store(places.bytes, Ordering::Relaxed);
+    }
+}
+
+/// Sees to it that children of a fork find the heap whole, before its first use. Registering that may allocate and come back here.
+#[cold]
+fn begin() {
+    #[cfg(unix)]
+    {
+        static BEGUN: AtomicBool = AtomicBool::new(false);
+        if !BEGUN.swap(true, Ordering::Relaxed) {
+            fork::protect(&SHARED.lock);
+        }
     }
 }
 
@@ -128,9 +150,17 @@ unsafe fn retire(local: *mut Local) {
     }
 }
 
+/// Makes a request of the pages, and once more after all threads were asked for memory if it failed.
+fn insist<T>(mut request: impl FnMut(&mut Pages<Host>) -> Option<T>) -> Option<T> {
+    SHARED.with(&mut request).or_else(|| {
+        call_for_memory();
+        SHARED.with(request)
+    })
+}
+
 /// Takes one block from the pages.
 fn take_one(class: usize) -> Option<NonNull<u8>> {
-    let block = NonNull::new(SHARED.with(|pages| pages.take_one(class)))?;
+    let block = insist(|pages| NonNull::new(pages.take_one(class)))?;
     // SAFETY: the block is ours.
     unsafe { Block::clear_mark(block.as_ptr()) };
     Some(block.cast())
@@ -171,18 +201,28 @@ fn lists() -> Option<*mut Local> {
     Some(local)
 }
 
+/// Makes the thread's lists. If there is no memory for them now, its next request tries again.
 #[cold]
 fn make_lists() -> Option<*mut Local> {
-    // Registering the call may allocate and come back here.
+    // What is called here may allocate and come back.
     thread::set(CLOSED);
-    let guarded = AT_END.register(retire_lists);
-    let local = take_one(class_of_size(size_of::<Local>())).filter(|_| guarded)?.cast::<Local>();
-    // SAFETY: the block is long enough, and aligned to 16.
-    unsafe {
-        local.write(Local { call: SHARED.call.load(Ordering::Relaxed), ..Local::NEW });
+    let class = class_of_size(size_of::<Local>());
+    let local = take_one(class).and_then(|block| {
+        if AT_END.register(retire_lists) {
+            return Some(block.cast::<Local>());
+        }
+        // SAFETY: the block is ours, and not used.
+        unsafe { give_one(block, class) };
+        None
+    });
+    if let Some(local) = local {
+        // SAFETY: the block is long enough, and aligned to 16.
+        unsafe {
+            local.write(Local { call: SHARED.call.load(Ordering::Relaxed), ..Local::NEW });
+        }
     }
-    thread::set(local.as_ptr());
-    Some(local.as_ptr())
+    thread::set(local.map_or(ptr::null_mut(), NonNull::as_ptr));
+    local.map(NonNull::as_ptr)
 }
 
 /// Takes a block of `class` when the thread's list in use is empty.
@@ -208,11 +248,8 @@ fn take_slowly(class: usize) -> *mut u8 {
             None => bin.ask(class, SIZES[class] as usize),
         }
     };
-    let mut chain = SHARED.with(|pages| pages.take(class, want));
-    if chain.count == 0 {
-        call_for_memory();
-        chain = SHARED.with(|pages| pages.take(class, 1));
-    }
+    let chain = insist(|pages| Some(pages.take(class, want)).filter(|chain| chain.count > 0));
+    let Some(chain) = chain else { return ptr::null_mut() };
     // SAFETY: as above; the list in use is empty.
     let block = unsafe {
         let bin = (*local).bin(class);
@@ -333,11 +370,7 @@ pub(super) fn take_large(size: usize, align: usize, zeroed: bool) -> Option<(Non
     if size > isize::MAX as usize || align > isize::MAX as usize || !align.is_power_of_two() {
         return None;
     }
-    let request = || SHARED.with(|pages| pages.take_large(size, align, zeroed));
-    request().or_else(|| {
-        call_for_memory();
-        request()
-    })
+    insist(|pages| pages.take_large(size, align, zeroed))
 }
 
 /// Takes a large block, or returns null.
@@ -375,6 +408,16 @@ pub(super) unsafe fn resize_large(
         SHARED.with(|pages| unsafe { pages.put_large(block) });
     }
     Some(resized)
+}
+
+/// Changes the size of a block that stays a large one, in place, when no other place was found for it. Returns whether that was possible.
+///
+/// # Safety
+///
+/// A large block that starts there must be live; bytes that are cut off must not be used any more.
+pub(super) unsafe fn resize_at_last(block: NonNull<u8>, size: usize) -> bool {
+    // SAFETY: the caller's contract.
+    size <= isize::MAX as usize && SHARED.with(|pages| unsafe { pages.resize_at_last(block, size) })
 }
 
 /// Frees a large block. Returns false, with nothing done, if none starts there.

@@ -1,17 +1,16 @@
 //! [`Memory`], `GlobalAlloc` and the `Allocator` traits for [`Growing`].
 
-use super::classes::{LARGEST, SIZES, SLOT, class_of_layout, objects, page_size};
+use super::classes::{LARGEST, SLOT, class_of_layout};
 use super::lists::{self, SHARED};
 use super::pages::Block;
 use super::spans::{NOTHING, WHOLE};
-use super::{Growing, is_free};
+use super::{Growing, is_free, is_start};
 use crate::memory::{Done, Memory, allocator};
 use crate::meta::FreeError;
 use crate::misuse::wrong_free;
 use crate::region::Region;
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::{self, NonNull};
-use core::sync::atomic::Ordering;
 
 /// Returns the bytes of a large block for `layout`.
 fn large_size(layout: Layout) -> usize {
@@ -66,7 +65,15 @@ impl Growing {
                 }
                 _ => {}
             }
-            let moved = self.allocate(new)?;
+            let Some(moved) = self.allocate(new) else {
+                let (from, to) = (class_of_layout(old), class_of_layout(new));
+                let is_large = (from, to) == (None, None) && old.align() == new.align();
+                if is_large && lists::resize_at_last(block, new.size()) {
+                    done(block);
+                    return Some(block);
+                }
+                return None;
+            };
             ptr::copy_nonoverlapping(block.as_ptr(), moved.as_ptr(), old.size().min(new.size()));
             done(moved);
             self.deallocate(block, old);
@@ -104,25 +111,23 @@ unsafe impl Memory for Growing {
         }
     }
 
-    /// Checks that a block of the layout's class can start at the address, and whether it is marked as free.
+    /// Checks that a block of the layout's class can start at the address. A small one may be free.
     fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         let class = class_of_layout(layout);
         let fits = match SHARED.entry(block.as_ptr()) {
             NOTHING => return Err(FreeError::Foreign),
             WHOLE => class.is_none() && self.usable_size(block) == Some(large_size(layout)),
-            entry => {
-                let (found, base) = (entry as usize - 1, SHARED.base.load(Ordering::Relaxed).addr());
-                // Pages lie at multiples of their size.
-                let offset = (block.addr().get() - base) % page_size(found);
-                let size = SIZES[found] as usize;
-                class == Some(found) && offset % size == 0 && offset / size < objects(found)
-            }
+            entry => class == Some(entry as usize - 1) && is_start(block, entry as usize - 1),
         };
-        if !fits {
-            return Err(FreeError::NotABlock);
-        }
-        // SAFETY: a small block begins there.
-        if class.is_some() && unsafe { is_free(block) } { Err(FreeError::AlreadyFree) } else { Ok(()) }
+        if fits { Ok(()) } else { Err(FreeError::NotABlock) }
+    }
+
+    /// Checks a block, and whether it is marked as free.
+    unsafe fn check_owned(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        self.check(block, layout)?;
+        // SAFETY: a small block begins there, which is free or the caller's.
+        let free = class_of_layout(layout).is_some() && unsafe { is_free(block) };
+        if free { Err(FreeError::AlreadyFree) } else { Ok(()) }
     }
 
     unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
@@ -150,6 +155,10 @@ unsafe impl Memory for Growing {
     fn region(&self, n: usize) -> Option<Region> {
         if n == 0 { SHARED.with(|pages| pages.region()) } else { None }
     }
+
+    /// Passes on no lock: the heap protects itself when it is first used.
+    #[cfg(unix)]
+    fn locks(&self, _: &mut dyn FnMut(Option<crate::lock::ForkLock>)) {}
 }
 
 // Not `global_alloc!`: a full heap returns null right where it finds out, and not in one more function that reports it.

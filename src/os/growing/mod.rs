@@ -26,8 +26,9 @@ mod thread;
 
 use crate::meta::FreeError;
 use crate::pressure::Pressure;
-use classes::{LARGEST, SIZES, class_of};
+use classes::{LARGEST, SIZES, class_of, objects, page_size};
 use core::ptr::{self, NonNull};
+use core::sync::atomic::Ordering;
 use lists::SHARED;
 use pages::{Block, Pages};
 use spans::{NOTHING, WHOLE};
@@ -50,7 +51,8 @@ pub use pages::Figures;
 ///
 /// There is one such heap in a process, and every value of this type stands for it. At the first request it reserves 64 GiB
 /// of addresses, or four times the machine's memory if that is more, or what a limit such as `ulimit -v` leaves, and
-/// commits memory from there in growing steps.
+/// commits memory from there in growing steps. If the program lowers its own limit later (`RLIMIT_AS`), the heap keeps to that. The
+/// reserved addresses count all the same, so that the system may refuse other maps: call [`Growing::limit`] first.
 ///
 /// Blocks of up to 32 KiB are cut from pages of equal blocks: sizes are multiples of 16 bytes up to 256, and then eight
 /// per power of two. Each thread keeps up to two lists of free blocks of each size, up to 16 KiB each, and exchanges whole
@@ -68,9 +70,9 @@ pub use pages::Figures;
 /// to the system; of blocks of 16 bytes, one in 64 escapes while no thread keeps it. Second frees of larger blocks are noticed until
 /// their memory is in use again. `dealloc` reports them (see [`misuse`](crate::misuse)), [`Growing::give`] returns an error.
 ///
-/// Allocation and free take constant time, apart from the system's calls and the purge, which visits all free spans. After a
-/// `fork` of a program with threads, the child may allocate only if [`Growing::before_fork`] and its counterparts were
-/// called around it; the C library `liballotment` does that by itself.
+/// Allocation and free take constant time, apart from the system's calls and the purge, which visits all free spans. A program with
+/// threads may `fork`, and the child may allocate; a front with a lock of its own needs
+/// [`protect_at_fork`](super::protect_at_fork) for that.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Growing(());
 
@@ -83,11 +85,20 @@ macro_rules! __growing {
     };
 }
 
+/// Returns whether a small block can begin at an address in a page of a class, live or free.
+fn is_start(block: NonNull<u8>, class: usize) -> bool {
+    // Pages lie at multiples of their size.
+    let base = SHARED.base.load(Ordering::Relaxed).addr();
+    let offset = (block.addr().get() - base) % page_size(class);
+    let size = SIZES[class] as usize;
+    offset % size == 0 && offset / size < objects(class)
+}
+
 /// Returns whether the small block at an address is marked as free, or cannot begin there.
 ///
 /// # Safety
 ///
-/// The address must lie in a page.
+/// The address must lie in a page. A live block there must be the caller's: others write to theirs.
 unsafe fn is_free(block: NonNull<u8>) -> bool {
     let block = block.cast::<Block>();
     // SAFETY: pages have whole blocks, so that two words follow an address that is aligned as blocks are.
@@ -100,8 +111,8 @@ impl Growing {
         Self(())
     }
 
-    /// Limits the addresses that the heap reserves, and with them its memory, to `bytes`, rounded up to 1 MiB. It has an effect
-    /// only before the first request.
+    /// Limits the heap's memory to `bytes`, but to 1 MiB at least. What it has already stays. Before the first request this also limits the
+    /// addresses that the heap reserves; later it has only those.
     pub fn limit(&self, bytes: usize) {
         SHARED.with(|pages| pages.limit(bytes.max(1)));
     }
@@ -188,28 +199,46 @@ impl Growing {
         if unsafe { lists::give_large(block) } { Ok(()) } else { Err(FreeError::Foreign) }
     }
 
-    /// Returns how many bytes a live block has, at least as many as were asked for; `None` if the address is no block's, or that
-    /// of a free one. O(1).
+    /// Returns how many bytes the block at an address has, at least as many as were asked for; `None` if no block is there. Any thread may
+    /// ask, also while others write to the block: nothing in it is read. So a free block of up to 32 KiB has its size as well. O(1).
     pub fn usable_size(&self, block: NonNull<u8>) -> Option<usize> {
         match SHARED.entry(block.as_ptr()) {
             NOTHING => None,
             WHOLE => SHARED.with(|pages| pages.large_size(block)),
-            // SAFETY: the address lies in a page.
+            entry => {
+                let class = entry as usize - 1;
+                is_start(block, class).then_some(SIZES[class] as usize)
+            }
+        }
+    }
+
+    /// Returns how many bytes a live block has, like [`Growing::usable_size`]; `None` also for a free one, which is marked.
+    ///
+    /// # Safety
+    ///
+    /// If a block is live at the address, it must be the caller's: other threads must not write to it meanwhile.
+    #[doc(hidden)]
+    pub unsafe fn size_of_own(&self, block: NonNull<u8>) -> Option<usize> {
+        match SHARED.entry(block.as_ptr()) {
+            NOTHING => None,
+            WHOLE => SHARED.with(|pages| pages.large_size(block)),
+            // SAFETY: the address lies in a page; the caller's contract.
             _ if unsafe { is_free(block) } => None,
             entry => Some(SIZES[entry as usize - 1] as usize),
         }
     }
 
     /// Changes the size of a block to at least `size` bytes, in place or by moving it, and returns its new address; null if
-    /// there is no memory, and then the block is as it was. A moved block is aligned to `align`. A small block stays where it is
-    /// as long as it is at most twice as long as asked for.
+    /// there is no memory, and then the block is as it was; that it becomes smaller needs none. A moved block is aligned to `align`. A small
+    /// block stays where it is as long as it is at most twice as long as asked for.
     ///
     /// # Safety
     ///
     /// The block must be a live one of this heap, aligned to `align`. If it moves, it must not be used any more at its old
     /// address.
     pub unsafe fn change(&self, block: NonNull<u8>, size: usize, align: usize) -> *mut u8 {
-        let Some(have) = self.usable_size(block) else { return ptr::null_mut() };
+        // SAFETY: the caller guarantees the block.
+        let Some(have) = (unsafe { self.size_of_own(block) }) else { return ptr::null_mut() };
         // SAFETY: the caller guarantees the block; both blocks of the copy are live.
         unsafe {
             if have <= LARGEST {
@@ -225,6 +254,8 @@ impl Growing {
             if !new.is_null() {
                 ptr::copy_nonoverlapping(block.as_ptr(), new, have.min(size));
                 let _ = self.give(block);
+            } else if lists::resize_at_last(block, size) || size <= have {
+                return block.as_ptr();
             }
             new
         }
@@ -249,34 +280,5 @@ impl Growing {
     /// Returns the figures of this moment. Blocks in the caches of threads count as used.
     pub fn figures(&self) -> Figures {
         SHARED.with(|pages| pages.figures())
-    }
-
-    /// Takes the heap's lock, so that no other thread is in the middle of something when the process is copied. Call
-    /// [`Growing::after_fork`] in the parent and [`Growing::after_fork_in_child`] in the child.
-    #[doc(hidden)]
-    pub fn before_fork(&self) {
-        SHARED.lock.acquire();
-    }
-
-    /// Releases the lock that [`Growing::before_fork`] took.
-    ///
-    /// # Safety
-    ///
-    /// This thread must have called [`Growing::before_fork`].
-    #[doc(hidden)]
-    pub unsafe fn after_fork(&self) {
-        // SAFETY: the caller's contract.
-        unsafe { SHARED.lock.release() }
-    }
-
-    /// Releases the lock in the child. What the other threads had in their lists stays lost there.
-    ///
-    /// # Safety
-    ///
-    /// The process must be the child of a fork before which this thread has called [`Growing::before_fork`].
-    #[doc(hidden)]
-    pub unsafe fn after_fork_in_child(&self) {
-        // SAFETY: the caller's contract. There are no other threads.
-        unsafe { SHARED.lock.reset() }
     }
 }

@@ -127,7 +127,7 @@ pub(super) struct Pages<S> {
     pub(super) spans: Spans<S>,
     shelves: [Shelf; CLASSES],
     pub(super) figures: Figures,
-    /// The most bytes of addresses to reserve; 0 means the default.
+    /// The most bytes to commit, and of addresses to reserve; 0 means the default.
     most: usize,
     /// Spans that are still to be freed before the next look at the clock.
     look: u32,
@@ -151,7 +151,7 @@ impl<S: System> Pages<S> {
         pressure: Pressure::Normal,
     };
 
-    /// Limits the addresses that are reserved, which happens at the first request, and with them the memory.
+    /// Limits the memory, and the addresses that the first request reserves.
     pub(super) fn limit(&mut self, bytes: usize) {
         self.most = bytes;
     }
@@ -162,7 +162,7 @@ impl<S: System> Pages<S> {
         self.spans.places()
     }
 
-    /// Returns the most addresses to reserve.
+    /// Returns the most bytes to commit, and of addresses to reserve.
     pub(super) fn most(&mut self) -> usize {
         if self.most == 0 {
             self.most = default_reserve::<S>();
@@ -229,17 +229,21 @@ impl<S: System> Pages<S> {
             let page = &mut *self.spans.span(slot);
             (page.free, page.len, page.used, page.fresh) = (NONE, len as u32, 0, 0);
             (page.class, page.listed, page.hollow) = (class as u8, false, 0);
-            self.spans.entry(slot).write_bytes(class as u8 + 1, len);
+            self.spans.enter(slot, len, class as u8 + 1);
         }
         self.enlist(slot);
         Some(slot)
     }
 
-    /// Takes a span as [`Spans::take`] does. If the process has more memory than ever then, free memory goes back first, so
-    /// that the program's peak is not raised by what it does not use.
+    /// Takes a span as [`Spans::take`] does, from what bundles and empty pages keep as well if memory has run out. If the process has more
+    /// memory than ever then, free memory goes back first, so that the program's peak is not raised by what it does not use.
     pub(super) fn take_span(&mut self, len: usize, align: usize, zeroed: bool) -> Option<Taken> {
         let most = self.most();
-        let taken = self.spans.take(len, align, most, zeroed)?;
+        let mut taken = self.spans.take(len, align, most, zeroed);
+        if taken.is_none() && self.gather() {
+            taken = self.spans.take(len, align, most, zeroed);
+        }
+        let taken = taken?;
         if self.spans.is_wasteful_peak(SHARE_AT_PEAK, SLACK / 4) {
             self.figures.purged += self.spans.purge() as u64;
         }
@@ -252,18 +256,18 @@ impl<S: System> Pages<S> {
         unsafe {
             let len = (*self.spans.span(slot)).len as usize;
             self.delist(slot);
-            self.spans.entry(slot).write_bytes(NOTHING, len);
+            self.spans.enter(slot, len, NOTHING);
             self.spans.put(slot, len);
         }
     }
 
-    /// Takes up to `want` blocks of `class`, at least one unless memory has run out. They are in the order of their
-    /// addresses where that costs nothing.
+    /// Takes up to `want` blocks of `class`, at least one unless memory has run out, or a bundle if there is nothing else but a new page. They
+    /// are in the order of their addresses where that costs nothing.
     pub(super) fn take(&mut self, class: usize, want: usize) -> Chain {
         let size = SIZES[class] as usize;
         let shelf = &mut self.shelves[class];
         let bundle = shelf.bundles;
-        if !bundle.is_null() && want >= BATCHES[class] as usize {
+        if !bundle.is_null() && (want >= BATCHES[class] as usize || shelf.head == NONE) {
             // SAFETY: bundles are free blocks that are linked.
             unsafe {
                 shelf.bundles = *Block::bundle(bundle, class);
@@ -277,7 +281,7 @@ impl<S: System> Pages<S> {
         let slot = match shelf.head {
             NONE => match self.open(class) {
                 Some(slot) => slot,
-                None => return self.take_bundled(class),
+                None => return Chain::NONE,
             },
             slot => slot as usize,
         };
@@ -326,7 +330,7 @@ impl<S: System> Pages<S> {
     pub(super) fn take_one(&mut self, class: usize) -> *mut Block {
         let chain = self.take(class, 1);
         if chain.count > 1 {
-            // It came in a bundle, for lack of anything else.
+            // It came in a bundle, for lack of a page.
             // SAFETY: the blocks behind the first one are free.
             unsafe {
                 let rest = mem::replace(&mut (*chain.first).next, ptr::null_mut());
@@ -334,11 +338,6 @@ impl<S: System> Pages<S> {
             }
         }
         chain.first
-    }
-
-    /// Takes a bundle although fewer blocks are wanted: memory has run out.
-    fn take_bundled(&mut self, class: usize) -> Chain {
-        if self.shelves[class].bundles.is_null() { Chain::NONE } else { self.take(class, usize::MAX) }
     }
 
     /// Puts the blocks of a page's first hollow slot back into its list.
@@ -423,11 +422,11 @@ impl<S: System> Pages<S> {
 
     /// Gives free memory back to the system if there is much of it, or if it is old.
     pub(super) fn age(&mut self) {
-        let dirty = self.spans.dirty();
-        if dirty <= SLACK {
+        if self.spans.dirty() <= SLACK {
             return;
         }
-        let much = dirty > self.keeps();
+        // What the system has refused is offered again when it is old, and not at every free.
+        let much = self.spans.offered() > self.keeps();
         self.look -= 1;
         if self.look > 0 && !much {
             return;

@@ -2,12 +2,13 @@
 
 use super::classes::{LARGEST_PAGE, SLOT};
 use super::ground::{GRAIN, Ground, Range};
-use super::system::System;
+use super::system::{Shift, System};
 use crate::meta::{FreeBlocks, InBand};
 use crate::placement::{Placement, Tlsf};
 use crate::region::Region;
 use core::marker::PhantomData;
 use core::ptr::{self, NonNull};
+use core::sync::atomic::{AtomicU8, Ordering};
 
 /// Bytes that stand for a slot in the image that free spans are kept in.
 const IMAGE: usize = 16;
@@ -77,6 +78,8 @@ pub(super) struct Spans<S> {
     ground: Ground,
     /// Slots of free spans that the system has not got back, about.
     dirty: usize,
+    /// How many of them it did not take when they were last offered.
+    refused: usize,
     /// Slots that were written to since the system gave them: the memory that the process has.
     footprint: usize,
     /// The most slots that `footprint` has been at when a span was taken.
@@ -120,6 +123,7 @@ impl<S: System> Spans<S> {
         image_start: ptr::null_mut(),
         ground: Ground::NONE,
         dirty: 0,
+        refused: 0,
         footprint: 0,
         highest: 0,
         shifted: 0,
@@ -191,24 +195,31 @@ impl<S: System> Spans<S> {
         Some(())
     }
 
-    /// Commits memory for a span of `len` slots aligned to `align` slots. Returns false if there is none.
+    /// Commits memory for a span of `len` slots aligned to `align` slots, or what is left if that may do, together with what is free in
+    /// front of it. Returns whether there is more now.
     #[cold]
-    fn grow(&mut self, len: usize, align: usize, most: usize) -> bool {
+    pub(super) fn grow(&mut self, len: usize, align: usize, most: usize) -> bool {
         if self.slots.reserved == 0 && self.reserve(most).is_none() {
             return false;
         }
         let have = self.slots.committed;
-        // The placement has bits at the end of the image: one granule in 128.
-        let spare = |slots: usize| slots / 64 + have / SLOT / 64 + 4;
-        let slots = len.checked_add(align).and_then(|slots| slots.checked_add(spare(slots)));
-        let Some(need) = slots.and_then(|slots| slots.checked_mul(SLOT)) else { return false };
-        let left = self.slots.reserved - have;
-        if need > left {
+        let left = self.bound(most).saturating_sub(have);
+        let Some(least) = len.checked_add(align - 1) else { return false };
+        if left == 0 || least > left / SLOT + self.free.largest() {
             return false;
         }
+        // The placement has bits at the end of the image: one granule in 128.
+        let need = (least + least / 64 + have / SLOT / 64 + 5) * SLOT;
         let ahead = have.clamp(FIRST, AHEAD);
         // If the system refuses to commit ahead, it may still have what is needed.
         [need.max(ahead), need].into_iter().any(|step| self.grow_by(step.next_multiple_of(GRAIN).min(left)))
+    }
+
+    /// Returns how many bytes of slots may be committed now: those reserved, unless the limits have become lower since.
+    fn bound(&self, most: usize) -> usize {
+        let space = S::address_space();
+        let slots = space - Self::tables(space).iter().sum::<usize>().min(space);
+        self.slots.reserved.min(most.max(LEAST)).min(slots) & !(GRAIN - 1)
     }
 
     fn grow_by(&mut self, step: usize) -> bool {
@@ -276,10 +287,16 @@ impl<S: System> Spans<S> {
         self.image_start.wrapping_add(slot * IMAGE).cast()
     }
 
-    /// Returns the map's entry of `slot`, which must be committed.
+    /// Returns the map's entry of `slot`, which must be committed. Threads read it without the lock.
     #[inline(always)]
-    pub(super) fn entry(&self, slot: usize) -> *mut u8 {
-        self.map.base.wrapping_add(slot)
+    pub(super) fn entry(&self, slot: usize) -> &AtomicU8 {
+        // SAFETY: entries of committed slots are committed, and accessed in this way only.
+        unsafe { AtomicU8::from_ptr(self.map.base.wrapping_add(slot)) }
+    }
+
+    /// Sets the map's entries of the `len` slots from `slot` on, which must be committed.
+    pub(super) fn enter(&self, slot: usize, len: usize, value: u8) {
+        (slot..slot + len).for_each(|slot| self.entry(slot).store(value, Ordering::Relaxed));
     }
 
     /// Takes a span of `len` slots aligned to `align` slots, a power of two. If it is to be zeroed, and few of its slots were
@@ -349,24 +366,26 @@ impl<S: System> Spans<S> {
         true
     }
 
-    /// Moves the first `len` slots of a span to another one without copying, and returns whether that was possible;
-    /// otherwise nothing is changed.
+    /// Moves the first `len` slots of a span to another one without copying, and returns what became of them.
     ///
     /// # Safety
     ///
-    /// Both spans must be in use, apart, and at least `len` slots long.
-    pub(super) unsafe fn shift(&mut self, from: usize, to: usize, len: usize) -> bool {
+    /// Both spans must be in use, apart, and at least `len` slots long. The other one must stay in use for good if it is [`Shift::Lost`].
+    pub(super) unsafe fn shift(&mut self, from: usize, to: usize, len: usize) -> Shift {
         let (start, target, bytes) = (self.address(from), self.address(to), len * SLOT);
         let page = S::page();
         if self.shifted >= SHIFTS || (start.addr() | target.addr() | bytes) % page != 0 {
-            return false;
+            return Shift::Refused;
         }
         // SAFETY: the caller guarantees both spans, which are committed.
-        let done = unsafe { S::shift(start, target, bytes) };
-        if done {
-            self.shifted += 1;
+        let shift = unsafe { S::shift(start, target, bytes) };
+        match shift {
+            Shift::Moved => self.shifted += 1,
+            Shift::Refused => {}
+            // One such place is enough.
+            Shift::Lost => self.shifted = SHIFTS,
         }
-        done
+        shift
     }
 
     /// Gives the memory of free spans back to the system. Returns the bytes. O(spans).
@@ -384,13 +403,14 @@ impl<S: System> Spans<S> {
                 unsafe { S::purge(start.wrapping_add(skipped), whole) };
             }
         };
-        let mut slots = 0;
+        let (mut slots, mut refused) = (0, 0);
         let meta = self.free.meta();
         self.free.walk(0, &mut |offset, len, is_free| {
             if is_free {
                 let slot = self.slot_of_image(meta.address(offset));
                 let (purged, touched) = ground.purge::<S>(slot, slot + len, page);
                 slots += touched;
+                refused += ground.touched(slot, slot + len);
                 if !purged.is_empty() {
                     // Nothing is known of a free span's slots, which the map shows as 0, and only the ends of its image are used.
                     idle(spans.wrapping_add(slot).cast(), len * size_of::<Span>());
@@ -400,7 +420,7 @@ impl<S: System> Spans<S> {
             }
             true
         });
-        self.dirty = 0;
+        (self.dirty, self.refused) = (refused, refused);
         self.footprint = self.footprint.saturating_sub(slots);
         slots * SLOT
     }
@@ -435,7 +455,7 @@ impl<S: System> Spans<S> {
         if self.footprint <= self.highest {
             return false;
         }
-        let is_wasteful = self.dirty > (self.footprint / share).max(least / SLOT);
+        let is_wasteful = self.offered() / SLOT > (self.footprint / share).max(least / SLOT);
         if !is_wasteful {
             self.highest = self.footprint;
         }
@@ -451,6 +471,11 @@ impl<S: System> Spans<S> {
     /// Bytes of free spans that the system has not got back, about.
     pub(super) fn dirty(&self) -> usize {
         self.dirty * SLOT
+    }
+
+    /// Bytes of free spans that the system may take back, about: without what it refused last time.
+    pub(super) fn offered(&self) -> usize {
+        self.dirty.saturating_sub(self.refused) * SLOT
     }
 }
 

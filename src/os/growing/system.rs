@@ -2,6 +2,19 @@
 
 use core::ptr::NonNull;
 
+/// What became of a move without copying.
+#[derive(Clone, Copy, PartialEq, Eq)]
+// Other systems move nothing.
+#[cfg_attr(not(target_os = "linux"), allow(dead_code))]
+pub(super) enum Shift {
+    /// The memory is at its new place.
+    Moved,
+    /// It is where it was.
+    Refused,
+    /// It is where it was, and the place that it should move to may belong to others.
+    Lost,
+}
+
 /// Address ranges of the operating system.
 ///
 /// # Safety
@@ -35,19 +48,23 @@ pub(super) unsafe trait System {
     /// The range must be committed, and its contents must not be needed any more.
     unsafe fn purge(start: *mut u8, bytes: usize) -> bool;
 
-    /// Moves the memory behind `from` to `to` without copying, and returns whether that was possible; otherwise nothing
-    /// is changed. `from` reads as zero afterwards. All are multiples of [`System::page`].
+    /// Moves the memory behind `from` to `to` without copying, and returns what became of it. `from` reads as zero after a move. All are
+    /// multiples of [`System::page`].
     ///
     /// # Safety
     ///
-    /// Both ranges must be committed and must not overlap, and the contents of `to` must not be needed any more.
-    unsafe fn shift(from: *mut u8, to: *mut u8, bytes: usize) -> bool;
+    /// Both ranges must be committed and must not overlap, and the contents of `to` must not be needed any more. `to` must not be used
+    /// again if it is [`Shift::Lost`].
+    unsafe fn shift(from: *mut u8, to: *mut u8, bytes: usize) -> Shift;
 
     /// Bytes of a page of the system.
     fn page() -> usize;
 
     /// Bytes of the machine's memory; 0 if the system does not tell.
     fn memory() -> u64;
+
+    /// Bytes of addresses that the process may have now; `usize::MAX` if there is no limit, or none that the heap has to keep itself.
+    fn address_space() -> usize;
 
     /// Milliseconds of a clock that never goes back; a coarse one will do.
     fn now() -> u64;
@@ -59,9 +76,9 @@ pub(super) const LARGEST_PAGE: usize = 64 * 1024;
 /// The operating system that the program runs on.
 pub(super) struct Host;
 
-#[cfg(unix)]
+#[cfg(all(unix, not(miri)))]
 mod unix {
-    use super::{Host, NonNull, System};
+    use super::{Host, NonNull, Shift, System};
     use core::ffi::c_void;
     use core::ptr;
     use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
@@ -107,23 +124,24 @@ mod unix {
         }
 
         #[cfg(target_os = "linux")]
-        unsafe fn shift(from: *mut u8, to: *mut u8, bytes: usize) -> bool {
+        unsafe fn shift(from: *mut u8, to: *mut u8, bytes: usize) -> Shift {
             use rustix::mm::MremapFlags;
-            let flags = (MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP).bits() as libc::c_int;
+            // Not all that rustix is built on has the second one.
+            let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
             // First to a place of the kernel's choice. What the kernel keeps as two mappings it does not move (before Linux 6.17), and a
             // call that names the place finds that out when it has taken away what was there.
             // SAFETY: the range is committed. rustix does not pass the place on, which the kernel reads with this flag.
             let between =
                 unsafe { libc::mremap(from.cast(), bytes, bytes, flags, ptr::null_mut::<c_void>()) };
             if between == libc::MAP_FAILED {
-                return false;
+                return Shift::Refused;
             }
             // SAFETY: the memory is one mapping now, and what is at `to` is not needed.
             let moved = unsafe {
                 rustix::mm::mremap_fixed(between, bytes, bytes, MremapFlags::MAYMOVE, to.cast::<c_void>())
             };
             if moved.is_ok() {
-                return true;
+                return Shift::Moved;
             }
             // The kernel itself has no memory, or no more mappings.
             // SAFETY: `from` is still there, without its contents, which go back; nothing else has the memory in between.
@@ -136,16 +154,18 @@ mod unix {
             let there = unsafe {
                 rustix::mm::mmap_anonymous(to.cast(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags)
             };
-            if there.is_err_and(|error| error != rustix::io::Errno::EXIST) {
-                // The caller counts on these addresses.
-                std::process::abort();
+            match there {
+                Ok(_) => Shift::Refused,
+                // Ours was not taken away, or another thread has mapped something there since.
+                Err(rustix::io::Errno::EXIST) => Shift::Lost,
+                // The heap counts on these addresses.
+                Err(_) => std::process::abort(),
             }
-            false
         }
 
         #[cfg(not(target_os = "linux"))]
-        unsafe fn shift(_: *mut u8, _: *mut u8, _: usize) -> bool {
-            false
+        unsafe fn shift(_: *mut u8, _: *mut u8, _: usize) -> Shift {
+            Shift::Refused
         }
 
         fn page() -> usize {
@@ -162,6 +182,20 @@ mod unix {
         #[cfg(not(any(target_os = "linux", target_os = "android")))]
         fn memory() -> u64 {
             0
+        }
+
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        fn address_space() -> usize {
+            // The system looks at it when addresses are reserved, and not when memory is put behind them.
+            let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+            // SAFETY: the place is valid for a write.
+            unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut limit) };
+            usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)
+        }
+
+        #[cfg(not(any(target_os = "linux", target_os = "android")))]
+        fn address_space() -> usize {
+            usize::MAX
         }
 
         fn now() -> u64 {
@@ -214,7 +248,7 @@ mod unix {
                     }
                     from.write_bytes(fill, BYTES);
                     to.write_bytes(9, BYTES);
-                    let place = if Host::shift(from, to, BYTES) { to } else { from };
+                    let place = if Host::shift(from, to, BYTES) == Shift::Moved { to } else { from };
                     let bytes = core::slice::from_raw_parts(place, BYTES);
                     assert!(bytes.iter().all(|&byte| byte == fill));
                     from.write_bytes(7, BYTES);
@@ -226,9 +260,62 @@ mod unix {
     }
 }
 
-#[cfg(windows)]
+/// The interpreter Miri, which knows no reserved addresses: all are committed.
+#[cfg(miri)]
+mod interpreter {
+    use super::{Host, LARGEST_PAGE, NonNull, System};
+    use std::alloc::{GlobalAlloc, Layout};
+
+    /// The most bytes, so that it is soon done.
+    const MOST: usize = 16 << 20;
+
+    // SAFETY: each block of the interpreter's allocator is this program's alone, and is zero at first.
+    unsafe impl System for Host {
+        fn reserve(bytes: usize) -> Option<NonNull<u8>> {
+            let layout = Layout::from_size_align(bytes, LARGEST_PAGE).ok().filter(|_| bytes <= MOST)?;
+            // SAFETY: no heap reserves nothing.
+            NonNull::new(unsafe { std::alloc::System.alloc_zeroed(layout) })
+        }
+
+        unsafe fn release(start: NonNull<u8>, bytes: usize) {
+            // SAFETY: the range was allocated above with this layout.
+            unsafe {
+                let layout = Layout::from_size_align_unchecked(bytes, LARGEST_PAGE);
+                std::alloc::System.dealloc(start.as_ptr(), layout);
+            }
+        }
+
+        unsafe fn commit(_: *mut u8, _: usize) -> bool {
+            true
+        }
+
+        unsafe fn purge(start: *mut u8, bytes: usize) -> bool {
+            // SAFETY: the caller guarantees that the contents are not needed.
+            unsafe { start.write_bytes(0, bytes) };
+            true
+        }
+
+        unsafe fn shift(_: *mut u8, _: *mut u8, _: usize) -> bool {
+            false
+        }
+
+        fn page() -> usize {
+            4096
+        }
+
+        fn memory() -> u64 {
+            0
+        }
+
+        fn now() -> u64 {
+            0
+        }
+    }
+}
+
+#[cfg(all(windows, not(miri)))]
 mod windows {
-    use super::{Host, NonNull, System};
+    use super::{Host, NonNull, Shift, System};
     use core::ffi::c_void;
     use core::ptr;
 
@@ -280,8 +367,8 @@ mod windows {
             true
         }
 
-        unsafe fn shift(_: *mut u8, _: *mut u8, _: usize) -> bool {
-            false
+        unsafe fn shift(_: *mut u8, _: *mut u8, _: usize) -> Shift {
+            Shift::Refused
         }
 
         fn page() -> usize {
@@ -292,6 +379,10 @@ mod windows {
             0
         }
 
+        fn address_space() -> usize {
+            usize::MAX
+        }
+
         fn now() -> u64 {
             // SAFETY: it has no preconditions.
             unsafe { GetTickCount64() }
@@ -299,7 +390,7 @@ mod windows {
     }
 }
 
-#[cfg(all(test, any(target_os = "linux", target_os = "android")))]
+#[cfg(all(test, not(miri), any(target_os = "linux", target_os = "android")))]
 mod tests {
     use super::{Host, System};
 

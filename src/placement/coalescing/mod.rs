@@ -47,7 +47,8 @@ impl<M: Meta, F: FreeIndex<M> + FreeIndex<M::Near>> Coalescing<M, F> {
     #[inline(never)]
     fn allocate_otherwise(&mut self, len: usize, align: usize) -> Option<Block<M::Token>> {
         let Self { meta, fit } = self;
-        match meta.near() {
+        // SAFETY: the metadata is borrowed, and not used beside the copy.
+        match unsafe { meta.near() } {
             Some(mut meta) if align > 1 => Work { meta: &mut meta, fit }.allocate_otherwise(len, align),
             Some(mut meta) => Work { meta: &mut meta, fit }.allocate_with_care(len, align),
             None => Work { meta, fit }.allocate_otherwise(len, align),
@@ -150,14 +151,37 @@ unsafe impl<M: Meta, F: FreeIndex<M> + FreeIndex<M::Near>> Placement for Coalesc
     }
 
     unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError> {
-        let old = self.meta.regions()[self.meta.region_at(start)?].raw.1;
-        self.admit(old.saturating_add(bytes))?;
-        // SAFETY: the memory is handed over by the caller; the new granules are an unused block.
+        // SAFETY: the caller keeps the contract.
+        unsafe { self.extend_over(start, 0, bytes) }
+    }
+
+    unsafe fn extend_over(&mut self, start: *mut u8, gap: usize, bytes: usize) -> Result<usize, RegionError> {
+        let old = self.meta.regions()[self.meta.region_at(start)?];
+        let all = old.raw.1.saturating_add(gap).saturating_add(bytes);
+        self.admit(all)?;
+        let least = M::MIN_BLOCK * M::GRANULE;
+        // Boundary bits move to the end of the region.
+        if gap > 0 && bytes < all / (8 * least) + 2 * least + 64 {
+            return Err(RegionError::TooSmall);
+        }
+        // SAFETY: the memory is handed over by the caller; the new granules are an unused block, of which those in the gap stay one.
         unsafe {
-            let block = self.meta.extend(start, bytes)?;
+            let mut block = self.meta.extend(start, all - old.raw.1)?;
+            let mut more = 0;
+            if gap > 0 {
+                let before = old.raw_end() - self.meta.address(block.offset).addr();
+                // Where the gap begins and where it ends, in whole blocks.
+                let (from, to) = (before / least, (before + gap).div_ceil(least));
+                let Some((rest, back)) = self.meta.cut(block, to * M::MIN_BLOCK) else { return Ok(0) };
+                if let (1.., Some((front, _))) = (from, self.meta.cut(rest, from * M::MIN_BLOCK)) {
+                    let _ = self.put_parts(front.offset, front.len, front.token);
+                    more = front.len;
+                }
+                block = back;
+            }
             // If what is in front of it is damaged, the new memory stays allocated.
             let _ = self.put_parts(block.offset, block.len, block.token);
-            Ok(block.len * M::GRANULE)
+            Ok((block.len + more) * M::GRANULE)
         }
     }
 
@@ -181,7 +205,8 @@ unsafe impl<M: Meta, F: FreeIndex<M> + FreeIndex<M::Near>> Placement for Coalesc
     fn allocate_quick(&mut self, len: usize, align: usize) -> Option<Block<Token<Self>>> {
         let len = len.max(M::MIN_BLOCK);
         let Self { meta, fit } = self;
-        match meta.near() {
+        // SAFETY: the metadata is borrowed, and not used beside the copy.
+        match unsafe { meta.near() } {
             Some(mut meta) => Work { meta: &mut meta, fit }.allocate_at_once(len, align),
             None => Work { meta, fit }.allocate_at_once(len, align),
         }
@@ -191,7 +216,8 @@ unsafe impl<M: Meta, F: FreeIndex<M> + FreeIndex<M::Near>> Placement for Coalesc
     fn allocate_quick_at(&mut self, len: usize, align: usize) -> Option<(*mut u8, usize)> {
         let len = len.max(M::MIN_BLOCK);
         let Self { meta, fit } = self;
-        let Some(mut meta) = meta.near() else {
+        // SAFETY: as in `allocate_quick`.
+        let Some(mut meta) = (unsafe { meta.near() }) else {
             rare();
             return None;
         };
@@ -202,9 +228,9 @@ unsafe impl<M: Meta, F: FreeIndex<M> + FreeIndex<M::Near>> Placement for Coalesc
     #[inline(always)]
     unsafe fn deallocate_quick_at(&mut self, address: usize, len: usize) -> Option<usize> {
         let Self { meta, fit } = self;
-        let mut meta = meta.near()?;
-        // SAFETY: there is such a block, and it is not used any more.
+        // SAFETY: there is such a block, and it is not used any more; of the metadata only the copy is used.
         unsafe {
+            let mut meta = meta.near()?;
             let block = meta.block_at(address, len.max(M::MIN_BLOCK));
             // What is refused here is refused again, with its error, by `deallocate`.
             Work { meta: &mut meta, fit }.put(block).ok()?;
@@ -248,6 +274,7 @@ unsafe impl<M: Meta, F: FreeIndex<M> + FreeIndex<M::Near>> Placement for Coalesc
     }
 
     fn walk(&self, region: usize, visit: &mut dyn FnMut(usize, usize, bool) -> bool) {
+        assert!(region < self.meta.regions().len(), "there is no such region");
         // SAFETY: regions are claimed with edges, and not lent.
         unsafe { self.meta.walk(region, &|see| self.fit.each(&self.meta, see), visit) }
     }

@@ -47,7 +47,7 @@ unsafe impl<const R: usize, const C: bool> Send for MicroTlsf<R, C> {}
 /// A region's parts as they follow from its memory: where its control data is, and its granules.
 fn parts(memory: Region) -> Result<(*mut u8, usize), RegionError> {
     let start = memory.start.addr().get();
-    let end = start.checked_add(memory.size).ok_or(RegionError::Overlap)? & !(GRANULE - 1);
+    let end = memory.checked_end()? & !(GRANULE - 1);
     let first = align_up(start, GRANULE).ok_or(RegionError::TooSmall)?;
     // 32 granules have a word of bits; one more bit is behind the last granule.
     let Some(bytes) = end.checked_sub(first + CONTROL + BITS_WORD) else { return Err(RegionError::TooSmall) };
@@ -187,12 +187,8 @@ impl<const R: usize, const C: bool> MicroTlsf<R, C> {
 
     /// Whether `memory` overlaps a region, number `except` excepted.
     fn overlaps(&self, memory: Region, except: usize) -> bool {
-        let start = memory.start.addr().get();
-        self.slots().iter().enumerate().any(|(number, slot)| {
-            let other = slot.region();
-            let from = other.start.addr().get();
-            number != except && start < from + other.size && from < start + memory.size
-        })
+        let mut slots = self.slots().iter().enumerate();
+        slots.any(|(number, slot)| number != except && slot.region().meets(&memory))
     }
 }
 
@@ -206,6 +202,7 @@ const fn granules_of(size: usize) -> usize {
 unsafe impl<const R: usize, const C: bool> LayoutPlacement for MicroTlsf<R, C> {
     const EMPTY: Self = Self { slots: [Slot::NONE; R], count: 0 };
     const MAX_REGION: usize = MAX_BYTES;
+    const MAX_REGIONS: usize = R;
     const PLAIN: bool = true;
 
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
@@ -246,18 +243,30 @@ unsafe impl<const R: usize, const C: bool> LayoutPlacement for MicroTlsf<R, C> {
     }
 
     unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError> {
+        // SAFETY: the caller keeps the contract.
+        unsafe { self.extend_over(start, 0, bytes) }
+    }
+
+    unsafe fn extend_over(&mut self, start: *mut u8, gap: usize, bytes: usize) -> Result<usize, RegionError> {
         let number = self.number(start)?;
         let old = self.slots[number];
         let mut region = old.region();
-        region.size = region.size.checked_add(bytes).ok_or(RegionError::Overlap)?;
+        let from = region.end();
+        let more = gap.checked_add(bytes).ok_or(RegionError::Overlap)?;
+        region.size = region.size.checked_add(more).ok_or(RegionError::Overlap)?;
         let (_, len) = parts(region)?;
         if self.overlaps(region, number) {
             return Err(RegionError::Overlap);
         }
-        if len <= old.len {
+        // Up to the gap, and from there on.
+        let index = |address: usize| address.wrapping_sub(old.origin.addr()) / GRANULE;
+        let end = FIRST + len;
+        let (stop, next) =
+            if gap == 0 { (end, end) } else { (index(from), index(from + gap + (GRANULE - 1))) };
+        if len <= old.len || next > end {
             return Err(RegionError::TooSmall);
         }
-        let bits = old.origin.wrapping_add((FIRST + len) * GRANULE).cast::<u32>();
+        let bits = old.origin.wrapping_add(end * GRANULE).cast::<u32>();
         let slot = Slot { len, bits: bits.wrapping_sub(FIRST / WORD), ..old };
         self.slots[number] = slot;
         let (from, words) = (old.bits.wrapping_add(FIRST / WORD), bit_words(old.len));
@@ -268,9 +277,13 @@ unsafe impl<const R: usize, const C: bool> LayoutPlacement for MicroTlsf<R, C> {
             clear(bits.wrapping_add(words), bit_words(len) - words);
             (*slot.control()).size = region.size;
             // If what is in front of it is damaged, the new memory stays allocated.
-            let _ = self.give(slot.granule(old.end()), (len - old.len) * GRANULE, &mut NoStatistics);
+            for part in [old.end()..stop, next..end] {
+                if !part.is_empty() {
+                    let _ = self.give(slot.granule(part.start), part.len() * GRANULE, &mut NoStatistics);
+                }
+            }
         }
-        Ok((len - old.len) * GRANULE)
+        Ok((stop - old.end() + end - next) * GRANULE)
     }
 
     fn release(&mut self, start: *mut u8) -> Result<(Region, usize), RegionError> {
@@ -443,6 +456,9 @@ mod tests {
     /// A region has as many granules as fit between its lists and its bits.
     #[test]
     fn regions_are_used_to_the_last_granule() {
+        let len = |start, size| parts(Region::from_address(start, size)).map(|(_, len)| len);
+        assert_eq!(len(usize::MAX - 4095, 4096), len(4096, 4088), "but for that of the address space");
+        assert_eq!(len(usize::MAX - 4095, 4097), Err(RegionError::Overlap));
         for skew in 0..2 * GRANULE {
             for size in 0..3000 {
                 let start = 4096 + skew;

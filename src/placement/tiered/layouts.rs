@@ -20,6 +20,7 @@ unsafe impl<T: Tier> LayoutPlacement for QuickLists<T> {
         Self { small: Small::EMPTY, large: Large::EMPTY, plenty: 0, whole: 0, saving: false, tier: T::EMPTY }
     };
     const MAX_REGION: usize = T::MAX_REGION;
+    const MAX_REGIONS: usize = T::MAX_REGIONS;
     const KEEPS: bool = true;
     const SMALL: usize = SMALL;
 
@@ -41,7 +42,12 @@ unsafe impl<T: Tier> LayoutPlacement for QuickLists<T> {
 
     unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError> {
         // SAFETY: the caller keeps the contract of this method, which the call shares.
-        let size = unsafe { LayoutPlacement::extend(&mut self.tier, start, bytes)? };
+        unsafe { self.extend_over(start, 0, bytes) }
+    }
+
+    unsafe fn extend_over(&mut self, start: *mut u8, gap: usize, bytes: usize) -> Result<usize, RegionError> {
+        // SAFETY: the caller keeps the contract of this method, which the call shares.
+        let size = unsafe { LayoutPlacement::extend_over(&mut self.tier, start, gap, bytes)? };
         self.resized(self.whole + size);
         Ok(size)
     }

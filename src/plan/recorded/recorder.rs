@@ -26,7 +26,7 @@ pub struct Request {
 }
 
 impl Request {
-    pub(super) const NONE: Self = Self { size: 0, align: 1, start: 0, end: 0 };
+    pub(super) const NONE: Self = Self { size: 0, align: 0, start: 0, end: 0 };
 }
 
 /// Records the requests and frees of one iteration: the first `N` requests, in fixed memory.

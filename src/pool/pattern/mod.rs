@@ -12,6 +12,7 @@ mod lane;
 
 pub use buffer::PatternBuffer;
 
+use super::shown::debug_as_display;
 use super::{Pool, PoolError, Source, Stream, StreamId};
 use crate::meta::Meta;
 use crate::placement::Placement;
@@ -23,7 +24,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
 /// Why an iteration has no new plan.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PatternError {
     /// Buffers of the old plan are live. The old plan stays, and the iteration is served from it.
@@ -47,6 +48,7 @@ impl fmt::Display for PatternError {
     }
 }
 
+debug_as_display!(PatternError);
 impl core::error::Error for PatternError {}
 
 /// Counts of requests, in one iteration or in all.

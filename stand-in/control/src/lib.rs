@@ -40,6 +40,7 @@ functions! {
     poison: fn(u32);
     rate: fn(u64);
     seed: fn(u64);
+    late_pageable: fn(bool);
     hold: fn(u64, bool);
     step: fn(u64) -> bool;
     pending: fn(u64) -> u64;
@@ -182,6 +183,14 @@ impl StandIn {
     pub fn seed(&self, seed: u64) {
         // SAFETY: as above.
         unsafe { (self.functions.seed)(seed) }
+    }
+
+    /// Makes asynchronous copies from and to ordinary host memory run when the stream reaches them, which the driver's
+    /// documentation allows, instead of within the call. By default the environment variable
+    /// `ALLOTMENT_STAND_IN_LATE_PAGEABLE` decides, else they run within the call.
+    pub fn late_pageable(&self, late: bool) {
+        // SAFETY: as above.
+        unsafe { (self.functions.late_pageable)(late) }
     }
 
     /// Holds the work of a stream, or releases it.

@@ -59,6 +59,85 @@ pub fn lock() -> MutexGuard<'static, Driver> {
 /// Functions that work before `cuInit`.
 const EARLY: [&str; 4] = ["cuInit", "cuDriverGetVersion", "cuGetErrorName", "cuGetErrorString"];
 
+/// Functions for which `cuda.h` 12.9 lists `CUDA_ERROR_INVALID_CONTEXT`, unless it means a context or a device that is an
+/// argument. They are refused on a thread without a context, even where the arguments belong to one.
+const NEED_CONTEXT: [&str; 74] = [
+    "cuCtxDisablePeerAccess",
+    "cuCtxEnablePeerAccess",
+    "cuCtxGetDevice",
+    "cuCtxSetFlags",
+    "cuCtxSynchronize",
+    "cuEventCreate",
+    "cuEventDestroy_v2",
+    "cuEventElapsedTime",
+    "cuEventElapsedTime_v2",
+    "cuEventRecord",
+    "cuEventRecordWithFlags",
+    "cuEventSynchronize",
+    "cuFuncGetAttribute",
+    "cuFuncSetAttribute",
+    "cuFuncSetCacheConfig",
+    "cuIpcCloseMemHandle",
+    "cuIpcGetMemHandle",
+    "cuIpcOpenMemHandle_v2",
+    "cuLaunchHostFunc",
+    "cuLaunchKernel",
+    "cuMemAllocAsync",
+    "cuMemAllocFromPoolAsync",
+    "cuMemAllocHost_v2",
+    "cuMemAllocManaged",
+    "cuMemAllocPitch_v2",
+    "cuMemAlloc_v2",
+    "cuMemFreeAsync",
+    "cuMemFreeHost",
+    "cuMemFree_v2",
+    "cuMemGetAddressRange_v2",
+    "cuMemGetInfo_v2",
+    "cuMemHostAlloc",
+    "cuMemHostGetDevicePointer_v2",
+    "cuMemHostGetFlags",
+    "cuMemHostRegister_v2",
+    "cuMemHostUnregister",
+    "cuMemcpy",
+    "cuMemcpy2DAsync_v2",
+    "cuMemcpy2D_v2",
+    "cuMemcpyAsync",
+    "cuMemcpyDtoDAsync_v2",
+    "cuMemcpyDtoD_v2",
+    "cuMemcpyDtoHAsync_v2",
+    "cuMemcpyDtoH_v2",
+    "cuMemcpyHtoDAsync_v2",
+    "cuMemcpyHtoD_v2",
+    "cuMemcpyPeer",
+    "cuMemcpyPeerAsync",
+    "cuMemsetD16Async",
+    "cuMemsetD16_v2",
+    "cuMemsetD2D32Async",
+    "cuMemsetD2D8Async",
+    "cuMemsetD32Async",
+    "cuMemsetD32_v2",
+    "cuMemsetD8Async",
+    "cuMemsetD8_v2",
+    "cuModuleGetFunction",
+    "cuModuleGetGlobal_v2",
+    "cuModuleLoad",
+    "cuModuleLoadData",
+    "cuModuleLoadDataEx",
+    "cuModuleUnload",
+    "cuPointerGetAttribute",
+    "cuStreamAddCallback",
+    "cuStreamAttachMemAsync",
+    "cuStreamCreate",
+    "cuStreamCreateWithPriority",
+    "cuStreamDestroy_v2",
+    "cuStreamGetCtx",
+    "cuStreamGetFlags",
+    "cuStreamGetPriority",
+    "cuStreamQuery",
+    "cuStreamSynchronize",
+    "cuStreamWaitEvent",
+];
+
 pub fn enter(name: &'static str, call: impl FnOnce(&mut Driver) -> Outcome) -> Code {
     let mut driver = lock();
     *driver.calls.entry(name).or_default() += 1;
@@ -72,6 +151,9 @@ pub fn enter(name: &'static str, call: impl FnOnce(&mut Driver) -> Outcome) -> C
     }
     if !driver.initialized && !EARLY.contains(&name) {
         return Code::NOT_INITIALIZED;
+    }
+    if NEED_CONTEXT.contains(&name) && !driver.has_current() {
+        return Code::INVALID_CONTEXT;
     }
     let result = call(&mut driver);
     let waits = mem::take(&mut driver.waits);

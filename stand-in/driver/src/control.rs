@@ -62,6 +62,12 @@ pub extern "C" fn stand_in_seed(seed: u64) {
     drop(run_ready(driver));
 }
 
+/// Makes asynchronous copies from and to ordinary host memory run when the stream reaches them, or within the call.
+#[unsafe(no_mangle)]
+pub extern "C" fn stand_in_late_pageable(late: bool) {
+    lock().late_pageable = late;
+}
+
 /// Holds or releases a stream; stream 0 means all streams, existing and new ones.
 #[unsafe(no_mangle)]
 pub extern "C" fn stand_in_hold(stream: Handle, hold: bool) {

@@ -1,7 +1,11 @@
 //! Copies and fills.
 //!
-//! As on a real device, a copy from ordinary host memory reads it before the call returns, and a copy into such
-//! memory is done when the call returns. With pinned memory, both happen when the stream reaches the copy.
+//! As on most real devices, a copy from ordinary host memory reads it before the call returns, and a copy into such memory
+//! is done when the call returns. With pinned memory, both happen when the stream reaches the copy, and with ordinary
+//! memory too if a test asks for it (`Driver::late_pageable`).
+//!
+//! API reference, "API synchronization behavior", asynchronous copies: "For transfers between device memory and pageable host
+//! memory, the function might be synchronous with respect to host."
 
 use crate::abi::{Address, Code, Copy2d, CopyAttributes, Handle, In, Out, Outcome, memory_type};
 use crate::call::exports;
@@ -101,13 +105,13 @@ impl Driver {
                 self.check_peer(address, context, false)?;
             }
         }
-        if let Place::Pageable(pointer) = from {
+        if let (Place::Pageable(pointer), false) = (&from, self.late_pageable) {
             let bytes = span(shape.from_pitch, shape.width, shape.height)?;
             // SAFETY: the caller of a copy passes memory that can be read for this length.
-            let taken = unsafe { std::slice::from_raw_parts(pointer as *const u8, bytes) };
+            let taken = unsafe { std::slice::from_raw_parts(*pointer as *const u8, bytes) };
             from = Place::Taken(taken.into());
         }
-        let wait = wait || matches!(to, Place::Pageable(_));
+        let wait = wait || matches!(to, Place::Pageable(_)) && !self.late_pageable;
         let copy = Copy {
             to,
             to_pitch: shape.to_pitch,

@@ -133,6 +133,8 @@ pub struct Driver {
     pub hold_new: bool,
     /// Decides how late work runs, and in which order between streams; `None` if it runs at once.
     pub late: Option<Late>,
+    /// Whether asynchronous copies leave ordinary host memory alone until the stream reaches them.
+    pub late_pageable: bool,
     /// When the driver was last called.
     pub called: Instant,
     /// The byte that new device memory is filled with; zero by default.
@@ -153,7 +155,8 @@ const DEFAULT_SEED: u64 = 1;
 
 impl Driver {
     /// Makes a driver with the settings of the environment variables `ALLOTMENT_STAND_IN_DEVICES`, `_BYTES` (of
-    /// each device), `_SEED` (see [`Late`]) and `_FAIL` (see [`Failure::parse`]; separated by commas).
+    /// each device), `_SEED` (see [`Late`]), `_LATE_PAGEABLE` (1 for yes) and `_FAIL` (see [`Failure::parse`]; separated by
+    /// commas).
     pub fn new() -> Self {
         let number = |name: &str, default| {
             std::env::var(name).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(default)
@@ -180,6 +183,7 @@ impl Driver {
             trims: false,
             hold_new: false,
             late: Late::new(number("ALLOTMENT_STAND_IN_SEED", DEFAULT_SEED)),
+            late_pageable: number("ALLOTMENT_STAND_IN_LATE_PAGEABLE", 0) != 0,
             called: Instant::now(),
             poison: None,
             rate: None,
@@ -236,6 +240,11 @@ impl Driver {
         let handle = context::current().ok_or(Code::INVALID_CONTEXT)?;
         let context = self.contexts.find(handle, &mut self.misuse).map_err(|_| Code::INVALID_CONTEXT)?;
         context.fault.map_or(Ok(handle), Err)
+    }
+
+    /// Whether the thread has a context that exists.
+    pub fn has_current(&self) -> bool {
+        context::current().is_some_and(|handle| self.contexts.get(handle).is_some())
     }
 
     /// Fails with the fault of the thread's context, if it has one.

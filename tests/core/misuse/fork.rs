@@ -1,63 +1,136 @@
 //! Children of a program with threads, which may use protected heaps.
 
-use super::layout;
 use crate::forked::{_exit, fork, succeeds};
-use allotment::{Heap, heap, os::protect_at_fork};
-use std::alloc::GlobalAlloc;
+use allotment::observe::{Observation, Observer, Profile};
+use allotment::os::{Cached, Depot, ForkError, protect_at_fork};
+use allotment::zones::{Zone, Zones};
+use allotment::{Heap, Memory, Observed, Tlsf, heap, region::Capabilities};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 /// Allocates and frees. Returns whether all requests were served.
-fn work<A: GlobalAlloc>(heap: &A) -> bool {
-    (1..200).all(|size| {
+fn work(heap: &(dyn Memory + Sync)) -> bool {
+    (1..100).all(|n| {
+        // Up to more than caches keep.
+        let size = n * n / 2 + 1;
+        let layout = super::layout(size);
+        let Some(block) = heap.allocate(layout) else { return false };
         // SAFETY: the block is freed once, with its layout.
         unsafe {
-            let block = heap.alloc(layout(size));
-            if block.is_null() {
-                return false;
-            }
             block.write_bytes(1, size);
-            heap.dealloc(block, layout(size));
+            heap.deallocate(block, layout);
         }
         true
     })
 }
 
-#[test]
-fn children_can_allocate() {
-    static HEAP: Heap = heap!(1024 * 1024);
-    static OTHER: Heap<allotment::Tlsf> = heap!(64 * 1024);
-    static STOP: AtomicBool = AtomicBool::new(false);
-    protect_at_fork(&HEAP).unwrap();
-    protect_at_fork(&OTHER).unwrap();
-    protect_at_fork(&HEAP).unwrap();
-    let workers: Vec<_> = (0..3)
-        .map(|_| {
-            thread::spawn(|| {
-                while !STOP.load(Ordering::Relaxed) {
-                    assert!(work(&HEAP) && work(&OTHER));
-                }
-            })
+/// Forks while threads use the heaps, and lets the children use them.
+fn fork_beside<const N: usize>(heaps: [&'static (dyn Memory + Sync); N]) {
+    // One at a time: each takes all processors.
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let stop: &AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
+    let worker = |_| {
+        thread::spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                assert!(heaps.iter().all(|heap| work(*heap)));
+            }
         })
-        .collect();
-    let mut failed = 0;
-    for _ in 0..60 {
+    };
+    let workers: Vec<_> = (0..3).map(worker).collect();
+    let all_end = (0..60).all(|_| {
         // SAFETY: the child uses nothing but the heaps and leaves without cleaning up.
         unsafe {
             let child = fork();
             assert!(child >= 0);
             if child == 0 {
-                _exit(if work(&HEAP) && work(&OTHER) { 0 } else { 1 });
+                _exit(i32::from(!heaps.iter().all(|heap| work(*heap))));
             }
-            failed += usize::from(!succeeds(child));
+            succeeds(child)
         }
-        if failed > 0 {
-            break;
+    });
+    stop.store(true, Ordering::Relaxed);
+    workers.into_iter().for_each(|worker| worker.join().unwrap());
+    assert!(all_end, "a child hung or failed");
+}
+
+#[test]
+fn children_can_allocate() {
+    static HEAP: Heap = heap!(1024 * 1024);
+    static OTHER: Heap<Tlsf> = heap!(64 * 1024);
+    protect_at_fork(&HEAP).unwrap();
+    protect_at_fork(&OTHER).unwrap();
+    protect_at_fork(&HEAP).unwrap();
+    fork_beside([&HEAP, &OTHER]);
+}
+
+/// Makes one test of children for each front.
+macro_rules! fronts {
+    ($($name:ident: $type:ty = $front:expr;)+) => {$(
+        #[test]
+        fn $name() {
+            static FRONT: $type = $front;
+            protect_at_fork(&FRONT).unwrap();
+            fork_beside([Box::leak(Box::new(&FRONT))]);
+        }
+    )+};
+}
+
+static BEHIND: Heap = heap!(64 * 1024);
+static DEPOT: Depot = Depot::new(&BEHIND, 4 * 1024);
+static SRAM: Heap<Tlsf> = heap!(16 * 1024);
+static SDRAM: Observed<Heap, Profile> = Observed::new(heap!(64 * 1024), Profile::new());
+
+fronts! {
+    tiny_heap: allotment::TinyHeap<{ 64 * 1024 }> = allotment::TinyHeap::new();
+    counted_lock: Heap<Tlsf, allotment::lock::Counted> = heap!(64 * 1024);
+    observers: Observed<Heap, Profile> = Observed::new(heap!(64 * 1024), Profile::new());
+    pressure: allotment::pressure::PressureHeap = allotment::pressure::PressureHeap::new(heap!(64 * 1024));
+    bounded: allotment::Bounded<Heap> = allotment::Bounded::new(heap!(64 * 1024), 32 * 1024);
+    timed: allotment::Timed<Heap> = allotment::Timed::new(heap!(64 * 1024), || 0);
+    planned: allotment::PlannedHeap<Heap, 8> = allotment::PlannedHeap::new(heap!(64 * 1024));
+    failing: allotment::inject::Failing<Heap, allotment::inject::Fail> =
+        allotment::inject::Failing::new(heap!(64 * 1024), allotment::inject::Fail::Only(usize::MAX));
+    cached: Cached = Cached::new(&DEPOT);
+    zones: Zones<'static, 2> = Zones::new([
+        Zone::new("sram", &SRAM, Capabilities::INTERNAL).up_to(40),
+        Zone::new("sdram", &SDRAM, Capabilities::EXTERNAL),
+    ]);
+    reference: Observed<allotment::Bounded<&'static Heap>, Profile> =
+        Observed::new(allotment::Bounded::new(&BEHIND, 32 * 1024), Profile::new());
+}
+
+#[cfg(feature = "spin")]
+fronts! {
+    spinning: Observed<Heap<Tlsf, allotment::lock::Spin>, Profile, allotment::lock::Spin> =
+        Observed::new(heap!(64 * 1024), Profile::new());
+}
+
+/// An observer may use another heap, whose lock a fork may have by then.
+#[test]
+fn an_observer_that_allocates() {
+    struct Notes;
+    impl Observer for Notes {
+        fn observe(&mut self, _: &Observation<'_>) {
+            assert!(work(&NOTES));
         }
     }
-    STOP.store(true, Ordering::Relaxed);
-    for worker in workers {
-        worker.join().unwrap();
-    }
-    assert_eq!(failed, 0, "children that hung or failed");
+    static NOTES: Heap = heap!(64 * 1024);
+    static HEAP: Observed<Heap, Notes> = Observed::new(heap!(64 * 1024), Notes);
+    // In this order, the worse one.
+    protect_at_fork(&NOTES).unwrap();
+    protect_at_fork(&HEAP).unwrap();
+    fork_beside([&HEAP, &NOTES]);
+}
+
+/// What cannot be held is refused, also behind a front.
+#[cfg(feature = "critical-section")]
+#[test]
+fn other_locks_are_refused() {
+    type Critical = Heap<Tlsf, allotment::lock::CriticalSection>;
+    static HEAP: Critical = heap!(16 * 1024);
+    static FRONT: Observed<&Critical, Profile> = Observed::new(&HEAP, Profile::new());
+    assert_eq!(protect_at_fork(&HEAP), Err(ForkError::UnknownLock));
+    assert_eq!(protect_at_fork(&FRONT), Err(ForkError::UnknownLock));
 }

@@ -460,7 +460,8 @@ fn buddies_do_not_read_new_memory() {
                 heap.extend(start.as_ptr(), bytes / 2 - 8).unwrap();
             }
             let free: usize = heap.blocks().filter(|run| run.free).map(|run| run.size).sum();
-            assert_eq!(free, heap.stats().capacity, "{len} {offset}");
+            let marks = heap.stats().capacity - free;
+            assert!(marks <= bytes / 128 + 16, "{len} {offset}: {marks}");
             let blocks = std::iter::from_fn(|| heap.try_allocate(layout(16)).ok()).count();
             assert_eq!(blocks * 16, free, "{len} {offset}");
         }

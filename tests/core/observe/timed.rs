@@ -69,7 +69,7 @@ fn operations_are_counted_by_the_time_they_take() {
     let mut memory = vec![0u128; 1000];
     let timed = Timed::<Slow, Unsync>::new(Slow(Heap::empty()), now);
     // SAFETY: the memory outlives the heap.
-    unsafe { timed.memory().0.init(memory.as_mut_ptr(), 16_000) };
+    unsafe { timed.memory().0.claim(Region::new(memory.as_mut_ptr(), 16_000)) }.unwrap();
     NOW.set(1000);
     let after = |ticks| TAKES.set(ticks);
     let blocks = [0, 1, 7, 8, 15, 1 << 40].map(|ticks| {

@@ -5,7 +5,7 @@ use allotment::Observed;
 use allotment::lock::{Spin, Unsync};
 use allotment::observe::event::{Action, Event, Header, Record, Records};
 use allotment::observe::{Trace, with_tag};
-use allotment::{Heap, Tlsf, heap};
+use allotment::{Heap, Region, Tlsf, heap};
 use std::alloc::GlobalAlloc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -108,7 +108,7 @@ fn a_sink_loses_nothing() {
         let mut memory = vec![0u128; 1000];
         let heap: Traced<128> = Observed::new(Heap::empty(), Trace::new().sink(|_| ()).clock(clock));
         // SAFETY: the memory outlives the heap.
-        unsafe { heap.memory().init(memory.as_mut_ptr(), 16_000) };
+        unsafe { heap.memory().claim(Region::new(memory.as_mut_ptr(), 16_000)) }.unwrap();
         churn(&heap, before);
         with_tag("a label of no more than 32 bytes", || churn(&heap, 1));
         assert_eq!(heap.observers(|trace| trace.lost()), 0, "after {before}");

@@ -76,7 +76,6 @@ impl<P: Subject> Collections for Heap<P, Unsync> {}
 /// The methods of a [`Heap`] of any placement; their contracts are those of the heap's methods.
 #[allow(clippy::missing_safety_doc, reason = "they are the heap's")]
 pub trait AnyHeap: Front + Collections {
-    unsafe fn init(&self, start: *mut u8, size: usize);
     unsafe fn extend(&self, start: *mut u8, bytes: usize) -> Result<(), RegionError>;
     fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory>;
     fn try_allocate_zeroed(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory>;
@@ -94,11 +93,6 @@ pub trait AnyHeap: Front + Collections {
 }
 
 impl<P: Subject> AnyHeap for Heap<P, Unsync> {
-    unsafe fn init(&self, start: *mut u8, size: usize) {
-        // SAFETY: the caller's contract.
-        unsafe { self.init(start, size) }
-    }
-
     unsafe fn extend(&self, start: *mut u8, bytes: usize) -> Result<(), RegionError> {
         // SAFETY: the caller's contract.
         unsafe { self.extend(start, bytes) }

@@ -60,7 +60,7 @@ pub const STEPS: &[Step] = &[
     Step::new("tests, gpu alone", Full, "cargo test --features gpu --lib --test gpu"),
     Step::new("tests, gpu, other seeds", Full, "cargo xtask gpu-seeds 3"),
     Step::new("clippy, C functions for PyTorch", Full, "cargo clippy --quiet --package allotment-capi --features gpu --all-targets -- -D warnings"),
-    Step::new("tests, C functions for PyTorch", Full, "cargo test --package allotment-capi --features gpu --test torch"),
+    Step::new("tests, C library", Full, "cargo test --package allotment-capi --features gpu"),
     Step::new("tests, no features", Full, "cargo test --no-default-features --lib --test core"),
     Step::new("tests, release", Full, "cargo test --release --features {all} --lib --test global --test pool"),
     Step::new("tests, release, every placement", Full, "cargo test --release --features {asan} --test core"),
@@ -71,6 +71,7 @@ pub const STEPS: &[Step] = &[
     Step::new("beside CubeCL", Full, "cargo check --quiet --locked --target-dir ../../target/beside --package beside-cubecl").folder("tests/beside"),
     // Systems that nothing here runs: the standard library is checked with it, since its compiled form is not to be had.
     Step::new("Windows", Full, "rustup run nightly cargo check --quiet -Zbuild-std=std,panic_abort --target-dir target/systems --target x86_64-pc-windows-msvc --no-default-features --features std --lib"),
+    Step::new("Windows, gpu", Full, "rustup run nightly cargo check --quiet -Zbuild-std=std,panic_abort --target-dir target/systems --target x86_64-pc-windows-msvc --no-default-features --features gpu --lib").env(("RUSTFLAGS", "-D warnings")),
     Step::new("macOS", Full, "rustup run nightly cargo check --quiet -Zbuild-std=std,panic_abort --target-dir target/systems --target aarch64-apple-darwin --no-default-features --features std --lib"),
     Step::new("Android", Full, "rustup run nightly cargo check --quiet -Zbuild-std=std,panic_abort --target-dir target/systems --target aarch64-linux-android --no-default-features --features std --lib"),
     Step::new("Android, C library", Full, "rustup run nightly cargo check --quiet -Zbuild-std=std,panic_abort --target-dir target/systems --target aarch64-linux-android --package allotment-capi"),
@@ -126,6 +127,8 @@ pub const STEPS: &[Step] = &[
     Step::new("caches with musl", Deep, "rustup run {msrv} cargo run --locked --target x86_64-unknown-linux-musl --target-dir ../../target/musl").folder("tests/musl"),
     Step::new("growing heap with musl", Deep, "rustup run {msrv} cargo run --locked --bin growing --target x86_64-unknown-linux-musl --target-dir ../../target/musl").folder("tests/musl"),
     Step::new("miri", Deep, "rustup run nightly cargo miri test --target-dir target/miri --lib -- harden:: region:: bounds::contracts frees_of_other"),
+    // Blocks that are asked about while other threads write to them; caches, depot, and the heap that grows on memory of the interpreter.
+    Step::new("miri, threads", Deep, "rustup run nightly cargo miri test --target-dir target/miri --no-default-features --features std --lib -- os::checks os::local os::depot os::growing::local lock::futex").env(("MIRIFLAGS", "-Zmiri-permissive-provenance")),
     // Small random runs of every placement. Links in blocks are offsets, which Miri allows only without strict provenance.
     Step::new("miri, every placement", Deep, "rustup run nightly cargo miri test --target-dir target/miri --features spin,allocator-api2,alloc --test core -- random::short_runs").env(("MIRIFLAGS", "-Zmiri-permissive-provenance")),
     // Every sequence of four steps in arenas of a few granules; three among all tests.

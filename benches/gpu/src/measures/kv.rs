@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use allotment::gpu::cudarc::driver::sys;
-use allotment::gpu::{Buffer, DeviceMemory, KvCache, Pool, Sequence, Stream};
+use allotment::gpu::{Buffer, DeviceMemory, KvCache, Pool, Sequence, Stream, Transfer};
 use allotment::pool::{PoolOptions, Stream as _};
 use allotment_benches_common::gpu::{KV_CALLS, KV_MEMORY};
 use anyhow::{Context as _, Result};
@@ -80,6 +80,8 @@ impl Cache for Sequences {
 /// each step in which it changed.
 struct Paged {
     memory: Buffer<u32>,
+    /// The last copy of the table, which keeps its values until it is done.
+    copy: Option<Transfer<Vec<u32>>>,
     array: Buffer<u8>,
     stream: Stream,
     token: usize,
@@ -122,7 +124,8 @@ impl Cache for Paged {
                     .map(|block| self.array.address() + (block as usize * BLOCK * self.token) as u64);
                 let bytes = tokens % BLOCK * self.token;
                 // SAFETY: both blocks are within the array.
-                unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, self.stream.raw()).result() }?;
+                let copy = || unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, self.stream.raw()) };
+                self.stream.context().bind(copy)?.result()?;
                 blocks.push(((to - self.array.address()) as usize / BLOCK / self.token) as u32);
             }
             self.rows.insert(row, blocks);
@@ -147,11 +150,7 @@ impl Cache for Paged {
     fn launch(&mut self) -> Result<()> {
         if std::mem::take(&mut self.changed) {
             let table: Vec<u32> = self.rows.values().flatten().copied().collect();
-            let (address, bytes) = (self.memory.address(), size_of_val(&table[..]));
-            // SAFETY: the table has room for all blocks of all sequences, and pageable memory has been read when this returns.
-            unsafe {
-                sys::cuMemcpyHtoDAsync_v2(address, table.as_ptr().cast(), bytes, self.stream.raw()).result()
-            }?;
+            self.copy = Some(self.memory.slice_mut(..table.len())?.copy_from_async(table)?);
         }
         Ok(())
     }
@@ -326,6 +325,7 @@ fn run(
             let table = need / token / BLOCK;
             let mut paged = Paged {
                 memory: Buffer::zeros(&pool, table, &stream)?,
+                copy: None,
                 // SAFETY: what is not written is not read.
                 array: unsafe { Buffer::uninit(&pool, table * BLOCK * token, &stream) }?,
                 stream: stream.clone(),

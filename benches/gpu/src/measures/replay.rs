@@ -58,7 +58,7 @@ fn replay<A: Allocator>(allocator: &A, stream: &A::Stream, trace: &Trace) -> Res
         let slot = &mut live[op.slot as usize];
         if op.kind == Kind::Allocate {
             // The driver refuses requests for zero bytes.
-            *slot = allocator.allocate((op.size as usize).max(1), stream)?;
+            *slot = allocator.allocate(op.size().max(1), stream)?;
             served &= slot.is_some();
         } else if served {
             allocator.free(slot.take().context("the block is live")?, stream)?;

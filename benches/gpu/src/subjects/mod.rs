@@ -150,6 +150,11 @@ impl Subject {
             }),
             (Device::Driver(gpu), Self::Virtual(form)) => what.with(|need| {
                 let source = gpu::Virtual::with_room(&gpu.context, need.bytes)?;
+                let source = match form {
+                    Form::Standard => source,
+                    // Each page of the device can go back, as in the simulation.
+                    Form::Lean => source.with_pieces(2 * MIB),
+                };
                 pooled(source, gpu, growing(form), need)
             }),
             (Device::Driver(gpu), Self::Malloc) => what.with(|_| Ok(driver::Malloc::new(gpu))),

@@ -6,6 +6,7 @@ mod peers;
 use std::fs;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -52,7 +53,22 @@ struct Row {
     idealloc: Option<PeerResult>,
 }
 
-/// Plans every instance of the folder `args.input`; true unless a search was interrupted.
+/// An instance that has no line in the table, because its file or its stored plan is wrong.
+#[derive(Debug, Serialize)]
+struct Failed {
+    name: String,
+    error: String,
+}
+
+/// A line of the output as JSON.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Line<'a> {
+    Row(&'a Row),
+    Failed(&'a Failed),
+}
+
+/// Plans every instance of the folder `args.input`; true unless one failed or a search was interrupted.
 pub(super) fn bench(args: &PlanArgs) -> Result<bool, PlanError> {
     let page = args.output.as_deref().map(check_page).transpose()?;
     let tasks = tasks(&args.input, args.stored)?;
@@ -60,21 +76,30 @@ pub(super) fn bench(args: &PlanArgs) -> Result<bool, PlanError> {
     let options =
         Options { time_limit: args.time_limit, threads: args.threads, seed: args.seed, ..Options::default() };
     interruptible(&options)?;
-    let mut rows = Vec::new();
-    let mut drawings = Vec::new();
+    let (mut rows, mut drawings, mut failed) = (Vec::new(), Vec::new(), Vec::new());
     let progress = !args.quiet && io::stderr().is_terminal();
-    for (n, task) in tasks.iter().enumerate() {
+    for (n, (name, read)) in tasks.iter().enumerate() {
         if progress {
-            eprintln!("{}/{}: {}, {} buffers", n + 1, tasks.len(), task.name, task.instance.len());
+            eprintln!("{}/{}: {name}", n + 1, tasks.len());
         }
-        let (row, offsets) = match args.stored {
-            true => stored(task)?,
-            false => searched(task, &options, &peers)?,
-        };
-        if page.is_some() {
-            drawings.push(page::Drawing::new(&task.instance, &offsets));
+        // What is wrong with one says nothing about the others.
+        let made = read().and_then(|task| {
+            let (row, offsets) = match args.stored {
+                true => stored(&task)?,
+                false => searched(&task, &options, &peers)?,
+            };
+            Ok((row, page.map(|_| page::Drawing::new(&task.instance, &offsets))))
+        });
+        match made {
+            Ok((row, drawing)) => {
+                rows.push(row);
+                drawings.extend(drawing);
+            }
+            Err(error) => {
+                eprintln!("allotment: {name}: {error}");
+                failed.push(Failed { name: name.clone(), error: error.to_string() });
+            }
         }
-        rows.push(row);
         if options.interrupt.load(Ordering::Relaxed) {
             eprintln!("allotment: interrupted; {} of {} instances are in the table", rows.len(), tasks.len());
             break;
@@ -82,17 +107,20 @@ pub(super) fn bench(args: &PlanArgs) -> Result<bool, PlanError> {
     }
     let how = how(args);
     if let Some(path) = page {
+        let left_out = failed.iter().map(|one| format!(" Not planned: {}: {}.", one.name, one.error));
+        let how = how.clone() + &left_out.collect::<String>();
         fs::write(path, page::page(&rows, &drawings, &how)?)
             .map_err(|source| PlanError::Write { path: path.into(), source })?;
     }
     let mut out = io::stdout().lock();
     if args.json {
-        serde_json::to_writer_pretty(&mut out, &rows).map_err(io::Error::from)?;
+        let lines: Vec<Line> = rows.iter().map(Line::Row).chain(failed.iter().map(Line::Failed)).collect();
+        serde_json::to_writer_pretty(&mut out, &lines).map_err(io::Error::from)?;
         writeln!(out)?;
     } else {
         writeln!(out, "{}\n{how}", render(&rows, &peers))?;
     }
-    Ok(!options.interrupt.load(Ordering::Relaxed))
+    Ok(failed.is_empty() && !options.interrupt.load(Ordering::Relaxed))
 }
 
 /// Returns a sentence on how the plans were made.
@@ -114,8 +142,11 @@ fn check_page(path: &Path) -> Result<&Path, PlanError> {
     Ok(path)
 }
 
-/// Reads the instances that the folder's table names or, without a table, those of its CSV and PLC files.
-fn tasks(folder: &Path, stored: bool) -> Result<Vec<Task>, PlanError> {
+/// The name of an instance, and what reads it.
+type Reading = (String, Box<dyn Fn() -> Result<Task, PlanError>>);
+
+/// Lists the instances that the folder's table names or, without a table, those of its CSV and PLC files.
+fn tasks(folder: &Path, stored: bool) -> Result<Vec<Reading>, PlanError> {
     let io = |source| PlanError::Write { path: folder.into(), source };
     let mut paths: Vec<PathBuf> = fs::read_dir(folder)
         .map_err(io)?
@@ -123,12 +154,16 @@ fn tasks(folder: &Path, stored: bool) -> Result<Vec<Task>, PlanError> {
         .collect::<Result<_, _>>()
         .map_err(io)?;
     if let Some(collection) = Collection::open(folder)? {
-        let task = |entry: &Entry| {
-            let instance = collection.instance(entry)?;
-            let plan = collection.plan(entry)?;
-            Ok(Task { name: entry.name.clone(), instance, known: Some((entry.clone(), plan)) })
+        let collection = Rc::new(collection);
+        let task = |entry: &Entry| -> Reading {
+            let (name, entry, collection) = (entry.name.clone(), entry.clone(), collection.clone());
+            let read = move || {
+                let (instance, plan) = (collection.instance(&entry)?, collection.plan(&entry)?);
+                Ok(Task { name: entry.name.clone(), instance, known: Some((entry.clone(), plan)) })
+            };
+            (name, Box::new(read))
         };
-        return collection.entries.iter().map(task).collect();
+        return Ok(collection.entries.iter().map(task).collect());
     }
     if stored {
         let missing = format!("{}: --stored needs a folder with the table instances.csv", folder.display());
@@ -143,14 +178,13 @@ fn tasks(folder: &Path, stored: bool) -> Result<Vec<Task>, PlanError> {
         let missing = format!("{}: it holds neither instances.csv nor any .csv or .plc", folder.display());
         return Err(PlanError::Option(missing));
     }
-    let task = |path: PathBuf| {
-        let wrong =
-            |source| PlanError::Input { path: path.clone(), source: Box::new(PlanError::Read(source)) };
-        let instance = read_instance(&path).map_err(wrong)?;
+    let task = |path: PathBuf| -> Reading {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Ok(Task { name, instance, known: None })
+        let own = name.clone();
+        let read = move || Ok(Task { name: own.clone(), instance: read_instance(&path)?, known: None });
+        (name, Box::new(read))
     };
-    paths.into_iter().map(task).collect()
+    Ok(paths.into_iter().map(task).collect())
 }
 
 fn gap(peak: u64, bound: u64) -> f64 {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Optional, Union, cast
 
 from . import _native
@@ -36,17 +37,18 @@ class Model:
 
     @classmethod
     def from_onnx(cls, source: Any, dims: Optional[Mapping[str, int]] = None, shapes: Any = None) -> Model:
-        """Reads an ONNX model: bytes, a path, or a ``ModelProto``.
+        """Reads an ONNX model: bytes, a path, or a ``ModelProto``. Of a path, files beside the model are read too if shapes depend on them.
 
-        :param dims: the sizes of its named dimensions
+        :param dims: the sizes of its open dimensions; one without a name is called by its input and its place, ``x.0``
         :param shapes: shapes for what cannot be inferred: a dictionary from tensors to shapes, or bytes or a path of one as JSON, of a
             model with inferred shapes as protobuf's JSON, or of a profile of ONNX Runtime
         """
         told = None
         if shapes is not None:
             told = json.dumps(shapes).encode() if isinstance(shapes, Mapping) else content(shapes)
+        folder = os.path.dirname(os.fspath(source)) if isinstance(source, (str, os.PathLike)) else None
         try:
-            made = cls(_native.Model.from_onnx(content(source), dict(dims or {}), told))
+            made = cls(_native.Model.from_onnx(content(source), dict(dims or {}), told, folder))
         except ValueError as error:
             raise PlanError(str(error)) from None
         if made._native.has_bodies:
@@ -57,9 +59,12 @@ class Model:
     def from_tflite(cls, source: Source) -> Model:
         """Reads a TFLite model: bytes or a path."""
         try:
-            return cls(_native.Model.from_tflite(content(source)))
+            made = cls(_native.Model.from_tflite(content(source)))
         except ValueError as error:
             raise PlanError(str(error)) from None
+        if made._native.has_bodies:
+            made.keep_order("the model has subgraphs or variables")
+        return made
 
     @classmethod
     def from_json(cls, source: Union[Source, Mapping[str, Any]]) -> Model:
@@ -86,26 +91,44 @@ class Model:
         time_limit: float = 60.0,
         **options: Any,
     ) -> Plan[list[int]]:
-        """Plans the tensors.
+        """Plans the tensors, in the order in which the model's operators stand.
 
         :param align: alignment of every buffer in bytes, to which sizes are rounded up
         :param weights: plan the weights too
         :param inputs: plan the inputs too
         :param in_place: let views share their tensor's memory, and let operators overwrite inputs that are not read again
-        :param reorder: run the operators in the order that needs the least memory
+        :param reorder: refused: a plan has no order of operators, without which its offsets would be wrong; see :meth:`reordered`
         :param options: those of :func:`allotment_planner.plan` that are not columns
         """
-        problem, _ = self._lowered(align, weights, inputs, in_place, reorder, time_limit)
-        return solved(problem, time_limit=time_limit, **options)
+        if reorder:
+            raise PlanError(
+                "the offsets would hold only for an order of operators that a plan does not have: plan `reordered()`, whose "
+                "`to_json()` lists the operators in that order"
+            )
+        problem, places = self._lowered(align, weights, inputs, in_place)
+        made = solved(problem, time_limit=time_limit, **options)
+        lying = zip(self._native.tensors, places)
+        return replace(made, tensors={name: place for name, place in lying if place is not None})
 
-    def _lowered(
-        self, align: int, weights: bool, inputs: bool, in_place: bool, reorder: bool, time_limit: float
-    ) -> tuple[_native.Problem, list[Optional[int]]]:
-        if reorder and self._order is not None:
+    def reordered(self, time_limit: float = 15.0) -> Model:
+        """Returns the model with its operators in the order that needs the least memory: :meth:`to_json` lists them in that order, for
+        which the offsets of its plans hold.
+
+        :param time_limit: seconds after which the best order so far is taken
+        :raises PlanError: if the operators depend on each other in ways that the graph does not tell
+        """
+        if self._order is not None:
             raise PlanError(f"the operators cannot be reordered: {self._order}")
         try:
-            native = self._native.reordered(time_limit / 4) if reorder else self._native
-            return native.lowered(align=align, weights=weights, inputs=inputs, in_place=in_place)
+            return Model(self._native.reordered(time_limit))
+        except (ValueError, OverflowError) as error:
+            raise PlanError(str(error)) from None
+
+    def _lowered(
+        self, align: int, weights: bool, inputs: bool, in_place: bool
+    ) -> tuple[_native.Problem, list[Optional[int]]]:
+        try:
+            return self._native.lowered(align=align, weights=weights, inputs=inputs, in_place=in_place)
         except (ValueError, OverflowError) as error:
             raise PlanError(str(error)) from None
 
@@ -117,9 +140,7 @@ class Model:
         shape = {"align": 16, "inputs": True, "in_place": False} | {
             key: options.pop(key) for key in ("align", "inputs", "in_place") if key in options
         }
-        problem, places = self._lowered(
-            shape["align"], False, shape["inputs"], shape["in_place"], False, options.get("time_limit", 60.0)
-        )
+        problem, places = self._lowered(shape["align"], False, shape["inputs"], shape["in_place"])
         made = solved(problem, **options)
         offsets = [
             -1 if place is None or constant else made.offsets[place]

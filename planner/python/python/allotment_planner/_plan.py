@@ -6,7 +6,7 @@ import os
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, Optional, TypeVar, Union, cast, overload
 
 from . import _native
@@ -58,6 +58,8 @@ class Plan(Generic[Numbers]):
     """Time used."""
     problem: _native.Problem
     """The buffers, in the order of the offsets."""
+    tensors: Mapping[str, int] = field(default_factory=dict)
+    """Of a model the number of the buffer that each tensor lies in; those that share memory lie in one."""
 
     @property
     def names(self) -> list[str]:
@@ -70,8 +72,9 @@ class Plan(Generic[Numbers]):
         return (self.peak / self.lower_bound - 1.0) * 100.0 if self.lower_bound else 0.0
 
     def by_name(self) -> dict[str, int]:
-        """The offset of each buffer by its name."""
-        return dict(zip(self.names, (int(offset) for offset in cast("Iterable[int]", self.offsets))))
+        """The offset of each buffer by its name, and of each tensor that lies in one."""
+        offsets = [int(offset) for offset in cast("Iterable[int]", self.offsets)]
+        return dict(zip(self.names, offsets)) | {name: offsets[n] for name, n in self.tensors.items()}
 
 
 def column(values: Any, code: Literal["q", "Q"], what: str) -> bytes:

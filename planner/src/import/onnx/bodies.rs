@@ -3,17 +3,17 @@
 //! The operator itself stands before its bodies and makes what lives throughout: its outputs, and the tensors that go from one round of
 //! a loop to the next. After the bodies stands an operator of the kind `If.end` (`Loop.end`, `Scan.end`), which reads what must not be
 //! given up before that. The branches of an `If` follow each other, though only one runs: what is live in one is not in the other, so they
-//! share their memory.
+//! share their memory. A branch whose test is known, or that does not fit the shapes, is left out.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use super::infer::Value;
-use super::proto::{GraphProto, Node};
-use super::{OnnxError, Reader, Scope};
+use super::infer::{BOOL, INT64, Value, attribute};
+use super::proto::{Attribute, GraphProto, Node};
+use super::{Frame, Known, OnnxError, Reader, Scope};
 use crate::graph::{Graph, Kind, Op, Sharing};
 
-const INT64: i32 = 7;
-const BOOL: i32 = 9;
+/// The kind of an operator that stands for a branch which does not fit the shapes, so that it cannot run. Its name tells why.
+pub const UNREACHABLE: &str = "If.unreachable";
 
 /// True if the operator has bodies that this importer knows.
 pub fn known(node: &Node) -> bool {
@@ -21,34 +21,34 @@ pub fn known(node: &Node) -> bool {
     standard && matches!(node.op_type.as_str(), "If" | "Loop" | "Scan")
 }
 
-/// An operator with bodies, and what is around it.
-pub struct Outer<'a> {
-    pub node: &'a Node,
-    pub graph: &'a GraphProto,
-    pub name: &'a str,
-    pub prefix: &'a str,
-    pub inputs: &'a [Option<(usize, Value)>],
+/// An operator that others stand in for, and what is around it.
+pub struct Outer<'a, 'm> {
+    pub node: &'m Node,
+    pub name: &'m str,
+    pub frame: &'a Frame<'a, 'm>,
+    pub inputs: &'a [Known],
 }
 
-impl Outer<'_> {
-    fn fails(&self, what: impl Into<String>) -> OnnxError {
+impl<'m> Outer<'_, 'm> {
+    pub fn fails(&self, what: impl Into<String>) -> OnnxError {
         OnnxError::Node { node: self.name.into(), op: self.node.op_type.clone(), what: what.into() }
     }
 
-    fn body(&self, name: &str) -> Result<&GraphProto, OnnxError> {
-        let attribute = self.node.attribute.iter().find(|attribute| attribute.name == name);
-        attribute
-            .and_then(|attribute| attribute.g.as_ref())
-            .ok_or_else(|| self.fails(format!("its {name} is missing")))
+    fn attribute(&self, name: &str) -> Option<&'m Attribute> {
+        attribute(self.node, self.frame.given, name)
+    }
+
+    fn body(&self, name: &str) -> Result<&'m GraphProto, OnnxError> {
+        let body = self.attribute(name).and_then(|attribute| attribute.g.as_ref());
+        body.ok_or_else(|| self.fails(format!("its {name} is missing")))
     }
 
     fn input(&self, n: usize) -> Option<&(usize, Value)> {
         self.inputs.get(n).and_then(Option::as_ref)
     }
 
-    fn ints(&self, name: &str) -> &[i64] {
-        let attribute = self.node.attribute.iter().find(|attribute| attribute.name == name);
-        attribute.map_or(&[], |attribute| &attribute.ints)
+    fn ints(&self, name: &str) -> &'m [i64] {
+        self.attribute(name).map_or(&[], |attribute| &attribute.ints)
     }
 }
 
@@ -61,9 +61,13 @@ enum Joined {
     Stacked(usize, Option<u64>),
 }
 
-impl Reader<'_> {
+impl<'m> Reader<'m> {
     /// Adds an operator with its bodies.
-    pub(super) fn bodies(&mut self, outer: &Outer, scope: &mut Scope) -> Result<(), OnnxError> {
+    pub(super) fn bodies(
+        &mut self,
+        outer: &Outer<'_, 'm>,
+        scope: &mut Scope<'_, 'm>,
+    ) -> Result<(), OnnxError> {
         match outer.node.op_type.as_str() {
             "If" => self.branches(outer, scope),
             "Loop" => self.rounds(outer, scope),
@@ -72,61 +76,96 @@ impl Reader<'_> {
     }
 
     /// Adds the operator that stands before the bodies, as yet without outputs; returns its place.
-    fn begin(&mut self, outer: &Outer) -> usize {
+    fn begin(&mut self, outer: &Outer) -> Result<usize, OnnxError> {
         let inputs = outer.inputs.iter().flatten().map(|(number, _)| *number).collect();
-        self.made.ops.push(Op {
-            name: format!("{}{}", outer.prefix, outer.name),
-            kind: outer.node.op_type.clone(),
-            inputs,
-            outputs: Vec::new(),
-            sharing: Sharing::None,
-            cost: 0,
-        });
-        self.made.ops.len() - 1
+        let kind = outer.node.op_type.clone();
+        let (outputs, sharing) = (Vec::new(), Sharing::None);
+        self.op(
+            outer.frame,
+            outer.name,
+            Op { name: String::new(), kind, inputs, outputs, sharing, cost: 0 },
+        )?;
+        Ok(self.made.ops.len() - 1)
     }
 
     /// Adds the operator that stands after the bodies and reads `kept`.
-    fn end(&mut self, outer: &Outer, kept: BTreeSet<usize>) {
-        self.made.ops.push(Op {
-            name: format!("{}{}.end", outer.prefix, outer.name),
-            kind: format!("{}.end", outer.node.op_type),
-            inputs: kept.into_iter().collect(),
-            outputs: Vec::new(),
-            sharing: Sharing::None,
-            cost: 0,
-        });
+    fn end(&mut self, outer: &Outer, kept: BTreeSet<usize>) -> Result<(), OnnxError> {
+        let (kind, inputs) = (format!("{}.end", outer.node.op_type), kept.into_iter().collect());
+        let (outputs, sharing) = (Vec::new(), Sharing::None);
+        let name = format!("{}.end", outer.name);
+        self.op(outer.frame, &name, Op { name: String::new(), kind, inputs, outputs, sharing, cost: 0 })
+    }
+
+    /// Takes away all that came after so many operators and tensors.
+    fn forget(&mut self, ops: usize, tensors: usize) {
+        self.made.ops.truncate(ops);
+        for (number, tensor) in self.made.tensors.drain(tensors..).enumerate() {
+            self.names.remove(&tensor.name);
+            self.merged.remove(&(tensors + number));
+        }
+        self.makers.truncate(tensors);
+    }
+
+    /// Adds an operator that stands for a branch that cannot run, and tells why.
+    fn unreachable(&mut self, outer: &Outer, branch: &str, why: &OnnxError) -> Result<(), OnnxError> {
+        let name = format!("{}/{branch}: {why}", outer.name);
+        let (kind, inputs, outputs) = (UNREACHABLE.into(), Vec::new(), Vec::new());
+        let op = Op { name: name.clone(), kind, inputs, outputs, sharing: Sharing::None, cost: 0 };
+        self.made.ops.push(op);
+        self.charge(outer.frame, name.len())
     }
 
     /// Adds a body's nodes; returns its outputs.
     fn body(
         &mut self,
-        outer: &Outer,
-        body: &GraphProto,
-        prefix: &str,
-        mut scope: Scope,
+        outer: &Outer<'_, 'm>,
+        body: &'m GraphProto,
+        prefix: String,
+        mut scope: Scope<'_, 'm>,
     ) -> Result<Vec<(usize, Value)>, OnnxError> {
-        self.constants(body, prefix, &mut scope)?;
-        self.nodes(body, prefix, &mut scope)?;
+        let frame = outer.frame.inner(prefix, [&body.value_info, &body.output]);
+        self.constants(body, &frame, &mut scope)?;
+        self.nodes(&body.node, &frame, &mut scope)?;
         let missing = |name: &str| outer.fails(format!("nothing makes the output `{name}` of its body"));
-        body.output
-            .iter()
-            .map(|output| scope.get(&output.name).cloned().ok_or_else(|| missing(&output.name)))
-            .collect()
+        let output = |name: &str| scope.get(name).flatten().cloned().ok_or_else(|| missing(name));
+        body.output.iter().map(|info| output(&info.name)).collect()
     }
 
-    fn branches(&mut self, outer: &Outer, scope: &mut Scope) -> Result<(), OnnxError> {
-        let begin = self.begin(outer);
+    fn branches(&mut self, outer: &Outer<'_, 'm>, scope: &mut Scope<'_, 'm>) -> Result<(), OnnxError> {
+        let branch = |name: &str| {
+            let body = outer.body(name)?;
+            if body.input.is_empty() { Ok(body) } else { Err(outer.fails(format!("its {name} has inputs"))) }
+        };
+        let bodies = [("then_branch", branch("then_branch")?), ("else_branch", branch("else_branch")?)];
+        let test = outer.input(0).and_then(|(_, value)| value.data.ints()?.first());
+        if let Some(&test) = test {
+            // Exporters write such a test for what they do not know themselves; the other branch may not even fit the shapes.
+            let (name, body) = bodies[usize::from(test == 0)];
+            let from = self.made.tensors.len();
+            let prefix = self.prefix(outer.frame, outer.name, &format!("{name}/"));
+            let results = self.body(outer, body, prefix, Scope::within(scope))?;
+            return self.bind(outer, from, results.into_iter().map(Some).collect(), scope);
+        }
+        let begin = self.begin(outer)?;
         let mut results: Vec<Vec<(usize, Value)>> = Vec::new();
         let mut ranges = Vec::new();
-        for branch in ["then_branch", "else_branch"] {
-            let body = outer.body(branch)?;
-            if !body.input.is_empty() {
-                return Err(outer.fails(format!("its {branch} has inputs")));
+        let mut unfit = None;
+        for (name, body) in bodies {
+            let (ops, tensors) = (self.made.ops.len(), self.made.tensors.len());
+            let prefix = self.prefix(outer.frame, outer.name, &format!("{name}/"));
+            match self.body(outer, body, prefix, Scope::within(scope)) {
+                Ok(outputs) => {
+                    results.push(outputs);
+                    ranges.push((ops, self.made.ops.len()));
+                }
+                // A branch that does not fit the shapes cannot run with them: the model takes the other one.
+                Err(error @ OnnxError::Node { .. }) if unfit.is_none() => {
+                    self.forget(ops, tensors);
+                    self.unreachable(outer, name, &error)?;
+                    unfit = Some(error);
+                }
+                Err(error) => return Err(unfit.unwrap_or(error)),
             }
-            let from = self.made.ops.len();
-            let prefix = format!("{}{}/{branch}/", outer.prefix, outer.name);
-            results.push(self.body(outer, body, &prefix, scope.clone())?);
-            ranges.push((from, self.made.ops.len()));
         }
         let count = outer.node.output.len();
         if results.iter().any(|outputs| outputs.len() != count) {
@@ -134,7 +173,7 @@ impl Reader<'_> {
         }
         let mut kept = BTreeSet::new();
         for (n, name) in outer.node.output.iter().enumerate() {
-            let (then, other) = (&results[0][n], &results[1][n]);
+            let (then, other) = (&results[0][n], &results[results.len() - 1][n]);
             if then.1.dtype != other.1.dtype {
                 return Err(outer.fails(format!("its branches make `{name}` of two types")));
             }
@@ -144,41 +183,39 @@ impl Reader<'_> {
             } else {
                 other
             };
-            let value = Value { ints: None, floats: None, ..larger.1.clone() };
+            let value = if then.1 == other.1 { then.1.clone() } else { larger.1.unknown() };
             let number = self.output(outer, begin, name, &value, scope)?;
-            for (made, range) in [(then.0, ranges[0]), (other.0, ranges[1])] {
-                self.merge(made, number, range);
+            for (result, &range) in results.iter().zip(&ranges) {
+                self.merge(result[n].0, number, range);
             }
             kept.insert(number);
         }
-        self.end(outer, kept);
-        Ok(())
+        self.end(outer, kept)
     }
 
-    fn rounds(&mut self, outer: &Outer, scope: &mut Scope) -> Result<(), OnnxError> {
+    fn rounds(&mut self, outer: &Outer<'_, 'm>, scope: &mut Scope<'_, 'm>) -> Result<(), OnnxError> {
         let body = outer.body("body")?;
         let carried = outer.inputs.len().saturating_sub(2);
         if body.input.len() != carried + 2 || body.output.len() < carried + 1 {
             return Err(outer.fails("the inputs and outputs of its body do not fit its own"));
         }
-        let count =
-            outer.input(0).and_then(|(_, value)| value.ints.as_ref()).and_then(|ints| ints.first().copied());
+        let count = outer.input(0).and_then(|(_, value)| value.data.ints()?.first().copied());
         let count = count.map(|count| u64::try_from(count).unwrap_or(0));
-        let scalar = |dtype| Value { dtype, ..Value::default() };
+        let scalar = |dtype| Value::new(vec![], dtype);
         let mut given = vec![scalar(INT64), scalar(BOOL)];
         for n in 0..carried {
             let (_, value) =
                 outer.input(n + 2).ok_or_else(|| outer.fails(format!("input {} is missing", n + 2)))?;
-            given.push(Value { ints: None, floats: None, ..value.clone() });
+            given.push(value.unknown());
         }
         let mut results: Vec<Joined> = (0..carried).map(|_| Joined::Whole).collect();
         results.extend((carried + 1..body.output.len()).map(|_| Joined::Stacked(0, count)));
         self.repeated(outer, body, (&given, 2), 1, &results, scope)
     }
 
-    fn scan(&mut self, outer: &Outer, scope: &mut Scope) -> Result<(), OnnxError> {
+    fn scan(&mut self, outer: &Outer<'_, 'm>, scope: &mut Scope<'_, 'm>) -> Result<(), OnnxError> {
         let body = outer.body("body")?;
-        let attribute = outer.node.attribute.iter().find(|attribute| attribute.name == "num_scan_inputs");
+        let attribute = outer.attribute("num_scan_inputs");
         let slices = attribute.and_then(|attribute| usize::try_from(attribute.i).ok()).unwrap_or(0);
         let Some(states) = outer.inputs.len().checked_sub(slices).filter(|_| slices > 0) else {
             return Err(outer.fails("its num_scan_inputs does not fit its inputs"));
@@ -191,7 +228,7 @@ impl Reader<'_> {
         let mut count = None;
         for n in 0..outer.inputs.len() {
             let (_, value) = outer.input(n).ok_or_else(|| outer.fails(format!("input {n} is missing")))?;
-            let mut value = Value { ints: None, floats: None, ..value.clone() };
+            let mut value = value.unknown();
             if let Some(slice) = n.checked_sub(states) {
                 let rank = value.shape.len() as i64;
                 let axis = axes.get(slice).copied().unwrap_or(0);
@@ -218,29 +255,30 @@ impl Reader<'_> {
     /// outputs, `skipped` come before the `results`.
     fn repeated(
         &mut self,
-        outer: &Outer,
-        body: &GraphProto,
+        outer: &Outer<'_, 'm>,
+        body: &'m GraphProto,
         (given, first): (&[Value], usize),
         skipped: usize,
         results: &[Joined],
-        scope: &mut Scope,
+        scope: &mut Scope<'_, 'm>,
     ) -> Result<(), OnnxError> {
         if outer.node.output.len() > results.len() {
             return Err(outer.fails("its body has fewer outputs than it"));
         }
-        let begin = self.begin(outer);
-        let prefix = format!("{}{}/body/", outer.prefix, outer.name);
-        let mut inner = scope.clone();
+        let begin = self.begin(outer)?;
+        let prefix = self.prefix(outer.frame, outer.name, "body/");
+        let frame = outer.frame.inner(prefix.clone(), [&body.value_info, &body.output]);
+        let mut inner = Scope::within(scope);
         let mut kept = BTreeSet::new();
         for (input, value) in body.input.iter().zip(given) {
-            let number = self.add(&format!("{prefix}{}", input.name), value, Kind::Intermediate)?;
-            inner.insert(input.name.clone(), (number, value.clone()));
-            self.made.ops[begin].outputs.push(number);
+            let number = self.add(&frame, &input.name, value, Kind::Intermediate)?;
+            inner.names.insert(&input.name, Some((number, value.clone())));
+            self.makes(begin, number);
             kept.insert(number);
         }
         let from = self.made.ops.len();
         let outside = self.made.tensors.len();
-        let outputs = self.body(outer, body, &prefix, inner)?;
+        let outputs = self.body(outer, body, prefix, inner)?;
         let range = (from, self.made.ops.len());
         // What comes from outside is read in every round.
         let read = self.made.ops[from..].iter().flat_map(|op| &op.inputs);
@@ -265,11 +303,13 @@ impl Reader<'_> {
                 Joined::Stacked(axis, Some(count)) if axis <= value.shape.len() => {
                     let mut shape = value.shape.clone();
                     shape.insert(axis, count);
-                    Value { shape, dtype: value.dtype, ..Value::default() }
+                    Value::new(shape, value.dtype)
                 }
                 Joined::Stacked(..) => {
                     let Some(name) = name else { continue };
-                    let told = self.recorded.output(outer.node, outer.graph, n, Some(value.dtype));
+                    let stated = self.stated(outer.frame.infos);
+                    let prefix = &outer.frame.prefix;
+                    let told = self.recorded.output(outer.node, prefix, &stated, n, Some(value.dtype));
                     told.ok_or_else(|| {
                         outer.fails(format!(
                             "how often it runs is not known: give the shape of `{name}` with --shapes"
@@ -278,31 +318,35 @@ impl Reader<'_> {
                 }
             };
             let Some(name) = name else { continue };
-            let value = Value { ints: None, floats: None, ..value };
-            let made = self.output(outer, begin, name, &value, scope)?;
+            let made = self.output(outer, begin, name, &value.unknown(), scope)?;
             kept.insert(made);
             if matches!(joined, Joined::Whole) && self.merge(*number, made, range) {
                 last.iter_mut().filter(|last| *last == number).for_each(|last| *last = made);
             }
         }
         kept.extend(last);
-        self.end(outer, kept);
-        Ok(())
+        self.end(outer, kept)
     }
 
     /// Adds an output of the operator at `begin`.
     fn output(
         &mut self,
-        outer: &Outer,
+        outer: &Outer<'_, 'm>,
         begin: usize,
-        name: &str,
+        name: &'m str,
         value: &Value,
-        scope: &mut Scope,
+        scope: &mut Scope<'_, 'm>,
     ) -> Result<usize, OnnxError> {
-        let number = self.add(&format!("{}{name}", outer.prefix), value, Kind::Intermediate)?;
-        scope.insert(name.into(), (number, value.clone()));
-        self.made.ops[begin].outputs.push(number);
+        let number = self.add(outer.frame, name, value, Kind::Intermediate)?;
+        scope.names.insert(name, Some((number, value.clone())));
+        self.makes(begin, number);
         Ok(number)
+    }
+
+    /// Lets an operator make one more tensor.
+    fn makes(&mut self, op: usize, tensor: usize) {
+        self.made.ops[op].outputs.push(tensor);
+        self.makers[tensor] = Some(op);
     }
 
     /// Lets the operators of `range` write into `into` instead of `made`, and returns true, if one of them makes that. They are then among
@@ -310,28 +354,33 @@ impl Reader<'_> {
     fn merge(&mut self, made: usize, into: usize, range: (usize, usize)) -> bool {
         let tensors = &self.made.tensors;
         let fits = tensors[made].kind == Kind::Intermediate && tensors[made].bytes <= tensors[into].bytes;
-        let ops = &mut self.made.ops[range.0..range.1];
-        if !fits || !ops.iter().any(|op| op.outputs.contains(&made)) {
+        let inside = self.makers[made].is_some_and(|maker| (range.0..range.1).contains(&maker));
+        if !fits || !inside || self.merged.contains_key(&made) {
             return false;
         }
-        for op in ops {
-            if op.outputs.contains(&made) {
-                op.outputs.retain(|&output| output != made);
-                op.sharing = Sharing::None;
-                op.inputs.push(into);
-            }
-            for input in &mut op.inputs {
-                if *input == made {
-                    *input = into;
-                }
-            }
-        }
+        self.merged.insert(made, into);
         true
     }
 }
 
-/// Takes away the tensors that [`Reader::merge`] left without an operator.
-pub fn compact(mut graph: Graph) -> Graph {
+/// Lets operators write what is merged into another tensor there, and takes away the tensors that are left without an operator.
+pub fn compact(mut graph: Graph, merged: &HashMap<usize, usize>) -> Graph {
+    let whole = |mut tensor: usize| {
+        while let Some(&into) = merged.get(&tensor) {
+            tensor = into;
+        }
+        tensor
+    };
+    for op in &mut graph.ops {
+        op.inputs.iter_mut().for_each(|input| *input = whole(*input));
+        if op.outputs.iter().any(|output| merged.contains_key(output)) {
+            let (inside, own) = op.outputs.iter().partition(|output| merged.contains_key(output));
+            let inside: Vec<usize> = inside;
+            op.outputs = own;
+            op.inputs.extend(inside.into_iter().map(whole));
+            op.sharing = Sharing::None;
+        }
+    }
     let used: HashSet<usize> =
         graph.ops.iter().flat_map(|op| op.inputs.iter().chain(&op.outputs)).copied().collect();
     let mut numbers = HashMap::new();

@@ -1,16 +1,23 @@
 //! ONNX models.
 
 mod bodies;
+mod functions;
 mod infer;
+mod inputs;
 mod proto;
 mod recorded;
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::path::Path;
+use std::rc::Rc;
 
 use prost::Message;
 
 use crate::graph::{Graph, Kind, Op, Sharing, Tensor};
-use infer::Value;
+pub use bodies::UNREACHABLE;
+use infer::{Context, Fault, Given, Limits, Value};
+use proto::{Function, GraphProto, Node, ValueInfo};
 pub use recorded::{Shapes, ShapesError};
 
 /// Why a model was refused.
@@ -25,17 +32,16 @@ pub enum OnnxError {
     /// Operators whose shapes this importer does not know.
     #[error("operators that are not supported: {}; give the shapes of their outputs with --shapes", .0.join(", "))]
     Unsupported(Vec<String>),
-    /// A dimension of an input whose size is neither in the model nor given.
-    #[error("the dimension `{dim}` of the input `{input}` is open: give it with --dim {dim}=N")]
-    OpenDim {
-        /// The dimension's name, or its place.
-        dim: String,
-        /// The input.
-        input: String,
-    },
+    /// Dimensions of inputs whose sizes are neither in the model nor given: their names, and the inputs that have them. A dimension
+    /// without a name is called by its input and its place.
+    #[error("{}", inputs::listed(.0))]
+    OpenDims(Vec<(String, Vec<String>)>),
     /// A dimension that was given, but is not in the model.
-    #[error("no input has a dimension `{0}`; there are: {1}")]
+    #[error("no input has an open dimension `{0}`; there are: {1}")]
     UnknownDim(String, String),
+    /// An input of which not even the number of dimensions is in the model.
+    #[error("the input `{0}` has no shape in the model: give it with --shapes")]
+    NoShape(String),
     /// A node that does not fit its inputs.
     #[error("node `{node}` ({op}): {what}")]
     Node {
@@ -45,6 +51,21 @@ pub enum OnnxError {
         op: String,
         /// The error.
         what: String,
+    },
+    /// A node whose outputs have shapes that follow from more than the model and its inputs' shapes.
+    #[error(
+        "node `{node}` ({op}): {what}; give the shapes of its outputs ({}) with --shapes, as JSON such as {{\"{}\": [1, 8]}} or as the profile of a run of ONNX Runtime",
+        .outputs.join(", "), .outputs.first().map_or("", String::as_str)
+    )]
+    Unknown {
+        /// The node's name, or its first output's.
+        node: String,
+        /// Its operator.
+        op: String,
+        /// What is not known.
+        what: String,
+        /// Its outputs.
+        outputs: Vec<String>,
     },
     /// An element type of unknown size.
     #[error("tensor `{tensor}` has the element type {dtype}, whose size is not known")]
@@ -65,44 +86,78 @@ pub enum OnnxError {
     /// Two tensors of one name.
     #[error("the tensor `{0}` is made twice")]
     Twice(String),
+    /// Bodies and functions within each other, deeper than any exporter writes them.
+    #[error("node `{0}`: functions and bodies lie in each other more than {max} deep, or a function calls itself", max = DEPTH)]
+    Depth(String),
+    /// Functions that call others many times over.
+    #[error("the model's functions, written out where they are called, are too large: `{0}` is one of them")]
+    Size(String),
 }
 
-/// Returns ONNX's name of an element type and its size in bytes, 0 if that is not fixed.
+/// Bodies and functions within each other.
+const DEPTH: usize = 64;
+
+/// Bytes of what is made of the nodes of functions, which the file holds once and may call at will.
+const INLINED: usize = 1 << 28;
+
+/// Elements that are computed, or read from files beside the model, in all.
+const FUEL: u64 = 1 << 24;
+
+/// Longer names are cut where they are repeated: for each call of a function, and in front of all that is in a body.
+const NAME: usize = 200;
+
+/// Returns ONNX's name of an element type and the bits of an element, 0 if that is not fixed.
 pub(crate) fn dtype(number: i32) -> (&'static str, u64) {
     match number {
-        1 => ("float32", 4),
-        2 => ("uint8", 1),
-        3 => ("int8", 1),
-        4 => ("uint16", 2),
-        5 => ("int16", 2),
-        6 => ("int32", 4),
-        7 => ("int64", 8),
-        9 => ("bool", 1),
-        10 => ("float16", 2),
-        11 => ("float64", 8),
-        12 => ("uint32", 4),
-        13 => ("uint64", 8),
-        14 => ("complex64", 8),
-        15 => ("complex128", 16),
-        16 => ("bfloat16", 2),
-        17..=20 => ("float8", 1),
+        1 => ("float32", 32),
+        2 => ("uint8", 8),
+        3 => ("int8", 8),
+        4 => ("uint16", 16),
+        5 => ("int16", 16),
+        6 => ("int32", 32),
+        7 => ("int64", 64),
+        8 => ("string", 0),
+        9 => ("bool", 8),
+        10 => ("float16", 16),
+        11 => ("float64", 64),
+        12 => ("uint32", 32),
+        13 => ("uint64", 64),
+        14 => ("complex64", 64),
+        15 => ("complex128", 128),
+        16 => ("bfloat16", 16),
+        17 => ("float8e4m3fn", 8),
+        18 => ("float8e4m3fnuz", 8),
+        19 => ("float8e5m2", 8),
+        20 => ("float8e5m2fnuz", 8),
+        21 => ("uint4", 4),
+        22 => ("int4", 4),
+        23 => ("float4e2m1", 4),
+        24 => ("float8e8m0", 8),
+        25 => ("uint2", 2),
+        26 => ("int2", 2),
+        27 => ("float6e2m3", 6),
+        28 => ("float6e3m2", 6),
         _ => ("unknown", 0),
     }
 }
 
-/// Reads a model into a graph, and infers the shapes of all of its tensors. `dims` holds the sizes of named dimensions.
+/// Reads a model into a graph, and infers the shapes of all of its tensors. `dims` holds the sizes of open dimensions, by their names; one
+/// without a name is called by its input and its place, `x.0`.
 ///
-/// Values that follow from shapes alone are computed, since other shapes may depend on them.
+/// Values that follow from shapes and constants are computed, since other shapes may depend on them.
 ///
-/// The bodies of `If`, `Loop` and `Scan` become operators between their operator and one more, named with its name and `.end`.
+/// The bodies of `If`, `Loop` and `Scan` become operators between their operator and one more, named with its name and `.end`. Functions
+/// that the model defines are written out where they are called. A branch of an `If` that does not fit the sizes cannot run with them, and an
+/// operator of the kind [`UNREACHABLE`] stands for it.
 ///
 /// # Errors
-/// [`OnnxError`] if the model is damaged or uses what is not supported. It names all operators that are not known.
+/// [`OnnxError`] if the model is damaged or uses what is not supported. It names all operators that are not known, and all open dimensions.
 pub fn read_onnx(bytes: &[u8], dims: &BTreeMap<String, u64>) -> Result<Graph, OnnxError> {
-    read_onnx_with(bytes, dims, &Shapes::default())
+    read_onnx_with(bytes, dims, &Shapes::default(), None)
 }
 
-/// Reads a model like [`read_onnx`]. Where shapes cannot be inferred, those of a run are taken, or those that the model states.
+/// Reads a model like [`read_onnx`]. Where shapes cannot be inferred, those of a run are taken, or those that the model states. Small
+/// tensors whose elements are in other files are read from `folder`, the model's own.
 ///
 /// # Errors
 /// [`OnnxError`] if the bytes are no ONNX model, or a shape is neither stated, nor inferred, nor recorded.
@@ -110,156 +165,321 @@ pub fn read_onnx_with(
     bytes: &[u8],
     dims: &BTreeMap<String, u64>,
     recorded: &Shapes,
+    folder: Option<&Path>,
 ) -> Result<Graph, OnnxError> {
-    let graph = proto::Model::decode(bytes)?.graph.ok_or(OnnxError::NoGraph)?;
-    let mut reader =
-        Reader { made: Graph::default(), names: HashSet::new(), recorded, unsupported: BTreeSet::new() };
-    reader.check(&graph);
-    if !reader.unsupported.is_empty() {
-        return Err(OnnxError::Unsupported(reader.unsupported.into_iter().collect()));
+    let model = proto::Model::decode(bytes)?;
+    let graph = model.graph.as_ref().ok_or(OnnxError::NoGraph)?;
+    let mut reader = Reader {
+        made: Graph::default(),
+        names: HashSet::new(),
+        recorded,
+        functions: model.functions.iter().map(|function| (functions::key(function), function)).collect(),
+        stated: HashMap::new(),
+        limits: Limits { folder, fuel: Cell::new(FUEL) },
+        inlined: 0,
+        makers: Vec::new(),
+        merged: HashMap::new(),
+    };
+    reader.check(graph)?;
+    let given = Given::new();
+    let frame = Frame {
+        prefix: String::new(),
+        infos: [&graph.value_info, &graph.output],
+        given: &given,
+        depth: 0,
+        function: false,
+    };
+    let mut scope = Scope::default();
+    reader.constants(graph, &frame, &mut scope)?;
+    let made = inputs::values(graph, dims, recorded, |name| scope.names.contains_key(name))?;
+    for (input, value) in made {
+        let number = reader.add(&frame, &input.name, &value, Kind::Input)?;
+        scope.names.insert(&input.name, Some((number, value)));
     }
-    let mut scope = Scope::new();
-    reader.constants(&graph, "", &mut scope)?;
-    let mut open = BTreeSet::new();
-    for input in
-        graph.input.iter().filter(|input| !graph.initializer.iter().any(|known| known.name == input.name))
-    {
-        let value = input_value(input, dims, &mut open)?;
-        let number = reader.add(&input.name, &value, Kind::Input)?;
-        scope.insert(input.name.clone(), (number, value));
-    }
-    if let Some(unknown) = dims.keys().find(|name| !open.contains(*name)) {
-        let known = open.into_iter().collect::<Vec<_>>().join(", ");
-        return Err(OnnxError::UnknownDim(unknown.clone(), known));
-    }
-    reader.nodes(&graph, "", &mut scope)?;
-    let made = &mut reader.made;
+    reader.nodes(&graph.node, &frame, &mut scope)?;
     for output in &graph.output {
-        if let Some((number, _)) = scope.get(&output.name) {
-            let tensor = &mut made.tensors[*number];
+        if let Some((number, _)) = scope.get(&output.name).flatten() {
+            let tensor = &mut reader.made.tensors[*number];
             if tensor.kind == Kind::Intermediate {
                 tensor.kind = Kind::Output;
             }
         }
     }
-    Ok(bodies::compact(reader.made))
+    Ok(bodies::compact(reader.made, &reader.merged))
 }
 
-/// What names mean: the tensor's number, and what is known of it. Bodies see the names around them.
-type Scope = HashMap<String, (usize, Value)>;
+/// What is known of a name: the tensor's number and its value; `None` for an input that a function's call leaves out.
+type Known = Option<(usize, Value)>;
+
+/// What names mean. Bodies see the names around them.
+#[derive(Default)]
+struct Scope<'a, 'm> {
+    around: Option<&'a Scope<'a, 'm>>,
+    names: HashMap<&'m str, Known>,
+}
+
+impl<'a, 'm> Scope<'a, 'm> {
+    fn within(around: &'a Scope<'a, 'm>) -> Self {
+        Self { around: Some(around), names: HashMap::new() }
+    }
+
+    /// Returns what a name means: `None` if nothing, `Some(None)` if what a call leaves out.
+    fn get(&self, name: &str) -> Option<Option<&(usize, Value)>> {
+        let mut scope = self;
+        loop {
+            match (scope.names.get(name), scope.around) {
+                (Some(known), _) => return Some(known.as_ref()),
+                (None, Some(around)) => scope = around,
+                (None, None) => return None,
+            }
+        }
+    }
+}
+
+/// Where nodes stand.
+struct Frame<'a, 'm> {
+    /// In front of their names, and of their outputs'.
+    prefix: String,
+    /// What their graph states of tensors.
+    infos: [&'m [ValueInfo]; 2],
+    /// The attributes of the function around them.
+    given: &'a Given<'m>,
+    depth: usize,
+    /// True within a function.
+    function: bool,
+}
+
+impl<'m> Frame<'_, 'm> {
+    /// The place of nodes within the one of that name.
+    fn inner(&self, prefix: String, infos: [&'m [ValueInfo]; 2]) -> Self {
+        Self { prefix, infos, depth: self.depth + 1, ..*self }
+    }
+}
+
+type Stated<'m> = HashMap<&'m str, &'m ValueInfo>;
 
 /// A model on its way to a graph.
-struct Reader<'a> {
+struct Reader<'m> {
     made: Graph,
     names: HashSet<String>,
-    recorded: &'a Shapes,
-    unsupported: BTreeSet<String>,
+    recorded: &'m Shapes,
+    functions: HashMap<[&'m str; 3], &'m Function>,
+    /// What graphs state, by where they do so.
+    stated: HashMap<[*const ValueInfo; 2], Rc<Stated<'m>>>,
+    limits: Limits<'m>,
+    inlined: usize,
+    /// The operator that makes each tensor.
+    makers: Vec<Option<usize>>,
+    /// Tensors that are written into another one instead.
+    merged: HashMap<usize, usize>,
 }
 
-impl Reader<'_> {
+impl<'m> Reader<'m> {
+    /// Counts what is made within functions.
+    fn charge(&mut self, frame: &Frame, bytes: usize) -> Result<(), OnnxError> {
+        if frame.function {
+            self.inlined += 256 + bytes;
+        }
+        if self.inlined > INLINED { Err(OnnxError::Size(frame.prefix.clone())) } else { Ok(()) }
+    }
+
+    /// A tensor's name in the graph.
+    fn name(&self, frame: &Frame, name: &str) -> String {
+        if frame.prefix.is_empty() || name.len() <= NAME {
+            return format!("{}{name}", frame.prefix);
+        }
+        let short: String = name.chars().take(NAME / 4).collect();
+        format!("{}{short}#{}", frame.prefix, self.made.tensors.len())
+    }
+
+    /// The prefix of what is in a node's body or function.
+    fn prefix(&self, frame: &Frame, name: &str, body: &str) -> String {
+        if frame.prefix.len() + name.len() <= 2 * NAME {
+            return format!("{}{name}/{body}", frame.prefix);
+        }
+        let short: String = name.chars().take(NAME / 4).collect();
+        format!("{short}#{}/{body}", self.made.ops.len())
+    }
+
     /// Adds a tensor.
-    fn add(&mut self, name: &str, value: &Value, kind: Kind) -> Result<usize, OnnxError> {
-        let (dtype_name, element) = dtype(value.dtype);
-        if element == 0 {
+    fn add(&mut self, frame: &Frame, name: &str, value: &Value, kind: Kind) -> Result<usize, OnnxError> {
+        self.charge(frame, name.len().min(NAME) + frame.prefix.len() + 8 * value.shape.len())?;
+        let Some(bytes) = value.bytes() else {
             return Err(OnnxError::Type { tensor: name.into(), dtype: value.dtype });
+        };
+        if value.shape.len() > infer::RANK {
+            let what = format!("it has {} dimensions, more than {}", value.shape.len(), infer::RANK);
+            return Err(OnnxError::Node { node: name.into(), op: "tensor".into(), what });
         }
-        let bytes =
-            value.shape.iter().try_fold(element, |bytes, &dim| bytes.checked_mul(dim)).unwrap_or(u64::MAX);
-        let tensor =
-            Tensor { name: name.into(), shape: value.shape.clone(), dtype: dtype_name.into(), bytes, kind };
-        if !self.names.insert(name.into()) {
-            return Err(OnnxError::Twice(name.into()));
+        let name = self.name(frame, name);
+        let dtype = dtype(value.dtype).0.into();
+        if !self.names.insert(name.clone()) {
+            return Err(OnnxError::Twice(name));
         }
-        self.made.tensors.push(tensor);
+        self.made.tensors.push(Tensor { name, shape: value.shape.clone(), dtype, bytes, kind });
+        self.makers.push(None);
         Ok(self.made.tensors.len() - 1)
     }
 
-    /// Adds a graph's initializers, named with `prefix`.
+    /// Adds an operator.
+    fn op(&mut self, frame: &Frame, name: &str, op: Op) -> Result<(), OnnxError> {
+        self.charge(frame, name.len().min(NAME) + frame.prefix.len() + op.kind.len() + 8 * op.inputs.len())?;
+        for &output in &op.outputs {
+            self.makers[output] = Some(self.made.ops.len());
+        }
+        let name = self.name(frame, name);
+        self.made.ops.push(Op { name, ..op });
+        Ok(())
+    }
+
+    /// Adds a graph's initializers.
     fn constants(
         &mut self,
-        graph: &proto::GraphProto,
-        prefix: &str,
-        scope: &mut Scope,
+        graph: &'m GraphProto,
+        frame: &Frame<'_, 'm>,
+        scope: &mut Scope<'_, 'm>,
     ) -> Result<(), OnnxError> {
-        for tensor in &graph.initializer {
-            let value = infer::constant(tensor).map_err(|what| OnnxError::Node {
-                node: tensor.name.clone(),
-                op: "initializer".into(),
-                what,
-            })?;
-            let number = self.add(&format!("{prefix}{}", tensor.name), &value, Kind::Constant)?;
-            scope.insert(tensor.name.clone(), (number, value));
+        let dense =
+            graph.initializer.iter().map(|tensor| (&tensor.name, infer::constant(tensor, &self.limits)));
+        let sparse = graph.sparse_initializer.iter().filter_map(|tensor| {
+            let name = &tensor.values.as_ref()?.name;
+            Some((name, infer::sparse(tensor)))
+        });
+        for (name, value) in dense.chain(sparse).collect::<Vec<_>>() {
+            let value = value.map_err(|fault| failed(name, "initializer", fault, &[]))?;
+            let number = self.add(frame, name, &value, Kind::Constant)?;
+            scope.names.insert(name, Some((number, value)));
         }
         Ok(())
     }
 
-    /// Notes the operators that are neither known nor have all of their outputs' shapes given.
-    fn check(&mut self, graph: &proto::GraphProto) {
-        for node in &graph.node {
-            if !infer::known(node)
-                && !bodies::known(node)
-                && self.recorded.outputs(node, graph, None).is_none()
-            {
-                self.unsupported.insert(infer::full_name(node));
+    /// Refuses operators that are neither known nor have all of their outputs' shapes given.
+    fn check(&mut self, graph: &'m GraphProto) -> Result<(), OnnxError> {
+        let mut unsupported = BTreeSet::new();
+        let mut seen = HashSet::new();
+        let mut waiting = vec![(&graph.node, [&graph.value_info[..], &graph.output])];
+        while let Some((nodes, infos)) = waiting.pop() {
+            for node in nodes {
+                if let Some(function) = self.function(node) {
+                    if seen.insert(functions::key(function)) {
+                        waiting.push((&function.node, [&function.value_info, &[]]));
+                    }
+                } else if !infer::known(node) && !bodies::known(node) {
+                    let stated = self.stated(infos);
+                    if self.recorded.outputs(node, "", &stated, None).is_none() {
+                        unsupported.insert(infer::full_name(node));
+                    }
+                }
+                let bodies = node.attribute.iter().filter_map(|attribute| attribute.g.as_ref());
+                waiting.extend(bodies.map(|body| (&body.node, [&body.value_info[..], &body.output])));
             }
-            node.attribute
-                .iter()
-                .filter_map(|attribute| attribute.g.as_ref())
-                .for_each(|body| self.check(body));
         }
+        let list: Vec<String> = unsupported.into_iter().collect();
+        if list.is_empty() { Ok(()) } else { Err(OnnxError::Unsupported(list)) }
     }
 
-    /// Adds a graph's nodes, in order; `scope` then knows their outputs.
-    fn nodes(&mut self, graph: &proto::GraphProto, prefix: &str, scope: &mut Scope) -> Result<(), OnnxError> {
-        for node in &graph.node {
+    /// Returns what a graph states of its tensors.
+    fn stated(&mut self, infos: [&'m [ValueInfo]; 2]) -> Rc<Stated<'m>> {
+        let index = || {
+            let mut stated = Stated::new();
+            for info in infos.into_iter().flatten() {
+                // The first one that tells.
+                let told = stated.get(info.name.as_str()).is_some_and(|known| recorded::tells(known));
+                if !told {
+                    stated.insert(&info.name, info);
+                }
+            }
+            Rc::new(stated)
+        };
+        self.stated.entry(infos.map(<[_]>::as_ptr)).or_insert_with(index).clone()
+    }
+
+    /// Adds nodes, in order; `scope` then knows their outputs.
+    fn nodes(
+        &mut self,
+        nodes: &'m [Node],
+        frame: &Frame<'_, 'm>,
+        scope: &mut Scope<'_, 'm>,
+    ) -> Result<(), OnnxError> {
+        for node in nodes {
             let name = match node.name.as_str() {
-                "" => node.output.first().cloned().unwrap_or_default(),
-                name => name.into(),
+                "" => node.output.first().map_or("", String::as_str),
+                name => name,
             };
             let mut inputs = Vec::new();
             for tensor in &node.input {
-                if tensor.is_empty() {
-                    inputs.push(None);
-                    continue;
-                }
-                let missing = || OnnxError::Missing { node: name.clone(), tensor: tensor.clone() };
-                inputs.push(Some(scope.get(tensor).ok_or_else(missing)?));
+                let missing = || OnnxError::Missing { node: name.into(), tensor: tensor.clone() };
+                inputs.push(match tensor.as_str() {
+                    "" => None,
+                    tensor => scope.get(tensor).ok_or_else(missing)?,
+                });
             }
-            let fails = |what| OnnxError::Node { node: name.clone(), op: node.op_type.clone(), what };
-            if bodies::known(node) {
-                let inputs: Vec<_> = inputs.into_iter().map(|input| input.cloned()).collect();
-                let outer = bodies::Outer { node, graph, name: &name, prefix, inputs: &inputs };
-                self.bodies(&outer, scope)?;
+            let function = self.function(node);
+            if function.is_some() || bodies::known(node) {
+                let inputs: Vec<Known> = inputs.into_iter().map(|input| input.cloned()).collect();
+                if frame.depth == DEPTH {
+                    return Err(OnnxError::Depth(name.into()));
+                }
+                let outer = bodies::Outer { node, name, frame, inputs: &inputs };
+                match function {
+                    Some(function) => self.call(&outer, function, scope)?,
+                    None => self.bodies(&outer, scope)?,
+                }
                 continue;
             }
             let numbers = inputs.iter().flatten().map(|(number, _)| *number).collect();
             let values: Vec<_> = inputs.iter().map(|input| input.map(|(_, value)| value)).collect();
-            let outputs = if infer::known(node) { infer::infer(node, &values) } else { Err(String::new()) };
-            let first = values.iter().flatten().next().map(|value| value.dtype);
-            let outputs = outputs
-                .or_else(|what| self.recorded.outputs(node, graph, first).ok_or(what))
-                .map_err(fails)?;
+            let outputs = if infer::known(node) {
+                let context = Context { node, inputs: &values, given: frame.given, limits: &self.limits };
+                infer::infer(&context)
+            } else {
+                Err(Fault::Unknown("its operator is not known".into()))
+            };
+            let outputs = match outputs {
+                Ok(outputs) => outputs,
+                Err(fault) => {
+                    let first = values.iter().flatten().next().map(|value| value.dtype);
+                    let stated = self.stated(frame.infos);
+                    let told = self.recorded.outputs(node, &frame.prefix, &stated, first);
+                    told.ok_or_else(|| failed(name, &node.op_type, fault, &node.output))?
+                }
+            };
+            if node.output.len() > outputs.len() {
+                let what = format!(
+                    "it has {} outputs, {} more than it makes",
+                    node.output.len(),
+                    node.output.len() - outputs.len()
+                );
+                return Err(failed(name, &node.op_type, what.into(), &[]));
+            }
             let kind = if node.op_type == "Constant" { Kind::Constant } else { Kind::Intermediate };
             let mut written = Vec::new();
-            for (tensor, value) in node.output.iter().zip(outputs) {
-                if tensor.is_empty() {
-                    continue;
-                }
-                let number = self.add(&format!("{prefix}{tensor}"), &value, kind)?;
-                scope.insert(tensor.clone(), (number, value));
+            for (tensor, value) in node.output.iter().zip(outputs).filter(|(tensor, _)| !tensor.is_empty()) {
+                let number = self.add(frame, tensor, &value, kind)?;
+                scope.names.insert(tensor, Some((number, value)));
                 written.push(number);
             }
             let cost = written.first().map_or(0, |&n| self.made.tensors[n].elements());
-            self.made.ops.push(Op {
-                name: format!("{prefix}{name}"),
-                kind: node.op_type.clone(),
-                inputs: numbers,
-                outputs: written,
-                sharing: sharing(&node.op_type),
-                cost,
-            });
+            let (kind, sharing) = (node.op_type.clone(), sharing(&node.op_type));
+            self.op(
+                frame,
+                name,
+                Op { name: String::new(), kind, inputs: numbers, outputs: written, sharing, cost },
+            )?;
         }
         Ok(())
+    }
+}
+
+/// The error of a node.
+fn failed(node: &str, op: &str, fault: Fault, outputs: &[String]) -> OnnxError {
+    let (node, op) = (node.into(), op.into());
+    match fault {
+        Fault::Wrong(what) => OnnxError::Node { node, op, what },
+        Fault::Unknown(what) => {
+            let outputs = outputs.iter().filter(|name| !name.is_empty()).cloned().collect();
+            OnnxError::Unknown { node, op, what, outputs }
+        }
     }
 }
 
@@ -271,30 +491,4 @@ fn sharing(op: &str) -> Sharing {
     } else {
         Sharing::None
     }
-}
-
-fn input_value(
-    input: &proto::ValueInfo,
-    dims: &BTreeMap<String, u64>,
-    open: &mut BTreeSet<String>,
-) -> Result<Value, OnnxError> {
-    let tensor = input.r#type.as_ref().and_then(|kind| kind.tensor.as_ref());
-    let Some(tensor) = tensor else {
-        return Err(OnnxError::Type { tensor: input.name.clone(), dtype: 0 });
-    };
-    let mut shape = Vec::new();
-    for (n, dim) in tensor.shape.iter().flat_map(|shape| &shape.dim).enumerate() {
-        let value = match (&dim.param, dim.value) {
-            (_, Some(value)) if value >= 0 => value as u64,
-            (param, _) => {
-                let name = param.clone().filter(|name| !name.is_empty());
-                let name = name.unwrap_or_else(|| format!("{}.{n}", input.name));
-                let given = dims.get(&name).copied();
-                open.insert(name.clone());
-                given.ok_or_else(|| OnnxError::OpenDim { dim: name, input: input.name.clone() })?
-            }
-        };
-        shape.push(value);
-    }
-    Ok(Value { shape, dtype: tensor.elem_type, ..Value::default() })
 }

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 
 use serde_json::Value as Json;
 
+use super::Stated;
 use super::infer::Value;
-use super::proto::{GraphProto, Node, ValueInfo};
+use super::proto::{Node, ValueInfo};
 
 const FLOAT: i32 = 1;
 
@@ -119,36 +120,51 @@ impl Shapes {
         }
     }
 
-    /// Returns output `n` of a node as it was recorded, or as `graph` states it; its type is `dtype` if none was told.
+    /// Returns the shape of an input.
+    pub(super) fn input(&self, name: &str) -> Option<&[u64]> {
+        self.tensors.get(name).map(|(shape, _)| shape.as_slice())
+    }
+
+    /// Returns output `n` of a node as it was recorded, or as its graph states it; its type is `dtype` if none was told. Within a body or
+    /// a function, a tensor may be named with `prefix` or without.
     pub(super) fn output(
         &self,
         node: &Node,
-        graph: &GraphProto,
+        prefix: &str,
+        stated: &Stated,
         n: usize,
         dtype: Option<i32>,
     ) -> Option<Value> {
         let name = node.output.get(n)?;
-        let told = self.tensors.get(name).cloned();
+        let full = || self.tensors.get(&format!("{prefix}{name}"));
+        let told = full().or_else(|| self.tensors.get(name)).cloned();
         let told = told.or_else(|| self.nodes.get(&node.name)?.get(n).cloned());
-        let stated = || {
-            let infos = graph.value_info.iter().chain(&graph.output);
-            infos.filter(|info| info.name == *name).find_map(stated_of)
-        };
-        let (shape, own) = told.or_else(stated)?;
-        Some(Value { shape, dtype: own.or(dtype).unwrap_or(FLOAT), ..Value::default() })
+        let (shape, own) = told.or_else(|| stated_of(stated.get(name.as_str())?))?;
+        Some(Value::new(shape, own.or(dtype).unwrap_or(FLOAT)))
     }
 
     /// Returns all outputs of a node, if each is told.
-    pub(super) fn outputs(&self, node: &Node, graph: &GraphProto, dtype: Option<i32>) -> Option<Vec<Value>> {
+    pub(super) fn outputs(
+        &self,
+        node: &Node,
+        prefix: &str,
+        stated: &Stated,
+        dtype: Option<i32>,
+    ) -> Option<Vec<Value>> {
         let output = |n: usize| match node.output[n].as_str() {
             "" => Some(Value::default()),
-            _ => self.output(node, graph, n, dtype),
+            _ => self.output(node, prefix, stated, n, dtype),
         };
         if node.output.is_empty() {
             return None;
         }
         (0..node.output.len()).map(output).collect()
     }
+}
+
+/// True if a graph states a tensor's shape without an open dimension.
+pub fn tells(info: &ValueInfo) -> bool {
+    stated_of(info).is_some()
 }
 
 /// What the model states of a tensor, if no dimension of it is open.
@@ -187,5 +203,5 @@ fn dtype_of(name: &str) -> Option<i32> {
         "double" => "float64",
         other => other,
     };
-    (1..=20).find(|&dtype| super::dtype(dtype).0 == name)
+    (1..=28).find(|&dtype| super::dtype(dtype).0 == name)
 }

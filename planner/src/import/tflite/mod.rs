@@ -3,12 +3,13 @@
 mod builtin;
 mod offline;
 mod schema;
+mod subgraphs;
 
 pub use offline::{OFFLINE_NAME, read_offline_plan, write_offline_plan};
 
-use std::collections::BTreeSet;
-
-use crate::graph::{Graph, Kind, Op, Sharing, Tensor};
+use crate::graph::Graph;
+#[cfg(doc)]
+use crate::graph::Kind;
 
 /// Why a model was refused.
 #[derive(Debug, thiserror::Error)]
@@ -19,9 +20,24 @@ pub enum TfliteError {
     /// The file does not have the format's mark.
     #[error("the file is no TensorFlow Lite model: its mark `TFL3` is missing")]
     Mark,
-    /// Models of more than one subgraph (control flow) are not planned.
-    #[error("the model has {0} subgraphs; only models of one are supported")]
+    /// A model without a subgraph, or one of several into which a plan was to be written.
+    #[error(
+        "the model has {0} subgraphs: to be planned it needs one, and a plan is written only into models of one, since TensorFlow Lite Micro reads the offsets of one"
+    )]
     Subgraphs(usize),
+    /// A subgraph that calls itself.
+    #[error("subgraph {0} calls itself, or its calls lie in each other more than {max} deep", max = subgraphs::DEPTH)]
+    Circle(usize),
+    /// An operator without what it must be given.
+    #[error("operator {op} ({kind}): its {what} is missing")]
+    Missing {
+        /// The operator.
+        op: String,
+        /// Its type.
+        kind: String,
+        /// What is missing.
+        what: &'static str,
+    },
     /// An index that points to nothing.
     #[error("{what}: index {index} of {count}")]
     Index {
@@ -77,24 +93,22 @@ fn dtype(number: i8) -> (&'static str, u64) {
         10 => ("float64", 64),
         11 => ("complex128", 128),
         12 => ("uint64", 64),
+        // The number of a variable.
+        13 => ("resource", 32),
         15 => ("uint32", 32),
         16 => ("uint16", 16),
         17 => ("int4", 4),
         18 => ("bfloat16", 16),
+        19 => ("int2", 2),
+        20 => ("uint4", 4),
+        21 => ("float8e4m3fn", 8),
+        22 => ("float8e5m2", 8),
         _ => ("unknown", 0),
     }
 }
 
-/// Builtin operators that are refused because they call subgraphs or keep state.
-const REFUSED: &[(i32, &str)] = &[
-    (118, "IF"),
-    (119, "WHILE"),
-    (129, "CALL_ONCE"),
-    (136, "HASHTABLE"),
-    (142, "VAR_HANDLE"),
-    (143, "READ_VARIABLE"),
-    (144, "ASSIGN_VARIABLE"),
-];
+/// Builtin operators that are refused because they call subgraphs or keep data in ways that TensorFlow Lite Micro does not know.
+const REFUSED: &[i32] = &[31, 136, 137, 138, 139, 174, 190, 198, 199, 200, 205, 206, 209];
 
 fn model(bytes: &[u8]) -> Result<schema::Model<'_>, TfliteError> {
     if bytes.get(4..8) != Some(b"TFL3") {
@@ -105,116 +119,24 @@ fn model(bytes: &[u8]) -> Result<schema::Model<'_>, TfliteError> {
     Ok(flatbuffers::root_with_opts::<schema::Model>(&options, bytes)?)
 }
 
-/// Reads a model into a graph. Tensor `n` of the file is tensor `n` of the graph, under the file's name for it, which is followed
-/// by the number if names repeat.
+/// Reads a model into a graph. Tensor `n` of the file's first subgraph is tensor `n` of the graph, under the file's name for it, which is
+/// followed by the number if names repeat; those of other subgraphs follow, with the subgraph's number in front of their names.
+///
+/// `IF`, `WHILE` and `CALL_ONCE` are followed by the operators of the subgraphs that they call, one subgraph after the other, as TensorFlow
+/// Lite Micro plans them, and each by an operator named with `.end`, up to which what goes in and comes out lives. The first handle of each
+/// variable stands for it, as [`Kind::Persistent`]: its memory is apart from the plan.
 ///
 /// # Errors
 /// [`TfliteError`] if the bytes are not a model or its tensors cannot be planned.
 pub fn read_tflite(bytes: &[u8]) -> Result<Graph, TfliteError> {
     let model = model(bytes)?;
-    let subgraphs = model.subgraphs().map_or(0, |subgraphs| subgraphs.len());
-    let Some(subgraph) = model.subgraphs().filter(|_| subgraphs == 1).map(|subgraphs| subgraphs.get(0))
-    else {
-        return Err(TfliteError::Subgraphs(subgraphs));
-    };
-    let buffers = model.buffers();
-    let mut graph = Graph::default();
-    let mut names = BTreeSet::new();
-    for (n, tensor) in subgraph.tensors().iter().flatten().enumerate() {
-        let mut name = tensor.name().unwrap_or_default().to_string();
-        if name.is_empty() || !names.insert(name.clone()) {
-            name = format!("{name}#{n}");
-            names.insert(name.clone());
-        }
-        let (dtype_name, bits) = dtype(tensor.kind());
-        let shape: Vec<i32> = tensor.shape().iter().flatten().collect();
-        let dims: Option<Vec<u64>> = shape.iter().map(|&dim| u64::try_from(dim).ok()).collect();
-        let Some(dims) = dims else {
-            return Err(TfliteError::OpenShape { tensor: name, shape });
-        };
-        let count = buffers.map_or(0, |buffers| buffers.len());
-        let number = tensor.buffer() as usize;
-        let constant = match buffers.filter(|_| number < count).map(|buffers| buffers.get(number)) {
-            Some(buffer) => buffer.data().is_some_and(|data| !data.is_empty()) || buffer.size() > 0,
-            None if number == 0 => false,
-            None => {
-                return Err(TfliteError::Index {
-                    what: format!("the buffer of tensor `{name}`"),
-                    index: number as i64,
-                    count,
-                });
-            }
-        };
-        if bits == 0 && !constant {
-            return Err(TfliteError::Type { tensor: name, dtype: tensor.kind() });
-        }
-        let elements = dims.iter().try_fold(1_u64, |count, &dim| count.checked_mul(dim));
-        let bytes =
-            elements.and_then(|count| count.checked_mul(bits)).map_or(u64::MAX, |bits| bits.div_ceil(8));
-        let kind = match () {
-            () if constant => Kind::Constant,
-            () if tensor.is_variable() => Kind::State,
-            () => Kind::Intermediate,
-        };
-        graph.tensors.push(Tensor { name, shape: dims, dtype: dtype_name.into(), bytes, kind });
+    let mut reader = subgraphs::Reader::new(model);
+    let count = model.subgraphs().map_or(0, |subgraphs| subgraphs.len());
+    if count == 0 {
+        return Err(TfliteError::Subgraphs(0));
     }
-    let count = graph.tensors.len();
-    let check = |what: &str, index: i32| {
-        let found = usize::try_from(index).ok().filter(|&index| index < count);
-        found.ok_or_else(|| TfliteError::Index { what: what.into(), index: index.into(), count })
-    };
-    let mut written = vec![false; count];
-    for (list, kind) in [(subgraph.outputs(), Kind::Output), (subgraph.inputs(), Kind::Input)] {
-        for index in list.iter().flatten() {
-            let tensor = check("the graph's inputs or outputs", index)?;
-            if graph.tensors[tensor].kind == Kind::Intermediate {
-                graph.tensors[tensor].kind = kind;
-            }
-        }
+    for number in 0..count {
+        reader.tensors(number)?;
     }
-    let codes = model.operator_codes();
-    let mut refused = BTreeSet::new();
-    for (n, operator) in subgraph.operators().iter().flatten().enumerate() {
-        let number = operator.opcode_index() as usize;
-        let known = codes.map_or(0, |codes| codes.len());
-        let Some(code) = codes.filter(|_| number < known).map(|codes| codes.get(number)) else {
-            return Err(TfliteError::Index {
-                what: format!("the code of operator {n}"),
-                index: number as i64,
-                count: known,
-            });
-        };
-        let number = code.builtin_code().max(i32::from(code.deprecated_builtin_code()));
-        let kind = match code.custom_code() {
-            Some(custom) if number == 32 => custom.to_string(),
-            _ => builtin::name(number),
-        };
-        if let Some((_, name)) = REFUSED.iter().find(|&&(code, _)| code == number) {
-            refused.insert((*name).to_string());
-        }
-        let mut inputs = Vec::new();
-        // -1 is an optional input that is not given.
-        for index in operator.inputs().iter().flatten().filter(|&index| index != -1) {
-            inputs.push(check(&format!("operator {n}"), index)?);
-        }
-        let mut outputs = Vec::new();
-        for index in operator.outputs().iter().flatten() {
-            let tensor = check(&format!("operator {n}"), index)?;
-            if std::mem::replace(&mut written[tensor], true) {
-                return Err(TfliteError::Twice(tensor));
-            }
-            outputs.push(tensor);
-        }
-        let sharing = match kind.as_str() {
-            kind if builtin::VIEWS.contains(&kind) => Sharing::View,
-            kind if builtin::IN_PLACE.contains(&kind) => Sharing::InPlace,
-            _ => Sharing::None,
-        };
-        let cost = outputs.first().map_or(0, |&n| graph.tensors[n].elements());
-        graph.ops.push(Op { name: format!("{n}:{kind}"), kind, inputs, outputs, sharing, cost });
-    }
-    if !refused.is_empty() {
-        return Err(TfliteError::Unsupported(refused.into_iter().collect()));
-    }
-    Ok(graph)
+    reader.run()
 }

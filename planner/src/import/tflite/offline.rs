@@ -25,7 +25,12 @@ const METADATA: u16 = 6;
 /// [`TfliteError`] if the model is damaged, keeps its data elsewhere, or has another number of tensors.
 pub fn write_offline_plan(bytes: &[u8], offsets: &[i32]) -> Result<Vec<u8>, TfliteError> {
     let root = model(bytes)?;
-    let tensors = root.subgraphs().filter(|list| list.len() == 1).and_then(|list| list.get(0).tensors());
+    // The interpreter takes the offsets of the first subgraph's tensors for those of every other one.
+    let subgraphs = root.subgraphs().map_or(0, |list| list.len());
+    if subgraphs != 1 {
+        return Err(TfliteError::Subgraphs(subgraphs));
+    }
+    let tensors = root.subgraphs().and_then(|list| list.get(0).tensors());
     let count = tensors.map_or(0, |tensors| tensors.len());
     if count != offsets.len() {
         return Err(TfliteError::Plan(format!("number {count}")));

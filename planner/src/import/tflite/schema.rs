@@ -101,8 +101,47 @@ table! {
 }
 
 table! {
-    /// An operator.
-    Operator { inputs: 1 => Vector<'a, i32>, outputs: 2 => Vector<'a, i32> } numbers { opcode_index: 0 => u32 }
+    /// An operator; its options are of a type that a number tells.
+    Operator {
+        inputs: 1 => Vector<'a, i32>,
+        outputs: 2 => Vector<'a, i32>,
+    } numbers { opcode_index: 0 => u32, options_kind: 3 => u8 }
+}
+
+table! {
+    /// The options of `IF`, `WHILE` and `CALL_ONCE`: the subgraphs that they call.
+    Calls {} numbers { first: 0 => i32, second: 1 => i32 }
+}
+
+table! {
+    /// The options of `VAR_HANDLE`: the name of a variable.
+    VarHandle { container: 0 => &'a str, shared_name: 1 => &'a str } numbers {}
+}
+
+impl<'a> Operator<'a> {
+    /// The subgraphs that it calls.
+    pub fn calls(self) -> Result<Option<Calls<'a>>, InvalidFlatbuffer> {
+        self.options::<Calls>(&[92, 93, 103])
+    }
+
+    /// The variable that it names.
+    pub fn var_handle(self) -> Result<Option<VarHandle<'a>>, InvalidFlatbuffer> {
+        self.options::<VarHandle>(&[111])
+    }
+
+    /// The options, if they are of one of these types of the schema. They are verified here, since only their type tells what they hold.
+    fn options<T: Follow<'a> + Verifiable>(
+        self,
+        kinds: &[u8],
+    ) -> Result<Option<T::Inner>, InvalidFlatbuffer> {
+        let Some(place) = self.field(4).filter(|_| kinds.contains(&self.options_kind())) else {
+            return Ok(None);
+        };
+        let bytes = self.0.buf();
+        ForwardsUOffset::<T>::run_verifier(&mut Verifier::new(&Default::default(), bytes), place)?;
+        // SAFETY: the place was verified just now, for this type.
+        Ok(Some(unsafe { ForwardsUOffset::<T>::follow(bytes, place) }))
+    }
 }
 
 table! {

@@ -24,6 +24,7 @@ unsafe impl<L: Placement> LayoutPlacement for Pages<L> {
         large: <L as Placement>::EMPTY,
     };
     const MAX_REGION: usize = <L as LayoutPlacement>::MAX_REGION;
+    const MAX_REGIONS: usize = <L as LayoutPlacement>::MAX_REGIONS;
 
     fn set_key(&mut self, key: usize) {
         LayoutPlacement::set_key(&mut self.large, key);
@@ -31,20 +32,19 @@ unsafe impl<L: Placement> LayoutPlacement for Pages<L> {
 
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
         let start = memory.start.as_ptr();
-        // A region at the end of the address space is the placement's to refuse.
-        let end = start.addr().checked_add(memory.size);
-        if end.is_some_and(|end| self.overlaps(start.addr(), end, ptr::null_mut())) {
+        let end = memory.checked_end()?;
+        if self.overlaps(start.addr(), end, ptr::null_mut()) {
             return Err(RegionError::Overlap);
         }
         let unused = self.windows.iter().position(|window| window.slots == 0);
-        let Some(index) = unused.filter(|_| memory.size >= WORTH_IT && end.is_some()) else {
+        let Some(index) = unused.filter(|_| memory.size >= WORTH_IT) else {
             // SAFETY: the caller keeps the contract of this method, which the call shares.
             return unsafe { LayoutPlacement::claim(&mut self.large, memory) };
         };
-        let window = Window::over(start, memory.size);
+        let window = Window::over(start, end - start.addr());
         // SAFETY: the caller guarantees the contract for all of the memory; the placement gets a part, the map the rest.
         unsafe {
-            let rest = Region { size: memory.size - window.slots, ..memory };
+            let rest = Region { size: end - start.addr() - window.slots, ..memory };
             let claimed = LayoutPlacement::claim(&mut self.large, rest)?;
             window.map.write_bytes(NOWHERE, window.slots);
             self.windows[index] = window;
@@ -63,7 +63,7 @@ unsafe impl<L: Placement> LayoutPlacement for Pages<L> {
             },
         };
         // Checked before anything is written: nothing else may use the memory behind the region.
-        let end = old_end.checked_add(bytes).ok_or(RegionError::Overlap)?;
+        let end = Region::from_address(old_end, bytes).checked_end()?;
         if self.overlaps(old_end, end, start) {
             return Err(RegionError::Overlap);
         }

@@ -9,6 +9,7 @@ use crate::driver::Driver;
 /// `CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM`.
 const ONE_ADDRESS: u32 = 91;
 const WRITE_COMBINED: u32 = 4;
+const MAPPED: u32 = 2;
 /// How far a device's address is from the host's where there are two.
 const OTHER: Address = 1 << 52;
 
@@ -84,7 +85,9 @@ exports! {
     fn cuMemHostGetDevicePointer_v2(driver, address: Out<Address>, pointer: usize, _flags: u32) {
         let found = driver.space.containing(pointer as Address).map(|(_, allocation)| &allocation.kind);
         let (flags, registered) = match found {
-            Some(Kind::Host { flags, registered }) => (*flags, *registered),
+            // Documentation: "will fail if the CU_MEMHOSTALLOC_DEVICEMAP flag was not specified at the time the memory
+            // was allocated".
+            Some(Kind::Host { flags, registered }) if flags & MAPPED != 0 => (*flags, *registered),
             _ => return Err(Code::INVALID_VALUE),
         };
         // Documentation of `cuMemHostAlloc` and `CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM`: the

@@ -159,6 +159,9 @@ fn pinned_and_registered_memory_is_known() {
     assert_eq!(own, [0; 8]);
     test.0.run(handle);
     assert_eq!(own, b"12345678");
+    let mut address = 0;
+    let unmapped = call!(cuMemHostGetDevicePointer_v2(&mut address, place, 0));
+    assert_eq!(unmapped, Code::CUDA_ERROR_INVALID_VALUE, "it was registered without `DEVICEMAP`");
     ok!(cuMemHostUnregister(place));
     assert_eq!(call!(cuMemHostUnregister(place)), Code::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
     assert_eq!(call!(cuMemFreeHost(place)), Code::CUDA_ERROR_INVALID_VALUE);

@@ -56,7 +56,8 @@ fn the_handles_0_1_and_2_are_told_apart() {
     test.finish(&[]);
 }
 
-/// "CUDA_ERROR_INVALID_CONTEXT: This most frequently indicates that there is no context bound to the current thread."
+/// "CUDA_ERROR_INVALID_CONTEXT: This most frequently indicates that there is no context bound to the current thread." It is
+/// listed for functions of streams and events as well, which know their contexts.
 #[test]
 fn calls_that_need_a_context_say_so() {
     let test = Test::new();
@@ -82,16 +83,27 @@ fn calls_that_need_a_context_say_so() {
         ("cuModuleLoadData", call!(cuModuleLoadData(&mut module, image.as_ptr().cast()))),
         ("cuStreamSynchronize of the default stream", call!(cuStreamSynchronize(ptr::null_mut()))),
         ("cuStreamSynchronize of the thread's", call!(cuStreamSynchronize(default(2)))),
+        ("cuStreamSynchronize", call!(cuStreamSynchronize(stream))),
+        ("cuStreamQuery", call!(cuStreamQuery(stream))),
+        ("cuStreamWaitEvent", call!(cuStreamWaitEvent(stream, event, 0))),
+        ("cuStreamDestroy", call!(cuStreamDestroy_v2(stream))),
+        ("cuEventRecord", call!(cuEventRecord(event, stream))),
+        ("cuEventSynchronize", call!(cuEventSynchronize(event))),
+        ("cuEventDestroy", call!(cuEventDestroy_v2(event))),
+        ("cuMemsetD8Async", call!(cuMemsetD8Async(512, 1, 8, stream))),
+        ("cuMemcpyAsync", call!(cuMemcpyAsync(512, 1024, 8, stream))),
     ];
     for (name, code) in codes {
         assert_eq!(code, Code::CUDA_ERROR_INVALID_CONTEXT, "{name}");
     }
-    // Streams and events know their contexts.
-    ok!(cuStreamSynchronize(stream));
+    // For these it is not listed.
     ok!(cuEventQuery(event));
+    assert_ne!(id(stream), 0);
+    let mut capturing = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    ok!(cuStreamIsCapturing(stream, &mut capturing));
+    ok!(cuCtxSetCurrent(context));
     ok!(cuStreamDestroy_v2(stream));
     ok!(cuEventDestroy_v2(event));
-    ok!(cuCtxSetCurrent(context));
     test.finish(&[]);
 }
 
@@ -185,8 +197,8 @@ fn registered_memory_has_an_address_of_its_own() {
     let test = Test::new();
     let mut own = [0u8; 64];
     let registered: *mut c_void = own.as_mut_ptr().cast();
-    ok!(cuMemHostRegister_v2(registered, 64, 0));
-    let [plain, combined]: [*mut c_void; 2] = [0, 4].map(|flags| get!(cuMemHostAlloc(64, flags)));
+    ok!(cuMemHostRegister_v2(registered, 64, 2));
+    let [plain, combined]: [*mut c_void; 2] = [2, 6].map(|flags| get!(cuMemHostAlloc(64, flags)));
     let are_one = || {
         [plain, registered, combined].map(|place| {
             let address: u64 = get!(cuMemHostGetDevicePointer_v2(place, 0));

@@ -87,7 +87,7 @@ pub fn download(address: u64, length: usize) -> Vec<u8> {
 
 /// Pinned memory as a slice.
 pub fn pinned(length: usize) -> (&'static mut [u8], *mut c_void) {
-    let pointer: *mut c_void = get!(cuMemHostAlloc(length, 0));
+    let pointer: *mut c_void = get!(cuMemHostAlloc(length, sys::CU_MEMHOSTALLOC_DEVICEMAP));
     // SAFETY: the memory is this long, zeroed, and freed only at the end of the test.
     (unsafe { std::slice::from_raw_parts_mut(pointer.cast(), length) }, pointer)
 }

@@ -1,115 +1,333 @@
-//! Values of small tensors, and the attributes and inputs of nodes.
+//! Values: shapes, and the elements of small tensors.
 
-use super::super::proto::{Attribute, Node, TensorProto};
-use super::{FLOAT, FOLDED, Value};
+use std::cell::Cell;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Component, Path};
+use std::rc::Rc;
+
+use super::super::dtype;
+use super::super::proto::{SparseTensor, TensorProto};
+use super::context::Fault;
+
+pub const FLOAT: i32 = 1;
+pub const UINT8: i32 = 2;
+pub const INT32: i32 = 6;
+pub const INT64: i32 = 7;
+pub const BOOL: i32 = 9;
+const FLOAT16: i32 = 10;
+const BFLOAT16: i32 = 16;
+
+/// The elements of larger tensors are not followed.
+pub const FOLDED: u64 = 4096;
+
+/// Tensors of more dimensions are refused: no runtime takes them.
+pub const RANK: usize = 64;
+
+/// The known properties of a tensor.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Value {
+    pub shape: Vec<u64>,
+    pub dtype: i32,
+    pub data: Data,
+}
+
+impl Value {
+    pub fn new(shape: Vec<u64>, dtype: i32) -> Self {
+        Self { shape, dtype, data: Data::Unknown }
+    }
+
+    pub fn of(shape: Vec<u64>, dtype: i32, data: Data) -> Self {
+        Self { shape, dtype, data }
+    }
+
+    /// The tensor as it is without its elements.
+    pub fn unknown(&self) -> Self {
+        Self::new(self.shape.clone(), self.dtype)
+    }
+
+    /// Number of elements; 2^64 - 1 if there are more.
+    pub fn count(&self) -> u64 {
+        product(&self.shape).unwrap_or(u64::MAX)
+    }
+
+    /// Size in bytes, 2^64 - 1 if it is larger; `None` if the element type has no fixed size.
+    pub fn bytes(&self) -> Option<u64> {
+        if let Data::List(list) = &self.data {
+            return list.iter().try_fold(0_u64, |sum, one| Some(sum.saturating_add(one.bytes()?)));
+        }
+        let bits = u128::from(Some(dtype(self.dtype).1).filter(|&bits| bits > 0)?);
+        let bits = bits.checked_mul(self.count().into());
+        Some(bits.and_then(|bits| bits.div_ceil(8).try_into().ok()).unwrap_or(u64::MAX))
+    }
+}
+
+/// The elements of a tensor, if they follow without running the model.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Data {
+    /// They do not, or the tensor is large.
+    #[default]
+    Unknown,
+    /// They would, but for a file: what is wrong with it.
+    Missing(Rc<str>),
+    /// Integers and booleans.
+    Ints(Rc<[i64]>),
+    /// Numbers with a fraction.
+    Floats(Rc<[f64]>),
+    /// The tensors of a sequence.
+    List(Rc<[Value]>),
+}
+
+/// An element.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Number {
+    Int(i64),
+    Float(f64),
+}
+
+impl Number {
+    pub fn float(self) -> f64 {
+        match self {
+            Self::Int(int) => int as f64,
+            Self::Float(float) => float,
+        }
+    }
+}
+
+impl Data {
+    pub fn known(&self) -> bool {
+        matches!(self, Self::Ints(_) | Self::Floats(_) | Self::List(_))
+    }
+
+    pub fn ints(&self) -> Option<&[i64]> {
+        if let Self::Ints(ints) = self { Some(ints) } else { None }
+    }
+
+    pub fn get(&self, at: usize) -> Option<Number> {
+        match self {
+            Self::Ints(ints) => ints.get(at).copied().map(Number::Int),
+            Self::Floats(floats) => floats.get(at).copied().map(Number::Float),
+            _ => None,
+        }
+    }
+
+    /// Makes elements of a type of numbers, as a runtime stores them; unknown if one of them is not known or does not fit.
+    pub fn collect(dtype: i32, numbers: impl IntoIterator<Item = Option<Number>>) -> Self {
+        let numbers = numbers.into_iter();
+        let made = if is_float(dtype) {
+            let floats = numbers.map(|number| Some(rounded(dtype, number?.float())));
+            floats.collect::<Option<Vec<_>>>().map(|floats| Self::Floats(floats.into()))
+        } else {
+            let ints = numbers.map(|number| stored(dtype, number?));
+            ints.collect::<Option<Vec<_>>>().map(|ints| Self::Ints(ints.into()))
+        };
+        made.unwrap_or_default()
+    }
+}
+
+pub fn is_float(dtype: i32) -> bool {
+    matches!(dtype, 1 | 11 | FLOAT16 | BFLOAT16)
+}
+
+/// An integer as a type of integers stores it: narrower types wrap around.
+fn stored(dtype: i32, number: Number) -> Option<i64> {
+    let int = match number {
+        Number::Float(float) if dtype == BOOL => i64::from(float != 0.0),
+        Number::Int(int) => int,
+        // Of what does not fit, each runtime makes something else.
+        Number::Float(float) => Some(float as i64).filter(|_| float.abs() < 9e18)?,
+    };
+    Some(match dtype {
+        UINT8 => i64::from(int as u8),
+        3 => i64::from(int as i8),
+        4 => i64::from(int as u16),
+        5 => i64::from(int as i16),
+        INT32 => i64::from(int as i32),
+        INT64 => int,
+        BOOL => i64::from(int != 0),
+        12 => i64::from(int as u32),
+        13 if int >= 0 => int,
+        _ => return None,
+    })
+}
+
+/// The nearest number of a float type.
+pub fn rounded(dtype: i32, x: f64) -> f64 {
+    let (bits, least, largest) = match dtype {
+        FLOAT => return f64::from(x as f32),
+        FLOAT16 => (10, -14, 65504.0),
+        BFLOAT16 => (7, -126, f64::from(f32::MAX)),
+        _ => return x,
+    };
+    if x == 0.0 || !x.is_finite() {
+        return x;
+    }
+    let exponent = ((x.to_bits() >> 52 & 0x7ff) as i32 - 1023).max(least);
+    let step = 2_f64.powi(exponent - bits);
+    let near = (x / step).round_ties_even() * step;
+    if near.abs() > largest { f64::INFINITY.copysign(x) } else { near }
+}
+
+/// The float that 16 bits stand for.
+fn half(dtype: i32, bits: u16) -> f64 {
+    if dtype == BFLOAT16 {
+        return f64::from(f32::from_bits(u32::from(bits) << 16));
+    }
+    let (exponent, fraction) = (i32::from(bits >> 10 & 31), f64::from(bits & 1023));
+    let size = match exponent {
+        0 => fraction * 2_f64.powi(-24),
+        31 => return if fraction == 0.0 { f64::INFINITY } else { f64::NAN },
+        exponent => (1024.0 + fraction) * 2_f64.powi(exponent - 25),
+    };
+    if bits >> 15 == 0 { size } else { -size }
+}
+
+/// Where elements outside of the model are, and how many more of them are read and computed with.
+pub struct Limits<'a> {
+    pub folder: Option<&'a Path>,
+    pub fuel: Cell<u64>,
+}
+
+impl Limits<'_> {
+    /// True if so many elements may still be handled.
+    pub fn allow(&self, elements: u64) -> bool {
+        let left = self.fuel.get().checked_sub(elements);
+        self.fuel.set(left.unwrap_or(self.fuel.get()));
+        left.is_some()
+    }
+}
 
 /// Returns the value of an initializer.
-pub fn constant(tensor: &TensorProto) -> Result<Value, String> {
+pub fn constant(tensor: &TensorProto, limits: &Limits) -> Result<Value, Fault> {
     let shape = tensor.dims.iter().map(|&dim| dimension(dim)).collect::<Result<Vec<u64>, _>>()?;
-    let count =
-        shape.iter().try_fold(1_u64, |count, &dim| count.checked_mul(dim)).ok_or("the shape overflows")?;
-    let mut value = Value { shape, dtype: tensor.data_type, ..Value::default() };
-    if count > FOLDED as u64 {
+    let count = product(&shape)?;
+    let value = Value::new(shape, tensor.data_type);
+    if count > FOLDED {
         return Ok(value);
     }
-    let raw = |bytes: usize| {
-        let chunks = tensor.raw_data.chunks_exact(bytes);
-        chunks
-            .map(|chunk| chunk.iter().rev().fold(0_u64, |word, &byte| word << 8 | u64::from(byte)))
-            .collect::<Vec<_>>()
+    let outside = tensor.data_location == 1;
+    let data = if outside && !limits.allow(count) {
+        Data::Unknown
+    } else if outside {
+        external(tensor, count, limits.folder)
+    } else {
+        // More bytes than the largest count can need are as wrong as all of them.
+        elements(tensor, &tensor.raw_data[..tensor.raw_data.len().min(8 * FOLDED as usize + 8)])
     };
-    let ints: Option<Vec<i64>> = match tensor.data_type {
-        7 if !tensor.raw_data.is_empty() => Some(raw(8).into_iter().map(|word| word as i64).collect()),
-        7 => Some(tensor.int64_data.clone()),
-        6 if !tensor.raw_data.is_empty() => {
-            Some(raw(4).into_iter().map(|word| i64::from(word as u32 as i32)).collect())
-        }
-        9 if !tensor.raw_data.is_empty() => {
-            Some(tensor.raw_data.iter().map(|&byte| i64::from(byte)).collect())
-        }
-        6 | 9 => Some(tensor.int32_data.iter().map(|&int| i64::from(int)).collect()),
-        _ => None,
+    let known = match &data {
+        Data::Ints(ints) => ints.len() as u64,
+        Data::Floats(floats) => floats.len() as u64,
+        _ => count,
     };
-    match ints {
-        Some(ints) if ints.len() as u64 != count => {
-            return Err(format!("it has {} elements of {count}", ints.len()));
+    match tensor.data_type {
+        _ if known == count => Ok(Value { data, ..value }),
+        INT32 | INT64 | BOOL => Err(format!("it has {known} elements of {count}").into()),
+        // A model whose weights were taken out.
+        _ => Ok(value),
+    }
+}
+
+/// Returns the value of a tensor of which most elements are 0.
+pub fn sparse(tensor: &SparseTensor) -> Result<Value, Fault> {
+    let shape = tensor.dims.iter().map(|&dim| dimension(dim)).collect::<Result<Vec<u64>, _>>()?;
+    Ok(Value::new(shape, tensor.values.as_ref().map_or(0, |values| values.data_type)))
+}
+
+/// Decodes the elements that a tensor holds in one of its fields.
+fn elements(tensor: &TensorProto, raw: &[u8]) -> Data {
+    let kind = tensor.data_type;
+    let bits = dtype(kind).1;
+    if !is_float(kind) && !matches!(kind, 2..=7 | BOOL | 12 | 13) {
+        return Data::Unknown;
+    }
+    if !raw.is_empty() {
+        let words = raw
+            .chunks_exact(bits as usize / 8)
+            .map(|chunk| chunk.iter().rev().fold(0_u64, |word, &byte| word << 8 | u64::from(byte)));
+        return Data::collect(
+            kind,
+            words.map(|word| {
+                Some(match kind {
+                    FLOAT => Number::Float(f64::from(f32::from_bits(word as u32))),
+                    11 => Number::Float(f64::from_bits(word)),
+                    FLOAT16 | BFLOAT16 => Number::Float(half(kind, word as u16)),
+                    // Beyond the range of what is followed here.
+                    13 => Number::Int(i64::try_from(word).ok()?),
+                    _ => Number::Int(word as i64),
+                })
+            }),
+        );
+    }
+    match kind {
+        FLOAT => Data::Floats(tensor.float_data.iter().map(|&float| f64::from(float)).collect()),
+        11 => Data::Floats(tensor.double_data.clone().into()),
+        FLOAT16 | BFLOAT16 => {
+            Data::Floats(tensor.int32_data.iter().map(|&bits| half(kind, bits as u16)).collect())
         }
-        ints => value.ints = ints,
+        INT64 => Data::Ints(tensor.int64_data.clone().into()),
+        12 | 13 => Data::collect(
+            kind,
+            tensor.uint64_data.iter().map(|&int| i64::try_from(int).ok().map(Number::Int)),
+        ),
+        _ => Data::collect(kind, tensor.int32_data.iter().map(|&int| Some(Number::Int(int.into())))),
     }
-    if tensor.data_type == FLOAT {
-        let words = raw(4).into_iter().map(|word| f32::from_bits(word as u32));
-        let floats = if tensor.raw_data.is_empty() { tensor.float_data.clone() } else { words.collect() };
-        value.floats = Some(floats).filter(|floats| floats.len() as u64 == count);
-    }
-    Ok(value)
 }
 
-pub fn dimension(dim: i64) -> Result<u64, String> {
-    u64::try_from(dim).map_err(|_| format!("a dimension is {dim}"))
+/// Reads the elements of a small tensor from the file beside the model.
+fn external(tensor: &TensorProto, count: u64, folder: Option<&Path>) -> Data {
+    let entry = |key: &str| tensor.external_data.iter().find(|entry| entry.key == key);
+    let name = entry("location").map_or("", |entry| entry.value.as_str());
+    let missing = |why: &str| {
+        Data::Missing(format!("the elements of `{}` are in the file `{name}` {why}", tensor.name).into())
+    };
+    // Only what lies in the model's own folder.
+    let inside =
+        |path: &Path| path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
+    if name.is_empty() || !inside(Path::new(name)) {
+        return missing("outside of the model's folder, which is not read");
+    }
+    let Some(folder) = folder else {
+        return missing("beside the model, and its folder is not known: read the model by its path");
+    };
+    let read = || -> std::io::Result<Vec<u8>> {
+        let mut file = File::open(folder.join(name))?;
+        let at = entry("offset").map_or(Ok(0), |entry| entry.value.parse());
+        let at = at.map_err(|_| std::io::Error::other("its offset is no number"))?;
+        file.seek(SeekFrom::Start(at))?;
+        let mut bytes = vec![0; (count * dtype(tensor.data_type).1 / 8) as usize];
+        file.read_exact(&mut bytes)?;
+        Ok(bytes)
+    };
+    match read() {
+        Ok(bytes) => elements(tensor, &bytes),
+        Err(error) => missing(&format!("beside the model, which cannot be read: {error}")),
+    }
 }
 
-/// A node's attributes and inputs, with errors that name what is missing.
-pub struct Context<'a> {
-    pub node: &'a Node,
-    pub inputs: &'a [Option<&'a Value>],
-}
-
-impl<'a> Context<'a> {
-    pub fn attribute(&self, name: &str) -> Option<&'a Attribute> {
-        self.node.attribute.iter().find(|attribute| attribute.name == name)
-    }
-
-    pub fn int(&self, name: &str, default: i64) -> i64 {
-        self.attribute(name).map_or(default, |attribute| attribute.i)
-    }
-
-    pub fn ints(&self, name: &str) -> Option<&'a [i64]> {
-        self.attribute(name).map(|attribute| attribute.ints.as_slice())
-    }
-
-    pub fn text(&self, name: &str) -> String {
-        self.attribute(name)
-            .map_or(String::new(), |attribute| String::from_utf8_lossy(&attribute.s).into_owned())
-    }
-
-    pub fn optional(&self, n: usize) -> Option<&'a Value> {
-        self.inputs.get(n).copied().flatten()
-    }
-
-    pub fn input(&self, n: usize) -> Result<&'a Value, String> {
-        self.optional(n).ok_or_else(|| format!("input {n} is missing"))
-    }
-
-    /// Returns the elements of an input whose values must be known.
-    pub fn known(&self, n: usize) -> Result<&'a [i64], String> {
-        let ints = self.input(n)?.ints.as_deref();
-        ints.ok_or_else(|| format!("input {n} is not known before the model runs"))
-    }
-
-    /// Returns a list that older opsets give as an attribute and newer ones as an input.
-    pub fn list(&self, name: &str, n: usize) -> Result<Option<&'a [i64]>, String> {
-        match (self.ints(name), self.optional(n)) {
-            (Some(ints), _) => Ok(Some(ints)),
-            (None, Some(_)) => self.known(n).map(Some),
-            (None, None) => Ok(None),
-        }
-    }
+pub fn dimension(dim: i64) -> Result<u64, Fault> {
+    u64::try_from(dim).map_err(|_| format!("a dimension is {dim}").into())
 }
 
 /// Returns an axis counted from the front.
-pub fn axis(axis: i64, rank: usize) -> Result<usize, String> {
+pub fn axis(axis: i64, rank: usize) -> Result<usize, Fault> {
     let from_front = if axis < 0 { axis.saturating_add(rank as i64) } else { axis };
     let found = usize::try_from(from_front).ok().filter(|&axis| axis < rank);
-    found.ok_or_else(|| format!("axis {axis} of {rank}"))
+    found.ok_or_else(|| format!("axis {axis} of {rank}").into())
 }
 
-pub fn product(dims: &[u64]) -> Result<u64, String> {
-    dims.iter()
-        .try_fold(1_u64, |count, &dim| count.checked_mul(dim))
-        .ok_or_else(|| "the shape overflows".into())
+pub fn axes(list: &[i64], rank: usize) -> Result<Vec<usize>, Fault> {
+    list.iter().map(|&at| axis(at, rank)).collect()
 }
 
-pub fn broadcast(shapes: &[&[u64]]) -> Result<Vec<u64>, String> {
+pub fn product(dims: &[u64]) -> Result<u64, Fault> {
+    if dims.contains(&0) {
+        return Ok(0);
+    }
+    let count = dims.iter().try_fold(1_u64, |count, &dim| count.checked_mul(dim));
+    count.ok_or_else(|| "the shape overflows".into())
+}
+
+pub fn broadcast(shapes: &[&[u64]]) -> Result<Vec<u64>, Fault> {
     let rank = shapes.iter().map(|shape| shape.len()).max().unwrap_or(0);
     let mut out = vec![1; rank];
     for shape in shapes {
@@ -117,54 +335,9 @@ pub fn broadcast(shapes: &[&[u64]]) -> Result<Vec<u64>, String> {
             if *out == 1 {
                 *out = dim;
             } else if dim != 1 && dim != *out {
-                return Err(format!("the shapes {shapes:?} do not broadcast"));
+                return Err(format!("the shapes {shapes:?} do not broadcast").into());
             }
         }
     }
     Ok(out)
-}
-
-/// Returns the elements of a tensor that is broadcast to a larger shape.
-pub fn stretched(value: &Value, shape: &[u64]) -> Option<Vec<i64>> {
-    let ints = value.ints.as_ref()?;
-    let count = usize::try_from(product(shape).ok()?).ok().filter(|&count| count <= FOLDED)?;
-    let lead = shape.len() - value.shape.len();
-    let mut out = Vec::with_capacity(count);
-    for flat in 0..count {
-        let (mut rest, mut at, mut stride) = (flat, 0, 1);
-        for n in (0..shape.len()).rev() {
-            let place = rest % shape[n] as usize;
-            rest /= shape[n] as usize;
-            if n >= lead {
-                let dim = value.shape[n - lead] as usize;
-                at += if dim == 1 { 0 } else { place * stride };
-                stride *= dim;
-            }
-        }
-        out.push(*ints.get(at)?);
-    }
-    Some(out)
-}
-
-pub fn fold(op: &str, a: &[i64], b: &[i64]) -> Option<Vec<i64>> {
-    let pairs = a.iter().zip(b);
-    pairs
-        .map(|(&a, &b)| match op {
-            "Add" | "Sum" => a.checked_add(b),
-            "Sub" => a.checked_sub(b),
-            "Mul" => a.checked_mul(b),
-            "Div" => a.checked_div(b),
-            "Mod" => a.checked_rem_euclid(b),
-            "Max" => Some(a.max(b)),
-            "Min" => Some(a.min(b)),
-            "And" => Some(i64::from(a != 0 && b != 0)),
-            "Or" => Some(i64::from(a != 0 || b != 0)),
-            "Equal" => Some(i64::from(a == b)),
-            "Greater" => Some(i64::from(a > b)),
-            "GreaterOrEqual" => Some(i64::from(a >= b)),
-            "Less" => Some(i64::from(a < b)),
-            "LessOrEqual" => Some(i64::from(a <= b)),
-            _ => None,
-        })
-        .collect()
 }

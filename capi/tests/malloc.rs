@@ -1,0 +1,192 @@
+//! Runs a C program on `liballotment.so`: memory that is free is given, limits hold, and the functions tell of this heap.
+#![cfg(target_os = "linux")]
+
+#[path = "../src/options.rs"]
+mod options;
+
+mod build;
+
+use build::library;
+use options::Options;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+const HERE: &str = env!("CARGO_MANIFEST_DIR");
+const FOLDER: &str = env!("CARGO_TARGET_TMPDIR");
+
+/// Runs the C compiler for a file in the target folder.
+fn compile(name: &str, arguments: &[&str]) -> PathBuf {
+    let built = Path::new(FOLDER).join(name);
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-fno-builtin", "-rdynamic", "-pthread"]).args(arguments).arg("-o").arg(&built);
+    let output = cc.output().expect("`cc` starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    built
+}
+
+fn allotment() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| library("allotment-capi", "allotment", ""))
+}
+
+fn program() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| compile("malloc", &[&format!("{HERE}/tests/malloc.c")]))
+}
+
+fn output(program: &Path, what: &str, options: &str) -> Output {
+    let mut command = Command::new(program);
+    command.arg(what).env("LD_PRELOAD", allotment()).env("ALLOTMENT_OPTIONS", options);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{what}: {output:?}");
+    output
+}
+
+/// What the program prints.
+fn run(what: &str, options: &str) -> String {
+    String::from_utf8(output(program(), what, options).stdout).unwrap()
+}
+
+fn number(text: &str) -> usize {
+    text.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+/// Small requests get what other classes keep in empty pages, before they fail.
+#[test]
+fn small_requests_get_all_memory() {
+    let [fresh, used] = ["small", "small_after_others"].map(|what| number(&run(what, "limit=16M")));
+    assert!(fresh > 16 * 1024 * 98 / 100, "{fresh} KiB");
+    // The program's own buffer and the lists of its thread may lie in another page.
+    assert!(used + 512 >= fresh, "{used} KiB of {fresh}");
+}
+
+#[test]
+fn blocks_change_in_place_when_there_is_no_other() {
+    for what in ["grow_in_place", "grow_over_others"] {
+        assert_eq!(run(what, "limit=16M"), "grown\nshrunk\n", "{what}");
+    }
+}
+
+#[test]
+fn a_thread_that_starts_in_a_shortage_gets_lists_later() {
+    assert_eq!(run("start_without_memory", "limit=16M"), "null\nlists\n");
+    assert_eq!(run("start_without_keys", ""), "no lists, lists\n");
+}
+
+/// The limit holds in a program whose libraries allocate before `liballotment.so` is started.
+#[test]
+fn limits_hold_from_the_first_request() {
+    let early = "#include <stdlib.h>\nvoid *early; __attribute__((constructor)) static void start(void) { early = malloc(1000); }\n";
+    let source = Path::new(FOLDER).join("early.c");
+    fs::write(&source, early).unwrap();
+    let shared = compile("libearly.so", &["-shared", "-fPIC", source.to_str().unwrap()]);
+    let source = format!("{HERE}/tests/malloc.c");
+    let program = compile("malloc_early", &[&source, "-Wl,--no-as-needed", shared.to_str().unwrap()]);
+    for (options, least, most) in [("limit=64M", 60, 64), ("limit=8MiB", 6, 8), ("limit=0.125g", 120, 128)] {
+        let output = output(&program, "count", options);
+        let count = number(&String::from_utf8_lossy(&output.stdout));
+        assert!((least..=most).contains(&count), "{options}: {count} MiB");
+        assert!(output.stderr.is_empty(), "{output:?}");
+    }
+    let output = output(&program, "count", "what,limit=64M,limit=64X");
+    assert!(number(&String::from_utf8_lossy(&output.stdout)) <= 64, "what is understood counts");
+    let errors = String::from_utf8(output.stderr).unwrap();
+    for word in ["`what`", "`limit=64X`"] {
+        assert_eq!(errors.matches(word).count(), 1, "{errors}");
+    }
+}
+
+/// The heap keeps to a limit of addresses that the program sets when it runs already.
+#[test]
+fn limits_of_the_program_itself_hold() {
+    let count = number(&run("limit_addresses", ""));
+    assert!((240..=256).contains(&count), "{count} MiB of 256");
+}
+
+/// A program that runs with more rights than its caller does not do what its caller's environment says.
+#[test]
+fn programs_with_more_rights_read_no_options() {
+    let library = allotment().to_str().unwrap();
+    let built = compile("malloc_of_others", &[&format!("{HERE}/tests/malloc.c"), library]);
+    // Another group of this user; the superuser may choose any.
+    let own = fs::metadata(&built).unwrap().gid();
+    let groups = Command::new("id").arg("-G").output().unwrap().stdout;
+    let groups = String::from_utf8(groups).unwrap();
+    let other = groups.split_whitespace().map(|group| group.parse().unwrap()).find(|&group| group != own);
+    let is_changed = chown(&built, None, Some(other.unwrap_or(own + 1))).is_ok();
+    fs::set_permissions(&built, fs::Permissions::from_mode(0o2755)).unwrap();
+    let output = Command::new(&built).arg("count").env("ALLOTMENT_OPTIONS", "limit=8M").output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    // Where this user has one group only, or the folder allows no such programs, it has the same rights.
+    let expected = if text.trim().ends_with(" 1") { 400..=400 } else { 6..=8 };
+    assert!(expected.contains(&number(&text)), "{text} (another group: {is_changed})");
+}
+
+#[test]
+fn valloc_aligns_to_pages_of_the_system() {
+    assert_eq!(run("large_pages", ""), "0 0 0 1 1\n".repeat(3));
+}
+
+/// The text has the form of the GNU C library, and the figures of this heap.
+#[test]
+fn malloc_info_tells_of_this_heap() {
+    let text = run("information", "");
+    let (first, xml) = text.split_once('\n').unwrap();
+    let figures: Vec<usize> = first.split(' ').map(|figure| figure.parse().unwrap()).collect();
+    let [committed, used, refused] = figures[..] else { panic!("{first}") };
+    assert_eq!(refused as i32, 22, "EINVAL");
+    assert!(
+        xml.starts_with("<malloc version=\"1\">\n<heap nr=\"0\">\n<sizes>\n")
+            && xml.ends_with("</malloc>\n0\n"),
+        "{xml}"
+    );
+    for (element, places) in
+        [("system type=\"current\"", 2), ("system type=\"max\"", 2), ("aspace type=\"total\"", 2)]
+    {
+        let line = format!("<{element} size=\"{committed}\"/>");
+        assert_eq!(xml.matches(&line).count(), places, "{line} in {xml}");
+    }
+    let rest = xml.rsplit_once("<total type=\"rest\" count=\"1\" size=\"").unwrap().1;
+    let rest: usize = rest.split('"').next().unwrap().parse().unwrap();
+    assert!(rest.abs_diff(committed - used) < 64 * 1024, "{rest} of {committed} - {used}");
+    // Every element is closed.
+    let opened = xml.matches('<').count() - xml.matches("</").count() - xml.matches("/>").count();
+    assert_eq!(opened, xml.matches("</").count(), "{xml}");
+}
+
+#[test]
+fn options_are_read_as_the_tool_reads_them() {
+    let limit = |text: &str| {
+        let mut unknown = Vec::new();
+        let options = Options::read(&format!("limit={text}"), |word| unknown.push(word.to_owned()));
+        assert_eq!(unknown.is_empty(), options.limit.is_some(), "{text}");
+        options.limit
+    };
+    for (text, bytes) in [
+        ("4096", 4096),
+        ("64K", 64 << 10),
+        ("64k", 64 << 10),
+        ("64MiB", 64 << 20),
+        ("64mb", 64 << 20),
+        ("64 MiB", 64 << 20),
+        ("1.5G", 3 << 29),
+        ("0.125GiB", 1 << 27),
+        ("1T", 1 << 40),
+        ("12B", 12),
+        ("20000000T", u64::MAX),
+    ] {
+        assert_eq!(limit(text), Some(bytes), "{text}");
+    }
+    for text in ["", "0", "0.0K", "M", "-1", "1.M", "1.5.5M", "1.-5M", "1X", "1KiX", "1BB", "1iB", "é", "1é"]
+    {
+        assert_eq!(limit(text), None, "{text}");
+    }
+    let mut unknown = Vec::new();
+    let options =
+        Options::read(" stats,what ,, limit=1M,background,limit=", |word| unknown.push(word.to_owned()));
+    assert_eq!(options, Options { stats: true, background: true, limit: Some(1 << 20) });
+    assert_eq!(unknown, ["what", "limit="]);
+}

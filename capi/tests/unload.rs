@@ -1,0 +1,83 @@
+//! Libraries that a program closes while threads that have used them go on, and then end.
+
+mod build;
+
+use build::library;
+use core::ffi::{CStr, c_void};
+use std::ffi::CString;
+use std::process::Command;
+use std::sync::Barrier;
+use std::time::Duration;
+use std::{env, thread};
+
+/// Tells a child process which library to load, and which of its functions to call.
+const LIBRARY: &str = "ALLOTMENT_TEST_LIBRARY";
+const FUNCTION: &str = "ALLOTMENT_TEST_FUNCTION";
+
+/// Loads the library, calls its function, and closes it.
+fn visit(library: &CStr, function: &CStr) {
+    // SAFETY: the functions take a number and return an address.
+    unsafe {
+        let handle = libc::dlopen(library.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
+        assert!(!handle.is_null(), "{:?}", CStr::from_ptr(libc::dlerror()));
+        let address = libc::dlsym(handle, function.as_ptr());
+        assert!(!address.is_null(), "there is no function {function:?}");
+        let call: extern "C" fn(usize) -> *mut c_void = std::mem::transmute(address);
+        assert!(!call(100).is_null());
+        assert_eq!(libc::dlclose(handle), 0);
+    }
+}
+
+/// Lets threads load, use and close the library in turn and at once, and end; and forks, when it is closed.
+fn visit_from_threads(library: &CStr, function: &CStr) {
+    for _ in 0..3 {
+        thread::scope(|scope| scope.spawn(|| visit(library, function)).join().unwrap());
+    }
+    let all = Barrier::new(3);
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                visit(library, function);
+                all.wait();
+            });
+        }
+    });
+    // A thread of the library's own looks at its heap each second.
+    thread::sleep(Duration::from_millis(1500));
+    // SAFETY: the child leaves at once.
+    unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            libc::_exit(0);
+        }
+        let mut status = -1;
+        assert_eq!((libc::waitpid(child, &mut status, 0), status), (child, 0));
+    }
+}
+
+#[test]
+fn threads_end_after_a_library_is_closed() {
+    let text = |name| CString::new(env::var(name).unwrap()).unwrap();
+    if env::var_os(LIBRARY).is_some() {
+        return visit_from_threads(&text(LIBRARY), &text(FUNCTION));
+    }
+    let mut failures = String::new();
+    for (package, name, function) in [
+        ("allotment-capi", "growing", "work"),
+        ("allotment-capi", "cached", "work"),
+        ("allotment-capi", "allotment", "malloc"),
+    ] {
+        let library = library(package, name, "");
+        let child = Command::new(env::current_exe().unwrap())
+            .args(["--exact", "threads_end_after_a_library_is_closed", "--nocapture"])
+            .env(LIBRARY, &library)
+            .env(FUNCTION, function)
+            .env("ALLOTMENT_OPTIONS", "background,stats")
+            .output()
+            .unwrap();
+        if !child.status.success() {
+            failures += &format!("{name}: {}\n{}", child.status, String::from_utf8_lossy(&child.stderr));
+        }
+    }
+    assert!(failures.is_empty(), "{failures}");
+}

@@ -1,0 +1,232 @@
+//! The files of the preload library: one for each process and program image, from which traces are made.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use allotment::observe::event as device;
+use allotment_trace::{Action, Event, Failure as Refused, Record};
+use memmap2::Mmap;
+use serde::Serialize;
+
+use crate::failure::Failure;
+
+/// The contents of a recording.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    pub events: u64,
+    /// Frees and reallocations of blocks whose allocation is not there; left out.
+    pub unknown: u64,
+    /// Blocks that were still live at an address that was handed out again; freed before.
+    pub missed: u64,
+    pub failures: u64,
+    /// Blocks and bytes that are live at the end.
+    pub live_blocks: u64,
+    pub live_bytes: u64,
+}
+
+/// A file of the preload library.
+pub struct Raw {
+    pub path: PathBuf,
+    pub process: u32,
+    image: u32,
+    /// `None` if recording could not begin.
+    pub head: Option<RawHead>,
+}
+
+/// The first page of such a file (`recorder::Head` of the library).
+pub struct RawHead {
+    /// Bytes of the trace.
+    length: u64,
+    /// The system's error that ended the recording, or 0.
+    stopped: u64,
+    /// The program image that wrote it.
+    pub image: Option<PathBuf>,
+    /// The first program that was started without being recorded.
+    pub unrecorded: Option<PathBuf>,
+    /// The link `/proc/self/ns/pid`.
+    namespace: Vec<u8>,
+}
+
+impl RawHead {
+    /// Bytes before the trace.
+    const SIZE: usize = 4096;
+
+    fn read(path: &Path) -> Option<Self> {
+        let mut head = [0; Self::SIZE];
+        File::open(path).ok()?.read_exact(&mut head).ok()?;
+        let word = |at: usize| head[at..].first_chunk().map_or(0, |&bytes| u64::from_ne_bytes(bytes));
+        let text =
+            |at: usize, most: usize| head[at..at + most].split(|&byte| byte == 0).next().unwrap_or_default();
+        let path = |text: &[u8]| (!text.is_empty()).then(|| PathBuf::from(OsStr::from_bytes(text)));
+        head.starts_with(b"ALLOTREC").then(|| Self {
+            length: word(8),
+            stopped: word(16),
+            image: path(text(40, usize::try_from(word(32)).unwrap_or(0).min(1024))),
+            unrecorded: path(text(1072, 1024)).filter(|_| word(1064) > 0),
+            namespace: text(2096, 64).to_vec(),
+        })
+    }
+}
+
+/// The trace of the program: `exec` starts several images of it, and the last one is the requested one. If it has none and those of
+/// its children are wanted, the longest.
+pub fn main_of(raws: &[Raw], process: u32, children: bool) -> Option<usize> {
+    // A process in a namespace of its own may have the same number.
+    let namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+    let is_near =
+        |raw: &Raw| raw.head.as_ref().is_none_or(|head| head.namespace == namespace.as_os_str().as_bytes());
+    let own = raws.iter().rposition(|raw| raw.process == process && is_near(raw));
+    let length = |(_, raw): &(usize, &Raw)| raw.head.as_ref().map_or(0, |head| head.length);
+    own.or_else(|| raws.iter().enumerate().max_by_key(length).filter(|_| children).map(|(number, _)| number))
+}
+
+impl Raw {
+    /// The output's name with this process and image in it.
+    pub fn beside(&self, output: &Path) -> PathBuf {
+        let name = output.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let (stem, rest) = name.split_once('.').unwrap_or((&name, "trace"));
+        output.with_file_name(format!("{stem}.{}.{}.{rest}", self.process, self.image))
+    }
+}
+
+/// All files of the preload library, by process and image.
+pub fn raws(folder: &Path) -> Result<Vec<Raw>, Failure> {
+    let mut raws = Vec::new();
+    for entry in fs::read_dir(folder).map_err(Failure::file(folder))? {
+        let path = entry.map_err(Failure::file(folder))?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let mut parts = name.split('.').skip(1).map(|part| part.parse().ok());
+        if let (Some(Some(process)), Some(Some(image))) = (parts.next(), parts.next()) {
+            let head = RawHead::read(&path);
+            raws.push(Raw { path, process, image, head });
+        }
+    }
+    raws.sort_by_key(|raw| (raw.process, raw.image));
+    Ok(raws)
+}
+
+/// Makes the trace of a recording, whose blocks are known by their addresses, and puts right what that of a real program may have
+/// wrong.
+struct Repair {
+    counts: Counts,
+    /// The live blocks by their addresses: number and size.
+    live: HashMap<u64, (u64, u64)>,
+    /// Blocks so far.
+    blocks: u64,
+    /// The first time, which becomes 0.
+    begin: Option<u64>,
+    /// The last time.
+    time: Option<u64>,
+    addresses: bool,
+}
+
+impl Repair {
+    fn new(addresses: bool) -> Self {
+        Self {
+            counts: Counts::default(),
+            live: HashMap::new(),
+            blocks: 0,
+            begin: None,
+            time: None,
+            addresses,
+        }
+    }
+
+    /// The records that stand for this event, in order.
+    fn event(
+        &mut self,
+        event: &device::Event,
+        mut give: impl FnMut(Record) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        // The library writes a time where it changes.
+        if let Some(time) = event.time {
+            self.time = Some(time.saturating_sub(*self.begin.get_or_insert(time)));
+        }
+        let time = self.time;
+        let (id, action, address) = match event.action {
+            device::Action::Fail { size, align } => {
+                self.counts.failures += 1;
+                return give(Record::Failure(Refused { size, align, time, tag: None }));
+            }
+            device::Action::Allocate { id: at, size, align } => {
+                let number = self.blocks;
+                self.blocks += 1;
+                self.place(at, (number, size), &mut give)?;
+                (number, Action::Allocate { size, align }, Some(at))
+            }
+            device::Action::Reallocate { id: at, to, size } => {
+                let Some((number, _)) = self.live.remove(&at) else {
+                    self.counts.unknown += 1;
+                    return Ok(());
+                };
+                self.place(to, (number, size), &mut give)?;
+                (number, Action::Reallocate { size }, (to != at).then_some(to))
+            }
+            device::Action::Free { id: at } => {
+                let Some((number, _)) = self.live.remove(&at) else {
+                    self.counts.unknown += 1;
+                    return Ok(());
+                };
+                (number, Action::Free, None)
+            }
+        };
+        self.counts.events += 1;
+        let address = address.filter(|_| self.addresses);
+        give(Record::Event(Event { time, address, ..Event::new(id, action) }))
+    }
+
+    /// Notes a block, and frees the one that was there, whose free is missing.
+    fn place(
+        &mut self,
+        at: u64,
+        block: (u64, u64),
+        mut give: impl FnMut(Record) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let Some((missed, _)) = self.live.insert(at, block) else { return Ok(()) };
+        self.counts.missed += 1;
+        self.counts.events += 1;
+        give(Record::Event(Event { time: self.time, ..Event::new(missed, Action::Free) }))
+    }
+}
+
+/// Reads a recording; what it holds.
+pub fn read(
+    raw: &Raw,
+    addresses: bool,
+    mut give: impl FnMut(Record) -> Result<(), Failure>,
+) -> Result<Counts, Failure> {
+    let Some(head) = &raw.head else {
+        return Err(Failure::Other(format!(
+            "recording could not begin in {}: the disk is full, or a limit on the size of files (`ulimit -f`) is below 256 KiB",
+            raw.path.display()
+        )));
+    };
+    if head.stopped > 0 {
+        let why = io::Error::from_raw_os_error(i32::try_from(head.stopped).unwrap_or_default());
+        eprintln!("allotment: warning: recording ended before the program did: {why}");
+    }
+    let file = File::open(&raw.path).map_err(Failure::file(&raw.path))?;
+    // SAFETY: the file lies in a folder of this process, and no process makes it shorter. What one that still runs writes comes behind
+    // the length that was read.
+    let map = unsafe { Mmap::map(&file) }.map_err(Failure::file(&raw.path))?;
+    let end = usize::try_from(head.length).unwrap_or(usize::MAX).saturating_add(RawHead::SIZE).min(map.len());
+    let damaged = |why: device::DecodeError| Failure::Other(format!("{}: {why}", raw.path.display()));
+    let (header, records) = device::Records::new(&map[RawHead::SIZE.min(end)..end]).map_err(damaged)?;
+    if header.lost > 0 {
+        give(Record::Lost(header.lost))?;
+    }
+    let mut repair = Repair::new(addresses);
+    for record in records {
+        match record.map_err(damaged)? {
+            device::Record::Event(event) => repair.event(&event, &mut give)?,
+            device::Record::Lost { events } => give(Record::Lost(events))?,
+            device::Record::Name { .. } | device::Record::Note { .. } => {}
+        }
+    }
+    let (blocks, bytes) = repair.live.values().fold((0, 0), |(n, sum), &(_, size)| (n + 1, sum + size));
+    Ok(Counts { live_blocks: blocks, live_bytes: bytes, ..repair.counts })
+}

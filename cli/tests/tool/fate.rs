@@ -1,0 +1,360 @@
+//! `allotment record` changes nothing about a program, and says what it cannot record.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use allotment_trace::{Action, open};
+use object::{Object, ObjectSymbol};
+
+use crate::files;
+use crate::record::{CACHE, present, record};
+
+/// Compiles a program in C with these options.
+fn compiled(program: &str, source: &str, options: &[&str]) {
+    let file = format!("{program}.c");
+    fs::write(&file, format!("#define _GNU_SOURCE\n{source}")).unwrap();
+    let built = Command::new("cc").args(["-w", "-o", program, &file]).args(options).status();
+    assert!(built.unwrap().success(), "{source}");
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The sizes of the blocks in a trace.
+fn sizes(trace: impl AsRef<Path>) -> Vec<u64> {
+    let events = open(trace.as_ref()).unwrap().map(|event| event.unwrap().event.action);
+    events
+        .filter_map(|action| if let Action::Allocate { size, .. } = action { Some(size) } else { None })
+        .collect()
+}
+
+/// The tool's library, unpacked.
+fn library() -> String {
+    let (_folder, [trace]) = files(["run.trace"]);
+    assert!(record(&["-o", &trace, "--", "ls", "/"], b"").status.success());
+    format!("{CACHE}/allotment/{}/liballotment_preload.so", env!("CARGO_PKG_VERSION"))
+}
+
+/// A child has a trace of its own, by whatever call it was made; that of the parent has the parent's blocks only, all of them.
+#[test]
+fn a_child_by_any_call_leaves_its_parent_s_trace_alone() {
+    let (folder, [program, trace]) = files(["program", "run.trace"]);
+    let source = "
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static void *other(void *unused) { for (;;) free(malloc(3000)); }
+int main(int count, char **arguments) {
+    for (int i = 0; i < 200; i++) free(malloc(100 + i));
+    int how = atoi(arguments[1]);
+    pid_t child = how == 0 ? _Fork() : how == 1 ? (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0) : fork();
+    for (int i = 0; i < 5000; i++) {
+        void *block = malloc(child ? 1000 + i % 7 : 20 + i % 5);
+        if (i % 50 == 0) usleep(10);
+        free(block);
+    }
+    if (!child) _exit(0);
+    waitpid(child, 0, 0);
+}";
+    compiled(&program, source, &[]);
+    for how in ["0", "1", "2", "0", "1"] {
+        let output = record(&["-o", &trace, "--children", "--", &program, how], b"");
+        assert!(output.status.success(), "{how}: {}", said(&output));
+        let blocks = sizes(&trace);
+        assert_eq!(blocks.len(), 5200, "{how}: {}", said(&output));
+        assert_eq!(blocks.iter().filter(|size| (1000..1007).contains(*size)).count(), 5000);
+        let beside = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
+        let child: Vec<_> = beside
+            .filter(|path| path.extension().is_some_and(|end| end == "trace") && !path.ends_with("run.trace"))
+            .collect();
+        assert_eq!(child.len(), 1, "{how}");
+        assert_eq!(sizes(&child[0]).iter().filter(|&&size| size < 25).count(), 5000);
+        fs::remove_file(&child[0]).unwrap();
+    }
+}
+
+/// What outlives the program is recorded to its end with `--children`, and named without.
+#[test]
+fn a_daemon_is_recorded_or_named() {
+    let (_folder, [program, trace]) = files(["program", "run.trace"]);
+    let source = "
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+int main(void) {
+    if (fork()) _exit(0);
+    setsid();
+    if (fork()) _exit(0);
+    chdir(\"/\");
+    for (int i = 0; i < 256; i++) close(i);
+    open(\"/dev/null\", O_RDWR), dup(0), dup(0);
+    for (int k = 0; k < 10; k++) {
+        for (int i = 0; i < 1000; i++) free(malloc(100 + i));
+        usleep(100000);
+    }
+}";
+    compiled(&program, source, &[]);
+    let output = record(&["-o", &trace, "--", &program], b"");
+    assert!(said(&output).contains("still run") && said(&output).contains("--children"), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(1));
+    let output = record(&["-o", &trace, "--children", "--", &program], b"");
+    assert!(output.status.success(), "{}", said(&output));
+    assert_eq!(sizes(&trace).len(), 10_000, "{}", said(&output));
+    // A shell that has a trace itself.
+    let output =
+        record(&["-o", &trace, "--", "sh", "-c", "x=$(ls /); sleep 30 >/dev/null 2>&1 & x=$(ls /)"], b"");
+    assert!(output.status.success() && said(&output).contains("still running, and not"), "{}", said(&output));
+}
+
+/// A program whose files may not grow beyond a limit goes on, and its trace goes as far as the limit.
+#[test]
+fn a_limit_on_files_ends_only_the_recording() {
+    let (_folder, [program, trace, out]) = files(["program", "run.trace", "out"]);
+    let source = "
+#include <stdio.h>
+#include <stdlib.h>
+int main(int count, char **arguments) {
+    for (int i = 0; i < 300000; i++) free(malloc(100 + i % 999));
+    FILE *out = fopen(arguments[1], \"w\");
+    fputs(\"all of it\", out);
+    return fclose(out);
+}";
+    compiled(&program, source, &[]);
+    for (limit, least) in [("300", 30_000), ("8", 200), ("1", 0)] {
+        let script = format!("ulimit -f {limit}; exec '{program}' '{out}'");
+        let output = record(&["-o", &trace, "--", "bash", "-c", &script], b"");
+        assert_eq!(fs::read_to_string(&out).unwrap(), "all of it", "{}", said(&output));
+        fs::remove_file(&out).unwrap();
+        let told =
+            if least == 0 { "recording could not begin" } else { "recording ended before the program did" };
+        assert!(said(&output).contains(told), "{limit}: {}", said(&output));
+        if least > 0 {
+            assert!(output.status.success());
+            assert!(sizes(&trace).len() > least, "{} of {limit}", sizes(&trace).len());
+        }
+    }
+}
+
+/// Where the disk is full no window is unmapped twice, also if it is full at the first event after a pause.
+#[test]
+fn a_full_disk_unmaps_nothing_twice() {
+    let (folder, [program]) = files(["program"]);
+    // The program's own functions come first, also for the recorder.
+    let source = "
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+static int calls, twice; static void *last;
+int posix_fallocate(int file, off_t at, off_t size) {
+    return calls++ ? ENOSPC : ftruncate(file, at + size) ? errno : 0;
+}
+int munmap(void *place, size_t size) {
+    twice += place == last, last = place;
+    return syscall(SYS_munmap, place, size);
+}
+int main(int count, char **arguments) {
+    char path[4096];
+    snprintf(path, sizeof path, \"%s.control\", getenv(\"ALLOTMENT_RECORD\"));
+    int control = open(path, O_RDWR);
+    long off = 0, on = 1;
+    for (int i = 0; i < atoi(arguments[1]); i++) free(malloc(100));
+    for (int i = 0; i < 100000; i++) {
+        pwrite(control, &on, 8, 0);
+        void *skipped = malloc(200);
+        pwrite(control, &off, 8, 0);
+        free(skipped);
+    }
+    return twice ? 3 : calls < 2 ? 4 : 0;
+}";
+    compiled(&program, source, &["-rdynamic"]);
+    let library = library();
+    for offset in 0..8 {
+        let raw = folder.path().join(format!("raw{offset}"));
+        fs::write(raw.with_extension("control"), [0; 4096]).unwrap();
+        let mut command = Command::new(&program);
+        command.arg(offset.to_string()).env("LD_PRELOAD", &library).env("ALLOTMENT_RECORD", &raw);
+        assert_eq!(command.status().unwrap().code(), Some(0), "{offset}");
+    }
+}
+
+/// A control file that is too short is not used.
+#[test]
+fn an_empty_control_file_does_no_harm() {
+    let (folder, [raw]) = files(["raw"]);
+    fs::write(folder.path().join("raw.control"), "").unwrap();
+    let output =
+        Command::new("ls").arg("/").env("LD_PRELOAD", library()).env("ALLOTMENT_RECORD", &raw).output();
+    assert!(output.unwrap().status.success());
+    assert!(fs::read_dir(folder.path()).unwrap().count() > 1, "it was recorded");
+}
+
+/// A program that closes all descriptors has its own file where the recorder's was; it is not written to, made longer or closed.
+#[test]
+fn a_descriptor_that_is_used_again_is_the_program_s() {
+    let (_folder, [program, trace, out]) = files(["program", "run.trace", "out"]);
+    let source = "
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+int main(int count, char **arguments) {
+    free(malloc(100));
+    for (int i = 3; i < 1024; i++) close(i);
+    int out = open(arguments[1], O_RDWR | O_CREAT, 0600);
+    for (int i = 3; i < 1000; i++) if (i != out) dup2(out, i);
+    for (int i = 0; i < 200000; i++) free(malloc(100 + i % 999));
+    if (!fork()) {
+        free(malloc(100));
+        _exit(write(600, \"mine\", 4) != 4);
+    }
+    int status;
+    wait(&status);
+    return status != 0;
+}";
+    compiled(&program, source, &[]);
+    let output = record(&["-o", &trace, "--", &program, &out], b"");
+    assert!(output.status.success(), "{}", said(&output));
+    assert_eq!(fs::read_to_string(&out).unwrap(), "mine");
+    assert_eq!(sizes(&trace).len(), 200_001);
+}
+
+/// All C libraries have what the library needs, so a program of another one than the tool's starts.
+#[test]
+fn the_library_needs_no_particular_c_library() {
+    let bytes = fs::read(library()).unwrap();
+    let file = object::File::parse(&*bytes).unwrap();
+    let imports: Vec<_> = file
+        .dynamic_symbols()
+        .filter(|symbol| symbol.is_undefined() && !symbol.is_weak())
+        .map(|symbol| symbol.name().unwrap().to_owned())
+        .collect();
+    assert!(imports.iter().any(|name| name == "mmap"));
+    // Names that begin so are a library's own; musl has this one.
+    let foreign = |name: &&String| name.starts_with('_') && *name != "__errno_location";
+    assert_eq!(imports.iter().filter(foreign).count(), 0, "{imports:?}");
+    let text = String::from_utf8_lossy(&bytes);
+    for other in ["libgcc_s.so", "ld-linux"] {
+        assert!(!text.contains(other), "{other}");
+    }
+}
+
+/// A program that is started without the recording's environment is named, whether it replaces the one before or is its child.
+#[test]
+fn a_cleared_environment_is_told() {
+    let (_folder, [program, trace]) = files(["program", "run.trace"]);
+    for command in [&["env", "-i", "ls", "/"][..], &["sh", "-c", "env -i ls /; x=1"]] {
+        let output = record(&[&["-o", &trace, "--"], command].concat(), b"");
+        assert!(output.status.success());
+        assert!(said(&output).contains("ls was started without LD_PRELOAD"), "{}", said(&output));
+    }
+    let source = "
+#include <spawn.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+int main(int count, char **arguments) {
+    char *empty[] = {0}, *list[] = {\"true\", 0};
+    pid_t child;
+    free(malloc(100));
+    if (posix_spawn(&child, \"/there/is/none\", 0, 0, list, empty) == 0) return 1;
+    if (posix_spawnp(&child, \"true\", 0, 0, list, count > 1 ? empty : environ)) return 1;
+    int status;
+    wait(&status);
+    return status;
+}";
+    compiled(&program, source, &[]);
+    let output = record(&["-o", &trace, "--", &program, "x"], b"");
+    assert!(output.status.success() && said(&output).contains("true was started"), "{}", said(&output));
+    let output = record(&["-o", &trace, "--", &program], b"");
+    assert!(output.status.success() && !said(&output).contains("was started"), "{}", said(&output));
+}
+
+/// A warning for programs with one of this project's heaps, with symbols or without.
+#[test]
+fn our_own_heaps_are_told_before() {
+    let (_folder, [program, source, trace]) = files(["program", "main.rs", "run.trace"]);
+    let text = "mod allotment { pub mod os { pub mod growing { #[inline(never)] pub fn take(n: usize) -> usize { n } } } }\n\
+                fn main() { println!(\"{}\", allotment::os::growing::take(std::env::args().count())) }";
+    fs::write(&source, text).unwrap();
+    let build = Command::new("rustc").args([&source, "-o", &program, "--crate-name", "app"]).status();
+    assert!(build.unwrap().success());
+    let output = record(&["-o", &trace, "--", &program], b"");
+    assert!(
+        output.status.success() && said(&output).contains("its own allocator (allotment)"),
+        "{}",
+        said(&output)
+    );
+}
+
+#[test]
+fn python_is_told_of_the_variable() {
+    if !present("python3") {
+        return;
+    }
+    let (_folder, [trace]) = files(["run.trace"]);
+    let output = record(&["-o", &trace, "--", "python3", "-c", "print(1)"], b"");
+    assert!(said(&output).contains("set PYTHONMALLOC=malloc"), "{}", said(&output));
+    let output =
+        record(&["-o", &trace, "--", "env", "PYTHONMALLOC=malloc", "python3", "-c", "print(1)"], b"");
+    assert!(output.status.success());
+}
+
+/// A copy of the library that can only lie in a folder with a space is refused before the program runs.
+#[test]
+fn a_path_with_spaces_is_refused() {
+    let (folder, [trace]) = files(["run.trace"]);
+    for name in ["with spaces", "with:colon", "with$LIB"] {
+        let odd = folder.path().join(name);
+        fs::create_dir(&odd).unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_allotment"))
+            .args(["record", "-o", &trace, "--", "ls", "/"])
+            .env_remove("ALLOTMENT_PRELOAD")
+            .envs([("XDG_CACHE_HOME", &odd), ("TMPDIR", &odd)])
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(1), "{name}: {}", said(&output));
+        assert!(
+            said(&output).contains("the system loads no library from a path with spaces"),
+            "{}",
+            said(&output)
+        );
+        assert!(output.stdout.is_empty());
+    }
+}
+
+/// For a user without rights a program with capabilities is one with rights of its own.
+#[test]
+fn capabilities_are_told_before() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can give capabilities");
+        return;
+    }
+    let (folder, [program, tool, trace]) = files(["program", "tool", "run.trace"]);
+    compiled(&program, "int main(void) { return 0; }", &[]);
+    fs::copy(env!("CARGO_BIN_EXE_allotment"), &tool).unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    // cap_net_bind_service, permitted and effective, in the second version of the form.
+    let capabilities = [0x0200_0001_u32, 1 << 10, 0, 0, 0].map(u32::to_le_bytes).concat();
+    rustix::fs::setxattr(&program, "security.capability", &capabilities, rustix::fs::XattrFlags::empty())
+        .unwrap();
+    let run = || {
+        let mut command = Command::new(&tool);
+        command.args(["record", "-o", &trace, "--", &program]).env("XDG_CACHE_HOME", folder.path());
+        command.env_remove("ALLOTMENT_PRELOAD").uid(65534).gid(65534).output().unwrap()
+    };
+    let output = run();
+    assert!(said(&output).contains("capabilities"), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(1));
+}

@@ -1,0 +1,172 @@
+//! What `allotment plan -o` writes: offsets that hold with what stands beside them, one for each buffer and tensor.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use serde_json::Value;
+
+use crate::{files, printed, refused, root};
+
+/// Two branches that need less one after the other; `a` is cheap to make again.
+const BRANCHES: &str = r#"{"tensors": [{"name": "x", "bytes": 16, "kind": "input"}, {"name": "a", "bytes": 1600}, {"name": "b", "bytes": 160},
+    {"name": "c", "bytes": 1600}, {"name": "d", "bytes": 160}, {"name": "y", "bytes": 160, "kind": "output"}],
+    "ops": [{"name": "f", "inputs": ["x"], "outputs": ["a"], "cost": 1}, {"name": "g", "inputs": ["x"], "outputs": ["c"], "cost": 900},
+    {"name": "h", "inputs": ["a"], "outputs": ["b"], "cost": 900}, {"name": "i", "inputs": ["c"], "outputs": ["d"], "cost": 900},
+    {"name": "j", "inputs": ["b", "d", "a"], "outputs": ["y"], "cost": 900}]}"#;
+
+/// Each way to change the steps of a model.
+const STEPS: [&[&str]; 5] = [
+    &["--reorder"],
+    &["--rematerialise", "9"],
+    &["--stream", "4"],
+    &["--spill", "--capacity", "3K"],
+    &["--spill", "--capacity", "3K", "--joint"],
+];
+
+/// In the order of the input the offsets for another one overlap.
+#[test]
+fn offsets_without_their_steps_are_refused() {
+    let (folder, [graph]) = files(["graph.json"]);
+    fs::write(&graph, BRANCHES).unwrap();
+    for ending in ["csv", "json", "rs", "h", "svg", "html"] {
+        for (n, options) in STEPS.into_iter().enumerate() {
+            let out = folder.path().join(format!("out{n}.{ending}"));
+            let command = ["plan", &graph, "--quiet", "-o", out.to_str().unwrap()];
+            let command = command.iter().chain(options);
+            if ending == "json" && matches!(options[0], "--reorder" | "--rematerialise") {
+                printed(command);
+                continue;
+            }
+            let (status, said) = refused(command);
+            assert_eq!(status, 1);
+            assert!(said.contains(&format!("{}: the plan holds only ", options[0])), "{said}");
+            assert!(!out.exists(), "{ending} {options:?}");
+        }
+    }
+    // The figures are no offsets.
+    for options in STEPS {
+        printed(["plan", &graph, "--quiet"].iter().chain(options));
+    }
+}
+
+/// A number and a text of a JSON object.
+fn number(value: &Value, key: &str) -> u64 {
+    value[key].as_u64().unwrap_or_else(|| panic!("{key} of {value}"))
+}
+
+fn text<'a>(value: &'a Value, key: &str) -> &'a str {
+    value[key].as_str().unwrap_or_else(|| panic!("{key} of {value}"))
+}
+
+/// What follows from the operators that a plan lists: each buffer's life is as it says, and what is live at once does not overlap.
+#[test]
+fn the_operators_stand_beside_their_offsets() {
+    let (_folder, [graph, out]) = files(["graph.json", "out.json"]);
+    fs::write(&graph, BRANCHES).unwrap();
+    let ways: [(&[&str], bool, u64); 3] =
+        [(&[], true, 3520), (&["--reorder"], false, 3520), (&["--rematerialise", "9"], false, 3360)];
+    for (options, same, most) in ways {
+        printed(["plan", &graph, "--quiet", "-o", &out].iter().chain(options));
+        let plan: Value = serde_json::from_slice(&fs::read(&out).unwrap()).unwrap();
+        let operators = plan["operators"].as_array().unwrap();
+        let names: String = operators.iter().map(|op| text(op, "name")).collect();
+        assert!((names == "fghij") == same && number(&plan, "peak") <= most, "{options:?}: {plan}");
+        assert_eq!(names.contains("again"), options.contains(&"--rematerialise"), "{names}");
+        let mut lives: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+        for (step, op) in operators.iter().enumerate() {
+            let step = step as u64;
+            for name in op["inputs"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()) {
+                assert!(name == "x" || lives.contains_key(name), "{name} is read before it is made");
+                lives.entry(name).and_modify(|life| life.1 = step + 1);
+            }
+            for name in op["outputs"].as_array().unwrap() {
+                assert!(lives.insert(name.as_str().unwrap(), (step, step + 1)).is_none());
+            }
+        }
+        let buffers = plan["buffers"].as_array().unwrap();
+        assert_eq!(buffers.len(), lives.len());
+        for (n, a) in buffers.iter().enumerate() {
+            assert_eq!((number(a, "start"), number(a, "end")), lives[text(a, "id")]);
+            for b in &buffers[..n] {
+                let (_, end_a) = lives[text(a, "id")];
+                let (_, end_b) = lives[text(b, "id")];
+                let together = number(a, "start") < end_b && number(b, "start") < end_a;
+                let (low, high) = (number(a, "offset"), number(b, "offset"));
+                let apart = low + number(a, "size") <= high || high + number(b, "size") <= low;
+                assert!(apart || !together, "{a} {b}");
+            }
+        }
+    }
+}
+
+/// The rows of a CSV file, each by the names of its columns.
+fn rows(path: &str) -> Vec<BTreeMap<String, String>> {
+    let text = fs::read_to_string(path).unwrap();
+    let mut lines = text.lines().map(|line| line.split(','));
+    let header: Vec<&str> = lines.next().unwrap().collect();
+    lines.map(|line| header.iter().map(|name| name.to_string()).zip(line.map(Into::into)).collect()).collect()
+}
+
+/// A tensor that overwrites another, or is a view of it, has its offset in every form; read again, the buffers are the same.
+#[test]
+fn every_tensor_of_a_group_has_its_offset() {
+    let (_folder, [csv, json, rust, header, html, again]) =
+        files(["out.csv", "out.json", "out.rs", "net.h", "out.html", "again.csv"]);
+    let model = root().join("planner/tests/data/onnx/resnet8_cifar.onnx");
+    let model = model.to_str().unwrap();
+    let options = ["plan", model, "--dim", "batch=1", "--quiet", "--threads", "1"];
+    printed(options.iter().chain(&["-o", &csv]));
+    let alone: Vec<String> = rows(&csv).into_iter().map(|row| row["id"].clone()).collect();
+    for out in [&csv, &json, &rust, &header, &html] {
+        printed(options.iter().chain(&["--in-place", "-o", out]));
+    }
+    let all = rows(&csv);
+    let offsets: BTreeMap<&str, &str> = all.iter().map(|row| (&*row["id"], &*row["offset"])).collect();
+    assert_eq!((all.len(), offsets.len()), (alone.len(), alone.len()));
+    assert!(alone.iter().all(|name| offsets.contains_key(name.as_str())));
+    let inside: Vec<_> = all.iter().filter(|row| !row["in"].is_empty()).collect();
+    assert!(inside.len() > 5 && inside.iter().all(|row| offsets[&*row["in"]] == row["offset"]), "{all:?}");
+    let plan: Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
+    let listed = plan["buffers"].as_array().unwrap();
+    let listed: BTreeMap<&str, String> =
+        listed.iter().map(|b| (text(b, "id"), number(b, "offset").to_string())).collect();
+    assert!(offsets.iter().all(|(name, offset)| listed[name] == *offset) && listed.len() == offsets.len());
+    let [rust, header, html] = [rust, header, html].map(|path| fs::read_to_string(path).unwrap());
+    for row in &all {
+        let macros = format!("_OFFSET {}u\n", row["offset"]);
+        assert!(rust.contains(&format!("// {}", row["id"])) && html.contains(&*row["id"]));
+        assert!(header.contains(&macros), "{macros}");
+    }
+    for text in [&rust, &header] {
+        assert_eq!(text.matches(", in ").count(), inside.len());
+    }
+    assert_eq!(header.matches("_OFFSET ").count(), alone.len());
+    assert_eq!(html.matches("; in it ").count() % inside.len(), 0);
+    printed(["plan", &csv, "--quiet", "--threads", "1", "-o", &again]);
+    let names = |rows: Vec<BTreeMap<String, String>>| -> Vec<String> {
+        rows.into_iter().map(|row| row["id"].clone()).collect()
+    };
+    let kept = all.into_iter().filter(|row| row["in"].is_empty()).collect();
+    assert_eq!(names(rows(&again)), names(kept));
+}
+
+/// Buffers that are joined keep their own offsets and alignments.
+#[test]
+fn joined_buffers_have_their_offsets() {
+    let (_folder, [csv, out]) = files(["in.csv", "out.csv"]);
+    fs::write(&csv, "id,lower,upper,size,alignment\na,0,3,5,16\nb,0,3,5,16\nc,0,3,7,1\nd,1,2,400,8\n")
+        .unwrap();
+    printed(["plan", &csv, "--quiet", "--fuse", "64", "-o", &out]);
+    let mut places: Vec<(u64, u64)> = Vec::new();
+    for row in rows(&out) {
+        let number = |name: &str| row[name].parse::<u64>().unwrap();
+        let size =
+            [("a", 5), ("b", 5), ("c", 7), ("d", 400)].iter().find(|(name, _)| *name == row["id"]).unwrap().1;
+        let align = if matches!(&*row["id"], "a" | "b") { 16 } else { 1 };
+        assert_eq!(number("offset") % align, 0, "{row:?}");
+        places.push((number("offset"), size));
+    }
+    places.sort_unstable();
+    assert_eq!(places.len(), 4);
+    assert!(places.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0), "{places:?}");
+}

@@ -1,0 +1,347 @@
+//! A model's subgraphs, written out where they are called.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+use super::schema::{Model, Operator, SubGraph};
+use super::{REFUSED, TfliteError, builtin, dtype};
+use crate::graph::{Graph, Kind, Op, Sharing, Tensor};
+
+/// Calls within each other.
+pub const DEPTH: usize = 64;
+
+const IF: i32 = 118;
+const WHILE: i32 = 119;
+const CALL_ONCE: i32 = 129;
+const VAR_HANDLE: i32 = 142;
+const READ_VARIABLE: i32 = 143;
+const ASSIGN_VARIABLE: i32 = 144;
+
+/// A subgraph on its way into the graph.
+#[derive(Clone, Default)]
+struct Part {
+    /// The number of its first tensor in the graph, and of the one after its last.
+    tensors: (usize, usize),
+    /// True while its operators are added, and true once they are.
+    active: bool,
+    done: bool,
+    /// The subgraphs that it calls.
+    calls: Vec<usize>,
+    /// The operator after its last call, if it is called more than once.
+    again: Option<usize>,
+}
+
+pub struct Reader<'a> {
+    model: Model<'a>,
+    graph: Graph,
+    names: HashSet<String>,
+    parts: Vec<Part>,
+    /// True for tensors that an operator makes.
+    made: Vec<bool>,
+    /// The variable that a tensor is the handle of.
+    handles: BTreeMap<usize, usize>,
+    /// The number of each variable by its names.
+    variables: BTreeMap<(String, String), usize>,
+    /// The tensor that shows each variable's size.
+    sizes: Vec<Option<usize>>,
+    refused: BTreeSet<String>,
+}
+
+impl<'a> Reader<'a> {
+    pub fn new(model: Model<'a>) -> Self {
+        Self {
+            model,
+            graph: Graph::default(),
+            names: HashSet::new(),
+            parts: Vec::new(),
+            made: Vec::new(),
+            handles: BTreeMap::new(),
+            variables: BTreeMap::new(),
+            sizes: Vec::new(),
+            refused: BTreeSet::new(),
+        }
+    }
+
+    fn subgraph(&self, number: usize) -> Option<SubGraph<'a>> {
+        self.model.subgraphs().filter(|list| number < list.len()).map(|list| list.get(number))
+    }
+
+    /// Adds the tensors of the next subgraph.
+    pub fn tensors(&mut self, number: usize) -> Result<(), TfliteError> {
+        let Some(subgraph) = self.subgraph(number) else { return Ok(()) };
+        let buffers = self.model.buffers();
+        let first = self.graph.tensors.len();
+        for tensor in subgraph.tensors().iter().flatten() {
+            let n = self.graph.tensors.len();
+            let own = tensor.name().unwrap_or_default();
+            let mut name = if number == 0 || own.is_empty() { own.into() } else { format!("{number}:{own}") };
+            if name.is_empty() || !self.names.insert(name.clone()) {
+                name = format!("{name}#{n}");
+                self.names.insert(name.clone());
+            }
+            let (dtype_name, bits) = dtype(tensor.kind());
+            let shape: Vec<i32> = tensor.shape().iter().flatten().collect();
+            let dims: Option<Vec<u64>> = shape.iter().map(|&dim| u64::try_from(dim).ok()).collect();
+            let Some(dims) = dims else {
+                return Err(TfliteError::OpenShape { tensor: name, shape });
+            };
+            let count = buffers.map_or(0, |buffers| buffers.len());
+            let at = tensor.buffer() as usize;
+            let constant = match buffers.filter(|_| at < count).map(|buffers| buffers.get(at)) {
+                Some(buffer) => buffer.data().is_some_and(|data| !data.is_empty()) || buffer.size() > 0,
+                None if at == 0 => false,
+                None => {
+                    let what = format!("the buffer of tensor `{name}`");
+                    return Err(TfliteError::Index { what, index: at as i64, count });
+                }
+            };
+            if bits == 0 && !constant {
+                return Err(TfliteError::Type { tensor: name, dtype: tensor.kind() });
+            }
+            let elements = dims.iter().try_fold(1_u64, |count, &dim| count.checked_mul(dim));
+            let bytes =
+                elements.and_then(|count| count.checked_mul(bits)).map_or(u64::MAX, |bits| bits.div_ceil(8));
+            let kind = match () {
+                () if constant => Kind::Constant,
+                () if tensor.is_variable() => Kind::Persistent,
+                () => Kind::Intermediate,
+            };
+            self.graph.tensors.push(Tensor { name, shape: dims, dtype: dtype_name.into(), bytes, kind });
+        }
+        self.made.resize(self.graph.tensors.len(), false);
+        self.parts.push(Part { tensors: (first, self.graph.tensors.len()), ..Part::default() });
+        Ok(())
+    }
+
+    /// The tensor of the graph that an index within a subgraph means.
+    fn tensor(&self, number: usize, what: &str, index: i32) -> Result<usize, TfliteError> {
+        let (first, end) = self.parts[number].tensors;
+        let found = usize::try_from(index).ok().filter(|&index| index < end - first);
+        let wrong = || TfliteError::Index { what: what.into(), index: index.into(), count: end - first };
+        found.map(|index| first + index).ok_or_else(wrong)
+    }
+
+    /// The tensors of a list; -1 is an optional one that is not given.
+    fn list(
+        &self,
+        number: usize,
+        what: &str,
+        list: Option<flatbuffers::Vector<'a, i32>>,
+    ) -> Result<Vec<usize>, TfliteError> {
+        let given = list.iter().flatten().filter(|&index| index != -1);
+        given.map(|index| self.tensor(number, what, index)).collect()
+    }
+
+    /// Adds the operators of the first subgraph, and of all that it calls.
+    pub fn run(mut self) -> Result<Graph, TfliteError> {
+        let Some(subgraph) = self.subgraph(0) else { return Ok(self.graph) };
+        let what = "the graph's inputs or outputs";
+        for (list, kind) in [(subgraph.outputs(), Kind::Output), (subgraph.inputs(), Kind::Input)] {
+            for tensor in self.list(0, what, list)? {
+                if self.graph.tensors[tensor].kind == Kind::Intermediate {
+                    self.graph.tensors[tensor].kind = kind;
+                }
+            }
+        }
+        self.operators(0, 0)?;
+        if !self.refused.is_empty() {
+            return Err(TfliteError::Unsupported(self.refused.into_iter().collect()));
+        }
+        self.keep();
+        self.persistent();
+        Ok(self.graph)
+    }
+
+    /// Adds the operators of a subgraph.
+    fn operators(&mut self, number: usize, depth: usize) -> Result<(), TfliteError> {
+        if depth > DEPTH {
+            return Err(TfliteError::Circle(number));
+        }
+        self.parts[number].active = true;
+        let Some(subgraph) = self.subgraph(number) else { return Ok(()) };
+        for (n, operator) in subgraph.operators().iter().flatten().enumerate() {
+            let prefix = if number == 0 { String::new() } else { format!("{number}.") };
+            let place = format!("operator {prefix}{n}");
+            let (code, kind) = self.code(&place, operator)?;
+            if REFUSED.contains(&code) {
+                self.refused.insert(kind.clone());
+            }
+            let inputs = self.list(number, &place, operator.inputs())?;
+            let mut outputs = Vec::new();
+            for index in operator.outputs().iter().flatten() {
+                let tensor = self.tensor(number, &place, index)?;
+                if std::mem::replace(&mut self.made[tensor], true) {
+                    return Err(TfliteError::Twice(tensor));
+                }
+                outputs.push(tensor);
+            }
+            let sharing = match kind.as_str() {
+                kind if builtin::VIEWS.contains(&kind) => Sharing::View,
+                kind if builtin::IN_PLACE.contains(&kind) => Sharing::InPlace,
+                _ => Sharing::None,
+            };
+            let cost = outputs.first().map_or(0, |&n| self.graph.tensors[n].elements());
+            let op = Op { name: format!("{prefix}{n}:{kind}"), kind, inputs, outputs, sharing, cost };
+            match code {
+                VAR_HANDLE => self.handle(operator, &op)?,
+                READ_VARIABLE => self.variable(op.inputs.first(), op.outputs.first()),
+                ASSIGN_VARIABLE => self.variable(op.inputs.first(), op.inputs.get(1)),
+                _ => {}
+            }
+            self.graph.ops.push(op.clone());
+            if matches!(code, IF | WHILE | CALL_ONCE) {
+                self.call(number, operator, code, &op, depth)?;
+            }
+        }
+        self.parts[number].active = false;
+        self.parts[number].done = true;
+        Ok(())
+    }
+
+    /// An operator's number and name.
+    fn code(&self, place: &str, operator: Operator<'a>) -> Result<(i32, String), TfliteError> {
+        let codes = self.model.operator_codes();
+        let (at, count) = (operator.opcode_index() as usize, codes.map_or(0, |codes| codes.len()));
+        let Some(code) = codes.filter(|_| at < count).map(|codes| codes.get(at)) else {
+            let what = format!("the code of {place}");
+            return Err(TfliteError::Index { what, index: at as i64, count });
+        };
+        let number = code.builtin_code().max(i32::from(code.deprecated_builtin_code()));
+        let kind = match code.custom_code() {
+            Some(custom) if number == 32 => custom.to_string(),
+            _ => builtin::name(number),
+        };
+        Ok((number, kind))
+    }
+
+    /// Adds the subgraphs that an operator calls.
+    fn call(
+        &mut self,
+        number: usize,
+        operator: Operator<'a>,
+        code: i32,
+        op: &Op,
+        depth: usize,
+    ) -> Result<(), TfliteError> {
+        let missing = |what| TfliteError::Missing { op: op.name.clone(), kind: op.kind.clone(), what };
+        let calls = operator.calls()?.ok_or_else(|| missing("list of subgraphs"))?;
+        let called = match code {
+            IF => vec![("then", calls.first()), ("else", calls.second())],
+            WHILE => vec![("cond", calls.first()), ("body", calls.second())],
+            _ => vec![("init", calls.first())],
+        };
+        for (label, index) in called {
+            let count = self.parts.len();
+            let Some(inner) = usize::try_from(index).ok().filter(|&inner| inner < count) else {
+                let what = format!("the subgraph `{label}` of {}", op.name);
+                return Err(TfliteError::Index { what, index: index.into(), count });
+            };
+            if self.parts[inner].active {
+                return Err(TfliteError::Circle(inner));
+            }
+            self.parts[number].calls.push(inner);
+            // What goes in and comes out of the operator lives until its subgraphs have run.
+            let mut kept: Vec<usize> = op.inputs.iter().chain(&op.outputs).copied().collect();
+            if self.parts[inner].done {
+                // Its tensors have one place: they live from the first call to the last.
+                self.parts[inner].again = Some(self.graph.ops.len());
+            } else {
+                let Some(subgraph) = self.subgraph(inner) else { continue };
+                let what = format!("the inputs or outputs of subgraph {inner}");
+                let given = self.list(inner, &what, subgraph.inputs())?;
+                let results = self.list(inner, &what, subgraph.outputs())?;
+                let begin = self.graph.ops.len();
+                self.marker(op, label, op.inputs.clone());
+                self.make(begin, given);
+                self.operators(inner, depth + 1)?;
+                self.make(begin, results.clone());
+                kept.extend(results);
+            }
+            self.marker(op, &format!("{label}.end"), kept);
+        }
+        Ok(())
+    }
+
+    /// Adds an operator that stands before or after a subgraph.
+    fn marker(&mut self, op: &Op, label: &str, inputs: Vec<usize>) {
+        let (name, kind) = (format!("{}.{label}", op.name), format!("{}.{label}", op.kind));
+        let (outputs, sharing) = (Vec::new(), Sharing::None);
+        self.graph.ops.push(Op { name, kind, inputs, outputs, sharing, cost: 0 });
+    }
+
+    /// Lets the operator before a subgraph make those of these tensors that nothing in it makes.
+    fn make(&mut self, begin: usize, tensors: Vec<usize>) {
+        for tensor in tensors {
+            let own = self.graph.tensors[tensor].kind == Kind::Intermediate;
+            if own && !std::mem::replace(&mut self.made[tensor], true) {
+                self.graph.ops[begin].outputs.push(tensor);
+            }
+        }
+    }
+
+    /// Notes the variable that a handle means. The handle itself takes no memory: the interpreter has it.
+    fn handle(&mut self, operator: Operator<'a>, op: &Op) -> Result<(), TfliteError> {
+        let missing = || TfliteError::Missing { op: op.name.clone(), kind: op.kind.clone(), what: "name" };
+        let told = operator.var_handle()?.ok_or_else(missing)?;
+        let shared = told.shared_name().ok_or_else(missing)?;
+        let container = told.container().unwrap_or_default();
+        let next = self.sizes.len();
+        let number = *self.variables.entry((container.into(), shared.into())).or_insert(next);
+        if number == next {
+            self.sizes.push(None);
+        }
+        for &output in &op.outputs {
+            self.graph.tensors[output].bytes = 0;
+            self.handles.insert(output, number);
+        }
+        Ok(())
+    }
+
+    /// Notes that a variable is as large as `value`, which is read from it or written to it.
+    fn variable(&mut self, handle: Option<&usize>, value: Option<&usize>) {
+        let number = handle.and_then(|handle| self.handles.get(handle));
+        if let (Some(&number), Some(&value)) = (number, value) {
+            let size = |tensor: usize| self.graph.tensors[tensor].bytes;
+            let known = &mut self.sizes[number];
+            if known.is_none_or(|known| size(known) < size(value)) {
+                *known = Some(value);
+            }
+        }
+    }
+
+    /// Lets the tensors of subgraphs that are called again live to the last call.
+    fn keep(&mut self) {
+        let mut order: Vec<usize> =
+            (0..self.parts.len()).filter(|&n| self.parts[n].again.is_some()).collect();
+        order.sort_by_key(|&n| std::cmp::Reverse(self.parts[n].again));
+        let mut seen = vec![false; self.parts.len()];
+        for last in order {
+            let Some(op) = self.parts[last].again else { continue };
+            let mut waiting = vec![last];
+            while let Some(part) = waiting.pop() {
+                if std::mem::replace(&mut seen[part], true) {
+                    continue;
+                }
+                let (first, end) = self.parts[part].tensors;
+                let own = (first..end).filter(|&n| self.made[n]);
+                self.graph.ops[op].inputs.extend(own);
+                waiting.extend(&self.parts[part].calls);
+            }
+        }
+    }
+
+    /// Gives each variable's memory to the first of its handles.
+    fn persistent(&mut self) {
+        let mut seen = vec![false; self.sizes.len()];
+        for (&handle, &variable) in &self.handles {
+            if std::mem::replace(&mut seen[variable], true) {
+                continue;
+            }
+            let value = self.sizes[variable].map(|value| self.graph.tensors[value].clone());
+            let handle = &mut self.graph.tensors[handle];
+            handle.kind = Kind::Persistent;
+            if let Some(Tensor { shape, dtype, bytes, .. }) = value {
+                *handle = Tensor { shape, dtype, bytes, ..handle.clone() };
+            }
+        }
+    }
+}

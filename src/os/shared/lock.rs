@@ -1,0 +1,256 @@
+//! The lock of a heap that processes share.
+
+use core::cell::Cell;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicU32, AtomicU64};
+use core::{hint, str};
+use rustix::thread::futex::{self, Flags, Timespec};
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, Instant};
+
+/// A lock in memory that other processes can write to, and that survives its holder.
+///
+/// ```text
+///  word   start of the thread, 24 bits | number space, 17 bits | waits, 1 bit | thread, 22 bits     0: free
+/// ```
+///
+/// (The number space lies on both sides of the bit that says whether someone waits, so that this one and the thread are in the lower
+/// half, for which the kernel lets threads wait.) A thread that waits asks the system now and then whether the holder still exists. If it does
+/// not, or if the word names no thread, the lock passes on. A mutex of the C library would not do: it follows pointers in that memory.
+///
+/// After Drepper, "Futexes Are Tricky" (2011).
+#[repr(C)]
+pub(super) struct SharedLock {
+    word: AtomicU64,
+    /// Changes whenever the lock is taken.
+    turn: AtomicU32,
+}
+
+const THREAD: u64 = (1 << 22) - 1;
+const WAITS: u64 = 1 << 31;
+const STARTS: u64 = !0 << 40;
+
+/// How often a waiting thread looks before it sleeps.
+const SPINS: u32 = 100;
+
+/// How long a holder may keep the lock of which the system cannot say whether it exists.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What the system says about a holder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Here,
+    Gone,
+    Unknown,
+}
+
+/// Proves that this thread holds the lock, which it unlocks when it is dropped.
+pub(super) struct Holder<'a> {
+    lock: &'a SharedLock,
+    own: u64,
+    /// Whether the thread that held the lock before has not unlocked it.
+    pub(super) inherits: bool,
+}
+
+/// The state of a thread and when it started, as the system tells in a file; `None` if there is none.
+fn stat(thread: u64) -> Option<(u8, u64)> {
+    let (mut path, mut text) = ([0u8; 32], [0u8; 1024]);
+    write!(&mut path[..], "/proc/{thread}/stat").ok()?;
+    let path = str::from_utf8(path.split(|&byte| byte == 0).next()?).ok()?;
+    let len = File::open(path).ok()?.read(&mut text).ok()?;
+    // The second field is a name, which may have anything in it.
+    let (_, rest) = str::from_utf8(&text[..len]).ok()?.rsplit_once(") ")?;
+    let start = rest.split(' ').nth(19)?.parse().ok()?;
+    Some((*rest.as_bytes().first()?, start))
+}
+
+/// What the lock's word is while this thread holds it.
+fn own() -> u64 {
+    std::thread_local! {
+        static OWN: Cell<u64> = const { Cell::new(0) };
+    }
+    // Not a variable of the thread: the child of a fork has a copy of those.
+    let thread = rustix::thread::gettid().as_raw_nonzero().get() as u64 & THREAD;
+    if OWN.get() & THREAD != thread {
+        let space = fs::metadata("/proc/self/ns/pid").map_or(0, |file| file.ino());
+        let start = stat(thread).map_or(0, |(_, start)| start);
+        OWN.set(start << 40 | (space >> 9 & 0xff) << 32 | (space & 0x1ff) << 22 | thread);
+    }
+    OWN.get()
+}
+
+/// Asks whether the thread exists that a word names.
+fn fate(word: u64, own: u64) -> Fate {
+    let thread = word & THREAD;
+    if thread == 0 || word & !WAITS == own {
+        // This thread does not hold it.
+        return Fate::Gone;
+    }
+    if (word ^ own) & !(THREAD | WAITS | STARTS) != 0 {
+        // Of another number space.
+        return Fate::Unknown;
+    }
+    // SAFETY: signal 0 is not sent.
+    let refused = unsafe { libc::kill(thread as libc::pid_t, 0) } != 0;
+    if refused && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH) {
+        return Fate::Gone;
+    }
+    match stat(thread) {
+        Some((b'Z' | b'X', _)) => Fate::Gone,
+        Some((_, start)) if start << 40 == word & STARTS => Fate::Here,
+        Some(_) => Fate::Gone,
+        None => Fate::Unknown,
+    }
+}
+
+impl SharedLock {
+    /// Waits for the lock and takes it.
+    pub(super) fn acquire(&self) -> Holder<'_> {
+        let own = own();
+        let inherits = self.word.compare_exchange(0, own, Acquire, Relaxed).is_err() && self.wait(own);
+        self.turn.fetch_add(1, Relaxed);
+        Holder { lock: self, own, inherits }
+    }
+
+    /// Waits for the lock, and returns whether its holder is gone.
+    #[cold]
+    fn wait(&self, own: u64) -> bool {
+        // Other threads may wait as well.
+        let take = |word| self.word.compare_exchange(word, own | WAITS, Acquire, Relaxed).is_ok();
+        let mut seen = (0, 0);
+        let mut since = Instant::now();
+        let mut pause = Duration::from_millis(1);
+        let mut spins = SPINS;
+        loop {
+            let word = self.word.load(Relaxed);
+            if word == 0 {
+                if take(0) {
+                    return false;
+                }
+                continue;
+            }
+            if spins > 0 {
+                spins -= 1;
+                hint::spin_loop();
+                continue;
+            }
+            let now = (word & !WAITS, self.turn.load(Relaxed));
+            if now != seen {
+                (seen, since) = (now, Instant::now());
+            } else {
+                let gone = match fate(word, own) {
+                    Fate::Here => false,
+                    Fate::Gone => true,
+                    Fate::Unknown => since.elapsed() > PATIENCE,
+                };
+                if gone && take(word) {
+                    return true;
+                }
+                pause = (2 * pause).min(Duration::from_millis(50));
+            }
+            let waits = word | WAITS;
+            if word == waits || self.word.compare_exchange(word, waits, Relaxed, Relaxed).is_ok() {
+                let pause = Timespec { tv_sec: 0, tv_nsec: pause.subsec_nanos().into() };
+                // Whatever wakes it, the word is looked at again.
+                let _ = futex::wait(self.lower_half(), Flags::empty(), waits as u32, Some(&pause));
+            }
+        }
+    }
+
+    /// The half of the word that the kernel lets threads wait for.
+    fn lower_half(&self) -> &AtomicU32 {
+        let at = usize::from(cfg!(target_endian = "big"));
+        // SAFETY: the word has two halves; the kernel alone reads this one through the reference.
+        unsafe { &*(&raw const self.word).cast::<AtomicU32>().add(at) }
+    }
+}
+
+impl Drop for Holder<'_> {
+    fn drop(&mut self) {
+        let mut word = self.lock.word.load(Relaxed);
+        // If another process has written something else there, that is not ours to undo.
+        while word & !WAITS == self.own {
+            match self.lock.word.compare_exchange(word, 0, Release, Relaxed) {
+                Ok(_) if word & WAITS != 0 => {
+                    let _ = futex::wake(self.lock.lower_half(), Flags::empty(), 1);
+                    return;
+                }
+                Ok(_) => return,
+                Err(now) => word = now,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+    use std::vec::Vec;
+
+    const fn free() -> SharedLock {
+        SharedLock { word: AtomicU64::new(0), turn: AtomicU32::new(0) }
+    }
+
+    /// More threads than processors add to a number that only the lock guards.
+    #[test]
+    fn one_thread_at_a_time_has_the_lock() {
+        let (lock, number) = (free(), AtomicU64::new(0));
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..2_000 {
+                        let holder = lock.acquire();
+                        assert!(!holder.inherits);
+                        number.store(number.load(Relaxed) + 1, Relaxed);
+                    }
+                });
+            }
+        });
+        assert_eq!((number.into_inner(), lock.word.into_inner()), (16_000, 0));
+    }
+
+    /// Words that are no holder's end no wait: those of threads that have ended, and whatever else is written there.
+    #[test]
+    fn what_names_no_thread_holds_nothing() {
+        let gone = thread::spawn(own).join().unwrap();
+        let here = own();
+        assert!(here & THREAD != 0 && here & WAITS == 0 && here & STARTS != 0 && gone != here);
+        let mut random = fastrand::Rng::with_seed(11);
+        let mut words: Vec<u64> =
+            (0..40).map(|_| random.u64(..) & !(0xff << 32) | here & 0xff << 32).collect();
+        words.extend([gone, gone | WAITS, here, here | WAITS, WAITS, here ^ 1 << 40, here & !THREAD]);
+        for word in words {
+            // Not of a number space that this thread cannot see into.
+            let word = word & !(0x1ff << 22) | here & 0x1ff << 22;
+            let lock = SharedLock { word: AtomicU64::new(word), turn: AtomicU32::new(0) };
+            assert!(lock.acquire().inherits, "{word:#x}");
+            assert_eq!(lock.word.into_inner(), 0, "{word:#x}");
+        }
+        assert_eq!(fate(here ^ 1 << 33, here), Fate::Unknown);
+    }
+
+    /// A holder that lives keeps the lock, however long others wait; what it finds there at the end is left alone if it is not its own.
+    #[test]
+    fn a_holder_that_lives_keeps_the_lock() {
+        let lock = free();
+        thread::scope(|scope| {
+            let holder = lock.acquire();
+            let other = scope.spawn(|| lock.acquire().inherits);
+            let own = own();
+            while lock.word.load(Relaxed) & WAITS == 0 {
+                thread::yield_now();
+            }
+            assert!((0..1000).all(|_| lock.word.load(Relaxed) & !WAITS == own));
+            assert_eq!(scope.spawn(move || fate(own, self::own())).join().unwrap(), Fate::Here);
+            drop(holder);
+            assert!(!other.join().unwrap());
+        });
+        let holder = lock.acquire();
+        lock.word.store(7, Relaxed);
+        drop(holder);
+        assert_eq!(lock.word.into_inner(), 7);
+    }
+}

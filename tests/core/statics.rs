@@ -1,0 +1,90 @@
+//! What can be a static takes no room in flash: values that hold nothing yet are all zero, so they lie in `.bss`.
+//!
+//! A pointer cannot be zero. So what has one in it lies in `.data` as a whole: `heap!`, a clock, a sink, a list of zones. So do `Tiered` and
+//! `QuickLists`, the placements of hosts, whose lists end with an address for speed.
+
+use allotment::fixed::FixedPool;
+use allotment::harden::Full;
+use allotment::inject::{Attempt, Failing, FailureRule};
+use allotment::lock::{Counted, Spin};
+use allotment::meta::{NodeSlot, SideTable};
+use allotment::observe::{Counters, Leaks, Profile, Tags, Trace};
+use allotment::placement::MicroTlsf;
+use allotment::plan::{RecordedPlan, Recorder};
+use allotment::pressure::PressureHeap;
+use allotment::{BestFit, Bounded, Buddy, Bump, FirstFit, GoodFit, Slab, Tlsf, Tlsf16};
+use allotment::{Heap, Observed, PlannedHeap, TinyBump, TinyHeap};
+use std::cell::UnsafeCell;
+
+/// A static may have this many bytes and lie in `.data`.
+const FEW: usize = 300;
+
+unsafe extern "C" {
+    /// The beginning and the end of `.bss`, where the linker puts what is all zero.
+    static __bss_start: u8;
+    static _end: u8;
+}
+
+/// A static of any type, of which the test uses nothing but the place.
+#[repr(transparent)]
+struct Placed<T>(UnsafeCell<T>);
+// SAFETY: nothing is shared but the address.
+unsafe impl<T> Sync for Placed<T> {}
+
+struct Never;
+
+impl FailureRule for Never {
+    fn refuses(&self, _request: &Attempt) -> bool {
+        false
+    }
+}
+
+macro_rules! statics {
+    ($($name:ident: $type:ty = $value:expr;)*) => {
+        $(static $name: Placed<$type> = Placed(UnsafeCell::new($value));)*
+
+        /// Name, address and size of each.
+        fn all() -> Vec<(&'static str, usize, usize)> {
+            vec![$((stringify!($type), (&raw const $name).addr(), size_of::<$type>())),*]
+        }
+    };
+}
+
+statics! {
+    TLSF: Heap<Tlsf, Spin> = Heap::empty();
+    TLSF16: Heap<Tlsf16, Counted<Spin>> = Heap::empty();
+    MICRO: Heap<MicroTlsf<16>, Spin> = Heap::empty();
+    FIRST_FIT: Heap<FirstFit, Spin> = Heap::empty();
+    BEST_FIT: Heap<BestFit, Spin> = Heap::empty();
+    GOOD_FIT: Heap<GoodFit, Spin> = Heap::empty();
+    BUDDY: Heap<Buddy, Spin> = Heap::empty();
+    SLAB: Heap<Slab, Spin> = Heap::empty();
+    BUMP: Heap<Bump, Spin> = Heap::empty();
+    SIDE: Heap<Tlsf<SideTable<u32>>, Spin> = Heap::empty();
+    FULL: Heap<Full<Tlsf>, Spin> = Heap::empty();
+    PRESSURE: PressureHeap<Tlsf, Spin, 16> = PressureHeap::new(Heap::empty());
+    OBSERVED: Observed<Heap<Tlsf, Spin>, (Profile, Leaks<256>, Trace<8192>, Tags<8, 64>), Spin> =
+        Observed::new(Heap::empty(), (Profile::new(), Leaks::new(), Trace::new(), Tags::new()));
+    BOUNDED: Bounded<Heap<Tlsf, Spin>, Spin> = Bounded::new(Heap::empty(), 0);
+    FAILING: Failing<Heap<Tlsf, Spin>, Never> = Failing::new(Heap::empty(), Never);
+    PLANNED: PlannedHeap<Heap<Tlsf, Spin>, 64, Spin> = PlannedHeap::new(Heap::empty());
+    RECORDER: Recorder<64> = Recorder::new();
+    PLAN: RecordedPlan<64> = RecordedPlan::EMPTY;
+    TINY: TinyHeap<4096, Spin, Counters> = TinyHeap::new();
+    TINY_BUMP: TinyBump<4096, Spin> = TinyBump::new();
+    FIXED: FixedPool<[u8; 1024], 16> = FixedPool::new();
+    FIXED_WORDS: FixedPool<u64, 100, 4> = FixedPool::new();
+    NODES: [NodeSlot<u16>; 64] = [NodeSlot::EMPTY; 64];
+}
+
+#[test]
+fn statics_begin_as_zeros() {
+    let zero = (&raw const __bss_start).addr()..(&raw const _end).addr();
+    let mut wrong = Vec::new();
+    for (name, address, size) in all() {
+        if !zero.contains(&address) && size > FEW {
+            wrong.push((name, size));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?} lie in .data");
+}
