@@ -101,7 +101,8 @@ fn encoded(program: &Program) -> Result<Vec<u8>> {
         let slot = u16::try_from(op.slot).context("the trace has too many blocks at once")?;
         bytes.extend(slot.to_le_bytes());
         bytes.extend(kind.to_le_bytes());
-        bytes.extend(op.after().to_le_bytes());
+        let size = u32::try_from(op.after()).context("a block of the trace has 4 GiB or more")?;
+        bytes.extend(size.to_le_bytes());
     }
     Ok(bytes)
 }
