@@ -43,6 +43,13 @@ pub fn binary(context: &Context, a: Number, b: Number) -> Option<Number> {
         "Pow" => return power(a, b),
         _ => {}
     }
+    let ordered = match (a, b) {
+        (Int(a), Int(b)) => comparison(op, &a, &b),
+        _ => comparison(op, &a.float(), &b.float()),
+    };
+    if let Some(found) = ordered {
+        return test(found);
+    }
     match (a, b) {
         (Int(a), Int(b)) => match op {
             "Add" | "Sum" => a.checked_add(b),
@@ -69,11 +76,6 @@ pub fn binary(context: &Context, a: Number, b: Number) -> Option<Number> {
             "BitShift" if !(0..64).contains(&b) => None,
             "BitShift" if context.text("direction") == "LEFT" => Some(((a as u64) << b) as i64),
             "BitShift" => Some(((a as u64) >> b) as i64),
-            "Equal" => return test(a == b),
-            "Greater" => return test(a > b),
-            "GreaterOrEqual" => return test(a >= b),
-            "Less" => return test(a < b),
-            "LessOrEqual" => return test(a <= b),
             _ => None,
         }
         .map(Int),
@@ -90,16 +92,23 @@ pub fn binary(context: &Context, a: Number, b: Number) -> Option<Number> {
                 "PRelu" => Some(if a < 0.0 { a * b } else { a }),
                 "Max" => Some(a.max(b)),
                 "Min" => Some(a.min(b)),
-                "Equal" => return test(a == b),
-                "Greater" => return test(a > b),
-                "GreaterOrEqual" => return test(a >= b),
-                "Less" => return test(a < b),
-                "LessOrEqual" => return test(a <= b),
                 _ => None,
             }
             .map(Float)
         }
     }
+}
+
+/// Compares two elements; `None` if the operator does not compare.
+fn comparison<T: PartialOrd>(op: &str, a: &T, b: &T) -> Option<bool> {
+    Some(match op {
+        "Equal" => a == b,
+        "Greater" => a > b,
+        "GreaterOrEqual" => a >= b,
+        "Less" => a < b,
+        "LessOrEqual" => a <= b,
+        _ => return None,
+    })
 }
 
 fn power(a: Number, b: Number) -> Option<Number> {
