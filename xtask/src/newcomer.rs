@@ -3,7 +3,7 @@
 //! The firmware is also linked without its critical section, and what the linker then says must name the missing crate.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
@@ -31,10 +31,10 @@ const NAMES: [&str; 2] = [
 /// # Errors
 /// README has changed its form, the program does not build, or it does not print what it has in use.
 pub fn host() -> Result<()> {
-    let readme = readme()?;
+    let (readme, toolchain) = (readme()?, Toolchain::host()?);
     let program = block(&readme, "rust", "static HEAP: Heap")?;
-    let project = project(program, &[add(&readme, CLONE)?], &Toolchain::host()?)?;
-    let mut cargo = Toolchain::host()?.cargo("run");
+    let project = project(program, &[add(&readme, CLONE)?], &toolchain)?;
+    let mut cargo = toolchain.cargo("run");
     let printed = child::stdout_of(cargo.arg("--quiet").current_dir(project.path()))?;
     ensure!(printed.contains("bytes in use"), "README's program printed `{printed}`");
     Ok(())
@@ -106,13 +106,9 @@ fn project(program: &str, lines: &[&str], toolchain: &Toolchain) -> Result<TempD
     for line in lines {
         let mut cargo = toolchain.cargo("add");
         let words = line.split_whitespace().skip(2);
-        cargo.args(words.map(|word| if word == CLONE { clone() } else { word.into() }));
+        cargo.args(words.map(|word| if word == CLONE { firmware::root() } else { Path::new(word) }));
         let status = child::status(cargo.arg("--quiet").current_dir(folder.path()), "adding a dependency")?;
         ensure!(status.success(), "`{line}` ended with {status}");
     }
     Ok(folder)
-}
-
-fn clone() -> PathBuf {
-    Path::new(firmware::root()).to_path_buf()
 }

@@ -17,7 +17,7 @@ use core::ptr;
 use heap::gpu::{Context, DeviceMemory, Error, Stream, Virtual};
 use heap::pool::{Allocation, CaptureId, DevicePool, Limit, PoolError, SourceError, Stream as _};
 use options::Options;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The pool of a device, of either source.
@@ -120,10 +120,11 @@ struct State {
     options: Option<Options>,
     devices: Vec<Option<Device>>,
     /// The parts of their memory that devices may use, where they were set before the first request.
-    fractions: Vec<(usize, f64)>,
+    fractions: BTreeMap<usize, f64>,
 }
 
-static STATE: Mutex<State> = Mutex::new(State { options: None, devices: Vec::new(), fractions: Vec::new() });
+static STATE: Mutex<State> =
+    Mutex::new(State { options: None, devices: Vec::new(), fractions: BTreeMap::new() });
 
 thread_local! {
     /// What the last call of this thread that failed had to say.
@@ -182,7 +183,7 @@ impl State {
             if self.devices.len() <= number {
                 self.devices.resize_with(number + 1, || None);
             }
-            if let Some(&(_, part)) = self.fractions.iter().rev().find(|&&(device, _)| device == number) {
+            if let Some(&part) = self.fractions.get(&number) {
                 each!(&pool, pool => pool.set_limit(Limit::Fraction(part))?);
             }
             let (live, graphs) = (Live::new(), HashMap::new());
@@ -359,7 +360,7 @@ pub extern "C" fn allotment_torch_memory_fraction(fraction: c_double, device: c_
         Some(device) => each!(&device.pool, pool => pool.set_limit(Limit::Fraction(fraction))),
         // For the pool that the first request makes.
         None if fraction > 0.0 && fraction <= 1.0 => {
-            state.fractions.push((number, fraction));
+            state.fractions.insert(number, fraction);
             Ok(())
         }
         None => Err(PoolError::Option("limit")),
