@@ -10,7 +10,7 @@
 //!
 //! Any process may write anything to all of this, at any moment. So every number is looked at before it is used: places lie in the
 //! table, lengths agree at both ends of a block, links lead there and back, and loops are bounded. If something does not agree, all but the
-//! words is made anew from the words. They change with one store each, so that this also mends what a process leaves that dies in between.
+//! words is made anew from the words. They change with one store each, so this also repairs what a process leaves that dies in between.
 
 #![forbid(unsafe_code)]
 
@@ -67,7 +67,7 @@ pub(super) struct Entry {
     prev: AtomicU32,
 }
 
-/// A number by which a word that another process has written is told from one of ours.
+/// Computes the checksum of a live word, which words that other processes have overwritten do not have.
 pub(super) const fn check(granule: usize, len: usize, owner: u32) -> u64 {
     let place = (len as u64) << 32 | granule as u64;
     let mixed =
