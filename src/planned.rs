@@ -373,14 +373,11 @@ unsafe impl<M: Memory, const N: usize, L: Lock> Memory for PlannedHeap<M, N, L> 
     }
 
     unsafe fn check_owned(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        self.check(block, layout)?;
-        // What lies in the arena is live.
         if self.with(|state| state.offset(block)).is_some() {
-            Ok(())
-        } else {
-            // SAFETY: the caller's contract.
-            unsafe { self.heap.check_owned(block, layout) }
+            return self.check(block, layout);
         }
+        // SAFETY: the caller's contract.
+        unsafe { self.heap.check_owned(block, layout) }
     }
 
     /// Resizes nothing in place, since the plan has places for whole blocks only.

@@ -277,6 +277,11 @@ unsafe impl<P: LayoutPlacement, L: Lock, S: Statistics> Memory for WasmHeap<P, L
         self.heap.check(block, layout)
     }
 
+    unsafe fn check_owned(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        // SAFETY: the caller's contract.
+        unsafe { self.heap.check_owned(block, layout) }
+    }
+
     unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
         // SAFETY: the caller's contract.
         unsafe { self.heap.try_resize(block, layout, size) }

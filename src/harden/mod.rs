@@ -25,8 +25,8 @@
 //!
 //! [`Buddy`](crate::Buddy), [`Slab`](crate::Slab) and side tables know where blocks begin, and notice most of the rest: `Buddy` every second
 //! free, merged or not, until the block's place is handed out again, frees inside blocks, and other sizes, but for those of a minimum block.
-//! Builds with debug assertions check each free with [`Memory::check`](crate::Memory::check) besides, which finds addresses inside the
-//! pages of `Tiered` and `os::Growing`, and other sizes there. No level hangs.
+//! Builds with debug assertions check each free as [`Memory::try_deallocate`](crate::Memory::try_deallocate) does, which finds
+//! addresses inside the pages of `Tiered` and `os::Growing`, and other sizes there. No level hangs.
 //!
 //! In trees of free blocks ([`FirstFit`](crate::FirstFit), [`BestFit`](crate::BestFit)) every step is checked to lead down, at
 //! every level, so that no damage makes a search go on for ever.

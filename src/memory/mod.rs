@@ -90,8 +90,7 @@ pub unsafe trait Memory {
     ///
     /// # Errors
     ///
-    /// [`FreeError`] if the free is found to be wrong: by what [`Memory::check`] looks at, and by marks in the block itself and behind it.
-    /// Nothing is changed then.
+    /// [`FreeError`] if [`Memory::check_owned`] finds the free to be wrong. Nothing is changed then.
     ///
     /// # Safety
     ///
@@ -106,21 +105,25 @@ pub unsafe trait Memory {
         Ok(())
     }
 
-    /// Checks in O(1), as far as possible, whether a live block for `layout` starts at `block`. If one does, nothing in it is read, since
-    /// its owner may be writing to it. So a double free that only a mark in the block shows passes here, and is an error of
-    /// [`Memory::try_deallocate`].
+    /// Checks in O(regions), as far as possible, whether a live block for `layout` can start at `block`. It reads no memory of live blocks, to
+    /// which other threads may be writing, but only what is kept beside them. So nearly all double frees, and most wrong layouts, pass here
+    /// and are errors of [`Memory::check_owned`]; but [`Buddy`](crate::Buddy) and level [`Full`](crate::harden::Full) see most of them.
     ///
     /// # Errors
     ///
     /// A [`FreeError`] that [`Memory::try_deallocate`] would return.
     fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError>;
 
-    /// Checks a block like [`Memory::check`], and by the marks that are in it.
+    /// Checks in O(1), as far as possible, whether a live block for `layout` starts at `block`, also by what is in it and in its neighbours.
+    ///
+    /// # Errors
+    ///
+    /// The [`FreeError`] that [`Memory::try_deallocate`] would return.
     ///
     /// # Safety
     ///
-    /// The contract of [`Memory::try_deallocate`], but the block may be used afterwards.
-    #[doc(hidden)]
+    /// If there is no error, `block` must be a live block of this memory that was allocated with `layout`, to which no other thread
+    /// writes meanwhile.
     unsafe fn check_owned(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         self.check(block, layout)
     }

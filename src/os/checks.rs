@@ -2,18 +2,23 @@
 
 use super::{Cached, Depot, Growing};
 use crate::harden::Full;
-use crate::{Heap, Memory, Tlsf, heap};
+use crate::placement::MicroTlsf;
+use crate::pressure::PressureHeap;
+use crate::{BestFit, Buddy, Bump, FirstFit, Heap, Memory, Slab, Tiered, TinyHeap, Tlsf, heap};
 use core::alloc::Layout;
 use core::ptr::NonNull;
 use std::thread;
 
-/// Lets another thread write to the blocks of a memory while this one asks about them, then frees them.
+/// Lets another thread write to the blocks of a memory while this one asks about them, and about a free one between them.
 fn ask_beside_writes(memory: &(impl Memory + Sync), ask: impl Fn(NonNull<u8>, Layout)) {
     for size in [1, 8, 16, 24, 100, 1000] {
         let layout = Layout::from_size_align(size, 8).unwrap();
         let blocks = [(); 3].map(|()| memory.allocate(layout).unwrap());
+        // SAFETY: the block is live, and freed once.
+        unsafe { memory.try_deallocate(blocks[1], layout) }.unwrap();
+        let live = [blocks[0], blocks[2]];
         thread::scope(|scope| {
-            let addresses = blocks.map(|block| block.as_ptr().expose_provenance());
+            let addresses = live.map(|block| block.as_ptr().expose_provenance());
             scope.spawn(move || {
                 for fill in 0..5 {
                     for address in addresses {
@@ -35,30 +40,44 @@ fn ask_beside_writes(memory: &(impl Memory + Sync), ask: impl Fn(NonNull<u8>, La
             }
         });
         // SAFETY: the blocks are live, and freed once.
-        blocks.iter().for_each(|&block| unsafe { memory.try_deallocate(block, layout) }.unwrap());
+        live.iter().for_each(|&block| unsafe { memory.try_deallocate(block, layout) }.unwrap());
     }
 }
 
-#[test]
-fn cached_blocks_are_not_read() {
-    static HEAP: Heap<Tlsf> = heap!(64 * 1024);
-    static DEPOT: Depot<Heap<Tlsf>> = Depot::new(&HEAP, 4096);
-    let cached = Cached::new(&DEPOT);
-    ask_beside_writes(&cached, |block, layout| {
-        let _ = cached.check(block, layout);
-    });
+/// Makes a test for each memory.
+macro_rules! memories {
+    ($($name:ident: $type:ty = $memory:expr;)+) => {$(
+        #[test]
+        fn $name() {
+            static MEMORY: $type = $memory;
+            let memory = &MEMORY;
+            ask_beside_writes(&memory, |block, layout| {
+                let _ = memory.check(block, layout);
+            });
+        }
+    )+};
+}
+
+static BEHIND: Heap<Tlsf> = heap!(64 * 1024);
+static DEPOT: Depot<Heap<Tlsf>> = Depot::new(&BEHIND, 4096);
+
+memories! {
+    cached: Cached<Heap<Tlsf>> = Cached::new(&DEPOT);
+    full: Heap<Full<Tlsf>> = heap!(64 * 1024);
+    micro_tlsf: Heap<MicroTlsf> = heap!(64 * 1024);
+    tlsf: Heap<Tlsf> = heap!(64 * 1024);
+    tiered: Heap<Tiered> = heap!(64 * 1024);
+    first_fit: Heap<FirstFit> = heap!(64 * 1024);
+    best_fit: Heap<BestFit> = heap!(64 * 1024);
+    buddy: Heap<Buddy> = heap!(64 * 1024);
+    slab: Heap<Slab> = heap!(64 * 1024);
+    bump: Heap<Bump> = heap!(64 * 1024);
+    tiny: TinyHeap<{ 64 * 1024 }> = TinyHeap::new();
+    pressure: PressureHeap = PressureHeap::new(heap!(64 * 1024));
 }
 
 #[test]
-fn blocks_of_level_full_are_not_read() {
-    static HEAP: Heap<Full<Tlsf>> = heap!(64 * 1024);
-    ask_beside_writes(&HEAP, |block, layout| {
-        let _ = HEAP.check(block, layout);
-    });
-}
-
-#[test]
-fn blocks_of_the_growing_heap_are_not_read() {
+fn growing() {
     let heap = Growing::new();
     ask_beside_writes(&heap, |block, layout| {
         let _ = heap.check(block, layout);

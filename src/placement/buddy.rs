@@ -280,6 +280,7 @@ unsafe impl<M: Meta, const ORDERS: usize> Placement for Buddy<M, ORDERS> {
     const EXACT: bool = false;
     // A wrong free would have joined buddies before it is found.
     const CHECKS: bool = M::CHECKED;
+    const BESIDE: bool = true;
 
     fn meta(&self) -> &M {
         &self.meta

@@ -57,6 +57,7 @@ unsafe impl<M: Meta> Placement for Bump<M> {
     };
     const EXACT: bool = true;
     const CHECKS: bool = false;
+    const BESIDE: bool = true;
 
     fn meta(&self) -> &M {
         &self.meta

@@ -112,6 +112,10 @@ unsafe impl LayoutPlacement for LinkedList {
         (old == new).then_some((old, new))
     }
 
+    unsafe fn check_owned(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        self.check(start, layout)
+    }
+
     fn check(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         let (from, end) = (self.0.bottom().addr(), self.0.top().addr());
         let inside =
@@ -194,6 +198,10 @@ unsafe impl<const ORDER: usize> LayoutPlacement for BuddySystem<ORDER> {
         // another size than the allocation's would make its counters wrap.
         let old = Self::taken(layout.size(), layout.align());
         (size == layout.size()).then_some((old, old))
+    }
+
+    unsafe fn check_owned(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        self.check(start, layout)
     }
 
     fn check(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {

@@ -258,23 +258,34 @@ pub unsafe trait LayoutPlacement: Sized {
     /// Makes memory that is kept for speed available to every request. Returns whether there was any.
     fn trim(&mut self) -> bool;
 
-    /// Checks in O(1) whether a live block for `layout` can be at `start`. If one is there, nothing in it is read.
+    /// Checks in O(regions) whether a live block for `layout` can be at `start`. It reads no memory of live blocks, so it sees a double free
+    /// only if the placement keeps beside its blocks which of them are free.
     ///
     /// # Errors
     ///
     /// [`FreeError`] if there is certainly no such block.
-    fn check(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError>;
+    fn check(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        let address = start.addr().get();
+        let holds = |region: Region| {
+            let offset = address.wrapping_sub(region.start.addr().get());
+            offset < region.size && layout.size() <= region.size - offset
+        };
+        if !(0..).map_while(|n| self.region(n)).any(holds) {
+            return Err(FreeError::Foreign);
+        }
+        if address % layout.align() == 0 { Ok(()) } else { Err(FreeError::Misaligned) }
+    }
 
-    /// Checks like [`LayoutPlacement::check`], and by what is in the block.
+    /// Checks in O(1) whether a live block for `layout` is at `start`, also by what is in it and in its neighbours.
+    ///
+    /// # Errors
+    ///
+    /// [`FreeError`] if there is certainly no such block.
     ///
     /// # Safety
     ///
     /// If there is no error, the block must be live, for `layout`, and the caller's.
-    #[doc(hidden)]
-    #[inline(always)]
-    unsafe fn check_owned(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        self.check(start, layout)
-    }
+    unsafe fn check_owned(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError>;
 
     /// Returns the largest request in bytes that is certain to succeed now. Always current. O(1).
     fn largest_free(&self) -> usize;
@@ -470,6 +481,14 @@ unsafe impl<S: Placement> LayoutPlacement for S {
     }
 
     fn check(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        let (len, align) = measure::<S>(layout);
+        if S::BESIDE {
+            return self.checked_block_at(start.addr().get(), len, align).map(|_| ());
+        }
+        self.meta().in_region(start.addr().get(), len).map(|_| ())
+    }
+
+    unsafe fn check_owned(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         let (len, align) = measure::<S>(layout);
         self.checked_block_at(start.addr().get(), len, align).map(|_| ())
     }

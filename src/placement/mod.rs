@@ -114,6 +114,10 @@ pub unsafe trait Placement: Sized {
     /// True if every free by address is checked by [`Placement::checked_block_at`], in release builds as well.
     const CHECKS: bool;
 
+    /// True if [`Placement::checked_block_at`] reads no memory of blocks: what it needs is beside them.
+    #[doc(hidden)]
+    const BESIDE: bool = !<Self::Meta as Meta>::BOUNDARY_BITS;
+
     /// True if [`Placement::allocate_quick`] is so short that a heap serves common requests inline, and everything else out of
     /// line.
     #[doc(hidden)]

@@ -118,6 +118,14 @@ impl Headroom {
 
     /// # Safety
     ///
+    /// Same contract as [`LayoutPlacement::check_owned`].
+    pub(super) unsafe fn check_owned(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        // SAFETY: the caller's contract.
+        unsafe { LayoutPlacement::check_owned(&self.space, block, layout) }
+    }
+
+    /// # Safety
+    ///
     /// Same contract as [`LayoutPlacement::deallocate`]: `block` must be live in the headroom and allocated with
     /// `layout`.
     pub(super) unsafe fn deallocate(&mut self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {

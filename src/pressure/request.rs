@@ -154,12 +154,13 @@ impl<P: LayoutPlacement, const HOOKS: usize> State<P, Monitor<HOOKS>> {
     ///
     /// The contract of [`LayoutPlacement::check_owned`].
     unsafe fn check_owned(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        self.check(block, layout)?;
-        if self.statistics.headroom.holds(block) {
-            return Ok(());
-        }
         // SAFETY: the caller's contract.
-        unsafe { self.placement.check_owned(block, layout) }
+        unsafe {
+            match self.statistics.headroom.holds(block) {
+                true => self.statistics.headroom.check_owned(block, layout),
+                false => self.placement.check_owned(block, layout),
+            }
+        }
     }
 
     /// Handles a served request that takes the heap's use beyond the band. The request is not counted yet.

@@ -344,6 +344,17 @@ unsafe impl<const BYTES: usize, L: Lock, S: Statistics, const C: bool> Memory fo
     }
 
     fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        let (address, size) = (block.addr().get(), some_granules(layout.size()) * GRANULE);
+        let offset = address.wrapping_sub(self.with(|granules, _| granules.start()).addr());
+        if offset >= TinyHeap::<BYTES, L, S, C>::CAPACITY
+            || size > TinyHeap::<BYTES, L, S, C>::CAPACITY - offset
+        {
+            return Err(FreeError::Foreign);
+        }
+        if address % GRANULE.max(layout.align()) == 0 { Ok(()) } else { Err(FreeError::Misaligned) }
+    }
+
+    unsafe fn check_owned(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         self.with(|granules, _| granules.check(block.addr().get(), some_granules(layout.size())))
     }
 

@@ -352,11 +352,13 @@ unsafe impl<const R: usize, const C: bool> LayoutPlacement for MicroTlsf<R, C> {
         layout: Layout,
         statistics: &mut S,
     ) -> Result<(), FreeError> {
-        if cfg!(debug_assertions) {
-            self.check(start, layout)?;
-        }
         // SAFETY: the block is live, as the caller vouches.
-        unsafe { self.give(start.as_ptr(), layout.size(), statistics) }
+        unsafe {
+            if cfg!(debug_assertions) {
+                self.check_owned(start, layout)?;
+            }
+            self.give(start.as_ptr(), layout.size(), statistics)
+        }
     }
 
     unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
@@ -418,7 +420,7 @@ unsafe impl<const R: usize, const C: bool> LayoutPlacement for MicroTlsf<R, C> {
     /// There is nothing to save.
     fn set_saving(&mut self, _on: bool) {}
 
-    fn check(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+    unsafe fn check_owned(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         let address = start.addr().get();
         let slot = *self.slots().iter().find(|slot| slot.holds(address)).ok_or(FreeError::Foreign)?;
         if layout.size() > MAX_BYTES {

@@ -123,11 +123,11 @@ unsafe impl<T: Tier> LayoutPlacement for QuickLists<T> {
 
     #[inline(always)]
     unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
-        if cfg!(debug_assertions) {
-            self.check_among(start, layout, LOOKS)?;
-        }
-        // SAFETY: the caller keeps the contract of this method, which the call shares.
+        // SAFETY: the caller keeps the contract of this method, which the calls share.
         unsafe {
+            if cfg!(debug_assertions) {
+                self.check_among(start, layout, LOOKS)?;
+            }
             if let Some(class) = Class::of_any(layout.size()) {
                 return self.deallocate_small(start, layout, class);
             }
@@ -166,10 +166,15 @@ unsafe impl<T: Tier> LayoutPlacement for QuickLists<T> {
     }
 
     fn check(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        LayoutPlacement::check(&self.tier, start, layout)
+    }
+
+    unsafe fn check_owned(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         if layout.align() > isize::MAX as usize {
             return Err(FreeError::NotABlock);
         }
-        self.check_among(start, layout, LOOKS)
+        // SAFETY: the caller's contract.
+        unsafe { self.check_among(start, layout, LOOKS) }
     }
 
     fn largest_free(&self) -> usize {

@@ -326,15 +326,24 @@ impl<T: Tier> QuickLists<T> {
     }
 
     /// Checks whether a live block for `layout` can be at `start`, looking at `most` kept blocks.
-    fn check_among(&self, start: NonNull<u8>, layout: Layout, most: usize) -> Result<(), FreeError> {
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`LayoutPlacement::check_owned`].
+    unsafe fn check_among(&self, start: NonNull<u8>, layout: Layout, most: usize) -> Result<(), FreeError> {
         let held = match Class::of_any(layout.size()) {
             Some(class) if !self.small.holds(start.as_ptr(), class, most) => {
-                return self.tier.check_small(start, class, layout.align());
+                // SAFETY: the caller's contract.
+                return unsafe { self.tier.check_small(start, class, layout.align()) };
             }
             Some(_) => true,
             None => self.large.holds(start.as_ptr(), most),
         };
-        if held { Err(FreeError::AlreadyFree) } else { LayoutPlacement::check(&self.tier, start, layout) }
+        if held {
+            return Err(FreeError::AlreadyFree);
+        }
+        // SAFETY: the caller's contract.
+        unsafe { LayoutPlacement::check_owned(&self.tier, start, layout) }
     }
 
     /// Frees a block of the tier.

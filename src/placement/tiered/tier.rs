@@ -124,7 +124,11 @@ pub(crate) unsafe trait Tier: LayoutPlacement {
     fn give_back(&mut self) -> Option<usize>;
 
     /// Checks in bounded time whether a small block of `class` that is in no quick list can be live at `start`.
-    fn check_small(&self, start: NonNull<u8>, class: Class, align: usize) -> Result<(), FreeError>;
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`LayoutPlacement::check_owned`].
+    unsafe fn check_small(&self, start: NonNull<u8>, class: Class, align: usize) -> Result<(), FreeError>;
 }
 
 /// The layout of a block of `class` as the placement at the bottom knows it: of the class's whole size, and aligned
@@ -218,7 +222,8 @@ unsafe impl<S: Placement> Tier for S {
         None
     }
 
-    fn check_small(&self, start: NonNull<u8>, class: Class, align: usize) -> Result<(), FreeError> {
-        LayoutPlacement::check(self, start, layout_of(class, align))
+    unsafe fn check_small(&self, start: NonNull<u8>, class: Class, align: usize) -> Result<(), FreeError> {
+        // SAFETY: the caller's contract.
+        unsafe { LayoutPlacement::check_owned(self, start, layout_of(class, align)) }
     }
 }

@@ -111,7 +111,9 @@ impl<P: LayoutPlacement> World<P> {
             // SAFETY: the block is ours.
             let intact = (0..layout.size()).all(|at| unsafe { start.add(at).read() } == *stamp);
             assert!(intact, "a block was changed");
-            assert_eq!(self.heap.check(*start, *layout), Ok(()));
+            // SAFETY: the block is live, and the world's.
+            let owned = unsafe { self.heap.check_owned(*start, *layout) };
+            assert_eq!((self.heap.check(*start, *layout), owned), (Ok(()), Ok(())));
         }
         let stats = self.heap.stats();
         assert_eq!(stats.live_blocks, self.live.len());

@@ -192,8 +192,9 @@ unsafe impl<P: LayoutPlacement> LayoutPlacement for Quick<P> {
         // SAFETY: the caller's contract.
         unsafe { self.inner.resize(start, rounded(layout), size.next_multiple_of(8)) }
     }
-    fn check(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        self.inner.check(start, rounded(layout))
+    unsafe fn check_owned(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        // SAFETY: the caller's contract.
+        unsafe { self.inner.check_owned(start, rounded(layout)) }
     }
     fn largest_free(&self) -> usize {
         self.inner.largest_free()

@@ -206,8 +206,9 @@ unsafe impl LayoutPlacement for Switched {
         // SAFETY: the caller's contract.
         unsafe { LayoutPlacement::resize(&mut self.inner, start, layout, size) }
     }
-    fn check(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        LayoutPlacement::check(&self.inner, start, layout)
+    unsafe fn check_owned(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        // SAFETY: the caller's contract.
+        unsafe { LayoutPlacement::check_owned(&self.inner, start, layout) }
     }
     fn largest_free(&self) -> usize {
         LayoutPlacement::largest_free(&self.inner)

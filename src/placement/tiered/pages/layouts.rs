@@ -136,10 +136,11 @@ unsafe impl<L: Placement> LayoutPlacement for Pages<L> {
         LayoutPlacement::trim(&mut self.large) || closed
     }
 
-    fn check(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+    unsafe fn check_owned(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         match self.find_page(start.addr().get()) {
             Some(_) => Err(FreeError::NotABlock),
-            None => LayoutPlacement::check(&self.large, start, layout),
+            // SAFETY: the caller's contract.
+            None => unsafe { LayoutPlacement::check_owned(&self.large, start, layout) },
         }
     }
 

@@ -329,10 +329,11 @@ unsafe impl<L: Placement> Tier for Pages<L> {
         if core::mem::take(&mut self.idle) { self.close_empty() } else { None }
     }
 
-    fn check_small(&self, start: NonNull<u8>, class: Class, align: usize) -> Result<(), FreeError> {
+    unsafe fn check_small(&self, start: NonNull<u8>, class: Class, align: usize) -> Result<(), FreeError> {
         let at = start.addr().get();
         let Some(page) = self.find_page(at) else {
-            return LayoutPlacement::check(&self.large, start, layout_of(class, align));
+            // SAFETY: the caller's contract.
+            return unsafe { LayoutPlacement::check_owned(&self.large, start, layout_of(class, align)) };
         };
         let offset = at - page.addr();
         if offset % 8 != 0 {
