@@ -7,11 +7,11 @@ use super::options::Reuse;
 use super::state::State;
 use super::usage::Usage;
 use super::{Pool, Source};
-use crate::placement::Placement;
+use crate::placement::SegmentPlacement;
 use std::collections::HashMap;
 use std::vec::Vec;
 
-impl<P: Placement, S: Source> Pool<P, S> {
+impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     /// The classes of the options, in granules.
     pub(super) fn given_classes(&self) -> Vec<usize> {
         let mut classes: Vec<usize> =

@@ -3,7 +3,7 @@
 use super::error::{PoolError, ReturnError};
 use super::front::{Allocation, Pool};
 use super::{CopyCounters, MemoryKind, PoolStats, Segment, Source};
-use crate::placement::Placement;
+use crate::placement::SegmentPlacement;
 use std::sync::Arc;
 
 /// An allocator of device memory whose streams have type `T`: a [`Pool`] of any placement and source, or an adaptor
@@ -119,9 +119,9 @@ pub trait AnyPool: Sealed + Send + Sync {
 /// What may be an [`AnyPool`].
 trait Sealed {}
 
-impl<P: Placement, S: Source> Sealed for Pool<P, S> {}
+impl<P: SegmentPlacement, S: Source> Sealed for Pool<P, S> {}
 
-impl<P: Placement, S: Source> AnyPool for Pool<P, S>
+impl<P: SegmentPlacement, S: Source> AnyPool for Pool<P, S>
 where
     Self: Send + Sync,
 {
@@ -156,7 +156,7 @@ where
 
 // SAFETY: a pool keeps a block from everyone else until it is freed and the work of its streams is done, and finds blocks that are not
 // its own.
-unsafe impl<P: Placement, S: Source> DeviceAllocator<S::Stream> for Pool<P, S>
+unsafe impl<P: SegmentPlacement, S: Source> DeviceAllocator<S::Stream> for Pool<P, S>
 where
     Self: Send + Sync,
 {

@@ -4,10 +4,10 @@
 
 use super::front::{Allocation, Pool};
 use super::{PoolError, Source};
-use crate::placement::Placement;
+use crate::placement::SegmentPlacement;
 use core::fmt;
 
-impl<P: Placement, S: Source> Pool<P, S> {
+impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     /// Allocates `bytes` bytes for work on `stream`, aligned to the granule. A request for 0 bytes takes one
     /// granule. O(log segments) plus the placement's work unless memory must be found elsewhere, which takes driver
     /// calls.
@@ -57,13 +57,13 @@ impl<P: Placement, S: Source> Pool<P, S> {
 }
 
 /// A block of a pool that is freed when it is dropped.
-pub struct Buffer<'a, P: Placement, S: Source> {
+pub struct Buffer<'a, P: SegmentPlacement, S: Source> {
     pool: &'a Pool<P, S>,
     /// Taken when the buffer is dropped.
     allocation: Option<Allocation>,
 }
 
-impl<'a, P: Placement, S: Source> Buffer<'a, P, S> {
+impl<'a, P: SegmentPlacement, S: Source> Buffer<'a, P, S> {
     pub(super) fn new(pool: &'a Pool<P, S>, allocation: Allocation) -> Self {
         Self { pool, allocation: Some(allocation) }
     }
@@ -106,7 +106,7 @@ impl<'a, P: Placement, S: Source> Buffer<'a, P, S> {
     }
 }
 
-impl<P: Placement, S: Source> Drop for Buffer<'_, P, S> {
+impl<P: SegmentPlacement, S: Source> Drop for Buffer<'_, P, S> {
     fn drop(&mut self) {
         if let Some(allocation) = self.allocation.take() {
             let freed = self.pool.deallocate(allocation);
@@ -115,7 +115,7 @@ impl<P: Placement, S: Source> Drop for Buffer<'_, P, S> {
     }
 }
 
-impl<P: Placement, S: Source> fmt::Debug for Buffer<'_, P, S> {
+impl<P: SegmentPlacement, S: Source> fmt::Debug for Buffer<'_, P, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Buffer").field(&self.allocation).finish()
     }

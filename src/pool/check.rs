@@ -4,8 +4,7 @@ use super::error::{PoolError, ReturnError};
 use super::records::Record;
 use super::state::{State, bytes_of};
 use super::{Pool, Source, SourceErrorKind, Stream as _};
-use crate::meta::Meta;
-use crate::placement::{Placement, Token};
+use crate::placement::SegmentPlacement;
 use core::{ptr, slice};
 
 /// The byte that guards are filled with.
@@ -32,7 +31,7 @@ unsafe fn first_other(address: usize, bytes: usize, value: u8) -> Option<usize> 
     bytes.iter().position(|&byte| byte != value)
 }
 
-impl<P: Placement, S: Source> Pool<P, S> {
+impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     /// The byte that free memory is filled with, if it is filled at all.
     pub(super) fn filled(&self) -> Option<u8> {
         if S::CPU_VISIBLE { self.options.checks.fill } else { None }
@@ -47,7 +46,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
     }
 
     /// Whether the memory of a block went with its device, so that the CPU cannot access it any more.
-    fn is_gone(state: &State<P, S>, record: &Record<Token<P>>) -> bool {
+    fn is_gone(state: &State<P, S>, record: &Record<P::Token>) -> bool {
         let capture = state.heaps[usize::from(record.heap)].stream().capture();
         capture.is_err_and(|error| error.kind == SourceErrorKind::Lost)
     }
@@ -66,8 +65,8 @@ impl<P: Placement, S: Source> Pool<P, S> {
     }
 
     /// Bytes in front of the user's part of a block, in that part, and behind it.
-    fn parts(&self, record: &Record<Token<P>>) -> (usize, usize, usize) {
-        let front = self.guard(1 << record.align) * <P::Meta as Meta>::GRANULE;
+    fn parts(&self, record: &Record<P::Token>) -> (usize, usize, usize) {
+        let front = self.guard(1 << record.align) * P::GRANULE;
         let own = record.requested as usize;
         (front, own, bytes_of::<P>(record.len as usize) as usize - front - own)
     }

@@ -6,8 +6,7 @@ use super::records::Holder;
 use super::state::{State, bytes_of};
 use super::stream_heap::Request;
 use super::{Pool, Source, SourceError, StreamId};
-use crate::meta::Meta;
-use crate::placement::Placement;
+use crate::placement::SegmentPlacement;
 use core::fmt;
 use std::vec::Vec;
 
@@ -30,13 +29,13 @@ pub struct Compaction {
 /// stream, and dropping the handle frees the block.
 ///
 /// A block that other streams use ([`Pool::record_stream`]) stays where it is.
-pub struct Movable<'a, P: Placement, S: Source> {
+pub struct Movable<'a, P: SegmentPlacement, S: Source> {
     pool: &'a Pool<P, S>,
     /// Taken when the handle is dropped.
     allocation: Option<Allocation>,
 }
 
-impl<P: Placement, S: Source> Movable<'_, P, S> {
+impl<P: SegmentPlacement, S: Source> Movable<'_, P, S> {
     /// Returns the current device address of the first byte. O(1), inside the pool's lock.
     pub fn address(&self) -> usize {
         let state = self.pool.lock();
@@ -59,7 +58,7 @@ impl<P: Placement, S: Source> Movable<'_, P, S> {
     }
 }
 
-impl<P: Placement, S: Source> Drop for Movable<'_, P, S> {
+impl<P: SegmentPlacement, S: Source> Drop for Movable<'_, P, S> {
     fn drop(&mut self) {
         if let Some(allocation) = self.allocation.take() {
             let freed = self.pool.deallocate_movable(allocation);
@@ -68,7 +67,7 @@ impl<P: Placement, S: Source> Drop for Movable<'_, P, S> {
     }
 }
 
-impl<P: Placement, S: Source> fmt::Debug for Movable<'_, P, S> {
+impl<P: SegmentPlacement, S: Source> fmt::Debug for Movable<'_, P, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Movable").field("address", &self.address()).field("bytes", &self.bytes()).finish()
     }
@@ -77,7 +76,7 @@ impl<P: Placement, S: Source> fmt::Debug for Movable<'_, P, S> {
 /// How many free blocks of a block's own segment are tried as its new place.
 const CHOICES: usize = 8;
 
-impl<P: Placement, S: Source> Pool<P, S> {
+impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     /// Allocates `bytes` bytes for work on `stream`, aligned to the granule, in a block that may be moved.
     ///
     /// # Errors
@@ -210,7 +209,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
     ) -> Result<(), SourceError> {
         let (from_record, to_record) = (*state.records.get(number), *state.records.get(to));
         let (from, target) = (state.address(&from_record), state.address(&to_record));
-        let bytes = from_record.len as usize * <P::Meta as Meta>::GRANULE;
+        let bytes = from_record.len as usize * P::GRANULE;
         let stream = state.heaps[heap].stream().clone();
         let copied = self.call(
             state,

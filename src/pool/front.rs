@@ -12,8 +12,8 @@ use super::state::State;
 use super::stream_heap::{Request, SizeKind};
 use super::usage::Usage;
 use super::{CopyCounters, Source, SourceErrorKind, Stream};
-use crate::meta::{Meta, SideTable};
-use crate::placement::{GoodFit, Placement, Token};
+use crate::meta::SideTable;
+use crate::placement::{GoodFit, SegmentPlacement};
 use crate::units::granules;
 use core::fmt;
 use core::num::NonZeroUsize;
@@ -87,7 +87,7 @@ impl Allocation {
 /// while hooks run. Once threads wait for it that use different streams, each stream's heap gets a lock of its own (up
 /// to 8), and requests that the stream heap can serve take no other. An operation without driver calls takes the placement's
 /// time plus O(log segments).
-pub struct Pool<P: Placement, S: Source> {
+pub struct Pool<P: SegmentPlacement, S: Source> {
     pub(super) source: S,
     pub(super) options: PoolOptions,
     /// The most bytes that may be reserved.
@@ -105,7 +105,7 @@ pub struct Pool<P: Placement, S: Source> {
     state: Lanes<P, S>,
 }
 
-impl<P: Placement, S: Source> Pool<P, S> {
+impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     /// Makes a pool, which reserves nothing yet.
     ///
     /// # Errors
@@ -113,7 +113,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
     /// [`PoolError::Option`] if an option cannot work with this placement and source, and [`PoolError::Source`] if
     /// the limit is a fraction of the device's memory and the driver does not tell how much that is.
     pub fn new(source: S, options: PoolOptions) -> Result<Self, PoolError> {
-        let granule = <P::Meta as Meta>::GRANULE;
+        let granule = P::GRANULE;
         options.check(granule)?;
         if options.granule > source.alignment() {
             return Err(PoolError::Option("granule"));
@@ -337,7 +337,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
 
     /// Address of the first byte that the user of a block gets.
     #[inline(always)]
-    pub(super) fn user_address(&self, state: &State<P, S>, record: &Record<Token<P>>) -> usize {
+    pub(super) fn user_address(&self, state: &State<P, S>, record: &Record<P::Token>) -> usize {
         state.address(record) + (self.guard(1 << record.align) << self.shift)
     }
 
@@ -356,7 +356,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
     }
 }
 
-impl<P: Placement, S: Source> fmt::Debug for Pool<P, S> {
+impl<P: SegmentPlacement, S: Source> fmt::Debug for Pool<P, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pool").field("source", &self.source.name()).field("stats", &self.stats()).finish()
     }
@@ -364,7 +364,7 @@ impl<P: Placement, S: Source> fmt::Debug for Pool<P, S> {
 
 /// Waits for freed blocks that are still in use, and gives all segments back, including those with blocks that were
 /// never freed. If the driver fails while it waits, the segments that work may still use stay reserved.
-impl<P: Placement, S: Source> Drop for Pool<P, S> {
+impl<P: SegmentPlacement, S: Source> Drop for Pool<P, S> {
     fn drop(&mut self) {
         let leaks = self.leaks();
         let hook = self.on_leak.get_mut().unwrap_or_else(PoisonError::into_inner).take();

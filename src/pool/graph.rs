@@ -8,11 +8,11 @@ use super::records::Holder;
 use super::state::{State, bytes_of};
 use super::stream::follow;
 use super::{CaptureId, Pool, PoolError, Source, Stream};
-use crate::placement::Placement;
+use crate::placement::SegmentPlacement;
 use core::fmt;
 use std::vec::Vec;
 
-impl<P: Placement, S: Source> State<P, S> {
+impl<P: SegmentPlacement, S: Source> State<P, S> {
     /// Whether a capture that the pool has noticed is under way. O(captures under way).
     pub(super) fn is_recording(&mut self) -> bool {
         let mut any = false;
@@ -119,7 +119,7 @@ impl<P: Placement, S: Source> State<P, S> {
     }
 }
 
-impl<P: Placement, S: Source> Pool<P, S> {
+impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     /// Keeps a block that is about to be freed if a capture has used it. Returns whether it does.
     #[cold]
     pub(super) fn keep_for_graph(&self, state: &mut State<P, S>, number: u32) -> bool {
@@ -243,12 +243,12 @@ impl<P: Placement, S: Source> Pool<P, S> {
 /// The memory that the capture of a graph got from a pool. Dropping it gives the memory up: to be done once the graph
 /// is launched no more. Launches that are still under way must be on the captured stream or noted with
 /// [`GraphMemory::launched_on`].
-pub struct GraphMemory<'a, P: Placement, S: Source> {
+pub struct GraphMemory<'a, P: SegmentPlacement, S: Source> {
     pool: &'a Pool<P, S>,
     id: CaptureId,
 }
 
-impl<P: Placement, S: Source> GraphMemory<'_, P, S> {
+impl<P: SegmentPlacement, S: Source> GraphMemory<'_, P, S> {
     /// Returns the number of the capture.
     pub fn id(&self) -> CaptureId {
         self.id
@@ -270,13 +270,13 @@ impl<P: Placement, S: Source> GraphMemory<'_, P, S> {
     }
 }
 
-impl<P: Placement, S: Source> Drop for GraphMemory<'_, P, S> {
+impl<P: SegmentPlacement, S: Source> Drop for GraphMemory<'_, P, S> {
     fn drop(&mut self) {
         self.pool.release_capture(self.id);
     }
 }
 
-impl<P: Placement, S: Source> fmt::Debug for GraphMemory<'_, P, S> {
+impl<P: SegmentPlacement, S: Source> fmt::Debug for GraphMemory<'_, P, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("GraphMemory").field(&self.id.0).finish()
     }

@@ -5,8 +5,7 @@ use super::state::{State, bytes_of};
 use super::stats::SourceCalls;
 use super::stream_heap::{Entry, Request, SizeKind};
 use super::{Pool, Segment, Source, SourceError};
-use crate::meta::Meta;
-use crate::placement::Placement;
+use crate::placement::SegmentPlacement;
 use crate::region::Region;
 use core::ptr::{self, NonNull};
 use core::time::Duration;
@@ -29,7 +28,7 @@ fn round_up(bytes: usize, step: usize) -> usize {
     bytes.checked_next_multiple_of(step).unwrap_or(usize::MAX & !(step - 1))
 }
 
-impl<P: Placement, S: Source> Pool<P, S> {
+impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     /// Calls the source, and counts the call and its time.
     pub(super) fn call<T>(
         &self,
@@ -48,7 +47,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
 
     /// Contiguous bytes that `request` is sure to fit into.
     fn piece(&self, request: &Request) -> usize {
-        let granule = <P::Meta as Meta>::GRANULE;
+        let granule = P::GRANULE;
         // The bytes in front of the first multiple of the alignment, if the source aligns less than that.
         let align = request.align * granule;
         let skipped = align.saturating_sub(self.source.alignment().max(granule));
@@ -224,11 +223,10 @@ impl<P: Placement, S: Source> Pool<P, S> {
 
     /// Free bytes behind the last block of a segment. O(records).
     fn free_tail(&self, state: &State<P, S>, segment: u32) -> usize {
-        let meta = state.entry(segment).placement.meta();
-        let end = meta.regions().first().map_or(0, |region| region.end());
+        let granules = state.entry(segment).placement.granules();
         let own = state.records.iter().filter(|(_, record)| record.segment == segment);
         let last = own.map(|(_, record)| (record.offset + record.len) as usize).max();
-        let free = last.map_or(meta.regions().first().map_or(0, |region| region.len), |last| end - last);
+        let free = granules.end - last.unwrap_or(granules.start);
         bytes_of::<P>(free) as usize
     }
 

@@ -6,14 +6,14 @@ use super::records::Holder;
 use super::state::{State, bytes_of};
 use super::stream_heap::Request;
 use super::{Pool, Source};
-use crate::meta::Meta;
-use crate::placement::Placement;
+use crate::placement::SegmentPlacement;
+use core::ops::Range;
 use std::vec::Vec;
 
-impl<P: Placement, S: Source> Pool<P, S> {
+impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     /// Granules per page; 0 if the source cannot take pages back.
     fn page(&self) -> usize {
-        self.source.page() / <P::Meta as Meta>::GRANULE
+        self.source.page() / P::GRANULE
     }
 
     /// Gives up to `wished` bytes of free pages in the stream heap's segments back to the device, and returns how many
@@ -118,8 +118,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
                 .map(|(number, record)| (record.offset, record.len, number, record.holder == Holder::Hole))
                 .collect();
             blocks.sort_unstable();
-            let meta = state.entry(segment).placement.meta();
-            let (first, end) = meta.regions().first().map_or((0, 0), |region| (region.first, region.end()));
+            let Range { start: first, end } = state.entry(segment).placement.granules();
             // Gaps lie between two blocks that are not holes, or between such a block and an end of the segment.
             let (mut start, mut holes) = (first, Vec::new());
             for (offset, len, number, is_hole) in blocks.into_iter().chain([(end as u32, 0, 0, false)]) {

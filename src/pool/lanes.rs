@@ -18,8 +18,7 @@ use super::stats::Since;
 use super::stream_heap::{Entry, Request, StreamHeap};
 use super::{Source, Stream, StreamId};
 use crate::lock::{Futex, Lock};
-use crate::meta::FreeBlocks;
-use crate::placement::{Placement, Token};
+use crate::placement::SegmentPlacement;
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::panic::{RefUnwindSafe, UnwindSafe};
@@ -35,7 +34,7 @@ const WAITS: u32 = 16;
 const HINTS: usize = 64;
 
 /// The state of a pool, and its locks.
-pub(super) struct Lanes<P: Placement, S: Source> {
+pub(super) struct Lanes<P: SegmentPlacement, S: Source> {
     /// The lock of everything, or of what no lane guards.
     all: Futex,
     /// How often a thread had to wait for it.
@@ -52,13 +51,13 @@ pub(super) struct Lanes<P: Placement, S: Source> {
 
 // SAFETY: the locks let one thread at a time reach each part of the state, which may be sent between threads. The view is
 // only written under all locks, and read under any.
-unsafe impl<P: Placement, S: Source> Sync for Lanes<P, S> where State<P, S>: Send {}
+unsafe impl<P: SegmentPlacement, S: Source> Sync for Lanes<P, S> where State<P, S>: Send {}
 // SAFETY: the pointers of the view point into the state, which moves along.
-unsafe impl<P: Placement, S: Source> Send for Lanes<P, S> where State<P, S>: Send {}
+unsafe impl<P: SegmentPlacement, S: Source> Send for Lanes<P, S> where State<P, S>: Send {}
 
 // A panic leaves the state as it was after the last complete change, as far as it matters to memory safety.
-impl<P: Placement, S: Source> UnwindSafe for Lanes<P, S> {}
-impl<P: Placement, S: Source> RefUnwindSafe for Lanes<P, S> {}
+impl<P: SegmentPlacement, S: Source> UnwindSafe for Lanes<P, S> {}
+impl<P: SegmentPlacement, S: Source> RefUnwindSafe for Lanes<P, S> {}
 
 /// A lock in cache lines of its own, and the lane's stream heaps that have changed since all locks were last taken.
 #[repr(align(128))]
@@ -68,11 +67,11 @@ struct Lane {
 }
 
 /// What the lanes may reach of the state. All locks are held whenever the state's vectors may move.
-struct View<P: Placement, S: Source> {
+struct View<P: SegmentPlacement, S: Source> {
     heaps: *mut StreamHeap<S>,
     heap_count: usize,
     segments: *mut Option<Box<Entry<P>>>,
-    records: *mut Record<Token<P>>,
+    records: *mut Record<P::Token>,
     record_count: usize,
     /// The unused records of each lane.
     numbers: *mut Numbers,
@@ -103,13 +102,13 @@ impl Drop for Entered<'_> {
 }
 
 /// Everything, locked.
-pub(super) struct Held<'a, P: Placement, S: Source> {
+pub(super) struct Held<'a, P: SegmentPlacement, S: Source> {
     locks: &'a Lanes<P, S>,
     /// Whether the locks of the lanes are held too.
     is_split: bool,
 }
 
-impl<P: Placement, S: Source> Deref for Held<'_, P, S> {
+impl<P: SegmentPlacement, S: Source> Deref for Held<'_, P, S> {
     type Target = State<P, S>;
 
     #[inline(always)]
@@ -119,7 +118,7 @@ impl<P: Placement, S: Source> Deref for Held<'_, P, S> {
     }
 }
 
-impl<P: Placement, S: Source> DerefMut for Held<'_, P, S> {
+impl<P: SegmentPlacement, S: Source> DerefMut for Held<'_, P, S> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut State<P, S> {
         // SAFETY: all locks are held.
@@ -127,7 +126,7 @@ impl<P: Placement, S: Source> DerefMut for Held<'_, P, S> {
     }
 }
 
-impl<P: Placement, S: Source> Drop for Held<'_, P, S> {
+impl<P: SegmentPlacement, S: Source> Drop for Held<'_, P, S> {
     #[inline(always)]
     fn drop(&mut self) {
         if self.is_split {
@@ -138,7 +137,7 @@ impl<P: Placement, S: Source> Drop for Held<'_, P, S> {
     }
 }
 
-impl<P: Placement, S: Source> Held<'_, P, S> {
+impl<P: SegmentPlacement, S: Source> Held<'_, P, S> {
     /// Publishes what lanes may reach, and releases their locks.
     #[cold]
     fn release_lanes(&mut self) {
@@ -168,7 +167,7 @@ impl<P: Placement, S: Source> Held<'_, P, S> {
     }
 }
 
-impl<P: Placement, S: Source> Lanes<P, S> {
+impl<P: SegmentPlacement, S: Source> Lanes<P, S> {
     pub(super) fn new(state: State<P, S>, may_split: bool) -> Self {
         let view = View {
             heaps: ptr::null_mut(),
@@ -296,7 +295,7 @@ impl<P: Placement, S: Source> Lanes<P, S> {
             }
         };
         unused.pop();
-        let address = entry.placement.meta().address(block.offset).addr();
+        let address = entry.placement.address(block.offset);
         heap.since.allocate(bytes_of::<P>(block.len), request.bytes as u64);
         heap.records += 1;
         self.note_change(&lane, heap, number);
@@ -359,7 +358,7 @@ impl<P: Placement, S: Source> Lanes<P, S> {
     }
 }
 
-impl<P: Placement, S: Source> Held<'_, P, S> {
+impl<P: SegmentPlacement, S: Source> Held<'_, P, S> {
     /// Adds what has happened in the lanes to the figures. O(stream heaps that have changed).
     fn absorb(&mut self) {
         let (locks, mut sum) = (self.locks, Since::default());

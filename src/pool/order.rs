@@ -12,7 +12,7 @@ use super::records::Holder;
 use super::state::{State, bytes_of};
 use super::stream_heap::{Fence, Request, SizeKind};
 use super::{Pool, Source, SourceErrorKind, Stream};
-use crate::placement::Placement;
+use crate::placement::SegmentPlacement;
 use std::vec::Vec;
 
 /// How far a pool goes to use memory that another stream has freed.
@@ -26,7 +26,7 @@ pub(super) enum Patience {
     Block,
 }
 
-impl<P: Placement, S: Source> Pool<P, S> {
+impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     /// Whether the stream is capturing a graph, or must not be used because another one is. A driver that cannot
     /// tell counts as no.
     pub(super) fn captures(stream: &S::Stream) -> bool {

@@ -5,7 +5,7 @@
 use super::shown::debug_as_display;
 use super::stream::follow;
 use super::{Buffer, Pool, PoolError, Source, Stream};
-use crate::placement::Placement;
+use crate::placement::SegmentPlacement;
 use crate::plan::Placed;
 use core::fmt;
 use std::collections::BTreeMap;
@@ -132,14 +132,14 @@ enum SlotState {
 /// # let _ = (hidden, output);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct PlannedArena<'p, P: Placement, S: Source> {
+pub struct PlannedArena<'p, P: SegmentPlacement, S: Source> {
     block: Buffer<'p, P, S>,
     plan: Placed<'p>,
     stream: S::Stream,
     live: Mutex<Live>,
 }
 
-impl<'p, P: Placement, S: Source> PlannedArena<'p, P, S> {
+impl<'p, P: SegmentPlacement, S: Source> PlannedArena<'p, P, S> {
     /// Takes a block of the plan's size and alignment from the pool, for work on `stream`. O(buffers) plus the
     /// pool's work.
     ///
@@ -255,7 +255,7 @@ impl<'p, P: Placement, S: Source> PlannedArena<'p, P, S> {
     }
 }
 
-impl<P: Placement, S: Source> fmt::Debug for PlannedArena<'_, P, S> {
+impl<P: SegmentPlacement, S: Source> fmt::Debug for PlannedArena<'_, P, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let live = self.lock().slots.iter().filter(|&&state| state == SlotState::Live).count();
         f.debug_struct("PlannedArena")
@@ -266,26 +266,26 @@ impl<P: Placement, S: Source> fmt::Debug for PlannedArena<'_, P, S> {
 }
 
 /// A handle to a buffer of a [`PlannedArena`], from which typed buffers of the module `gpu` are made.
-pub struct PlannedSlot<'a, 'p, P: Placement, S: Source> {
+pub struct PlannedSlot<'a, 'p, P: SegmentPlacement, S: Source> {
     arena: &'a PlannedArena<'p, P, S>,
     slot: usize,
 }
 
-impl<P: Placement, S: Source> Clone for PlannedSlot<'_, '_, P, S> {
+impl<P: SegmentPlacement, S: Source> Clone for PlannedSlot<'_, '_, P, S> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<P: Placement, S: Source> Copy for PlannedSlot<'_, '_, P, S> {}
+impl<P: SegmentPlacement, S: Source> Copy for PlannedSlot<'_, '_, P, S> {}
 
-impl<P: Placement, S: Source> fmt::Debug for PlannedSlot<'_, '_, P, S> {
+impl<P: SegmentPlacement, S: Source> fmt::Debug for PlannedSlot<'_, '_, P, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("PlannedSlot").field(&self.slot).finish()
     }
 }
 
-impl<'a, 'p, P: Placement, S: Source> PlannedSlot<'a, 'p, P, S> {
+impl<'a, 'p, P: SegmentPlacement, S: Source> PlannedSlot<'a, 'p, P, S> {
     /// Returns the buffer's number in the plan.
     pub fn number(self) -> usize {
         self.slot
@@ -310,14 +310,14 @@ impl<'a, 'p, P: Placement, S: Source> PlannedSlot<'a, 'p, P, S> {
 }
 
 /// A live buffer of a [`PlannedArena`]. Dropping it makes room for the buffers that share its memory.
-pub struct PlannedBuffer<'a, 'p, P: Placement, S: Source> {
+pub struct PlannedBuffer<'a, 'p, P: SegmentPlacement, S: Source> {
     arena: &'a PlannedArena<'p, P, S>,
     slot: usize,
     /// Other streams that use the buffer.
     users: Mutex<Vec<S::Stream>>,
 }
 
-impl<'a, 'p, P: Placement, S: Source> PlannedBuffer<'a, 'p, P, S> {
+impl<'a, 'p, P: SegmentPlacement, S: Source> PlannedBuffer<'a, 'p, P, S> {
     /// Returns the buffer's number in the plan.
     pub fn slot(&self) -> usize {
         self.slot
@@ -380,7 +380,7 @@ impl<'a, 'p, P: Placement, S: Source> PlannedBuffer<'a, 'p, P, S> {
     }
 }
 
-impl<P: Placement, S: Source> Drop for PlannedBuffer<'_, '_, P, S> {
+impl<P: SegmentPlacement, S: Source> Drop for PlannedBuffer<'_, '_, P, S> {
     fn drop(&mut self) {
         let users = self.users.get_mut().unwrap_or_else(PoisonError::into_inner);
         let settled = self.arena.settle(users);
@@ -394,7 +394,7 @@ impl<P: Placement, S: Source> Drop for PlannedBuffer<'_, '_, P, S> {
     }
 }
 
-impl<P: Placement, S: Source> fmt::Debug for PlannedBuffer<'_, '_, P, S> {
+impl<P: SegmentPlacement, S: Source> fmt::Debug for PlannedBuffer<'_, '_, P, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let address = self.address();
         f.debug_struct("PlannedBuffer")

@@ -10,7 +10,7 @@ use super::order::Patience;
 use super::state::State;
 use super::stream_heap::{Request, SizeKind};
 use super::{Pool, PoolError, Source};
-use crate::placement::Placement;
+use crate::placement::SegmentPlacement;
 use std::boxed::Box;
 use std::string::ToString;
 use std::vec;
@@ -38,7 +38,7 @@ struct Need<'a> {
     denied: Option<Denied>,
 }
 
-impl<P: Placement, S: Source> Pool<P, S> {
+impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     /// Serves a request that the stream heap's own free blocks could not: from waiting blocks, from other streams, from
     /// the source, and then by every other means.
     #[cold]

@@ -4,10 +4,10 @@
 
 use super::state::State;
 use super::{Pool, Source, Stream};
-use crate::placement::Placement;
+use crate::placement::SegmentPlacement;
 use std::vec::Vec;
 
-impl<P: Placement, S: Source> State<P, S> {
+impl<P: SegmentPlacement, S: Source> State<P, S> {
     /// Takes a stream heap from its stream. Its memory goes to other stream heaps or back to the source as usual, and then its
     /// place to another stream.
     pub(super) fn retire(&mut self, heap: usize) {
@@ -37,7 +37,7 @@ impl<P: Placement, S: Source> State<P, S> {
     }
 }
 
-impl<P: Placement, S: Source> Pool<P, S> {
+impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     /// Retires the heaps of streams that the program has dropped. O(streams), without a driver call.
     pub(super) fn sweep(&self, state: &mut State<P, S>) {
         let of = |(place, heap): (usize, &super::stream_heap::StreamHeap<S>)| {

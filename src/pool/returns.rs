@@ -7,9 +7,9 @@ use super::front::{Allocation, Pool};
 use super::records::Holder;
 use super::state::State;
 use super::{Segment, Source, Stream};
-use crate::placement::Placement;
+use crate::placement::SegmentPlacement;
 
-impl<P: Placement, S: Source> Pool<P, S> {
+impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     /// Whether the block is from this pool.
     pub(super) fn is_owner(&self, allocation: &Allocation) -> bool {
         allocation.pool == self.id

@@ -7,7 +7,7 @@ use super::records::Holder;
 use super::state::bytes_of;
 use super::stats::PoolStats;
 use super::{Pool, SizeKind, Source};
-use crate::placement::Placement;
+use crate::placement::SegmentPlacement;
 use std::string::{String, ToString};
 use std::vec::Vec;
 
@@ -73,7 +73,7 @@ pub struct Snapshot {
     pub segments: Vec<SegmentSnapshot>,
 }
 
-impl<P: Placement, S: Source> Pool<P, S> {
+impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     /// Returns all segments and blocks. O(blocks · log blocks), inside the pool's lock.
     pub fn snapshot(&self) -> Snapshot {
         let mut state = self.lock();

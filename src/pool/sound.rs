@@ -6,10 +6,10 @@ use super::Source;
 use super::records::Holder;
 use super::state::{State, bytes_of};
 use super::stream_heap::{Bin, Entry, UNLISTED};
-use crate::placement::Placement;
+use crate::placement::SegmentPlacement;
 use std::vec::Vec;
 
-impl<P: Placement, S: Source> State<P, S> {
+impl<P: SegmentPlacement, S: Source> State<P, S> {
     /// Returns whether counts, lists and orders agree with the records and segments that they are of. O(records + segments · log segments).
     pub(super) fn is_sound(&self) -> bool {
         let segments = || self.segments.iter().enumerate();

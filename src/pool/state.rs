@@ -10,15 +10,14 @@ use super::tournament::Tournament;
 use super::trace_output::PoolTrace;
 use super::usage::Usage;
 use super::{CaptureId, Segment, Source, Stream};
-use crate::meta::{FreeBlocks, Meta};
-use crate::placement::{Placement, Token};
+use crate::placement::SegmentPlacement;
 use core::panic::Location;
 use core::time::Duration;
 use std::boxed::Box;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::vec::Vec;
 
-pub(super) struct State<P: Placement, S: Source> {
+pub(super) struct State<P: SegmentPlacement, S: Source> {
     pub heaps: Vec<StreamHeap<S>>,
     /// The longest free block of every stream heap that is not in `touched`.
     longest: Tournament,
@@ -30,7 +29,7 @@ pub(super) struct State<P: Placement, S: Source> {
     pub retired: Vec<usize>,
     pub vacant: Vec<usize>,
     pub segments: Vec<Option<Box<Entry<P>>>>,
-    pub records: Records<Token<P>>,
+    pub records: Records<P::Token>,
     /// For each shared block, the other streams that use it.
     pub users: HashMap<u32, Vec<S::Stream>>,
     /// Freed blocks that wait for events, by record, and the events by stream.
@@ -62,11 +61,11 @@ pub(super) struct State<P: Placement, S: Source> {
 }
 
 /// Converts granules to bytes.
-pub(super) const fn bytes_of<P: Placement>(len: usize) -> u64 {
-    (len * <P::Meta as Meta>::GRANULE) as u64
+pub(super) const fn bytes_of<P: SegmentPlacement>(len: usize) -> u64 {
+    (len * P::GRANULE) as u64
 }
 
-impl<P: Placement, S: Source> State<P, S> {
+impl<P: SegmentPlacement, S: Source> State<P, S> {
     pub(super) fn new(ages: Option<Duration>) -> Self {
         Self {
             heaps: Vec::new(),
@@ -206,8 +205,8 @@ impl<P: Placement, S: Source> State<P, S> {
 
     /// Returns the address of the first byte of the record's block.
     #[inline(always)]
-    pub(super) fn address(&self, record: &Record<Token<P>>) -> usize {
-        self.entry(record.segment).placement.meta().address(record.offset as usize).addr()
+    pub(super) fn address(&self, record: &Record<P::Token>) -> usize {
+        self.entry(record.segment).placement.address(record.offset as usize)
     }
 
     /// Serves a request from the stream heap's own segments of this kind. O(log segments) plus the placement's work.

@@ -5,7 +5,7 @@ use super::stats::{Figures, Since};
 use super::stream::StreamId;
 use super::{Segment, Source, Stream};
 use crate::meta::Block;
-use crate::placement::{Placement, Token};
+use crate::placement::SegmentPlacement;
 use core::ops::Bound;
 use core::time::Duration;
 use std::collections::{BTreeSet, HashMap};
@@ -181,7 +181,7 @@ impl Bin {
     }
 
     /// Updates a segment's place in the order after its longest free block has changed. O(log segments).
-    pub(super) fn relist<P: Placement>(&mut self, entry: &mut Entry<P>, segment: u32) {
+    pub(super) fn relist<P: SegmentPlacement>(&mut self, entry: &mut Entry<P>, segment: u32) {
         let (old, new) = (entry.listed, entry.placement.largest());
         if old != new {
             entry.listed = new;
@@ -213,14 +213,11 @@ impl Bin {
     }
 }
 
-impl<P: Placement> Entry<P> {
+impl<P: SegmentPlacement> Entry<P> {
     /// Takes a block for the request.
     #[inline(always)]
-    pub(super) fn take(&mut self, request: &Request) -> Option<Block<Token<P>>> {
-        let block = match self.placement.allocate_quick(request.len, request.align) {
-            Some(block) => block,
-            None => self.placement.allocate(request.len, request.align)?,
-        };
+    pub(super) fn take(&mut self, request: &Request) -> Option<Block<P::Token>> {
+        let block = self.placement.allocate(request.len, request.align)?;
         self.live += 1;
         Some(block)
     }
@@ -231,7 +228,7 @@ impl<P: Placement> Entry<P> {
     ///
     /// The placement must have handed out the block, which is not used afterwards.
     #[inline(always)]
-    pub(super) unsafe fn put_back(&mut self, record: &Record<Token<P>>) {
+    pub(super) unsafe fn put_back(&mut self, record: &Record<P::Token>) {
         let (len, align) = (record.len as usize, 1 << record.align);
         // SAFETY: the caller's contract; the record has the length and the alignment that the block was requested with.
         let freed = unsafe { self.placement.deallocate(record.block(), len, align) };

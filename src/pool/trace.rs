@@ -8,16 +8,15 @@ use super::records::Holder;
 use super::state::State;
 use super::stream_heap::Request;
 use super::trace_output::PoolTrace;
-use crate::meta::Meta;
 use crate::observe::event::Action;
 use crate::observe::output::Output;
-use crate::placement::Placement;
+use crate::placement::SegmentPlacement;
 use core::time::Duration;
 use std::format;
 use std::io::{self, Write};
 use std::vec::Vec;
 
-impl<P: Placement, S: Source> Pool<P, S> {
+impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     /// Starts a trace of everything that is allocated, freed, moved or refused, in the [binary
     /// form](crate::observe::event) that `allotment view`, `replay` and `convert` read. A trace that is already
     /// running is finished first. O(blocks · log blocks).
@@ -84,7 +83,7 @@ impl<P: Placement, S: Source> Pool<P, S> {
     /// The allocation event of a live block, and the block's stream heap.
     fn allocation(&self, state: &State<P, S>, number: u32) -> (Action, usize) {
         let record = state.records.get(number);
-        let granule = <P::Meta as Meta>::GRANULE as u64;
+        let granule = P::GRANULE as u64;
         let action = Action::Allocate {
             id: self.user_address(state, record) as u64,
             size: record.requested,
@@ -119,11 +118,11 @@ impl<P: Placement, S: Source> Pool<P, S> {
     }
 }
 
-fn finish<P: Placement, S: Source>(state: &mut State<P, S>) -> io::Result<()> {
+fn finish<P: SegmentPlacement, S: Source>(state: &mut State<P, S>) -> io::Result<()> {
     state.trace.take().map_or(Ok(()), |trace| trace.output.finish())
 }
 
-impl<P: Placement, S: Source> State<P, S> {
+impl<P: SegmentPlacement, S: Source> State<P, S> {
     fn trace_event(&mut self, action: Action, heap: usize, now: impl FnOnce() -> Duration) {
         let stream = self.heaps[heap].id;
         if let Some(trace) = &mut self.trace {
@@ -133,7 +132,7 @@ impl<P: Placement, S: Source> State<P, S> {
 
     /// Records a refused request.
     pub(super) fn trace_failure(&mut self, request: &Request, heap: usize, now: impl FnOnce() -> Duration) {
-        let align = request.align_bytes.max(<P::Meta as Meta>::GRANULE) as u64;
+        let align = request.align_bytes.max(P::GRANULE) as u64;
         self.trace_event(Action::Fail { size: request.bytes as u64, align }, heap, now);
     }
 

@@ -10,11 +10,11 @@ use super::state::bytes_of;
 use super::stats::{PoolStats, SourceCalls};
 use super::stream_heap::SizeKind;
 use super::{CopyCounters, Source, StreamId};
-use crate::placement::Placement;
+use crate::placement::SegmentPlacement;
 use std::boxed::Box;
 use std::sync::{Arc, PoisonError};
 
-impl<P: Placement, S: Source> Pool<P, S> {
+impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     /// Reserves a segment of at least `bytes` bytes for `stream` now, so that later requests need no driver call. While
     /// the stream is being captured, it is for the graph.
     ///

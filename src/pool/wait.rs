@@ -10,11 +10,11 @@ use super::records::Holder;
 use super::state::{State, bytes_of};
 use super::stream_heap::Request;
 use super::{Event, Pool, Source, Stream, StreamId, stream};
-use crate::placement::Placement;
+use crate::placement::SegmentPlacement;
 use std::collections::{BTreeSet, VecDeque};
 use std::vec::Vec;
 
-impl<P: Placement, S: Source> Pool<P, S> {
+impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     /// Calls the driver for an event on `stream`; `None` if it cannot be recorded now.
     fn try_record(
         &self,

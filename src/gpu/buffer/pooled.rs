@@ -3,8 +3,7 @@
 use super::backing::Sealed;
 use super::{ALIGNMENT, Backer, Backing, MemoryKind};
 use crate::gpu::stream::Stream;
-use crate::meta::Meta;
-use crate::placement::Placement;
+use crate::placement::SegmentPlacement;
 use crate::pool::{
     Buffer as PoolBuffer, CopyCounters, Pattern, PatternBuffer, PlannedBuffer, PlannedSlot, Pool, PoolError,
     SlotError, Source,
@@ -16,7 +15,7 @@ macro_rules! in_pool {
     ($buffer:ident<$($lifetime:lifetime),+>, |$this:ident| $pool:expr, $segment:expr) => {
         // SAFETY: a pool hands out a block, and a plan in it a place, to one buffer at a time. It comes back when the buffer is
         // dropped, and is handed out again only after the work of its stream, or of the plan's, and of the streams that were noted.
-        unsafe impl<P: Placement + Send, S: Source<Stream = Stream> + Send + Sync> Backing for $buffer<$($lifetime,)+ P, S> {
+        unsafe impl<P: SegmentPlacement + Send, S: Source<Stream = Stream> + Send + Sync> Backing for $buffer<$($lifetime,)+ P, S> {
             fn address(&self) -> usize {
                 $buffer::address(self)
             }
@@ -53,16 +52,16 @@ in_pool!(PlannedBuffer<'_, '_>, |self| self.arena().pool(), (self.address(), sel
 in_pool!(PatternBuffer<'_, '_>, |self| self.pool(), (self.address(), self.bytes()));
 
 /// The alignment to request: blocks start at granules, so usually none.
-const fn alignment<P: Placement>() -> usize {
-    if <P::Meta as Meta>::GRANULE >= ALIGNMENT { 1 } else { ALIGNMENT }
+const fn alignment<P: SegmentPlacement>() -> usize {
+    if P::GRANULE >= ALIGNMENT { 1 } else { ALIGNMENT }
 }
 
 /// Implements [`Backer`] for a pool or a pattern over one, by its method `allocate_aligned`.
 macro_rules! from_pool {
     ($allocator:ident $(<$lifetime:lifetime>)?, $buffer:ident) => {
-        impl<$($lifetime,)? P: Placement + Send, S: Source<Stream = Stream> + Send + Sync> Sealed for $allocator<$($lifetime,)? P, S> {}
+        impl<$($lifetime,)? P: SegmentPlacement + Send, S: Source<Stream = Stream> + Send + Sync> Sealed for $allocator<$($lifetime,)? P, S> {}
 
-        impl<$($lifetime,)? P: Placement + Send, S: Source<Stream = Stream> + Send + Sync> Backer for $allocator<$($lifetime,)? P, S> {
+        impl<$($lifetime,)? P: SegmentPlacement + Send, S: Source<Stream = Stream> + Send + Sync> Backer for $allocator<$($lifetime,)? P, S> {
             type Backing<'a>
                 = $buffer<'a, $($lifetime,)? P, S>
             where
@@ -80,9 +79,12 @@ macro_rules! from_pool {
 from_pool!(Pool, PoolBuffer);
 from_pool!(Pattern<'p>, PatternBuffer);
 
-impl<P: Placement + Send, S: Source<Stream = Stream> + Send + Sync> Sealed for PlannedSlot<'_, '_, P, S> {}
+impl<P: SegmentPlacement + Send, S: Source<Stream = Stream> + Send + Sync> Sealed
+    for PlannedSlot<'_, '_, P, S>
+{
+}
 
-impl<'a, 'p, P: Placement + Send, S: Source<Stream = Stream> + Send + Sync> Backer
+impl<'a, 'p, P: SegmentPlacement + Send, S: Source<Stream = Stream> + Send + Sync> Backer
     for PlannedSlot<'a, 'p, P, S>
 {
     type Backing<'b>

@@ -7,7 +7,7 @@ use crate::gpu::context::Context;
 use crate::gpu::library::call;
 use crate::gpu::source::Virtual;
 use crate::gpu::stream::Stream;
-use crate::placement::Placement;
+use crate::placement::SegmentPlacement;
 use crate::pool::{self, SourceError};
 use core::ptr;
 use cudarc::driver::DeviceRepr;
@@ -46,7 +46,7 @@ impl<T: DeviceRepr + Copy> Buffer<T, Lease<Virtual>> {
     }
 }
 
-impl<T: DeviceRepr + Copy, P: Placement + Send> Buffer<T, pool::Buffer<'_, P, Virtual>> {
+impl<T: DeviceRepr + Copy, P: SegmentPlacement + Send> Buffer<T, pool::Buffer<'_, P, Virtual>> {
     /// Exports the memory as file descriptors, with which other processes, and this one, can map it
     /// ([`Buffer::map`]). They get access to whole pieces, which contain other blocks of the segment too. Does not wait: the
     /// caller must make sure that the work on the buffer is done before others use it. O(pieces of the segment).

@@ -211,7 +211,7 @@ fn empty_pages_go_back() {
                 pages.put(start, class, 8).unwrap();
             }
             // SAFETY: the block is the test's.
-            assert!(unsafe { LayoutPlacement::check_owned(&pages, starts[0], small) }.is_err());
+            assert!(LayoutPlacement::check_owned(&pages, starts[0], small).is_err());
             let kept = used_of(pages.large());
             assert_eq!(kept == 0, saving, "{kept} bytes");
             assert_eq!(LayoutPlacement::trim(&mut pages), !saving);

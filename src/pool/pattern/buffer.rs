@@ -1,7 +1,7 @@
 //! The buffers that a pattern hands out.
 
 use super::{Pattern, Phase};
-use crate::placement::Placement;
+use crate::placement::SegmentPlacement;
 use crate::pool::stream::follow;
 use crate::pool::{Buffer, Pool, Source, Stream};
 use core::fmt;
@@ -9,12 +9,12 @@ use std::sync::{Mutex, PoisonError};
 use std::vec::Vec;
 
 /// A buffer of a [`Pattern`], from its plan or from the pool. Dropping it frees the memory.
-pub struct PatternBuffer<'a, 'p, P: Placement, S: Source> {
+pub struct PatternBuffer<'a, 'p, P: SegmentPlacement, S: Source> {
     pattern: &'a Pattern<'p, P, S>,
     origin: Origin<'p, P, S>,
 }
 
-enum Origin<'p, P: Placement, S: Source> {
+enum Origin<'p, P: SegmentPlacement, S: Source> {
     Plan {
         lane: usize,
         slot: usize,
@@ -30,7 +30,7 @@ enum Origin<'p, P: Placement, S: Source> {
     },
 }
 
-impl<'a, 'p, P: Placement, S: Source> PatternBuffer<'a, 'p, P, S> {
+impl<'a, 'p, P: SegmentPlacement, S: Source> PatternBuffer<'a, 'p, P, S> {
     pub(super) fn planned(
         pattern: &'a Pattern<'p, P, S>,
         lane: usize,
@@ -111,7 +111,7 @@ impl<'a, 'p, P: Placement, S: Source> PatternBuffer<'a, 'p, P, S> {
     }
 }
 
-impl<P: Placement, S: Source> Drop for PatternBuffer<'_, '_, P, S> {
+impl<P: SegmentPlacement, S: Source> Drop for PatternBuffer<'_, '_, P, S> {
     fn drop(&mut self) {
         match &mut self.origin {
             Origin::Plan { lane, slot, users, .. } => {
@@ -134,7 +134,7 @@ impl<P: Placement, S: Source> Drop for PatternBuffer<'_, '_, P, S> {
     }
 }
 
-impl<P: Placement, S: Source> fmt::Debug for PatternBuffer<'_, '_, P, S> {
+impl<P: SegmentPlacement, S: Source> fmt::Debug for PatternBuffer<'_, '_, P, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let planned = self.is_planned();
         f.debug_struct("PatternBuffer").field("address", &self.address()).field("planned", &planned).finish()

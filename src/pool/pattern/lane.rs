@@ -1,7 +1,7 @@
 //! The recorded requests of one stream, and the plan for them.
 
 use super::PatternError;
-use crate::placement::Placement;
+use crate::placement::SegmentPlacement;
 use crate::plan::{self, OwnedPlan, rules_for};
 use crate::pool::{Buffer, Pool, Source};
 use std::vec::Vec;
@@ -49,7 +49,7 @@ pub(super) enum Outcome {
     Deviates,
 }
 
-pub(super) struct Lane<'p, P: Placement, S: Source> {
+pub(super) struct Lane<'p, P: SegmentPlacement, S: Source> {
     pub stream: S::Stream,
     block: Option<Buffer<'p, P, S>>,
     requests: Vec<Request>,
@@ -68,7 +68,7 @@ pub(super) struct Lane<'p, P: Placement, S: Source> {
     pub naive: u64,
 }
 
-impl<'p, P: Placement, S: Source> Lane<'p, P, S> {
+impl<'p, P: SegmentPlacement, S: Source> Lane<'p, P, S> {
     pub(super) fn new(stream: S::Stream) -> Self {
         Self {
             stream,

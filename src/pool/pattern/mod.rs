@@ -14,8 +14,7 @@ pub use buffer::PatternBuffer;
 
 use super::shown::debug_as_display;
 use super::{Pool, PoolError, Source, Stream, StreamId};
-use crate::meta::Meta;
-use crate::placement::Placement;
+use crate::placement::SegmentPlacement;
 use crate::plan::PlanError;
 use core::fmt;
 use lane::{Lane, Outcome};
@@ -102,7 +101,7 @@ enum Phase {
     Serving,
 }
 
-struct State<'p, P: Placement, S: Source> {
+struct State<'p, P: SegmentPlacement, S: Source> {
     phase: Phase,
     /// Whether the next iteration is to be recorded.
     wanted: bool,
@@ -112,7 +111,7 @@ struct State<'p, P: Placement, S: Source> {
     stats: PatternStats,
 }
 
-impl<P: Placement, S: Source> State<'_, P, S> {
+impl<P: SegmentPlacement, S: Source> State<'_, P, S> {
     fn lane(&mut self, id: StreamId) -> Option<usize> {
         if self.lanes.get(self.recent).is_none_or(|lane| lane.stream.id() != id) {
             self.recent = *self.by_stream.get(&id)?;
@@ -158,12 +157,12 @@ impl<P: Placement, S: Source> State<'_, P, S> {
 /// assert_eq!((stats.arena, stats.naive), (9 << 20, 18 << 20));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Pattern<'p, P: Placement, S: Source> {
+pub struct Pattern<'p, P: SegmentPlacement, S: Source> {
     pool: &'p Pool<P, S>,
     state: Mutex<State<'p, P, S>>,
 }
 
-impl<'p, P: Placement, S: Source> Pattern<'p, P, S> {
+impl<'p, P: SegmentPlacement, S: Source> Pattern<'p, P, S> {
     /// Makes a pattern without a plan, which records the first iteration. Requests before that iteration go to the
     /// pool.
     pub fn new(pool: &'p Pool<P, S>) -> Self {
@@ -277,7 +276,7 @@ impl<'p, P: Placement, S: Source> Pattern<'p, P, S> {
         align: usize,
         stream: &S::Stream,
     ) -> Result<PatternBuffer<'_, 'p, P, S>, PoolError> {
-        let granule = <P::Meta as Meta>::GRANULE;
+        let granule = P::GRANULE;
         let size = bytes.max(1).checked_next_multiple_of(granule).unwrap_or(usize::MAX);
         let mut state = self.lock();
         let phase = state.phase;
@@ -321,7 +320,7 @@ impl<'p, P: Placement, S: Source> Pattern<'p, P, S> {
     }
 }
 
-impl<P: Placement, S: Source> fmt::Debug for Pattern<'_, P, S> {
+impl<P: SegmentPlacement, S: Source> fmt::Debug for Pattern<'_, P, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pattern").field("stats", &self.stats()).finish_non_exhaustive()
     }
