@@ -333,7 +333,7 @@ impl<P: LayoutPlacement, const Q: usize> Full<P, Q> {
     unsafe fn give_back(&mut self, start: NonNull<u8>, outer: Layout) -> bool {
         // SAFETY: the caller's contract.
         unsafe {
-            (P::KEEPS && self.placement.deallocate_quick(start, outer).is_some())
+            self.placement.deallocate_quick(start, outer).is_some()
                 || self.placement.deallocate(start, outer).is_ok()
         }
     }
@@ -364,7 +364,6 @@ unsafe impl<P: LayoutPlacement, const Q: usize> LayoutPlacement for Full<P, Q> {
     };
     const MAX_REGION: usize = P::MAX_REGION;
     const MAX_REGIONS: usize = if P::MAX_REGIONS < WINDOWS { P::MAX_REGIONS } else { WINDOWS };
-    const PLAIN: bool = false;
     const REMEMBERS: bool = true;
 
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
@@ -446,15 +445,6 @@ unsafe impl<P: LayoutPlacement, const Q: usize> LayoutPlacement for Full<P, Q> {
         }
         let start = grant?.start;
         Some(self.enter(start, layout))
-    }
-
-    fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)> {
-        let grant = match self.allocate_quick(layout) {
-            Some(grant) => grant,
-            None => self.allocate(layout)?,
-        };
-        // Not the canary.
-        Some((grant, layout.size(), 0))
     }
 
     unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {

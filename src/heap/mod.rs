@@ -17,7 +17,8 @@ use crate::region::{Pending, Region, RegionError, StaticRegion};
 use core::alloc::Layout;
 use core::cell::UnsafeCell;
 use core::fmt;
-use core::mem::MaybeUninit;
+use core::mem::{ManuallyDrop, MaybeUninit};
+use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 
 /// A heap: one or more regions of memory, a placement, a lock and statistics.
@@ -41,6 +42,53 @@ use core::ptr::NonNull;
 pub struct Heap<P = placement::Default, L = lock::Default, S = Counters> {
     lock: L,
     state: UnsafeCell<State<P, S>>,
+}
+
+/// What a heap's lock guards, until it is dropped. Like [`lock::Guard`], in one pointer.
+pub(crate) struct Locked<'a, P, L: Lock, S> {
+    heap: &'a Heap<P, L, S>,
+    /// Moved out when the lock is released.
+    token: ManuallyDrop<L::Token>,
+}
+
+impl<P, L: Lock, S> Locked<'_, P, L, S> {
+    /// Unlocks and returns `value`: see [`Lock::release_returning`].
+    #[inline(always)]
+    fn unlock_returning<T>(self, value: T) -> T {
+        let mut this = ManuallyDrop::new(self);
+        // SAFETY: this holds the lock, and is not dropped, so the token is moved out once.
+        unsafe {
+            let token = ManuallyDrop::take(&mut this.token);
+            this.heap.lock.release_returning(token, value)
+        }
+    }
+}
+
+impl<P, L: Lock, S> Drop for Locked<'_, P, L, S> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        // SAFETY: this holds the lock, and nothing uses the token afterwards.
+        unsafe { self.heap.lock.release(ManuallyDrop::take(&mut self.token)) }
+    }
+}
+
+impl<P, L: Lock, S> Deref for Locked<'_, P, L, S> {
+    type Target = State<P, S>;
+
+    #[inline(always)]
+    fn deref(&self) -> &State<P, S> {
+        // SAFETY: the lock is held, so nothing else uses the state (without a lock the heap is not `Sync`, and nothing in this
+        // crate calls back into the heap while it has the state).
+        unsafe { &*self.heap.state.get() }
+    }
+}
+
+impl<P, L: Lock, S> DerefMut for Locked<'_, P, L, S> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut State<P, S> {
+        // SAFETY: as in `deref`.
+        unsafe { &mut *self.heap.state.get() }
+    }
 }
 
 // SAFETY: the state is accessed only while the lock is held, and a lock that is `Sync` excludes all other callers; the
@@ -98,50 +146,23 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
         &mut self.state.get_mut().statistics
     }
 
+    /// Waits for the lock, and returns what it guards.
+    #[inline(always)]
+    fn lock(&self) -> Locked<'_, P, L, S> {
+        Locked { heap: self, token: ManuallyDrop::new(self.lock.acquire()) }
+    }
+
+    /// Returns what the lock guards, or `None` instead of waiting for it.
+    #[inline(always)]
+    fn try_lock(&self) -> Option<Locked<'_, P, L, S>> {
+        Some(Locked { heap: self, token: ManuallyDrop::new(self.lock.try_acquire()?) })
+    }
+
     #[inline(always)]
     pub(crate) fn with<T>(&self, f: impl FnOnce(&mut State<P, S>) -> T) -> T {
-        // SAFETY: the lock lets only one closure run at a time (without a lock the heap is not
-        // `Sync`, and no closure of this module calls back into the heap).
-        self.lock.with(|| f(unsafe { &mut *self.state.get() }))
-    }
-
-    /// Runs `f` like [`Heap::with`], or returns `None` if the lock is held. After `None` the caller must use
-    /// [`Heap::with`].
-    #[inline(always)]
-    fn try_with<T>(&self, f: impl FnOnce(&mut State<P, S>) -> Option<T>) -> Option<T> {
-        // SAFETY: as in `with`.
-        self.lock.try_with(|| f(unsafe { &mut *self.state.get() }))
-    }
-
-    /// Runs `f` like [`Heap::try_with`], but the lock may stay held: see [`Lock::try_or_hold`].
-    #[inline(always)]
-    fn try_or_hold<T>(&self, f: impl FnOnce(&mut State<P, S>) -> Option<T>) -> Result<T, bool> {
-        // SAFETY: as in `with`.
-        self.lock.try_or_hold(|| f(unsafe { &mut *self.state.get() }))
-    }
-
-    /// Runs `f` under the lock, and unlocks.
-    ///
-    /// # Safety
-    ///
-    /// The caller must hold the lock if it can [stay held](Lock::STAYS_HELD).
-    #[inline(always)]
-    unsafe fn with_held<T>(&self, f: impl FnOnce(&mut State<P, S>) -> T) -> T {
-        /// Unlocks, even if the closure unwinds.
-        struct Guard<'a, L: Lock>(&'a L);
-        impl<L: Lock> Drop for Guard<'_, L> {
-            #[inline(always)]
-            fn drop(&mut self) {
-                // SAFETY: the caller of `with_held` holds the lock.
-                unsafe { self.0.let_go() }
-            }
-        }
-        if !L::STAYS_HELD {
-            return self.with(f);
-        }
-        let _guard = Guard(&self.lock);
-        // SAFETY: as in `with`: the caller holds the lock.
-        f(unsafe { &mut *self.state.get() })
+        let mut state = self.lock();
+        let result = f(&mut state);
+        state.unlock_returning(result)
     }
 
     /// Runs `f` like [`Heap::with`], after claiming pending memory.
@@ -236,26 +257,7 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
     ///
     /// [`OutOfMemory`] with the figures that show why.
     pub fn try_allocate_zeroed(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
-        self.zeroed(layout).ok_or_else(|| self.with(|state| state.out_of_memory(layout)))
-    }
-
-    fn zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
-        if P::PLAIN {
-            let block = Memory::allocate(self, layout)?;
-            // SAFETY: the block has the layout's size.
-            unsafe { block.write_bytes(0, layout.size()) };
-            return Some(block);
-        }
-        let (grant, front, back) = self.with(|state| state.allocate_zeroed(layout))?;
-        // Cleared outside the lock, because the block already belongs to the caller.
-        let size = grant.size.max(layout.size());
-        let (front, back) = (front.min(size), back.min(size));
-        // SAFETY: both ranges lie in the block.
-        unsafe {
-            grant.start.as_ptr().write_bytes(0, front);
-            grant.start.as_ptr().add(size - back).write_bytes(0, back);
-        }
-        Some(grant.start)
+        Memory::allocate_zeroed(self, layout).ok_or_else(|| self.with(|state| state.out_of_memory(layout)))
     }
 
     /// Frees a block after a check in O(1) that it can be live (see [`FreeError`]).
@@ -291,7 +293,11 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
         self.with(|state| {
             let mut count = 0;
             for place in blocks {
-                let block = if count == 0 { state.allocate(layout) } else { state.allocate_more(layout) };
+                let block = match state.allocate_fast(layout) {
+                    None if count == 0 => state.allocate_slow(layout),
+                    None => state.allocate_more(layout),
+                    block => block,
+                };
                 let Some(block) = block else { break };
                 place.write(block);
                 count += 1;
@@ -311,7 +317,7 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
             for &block in blocks {
                 // SAFETY: the caller guarantees that every block is live and has `layout`.
                 unsafe {
-                    if !state.free_quick(block, layout) {
+                    if !state.free_fast(block, layout) {
                         if let Err(error) = state.free(block, layout) {
                             wrong = Some((error, block.addr().get()));
                         }

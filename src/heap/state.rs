@@ -16,144 +16,74 @@ pub(crate) struct State<P, S> {
 }
 
 impl<P: LayoutPlacement, S: Statistics> State<P, S> {
-    /// Allocates a block by every means, the common case inline and everything else out of line.
+    /// Allocates a block by the placement's fast path; `None` if that takes more effort.
     #[inline(always)]
-    pub(super) fn allocate(&mut self, layout: Layout) -> Option<NonNull<u8>> {
-        if P::PLAIN {
-            return self.allocate_plain(layout.size(), layout.align());
-        }
-        match self.allocate_quick(layout) {
-            Some(block) => Some(block),
-            None => self.allocate_out_of_line(layout),
-        }
-    }
-
-    /// Allocates a block in the common case; `None` if that takes more effort.
-    #[inline(always)]
-    pub(super) fn allocate_quick(&mut self, layout: Layout) -> Option<NonNull<u8>> {
+    pub(super) fn allocate_fast(&mut self, layout: Layout) -> Option<NonNull<u8>> {
         self.placement.allocate_counted(layout, &mut self.statistics)
     }
 
-    /// Allocates a block with a placement that has one way only. The size comes first, as in the call of the global
-    /// allocator, so that nothing has to be moved.
-    #[inline(never)]
-    fn allocate_plain(&mut self, size: usize, align: usize) -> Option<NonNull<u8>> {
-        // SAFETY: they are those of a layout.
-        match self.allocate_quick(unsafe { Layout::from_size_align_unchecked(size, align) }) {
-            Some(block) => Some(block),
-            None => self.allocate_plain_later(size, align),
-        }
-    }
-
-    /// Serves a request for no bytes or for memory that is still pending, and counts any other as a failure.
-    #[cold]
-    #[inline(never)]
-    fn allocate_plain_later(&mut self, size: usize, align: usize) -> Option<NonNull<u8>> {
-        // No layout of a byte has the largest alignment, and no block.
-        if size == 0 && align <= isize::MAX as usize {
-            return self.allocate_plain(1, align);
-        }
+    /// Allocates a block after [`Self::allocate_fast`] has found none: claims pending memory, goes the placement's slow path, and counts
+    /// a failure.
+    #[inline(always)]
+    pub(super) fn allocate_slow(&mut self, layout: Layout) -> Option<NonNull<u8>> {
         if self.settle() {
-            return self.allocate_plain(size, align);
+            let block = self.allocate_fast(layout);
+            if block.is_some() {
+                return block;
+            }
         }
-        self.statistics.failed(size);
-        None
-    }
-
-    #[inline(never)]
-    fn allocate_out_of_line(&mut self, layout: Layout) -> Option<NonNull<u8>> {
-        self.allocate_otherwise(layout)
-    }
-
-    /// Allocates a block by every means of the placement and the heap, and counts a failure.
-    #[inline(always)]
-    pub(super) fn allocate_otherwise(&mut self, layout: Layout) -> Option<NonNull<u8>> {
-        let Some(grant) = self.grant(layout) else {
-            self.statistics.failed(layout.size());
-            return None;
-        };
-        self.statistics.allocated(grant.size);
-        Some(grant.start)
-    }
-
-    /// Returns whether a request certainly fails, and then counts it. False if that takes more than a glance.
-    #[inline(always)]
-    pub(super) fn lacks(&mut self, layout: Layout) -> bool {
-        let lacks = self.placement.lacks(layout) && self.pending.is_none();
-        if lacks {
+        let block = self.placement.allocate_slow(layout, &mut self.statistics);
+        if block.is_none() {
             self.statistics.failed(layout.size());
         }
-        lacks
+        block
     }
 
-    /// Finds a block by every means of the placement, and claims pending memory if there is none. Does not count it.
-    #[inline(always)]
+    /// Allocates a block like [`Self::allocate_slow`], without counting it or a failure, and returns its size too.
     pub(crate) fn grant(&mut self, layout: Layout) -> Option<Grant> {
-        match self.placement.allocate(layout) {
-            Some(grant) => Some(grant),
-            None if self.pending.is_none() => None,
-            None => self.grant_later(layout),
-        }
-    }
-
-    /// Claims pending memory, if there is any, and tries again. Out of line and not in a loop around the first attempt, which
-    /// the compiler would prepare for a second one.
-    #[cold]
-    #[inline(never)]
-    fn grant_later(&mut self, layout: Layout) -> Option<Grant> {
-        while self.settle() {
+        loop {
             let grant = self.placement.allocate(layout);
-            if grant.is_some() {
+            if grant.is_some() || !self.settle() {
                 return grant;
             }
         }
-        None
     }
 
-    /// Allocates a block without reclaiming blocks that are kept for other sizes; `None` if that is not possible.
+    /// Allocates a block without reclaiming blocks that are kept for other sizes; `None` if that is impossible.
     #[inline(always)]
     pub(super) fn allocate_more(&mut self, layout: Layout) -> Option<NonNull<u8>> {
-        if P::PLAIN {
-            let fits = self.placement.largest_free() >= layout.size().saturating_add(layout.align());
-            return if fits { self.allocate(layout) } else { None };
+        let fast = self.allocate_fast(layout);
+        if fast.is_some() || self.placement.largest_free() < layout.size().saturating_add(layout.align()) {
+            return fast;
         }
-        let mut grant = self.placement.allocate_quick(layout);
-        if grant.is_none() && self.placement.largest_free() >= layout.size().saturating_add(layout.align()) {
-            grant = self.placement.allocate(layout);
-        }
-        let grant = grant?;
-        self.statistics.allocated(grant.size);
-        Some(grant.start)
+        self.placement.allocate_slow(layout, &mut self.statistics)
     }
 
-    /// Allocates a block by every means, and returns how many bytes at its start and at its end must be cleared to make it all zero.
-    pub(super) fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)> {
-        let mut zeroed = self.placement.allocate_zeroed(layout);
-        if zeroed.is_none() && self.settle() {
-            zeroed = self.placement.allocate_zeroed(layout);
+    /// Allocates a block, and returns how many bytes at its start and at its end must be cleared to make it all zero.
+    pub(super) fn allocate_zeroed(&mut self, layout: Layout) -> Option<(NonNull<u8>, usize, usize)> {
+        self.settle();
+        if let Some((grant, front, back)) = self.placement.allocate_zeroed(layout) {
+            self.statistics.allocated(grant.size);
+            return Some((grant.start, front, back));
         }
-        match zeroed {
-            Some((grant, ..)) => self.statistics.allocated(grant.size),
-            None => self.statistics.failed(layout.size()),
-        }
-        zeroed
+        let fast = self.allocate_fast(layout);
+        let block = if fast.is_some() { fast } else { self.allocate_slow(layout) };
+        Some((block?, layout.size(), 0))
     }
 
-    /// Frees a block in the common case; returns false, with nothing done, if that takes more effort.
+    /// Frees a block by the placement's fast path; returns false, with nothing done, if that takes more effort.
     ///
     /// # Safety
     ///
     /// The block must be live, have `layout`, and not be used any more.
     #[inline(always)]
-    pub(super) unsafe fn free_quick(&mut self, block: NonNull<u8>, layout: Layout) -> bool {
+    pub(super) unsafe fn free_fast(&mut self, block: NonNull<u8>, layout: Layout) -> bool {
         // SAFETY: the caller guarantees a live block of `layout`.
-        match unsafe { self.placement.deallocate_quick(block, layout) } {
-            Some(size) => {
-                self.statistics.freed(size);
-                true
-            }
-            None => false,
+        let freed = unsafe { self.placement.deallocate_quick(block, layout) };
+        if let Some(size) = freed {
+            self.statistics.freed(size);
         }
+        freed.is_some()
     }
 
     /// Frees a block in every case.

@@ -19,7 +19,7 @@ use core::cell::Cell;
 /// ```
 ///
 /// The counts cost a few instructions while the lock is held, and no atomic operation. Waiting is noticed with locks that can
-/// refuse ([`Lock::try_with`]): `Futex` and `Spin`. A critical section, a priority mask and `Raw` never refuse, so `waited`
+/// refuse ([`Lock::try_acquire`]): `Futex` and `Spin`. A critical section, a priority mask and `Raw` never refuse, so `waited`
 /// stays 0.
 pub struct Counted<L = super::Default> {
     lock: L,
@@ -53,36 +53,28 @@ impl<L: Lock> Counted<L> {
         let waited = before.saturating_add(usize::from(waited));
         self.counts.set(Contention { taken: taken.saturating_add(1), waited });
     }
-
-    /// Waits for a lock that was held, and runs `f`.
-    #[cold]
-    #[inline(never)]
-    fn wait<T>(&self, f: impl FnOnce() -> T) -> T {
-        self.lock.with(|| {
-            self.count(true);
-            f()
-        })
-    }
 }
 
-// SAFETY: every closure runs under the inner lock, once.
+// SAFETY: the inner lock keeps the contract.
 unsafe impl<L: Lock> Lock for Counted<L> {
     const INIT: Self = Self { lock: L::INIT, counts: Cell::new(Contention { taken: 0, waited: 0 }) };
+    type Token = L::Token;
 
-    // `try_with` stays as it is and waits: a refused caller would come back, and might find the lock free then.
+    // `try_acquire` stays as it is and waits: a refused caller would come back, and might find the lock free then.
     #[inline(always)]
-    fn with<T>(&self, f: impl FnOnce() -> T) -> T {
-        let mut waiting = Some(f);
-        let first = self.lock.try_with(|| {
-            let f = waiting.take()?;
-            self.count(false);
-            Some(f())
-        });
-        match (first, waiting) {
-            (Some(result), _) => result,
-            (None, Some(f)) => self.wait(f),
-            (None, None) => unreachable!("a lock has lost the result of what it ran"),
-        }
+    fn acquire(&self) -> L::Token {
+        let (token, waited) = match self.lock.try_acquire() {
+            Some(token) => (token, false),
+            None => (self.lock.acquire(), true),
+        };
+        self.count(waited);
+        token
+    }
+
+    #[inline(always)]
+    unsafe fn release(&self, token: L::Token) {
+        // SAFETY: the caller holds the lock.
+        unsafe { self.lock.release(token) }
     }
 
     #[cfg(all(feature = "std", unix))]

@@ -2,7 +2,6 @@
 
 use super::Lock;
 use core::hint;
-use core::mem;
 use core::sync::atomic::{AtomicU32, Ordering};
 #[cfg(not(target_family = "wasm"))]
 use std::time::Duration;
@@ -41,7 +40,7 @@ const LOOKS: u32 = 100;
 impl Futex {
     /// Takes the lock if it is free, and returns whether it was.
     #[inline(always)]
-    pub(crate) fn try_acquire(&self) -> bool {
+    fn take(&self) -> bool {
         if cfg!(loom) {
             // The models allow a store to come between the two halves of what follows.
             return self.state.compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok();
@@ -50,23 +49,7 @@ impl Futex {
         self.state.fetch_or(TAKEN, Ordering::Acquire) & TAKEN == FREE
     }
 
-    /// Takes the lock, for longer than a closure runs: across a `fork`.
-    pub(crate) fn acquire(&self) {
-        if !self.try_acquire() {
-            self.lock_contended();
-        }
-    }
-
-    /// Unlocks after [`Futex::acquire`].
-    ///
-    /// # Safety
-    ///
-    /// The calling thread must hold the lock.
-    pub(crate) unsafe fn release(&self) {
-        self.unlock();
-    }
-
-    /// Unlocks after [`Futex::acquire`] in the child of a fork, where no other thread waits.
+    /// Releases the lock in the child of a fork, where no other thread waits.
     ///
     /// # Safety
     ///
@@ -82,13 +65,13 @@ impl Futex {
     #[inline(never)]
     fn lock_contended(&self) {
         for _ in 0..LOOKS {
-            if self.state.load(Ordering::Relaxed) == FREE && self.try_acquire() {
+            if self.state.load(Ordering::Relaxed) == FREE && self.take() {
                 return;
             }
             hint::spin_loop();
         }
         self.sleepers.fetch_add(1, Ordering::SeqCst);
-        while !self.try_acquire() {
+        while !self.take() {
             sleep(&self.state);
         }
         self.sleepers.fetch_sub(1, Ordering::Relaxed);
@@ -99,14 +82,6 @@ impl Futex {
     fn wake_and_return<T>(&self, value: T) -> T {
         wake(&self.state);
         value
-    }
-
-    #[inline(always)]
-    fn unlock(&self) {
-        self.state.store(FREE, Ordering::Release);
-        if self.sleepers.load(Ordering::Relaxed) != 0 {
-            wake(&self.state);
-        }
     }
 }
 
@@ -145,74 +120,41 @@ fn sleep(_: &AtomicU32) {
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 fn wake(_: &AtomicU32) {}
 
-// SAFETY: only the thread that changed the state from free to taken runs its closure, and it frees the lock
-// afterwards; taking the lock (acquire) synchronizes with the previous unlock (release).
+// SAFETY: only the thread that changed the state from free to taken holds the lock, and it frees the lock afterwards; taking the
+// lock (acquire) synchronizes with the previous unlock (release).
 unsafe impl Lock for Futex {
     const INIT: Self = Self { state: AtomicU32::new(FREE), sleepers: AtomicU32::new(0) };
-    const STAYS_HELD: bool = true;
+    type Token = ();
 
     #[inline(always)]
-    fn with<T>(&self, f: impl FnOnce() -> T) -> T {
-        if !self.try_acquire() {
+    fn acquire(&self) {
+        if !self.take() {
             self.lock_contended();
         }
-        let _guard = Guard(self);
-        f()
     }
 
     #[inline(always)]
-    fn try_with<T>(&self, f: impl FnOnce() -> Option<T>) -> Option<T> {
-        if !self.try_acquire() {
-            return None;
-        }
-        let guard = Guard(self);
-        let result = f();
-        mem::forget(guard);
+    fn try_acquire(&self) -> Option<()> {
+        self.take().then_some(())
+    }
+
+    #[inline(always)]
+    unsafe fn release(&self, (): ()) {
         self.state.store(FREE, Ordering::Release);
-        match result {
-            // The last thing to do, so the compiler jumps there instead of saving registers for a call.
-            Some(value) if self.sleepers.load(Ordering::Relaxed) != 0 => Some(self.wake_and_return(value)),
-            // Without a result, the caller comes back with `with`, which wakes the sleepers.
-            result => result,
+        if self.sleepers.load(Ordering::Relaxed) != 0 {
+            wake(&self.state);
         }
     }
 
     #[inline(always)]
-    fn try_or_hold<T>(&self, f: impl FnOnce() -> Option<T>) -> Result<T, bool> {
-        if !self.try_acquire() {
-            return Err(false);
-        }
-        let guard = Guard(self);
-        let result = f();
-        mem::forget(guard);
-        let Some(value) = result else { return Err(true) };
+    unsafe fn release_returning<T>(&self, (): (), value: T) -> T {
         self.state.store(FREE, Ordering::Release);
-        // As in `try_with`.
-        Ok(if self.sleepers.load(Ordering::Relaxed) != 0 { self.wake_and_return(value) } else { value })
-    }
-
-    fn hold(&self) {
-        self.acquire();
-    }
-
-    #[inline(always)]
-    unsafe fn let_go(&self) {
-        self.unlock();
+        if self.sleepers.load(Ordering::Relaxed) != 0 { self.wake_and_return(value) } else { value }
     }
 
     #[cfg(unix)]
     fn at_fork(&self) -> Option<super::ForkLock> {
         Some(super::ForkLock::Futex(self.into()))
-    }
-}
-
-/// Unlocks when it is dropped, even if the closure inside the lock unwinds.
-struct Guard<'a>(&'a Futex);
-
-impl Drop for Guard<'_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        self.0.unlock();
     }
 }
 
@@ -267,37 +209,18 @@ mod tests {
     #[test]
     fn a_lock_that_is_held_is_not_waited_for() {
         let lock = Futex::INIT;
-        lock.with(|| assert_eq!(lock.try_with(|| Some(1)), None));
-        assert_eq!(lock.try_with(|| Some(2)), Some(2));
-        assert_eq!(lock.try_with(|| None::<u8>), None);
-        assert!(lock.try_acquire());
-    }
-
-    #[test]
-    fn a_lock_stays_held_without_a_result() {
-        let lock = Futex::INIT;
-        assert_eq!(lock.try_or_hold(|| Some(1)), Ok(1));
-        assert_eq!(lock.try_or_hold(|| None::<u8>), Err(true));
-        assert_eq!(lock.try_or_hold(|| Some(2)), Err(false));
-        // SAFETY: the lock is held since the second call.
-        unsafe { lock.let_go() };
-        lock.hold();
-        assert!(!lock.try_acquire());
-        // SAFETY: `hold` took it.
-        unsafe { lock.let_go() };
-        assert_eq!(lock.try_or_hold(|| Some(3)), Ok(3));
+        let guard = lock.lock();
+        assert!(lock.try_lock().is_none());
+        assert_eq!(guard.unlock_returning(1), 1);
+        drop(lock.try_lock().unwrap());
+        assert!(lock.try_acquire().is_some());
     }
 
     #[test]
     fn a_panic_unlocks() {
         let lock = Futex::INIT;
-        let inside = || lock.try_with(|| -> Option<()> { panic!("inside") });
+        let inside = || lock.with(|| panic!("inside"));
         assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(inside)).is_err());
-        let panicked =
-            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| lock.with(|| panic!("inside"))));
-        assert!(panicked.is_err());
-        let held = || lock.try_or_hold(|| -> Option<()> { panic!("inside") });
-        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(held)).is_err());
-        assert!(lock.try_acquire());
+        assert!(lock.try_acquire().is_some());
     }
 }

@@ -12,58 +12,104 @@ pub use futex::Futex;
 #[cfg(all(target_arch = "arm", target_os = "none"))]
 pub use priority::PriorityMask;
 
+use core::mem::ManuallyDrop;
+
 /// Mutual exclusion around every operation of a [`Heap`](crate::Heap).
 ///
 /// # Safety
 ///
-/// If the lock is [`Sync`], `with` must run at most one closure at a time, no matter on which threads, cores or
-/// interrupt levels it is called, and must make what one closure wrote visible to the next.
-pub unsafe trait Lock {
+/// If the lock is [`Sync`], at most one caller may hold it at a time, no matter on which threads, cores or interrupt levels
+/// they run, and what one holder wrote must be visible to the next. No method may unwind.
+pub unsafe trait Lock: Sized {
     /// An unlocked lock.
     const INIT: Self;
 
-    /// Runs `f` while the lock is held. Not re-entrant: `f` must not use the same lock again.
-    fn with<T>(&self, f: impl FnOnce() -> T) -> T;
+    /// What [`Lock::release`] needs from [`Lock::acquire`], such as the state of the interrupts before.
+    type Token;
 
-    /// Runs `f` like [`Lock::with`], but may return `None` instead of waiting for a lock that is held. A caller that gets
-    /// `None`, from the lock or from `f`, has to come back with [`Lock::with`]. That keeps the code for waiting, and for
-    /// waking others, off the caller's common path. Waits unless a lock has a better way.
+    /// Waits for the lock, and takes it. Not re-entrant: the holder must not take the same lock again.
+    fn acquire(&self) -> Self::Token;
+
+    /// Takes the lock, or returns `None` instead of waiting for a lock that is held. Waits unless the lock has a better way.
     #[inline(always)]
-    fn try_with<T>(&self, f: impl FnOnce() -> Option<T>) -> Option<T> {
-        self.with(f)
+    fn try_acquire(&self) -> Option<Self::Token> {
+        Some(self.acquire())
     }
 
-    /// True if the lock can stay held from one function to the next, so that what `f` left undone needs no second locking:
-    /// the other hidden methods then do what they say.
-    #[doc(hidden)]
-    const STAYS_HELD: bool = false;
-
-    /// Runs `f` like [`Lock::try_with`]. If `f` returns `None`, the lock stays held and the error is true; if the lock was not
-    /// taken, it is false.
-    #[doc(hidden)]
-    #[inline(always)]
-    fn try_or_hold<T>(&self, f: impl FnOnce() -> Option<T>) -> Result<T, bool> {
-        self.try_with(f).ok_or(false)
-    }
-
-    /// Waits for the lock, and holds it.
-    #[doc(hidden)]
-    fn hold(&self) {}
-
-    /// Unlocks a lock that stayed held.
+    /// Releases the lock.
     ///
     /// # Safety
     ///
-    /// The caller must hold the lock.
-    #[doc(hidden)]
+    /// The caller must hold the lock, and `token` must be from the call that took it.
+    unsafe fn release(&self, token: Self::Token);
+
+    /// Releases the lock and returns `value`. A lock that has to wake others overrides it, so that this is the last thing that its
+    /// caller does, and the compiler jumps there instead of saving registers for a call.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Lock::release`].
     #[inline(always)]
-    unsafe fn let_go(&self) {}
+    unsafe fn release_returning<T>(&self, token: Self::Token, value: T) -> T {
+        // SAFETY: the caller keeps the contract.
+        unsafe { self.release(token) };
+        value
+    }
+
+    /// Waits for the lock, and holds it until the guard is dropped.
+    #[inline(always)]
+    fn lock(&self) -> Guard<'_, Self> {
+        Guard { lock: self, token: ManuallyDrop::new(self.acquire()) }
+    }
+
+    /// Takes the lock like [`Lock::lock`], or returns `None` instead of waiting: see [`Lock::try_acquire`].
+    #[inline(always)]
+    fn try_lock(&self) -> Option<Guard<'_, Self>> {
+        Some(Guard { lock: self, token: ManuallyDrop::new(self.try_acquire()?) })
+    }
+
+    /// Runs `f` while the lock is held.
+    #[inline(always)]
+    fn with<T>(&self, f: impl FnOnce() -> T) -> T {
+        let guard = self.lock();
+        let result = f();
+        guard.unlock_returning(result)
+    }
 
     /// Returns this lock as one that can be held while the process is copied; `None` if it cannot.
     #[cfg(all(feature = "std", unix))]
     #[doc(hidden)]
     fn at_fork(&self) -> Option<ForkLock> {
         None
+    }
+}
+
+/// Holds a [`Lock`] until it is dropped.
+#[must_use = "the lock is released when the guard is dropped"]
+pub struct Guard<'a, L: Lock> {
+    lock: &'a L,
+    /// Moved out when the lock is released.
+    token: ManuallyDrop<L::Token>,
+}
+
+impl<L: Lock> Guard<'_, L> {
+    /// Releases the lock and returns `value`, as [`Lock::release_returning`] does.
+    #[inline(always)]
+    pub fn unlock_returning<T>(self, value: T) -> T {
+        let mut guard = ManuallyDrop::new(self);
+        // SAFETY: the guard holds the lock, and is not dropped, so the token is moved out once.
+        unsafe {
+            let token = ManuallyDrop::take(&mut guard.token);
+            guard.lock.release_returning(token, value)
+        }
+    }
+}
+
+impl<L: Lock> Drop for Guard<'_, L> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        // SAFETY: the guard holds the lock, and nothing uses the token afterwards.
+        unsafe { self.lock.release(ManuallyDrop::take(&mut self.token)) }
     }
 }
 
@@ -78,17 +124,13 @@ pub struct Unsync(core::marker::PhantomData<*mut ()>);
 // SAFETY: `Unsync` is not `Sync` (it holds a raw pointer's marker), so it need not exclude anything.
 unsafe impl Lock for Unsync {
     const INIT: Self = Self(core::marker::PhantomData);
-    const STAYS_HELD: bool = true;
+    type Token = ();
 
     #[inline(always)]
-    fn try_or_hold<T>(&self, f: impl FnOnce() -> Option<T>) -> Result<T, bool> {
-        f().ok_or(true)
-    }
+    fn acquire(&self) {}
 
     #[inline(always)]
-    fn with<T>(&self, f: impl FnOnce() -> T) -> T {
-        f()
-    }
+    unsafe fn release(&self, (): ()) {}
 }
 
 // SAFETY: the type has no state that belongs to a thread; only sharing it is unsound.
@@ -146,21 +188,18 @@ mod no_crate_implements_critical_section {
 #[cfg(feature = "critical-section")]
 unsafe impl Lock for CriticalSection {
     const INIT: Self = Self(());
+    type Token = critical_section::RestoreState;
 
     #[inline(always)]
-    fn with<T>(&self, f: impl FnOnce() -> T) -> T {
-        /// Leaves the critical section, even if the closure unwinds.
-        struct Guard(critical_section::RestoreState);
-        impl Drop for Guard {
-            #[inline(always)]
-            fn drop(&mut self) {
-                // SAFETY: the guard is created right after entering, and guards are dropped in reverse order.
-                unsafe { critical_section::release(self.0) }
-            }
-        }
-        // SAFETY: the guard leaves the section when it is dropped.
-        let _guard = Guard(unsafe { no_crate_implements_critical_section::enter() });
-        f()
+    fn acquire(&self) -> Self::Token {
+        // SAFETY: the section is left by `release`; guards are dropped in reverse order.
+        unsafe { no_crate_implements_critical_section::enter() }
+    }
+
+    #[inline(always)]
+    unsafe fn release(&self, token: Self::Token) {
+        // SAFETY: the caller is in the critical section that `acquire` entered.
+        unsafe { critical_section::release(token) }
     }
 }
 
@@ -173,17 +212,22 @@ pub struct Spin(spin::mutex::SpinMutex<()>);
 #[cfg(all(feature = "spin", target_has_atomic = "8"))]
 unsafe impl Lock for Spin {
     const INIT: Self = Self(spin::mutex::SpinMutex::new(()));
+    type Token = ();
 
     #[inline(always)]
-    fn with<T>(&self, f: impl FnOnce() -> T) -> T {
-        let _guard = self.0.lock();
-        f()
+    fn acquire(&self) {
+        core::mem::forget(self.0.lock());
     }
 
     #[inline(always)]
-    fn try_with<T>(&self, f: impl FnOnce() -> Option<T>) -> Option<T> {
-        let _guard = self.0.try_lock()?;
-        f()
+    fn try_acquire(&self) -> Option<()> {
+        self.0.try_lock().map(core::mem::forget)
+    }
+
+    #[inline(always)]
+    unsafe fn release(&self, (): ()) {
+        // SAFETY: the caller holds the lock.
+        unsafe { self.0.force_unlock() }
     }
 
     #[cfg(all(feature = "std", unix))]
@@ -204,22 +248,19 @@ pub struct Raw<R>(R);
 #[cfg(feature = "lock_api")]
 unsafe impl<R: lock_api::RawMutex> Lock for Raw<R> {
     const INIT: Self = Self(R::INIT);
+    type Token = ();
 
     #[inline(always)]
-    fn with<T>(&self, f: impl FnOnce() -> T) -> T {
-        /// Unlocks even if the closure unwinds.
-        struct Guard<'a, R: lock_api::RawMutex>(&'a R);
-        impl<R: lock_api::RawMutex> Drop for Guard<'_, R> {
-            fn drop(&mut self) {
-                // SAFETY: the guard is created right after locking, and dropped on the same thread.
-                unsafe { self.0.unlock() }
-            }
-        }
+    fn acquire(&self) {
         if !self.0.try_lock() {
             wait::until(&self.0, || self.0.lock());
         }
-        let _guard = Guard(&self.0);
-        f()
+    }
+
+    #[inline(always)]
+    unsafe fn release(&self, (): ()) {
+        // SAFETY: the caller holds the lock.
+        unsafe { self.0.unlock() }
     }
 }
 
@@ -299,9 +340,9 @@ impl ForkLock {
         // SAFETY: the caller's contract.
         unsafe {
             match self {
-                Self::Futex(lock) => lock.as_ref().try_acquire(),
+                Self::Futex(lock) => lock.as_ref().try_acquire().is_some(),
                 #[cfg(feature = "spin")]
-                Self::Spin(lock) => lock.as_ref().0.try_lock().map(core::mem::forget).is_some(),
+                Self::Spin(lock) => lock.as_ref().try_acquire().is_some(),
             }
         }
     }
@@ -317,7 +358,7 @@ impl ForkLock {
             match self {
                 Self::Futex(lock) => lock.as_ref().acquire(),
                 #[cfg(feature = "spin")]
-                Self::Spin(lock) => core::mem::forget(lock.as_ref().0.lock()),
+                Self::Spin(lock) => lock.as_ref().acquire(),
             }
         }
     }
@@ -332,9 +373,9 @@ impl ForkLock {
         unsafe {
             match self {
                 Self::Futex(lock) if in_child => lock.as_ref().reset(),
-                Self::Futex(lock) => lock.as_ref().release(),
+                Self::Futex(lock) => lock.as_ref().release(()),
                 #[cfg(feature = "spin")]
-                Self::Spin(lock) => lock.as_ref().0.force_unlock(),
+                Self::Spin(lock) => lock.as_ref().release(()),
             }
         }
     }

@@ -32,17 +32,6 @@ pub unsafe trait PriorityMask: Sized {
     const UNLOCKED: Self;
 }
 
-/// Restores the mask, even if the closure unwinds.
-struct Guard(u32);
-
-impl Drop for Guard {
-    #[inline(always)]
-    fn drop(&mut self) {
-        // SAFETY: it restores what was read before; what the closure wrote stays in front of it.
-        unsafe { asm!("msr basepri, {}", in(reg) self.0, options(nostack, preserves_flags)) }
-    }
-}
-
 // SAFETY: the implementation of the trait promises one core, on which code that holds the lock masks all other code that takes it, since
 // that is at most as urgent as the level.
 unsafe impl<M: PriorityMask> Lock for M {
@@ -51,8 +40,10 @@ unsafe impl<M: PriorityMask> Lock for M {
         M::UNLOCKED
     };
 
+    type Token = u32;
+
     #[inline(always)]
-    fn with<T>(&self, f: impl FnOnce() -> T) -> T {
+    fn acquire(&self) -> u32 {
         let old: u32;
         // SAFETY: masking interrupts has no other effect; `basepri_max` never lowers the mask. The barrier lets no interrupt in that
         // was already on its way.
@@ -66,7 +57,12 @@ unsafe impl<M: PriorityMask> Lock for M {
                 options(nostack, preserves_flags),
             );
         }
-        let _guard = Guard(old);
-        f()
+        old
+    }
+
+    #[inline(always)]
+    unsafe fn release(&self, old: u32) {
+        // SAFETY: it restores what was read before; what the holder wrote stays in front of it.
+        unsafe { asm!("msr basepri, {}", in(reg) old, options(nostack, preserves_flags)) }
     }
 }

@@ -204,7 +204,7 @@ fn release(in_child: bool) {
     // SAFETY: this thread has taken all in `before`, and the locks live forever.
     unsafe {
         locks().for_each(|lock| lock.release(in_child));
-        if in_child { HELD.lock.reset() } else { HELD.lock.release() }
+        if in_child { HELD.lock.reset() } else { HELD.lock.release(()) }
     }
 }
 

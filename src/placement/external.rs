@@ -27,11 +27,6 @@ macro_rules! what_adapters_lack {
             self.allocate(layout)
         }
 
-        fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)> {
-            let grant = self.allocate(layout)?;
-            Some((grant, grant.size, 0))
-        }
-
         fn trim(&mut self) -> bool {
             false
         }

@@ -45,26 +45,6 @@ pub unsafe trait LayoutPlacement: Sized {
     #[doc(hidden)]
     const MAX_REGIONS: usize = usize::MAX;
 
-    /// True if common requests are short. A heap then calls [`LayoutPlacement::allocate_quick`] inline, and everything else out
-    /// of line.
-    #[doc(hidden)]
-    const SHORT: bool = Self::KEEPS;
-
-    /// True if freed blocks are kept for the next request of their size. A heap then calls
-    /// [`LayoutPlacement::deallocate_quick`] inline, and everything else out of line.
-    #[doc(hidden)]
-    const KEEPS: bool = false;
-
-    /// Bytes of the largest request that is served in another way than longer ones. A heap of a placement that
-    /// [keeps](LayoutPlacement::KEEPS) blocks then compiles the two ways apart.
-    #[doc(hidden)]
-    const SMALL: usize = 0;
-
-    /// True if [`LayoutPlacement::allocate_counted`] finds whatever [`LayoutPlacement::allocate`] finds, and no memory is
-    /// known to be zero. A heap then has one copy of the code that allocates, for all its methods.
-    #[doc(hidden)]
-    const PLAIN: bool = false;
-
     /// True if the placement remembers each block, to check each free: a front must not keep blocks for itself then.
     #[doc(hidden)]
     const REMEMBERS: bool = false;
@@ -144,9 +124,12 @@ pub unsafe trait LayoutPlacement: Sized {
         false
     }
 
-    /// Allocates a block like [`LayoutPlacement::allocate`]. Also returns how many bytes at its start and at its end must be
-    /// cleared to make it all zero.
-    fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)>;
+    /// Allocates a block like [`LayoutPlacement::allocate`], and returns how many bytes at its start and at its end must be cleared to
+    /// make it all zero. `None` if there is no room, or the placement does not know which memory is zero.
+    fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)> {
+        let _ = layout;
+        None
+    }
 
     /// Frees a block and returns the bytes that become available.
     ///
@@ -180,12 +163,21 @@ pub unsafe trait LayoutPlacement: Sized {
     /// `start` must be the address of a live block for `layout`; bytes that are cut off must not be used any more.
     unsafe fn resize(&mut self, start: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)>;
 
-    /// Allocates a block like [`LayoutPlacement::allocate_quick`], and counts it. Where [`LayoutPlacement::PLAIN`] is true, it
-    /// may refuse a layout of no bytes, which a heap then replaces by one of a byte.
+    /// Allocates a block like [`LayoutPlacement::allocate_quick`], and counts it.
     #[doc(hidden)]
     #[inline(always)]
     fn allocate_counted<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>> {
         let grant = self.allocate_quick(layout)?;
+        statistics.allocated(grant.size);
+        Some(grant.start)
+    }
+
+    /// Allocates a block like [`LayoutPlacement::allocate`], and counts it. A heap calls this right after
+    /// [`LayoutPlacement::allocate_counted`] has found none.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn allocate_slow<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>> {
+        let grant = self.allocate(layout)?;
         statistics.allocated(grant.size);
         Some(grant.start)
     }
@@ -364,7 +356,6 @@ unsafe impl<S: Placement> LayoutPlacement for S {
     const EMPTY: Self = <S as Placement>::EMPTY;
     const MAX_REGION: usize = region_size::<S::Meta>(S::MAX_LEN);
     const MAX_REGIONS: usize = <S::Meta as Meta>::MAX_REGIONS;
-    const SHORT: bool = <S as Placement>::SHORT;
 
     fn set_key(&mut self, key: usize) {
         // SAFETY: regions and blocks stay as they are.
@@ -421,8 +412,7 @@ unsafe impl<S: Placement> LayoutPlacement for S {
             mark < roof && start >= at(mark) && start + grant.size <= at(roof)
         });
         let whole = self.meta().locate(grant.start.addr().get()).is_some_and(|offset| self.is_whole(offset));
-        let (front, back) =
-            if fresh && !whole { <S::Meta as Meta>::DIRTY_EDGES } else { (grant.size.max(layout.size()), 0) };
+        let (front, back) = if fresh && !whole { <S::Meta as Meta>::DIRTY_EDGES } else { (grant.size, 0) };
         Some((grant, front, back))
     }
 

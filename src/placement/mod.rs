@@ -124,11 +124,6 @@ pub unsafe trait Placement: Sized {
     #[doc(hidden)]
     const BESIDE: bool = !<Self::Meta as Meta>::BOUNDARY_BITS;
 
-    /// True if [`Placement::allocate_quick`] is so short that a heap serves common requests inline, and everything else out of
-    /// line.
-    #[doc(hidden)]
-    const SHORT: bool = false;
-
     /// Returns the metadata.
     fn meta(&self) -> &Self::Meta;
 

@@ -97,7 +97,7 @@ impl Drop for Entered<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         // SAFETY: this value exists because the thread has taken the lock.
-        unsafe { self.0.lock.release() };
+        unsafe { self.0.lock.release(()) };
     }
 }
 
@@ -133,7 +133,7 @@ impl<P: SegmentPlacement, S: Source> Drop for Held<'_, P, S> {
             self.release_lanes();
         }
         // SAFETY: this value exists because the thread has taken the lock.
-        unsafe { self.locks.all.release() };
+        unsafe { self.locks.all.release(()) };
     }
 }
 
@@ -162,7 +162,7 @@ impl<P: SegmentPlacement, S: Source> Held<'_, P, S> {
         unsafe { *self.locks.view.get() = view };
         for lane in &self.locks.lanes {
             // SAFETY: `lock` took it.
-            unsafe { lane.lock.release() };
+            unsafe { lane.lock.release(()) };
         }
     }
 }
@@ -205,7 +205,7 @@ impl<P: SegmentPlacement, S: Source> Lanes<P, S> {
     /// Locks everything.
     #[inline(always)]
     pub(super) fn lock(&self) -> Held<'_, P, S> {
-        if !self.all.try_acquire() {
+        if self.all.try_acquire().is_none() {
             self.waits.fetch_add(1, Ordering::Relaxed);
             self.all.acquire();
         }

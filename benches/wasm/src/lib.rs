@@ -25,9 +25,11 @@ mod subject {
     unsafe impl Lock for Alone {
         const INIT: Self = Self;
 
-        fn with<T>(&self, f: impl FnOnce() -> T) -> T {
-            f()
-        }
+        type Token = ();
+
+        fn acquire(&self) {}
+
+        unsafe fn release(&self, (): ()) {}
     }
 
     #[global_allocator]

@@ -128,7 +128,6 @@ unsafe impl<M: Meta, F: FreeIndex<M> + FreeIndex<M::Near>> Placement for Coalesc
     const MAX_LEN: usize = min(M::MAX_LEN, <F as FreeIndex<M>>::MAX_LEN);
     const EXACT: bool = true;
     const CHECKS: bool = false;
-    const SHORT: bool = M::BOUNDARY_BITS;
 
     #[inline(always)]
     fn meta(&self) -> &M {

@@ -178,7 +178,6 @@ unsafe impl<M: RegionMap, const G: usize, const R: usize> LayoutPlacement for Ma
     };
     const MAX_REGION: usize = M::MAX_LEN * G;
     const MAX_REGIONS: usize = R;
-    const PLAIN: bool = true;
 
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
         let (base, len) = parts::<M, G>(memory)?;
@@ -236,7 +235,7 @@ unsafe impl<M: RegionMap, const G: usize, const R: usize> LayoutPlacement for Ma
                 return NonNull::new(slot.base.wrapping_add(index * G));
             }
         }
-        if M::WHOLE { self.allocate_whole(layout, statistics) } else { None }
+        None
     }
 
     #[inline(always)]
@@ -246,7 +245,8 @@ unsafe impl<M: RegionMap, const G: usize, const R: usize> LayoutPlacement for Ma
 
     #[inline(never)]
     fn allocate(&mut self, layout: Layout) -> Option<Grant> {
-        let start = self.allocate_counted(layout, &mut NoStatistics)?;
+        let fast = self.allocate_counted(layout, &mut NoStatistics);
+        let start = if fast.is_some() { fast } else { self.allocate_slow(layout, &mut NoStatistics) }?;
         let (len, align) = Self::measure(layout);
         let mut size = M::granted(len, align).saturating_mul(G);
         if let Ok((number, _)) = self.locate(start.addr().get()) {
@@ -257,9 +257,8 @@ unsafe impl<M: RegionMap, const G: usize, const R: usize> LayoutPlacement for Ma
         Some(Grant { start, size })
     }
 
-    fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)> {
-        let grant = self.allocate(layout)?;
-        Some((grant, grant.size, 0))
+    fn allocate_slow<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>> {
+        if M::WHOLE { self.allocate_whole(layout, statistics) } else { None }
     }
 
     #[inline(always)]

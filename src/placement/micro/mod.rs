@@ -115,6 +115,37 @@ impl<const R: usize, const C: bool> MicroTlsf<R, C> {
         (next < self.slots.as_ptr().wrapping_add(count)).then_some(next)
     }
 
+    /// Allocates a block, and counts it: once in the program. A request for no bytes finds none. The size and the alignment come as the global
+    /// allocator gets them, so that nothing has to be moved.
+    #[inline(never)]
+    fn allocate_parts<S: Statistics>(
+        &mut self,
+        size: usize,
+        align: usize,
+        statistics: &mut S,
+    ) -> Option<NonNull<u8>> {
+        let (len, mask) = (granules(size), align - 1);
+        if len == 0 {
+            return None;
+        }
+        let len = opaque(len);
+        // The first region has its place whether it is there or not: it has no room then.
+        let mut slot = self.first();
+        let mut need = len + mask / GRANULE;
+        // SAFETY: the regions are there.
+        unsafe {
+            loop {
+                if let Some(found) = Blocks(*slot).find(need) {
+                    statistics.allocated(len * GRANULE);
+                    return Some(NonNull::new_unchecked(Blocks(*slot).cut(found, len, need, mask)));
+                }
+                slot = self.behind(slot)?;
+                // Else the compiler would do all of the search that is the same for all regions in front of the loop.
+                need = opaque(need);
+            }
+        }
+    }
+
     /// Frees a block of no bytes.
     ///
     /// # Safety
@@ -203,7 +234,6 @@ unsafe impl<const R: usize, const C: bool> LayoutPlacement for MicroTlsf<R, C> {
     const EMPTY: Self = Self { slots: [Slot::NONE; R], count: 0 };
     const MAX_REGION: usize = MAX_BYTES;
     const MAX_REGIONS: usize = R;
-    const PLAIN: bool = true;
 
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
         // SAFETY: the caller keeps the contract.
@@ -304,26 +334,17 @@ unsafe impl<const R: usize, const C: bool> LayoutPlacement for MicroTlsf<R, C> {
 
     #[inline(always)]
     fn allocate_counted<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>> {
-        let (len, mask) = (granules(layout.size()), layout.align() - 1);
-        if len == 0 {
+        self.allocate_parts(layout.size(), layout.align(), statistics)
+    }
+
+    /// Allocates a granule for a request for no bytes; for all others there is no other path.
+    #[inline(always)]
+    fn allocate_slow<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>> {
+        // No layout of a byte has the largest alignment, and no block.
+        if layout.size() > 0 || layout.align() > isize::MAX as usize {
             return None;
         }
-        let len = opaque(len);
-        // The first region has its place whether it is there or not: it has no room then.
-        let mut slot = self.first();
-        let mut need = len + mask / GRANULE;
-        // SAFETY: the regions are there.
-        unsafe {
-            loop {
-                if let Some(found) = Blocks(*slot).find(need) {
-                    statistics.allocated(len * GRANULE);
-                    return Some(NonNull::new_unchecked(Blocks(*slot).cut(found, len, need, mask)));
-                }
-                slot = self.behind(slot)?;
-                // Else the compiler would do all of the search that is the same for all regions in front of the loop.
-                need = opaque(need);
-            }
-        }
+        self.allocate_parts(1, layout.align(), statistics)
     }
 
     #[inline(always)]
@@ -338,11 +359,6 @@ unsafe impl<const R: usize, const C: bool> LayoutPlacement for MicroTlsf<R, C> {
             if layout.size() == 0 { Layout::from_size_align(1, layout.align()).ok()? } else { layout };
         let start = self.allocate_counted(layout, &mut NoStatistics)?;
         Some(Grant { start, size: granules_of(layout.size()) * GRANULE })
-    }
-
-    fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)> {
-        let grant = self.allocate(layout)?;
-        Some((grant, grant.size, 0))
     }
 
     #[inline(always)]

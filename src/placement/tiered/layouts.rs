@@ -1,11 +1,11 @@
 //! Requests and frees of [`QuickLists`] as a placement of layouts.
 
-use super::classes::{Class, SMALL, STEP};
+use super::classes::Class;
 use super::key::Key;
 use super::large::Large;
 use super::small::Small;
 use super::tier::{Free, Tier};
-use super::{ALL_LOOKS, LOOKS, QuickLists};
+use super::{LOOKS, QuickLists};
 use crate::meta::FreeError;
 use crate::placement::{Grant, LayoutPlacement};
 use crate::region::{Region, RegionError, Run};
@@ -21,8 +21,6 @@ unsafe impl<T: Tier> LayoutPlacement for QuickLists<T> {
     };
     const MAX_REGION: usize = T::MAX_REGION;
     const MAX_REGIONS: usize = T::MAX_REGIONS;
-    const KEEPS: bool = true;
-    const SMALL: usize = SMALL;
 
     fn set_key(&mut self, key: usize) {
         LayoutPlacement::set_key(&mut self.tier, key);
@@ -83,19 +81,18 @@ unsafe impl<T: Tier> LayoutPlacement for QuickLists<T> {
     }
 
     fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)> {
-        let quick = self.allocate_quick(layout);
-        let grant = if quick.is_some() || Class::of_any(layout.size()).is_some() {
-            quick.or_else(|| LayoutPlacement::allocate(self, layout))?
-        } else {
-            // A block that was never handed out before may be known to be zero.
-            let mut zeroed = LayoutPlacement::allocate_zeroed(&mut self.tier, layout);
-            if zeroed.is_none() && self.flush() {
-                zeroed = LayoutPlacement::allocate_zeroed(&mut self.tier, layout);
-            }
-            self.count_allocated(zeroed.map_or(0, |(grant, ..)| grant.size as isize));
-            return zeroed;
-        };
-        Some((grant, grant.size, 0))
+        if Class::of_any(layout.size()).is_some() {
+            return None;
+        }
+        if let Some(grant) = self.allocate_quick(layout) {
+            return Some((grant, grant.size, 0));
+        }
+        let mut zeroed = LayoutPlacement::allocate_zeroed(&mut self.tier, layout);
+        if zeroed.is_none() && self.flush() {
+            zeroed = LayoutPlacement::allocate_zeroed(&mut self.tier, layout);
+        }
+        self.count_allocated(zeroed.map_or(0, |(grant, ..)| grant.size as isize));
+        zeroed
     }
 
     #[inline(always)]
@@ -128,18 +125,10 @@ unsafe impl<T: Tier> LayoutPlacement for QuickLists<T> {
             if cfg!(debug_assertions) {
                 self.check_among(start, layout, LOOKS)?;
             }
-            if let Some(class) = Class::of_any(layout.size()) {
-                return self.deallocate_small(start, layout, class);
+            match Class::of_any(layout.size()) {
+                Some(class) => self.deallocate_small(start, layout, class),
+                None => self.deallocate_large(start, layout),
             }
-            if let Some(size) = self.large_size(layout) {
-                if T::CHECKS && (start.addr().get() % STEP != 0 || self.large.may_hold(start, size)) {
-                    self.check_among(start, Self::as_freed(layout), ALL_LOOKS)?;
-                }
-                if self.large.push(start, size) {
-                    return Ok(size);
-                }
-            }
-            self.free_large(start, layout)
         }
     }
 

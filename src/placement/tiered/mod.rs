@@ -227,8 +227,8 @@ impl<T: Tier> QuickLists<T> {
         Some(Grant { start: taken.first, size })
     }
 
-    /// Allocates a large block when no kept one fits.
-    #[inline(always)]
+    /// Allocates a large block when no kept one fits. Out of line like the small ones, so that each way saves few registers.
+    #[inline(never)]
     fn allocate_large(&mut self, layout: Layout) -> Option<Grant> {
         let mut grant = LayoutPlacement::allocate_quick(&mut self.tier, layout);
         if grant.is_none() {
@@ -298,6 +298,27 @@ impl<T: Tier> QuickLists<T> {
             }
         }
         Ok(class.bytes())
+    }
+
+    /// Frees a block that is larger than a small one by every means.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`LayoutPlacement::deallocate`].
+    #[inline(never)]
+    unsafe fn deallocate_large(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
+        // SAFETY: the caller keeps the contract of this method, which the calls share.
+        unsafe {
+            if let Some(size) = self.large_size(layout) {
+                if T::CHECKS && (start.addr().get() % STEP != 0 || self.large.may_hold(start, size)) {
+                    self.check_among(start, Self::as_freed(layout), ALL_LOOKS)?;
+                }
+                if self.large.push(start, size) {
+                    return Ok(size);
+                }
+            }
+            self.free_large(start, layout)
+        }
     }
 
     /// Returns whether the small block at `start` holds what a kept one would: that it is one is then worth a look at its

@@ -152,13 +152,14 @@ std::thread_local! {
 // SAFETY: the tests use one thread for each such lock.
 unsafe impl Lock for Held {
     const INIT: Self = Self;
-    fn with<T>(&self, f: impl FnOnce() -> T) -> T {
+    type Token = ();
+    fn acquire(&self) {
         HELD.set(false);
-        f()
     }
-    fn try_with<T>(&self, f: impl FnOnce() -> Option<T>) -> Option<T> {
-        if HELD.get() { None } else { f() }
+    fn try_acquire(&self) -> Option<()> {
+        (!HELD.get()).then_some(())
     }
+    unsafe fn release(&self, (): ()) {}
 }
 
 #[test]
@@ -173,9 +174,8 @@ fn a_lock_that_is_held_is_counted_once() {
     HELD.set(true);
     assert_eq!((lock.with(run), lock.contention()), (2, Contention { taken: 2, waited: 1 }));
     HELD.set(true);
-    assert_eq!(lock.try_with(|| Some(run())), Some(3));
-    assert_eq!(lock.try_with(|| None::<()>), None, "the caller's own refusal");
-    assert_eq!((ran.get(), lock.contention()), (3, Contention { taken: 4, waited: 2 }));
+    assert_eq!(lock.try_lock().unwrap().unlock_returning(run()), 3);
+    assert_eq!((ran.get(), lock.contention()), (3, Contention { taken: 3, waited: 2 }));
 }
 
 /// The counts are exact, since they are inside the lock; and so is what the lock guards.

@@ -148,7 +148,6 @@ fn rounded(request: Layout) -> Layout {
 unsafe impl<P: LayoutPlacement> LayoutPlacement for Quick<P> {
     const EMPTY: Self = Self { inner: P::EMPTY, cached: [const { Vec::new() }; CLASSES], saving: false };
     const MAX_REGION: usize = P::MAX_REGION;
-    const KEEPS: bool = false;
 
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
         // SAFETY: the caller's contract.
@@ -170,10 +169,6 @@ unsafe impl<P: LayoutPlacement> LayoutPlacement for Quick<P> {
     }
     fn allocate_quick(&mut self, layout: Layout) -> Option<Grant> {
         self.allocate(layout)
-    }
-    fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)> {
-        let grant = self.allocate(layout)?;
-        Some((grant, grant.size, 0))
     }
     unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
         match class(layout) {

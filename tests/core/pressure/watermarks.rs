@@ -115,14 +115,15 @@ fn the_hook_may_use_the_heap() {
 
     /// A lock that fails the test when it is taken twice; other locks would wait forever.
     struct Strict(AtomicBool);
-    // SAFETY: one closure runs at a time, or it panics.
+    // SAFETY: it is held once at a time, or it panics.
     unsafe impl Lock for Strict {
         const INIT: Self = Self(AtomicBool::new(false));
-        fn with<T>(&self, f: impl FnOnce() -> T) -> T {
+        type Token = ();
+        fn acquire(&self) {
             assert!(!self.0.swap(true, SeqCst), "a hook runs inside the lock");
-            let result = f();
+        }
+        unsafe fn release(&self, (): ()) {
             self.0.store(false, SeqCst);
-            result
         }
     }
 

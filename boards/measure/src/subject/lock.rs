@@ -9,14 +9,20 @@ pub struct Alone;
 // SAFETY: the programs have one thread and no interrupts, so every closure runs alone.
 unsafe impl Lock for Alone {
     const INIT: Self = Self;
+    #[cfg(feature = "_masked")]
+    type Token = crate::Instant;
+    #[cfg(not(feature = "_masked"))]
+    type Token = ();
 
     #[inline(always)]
-    fn with<T>(&self, f: impl FnOnce() -> T) -> T {
+    fn acquire(&self) -> Self::Token {
         #[cfg(feature = "_masked")]
-        let from = crate::Instant::now();
-        let result = f();
+        crate::Instant::now()
+    }
+
+    #[inline(always)]
+    unsafe fn release(&self, _from: Self::Token) {
         #[cfg(feature = "_masked")]
-        crate::masked::add(from.elapsed());
-        result
+        crate::masked::add(_from.elapsed());
     }
 }
