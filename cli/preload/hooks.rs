@@ -1,1 +1,325 @@
-../../preload/src/hooks.rs
+//! The functions that the program calls instead of its allocator's.
+//!
+//! A function that the real allocator does not have behaves as if there were no memory.
+
+use core::ffi::{CStr, c_char, c_int, c_void};
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use allotment_event::Action;
+
+use crate::real::{Real, early, real};
+use crate::recorder::{head, hold, recorded};
+use crate::sys;
+
+/// Passes an allocation on and writes it down. `align` 0 is what the allocator gives anyway.
+fn allocated(size: usize, align: usize, allocate: impl Fn(&Real) -> *mut c_void) -> *mut c_void {
+    let Some(real) = real() else { return early::allocate(size, align) };
+    recorded(
+        || allocate(real),
+        || {
+            let block = allocate(real);
+            let align = align as u64;
+            let action = match block.is_null() {
+                true => Action::Fail { size: size as u64, align },
+                false => Action::Allocate { id: block.addr() as u64, size: size as u64, align },
+            };
+            hold().write(action);
+            block
+        },
+    )
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn malloc(size: usize) -> *mut c_void {
+    // SAFETY: every size is valid for this function.
+    allocated(size, 0, |real| unsafe { (real.malloc)(size) })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
+    let bytes = count.saturating_mul(size);
+    // SAFETY: every size is valid for this function. Memory that is served early is zero.
+    allocated(bytes, 0, |real| unsafe { (real.calloc)(count, size) })
+}
+
+/// # Safety
+///
+/// The block is null, or live and from this allocator.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn free(block: *mut c_void) {
+    if block.is_null() || early::size_of(block).is_some() {
+        return;
+    }
+    // A block that is not from early memory comes from real functions, which are known then.
+    let Some(real) = real() else { return };
+    // Once the block is free another thread may get it, so it is written down before.
+    // SAFETY: the caller keeps the contract of the C function, which is called with the same arguments.
+    let free = || unsafe { (real.free)(block) };
+    recorded(free, || {
+        hold().write(Action::Free { id: block.addr() as u64 });
+        free();
+    });
+}
+
+/// # Safety
+///
+/// The block is null, or live and from this allocator.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
+    if block.is_null() {
+        return malloc(size);
+    }
+    if let Some(old) = early::size_of(block) {
+        let new = malloc(size);
+        if !new.is_null() {
+            // SAFETY: both blocks are live and have that many bytes.
+            unsafe { ptr::copy_nonoverlapping(block.cast::<u8>(), new.cast::<u8>(), old.min(size)) };
+        }
+        return new;
+    }
+    let Some(real) = real() else { return ptr::null_mut() };
+    // SAFETY: the caller keeps the contract of the C function, which is called with the same arguments.
+    let realloc = || unsafe { (real.realloc)(block, size) };
+    recorded(realloc, || {
+        let id = block.addr() as u64;
+        // Between the two sides another thread may get the old block; it cannot say so before this one has.
+        let mut held = hold();
+        let new = realloc();
+        match (new.is_null(), size) {
+            // The GNU C library frees the block if there is nothing to keep.
+            (true, 0) => held.write(Action::Free { id }),
+            (true, _) => held.write(Action::Fail { size: size as u64, align: 0 }),
+            (false, _) => {
+                held.write(Action::Reallocate { id, to: new.addr() as u64, size: size as u64 });
+            }
+        }
+        new
+    })
+}
+
+/// # Safety
+///
+/// The block is null, or live and from this allocator.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn reallocarray(block: *mut c_void, count: usize, size: usize) -> *mut c_void {
+    match count.checked_mul(size) {
+        // SAFETY: the caller keeps the contract of the C function, which is called with the same arguments.
+        Some(bytes) => unsafe { realloc(block, bytes) },
+        None => {
+            // SAFETY: the location is this thread's own.
+            unsafe { *sys::__errno_location() = sys::ENOMEM };
+            ptr::null_mut()
+        }
+    }
+}
+
+/// An alignment as the trace has it: 0 if it is none.
+fn power(align: usize) -> usize {
+    if align.is_power_of_two() { align } else { 0 }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
+    allocated(size, power(align), |real| match real.memalign {
+        // SAFETY: every size and alignment is valid for this function.
+        Some(memalign) => unsafe { memalign(align, size) },
+        None => ptr::null_mut(),
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
+    allocated(size, power(align), |real| match real.aligned_alloc {
+        // SAFETY: every size and alignment is valid for this function.
+        Some(aligned_alloc) => unsafe { aligned_alloc(align, size) },
+        None => ptr::null_mut(),
+    })
+}
+
+/// # Safety
+///
+/// `place` is valid for a pointer.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn posix_memalign(place: *mut *mut c_void, align: usize, size: usize) -> c_int {
+    let result = core::cell::Cell::new(sys::ENOMEM);
+    let block = allocated(size, power(align), |real| {
+        let mut block = ptr::null_mut();
+        if let Some(posix_memalign) = real.posix_memalign {
+            // SAFETY: the place is ours.
+            result.set(unsafe { posix_memalign(&raw mut block, align, size) });
+        }
+        block
+    });
+    if !block.is_null() {
+        // SAFETY: the caller keeps the contract of the C function.
+        unsafe { *place = block };
+        return 0;
+    }
+    // Some return null and success for a size of zero.
+    if result.get() == 0 {
+        // SAFETY: the caller keeps the contract of the C function.
+        unsafe { *place = block };
+    }
+    result.get()
+}
+
+/// Bytes of a page.
+fn page() -> usize {
+    // SAFETY: asks for a number.
+    usize::try_from(unsafe { sys::sysconf(sys::SC_PAGESIZE) }).unwrap_or(4096)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn valloc(size: usize) -> *mut c_void {
+    allocated(size, page(), |real| match real.valloc {
+        // SAFETY: every size is valid for this function.
+        Some(valloc) => unsafe { valloc(size) },
+        None => ptr::null_mut(),
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn pvalloc(size: usize) -> *mut c_void {
+    let page = page();
+    let rounded = size.checked_next_multiple_of(page).unwrap_or(usize::MAX);
+    allocated(rounded, page, |real| match real.pvalloc {
+        // SAFETY: every size is valid for this function.
+        Some(pvalloc) => unsafe { pvalloc(size) },
+        None => ptr::null_mut(),
+    })
+}
+
+/// # Safety
+///
+/// The block is null, or live and from this allocator.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn malloc_usable_size(block: *mut c_void) -> usize {
+    if block.is_null() {
+        return 0;
+    }
+    if let Some(size) = early::size_of(block) {
+        return size;
+    }
+    match real().and_then(|real| real.usable) {
+        // SAFETY: the caller keeps the contract of the C function, which is called with the same arguments.
+        Some(usable) => unsafe { usable(block) },
+        None => 0,
+    }
+}
+
+// What starts other programs is passed on unchanged; it is only noted which of them will not be recorded.
+
+/// Returns the value of a variable in an environment; `name` ends with `=`.
+///
+/// # Safety
+///
+/// The environment must be null, or pointers to strings up to a null.
+unsafe fn variable(mut environment: *const *const c_char, name: &[u8]) -> Option<&CStr> {
+    // SAFETY: the caller guarantees strings up to a null.
+    unsafe {
+        while !environment.is_null() && !(*environment).is_null() {
+            let entry = CStr::from_ptr(*environment);
+            if entry.to_bytes().starts_with(name) {
+                return Some(CStr::from_ptr((*environment).add(name.len())));
+            }
+            environment = environment.add(1);
+        }
+    }
+    None
+}
+
+/// This library in the environment's list: its path, which the tool puts first. Null before recording began.
+static LIBRARY: AtomicPtr<c_char> = AtomicPtr::new(ptr::null_mut());
+
+/// Notes that the program `path` is about to start with this environment, if it is not recorded then. Returns whether it noted that.
+///
+/// # Safety
+///
+/// The path must be a string, and the environment null or pointers to strings up to a null.
+unsafe fn starts(path: *const c_char, environment: *const *const c_char) -> bool {
+    let library = LIBRARY.load(Ordering::Acquire);
+    let (Some(head), false) = (head(), library.is_null() || path.is_null()) else { return false };
+    // SAFETY: the caller guarantees the strings; the library's name is one that stays.
+    let (library, path) = unsafe { (CStr::from_ptr(library).to_bytes(), CStr::from_ptr(path).to_bytes()) };
+    let is_ours = |list: &CStr| list.to_bytes().split(|byte| b" :".contains(byte)).any(|one| one == library);
+    // SAFETY: the caller guarantees the environment.
+    let recorded = unsafe {
+        variable(environment, b"LD_PRELOAD=").is_some_and(is_ours)
+            && variable(environment, b"ALLOTMENT_RECORD=").is_some()
+    };
+    if recorded {
+        return false;
+    }
+    if head.unrecorded.fetch_add(1, Ordering::Relaxed) == 0 {
+        let count = path.len().min(1023);
+        // SAFETY: the head has that much room, and only the first to count writes there.
+        unsafe {
+            let place = head.first_unrecorded.get().cast::<u8>();
+            place.copy_from_nonoverlapping(path.as_ptr(), count);
+            place.add(count).write(0);
+        }
+    }
+    true
+}
+
+/// Takes back what [`starts`] noted: the program could not be started.
+fn did_not_start() {
+    if let Some(head) = head() {
+        head.unrecorded.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Remembers this library's path, by which [`starts`] knows an environment that loads it.
+pub fn watch_starts() {
+    // SAFETY: the program has not started to change its environment; `strndup` copies the string's beginning.
+    let library = unsafe {
+        variable(sys::environ.cast(), b"LD_PRELOAD=").map(|list| {
+            let end = list.to_bytes().iter().position(|byte| b" :".contains(byte));
+            sys::strndup(list.as_ptr(), end.unwrap_or(list.to_bytes().len()))
+        })
+    };
+    LIBRARY.store(library.unwrap_or(ptr::null_mut()), Ordering::Release);
+}
+
+/// Defines functions that start a program: the path and the environment among their arguments, and whether a result means that they
+/// did. Without an environment, it is the process's.
+macro_rules! starting {
+    ($($name:ident($($argument:ident: $type:ty),*) of $path:expr, $environment:expr, $started:expr;)*) => {$(
+        /// # Safety
+        ///
+        /// The arguments are those of the C function.
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
+            // SAFETY: the caller keeps the contract of the C function, which is called with the same arguments.
+            unsafe {
+                let Some($name) = real().and_then(|real| real.$name) else {
+                    *sys::__errno_location() = sys::ENOSYS;
+                    return -1;
+                };
+                let noted = starts($path, $environment);
+                let result = $name($($argument),*);
+                let started: fn(c_int) -> bool = $started;
+                if noted && !started(result) {
+                    did_not_start();
+                }
+                result
+            }
+        }
+    )*};
+}
+
+type Path = *const c_char;
+type List = *const *const c_char;
+
+starting! {
+    execve(path: Path, arguments: List, environment: List) of path, environment, |_| false;
+    execv(path: Path, arguments: List) of path, sys::environ, |_| false;
+    execvp(path: Path, arguments: List) of path, sys::environ, |_| false;
+    execvpe(path: Path, arguments: List, environment: List) of path, environment, |_| false;
+    fexecve(file: c_int, arguments: List, environment: List) of arguments.read(), environment, |_| false;
+    posix_spawn(process: *mut c_int, path: Path, actions: *const c_void, attributes: *const c_void, arguments: List, environment: List)
+        of path, environment, |result| result == 0;
+    posix_spawnp(process: *mut c_int, path: Path, actions: *const c_void, attributes: *const c_void, arguments: List, environment: List)
+        of path, environment, |result| result == 0;
+}

@@ -1,1 +1,36 @@
-../../preload/src/lib.rs
+//! The preload library of `allotment record`.
+//!
+//! Loaded into a program by `LD_PRELOAD`, it stands between the program and its allocator: every call is passed on,
+//! and written down in a file that `allotment record` reads when the program has ended. The environment says where:
+//! `ALLOTMENT_RECORD` is the beginning of the files' names; a process adds its number and counts its program images, so
+//! that neither children nor `exec` write over each other (`<beginning>.<pid>.<n>`). Without it, nothing is recorded.
+//!
+//! A file starts with a page of `recorder::Head`, then comes a trace in the binary form of
+//! `allotment_event`, whose length the head says. It is mapped, not written, so that nothing is lost when
+//! the program ends without a word, by `_exit`, a signal or `exec`.
+//!
+//! The file `<beginning>.control`, if there is one, is shared with the tool: it pauses the recording and limits the number of events.
+//!
+//! What makes this delicate, and where it is dealt with:
+//!
+//! * finding the real functions may allocate: `real` serves such calls from memory of its own;
+//! * what the library itself does must not be recorded: a flag per thread, in `recorder`;
+//! * events must be in an order that makes sense: a free is written down before it happens, an allocation after it, a
+//!   reallocation under the lock;
+//! * a fork must not copy a lock that another thread holds, and parent and child must not share a file: `recorder`.
+
+#![cfg(target_os = "linux")]
+// The tool's build aborts on a panic. Without the standard library, other C libraries than the compiler's load this one as well.
+#![cfg_attr(panic = "abort", no_std)]
+
+mod hooks;
+mod real;
+mod recorder;
+mod sys;
+
+#[cfg(panic = "abort")]
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    // SAFETY: ends the process.
+    unsafe { sys::abort() }
+}

@@ -1,1 +1,591 @@
-../../preload/src/recorder.rs
+//! Writes events to the recording file.
+
+use core::cell::UnsafeCell;
+use core::ffi::{c_char, c_int, c_uint, c_void};
+use core::mem::transmute;
+use core::ptr;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+use allotment_event::{Action, Encoder, Event, Header, Record};
+
+use crate::sys;
+
+/// The first page of a file. Native byte order: the file is read on the machine that wrote it.
+#[repr(C)]
+pub struct Head {
+    /// [`Head::MAGIC`].
+    magic: AtomicU64,
+    /// Bytes of the trace that follows at [`Head::SIZE`].
+    length: AtomicU64,
+    /// Set if recording ended before the program did: 0, or the system's error number.
+    stopped: AtomicU64,
+    /// 1 if recording ended because the wanted number of events was reached, else 0.
+    complete: AtomicU64,
+    /// The path of the program image, and its length.
+    length_of_image: AtomicU64,
+    image: UnsafeCell<[c_char; 1024]>,
+    /// How many programs this one started with an environment that does not load this library, and the path of the first.
+    pub unrecorded: AtomicU64,
+    pub first_unrecorded: UnsafeCell<[c_char; 1024]>,
+    /// The link `/proc/self/ns/pid`: process numbers are unique only within it.
+    namespace: UnsafeCell<[c_char; 64]>,
+}
+
+/// The page that is shared with the tool.
+#[repr(C)]
+struct Control {
+    /// True while nothing is recorded.
+    paused: AtomicU64,
+    /// The wanted number of events per image; 0 means no limit.
+    most: AtomicU64,
+}
+
+/// The control page; null if the tool gave no control file.
+static CONTROL: AtomicPtr<Control> = AtomicPtr::new(ptr::null_mut());
+
+/// Calls that were not recorded while recording was paused.
+static SKIPPED: AtomicU64 = AtomicU64::new(0);
+
+fn control() -> Option<&'static Control> {
+    // SAFETY: the pointer is null, or that of a page that stays mapped.
+    unsafe { CONTROL.load(Ordering::Relaxed).as_ref() }
+}
+
+impl Head {
+    /// The first bytes of a file.
+    pub const MAGIC: u64 = u64::from_le_bytes(*b"ALLOTREC");
+    /// Bytes before the trace.
+    pub const SIZE: usize = 4096;
+}
+
+/// Bytes of the file that are mapped at a time.
+const WINDOW: usize = 256 << 10;
+
+/// When an event is written with its time.
+#[derive(Clone, Copy, PartialEq)]
+enum Times {
+    Never,
+    /// When a clock that is cheap to read has moved on: every few milliseconds.
+    Coarse,
+    /// Always, in nanoseconds.
+    Exact,
+}
+
+/// The state that the lock protects.
+struct State {
+    /// The path of the file, and a descriptor of it for a process that may not open the path any more, or -1.
+    path: [c_char; 4096],
+    kept: c_int,
+    window: *mut u8,
+    /// Bytes of the window: fewer than [`WINDOW`] before a limit on the size of files.
+    size: usize,
+    /// The offset of the window in the file.
+    start: u64,
+    /// Bytes of the window that are in use.
+    used: usize,
+    encoder: Encoder,
+    /// Events in the file.
+    events: u64,
+    /// The beginning of the files' names.
+    name: *const c_char,
+    times: Times,
+    /// The time that was written last.
+    time: Option<u64>,
+}
+
+struct Recorder {
+    /// True if there is a file to record to.
+    on: AtomicBool,
+    locked: AtomicBool,
+    /// The head of the file, null before the first. It stays mapped when the window moves on.
+    head: AtomicPtr<Head>,
+    state: UnsafeCell<State>,
+}
+
+// SAFETY: only the thread that holds `locked` accesses `state`.
+unsafe impl Sync for Recorder {}
+
+static RECORDER: Recorder = Recorder {
+    on: AtomicBool::new(false),
+    locked: AtomicBool::new(false),
+    head: AtomicPtr::new(ptr::null_mut()),
+    state: UnsafeCell::new(State {
+        path: [0; 4096],
+        kept: -1,
+        window: ptr::null_mut(),
+        size: 0,
+        start: 0,
+        used: 0,
+        encoder: Encoder::new(),
+        events: 0,
+        name: ptr::null(),
+        times: Times::Never,
+        time: None,
+    }),
+};
+
+/// Returns the head of the file; `None` if there is no file.
+pub fn head() -> Option<&'static Head> {
+    // SAFETY: the pointer is null, or to a head that stays mapped as long as it is the process's own or its parent's.
+    unsafe { RECORDER.head.load(Ordering::Acquire).as_ref() }
+}
+
+/// Tells a process from its children, however they were made (`_Fork` and the raw system call run no handlers): a word in a page
+/// that the system fills with zeros in every copy of the address space. A child by `vfork` shares the parent's memory, heap and
+/// trace. Where there is no such page, the word is a static, which the handler of `fork` clears.
+static OWN: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
+static WITHOUT_PAGE: AtomicU32 = AtomicU32::new(COPY);
+const COPY: u32 = 0;
+const OPENING: u32 = 1;
+const OPEN: u32 = 2;
+
+/// The process that opened the file.
+static PROCESS: AtomicI32 = AtomicI32::new(0);
+
+fn own() -> &'static AtomicU32 {
+    // SAFETY: the pointer is null, or to a page that stays mapped.
+    unsafe { OWN.load(Ordering::Relaxed).as_ref() }.unwrap_or(&WITHOUT_PAGE)
+}
+
+fn make_own_page() {
+    let access = sys::PROT_READ | sys::PROT_WRITE;
+    let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS;
+    // SAFETY: a new map affects no other memory; the advice and the unmapping are for this map only.
+    unsafe {
+        let page = sys::mmap(ptr::null_mut(), Head::SIZE, access, flags, -1, 0);
+        if page == sys::MAP_FAILED {
+            return;
+        }
+        if sys::madvise(page, Head::SIZE, sys::MADV_WIPEONFORK) == 0 {
+            OWN.store(page.cast(), Ordering::Relaxed);
+        } else {
+            sys::munmap(page, Head::SIZE);
+        }
+    }
+}
+
+/// Opens a file for this process, which is a copy of the one that recorded so far. Its header says that blocks from before are
+/// missing.
+#[cold]
+fn adopt() {
+    let own = own();
+    if own.compare_exchange(COPY, OPENING, Ordering::Acquire, Ordering::Acquire).is_err() {
+        while own.load(Ordering::Acquire) == OPENING {
+            // SAFETY: `sched_yield` has no preconditions.
+            unsafe { sys::sched_yield() };
+        }
+        return;
+    }
+    keeping_errno(|| {
+        // A thread that held the lock is not in this process, and may have left the state half changed: then the parent's maps stay.
+        let is_whole = !RECORDER.locked.swap(true, Ordering::Acquire);
+        // SAFETY: all other threads of this process wait above, or find recording off.
+        let state = unsafe { &mut *RECORDER.state.get() };
+        if is_whole {
+            state.leave();
+        }
+        SKIPPED.store(0, Ordering::Relaxed);
+        let on = state.open(1);
+        RECORDER.on.store(on, Ordering::Relaxed);
+        RECORDER.locked.store(false, Ordering::Release);
+        own.store(OPEN, Ordering::Release);
+    });
+}
+
+/// The key of each thread's value, which is not null while the thread is inside the recorder or in a call that is already
+/// recorded. Not a thread-local variable, because only the GNU C library would load this library then.
+static INSIDE: AtomicU32 = AtomicU32::new(0);
+
+/// The first key whose value may have to be allocated (glibc).
+const FIRST_ALLOCATED_KEY: c_uint = 32;
+
+struct Inside(());
+
+impl Inside {
+    /// Marks this thread; `None` if it is marked.
+    fn enter() -> Option<Self> {
+        let key = INSIDE.load(Ordering::Relaxed);
+        // SAFETY: the key was made before recording began. Setting the value of so small a key allocates nothing.
+        unsafe {
+            if !sys::pthread_getspecific(key).is_null() {
+                return None;
+            }
+            sys::pthread_setspecific(key, ptr::dangling());
+        }
+        Some(Self(()))
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        // SAFETY: as in `enter`.
+        unsafe { sys::pthread_setspecific(INSIDE.load(Ordering::Relaxed), ptr::null()) };
+    }
+}
+
+/// Calls `f`; calls `real` instead, which is not recorded, if this thread is already in here or recording is off.
+#[inline]
+pub fn recorded<T>(real: impl FnOnce() -> T, f: impl FnOnce() -> T) -> T {
+    if !RECORDER.on.load(Ordering::Acquire) {
+        return real();
+    }
+    if control().is_some_and(|control| control.paused.load(Ordering::Relaxed) != 0) {
+        SKIPPED.fetch_add(1, Ordering::Relaxed);
+        return real();
+    }
+    let Some(_inside) = Inside::enter() else { return real() };
+    if own().load(Ordering::Acquire) != OPEN {
+        adopt();
+    }
+    f()
+}
+
+/// A guard for the held lock.
+pub struct Held(());
+
+/// Takes the lock. Call it only in [`recorded`].
+pub fn hold() -> Held {
+    while RECORDER.locked.swap(true, Ordering::Acquire) {
+        // SAFETY: `sched_yield` has no preconditions.
+        unsafe { sys::sched_yield() };
+    }
+    Held(())
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        RECORDER.locked.store(false, Ordering::Release);
+    }
+}
+
+impl Held {
+    /// Records an event.
+    pub fn write(&mut self, action: Action) {
+        if !RECORDER.on.load(Ordering::Relaxed) {
+            return;
+        }
+        // SAFETY: this value proves that the thread holds the lock.
+        let state = unsafe { &mut *RECORDER.state.get() };
+        let time = state.now();
+        let mut bytes = [0; Encoder::MAX_EVENT];
+        let skipped = SKIPPED.swap(0, Ordering::Relaxed);
+        if skipped > 0 {
+            let record = Record::Lost { events: skipped };
+            if let Ok(size) = state.encoder.encode(&record, &mut bytes) {
+                state.append(&bytes[..size]);
+            }
+        }
+        // An event is never longer than that, and all alignments are powers of two.
+        if let Ok(size) = state.encoder.encode(&Event { action, time, tag: 0 }.into(), &mut bytes) {
+            state.append(&bytes[..size]);
+            state.events += 1;
+        }
+        if control().is_some_and(|control| control.most.load(Ordering::Relaxed) == state.events) {
+            RECORDER.on.store(false, Ordering::Relaxed);
+            if let Some(head) = head() {
+                head.complete.store(1, Ordering::Release);
+            }
+        }
+    }
+}
+
+/// Returns the nanoseconds of a monotonic clock.
+fn now(clock: c_int) -> u64 {
+    let mut time = sys::Timespec { seconds: 0, nanoseconds: 0 };
+    // SAFETY: the pointer is to a local variable.
+    unsafe { sys::clock_gettime(clock, &raw mut time) };
+    (time.seconds as u64).wrapping_mul(1_000_000_000).wrapping_add(time.nanoseconds as u64)
+}
+
+/// Runs `f` and restores `errno`, because allocating programs do not expect it to change.
+fn keeping_errno<T>(f: impl FnOnce() -> T) -> T {
+    // SAFETY: the location belongs to this thread.
+    unsafe {
+        let errno = sys::__errno_location();
+        let before = *errno;
+        let result = f();
+        *errno = before;
+        result
+    }
+}
+
+/// Returns the system's error number.
+fn errno() -> u64 {
+    // SAFETY: the location belongs to this thread.
+    (unsafe { *sys::__errno_location() }) as u64
+}
+
+impl State {
+    /// Returns the time to be written with the next event, if any.
+    fn now(&mut self) -> Option<u64> {
+        let clock = match self.times {
+            Times::Never => return None,
+            Times::Coarse => sys::CLOCK_MONOTONIC_COARSE,
+            Times::Exact => sys::CLOCK_MONOTONIC,
+        };
+        let time = Some(now(clock));
+        if self.times == Times::Coarse && time == self.time {
+            return None;
+        }
+        self.time = time;
+        time
+    }
+
+    /// Appends a record; nothing once the recording has ended.
+    fn append(&mut self, mut bytes: &[u8]) {
+        let Some(head) = head().filter(|head| head.stopped.load(Ordering::Relaxed) == 0) else { return };
+        while !bytes.is_empty() {
+            if self.used == self.size && !keeping_errno(|| self.advance(head)) {
+                return;
+            }
+            let count = bytes.len().min(self.size - self.used);
+            // SAFETY: the window has that much room behind what is used.
+            unsafe { self.window.add(self.used).copy_from_nonoverlapping(bytes.as_ptr(), count) };
+            self.used += count;
+            bytes = &bytes[count..];
+        }
+        head.length.store(self.start + self.used as u64 - Head::SIZE as u64, Ordering::Release);
+    }
+
+    /// Moves the window on. Returns false, with recording off and the window where it was, if that is not possible.
+    fn advance(&mut self, head: &Head) -> bool {
+        // SAFETY: the path ends with a zero byte.
+        let mut file = unsafe { sys::open(self.path.as_ptr(), sys::O_RDWR | sys::O_CLOEXEC) };
+        let opened = file >= 0;
+        // A program that changed its root or its user may still have the descriptor; one that closed it may have another file there.
+        if !opened && self.has_kept() {
+            file = self.kept;
+        }
+        let (old, old_size) = (self.window, self.size);
+        let moved = self.map(file, self.start + old_size as u64);
+        // SAFETY: the old window is a map of that length, and is not used any more; the descriptor is this function's.
+        unsafe {
+            if opened {
+                sys::close(file);
+            }
+            if moved.is_ok() {
+                sys::munmap(old.cast(), old_size);
+            }
+        }
+        if let Err(error) = moved {
+            RECORDER.on.store(false, Ordering::Relaxed);
+            head.stopped.store(error, Ordering::Release);
+        }
+        moved.is_ok()
+    }
+
+    /// Makes the part of the file at `start` the window.
+    ///
+    /// # Errors
+    /// The system's error number; the window is unchanged.
+    fn map(&mut self, file: c_int, start: u64) -> Result<(), u64> {
+        if file < 0 {
+            return Err(errno());
+        }
+        // Beyond this limit the system ends a program with a signal.
+        let mut limit = [0; 2];
+        // SAFETY: the place is that of a local variable.
+        unsafe { sys::getrlimit(sys::RLIMIT_FSIZE, limit.as_mut_ptr()) };
+        let room =
+            (limit[0] as u64).saturating_sub(start).min(WINDOW as u64) as usize / Head::SIZE * Head::SIZE;
+        if room == 0 || (start == 0 && room == Head::SIZE) {
+            return Err(sys::EFBIG as u64);
+        }
+        // The space is reserved, so a full disk does not end the program with a signal when the map is written.
+        // SAFETY: the file is the recorder's. A new map affects no other memory.
+        let window = unsafe {
+            match sys::posix_fallocate(file, start as sys::OffT, room as sys::OffT) {
+                0 => {}
+                error => return Err(error as u64),
+            }
+            let access = sys::PROT_READ | sys::PROT_WRITE;
+            sys::mmap(ptr::null_mut(), room, access, sys::MAP_SHARED, file, start as sys::OffT)
+        };
+        if window == sys::MAP_FAILED {
+            return Err(errno());
+        }
+        (self.window, self.size, self.start, self.used) = (window.cast(), room, start, 0);
+        Ok(())
+    }
+
+    /// Returns whether the descriptor that was kept is still that of the file.
+    fn has_kept(&self) -> bool {
+        let (mut link, mut path) = ([0 as c_char; 32], [0 as c_char; 4096]);
+        // SAFETY: the buffers have these lengths; the format fits its argument. `snprintf` does not allocate for it.
+        let length = unsafe {
+            sys::snprintf(link.as_mut_ptr(), link.len(), c"/proc/self/fd/%d".as_ptr(), self.kept);
+            sys::readlink(link.as_ptr(), path.as_mut_ptr(), path.len())
+        };
+        let Ok(length) = usize::try_from(length) else { return false };
+        self.kept >= 0 && self.path.get(length) == Some(&0) && path.get(..length) == self.path.get(..length)
+    }
+
+    /// Lets go of the parent's file, which it keeps.
+    fn leave(&mut self) {
+        // SAFETY: the maps are this process's copies, which it does not use any more, and the descriptor is that of the file.
+        unsafe {
+            if self.has_kept() {
+                sys::close(self.kept);
+            }
+            sys::munmap(self.window.cast::<c_void>(), self.size);
+            sys::munmap(RECORDER.head.swap(ptr::null_mut(), Ordering::Relaxed).cast::<c_void>(), Head::SIZE);
+        }
+    }
+
+    /// Maps the control file, if there is one.
+    fn open_control(&self) {
+        let mut path = [0 as c_char; 4096];
+        // SAFETY: the buffer has that length; the format fits its argument. `snprintf` does not allocate for it. The descriptor is
+        // closed once the page is mapped, which it stays.
+        unsafe {
+            let length = sys::snprintf(path.as_mut_ptr(), path.len(), c"%s.control".as_ptr(), self.name);
+            if length < 0 || length as usize >= path.len() {
+                return;
+            }
+            let file = sys::open(path.as_ptr(), sys::O_RDWR | sys::O_CLOEXEC);
+            if file < 0 {
+                return;
+            }
+            // A page behind the end of a file cannot be read.
+            if sys::lseek(file, 0, sys::SEEK_END) >= size_of::<Control>() as sys::OffT {
+                let access = sys::PROT_READ | sys::PROT_WRITE;
+                let page = sys::mmap(ptr::null_mut(), Head::SIZE, access, sys::MAP_SHARED, file, 0);
+                if page != sys::MAP_FAILED {
+                    CONTROL.store(page.cast(), Ordering::Relaxed);
+                }
+            }
+            sys::close(file);
+        }
+    }
+
+    /// Opens this process's next file and starts a trace in it. `lost` is the number of earlier events that were lost.
+    fn open(&mut self, lost: u64) -> bool {
+        // SAFETY: `getpid` cannot fail.
+        let process = unsafe { sys::getpid() };
+        PROCESS.store(process, Ordering::Relaxed);
+        let mut file = -1;
+        for image in 0..10_000 {
+            let path = self.path.as_mut_ptr();
+            // SAFETY: the buffer has that length; the format fits its arguments, of which the first is a string of
+            // the environment's. `snprintf` does not allocate for these.
+            let length =
+                unsafe { sys::snprintf(path, 4096, c"%s.%d.%d".as_ptr(), self.name, process, image) };
+            if length < 0 || length as usize >= self.path.len() {
+                return false;
+            }
+            let flags = sys::O_RDWR | sys::O_CREAT | sys::O_EXCL | sys::O_CLOEXEC;
+            // SAFETY: the path ends with a zero byte.
+            file = unsafe { sys::open(self.path.as_ptr(), flags, 0o600) };
+            if file >= 0 || errno() != sys::EEXIST as u64 {
+                break;
+            }
+        }
+        let access = sys::PROT_READ | sys::PROT_WRITE;
+        let mut head = sys::MAP_FAILED.cast::<Head>();
+        if self.map(file, 0).is_ok() {
+            // SAFETY: a new map affects no other memory, and the file is longer than the head.
+            head = unsafe { sys::mmap(ptr::null_mut(), Head::SIZE, access, sys::MAP_SHARED, file, 0).cast() };
+        }
+        if file >= 0 {
+            // SAFETY: the descriptor is this function's. Programs number theirs from below.
+            unsafe {
+                self.kept = sys::fcntl(file, sys::F_DUPFD_CLOEXEC, 500);
+                sys::close(file);
+            }
+        }
+        if head.addr() == sys::MAP_FAILED.addr() {
+            return false;
+        }
+        (self.events, self.time, self.used) = (0, None, Head::SIZE);
+        // SAFETY: the head was mapped just now, and the links have that much room in it.
+        unsafe {
+            let length = sys::readlink(c"/proc/self/exe".as_ptr(), (*head).image.get().cast(), 1024);
+            (*head).length_of_image.store(u64::try_from(length).unwrap_or(0), Ordering::Release);
+            sys::readlink(c"/proc/self/ns/pid".as_ptr(), (*head).namespace.get().cast(), 63);
+        }
+        RECORDER.head.store(head, Ordering::Release);
+        self.encoder = Encoder::new();
+        self.append(&Header { lost, ..Header::HERE }.encode());
+        // SAFETY: the head was mapped just now.
+        unsafe { (*head).magic.store(Head::MAGIC, Ordering::Release) };
+        true
+    }
+}
+
+/// Starts recording if the environment names a file. Called once, when the real functions are known.
+pub fn start() {
+    keeping_errno(|| {
+        // A program that runs with more rights than its caller writes no file of the caller's choice.
+        // SAFETY: the names end with a zero byte; the program has not started to change its environment.
+        let [name, times] = [c"ALLOTMENT_RECORD", c"ALLOTMENT_RECORD_TIMES"]
+            .map(|name| unsafe { sys::secure_getenv(name.as_ptr()) });
+        let mut key = 0;
+        // SAFETY: the place is that of a local variable.
+        if name.is_null() || unsafe { sys::pthread_key_create(&raw mut key, None) } != 0 {
+            return;
+        }
+        if key >= FIRST_ALLOCATED_KEY {
+            return;
+        }
+        INSIDE.store(key, Ordering::Relaxed);
+        let _held = hold();
+        // SAFETY: the lock is held.
+        let state = unsafe { &mut *RECORDER.state.get() };
+        // The program may change its environment later, which a fork must not notice.
+        // SAFETY: the string belongs to the environment; `strdup` allocates, which is not recorded.
+        state.name = unsafe { sys::strdup(name) };
+        // SAFETY: a variable's value is a string.
+        let first = |value: *const c_char| if value.is_null() { 0 } else { unsafe { *value as u8 } };
+        state.times = match first(times) {
+            0 => Times::Never,
+            b'e' => Times::Exact,
+            _ => Times::Coarse,
+        };
+        if state.name.is_null() {
+            return;
+        }
+        make_own_page();
+        state.open_control();
+        let on = state.open(0);
+        own().store(OPEN, Ordering::Release);
+        if on {
+            crate::hooks::watch_starts();
+            watch_forks();
+        }
+        // Last, because the calls above may allocate.
+        RECORDER.on.store(on, Ordering::Release);
+    });
+}
+
+type Handler = Option<extern "C" fn()>;
+
+/// Has a child by `fork` open its file at once: it may lose the right to do so before its first request.
+fn watch_forks() {
+    // C libraries have either function. The fourth argument of the first is a library that may be unloaded, which this is not.
+    for name in [c"__register_atfork", c"pthread_atfork"] {
+        // SAFETY: the names end with a zero byte; both functions have this type, apart from an argument more than the second uses.
+        unsafe {
+            let register = sys::dlsym(ptr::null_mut(), name.as_ptr());
+            if !register.is_null() {
+                type Register = unsafe extern "C" fn(Handler, Handler, Handler, *mut c_void) -> c_int;
+                transmute::<*mut c_void, Register>(register)(None, None, Some(in_child), ptr::null_mut());
+                return;
+            }
+        }
+    }
+}
+
+extern "C" fn in_child() {
+    if !RECORDER.on.load(Ordering::Acquire) {
+        return;
+    }
+    // SAFETY: `getpid` cannot fail.
+    if PROCESS.load(Ordering::Relaxed) != unsafe { sys::getpid() } {
+        own().store(COPY, Ordering::Relaxed);
+    }
+    if let Some(_inside) = Inside::enter() {
+        if own().load(Ordering::Acquire) != OPEN {
+            adopt();
+        }
+    }
+}

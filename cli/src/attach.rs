@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use allotment::observe::event::Header;
+use allotment_event::Header;
 use allotment_trace::{Action, Limits, Record, Records, Writer};
 use clap::Args;
 use defmt_decoder::{DecodeError, Table};

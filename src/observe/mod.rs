@@ -22,7 +22,6 @@
 //!
 //! `TraceWriter` needs the feature `std`, and backtraces need the feature `backtrace` (the crate of that name).
 
-pub mod event;
 mod labels;
 mod latency;
 mod leaks;
@@ -38,6 +37,8 @@ mod trace;
 #[cfg(feature = "std")]
 mod writer;
 
+#[doc(inline)]
+pub use allotment_event as event;
 pub use latency::{Histogram, Timings};
 pub use leaks::Leaks;
 pub use observer::{LiveBlock, Observation, Observer, Operation};

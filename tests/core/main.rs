@@ -41,7 +41,6 @@ mod threads;
 mod tiered;
 #[cfg(all(feature = "allocator-api2", feature = "spin"))]
 mod tiny;
-mod trace_format;
 mod traces;
 mod zeroed;
 #[cfg(feature = "spin")]

@@ -55,7 +55,7 @@ impl TraceError {
             Self::At { problem: Problem::Unfinished(_), .. } => true,
             Self::At { problem: Problem::Count { said, found }, .. } => found < said,
             Self::At { problem: Problem::Binary(error), place: Place::Record(record) } => {
-                *record > 0 && matches!(error, allotment::observe::event::DecodeError::Truncated)
+                *record > 0 && matches!(error, allotment_event::DecodeError::Truncated)
             }
             _ => false,
         }
@@ -82,7 +82,7 @@ pub enum Problem {
     Unknown(String),
     /// A binary record is wrong.
     #[error("{0}")]
-    Binary(allotment::observe::event::DecodeError),
+    Binary(allotment_event::DecodeError),
     /// A line that ends too early.
     #[error("`{0}` is missing")]
     Missing(&'static str),

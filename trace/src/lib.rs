@@ -1,6 +1,6 @@
 //! Allocation traces: what a program asked its allocator for, in order.
 //!
-//! A trace is text with one event per line, or the binary form of [`allotment::observe::event`]. Both are also read
+//! A trace is text with one event per line, or the binary form of [`allotment_event`]. Both are also read
 //! compressed, as `.zst` and `.gz`:
 //!
 //! ```text

@@ -112,7 +112,7 @@ impl<'a> Records<'a> {
         let mut input = decompressed(input).map_err(|error| at(error.into()))?;
         // The readers behind `decompressed` have four bytes at once, if there are as many.
         let start = input.fill_buf().map_err(|error| at(error.into()))?;
-        let binary = allotment::observe::event::Header::is_at(start);
+        let binary = allotment_event::Header::is_at(start);
         let form = if binary {
             Form::Binary(Box::new(Decoded::new(input, limits.live)?))
         } else {

@@ -1,8 +1,6 @@
 //! The binary form of devices: nothing is lost on the way to text and back.
 
-use allotment::observe::event::{
-    Action as Device, Encoder, Event as DeviceEvent, Header, Record as DeviceRecord,
-};
+use allotment_event::{Action as Device, Encoder, Event as DeviceEvent, Header, Record as DeviceRecord};
 use allotment_trace::{Limits, Place, Problem, Reader, Records, TraceError, Writer, write_binary};
 use proptest::prelude::*;
 
@@ -36,8 +34,7 @@ fn text_of_every_kind_survives() {
         "a 0 100 8 &20000010\na 1 24 4 &20000080\nr 0 120 &200000a0\nr 1 16\nf 0\na 2 8 8 &20000010\n";
     let binary = to_binary(addressed);
     assert_eq!(to_text(&binary).unwrap(), addressed);
-    let devices: Vec<_> =
-        allotment::observe::event::Records::new(&binary).unwrap().1.map(Result::unwrap).collect();
+    let devices: Vec<_> = allotment_event::Records::new(&binary).unwrap().1.map(Result::unwrap).collect();
     let moved = Device::Reallocate { id: 0x2000_0010, to: 0x2000_00a0, size: 120 };
     assert_eq!(devices[2], DeviceRecord::from(moved));
     assert_eq!(devices[4], DeviceRecord::from(Device::Free { id: 0x2000_00a0 }));

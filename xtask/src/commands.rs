@@ -14,7 +14,7 @@ use crate::size::{self, Size};
 use crate::toolchain::Toolchain;
 use crate::traced::Parts;
 use crate::{
-    Setup, child, confined, duplicates, firmware, layers, measure, newcomer, runner, setup, surface,
+    Setup, child, confined, duplicates, firmware, layers, links, measure, newcomer, runner, setup, surface,
     toolchain, words,
 };
 
@@ -255,13 +255,16 @@ pub fn gpu_seeds(count: u64) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `lint`: the style of comments and documents, the layers of the library, its public items, its unsafe code and its duplicates, then clippy over all firmware.
+/// `lint`: the style of comments and documents, symbolic links, the layers of the library, its public items, its unsafe code and its duplicates, then clippy over all firmware.
 pub fn lint(setup: &Setup, style_only: bool) -> Result<ExitCode> {
     let boards = Boards::embedded();
     let boards: Vec<&Board> = boards.iter().collect();
     let mut failed = Vec::new();
     if words::lint()? > 0 {
         failed.push("style of comments and documents");
+    }
+    if links::lint()? > 0 {
+        failed.push("symbolic links");
     }
     if layers::lint()? > 0 {
         failed.push("layers of the library");

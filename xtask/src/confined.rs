@@ -12,7 +12,7 @@ use std::str::FromStr;
 /// If a file cannot be read or parsed.
 pub fn lint() -> Result<usize> {
     let mut files = Vec::new();
-    for (name, text) in layers::sources()? {
+    for (name, text) in layers::sources("src")? {
         let tokens = TokenStream::from_str(&text).map_err(|error| anyhow!("{name}: {error}"))?;
         files.push(File {
             safe: !mentions(tokens, "unsafe"),

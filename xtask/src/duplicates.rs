@@ -21,7 +21,7 @@ type Place = (usize, usize);
 ///
 /// If a file cannot be read.
 pub fn lint() -> Result<usize> {
-    let files = layers::sources()?;
+    let files = layers::sources("src")?;
     let pairs = pairs(&files);
     println!("code in two places: {} pairs (at most {PAIRS})", pairs.len());
     if pairs.len() <= PAIRS {

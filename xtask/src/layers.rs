@@ -18,7 +18,7 @@ use std::str::FromStr;
 ///
 /// If git does not list the files, one of them cannot be read or parsed, or ARCHITECTURE.md has no table of layers.
 pub fn lint() -> Result<usize> {
-    let files = sources()?;
+    let files = sources("src")?;
     let path = firmware::root().join("ARCHITECTURE.md");
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let findings = check(&files, &order(&text)?)?;
@@ -28,12 +28,12 @@ pub fn lint() -> Result<usize> {
     Ok(findings.len())
 }
 
-/// Returns the names and texts of all files in `src` that git tracks or would track.
+/// Returns the names and texts of all files of Rust in `folder` that git tracks or would track.
 ///
 /// # Errors
 ///
 /// If git does not list the files, or one of them cannot be read.
-pub fn sources() -> Result<Vec<(String, String)>> {
+pub fn sources(folder: &str) -> Result<Vec<(String, String)>> {
     let mut git = Command::new("git");
     git.current_dir(firmware::root()).args([
         "ls-files",
@@ -42,7 +42,7 @@ pub fn sources() -> Result<Vec<(String, String)>> {
         "--others",
         "--exclude-standard",
         "--",
-        "src",
+        folder,
     ]);
     let mut files = Vec::new();
     for name in child::stdout_of(&mut git)?.split_terminator('\0').filter(|name| name.ends_with(".rs")) {

@@ -19,6 +19,7 @@ mod fuzz;
 mod gpu_bundle;
 mod interpreter;
 mod layers;
+mod links;
 #[cfg(unix)]
 mod malloc;
 mod measure;

@@ -39,7 +39,7 @@ impl Surface {
     }
 }
 
-/// Counts the public items in `src`, prints the counts, and returns how many of them are above their ceilings. Prints and counts each
+/// Counts the public items in `src` and in `event`, which is part of it for users, prints the counts, and returns how many of them are above their ceilings. Prints and counts each
 /// name of several types as well.
 ///
 /// # Errors
@@ -47,7 +47,7 @@ impl Surface {
 /// If a file cannot be read or parsed.
 pub fn lint() -> Result<usize> {
     let mut all = Surface::default();
-    for (name, text) in layers::sources()? {
+    for (name, text) in layers::sources("src")?.into_iter().chain(layers::sources("event/src")?) {
         let tokens = TokenStream::from_str(&text).map_err(|error| anyhow!("{name}: {error}"))?;
         count(tokens, &mut all);
     }

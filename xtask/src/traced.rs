@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use allotment::observe::event::{Record, Records};
+use allotment_event::{Record, Records};
 use anyhow::{Context, Result};
 
 /// The prefix of each part, as `allotment::observe::to_defmt` writes it.
@@ -53,7 +53,7 @@ impl Parts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use allotment::observe::event::{Action, Encoder, Header};
+    use allotment_event::{Action, Encoder, Header};
 
     fn part(bytes: &[u8]) -> String {
         format!("{PREFIX}{bytes:?}")

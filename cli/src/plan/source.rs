@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use allotment::observe::event::Header;
+use allotment_event::Header;
 use allotment_planner::family::Family;
 use allotment_planner::graph::Graph;
 use allotment_planner::import::{json, onnx, tflite};

@@ -7,7 +7,7 @@ use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use allotment::observe::event as device;
+use allotment_event as device;
 use allotment_trace::{Action, Event, Failure as Refused, Record};
 use memmap2::Mmap;
 use serde::Serialize;

@@ -92,6 +92,7 @@ fn chapter() -> String {
 fn every_error_of_the_library_is_explained() {
     let mut files = Vec::new();
     sources(&root().join("src"), &mut files);
+    sources(&root().join("event/src"), &mut files);
     let chapter = chapter();
     let mut missing = Vec::new();
     let mut count = 0;

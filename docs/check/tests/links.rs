@@ -173,7 +173,7 @@ fn dead_links_are_noticed() {
 
 /// The folders at the root that features.md names files in.
 const FOLDERS: [&str; 13] = [
-    "benches", "boards", "capi", "cli", "docs", "examples", "fuzz", "planner", "preload", "src", "stand-in",
+    "benches", "boards", "capi", "cli", "docs", "event", "examples", "fuzz", "planner", "src", "stand-in",
     "tests", "trace",
 ];
 

@@ -1,4 +1,4 @@
-//! The compact binary form of devices, see [`allotment::observe::event`].
+//! The compact binary form of devices, see [`allotment_event`].
 
 mod read;
 mod write;

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io::{BufRead, ErrorKind, Read};
 use std::sync::Arc;
 
-use allotment::observe::event as device;
+use allotment_event as device;
 
 use crate::error::{Place, Problem, TraceError};
 use crate::event::{Action, Event, Failure, Record};

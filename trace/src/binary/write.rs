@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use allotment::observe::event as device;
+use allotment_event as device;
 
 use crate::error::TraceError;
 use crate::event::{Action, Event, Failure, Record};

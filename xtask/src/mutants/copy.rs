@@ -19,7 +19,7 @@ use crate::{child, firmware, progress, tools};
 const FEATURES: &str = "gpu,lock_api,allocator-api2,linked-list,buddy-system,backtrace,serde";
 
 /// What the tests are made of.
-const SOURCES: [&str; 6] = ["src/", "tests/", "stand-in/", "trace/", "Cargo.toml", "Cargo.lock"];
+const SOURCES: [&str; 7] = ["src/", "tests/", "stand-in/", "event/", "trace/", "Cargo.toml", "Cargo.lock"];
 
 const SWITCH: &str = include_str!("switch.rs");
 /// What the copy of `src/lib.rs` has in front and behind.

@@ -1,40 +1,13 @@
 //! Writing of the binary form.
 
-use super::*;
-use core::fmt;
-
-/// Why a record could not be written. Nothing was written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-#[non_exhaustive]
-pub enum EncodeError {
-    /// The buffer is too short.
-    NoRoom,
-    /// This alignment is neither 0 nor a power of two.
-    Align(u64),
-    /// A name was given for tag 0, which means no tag.
-    NoTag,
-    /// A name or a note has more than [`Encoder::MAX_TEXT`] bytes.
-    TextTooLong,
-}
-
-impl fmt::Display for EncodeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoRoom => f.write_str("no room for the record"),
-            Self::Align(align) => write!(f, "the alignment {align} is not a power of two"),
-            Self::NoTag => f.write_str("tag 0 means no tag and has no name"),
-            Self::TextTooLong => write!(f, "a name or a note has more than {} bytes", Encoder::MAX_TEXT),
-        }
-    }
-}
-
-impl core::error::Error for EncodeError {}
+use crate::error::EncodeError;
+use crate::form::{self, ALLOCATE, FAIL, FREE, LOST, Last, MOVED, NAME, NOTE, REALLOCATE, TAG, TIME};
+use crate::record::{Action, Event, Record};
 
 /// Encodes the records of one trace, in order.
 ///
 /// ```
-/// use allotment::observe::event::{Action, Encoder, Header, Records};
+/// use allotment_event::{Action, Encoder, Header, Records};
 ///
 /// let mut trace = Header::HERE.encode().to_vec();
 /// let mut encoder = Encoder::new();
@@ -65,7 +38,7 @@ impl Encoder {
     pub const MAX_EVENT: usize = 1 + 10 + 5 + 10 + 10 + 10;
 
     /// The most bytes that a name or a note may have.
-    pub const MAX_TEXT: usize = 16 * 1024;
+    pub const MAX_TEXT: usize = form::MAX_TEXT;
     /// The most bytes that a record may have.
     pub const MAX_RECORD: usize = 1 + 10 + 10 + Self::MAX_TEXT;
 

@@ -1,53 +1,9 @@
 //! Reading of the binary form.
 
-use super::*;
-use core::fmt;
-
-/// Why a trace in binary form could not be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-#[non_exhaustive]
-pub enum DecodeError {
-    /// The bytes end inside the header or a record. When reading a stream, read more and try again.
-    Truncated,
-    /// The bytes do not start with the magic number.
-    NoTrace,
-    /// The trace has this version, which is not supported.
-    Version(u8),
-    /// The header has an unknown flag, or an address width other than 2, 4 and 8.
-    Header,
-    /// A record starts with this byte, which has no meaning.
-    UnknownKind(u8),
-    /// A number has more than 64 bits, an id or a size exceeds the trace's address width, or a text has more than
-    /// [`Encoder::MAX_TEXT`] bytes.
-    Overflow,
-    /// This logarithm of an alignment is 64 or more, or should have been encoded in the first byte.
-    Align(u8),
-    /// There is a name for tag 0, or a tag number has more than 32 bits.
-    Tag,
-    /// A name or a note is not UTF-8.
-    Text,
-}
-
-impl fmt::Display for DecodeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Truncated => f.write_str("the trace ends inside a record"),
-            Self::NoTrace => f.write_str("not a trace in binary form: the magic number is missing"),
-            Self::Version(version) => {
-                write!(f, "version {version} of the binary form, {} is known", Header::VERSION)
-            }
-            Self::Header => f.write_str("the header has unknown flags or an impossible address width"),
-            Self::UnknownKind(byte) => write!(f, "unknown kind of record: first byte {byte:#04x}"),
-            Self::Overflow => f.write_str("a number is too large for the trace"),
-            Self::Align(log) => write!(f, "impossible alignment: 2 to the power of {log}"),
-            Self::Tag => f.write_str("impossible number of a tag"),
-            Self::Text => f.write_str("a name or a note is not UTF-8"),
-        }
-    }
-}
-
-impl core::error::Error for DecodeError {}
+use crate::error::DecodeError;
+use crate::form::{ALLOCATE, FAIL, FREE, LOST, Last, MAX_TEXT, MOVED, NAME, NOTE, REALLOCATE, TAG, TIME};
+use crate::header::Header;
+use crate::record::{Action, Event, Record};
 
 /// Reads records one at a time, from a stream or from a buffer with a part of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,7 +25,7 @@ impl Decoder {
     /// # Errors
     ///
     /// [`DecodeError`]; the decoder is unchanged then. After [`DecodeError::Truncated`] the same record can be
-    /// tried again with more bytes. With [`Encoder::MAX_RECORD`] bytes that error never occurs.
+    /// tried again with more bytes. With [`Encoder::MAX_RECORD`](crate::Encoder::MAX_RECORD) bytes that error never occurs.
     pub fn decode<'a>(&mut self, bytes: &'a [u8]) -> Result<(Record<'a>, usize), DecodeError> {
         let mut reader = Reader { bytes, at: 0, last: self.last, max: self.max };
         let record = reader.record()?;
@@ -243,7 +199,7 @@ impl<'a> Reader<'a> {
 
     fn text(&mut self) -> Result<&'a str, DecodeError> {
         let size = match usize::try_from(self.unsigned()?) {
-            Ok(size) if size <= Encoder::MAX_TEXT => size,
+            Ok(size) if size <= MAX_TEXT => size,
             _ => return Err(DecodeError::Overflow),
         };
         let text = self.bytes[self.at..].get(..size).ok_or(DecodeError::Truncated)?;

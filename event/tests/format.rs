@@ -1,8 +1,6 @@
 //! The binary form of traces: what is written is read back, and invalid bytes are refused with a reason.
 
-use allotment::observe::event::{
-    Action, DecodeError, Decoder, EncodeError, Encoder, Event, Header, Record, Records,
-};
+use allotment_event::{Action, DecodeError, Decoder, EncodeError, Encoder, Event, Header, Record, Records};
 use proptest::prelude::*;
 
 /// A [`Record`] that owns its text.

@@ -1,0 +1,32 @@
+//! Numbers of the binary form, which its encoder and decoder share.
+
+pub(crate) const VERSION: u8 = 1;
+
+/// The most bytes of a name or a note.
+pub(crate) const MAX_TEXT: usize = 16 * 1024;
+
+// The kinds of records, in the lowest bits of their first byte.
+pub(crate) const ALLOCATE: u8 = 0;
+pub(crate) const REALLOCATE: u8 = 1;
+pub(crate) const FREE: u8 = 2;
+pub(crate) const FAIL: u8 = 3;
+pub(crate) const LOST: u8 = 4;
+pub(crate) const NAME: u8 = 5;
+pub(crate) const NOTE: u8 = 6;
+
+pub(crate) const TIME: u8 = 1 << 3;
+pub(crate) const TAG: u8 = 1 << 4;
+pub(crate) const MOVED: u8 = 1 << 5;
+
+/// The values that differences are taken from, the same in encoder and decoder.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub(crate) struct Last {
+    pub(crate) id: u64,
+    pub(crate) time: u64,
+    pub(crate) tag: u32,
+}
+
+impl Last {
+    pub(crate) const START: Self = Self { id: 0, time: 0, tag: 0 };
+}

@@ -1,1 +1,0 @@
-../../../src/observe/event/decode.rs
