@@ -1,7 +1,7 @@
 //! What the C library tells of its heap, and the functions that change it.
 
 use crate::HEAP;
-use crate::start::Line;
+use crate::line::Line;
 use core::ffi::c_int;
 use core::fmt::{self, Write};
 

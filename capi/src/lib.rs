@@ -20,6 +20,7 @@
 mod background;
 mod figures;
 mod information;
+mod line;
 #[cfg(feature = "gpu")]
 mod live;
 mod options;
