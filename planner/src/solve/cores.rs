@@ -9,8 +9,8 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::portfolio::{Packed, Portfolio};
-use super::{Shared, first_plan};
+use super::Shared;
+use crate::deadline::Deadline;
 use crate::greedy::repair::Repair;
 use crate::greedy::{self, Conflicts, Fit, Order};
 use crate::model::Instance;
@@ -22,8 +22,13 @@ const FIRST: usize = 300;
 /// Nanoseconds, as other attempts count them, for a plan of the first core and for the repairs of each larger one.
 const EFFORT: u64 = 100_000_000;
 
+/// Plans an instance by itself, for about as many nanoseconds as `effort` says or until `deadline`, and returns how many it took.
+pub(super) type Search = fn(inner: &Shared, effort: u64, seed: u64, deadline: &Deadline) -> u64;
+
 /// The cores of an instance.
 pub(super) struct Cores {
+    /// Plans the first core.
+    search: Search,
     /// The buffers, those of the highest moments first.
     order: Vec<usize>,
     /// The load that each buffer lives through at most, in the same order.
@@ -35,7 +40,7 @@ pub(super) struct Cores {
 
 impl Cores {
     /// Ranks the buffers by the highest load that they live through. O(n log n).
-    pub(super) fn new(instance: &Instance) -> Self {
+    pub(super) fn new(instance: &Instance, search: Search) -> Self {
         let buffers = instance.buffers();
         let sections = Sections::new(buffers.iter().map(|buffer| (buffer.start, buffer.end)));
         let load = sections.load(|n| buffers[n].size);
@@ -65,7 +70,7 @@ impl Cores {
         let mut ranked: Vec<(u64, usize)> = (0..buffers.len()).map(|n| (highest(n), n)).collect();
         ranked.sort_unstable_by_key(|&(load, n)| (Reverse(load), n));
         let (loads, order) = ranked.into_iter().unzip();
-        Self { order, loads, attempts: 0, plans: HashMap::new() }
+        Self { search, order, loads, attempts: 0, plans: HashMap::new() }
     }
 
     /// Returns the number of buffers of a core that has at least `wanted`: those of one load stay together.
@@ -131,20 +136,10 @@ impl Cores {
         // Its end is not that of the whole search.
         let deadline = shared.deadline.within(Duration::MAX);
         let inner = Shared::new(part, deadline, None, shared.bound.load(Ordering::Relaxed), None);
-        let packed = Packed::default();
-        let mut portfolio = Portfolio::new(&inner, &packed, (0, 1), random.u64(..)).without_cores();
-        match self.plans.remove(&part.len()) {
-            Some(offsets) => inner.offer(offsets),
-            None => {
-                inner.offer(first_plan(&inner));
-                portfolio.brief();
-            }
+        if let Some(offsets) = self.plans.remove(&part.len()) {
+            inner.offer(offsets);
         }
-        while portfolio.cost() < effort && !inner.deadline.passed() && !shared.deadline.passed() {
-            portfolio.step();
-        }
-        *cost += portfolio.cost();
-        drop(portfolio);
+        *cost += (self.search)(&inner, effort, random.u64(..), &shared.deadline);
         let offsets = std::mem::take(&mut inner.best().0);
         self.plans.insert(part.len(), offsets.clone());
         offsets
@@ -194,9 +189,10 @@ fn larger_core(
 
 #[cfg(test)]
 mod tests {
+    use super::super::first_plan;
+    use super::super::portfolio::plan_core;
     use super::*;
     use crate::bounds::lower_bound;
-    use crate::deadline::Deadline;
     use crate::model::Buffer;
     use crate::validate::validate;
 
@@ -205,12 +201,12 @@ mod tests {
         let lives = [(1, 0, 2), (2, 1, 4), (8, 3, 6), (4, 5, 9), (1, 8, 9)];
         let buffers = lives.iter().map(|&(size, start, end)| Buffer::new("", size, start, end));
         let mut buffers: Vec<Buffer> = buffers.collect();
-        let cores = Cores::new(&Instance::unchecked(buffers.clone()));
+        let cores = Cores::new(&Instance::unchecked(buffers.clone()), plan_core);
         // The loads that they live through: 3, 10, 12, 12, 5.
         assert_eq!((cores.order.clone(), cores.loads.clone()), (vec![2, 3, 1, 4, 0], vec![12, 12, 10, 5, 3]));
         assert_eq!([0, 1, 2, 3, 9].map(|wanted| cores.end(wanted)), [2, 2, 2, 3, 5]);
         buffers[0].fixed = Some(0);
-        assert_eq!(Cores::new(&Instance::unchecked(buffers)).order, [0, 2, 3, 1, 4]);
+        assert_eq!(Cores::new(&Instance::unchecked(buffers), plan_core).order, [0, 2, 3, 1, 4]);
     }
 
     /// One moment of a high load among many of a low one.
@@ -228,7 +224,7 @@ mod tests {
         let shared = Shared::new(&instance, Deadline::never(), None, bound, None);
         shared.offer(first_plan(&shared));
         let before = shared.peak.load(Ordering::Relaxed);
-        let mut cores = Cores::new(&instance);
+        let mut cores = Cores::new(&instance, plan_core);
         assert!(cores.several());
         assert!(cores.attempt(&shared, &mut random) > 0);
         let peak = shared.peak.load(Ordering::Relaxed);

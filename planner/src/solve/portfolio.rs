@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
 use super::cores::Cores;
-use super::{LISTED, Shared};
+use super::{LISTED, Shared, first_plan};
 use crate::boxes::{Boxes, Join, boxes_with_waste, boxes_within};
 use crate::deadline::Deadline;
 use crate::greedy::descent::{Descent, Prefer, descend};
@@ -113,7 +113,7 @@ impl<'a> Portfolio<'a> {
     }
 
     /// Leaves out the plans from the highest moments outwards.
-    pub(super) fn without_cores(mut self) -> Self {
+    fn without_cores(mut self) -> Self {
         self.cores = Outwards::Never;
         self
     }
@@ -265,7 +265,7 @@ impl<'a> Portfolio<'a> {
     /// Plans the moments of the highest load first; never again if there is one such moment only.
     fn core(&mut self) {
         if matches!(self.cores, Outwards::Wanted) {
-            let cores = Cores::new(self.shared.instance);
+            let cores = Cores::new(self.shared.instance, plan_core);
             self.cores = if cores.several() { Outwards::From(cores) } else { Outwards::Never };
         }
         let Outwards::From(cores) = &mut self.cores else { return };
@@ -303,4 +303,18 @@ impl<'a> Portfolio<'a> {
             shared.offer(repair.offsets().to_vec());
         }
     }
+}
+
+/// Plans a core like an instance of its own, without cores in it; see [`Search`](super::cores::Search).
+pub(super) fn plan_core(inner: &Shared, effort: u64, seed: u64, deadline: &Deadline) -> u64 {
+    let packed = Packed::default();
+    let mut portfolio = Portfolio::new(inner, &packed, (0, 1), seed).without_cores();
+    if inner.peak.load(Ordering::Relaxed) == u64::MAX {
+        inner.offer(first_plan(inner));
+        portfolio.brief();
+    }
+    while portfolio.cost() < effort && !inner.deadline.passed() && !deadline.passed() {
+        portfolio.step();
+    }
+    portfolio.cost()
 }

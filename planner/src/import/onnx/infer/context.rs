@@ -3,28 +3,8 @@
 use std::collections::HashMap;
 
 use super::super::proto::{Attribute, Node};
+use super::fault::Fault;
 use super::value::{Data, Limits, Value};
-
-/// Why the outputs of a node are not known.
-#[derive(Debug)]
-pub enum Fault {
-    /// The node does not fit its inputs.
-    Wrong(String),
-    /// Its shapes depend on what only a run tells.
-    Unknown(String),
-}
-
-impl From<String> for Fault {
-    fn from(what: String) -> Self {
-        Self::Wrong(what)
-    }
-}
-
-impl From<&str> for Fault {
-    fn from(what: &str) -> Self {
-        Self::Wrong(what.into())
-    }
-}
 
 /// The attributes that a call gives to the function around a node.
 pub type Given<'m> = HashMap<&'m str, &'m Attribute>;

@@ -1,6 +1,7 @@
 //! Operators that move elements, or make them from shapes.
 
-use super::context::{Context, Fault};
+use super::context::Context;
+use super::fault::Fault;
 use super::value::{
     BOOL, Data, FLOAT, FOLDED, INT64, Number, Value, axes, axis, broadcast, constant as initializer,
     dimension, product, rounded, sparse,

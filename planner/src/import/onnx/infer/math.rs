@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::context::{Context, Fault};
+use super::context::Context;
+use super::fault::Fault;
 use super::value::{BOOL, FLOAT, INT32, INT64, UINT8, Value, axes, axis, broadcast, dimension};
 
 type Values = Result<Vec<Value>, Fault>;

@@ -1,6 +1,7 @@
 //! Shapes of operators' outputs, and the elements of small tensors, from which shapes are made.
 
 mod context;
+mod fault;
 mod fold;
 mod layout;
 mod math;
@@ -9,7 +10,8 @@ mod scalar;
 mod value;
 
 use super::proto::Node;
-pub use context::{Context, Fault, Given, attribute};
+pub use context::{Context, Given, attribute};
+pub use fault::Fault;
 pub use value::{BOOL, INT64, Limits, RANK, Value, constant, sparse};
 
 /// Operators whose first output is their first input in another shape.

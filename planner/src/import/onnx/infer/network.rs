@@ -1,6 +1,7 @@
 //! Layers of networks.
 
-use super::context::{Context, Fault};
+use super::context::Context;
+use super::fault::Fault;
 use super::value::{FLOAT, INT32, INT64, Value, axis, dimension};
 
 type Values = Result<Vec<Value>, Fault>;

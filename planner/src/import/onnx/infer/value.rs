@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use super::super::dtype;
 use super::super::proto::{SparseTensor, TensorProto};
-use super::context::Fault;
+use super::fault::Fault;
 
 pub const FLOAT: i32 = 1;
 pub const UINT8: i32 = 2;

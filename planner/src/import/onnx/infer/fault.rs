@@ -1,0 +1,22 @@
+//! Errors of a node.
+
+/// Why the outputs of a node are not known.
+#[derive(Debug)]
+pub enum Fault {
+    /// The node does not fit its inputs.
+    Wrong(String),
+    /// Its shapes depend on what only a run tells.
+    Unknown(String),
+}
+
+impl From<String> for Fault {
+    fn from(what: String) -> Self {
+        Self::Wrong(what)
+    }
+}
+
+impl From<&str> for Fault {
+    fn from(what: &str) -> Self {
+        Self::Wrong(what.into())
+    }
+}

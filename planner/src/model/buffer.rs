@@ -1,0 +1,89 @@
+//! Buffers: sizes, lifetimes, and what is fixed of their places.
+
+/// A part of a buffer's lifetime in which it needs less than all of its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gap {
+    /// First time step of the gap.
+    pub start: i64,
+    /// The time step after its last.
+    pub end: i64,
+    /// The bytes `from..to` of the buffer that stay in use meanwhile; `None`: none of them.
+    pub window: Option<(u64, u64)>,
+}
+
+/// One buffer to be placed.
+///
+/// It is live from `start` until before `end`, but for its gaps. One without a byte, or without a moment at which it is live, meets no other: it may lie
+/// anywhere under others, fixed ones included. In the arena it lies with all of its bytes, like any other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Buffer {
+    /// Name in the input, unique in its instance.
+    pub id: String,
+    /// Bytes.
+    pub size: u64,
+    /// The offset is a multiple of this many bytes; at least 1.
+    pub align: u64,
+    /// First time step at which the buffer is live.
+    pub start: i64,
+    /// The time step after the last one at which it is live.
+    pub end: i64,
+    /// Disjoint, ascending parts of the lifetime in which it needs less.
+    pub gaps: Vec<Gap>,
+    /// The offset that it must have.
+    pub fixed: Option<u64>,
+    /// An offset that it should have if that costs nothing.
+    pub hint: Option<u64>,
+    /// Another buffer (an index) with which it may share its place: both at one offset, or apart as usual.
+    pub alias: Option<usize>,
+    /// The memory it belongs to; buffers of different tiers never meet.
+    pub tier: u32,
+}
+
+impl Buffer {
+    /// Creates a buffer with a size in bytes and a lifetime `start..end`, and nothing else.
+    pub fn new(id: impl Into<String>, size: u64, start: i64, end: i64) -> Self {
+        let (gaps, fixed, hint, alias, tier) = (Vec::new(), None, None, None, 0);
+        Self { id: id.into(), size, align: 1, start, end, gaps, fixed, hint, alias, tier }
+    }
+
+    /// Returns the number of time steps in its lifetime, gaps included.
+    pub fn steps(&self) -> u64 {
+        self.end.abs_diff(self.start)
+    }
+
+    /// Returns whether any of its bytes are in use at any moment; if not, it meets no other.
+    pub fn is_ever_live(&self) -> bool {
+        self.size > 0 && self.start < self.end && (self.gaps.is_empty() || !self.pieces().is_empty())
+    }
+
+    /// Returns whether the lifetimes of two, gaps included, have a moment in common.
+    pub fn meets(&self, other: &Self) -> bool {
+        self.is_ever_live() && other.is_ever_live() && self.start < other.end && other.start < self.end
+    }
+
+    /// Returns whether it is a plain rectangle: no gaps, no fixed offset, nothing to share with.
+    pub fn is_plain(&self) -> bool {
+        self.gaps.is_empty() && self.fixed.is_none() && self.alias.is_none()
+    }
+
+    /// Returns the rectangles of time and bytes that it occupies: `(start, end, from, to)`, ascending in time.
+    pub fn pieces(&self) -> Vec<(i64, i64, u64, u64)> {
+        let mut pieces = Vec::with_capacity(2 * self.gaps.len() + 1);
+        let mut now = self.start;
+        for gap in &self.gaps {
+            pieces.push((now, gap.start, 0, self.size));
+            if let Some((from, to)) = gap.window {
+                pieces.push((gap.start, gap.end, from, to));
+            }
+            now = gap.end;
+        }
+        pieces.push((now, self.end, 0, self.size));
+        pieces.retain(|&(start, end, from, to)| start < end && from < to);
+        pieces
+    }
+}
+
+/// Returns whether two of `buffers` may share one place, whatever their lifetimes are.
+pub(super) fn may_share(buffers: &[Buffer], a: usize, b: usize) -> bool {
+    buffers[a].alias == Some(b) || buffers[b].alias == Some(a)
+}

@@ -1,0 +1,10 @@
+//! Instances: the buffers to be placed, and the check of a plan for them.
+
+mod buffer;
+mod check;
+mod instance;
+
+pub use buffer::{Buffer, Gap};
+pub use check::Violation;
+pub(crate) use check::check;
+pub use instance::{Instance, InstanceError};
