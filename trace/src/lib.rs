@@ -34,8 +34,9 @@
 //! # Ok::<(), allotment_trace::TraceError>(())
 //! ```
 
-mod binary;
 mod compress;
+mod decode;
+mod encode;
 mod error;
 mod event;
 mod program;
@@ -45,8 +46,8 @@ mod tags;
 mod text;
 mod writer;
 
-pub use binary::{BinaryError, write_binary};
 pub use compress::decompressed;
+pub use encode::{BinaryError, write_binary};
 pub use error::{Place, Problem, TraceError};
 pub use event::{Action, Block, Event, Failure, Record};
 pub use program::{Kind, Op, Program, ProgramBuilder};

@@ -5,8 +5,8 @@ use std::fs::File;
 use std::io::{BufRead, Read};
 use std::path::Path;
 
-use crate::binary::Decoded;
 use crate::compress::decompressed;
+use crate::decode::Decoded;
 use crate::error::{Place, Problem, TraceError};
 use crate::event::Record;
 use crate::tags::Tags;
