@@ -2,15 +2,14 @@
 //!
 //! A function that the real allocator does not have behaves as if there were no memory.
 
-use core::ffi::{CStr, c_char, c_int, c_void};
+use core::ffi::{c_char, c_int, c_void};
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, Ordering};
 
 use allotment_event::Action;
 
 use crate::real::{Real, early, real};
-use crate::recorder::{head, hold, recorded};
-use crate::sys;
+use crate::recorder::{hold, recorded};
+use crate::{starts, sys};
 
 /// Passes an allocation on and writes it down. `align` 0 is what the allocator gives anyway.
 fn allocated(size: usize, align: usize, allocate: impl Fn(&Real) -> *mut c_void) -> *mut c_void {
@@ -210,78 +209,6 @@ unsafe extern "C" fn malloc_usable_size(block: *mut c_void) -> usize {
 
 // What starts other programs is passed on unchanged; it is only noted which of them will not be recorded.
 
-/// Returns the value of a variable in an environment; `name` ends with `=`.
-///
-/// # Safety
-///
-/// The environment must be null, or pointers to strings up to a null.
-unsafe fn variable(mut environment: *const *const c_char, name: &[u8]) -> Option<&CStr> {
-    // SAFETY: the caller guarantees strings up to a null.
-    unsafe {
-        while !environment.is_null() && !(*environment).is_null() {
-            let entry = CStr::from_ptr(*environment);
-            if entry.to_bytes().starts_with(name) {
-                return Some(CStr::from_ptr((*environment).add(name.len())));
-            }
-            environment = environment.add(1);
-        }
-    }
-    None
-}
-
-/// This library in the environment's list: its path, which the tool puts first. Null before recording began.
-static LIBRARY: AtomicPtr<c_char> = AtomicPtr::new(ptr::null_mut());
-
-/// Notes that the program `path` is about to start with this environment, if it is not recorded then. Returns whether it noted that.
-///
-/// # Safety
-///
-/// The path must be a string, and the environment null or pointers to strings up to a null.
-unsafe fn starts(path: *const c_char, environment: *const *const c_char) -> bool {
-    let library = LIBRARY.load(Ordering::Acquire);
-    let (Some(head), false) = (head(), library.is_null() || path.is_null()) else { return false };
-    // SAFETY: the caller guarantees the strings; the library's name is one that stays.
-    let (library, path) = unsafe { (CStr::from_ptr(library).to_bytes(), CStr::from_ptr(path).to_bytes()) };
-    let is_ours = |list: &CStr| list.to_bytes().split(|byte| b" :".contains(byte)).any(|one| one == library);
-    // SAFETY: the caller guarantees the environment.
-    let recorded = unsafe {
-        variable(environment, b"LD_PRELOAD=").is_some_and(is_ours)
-            && variable(environment, b"ALLOTMENT_RECORD=").is_some()
-    };
-    if recorded {
-        return false;
-    }
-    if head.unrecorded.fetch_add(1, Ordering::Relaxed) == 0 {
-        let count = path.len().min(1023);
-        // SAFETY: the head has that much room, and only the first to count writes there.
-        unsafe {
-            let place = head.first_unrecorded.get().cast::<u8>();
-            place.copy_from_nonoverlapping(path.as_ptr(), count);
-            place.add(count).write(0);
-        }
-    }
-    true
-}
-
-/// Takes back what [`starts`] noted: the program could not be started.
-fn did_not_start() {
-    if let Some(head) = head() {
-        head.unrecorded.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Remembers this library's path, by which [`starts`] knows an environment that loads it.
-pub fn watch_starts() {
-    // SAFETY: the program has not started to change its environment; `strndup` copies the string's beginning.
-    let library = unsafe {
-        variable(sys::environ.cast(), b"LD_PRELOAD=").map(|list| {
-            let end = list.to_bytes().iter().position(|byte| b" :".contains(byte));
-            sys::strndup(list.as_ptr(), end.unwrap_or(list.to_bytes().len()))
-        })
-    };
-    LIBRARY.store(library.unwrap_or(ptr::null_mut()), Ordering::Release);
-}
-
 /// Defines functions that start a program: the path and the environment among their arguments, and whether a result means that they
 /// did. Without an environment, it is the process's.
 macro_rules! starting {
@@ -297,11 +224,11 @@ macro_rules! starting {
                     *sys::__errno_location() = sys::ENOSYS;
                     return -1;
                 };
-                let noted = starts($path, $environment);
+                let noted = starts::notes_start($path, $environment);
                 let result = $name($($argument),*);
                 let started: fn(c_int) -> bool = $started;
                 if noted && !started(result) {
-                    did_not_start();
+                    starts::did_not_start();
                 }
                 result
             }

@@ -5,7 +5,7 @@
 //! `ALLOTMENT_RECORD` is the beginning of the files' names; a process adds its number and counts its program images, so
 //! that neither children nor `exec` write over each other (`<beginning>.<pid>.<n>`). Without it, nothing is recorded.
 //!
-//! A file starts with a page of `recorder::Head`, then comes a trace in the binary form of
+//! A file starts with a page of `head::Head`, then comes a trace in the binary form of
 //! `allotment_event`, whose length the head says. It is mapped, not written, so that nothing is lost when
 //! the program ends without a word, by `_exit`, a signal or `exec`.
 //!
@@ -23,9 +23,11 @@
 // The tool's build aborts on a panic. Without the standard library, other C libraries than the compiler's load this one as well.
 #![cfg_attr(panic = "abort", no_std)]
 
+mod head;
 mod hooks;
 mod real;
 mod recorder;
+mod starts;
 mod sys;
 
 #[cfg(panic = "abort")]

@@ -8,28 +8,8 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64,
 
 use allotment_event::{Action, Encoder, Event, Header, Record};
 
-use crate::sys;
-
-/// The first page of a file. Native byte order: the file is read on the machine that wrote it.
-#[repr(C)]
-pub struct Head {
-    /// [`Head::MAGIC`].
-    magic: AtomicU64,
-    /// Bytes of the trace that follows at [`Head::SIZE`].
-    length: AtomicU64,
-    /// Set if recording ended before the program did: 0, or the system's error number.
-    stopped: AtomicU64,
-    /// 1 if recording ended because the wanted number of events was reached, else 0.
-    complete: AtomicU64,
-    /// The path of the program image, and its length.
-    length_of_image: AtomicU64,
-    image: UnsafeCell<[c_char; 1024]>,
-    /// How many programs this one started with an environment that does not load this library, and the path of the first.
-    pub unrecorded: AtomicU64,
-    pub first_unrecorded: UnsafeCell<[c_char; 1024]>,
-    /// The link `/proc/self/ns/pid`: process numbers are unique only within it.
-    namespace: UnsafeCell<[c_char; 64]>,
-}
+use crate::head::{HEAD, Head, head};
+use crate::{starts, sys};
 
 /// The page that is shared with the tool.
 #[repr(C)]
@@ -49,13 +29,6 @@ static SKIPPED: AtomicU64 = AtomicU64::new(0);
 fn control() -> Option<&'static Control> {
     // SAFETY: the pointer is null, or that of a page that stays mapped.
     unsafe { CONTROL.load(Ordering::Relaxed).as_ref() }
-}
-
-impl Head {
-    /// The first bytes of a file.
-    pub const MAGIC: u64 = u64::from_le_bytes(*b"ALLOTREC");
-    /// Bytes before the trace.
-    pub const SIZE: usize = 4096;
 }
 
 /// Bytes of the file that are mapped at a time.
@@ -97,8 +70,6 @@ struct Recorder {
     /// True if there is a file to record to.
     on: AtomicBool,
     locked: AtomicBool,
-    /// The head of the file, null before the first. It stays mapped when the window moves on.
-    head: AtomicPtr<Head>,
     state: UnsafeCell<State>,
 }
 
@@ -108,7 +79,6 @@ unsafe impl Sync for Recorder {}
 static RECORDER: Recorder = Recorder {
     on: AtomicBool::new(false),
     locked: AtomicBool::new(false),
-    head: AtomicPtr::new(ptr::null_mut()),
     state: UnsafeCell::new(State {
         path: [0; 4096],
         kept: -1,
@@ -123,12 +93,6 @@ static RECORDER: Recorder = Recorder {
         time: None,
     }),
 };
-
-/// Returns the head of the file; `None` if there is no file.
-pub fn head() -> Option<&'static Head> {
-    // SAFETY: the pointer is null, or to a head that stays mapped as long as it is the process's own or its parent's.
-    unsafe { RECORDER.head.load(Ordering::Acquire).as_ref() }
-}
 
 /// Tells a process from its children, however they were made (`_Fork` and the raw system call run no handlers): a word in a page
 /// that the system fills with zeros in every copy of the address space. A child by `vfork` shares the parent's memory, heap and
@@ -428,7 +392,7 @@ impl State {
                 sys::close(self.kept);
             }
             sys::munmap(self.window.cast::<c_void>(), self.size);
-            sys::munmap(RECORDER.head.swap(ptr::null_mut(), Ordering::Relaxed).cast::<c_void>(), Head::SIZE);
+            sys::munmap(HEAD.swap(ptr::null_mut(), Ordering::Relaxed).cast::<c_void>(), Head::SIZE);
         }
     }
 
@@ -503,7 +467,7 @@ impl State {
             (*head).length_of_image.store(u64::try_from(length).unwrap_or(0), Ordering::Release);
             sys::readlink(c"/proc/self/ns/pid".as_ptr(), (*head).namespace.get().cast(), 63);
         }
-        RECORDER.head.store(head, Ordering::Release);
+        HEAD.store(head, Ordering::Release);
         self.encoder = Encoder::new();
         self.append(&Header { lost, ..Header::HERE }.encode());
         // SAFETY: the head was mapped just now.
@@ -549,7 +513,7 @@ pub fn start() {
         let on = state.open(0);
         own().store(OPEN, Ordering::Release);
         if on {
-            crate::hooks::watch_starts();
+            starts::watch();
             watch_forks();
         }
         // Last, because the calls above may allocate.

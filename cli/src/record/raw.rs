@@ -37,7 +37,7 @@ pub struct Raw {
     pub head: Option<RawHead>,
 }
 
-/// The first page of such a file (`recorder::Head` of the library).
+/// The first page of such a file (`head::Head` of the library).
 pub struct RawHead {
     /// Bytes of the trace.
     length: u64,
