@@ -1,11 +1,10 @@
 //! Why a command failed.
 
+use std::error::Error;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use allotment_trace::{BinaryError, TraceError};
-
-use crate::plan::PlanError;
 
 /// Why a command failed, in words for its user.
 #[derive(Debug, thiserror::Error)]
@@ -36,7 +35,7 @@ pub enum Failure {
     },
     /// No plan.
     #[error(transparent)]
-    Plan(#[from] PlanError),
+    Plan(Box<dyn Error + Send + Sync>),
     /// Standard output.
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -61,7 +60,7 @@ impl Failure {
 
     /// Returns whether the reader of the standard output has closed it.
     pub fn is_broken_pipe(&self) -> bool {
-        let (Self::Io(error) | Self::Plan(PlanError::Io(error))) = self else { return false };
+        let Self::Io(error) = self else { return false };
         error.kind() == io::ErrorKind::BrokenPipe
     }
 }

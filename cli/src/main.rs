@@ -61,7 +61,7 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Boards { json } => boards(json).map(|()| true).map_err(Failure::Io),
-        Command::Plan(args) => plan::plan(&args).map_err(Failure::Plan),
+        Command::Plan(args) => plan::plan(&args).map_err(Failure::from),
         #[cfg(target_os = "linux")]
         Command::Record(args) => match record::record(&args) {
             Ok(status) => return ExitCode::from(status),

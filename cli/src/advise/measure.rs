@@ -1,7 +1,6 @@
 //! Finds the smallest arena of each placement that may be advised.
 
 use std::alloc::GlobalAlloc;
-use std::time::Duration;
 
 use allotment_planner::deadline::Deadline;
 use allotment_trace::{Kind, Program};
@@ -13,6 +12,7 @@ use super::fitted::MakeFitted;
 use super::run::Run;
 use crate::replay::arena::Arena;
 use crate::replay::run::{self, Outcome, STEP};
+use crate::replay::share;
 use crate::replay::subject::{ENTRIES, Entry, Make, Visitor, entry, tiny, with};
 
 /// A placement that was tried.
@@ -122,11 +122,6 @@ pub fn growing(program: &Program, deadline: &Deadline) -> Option<Candidate> {
         instructions: 30,
         time: None,
     })
-}
-
-/// Returns a function that gives one of `parts` even parts of the time left when it is called.
-pub fn share(deadline: &Deadline, parts: u32) -> impl Fn() -> Duration {
-    move || deadline.left().map_or(Duration::MAX, |left| left / parts)
 }
 
 /// Tries slabs with classes fitted to the blocks that are live at the peak: for blocks of up to 128 to 1024 bytes, with

@@ -21,13 +21,12 @@ use crate::input::Input;
 use crate::replay::arena::Arena;
 use crate::replay::run::STEP;
 use crate::replay::subject::{Entry, entry, tiny_above};
-use crate::replay::{self, timing};
+use crate::replay::{self, share, timing};
 use crate::table;
 use crate::units::parse_memory;
 use classes::Classes;
 use code::Choice;
 use measure::Candidate;
-pub(crate) use measure::share;
 use run::Run;
 use suggest::Bench;
 pub use suggest::{Kinds, Suggestion};
@@ -116,7 +115,7 @@ pub fn advise(args: &AdviseArgs) -> Result<bool, Failure> {
     let late = |id| unfinished.push(id);
     let mut candidates = measure::named(&run.program, &mut memory, &deadline, &mut show, late);
     show("slab-fitted");
-    let phase = |memory: &mut Arena, parts| memory.until(deadline.within(measure::share(&deadline, parts)()));
+    let phase = |memory: &mut Arena, parts| memory.until(deadline.within(share(&deadline, parts)()));
     phase(&mut memory, 4);
     let fitted = measure::fitted(&run, &mut memory);
     let slab_classes = fitted.as_ref().and_then(|fitted| match &fitted.choice {

@@ -11,7 +11,7 @@ use allotment_planner::model::Instance;
 use allotment_planner::solve::{Options, solve};
 use allotment_planner::transform;
 
-use super::source::refused;
+use super::error::refused;
 use super::{PlanArgs, PlanError};
 use crate::table;
 

@@ -1,6 +1,7 @@
 //! `allotment plan`: offsets for buffers of known lifetimes.
 
 mod bench;
+mod error;
 mod family;
 mod price;
 mod source;
@@ -15,22 +16,20 @@ use allotment_planner::deadline::Deadline;
 use allotment_planner::explain::{Explanation, explain_within};
 use allotment_planner::family::Family;
 use allotment_planner::graph::{Graph, Kind, Lowering};
-use allotment_planner::import::{json, onnx, tflite};
-use allotment_planner::instances::CollectionError;
-use allotment_planner::model::{Instance, InstanceError};
-use allotment_planner::read::ReadError;
+use allotment_planner::import::tflite;
+use allotment_planner::model::Instance;
 use allotment_planner::solve::{Options, Progress, Solution, Status, solve_tiers_within};
-use allotment_planner::validate::{Violation, validate};
+use allotment_planner::validate::validate;
 use allotment_planner::{transform, write};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use crate::failure::Failure;
 use crate::output::writable;
 use crate::units::{at_least_one, parse_alignment, parse_bytes};
 
+pub use error::PlanError;
 pub use source::Form;
 use source::{Source, read_source};
 
@@ -213,79 +212,6 @@ fn parse_dim(text: &str) -> Result<Dim, String> {
         return Err(format!("the range {size} holds nothing"));
     }
     Ok(Dim { name: name.into(), first, last })
-}
-
-/// Why there is no plan.
-#[derive(Debug, thiserror::Error)]
-pub enum PlanError {
-    /// The input was refused.
-    #[error(transparent)]
-    Read(#[from] ReadError),
-    /// The ONNX model was refused.
-    #[error(transparent)]
-    Onnx(#[from] onnx::OnnxError),
-    /// Dimensions of the ONNX model are open.
-    #[error(
-        "{source}. Give the shapes of the inputs with --shapes FILE, as JSON such as {{\"x\": [1, 8]}}, or type, with your own sizes in place of 1:\n  {command}"
-    )]
-    OpenDims {
-        /// Which.
-        source: onnx::OnnxError,
-        /// The command with a size for each.
-        command: String,
-    },
-    /// A folder of instances was refused.
-    #[error(transparent)]
-    Collection(#[from] CollectionError),
-    /// The graph was refused.
-    #[error(transparent)]
-    Json(#[from] json::JsonError),
-    /// The TFLite model was refused, or cannot take the plan.
-    #[error(transparent)]
-    Tflite(#[from] tflite::TfliteError),
-    /// A model's tensors make no instance.
-    #[error(transparent)]
-    Instance(#[from] InstanceError),
-    /// Spilling is not enough.
-    #[error(transparent)]
-    Spill(#[from] transform::SpillError),
-    /// The output cannot be written.
-    #[error("{path}: {source}")]
-    Write {
-        /// Its path.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// An ending that is not known.
-    #[error("{0}: the plan's form is told by its ending: .csv, .json, .rs, .h, .svg, .html or .tflite")]
-    Form(PathBuf),
-    /// Describes what is wrong with the input.
-    #[error("{path}: {source}")]
-    Input {
-        /// Its path.
-        path: PathBuf,
-        /// Why.
-        source: Box<PlanError>,
-    },
-    /// The input holds nothing to plan.
-    #[error("it is empty: it holds no buffer")]
-    Empty,
-    /// The input's form cannot be told.
-    #[error("its form is not known: say --form csv, plc, trace, onnx, tflite or json")]
-    Unknown,
-    /// Anything else that is wrong with a trace.
-    #[error(transparent)]
-    Trace(Box<Failure>),
-    /// An option that does not go with the input.
-    #[error("{0}")]
-    Option(String),
-    /// The plan is wrong: a defect of this program.
-    #[error("the plan is wrong, please report this: {0}")]
-    Wrong(#[from] Violation),
-    /// Standard output.
-    #[error(transparent)]
-    Io(#[from] io::Error),
 }
 
 /// For each tensor the buffer it lies in.

@@ -11,6 +11,7 @@ use allotment_planner::read::{self, Contents, ReadError};
 use allotment_planner::reuse::Uses;
 use clap::ValueEnum;
 
+use super::error::refused;
 use super::{PlanArgs, PlanError, family};
 use crate::input::Input;
 use crate::output::endings;
@@ -164,23 +165,6 @@ fn read_form(args: &PlanArgs, input: &Input) -> Result<Source, PlanError> {
         Source::Model { graph, .. } if graph.tensors.is_empty() => Err(PlanError::Empty),
         _ => Ok(source),
     }
-}
-
-/// The error of a model; where dimensions are open, with the command that would give them sizes.
-pub(super) fn refused(error: onnx::OnnxError) -> PlanError {
-    let onnx::OnnxError::OpenDims(open) = &error else { return error.into() };
-    let quoted = |word: &str| {
-        let plain = |char: char| char.is_ascii_alphanumeric() || "-_./=:,+@%".contains(char);
-        if !word.is_empty() && word.chars().all(plain) {
-            word.into()
-        } else {
-            format!("'{}'", word.replace('\'', "'\\''"))
-        }
-    };
-    let told = std::env::args_os().skip(1).map(|word| quoted(&word.to_string_lossy()));
-    let sizes = open.iter().map(|(name, _)| format!("--dim {}", quoted(&format!("{name}=1"))));
-    let words: Vec<String> = ["allotment".into()].into_iter().chain(told).chain(sizes).collect();
-    PlanError::OpenDims { command: words.join(" "), source: error }
 }
 
 /// Says which branches of a model are not planned.

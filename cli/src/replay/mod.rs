@@ -15,7 +15,6 @@ use clap::Args;
 use indicatif::ProgressBar;
 use serde::Serialize;
 
-use crate::advise::share;
 use crate::failure::Failure;
 use crate::input::Input;
 use crate::table;
@@ -273,4 +272,9 @@ fn print(report: &Report, json: bool) -> io::Result<()> {
     let header =
         ["placement", "result", "peak used", "smallest", "/ live", "state", "external", "internal", "time"];
     writeln!(out, "{}", table::render(header, rows, &[2, 3, 4, 5, 6, 7, 8]))
+}
+
+/// Returns a function that gives one of `parts` even parts of the time left when it is called.
+pub(crate) fn share(deadline: &Deadline, parts: u32) -> impl Fn() -> Duration {
+    move || deadline.left().map_or(Duration::MAX, |left| left / parts)
 }

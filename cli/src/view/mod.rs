@@ -13,6 +13,7 @@ mod report;
 mod series;
 mod spread;
 mod suggest;
+mod totals;
 mod trace;
 
 use std::io::{self, Write};
@@ -29,7 +30,6 @@ use crate::output::writable;
 use crate::progress;
 use crate::units::{at_least_one, parse_bytes};
 
-pub(crate) use page::filled;
 pub use page::page;
 pub use place::{PlaceError, Placing};
 pub use report::{Report, report, report_within};

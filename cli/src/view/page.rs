@@ -3,6 +3,7 @@
 use std::io;
 
 use super::report::Report;
+use crate::template::filled;
 
 const TEMPLATE: &str = include_str!("page/template.html");
 const STYLE: &str = include_str!("page/style.css");
@@ -30,34 +31,4 @@ const SCRIPTS: [&str; 8] = [
 pub fn page(report: &Report) -> io::Result<String> {
     let part = |slot: &str| if slot == "style" { STYLE.into() } else { SCRIPTS.concat() };
     Ok(filled(TEMPLATE, &serde_json::to_string(report)?, part))
-}
-
-/// Returns a page: a template whose slots `{{name}}` are filled. `{{data}}` becomes the JSON `data`, in a form that cannot end the element
-/// around it; `part` returns the text of every other slot.
-pub fn filled(template: &str, data: &str, part: impl Fn(&str) -> String) -> String {
-    let mut out = String::with_capacity(data.len() + (1 << 16));
-    let mut rest = template;
-    while let Some((before, (slot, after))) =
-        rest.split_once("{{").and_then(|(before, after)| Some((before, after.split_once("}}")?)))
-    {
-        out += before;
-        match slot {
-            "data" => escape(data, &mut out),
-            _ => out += &part(slot),
-        }
-        rest = after;
-    }
-    out + rest
-}
-
-/// Appends equivalent JSON that cannot end an HTML element.
-fn escape(json: &str, out: &mut String) {
-    for c in json.chars() {
-        match c {
-            '<' => *out += "\\u003c",
-            '>' => *out += "\\u003e",
-            '&' => *out += "\\u0026",
-            c => out.push(c),
-        }
-    }
 }

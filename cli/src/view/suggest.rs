@@ -5,8 +5,8 @@ use serde::Serialize;
 use super::lists::{Group, Tag};
 use super::place::Outcome;
 use super::recording::Series;
-use super::report::Totals;
 use super::spread::Size;
+use super::totals::Totals;
 use super::trace::Trace;
 use crate::advise;
 

@@ -6,7 +6,7 @@ use allotment_planner::model::Instance;
 use serde::Serialize;
 
 use super::Row;
-use crate::view::filled;
+use crate::template::filled;
 
 const TEMPLATE: &str = include_str!("page.html");
 const SCRIPT: &str = include_str!("page.js");

@@ -1,0 +1,112 @@
+//! Why there is no plan.
+
+use std::io;
+use std::path::PathBuf;
+
+use allotment_planner::import::{json, onnx, tflite};
+use allotment_planner::instances::CollectionError;
+use allotment_planner::model::InstanceError;
+use allotment_planner::read::ReadError;
+use allotment_planner::transform;
+use allotment_planner::validate::Violation;
+
+use crate::failure::Failure;
+
+/// Why there is no plan.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    /// The input was refused.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The ONNX model was refused.
+    #[error(transparent)]
+    Onnx(#[from] onnx::OnnxError),
+    /// Dimensions of the ONNX model are open.
+    #[error(
+        "{source}. Give the shapes of the inputs with --shapes FILE, as JSON such as {{\"x\": [1, 8]}}, or type, with your own sizes in place of 1:\n  {command}"
+    )]
+    OpenDims {
+        /// Which.
+        source: onnx::OnnxError,
+        /// The command with a size for each.
+        command: String,
+    },
+    /// A folder of instances was refused.
+    #[error(transparent)]
+    Collection(#[from] CollectionError),
+    /// The graph was refused.
+    #[error(transparent)]
+    Json(#[from] json::JsonError),
+    /// The TFLite model was refused, or cannot take the plan.
+    #[error(transparent)]
+    Tflite(#[from] tflite::TfliteError),
+    /// A model's tensors make no instance.
+    #[error(transparent)]
+    Instance(#[from] InstanceError),
+    /// Spilling is not enough.
+    #[error(transparent)]
+    Spill(#[from] transform::SpillError),
+    /// The output cannot be written.
+    #[error("{path}: {source}")]
+    Write {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// An ending that is not known.
+    #[error("{0}: the plan's form is told by its ending: .csv, .json, .rs, .h, .svg, .html or .tflite")]
+    Form(PathBuf),
+    /// Describes what is wrong with the input.
+    #[error("{path}: {source}")]
+    Input {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        source: Box<PlanError>,
+    },
+    /// The input holds nothing to plan.
+    #[error("it is empty: it holds no buffer")]
+    Empty,
+    /// The input's form cannot be told.
+    #[error("its form is not known: say --form csv, plc, trace, onnx, tflite or json")]
+    Unknown,
+    /// Anything else that is wrong with a trace.
+    #[error(transparent)]
+    Trace(Box<Failure>),
+    /// An option that does not go with the input.
+    #[error("{0}")]
+    Option(String),
+    /// The plan is wrong: a defect of this program.
+    #[error("the plan is wrong, please report this: {0}")]
+    Wrong(#[from] Violation),
+    /// Standard output.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl From<PlanError> for Failure {
+    fn from(error: PlanError) -> Self {
+        match error {
+            PlanError::Io(error) => Self::Io(error),
+            error => Self::Plan(Box::new(error)),
+        }
+    }
+}
+
+/// The error of a model; where dimensions are open, with the command that would give them sizes.
+pub(super) fn refused(error: onnx::OnnxError) -> PlanError {
+    let onnx::OnnxError::OpenDims(open) = &error else { return error.into() };
+    let quoted = |word: &str| {
+        let plain = |char: char| char.is_ascii_alphanumeric() || "-_./=:,+@%".contains(char);
+        if !word.is_empty() && word.chars().all(plain) {
+            word.into()
+        } else {
+            format!("'{}'", word.replace('\'', "'\\''"))
+        }
+    };
+    let told = std::env::args_os().skip(1).map(|word| quoted(&word.to_string_lossy()));
+    let sizes = open.iter().map(|(name, _)| format!("--dim {}", quoted(&format!("{name}=1"))));
+    let words: Vec<String> = ["allotment".into()].into_iter().chain(told).chain(sizes).collect();
+    PlanError::OpenDims { command: words.join(" "), source: error }
+}
