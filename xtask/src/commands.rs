@@ -9,9 +9,9 @@ use allotment_common::boards::{Board, Boards, Runner};
 use allotment_common::table;
 use anyhow::{Context, Result};
 
+use crate::compiler::Toolchain;
 use crate::runner::{Host, Outcome};
 use crate::size::{self, Size};
-use crate::toolchain::Toolchain;
 use crate::traced::Parts;
 use crate::{
     Setup, child, confined, duplicates, firmware, layers, links, measure, newcomer, runner, setup, surface,

@@ -1,6 +1,6 @@
 //! The check of `cargo xtask lint` that unsafe code stays where it is: a file of the library without any forbids it.
 
-use crate::layers;
+use crate::layers::sources;
 use anyhow::{Result, anyhow};
 use proc_macro2::{TokenStream, TokenTree};
 use std::str::FromStr;
@@ -12,7 +12,7 @@ use std::str::FromStr;
 /// If a file cannot be read or parsed.
 pub fn lint() -> Result<usize> {
     let mut files = Vec::new();
-    for (name, text) in layers::sources("src")? {
+    for (name, text) in sources::sources("src")? {
         let tokens = TokenStream::from_str(&text).map_err(|error| anyhow!("{name}: {error}"))?;
         files.push(File {
             safe: !mentions(tokens, "unsafe"),

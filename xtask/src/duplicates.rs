@@ -3,7 +3,7 @@
 //! Two places share code if six lines that follow one another are the same in both. White space is folded, and what says nothing is
 //! passed over: blank lines, comments, imports, and lines without a letter or a digit.
 
-use crate::layers;
+use crate::layers::sources;
 use anyhow::Result;
 use std::collections::{BTreeMap, HashMap};
 
@@ -21,7 +21,7 @@ type Place = (usize, usize);
 ///
 /// If a file cannot be read.
 pub fn lint() -> Result<usize> {
-    let files = layers::sources("src")?;
+    let files = sources::sources("src")?;
     let pairs = pairs(&files);
     println!("code in two places: {} pairs (at most {PAIRS})", pairs.len());
     if pairs.len() <= PAIRS {

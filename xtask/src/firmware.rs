@@ -7,7 +7,7 @@ use allotment_common::boards::{Board, Runner};
 use anyhow::Result;
 
 use crate::child;
-use crate::toolchain::Toolchain;
+use crate::compiler::Toolchain;
 
 /// Log messages of this level and above are compiled in.
 const LOG_LEVEL: &str = "info";

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::toolchain::Toolchain;
+use crate::compiler::Toolchain;
 use crate::{child, firmware};
 
 /// The targets, and bytes of the longest input of each.

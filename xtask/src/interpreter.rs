@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 
-use crate::toolchain::Toolchain;
+use crate::compiler::Toolchain;
 use crate::{child, firmware};
 
 /// Builds the interpreter and returns its path.

@@ -10,6 +10,7 @@ mod c_firmware;
 mod child;
 mod ci;
 mod commands;
+mod compiler;
 mod confined;
 mod decode;
 mod duplicates;
@@ -27,6 +28,7 @@ mod measure;
 mod mutants;
 mod newcomer;
 mod progress;
+mod proof;
 mod runner;
 mod setup;
 mod size;
@@ -184,7 +186,7 @@ fn main() -> ExitCode {
         Command::Boards => commands::boards(&setup),
         Command::Ci(options) => ci::run(&setup, &options),
         Command::Verify { deep } => ci::run(&setup, &ci::Options::evidence(!deep)),
-        Command::ProveSetup => setup::proof::run(&setup),
+        Command::ProveSetup => proof::run(&setup),
         Command::Provide { programs, afresh } => commands::provide(&setup, &programs, afresh),
         Command::Bench(bench) => bench::run(&bench, &setup),
         Command::Plan { arguments } => bench::plan(&arguments),

@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 
-use crate::toolchain::Toolchain;
+use crate::compiler::Toolchain;
 use crate::{child, firmware};
 
 /// The target of README's firmware.

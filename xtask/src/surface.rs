@@ -4,7 +4,7 @@
 //! those of traits do not: they belong to their trait. Items that only our macros name are hidden from the documentation and do not
 //! count either.
 
-use crate::layers;
+use crate::layers::sources;
 use anyhow::{Result, anyhow};
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use std::collections::BTreeMap;
@@ -47,7 +47,7 @@ impl Surface {
 /// If a file cannot be read or parsed.
 pub fn lint() -> Result<usize> {
     let mut all = Surface::default();
-    for (name, text) in layers::sources("src")?.into_iter().chain(layers::sources("event/src")?) {
+    for (name, text) in sources::sources("src")?.into_iter().chain(sources::sources("event/src")?) {
         let tokens = TokenStream::from_str(&text).map_err(|error| anyhow!("{name}: {error}"))?;
         count(tokens, &mut all);
     }
@@ -69,7 +69,7 @@ fn count(tokens: TokenStream, surface: &mut Surface) {
     let mut at = 0;
     while at < tokens.len() {
         match &tokens[at..] {
-            rest if layers::is_for_tests(rest) || is_hidden(rest) => at += layers::length_of_item(rest),
+            rest if sources::is_for_tests(rest) || is_hidden(rest) => at += sources::length_of_item(rest),
             // `pub(crate)` and its like are not public.
             [TokenTree::Ident(word), TokenTree::Group(scope), ..]
                 if word == "pub" && scope.delimiter() == Delimiter::Parenthesis =>

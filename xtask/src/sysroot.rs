@@ -8,13 +8,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use crate::toolchain::{self, Toolchain};
+use crate::compiler::{DEBIANS_CARGO as CARGO, Toolchain, missing};
 use crate::{Setup, child, setup, tools};
 
-/// Debian's Cargo.
-pub const CARGO: &str = "/usr/bin/cargo";
-/// The package of its clippy.
-pub const CLIPPY: &str = "rust-web-clippy";
 const RUSTC: &str = "/usr/bin/rustc";
 const RUSTLIB: &str = "/usr/lib/rustlib";
 const LINKER: &str = "/usr/bin/rust-lld";
@@ -26,7 +22,7 @@ pub fn find(targets: &[&str], setup: &Setup) -> Result<Toolchain> {
     install(setup)?;
     let root = root(setup)?;
     let wrapper = prepare(&root)?;
-    let missing = toolchain::missing(targets, &root);
+    let missing = missing(targets, &root);
     if !missing.is_empty() {
         build(&missing, &root)?;
     }
@@ -35,7 +31,7 @@ pub fn find(targets: &[&str], setup: &Setup) -> Result<Toolchain> {
 
 /// Returns whether [`find`] can work for `target` without installing or building anything.
 pub fn is_built(target: &str, setup: &Setup) -> bool {
-    is_installed() && root(setup).is_ok_and(|root| toolchain::missing(&[target], &root).is_empty())
+    is_installed() && root(setup).is_ok_and(|root| missing(&[target], &root).is_empty())
 }
 
 fn is_installed() -> bool {
@@ -145,7 +141,7 @@ fn install_libraries(from: &Path, target: &str, scratch: &Path, root: &Path) -> 
     let destination = root.join("lib/rustlib").join(target);
     match fs::rename(&staged, &destination) {
         // Another run of this tool was faster.
-        Err(_) if toolchain::missing(&[target], root).is_empty() => Ok(()),
+        Err(_) if missing(&[target], root).is_empty() => Ok(()),
         other => other.with_context(|| format!("{} cannot be written", destination.display())),
     }
 }
@@ -189,7 +185,7 @@ mod tests {
             // The second time stands for a run that was overtaken.
             install_libraries(&from, "t", folder.path(), &root).unwrap();
         }
-        assert!(toolchain::missing(&["t"], &root).is_empty());
+        assert!(missing(&["t"], &root).is_empty());
         let mut names: Vec<_> = fs::read_dir(root.join("lib/rustlib/t/lib"))
             .unwrap()
             .map(|file| file.unwrap().file_name().into_string().unwrap())

@@ -10,8 +10,9 @@ use std::process::ExitCode;
 use allotment_common::table;
 use anyhow::{Context, Result};
 
+use crate::compiler::Toolchain;
 use crate::measure::{self, Figures};
-use crate::toolchain::{self, Toolchain};
+use crate::toolchain;
 use crate::{Setup, child, firmware, setup};
 
 /// What to do.

@@ -16,7 +16,8 @@ use std::time::Duration;
 use allotment_common::table;
 use anyhow::{Context, Result, bail};
 
-use crate::toolchain::{self, Toolchain};
+use crate::compiler::Toolchain;
+use crate::toolchain;
 use crate::{Setup, child, firmware, setup};
 use footprint::Footprint;
 use subject::{FAST, Level, MACHINES, Machine, SMALL, SUBJECTS, Subject, ZERO};

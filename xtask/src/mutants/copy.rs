@@ -11,7 +11,6 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::change::Change;
-use super::suite::Programs;
 use super::weave::{self, Woven};
 use crate::{child, firmware, progress, tools};
 
@@ -41,6 +40,9 @@ pub struct Copy {
     single: bool,
     woven: HashMap<String, Woven>,
 }
+
+/// Test programs: names and files.
+pub type Programs = Vec<(String, PathBuf)>;
 
 /// Parts of files, in bytes.
 type Spans = Vec<(String, Range<usize>)>;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::copy::LIBRARY;
+use super::copy::{LIBRARY, Programs};
 use super::trial::{self, Outcome};
 use super::workers;
 use crate::child;
@@ -34,9 +34,6 @@ pub struct Suite {
     /// The tests of one change take no longer.
     most: Duration,
 }
-
-/// Test programs: names and files.
-pub type Programs = Vec<(String, PathBuf)>;
 
 /// A test, and what was seen of it.
 struct Test {

@@ -5,8 +5,7 @@
 //! is one way to test instead of two. Elsewhere the user is told the one command that installs the program.
 
 mod debian;
-pub mod proof;
-mod status;
+pub mod status;
 mod systems;
 
 use std::ffi::OsString;

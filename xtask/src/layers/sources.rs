@@ -1,32 +1,13 @@
-//! The layer check of `cargo xtask lint`: the modules of the library use one another in one direction only.
-//!
-//! The order of the modules in `src` is the first table of ARCHITECTURE.md, from the ground up. In the folders below, which have no
-//! table, the modules must not use one another in a circle.
+//! The modules of a crate, and the paths by which they name each other, read from the tokens of its files.
 
 use crate::child;
 use crate::firmware;
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow};
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::process::Command;
 use std::str::FromStr;
-
-/// Checks all files in `src` that git tracks. Prints each arrow that points up or closes a circle, and returns how many there are.
-///
-/// # Errors
-///
-/// If git does not list the files, one of them cannot be read or parsed, or ARCHITECTURE.md has no table of layers.
-pub fn lint() -> Result<usize> {
-    let files = sources("src")?;
-    let path = firmware::root().join("ARCHITECTURE.md");
-    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    let findings = check(&files, &order(&text)?)?;
-    for finding in &findings {
-        println!("{finding}");
-    }
-    Ok(findings.len())
-}
 
 /// Returns the names and texts of all files of Rust in `folder` that git tracks or would track.
 ///
@@ -57,48 +38,55 @@ pub fn sources(folder: &str) -> Result<Vec<(String, String)>> {
     Ok(files)
 }
 
-/// Returns the modules in the order of the first table with the column `module`, from the ground up.
-fn order(text: &str) -> Result<Vec<String>> {
-    let rows = text.lines().skip_while(|line| !line.starts_with("| layer | module |")).skip(2);
-    let column = rows.map_while(|row| row.strip_prefix('|')?.split('|').nth(1));
-    // Names stand between back quotes.
-    let order: Vec<String> =
-        column.flat_map(|names| names.split('`').skip(1).step_by(2)).map(str::to_owned).collect();
-    ensure!(!order.is_empty(), "ARCHITECTURE.md has no table that begins with `| layer | module |`");
-    Ok(order)
+/// Returns the folders of all crates that git tracks, but those of tests.
+///
+/// # Errors
+///
+/// If git does not list the files.
+pub fn crates() -> Result<BTreeSet<String>> {
+    let mut git = Command::new("git");
+    git.current_dir(firmware::root()).args(["ls-files", "-z", "--", "*/lib.rs", "*/main.rs"]);
+    let listed = child::stdout_of(&mut git)?;
+    let folders = listed.split_terminator('\0').filter_map(|name| Some(name.rsplit_once('/')?.0));
+    let for_tests = |folder: &str| folder.split('/').any(|part| part == "tests");
+    Ok(folders.filter(|folder| !for_tests(folder)).map(str::to_owned).collect())
 }
 
 /// A module, by the names that lead to it from the crate's root.
-type Path = Vec<String>;
+pub type Path = Vec<String>;
 
 /// What is known of one module.
 #[derive(Default)]
-struct Module {
+pub struct Module {
     /// Names that it imports from its own submodules, and from which.
     imports: BTreeMap<String, String>,
     /// Paths that it names, as the absolute ones they stand for, with file and line.
     uses: Vec<(Path, String)>,
 }
 
-/// Returns a line for each arrow between modules that is not allowed, and for each module that `order` lacks.
-fn check(files: &[(String, String)], order: &[String]) -> Result<Vec<String>> {
+/// Reads all modules of the crate in `folder`.
+///
+/// # Errors
+///
+/// If a file cannot be parsed.
+pub fn modules(files: &[(String, String)], folder: &str) -> Result<BTreeMap<Path, Module>> {
     let mut modules = BTreeMap::new();
     for (name, text) in files {
-        let path = module_of(name).with_context(|| format!("{name} is no source file"))?;
+        let path = module_of(name, folder).with_context(|| format!("{name} is no source file"))?;
         let tokens = TokenStream::from_str(text).map_err(|error| anyhow!("{name}: {error}"))?;
         let mut module = Module::default();
         read(tokens, &path, 0, name, &mut module);
         modules.insert(path, module);
     }
-    let mut findings = Vec::new();
-    for path in modules.keys().filter(|path| path.len() == 1 && !order.contains(&path[0])) {
-        findings.push(format!("src/{}: the table in ARCHITECTURE.md lacks this module", path[0]));
-    }
-    // All arrows between modules of one folder: folder, who, whom, and where first.
-    let mut arrows: BTreeMap<(Path, String, String), String> = BTreeMap::new();
-    for (path, module) in &modules {
+    Ok(modules)
+}
+
+/// Returns all arrows between modules of one folder: the folder, the one that uses, the one that is used, and the first place.
+pub fn arrows(modules: &BTreeMap<Path, Module>) -> BTreeMap<(Path, String, String), String> {
+    let mut arrows = BTreeMap::new();
+    for (path, module) in modules {
         for (used, place) in &module.uses {
-            let target = resolve(used, &modules);
+            let target = resolve(used, modules);
             let common = path.iter().zip(&target).take_while(|(a, b)| a == b).count();
             if let (Some(from), Some(to)) = (path.get(common), target.get(common)) {
                 let arrow = (path[..common].to_vec(), from.clone(), to.clone());
@@ -106,46 +94,16 @@ fn check(files: &[(String, String)], order: &[String]) -> Result<Vec<String>> {
             }
         }
     }
-    let name = |folder: &Path, module: &String| [&**folder, std::slice::from_ref(module)].concat().join("::");
-    for ((folder, from, to), place) in &arrows {
-        let up = if folder.is_empty() {
-            let height = |name: &String| order.iter().position(|other| other == name);
-            height(from) < height(to)
-        } else {
-            let others = arrows.keys().filter(|arrow| &arrow.0 == folder);
-            reaches(to, from, &others.map(|arrow| (&*arrow.1, &*arrow.2)).collect::<Vec<_>>())
-        };
-        if !up {
-            continue;
-        }
-        let (from, to) = (name(folder, from), name(folder, to));
-        if folder.is_empty() {
-            findings.push(format!("{place}: `{from}` uses `{to}`, which is above it in ARCHITECTURE.md"));
-        } else {
-            findings.push(format!("{place}: `{from}` uses `{to}`, which uses it in turn"));
-        }
-    }
-    Ok(findings)
+    arrows
 }
 
-/// Returns whether `to` can be reached from `from`.
-fn reaches(from: &str, to: &str, edges: &[(&str, &str)]) -> bool {
-    let mut seen = BTreeSet::from([from]);
-    let mut open = vec![from];
-    while let Some(next) = open.pop() {
-        if next == to {
-            return true;
-        }
-        open.extend(edges.iter().filter(|edge| edge.0 == next && seen.insert(edge.1)).map(|edge| edge.1));
-    }
-    false
-}
-
-/// Returns the module of a file: `src/a/b.rs` and `src/a/b/mod.rs` hold `a::b`, `src/lib.rs` the root.
-fn module_of(file: &str) -> Option<Path> {
-    let mut path: Path =
-        file.strip_prefix("src/")?.strip_suffix(".rs")?.split('/').map(str::to_owned).collect();
-    if path.last().is_some_and(|last| last == "mod" || last == "lib") {
+/// Returns the module of a file: `a/b.rs` and `a/b/mod.rs` in the crate's folder hold `a::b`, `lib.rs` or `main.rs` the root.
+fn module_of(file: &str, folder: &str) -> Option<Path> {
+    let file = file.strip_prefix(folder)?.strip_prefix('/')?;
+    let mut path: Path = file.strip_suffix(".rs")?.split('/').map(str::to_owned).collect();
+    if path.last().is_some_and(|last| last == "mod")
+        || matches!(&*path, [root] if root == "lib" || root == "main")
+    {
         path.pop();
     }
     Some(path)
@@ -269,76 +227,15 @@ fn absolute(name: &[String], module: &[String], depth: usize) -> Option<Path> {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn findings(files: &[(&str, &str)]) -> Vec<String> {
-        let files: Vec<_> =
-            files.iter().map(|(name, text)| (format!("src/{name}"), (*text).to_owned())).collect();
-        let table = "text\n\n| layer | module | what |\n| --- | --- | --- |\n| low | `units` | a |\n| high | `heap`, `os` | b |\n\n| x |\n";
-        check(&files, &order(table).unwrap()).unwrap()
-    }
-
-    /// Paths in every form, each of which points from `units` up to `heap`.
-    #[test]
-    fn arrows_that_point_up_are_found() {
-        let lib = ("lib.rs", "mod heap; mod os; mod units; pub use heap::Heap;");
-        let heap = ("heap/mod.rs", "mod state; pub struct Heap; use crate::units::A;");
-        let below = [("heap/state.rs", "use super::Heap;"), ("os.rs", "use crate::{units::A, heap::Heap};")];
-        for text in [
-            "use crate::heap::Heap;",
-            "use crate::Heap;",
-            "use super::heap::state::State;",
-            "use crate::{A, b::{C}, heap::{self, Heap}};",
-            "fn f() { let a = g(|x| crate::heap::f::<u8>(x)); }",
-            "macro_rules! m { () => { $crate::heap::Heap::new() }; }",
-            "mod inner { use super::super::heap::Heap; }",
-            "#[cfg(test)] mod tests { use super::*; } fn f(_: crate::Heap) {}",
-        ] {
-            let found = findings(&[lib, heap, below[0], below[1], ("units.rs", text)]);
-            assert_eq!(
-                found,
-                ["src/units.rs:1: `units` uses `heap`, which is above it in ARCHITECTURE.md"],
-                "{text}"
-            );
+/// Returns whether `to` can be reached from `from`.
+pub fn reaches(from: &str, to: &str, edges: &[(&str, &str)]) -> bool {
+    let mut seen = BTreeSet::from([from]);
+    let mut open = vec![from];
+    while let Some(next) = open.pop() {
+        if next == to {
+            return true;
         }
-        for text in [
-            "",
-            "/// crate::heap::Heap\nmod inner { use super::A; }",
-            "#[cfg(test)] mod tests { use crate::heap::Heap; }",
-            "#[cfg(test)] use crate::heap::Heap;",
-            "use heap::Heap; use ::heap::Heap; const A: &str = \"crate::heap\";",
-        ] {
-            let found = findings(&[lib, heap, below[0], below[1], ("units.rs", text)]);
-            assert_eq!(found, [""; 0], "{text}");
-        }
+        open.extend(edges.iter().filter(|edge| edge.0 == next && seen.insert(edge.1)).map(|edge| edge.1));
     }
-
-    #[test]
-    fn circles_in_a_folder_are_found() {
-        let files = [
-            ("os/mod.rs", "mod a; mod b; mod c; pub use c::C; use a::f;"),
-            ("os/a.rs", "use super::b::f; use super::A;"),
-            ("os/b.rs", "use super::C;"),
-            ("os/c.rs", "fn c() { crate::os::a::f() }"),
-        ];
-        let found = findings(&files);
-        assert_eq!(found.len(), 3, "{found:?}");
-        assert_eq!(found[1], "src/os/b.rs:1: `os::b` uses `os::c`, which uses it in turn");
-        // One arrow less, and the circle is open.
-        assert_eq!(findings(&files[..3]), [""; 0]);
-    }
-
-    #[test]
-    fn the_table_is_kept_up_to_date() {
-        let found = findings(&[("units.rs", ""), ("new/mod.rs", "")]);
-        assert_eq!(found, ["src/new: the table in ARCHITECTURE.md lacks this module"]);
-        assert!(order("| module |\n").is_err());
-    }
-
-    #[test]
-    fn the_library_keeps_to_its_layers() {
-        assert_eq!(lint().unwrap(), 0);
-    }
+    false
 }

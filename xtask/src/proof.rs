@@ -8,7 +8,7 @@ use std::time::Duration;
 use allotment_common::boards::{Boards, Runner};
 use anyhow::{Context, Result, bail, ensure};
 
-use super::status;
+use crate::setup::status;
 use crate::{Setup, child, firmware, progress, toolchain};
 
 /// A boot of the demo takes seconds.
