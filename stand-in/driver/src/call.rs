@@ -1,10 +1,9 @@
 //! The steps that every call goes through.
 
 use crate::abi::{Address, Code, Handle, Outcome};
-use crate::driver::{DRIVER, Driver, IDLE};
 use crate::misuse::Kind;
+use crate::state::{Driver, IDLE, lock};
 use crate::work;
-use std::cell::Cell;
 use std::mem;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Instant;
@@ -21,40 +20,6 @@ macro_rules! exports {
     )*};
 }
 pub(crate) use exports;
-
-thread_local! {
-    /// Whether this thread is running a host function, which must not call the driver.
-    static IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
-}
-
-/// A failure that a test has asked for.
-pub struct Failure {
-    pub name: String,
-    /// How many calls still succeed.
-    pub after: u64,
-    /// How many calls fail after that.
-    pub times: u64,
-    pub code: Code,
-}
-
-impl Failure {
-    /// Parses `name:nth=code` or `name:nth*times=code`, as in `cuMemAlloc_v2:3=2`.
-    pub fn parse(text: &str) -> Option<Self> {
-        let (call, code) = text.split_once('=')?;
-        let (name, which) = call.split_once(':')?;
-        let (nth, times) = which.split_once('*').unwrap_or((which, "1"));
-        Some(Self {
-            name: name.trim().to_owned(),
-            after: nth.trim().parse::<u64>().ok()?.checked_sub(1)?,
-            times: times.trim().parse().ok()?,
-            code: Code(code.trim().parse().ok()?),
-        })
-    }
-}
-
-pub fn lock() -> MutexGuard<'static, Driver> {
-    DRIVER.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Functions that work before `cuInit`.
 const EARLY: [&str; 4] = ["cuInit", "cuDriverGetVersion", "cuGetErrorName", "cuGetErrorString"];
@@ -142,7 +107,7 @@ pub fn enter(name: &'static str, call: impl FnOnce(&mut Driver) -> Outcome) -> C
     let mut driver = lock();
     *driver.calls.entry(name).or_default() += 1;
     driver.called = Instant::now();
-    if IN_HOST_FUNCTION.get() {
+    if work::in_host_function() {
         driver.forbidden(format!("{name} was called by a host function in a stream"));
         return Code::INVALID_VALUE;
     }
@@ -221,11 +186,4 @@ impl Driver {
             }
         }
     }
-}
-
-/// Runs a host function, during which this thread must not call the driver.
-pub fn as_host_function(function: impl FnOnce()) {
-    IN_HOST_FUNCTION.set(true);
-    function();
-    IN_HOST_FUNCTION.set(false);
 }

@@ -2,33 +2,12 @@
 
 use crate::abi::{Code, Handle, In, Ordinal, Out, Outcome};
 use crate::call::exports;
-use crate::driver::Driver;
-use crate::memory::pool::Pool;
 use crate::misuse::Kind;
-use crate::stream::Stream;
-use std::cell::RefCell;
+use crate::state::Driver;
+use crate::state::context::{Context, STACK, current};
+use crate::state::pool::Pool;
+use crate::state::stream::Stream;
 use std::collections::BTreeSet;
-
-pub struct Context {
-    pub device: usize,
-    pub primary: bool,
-    /// The legacy default stream.
-    pub default_stream: Handle,
-    /// The error of failed work, which every later call returns.
-    pub fault: Option<Code>,
-    /// Contexts whose memory this one can access.
-    pub peers: BTreeSet<Handle>,
-}
-
-thread_local! {
-    /// The thread's stack of contexts; the last one is current.
-    static STACK: RefCell<Vec<Handle>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Returns the thread's current context.
-pub fn current() -> Option<Handle> {
-    STACK.with_borrow(|stack| stack.last().copied())
-}
 
 impl Driver {
     fn create_context(&mut self, device: usize, primary: bool) -> Handle {

@@ -1,10 +1,12 @@
 //! Functions for tests. The crate `allotment-stand-in` wraps them.
 
 use crate::abi::{Code, Handle, Out};
-use crate::call::{Failure, lock, run_ready};
-use crate::driver::{self, Driver};
-use crate::late::Late;
-use crate::memory::space::Kind;
+use crate::call::run_ready;
+use crate::state::failure::Failure;
+use crate::state::late::Late;
+use crate::state::space::Kind;
+use crate::state::{Driver, lock};
+use crate::table;
 use crate::work;
 use std::ffi::{CStr, c_char};
 use std::mem;
@@ -119,7 +121,7 @@ pub extern "C" fn stand_in_clear_failures() {
 /// Gives the next object that is made the handle of one that was destroyed, as a driver may do.
 #[unsafe(no_mangle)]
 pub extern "C" fn stand_in_use_again(handle: Handle) {
-    driver::use_again(handle);
+    table::use_again(handle);
 }
 
 /// Simulates a fault in the work of a device's primary context.

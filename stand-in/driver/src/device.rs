@@ -1,60 +1,8 @@
 //! Devices: how many there are, how large they are, and what they can do.
 
-use crate::abi::{ATTRIBUTES, Code, Handle, In, Ordinal, Out, Outcome};
+use crate::abi::{Code, In, Ordinal, Out, Outcome};
 use crate::call::exports;
-use std::collections::BTreeMap;
 use std::ffi::CStr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-pub struct Device {
-    pub bytes: u64,
-    /// Bytes of physical memory in use.
-    pub used: Arc<AtomicU64>,
-    pub default_pool: Handle,
-    pub pool: Handle,
-    /// The primary context, 0 if it was reset, and its number of retains.
-    pub primary: Option<(Handle, u32)>,
-    pub attributes: BTreeMap<u32, i32>,
-}
-
-impl Device {
-    pub fn new(bytes: u64) -> Self {
-        Self {
-            bytes,
-            used: Arc::default(),
-            default_pool: 0,
-            pool: 0,
-            primary: None,
-            attributes: ATTRIBUTES.into(),
-        }
-    }
-
-    pub fn free(&self) -> u64 {
-        self.bytes.saturating_sub(self.used.load(Ordering::Relaxed))
-    }
-
-    /// Takes physical memory, which is returned when the account is dropped.
-    pub fn take(&self, bytes: u64) -> Outcome<Account> {
-        if bytes > self.free() {
-            return Err(Code::OUT_OF_MEMORY);
-        }
-        self.used.fetch_add(bytes, Ordering::Relaxed);
-        Ok(Account { used: self.used.clone(), bytes })
-    }
-}
-
-/// Physical memory in use.
-pub struct Account {
-    used: Arc<AtomicU64>,
-    bytes: u64,
-}
-
-impl Drop for Account {
-    fn drop(&mut self) {
-        self.used.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
-}
 
 /// The CUDA version that the driver reports: 12.8.
 const VERSION: i32 = 12080;

@@ -2,21 +2,10 @@
 
 use crate::abi::{Code, Handle, Out, Outcome};
 use crate::call::exports;
-use crate::driver::Driver;
-use crate::graph;
-use crate::work::Work;
-use std::time::Instant;
-
-pub struct Event {
-    pub context: Handle,
-    pub timed: bool,
-    /// The stream and the number of the work at the last record.
-    pub recorded: Option<(Handle, u64)>,
-    /// The capture in which it was last recorded, and where.
-    pub captured: Option<graph::Point>,
-    /// When the position was reached.
-    pub time: Option<Instant>,
-}
+use crate::state::Driver;
+use crate::state::capture::Point;
+use crate::state::event::Event;
+use crate::state::work::Work;
 
 const DISABLE_TIMING: u32 = 2;
 
@@ -85,7 +74,7 @@ fn record(driver: &mut Driver, event: Handle, stream: Handle) -> Outcome {
     let stream = driver.stream(stream)?;
     let found = driver.streams.find(stream, &mut driver.misuse)?;
     let (capture, position) = (found.capture, found.captured_work);
-    let captured = capture.map(|capture| graph::Point { capture, stream, position });
+    let captured = capture.map(|capture| Point { capture, stream, position });
     let position = match capture {
         Some(_) => None,
         None => driver.submit(stream, Work::Mark { event }, Vec::new())?,

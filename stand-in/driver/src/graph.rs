@@ -2,43 +2,12 @@
 
 use crate::abi::{Code, Handle, Out, Outcome};
 use crate::call::exports;
-use crate::driver::Driver;
-use crate::stream::Stream;
-use crate::work::Work;
+use crate::state::Driver;
+use crate::state::capture::{Capture, Executable, Graph, Point};
+use crate::state::stream::Stream;
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::thread::{self, ThreadId};
-
-/// A capture in progress.
-pub struct Capture {
-    /// The stream that began it.
-    origin: Handle,
-    /// The thread that began it.
-    thread: ThreadId,
-    mode: u32,
-    /// Whether a forbidden call was made during the capture.
-    invalid: bool,
-    pub work: Vec<Work>,
-    /// How much of the work of other streams than the origin another stream has waited for.
-    joined: BTreeMap<Handle, u64>,
-}
-
-/// Where in a capture an event was recorded.
-#[derive(Clone, Copy)]
-pub struct Point {
-    pub capture: Handle,
-    pub stream: Handle,
-    /// Number of pieces of work that the stream had captured by then.
-    pub position: u64,
-}
-
-pub struct Graph {
-    work: Vec<Work>,
-}
-
-pub struct Executable {
-    work: Vec<Work>,
-}
+use std::thread;
 
 /// Capture modes: calls that cannot be captured are forbidden to all threads, to the capturing thread, to none.
 const GLOBAL: u32 = 0;

@@ -5,32 +5,14 @@
 //! another or concurrently". Without late execution all work would be done when the call that submits it returns.
 
 use crate::abi::Handle;
-use crate::call;
-use crate::driver::Driver;
+use crate::state::{Driver, lock};
 use crate::work;
 use std::sync::Once;
 use std::thread;
 use std::time::Duration;
 
-/// A sequence of pseudo-random numbers (Marsaglia's xorshift).
-pub struct Late(u64);
-
 /// When a program does not call the driver for this long, the device continues by itself.
 const IDLE: Duration = Duration::from_millis(1);
-
-impl Late {
-    /// `None` for the seed 0, with which all work runs at once.
-    pub fn new(seed: u64) -> Option<Self> {
-        (seed > 0).then(|| Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1))
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 >> 11
-    }
-}
 
 impl Driver {
     /// The stream whose first piece of work runs next, after a call; `None` if no more is done now.
@@ -54,7 +36,7 @@ pub fn continue_alone() {
         let _ = thread::Builder::new().name("device".into()).spawn(|| {
             loop {
                 thread::sleep(IDLE);
-                let driver = call::lock();
+                let driver = lock();
                 if driver.late.is_some() && driver.called.elapsed() >= IDLE {
                     drop(run_one(driver));
                 }

@@ -6,12 +6,12 @@
 //!
 //! ```text
 //!  abi       types and numbers of the C interface
+//!  table     handles that reveal use after destruction;  misuse  reports of it
+//!  state/    all state, behind one lock: contexts, streams and their work, the address space, and so on
+//!  work      what a piece of work does when it runs;  late  work that runs while the program does not call
 //!  call      the steps of every call: count it, fail it if a test asked, do it, run ready work, wait
-//!  driver    all state, behind one lock; handles that reveal use after destruction
-//!  device  context  module  kernel  graph     as their names say
-//!  memory/   address space, and the kinds of memory: device, pools, host, managed, virtual, between processes
-//!  stream    queues of work, and the order in which it may run;  event  marks in them;  work  what a piece does
-//!  copy      copies and fills, which are pieces of work
+//!  device  context  module  graph  stream  event  copy     the calls that their names say
+//!  memory/   the calls for the kinds of memory: device, pools, host, managed, virtual, between processes
 //!  control   functions for tests: hold and step streams, inject errors, read reports of leaks and misuse
 //! ```
 //!
@@ -29,13 +29,13 @@ mod context;
 mod control;
 mod copy;
 mod device;
-mod driver;
 mod event;
 mod graph;
-mod kernel;
 mod late;
 mod memory;
 mod misuse;
 mod module;
+mod state;
 mod stream;
+mod table;
 mod work;

@@ -2,21 +2,11 @@
 
 use crate::abi::{Code, Handle, In, Out, Outcome};
 use crate::call::exports;
-use crate::driver::Driver;
-use crate::kernel::{self, Kernel, Launch};
-use crate::work::Work;
+use crate::state::Driver;
+use crate::state::kernel::{self, Launch};
+use crate::state::module::{Function, Module};
+use crate::state::work::Work;
 use std::ffi::{CStr, c_char};
-
-pub struct Module {
-    pub context: Handle,
-    /// Names of the entry points.
-    entries: Vec<String>,
-}
-
-pub struct Function {
-    module: Handle,
-    kernel: &'static Kernel,
-}
 
 /// Zero-terminated text, or null.
 #[repr(transparent)]

@@ -1,65 +1,15 @@
 //! What a piece of work does when it runs.
 
-use crate::abi::{Address, Code, Handle, Location};
-use crate::call;
-use crate::copy::{Copy, Fill};
-use crate::driver::{Driver, IDLE};
-use crate::kernel::Launch;
-use crate::stream::Item;
+use crate::abi::{Code, Handle};
+use crate::state::stream::Item;
+use crate::state::work::Work;
+use crate::state::{Driver, IDLE, lock};
+use std::cell::Cell;
 use std::sync::MutexGuard;
 
-#[derive(Clone)]
-pub enum Work {
-    Nothing,
-    Mark {
-        event: Handle,
-    },
-    Copy(Copy),
-    Fill(Fill),
-    Kernel(Launch),
-    /// Stream-ordered memory becomes usable.
-    Alive {
-        address: Address,
-        id: u64,
-    },
-    /// Stream-ordered memory is freed.
-    Free {
-        address: Address,
-        id: u64,
-    },
-    Prefetch {
-        address: Address,
-        id: u64,
-        location: Location,
-    },
-    Host {
-        function: extern "C" fn(usize),
-        argument: usize,
-    },
-    Callback {
-        function: extern "C" fn(Handle, u32, usize),
-        stream: Handle,
-        argument: usize,
-    },
-}
-
-impl Work {
-    /// The addresses that it reads or writes.
-    pub fn uses(&self) -> impl Iterator<Item = Address> {
-        let places = match self {
-            Self::Copy(copy) => vec![copy.to.address(), copy.from.address()],
-            Self::Fill(fill) => vec![Some(fill.address)],
-            Self::Kernel(launch) => launch.arrays().iter().copied().map(Some).collect(),
-            Self::Prefetch { address, .. } => vec![Some(*address)],
-            Self::Nothing
-            | Self::Mark { .. }
-            | Self::Alive { .. }
-            | Self::Free { .. }
-            | Self::Host { .. }
-            | Self::Callback { .. } => vec![],
-        };
-        places.into_iter().flatten()
-    }
+thread_local! {
+    /// Whether this thread is running a host function, which must not call the driver.
+    static IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
 }
 
 impl Driver {
@@ -143,14 +93,14 @@ pub fn run_first(
         Work::Host { .. } if fault.is_some() => {}
         Work::Host { function, argument } => {
             drop(driver);
-            call::as_host_function(|| function(argument));
-            driver = call::lock();
+            as_host_function(|| function(argument));
+            driver = lock();
         }
         Work::Callback { function, stream, argument } => {
             drop(driver);
             let status = fault.unwrap_or(Code::SUCCESS).0;
-            call::as_host_function(|| function(stream, status, argument));
-            driver = call::lock();
+            as_host_function(|| function(stream, status, argument));
+            driver = lock();
         }
         ref work => execute(&mut driver, context, work),
     }
@@ -168,4 +118,16 @@ pub fn run_here(driver: &mut Driver, handle: Handle) -> bool {
     execute(driver, context, &item.work);
     end(driver, handle, item.sequence);
     true
+}
+
+/// Runs a host function, during which this thread must not call the driver.
+pub fn as_host_function(function: impl FnOnce()) {
+    IN_HOST_FUNCTION.set(true);
+    function();
+    IN_HOST_FUNCTION.set(false);
+}
+
+/// Returns whether this thread is running a host function.
+pub fn in_host_function() -> bool {
+    IN_HOST_FUNCTION.get()
 }

@@ -1,10 +1,10 @@
 //! Device memory from `cuMemAlloc`.
 
-use super::backing::Memory;
-use super::space::{Allocation, Chunks, Kind};
 use crate::abi::{Address, Code, Out, Outcome};
 use crate::call::exports;
-use crate::driver::Driver;
+use crate::state::Driver;
+use crate::state::backing::Memory;
+use crate::state::space::{Allocation, Chunks, Kind};
 
 impl Driver {
     /// Fills new memory with the byte that the test has set.

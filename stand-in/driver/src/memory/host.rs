@@ -1,10 +1,10 @@
 //! Pinned host memory, whose device address is its host address.
 
-use super::backing::Memory;
-use super::space::{Allocation, Kind};
 use crate::abi::{Address, Code, Out, Outcome};
 use crate::call::exports;
-use crate::driver::Driver;
+use crate::state::Driver;
+use crate::state::backing::Memory;
+use crate::state::space::{Allocation, Kind};
 
 /// `CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM`.
 const ONE_ADDRESS: u32 = 91;

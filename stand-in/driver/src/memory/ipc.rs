@@ -1,10 +1,10 @@
 //! Device memory shared with other processes. A handle names this process and one of its open files.
 
-use super::backing::Memory;
-use super::space::{Allocation, Chunks, Kind};
 use crate::abi::{Address, Code, IpcHandle, Out, Outcome};
 use crate::call::exports;
-use crate::driver::Driver;
+use crate::state::Driver;
+use crate::state::backing::Memory;
+use crate::state::space::{Allocation, Chunks, Kind};
 use rustix::fs::{Mode, OFlags, open};
 use std::os::fd::AsRawFd;
 use std::process;

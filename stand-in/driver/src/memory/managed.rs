@@ -1,11 +1,11 @@
 //! Managed memory: one address for host and devices. Its location is recorded, but nothing moves.
 
-use super::backing::Memory;
-use super::space::{Allocation, Hints, Kind};
 use crate::abi::{Address, Code, Handle, Location, Ordinal, Out, Outcome};
 use crate::call::exports;
-use crate::driver::Driver;
-use crate::work::Work;
+use crate::state::Driver;
+use crate::state::backing::Memory;
+use crate::state::space::{Allocation, Hints, Kind};
+use crate::state::work::Work;
 
 /// The host, for older functions that take a device.
 const CPU: Ordinal = -1;

@@ -1,8 +1,8 @@
 //! Queries about addresses.
 
-use super::space::Kind;
 use crate::abi::{Address, Code, Out, memory_type};
 use crate::call::exports;
+use crate::state::space::Kind;
 
 exports! {
     fn cuMemGetAddressRange_v2(driver, base: Out<Address>, bytes: Out<usize>, address: Address) {

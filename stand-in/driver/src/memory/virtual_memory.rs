@@ -1,22 +1,16 @@
 //! Virtual memory: reserved addresses, physical memory, and mappings between them.
 
-use super::backing::Memory;
-use super::space::{Allocation, Kind, Mapping};
 use crate::abi::{AccessDesc, Address, AllocationProp, Code, Handle, In, Location, Out, Outcome, POSIX_FD};
 use crate::call::exports;
-use crate::driver::Driver;
 use crate::misuse::Kind as Misused;
+use crate::state::Driver;
+use crate::state::backing::Memory;
+use crate::state::physical::Physical;
+use crate::state::space::{Allocation, Kind, Mapping};
 use rustix::io::fcntl_dupfd_cloexec;
 use std::collections::BTreeSet;
 use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
-
-/// Physical memory that can be mapped.
-pub struct Physical {
-    memory: Arc<Memory>,
-    bytes: usize,
-    pub device: usize,
-}
 
 /// The granularity of sizes and addresses.
 const GRANULARITY: usize = 2 << 20;

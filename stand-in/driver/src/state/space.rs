@@ -1,9 +1,9 @@
 //! The address space: the allocations, and the physical memory behind them.
 
+use super::Driver;
 use super::backing::Memory;
+use super::device::Account;
 use crate::abi::{Address, Code, Handle, Location, Outcome};
-use crate::device::Account;
-use crate::driver::Driver;
 use crate::misuse::Kind as Misused;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Host memory that stands in for physical memory. Pages take up memory only once they are touched.
 
+use super::device::Account;
 use crate::abi::{Code, Outcome};
-use crate::device::Account;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -8,8 +8,8 @@
 //! axpy_f32(f32 *y, f32 *x, f32 a, u64 count)     y[i] += a * x[i]
 //! ```
 
+use super::Driver;
 use crate::abi::{Address, Code, Handle, Outcome};
-use crate::driver::Driver;
 
 pub struct Kernel {
     name: &'static str,
