@@ -14,6 +14,7 @@ mod replay;
 mod report;
 mod steps;
 mod subjects;
+mod table;
 mod targets;
 mod trace;
 

@@ -5,9 +5,9 @@ use std::path::Path;
 use anyhow::{Result, anyhow};
 use plotters::prelude::*;
 
-use crate::report::{Table, ordered};
 use crate::results::Results;
 use crate::subjects;
+use crate::table::{Table, ordered};
 
 /// Colours that can be told apart with most kinds of colour vision.
 const COLOURS: [RGBColor; 10] = [

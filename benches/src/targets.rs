@@ -6,9 +6,9 @@ use std::path::Path;
 use anyhow::Result;
 
 use crate::measures::{instructions, pathological, smallest, threads, throughput};
-use crate::report::escape;
 use crate::results::{self, Results};
 use crate::statistics::geometric_mean;
+use crate::table::escape;
 use crate::trace::Set;
 
 /// What is wanted of a figure.

@@ -78,7 +78,8 @@ impl Trace {
         let mut bytes = Vec::with_capacity(24 * (self.ops.len() + 1));
         let first = [self.slots, self.peak, self.room.unwrap_or(0)];
         let ops = self.ops.iter().map(|op| {
-            let head = op.kind as usize | (op.layout().align().ilog2() as usize) << 8 | (op.slot as usize) << 32;
+            let head =
+                op.kind as usize | (op.layout().align().ilog2() as usize) << 8 | (op.slot as usize) << 32;
             [head, op.size(), op.resized()]
         });
         for word in [first].into_iter().chain(ops).flatten() {

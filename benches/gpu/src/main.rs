@@ -6,6 +6,7 @@
 mod device;
 mod measures;
 mod run;
+mod setup;
 mod subjects;
 mod traces;
 
@@ -16,7 +17,7 @@ use allotment_benches_common::{gpu, results};
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
 
-use crate::run::{Options, Setup};
+use crate::setup::{Options, Setup};
 
 /// Pools on a GPU beside the driver's own allocators
 #[derive(Parser)]
@@ -68,10 +69,11 @@ fn main() -> ExitCode {
 fn bench(options: &Options, output: Option<&Path>) -> Result<()> {
     // Check the file name before spending hours on measuring.
     let output = output.map(parts).transpose()?;
+    let names = measures::names(&options.names)?;
     let setup = Setup::new(options)?;
     let origin = setup.origin();
     // After each measure, so that a run that is ended from outside has what it got.
-    let rows = setup.run(|rows| match &output {
+    let rows = run::run(&setup, &names, |rows| match &output {
         Some((folder, name)) => {
             results::write(folder, name, &results::Results { rows: rows.to_vec(), origin: origin.clone() })
         }

@@ -5,9 +5,9 @@ use anyhow::{Context, Result};
 use super::smallest::{self, Smallest};
 use super::synthetic::Writer;
 use super::{Measure, Options, dense, instructions, parallel, throughput};
-use crate::report::{Better, Table};
 use crate::results::{Results, Row};
 use crate::subjects::with;
+use crate::table::{Better, Table};
 use crate::trace::Trace;
 
 /// The measure.

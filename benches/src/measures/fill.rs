@@ -6,10 +6,10 @@ use anyhow::{Context, Result};
 
 use super::{Measure, Options, dense, parallel, serves};
 use crate::arena::Arena;
-use crate::report::{Better, Table};
 use crate::results::{Results, Row};
 use crate::statistics::mean;
 use crate::subjects::{Subject, Visitor, entry, own, with};
+use crate::table::{Better, Table};
 
 /// The measure.
 pub const MEASURE: Measure =

@@ -10,10 +10,10 @@ use anyhow::{Context, Result, bail, ensure};
 use super::{Measure, Options, is_slow_twin, parallel, serves, subjects};
 use crate::arena::Arena;
 use crate::replay;
-use crate::report::{Better, Table};
 use crate::results::{Results, Row};
 use crate::statistics::mean;
 use crate::subjects::{LOADING, NULL, Subject, Visitor, isolated};
+use crate::table::{Better, Table};
 use crate::trace::Trace;
 
 /// The measure.

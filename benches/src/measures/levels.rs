@@ -7,10 +7,10 @@ use anyhow::{Context, Result};
 use super::misuse;
 use super::smallest::Smallest;
 use super::{Measure, Options, instructions, parallel};
-use crate::report::{Better, Table};
 use crate::results::{Results, Row};
 use crate::statistics::mean;
 use crate::subjects::{Entry, Form};
+use crate::table::{Better, Table};
 use crate::trace::{self, Trace};
 
 /// The measure.

@@ -26,9 +26,9 @@ use std::thread;
 
 use anyhow::Result;
 
-use crate::report::Table;
 use crate::results::{Results, Row};
 use crate::subjects::{self, Entry, Form, TINY};
+use crate::table::Table;
 use crate::trace::{self, Trace};
 
 /// A measure.

@@ -13,9 +13,9 @@ use allotment_benches_common::rmm::{self, COUNTS, Nothing, SIZES, Target, worklo
 use anyhow::{Context, Result, ensure};
 
 use super::{Measure, Options};
-use crate::report::{Better, HARNESS, Table};
 use crate::results::{Results, Row};
 use crate::statistics::median;
+use crate::table::{Better, HARNESS, Table};
 
 /// The measure.
 pub const MEASURE: Measure = Measure {

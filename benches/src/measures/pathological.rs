@@ -10,10 +10,10 @@ use super::synthetic::{Writer, vectors};
 use super::throughput::Timed;
 use super::{Measure, Options, dense, is_slow_twin, parallel, serves, subjects};
 use crate::arena::Arena;
-use crate::report::{Better, Table};
 use crate::results::{Results, Row};
 use crate::statistics::median;
 use crate::subjects::{Entry, Form, Subject, Visitor, base, with};
+use crate::table::{Better, Table};
 use crate::trace::Trace;
 
 /// The measure.

@@ -12,9 +12,9 @@ use allotment::sim::DeviceMemory;
 use anyhow::{Context, Result};
 
 use super::{Measure, Options};
-use crate::report::{Better, Table};
 use crate::results::{Results, Row};
 use crate::statistics::median;
+use crate::table::{Better, Table};
 use crate::trace::{Kind, Trace};
 
 /// The measure.

@@ -7,9 +7,9 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 
 use super::{Measure, Options};
-use crate::report::{Better, Table};
 use crate::results::{Results, Row};
 use crate::statistics::{median, quantile};
+use crate::table::{Better, Table};
 
 /// The measure.
 pub const MEASURE: Measure = Measure {

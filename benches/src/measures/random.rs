@@ -4,8 +4,8 @@
 use anyhow::Result;
 
 use super::{Measure, Options, instructions, throughput};
-use crate::report::{Better, Table};
 use crate::results::{Results, Row};
+use crate::table::{Better, Table};
 use crate::trace::{Kind, Trace, op};
 
 /// The measure.

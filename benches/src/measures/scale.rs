@@ -11,11 +11,11 @@ use anyhow::{Context, Result};
 
 use super::{Measure, Options};
 use crate::arena::{Arena, Range};
-use crate::report::{Better, Table};
 use crate::results::{Results, Row};
 use crate::statistics::median;
 use crate::steps;
 use crate::subjects::{NULL, Subject, Visitor, call, with};
+use crate::table::{Better, Table};
 
 /// The measure.
 pub const MEASURE: Measure = Measure {

@@ -5,11 +5,11 @@ use anyhow::{Context, Result, bail};
 use super::{Measure, Options, parallel, serves, subjects};
 use crate::arena::Arena;
 use crate::replay;
-use crate::report::{Better, Table};
 use crate::results::{Results, Row};
 use crate::statistics::quantile;
 use crate::steps;
 use crate::subjects::{Entry, LOADING, Subject, Visitor, call, isolated, with};
+use crate::table::{Better, Table};
 use crate::trace::{Kind, Trace};
 
 /// The measure.

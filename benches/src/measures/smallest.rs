@@ -5,9 +5,9 @@ use anyhow::{Context, Result, ensure};
 use super::{Measure, Options, dense, parallel, serves};
 use crate::arena::Arena;
 use crate::replay;
-use crate::report::{Better, Table};
 use crate::results::{Results, Row};
 use crate::subjects::{Entry, Subject, Visitor, with};
+use crate::table::{Better, Table};
 use crate::trace::Trace;
 
 /// The measure.

@@ -14,12 +14,12 @@ use anyhow::{Context, Result};
 
 use super::{Measure, Options};
 use crate::arena::Arena;
-use crate::report::{Better, Table};
 use crate::results::{Results, Row};
 use crate::statistics::{median, quantile};
 #[cfg(feature = "peers")]
 use crate::subjects::peers;
 use crate::subjects::registered::Registered;
+use crate::table::{Better, Table};
 
 /// The measure.
 pub const MEASURE: Measure = Measure {

@@ -7,10 +7,10 @@ use anyhow::{Context, Result};
 use super::{Measure, Options, is_slow_twin, serves, subjects};
 use crate::arena::Arena;
 use crate::replay;
-use crate::report::{Better, Table};
 use crate::results::{Results, Row};
 use crate::statistics::{median, quantile};
 use crate::subjects::{Form, LOADING, Subject, Visitor, base, entry, isolated, with};
+use crate::table::{Better, Table};
 use crate::trace::Trace;
 
 /// The measure.

@@ -5,8 +5,10 @@
 //! the caller passes paths to their programs, and for missing ones the tables show reference figures from another
 //! machine, or nothing.
 
+mod alone;
 mod compile;
 mod large;
+mod made;
 mod models;
 mod open;
 mod packings;
@@ -122,7 +124,7 @@ const BESIDE: [&str; 1] = ["collection"];
 pub fn run(args: &Args, home: &Path) -> Result<()> {
     let folder = &home.join("results/plan");
     if let Some(name) = &args.alone {
-        return large::alone(args, name);
+        return alone::alone(args, name);
     }
     if let Some(unknown) = args.parts.iter().find(|name| PARTS.iter().all(|part| part.name != **name)) {
         let names: Vec<&str> = PARTS.iter().map(|part| part.name).collect();

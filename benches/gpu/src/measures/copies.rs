@@ -10,7 +10,7 @@ use allotment_benches_common::gpu::BANDWIDTH;
 use anyhow::Result;
 
 use crate::device::Device;
-use crate::run::{Sample, Setup};
+use crate::setup::{Sample, Setup};
 
 /// A reader that leaves the bytes of a pinned chunk unchanged.
 struct AsTheyAre {

@@ -6,7 +6,7 @@ use allotment_benches_common::gpu::HOLES;
 use anyhow::Result;
 
 use super::{all_of, pair, repeat};
-use crate::run::{Sample, Setup};
+use crate::setup::{Sample, Setup};
 use crate::subjects::{Allocator, Need, Subject, Use};
 
 /// The measure.

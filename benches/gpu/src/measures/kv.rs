@@ -12,7 +12,7 @@ use allotment_benches_common::gpu::{KV_CALLS, KV_MEMORY};
 use anyhow::{Context as _, Result};
 
 use crate::device::{Device, Gpu};
-use crate::run::{Sample, Setup};
+use crate::setup::{Sample, Setup};
 use crate::subjects::{Kv, Subject};
 
 /// Tokens per block of the paged cache, as in vLLM.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-use crate::run::{Sample, Setup};
+use crate::setup::{Sample, Setup};
 use crate::subjects::{Allocator, Form, Kv, Need, Subject};
 
 /// The names of the measures, in the order in which they run.

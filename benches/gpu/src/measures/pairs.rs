@@ -6,7 +6,7 @@ use allotment_benches_common::gpu::{COLD, WAITED, WARM};
 use anyhow::Result;
 
 use super::{all_of, nanoseconds, pair, repeat, size};
-use crate::run::{Sample, Setup};
+use crate::setup::{Sample, Setup};
 use crate::subjects::{Allocator, Need, Use};
 
 const SIZES: [usize; 5] = [256, 64 << 10, 1 << 20, 10 << 20, 100 << 20];

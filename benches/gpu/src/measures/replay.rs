@@ -7,7 +7,7 @@ use allotment_trace::Kind;
 use anyhow::{Context, Result};
 
 use super::{all_of, nanoseconds};
-use crate::run::{Sample, Setup};
+use crate::setup::{Sample, Setup};
 use crate::subjects::{Allocator, Need, Use};
 use crate::traces::Trace;
 

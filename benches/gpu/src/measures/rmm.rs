@@ -7,7 +7,7 @@ use allotment_benches_common::rmm::{COUNTS, MIB, Nothing, SIZES, Target, workloa
 use anyhow::{Error, Result};
 
 use super::nanoseconds;
-use crate::run::{Sample, Setup};
+use crate::setup::{Sample, Setup};
 use crate::subjects::{Allocator, Need, Subject, Use};
 
 /// The measure.

@@ -8,7 +8,7 @@ use allotment_benches_common::gpu::STREAMS;
 use anyhow::{Result, anyhow, ensure};
 
 use super::{all_of, nanoseconds};
-use crate::run::{Sample, Setup};
+use crate::setup::{Sample, Setup};
 use crate::subjects::{Allocator, Need, Use};
 
 /// The measure.

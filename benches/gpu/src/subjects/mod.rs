@@ -10,7 +10,7 @@ use allotment::sim;
 use anyhow::{Result, bail};
 
 use crate::device::{Device, Gpu};
-use crate::run::Setup;
+use crate::setup::Setup;
 
 /// An allocator under test, which threads can share.
 pub trait Allocator: Sync {

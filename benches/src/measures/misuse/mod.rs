@@ -18,9 +18,9 @@ use anyhow::{Context, Result, bail};
 
 use super::{Measure, Options, parallel};
 use crate::arena::Arena;
-use crate::report::{Better, Table};
 use crate::results::{Results, Row};
 use crate::subjects::{Subject, Visitor};
+use crate::table::{Better, Table};
 
 /// The measure.
 pub const MEASURE: Measure = Measure {
