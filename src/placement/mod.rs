@@ -31,7 +31,6 @@ mod first_fit;
 mod free_index;
 mod good_fit;
 mod layout;
-mod mapped;
 pub(crate) mod micro;
 mod segment;
 mod slab;
@@ -51,9 +50,6 @@ pub use first_fit::FirstFit;
 pub use free_index::{Found, FreeIndex};
 pub use good_fit::GoodFit;
 pub use layout::{Grant, LayoutPlacement};
-#[cfg(feature = "alloc")]
-pub use mapped::Apart;
-pub use mapped::{Mapped, RegionMap};
 pub use micro::MicroTlsf;
 pub use segment::SegmentPlacement;
 pub use slab::{Classes, DefaultClasses, Slab};
