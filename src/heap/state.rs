@@ -49,14 +49,12 @@ impl<P: LayoutPlacement, S: Statistics> State<P, S> {
         }
     }
 
-    /// Allocates a block without reclaiming blocks that are kept for other sizes; `None` if that is impossible.
+    /// Allocates a block after [`Self::allocate_fast`] has found none, without reclaiming blocks that are kept for other sizes; `None` if
+    /// that is impossible.
     #[inline(always)]
     pub(super) fn allocate_more(&mut self, layout: Layout) -> Option<NonNull<u8>> {
-        let fast = self.allocate_fast(layout);
-        if fast.is_some() || self.placement.largest_free() < layout.size().saturating_add(layout.align()) {
-            return fast;
-        }
-        self.placement.allocate_slow(layout, &mut self.statistics)
+        let fits = self.placement.largest_free() >= layout.size().saturating_add(layout.align());
+        if fits { self.placement.allocate_slow(layout, &mut self.statistics) } else { None }
     }
 
     /// Allocates a block, and returns how many bytes at its start and at its end must be cleared to make it all zero.

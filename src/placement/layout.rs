@@ -117,13 +117,6 @@ pub unsafe trait LayoutPlacement: Sized {
         None
     }
 
-    /// Returns true only if a request for `layout` certainly fails. A glance, which need not see every case.
-    #[inline(always)]
-    fn lacks(&self, layout: Layout) -> bool {
-        let _ = layout;
-        false
-    }
-
     /// Allocates a block like [`LayoutPlacement::allocate`], and returns how many bytes at its start and at its end must be cleared to
     /// make it all zero. `None` if there is no room, or the placement does not know which memory is zero.
     fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)> {
@@ -392,11 +385,6 @@ unsafe impl<S: Placement> LayoutPlacement for S {
     fn allocate_quick(&mut self, layout: Layout) -> Option<Grant> {
         let (len, align) = measure::<S>(layout);
         quick_grant(self, len, align)
-    }
-
-    #[inline(always)]
-    fn lacks(&self, layout: Layout) -> bool {
-        Placement::lacks(self, measure::<S>(layout).0)
     }
 
     fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)> {
