@@ -105,9 +105,10 @@ pub unsafe trait Memory {
         Ok(())
     }
 
-    /// Checks in O(regions), as far as possible, whether a live block for `layout` can start at `block`. It reads no memory of live blocks, to
-    /// which other threads may be writing, but only what is kept beside them. So nearly all double frees, and most wrong layouts, pass here
-    /// and are errors of [`Memory::check_owned`]; but [`Buddy`](crate::Buddy) and level [`Full`](crate::harden::Full) see most of them.
+    /// Checks in O(regions), as far as possible, whether a live block for `layout` can start at `block`. It does not read live blocks, since
+    /// other threads may be writing to them; it looks only at what the placement keeps beside them. So nearly all double frees, and most
+    /// frees with another layout, pass here and are errors of [`Memory::check_owned`]. [`Buddy`](crate::Buddy) and level
+    /// [`Full`](crate::harden::Full) find most of them here too.
     ///
     /// # Errors
     ///
