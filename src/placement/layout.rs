@@ -27,9 +27,9 @@ impl defmt::Format for Grant {
 
 /// The interface between a [`Heap`](crate::Heap) and its allocator: requests are [`Layout`]s, blocks are addresses.
 ///
-/// What has a body here is made of the methods that have none, or claims nothing ([`LayoutPlacement::lacks`] and the constants). So a
-/// wrapper that leaves it out, rather than passing it on, is slower at the most, and never wrong. What is hidden from the
-/// documentation lets a heap compile the shortest paths of our own placements inline; no other placement needs it.
+/// A method with a body is built from those without one, or claims nothing (the constants). A wrapper that does not pass it on is
+/// slower at most, and never wrong. The items that are hidden from the documentation let a heap compile the fast paths of our own
+/// placements inline; no other placement needs them.
 ///
 /// # Safety
 ///
