@@ -40,7 +40,7 @@
 #![forbid(unsafe_code)]
 
 use crate::meta::{Meta, region_size};
-use crate::placement::{BestFit, Buddy, Bump, FirstFit, Tlsf};
+use crate::placement::{BestFit, Buddy, BuddyMap, Bump, FirstFit, Tlsf};
 use crate::units::{Index, class_of, class_start};
 
 /// The limits of a program, in granules.
@@ -56,13 +56,24 @@ struct Demand {
 
 impl Demand {
     const fn of<M: Meta>(max_live: usize, min_block: usize, max_block: usize) -> Self {
+        Self::in_granules(M::GRANULE, M::MIN_BLOCK, max_live, min_block, max_block)
+    }
+
+    /// Converts a demand in bytes to granules, for blocks of at least `shortest` granules.
+    const fn in_granules(
+        granule: usize,
+        shortest: usize,
+        max_live: usize,
+        min_block: usize,
+        max_block: usize,
+    ) -> Self {
         assert!(min_block <= max_block, "the smallest block is larger than the largest");
         assert!(max_block <= max_live, "the largest block alone is more than is ever live");
-        let granule = M::GRANULE as u128;
+        let granule = granule as u128;
         let min_block = if min_block == 0 { 1 } else { min_block as u128 };
         let live = max_live as u128;
         // No block is shorter than a minimum block. If no request is, only the rounding to granules is lost.
-        let shortest = M::MIN_BLOCK as u128;
+        let shortest = shortest as u128;
         let lost = if min_block >= shortest * granule { granule } else { shortest * granule } - 1;
         // A block loses up to `lost` bytes, and there are at most `live / min_block` blocks.
         let rounded = (live + live / min_block * lost) / granule;
@@ -259,7 +270,7 @@ pub const fn tiny_heap(max_live: usize, min_block: usize, max_block: usize) -> u
     crate::tiny::bytes_for(len as usize)
 }
 
-impl<M: Meta, const ORDERS: usize> Buddy<M, ORDERS> {
+impl<const R: usize, const G: usize> Buddy<R, G> {
     /// Returns the bytes of an arena in which binary buddies serve every program that has at most `max_live` bytes
     /// live, in blocks of `min_block` to `max_block` bytes (or with that alignment). See [`bounds`](crate::bounds)
     /// for the assumptions. O(1).
@@ -275,12 +286,11 @@ impl<M: Meta, const ORDERS: usize> Buddy<M, ORDERS> {
     ///
     /// # Panics
     ///
-    /// Unless `min_block <= max_block <= max_live`, and if the largest block exceeds what `ORDERS` allow. In a
-    /// `const` this is a compiler error.
+    /// Unless `min_block <= max_block <= max_live`. In a `const` this is a compiler error.
     pub const fn worst_case_arena(max_live: usize, min_block: usize, max_block: usize) -> usize {
         let Demand { live, least, most } = Self::rounded(max_live, min_block, max_block);
         let levels = (most.ilog2() - least.ilog2()) as u128;
-        arena::<M>(live * (1 + levels) + 2 * most)
+        Self::arena(live * (1 + levels) + 2 * most)
     }
 
     /// Returns the same size for programs that resize blocks in place. O(1).
@@ -299,20 +309,25 @@ impl<M: Meta, const ORDERS: usize> Buddy<M, ORDERS> {
             worst = max(worst, ((live - len) / least + 1) * len);
             len *= 2;
         }
-        arena::<M>(worst + 2 * most)
+        Self::arena(worst + 2 * most)
     }
 
     /// The limits of the program when every block is rounded up to a power of two of granules.
     const fn rounded(max_live: usize, min_block: usize, max_block: usize) -> Demand {
-        let Demand { live, least, most } = Demand::of::<M>(max_live, min_block, max_block);
+        let Demand { live, least, most } = Demand::in_granules(G, 1, max_live, min_block, max_block);
         let rounded = most.next_power_of_two();
-        assert!(
-            rounded.ilog2() < ORDERS as u32,
-            "the largest block exceeds what the placement's ORDERS allow"
-        );
         // Rounding less than doubles a block, and no block becomes larger than the largest.
         let live = max(min(2 * live, live / least * rounded), rounded);
         Demand { live, least: least.next_power_of_two(), most: rounded }
+    }
+
+    /// Bytes of an arena of at least `len` granules and their map, at any start address.
+    const fn arena(len: u128) -> usize {
+        if len > BuddyMap::LONGEST as u128 {
+            return usize::MAX;
+        }
+        // At either end, up to a granule or a word is lost to alignment.
+        len as usize * G + BuddyMap::most_words(len as usize) * size_of::<u32>() + G + size_of::<u32>()
     }
 }
 

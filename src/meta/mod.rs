@@ -96,19 +96,6 @@ impl core::error::Error for FreeError {}
 /// * an [`Id`] must name a block of this metadata that is free now;
 /// * a [`Block`] must have been returned by this metadata and be allocated now;
 /// * a length that is passed with a block must be that of the block.
-///
-/// # Blocks that stay apart
-///
-/// A placement that merges only some neighbours, such as [`Buddy`](crate::Buddy), uses the methods whose names end in `apart`, and
-/// [`Meta::split`], [`Meta::cut`] and [`Meta::fuse`]. In band a region's bits are *marks* then: one is set where an allocated block begins.
-/// A check of a free looks at nothing else, so the memory of live blocks is never read.
-///
-/// Such a placement must never use what keeps boundary bits: [`FreeBlocks::take`] and its kin, [`FreeBlocks::free`],
-/// [`FreeBlocks::merge`], [`FreeBlocks::after`], [`Meta::free_sliver`], [`Meta::first_free`], [`Meta::checked_block_at`] and [`Meta::walk`].
-/// Its *common rules* are those above, and these:
-///
-/// * blocks are powers of two of granules and aligned to their lengths, but for ranges that are cut at once;
-/// * an allocated block is marked from the moment when a neighbour might be merged with it.
 pub unsafe trait Meta: FreeBlocks {
     /// Metadata without regions and blocks.
     const EMPTY: Self;
@@ -174,21 +161,6 @@ pub unsafe trait Meta: FreeBlocks {
     ///
     /// No block of the region may be linked, and none of its memory may be in use.
     unsafe fn forget(&mut self, region: usize) -> Region;
-
-    /// Allocates region number `region`, which the allocated block `whole` covers, with all of its memory, bookkeeping included.
-    /// Returns its size in bytes. Until [`Meta::restore`] the region has no metadata.
-    ///
-    /// # Safety
-    ///
-    /// The common rules.
-    unsafe fn allocate_whole(&mut self, region: usize, whole: Block<Self::Token>) -> usize;
-
-    /// Takes back a region that was allocated as a whole: its granules are one allocated block again.
-    ///
-    /// # Safety
-    ///
-    /// The region must be allocated as a whole, and its memory must not be used any more.
-    unsafe fn restore(&mut self, region: usize) -> Block<Self::Token>;
 
     /// Returns the index of the granule at `address`; `None` if no region contains it.
     fn locate(&self, address: usize) -> Option<usize>;
@@ -267,84 +239,6 @@ pub unsafe trait Meta: FreeBlocks {
     ///
     /// The region must have been claimed with edges and must not be allocated as a whole.
     unsafe fn walk(
-        &self,
-        region: usize,
-        listed: Listed<'_>,
-        visit: &mut dyn FnMut(usize, usize, bool) -> bool,
-    );
-
-    /// Marks the allocated `block`.
-    ///
-    /// # Safety
-    ///
-    /// The common rules [of blocks that stay apart](Meta#blocks-that-stay-apart); so for the others.
-    unsafe fn mark_apart(&mut self, block: Block<Self::Token>);
-
-    /// Undoes [`Meta::mark_apart`], if that was done, for a block of the same length.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Meta::mark_apart`].
-    unsafe fn unmark_apart(&mut self, block: Block<Self::Token>);
-
-    /// Makes `block`, which is not marked, a free one. Returns its id.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Meta::mark_apart`].
-    unsafe fn free_apart(&mut self, block: Block<Self::Token>) -> Id;
-
-    /// Allocates the unlinked free block `id` of `len` granules as a whole. It is not marked yet.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Meta::mark_apart`]; the block must be unlinked.
-    unsafe fn take_apart(&mut self, id: Id, len: usize) -> Block<Self::Token>;
-
-    /// Cuts the unlinked free block `id` of `len` in two after `front` granules; `id` stays the front. Returns the id of the
-    /// back, or [`NIL`], with nothing done, if a side table has no node.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Meta::take_apart`]; `0 < front < len`.
-    unsafe fn split(&mut self, id: Id, len: usize, front: usize) -> Id;
-
-    /// Returns the *buddy* of `block`, the other half of an aligned block of twice the length, if it is free as a whole; else [`NIL`].
-    ///
-    /// # Safety
-    ///
-    /// As for [`Meta::mark_apart`].
-    unsafe fn buddy_apart(&self, block: Block<Self::Token>) -> Id;
-
-    /// Returns the free block at the start of region number `region`, or [`NIL`] if an allocated block is there.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Meta::mark_apart`]; the region must have been claimed with edges and must not be allocated as a whole.
-    unsafe fn first_apart(&self, region: usize) -> Id;
-
-    /// Returns the free block that starts where the free block `id` of `len` granules ends, or [`NIL`].
-    ///
-    /// # Safety
-    ///
-    /// As for [`Meta::mark_apart`]; `id + len` must not lie beyond the region.
-    unsafe fn next_apart(&self, id: Id, len: usize) -> Id;
-
-    /// Returns the block like [`Meta::checked_block_at`], for a `len` that is a power of two. O(log `len`), in a side table expected O(1).
-    ///
-    /// # Errors
-    ///
-    /// [`FreeError`] if the check fails. In band it detects foreign and misaligned addresses, every one at which no live block begins, but for
-    /// the half of a block, and nearly every wrong length. A side table detects every wrong address.
-    fn checked_apart(&self, address: usize, len: usize) -> Result<Block<Self::Token>, FreeError>;
-
-    /// Shows `visit` the blocks of region number `region` like [`Meta::walk`]. `listed` shows the blocks in the placement's lists; it is called
-    /// once per 64 Ki minimum blocks of the region (1024 on 32-bit targets). O(blocks · region / 64 Ki minimum blocks).
-    ///
-    /// # Safety
-    ///
-    /// As for [`Meta::first_apart`].
-    unsafe fn walk_apart(
         &self,
         region: usize,
         listed: Listed<'_>,

@@ -1,485 +1,486 @@
-//! Binary buddies.
+//! Binary buddies in bits.
 
-use super::free_index::{check_links, sound};
-use super::{Held, Placement};
-use crate::meta::{Block, FreeError, Id, InBand, Meta, NIL};
-use crate::misuse::{Fault, corrupted};
-use crate::region::{Region, RegionError};
-use crate::units::Index;
+use super::{Mapped, RegionMap};
+use crate::meta::{DEFAULT_REGIONS, FreeError};
+use core::hint::assert_unchecked;
+use core::ptr;
 
-/// Binary buddies: blocks of a power of two of granules, aligned to their own size.
+/// Binary buddies: blocks of a power of two of granules, aligned to their own size. The lowest of the shortest free blocks that
+/// fit serves a request.
 ///
-/// After Knowlton, "A fast storage allocator" (CACM 1965), and Knuth, *The Art of Computer
-/// Programming*, vol. 1, 2.5. A block that is freed merges with its buddy, the other half of the
-/// block that both were cut from, as often as that one is free; a look at its mark (or at the
-/// neighbouring node of a side table) tells. Allocation and free are O(log n) for n granules, as long as
-/// the largest block size is not much smaller than the regions; a request that fails, and
-/// `largest_free`, also look whether a region is all free: O(regions · (log n + region / largest block)).
+/// After Knowlton, "A fast storage allocator" (CACM 1965), and Knuth, *The Art of Computer Programming*, vol. 1, 2.5. Nothing is
+/// written to the memory that is divided: see [`BuddyMap`]. Regions of any size and start are used whole, as the longest aligned
+/// powers of two that lie in them. A region of which nothing is allocated serves one request of its whole size, the place of its map
+/// included. Allocation, free and resizing are O(log n) for n granules; every free of what is no live block is an error.
 ///
-/// Alignment comes for free up to the block's size, at the price of rounding every request up to a
-/// power of two. Regions of any size and start are used whole: they are cut into the largest aligned
-/// powers of two. When a request is larger than any of these but a region that is all free could hold it,
-/// the whole region is handed out, the place of its marks included: a 64 KiB region
-/// serves one request of 64 KiB.
+/// Alignment comes for free up to the block's size, at the price of rounding every request up to a power of two.
+pub type Buddy<const REGIONS: usize = DEFAULT_REGIONS, const GRANULE: usize = 16> =
+    Mapped<BuddyMap, GRANULE, REGIONS>;
+
+/// The map of a region of [`Buddy`], two bits for each granule: which blocks are in use.
 ///
-/// `ORDERS` is the number of block sizes, from one granule up; larger regions are cut into several
-/// blocks of the largest size.
-pub struct Buddy<M: Meta = InBand<u32>, const ORDERS: usize = 32> {
-    meta: M,
-    /// Bit `k`: a block of `1 << k` granules is free.
-    orders: u32,
-    /// First free block of each order.
-    heads: [M::Index; ORDERS],
-    /// Bit `r`: region number `r` is one block.
-    whole: u32,
+/// A block of order `k` is `1 << k` granules, aligned by address to as many. Each order has a row of bits, one for each of its
+/// blocks. A bit is set if its block was allocated, or if it was split and one of its halves has its bit set.
+///
+/// ```text
+///  order 2  |       1       |       0       |    split, free
+///  order 1  |   1   |   1   |   0   |   0   |    split, allocated, parts of a free block
+///  order 0  | 1 | 0 | 0 | 0 | 0 | 0 | 0 | 0 |    allocated, free, parts of an allocated block, parts of a free block
+/// ```
+///
+/// So if the bits of two buddies differ, the one whose bit is 0 is free. If both are 0, their parent is in one piece. Allocation and
+/// free are the same: flip the block's bit, and as long as the buddy's is 0, the parent's bit as well. That splits, and that merges.
+/// A block was allocated if its bit is set and those of its halves are not. Memory around the region, as far as it belongs to blocks
+/// that are partly in the region, or are buddies of such blocks, counts as allocated.
+///
+/// ```text
+///  | bases | row 0 | row 1 | row 2 .. | summary | its summary .. |
+/// ```
+///
+/// The rows' words that have a free block have a bit in a summary, whose words that are not zero have a bit in a summary of their own,
+/// and so on to a single word. The first bit set behind the start of the requested order's row leads to the lowest of the
+/// shortest blocks that fit.
+#[derive(Clone, Copy)]
+pub struct BuddyMap {
+    words: *mut u32,
+    /// The number of the rows' last word.
+    last: usize,
+    /// How many orders there are.
+    orders: usize,
+    /// The number of the first granule.
+    place: usize,
+    len: usize,
 }
 
-impl<M: Meta, const ORDERS: usize> Buddy<M, ORDERS> {
-    const CHECKED: () = assert!(ORDERS > 0 && ORDERS <= 32, "ORDERS must be 1 to 32");
+// SAFETY: the pointer leads to memory that belongs to the map.
+unsafe impl Send for BuddyMap {}
 
-    /// Order of a request: the exponent of the power of two that it is rounded up to.
-    #[inline(always)]
-    fn order(len: usize, align: usize) -> usize {
-        let len = len.max(align).max(M::MIN_BLOCK);
-        (usize::BITS - (len - 1).leading_zeros()) as usize
+/// The most orders of a map.
+const MAX_ORDERS: usize = BuddyMap::LONGEST.ilog2() as usize + 2;
+
+/// Blocks whose bits share a word.
+const BLOCKS: usize = u32::BITS as usize;
+
+/// Returns the bit of a block in its word. A buddy's is 16 bits away: the upper half of a word is for the upper halves of blocks.
+#[inline(always)]
+fn bit_of(block: usize) -> u32 {
+    1 << (block / 2 % 16 + block % 2 * 16)
+}
+
+/// Returns the bits of the blocks in a word whose buddies' bits differ.
+#[inline(always)]
+fn differing(word: u32) -> u32 {
+    word ^ word.rotate_left(16)
+}
+
+/// Returns the order of the shortest block that holds `len` granules and is aligned to `align`.
+#[inline(always)]
+fn order_of(len: usize, align: usize) -> usize {
+    (usize::BITS - ((len - 1) | (align - 1)).leading_zeros()) as usize
+}
+
+impl BuddyMap {
+    /// The longest region in granules: with those of any size, its bytes are fewer than an address counts.
+    pub(crate) const LONGEST: usize = 1 << if usize::BITS > 32 { 33 } else { 27 };
+
+    /// Returns words that suffice for a map of `len` granules at any place.
+    pub(crate) const fn most_words(len: usize) -> usize {
+        // Two bits for each granule, a base and two words for the ends of each row, and the summary.
+        let rows = len / 16 + 3 * (len | 1).ilog2() as usize + 5;
+        rows + rows / 31 + 8
     }
 
-    #[inline(always)]
-    unsafe fn insert(&mut self, id: Id, order: usize) {
-        let old = self.heads[order].get();
-        // SAFETY: `id` is free, and so is the head of a list.
-        unsafe {
-            self.meta.set_next(id, old);
-            self.meta.set_prev(id, NIL);
-            if old != NIL {
-                self.meta.set_prev(old, id);
+    /// Returns how many orders, and how many words without the summary, a map has. Writes the bases, if `words` is not null.
+    fn lay_out(words: *mut u32, place: usize, len: usize) -> (usize, usize) {
+        let orders = (usize::BITS - len.leading_zeros()) as usize;
+        let mut count = orders + 1;
+        for order in 0..=orders {
+            let first = place >> order >> 5;
+            if !words.is_null() {
+                // SAFETY: the caller has the words.
+                unsafe { *words.add(order) = (count as u32).wrapping_sub(first as u32) };
+            }
+            if order < orders {
+                count += ((place + len - 1) >> order >> 5) - first + 1;
             }
         }
-        self.heads[order] = Index::new(id);
-        self.orders |= 1 << order;
+        (orders, count)
     }
 
+    /// Returns the number of the word with the bit of a block.
     #[inline(always)]
-    unsafe fn remove(&mut self, id: Id, order: usize) {
-        // SAFETY: `id` is in the list of its order.
-        unsafe {
-            let (next, prev) = (sound(&self.meta, self.meta.next(id)), sound(&self.meta, self.meta.prev(id)));
-            if prev != NIL {
-                check_links(&self.meta, id, prev, next);
-            } else if M::CHECKED
-                && (self.heads[order].get() != id || next != NIL && self.meta.prev(next) != id)
-            {
-                corrupted(Fault::BrokenList, 0);
-            }
-            if next != NIL {
-                self.meta.set_prev(next, prev);
-            }
-            if prev != NIL {
-                self.meta.set_next(prev, next);
-                return;
-            }
-            self.heads[order] = Index::new(next);
-            if next == NIL {
-                self.orders &= !(1 << order);
-            }
+    fn word(&self, order: usize, block: usize) -> usize {
+        // SAFETY: there is a base for each order, and one more.
+        let base = unsafe { *self.words.add(order) };
+        base.wrapping_add((block / BLOCKS) as u32) as usize
+    }
+
+    /// Returns whether the bits of a block and of its buddy are set.
+    #[inline(always)]
+    fn bits(&self, order: usize, block: usize) -> (bool, bool) {
+        // SAFETY: the block or its buddy is in the region.
+        let word = unsafe { *self.words.add(self.word(order, block)) };
+        let bit = bit_of(block);
+        (word & bit != 0, word & bit.rotate_left(16) != 0)
+    }
+
+    /// Flips a bit of a word in a row, and returns whether the buddy's is set.
+    #[inline(always)]
+    fn flip(&mut self, index: usize, bit: u32) -> bool {
+        let buddy = bit.rotate_left(16);
+        // SAFETY: the word is one of a row.
+        let word = unsafe { &mut *self.words.add(index) };
+        let old = *word;
+        *word = old ^ bit;
+        // One of the two blocks is free now, or was.
+        if differing(old) & !bit & !buddy == 0 {
+            self.summarize(index);
+        }
+        old & buddy != 0
+    }
+
+    /// Flips the bit of a block, and as long as the buddy's is 0 and the order is less than `end`, the parent's.
+    #[inline(never)]
+    fn toggle(&mut self, mut order: usize, mut block: usize, end: usize) {
+        while order < end && !self.flip(self.word(order, block), bit_of(block)) {
+            block /= 2;
+            order += 1;
         }
     }
 
-    /// Frees a block of a power of two of granules, aligned to its size.
-    unsafe fn put(&mut self, mut block: Block<M::Token>) {
-        let mut order = block.len.ilog2() as usize;
-        // SAFETY: buddies that are free are in the list of their order; taking one makes it
-        // an allocated block, which can be fused with its neighbour.
-        unsafe {
-            self.meta.unmark_apart(block);
-            while order + 1 < ORDERS {
-                let id = self.meta.buddy_apart(block);
-                if id == NIL {
-                    break;
-                }
-                self.remove(id, order);
-                let other = self.meta.take_apart(id, block.len);
-                let is_later = other.offset > block.offset;
-                block = if is_later { self.meta.fuse(block, other) } else { self.meta.fuse(other, block) };
-                order += 1;
-            }
-            let id = self.meta.free_apart(block);
-            self.insert(id, order);
-        }
-    }
-
-    /// Frees a range of any length in the largest aligned powers of two. If a side table has no node to cut it, returns the
-    /// rest: an allocated block without an owner.
-    unsafe fn put_range(&mut self, mut range: Block<M::Token>) -> Option<Block<M::Token>> {
+    /// Flips the bit of a word in the summary: its first block became free, or its last one was allocated.
+    #[inline(never)]
+    fn summarize(&mut self, mut index: usize) {
+        let (mut level, mut last) = (self.words, self.last);
         loop {
-            let place = self.meta.place(range.offset);
-            let aligned = place.trailing_zeros().min(ORDERS as u32 - 1);
-            let order = aligned.min(range.len.ilog2());
-            // SAFETY: the range is an allocated block that is not used, and so are its two parts.
-            unsafe {
-                match if range.len > 1 << order { self.meta.cut(range, 1 << order) } else { None } {
-                    Some((front, back)) => {
-                        // So that what is in front does not merge with it yet.
-                        self.meta.mark_apart(Block { len: M::MIN_BLOCK, ..back });
-                        self.put(front);
-                        range = back;
-                    }
-                    None => {
-                        if range.len > 1 << order {
-                            return Some(range);
-                        }
-                        self.put(range);
-                        return None;
-                    }
-                }
+            level = level.wrapping_add(last + 1);
+            last /= BLOCKS;
+            let bit = 1 << (index % BLOCKS);
+            index /= BLOCKS;
+            // SAFETY: the levels of the summary follow each other.
+            let word = unsafe { &mut *level.add(index) };
+            let old = *word;
+            *word = old ^ bit;
+            if last == 0 || old & !bit != 0 {
+                break;
             }
         }
     }
 
-    /// Whether nothing of region number `region` is allocated. O(log n): its free blocks follow each
-    /// other from its start to its end.
-    fn is_free(&self, region: usize) -> bool {
-        if self.whole >> region & 1 != 0 {
-            return false;
-        }
-        let whole = self.meta.regions()[region].len;
-        // SAFETY: the region was claimed with edges and is not one block; the ids met are free blocks.
-        unsafe {
-            let mut id = self.meta.first_apart(region);
-            let mut covered = 0;
-            while id != NIL && covered < whole {
-                let len = self.meta.len(id);
-                covered += len;
-                if len == 0 || covered > whole {
-                    // Not what was written there: the block was changed after it was freed.
-                    return false;
-                }
-                id = self.meta.next_apart(id, len);
-            }
-            covered == whole
-        }
-    }
-
-    /// Shows `visit` the ids of all free blocks. Ends even if a list was damaged so that it leads to itself.
-    fn each(&self, visit: &mut dyn FnMut(Id)) {
-        let mut most = self.meta.regions().iter().map(|record| record.len / M::MIN_BLOCK).sum::<usize>();
-        for head in &self.heads {
-            let mut id = head.get();
-            while id != NIL && most > 0 {
-                visit(id);
-                most -= 1;
-                // SAFETY: heads, and what follows them, are free blocks.
-                id = unsafe { self.meta.next(id) };
-            }
-        }
-    }
-
-    /// Says why the block at `address` cannot be freed, for which no mark was found. O(free blocks).
-    #[cold]
-    #[inline(never)]
-    fn reason(&self, address: usize) -> FreeError {
-        let Some(offset) = self.meta.locate(address) else { return FreeError::Foreign };
-        let mut is_free = false;
-        // SAFETY: what is in the lists is free.
-        self.each(&mut |id| unsafe {
-            is_free |= offset.wrapping_sub(self.meta.offset(id)) < self.meta.len(id);
-        });
-        if is_free { FreeError::AlreadyFree } else { FreeError::NotABlock }
-    }
-
-    /// The free blocks at the start of region number `region` as one allocated block.
-    unsafe fn gather(&mut self, region: usize) -> Option<Block<M::Token>> {
-        let mut whole: Option<Block<M::Token>> = None;
-        // SAFETY: the region's free blocks are in the lists of their orders, and follow each other.
-        unsafe {
-            let mut id = self.meta.first_apart(region);
-            while id != NIL {
-                let len = self.meta.len(id);
-                let next = self.meta.next_apart(id, len);
-                self.remove(id, len.ilog2() as usize);
-                let block = self.meta.take_apart(id, len);
-                whole = Some(whole.map_or(block, |left| self.meta.fuse(left, block)));
-                id = next;
-            }
-        }
-        whole
-    }
-
-    /// The last resort: a whole region. O(regions · log n).
-    #[cold]
-    #[inline(never)]
-    fn allocate_whole(&mut self, len: usize, align: usize) -> Option<Block<M::Token>> {
-        for region in 0..self.meta.regions().len() {
-            let record = self.meta.regions()[region];
-            let aligned = self.meta.place(record.first) & (align - 1) == 0;
-            if !aligned || self.whole(region) < len || !self.is_free(region) {
-                continue;
-            }
-            // SAFETY: nothing of the region is allocated.
-            unsafe {
-                let block = self.gather(region)?;
-                self.meta.allocate_whole(region, block);
-                self.whole |= 1 << region;
-                return Some(Block { len: self.whole(region), ..block });
-            }
-        }
-        None
-    }
-
-    /// Granules of region number `region` when it is one block, which is what a region counts as.
-    fn whole(&self, region: usize) -> usize {
-        let record = &self.meta.regions()[region];
-        let start = self.meta.address(record.first).addr();
-        (record.raw_end() - start) / M::GRANULE
-    }
-
-    /// Returns what [`Placement::checked_block_at`] does if the address lies in a region that is one block.
-    #[cold]
-    #[inline(never)]
-    fn checked_whole_at(
-        &self,
-        address: usize,
-        len: usize,
-        align: usize,
-    ) -> Option<Result<Held<Self>, FreeError>> {
-        let offset = self.meta.locate(address)?;
-        let region = self.meta.regions().iter().position(|record| record.contains(offset))?;
-        if self.whole >> region & 1 == 0 {
-            return None;
-        }
-        // Nothing is known of the inside of such a region.
-        let start = self.meta.address(self.meta.regions()[region].first).addr();
-        if start != address || len > self.whole(region) {
-            return Some(Err(FreeError::NotABlock));
-        }
-        // SAFETY: the block starts at this address.
-        Some(Ok(unsafe { self.block_at(address, len, align) }))
-    }
-
-    /// The region that is one block and starts at granule `offset`.
+    /// Returns the number of the first word from `index` on in which a block is free. O(log n).
     #[inline(always)]
-    fn whole_at(&self, offset: usize) -> Option<usize> {
-        if self.whole == 0 {
+    fn find(&self, index: usize) -> Option<usize> {
+        // SAFETY: the summary comes after the rows.
+        let rest = unsafe { *self.words.add(self.last + 1).add(index / BLOCKS) } >> (index % BLOCKS);
+        if rest != 0 {
+            Some(index + rest.trailing_zeros() as usize)
+        } else {
+            self.find_far(index / BLOCKS + 1)
+        }
+    }
+
+    /// Returns the same, where `index` is the number of a word of the summary.
+    #[inline(never)]
+    fn find_far(&self, mut index: usize) -> Option<usize> {
+        let mut last = self.last / BLOCKS;
+        let mut level = self.words.wrapping_add(self.last + 1);
+        let mut height = 0;
+        loop {
+            if index > last {
+                return None;
+            }
+            level = level.wrapping_add(last + 1);
+            last /= BLOCKS;
+            height += 5;
+            // SAFETY: the levels of the summary follow each other.
+            let rest = unsafe { *level.add(index / BLOCKS) } >> (index % BLOCKS);
+            if rest != 0 {
+                index += rest.trailing_zeros() as usize;
+                break;
+            }
+            index = index / BLOCKS + 1;
+        }
+        while height > 0 {
+            level = level.wrapping_sub((self.last >> height) + 1);
+            height -= 5;
+            // SAFETY: as above; its bit says that the word is not zero.
+            index = index * BLOCKS + unsafe { *level.add(index) }.trailing_zeros() as usize;
+        }
+        Some(index)
+    }
+
+    /// Returns whether a block of order `from` or higher, but lower than `end`, is free.
+    fn has_free(&self, from: usize, end: usize) -> bool {
+        let start = |order: usize| self.word(order, self.place >> order);
+        self.find(start(from)).is_some_and(|index| index < start(end))
+    }
+
+    /// Allocates or frees the memory before the region that belongs to blocks of order `from` or higher.
+    fn toggle_before(&mut self, from: usize) {
+        for order in from..self.orders {
+            let block = self.place >> order;
+            if block % 2 != 0 {
+                self.toggle(order, block - 1, self.orders);
+            }
+        }
+    }
+
+    /// Allocates or frees the memory behind the region.
+    fn toggle_behind(&mut self) {
+        let mut end = self.place + self.len;
+        for order in 0..self.orders {
+            let block = end >> order;
+            if block % 2 != 0 {
+                self.toggle(order, block, self.orders);
+                end += 1 << order;
+            }
+        }
+    }
+
+    /// Returns the order of the block that contains granule `at`, and whether it is free. O(log n).
+    fn block_at(&self, at: usize) -> (usize, bool) {
+        let mut order = 0;
+        loop {
+            match self.bits(order, at >> order) {
+                (false, false) => order += 1,
+                (used, _) => return (order, !used),
+            }
+        }
+    }
+
+    /// Returns the live block for `len` and `align` at `index`, if there is one.
+    #[inline(always)]
+    fn live(&self, index: usize, len: usize, align: usize) -> Option<Block> {
+        let order = order_of(len, align);
+        if index >= self.len || order >= self.orders {
             return None;
         }
-        let starts =
-            |region: &usize| self.whole >> region & 1 != 0 && self.meta.regions()[*region].first == offset;
-        (0..self.meta.regions().len()).find(starts)
+        // SAFETY: a length in granules has fewer bits than an address.
+        unsafe { assert_unchecked(self.orders < BLOCKS) };
+        let at = self.place + index;
+        let number = at >> order;
+        let (word, bit) = (self.word(order, number), bit_of(number));
+        // SAFETY: the words are those of the block and of its halves, which are in the region.
+        unsafe {
+            if number << order != at || *self.words.add(word) & bit == 0 {
+                return None;
+            }
+            if order > 0 {
+                let halves = *self.words.add(self.word(order - 1, 2 * number));
+                if halves & 0x0001_0001 << (number % 16) != 0 {
+                    return None;
+                }
+            }
+        }
+        Some(Block { order, number, word, bit })
     }
 }
 
-// SAFETY: blocks are cut in halves from free blocks and come back through `put`; they are aligned
-// to their length as the blocks that they are cut from.
-unsafe impl<M: Meta, const ORDERS: usize> Placement for Buddy<M, ORDERS> {
-    type Meta = M;
-    const EMPTY: Self = {
-        let () = Self::CHECKED;
-        Self { meta: M::EMPTY, orders: 0, heads: [M::Index::NIL; ORDERS], whole: 0 }
-    };
-    const MAX_LEN: usize = M::MAX_LEN;
+/// A block of a region, and its bit.
+struct Block {
+    order: usize,
+    number: usize,
+    word: usize,
+    bit: u32,
+}
+
+// SAFETY: a block is allocated by setting its bit and those of the blocks that contain it, none of which is free then.
+unsafe impl RegionMap for BuddyMap {
+    const EMPTY: Self = Self { words: ptr::null_mut(), last: 0, orders: 0, place: 0, len: 0 };
+    const MAX_LEN: usize = Self::LONGEST;
+    const WHOLE: bool = true;
     const EXACT: bool = false;
-    // A wrong free would have joined buddies before it is found.
-    const CHECKS: bool = M::CHECKED;
-    const BESIDE: bool = true;
 
-    fn meta(&self) -> &M {
-        &self.meta
+    fn close(&mut self) {
+        (self.orders, self.len) = (0, 0);
     }
 
-    unsafe fn meta_mut(&mut self) -> &mut M {
-        &mut self.meta
+    #[inline(always)]
+    fn granules(&self) -> usize {
+        self.len
     }
 
-    unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
-        // SAFETY: the memory is handed over by the caller; its granules are an unused block.
-        unsafe {
-            if self.meta.regions().len() >= 32 {
-                return Err(RegionError::TooMany { max: 32 });
+    fn words(place: usize, len: usize) -> usize {
+        let (_, mut count) = Self::lay_out(ptr::null_mut(), place, len);
+        let mut words = count;
+        while count > 1 {
+            count = count.div_ceil(BLOCKS);
+            words += count;
+        }
+        words
+    }
+
+    unsafe fn open(&mut self, words: *mut u32, place: usize, len: usize) {
+        for index in 0..Self::words(place, len) {
+            // Else the compiler would call a function that is longer than this one.
+            // SAFETY: the caller has the words.
+            unsafe { words.add(index).write_volatile(0) };
+        }
+        let (orders, count) = Self::lay_out(words, place, len);
+        *self = Self { words, last: count - 1, orders, place, len };
+        self.toggle_before(0);
+        self.toggle_behind();
+    }
+
+    unsafe fn extend(&mut self, words: *mut u32, len: usize) {
+        self.toggle_behind();
+        let old = *self;
+        let mut bases = [0; MAX_ORDERS];
+        let (orders, count) = Self::lay_out(bases.as_mut_ptr(), old.place, len);
+        let mut behind = Self::words(old.place, len);
+        // From the last row to the first, so that none is overwritten before it was copied.
+        for order in (0..old.orders).rev() {
+            let first = old.place >> order;
+            let from = old.word(order, first);
+            let row = old.word(order, (old.place + old.len - 1) >> order) + 1 - from;
+            let to = bases[order].wrapping_add((first / BLOCKS) as u32) as usize;
+            // SAFETY: rows become longer, so each has its place where it was or farther behind.
+            unsafe {
+                ptr::copy(old.words.add(from), words.add(to), row);
+                words.add(to + row).write_bytes(0, behind - (to + row));
             }
-            let block = self.meta.claim(memory, true)?;
-            if let Some(rest) = self.put_range(block) {
-                let region = self.meta.regions().len() - 1;
-                if let Some(front) = self.gather(region) {
-                    self.meta.fuse(front, rest);
+            behind = to;
+        }
+        // SAFETY: the bases come before the rows.
+        unsafe { ptr::copy(bases.as_ptr(), words, orders + 1) };
+        *self = Self { words, last: count - 1, orders, len, ..old };
+        for index in orders + 1..count {
+            // SAFETY: the word is one of a row.
+            if differing(unsafe { *words.add(index) }) != 0 {
+                self.summarize(index);
+            }
+        }
+        for order in old.orders..orders {
+            for block in old.place >> order..=(old.place + old.len - 1) >> order {
+                if self.bits(order - 1, 2 * block) != (false, false) {
+                    self.toggle(order, block, order + 1);
                 }
-                self.meta.forget(region);
-                return Err(RegionError::NoNodes);
             }
-            Ok(self.whole(self.meta.regions().len() - 1) * M::GRANULE)
         }
-    }
-
-    unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError> {
-        let region = self.meta.region_at(start)?;
-        if self.whole >> region & 1 != 0 {
-            return Err(RegionError::InUse);
-        }
-        // SAFETY: the memory is handed over by the caller; the new granules are an unused block.
-        unsafe {
-            let old = self.whole(region);
-            let block = self.meta.extend(start, bytes)?;
-            // What a side table has no node for stays out of use.
-            let rest = self.put_range(block).map_or(0, |rest| rest.len);
-            Ok((self.whole(region) - old - rest) * M::GRANULE)
-        }
-    }
-
-    fn release(&mut self, start: *mut u8) -> Result<(Region, usize), RegionError> {
-        let region = self.meta.region_at(start)?;
-        let bytes = self.whole(region) * M::GRANULE;
-        if !self.is_free(region) {
-            return Err(RegionError::InUse);
-        }
-        // SAFETY: nothing of the region is allocated, and after `gather` nothing of it is listed.
-        unsafe {
-            let _ = self.gather(region);
-            // The last region takes the number of this one, and so its place among those that are one block.
-            let last = self.meta.regions().len() - 1;
-            let moved = self.whole >> last & 1;
-            self.whole = self.whole & !(1 << last) & !(1 << region);
-            if last != region {
-                self.whole |= moved << region;
-            }
-            Ok((self.meta.forget(region), bytes))
-        }
+        self.toggle_before(old.orders);
+        self.toggle_behind();
     }
 
     #[inline(always)]
     fn granted(len: usize, align: usize) -> usize {
-        // A request that is too large for any order was served by a whole region; its length is
-        // then looked up, and what is returned here does not matter.
-        1usize.checked_shl(Self::order(len, align) as u32).unwrap_or(usize::MAX)
+        1usize.checked_shl(order_of(len, align) as u32).unwrap_or(usize::MAX)
     }
 
     #[inline(always)]
-    fn allocate(&mut self, len: usize, align: usize) -> Option<Held<Self>> {
-        let order = Self::order(len, align);
-        let fitting = if order < ORDERS { self.orders >> order } else { 0 };
-        if fitting == 0 {
-            return self.allocate_whole(len, align);
+    fn allocate(&mut self, len: usize, align: usize) -> Option<usize> {
+        let wanted = order_of(len, align);
+        if wanted >= self.orders {
+            return None;
         }
-        let mut from = order + fitting.trailing_zeros() as usize;
-        // SAFETY: the head of a list is a free block of the list's order; halves are inserted.
-        unsafe {
-            let id = self.heads[from].get();
-            self.remove(id, from);
-            while from > order {
-                let half = self.meta.split(id, 1 << from, 1 << (from - 1));
-                if half == NIL {
-                    // As a freed block it merges with the halves that were cut off before.
-                    let block = self.meta.take_apart(id, 1 << from);
-                    self.put(block);
-                    return None;
-                }
-                from -= 1;
-                self.insert(half, from);
+        // SAFETY: a length in granules has fewer bits than an address.
+        unsafe { assert_unchecked(self.orders < BLOCKS) };
+        let (mut order, mut first) = (wanted, self.place >> wanted >> 5);
+        let mut start = self.word(order, first * BLOCKS);
+        let index = self.find(start)?;
+        loop {
+            let next = self.word(order + 1, first / 2 * BLOCKS);
+            if index < next {
+                break;
             }
-            let block = self.meta.take_apart(id, 1 << order);
-            self.meta.mark_apart(block);
-            self.meta.touch(block);
-            Some(block)
+            (order, first, start) = (order + 1, first / 2, next);
+        }
+        // SAFETY: the word is one of a row, and an order is less than their number.
+        let word = unsafe {
+            assert_unchecked(order < BLOCKS);
+            &mut *self.words.add(index)
+        };
+        let free = differing(*word);
+        let pair = free & free.wrapping_neg();
+        let pair = pair | pair << 16;
+        let bit = (pair & !*word).trailing_zeros() as usize;
+        *word |= pair;
+        if free & !pair == 0 {
+            self.summarize(index);
+        }
+        let block = (first + index - start) * BLOCKS + bit % 16 * 2 + bit / 16;
+        if order > wanted {
+            self.toggle(wanted, block << (order - wanted), order);
+        }
+        Some((block << order) - self.place)
+    }
+
+    fn check(&self, index: usize, len: usize, align: usize) -> Result<(), FreeError> {
+        match self.live(index, len, align) {
+            Some(_) => Ok(()),
+            None if index < self.len && self.block_at(self.place + index).1 => Err(FreeError::AlreadyFree),
+            None => Err(FreeError::NotABlock),
         }
     }
 
     #[inline(always)]
-    unsafe fn deallocate(&mut self, block: Held<Self>, _: usize, _: usize) -> Result<usize, FreeError> {
-        // SAFETY: the block is live and not used any more, as the caller vouches.
-        unsafe {
-            if let Some(region) = self.whole_at(block.offset) {
-                self.whole &= !(1 << region);
-                let whole = self.meta.restore(region);
-                // What a side table has no node for any more stays out of use.
-                let rest = self.put_range(whole).map_or(0, |rest| rest.len);
-                return Ok(self.whole(region) - rest);
-            }
-            self.put(block);
+    fn free(&mut self, index: usize, len: usize, align: usize) -> Result<(), FreeError> {
+        let Block { order, number, word, bit } = self.live(index, len, align).ok_or(FreeError::NotABlock)?;
+        if !self.flip(word, bit) {
+            self.toggle(order + 1, number / 2, self.orders);
         }
-        Ok(block.len)
+        Ok(())
     }
 
-    unsafe fn resize(
-        &mut self,
-        mut block: Held<Self>,
-        _: usize,
-        to: usize,
-        align: usize,
-    ) -> Option<Held<Self>> {
-        if let Some(region) = self.whole_at(block.offset) {
-            return (to <= self.whole(region)).then_some(block);
-        }
-        let order = Self::order(to, align);
-        let (old, want) = (block.len, if order < ORDERS { 1 << order } else { return None });
-        // SAFETY: the block is live; upper halves that are cut off are not used any more; a buddy
-        // that is free is in the list of its order.
-        unsafe {
-            // Its start stays marked, so that nothing merges with it meanwhile.
-            self.meta.unmark_apart(block);
-            self.meta.mark_apart(Block { len: M::MIN_BLOCK, ..block });
-            while block.len < want {
-                if self.meta.place(block.offset) & block.len != 0 {
-                    break;
-                }
-                let id = self.meta.buddy_apart(block);
-                if id == NIL {
-                    break;
-                }
-                self.remove(id, block.len.ilog2() as usize);
-                let other = self.meta.take_apart(id, block.len);
-                block = self.meta.fuse(block, other);
-                self.meta.touch(block);
+    fn resize(&mut self, index: usize, len: usize, to: usize, align: usize) -> bool {
+        let Some(Block { order: old, number, .. }) = self.live(index, len, align) else { return false };
+        let new = order_of(to, align);
+        let at = number << old;
+        if new < old {
+            // A block that moves to one of its length leaves a longer block than the rest here would be.
+            let fits = self.has_free(new, old);
+            if !fits {
+                self.toggle(new, at >> new, old);
             }
-            let target = if block.len < want { old } else { want };
-            while block.len > target {
-                let Some((front, back)) = self.meta.cut(block, block.len / 2) else { break };
-                self.put(back);
-                block = front;
-            }
-            self.meta.mark_apart(block);
-            (block.len >= want).then_some(block)
+            return !fits;
         }
+        // Longer, it has all of its buddies below the new order, which must be free, and begins as the block does.
+        let is_free = |order: usize| at >> order & 1 == 0 && !self.bits(order, at >> order).1;
+        if new >= self.orders || !(old..new).all(is_free) {
+            return false;
+        }
+        self.toggle(old, number, new);
+        true
     }
 
-    fn set_saving(&mut self, _on: bool) {}
-
-    fn is_whole(&self, offset: usize) -> bool {
-        self.whole_at(offset).is_some()
-    }
-
-    fn walk(&self, region: usize, visit: &mut dyn FnMut(usize, usize, bool) -> bool) {
-        let record = &self.meta.regions()[region];
-        if self.whole >> region & 1 != 0 {
-            visit(record.first, record.len, false);
-            return;
+    fn is_free(&self) -> bool {
+        let mut at = self.place;
+        while at < self.place + self.len {
+            let (order, free) = self.block_at(at);
+            if !free {
+                return false;
+            }
+            at += 1 << order;
         }
-        // SAFETY: the region was claimed with edges and is not one block.
-        unsafe { self.meta.walk_apart(region, &|see| self.each(see), visit) }
+        self.orders > 0
     }
 
     fn largest(&self) -> usize {
-        let listed = if self.orders == 0 { 0 } else { 1 << self.orders.ilog2() };
-        let regions = 0..self.meta.regions().len();
-        let lendable = regions.filter(|&region| self.is_free(region));
-        lendable.map(|region| self.whole(region)).fold(listed, usize::max)
+        let free = |order: &usize| self.find(self.word(*order, self.place >> order)).is_some();
+        (0..self.orders).rev().find(free).map_or(0, |order| 1 << order)
     }
 
-    #[inline(always)]
-    unsafe fn block_at(&self, address: usize, len: usize, align: usize) -> Held<Self> {
-        // SAFETY: the block exists, as the caller vouches.
-        let block = unsafe { self.meta.block_at(address, Self::granted(len, align)) };
-        match self.whole_at(block.offset) {
-            Some(region) => Block { len: self.whole(region), ..block },
-            None => block,
+    fn walk(&self, visit: &mut dyn FnMut(usize, usize, bool) -> bool) {
+        let mut at = self.place;
+        while at < self.place + self.len {
+            let (order, free) = self.block_at(at);
+            if !visit(at - self.place, 1 << order, free) {
+                return;
+            }
+            at += 1 << order;
         }
     }
+}
 
-    #[inline(always)]
-    fn checked_block_at(&self, address: usize, len: usize, align: usize) -> Result<Held<Self>, FreeError> {
-        if self.whole != 0 {
-            if let Some(answer) = self.checked_whole_at(address, len, align) {
-                return answer;
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_suffice_at_any_place() {
+        for place in (0..200).chain([1000, 4095, 4096, 1 << 20, (1 << 25) - 1]) {
+            for len in (1..300).chain([1000, 4095, 4096, 70_000, 1 << 20, (1 << 24) + 77]) {
+                assert!(BuddyMap::words(place, len) <= BuddyMap::most_words(len), "{place} {len}");
             }
         }
-        let block = self.meta.checked_apart(address, Self::granted(len, align));
-        block.map_err(|error| if error == FreeError::NotABlock { self.reason(address) } else { error })
     }
 }

@@ -149,10 +149,6 @@ unsafe impl<M: Meta> Placement for Bump<M> {
 
     fn set_saving(&mut self, _on: bool) {}
 
-    fn is_whole(&self, _offset: usize) -> bool {
-        false
-    }
-
     fn walk(&self, region: usize, visit: &mut dyn FnMut(usize, usize, bool) -> bool) {
         let record = &self.meta.regions()[region];
         // What is left of a full region is lost until the reset.

@@ -399,8 +399,7 @@ unsafe impl<S: Placement> LayoutPlacement for S {
             let at = |index| record.base.wrapping_add(index * <S::Meta as Meta>::GRANULE).addr();
             mark < roof && start >= at(mark) && start + grant.size <= at(roof)
         });
-        let whole = self.meta().locate(grant.start.addr().get()).is_some_and(|offset| self.is_whole(offset));
-        let (front, back) = if fresh && !whole { <S::Meta as Meta>::DIRTY_EDGES } else { (grant.size, 0) };
+        let (front, back) = if fresh { <S::Meta as Meta>::DIRTY_EDGES } else { (grant.size, 0) };
         Some((grant, front, back))
     }
 

@@ -31,6 +31,7 @@ mod first_fit;
 mod free_index;
 mod good_fit;
 mod layout;
+mod mapped;
 pub(crate) mod micro;
 mod segment;
 mod slab;
@@ -39,7 +40,7 @@ mod tlsf;
 mod tree;
 
 pub use best_fit::BestFit;
-pub use buddy::Buddy;
+pub use buddy::{Buddy, BuddyMap};
 pub use bump::Bump;
 pub use coalescing::Coalescing;
 #[cfg(feature = "buddy-system")]
@@ -50,6 +51,9 @@ pub use first_fit::FirstFit;
 pub use free_index::{Found, FreeIndex};
 pub use good_fit::GoodFit;
 pub use layout::{Grant, LayoutPlacement};
+#[cfg(feature = "alloc")]
+pub use mapped::Apart;
+pub use mapped::{Mapped, RegionMap};
 pub use micro::MicroTlsf;
 pub use segment::SegmentPlacement;
 pub use slab::{Classes, DefaultClasses, Slab};
@@ -237,9 +241,6 @@ pub unsafe trait Placement: Sized {
 
     /// Switches the memory-saving behaviour on or off, as [`LayoutPlacement::set_saving`] describes.
     fn set_saving(&mut self, on: bool);
-
-    /// Returns whether the block at granule `offset` is a lent region: all of its memory, bookkeeping included.
-    fn is_whole(&self, offset: usize) -> bool;
 
     /// Shows the blocks of region number `region`, which must exist, as [`Meta::walk`] does.
     fn walk(&self, region: usize, visit: &mut dyn FnMut(usize, usize, bool) -> bool);

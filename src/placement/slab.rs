@@ -283,10 +283,6 @@ unsafe impl<M: Meta, C: Classes, S: Placement<Meta = M>> Placement for Slab<M, C
         self.pages.set_saving(on);
     }
 
-    fn is_whole(&self, offset: usize) -> bool {
-        self.pages.is_whole(offset)
-    }
-
     #[inline(always)]
     fn granted(len: usize, align: usize) -> usize {
         match Self::class(len, align) {

@@ -193,13 +193,6 @@ impl<const R: usize, const GRANULE: usize> Regions<R, GRANULE> {
         (index, self.of(index))
     }
 
-    /// The granule that begins at `address`, and its region, if that is the first one.
-    #[inline(always)]
-    pub(crate) fn find_start(&self, address: usize) -> Option<(usize, &RegionRecord)> {
-        let first = &self.table[0];
-        first.begins(address, Self::SHIFT).then(|| (first.index(address, Self::SHIFT), first))
-    }
-
     /// Returns the index of the granule at an address that is known to be in a region.
     #[inline(always)]
     pub(crate) fn locate_known(&self, address: usize) -> usize {

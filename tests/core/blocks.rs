@@ -57,8 +57,8 @@ impl<P: LayoutPlacement> Subject<P> {
         }
         let sum = |free: bool| runs.iter().filter(|run| run.free == free).map(|run| run.size).sum::<usize>();
         let stats = self.heap.stats();
-        // The place of marks counts as memory of buddies, since a region that is lent as a whole has it.
-        let marks = if detail == Detail::Buddies { stats.capacity / 64 + 16 } else { 0 };
+        // The map counts as memory of buddies, since a region that is allocated whole has it.
+        let marks = if detail == Detail::Buddies { stats.capacity / 62 + 256 } else { 0 };
         let seen = sum(true) + sum(false);
         assert!(
             seen <= stats.capacity && stats.capacity - seen <= marks,

@@ -301,7 +301,6 @@ fn buddies_merge_with_buddies_only() {
         shadow.finish();
     }
     check(Case::of::<Buddy>());
-    check(Case::of::<Buddy<allotment::meta::SideTable<u32, 16>>>());
 }
 
 /// Some placements serve a request of no bytes as one of a single byte; all count its failure as that.

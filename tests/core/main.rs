@@ -11,6 +11,7 @@ mod blocks;
 #[cfg(feature = "spin")]
 mod bounded;
 mod bounds;
+mod buddies;
 #[cfg(all(feature = "std", unix, panic = "unwind"))]
 #[path = "../child/mod.rs"]
 mod child;

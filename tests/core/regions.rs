@@ -82,8 +82,6 @@ mod extending {
 mod whole {
     use super::*;
     use allotment::harden::Full;
-    use allotment::placement::QuickLists;
-    use allotment::{Slab, Tiered};
 
     fn run(case: &'static Case) {
         for bytes in [48, 64, 100, 4_096, 65_536, (1 << 20) + (32 << 10)] {
@@ -110,11 +108,7 @@ mod whole {
 
     #[test]
     fn fronts_of_buddies() {
-        run(Case::of::<Tiered<Buddy>>());
-        run(Case::of::<QuickLists<Buddy>>());
         run(Case::of::<Full<Buddy>>());
-        run(Case::of::<Full<Tiered<Buddy>>>());
-        run(Case::of::<Slab<InBand<u32>, allotment::placement::DefaultClasses, Buddy>>());
     }
 }
 
@@ -151,7 +145,6 @@ fn regions_end_where_the_address_space_ends() {
     }
     check::<Tlsf<SideTable<u32, 16>>>();
     check::<FirstFit<SideTable<u32, 16>>>();
-    check::<Buddy<SideTable<u32, 16>>>();
     check::<Bump<SideTable<u32, 16>>>();
     check::<Bump<InBand<u32>>>();
 }

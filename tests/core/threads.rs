@@ -552,7 +552,7 @@ mod shared {
     use super::*;
     use allotment::harden::Full;
     use allotment::meta::{InBand, SideTable, Unchecked};
-    use allotment::placement::{DefaultClasses, MicroTlsf, QuickLists};
+    use allotment::placement::{MicroTlsf, QuickLists};
     use allotment::{BestFit, Buddy, Bump, GoodFit};
 
     /// Live blocks that threads hand to each other.
@@ -668,16 +668,12 @@ mod shared {
         good_fit: GoodFit<InBand<u32>>;
         good_fit_side: GoodFit<SideTable<u32, 16>>;
         buddy: Buddy;
-        buddy_one_region: Buddy<InBand<u32, 8, 1>>;
-        buddy_side: Buddy<SideTable<u32, 16>>;
+        buddy_one_region: Buddy<1, 8>;
         slab: Slab;
-        slab_buddy: Slab<InBand<u32>, DefaultClasses, Buddy>;
         slab_side: Slab<SideTable<u32, 16>>;
         tiered: Tiered;
-        tiered_buddy: Tiered<Buddy>;
         tiered_slab: Tiered<Slab>;
         quick_lists: QuickLists<Tlsf>;
-        quick_buddy: QuickLists<Buddy>;
         full: Full<Tiered>;
         full_tlsf: Full<Tlsf>;
         full_first_fit: Full<FirstFit>;

@@ -3,7 +3,7 @@
 use crate::shadow::{Backing, Case};
 use allotment::lock::Unsync;
 use allotment::meta::InBand;
-use allotment::placement::{DefaultClasses, LayoutPlacement, QuickLists};
+use allotment::placement::{LayoutPlacement, QuickLists};
 use allotment::region::Run;
 use allotment::{Buddy, FreeError, Heap, Memory, Region, RegionError, Slab, Tiered, Tlsf};
 use std::alloc::{GlobalAlloc, Layout};
@@ -380,6 +380,4 @@ fn zeroed_memory_is_zero_over_any_pages() {
         }
     }
     check(Case::of::<Buddy>());
-    check(Case::of::<Slab<InBand<u32>, DefaultClasses, Buddy>>());
-    check(Case::of::<QuickLists<Buddy>>());
 }

@@ -1,7 +1,7 @@
 //! Zones: which zone serves a request, how frees find their zone, cache lines, and moves.
 
 use allotment::lock::Spin;
-use allotment::meta::{FreeError, InBand, SideTable};
+use allotment::meta::{FreeError, SideTable};
 use allotment::region::Capabilities as Can;
 use allotment::zones::{Zone, ZoneError, Zones};
 use allotment::{Buddy, FirstFit, Heap, Memory, Region, Slab, Tlsf};
@@ -142,7 +142,7 @@ fn frees_find_their_zone() {
     let heaps = (
         heap::<Tlsf>(&[16_384, 4096, 8192]),
         heap::<FirstFit>(&[16_384, 16_384]),
-        heap::<Buddy<InBand<u16>>>(&[32_768]),
+        heap::<Buddy<4, 8>>(&[32_768]),
         heap::<Slab>(&[32_768, 8192]),
     );
     let zones: Zones<4, 5, Spin> = Zones::new([

@@ -2,13 +2,13 @@
 
 use super::{KIB, MIB, pool};
 use allotment::meta::SideTable;
-use allotment::placement::{BestFit, GoodFit, Placement};
+use allotment::placement::{Apart, BestFit, BuddyMap, GoodFit, SegmentPlacement};
 use allotment::pool::{
     Age, AnyPool, CopyFigures, CopyStats, DevicePool, Direction, Growth, Limit, Pool, PoolError, PoolOptions,
     PoolStats, ReturnError, Reuse, Source, Stream as _,
 };
 use allotment::sim::{Call, DeviceMemory};
-use allotment::{Buddy, FirstFit, Slab, Tlsf};
+use allotment::{FirstFit, Slab, Tlsf};
 use std::time::Duration;
 
 #[test]
@@ -43,7 +43,7 @@ fn small_and_large_requests_have_segments_of_their_own() {
 #[test]
 fn every_placement_divides_segments() {
     type Table<const GRANULE: usize> = SideTable<u32, GRANULE, 1>;
-    fn run<P: Placement>(granule: usize) {
+    fn run<P: SegmentPlacement>(granule: usize) {
         let device: DeviceMemory = DeviceMemory::new(64 * MIB);
         let stream = device.stream();
         let pool = Pool::<P, _>::new(device, PoolOptions::new()).unwrap();
@@ -67,7 +67,7 @@ fn every_placement_divides_segments() {
     run::<GoodFit<Table<512>>>(512);
     run::<BestFit<Table<256>>>(256);
     run::<FirstFit<Table<256>>>(256);
-    run::<Buddy<Table<256>>>(256);
+    run::<Apart<BuddyMap, 256>>(256);
     run::<Slab<Table<256>>>(256);
 }
 

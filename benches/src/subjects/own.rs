@@ -40,7 +40,7 @@ pub mod one_region {
     /// Best fit.
     pub type BestFit = allotment::BestFit<Narrow>;
     /// Buddies.
-    pub type Buddy = allotment::Buddy<Narrow>;
+    pub type Buddy = allotment::Buddy<1>;
     /// Slabs over a TLSF.
     pub type Slab = allotment::Slab<Narrow>;
 }

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::ptr::{NonNull, without_provenance_mut};
 
-use allotment::meta::{BlockOf, Meta, SideTable};
-use allotment::placement::{BestFit, Buddy, FirstFit, Placement, Tlsf};
+use allotment::meta::{Block, SideTable};
+use allotment::placement::{Apart, BestFit, BuddyMap, FirstFit, SegmentPlacement, Tlsf};
 use allotment::region::{Region, RegionError};
 use allotment_planner::deadline::{Deadline, Watch};
 use clap::ValueEnum;
@@ -185,8 +185,8 @@ macro_rules! with {
             (Placing::FirstFit, false) => $call::<FirstFit<Table<LARGE_GRANULE>>>($($argument),*),
             (Placing::BestFit, true) => $call::<BestFit<Table<GRANULE>>>($($argument),*),
             (Placing::BestFit, false) => $call::<BestFit<Table<LARGE_GRANULE>>>($($argument),*),
-            (Placing::Buddy, true) => $call::<Buddy<Table<GRANULE>>>($($argument),*),
-            (Placing::Buddy, false) => $call::<Buddy<Table<LARGE_GRANULE>>>($($argument),*),
+            (Placing::Buddy, true) => $call::<Apart<BuddyMap, GRANULE>>($($argument),*),
+            (Placing::Buddy, false) => $call::<Apart<BuddyMap, LARGE_GRANULE>>($($argument),*),
         }
     };
 }
@@ -250,8 +250,8 @@ fn least(trace: &Trace, granule: u64) -> u64 {
 }
 
 /// Returns the smallest arena in granules, and true; or the best one when the deadline passed, and false.
-fn smallest<S: Placement>(trace: &Trace, deadline: &Deadline) -> Result<(u64, bool), PlaceError> {
-    let granule = S::Meta::GRANULE as u64;
+fn smallest<S: SegmentPlacement>(trace: &Trace, deadline: &Deadline) -> Result<(u64, bool), PlaceError> {
+    let granule = S::GRANULE as u64;
     let most = S::MAX_LEN as u64;
     // False also if the deadline passed before that was known.
     let fits = |len: u64| Ok(run::<S>(trace, len * granule, Some(deadline), &mut Unwatched)?.is_some());
@@ -281,17 +281,17 @@ fn smallest<S: Placement>(trace: &Trace, deadline: &Deadline) -> Result<(u64, bo
 }
 
 /// A block that has an address.
-struct Held<M: Meta> {
-    block: BlockOf<M>,
+struct Held<T> {
+    block: Block<T>,
     len: usize,
     asked: u64,
     from: u32,
 }
 
 /// The arena of a replay.
-struct Arena<S: Placement> {
+struct Arena<S: SegmentPlacement> {
     space: S,
-    held: Vec<Option<Held<S::Meta>>>,
+    held: Vec<Option<Held<S::Token>>>,
     /// The lengths of the blocks by their offsets. Memory above the last one is not needed at that moment.
     ends: std::collections::BTreeMap<usize, usize>,
     /// Index of the first granule.
@@ -302,7 +302,7 @@ struct Arena<S: Placement> {
 }
 
 /// Replays a trace. With a deadline it returns `None` at the first request that fails, or when the deadline passes.
-fn run<S: Placement>(
+fn run<S: SegmentPlacement>(
     trace: &Trace,
     size: u64,
     strict: Option<&Deadline>,
@@ -313,9 +313,9 @@ fn run<S: Placement>(
     let bytes = bytes.ok_or(refused(RegionError::TooLarge { max: BASE }))?;
     let mut space = S::EMPTY;
     let start = NonNull::new(without_provenance_mut(BASE)).expect("the base is not null");
-    // SAFETY: the metadata is a side table, which never touches the memory that it describes.
-    let capacity = unsafe { space.claim(Region::new(start, bytes)) }.map_err(refused)? as u64;
-    let first = space.meta().locate(BASE).unwrap_or(0);
+    // SAFETY: the placement never touches the memory.
+    unsafe { space.claim(Region::new(start, bytes)) }.map_err(refused)?;
+    let (first, capacity) = (space.granules().start, (space.granules().len() * S::GRANULE) as u64);
     let held = trace.blocks.iter().map(|_| None).collect();
     let state = State { free: capacity, ..State::default() };
     let mut arena = Arena::<S> {
@@ -347,10 +347,10 @@ fn run<S: Placement>(
     Ok(Some(arena.outcome))
 }
 
-impl<S: Placement> Arena<S> {
+impl<S: SegmentPlacement> Arena<S> {
     /// Replays an event. Returns whether it was served.
     fn event(&mut self, trace: &Trace, now: u32, event: &Event, watcher: &mut dyn Watcher) -> bool {
-        let granule = S::Meta::GRANULE;
+        let granule = S::GRANULE;
         let slot = event.block as usize;
         let Some(len) = usize::try_from(event.size).ok().map(|size| size.max(1).div_ceil(granule)) else {
             return false;
@@ -393,22 +393,22 @@ impl<S: Placement> Arena<S> {
         true
     }
 
-    fn allocate(&mut self, len: usize, align: usize, asked: u64, from: u32) -> Option<Held<S::Meta>> {
-        let block = self.space.allocate_quick(len, align).or_else(|| self.space.allocate(len, align))?;
+    fn allocate(&mut self, len: usize, align: usize, asked: u64, from: u32) -> Option<Held<S::Token>> {
+        let block = self.space.allocate(len, align)?;
         let held = Held { block, len, asked, from };
         self.count(&held, true);
         Some(held)
     }
 
-    fn free(&mut self, old: Held<S::Meta>, align: usize) {
+    fn free(&mut self, old: Held<S::Token>, align: usize) {
         self.count(&old, false);
         // SAFETY: the block is live, was requested with these figures, and is forgotten here.
         let freed = unsafe { self.space.deallocate(old.block, old.len, align) };
         debug_assert!(freed.is_ok());
     }
 
-    fn count(&mut self, held: &Held<S::Meta>, comes: bool) {
-        let taken = held.block.len as u64 * S::Meta::GRANULE as u64;
+    fn count(&mut self, held: &Held<S::Token>, comes: bool) {
+        let taken = held.block.len as u64 * S::GRANULE as u64;
         if comes {
             self.state.taken += taken;
             self.state.asked += held.asked;
@@ -420,13 +420,13 @@ impl<S: Placement> Arena<S> {
         }
     }
 
-    fn piece(&self, block: u32, held: &Held<S::Meta>, to: u32) -> Piece {
-        let granule = S::Meta::GRANULE as u64;
+    fn piece(&self, block: u32, held: &Held<S::Token>, to: u32) -> Piece {
+        let granule = S::GRANULE as u64;
         let (at, len) = (held.block.offset - self.first, held.block.len);
         Piece { block, at: at as u64 * granule, len: len as u64 * granule, from: held.from, to }
     }
 
-    fn end(&self, block: u32, held: &Held<S::Meta>, now: u32, watcher: &mut dyn Watcher) {
+    fn end(&self, block: u32, held: &Held<S::Token>, now: u32, watcher: &mut dyn Watcher) {
         if held.from < now {
             watcher.piece(self.piece(block, held, now));
         }
@@ -434,7 +434,7 @@ impl<S: Placement> Arena<S> {
 
     /// Returns the complete state.
     fn settle(&mut self) -> State {
-        let granule = S::Meta::GRANULE as u64;
+        let granule = S::GRANULE as u64;
         let end = self.ends.last_key_value().map_or(0, |(&offset, &len)| offset + len - self.first);
         self.state.span = end as u64 * granule;
         self.state.free = self.capacity.saturating_sub(self.state.taken);

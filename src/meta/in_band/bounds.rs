@@ -60,18 +60,6 @@ impl Bounds {
         unsafe { *word &= !bit }
     }
 
-    /// The `count` bits from `number` on, the first one lowest; from one bit to a word.
-    #[inline(always)]
-    pub(super) unsafe fn range(self, number: usize, count: usize) -> usize {
-        let (word, at) = (self.0.wrapping_add(number / WORD_BITS), number % WORD_BITS);
-        // SAFETY: as in `get`; the second word is read only if it holds some of the bits.
-        let bits = unsafe {
-            let low = *word >> at;
-            if at + count > WORD_BITS { low | *word.wrapping_add(1) << (WORD_BITS - at) } else { low }
-        };
-        bits & usize::MAX >> (WORD_BITS - count)
-    }
-
     /// The first bit from `number` on, below `end`, that is set.
     pub(super) unsafe fn next(self, mut number: usize, end: usize) -> Option<usize> {
         while number < end {
@@ -149,74 +137,6 @@ mod tests {
         }
     }
 
-    /// After every operation of buddies each bit is what their blocks in use say.
-    fn marks_follow_the_blocks<I: Index, const G: usize, const C: bool>() {
-        use crate::placement::{Buddy, Placement};
-        let mut memory = vec![0u64; 1024];
-        let (first, second) = memory.split_at_mut(700);
-        let mut space = <Buddy<InBand<I, G, 2, C>> as Placement>::EMPTY;
-        let region = |part: &mut [u64], bytes| Region::new(core::ptr::NonNull::from(part).cast(), bytes);
-        let extended = region(first, 600 * 8);
-        // SAFETY: the memory outlives the placement; blocks are live and of their lengths.
-        unsafe {
-            space.claim(region(second, 324 * 8)).unwrap();
-            space.claim(extended).unwrap();
-        }
-        let least = InBand::<I, G, 2, C>::MIN_BLOCK;
-        let mut live: Vec<(BlockOf<InBand<I, G, 2, C>>, usize)> = Vec::new();
-        let mut random = fastrand::Rng::with_seed(7);
-        for step in 0..20_000 {
-            let (at, len) = (random.usize(0..live.len().max(1)), random.usize(1..40));
-            // SAFETY: as above.
-            unsafe {
-                match random.u8(0..8) {
-                    _ if step == 10_000 => {
-                        space.extend(extended.start.as_ptr(), 100 * 8).unwrap();
-                        // The bits are elsewhere now.
-                        for (block, _) in &mut live {
-                            let address = space.meta().address(block.offset).addr();
-                            *block = space.meta().block_at(address, block.len);
-                        }
-                    }
-                    0..4 => {
-                        let block = space.allocate(len, 1).filter(|block| !space.is_whole(block.offset));
-                        live.extend(block.map(|block| (block, len)));
-                    }
-                    _ if live.is_empty() => {}
-                    4..6 => {
-                        let (block, len) = live.swap_remove(at);
-                        space.deallocate(block, len, 1).unwrap();
-                    }
-                    _ => {
-                        let (block, old) = live[at];
-                        if let Some(resized) = space.resize(block, old, len, 1) {
-                            live[at] = (resized, len);
-                        }
-                    }
-                }
-            }
-            for record in space.meta().regions() {
-                for number in record.first / least..=record.end() / least {
-                    let expected = live.iter().any(|(block, _)| {
-                        let half = block.len / least / 2;
-                        number == block.offset / least
-                            || C && half > 0 && number == block.offset / least + half
-                    });
-                    // SAFETY: the region has this bit.
-                    assert_eq!(unsafe { Bounds(record.bounds).get(number) }, expected, "bit {number}");
-                }
-            }
-        }
-        assert!(live.len() > 10);
-    }
-
-    #[test]
-    fn marks_are_where_blocks_in_use_begin() {
-        marks_follow_the_blocks::<u32, 8, true>();
-        marks_follow_the_blocks::<u16, 8, true>();
-        marks_follow_the_blocks::<u32, 16, false>();
-    }
-
     #[test]
     fn bits_are_set_where_free_memory_meets_other_memory() {
         bits_follow_a_model::<u32, 8>();
@@ -248,7 +168,7 @@ crate::contracts::contracts! {
         }
     }
 
-    /// The next bit is found, and a range of bits read, as if one by one.
+    /// The next bit is found as if one by one.
     #[unwind(130)]
     fn ranges_are_searched(word in 0..=usize::MAX, from in 0..=2 * WORD_BITS - 1) {
         let mut words = [word, word.rotate_left(19)];
@@ -258,9 +178,6 @@ crate::contracts::contracts! {
         unsafe {
             let next = (from..end).find(|&number| bits.get(number));
             assert_eq!(bits.next(from, end), next);
-            let count = (2 * WORD_BITS - from).min(from % WORD_BITS + 1);
-            let range = (0..count).filter(|at| bits.get(from + at)).fold(0, |range, at| range | 1 << at);
-            assert_eq!(bits.range(from, count), range);
         }
     }
 }

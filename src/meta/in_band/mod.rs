@@ -108,17 +108,6 @@ impl<I: Index, const G: usize, const R: usize, const C: bool> InBand<I, G, R, C>
         self.regions.at(end).cast::<I>().wrapping_sub(1)
     }
 
-    /// Writes the lengths of a free block of `len` granules at `offset`; the links are not touched.
-    #[inline(always)]
-    unsafe fn write_len(&self, offset: usize, len: usize) {
-        // SAFETY: the granules belong to a free block of the metadata, whose memory is ours to
-        // write; the claimed region is aligned to a granule, which is aligned for `I`.
-        unsafe {
-            *self.word(offset, 0) = I::new(len);
-            *self.tail(offset + len) = I::new(len);
-        }
-    }
-
     /// The region of granule `offset`.
     #[inline(always)]
     fn region_of(&mut self, offset: usize) -> OneRegion<I, G, C> {
@@ -130,44 +119,6 @@ impl<I: Index, const G: usize, const R: usize, const C: bool> InBand<I, G, R, C>
     #[inline(always)]
     fn bounds(&self, offset: usize) -> Bounds {
         Bounds(self.regions.of(offset).bounds)
-    }
-
-    /// The second mark of an allocated block of `len` granules that [stays apart](Meta#blocks-that-stay-apart), in minimum blocks from its
-    /// start: its half. It tells the length, and is there for checks only.
-    #[inline(always)]
-    fn half_mark(len: usize) -> Option<usize> {
-        (C && len > Self::MIN_BLOCK).then_some(len / Self::MIN_BLOCK / 2)
-    }
-
-    /// Returns whether the marks in the range of `block` are those of an allocated block of its length. A minimum block passes for a longer one
-    /// if another one begins at the half of that, and none elsewhere in it.
-    #[inline(always)]
-    fn is_marked(block: BlockOf<Self>) -> bool {
-        let (first, count) = (block.offset / Self::MIN_BLOCK, block.len / Self::MIN_BLOCK);
-        let marks = 1 | Self::half_mark(block.len).map_or(0, |half| 1_usize.wrapping_shl(half as u32));
-        // SAFETY: the region has a bit for each minimum block of the block.
-        unsafe {
-            if count <= WORD_BITS {
-                block.token.range(first, count) == marks
-            } else {
-                Self::is_long_marked(block, first, count)
-            }
-        }
-    }
-
-    /// The same for more minimum blocks than a word has bits: the first of them are looked at, and where the block's half, quarter and so on begin.
-    #[inline(never)]
-    unsafe fn is_long_marked(block: BlockOf<Self>, first: usize, mut count: usize) -> bool {
-        // SAFETY: as above.
-        unsafe {
-            count /= 2;
-            let mut is_right = block.token.get(first + count) == C;
-            while count > WORD_BITS {
-                count /= 2;
-                is_right &= !block.token.get(first + count);
-            }
-            is_right && block.token.range(first, count) == 1
-        }
     }
 
     fn too_large(edges: bool) -> RegionError {
@@ -372,22 +323,6 @@ unsafe impl<I: Index, const G: usize, const R: usize, const C: bool> Meta for In
         self.regions.remove(region)
     }
 
-    unsafe fn allocate_whole(&mut self, region: usize, _whole: BlockOf<Self>) -> usize {
-        let record = self.regions.record_mut(region);
-        record.mark = record.roof;
-        let start = record.base.wrapping_add(record.first << Self::SHIFT).addr();
-        record.raw_end() - start
-    }
-
-    unsafe fn restore(&mut self, region: usize) -> BlockOf<Self> {
-        let record = *self.regions.record(region);
-        let words = record.bounds.wrapping_add(record.first / Self::SPAN);
-        // SAFETY: the words are those that `claim` or `extend` placed inside the region, which its
-        // borrower no longer uses.
-        unsafe { words.write_bytes(0, Self::bound_words(record.len, Self::phase(record.first))) };
-        Block { offset: record.first, len: record.len, token: Bounds(record.bounds) }
-    }
-
     #[inline(always)]
     fn locate(&self, address: usize) -> Option<usize> {
         self.regions.locate(address)
@@ -459,110 +394,6 @@ unsafe impl<I: Index, const G: usize, const R: usize, const C: bool> Meta for In
     ) {
         // SAFETY: the caller guarantees that the region was claimed with edges and is not allocated as a whole.
         unsafe { self.walk_region(region, listed, visit) }
-    }
-
-    #[inline(always)]
-    unsafe fn mark_apart(&mut self, block: BlockOf<Self>) {
-        let first = block.offset / Self::MIN_BLOCK;
-        // SAFETY: the region has a bit for each minimum block of the block.
-        unsafe {
-            block.token.set(first);
-            if let Some(half) = Self::half_mark(block.len) {
-                block.token.set(first + half);
-            }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn unmark_apart(&mut self, block: BlockOf<Self>) {
-        let first = block.offset / Self::MIN_BLOCK;
-        // SAFETY: as for `mark_apart`.
-        unsafe {
-            block.token.clear(first);
-            if let Some(half) = Self::half_mark(block.len) {
-                block.token.clear(first + half);
-            }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn free_apart(&mut self, block: BlockOf<Self>) -> Id {
-        // SAFETY: the block becomes free, so its words are ours.
-        unsafe { self.write_len(block.offset, block.len) };
-        block.offset
-    }
-
-    #[inline(always)]
-    unsafe fn take_apart(&mut self, id: Id, len: usize) -> BlockOf<Self> {
-        Block { offset: id, len, token: self.bounds(id) }
-    }
-
-    #[inline(always)]
-    unsafe fn split(&mut self, id: Id, len: usize, front: usize) -> Id {
-        // SAFETY: all granules named are in the free block, so their words are ours.
-        unsafe {
-            self.write_len(id, front);
-            self.write_len(id + front, len - front);
-        }
-        id + front
-    }
-
-    #[inline(always)]
-    unsafe fn buddy_apart(&self, block: BlockOf<Self>) -> Id {
-        let place = self.place(block.offset);
-        let start = block.offset.wrapping_add((place ^ block.len).wrapping_sub(place));
-        // Blocks fill the region and are aligned to their lengths, so one begins there, and it is free if it is not marked.
-        // SAFETY: a granule of a region has a bit; the memory of a free block is ours to read.
-        let is_free = self.regions.of(block.offset).contains(start)
-            && unsafe { !block.token.get(start / Self::MIN_BLOCK) && self.len(start) == block.len };
-        if is_free { start } else { NIL }
-    }
-
-    unsafe fn first_apart(&self, region: usize) -> Id {
-        let record = self.regions.record(region);
-        // SAFETY: a block begins with the region.
-        if unsafe { Bounds(record.bounds).get(record.first / Self::MIN_BLOCK) } { NIL } else { record.first }
-    }
-
-    #[inline(always)]
-    unsafe fn next_apart(&self, id: Id, len: usize) -> Id {
-        let (record, end) = (self.regions.of(id), id + len);
-        // SAFETY: where a block ends, another one begins, or the region ends.
-        if end == record.end() || unsafe { Bounds(record.bounds).get(end / Self::MIN_BLOCK) } {
-            NIL
-        } else {
-            end
-        }
-    }
-
-    #[inline(always)]
-    fn checked_apart(&self, address: usize, len: usize) -> Result<BlockOf<Self>, FreeError> {
-        let (offset, record) = match self.regions.find_start(address) {
-            Some(found) => found,
-            None => {
-                let offset = self.in_region(address, len)?;
-                (offset, self.regions.of(offset))
-            }
-        };
-        let place = (record.base.addr() >> Self::SHIFT).wrapping_add(offset);
-        if place & (len - 1) != 0 || record.bounds.is_null() || len < Self::MIN_BLOCK {
-            return Err(FreeError::NotABlock);
-        }
-        if len > record.end() - offset {
-            return Err(FreeError::Foreign);
-        }
-        let block = Block { offset, len, token: Bounds(record.bounds) };
-        if Self::is_marked(block) { Ok(block) } else { Err(FreeError::NotABlock) }
-    }
-
-    unsafe fn walk_apart(
-        &self,
-        region: usize,
-        listed: Listed<'_>,
-        visit: &mut dyn FnMut(usize, usize, bool) -> bool,
-    ) {
-        // SAFETY: the caller makes the same promises.
-        unsafe { self.walk_region_apart(region, listed, visit) }
     }
 
     // A free block begins with three words at most, and ends with one.

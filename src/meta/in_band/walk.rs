@@ -1,6 +1,6 @@
 //! Maps a region's blocks from its boundary bits and free blocks alone.
 
-use super::{Bounds, InBand, WORD_BITS};
+use super::{Bounds, InBand};
 use crate::meta::{FreeBlocks, Listed};
 use crate::region::RegionRecord;
 use crate::units::Index;
@@ -144,48 +144,6 @@ impl<I: Index, const G: usize, const R: usize, const C: bool> InBand<I, G, R, C>
                 at = start + len;
                 // This bit belongs to the free block that ends here.
                 from = at / Self::MIN_BLOCK + 1;
-            }
-        }
-        if at < record.end() {
-            visit(at, record.end() - at, false);
-        }
-    }
-
-    /// Shows the blocks of a region as [`Meta::walk_apart`](crate::meta::Meta::walk_apart) does, whose contract the caller must keep.
-    pub(super) unsafe fn walk_region_apart(
-        &self,
-        region: usize,
-        listed: Listed<'_>,
-        visit: &mut dyn FnMut(usize, usize, bool) -> bool,
-    ) {
-        let record = *self.regions.record(region);
-        let mut at = record.first;
-        for window in (at / Self::MIN_BLOCK..record.end() / Self::MIN_BLOCK).step_by(WINDOW) {
-            // Where the free blocks begin.
-            let mut starts = [0; WINDOW / WORD_BITS];
-            listed(&mut |id| {
-                let number = (id / Self::MIN_BLOCK).wrapping_sub(window);
-                if record.contains(id) && number < WINDOW {
-                    starts[number / WORD_BITS] |= 1 << (number % WORD_BITS);
-                }
-            });
-            let starts = Bounds(starts.as_mut_ptr());
-            let mut number = 0;
-            // SAFETY: there are as many bits, and a free block begins with its length.
-            unsafe {
-                while let Some(next) = starts.next(number, WINDOW) {
-                    let start = (window + next) * Self::MIN_BLOCK;
-                    number = next + 1;
-                    if start < at {
-                        // The length of the block in front of it was overwritten.
-                        continue;
-                    }
-                    let len = self.len(start).clamp(1, record.end() - start);
-                    if start > at && !visit(at, start - at, false) || !visit(start, len, true) {
-                        return;
-                    }
-                    at = start + len;
-                }
             }
         }
         if at < record.end() {

@@ -321,22 +321,6 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
         self.regions.remove(region)
     }
 
-    unsafe fn allocate_whole(&mut self, region: usize, whole: Block<u32>) -> usize {
-        self.touch(whole);
-        let record = self.regions.record(region);
-        let start = record.base.wrapping_add(record.first << Self::SHIFT).addr();
-        record.raw_end() - start
-    }
-
-    unsafe fn restore(&mut self, region: usize) -> Block<u32> {
-        let token = self.firsts[region].get();
-        Block {
-            offset: self.regions.record(region).first,
-            len: self.nodes.length(token),
-            token: token as u32,
-        }
-    }
-
     #[inline(always)]
     fn locate(&self, address: usize) -> Option<usize> {
         self.regions.locate(address)
@@ -396,64 +380,6 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
         {
             id = self.nodes.node(id).after.get();
         }
-    }
-
-    #[inline(always)]
-    unsafe fn mark_apart(&mut self, _block: Block<u32>) {}
-
-    #[inline(always)]
-    unsafe fn unmark_apart(&mut self, _block: Block<u32>) {}
-
-    unsafe fn free_apart(&mut self, block: Block<u32>) -> Id {
-        // SAFETY: the caller keeps the common rules.
-        unsafe { self.merge((NIL, 0), block, (NIL, 0)) }
-    }
-
-    unsafe fn take_apart(&mut self, id: Id, len: usize) -> Block<u32> {
-        self.nodes.set_allocated(id, len)
-    }
-
-    unsafe fn split(&mut self, id: Id, len: usize, front: usize) -> Id {
-        let start = self.nodes.node(id).start.get();
-        let back = self.nodes.insert_after(id, start + front, (len - front) | Self::FREE);
-        if back != NIL {
-            self.nodes.set_free(id, front);
-        }
-        back
-    }
-
-    unsafe fn buddy_apart(&self, block: Block<u32>) -> Id {
-        // SAFETY: the caller keeps the common rules.
-        let (id, len) = unsafe {
-            if self.place(block.offset) & block.len == 0 { self.after(block) } else { self.before(block) }
-        };
-        // A free neighbour of the same length on that side can only be the buddy.
-        if len == block.len { id } else { NIL }
-    }
-
-    unsafe fn first_apart(&self, region: usize) -> Id {
-        // SAFETY: the caller makes the same promises.
-        unsafe { self.first_free(region) }
-    }
-
-    unsafe fn next_apart(&self, id: Id, len: usize) -> Id {
-        // SAFETY: nodes know their neighbours whether they are free or not.
-        unsafe { self.after(Block { offset: self.nodes.node(id).start.get(), len, token: id as u32 }).0 }
-    }
-
-    #[inline(always)]
-    fn checked_apart(&self, address: usize, len: usize) -> Result<Block<u32>, FreeError> {
-        self.checked_block_at(address, len)
-    }
-
-    unsafe fn walk_apart(
-        &self,
-        region: usize,
-        listed: Listed<'_>,
-        visit: &mut dyn FnMut(usize, usize, bool) -> bool,
-    ) {
-        // SAFETY: the caller makes the same promises.
-        unsafe { self.walk(region, listed, visit) }
     }
 
     const DIRTY_EDGES: (usize, usize) = (0, 0);

@@ -291,10 +291,6 @@ unsafe impl<M: Meta, F: FreeIndex<M> + FreeIndex<M::Near>> Placement for Coalesc
 
     fn set_saving(&mut self, _on: bool) {}
 
-    fn is_whole(&self, _offset: usize) -> bool {
-        false
-    }
-
     #[inline(always)]
     unsafe fn block_at(&self, address: usize, len: usize, align: usize) -> Block<Token<Self>> {
         // SAFETY: the block exists, as the caller vouches, and has the granted length.

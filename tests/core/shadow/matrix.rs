@@ -4,9 +4,7 @@ use super::Subject;
 use allotment::harden::Full;
 use allotment::lock::Unsync;
 use allotment::meta::{InBand, Meta, SideTable};
-use allotment::placement::{
-    Classes, Coalescing, DefaultClasses, FreeIndex, MicroTlsf, Placement, QuickLists, table_rows,
-};
+use allotment::placement::{Classes, Coalescing, FreeIndex, MicroTlsf, Placement, QuickLists, table_rows};
 use allotment::{Buddy, Bump, Heap, Slab, Tiered, Tlsf};
 
 /// Additional information about metadata for the tests.
@@ -89,22 +87,17 @@ impl<const R: usize, const C: bool> Subject for MicroTlsf<R, C> {
     const LIMIT: usize = 500 * 1024;
 }
 
-impl<M: SubjectMeta, const ORDERS: usize> Subject for Buddy<M, ORDERS> {
-    fn equip(heap: &Heap<Self, Unsync>, bytes: usize) {
-        equip(heap, bytes);
-    }
-
+impl<const R: usize, const G: usize> Subject for Buddy<R, G> {
     fn taken(size: usize, align: usize) -> usize {
-        at_least::<M>(size).max(align).next_power_of_two()
+        size.max(align).max(G).next_power_of_two()
     }
-    // A free region can be lent as a whole, and `largest_free` counts all of it only then.
+    // A free region can be allocated as a whole, and `largest_free` counts all of it only then.
     const EXACT_LARGEST: bool = false;
     const LENDS: bool = true;
-    const GENERAL: bool = ORDERS >= 24;
-    const REGIONS: usize = M::REGIONS;
-    const LIMIT: usize = limit::<M>();
+    const REGIONS: usize = R;
+    const LIMIT: usize = usize::MAX;
     const SLACK: f64 = 2.5;
-    const FINDS_DOUBLE_FREES: bool = M::MAPPED;
+    const FINDS_DOUBLE_FREES: bool = true;
 }
 
 impl<M: SubjectMeta, C: Classes, S: Subject + Placement<Meta = M>> Subject for Slab<M, C, S> {
@@ -231,8 +224,6 @@ impl Classes for OddClasses {
 
 pub type TlsfSmallTable = Tlsf<InBand<u16, 8, 2>, { table_rows::<4>(512 * 1024, 8) }, 4>;
 pub type SlabOdd = Slab<InBand<u16>, OddClasses>;
-/// Slabs whose pages are of a placement that lends whole regions.
-pub type SlabBuddy = Slab<InBand<u32>, DefaultClasses, Buddy>;
 
 /// Makes a module of tests, one per placement and metadata, each calling `$run` with its [`Case`](super::Case).
 ///
@@ -252,9 +243,8 @@ macro_rules! for_each_placement {
             first_fit_u32: FirstFit<InBand<u32>>;
             best_fit_u32: BestFit<InBand<u32>>;
             good_fit_u32: GoodFit<InBand<u32>>;
-            buddy_u32: Buddy<InBand<u32>>;
+            buddy: Buddy;
             slab_odd: $crate::shadow::matrix::SlabOdd;
-            slab_buddy: $crate::shadow::matrix::SlabBuddy;
             tiered: Tiered;
             tiered_slab: Tiered<Slab>;
             tiered_bump: Tiered<Bump>;
@@ -292,28 +282,23 @@ macro_rules! for_each_placement {
             best_fit_side_plain: BestFit<SideTable<u32, 16, 3, false>>;
             good_fit_u32: GoodFit<InBand<u32>>;
             good_fit_side: GoodFit<SideTable<u32, 16>>;
-            buddy_u16: Buddy<InBand<u16>>;
-            buddy_u32: Buddy<InBand<u32>>;
-            buddy_u32_16: Buddy<InBand<u32, 16>>;
-            buddy_few_orders: Buddy<InBand<u32>, 12>;
-            buddy_side: Buddy<SideTable<u32, 16>>;
+            buddy: Buddy;
+            buddy_8: Buddy<4, 8>;
+            buddy_one_region: Buddy<1, 64>;
+            full_buddy: Full<Buddy>;
             slab_u16: Slab<InBand<u16>>;
             slab_u32: Slab<InBand<u32>>;
             slab_u32_16: Slab<InBand<u32, 16>>;
             slab_odd: $crate::shadow::matrix::SlabOdd;
-            slab_buddy: $crate::shadow::matrix::SlabBuddy;
             slab_side: Slab<SideTable<u32, 16>>;
             tiered: Tiered;
             tiered_first_fit_u16: Tiered<FirstFit<InBand<u16>>>;
             tiered_best_fit_u32_16: Tiered<BestFit<InBand<u32, 16>>>;
-            tiered_buddy: Tiered<Buddy>;
             tiered_slab: Tiered<Slab>;
-            tiered_slab_buddy: Tiered<$crate::shadow::matrix::SlabBuddy>;
             tiered_bump: Tiered<Bump>;
             quick_tlsf: QuickLists<Tlsf>;
             quick_tlsf_u16: QuickLists<Tlsf<InBand<u16, 8, 1>>>;
             quick_best_fit_u32_16: QuickLists<BestFit<InBand<u32, 16>>>;
-            quick_buddy: QuickLists<Buddy>;
             quick_slab: QuickLists<Slab>;
             quick_bump: QuickLists<Bump>;
             unchecked_tlsf: Tlsf<allotment::meta::Unchecked<u32>>;

@@ -88,7 +88,6 @@ subjects! {
     "GoodFit, Off": Plain<GoodFit<Off>>;
     "GoodFit, Basic": Plain<GoodFit<InBand<u32>>>;
     "GoodFit, Full": Plain<Full<GoodFit<InBand<u32>>>>;
-    "Buddy, Off": Plain<Buddy<Off>>;
     "Buddy, Basic": Plain<Buddy>;
     "Buddy, Full": Plain<Full<Buddy>>;
     "Slab, Off": Plain<Slab<Off>>;

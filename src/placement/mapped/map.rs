@@ -1,0 +1,88 @@
+//! [`RegionMap`]: which granules of one region are free, in words beside the region.
+
+use crate::meta::FreeError;
+
+/// Knows which granules of one region are free, in words of 32 bits beside them, and chooses the granules of a request.
+///
+/// A map never touches the memory that it divides, so it serves memory that the CPU cannot access, and a stray write into free
+/// memory cannot damage it. Indices count granules from the start of the region. `align`, in granules, is a power of two.
+///
+/// # Safety
+///
+/// Live blocks must not overlap, must lie in the region, and must have [`RegionMap::granted`] granules. A block's index plus
+/// the region's place must be a multiple of the requested alignment.
+pub unsafe trait RegionMap: Copy {
+    /// A map of no region: every request fails.
+    const EMPTY: Self;
+
+    /// The longest region in granules.
+    const MAX_LEN: usize;
+
+    /// True if a region of which nothing is allocated may serve a request that no block in it can serve, with all of its memory.
+    const WHOLE: bool;
+
+    /// True if [`RegionMap::granted`] returns the requested length for every alignment, and blocks may be cut and freed in parts.
+    const EXACT: bool;
+
+    /// Returns the granules of the region. Of a map of no region, 0.
+    fn granules(&self) -> usize;
+
+    /// Returns the words that a map of `len` granules takes. `place` is the number of the first granule, as its address counts
+    /// granules.
+    fn words(place: usize, len: usize) -> usize;
+
+    /// Starts a map of `len` free granules in `words`. O(words).
+    ///
+    /// # Safety
+    ///
+    /// There must be [`RegionMap::words`] words, which nothing else uses as long as the map does. `len` must be from 1 to
+    /// [`RegionMap::MAX_LEN`].
+    unsafe fn open(&mut self, words: *mut u32, place: usize, len: usize);
+
+    /// Ends the map: it is then as [`RegionMap::EMPTY`]. O(1).
+    fn close(&mut self) {
+        *self = Self::EMPTY;
+    }
+
+    /// Lengthens the region to `len` granules, the new ones free, and moves the map to `words`: anywhere else, or farther behind in
+    /// the same memory, where they may overlap the old ones. O(words).
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`RegionMap::open`]; the map must be open, with the same place and fewer granules.
+    unsafe fn extend(&mut self, words: *mut u32, len: usize);
+
+    /// Returns the granules that a request for `len` granules takes. O(1).
+    fn granted(len: usize, align: usize) -> usize;
+
+    /// Allocates a block for `len` granules, which are at least one, and returns its index.
+    fn allocate(&mut self, len: usize, align: usize) -> Option<usize>;
+
+    /// Checks whether a live block for this `len` and `align` starts at `index`. Both may be any numbers.
+    ///
+    /// # Errors
+    ///
+    /// [`FreeError`] if there is no such block.
+    fn check(&self, index: usize, len: usize, align: usize) -> Result<(), FreeError>;
+
+    /// Frees the block at `index` that was allocated with `len` and `align`.
+    ///
+    /// # Errors
+    ///
+    /// Any [`FreeError`], with nothing changed, if [`RegionMap::check`] has one.
+    fn free(&mut self, index: usize, len: usize, align: usize) -> Result<(), FreeError>;
+
+    /// Changes the length of the live block at `index` from `len` to `to` granules. Returns false, with nothing changed, if
+    /// that is impossible, or there is no such block.
+    fn resize(&mut self, index: usize, len: usize, to: usize, align: usize) -> bool;
+
+    /// Returns whether all granules are free. O(log n).
+    fn is_free(&self) -> bool;
+
+    /// Returns the most granules that a request with natural alignment gets now, if it gets no whole region. O(1).
+    fn largest(&self) -> usize;
+
+    /// Shows `visit` the free and used runs in the order of addresses and without gaps, as first granule, length and whether the
+    /// run is free, until it returns false. O(words).
+    fn walk(&self, visit: &mut dyn FnMut(usize, usize, bool) -> bool);
+}

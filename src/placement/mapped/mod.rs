@@ -1,0 +1,460 @@
+//! Placements whose state is a map beside the memory: nothing is written to what they divide.
+//!
+//! ```text
+//!  a region   | granules ...                          | the map's words |
+//! ```
+//!
+//! [`Mapped`] brings a [`RegionMap`] to each of its regions, and turns layouts and addresses into lengths and indices. The
+//! map does the rest, in a file of its own: it knows no addresses. [`Apart`] does the same for a segment of a
+//! [`Pool`](crate::pool::Pool), with the words in the host's memory.
+
+#[cfg(feature = "alloc")]
+mod apart;
+mod map;
+
+#[cfg(feature = "alloc")]
+pub use apart::Apart;
+pub use map::RegionMap;
+
+use super::{Grant, LayoutPlacement};
+use crate::meta::{DEFAULT_REGIONS, FreeError};
+use crate::observe::{NoStatistics, Statistics};
+use crate::region::{Region, RegionError, Run};
+use crate::units::align_up;
+use core::alloc::Layout;
+use core::ptr::{self, NonNull};
+
+/// Bytes of a word of a map.
+const WORD: usize = size_of::<u32>();
+
+/// Divides up to `REGIONS` regions in granules of `GRANULE` bytes, each by a [`RegionMap`] at the region's end.
+///
+/// A request looks at the regions in the order in which they were claimed. Every free is checked against the map, so a double
+/// free, a free of a part of a block and a foreign block are errors at every [hardening level](crate::harden).
+pub struct Mapped<M: RegionMap, const GRANULE: usize, const REGIONS: usize = DEFAULT_REGIONS> {
+    slots: [Slot<M>; REGIONS],
+    count: usize,
+}
+
+/// A region and its map.
+#[derive(Clone, Copy)]
+struct Slot<M> {
+    /// The region's memory; null if there is no region.
+    start: *mut u8,
+    size: usize,
+    /// The first granule.
+    base: *mut u8,
+    /// Empty as long as the region is allocated as one block.
+    map: M,
+    /// The granules of the region as long as it is allocated as one block, else 0.
+    whole: usize,
+}
+
+// SAFETY: the pointers are to memory that the claimer handed over for exclusive use.
+unsafe impl<M: RegionMap + Send, const G: usize, const R: usize> Send for Mapped<M, G, R> {}
+
+impl<M: RegionMap> Slot<M> {
+    /// All of its bytes are zero, so a heap in a static takes no room in flash.
+    const NONE: Self =
+        Self { start: ptr::null_mut(), size: 0, base: ptr::null_mut(), map: M::EMPTY, whole: 0 };
+
+    fn memory(&self) -> Region {
+        // SAFETY: a region has a start.
+        Region::new(unsafe { NonNull::new_unchecked(self.start) }, self.size)
+    }
+
+    /// Returns how many granules the region has.
+    fn len(&self) -> usize {
+        self.map.granules() + self.whole
+    }
+
+    /// Starts the map, with all granules free.
+    ///
+    /// # Safety
+    ///
+    /// Nothing else may use the region, which must have so many granules.
+    unsafe fn open<const G: usize>(&mut self, len: usize) {
+        let words = words::<M, G>(self.memory(), self.base, len);
+        self.whole = 0;
+        // SAFETY: there is room for so many words behind the granules.
+        unsafe { self.map.open(words, self.base.addr() / G, len) }
+    }
+
+    /// Returns the bytes that the region counts for: with its map's if one request can get them all.
+    fn size<const G: usize>(&self) -> usize {
+        if M::WHOLE { (self.memory().end() - self.base.addr()) & !(G - 1) } else { self.len() * G }
+    }
+
+    /// Checks whether the region is one block, that of `layout` at `address`.
+    fn check_whole<const G: usize>(&self, address: usize, layout: Layout) -> Result<(), FreeError> {
+        let is_block = address == self.base.addr() && layout.size() <= self.size::<G>();
+        if self.whole > 0 && is_block { Ok(()) } else { Err(FreeError::NotABlock) }
+    }
+}
+
+/// Returns the first granule of a region and how many granules it has.
+fn parts<M: RegionMap, const G: usize>(memory: Region) -> Result<(*mut u8, usize), RegionError> {
+    let start = memory.start.addr().get();
+    let end = memory.checked_end()? & !(WORD - 1);
+    let first = align_up(start, G).ok_or(RegionError::TooSmall)?;
+    let bytes = end.saturating_sub(first);
+    let mut len = bytes / G;
+    if len > M::MAX_LEN {
+        return Err(RegionError::TooLarge { max: M::MAX_LEN.saturating_mul(G) });
+    }
+    // Each round leaves room for the words of the round before, and so for those of fewer granules.
+    while len > 0 {
+        let taken = len * G + M::words(first / G, len) * WORD;
+        if taken <= bytes {
+            return Ok((memory.start.as_ptr().wrapping_add(first - start), len));
+        }
+        len = len.saturating_sub((taken - bytes).div_ceil(G + G));
+    }
+    Err(RegionError::TooSmall)
+}
+
+/// Returns where the words of a region's map are: behind its granules, up to its last whole word.
+fn words<M: RegionMap, const G: usize>(memory: Region, base: *mut u8, len: usize) -> *mut u32 {
+    let end = memory.end() & !(WORD - 1);
+    let start = end - M::words(base.addr() / G, len) * WORD;
+    base.wrapping_add(start - base.addr()).cast()
+}
+
+/// Returns the length and the alignment of a layout in granules. A size of zero becomes a length that no region has.
+#[inline(always)]
+fn measure<const G: usize>(size: usize, align: usize) -> (usize, usize) {
+    (size.wrapping_sub(1) / G + 1, (align - 1) / G + 1)
+}
+
+impl<M: RegionMap, const G: usize, const R: usize> Mapped<M, G, R> {
+    const CHECKED: () =
+        assert!(G.is_power_of_two() && G >= WORD && R > 0, "a granule is a power of two and a word at least");
+
+    fn slots(&self) -> &[Slot<M>] {
+        // SAFETY: there are no more regions than places for them.
+        unsafe { self.slots.get_unchecked(..self.count) }
+    }
+
+    fn slots_mut(&mut self) -> &mut [Slot<M>] {
+        // SAFETY: as in `slots`.
+        unsafe { self.slots.get_unchecked_mut(..self.count) }
+    }
+
+    /// Returns the number of the region behind number `number`, if there is one.
+    #[inline(always)]
+    fn behind(&self, number: usize) -> Option<usize> {
+        // SAFETY: a field of this value, which is read only here: the common path has no use for it.
+        let count = unsafe { (&raw const self.count).read_volatile() };
+        (number + 1 < count).then_some(number + 1)
+    }
+
+    /// Returns the number of the region with a granule at `address`, and the granule's index.
+    #[inline(always)]
+    fn locate(&self, address: usize) -> Option<(usize, usize)> {
+        let mut number = 0;
+        loop {
+            // SAFETY: there is a place for one region at least, and for all that there are.
+            let slot = unsafe { self.slots.get_unchecked(number) };
+            // What is not at a granule becomes an index beyond all.
+            let index = address.wrapping_sub(slot.base.addr()).rotate_right(G.ilog2());
+            if index < slot.map.granules() {
+                return Some((number, index));
+            }
+            number = self.behind(number)?;
+        }
+    }
+
+    /// Returns the number of the region that starts at `start`.
+    fn number(&self, start: *mut u8) -> Result<usize, RegionError> {
+        let starts = |slot: &Slot<M>| slot.start == start;
+        self.slots().iter().position(starts).ok_or(RegionError::Unknown)
+    }
+
+    /// Returns whether `memory` overlaps a region, number `except` excepted.
+    fn overlaps(&self, memory: Region, except: usize) -> bool {
+        let mut slots = self.slots().iter().enumerate();
+        slots.any(|(number, slot)| number != except && slot.memory().meets(&memory))
+    }
+
+    /// Allocates a block in the first region that has one. Once in a firmware, where code is scarce.
+    #[cfg_attr(target_os = "none", inline(never))]
+    #[cfg_attr(not(target_os = "none"), inline(always))]
+    fn allocate_parts<S: Statistics>(
+        &mut self,
+        size: usize,
+        align: usize,
+        statistics: &mut S,
+    ) -> Option<NonNull<u8>> {
+        let (len, align) = measure::<G>(size, align);
+        let mut number = 0;
+        loop {
+            // SAFETY: as in `locate`.
+            let slot = unsafe { self.slots.get_unchecked_mut(number) };
+            if let Some(index) = slot.map.allocate(len, align) {
+                statistics.allocated(M::granted(len, align) * G);
+                return NonNull::new(slot.base.wrapping_add(index * G));
+            }
+            number = self.behind(number)?;
+        }
+    }
+
+    /// Allocates a region of which nothing is allocated, with the memory of its map. O(regions · log n).
+    #[cold]
+    #[inline(never)]
+    fn allocate_whole<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>> {
+        let fits = |slot: &&mut Slot<M>| {
+            let aligned = slot.base.addr() & (layout.align() - 1) == 0;
+            aligned && slot.size::<G>() >= layout.size() && slot.map.is_free()
+        };
+        let slot = self.slots_mut().iter_mut().find(fits)?;
+        slot.whole = slot.map.granules();
+        slot.map.close();
+        statistics.allocated(slot.size::<G>());
+        NonNull::new(slot.base)
+    }
+
+    /// Frees a block, and counts it: once in a firmware, where code is scarce.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`LayoutPlacement::deallocate`].
+    #[cfg_attr(target_os = "none", inline(never))]
+    #[cfg_attr(not(target_os = "none"), inline(always))]
+    unsafe fn free_parts<S: Statistics>(
+        &mut self,
+        start: usize,
+        size: usize,
+        align: usize,
+        statistics: &mut S,
+    ) -> Result<(), FreeError> {
+        let (len, in_granules) = measure::<G>(size, align);
+        if let Some((number, index)) = self.locate(start) {
+            // SAFETY: `locate` returns numbers of regions.
+            let slot = unsafe { self.slots.get_unchecked_mut(number) };
+            if slot.map.free(index, len, in_granules).is_ok() {
+                statistics.freed(M::granted(len, in_granules) * G);
+                return Ok(());
+            }
+        }
+        // SAFETY: the caller keeps the contract.
+        unsafe { self.free_rest(start, size, align, statistics) }
+    }
+
+    /// Frees a block of no bytes, or of a whole region, or says why it cannot be freed.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`LayoutPlacement::deallocate`].
+    #[cold]
+    #[inline(never)]
+    unsafe fn free_rest<S: Statistics>(
+        &mut self,
+        start: usize,
+        size: usize,
+        align: usize,
+        statistics: &mut S,
+    ) -> Result<(), FreeError> {
+        // SAFETY: they are those of a layout.
+        let layout = unsafe { Layout::from_size_align_unchecked(size, align) };
+        self.check_at(start, layout)?;
+        let is_whole = |slot: &&mut Slot<M>| slot.base.addr() == start && slot.whole > 0;
+        let Some(slot) = self.slots_mut().iter_mut().find(is_whole) else {
+            // SAFETY: a block of no bytes has a granule.
+            return unsafe { self.free_parts(start, 1, align, statistics) };
+        };
+        statistics.freed(slot.size::<G>());
+        // SAFETY: the caller no longer uses the block, which is the whole region.
+        unsafe { slot.open::<G>(slot.whole) };
+        Ok(())
+    }
+
+    /// Checks whether there is a live block.
+    fn check_at(&self, address: usize, layout: Layout) -> Result<(), FreeError> {
+        let (len, align) = measure::<G>(layout.size().max(1), layout.align());
+        if let Some((number, index)) = self.locate(address) {
+            return self.slots[number].map.check(index, len, align);
+        }
+        let holds = |slot: &&Slot<M>| address.wrapping_sub(slot.base.addr()) < slot.len() * G;
+        let slot = self.slots().iter().find(holds).ok_or(FreeError::Foreign)?;
+        if address % G == 0 { slot.check_whole::<G>(address, layout) } else { Err(FreeError::Misaligned) }
+    }
+}
+
+// SAFETY: a map keeps the same promises in granules of its region.
+unsafe impl<M: RegionMap, const G: usize, const R: usize> LayoutPlacement for Mapped<M, G, R> {
+    const EMPTY: Self = {
+        let () = Self::CHECKED;
+        Self { slots: [Slot::NONE; R], count: 0 }
+    };
+    const MAX_REGION: usize = M::MAX_LEN.saturating_mul(G);
+    const MAX_REGIONS: usize = R;
+
+    unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
+        let (base, len) = parts::<M, G>(memory)?;
+        if self.overlaps(memory, usize::MAX) {
+            return Err(RegionError::Overlap);
+        }
+        let Some(slot) = self.slots.get_mut(self.count) else { return Err(RegionError::TooMany { max: R }) };
+        *slot = Slot { start: memory.start.as_ptr(), size: memory.size, base, ..Slot::NONE };
+        self.count += 1;
+        // SAFETY: the caller hands the memory over.
+        unsafe { slot.open::<G>(len) };
+        Ok(slot.size::<G>())
+    }
+
+    unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError> {
+        let number = self.number(start)?;
+        let slot = self.slots[number];
+        let Slot { base, map, whole, .. } = slot;
+        if whole > 0 {
+            return Err(RegionError::InUse);
+        }
+        let old = slot.memory();
+        let memory = Region { size: old.size.checked_add(bytes).ok_or(RegionError::Overlap)?, ..old };
+        let (_, len) = parts::<M, G>(memory)?;
+        if self.overlaps(memory, number) {
+            return Err(RegionError::Overlap);
+        }
+        let target = words::<M, G>(memory, base, len);
+        let mut new = Slot { size: memory.size, ..slot };
+        // A map can only move towards the end.
+        let moves = target >= words::<M, G>(old, base, map.granules());
+        if len <= map.granules() || !moves || new.size::<G>() <= slot.size::<G>() {
+            return Err(RegionError::TooSmall);
+        }
+        // SAFETY: the words move towards the region's new end, within its memory.
+        unsafe { new.map.extend(target, len) };
+        self.slots[number] = new;
+        Ok(new.size::<G>() - slot.size::<G>())
+    }
+
+    fn release(&mut self, start: *mut u8) -> Result<(Region, usize), RegionError> {
+        let number = self.number(start)?;
+        let slot = self.slots[number];
+        if !slot.map.is_free() {
+            return Err(RegionError::InUse);
+        }
+        self.count -= 1;
+        self.slots[number] = self.slots[self.count];
+        self.slots[self.count] = Slot::NONE;
+        Ok((slot.memory(), slot.size::<G>()))
+    }
+
+    #[inline(always)]
+    fn allocate_counted<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>> {
+        self.allocate_parts(layout.size(), layout.align(), statistics)
+    }
+
+    #[inline(always)]
+    fn allocate_slow<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>> {
+        if layout.size() == 0 {
+            let block = self.allocate_parts(1, layout.align(), statistics);
+            if block.is_some() {
+                return block;
+            }
+        }
+        if M::WHOLE { self.allocate_whole(layout, statistics) } else { None }
+    }
+
+    #[inline(always)]
+    fn allocate_quick(&mut self, layout: Layout) -> Option<Grant> {
+        self.allocate(layout)
+    }
+
+    #[inline(never)]
+    fn allocate(&mut self, layout: Layout) -> Option<Grant> {
+        let fast = self.allocate_counted(layout, &mut NoStatistics);
+        let start = if fast.is_some() { fast } else { self.allocate_slow(layout, &mut NoStatistics) }?;
+        let whole = self.slots().iter().find(|slot| slot.whole > 0 && slot.base == start.as_ptr());
+        let (len, align) = measure::<G>(layout.size().max(1), layout.align());
+        Some(Grant { start, size: whole.map_or_else(|| M::granted(len, align) * G, Slot::size::<G>) })
+    }
+
+    #[inline(always)]
+    unsafe fn deallocate_counted<S: Statistics>(
+        &mut self,
+        start: NonNull<u8>,
+        layout: Layout,
+        statistics: &mut S,
+    ) -> Result<(), FreeError> {
+        // SAFETY: the caller keeps the contract.
+        unsafe { self.free_parts(start.addr().get(), layout.size(), layout.align(), statistics) }
+    }
+
+    unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
+        let mut whole = self.slots().iter().filter(|slot| slot.base == start.as_ptr() && slot.whole > 0);
+        let whole = whole.next().map(Slot::size::<G>);
+        // SAFETY: the caller keeps the contract.
+        unsafe { self.deallocate_counted(start, layout, &mut NoStatistics)? };
+        let (len, align) = measure::<G>(layout.size().max(1), layout.align());
+        Ok(whole.unwrap_or_else(|| M::granted(len, align) * G))
+    }
+
+    #[inline(always)]
+    unsafe fn resize_counted<S: Statistics>(
+        &mut self,
+        start: NonNull<u8>,
+        layout: Layout,
+        size: usize,
+        statistics: &mut S,
+    ) -> bool {
+        // SAFETY: the caller keeps the contract.
+        match unsafe { self.resize(start, layout, size) } {
+            Some((old, new)) => {
+                statistics.resized(old, new);
+                true
+            }
+            None => false,
+        }
+    }
+
+    unsafe fn resize(&mut self, start: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)> {
+        let Some((number, index)) = self.locate(start.addr().get()) else {
+            let slot = self.slots().iter().find(|slot| slot.base == start.as_ptr())?;
+            let fits = slot.whole > 0 && size <= slot.size::<G>();
+            return fits.then_some((slot.size::<G>(), slot.size::<G>()));
+        };
+        let (len, align) = measure::<G>(layout.size().max(1), layout.align());
+        let (to, _) = measure::<G>(size.max(1), 1);
+        let resized = self.slots[number].map.resize(index, len, to, align);
+        resized.then(|| (M::granted(len, align) * G, M::granted(to, align) * G))
+    }
+
+    /// Keeps nothing.
+    fn trim(&mut self) -> bool {
+        false
+    }
+
+    /// Saves nothing.
+    fn set_saving(&mut self, _on: bool) {}
+
+    fn check(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        self.check_at(start.addr().get(), layout)
+    }
+
+    unsafe fn check_owned(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        self.check_at(start.addr().get(), layout)
+    }
+
+    fn largest_free(&self) -> usize {
+        let largest = |slot: &Slot<M>| {
+            if M::WHOLE && slot.map.is_free() { slot.size::<G>() } else { slot.map.largest() * G }
+        };
+        self.slots().iter().map(largest).max().unwrap_or(0)
+    }
+
+    fn walk(&self, region: usize, visit: &mut dyn FnMut(Run) -> bool) {
+        let Some(slot) = self.slots().get(region) else { return };
+        if slot.whole > 0 {
+            visit(Run { start: slot.base.addr(), size: slot.size::<G>(), free: false });
+            return;
+        }
+        slot.map.walk(&mut |index, len, free| {
+            visit(Run { start: slot.base.addr() + index * G, size: len * G, free })
+        });
+    }
+
+    fn region(&self, n: usize) -> Option<Region> {
+        self.slots().get(n).map(Slot::memory)
+    }
+}
