@@ -40,7 +40,7 @@
 #![forbid(unsafe_code)]
 
 use crate::meta::{Meta, region_size};
-use crate::placement::{BestFit, Buddy, BuddyMap, Bump, FirstFit, Tlsf};
+use crate::placement::{BestFit, Buddy, BuddyMap, Bump, FirstFit, FirstFitMap, LayoutPlacement, Tlsf};
 use crate::units::{Index, class_of, class_start};
 
 /// The limits of a program, in granules.
@@ -153,23 +153,21 @@ pub const fn unavoidable(max_live: usize, max_block: usize, granule: usize) -> u
     if bytes > usize::MAX as u128 { usize::MAX } else { bytes as usize }
 }
 
-impl<M: Meta, const LIMIT: usize> FirstFit<M, LIMIT> {
+impl<const R: usize, const C: bool> FirstFit<R, C> {
     /// Returns the bytes of an arena in which first fit serves every program that has at most `max_live` bytes
     /// live, in blocks of `min_block` to `max_block` bytes. See [`bounds`](crate::bounds) for the assumptions.
     /// O(1).
     ///
     /// First fit in address order needs at most `M H(n) / ln 2` granules (Robson 1977; Knuth, 2.5, exercise 43) if
     /// no block is resized in place. The count of [`BestFit`] is used if it is less, as it is when blocks have
-    /// similar sizes. With a `LIMIT` only the count holds.
+    /// similar sizes.
     ///
     /// # Panics
     ///
     /// Unless `min_block <= max_block <= max_live`. In a `const` this is a compiler error.
     pub const fn worst_case_arena(max_live: usize, min_block: usize, max_block: usize) -> usize {
-        let demand = Demand::of::<M>(max_live, min_block, max_block);
-        let counted = best_fit(demand);
-        let robson = if LIMIT == usize::MAX { times_harmonic(demand.live, demand.most) } else { counted };
-        arena::<M>(min(robson, counted))
+        let demand = Demand::in_granules(8, 1, max_live, min_block, max_block);
+        first_fit_arena::<C>(min(times_harmonic(demand.live, demand.most), best_fit(demand)))
     }
 
     /// Returns the same size for programs that resize blocks in place: the count of [`BestFit`]. O(1).
@@ -178,8 +176,18 @@ impl<M: Meta, const LIMIT: usize> FirstFit<M, LIMIT> {
     ///
     /// Unless `min_block <= max_block <= max_live`. In a `const` this is a compiler error.
     pub const fn worst_case_arena_resizing(max_live: usize, min_block: usize, max_block: usize) -> usize {
-        arena::<M>(best_fit(Demand::of::<M>(max_live, min_block, max_block)))
+        first_fit_arena::<C>(best_fit(Demand::in_granules(8, 1, max_live, min_block, max_block)))
     }
+}
+
+/// Bytes of an arena that has at least `len` granules beside the map of [`FirstFit`], at any start address.
+const fn first_fit_arena<const CHECKED: bool>(len: u128) -> usize {
+    if len > <FirstFit as LayoutPlacement>::MAX_REGION as u128 / 8 {
+        return usize::MAX;
+    }
+    let words = FirstFitMap::<crate::placement::MapLength, CHECKED>::words_for(len as usize);
+    // At either end, up to a granule or a word is lost to alignment.
+    len as usize * 8 + words * size_of::<u32>() + 8 + size_of::<u32>()
 }
 
 /// The worst case over all request lengths, if every block that is long enough serves a request.

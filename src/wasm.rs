@@ -87,12 +87,12 @@ impl Growth {
         layout: Layout,
     ) -> bool {
         // Beside the block: its alignment, and what the placement keeps for itself. No layout is so large that the sum overflows.
-        let mut need = layout.size() + layout.size() / 32 + layout.align() + 4096;
+        let mut need = layout.size() + layout.size() / 16 + layout.align() + 4096;
         let Some(end) = G::end().filter(|_| !self.full) else { return false };
         let gap = end - (self.first + self.size);
         let before = self.size + gap;
-        // Bookkeeping that moves behind a gap leaves its place.
-        let moved = if gap > 0 { before / 32 } else { 0 };
+        // Metadata that moves behind a gap leaves its place.
+        let moved = if gap > 0 { before / 16 } else { 0 };
         let mut room = P::MAX_REGION.saturating_sub(before);
         let is_behind = self.size > 0 && need + moved <= room;
         if is_behind {
@@ -537,7 +537,7 @@ mod tests {
         for taken in [0, 1] {
             check::<Tlsf<InBand<u32, 8, 1>>>(taken);
             check::<Tlsf>(taken);
-            check::<FirstFit>(taken);
+            check::<FirstFit<32>>(taken);
             check::<QuickLists<Tlsf>>(taken);
         }
         check::<MicroTlsf<4, false>>(0);

@@ -23,13 +23,16 @@
 //! | lengths of a free block that were overwritten | when a neighbour is freed |
 //! | writes beyond a live block into another | never |
 //!
+//! [`FirstFit`](crate::FirstFit) at `Basic` notices all of these: it knows every live block's start and end, beside the memory, and reads
+//! or writes no free block.
+//!
 //! [`Buddy`](crate::Buddy), [`Slab`](crate::Slab) and side tables know where blocks begin, and notice most of the rest: `Buddy` every second
 //! free, merged or not, until the block's place is handed out again, frees inside blocks, and other sizes, but for those of a minimum block.
 //! Builds with debug assertions check each free as [`Memory::try_deallocate`](crate::Memory::try_deallocate) does, which finds
 //! addresses inside the pages of `Tiered` and `os::Growing`, and other sizes there. No level hangs.
 //!
-//! In trees of free blocks ([`FirstFit`](crate::FirstFit), [`BestFit`](crate::BestFit)) every step is checked to lead down, at
-//! every level, so that no damage makes a search go on for ever.
+//! In trees of free blocks ([`BestFit`](crate::BestFit)) every step is checked to lead down, at every level, so that no damage makes a
+//! search go on for ever.
 //!
 //! `Full` notices, whatever the placement:
 //!

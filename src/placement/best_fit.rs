@@ -12,4 +12,4 @@ use crate::meta::{FreeBlocks, InBand};
 /// length and address, so allocation and free take O(log n) expected for n free blocks, O(n) at
 /// worst (it would take offsets whose scattered values are sorted). The placement's own state is two
 /// indices.
-pub type BestFit<M = InBand<u32>> = Coalescing<M, FreeTree<<M as FreeBlocks>::Index, true, { usize::MAX }>>;
+pub type BestFit<M = InBand<u32>> = Coalescing<M, FreeTree<<M as FreeBlocks>::Index>>;

@@ -10,7 +10,7 @@
 //! | [`Tlsf`] | O(1) | O(1) | the first block of the request's size class that fits, else any of the next class |
 //! | [`MicroTlsf`] | O(1) | O(1) | as [`Tlsf`], in small regions with lists of their own: the default of microcontrollers |
 //! | [`GoodFit`] | O(1) | O(1) | nearly the smallest fitting block: finer classes, several blocks compared |
-//! | [`FirstFit`] | O(depth) | O(depth) | the fitting block with the lowest address |
+//! | [`FirstFit`] | O(log n) | O(log n) | the fitting block with the lowest address |
 //! | [`BestFit`] | O(depth) | O(depth) | the smallest fitting block, lowest address first |
 //! | [`Buddy`] | O(log n) | O(log n) | a block of the next power of two |
 //! | [`Slab`] | O(1) | O(1) | a slot of a page of equal objects |
@@ -18,8 +18,7 @@
 //! | [`QuickLists`] | O(1) | O(1) | a freed block of the same size, else a block of the underlying placement: merging is deferred |
 //! | [`Bump`] | O(regions) | O(1) | the end of what is in use |
 //!
-//! *depth* is that of a tree of the free blocks: O(log n) expected. [`BestFit`]'s is randomised;
-//! [`FirstFit`]'s is ordered by length, so its depth depends on the program.
+//! *depth* is that of a randomised tree of the free blocks: O(log n) expected.
 
 mod best_fit;
 mod buddy;
@@ -47,7 +46,8 @@ pub use coalescing::Coalescing;
 pub use external::BuddySystem;
 #[cfg(feature = "linked-list")]
 pub use external::LinkedList;
-pub use first_fit::FirstFit;
+pub(crate) use first_fit::MapLength;
+pub use first_fit::{FirstFit, FirstFitMap};
 pub use free_index::{Found, FreeIndex};
 pub use good_fit::GoodFit;
 pub use layout::{Grant, LayoutPlacement};
@@ -59,7 +59,6 @@ pub use segment::SegmentPlacement;
 pub use slab::{Classes, DefaultClasses, Slab};
 pub use tiered::{Pages, QuickLists, Tiered};
 pub use tlsf::{SegregatedLists, Tlsf, Tlsf16, table_rows};
-pub use tree::FreeTree;
 
 /// The placement of a [`Heap`](crate::Heap) whose type names none: [`Tiered`] on 64-bit hosts, [`Tlsf`] on 32-bit hosts, and
 /// [`MicroTlsf`] on microcontrollers, for regions of up to 511 KiB each. A larger [`heap!`](crate::heap!) does not compile there, and is

@@ -5,7 +5,6 @@ use super::free_index::{Found, FreeIndex};
 use crate::meta::{FreeBlocks, Id, NIL};
 use crate::misuse::{Fault, corrupted};
 use crate::units::Index;
-use core::cmp::Reverse;
 
 /// A number that looks random, from the place of a block: what balances the tree.
 fn scatter(offset: usize) -> u32 {
@@ -18,17 +17,17 @@ fn scatter(offset: usize) -> u32 {
 /// still has room. Every operation takes O(depth), O(log n) expected for n free blocks.
 ///
 /// ```text
-///            (c)                                BY_SIZE              else
-///           /   \         from left to right    length, address      address
-///        (a)     (e)      from top to bottom    scattered address    length
-///          \     /        a search finds        the best fit         the first fit, within `LIMIT` steps
+///            (c)
+///           /   \         from left to right    length, address
+///        (a)     (e)      from top to bottom    scattered address
+///          \     /        a search finds        the best fit
 ///          (b) (d)
 /// ```
 ///
-/// [`BestFit`](super::BestFit) and [`FirstFit`](super::FirstFit) are made with it.
-pub struct FreeTree<I, const BY_SIZE: bool, const LIMIT: usize> {
+/// [`BestFit`](super::BestFit) is made with it.
+pub struct FreeTree<I> {
     root: I,
-    /// Length of the longest block, unless that is the root.
+    /// Length of the longest block.
     longest: I,
 }
 
@@ -40,7 +39,7 @@ enum Slot {
     Right(Id),
 }
 
-impl<I: Index, const BY_SIZE: bool, const LIMIT: usize> FreeTree<I, BY_SIZE, LIMIT> {
+impl<I: Index> FreeTree<I> {
     /// Whether free block `a` stands left of free block `b`: a strict total order, since offsets are unique.
     ///
     /// # Safety
@@ -48,13 +47,8 @@ impl<I: Index, const BY_SIZE: bool, const LIMIT: usize> FreeTree<I, BY_SIZE, LIM
     /// Both are free blocks of `meta`.
     #[inline]
     unsafe fn left_of<M: FreeBlocks>(meta: &M, a: Id, b: Id) -> bool {
-        if BY_SIZE {
-            // SAFETY: the caller passes free blocks of `meta`.
-            unsafe { (meta.len(a), meta.offset(a)) < (meta.len(b), meta.offset(b)) }
-        } else {
-            // SAFETY: as above.
-            unsafe { meta.offset(a) < meta.offset(b) }
-        }
+        // SAFETY: the caller passes free blocks of `meta`.
+        unsafe { (meta.len(a), meta.offset(a)) < (meta.len(b), meta.offset(b)) }
     }
 
     /// Whether free block `a` may stand above free block `b`.
@@ -64,16 +58,8 @@ impl<I: Index, const BY_SIZE: bool, const LIMIT: usize> FreeTree<I, BY_SIZE, LIM
     /// Both are free blocks of `meta`.
     #[inline]
     unsafe fn above<M: FreeBlocks>(meta: &M, a: Id, b: Id) -> bool {
-        if BY_SIZE {
-            // SAFETY: the caller passes free blocks of `meta`.
-            unsafe { scatter(meta.offset(a)) > scatter(meta.offset(b)) }
-        } else {
-            // SAFETY: as above.
-            unsafe {
-                let key = |id| (meta.len(id), Reverse(scatter(meta.offset(id))));
-                key(a) > key(b)
-            }
-        }
+        // SAFETY: the caller passes free blocks of `meta`.
+        unsafe { scatter(meta.offset(a)) > scatter(meta.offset(b)) }
     }
 
     /// Returns the block that a link of block `at` leads to, and ends the program if that does not belong below it. Each
@@ -115,31 +101,6 @@ impl<I: Index, const BY_SIZE: bool, const LIMIT: usize> FreeTree<I, BY_SIZE, LIM
         best
     }
 
-    /// Finds the lowest block of at least `len` granules in the tree under `root`, or [`NIL`]. After `LIMIT` steps it takes
-    /// the block that it has come to, which fits too.
-    ///
-    /// # Safety
-    ///
-    /// `root` is the root of a tree of free blocks of `meta` by address, or [`NIL`].
-    #[inline]
-    unsafe fn first<M: FreeBlocks>(meta: &M, root: Id, len: usize) -> Id {
-        // SAFETY: links of a free block in the tree are NIL or free blocks in the tree.
-        unsafe {
-            if root == NIL || meta.len(root) < len {
-                return NIL;
-            }
-            let mut at = root;
-            for _ in 0..LIMIT {
-                let left = Self::below(meta, at, meta.next(at));
-                if left == NIL || meta.len(left) < len {
-                    break;
-                }
-                at = left;
-            }
-            at
-        }
-    }
-
     /// Returns the link of block `at` to its left or to its right, and the block there.
     ///
     /// # Safety
@@ -168,21 +129,19 @@ impl<I: Index, const BY_SIZE: bool, const LIMIT: usize> FreeTree<I, BY_SIZE, LIM
     }
 }
 
-// SAFETY: the tree holds what was inserted and not removed; both searches stay on blocks that are long enough.
-unsafe impl<M: FreeBlocks<Index = I>, I: Index, const BY_SIZE: bool, const LIMIT: usize> FreeIndex<M>
-    for FreeTree<I, BY_SIZE, LIMIT>
-{
+// SAFETY: the tree holds what was inserted and not removed; a search returns a block that is long enough.
+unsafe impl<M: FreeBlocks<Index = I>, I: Index> FreeIndex<M> for FreeTree<I> {
     const EMPTY: Self = Self { root: I::NIL, longest: I::NIL };
     const MAX_LEN: usize = usize::MAX;
 
-    const FROM_FRONT: usize = if BY_SIZE { LARGE } else { 0 };
+    const FROM_FRONT: usize = LARGE;
     type Spot = ();
 
     unsafe fn find(&self, meta: &M, len: usize) -> Option<Found<()>> {
         let root = self.root.get();
         // SAFETY: the root is NIL or a free block.
         unsafe {
-            match if BY_SIZE { Self::best(meta, root, len) } else { Self::first(meta, root, len) } {
+            match Self::best(meta, root, len) {
                 NIL => None,
                 id => Some(Found { id, len: meta.len(id), spot: () }),
             }
@@ -214,7 +173,7 @@ unsafe impl<M: FreeBlocks<Index = I>, I: Index, const BY_SIZE: bool, const LIMIT
             self.set(meta, left, NIL);
             self.set(meta, right, NIL);
         }
-        if BY_SIZE && len > self.longest.get() {
+        if len > self.longest.get() {
             self.longest = I::new(len);
         }
     }
@@ -242,7 +201,7 @@ unsafe impl<M: FreeBlocks<Index = I>, I: Index, const BY_SIZE: bool, const LIMIT
                 }
             }
             self.set(meta, slot, if left != NIL { left } else { right });
-            if BY_SIZE && len == self.longest.get() {
+            if len == self.longest.get() {
                 // In this order the longest block is the rightmost one.
                 let mut at = self.root.get();
                 let mut longest = 0;
@@ -278,15 +237,7 @@ unsafe impl<M: FreeBlocks<Index = I>, I: Index, const BY_SIZE: bool, const LIMIT
         }
     }
 
-    unsafe fn largest(&self, meta: &M) -> usize {
-        let root = self.root.get();
-        if BY_SIZE {
-            self.longest.get()
-        } else if root == NIL {
-            0
-        } else {
-            // SAFETY: the root is a free block.
-            unsafe { meta.len(root) }
-        }
+    unsafe fn largest(&self, _meta: &M) -> usize {
+        self.longest.get()
     }
 }

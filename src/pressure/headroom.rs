@@ -1,14 +1,14 @@
 //! Headroom: memory that only critical requests may use.
 
-use crate::meta::{FreeError, InBand};
-use crate::placement::{FirstFit, LayoutPlacement, Placement};
+use crate::meta::FreeError;
+use crate::placement::{FirstFit, LayoutPlacement};
 use crate::region::Region;
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
 /// The densest placement with the smallest state; speed does not matter, since the headroom is small and rarely
 /// used.
-type Space32 = FirstFit<InBand<u32, 8, 1>>;
+type Space32 = FirstFit<1>;
 
 /// A block of the heap that is itself a heap.
 ///
@@ -46,7 +46,7 @@ impl Headroom {
     pub(super) const NONE: Self = Self {
         size: 0,
         block: None,
-        space: <Space32 as Placement>::EMPTY,
+        space: <Space32 as LayoutPlacement>::EMPTY,
         used: 0,
         capacity: 0,
         live: 0,

@@ -131,10 +131,14 @@ fn plain<P: LayoutPlacement>(detail: Detail) {
 #[test]
 fn metadata_in_band() {
     plain::<Tlsf>(Detail::Exact);
-    plain::<FirstFit<InBand<u16>>>(Detail::Exact);
     plain::<Tlsf<InBand<u32, 16>>>(Detail::Exact);
-    plain::<FirstFit>(Detail::Exact);
     plain::<BestFit>(Detail::Exact);
+}
+
+#[test]
+fn maps_beside_the_memory() {
+    plain::<FirstFit>(Detail::Exact);
+    plain::<FirstFit<2, false>>(Detail::Exact);
 }
 
 #[test]
@@ -175,7 +179,7 @@ fn nodes_in_use_are_kept() {
 fn side_tables() {
     type Table = SideTable<u32, 16>;
     Subject::<Tlsf<Table>>::new(provide).run(Detail::Blocks, true);
-    Subject::<FirstFit<Table>>::new(provide).run(Detail::Blocks, true);
+    Subject::<BestFit<Table>>::new(provide).run(Detail::Blocks, true);
 }
 
 #[test]

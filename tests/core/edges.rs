@@ -3,7 +3,7 @@
 use crate::shadow::{Backing, Case, Shadow};
 use allotment::lock::Unsync;
 use allotment::meta::{InBand, SideTable};
-use allotment::placement::{LayoutPlacement, Placement, table_rows};
+use allotment::placement::{FirstFitMap, LayoutPlacement, Mapped, Placement, table_rows};
 use allotment::{BestFit, Buddy, Bump, FirstFit, FreeError, Heap, Region, RegionError, Slab, Tlsf, Tlsf16};
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::NonNull;
@@ -306,7 +306,7 @@ fn regions_that_do_not_fit_the_index_are_refused() {
         unsafe { Heap::<P, Unsync>::empty().claim(Region::new(start, size)) }
     }
     assert!(matches!(claim::<Tlsf16>(600_000), Err(RegionError::TooLarge { max: 532_456 })));
-    assert!(matches!(claim::<FirstFit<InBand<u16, 16>>>(1_100_000), Err(RegionError::TooLarge { .. })));
+    assert!(matches!(claim::<Mapped<FirstFitMap<u16>, 16>>(1_100_000), Err(RegionError::TooLarge { .. })));
     assert!(matches!(claim::<Tlsf>(1 << 40), Err(RegionError::TooLarge { .. })));
     assert!(matches!(claim::<Buddy>(1 << 40), Err(RegionError::TooLarge { .. })));
     assert!(matches!(claim::<Bump>(1 << 40), Err(RegionError::TooLarge { .. })));
@@ -493,7 +493,7 @@ fn small_blocks_take_what_they_ask_for() {
     check(Case::of::<Tlsf16>(), 24, 167);
     check(Case::of::<Tlsf>(), 8, 253);
     check(Case::of::<Tlsf>(), 24, 169);
-    check(Case::of::<FirstFit<InBand<u16>>>(), 8, 503);
+    check(Case::of::<FirstFit<1, false>>(), 8, 498);
     check(Case::of::<BestFit<InBand<u16>>>(), 8, 503);
     check(Case::of::<Buddy<4, 8>>(), 8, 485);
     check(Case::of::<Bump>(), 8, 512);
@@ -661,7 +661,8 @@ fn many_blocks_are_had_at_once() {
     check::<Buddy>();
     check::<Slab>();
     check::<allotment::Tiered>();
-    check::<allotment::placement::QuickLists<FirstFit>>();
+    check::<FirstFit>();
+    check::<allotment::placement::QuickLists<BestFit>>();
     check::<allotment::placement::MicroTlsf>();
     check::<allotment::harden::Full<Tlsf>>();
 }

@@ -18,6 +18,7 @@ mod child;
 #[cfg(feature = "spin")]
 mod compositions;
 mod edges;
+mod fits;
 #[cfg(all(feature = "std", target_os = "linux"))]
 #[path = "../forked/mod.rs"]
 mod forked;

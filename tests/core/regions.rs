@@ -4,7 +4,7 @@ use crate::shadow::{Backing, Case, Shadow};
 use allotment::lock::Unsync;
 use allotment::meta::{InBand, NodeSlot, SideTable};
 use allotment::placement::LayoutPlacement;
-use allotment::{Buddy, Bump, FirstFit, Heap, Region, RegionError, Tlsf};
+use allotment::{BestFit, Buddy, Bump, FirstFit, Heap, Region, RegionError, Tlsf};
 use std::alloc::{GlobalAlloc, Layout};
 
 fn layout(size: usize) -> Layout {
@@ -144,7 +144,7 @@ fn regions_end_where_the_address_space_ends() {
         assert_eq!(wrapping, Err(RegionError::Overlap));
     }
     check::<Tlsf<SideTable<u32, 16>>>();
-    check::<FirstFit<SideTable<u32, 16>>>();
+    check::<BestFit<SideTable<u32, 16>>>();
     check::<Bump<SideTable<u32, 16>>>();
     check::<Bump<InBand<u32>>>();
 }

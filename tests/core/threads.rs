@@ -663,7 +663,7 @@ mod shared {
         tlsf_off: Tlsf<Unchecked<u32>>;
         micro: MicroTlsf;
         first_fit: FirstFit;
-        first_fit_side: FirstFit<SideTable<u32, 16>>;
+        first_fit_unchecked: FirstFit<4, false>;
         best_fit: BestFit;
         good_fit: GoodFit<InBand<u32>>;
         good_fit_side: GoodFit<SideTable<u32, 16>>;

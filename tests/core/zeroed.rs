@@ -4,7 +4,7 @@ use crate::shadow::{AnyHeap, Case};
 use allotment::lock::Unsync;
 use allotment::meta::InBand;
 use allotment::placement::LayoutPlacement;
-use allotment::{BestFit, FirstFit, GoodFit, Heap, Region, Slab, Tlsf};
+use allotment::{BestFit, GoodFit, Heap, Region, Slab, Tlsf};
 use std::alloc::Layout;
 use std::ptr::NonNull;
 
@@ -121,7 +121,6 @@ fn fresh_memory_is_left_alone() {
     check::<Tlsf>();
     check::<Tlsf<InBand<u32, 8, 1>>>();
     check::<Tlsf<InBand<u16>>>();
-    check::<FirstFit>();
     check::<BestFit<InBand<u16>>>();
     check::<GoodFit<InBand<u32>>>();
     // Too long for its classes.

@@ -2,13 +2,13 @@
 
 use super::{KIB, MIB, pool};
 use allotment::meta::SideTable;
-use allotment::placement::{Apart, BestFit, BuddyMap, GoodFit, SegmentPlacement};
+use allotment::placement::{Apart, BestFit, BuddyMap, FirstFitMap, GoodFit, SegmentPlacement};
 use allotment::pool::{
     Age, AnyPool, CopyFigures, CopyStats, DevicePool, Direction, Growth, Limit, Pool, PoolError, PoolOptions,
     PoolStats, ReturnError, Reuse, Source, Stream as _,
 };
 use allotment::sim::{Call, DeviceMemory};
-use allotment::{FirstFit, Slab, Tlsf};
+use allotment::{Slab, Tlsf};
 use std::time::Duration;
 
 #[test]
@@ -39,7 +39,7 @@ fn small_and_large_requests_have_segments_of_their_own() {
     drop(again);
 }
 
-/// Every placement over a side table serves a pool, and freed memory becomes free again.
+/// Every placement that is kept beside the memory serves a pool, and freed memory becomes free again.
 #[test]
 fn every_placement_divides_segments() {
     type Table<const GRANULE: usize> = SideTable<u32, GRANULE, 1>;
@@ -66,7 +66,7 @@ fn every_placement_divides_segments() {
     run::<GoodFit<Table<256>>>(256);
     run::<GoodFit<Table<512>>>(512);
     run::<BestFit<Table<256>>>(256);
-    run::<FirstFit<Table<256>>>(256);
+    run::<Apart<FirstFitMap, 256>>(256);
     run::<Apart<BuddyMap, 256>>(256);
     run::<Slab<Table<256>>>(256);
 }

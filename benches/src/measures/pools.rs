@@ -4,9 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Instant;
 
-use allotment::FirstFit;
-use allotment::meta::SideTable;
-use allotment::placement::Placement;
+use allotment::placement::{Apart, FirstFitMap, SegmentPlacement};
 use allotment::pool::{DefaultPlacement, DevicePool, Growth, Pool, PoolOptions};
 use allotment::sim::DeviceMemory;
 use anyhow::{Context, Result};
@@ -75,7 +73,6 @@ fn tables(_: &Results) -> Vec<Table> {
 }
 
 fn run(options: &Options) -> Result<Vec<Row>> {
-    type Table = SideTable<u32, 256, 1, false>;
     let mut rows = Vec::new();
     let lean = || PoolOptions::new().lean(true).growth(Growth::Fixed(2 * MIB));
     let fitted = || PoolOptions::new().lean(true).growth(Growth::Fitted(20 * MIB));
@@ -89,7 +86,7 @@ fn run(options: &Options) -> Result<Vec<Row>> {
         };
         add("allotment-pool", reserved::<DefaultPlacement>(&trace, PoolOptions::new(), 0)?);
         add("allotment-pool, lean", reserved::<DefaultPlacement>(&trace, lean(), 0)?);
-        add("allotment-pool, lean, first fit", reserved::<FirstFit<Table>>(&trace, lean(), 0)?);
+        add("allotment-pool, lean, first fit", reserved::<Apart<FirstFitMap, 256>>(&trace, lean(), 0)?);
         add("allotment-pool, lean, fitted", reserved::<DefaultPlacement>(&trace, fitted(), 0)?);
         add("allotment-pool, lean, growing", reserved::<DefaultPlacement>(&trace, growing(), 4 << 30)?);
         add(PYTORCH, PyTorch::replay(&trace)?);
@@ -102,7 +99,7 @@ fn run(options: &Options) -> Result<Vec<Row>> {
 }
 
 /// Replays a trace on one stream of a device of 4 GiB. Returns the most bytes reserved and the calls for them.
-fn reserved<P: Placement>(trace: &Trace, options: PoolOptions, room: usize) -> Result<(u64, u64)> {
+fn reserved<P: SegmentPlacement>(trace: &Trace, options: PoolOptions, room: usize) -> Result<(u64, u64)> {
     let device: DeviceMemory = DeviceMemory::new(4 << 30).with_granularity(2 * MIB).with_room(room);
     let stream = device.stream();
     let pool = Pool::<P, _>::new(device, options)?;

@@ -261,7 +261,7 @@ subjects! {
     "Heap<Tlsf>, stripped": own::Stripped<own::one_region::Tlsf8>, ours, Stripped, "Tlsf<InBand<u32, 8, 1>>, the same way";
     "Heap<Tlsf>, 16 B, stripped": own::Stripped<own::one_region::Tlsf16>, ours, Stripped, "Tlsf<InBand<u32, 16, 1>>, the same way";
     "Heap<Tlsf16>, stripped": own::Stripped<own::one_region::TlsfCompact>, ours, Stripped, "Tlsf<InBand<u16, 8, 1>, rows for 512 KiB, 8>, the same way: arenas up to 512 KiB";
-    "Heap<FirstFit>, stripped": own::Stripped<own::one_region::FirstFit>, ours, Stripped, "FirstFit<InBand<u32, 8, 1>>, the same way";
+    "Heap<FirstFit>, stripped": own::Stripped<own::one_region::FirstFit>, ours, Stripped, "FirstFit<1>, the same way";
     "Heap<BestFit>, stripped": own::Stripped<own::one_region::BestFit>, ours, Stripped, "BestFit<InBand<u32, 8, 1>>, the same way";
     "Heap<Buddy>, stripped": own::Stripped<own::one_region::Buddy>, ours, Stripped, "Buddy<1>, the same way";
     "Heap<Slab>, stripped": own::Stripped<own::one_region::Slab>, ours, Stripped, "Slab<InBand<u32, 8, 1>>, the same way";

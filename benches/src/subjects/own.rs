@@ -36,7 +36,7 @@ pub mod one_region {
     /// 16-bit indices, 8-byte granules, 8 columns, one region of up to 512 KiB.
     pub type TlsfCompact = super::Tlsf<InBand<u16, 8, 1>, { table_rows::<8>(512 << 10, 8) }, 8>;
     /// First fit.
-    pub type FirstFit = allotment::FirstFit<Narrow>;
+    pub type FirstFit = allotment::FirstFit<1>;
     /// Best fit.
     pub type BestFit = allotment::BestFit<Narrow>;
     /// Buddies.

@@ -378,7 +378,6 @@ subjects! {
     "tiny-heap": Tiny, None, true, SMALL, 138;
     "tiered": Own<allotment::Tiered>, Some("Tiered"), true, HUGE, 42;
     "first-fit": Own<allotment::FirstFit>, Some("FirstFit"), true, HUGE, 437;
-    "first-fit-16": Own<allotment::FirstFit<allotment::meta::InBand<u16>>>, Some("FirstFit<InBand<u16>>"), true, SMALL, 436;
     "best-fit": Own<allotment::BestFit>, Some("BestFit"), true, HUGE, 338;
     "best-fit-16": Own<allotment::BestFit<allotment::meta::InBand<u16>>>, Some("BestFit<InBand<u16>>"), true, SMALL, 337;
     "buddy": Own<allotment::Buddy>, Some("Buddy"), true, HUGE, 390;

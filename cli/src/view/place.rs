@@ -4,7 +4,7 @@ use std::fmt;
 use std::ptr::{NonNull, without_provenance_mut};
 
 use allotment::meta::{Block, SideTable};
-use allotment::placement::{Apart, BestFit, BuddyMap, FirstFit, SegmentPlacement, Tlsf};
+use allotment::placement::{Apart, BestFit, BuddyMap, FirstFitMap, SegmentPlacement, Tlsf};
 use allotment::region::{Region, RegionError};
 use allotment_planner::deadline::{Deadline, Watch};
 use clap::ValueEnum;
@@ -181,8 +181,8 @@ macro_rules! with {
         match ($placing, $granule == GRANULE as u64) {
             (Placing::Tlsf, true) => $call::<Tlsf<Table<GRANULE>>>($($argument),*),
             (Placing::Tlsf, false) => $call::<Tlsf<Table<LARGE_GRANULE>>>($($argument),*),
-            (Placing::FirstFit, true) => $call::<FirstFit<Table<GRANULE>>>($($argument),*),
-            (Placing::FirstFit, false) => $call::<FirstFit<Table<LARGE_GRANULE>>>($($argument),*),
+            (Placing::FirstFit, true) => $call::<Apart<FirstFitMap, GRANULE>>($($argument),*),
+            (Placing::FirstFit, false) => $call::<Apart<FirstFitMap, LARGE_GRANULE>>($($argument),*),
             (Placing::BestFit, true) => $call::<BestFit<Table<GRANULE>>>($($argument),*),
             (Placing::BestFit, false) => $call::<BestFit<Table<LARGE_GRANULE>>>($($argument),*),
             (Placing::Buddy, true) => $call::<Apart<BuddyMap, GRANULE>>($($argument),*),

@@ -311,15 +311,19 @@ unsafe impl<M: RegionMap, const G: usize, const R: usize> LayoutPlacement for Ma
         }
         let old = slot.memory();
         let memory = Region { size: old.size.checked_add(bytes).ok_or(RegionError::Overlap)?, ..old };
-        let (_, len) = parts::<M, G>(memory)?;
+        let (_, mut len) = parts::<M, G>(memory)?;
         if self.overlaps(memory, number) {
             return Err(RegionError::Overlap);
         }
-        let target = words::<M, G>(memory, base, len);
-        let mut new = Slot { size: memory.size, ..slot };
+        let mut target = words::<M, G>(memory, base, len);
         // A map can only move towards the end.
-        let moves = target >= words::<M, G>(old, base, map.granules());
-        if len <= map.granules() || !moves || new.size::<G>() <= slot.size::<G>() {
+        let first = words::<M, G>(old, base, map.granules());
+        while target < first && len > map.granules() {
+            len -= 1;
+            target = words::<M, G>(memory, base, len);
+        }
+        let mut new = Slot { size: memory.size, ..slot };
+        if len <= map.granules() || M::WHOLE && new.size::<G>() <= slot.size::<G>() {
             return Err(RegionError::TooSmall);
         }
         // SAFETY: the words move towards the region's new end, within its memory.

@@ -199,7 +199,8 @@ worlds! {
     tlsf_full: Full<Tlsf, 2>, [128, 168], true;
     #[cfg(feature = "alloc")]
     tlsf_side: Tlsf<SideTable<u32, 16>>, [96, 192], true;
-    first_fit: FirstFit, [104], false;
+    first_fit: FirstFit, [96, 128], true;
+    first_fit_off: FirstFit<2, false>, [104], false;
     first_fit_full: Full<FirstFit, 1>, [168], true;
     best_fit: BestFit, [104], false;
     best_fit_full: Full<BestFit, 0>, [168], true;

@@ -4,7 +4,10 @@ use super::Subject;
 use allotment::harden::Full;
 use allotment::lock::Unsync;
 use allotment::meta::{InBand, Meta, SideTable};
-use allotment::placement::{Classes, Coalescing, FreeIndex, MicroTlsf, Placement, QuickLists, table_rows};
+use allotment::placement::{
+    Classes, Coalescing, FirstFitMap, FreeIndex, Mapped, MicroTlsf, Placement, QuickLists, RegionMap,
+    table_rows,
+};
 use allotment::{Buddy, Bump, Heap, Slab, Tiered, Tlsf};
 
 /// Additional information about metadata for the tests.
@@ -77,6 +80,18 @@ impl<M: SubjectMeta, F: FreeIndex<M> + FreeIndex<M::Near>> Subject for Coalescin
     const LIMIT: usize = limit::<M>();
     const SLACK: f64 = slack::<M>(1.5);
     const FINDS_DOUBLE_FREES: bool = M::MAPPED;
+}
+
+impl<N, const C: bool, const G: usize, const R: usize> Subject for Mapped<FirstFitMap<N, C>, G, R>
+where
+    FirstFitMap<N, C>: RegionMap,
+{
+    fn taken(size: usize, _align: usize) -> usize {
+        size.max(1).next_multiple_of(G)
+    }
+    const REGIONS: usize = R;
+    const LIMIT: usize = (<FirstFitMap<N, C>>::MAX_LEN - 1024).saturating_mul(G);
+    const FINDS_DOUBLE_FREES: bool = C;
 }
 
 impl<const R: usize, const C: bool> Subject for MicroTlsf<R, C> {
@@ -240,7 +255,7 @@ macro_rules! for_each_placement {
             best_fit_side_plain: BestFit<SideTable<u32, 16, 3, false>>;
             tlsf_one_region: Tlsf<InBand<u32, 8, 1>>;
             micro: allotment::placement::MicroTlsf;
-            first_fit_u32: FirstFit<InBand<u32>>;
+            first_fit: FirstFit;
             best_fit_u32: BestFit<InBand<u32>>;
             good_fit_u32: GoodFit<InBand<u32>>;
             buddy: Buddy;
@@ -270,11 +285,9 @@ macro_rules! for_each_placement {
             tlsf_side: Tlsf<SideTable<u32, 16>>;
             tlsf_side_256: Tlsf<SideTable<u32>>;
             tlsf_side_u16: Tlsf<SideTable<u16, 64>>;
-            first_fit_u16: FirstFit<InBand<u16>>;
-            first_fit_u32: FirstFit<InBand<u32>>;
-            first_fit_u32_16: FirstFit<InBand<u32, 16>>;
-            first_fit_bounded: FirstFit<InBand<u32>, 4>;
-            first_fit_side: FirstFit<SideTable<u32, 16>>;
+            first_fit: FirstFit;
+            first_fit_unchecked: FirstFit<3, false>;
+            first_fit_narrow: Mapped<FirstFitMap<u16>, 16, 3>;
             best_fit_u16: BestFit<InBand<u16>>;
             best_fit_u32: BestFit<InBand<u32>>;
             best_fit_u32_16: BestFit<InBand<u32, 16>>;
@@ -292,7 +305,6 @@ macro_rules! for_each_placement {
             slab_odd: $crate::shadow::matrix::SlabOdd;
             slab_side: Slab<SideTable<u32, 16>>;
             tiered: Tiered;
-            tiered_first_fit_u16: Tiered<FirstFit<InBand<u16>>>;
             tiered_best_fit_u32_16: Tiered<BestFit<InBand<u32, 16>>>;
             tiered_slab: Tiered<Slab>;
             tiered_bump: Tiered<Bump>;
@@ -323,7 +335,7 @@ macro_rules! for_each_placement {
                 #[allow(unused_imports, reason = "as below")]
                 use allotment::harden::Full;
                 #[allow(unused_imports, reason = "some calls need few of these")]
-                use allotment::placement::QuickLists;
+                use allotment::placement::{FirstFitMap, Mapped, QuickLists};
                 #[allow(unused_imports, reason = "as above")]
                 use allotment::{BestFit, Buddy, Bump, Tlsf16, FirstFit, GoodFit, Slab, Tiered, Tlsf};
                 #[allow(unused_imports, reason = "as above")]

@@ -79,7 +79,7 @@ subjects! {
     "MicroTlsf, Off": Plain<MicroTlsf<4, false>>;
     "MicroTlsf, Basic": Plain<MicroTlsf<4, true>>;
     "MicroTlsf, Full": Plain<Full<MicroTlsf>>;
-    "FirstFit, Off": Plain<FirstFit<Off>>;
+    "FirstFit, Off": Plain<FirstFit<8, false>>;
     "FirstFit, Basic": Plain<FirstFit>;
     "FirstFit, Full": Plain<Full<FirstFit>>;
     "BestFit, Off": Plain<BestFit<Off>>;

@@ -1,0 +1,253 @@
+//! [`Chunks`]: the longest free run that begins in each chunk of a region, and a tree of maxima over them.
+
+use core::ptr;
+
+/// Granules whose free runs share one leaf in the tree of a map: those of a word.
+pub(super) const CHUNK: usize = u32::BITS as usize;
+
+/// Clears words. On firmware one by one: the library's function takes more code than all of a map's start.
+///
+/// # Safety
+///
+/// The words must be the caller's to write.
+#[inline(never)]
+pub(super) unsafe fn clear(words: *mut u32, count: usize) {
+    if cfg!(not(target_os = "none")) {
+        // SAFETY: the caller's contract.
+        return unsafe { words.write_bytes(0, count) };
+    }
+    for word in 0..count {
+        // SAFETY: the caller's contract.
+        unsafe { words.add(word).write_volatile(0) };
+    }
+}
+
+/// A node of a tree: a length in granules.
+pub trait Length: Copy {
+    /// The longest.
+    const MAX: usize;
+    /// Converts a length of at most [`Length::MAX`].
+    fn new(len: usize) -> Self;
+    /// Returns the length.
+    fn get(self) -> usize;
+}
+
+macro_rules! length {
+    ($($type:ty)*) => {$(
+        impl Length for $type {
+            const MAX: usize = <$type>::MAX as usize;
+            #[inline(always)]
+            fn new(len: usize) -> Self {
+                len as Self
+            }
+            #[inline(always)]
+            fn get(self) -> usize {
+                self as usize
+            }
+        }
+    )*};
+}
+
+length!(u16 u32);
+
+/// Chunks of a group.
+const GROUP: usize = 4;
+
+/// What the byte of a chunk says if a run of this length or longer begins there. No other chunk of the group has such a run.
+pub(super) const LONG: u8 = 127;
+/// The bit of a chunk in which a run from an earlier chunk ends.
+const EDGE: u8 = 128;
+const _: () = assert!(LONG as usize + 1 >= GROUP * CHUNK);
+
+/// The length of the longest free run that begins in each chunk, in each group of chunks, and in more and more groups.
+///
+/// ```text
+///                       1
+///             2                   3             a binary tree
+///        4         5         6         7        groups: exact lengths
+///     0 1 2 3   4 5 6 7   8 9 ..                chunks: lengths up to 127, a byte each
+/// ```
+///
+/// The eighth bit of each byte says whether a run from an earlier chunk ends in this one.
+#[derive(Clone, Copy)]
+pub(super) struct Chunks<N> {
+    /// The bytes of a group are one word, the first chunk's the lowest.
+    leaves: *mut u32,
+    nodes: *mut N,
+    groups: usize,
+}
+
+/// The lengths in the bytes of a group.
+const LENGTHS: u32 = u32::from_ne_bytes([!EDGE; GROUP]);
+
+/// What is known of a chunk.
+#[derive(Clone, Copy)]
+pub(super) struct Leaf {
+    /// The length of the longest free run that begins in it.
+    pub(super) long: usize,
+    /// Whether a run from an earlier chunk ends in it: then that end is its first boundary.
+    pub(super) edge: bool,
+}
+
+impl<N: Length> Chunks<N> {
+    /// No chunks.
+    pub(super) const EMPTY: Self = Self { leaves: ptr::null_mut(), nodes: ptr::null_mut(), groups: 0 };
+
+    /// Returns the groups of `len` granules and the boundary behind them, and how many groups the tree could have.
+    const fn groups(len: usize) -> (usize, usize) {
+        let groups = len / (GROUP * CHUNK) + 1;
+        (groups, groups.next_power_of_two())
+    }
+
+    /// Returns the words that the tree for `len` granules takes.
+    pub(super) const fn words(len: usize) -> usize {
+        let (groups, width) = Self::groups(len);
+        // Each node but the root has a sibling.
+        groups + ((width + groups).next_multiple_of(2) * size_of::<N>()).div_ceil(size_of::<u32>())
+    }
+
+    /// Starts without free runs.
+    ///
+    /// # Safety
+    ///
+    /// There must be [`Chunks::words`] words, which nothing else uses as long as this value is used.
+    pub(super) unsafe fn open(words: *mut u32, len: usize) -> Self {
+        let (groups, width) = Self::groups(len);
+        // SAFETY: the caller's contract.
+        unsafe {
+            clear(words, Self::words(len));
+            Self { leaves: words, nodes: words.add(groups).cast(), groups: width }
+        }
+    }
+
+    #[inline(always)]
+    fn node(&self, node: usize) -> usize {
+        // SAFETY: callers ask for nodes of groups of the region, their siblings and those above them.
+        unsafe { (*self.nodes.add(node)).get() }
+    }
+
+    #[inline(always)]
+    fn put(&mut self, node: usize, len: usize) {
+        // SAFETY: as in `node`.
+        unsafe { *self.nodes.add(node) = N::new(len) };
+    }
+
+    /// Returns the bytes of a group.
+    #[inline(always)]
+    fn group(&self, group: usize) -> u32 {
+        // SAFETY: callers ask for groups of the region.
+        unsafe { *self.leaves.add(group) }
+    }
+
+    /// Returns the byte of a chunk.
+    #[inline(always)]
+    fn byte(&mut self, chunk: usize) -> &mut u8 {
+        let place = if cfg!(target_endian = "big") { chunk ^ (GROUP - 1) } else { chunk };
+        // SAFETY: callers ask for chunks of the region.
+        unsafe { &mut *self.leaves.cast::<u8>().add(place) }
+    }
+
+    /// Returns the length of the longest free run. O(1).
+    #[inline(always)]
+    pub(super) fn longest(&self) -> usize {
+        if self.nodes.is_null() { 0 } else { self.node(1) }
+    }
+
+    /// Returns what is known of `chunk`.
+    #[inline(always)]
+    pub(super) fn leaf(&mut self, chunk: usize) -> Leaf {
+        let byte = *self.byte(chunk);
+        let long = match byte & !EDGE {
+            LONG => self.node(self.groups + chunk / GROUP),
+            len => len.into(),
+        };
+        Leaf { long, edge: byte & EDGE != 0 }
+    }
+
+    /// Notes that a free run from `start` to `end` has come to be, or is no more.
+    #[inline(always)]
+    pub(super) fn cross(&mut self, start: usize, end: usize) {
+        if start / CHUNK != end / CHUNK {
+            *self.byte(end / CHUNK) ^= EDGE;
+        }
+    }
+
+    /// Returns the first chunk in which a free run of at least `want` granules begins. There must be one. O(log n).
+    #[inline(always)]
+    pub(super) fn find(&self, want: usize) -> usize {
+        let mut node = 1;
+        while node < self.groups {
+            node *= 2;
+            if self.node(node) < want {
+                node += 1;
+            }
+        }
+        let group = node - self.groups;
+        // The upper bit of a byte stays if its length is not less.
+        let want = want.min(LONG.into()) as u32;
+        let fits = ((self.group(group) | !LENGTHS) - want * u32::from_ne_bytes([1; GROUP])) & !LENGTHS;
+        group * GROUP + (fits.trailing_zeros() / u8::BITS) as usize
+    }
+
+    /// Returns the last chunk in front of `chunk` in which a free run begins. There must be one. O(log n).
+    pub(super) fn before(&self, chunk: usize) -> usize {
+        let mut group = chunk / GROUP;
+        let mut leaves = self.group(group) & LENGTHS & !(!0 << (chunk % GROUP * 8));
+        if leaves == 0 {
+            let mut node = self.groups + group;
+            while node % 2 == 0 || self.node(node - 1) == 0 {
+                node /= 2;
+            }
+            node -= 1;
+            while node < self.groups {
+                node = 2 * node + 1;
+                if self.node(node) == 0 {
+                    node -= 1;
+                }
+            }
+            group = node - self.groups;
+            leaves = self.group(group) & LENGTHS;
+        }
+        group * GROUP + GROUP - 1 - (leaves.leading_zeros() / u8::BITS) as usize
+    }
+
+    /// Notes that a run of `len` granules begins in `chunk`. O(log n).
+    #[inline(always)]
+    pub(super) fn raise(&mut self, chunk: usize, len: usize) {
+        let short = len.min(LONG.into()) as u8;
+        let byte = self.byte(chunk);
+        if short > *byte & !EDGE {
+            *byte = *byte & EDGE | short;
+        }
+        let mut node = self.groups + chunk / GROUP;
+        while node != 0 && self.node(node) < len {
+            self.put(node, len);
+            node /= 2;
+        }
+    }
+
+    /// Sets the length of the longest run that begins in `chunk`, which was the longest one. O(log n).
+    #[inline(never)]
+    pub(super) fn set(&mut self, chunk: usize, mut len: usize) {
+        let byte = self.byte(chunk);
+        *byte = *byte & EDGE | len.min(LONG.into()) as u8;
+        if len < LONG.into() {
+            let leaves = (self.group(chunk / GROUP) & LENGTHS).to_ne_bytes();
+            let longest = leaves[0].max(leaves[1]).max(leaves[2]).max(leaves[3]);
+            if longest == LONG {
+                // The length of another chunk's run is in the node.
+                return;
+            }
+            len = longest.into();
+        }
+        let mut node = self.groups + chunk / GROUP;
+        while self.node(node) != len {
+            self.put(node, len);
+            if node == 1 {
+                return;
+            }
+            len = len.max(self.node(node ^ 1));
+            node /= 2;
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! First fit in address order.
+
+mod chunks;
+mod runs;
+
+use super::{Mapped, RegionMap};
+use crate::meta::{DEFAULT_REGIONS, FreeError};
+use chunks::{CHUNK, Chunks, LONG, Length};
+use runs::{Run, Runs};
+
+/// First fit in address order, exactly: a block comes from the lowest free run that is long enough, at its lowest place. An aligned
+/// block comes from the lowest run that is long enough wherever it lies; where none is, from the lowest one that is long enough at
+/// all, if it happens to fit there. With several regions, those claimed first come first.
+///
+/// Keeping live blocks at low addresses fragments little in practice (Wilson, Johnstone, Neely and Boles, "Dynamic storage
+/// allocation: a survey and critical review", IWMM 1995), and has the best [proven bound](crate::bounds).
+///
+/// Nothing is written to free memory: a bit for each granule says where free runs begin and end, and a tree of maxima over them leads
+/// to the lowest fit. Allocations, frees and resizes take O(log n) for a region of n granules. The map takes 4 % of a region.
+///
+/// With `CHECKED`, the default, one of the map's bits for each granule says where live blocks begin. A free of anything else is then
+/// an error, whatever was allocated since: a double free, an address inside a block, another size. Each check takes O(length of the
+/// block / 32). Without it the map takes 2.4 % of a region, and the heap trusts the program.
+pub type FirstFit<const REGIONS: usize = DEFAULT_REGIONS, const CHECKED: bool = true> =
+    Mapped<FirstFitMap<MapLength, CHECKED>, 8, REGIONS>;
+
+/// The map of [`FirstFit`], for regions of up to `N`'s largest number of granules.
+///
+/// [`Apart`](super::Apart) takes it for segments of a [`Pool`](crate::pool::Pool), and [`Mapped`] for other granules, or on firmware for
+/// larger regions: `Mapped<FirstFitMap<u32>, 8>`.
+#[derive(Clone, Copy)]
+pub struct FirstFitMap<N = MapLength, const CHECKED: bool = true> {
+    runs: Runs<CHECKED>,
+    chunks: Chunks<N>,
+    place: usize,
+}
+
+/// Lengths in a map's tree: of 16 bits on firmware, for regions of up to 512 KiB, else of 32.
+#[cfg(target_os = "none")]
+pub(crate) type MapLength = u16;
+/// Lengths in a map's tree: of 16 bits on firmware, for regions of up to 512 KiB, else of 32.
+#[cfg(not(target_os = "none"))]
+pub(crate) type MapLength = u32;
+
+// SAFETY: the pointers are to words that are the map's alone.
+unsafe impl<N, const CHECKED: bool> Send for FirstFitMap<N, CHECKED> {}
+
+impl<N: Length, const CHECKED: bool> FirstFitMap<N, CHECKED> {
+    /// Returns the words of the map of `len` granules.
+    pub(crate) const fn words_for(len: usize) -> usize {
+        Runs::<CHECKED>::words(len) + Chunks::<N>::words(len)
+    }
+
+    /// Makes granules in a free run used. `others` is the length of the longest other run that begins in the same chunk, `long` that
+    /// of the longest of all.
+    /// O(log n).
+    #[inline(always)]
+    fn cut(&mut self, run: Run, long: usize, others: usize, start: usize, end: usize) {
+        self.runs.flip(start);
+        self.runs.flip(end);
+        self.chunks.cross(run.start, run.end);
+        self.chunks.cross(run.start, start);
+        self.chunks.cross(end, run.end);
+        let (chunk, next) = (run.start / CHUNK, end / CHUNK);
+        let (front, rest) = (start - run.start, run.end - end);
+        let mut longest = others.max(front);
+        if next == chunk {
+            longest = longest.max(rest);
+        }
+        // A long run's length is not in its chunk's byte, so it must go before its rest comes.
+        let comes = next != chunk && rest != 0;
+        if comes && long < LONG.into() {
+            self.chunks.raise(next, rest);
+        }
+        if run.len() == long {
+            self.chunks.set(chunk, longest);
+        }
+        if comes && long >= LONG.into() {
+            self.chunks.raise(next, rest);
+        }
+    }
+
+    /// Makes all of a free run used. O(log n).
+    fn take(&mut self, run: Run) {
+        let chunk = run.start / CHUNK;
+        let leaf = self.chunks.leaf(chunk);
+        if run.len() == leaf.long {
+            let others = self.runs.others(chunk, leaf);
+            self.chunks.set(chunk, others);
+        }
+        self.runs.flip(run.start);
+        self.runs.flip(run.end);
+        self.chunks.cross(run.start, run.end);
+    }
+
+    /// Makes used granules free. O(log n).
+    #[inline(never)]
+    fn release(&mut self, start: usize, end: usize) {
+        let mut run = Run { start, end };
+        let left = self.runs.is_bound(start);
+        if left {
+            run.start = match self.runs.bound_before(start) {
+                Some(bound) => bound,
+                None => self.begin_before(start),
+            };
+        }
+        let mut lower = None;
+        if self.runs.is_bound(end) {
+            let chunk = end / CHUNK;
+            let leaf = self.chunks.leaf(chunk);
+            run.end = self.runs.end(end, leaf.long);
+            if chunk != run.start / CHUNK && run.end - end == leaf.long {
+                lower = Some((chunk, self.runs.others(chunk, leaf)));
+            }
+            self.chunks.cross(end, run.end);
+        }
+        self.runs.flip(start);
+        self.runs.flip(end);
+        if left {
+            self.chunks.cross(run.start, start);
+        }
+        self.chunks.cross(run.start, run.end);
+        self.chunks.raise(run.start / CHUNK, run.len());
+        if let Some((chunk, longest)) = lower {
+            if longest != self.chunks.leaf(chunk).long {
+                self.chunks.set(chunk, longest);
+            }
+        }
+    }
+
+    /// Returns where the free run begins that ends in front of `end` and began in an earlier chunk. O(log n).
+    #[cold]
+    #[inline(never)]
+    fn begin_before(&self, end: usize) -> usize {
+        let chunk = self.chunks.before(end / CHUNK);
+        // It is the last run that begins there.
+        self.runs.last_bound(chunk)
+    }
+
+    /// Builds the chunks from the boundaries. O(words).
+    fn build(&mut self) {
+        let mut chunks = self.chunks;
+        self.runs.each(&mut |run| {
+            chunks.cross(run.start, run.end);
+            chunks.raise(run.start / CHUNK, run.len());
+            true
+        });
+    }
+}
+
+// SAFETY: blocks are cut from free runs; the bits say which granules are free.
+unsafe impl<N: Length, const CHECKED: bool> RegionMap for FirstFitMap<N, CHECKED> {
+    const EMPTY: Self = Self { runs: Runs::EMPTY, chunks: Chunks::EMPTY, place: 0 };
+    const MAX_LEN: usize = N::MAX;
+    const WHOLE: bool = false;
+    const EXACT: bool = true;
+
+    #[inline(always)]
+    fn granules(&self) -> usize {
+        self.runs.len()
+    }
+
+    fn words(_place: usize, len: usize) -> usize {
+        Self::words_for(len)
+    }
+
+    unsafe fn open(&mut self, words: *mut u32, place: usize, len: usize) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let chunks = Chunks::open(words.add(Runs::<CHECKED>::words(len)), len);
+            *self = Self { runs: Runs::open(words, len), chunks, place };
+        }
+        self.release(0, len);
+    }
+
+    unsafe fn extend(&mut self, words: *mut u32, len: usize) {
+        let old = self.runs.len();
+        // SAFETY: the caller's contract. The chunks is built anew, so its old words are not needed.
+        unsafe {
+            self.runs.extend(words, len);
+            self.chunks = Chunks::open(words.add(Runs::<CHECKED>::words(len)), len);
+        }
+        self.runs.flip(old);
+        self.runs.flip(len);
+        self.build();
+    }
+
+    #[inline(always)]
+    fn granted(len: usize, _align: usize) -> usize {
+        len
+    }
+
+    #[inline(always)]
+    fn allocate(&mut self, len: usize, align: usize) -> Option<usize> {
+        let longest = self.chunks.longest();
+        let mut want = len + (align - 1);
+        if want > longest {
+            // Else an aligned block may happen to fit in the first run that is long enough at all.
+            if align == 1 || len > longest {
+                return None;
+            }
+            want = len;
+        }
+        let chunk = self.chunks.find(want);
+        let leaf = self.chunks.leaf(chunk);
+        let (run, others) = self.runs.find(chunk, leaf, want);
+        let start = match align {
+            1 => run.start,
+            _ => run.start + ((self.place + run.start).wrapping_neg() & (align - 1)),
+        };
+        if start + len > run.end {
+            return None;
+        }
+        self.cut(run, leaf.long, others, start, start + len);
+        self.runs.flip_start(start);
+        Some(start)
+    }
+
+    fn check(&self, index: usize, len: usize, _align: usize) -> Result<(), FreeError> {
+        if self.runs.is_block(index, len) { Ok(()) } else { Err(self.runs.why_not(index, len)) }
+    }
+
+    #[inline(always)]
+    fn free(&mut self, index: usize, len: usize, _align: usize) -> Result<(), FreeError> {
+        if !self.runs.is_block(index, len) {
+            // The caller asks `check` why.
+            return Err(FreeError::NotABlock);
+        }
+        self.runs.flip_start(index);
+        self.release(index, index + len);
+        Ok(())
+    }
+
+    fn resize(&mut self, index: usize, len: usize, to: usize, _align: usize) -> bool {
+        if !self.runs.is_block(index, len) {
+            return false;
+        }
+        let end = index + len;
+        if to <= len {
+            if to < len {
+                self.release(index + to, end);
+            }
+            return true;
+        }
+        if !self.runs.is_bound(end) {
+            return false;
+        }
+        let long = self.chunks.leaf(end / CHUNK).long;
+        let run = Run { start: end, end: self.runs.end(end, long) };
+        let rest = index + to;
+        if rest > run.end {
+            return false;
+        }
+        self.take(run);
+        if rest < run.end {
+            self.release(rest, run.end);
+        }
+        true
+    }
+
+    fn is_free(&self) -> bool {
+        self.runs.len() != 0 && self.chunks.longest() == self.runs.len()
+    }
+
+    #[inline(always)]
+    fn largest(&self) -> usize {
+        self.chunks.longest()
+    }
+
+    fn walk(&self, visit: &mut dyn FnMut(usize, usize, bool) -> bool) {
+        self.runs.walk(visit);
+    }
+}

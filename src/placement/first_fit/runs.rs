@@ -1,0 +1,291 @@
+//! [`Runs`]: where the free runs of a region begin and end, in bits.
+
+use super::chunks::{CHUNK, Leaf, clear};
+use crate::meta::FreeError;
+use core::ptr;
+
+/// Bits of a word.
+const WORD: usize = u32::BITS as usize;
+
+/// Where the free runs of one region begin and end.
+///
+/// ```text
+///  granules    | used | used  | free      | used  | free           |  used
+///  boundaries                 1           1       1                1            where a free run begins or ends
+///  starts      1      1                   1                        1            where a live block begins
+/// ```
+///
+/// Boundaries have a bit for each granule, and one behind the last. In a chunk they are beginnings and ends by turns; whether the
+/// first one is an end is known in [`Chunks`](super::chunks::Chunks). Only with `CHECKED` is there a row of starts, to know live blocks.
+#[derive(Clone, Copy)]
+pub(super) struct Runs<const CHECKED: bool> {
+    bits: *mut u32,
+    /// Bits of a row: of boundaries, then of starts.
+    row: usize,
+    len: usize,
+}
+
+/// A free run: its first granule and the one behind it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Run {
+    pub(super) start: usize,
+    pub(super) end: usize,
+}
+
+impl Run {
+    pub(super) const fn len(self) -> usize {
+        self.end - self.start
+    }
+}
+
+impl<const CHECKED: bool> Runs<CHECKED> {
+    pub(super) const EMPTY: Self = Self { bits: ptr::null_mut(), row: 0, len: 0 };
+
+    /// Words of a row.
+    const fn row_words(len: usize) -> usize {
+        len / WORD + 1
+    }
+
+    /// Returns the words that the bits of `len` granules take.
+    pub(super) const fn words(len: usize) -> usize {
+        let rows = if CHECKED { 2 } else { 1 };
+        rows * Self::row_words(len)
+    }
+
+    /// Starts with all of `len` granules used.
+    ///
+    /// # Safety
+    ///
+    /// There must be [`Runs::words`] words, which nothing else uses as long as this value is used.
+    pub(super) unsafe fn open(words: *mut u32, len: usize) -> Self {
+        // SAFETY: the caller's contract.
+        unsafe { clear(words, Self::words(len)) };
+        let mut runs = Self { bits: words, row: Self::row_words(len) * WORD, len };
+        runs.flip_start(len);
+        runs
+    }
+
+    /// Moves to `words`, with `len` granules, the new ones used.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Runs::open`], but the words may overlap the old ones if they start behind them. `len` must not be less than before.
+    pub(super) unsafe fn extend(&mut self, words: *mut u32, len: usize) {
+        self.flip_start(self.len);
+        let (old, new) = (self.row / WORD, Self::row_words(len));
+        // SAFETY: the last row moves first, since no row moves forwards over one that is yet to move.
+        unsafe {
+            if CHECKED {
+                ptr::copy(self.bits.add(old), words.add(new), old);
+                clear(words.add(new + old), new - old);
+            }
+            ptr::copy(self.bits, words, old);
+            clear(words.add(old), new - old);
+        }
+        *self = Self { bits: words, row: new * WORD, len };
+        self.flip_start(len);
+    }
+
+    pub(super) const fn len(&self) -> usize {
+        self.len
+    }
+
+    #[inline(always)]
+    fn word(&self, word: usize) -> u32 {
+        // SAFETY: callers ask for words of the rows, which are as many as the granules need.
+        unsafe { *self.bits.add(word) }
+    }
+
+    #[inline(always)]
+    fn bit(&self, bit: usize) -> bool {
+        self.word(bit / WORD) >> (bit % WORD) & 1 != 0
+    }
+
+    #[inline(always)]
+    pub(super) fn flip(&mut self, bit: usize) {
+        // SAFETY: callers flip bits of the rows, which are as many as the granules need.
+        unsafe { *self.bits.add(bit / WORD) ^= 1 << (bit % WORD) };
+    }
+
+    /// Returns whether a free run begins or ends in front of granule `index`.
+    #[inline(always)]
+    pub(super) fn is_bound(&self, index: usize) -> bool {
+        self.bit(index)
+    }
+
+    /// Returns where the free run ends that begins at `start` and is not over with its chunk. `long` is the length of the longest
+    /// run that begins in this chunk.
+    #[inline(always)]
+    fn far_end(&self, start: usize, long: usize) -> usize {
+        // One that is as long as a chunk is the last to begin there, and no other is as long. Any other ends in the next chunk.
+        if long >= CHUNK {
+            return start + long;
+        }
+        let next = start / CHUNK + 1;
+        next * CHUNK + self.word(next).trailing_zeros() as usize
+    }
+
+    /// Returns where the free run ends that begins at `start`. `long` is the length of the longest run that begins in its chunk.
+    #[inline(always)]
+    pub(super) fn end(&self, start: usize, long: usize) -> usize {
+        let bits = self.word(start / CHUNK) & (!1 << (start % CHUNK));
+        if bits == 0 {
+            return self.far_end(start, long);
+        }
+        start / CHUNK * CHUNK + bits.trailing_zeros() as usize
+    }
+
+    /// Returns the last boundary in front of `index` in its chunk.
+    #[inline(always)]
+    pub(super) fn bound_before(&self, index: usize) -> Option<usize> {
+        let bits = self.word(index / CHUNK) & !(!0 << (index % CHUNK));
+        (bits != 0).then(|| Self::last(index / CHUNK, bits))
+    }
+
+    /// Returns the last boundary in `chunk`, which has one.
+    #[inline(always)]
+    pub(super) fn last_bound(&self, chunk: usize) -> usize {
+        Self::last(chunk, self.word(chunk))
+    }
+
+    /// Returns the last of some boundaries in `chunk`.
+    #[inline(always)]
+    const fn last(chunk: usize, bits: u32) -> usize {
+        chunk * CHUNK + CHUNK - 1 - bits.leading_zeros() as usize
+    }
+
+    /// Returns the boundaries of `chunk` in which free runs begin and end by turns, without the end of one from an earlier chunk.
+    #[inline(always)]
+    fn bounds(&self, chunk: usize, edge: bool) -> u32 {
+        let bits = self.word(chunk);
+        if edge { bits & (bits - 1) } else { bits }
+    }
+
+    /// Returns the first run of at least `want` granules that begins in `chunk`, and the length of the longest other one. There
+    /// must be one.
+    #[inline(always)]
+    pub(super) fn find(&self, chunk: usize, Leaf { long, edge }: Leaf, want: usize) -> (Run, usize) {
+        let bits = self.bounds(chunk, edge);
+        let rest = bits & (bits - 1);
+        if rest & rest.wrapping_sub(1) == 0 {
+            // It is the only one.
+            let start = chunk * CHUNK + bits.trailing_zeros() as usize;
+            return (Run { start, end: start + long }, 0);
+        }
+        self.find_among(bits, chunk, long, want)
+    }
+
+    /// Returns the length of the longest run that begins in `chunk`, but for one of the longest.
+    #[inline(always)]
+    pub(super) fn others(&self, chunk: usize, Leaf { long, edge }: Leaf) -> usize {
+        self.find_among(self.bounds(chunk, edge), chunk, long, long).1
+    }
+
+    /// Does the same as [`Runs::find`] where several runs begin.
+    #[inline(never)]
+    fn find_among(&self, mut bits: u32, chunk: usize, long: usize, mut want: usize) -> (Run, usize) {
+        let (mut found, mut others) = (Run { start: 0, end: 0 }, 0);
+        while bits != 0 {
+            let start = chunk * CHUNK + bits.trailing_zeros() as usize;
+            bits &= bits - 1;
+            let end = if bits != 0 {
+                chunk * CHUNK + bits.trailing_zeros() as usize
+            } else {
+                self.far_end(start, long)
+            };
+            bits &= bits.wrapping_sub(1);
+            if end - start >= want {
+                found = Run { start, end };
+                want = usize::MAX;
+            } else {
+                others = others.max(end - start);
+            }
+        }
+        (found, others)
+    }
+
+    /// Notes that a live block starts at `index`, or no more. What is behind the region counts as one.
+    #[inline(always)]
+    pub(super) fn flip_start(&mut self, index: usize) {
+        if CHECKED {
+            self.flip(self.row + index);
+        }
+    }
+
+    /// Returns whether a live block of `len` granules starts at `index`. O(len / word) with `CHECKED`; without it, whether it can lie in the
+    /// region.
+    #[inline(always)]
+    pub(super) fn is_block(&self, index: usize, len: usize) -> bool {
+        if index >= self.len || len > self.len - index {
+            return false;
+        }
+        if !CHECKED {
+            return true;
+        }
+        let end = index + len;
+        let mut at = (index + 1) / WORD;
+        let mut changes = self.changes(at) & !0 << ((index + 1) % WORD);
+        while changes == 0 && at < end / WORD {
+            at += 1;
+            changes = self.changes(at);
+        }
+        self.bit(self.row + index) && changes != 0 && at * WORD + changes.trailing_zeros() as usize == end
+    }
+
+    /// Returns why no live block of `len` granules starts at `index`.
+    pub(super) fn why_not(&self, index: usize, len: usize) -> FreeError {
+        if index >= self.len || len > self.len - index {
+            return FreeError::Foreign;
+        }
+        if !CHECKED {
+            return FreeError::NotABlock;
+        }
+        // Where a free run ends, a live block begins, or the region ends.
+        let mut at = (index + 1) / WORD;
+        let mut changes = self.changes(at) & !0 << ((index + 1) % WORD);
+        while changes == 0 {
+            at += 1;
+            changes = self.changes(at);
+        }
+        let next = at * WORD + changes.trailing_zeros() as usize;
+        let free = self.bit(next) && self.bit(self.row + next);
+        if free { FreeError::AlreadyFree } else { FreeError::NotABlock }
+    }
+
+    /// Returns where in a word of granules a live block or a free run begins, or a free run ends.
+    #[inline(always)]
+    fn changes(&self, word: usize) -> u32 {
+        self.word(word) | self.word(self.row / WORD + word)
+    }
+
+    /// Shows `visit` all free runs in order, until it returns false. O(words).
+    pub(super) fn each(&self, visit: &mut dyn FnMut(Run) -> bool) {
+        let mut begin = None;
+        for at in 0..self.row / WORD {
+            let mut bits = self.word(at);
+            while bits != 0 {
+                let bound = at * WORD + bits.trailing_zeros() as usize;
+                bits &= bits - 1;
+                begin = match begin {
+                    None => Some(bound),
+                    Some(start) if visit(Run { start, end: bound }) => None,
+                    Some(_) => return,
+                };
+            }
+        }
+    }
+
+    /// Shows `visit` free and used runs as [`RegionMap::walk`](crate::placement::RegionMap::walk) does. O(words).
+    pub(super) fn walk(&self, visit: &mut dyn FnMut(usize, usize, bool) -> bool) {
+        let (mut at, mut goes_on) = (0, true);
+        self.each(&mut |run| {
+            goes_on =
+                (run.start == at || visit(at, run.start - at, false)) && visit(run.start, run.len(), true);
+            at = run.end;
+            goes_on
+        });
+        if goes_on && at < self.len {
+            visit(at, self.len - at, false);
+        }
+    }
+}
