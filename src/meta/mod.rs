@@ -248,73 +248,10 @@ pub unsafe trait Meta: FreeBlocks {
     /// Bytes at the start and at the end of a block fresh from zeroed memory that may not be zero, because bookkeeping wrote
     /// them. Everything between is still zero.
     const DIRTY_EDGES: (usize, usize);
-
-    /// Opens a record of [`PAGE_WORDS`] words for `block`, which a slab will cut into objects. Returns the page with the
-    /// record; `None` if a side table has no memory for it.
-    ///
-    /// # Safety
-    ///
-    /// The common rules.
-    unsafe fn open_page(&mut self, block: Block<Self::Token>) -> Option<Page<Self::Token>>;
-
-    /// Returns the page that contains granule `offset`. It was opened in a block of `len` granules aligned to `len`; `token`
-    /// is that of the page's block, if the caller has it.
-    ///
-    /// # Safety
-    ///
-    /// Such a page must be open.
-    unsafe fn page_of(&self, offset: usize, len: usize, token: Self::Token) -> Page<Self::Token>;
-
-    /// Returns the page at an address that may be wrong; `None` if no page *can* be there. In band the record must be checked
-    /// as well, because any block may be there.
-    fn find_page(&self, address: usize, len: usize) -> Option<Page<Self::Token>>;
-
-    /// Returns the page with record number `record`.
-    ///
-    /// # Safety
-    ///
-    /// Such a page must be open; `len` must be the length of its block.
-    unsafe fn page(&self, record: Id, len: usize) -> Page<Self::Token>;
-
-    /// Reads word `word` of the page's record.
-    ///
-    /// # Safety
-    ///
-    /// `page` must come from this metadata; `word < PAGE_WORDS`.
-    unsafe fn page_word(&self, page: Page<Self::Token>, word: usize) -> u32;
-
-    /// Writes word `word` of the page's record.
-    ///
-    /// # Safety
-    ///
-    /// The page must be open; `word < PAGE_WORDS`.
-    unsafe fn set_page_word(&mut self, page: Page<Self::Token>, word: usize, value: u32);
-
-    /// Closes the page's record; its block is an ordinary allocated block again.
-    ///
-    /// # Safety
-    ///
-    /// The page must be open.
-    unsafe fn close_page(&mut self, page: Page<Self::Token>);
 }
 
 /// Returns the bytes of a region with `len` granules, bookkeeping included.
 pub(crate) const fn region_size<M: Meta>(len: usize) -> usize {
     let words = if M::BOUNDARY_BITS { (len / M::MIN_BLOCK + 2).div_ceil(usize::BITS as usize) } else { 0 };
     len.saturating_mul(M::GRANULE).saturating_add(words * size_of::<usize>())
-}
-
-/// Words of 32 bits in the record of a slab page.
-pub const PAGE_WORDS: usize = 4;
-
-/// A slab page: an allocated block with a record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct Page<T> {
-    /// The page's block.
-    pub block: Block<T>,
-    /// Number of its record; never [`NIL`].
-    pub record: Id,
-    /// Granules at its start that the record takes.
-    pub header: usize,
 }

@@ -56,7 +56,7 @@ pub use mapped::Apart;
 pub use mapped::{Mapped, RegionMap};
 pub use micro::MicroTlsf;
 pub use segment::SegmentPlacement;
-pub use slab::{Classes, DefaultClasses, Slab};
+pub use slab::{Classes, DefaultClasses, Slab, SlabMap};
 pub use tiered::{Pages, QuickLists, Tiered};
 pub use tlsf::{SegregatedLists, Tlsf, Tlsf16, table_rows};
 

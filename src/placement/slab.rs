@@ -1,11 +1,10 @@
 //! Slabs: pages of equal objects.
 
-use super::tlsf::Tlsf;
-use super::{Held, Placement};
-use crate::meta::{Block, FreeError, Id, InBand, Meta, NIL, Page};
-use crate::region::{Region, RegionError};
-use crate::units::{Index, granules};
+use super::{BuddyMap, Mapped, RegionMap};
+use crate::meta::{DEFAULT_REGIONS, FreeError};
+use crate::units::granules;
 use core::marker::PhantomData;
+use core::ptr;
 
 /// The size classes of a [`Slab`], as constants of a type.
 ///
@@ -16,386 +15,459 @@ use core::marker::PhantomData;
 /// impl Classes for Messages {
 ///     const SIZES: &'static [usize] = &[24, 136];
 /// }
-/// type MessageHeap = Heap<Slab<allotment::meta::InBand<u32>, Messages>, Unsync>;
+/// type MessageHeap = Heap<Slab<Messages>, Unsync>;
 /// ```
 pub trait Classes {
-    /// Object sizes in bytes, rising; at most 32 of them, the last at most 128 granules.
+    /// Object sizes in bytes, rising; at most 31 of them, the last at most 64 granules.
     const SIZES: &'static [usize];
-
-    /// About how many objects a page holds: pages are the next power of two, and never hold more than
-    /// 32 objects.
-    const OBJECTS: usize = 16;
 }
 
-/// Eleven classes from 8 to 128 bytes, at most a third apart above 24 bytes: pages of 128 bytes to
-/// 2 KiB. (Chosen by measurement; see `benches/NOTES.md`.)
+/// Ten classes from 16 to 128 bytes, at most a third apart above 24 bytes. (Chosen by measurement; see `benches/NOTES.md`.)
 pub struct DefaultClasses;
 
 impl Classes for DefaultClasses {
-    const SIZES: &'static [usize] = &[8, 16, 24, 32, 40, 48, 64, 80, 96, 112, 128];
+    const SIZES: &'static [usize] = &[16, 24, 32, 40, 48, 64, 80, 96, 112, 128];
 }
 
-/// Slabs: pages of equal objects, with a bitmap each. O(1) both ways.
+/// Granules of a page.
+const PAGE: usize = 64;
+
+/// Bits of a word.
+const BITS: usize = u32::BITS as usize;
+
+/// Slabs: pages of equal objects, found by bits beside the memory. O(1) both ways, but for opening and closing a page, which take
+/// as long as a block of the map `M`.
 ///
-/// After Bonwick, "The slab allocator: an object-caching kernel memory allocator" (USENIX 1994).
-/// A request is served from a page of its size class; a page is a block of the placement `S`
-/// beneath, aligned to its size, with a record (at its start, or in the side table):
+/// After Bonwick, "The slab allocator: an object-caching kernel memory allocator" (USENIX 1994). A request gets an object in a page
+/// of its size class: 64 granules (512 bytes), which are a block of the map behind, aligned to their length. Requests beyond the
+/// largest class, or aligned to more than a granule, go to the map behind, and so do others where there is no room for another
+/// page, if that map does not round lengths up. A page goes back as soon as its last object is freed.
+///
+/// Nothing is written to free memory. Every double, interior and foreign free is an error.
+pub type Slab<C = DefaultClasses, M = BuddyMap, const REGIONS: usize = DEFAULT_REGIONS> =
+    Mapped<SlabMap<M, C, 8>, 8, REGIONS>;
+
+/// The map of [`Slab`]: a record for each page, in front of the words of a map `M` behind it.
 ///
 /// ```text
-///  page of 1 KiB   | record | object 0 | object 1 |  ...  | object 14 | rest |
-///                     bitmap of free objects, links to other pages of the class, check word
+///  page of 512 bytes   | object 0 | object 1 | object 2 |  ...  | object 20 | rest |
+///  its record          free: 0 1 0 ...   class, links to other pages of the class with free objects
 /// ```
 ///
-/// Requests beyond the largest class, or aligned to more than a granule, go to `S`. A page goes back
-/// there as soon as its last object is freed. A request fails when neither an open page of its class nor
-/// an aligned block for a new one is there, even if smaller blocks are: tiny heaps want few, small
-/// classes.
-///
-/// Foreign and double frees are detected, also in release builds: a record must carry its check
-/// word, the address must be that of an object, and the bitmap must say that it is live. Such a free is
-/// refused and changes nothing.
-pub struct Slab<M: Meta = InBand<u32>, C: Classes = DefaultClasses, S: Placement<Meta = M> = Tlsf<M>> {
-    pages: S,
-    /// Bit `c`: class `c` has a page with a free object.
-    open: u32,
-    /// Per class: the record of the first page that has a free object.
-    heads: [M::Index; 32],
-    classes: PhantomData<C>,
+/// A page holds at most 32 objects. A free is checked: the page must be of the class, an object must begin at the granule, and its bit
+/// must say that it is live.
+pub struct SlabMap<M: RegionMap, C: Classes = DefaultClasses, const GRANULE: usize = 8> {
+    behind: M,
+    /// For each class the first page with a free object; then a [`Record`] for each page; then the words of the map behind.
+    words: *mut u32,
+    /// The first granule's number in the page that it lies in.
+    skew: usize,
+    /// Granules of the region and of what is in front of it in the first page.
+    end: usize,
+    classes: PhantomData<fn() -> C>,
 }
 
-/// The words of a page's record.
-enum Word {
-    Free,
-    Next,
-    Prev,
-    Check,
+/// What follows from the sizes of the classes.
+struct Tables {
+    /// The bits of all objects of a page of each class.
+    all: [u32; 32],
+    /// Granules of an object of each class.
+    objects: [u8; 32],
+    /// Class of each length in granules up to the longest.
+    class_of: [u8; PAGE + 1],
 }
 
-/// Marks an open page in its check word.
-const SEAL: u32 = 0x51ab_5eed;
+/// What is known of a page.
+#[repr(C)]
+struct Record {
+    /// A bit for each object that is free.
+    free: u32,
+    /// The next page with a free object of the class; numbers of pages count from 1, and 0 is none.
+    next: u32,
+    /// The page before that one, and the class, from 1, in the bits from [`Record::CLASS`] on; 0 for what is no page.
+    link: u32,
+}
 
-/// Granules that a class can have at most.
-const LONGEST: usize = 128;
+impl Record {
+    const WORDS: usize = size_of::<Self>() / size_of::<u32>();
+    const CLASS: u32 = 27;
 
-impl<M: Meta, C: Classes, S: Placement<Meta = M>> Slab<M, C, S> {
-    /// Class of each length in granules; 255 beyond the largest.
-    const CLASS_OF: [u8; LONGEST + 1] = {
-        assert!(!C::SIZES.is_empty() && C::SIZES.len() <= 32, "a slab has 1 to 32 size classes");
-        let mut table = [255; LONGEST + 1];
-        let mut class = C::SIZES.len();
+    /// Returns the class, from 1; 0 for what is no page.
+    #[inline(always)]
+    fn class(&self) -> u32 {
+        self.link >> Self::CLASS
+    }
+
+    fn prev(&self) -> u32 {
+        self.link & ((1 << Self::CLASS) - 1)
+    }
+
+    fn set_prev(&mut self, prev: u32) {
+        self.link = self.link >> Self::CLASS << Self::CLASS | prev;
+    }
+}
+
+impl<M: RegionMap, C: Classes, const GRANULE: usize> Clone for SlabMap<M, C, GRANULE> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<M: RegionMap, C: Classes, const GRANULE: usize> Copy for SlabMap<M, C, GRANULE> {}
+
+// SAFETY: the pointer leads to memory that belongs to the map.
+unsafe impl<M: RegionMap + Send, C: Classes, const GRANULE: usize> Send for SlabMap<M, C, GRANULE> {}
+
+impl<M: RegionMap, C: Classes, const GRANULE: usize> SlabMap<M, C, GRANULE> {
+    /// Number of classes.
+    const COUNT: usize = {
+        let count = C::SIZES.len();
+        assert!(count > 0 && count <= 31, "a slab has 1 to 31 size classes");
+        let mut class = 0;
+        while class < count {
+            assert!(class == 0 || C::SIZES[class - 1] < C::SIZES[class], "the classes of a slab must rise");
+            class += 1;
+        }
+        assert!(C::SIZES[count - 1].div_ceil(GRANULE) <= PAGE, "a class of a slab has at most 64 granules");
+        count
+    };
+
+    /// Granules of the longest object.
+    const LONGEST: usize = granules(C::SIZES[Self::COUNT - 1], GRANULE.ilog2());
+
+    const TABLES: &Tables = &{
+        let mut tables = Tables { all: [0; 32], objects: [1; 32], class_of: [0; PAGE + 1] };
+        let mut class = Self::COUNT;
         while class > 0 {
             class -= 1;
-            let longest = Self::object(class);
-            assert!(longest <= LONGEST, "a class of a slab has at most 128 granules");
-            assert!(
-                class + 1 == C::SIZES.len() || C::SIZES[class] < C::SIZES[class + 1],
-                "the classes of a slab must rise"
-            );
-            assert!(
-                Self::page(class) >= longest + 16usize.div_ceil(M::GRANULE),
-                "a page of a slab must hold its record and an object: raise OBJECTS"
-            );
+            let object = granules(C::SIZES[class], GRANULE.ilog2());
+            let count = PAGE / object;
+            tables.all[class] = if count < BITS { (1 << count) - 1 } else { u32::MAX };
+            tables.objects[class] = object as u8;
             let mut len = 0;
-            while len <= longest {
-                table[len] = class as u8;
+            while len <= object {
+                tables.class_of[len] = class as u8;
                 len += 1;
             }
         }
-        table
+        tables
     };
 
     /// Granules of an object of `class`.
     #[inline(always)]
-    const fn object(class: usize) -> usize {
-        granules(C::SIZES[class], M::GRANULE.ilog2())
+    fn object(class: usize) -> usize {
+        // SAFETY: there are fewer classes than entries.
+        usize::from(unsafe { *Self::TABLES.objects.get_unchecked(class) })
     }
 
-    /// Granules of a page of `class`.
+    /// Returns the bits of all objects of a page of `class`.
     #[inline(always)]
-    const fn page(class: usize) -> usize {
-        (Self::object(class) * C::OBJECTS).next_power_of_two()
+    fn all(class: usize) -> u32 {
+        // SAFETY: there are fewer classes than entries.
+        unsafe { *Self::TABLES.all.get_unchecked(class) }
     }
 
-    /// Objects in a page of `class` whose record takes `header` granules.
-    #[inline(always)]
-    fn objects(class: usize, header: usize) -> usize {
-        ((Self::page(class) - header) / Self::object(class)).min(32)
-    }
-
-    /// A bitmap with the lowest `objects` bits set.
-    #[inline(always)]
-    fn all(objects: usize) -> u32 {
-        u32::MAX >> (32 - objects)
-    }
-
-    /// The class that serves a request, unless it goes to the placement beneath.
+    /// Returns the class that serves a request, unless it goes to the map behind.
     #[inline(always)]
     fn class(len: usize, align: usize) -> Option<usize> {
-        if len > LONGEST || align > 1 {
+        // One compare for both.
+        let len = if align <= 1 { len } else { usize::MAX };
+        if len > Self::LONGEST {
             return None;
         }
-        match Self::CLASS_OF[len] {
-            255 => None,
-            class => Some(class as usize),
-        }
+        // SAFETY: the table has an entry for each length up to the longest.
+        Some(usize::from(unsafe { *Self::TABLES.class_of.get_unchecked(len) }))
     }
 
-    /// What the check word of an open page says.
-    fn seal(class: usize, record: Id) -> u32 {
-        SEAL ^ (record as u32).rotate_left(7) ^ (class as u32) << 27
+    /// Returns how many pages a region lies in.
+    fn pages(end: usize) -> usize {
+        end.div_ceil(PAGE)
     }
 
-    /// Number of the live object of `class` at granule `offset` in `page`.
-    fn object_at(&self, page: Page<M::Token>, offset: usize, class: usize) -> Result<u32, FreeError> {
-        // SAFETY: the page came from the metadata; its words can be read even if it is not open.
-        let (seal, free) = unsafe {
-            (
-                self.pages.meta().page_word(page, Word::Check as usize),
-                self.pages.meta().page_word(page, Word::Free as usize),
-            )
-        };
-        let inside = offset.checked_sub(page.block.offset + page.header).ok_or(FreeError::NotABlock)?;
-        let object = inside / Self::object(class);
-        if seal != Self::seal(class, page.record)
-            || inside % Self::object(class) != 0
-            || object >= Self::objects(class, page.header)
-        {
-            return Err(FreeError::NotABlock);
-        }
-        if free >> object & 1 != 0 { Err(FreeError::AlreadyFree) } else { Ok(object as u32) }
+    /// Returns the first page with a free object of a class, from 1.
+    ///
+    /// # Safety
+    ///
+    /// The map must be open.
+    #[inline(always)]
+    unsafe fn head(&mut self, class: usize) -> &mut u32 {
+        // SAFETY: the map is open, so there is a word for each class.
+        unsafe { &mut *self.words.add(class) }
     }
 
-    /// Puts the page first in the list of its class.
-    unsafe fn link(&mut self, page: Page<M::Token>, class: usize) {
-        let old = self.heads[class].get();
-        // SAFETY: the page is open; pages in the list are open and of this class.
-        unsafe {
-            let meta = self.pages.meta_mut();
-            meta.set_page_word(page, Word::Next as usize, old as u32);
-            meta.set_page_word(page, Word::Prev as usize, NIL as u32);
-            if old != NIL {
-                let old = meta.page(old, Self::page(class));
-                meta.set_page_word(old, Word::Prev as usize, page.record as u32);
-            }
-        }
-        self.heads[class] = Index::new(page.record);
-        self.open |= 1 << class;
+    /// Returns the record of page `number`, from 1.
+    ///
+    /// # Safety
+    ///
+    /// The region must have that page.
+    #[inline(always)]
+    unsafe fn record(&self, number: u32) -> *mut Record {
+        // SAFETY: the records follow the heads of the classes.
+        unsafe { self.words.add(Self::COUNT).cast::<Record>().add(number as usize - 1) }
     }
 
-    /// Takes the page out of the list of its class.
-    unsafe fn unlink(&mut self, page: Page<M::Token>, class: usize) {
-        // SAFETY: the page is in the list, and so are its neighbours there.
-        unsafe {
-            let meta = self.pages.meta_mut();
-            let (next, prev) = (
-                meta.page_word(page, Word::Next as usize) as Id,
-                meta.page_word(page, Word::Prev as usize) as Id,
-            );
-            if next != NIL {
-                let next = meta.page(next, Self::page(class));
-                meta.set_page_word(next, Word::Prev as usize, prev as u32);
-            }
-            if prev != NIL {
-                let prev = meta.page(prev, Self::page(class));
-                meta.set_page_word(prev, Word::Next as usize, next as u32);
-                return;
-            }
-            self.heads[class] = Index::new(next);
-            if next == NIL {
-                self.open &= !(1 << class);
-            }
-        }
+    /// Allocates a block of the map behind, out of line, because two functions need it.
+    #[inline(never)]
+    fn allocate_behind(&mut self, len: usize, align: usize) -> Option<usize> {
+        self.behind.allocate(len, align)
     }
 
-    /// Allocates a block of the placement beneath: the quick way first, like a heap does.
-    fn allocate_beneath(&mut self, len: usize, align: usize) -> Option<Block<M::Token>> {
-        let quick = self.pages.allocate_quick(len, align);
-        if quick.is_some() { quick } else { self.pages.allocate(len, align) }
+    /// Frees a block of the map behind, like [`SlabMap::allocate_behind`].
+    #[inline(never)]
+    fn free_behind(&mut self, index: usize, len: usize, align: usize) -> Result<(), FreeError> {
+        self.behind.free(index, Self::rounded(len, align), align)
     }
 
-    /// A new page for `class`, all free and in the list.
+    /// Returns the length of a block of the map behind: an object's, where there was no room for a page.
+    fn rounded(len: usize, align: usize) -> usize {
+        Self::class(len, align).map_or(len, Self::object)
+    }
+
+    /// Allocates an object where no page of the class has one: from a new page, or else as a block.
     #[cold]
     #[inline(never)]
-    fn open_page(&mut self, class: usize) -> Option<Page<M::Token>> {
-        let len = Self::page(class);
-        let block = self.allocate_beneath(len, len)?;
-        if block.len != len {
-            // A whole region or an unsplit block, which is no page.
-            // SAFETY: the block is live and ours; freeing it cannot fail.
-            let _ = unsafe { self.pages.deallocate(block, len, len) };
-            return None;
-        }
-        // SAFETY: the block is live and ours.
+    fn allocate_slow(&mut self, class: usize) -> Option<usize> {
+        let object = Self::object(class);
+        let Some(index) = self.allocate_behind(PAGE, PAGE) else {
+            return if M::granted(object, 1) == object { self.allocate_behind(object, 1) } else { None };
+        };
+        let number = ((self.skew + index) / PAGE + 1) as u32;
+        // The first object is the one that is allocated.
+        let free = Self::all(class) & !1;
+        // SAFETY: the page is one of the region's.
         unsafe {
-            let meta = self.pages.meta_mut();
-            let Some(page) = meta.open_page(block) else {
-                // Nothing was done to the block, so this cannot fail.
-                let _ = self.pages.deallocate(block, len, len);
-                return None;
-            };
-            meta.set_page_word(page, Word::Free as usize, Self::all(Self::objects(class, page.header)));
-            meta.set_page_word(page, Word::Check as usize, Self::seal(class, page.record));
-            self.link(page, class);
-            Some(page)
+            *self.record(number) = Record { free, next: 0, link: (class as u32 + 1) << Record::CLASS };
+            if free != 0 {
+                self.link(number, class);
+            }
+        }
+        Some(index)
+    }
+
+    /// Adds a page as the first to the list of its class.
+    ///
+    /// # Safety
+    ///
+    /// The page must be open, and in no list.
+    #[inline(never)]
+    unsafe fn link(&mut self, number: u32, class: usize) {
+        // SAFETY: the heads lead to open pages.
+        unsafe {
+            let next = core::mem::replace(self.head(class), number);
+            (*self.record(number)).next = next;
+            (*self.record(number)).set_prev(0);
+            if next != 0 {
+                (*self.record(next)).set_prev(number);
+            }
+        }
+    }
+
+    /// Removes a page from the list of its class.
+    ///
+    /// # Safety
+    ///
+    /// The page must be in that list.
+    unsafe fn unlink(&mut self, number: u32, class: usize) {
+        // SAFETY: the pages beside it in the list are open.
+        unsafe {
+            let (next, prev) = ((*self.record(number)).next, (*self.record(number)).prev());
+            if next != 0 {
+                (*self.record(next)).set_prev(prev);
+            }
+            if prev != 0 {
+                (*self.record(prev)).next = next;
+            } else {
+                *self.head(class) = next;
+            }
+        }
+    }
+
+    /// Gives an empty page back.
+    ///
+    /// # Safety
+    ///
+    /// The page must be in the list of its class, and must have no live object.
+    #[cold]
+    #[inline(never)]
+    unsafe fn close(&mut self, number: u32, class: usize) -> Result<(), FreeError> {
+        // SAFETY: the caller keeps the contract.
+        unsafe {
+            self.unlink(number, class);
+            (*self.record(number)).link = 0;
+        }
+        self.free_behind((number as usize - 1) * PAGE - self.skew, PAGE, PAGE)
+    }
+
+    /// Returns the number of the page and the object that a layout of this class has at granule `index`, with its bit; `None` if the
+    /// granule lies in no page.
+    ///
+    /// # Errors
+    ///
+    /// [`FreeError`] if the page has no such object, or it is free.
+    #[inline(always)]
+    fn object_at(&self, index: usize, class: Option<usize>) -> Result<Option<(u32, u32)>, FreeError> {
+        let at = self.skew.wrapping_add(index);
+        if at >= self.end {
+            return Ok(None);
+        }
+        let number = (at / PAGE + 1) as u32;
+        // SAFETY: the region has that page.
+        let record = unsafe { &*self.record(number) };
+        match class {
+            Some(class) if record.class() == class as u32 + 1 => {
+                let (at, object) = (at % PAGE, Self::object(class));
+                let bit = 1u32.checked_shl((at / object) as u32).unwrap_or(0);
+                if at % object != 0 || Self::all(class) & bit == 0 {
+                    return Err(FreeError::NotABlock);
+                }
+                if record.free & bit != 0 { Err(FreeError::AlreadyFree) } else { Ok(Some((number, bit))) }
+            }
+            _ if record.class() == 0 => Ok(None),
+            _ => Err(FreeError::NotABlock),
         }
     }
 }
 
-// SAFETY: objects are disjoint parts of pages, which are blocks of the placement beneath; the
-// bitmap lets each be handed out once.
-unsafe impl<M: Meta, C: Classes, S: Placement<Meta = M>> Placement for Slab<M, C, S> {
-    type Meta = M;
-    const EMPTY: Self = Self { pages: S::EMPTY, open: 0, heads: [M::Index::NIL; 32], classes: PhantomData };
-    const MAX_LEN: usize = S::MAX_LEN;
+// SAFETY: objects are disjoint parts of pages, which are live blocks of the map behind; a bit lets each be allocated once.
+unsafe impl<M: RegionMap, C: Classes, const GRANULE: usize> RegionMap for SlabMap<M, C, GRANULE> {
+    const EMPTY: Self =
+        Self { behind: M::EMPTY, words: ptr::null_mut(), skew: 0, end: 0, classes: PhantomData };
+    const MAX_LEN: usize = {
+        // The number of a page has 27 bits; the length in bytes is a `usize`.
+        let pages = usize::MAX >> PAGE.ilog2() >> GRANULE.ilog2();
+        let most = PAGE * if pages < 1 << 26 { pages } else { 1 << 26 };
+        if M::MAX_LEN < most { M::MAX_LEN } else { most }
+    };
+    const WHOLE: bool = M::WHOLE;
     // The alignment decides whether a block is an object of a page.
     const EXACT: bool = false;
-    const CHECKS: bool = true;
 
-    fn meta(&self) -> &M {
-        self.pages.meta()
+    #[inline(always)]
+    fn granules(&self) -> usize {
+        self.behind.granules()
     }
 
-    unsafe fn meta_mut(&mut self) -> &mut M {
-        // SAFETY: the caller makes the same promises.
-        unsafe { self.pages.meta_mut() }
+    fn words(place: usize, len: usize) -> usize {
+        Self::COUNT + Self::pages(place % PAGE + len) * Record::WORDS + M::words(place, len)
     }
 
-    unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
-        // SAFETY: the caller makes the same promises.
-        unsafe { self.pages.claim(memory) }
+    unsafe fn open(&mut self, words: *mut u32, place: usize, len: usize) {
+        let skew = place % PAGE;
+        let own = Self::COUNT + Self::pages(skew + len) * Record::WORDS;
+        // SAFETY: there are as many words, and those of the map behind after them.
+        unsafe {
+            words.write_bytes(0, own);
+            self.behind.open(words.add(own), place, len);
+        }
+        (self.words, self.skew, self.end) = (words, skew, skew + len);
     }
 
-    unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError> {
-        // SAFETY: the caller makes the same promises.
-        unsafe { self.pages.extend(start, bytes) }
-    }
-
-    fn release(&mut self, start: *mut u8) -> Result<(Region, usize), RegionError> {
-        self.pages.release(start)
-    }
-
-    fn walk(&self, region: usize, visit: &mut dyn FnMut(usize, usize, bool) -> bool) {
-        self.pages.walk(region, visit);
-    }
-
-    /// Passed on. Of the pages themselves none is kept that has no object.
-    fn set_saving(&mut self, on: bool) {
-        self.pages.set_saving(on);
+    unsafe fn extend(&mut self, words: *mut u32, len: usize) {
+        let end = self.skew + len;
+        let before = Self::COUNT + Self::pages(self.end) * Record::WORDS;
+        let own = Self::COUNT + Self::pages(end) * Record::WORDS;
+        // SAFETY: the words of the map behind move first, to where they are overwritten no more; the new records are in front of
+        // them.
+        unsafe {
+            self.behind.extend(words.add(own), len);
+            ptr::copy(self.words, words, before);
+            words.add(before).write_bytes(0, own - before);
+        }
+        (self.words, self.end) = (words, end);
     }
 
     #[inline(always)]
     fn granted(len: usize, align: usize) -> usize {
         match Self::class(len, align) {
             Some(class) => Self::object(class),
-            None => S::granted(len, align),
+            None => M::granted(len, align),
         }
     }
 
     #[inline(always)]
-    fn allocate(&mut self, len: usize, align: usize) -> Option<Held<Self>> {
-        let Some(class) = Self::class(len, align) else {
-            return self.allocate_beneath(len, align);
-        };
-        // SAFETY: pages in the list of a class are open and have a free object.
+    fn allocate(&mut self, len: usize, align: usize) -> Option<usize> {
+        let Some(class) = Self::class(len, align) else { return self.allocate_behind(len, align) };
+        if self.words.is_null() {
+            return None;
+        }
+        // SAFETY: the map is open; pages in a list are open and have a free object.
         unsafe {
-            let page = match self.heads[class].get() {
-                NIL => self.open_page(class)?,
-                record => self.pages.meta().page(record, Self::page(class)),
-            };
-            let free = self.pages.meta().page_word(page, Word::Free as usize);
-            let object = free.trailing_zeros() as usize;
-            self.pages.meta_mut().set_page_word(page, Word::Free as usize, free & (free - 1));
-            if free & (free - 1) == 0 {
-                self.unlink(page, class);
+            let number = *self.head(class);
+            if number == 0 {
+                return self.allocate_slow(class);
             }
-            let len = Self::object(class);
-            let offset = page.block.offset + page.header + object * len;
-            Some(Block { offset, len, token: page.block.token })
+            let record = &mut *self.record(number);
+            let free = record.free;
+            let rest = free & (free - 1);
+            record.free = rest;
+            if rest == 0 {
+                let next = record.next;
+                *self.head(class) = next;
+                if next != 0 {
+                    (*self.record(next)).set_prev(0);
+                }
+            }
+            let at = free.trailing_zeros() as usize * Self::object(class);
+            Some((number as usize - 1) * PAGE + at - self.skew)
+        }
+    }
+
+    fn check(&self, index: usize, len: usize, align: usize) -> Result<(), FreeError> {
+        match self.object_at(index, Self::class(len, align))? {
+            Some(_) => Ok(()),
+            None => self.behind.check(index, Self::rounded(len, align), align),
         }
     }
 
     #[inline(always)]
-    unsafe fn deallocate(&mut self, block: Held<Self>, len: usize, align: usize) -> Result<usize, FreeError> {
-        let Some(class) = Self::class(len, align) else {
-            // SAFETY: the caller makes the same promises.
-            return unsafe { self.pages.deallocate(block, len, align) };
+    fn free(&mut self, index: usize, len: usize, align: usize) -> Result<(), FreeError> {
+        let class = Self::class(len, align);
+        let (Some((number, bit)), Some(class)) = (self.object_at(index, class)?, class) else {
+            return self.free_behind(index, len, align);
         };
-        // SAFETY: an object's page is open while the object is live; a page that is in no list has no
-        // free object, and a page without live objects is not used.
+        // SAFETY: the page is open; it is in the list if it has a free object.
         unsafe {
-            let page = self.meta().page_of(block.offset, Self::page(class), block.token);
-            let object = self.object_at(page, block.offset, class)?;
-            let free = self.meta().page_word(page, Word::Free as usize);
-            if free == 0 {
-                self.link(page, class);
+            let record = &mut *self.record(number);
+            let old = record.free;
+            record.free = old | bit;
+            if old == 0 {
+                self.link(number, class);
             }
-            let free = free | 1 << object;
-            self.meta_mut().set_page_word(page, Word::Free as usize, free);
-            if free == Self::all(Self::objects(class, page.header)) {
-                self.unlink(page, class);
-                let meta = self.meta_mut();
-                // A stale record must not look like an open page.
-                meta.set_page_word(page, Word::Check as usize, 0);
-                meta.close_page(page);
-                self.pages.deallocate(page.block, Self::page(class), Self::page(class))?;
+            if old | bit == Self::all(class) {
+                return self.close(number, class);
             }
         }
-        Ok(Self::object(class))
+        Ok(())
     }
 
-    #[inline(always)]
-    unsafe fn resize(
-        &mut self,
-        block: Held<Self>,
-        len: usize,
-        to: usize,
-        align: usize,
-    ) -> Option<Held<Self>> {
+    fn resize(&mut self, index: usize, len: usize, to: usize, align: usize) -> bool {
         match (Self::class(len, align), Self::class(to, align)) {
-            // SAFETY: the caller makes the same promises.
-            (None, None) => unsafe { self.pages.resize(block, len, to, align) },
-            (old, new) => (old == new).then_some(block),
+            (None, None) => {
+                self.object_at(index, None) == Ok(None) && self.behind.resize(index, len, to, align)
+            }
+            (old, new) => old == new && self.check(index, len, align).is_ok(),
         }
+    }
+
+    fn is_free(&self) -> bool {
+        self.behind.is_free()
     }
 
     fn largest(&self) -> usize {
-        let large = self.pages.largest();
-        if large > Self::object(C::SIZES.len() - 1) {
-            large
-        } else if self.open == 0 {
-            0
-        } else {
-            Self::object(self.open.ilog2() as usize)
+        let large = self.behind.largest();
+        if large > Self::LONGEST || self.words.is_null() {
+            return large;
         }
-    }
-
-    #[inline(always)]
-    unsafe fn block_at(&self, address: usize, len: usize, align: usize) -> Held<Self> {
-        // SAFETY: the block exists, as the caller vouches.
-        unsafe {
-            let Some(class) = Self::class(len, align) else {
-                return self.pages.block_at(address, len, align);
-            };
-            match self.meta().find_page(address, Self::page(class)) {
-                Some(page) => {
-                    let offset = self.meta().locate(address).unwrap_unchecked();
-                    Block { offset, len: Self::object(class), token: page.block.token }
-                }
-                None => self.meta().block_at(address, Self::object(class)),
-            }
-        }
-    }
-
-    fn checked_block_at(&self, address: usize, len: usize, align: usize) -> Result<Held<Self>, FreeError> {
-        let Some(class) = Self::class(len, align) else {
-            return self.pages.checked_block_at(address, len, align);
+        let serves = |class: &usize| {
+            let object = Self::object(*class);
+            // SAFETY: the map is open, so there is a word for each class.
+            let head = unsafe { *self.words.add(*class) };
+            head != 0 || object <= large && M::granted(object, 1) == object
         };
-        let offset = self.meta().locate(address).ok_or(FreeError::Foreign)?;
-        if address % M::GRANULE != 0 {
-            return Err(FreeError::Misaligned);
-        }
-        let page = self.meta().find_page(address, Self::page(class)).ok_or(FreeError::NotABlock)?;
-        self.object_at(page, offset, class)?;
-        Ok(Block { offset, len: Self::object(class), token: page.block.token })
+        (0..Self::COUNT).rev().find(serves).map_or(0, Self::object)
+    }
+
+    fn walk(&self, visit: &mut dyn FnMut(usize, usize, bool) -> bool) {
+        self.behind.walk(visit);
     }
 }

@@ -58,7 +58,11 @@ impl<P: LayoutPlacement> Subject<P> {
         let sum = |free: bool| runs.iter().filter(|run| run.free == free).map(|run| run.size).sum::<usize>();
         let stats = self.heap.stats();
         // The map counts as memory of buddies, since a region that is allocated whole has it.
-        let marks = if detail == Detail::Buddies { stats.capacity / 62 + 256 } else { 0 };
+        let marks = match detail {
+            Detail::Buddies => stats.capacity / 62 + 256,
+            Detail::Coarse => stats.capacity / 16 + 256,
+            _ => 0,
+        };
         let seen = sum(true) + sum(false);
         assert!(
             seen <= stats.capacity && stats.capacity - seen <= marks,

@@ -5,6 +5,7 @@
 
 #[macro_use]
 mod shadow;
+mod slabs;
 
 mod arena;
 mod blocks;

@@ -670,9 +670,7 @@ mod shared {
         buddy: Buddy;
         buddy_one_region: Buddy<1, 8>;
         slab: Slab;
-        slab_side: Slab<SideTable<u32, 16>>;
         tiered: Tiered;
-        tiered_slab: Tiered<Slab>;
         quick_lists: QuickLists<Tlsf>;
         full: Full<Tiered>;
         full_tlsf: Full<Tlsf>;

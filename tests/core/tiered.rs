@@ -5,7 +5,7 @@ use allotment::lock::Unsync;
 use allotment::meta::InBand;
 use allotment::placement::{LayoutPlacement, QuickLists};
 use allotment::region::Run;
-use allotment::{Buddy, FreeError, Heap, Memory, Region, RegionError, Slab, Tiered, Tlsf};
+use allotment::{Buddy, FreeError, Heap, Memory, Region, RegionError, Tiered, Tlsf};
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::NonNull;
 
@@ -71,7 +71,6 @@ fn no_block_has_the_largest_alignment() {
         }
     }
     check::<Tiered>();
-    check::<Tiered<Slab>>();
     check::<QuickLists<Tlsf>>();
 }
 

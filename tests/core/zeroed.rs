@@ -4,7 +4,7 @@ use crate::shadow::{AnyHeap, Case};
 use allotment::lock::Unsync;
 use allotment::meta::InBand;
 use allotment::placement::LayoutPlacement;
-use allotment::{BestFit, GoodFit, Heap, Region, Slab, Tlsf};
+use allotment::{BestFit, GoodFit, Heap, Region, Tlsf};
 use std::alloc::Layout;
 use std::ptr::NonNull;
 
@@ -123,6 +123,4 @@ fn fresh_memory_is_left_alone() {
     check::<Tlsf<InBand<u16>>>();
     check::<BestFit<InBand<u16>>>();
     check::<GoodFit<InBand<u32>>>();
-    // Too long for its classes.
-    check::<Slab>();
 }

@@ -1,14 +1,16 @@
 //! Segments, growth, trimming, statistics.
 
 use super::{KIB, MIB, pool};
+use allotment::Tlsf;
 use allotment::meta::SideTable;
-use allotment::placement::{Apart, BestFit, BuddyMap, FirstFitMap, GoodFit, SegmentPlacement};
+use allotment::placement::{
+    Apart, BestFit, BuddyMap, DefaultClasses, FirstFitMap, GoodFit, SegmentPlacement, SlabMap,
+};
 use allotment::pool::{
     Age, AnyPool, CopyFigures, CopyStats, DevicePool, Direction, Growth, Limit, Pool, PoolError, PoolOptions,
     PoolStats, ReturnError, Reuse, Source, Stream as _,
 };
 use allotment::sim::{Call, DeviceMemory};
-use allotment::{Slab, Tlsf};
 use std::time::Duration;
 
 #[test]
@@ -68,7 +70,7 @@ fn every_placement_divides_segments() {
     run::<BestFit<Table<256>>>(256);
     run::<Apart<FirstFitMap, 256>>(256);
     run::<Apart<BuddyMap, 256>>(256);
-    run::<Slab<Table<256>>>(256);
+    run::<Apart<SlabMap<BuddyMap, DefaultClasses, 256>, 256>>(256);
 }
 
 #[test]

@@ -49,7 +49,7 @@ const PLACEMENTS: [LayoutPlacement; 8] = [
     LayoutPlacement { name: "tlsf16-4", what: "the same with 4 classes" },
     LayoutPlacement { name: "tlsf-u32", what: "the same with 32-bit links and 8 classes" },
     LayoutPlacement { name: "tlsf", what: "`Heap<Tlsf>`: for 16 MiB, four regions, with statistics" },
-    LayoutPlacement { name: "slab", what: "`Heap<Slab>`, the same, over `Tlsf`" },
+    LayoutPlacement { name: "slab", what: "`Heap<Slab>`, the same, over buddies" },
     LayoutPlacement { name: "allotment-bump", what: "`Heap<Bump>`, the same" },
 ];
 

@@ -42,7 +42,7 @@ pub mod one_region {
     /// Buddies.
     pub type Buddy = allotment::Buddy<1>;
     /// Slabs over a TLSF.
-    pub type Slab = allotment::Slab<Narrow>;
+    pub type Slab = allotment::Slab<allotment::placement::DefaultClasses, allotment::placement::BuddyMap, 1>;
 }
 
 // SAFETY: `Heap` is a global allocator that uses only the memory that it claimed.

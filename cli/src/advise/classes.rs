@@ -5,32 +5,27 @@ use serde::Serialize;
 /// Bytes per granule.
 pub const GRANULE: usize = 8;
 /// The largest class in granules.
-pub const LONGEST: usize = 128;
-/// Bytes of a page's record.
-pub const RECORD: usize = 16;
+pub const LONGEST: usize = PAGE;
+/// Granules of a page.
+pub const PAGE: usize = 64;
+/// Bytes of a page's record, which lies beside the memory.
+pub const RECORD: usize = 12;
 /// The largest number of objects per page.
 const MOST_OBJECTS: usize = 32;
 /// The largest number of classes of a slab.
-const MOST_CLASSES: usize = 32;
+const MOST_CLASSES: usize = 31;
 
 /// The classes of a slab.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Classes {
     /// Object sizes in bytes, in ascending order.
     pub sizes: Vec<usize>,
-    /// The approximate number of objects per page; see `allotment::placement::Classes`.
-    pub objects: usize,
 }
 
 impl Classes {
-    /// Returns the size in bytes of a page for objects of `size` bytes.
-    pub fn page(size: usize, objects: usize) -> usize {
-        (size / GRANULE * objects).next_power_of_two() * GRANULE
-    }
-
-    /// Returns how many objects such a page holds.
-    pub fn held(size: usize, objects: usize) -> usize {
-        ((Self::page(size, objects) - RECORD) / size).min(MOST_OBJECTS)
+    /// Returns how many objects of `size` bytes a page holds.
+    pub fn held(size: usize) -> usize {
+        (PAGE * GRANULE / size).min(MOST_OBJECTS)
     }
 }
 
@@ -41,21 +36,18 @@ impl Classes {
 /// pages, and half a page, because the last page is half full on average. Dynamic programming over the largest size so
 /// far: O(sizes² × classes).
 ///
-/// Returns `None` if no size is used, or if no page of `objects` objects can hold one of the sizes.
-pub fn fit(blocks: &[u64; LONGEST + 1], used: &[bool; LONGEST + 1], objects: usize) -> Option<Classes> {
+/// Returns `None` if no size is used.
+pub fn fit(blocks: &[u64; LONGEST + 1], used: &[bool; LONGEST + 1]) -> Option<Classes> {
     let sizes: Vec<usize> = (1..=LONGEST).filter(|&n| used[n]).collect();
     // The waste of one class of `sizes[to]` for the sizes `from..=to`.
-    let cost = |from: usize, to: usize| -> Option<f64> {
+    let cost = |from: usize, to: usize| -> f64 {
         let size = sizes[to] * GRANULE;
-        let (page, held) = (Classes::page(size, objects), Classes::held(size, objects));
-        if held == 0 {
-            return None;
-        }
+        let (page, held) = (PAGE * GRANULE + RECORD, Classes::held(size));
         let count: u64 = sizes[from..=to].iter().map(|&n| blocks[n]).sum();
         let asked: u64 = sizes[from..=to].iter().map(|&n| blocks[n] * (n * GRANULE) as u64).sum();
         let pages = count.div_ceil(held as u64);
         // All pages are full except the last one, which is half full on average.
-        Some((pages * page as u64) as f64 - asked as f64 + page as f64 / 2.0)
+        (pages * page as u64) as f64 - asked as f64 + page as f64 / 2.0
     };
     // best[k][n]: the least waste of the first n sizes in k classes, and where the last class begins.
     let count = sizes.len();
@@ -66,10 +58,9 @@ pub fn fit(blocks: &[u64; LONGEST + 1], used: &[bool; LONGEST + 1], objects: usi
         for to in 0..count {
             for from in 0..=to {
                 let before = best[classes - 1][from].0;
-                if let Some(waste) = cost(from, to).filter(|_| before.is_finite()) {
-                    if before + waste < best[classes][to + 1].0 {
-                        best[classes][to + 1] = (before + waste, from);
-                    }
+                let waste = before + cost(from, to);
+                if waste < best[classes][to + 1].0 {
+                    best[classes][to + 1] = (waste, from);
                 }
             }
         }
@@ -85,7 +76,7 @@ pub fn fit(blocks: &[u64; LONGEST + 1], used: &[bool; LONGEST + 1], objects: usi
         classes -= 1;
     }
     chosen.reverse();
-    Some(Classes { sizes: chosen, objects })
+    Some(Classes { sizes: chosen })
 }
 
 #[cfg(test)]
@@ -93,7 +84,7 @@ mod tests {
     use super::*;
 
     /// Computes the waste of a choice of classes independently of `fit`.
-    fn waste(chosen: &[usize], blocks: &[u64; LONGEST + 1], objects: usize) -> f64 {
+    fn waste(chosen: &[usize], blocks: &[u64; LONGEST + 1]) -> f64 {
         let mut total = 0.0;
         let mut below = 0;
         for &class in chosen {
@@ -102,8 +93,8 @@ mod tests {
                 count += live;
                 asked += live * n as u64 * 8;
             }
-            let page = (class * objects).next_power_of_two() * 8;
-            let held = ((page - 16) / (class * 8)).min(32) as u64;
+            let page = 512 + 12;
+            let held = (64 / class).min(32) as u64;
             total += (count.div_ceil(held) * page as u64) as f64 - asked as f64 + page as f64 / 2.0;
             below = class;
         }
@@ -119,8 +110,7 @@ mod tests {
                 let n = random.usize(1..40);
                 (blocks[n], used[n]) = (random.u64(0..400), true);
             }
-            let objects = [8, 16, 32][random.usize(..3)];
-            let found = fit(&blocks, &used, objects).unwrap();
+            let found = fit(&blocks, &used).unwrap();
             let sizes: Vec<usize> = (1..=LONGEST).filter(|&n| used[n]).collect();
             let last = sizes.len() - 1;
             // Every subset that contains the largest size.
@@ -128,16 +118,16 @@ mod tests {
                 .map(|subset| {
                     let chosen: Vec<usize> =
                         (0..=last).filter(|&n| n == last || subset >> n & 1 != 0).map(|n| sizes[n]).collect();
-                    waste(&chosen, &blocks, objects)
+                    waste(&chosen, &blocks)
                 })
                 .fold(f64::INFINITY, f64::min);
             let chosen: Vec<usize> = found.sizes.iter().map(|size| size / 8).collect();
-            assert!((waste(&chosen, &blocks, objects) - best).abs() < 1e-6, "{found:?}");
+            assert!((waste(&chosen, &blocks) - best).abs() < 1e-6, "{found:?}");
         }
     }
 
     #[test]
     fn without_sizes_there_are_no_classes() {
-        assert_eq!(fit(&[0; LONGEST + 1], &[false; LONGEST + 1], 16), None);
+        assert_eq!(fit(&[0; LONGEST + 1], &[false; LONGEST + 1]), None);
     }
 }

@@ -30,7 +30,7 @@ impl Choice {
     pub fn code(&self, arena: usize) -> String {
         match self {
             Self::Named(_, code) => format!("Heap<{code}>"),
-            Self::Slab(_) => "Heap<Slab<InBand<u32>, Sizes>>".into(),
+            Self::Slab(_) => "Heap<Slab<Sizes>>".into(),
             Self::Tiny => format!("TinyHeap<{arena}>"),
             Self::Growing => "Growing".into(),
         }
@@ -61,10 +61,9 @@ impl Choice {
         if *self == Self::Growing {
             source = format!("// With the feature `std` of allotment.\n{source}");
         }
-        if let Self::Slab(Classes { sizes, objects }) = self {
+        if let Self::Slab(Classes { sizes }) = self {
             source += &format!(
-                "struct Sizes;\nimpl Classes for Sizes {{\n    const SIZES: &'static [usize] = &{sizes:?};\n    \
-                 const OBJECTS: usize = {objects};\n}}\n\n"
+                "struct Sizes;\nimpl Classes for Sizes {{\n    const SIZES: &'static [usize] = &{sizes:?};\n}}\n\n"
             );
         }
         source + &format!("#[global_allocator]\nstatic HEAP: {code} = {value};\n")

@@ -7,20 +7,20 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::collections::HashMap;
 use std::ptr::{self, NonNull};
 
-use allotment::{Region, Tlsf};
+use allotment::placement::{BuddyMap, RegionMap};
+use allotment::{Buddy, Region};
 
-use super::classes::{Classes, GRANULE, LONGEST, RECORD};
+use super::classes::{Classes, GRANULE, LONGEST, PAGE, RECORD};
 use crate::replay::arena::Range;
 use crate::replay::subject::{Make, Own, Subject};
 
 /// Creates a [`Fitted`] with the given classes.
 pub struct MakeFitted<'a>(pub &'a Classes);
 
-/// A slab whose pages come from a `Tlsf`.
+/// A slab whose pages come from buddies.
 pub struct Fitted {
-    pages: Own<Tlsf>,
+    pages: Own<Buddy<1, GRANULE>>,
     sizes: Vec<usize>,
-    objects: usize,
     class_of: [Option<u8>; LONGEST + 1],
     /// The open pages by their addresses.
     open: HashMap<usize, Page>,
@@ -39,22 +39,46 @@ impl Make for MakeFitted<'_> {
     type Subject = Fitted;
 
     unsafe fn make(&self, arena: Range) -> Option<Box<Fitted>> {
-        let Classes { sizes, objects } = self.0;
+        let Classes { sizes } = self.0;
         let mut class_of = [None; LONGEST + 1];
         for (class, &size) in sizes.iter().enumerate().rev() {
             class_of[..=size / GRANULE].fill(Some(class as u8));
         }
-        let pages = Own::<Tlsf>::empty();
+        let pages = Own::<Buddy<1, GRANULE>>::empty();
+        let region = Region::new(NonNull::new(arena.start)?, pages_end(arena, sizes.len())?);
         // SAFETY: the caller of `make` hands over the arena.
-        unsafe { pages.claim(Region::new(NonNull::new(arena.start)?, arena.size)) }.ok()?;
+        unsafe { pages.claim(region) }.ok()?;
         let (sizes, heads) = (sizes.clone(), vec![None; sizes.len()]);
-        Some(Box::new(Fitted { pages, sizes, objects: *objects, class_of, open: HashMap::new(), heads }))
+        Some(Box::new(Fitted { pages, sizes, class_of, open: HashMap::new(), heads }))
     }
 
     /// Returns the state of the library's slab.
     fn state(&self) -> usize {
         size_of::<Own<allotment::Slab>>()
     }
+}
+
+/// The layout of a page.
+const PAGES: Layout = match Layout::from_size_align(PAGE * GRANULE, PAGE * GRANULE) {
+    Ok(layout) => layout,
+    Err(_) => unreachable!(),
+};
+
+/// Returns how many bytes of an arena are left for pages and the map of their buddies, if there is room for a granule.
+fn pages_end(arena: Range, classes: usize) -> Option<usize> {
+    let start = arena.start.addr();
+    let first = start.next_multiple_of(GRANULE);
+    let bytes = ((start + arena.size) & !3).checked_sub(first)?;
+    let place = first / GRANULE;
+    let records = |len: usize| classes * 4 + (place % PAGE + len).div_ceil(PAGE) * RECORD;
+    let rest = |len: usize| len * GRANULE + BuddyMap::words(place, len) * 4;
+    // The longest region that leaves room for its records.
+    let (mut len, mut over) = (0, bytes / GRANULE + 1);
+    while over - len > 1 {
+        let middle = len.midpoint(over);
+        if rest(middle) + records(middle) <= bytes { len = middle } else { over = middle }
+    }
+    (len > 0).then(|| first - start + rest(len))
 }
 
 impl Fitted {
@@ -66,15 +90,14 @@ impl Fitted {
         self.class_of[len].map(usize::from)
     }
 
-    /// The layout of a page.
-    fn page(&self, class: usize) -> Layout {
-        let bytes = Classes::page(self.sizes[class], self.objects);
-        // SAFETY: the size of a page is a power of two of at most 64 KiB.
-        unsafe { Layout::from_size_align_unchecked(bytes, bytes) }
+    /// The layout of an object that has no page.
+    fn object(&self, class: usize) -> Layout {
+        // SAFETY: the size is at most that of a page.
+        unsafe { Layout::from_size_align_unchecked(self.sizes[class], GRANULE) }
     }
 
     fn all(&self, class: usize) -> u32 {
-        u32::MAX >> (32 - Classes::held(self.sizes[class], self.objects))
+        u32::MAX >> (32 - Classes::held(self.sizes[class]))
     }
 
     fn link(&mut self, at: usize, class: usize) {
@@ -100,7 +123,7 @@ impl Fitted {
 }
 
 // SAFETY: objects are disjoint parts of pages, which are blocks of the heap; the bitmap ensures that each object is
-// handed out once. Pages are aligned to their length, which is at most 64 KiB.
+// allocated once. Pages are aligned to their length.
 unsafe impl Subject for Fitted {
     unsafe fn alloc(&mut self, layout: Layout) -> *mut u8 {
         let Some(class) = self.class(layout) else {
@@ -111,9 +134,14 @@ unsafe impl Subject for Fitted {
             Some(at) => at,
             None => {
                 // SAFETY: a page is not empty.
-                let page = unsafe { GlobalAlloc::alloc(&self.pages, self.page(class)) };
+                let page = unsafe { GlobalAlloc::alloc(&self.pages, PAGES) };
                 if page.is_null() {
-                    return page;
+                    // As the library does, if buddies do not round the object's length up.
+                    return match (self.sizes[class] / GRANULE).is_power_of_two() {
+                        // SAFETY: an object is not empty.
+                        true => unsafe { GlobalAlloc::alloc(&self.pages, self.object(class)) },
+                        false => page,
+                    };
                 }
                 let at = page.expose_provenance();
                 self.open.insert(at, Page { free: self.all(class), ..Page::default() });
@@ -127,7 +155,7 @@ unsafe impl Subject for Fitted {
         if page.free == 0 {
             self.unlink(at, class);
         }
-        ptr::with_exposed_provenance_mut(at + RECORD + object * self.sizes[class])
+        ptr::with_exposed_provenance_mut(at + object * self.sizes[class])
     }
 
     unsafe fn dealloc(&mut self, block: *mut u8, layout: Layout) {
@@ -135,11 +163,15 @@ unsafe impl Subject for Fitted {
             // SAFETY: a block without a class is a live block of the heap, allocated with `layout`.
             return unsafe { GlobalAlloc::dealloc(&self.pages, block, layout) };
         };
-        let (layout, all) = (self.page(class), self.all(class));
-        let at = block.addr() & !(layout.size() - 1);
-        let Some(page) = self.open.get_mut(&at) else { return };
+        let all = self.all(class);
+        let at = block.addr() & !(PAGES.size() - 1);
+        let object = self.object(class);
+        let Some(page) = self.open.get_mut(&at) else {
+            // SAFETY: an object in no page is a live block of the heap.
+            return unsafe { GlobalAlloc::dealloc(&self.pages, block, object) };
+        };
         let full = page.free == 0;
-        page.free |= 1 << ((block.addr() - at - RECORD) / self.sizes[class]);
+        page.free |= 1 << ((block.addr() - at) / self.sizes[class]);
         let empty = page.free == all;
         if full {
             self.link(at, class);
@@ -149,7 +181,7 @@ unsafe impl Subject for Fitted {
             self.open.remove(&at);
             // SAFETY: the page is a live block of the heap, and none of its objects is live.
             unsafe {
-                GlobalAlloc::dealloc(&self.pages, ptr::with_exposed_provenance_mut(at), layout);
+                GlobalAlloc::dealloc(&self.pages, ptr::with_exposed_provenance_mut(at), PAGES);
             }
         }
     }
@@ -187,7 +219,7 @@ mod tests {
     #[test]
     fn it_is_the_library_s_slab() {
         use allotment::placement::{Classes as _, DefaultClasses};
-        let classes = Classes { sizes: DefaultClasses::SIZES.to_vec(), objects: DefaultClasses::OBJECTS };
+        let classes = Classes { sizes: DefaultClasses::SIZES.to_vec() };
         for name in ["espeak", "mosquitto", "lua_small", "jq_small"] {
             let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../tests/data/{name}.trace.zst"));
             let program = read(&Input::new(&path).unwrap()).unwrap();
@@ -200,7 +232,7 @@ mod tests {
                 assert!(library.is_some());
                 assert_eq!(fitted, library, "{name}, {skew}");
             }
-            let size = program.peak * 3 / 2;
+            let size = program.peak * 3;
             let checked = run::check(&MakeFitted(&classes), &program, &mut memory, size, 16).unwrap();
             assert_eq!(checked.failed, None);
         }

@@ -124,25 +124,22 @@ pub fn growing(program: &Program, deadline: &Deadline) -> Option<Candidate> {
     })
 }
 
-/// Tries slabs with classes fitted to the blocks that are live at the peak: for blocks of up to 128 to 1024 bytes, with
-/// pages of 8, 16 and 32 objects. Returns the best.
+/// Tries slabs with classes fitted to the blocks that are live at the peak: for blocks of up to 64 to 512 bytes. Returns
+/// the best.
 pub fn fitted(run: &Run, memory: &mut Arena) -> Option<Candidate> {
     let program = &run.program;
     let mut best: Option<(usize, Classes)> = None;
-    for longest in [16, 32, 64, LONGEST] {
+    for longest in [8, 16, 32, LONGEST] {
         let (blocks, used) = histogram(run, longest);
-        for objects in [8, 16, 32] {
-            let Some(classes) = classes::fit(&blocks, &used, objects) else { continue };
-            let make = MakeFitted(&classes);
-            // A candidate that does not fit into the best arena so far is dropped.
-            let promising = |best: &(usize, Classes), memory: &mut Arena| {
-                run::fits(&make, program, memory, best.0 - STEP, 0)
-            };
-            if best.as_ref().is_none_or(|best| promising(best, memory)) {
-                if let Some(size) = run::smallest(&make, program, memory, usize::MAX, 0) {
-                    if best.as_ref().is_none_or(|best| size < best.0) {
-                        best = Some((size, classes));
-                    }
+        let Some(classes) = classes::fit(&blocks, &used) else { continue };
+        let make = MakeFitted(&classes);
+        // A candidate that does not fit into the best arena so far is dropped.
+        let promising =
+            |best: &(usize, Classes), memory: &mut Arena| run::fits(&make, program, memory, best.0 - STEP, 0);
+        if best.as_ref().is_none_or(|best| promising(best, memory)) {
+            if let Some(size) = run::smallest(&make, program, memory, usize::MAX, 0) {
+                if best.as_ref().is_none_or(|best| size < best.0) {
+                    best = Some((size, classes));
                 }
             }
         }

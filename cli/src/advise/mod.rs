@@ -319,8 +319,8 @@ fn text(mut out: impl Write, advice: &Advice, args: &AdviseArgs) -> io::Result<(
              find one that does\n"
         )?,
     }
-    if let Some(Classes { sizes, objects }) = &advice.slab_classes {
-        writeln!(out, "slab classes fitted to this run: {sizes:?}, pages of about {objects} objects")?;
+    if let Some(Classes { sizes }) = &advice.slab_classes {
+        writeln!(out, "slab classes fitted to this run: {sizes:?}")?;
     }
     let percent = |share: Option<f64>| share.map_or("-".into(), |share| format!("{:.1} %", share * 100.0));
     writeln!(

@@ -156,7 +156,7 @@ fn the_code_of_every_choice_compiles() {
         .iter()
         .filter(|entry| entry.advised)
         .filter_map(|entry| Some(Choice::Named(entry.id, entry.code?)));
-    let slab = Choice::Slab(Classes { sizes: vec![16, 24, 104], objects: 8 });
+    let slab = Choice::Slab(Classes { sizes: vec![16, 24, 104] });
     let mut source = String::new();
     let mut main = String::from("fn main() {\n");
     for (n, choice) in named.chain([slab, Choice::Tiny, Choice::Growing]).enumerate() {

@@ -12,10 +12,7 @@ pub use bounds::Bounds;
 pub use one_region::OneRegion;
 
 use super::free_blocks::Cut;
-use super::{
-    Block, BlockOf, DEFAULT_REGIONS, FreeBlocks, FreeError, Id, Listed, Meta, NIL, PAGE_WORDS, Page,
-    region_size,
-};
+use super::{Block, BlockOf, DEFAULT_REGIONS, FreeBlocks, FreeError, Id, Listed, Meta, NIL, region_size};
 use crate::region::{Numbering, Region, RegionError, RegionRecord, Regions};
 use crate::units::{Index, addressable};
 use core::marker::PhantomData;
@@ -113,12 +110,6 @@ impl<I: Index, const G: usize, const R: usize, const C: bool> InBand<I, G, R, C>
     fn region_of(&mut self, offset: usize) -> OneRegion<I, G, C> {
         let slot = self.regions.slot_of(offset);
         OneRegion::of(self.regions.record_mut(slot))
-    }
-
-    /// The bits of the region of granule `offset`.
-    #[inline(always)]
-    fn bounds(&self, offset: usize) -> Bounds {
-        Bounds(self.regions.of(offset).bounds)
     }
 
     fn too_large(edges: bool) -> RegionError {
@@ -398,45 +389,4 @@ unsafe impl<I: Index, const G: usize, const R: usize, const C: bool> Meta for In
 
     // A free block begins with three words at most, and ends with one.
     const DIRTY_EDGES: (usize, usize) = (3 * size_of::<I>(), size_of::<I>());
-
-    unsafe fn open_page(&mut self, block: BlockOf<Self>) -> Option<Page<Bounds>> {
-        // SAFETY: the page's first granule is its own record number.
-        Some(unsafe { self.page(block.offset, block.len) })
-    }
-
-    #[inline(always)]
-    unsafe fn page_of(&self, offset: usize, len: usize, _token: Bounds) -> Page<Bounds> {
-        let first = offset - (self.place(offset) & (len - 1));
-        // SAFETY: pages are aligned to their length, so the page of a granule starts there.
-        unsafe { self.page(first, len) }
-    }
-
-    fn find_page(&self, address: usize, len: usize) -> Option<Page<Bounds>> {
-        let offset = self.locate(address)?;
-        let first = offset.checked_sub(self.place(offset) & (len - 1))?;
-        let record = self.regions.of(offset);
-        // SAFETY: the whole page lies in the region, so reading its record is sound.
-        (first >= record.first && first + len <= record.end()).then(|| unsafe { self.page(first, len) })
-    }
-
-    #[inline(always)]
-    unsafe fn page(&self, record: Id, len: usize) -> Page<Bounds> {
-        let header = (PAGE_WORDS * 4).div_ceil(G);
-        Page { block: Block { offset: record, len, token: self.bounds(record) }, record, header }
-    }
-
-    #[inline(always)]
-    unsafe fn page_word(&self, page: Page<Bounds>, word: usize) -> u32 {
-        // SAFETY: the record fills the first granules of the page, which lie in a region; these may
-        // be aligned to less than a word.
-        unsafe { self.address(page.record).cast::<u32>().wrapping_add(word).read_unaligned() }
-    }
-
-    #[inline(always)]
-    unsafe fn set_page_word(&mut self, page: Page<Bounds>, word: usize, value: u32) {
-        // SAFETY: as for `page_word`; the page is open, so the record is ours to write.
-        unsafe { self.address(page.record).cast::<u32>().wrapping_add(word).write_unaligned(value) }
-    }
-
-    unsafe fn close_page(&mut self, _page: Page<Bounds>) {}
 }

@@ -6,7 +6,7 @@ mod nodes;
 pub use nodes::NodeSlot;
 
 use super::free_blocks::Cut;
-use super::{Block, DEFAULT_REGIONS, FreeBlocks, FreeError, Id, Listed, Meta, NIL, Page};
+use super::{Block, DEFAULT_REGIONS, FreeBlocks, FreeError, Id, Listed, Meta, NIL};
 use crate::region::{Numbering, Region, RegionError, RegionRecord, Regions};
 use crate::units::{Index, addressable, align_up};
 use nodes::{Node, Nodes};
@@ -383,53 +383,4 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
     }
 
     const DIRTY_EDGES: (usize, usize) = (0, 0);
-
-    unsafe fn open_page(&mut self, block: Block<u32>) -> Option<Page<u32>> {
-        if block.token as usize == NIL {
-            // A region without nodes, as `Bump` claims it, has nowhere to keep a page's record.
-            return None;
-        }
-        let record = self.nodes.open_record(block.token);
-        if record == NIL {
-            return None;
-        }
-        Some(Page { block, record, header: 0 })
-    }
-
-    #[inline(always)]
-    unsafe fn page_of(&self, _offset: usize, _len: usize, token: u32) -> Page<u32> {
-        let node = self.nodes.node(token as usize);
-        let block = Block { offset: node.start.get(), len: node.len.get(), token };
-        Page { block, record: node.prev.get(), header: 0 }
-    }
-
-    fn find_page(&self, address: usize, len: usize) -> Option<Page<u32>> {
-        let offset = self.locate(address)?;
-        let node = self.find(offset.checked_sub(self.place(offset) & (len - 1))?);
-        if node == NIL || self.nodes.node(node).prev == I::NIL || self.nodes.length(node) != len {
-            return None;
-        }
-        // SAFETY: the node is that of an allocated block with a page record.
-        Some(unsafe { self.page_of(offset, len, node as u32) })
-    }
-
-    unsafe fn page(&self, record: Id, len: usize) -> Page<u32> {
-        // SAFETY: the record is that of an open page.
-        unsafe { self.page_of(NIL, len, self.nodes.record(record).1) }
-    }
-
-    unsafe fn page_word(&self, page: Page<u32>, word: usize) -> u32 {
-        // SAFETY: the page is open.
-        unsafe { self.nodes.record(page.record).0[word] }
-    }
-
-    unsafe fn set_page_word(&mut self, page: Page<u32>, word: usize, value: u32) {
-        // SAFETY: the page is open.
-        unsafe { self.nodes.record_mut(page.record)[word] = value };
-    }
-
-    unsafe fn close_page(&mut self, page: Page<u32>) {
-        // SAFETY: the page is open, and its record belongs to its block.
-        unsafe { self.nodes.close_record(page.record, page.block.token) };
-    }
 }

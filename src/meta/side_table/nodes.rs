@@ -1,6 +1,6 @@
 //! The nodes of a side table: one for each block, linked in the order of addresses, in an array that may grow.
 
-use crate::meta::{Block, Id, NIL, PAGE_WORDS};
+use crate::meta::{Block, Id, NIL};
 use crate::units::Index;
 use core::mem::MaybeUninit;
 use core::ptr;
@@ -29,21 +29,13 @@ impl<I: Index> Node<I> {
 /// Memory for one node of a [`SideTable`](super::SideTable) and one hash bucket.
 #[derive(Clone, Copy)]
 pub struct NodeSlot<I: Copy> {
-    cell: Cell<I>,
+    node: MaybeUninit<Node<I>>,
     pub(super) bucket: MaybeUninit<I>,
-}
-
-/// A slot is a node, or the record of a slab page and the node that it belongs to.
-#[derive(Clone, Copy)]
-union Cell<I: Copy> {
-    empty: (),
-    node: Node<I>,
-    page: ([u32; PAGE_WORDS], u32),
 }
 
 impl<I: Copy> NodeSlot<I> {
     /// A slot that holds nothing yet; for the initialiser of a `static` array.
-    pub const EMPTY: Self = Self { cell: Cell { empty: () }, bucket: MaybeUninit::uninit() };
+    pub const EMPTY: Self = Self { node: MaybeUninit::uninit(), bucket: MaybeUninit::uninit() };
 }
 
 /// The nodes of a table, and the pool of those that are not in use. With `MAPPED` the allocated blocks are in the map as well.
@@ -96,14 +88,14 @@ impl<I: Index, const MAPPED: bool> Nodes<I, MAPPED> {
     pub(super) fn node(&self, id: Id) -> &Node<I> {
         debug_assert!(id != NIL && id <= self.used);
         // SAFETY: node numbers come from `create`, which made slot `id - 1` a node.
-        unsafe { &(*self.slots.add(id - 1)).cell.node }
+        unsafe { (*self.slots.add(id - 1)).node.assume_init_ref() }
     }
 
     #[inline(always)]
     pub(super) fn node_mut(&mut self, id: Id) -> &mut Node<I> {
         debug_assert!(id != NIL && id <= self.used);
         // SAFETY: as in `node`.
-        unsafe { &mut (*self.slots.add(id - 1)).cell.node }
+        unsafe { (*self.slots.add(id - 1)).node.assume_init_mut() }
     }
 
     /// Creates a node with the given contents; [`NIL`] if there is no slot. O(1), amortised if the table grows.
@@ -118,7 +110,7 @@ impl<I: Index, const MAPPED: bool> Nodes<I, MAPPED> {
             return NIL;
         }
         // SAFETY: `used < capacity`, so the slot is there.
-        unsafe { (*self.slots.add(self.used)).cell = Cell { node } };
+        unsafe { (*self.slots.add(self.used)).node = MaybeUninit::new(node) };
         self.used += 1;
         self.used
     }
@@ -185,52 +177,6 @@ impl<I: Index, const MAPPED: bool> Nodes<I, MAPPED> {
             self.node_mut(after.get()).before = before;
         }
         self.discard(id);
-    }
-
-    /// Opens a page's record for allocated node `id`, in a slot of its own. Returns [`NIL`] if there is none.
-    pub(super) fn open_record(&mut self, id: u32) -> Id {
-        let record = self.create(Node::NONE);
-        if record != NIL {
-            // SAFETY: `create` returns the number of an existing, unused slot.
-            unsafe { (*self.slots.add(record - 1)).cell = Cell { page: ([0; PAGE_WORDS], id) } };
-            // An allocated node does not use its second link otherwise.
-            self.node_mut(id as usize).prev = I::new(record);
-        }
-        record
-    }
-
-    /// Returns the words of an open page's record and the node that it belongs to.
-    ///
-    /// # Safety
-    ///
-    /// The record must be open.
-    #[inline(always)]
-    pub(super) unsafe fn record(&self, record: Id) -> &([u32; PAGE_WORDS], u32) {
-        // SAFETY: the record is open, so its slot holds a page.
-        unsafe { &(*self.slots.add(record - 1)).cell.page }
-    }
-
-    /// Returns the words of an open page's record for writing.
-    ///
-    /// # Safety
-    ///
-    /// The record must be open.
-    #[inline(always)]
-    pub(super) unsafe fn record_mut(&mut self, record: Id) -> &mut [u32; PAGE_WORDS] {
-        // SAFETY: the record is open, so its slot holds a page.
-        unsafe { &mut (*self.slots.add(record - 1)).cell.page.0 }
-    }
-
-    /// Closes the record of allocated node `id`.
-    ///
-    /// # Safety
-    ///
-    /// The record must be open and belong to that node.
-    pub(super) unsafe fn close_record(&mut self, record: Id, id: u32) {
-        // SAFETY: the slot is there; it becomes a node again, which the pool links.
-        unsafe { (*self.slots.add(record - 1)).cell = Cell { node: *self.node(id as usize) } };
-        self.discard(record);
-        self.node_mut(id as usize).prev = I::NIL;
     }
 
     /// Makes room for more nodes. Returns false if that is not possible. O(nodes + slots).

@@ -102,15 +102,18 @@ fn parts<M: RegionMap, const G: usize>(memory: Region) -> Result<(*mut u8, usize
     if len > M::MAX_LEN {
         return Err(RegionError::TooLarge { max: M::MAX_LEN.saturating_mul(G) });
     }
-    // Each round leaves room for the words of the round before, and so for those of fewer granules.
-    while len > 0 {
-        let taken = len * G + M::words(first / G, len) * WORD;
-        if taken <= bytes {
-            return Ok((memory.start.as_ptr().wrapping_add(first - start), len));
-        }
-        len = len.saturating_sub((taken - bytes).div_ceil(G + G));
+    let taken = |len: usize| len * G + M::words(first / G, len) * WORD;
+    while len > 0 && taken(len) > bytes {
+        len = len.saturating_sub((taken(len) - bytes).div_ceil(G + G));
     }
-    Err(RegionError::TooSmall)
+    if len == 0 {
+        return Err(RegionError::TooSmall);
+    }
+    // A step may have been too long.
+    while taken(len + 1) <= bytes {
+        len += 1;
+    }
+    Ok((memory.start.as_ptr().wrapping_add(first - start), len))
 }
 
 /// Returns where the words of a region's map are: behind its granules, up to its last whole word.

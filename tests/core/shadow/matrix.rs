@@ -115,20 +115,17 @@ impl<const R: usize, const G: usize> Subject for Buddy<R, G> {
     const FINDS_DOUBLE_FREES: bool = true;
 }
 
-impl<M: SubjectMeta, C: Classes, S: Subject + Placement<Meta = M>> Subject for Slab<M, C, S> {
-    fn equip(heap: &Heap<Self, Unsync>, bytes: usize) {
-        equip(heap, bytes);
-    }
-
+impl<C: Classes, M: RegionMap, const R: usize> Subject for Slab<C, M, R> {
     fn taken(size: usize, align: usize) -> usize {
-        let fits = |class: &&usize| rounded::<M>(**class) >= rounded::<M>(size) && align <= M::GRANULE;
-        C::SIZES.iter().find(fits).map_or_else(|| S::taken(size, align), |&class| rounded::<M>(class))
+        let fits = |class: &&usize| class.next_multiple_of(8) >= size && align <= 8;
+        let behind = || M::granted(size.max(1).div_ceil(8), align.div_ceil(8)) * 8;
+        C::SIZES.iter().find(fits).map_or_else(behind, |&class| class.next_multiple_of(8))
     }
     const EXACT_LARGEST: bool = false;
     const MONOTONE: bool = false;
-    const LENDS: bool = S::LENDS;
-    const REGIONS: usize = M::REGIONS;
-    const LIMIT: usize = limit::<M>();
+    const LENDS: bool = M::WHOLE;
+    const REGIONS: usize = R;
+    const LIMIT: usize = usize::MAX;
     const SLACK: f64 = 2.5;
     const FINDS_DOUBLE_FREES: bool = true;
 }
@@ -234,11 +231,10 @@ pub struct OddClasses;
 
 impl Classes for OddClasses {
     const SIZES: &'static [usize] = &[24, 40, 104];
-    const OBJECTS: usize = 8;
 }
 
 pub type TlsfSmallTable = Tlsf<InBand<u16, 8, 2>, { table_rows::<4>(512 * 1024, 8) }, 4>;
-pub type SlabOdd = Slab<InBand<u16>, OddClasses>;
+pub type SlabOdd = Slab<OddClasses>;
 
 /// Makes a module of tests, one per placement and metadata, each calling `$run` with its [`Case`](super::Case).
 ///
@@ -261,7 +257,6 @@ macro_rules! for_each_placement {
             buddy: Buddy;
             slab_odd: $crate::shadow::matrix::SlabOdd;
             tiered: Tiered;
-            tiered_slab: Tiered<Slab>;
             tiered_bump: Tiered<Bump>;
             quick_tlsf: QuickLists<Tlsf>;
             full_tiered: Full<Tiered>;
@@ -299,19 +294,15 @@ macro_rules! for_each_placement {
             buddy_8: Buddy<4, 8>;
             buddy_one_region: Buddy<1, 64>;
             full_buddy: Full<Buddy>;
-            slab_u16: Slab<InBand<u16>>;
-            slab_u32: Slab<InBand<u32>>;
-            slab_u32_16: Slab<InBand<u32, 16>>;
+            slab: Slab;
+            slab_first_fit: Slab<allotment::placement::DefaultClasses, FirstFitMap>;
             slab_odd: $crate::shadow::matrix::SlabOdd;
-            slab_side: Slab<SideTable<u32, 16>>;
             tiered: Tiered;
             tiered_best_fit_u32_16: Tiered<BestFit<InBand<u32, 16>>>;
-            tiered_slab: Tiered<Slab>;
             tiered_bump: Tiered<Bump>;
             quick_tlsf: QuickLists<Tlsf>;
             quick_tlsf_u16: QuickLists<Tlsf<InBand<u16, 8, 1>>>;
             quick_best_fit_u32_16: QuickLists<BestFit<InBand<u32, 16>>>;
-            quick_slab: QuickLists<Slab>;
             quick_bump: QuickLists<Bump>;
             unchecked_tlsf: Tlsf<allotment::meta::Unchecked<u32>>;
             unchecked_tiered: Tiered<Tlsf<allotment::meta::Unchecked<u32>>>;

@@ -52,7 +52,7 @@ pub const SUBJECTS: [Subject; 20] = [
     ours("first-fit", "`Heap<FirstFit>`, the same", &["linked-list"]),
     ours("best-fit", "`Heap<BestFit>`, the same", &["linked-list"]),
     ours("buddy", "`Heap<Buddy>`, the same", &["buddy-system"]),
-    ours("slab", "`Heap<Slab>`, the same, with its default classes over `Tlsf`", &TLSF),
+    ours("slab", "`Heap<Slab>`, the same, with its default classes over buddies", &["buddy-system", "talc"]),
     ours("allotment-bump", "`Heap<Bump>`, the same", &[]),
     peer("linked-list", "linked_list_allocator", false, "its heap"),
     peer("embedded-alloc", "embedded-alloc", false, "its TLSF heap (rlsf's with a table of 32 × 32)"),

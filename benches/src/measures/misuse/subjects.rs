@@ -90,7 +90,6 @@ subjects! {
     "GoodFit, Full": Plain<Full<GoodFit<InBand<u32>>>>;
     "Buddy, Basic": Plain<Buddy>;
     "Buddy, Full": Plain<Full<Buddy>>;
-    "Slab, Off": Plain<Slab<Off>>;
     "Slab, Basic": Plain<Slab>;
     "Slab, Full": Plain<Full<Slab>>;
     "side table, Basic": Plain<Tlsf<SideTable<u32, 8>>>;
