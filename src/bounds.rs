@@ -339,7 +339,7 @@ impl<const R: usize, const G: usize> Buddy<R, G> {
     }
 }
 
-impl<M: Meta> Bump<M> {
+impl<const R: usize, const G: usize> Bump<R, G> {
     /// Returns the bytes of an arena in which a bump pointer serves `total` bytes in blocks of at least `min_block`
     /// bytes, aligned to a granule at most. `total` is everything that is allocated until the program ends or the
     /// heap is reset. O(1).
@@ -348,7 +348,12 @@ impl<M: Meta> Bump<M> {
     ///
     /// Unless `min_block <= total`. In a `const` this is a compiler error.
     pub const fn worst_case_arena(total: usize, min_block: usize) -> usize {
-        arena::<M>(Demand::of::<M>(total, min_block, total).live)
+        let len = Demand::in_granules(G, 1, total, min_block, total).live;
+        if len > u32::MAX as u128 {
+            return usize::MAX;
+        }
+        // At either end, up to a granule is lost to alignment.
+        (len as usize).saturating_mul(G).saturating_add(2 * G)
     }
 }
 

@@ -8,7 +8,7 @@ pub(crate) use state::State;
 
 use crate::lock::{self, Lock};
 use crate::memory::Memory;
-use crate::meta::{FreeError, Meta};
+use crate::meta::FreeError;
 use crate::misuse::wrong_free;
 use crate::observe::{Counters, Statistics, Stats};
 use crate::out_of_memory::OutOfMemory;
@@ -407,8 +407,8 @@ impl<P: LayoutPlacement, L: Lock> Heap<P, L> {
     }
 }
 
-impl<M: Meta, L: Lock, S: Statistics> Heap<Bump<M>, L, S> {
-    /// Frees everything at once. O(1).
+impl<const R: usize, const G: usize, L: Lock, S: Statistics> Heap<Bump<R, G>, L, S> {
+    /// Frees everything at once. O(regions).
     ///
     /// # Safety
     ///

@@ -130,8 +130,7 @@ pub unsafe trait Meta: FreeBlocks {
     fn regions(&self) -> &[RegionRecord];
 
     /// Takes `memory` into the index space and returns its granules as one allocated block; the placement frees that block to
-    /// make it available. With `edges == false` free blocks are not tracked, and only [`Meta::regions`], [`FreeBlocks::address`] and
-    /// [`FreeBlocks::block_at`] may be used for the region. In band O(region / granule / word), to clear the boundary bits.
+    /// make it available. In band O(region / granule / word), to clear the boundary bits.
     ///
     /// # Errors
     ///
@@ -141,7 +140,7 @@ pub unsafe trait Meta: FreeBlocks {
     ///
     /// `memory` must be valid for reads and writes (unless the metadata is out of band) and used by nothing else, until
     /// [`Meta::forget`] or forever.
-    unsafe fn claim(&mut self, memory: Region, edges: bool) -> Result<Block<Self::Token>, RegionError>;
+    unsafe fn claim(&mut self, memory: Region) -> Result<Block<Self::Token>, RegionError>;
 
     /// Lengthens the region that starts at `start` by `bytes` bytes and returns the new granules as one allocated block.
     /// O(region / granule / word) in band, O(blocks) in a side table.
@@ -164,13 +163,6 @@ pub unsafe trait Meta: FreeBlocks {
 
     /// Returns the index of the granule at `address`; `None` if no region contains it.
     fn locate(&self, address: usize) -> Option<usize>;
-
-    /// Returns the block of `len` granules at `offset` in a region that was claimed without edges.
-    ///
-    /// # Safety
-    ///
-    /// The range must lie in such a region.
-    unsafe fn unmanaged(&self, offset: usize, len: usize) -> Block<Self::Token>;
 
     /// Returns the block like [`FreeBlocks::block_at`], for an address that may be wrong. Expected O(1).
     ///
@@ -226,7 +218,7 @@ pub unsafe trait Meta: FreeBlocks {
     ///
     /// # Safety
     ///
-    /// The region must have been claimed with edges and must not be allocated as a whole.
+    /// There must be a region of this number.
     unsafe fn first_free(&self, region: usize) -> Id;
 
     /// Shows `visit` the blocks of region number `region` in address order, as first granule, length in granules and whether
@@ -237,7 +229,7 @@ pub unsafe trait Meta: FreeBlocks {
     ///
     /// # Safety
     ///
-    /// The region must have been claimed with edges and must not be allocated as a whole.
+    /// There must be a region of this number.
     unsafe fn walk(
         &self,
         region: usize,

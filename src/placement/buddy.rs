@@ -413,33 +413,33 @@ unsafe impl RegionMap for BuddyMap {
     }
 
     #[inline(always)]
-    fn free(&mut self, index: usize, len: usize, align: usize) -> Result<(), FreeError> {
+    fn free(&mut self, index: usize, len: usize, align: usize) -> Result<usize, FreeError> {
         let Block { order, number, word, bit } = self.live(index, len, align).ok_or(FreeError::NotABlock)?;
         if !self.flip(word, bit) {
             self.toggle(order + 1, number / 2, self.orders);
         }
-        Ok(())
+        Ok(1 << order)
     }
 
-    fn resize(&mut self, index: usize, len: usize, to: usize, align: usize) -> bool {
-        let Some(Block { order: old, number, .. }) = self.live(index, len, align) else { return false };
+    fn resize(&mut self, index: usize, len: usize, to: usize, align: usize) -> Option<usize> {
+        let Block { order: old, number, .. } = self.live(index, len, align)?;
         let new = order_of(to, align);
         let at = number << old;
         if new < old {
             // A block that moves to one of its length leaves a longer block than the rest here would be.
-            let fits = self.has_free(new, old);
-            if !fits {
-                self.toggle(new, at >> new, old);
+            if self.has_free(new, old) {
+                return None;
             }
-            return !fits;
+            self.toggle(new, at >> new, old);
+            return Some(1 << new);
         }
         // Longer, it has all of its buddies below the new order, which must be free, and begins as the block does.
         let is_free = |order: usize| at >> order & 1 == 0 && !self.bits(order, at >> order).1;
         if new >= self.orders || !(old..new).all(is_free) {
-            return false;
+            return None;
         }
         self.toggle(old, number, new);
-        true
+        Some(1 << new)
     }
 
     fn is_free(&self) -> bool {

@@ -1,187 +1,118 @@
 //! A bump pointer.
 
-use super::{Held, Placement};
-use crate::meta::{Block, FreeError, InBand, Meta, region_size};
-use crate::region::{Region, RegionError, RegionRecord};
+use super::{Mapped, RegionMap};
+use crate::meta::{DEFAULT_REGIONS, FreeError};
 
 /// A bump pointer: allocation moves it up, and only the block below it can be freed or grown.
 ///
-/// (Also known as an arena or a linear allocator.) The smallest and fastest placement, without any
-/// bookkeeping in memory; for heaps that live as long as the program, or that are emptied as a whole
-/// with [`Bump::reset`]. Freeing any other block gives nothing back: it stays in use for the
-/// statistics, and its region cannot be released before a reset.
+/// (Also known as an arena or a linear allocator.) The smallest and fastest placement, without any metadata in memory; for heaps that live
+/// as long as the program, or that are emptied as a whole with [`Bump::reset`]. The memory of any other block that is freed stays in use
+/// for the statistics, and its region cannot be released before a reset. Each region has a pointer; a request gets a block of the first region
+/// with room. Front padding of an aligned block is lost until the reset.
 ///
-/// Allocation is O(1), and O(regions) when the current region is full; what is left in that one is
-/// lost until the reset. Front padding of an aligned block is lost as well. Free, grow and
-/// shrink of the last block are O(1).
-pub struct Bump<M: Meta = InBand<u32>> {
-    meta: M,
-    /// The region that the pointer is in; those with lower numbers are full.
-    region: usize,
-    /// The first free granule of that region.
+/// Allocation is O(regions). Free, grow and shrink of the last block are O(1).
+pub type Bump<const REGIONS: usize = DEFAULT_REGIONS, const GRANULE: usize = 8> =
+    Mapped<BumpMap, GRANULE, REGIONS>;
+
+/// The map of a region of [`Bump`], which needs no words: everything in front of the pointer is in use.
+#[derive(Clone, Copy)]
+pub struct BumpMap {
+    /// The first free granule.
     top: usize,
+    len: usize,
+    /// The number of the first granule.
+    place: usize,
 }
 
-impl<M: Meta> Bump<M> {
+impl<const GRANULE: usize, const REGIONS: usize> Mapped<BumpMap, GRANULE, REGIONS> {
     /// Makes everything available again. O(regions).
     ///
     /// # Safety
     ///
     /// No block of this placement is used any more.
     pub unsafe fn reset(&mut self) {
-        self.region = 0;
-        self.top = self.meta.regions().first().map_or(0, |record| record.first);
-    }
-
-    /// The first free granule of region number `region`, which is not below the current one.
-    fn top_of(&self, region: usize) -> usize {
-        if region == self.region { self.top } else { self.meta.regions()[region].first }
-    }
-
-    /// Whether `block` is the one below the pointer. A block of another region may end where the pointer's region begins.
-    #[inline(always)]
-    fn is_last(&self, block: &Block<M::Token>) -> bool {
-        block.offset + block.len == self.top
-            && self.meta.regions().get(self.region).is_some_and(|record| record.contains(block.offset))
+        self.maps().for_each(|map| map.top = 0);
     }
 }
 
-// SAFETY: the pointer only passes over granules of the current region that are in no live block.
-unsafe impl<M: Meta> Placement for Bump<M> {
-    type Meta = M;
-    const EMPTY: Self = Self { meta: M::EMPTY, region: 0, top: 0 };
-    // Without boundary bits all bytes of a region are granules, while [`LayoutPlacement::MAX_REGION`] counts with bits.
-    const MAX_LEN: usize = {
-        let bits = region_size::<M>(M::MAX_LEN) - M::MAX_LEN.saturating_mul(M::GRANULE);
-        M::MAX_LEN - bits / M::GRANULE
-    };
+// SAFETY: the pointer only passes over granules that are in no live block.
+unsafe impl RegionMap for BumpMap {
+    const EMPTY: Self = Self { top: 0, len: 0, place: 0 };
+    const MAX_LEN: usize = u32::MAX as usize;
+    const WHOLE: bool = false;
     const EXACT: bool = true;
-    const CHECKS: bool = false;
-    const BESIDE: bool = true;
-
-    fn meta(&self) -> &M {
-        &self.meta
-    }
-
-    unsafe fn meta_mut(&mut self) -> &mut M {
-        &mut self.meta
-    }
-
-    unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
-        // SAFETY: the caller makes the same promises.
-        let block = unsafe { self.meta.claim(memory, false)? };
-        if self.meta.regions().len() - 1 == self.region {
-            // The first region, or the first after all from the pointer on were released.
-            self.top = block.offset;
-        }
-        Ok(block.len * M::GRANULE)
-    }
-
-    unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError> {
-        // SAFETY: the caller makes the same promises.
-        let block = unsafe { self.meta.extend(start, bytes)? };
-        Ok(block.len * M::GRANULE)
-    }
-
-    fn release(&mut self, start: *mut u8) -> Result<(Region, usize), RegionError> {
-        let region = self.meta.region_at(start)?;
-        let record = self.meta.regions()[region];
-        if region < self.region || self.top_of(region) != record.first {
-            return Err(RegionError::InUse);
-        }
-        // SAFETY: the pointer has not entered the region, or stands at its start.
-        let memory = unsafe { self.meta.forget(region) };
-        if region == self.region {
-            // Another region has taken the number, or it was the last one.
-            let next = self.meta.regions().get(region);
-            self.top = next.map_or(0, |record| record.first);
-        }
-        Ok((memory, record.len * M::GRANULE))
-    }
 
     #[inline(always)]
-    fn allocate(&mut self, len: usize, align: usize) -> Option<Held<Self>> {
-        for region in self.region..self.meta.regions().len() {
-            let (top, end) = (self.top_of(region), self.meta.regions()[region].end());
-            let front = if align > 1 { self.meta.place(top).wrapping_neg() & (align - 1) } else { 0 };
-            if top + front > end || len > end - top - front {
-                continue;
-            }
-            let offset = top + front;
-            (self.region, self.top) = (region, offset + len);
-            // SAFETY: without edges a block is no more than its range.
-            let block = unsafe { self.meta.unmanaged(offset, len) };
-            self.meta.touch(block);
-            return Some(block);
-        }
-        None
+    fn granules(&self) -> usize {
+        self.len
     }
 
-    #[inline(always)]
-    unsafe fn deallocate(&mut self, block: Held<Self>, _: usize, _: usize) -> Result<usize, FreeError> {
-        if !self.is_last(&block) {
-            return Ok(0);
-        }
-        self.top = block.offset;
-        Ok(block.len)
+    fn words(_place: usize, _len: usize) -> usize {
+        0
     }
 
-    #[inline(always)]
-    unsafe fn resize(&mut self, block: Held<Self>, _: usize, to: usize, _: usize) -> Option<Held<Self>> {
-        let grown = Block { len: to, ..block };
-        if self.is_last(&block) {
-            let end = self.meta.regions()[self.region].end();
-            if to > end - block.offset {
-                return None;
-            }
-            self.top = block.offset + to;
-            self.meta.touch(grown);
-            return Some(grown);
-        }
-        (to <= block.len).then_some(block)
+    unsafe fn open(&mut self, _words: *mut u32, place: usize, len: usize) {
+        *self = Self { top: 0, len, place };
     }
 
-    /// A block takes what it was asked for, even if that is less than a minimum block.
+    unsafe fn extend(&mut self, _words: *mut u32, len: usize) {
+        self.len = len;
+    }
+
     #[inline(always)]
     fn granted(len: usize, _align: usize) -> usize {
         len
     }
 
-    fn set_saving(&mut self, _on: bool) {}
-
-    fn walk(&self, region: usize, visit: &mut dyn FnMut(usize, usize, bool) -> bool) {
-        let record = &self.meta.regions()[region];
-        // What is left of a full region is lost until the reset.
-        let top = if region < self.region { record.end() } else { self.top_of(region) };
-        let (used, free) = (top - record.first, record.end() - top);
-        if (used == 0 || visit(record.first, used, false)) && free > 0 {
-            visit(top, free, true);
+    #[inline(always)]
+    fn allocate(&mut self, len: usize, align: usize) -> Option<usize> {
+        let start = self.top + ((self.place + self.top).wrapping_neg() & (align - 1));
+        if start > self.len || len > self.len - start {
+            return None;
         }
+        self.top = start + len;
+        Some(start)
     }
 
-    fn largest(&self) -> usize {
-        let regions = self.region..self.meta.regions().len();
-        let left = regions.map(|region| self.meta.regions()[region].end() - self.top_of(region));
-        left.max().unwrap_or(0)
+    fn check(&self, index: usize, len: usize, _align: usize) -> Result<(), FreeError> {
+        if index >= self.len || len > self.len - index {
+            return Err(FreeError::Foreign);
+        }
+        if index + len <= self.top { Ok(()) } else { Err(FreeError::AlreadyFree) }
     }
 
     #[inline(always)]
-    unsafe fn block_at(&self, address: usize, len: usize, _align: usize) -> Held<Self> {
-        // SAFETY: the address is that of a block, which lies in a region.
-        unsafe {
-            let offset = self.meta.locate(address).unwrap_unchecked();
-            self.meta.unmanaged(offset, len)
+    fn free(&mut self, index: usize, len: usize, align: usize) -> Result<usize, FreeError> {
+        if index.wrapping_add(len) == self.top && index <= self.top {
+            self.top = index;
+            return Ok(len);
         }
+        self.check(index, len, align).map(|()| 0)
     }
 
-    fn checked_block_at(&self, address: usize, len: usize, _align: usize) -> Result<Held<Self>, FreeError> {
-        let offset = self.meta.in_region(address, len)?;
-        let holds = |record: &RegionRecord| record.contains(offset);
-        let region = self.meta.regions().iter().position(holds).ok_or(FreeError::Foreign)?;
-        if region > self.region || region == self.region && offset + len > self.top {
-            return Err(FreeError::AlreadyFree);
+    fn resize(&mut self, index: usize, len: usize, to: usize, align: usize) -> Option<usize> {
+        self.check(index, len, align).ok()?;
+        if index + len < self.top {
+            return (to <= len).then_some(len);
         }
-        // SAFETY: the range lies in a region.
-        Ok(unsafe { self.meta.unmanaged(offset, len) })
+        if to > self.len - index {
+            return None;
+        }
+        self.top = index + to;
+        Some(to)
+    }
+
+    fn is_free(&self) -> bool {
+        self.top == 0
+    }
+
+    fn largest(&self) -> usize {
+        self.len - self.top
+    }
+
+    fn walk(&self, visit: &mut dyn FnMut(usize, usize, bool) -> bool) {
+        if (self.top == 0 || visit(0, self.top, false)) && self.top < self.len {
+            visit(self.top, self.len - self.top, true);
+        }
     }
 }

@@ -407,7 +407,7 @@ unsafe impl<S: Placement> LayoutPlacement for S {
     unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
         let (len, align) = measure::<S>(layout);
         // If the block has to be looked up anyway, the look-up finds out whether it exists.
-        let block = if S::CHECKS || cfg!(debug_assertions) || !<S::Meta as Meta>::BOUNDARY_BITS {
+        let block = if cfg!(debug_assertions) || !<S::Meta as Meta>::BOUNDARY_BITS {
             self.checked_block_at(start.addr().get(), len, align)?
         } else {
             // A placement looks at granules, and would free the block that starts in front of such an address.
@@ -424,7 +424,7 @@ unsafe impl<S: Placement> LayoutPlacement for S {
 
     #[inline(always)]
     unsafe fn deallocate_quick(&mut self, start: NonNull<u8>, layout: Layout) -> Option<usize> {
-        if S::CHECKS || cfg!(debug_assertions) {
+        if cfg!(debug_assertions) {
             // `deallocate` checks the block.
             return None;
         }
@@ -459,7 +459,7 @@ unsafe impl<S: Placement> LayoutPlacement for S {
 
     fn check(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         let (len, align) = measure::<S>(layout);
-        if S::BESIDE {
+        if !<S::Meta as Meta>::BOUNDARY_BITS {
             return self.checked_block_at(start.addr().get(), len, align).map(|_| ());
         }
         self.meta().in_region(start.addr().get(), len).map(|_| ())

@@ -40,7 +40,7 @@ mod tree;
 
 pub use best_fit::BestFit;
 pub use buddy::{Buddy, BuddyMap};
-pub use bump::Bump;
+pub use bump::{Bump, BumpMap};
 pub use coalescing::Coalescing;
 #[cfg(feature = "buddy-system")]
 pub use external::BuddySystem;
@@ -115,13 +115,6 @@ pub unsafe trait Placement: Sized {
     /// alignment, and a block may be freed as if it had been requested with another alignment. False where whole regions
     /// are lent ([`Buddy`]), or where the alignment decides which part of the placement serves a request ([`Slab`]).
     const EXACT: bool;
-
-    /// True if every free by address is checked by [`Placement::checked_block_at`], in release builds as well.
-    const CHECKS: bool;
-
-    /// True if [`Placement::checked_block_at`] reads no memory of blocks: what it needs is beside them.
-    #[doc(hidden)]
-    const BESIDE: bool = !<Self::Meta as Meta>::BOUNDARY_BITS;
 
     /// Returns the metadata.
     fn meta(&self) -> &Self::Meta;

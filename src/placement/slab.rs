@@ -214,7 +214,7 @@ impl<M: RegionMap, C: Classes, const GRANULE: usize> SlabMap<M, C, GRANULE> {
 
     /// Frees a block of the map behind, like [`SlabMap::allocate_behind`].
     #[inline(never)]
-    fn free_behind(&mut self, index: usize, len: usize, align: usize) -> Result<(), FreeError> {
+    fn free_behind(&mut self, index: usize, len: usize, align: usize) -> Result<usize, FreeError> {
         self.behind.free(index, Self::rounded(len, align), align)
     }
 
@@ -295,7 +295,7 @@ impl<M: RegionMap, C: Classes, const GRANULE: usize> SlabMap<M, C, GRANULE> {
             self.unlink(number, class);
             (*self.record(number)).link = 0;
         }
-        self.free_behind((number as usize - 1) * PAGE - self.skew, PAGE, PAGE)
+        self.free_behind((number as usize - 1) * PAGE - self.skew, PAGE, PAGE).map(drop)
     }
 
     /// Returns the number of the page and the object that a layout of this class has at granule `index`, with its bit; `None` if the
@@ -420,7 +420,7 @@ unsafe impl<M: RegionMap, C: Classes, const GRANULE: usize> RegionMap for SlabMa
     }
 
     #[inline(always)]
-    fn free(&mut self, index: usize, len: usize, align: usize) -> Result<(), FreeError> {
+    fn free(&mut self, index: usize, len: usize, align: usize) -> Result<usize, FreeError> {
         let class = Self::class(len, align);
         let (Some((number, bit)), Some(class)) = (self.object_at(index, class)?, class) else {
             return self.free_behind(index, len, align);
@@ -434,18 +434,20 @@ unsafe impl<M: RegionMap, C: Classes, const GRANULE: usize> RegionMap for SlabMa
                 self.link(number, class);
             }
             if old | bit == Self::all(class) {
-                return self.close(number, class);
+                self.close(number, class)?;
             }
         }
-        Ok(())
+        Ok(Self::object(class))
     }
 
-    fn resize(&mut self, index: usize, len: usize, to: usize, align: usize) -> bool {
+    fn resize(&mut self, index: usize, len: usize, to: usize, align: usize) -> Option<usize> {
         match (Self::class(len, align), Self::class(to, align)) {
             (None, None) => {
-                self.object_at(index, None) == Ok(None) && self.behind.resize(index, len, to, align)
+                let is_behind = self.object_at(index, None) == Ok(None);
+                if is_behind { self.behind.resize(index, len, to, align) } else { None }
             }
-            (old, new) => old == new && self.check(index, len, align).is_ok(),
+            (old, new) if old == new => self.check(index, len, align).ok().map(|()| Self::granted(to, align)),
+            _ => None,
         }
     }
 

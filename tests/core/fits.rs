@@ -100,7 +100,7 @@ impl<M: Fit> World<M> {
     fn free(&mut self, number: usize) {
         let (start, len, align) = self.model.live.swap_remove(number);
         assert_eq!(self.map.check(start, len, align), Ok(()));
-        assert_eq!(self.map.free(start, len, align), Ok(()));
+        assert_eq!(self.map.free(start, len, align), Ok(len));
         self.model.set(start, len, true);
         if M::CHECKED {
             assert_eq!(self.map.check(start, len, align), Err(FreeError::AlreadyFree));
@@ -114,7 +114,7 @@ impl<M: Fit> World<M> {
         let fits = to <= len
             || start + to <= self.model.free.len()
                 && self.model.free[end..start + to].iter().all(|&free| free);
-        assert_eq!(self.map.resize(start, len, to, align), fits, "from {len} to {to}");
+        assert_eq!(self.map.resize(start, len, to, align), fits.then_some(to), "from {len} to {to}");
         if fits {
             self.model.live[number].1 = to;
             self.model.set(end.min(start + to), to.abs_diff(len), to < len);

@@ -18,10 +18,7 @@ impl<I: Index, const G: usize, const R: usize, const C: bool> InBand<I, G, R, C>
     }
 
     /// Granules for which `bytes` bytes have room, boundary bits included; whole minimum blocks.
-    pub(super) const fn capacity(bytes: usize, edges: bool, phase: usize) -> usize {
-        if !edges {
-            return bytes / G;
-        }
+    pub(super) const fn capacity(bytes: usize, phase: usize) -> usize {
         let least = Self::MIN_BLOCK * G;
         // The bits in front of the first granule and behind the last take no granules.
         let word = size_of::<usize>();
@@ -32,12 +29,12 @@ impl<I: Index, const G: usize, const R: usize, const C: bool> InBand<I, G, R, C>
     }
 
     /// Returns the usable part of `memory`: its aligned start, and the bytes up to the last whole word.
-    pub(super) fn trim(memory: Region, edges: bool) -> Result<(*mut u8, usize), RegionError> {
+    pub(super) fn trim(memory: Region) -> Result<(*mut u8, usize), RegionError> {
         let start = memory.start.addr().get();
         let end = memory.checked_end()? & !(size_of::<usize>() - 1);
         // The bits are in words, and with tiny granules the start must be aligned for them as well. Units
-        // are aligned in address too, so that buddies do not share one.
-        let align = if edges { Self::MIN_BLOCK * G } else { G };
+        // are aligned in address too.
+        let align = Self::MIN_BLOCK * G;
         let align = if align > size_of::<usize>() { align } else { size_of::<usize>() };
         let first = align_up(start, align).ok_or(RegionError::TooSmall)?;
         let bytes = end.checked_sub(first).ok_or(RegionError::TooSmall)?;
@@ -57,7 +54,7 @@ mod tests {
     #[test]
     fn the_last_word_of_the_address_space_is_left_out() {
         let trim = |size| {
-            let last = InBand::<u32>::trim(Region::from_address(usize::MAX - 4095, size), true);
+            let last = InBand::<u32>::trim(Region::from_address(usize::MAX - 4095, size));
             last.map(|(start, bytes)| (start.addr(), bytes))
         };
         assert_eq!(trim(4096), Ok((usize::MAX - 4095, 4088)));
@@ -69,7 +66,7 @@ mod tests {
         type Of<I, const G: usize> = InBand<I, G, 1>;
         for phase in [1, 2, 31, 63] {
             for bytes in 0..20_000 {
-                let len = Of::<I, G>::capacity(bytes, true, phase);
+                let len = Of::<I, G>::capacity(bytes, phase);
                 let takes = |len: usize| len * G + Of::<I, G>::bound_words(len, phase) * size_of::<usize>();
                 assert_eq!(len % Of::<I, G>::MIN_BLOCK, 0);
                 assert!(len == 0 || takes(len) <= bytes, "{bytes} bytes hold {len} granules");

@@ -112,9 +112,8 @@ impl<I: Index, const G: usize, const R: usize, const C: bool> InBand<I, G, R, C>
         OneRegion::of(self.regions.record_mut(slot))
     }
 
-    fn too_large(edges: bool) -> RegionError {
-        let max = if edges { region_size::<Self>(Self::MAX_LEN) } else { Self::MAX_LEN.saturating_mul(G) };
-        RegionError::TooLarge { max }
+    fn too_large() -> RegionError {
+        RegionError::TooLarge { max: region_size::<Self>(Self::MAX_LEN) }
     }
 
     /// Whether free memory begins with granule `end` of `record`, by what it would have written. For a boundary whose
@@ -245,64 +244,58 @@ unsafe impl<I: Index, const G: usize, const R: usize, const C: bool> Meta for In
         }
     }
 
-    unsafe fn claim(&mut self, memory: Region, edges: bool) -> Result<BlockOf<Self>, RegionError> {
-        let (start, bytes) = Self::trim(memory, edges)?;
+    unsafe fn claim(&mut self, memory: Region) -> Result<BlockOf<Self>, RegionError> {
+        let (start, bytes) = Self::trim(memory)?;
         // In most regions the bits begin with that of a guard; in those that share the first one's base, anywhere.
         let phase = match self.regions.near_index(start, Self::LIMIT) {
             Some(first) if Self::phase(first) > 1 => Self::phase(first),
             _ => 1,
         };
-        let len = Self::capacity(bytes, edges, phase);
+        let len = Self::capacity(bytes, phase);
         if len > Self::MAX_LEN {
-            return Err(Self::too_large(edges));
+            return Err(Self::too_large());
         }
         if len == 0 {
             return Err(RegionError::TooSmall);
         }
         let slot = self.regions.insert(memory, start, len, Self::NUMBERS)?;
         let offset = self.regions.record(slot).first;
-        let mut token = Bounds(ptr::null_mut());
-        if edges {
-            let count = Self::bound_words(len, Self::phase(offset));
-            let words = Self::bounds_at(start, bytes, count);
-            // SAFETY: the words lie behind the last granule inside the claimed memory, by `capacity`.
-            unsafe { words.write_bytes(0, count) };
-            token = Bounds(words.wrapping_sub(offset / Self::SPAN));
-            self.regions.record_mut(slot).bounds = token.0;
-        }
+        let count = Self::bound_words(len, Self::phase(offset));
+        let words = Self::bounds_at(start, bytes, count);
+        // SAFETY: the words lie behind the last granule inside the claimed memory, by `capacity`.
+        unsafe { words.write_bytes(0, count) };
+        let token = Bounds(words.wrapping_sub(offset / Self::SPAN));
+        self.regions.record_mut(slot).bounds = token.0;
         Ok(Block { offset, len, token })
     }
 
     unsafe fn extend(&mut self, start: *mut u8, more: usize) -> Result<BlockOf<Self>, RegionError> {
         let (slot, raw) = self.regions.lengthened(start, more)?;
         let old = *self.regions.record(slot);
-        let with_edges = !old.bounds.is_null();
-        let (first, bytes) = Self::trim(raw, with_edges)?;
+        let (first, bytes) = Self::trim(raw)?;
         let phase = Self::phase(old.first);
-        let len = Self::capacity(bytes, with_edges, phase.max(1));
+        let len = Self::capacity(bytes, phase.max(1));
         if len <= old.len {
             return Err(RegionError::TooSmall);
         }
         if len > Self::MAX_LEN {
-            return Err(Self::too_large(with_edges));
+            return Err(Self::too_large());
         }
         if len > self.regions.room(slot, Self::MIN_BLOCK, Self::LIMIT) {
             return Err(RegionError::IndexSpace);
         }
         let record = self.regions.record_mut(slot);
-        if with_edges {
-            let count = Self::bound_words(len, phase);
-            let new = Self::bounds_at(first, bytes, count);
-            let words = Self::bound_words(old.len, phase);
-            let from = old.bounds.wrapping_add(old.first / Self::SPAN);
-            // SAFETY: both ranges of words lie in the region, the new one ends it; they may overlap,
-            // which `copy` allows, and what the copy did not fill is cleared after it.
-            unsafe {
-                ptr::copy(from, new, words);
-                new.wrapping_add(words).write_bytes(0, count - words);
-            }
-            record.bounds = new.wrapping_sub(old.first / Self::SPAN);
+        let count = Self::bound_words(len, phase);
+        let new = Self::bounds_at(first, bytes, count);
+        let words = Self::bound_words(old.len, phase);
+        let from = old.bounds.wrapping_add(old.first / Self::SPAN);
+        // SAFETY: both ranges of words lie in the region, the new one ends it; they may overlap,
+        // which `copy` allows, and what the copy did not fill is cleared after it.
+        unsafe {
+            ptr::copy(from, new, words);
+            new.wrapping_add(words).write_bytes(0, count - words);
         }
+        record.bounds = new.wrapping_sub(old.first / Self::SPAN);
         record.len = len;
         record.raw = (raw.start.as_ptr(), raw.size);
         // Two marks cannot describe zeroed memory with a gap, so no memory counts as zeroed.
@@ -317,11 +310,6 @@ unsafe impl<I: Index, const G: usize, const R: usize, const C: bool> Meta for In
     #[inline(always)]
     fn locate(&self, address: usize) -> Option<usize> {
         self.regions.locate(address)
-    }
-
-    #[inline(always)]
-    unsafe fn unmanaged(&self, offset: usize, len: usize) -> BlockOf<Self> {
-        Block { offset, len, token: Bounds(ptr::null_mut()) }
     }
 
     fn checked_block_at(&self, address: usize, len: usize) -> Result<BlockOf<Self>, FreeError> {
@@ -383,7 +371,7 @@ unsafe impl<I: Index, const G: usize, const R: usize, const C: bool> Meta for In
         listed: Listed<'_>,
         visit: &mut dyn FnMut(usize, usize, bool) -> bool,
     ) {
-        // SAFETY: the caller guarantees that the region was claimed with edges and is not allocated as a whole.
+        // SAFETY: the caller guarantees that there is a region of this number.
         unsafe { self.walk_region(region, listed, visit) }
     }
 

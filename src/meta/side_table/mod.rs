@@ -239,7 +239,7 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
         self.regions.records()
     }
 
-    unsafe fn claim(&mut self, memory: Region, edges: bool) -> Result<Block<u32>, RegionError> {
+    unsafe fn claim(&mut self, memory: Region) -> Result<Block<u32>, RegionError> {
         let from = memory.start.addr().get();
         let pad = align_up(from, G).ok_or(RegionError::TooSmall)? - from;
         let len = memory.checked_end()?.saturating_sub(from + pad) >> Self::SHIFT;
@@ -251,24 +251,19 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
         }
         self.regions.admissible(memory)?;
         let start = memory.start.as_ptr().wrapping_add(pad);
-        let node = if edges { self.nodes.create(Node { len: I::new(len), ..Node::NONE }) } else { NIL };
-        if edges && node == NIL {
+        let node = self.nodes.create(Node { len: I::new(len), ..Node::NONE });
+        if node == NIL {
             return Err(RegionError::NoNodes);
         }
         let slot = match self.regions.insert(memory, start, len, Self::NUMBERS) {
             Ok(slot) => slot,
             Err(error) => {
-                if edges {
-                    self.nodes.discard(node);
-                }
+                self.nodes.discard(node);
                 return Err(error);
             }
         };
         self.firsts[slot] = I::new(node);
         let offset = self.regions.record(slot).first;
-        if !edges {
-            return Ok(Block { offset, len, token: NIL as u32 });
-        }
         self.nodes.node_mut(node).start = I::new(offset);
         Ok(self.nodes.set_allocated(node, len))
     }
@@ -324,11 +319,6 @@ unsafe impl<I: Index, const G: usize, const R: usize, const MAPPED: bool> Meta
     #[inline(always)]
     fn locate(&self, address: usize) -> Option<usize> {
         self.regions.locate(address)
-    }
-
-    #[inline(always)]
-    unsafe fn unmanaged(&self, offset: usize, len: usize) -> Block<u32> {
-        Block { offset, len, token: NIL as u32 }
     }
 
     fn checked_block_at(&self, address: usize, len: usize) -> Result<Block<u32>, FreeError> {

@@ -127,7 +127,6 @@ unsafe impl<M: Meta, F: FreeIndex<M> + FreeIndex<M::Near>> Placement for Coalesc
     const EMPTY: Self = Self { meta: M::EMPTY, fit: <F as FreeIndex<M>>::EMPTY };
     const MAX_LEN: usize = min(M::MAX_LEN, <F as FreeIndex<M>>::MAX_LEN);
     const EXACT: bool = true;
-    const CHECKS: bool = false;
 
     #[inline(always)]
     fn meta(&self) -> &M {
@@ -142,7 +141,7 @@ unsafe impl<M: Meta, F: FreeIndex<M> + FreeIndex<M::Near>> Placement for Coalesc
         self.admit(memory.size)?;
         // SAFETY: the memory is handed over by the caller; its granules are an unused block.
         unsafe {
-            let block = self.meta.claim(memory, true)?;
+            let block = self.meta.claim(memory)?;
             // New memory has no free neighbour with which something could be wrong.
             let _ = self.put_parts(block.offset, block.len, block.token);
             Ok(block.len * M::GRANULE)
@@ -274,7 +273,7 @@ unsafe impl<M: Meta, F: FreeIndex<M> + FreeIndex<M::Near>> Placement for Coalesc
 
     fn walk(&self, region: usize, visit: &mut dyn FnMut(usize, usize, bool) -> bool) {
         assert!(region < self.meta.regions().len(), "there is no such region");
-        // SAFETY: regions are claimed with edges, and not lent.
+        // SAFETY: the caller asks for a region that is there.
         unsafe { self.meta.walk(region, &|see| self.fit.each(&self.meta, see), visit) }
     }
 

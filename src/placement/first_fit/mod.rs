@@ -221,41 +221,41 @@ unsafe impl<N: Length, const CHECKED: bool> RegionMap for FirstFitMap<N, CHECKED
     }
 
     #[inline(always)]
-    fn free(&mut self, index: usize, len: usize, _align: usize) -> Result<(), FreeError> {
+    fn free(&mut self, index: usize, len: usize, _align: usize) -> Result<usize, FreeError> {
         if !self.runs.is_block(index, len) {
             // The caller asks `check` why.
             return Err(FreeError::NotABlock);
         }
         self.runs.flip_start(index);
         self.release(index, index + len);
-        Ok(())
+        Ok(len)
     }
 
-    fn resize(&mut self, index: usize, len: usize, to: usize, _align: usize) -> bool {
+    fn resize(&mut self, index: usize, len: usize, to: usize, _align: usize) -> Option<usize> {
         if !self.runs.is_block(index, len) {
-            return false;
+            return None;
         }
         let end = index + len;
         if to <= len {
             if to < len {
                 self.release(index + to, end);
             }
-            return true;
+            return Some(to);
         }
         if !self.runs.is_bound(end) {
-            return false;
+            return None;
         }
         let long = self.chunks.leaf(end / CHUNK).long;
         let run = Run { start: end, end: self.runs.end(end, long) };
         let rest = index + to;
         if rest > run.end {
-            return false;
+            return None;
         }
         self.take(run);
         if rest < run.end {
             self.release(rest, run.end);
         }
-        true
+        Some(to)
     }
 
     fn is_free(&self) -> bool {

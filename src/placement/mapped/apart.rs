@@ -92,12 +92,15 @@ unsafe impl<M: RegionMap + Send, const G: usize> SegmentPlacement for Apart<M, G
 
     #[inline(always)]
     unsafe fn deallocate(&mut self, block: Block, len: usize, align: usize) -> Result<(), FreeError> {
-        self.map.free(block.offset, len, align).or_else(|_| self.map.check(block.offset, len, align))
+        self.map
+            .free(block.offset, len, align)
+            .map(drop)
+            .or_else(|_| self.map.check(block.offset, len, align))
     }
 
     unsafe fn resize(&mut self, block: Block, len: usize, to: usize, align: usize) -> Option<Block> {
-        let resized = self.map.resize(block.offset, len, to, align);
-        resized.then(|| Block { len: M::granted(to, align), ..block })
+        let len = self.map.resize(block.offset, len, to, align)?;
+        Some(Block { len, ..block })
     }
 
     fn largest(&self) -> usize {

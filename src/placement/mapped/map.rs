@@ -65,16 +65,16 @@ pub unsafe trait RegionMap: Copy {
     /// [`FreeError`] if there is no such block.
     fn check(&self, index: usize, len: usize, align: usize) -> Result<(), FreeError>;
 
-    /// Frees the block at `index` that was allocated with `len` and `align`.
+    /// Frees the block at `index` that was allocated with `len` and `align`, and returns the granules that become available.
     ///
     /// # Errors
     ///
     /// Any [`FreeError`], with nothing changed, if [`RegionMap::check`] has one.
-    fn free(&mut self, index: usize, len: usize, align: usize) -> Result<(), FreeError>;
+    fn free(&mut self, index: usize, len: usize, align: usize) -> Result<usize, FreeError>;
 
-    /// Changes the length of the live block at `index` from `len` to `to` granules. Returns false, with nothing changed, if
-    /// that is impossible, or there is no such block.
-    fn resize(&mut self, index: usize, len: usize, to: usize, align: usize) -> bool;
+    /// Changes the length of the live block at `index` from `len` to `to` granules, and returns how many it counts for then. Returns `None`,
+    /// with nothing changed, if that is impossible, or there is no such block.
+    fn resize(&mut self, index: usize, len: usize, to: usize, align: usize) -> Option<usize>;
 
     /// Returns whether all granules are free. O(log n).
     fn is_free(&self) -> bool;

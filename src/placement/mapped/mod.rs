@@ -143,6 +143,11 @@ impl<M: RegionMap, const G: usize, const R: usize> Mapped<M, G, R> {
         unsafe { self.slots.get_unchecked_mut(..self.count) }
     }
 
+    /// Returns the maps of all regions.
+    pub(super) fn maps(&mut self) -> impl Iterator<Item = &mut M> {
+        self.slots_mut().iter_mut().map(|slot| &mut slot.map)
+    }
+
     /// Returns the number of the region behind number `number`, if there is one.
     #[inline(always)]
     fn behind(&self, number: usize) -> Option<usize> {
@@ -229,14 +234,14 @@ impl<M: RegionMap, const G: usize, const R: usize> Mapped<M, G, R> {
         size: usize,
         align: usize,
         statistics: &mut S,
-    ) -> Result<(), FreeError> {
+    ) -> Result<usize, FreeError> {
         let (len, in_granules) = measure::<G>(size, align);
         if let Some((number, index)) = self.locate(start) {
             // SAFETY: `locate` returns numbers of regions.
             let slot = unsafe { self.slots.get_unchecked_mut(number) };
-            if slot.map.free(index, len, in_granules).is_ok() {
-                statistics.freed(M::granted(len, in_granules) * G);
-                return Ok(());
+            if let Ok(freed) = slot.map.free(index, len, in_granules) {
+                statistics.freed(freed * G);
+                return Ok(freed * G);
             }
         }
         // SAFETY: the caller keeps the contract.
@@ -256,7 +261,7 @@ impl<M: RegionMap, const G: usize, const R: usize> Mapped<M, G, R> {
         size: usize,
         align: usize,
         statistics: &mut S,
-    ) -> Result<(), FreeError> {
+    ) -> Result<usize, FreeError> {
         // SAFETY: they are those of a layout.
         let layout = unsafe { Layout::from_size_align_unchecked(size, align) };
         self.check_at(start, layout)?;
@@ -265,10 +270,11 @@ impl<M: RegionMap, const G: usize, const R: usize> Mapped<M, G, R> {
             // SAFETY: a block of no bytes has a granule.
             return unsafe { self.free_parts(start, 1, align, statistics) };
         };
-        statistics.freed(slot.size::<G>());
+        let freed = slot.size::<G>();
+        statistics.freed(freed);
         // SAFETY: the caller no longer uses the block, which is the whole region.
         unsafe { slot.open::<G>(slot.whole) };
-        Ok(())
+        Ok(freed)
     }
 
     /// Checks whether there is a live block.
@@ -385,16 +391,12 @@ unsafe impl<M: RegionMap, const G: usize, const R: usize> LayoutPlacement for Ma
         statistics: &mut S,
     ) -> Result<(), FreeError> {
         // SAFETY: the caller keeps the contract.
-        unsafe { self.free_parts(start.addr().get(), layout.size(), layout.align(), statistics) }
+        unsafe { self.free_parts(start.addr().get(), layout.size(), layout.align(), statistics).map(drop) }
     }
 
     unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
-        let mut whole = self.slots().iter().filter(|slot| slot.base == start.as_ptr() && slot.whole > 0);
-        let whole = whole.next().map(Slot::size::<G>);
         // SAFETY: the caller keeps the contract.
-        unsafe { self.deallocate_counted(start, layout, &mut NoStatistics)? };
-        let (len, align) = measure::<G>(layout.size().max(1), layout.align());
-        Ok(whole.unwrap_or_else(|| M::granted(len, align) * G))
+        unsafe { self.free_parts(start.addr().get(), layout.size(), layout.align(), &mut NoStatistics) }
     }
 
     #[inline(always)]
@@ -423,8 +425,8 @@ unsafe impl<M: RegionMap, const G: usize, const R: usize> LayoutPlacement for Ma
         };
         let (len, align) = measure::<G>(layout.size().max(1), layout.align());
         let (to, _) = measure::<G>(size.max(1), 1);
-        let resized = self.slots[number].map.resize(index, len, to, align);
-        resized.then(|| (M::granted(len, align) * G, M::granted(to, align) * G))
+        let counted = self.slots[number].map.resize(index, len, to, align)?;
+        Some((M::granted(len, align) * G, counted * G))
     }
 
     /// Keeps nothing.

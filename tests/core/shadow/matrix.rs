@@ -175,17 +175,13 @@ where
     const SLACK: f64 = L::SLACK + 0.5;
 }
 
-impl<M: SubjectMeta> Subject for Bump<M> {
-    fn equip(heap: &Heap<Self, Unsync>, bytes: usize) {
-        equip(heap, bytes);
-    }
-
+impl<const R: usize, const G: usize> Subject for Bump<R, G> {
     fn taken(size: usize, _align: usize) -> usize {
-        rounded::<M>(size)
+        size.max(1).next_multiple_of(G)
     }
     const REUSES: bool = false;
-    const REGIONS: usize = M::REGIONS;
-    const LIMIT: usize = limit::<M>();
+    const REGIONS: usize = R;
+    const LIMIT: usize = usize::MAX;
 }
 
 /// The figures are those of the placement inside, with a canary behind each block.
@@ -257,11 +253,10 @@ macro_rules! for_each_placement {
             buddy: Buddy;
             slab_odd: $crate::shadow::matrix::SlabOdd;
             tiered: Tiered;
-            tiered_bump: Tiered<Bump>;
             quick_tlsf: QuickLists<Tlsf>;
             full_tiered: Full<Tiered>;
             full_one_region: Full<Tlsf<InBand<u32, 8, 1>>>;
-            bump_u32: Bump<InBand<u32>>;
+            bump: Bump;
         }
         #[cfg(not(feature = "std"))]
         $crate::for_each_placement! { @ $run;
@@ -299,20 +294,17 @@ macro_rules! for_each_placement {
             slab_odd: $crate::shadow::matrix::SlabOdd;
             tiered: Tiered;
             tiered_best_fit_u32_16: Tiered<BestFit<InBand<u32, 16>>>;
-            tiered_bump: Tiered<Bump>;
             quick_tlsf: QuickLists<Tlsf>;
             quick_tlsf_u16: QuickLists<Tlsf<InBand<u16, 8, 1>>>;
             quick_best_fit_u32_16: QuickLists<BestFit<InBand<u32, 16>>>;
-            quick_bump: QuickLists<Bump>;
             unchecked_tlsf: Tlsf<allotment::meta::Unchecked<u32>>;
             unchecked_tiered: Tiered<Tlsf<allotment::meta::Unchecked<u32>>>;
             full_tlsf: Full<Tlsf>;
             full_tiered: Full<Tiered>;
             full_best_fit: Full<BestFit, 1>;
             full_micro: Full<allotment::placement::MicroTlsf, 0>;
-            bump_u16: Bump<InBand<u16>>;
-            bump_u32: Bump<InBand<u32>>;
-            bump_side: Bump<SideTable<u32, 16>>;
+            bump: Bump;
+            bump_16: Bump<2, 16>;
         }
         #[cfg(feature = "linked-list")]
         $crate::for_each_placement! { @ $run; linked_list: allotment::LinkedList; }
