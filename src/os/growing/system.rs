@@ -55,16 +55,22 @@ pub(super) unsafe trait System {
     ///
     /// Both ranges must be committed and must not overlap, and the contents of `to` must not be needed any more. `to` must not be used
     /// again if it is [`Shift::Lost`].
-    unsafe fn shift(from: *mut u8, to: *mut u8, bytes: usize) -> Shift;
+    unsafe fn shift(_from: *mut u8, _to: *mut u8, _bytes: usize) -> Shift {
+        Shift::Refused
+    }
 
     /// Bytes of a page of the system.
     fn page() -> usize;
 
     /// Bytes of the machine's memory; 0 if the system does not tell.
-    fn memory() -> u64;
+    fn memory() -> u64 {
+        0
+    }
 
     /// Bytes of addresses that the process may have now; `usize::MAX` if there is no limit, or none that the heap has to keep itself.
-    fn address_space() -> usize;
+    fn address_space() -> usize {
+        usize::MAX
+    }
 
     /// Milliseconds of a clock that never goes back; a coarse one will do.
     fn now() -> u64;
@@ -78,7 +84,9 @@ pub(super) struct Host;
 
 #[cfg(all(unix, not(miri)))]
 mod unix {
-    use super::{Host, NonNull, Shift, System};
+    #[cfg(target_os = "linux")]
+    use super::Shift;
+    use super::{Host, NonNull, System};
     use core::ffi::c_void;
     use core::ptr;
     use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
@@ -163,11 +171,6 @@ mod unix {
             }
         }
 
-        #[cfg(not(target_os = "linux"))]
-        unsafe fn shift(_: *mut u8, _: *mut u8, _: usize) -> Shift {
-            Shift::Refused
-        }
-
         fn page() -> usize {
             // SAFETY: it has no preconditions.
             usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(super::LARGEST_PAGE)
@@ -179,11 +182,6 @@ mod unix {
             (info.totalram as u64).saturating_mul(info.mem_unit.into())
         }
 
-        #[cfg(not(any(target_os = "linux", target_os = "android")))]
-        fn memory() -> u64 {
-            0
-        }
-
         #[cfg(any(target_os = "linux", target_os = "android"))]
         fn address_space() -> usize {
             // The system looks at it when addresses are reserved, and not when memory is put behind them.
@@ -191,11 +189,6 @@ mod unix {
             // SAFETY: the place is valid for a write.
             unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut limit) };
             usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)
-        }
-
-        #[cfg(not(any(target_os = "linux", target_os = "android")))]
-        fn address_space() -> usize {
-            usize::MAX
         }
 
         fn now() -> u64 {
@@ -295,16 +288,8 @@ mod interpreter {
             true
         }
 
-        unsafe fn shift(_: *mut u8, _: *mut u8, _: usize) -> bool {
-            false
-        }
-
         fn page() -> usize {
             4096
-        }
-
-        fn memory() -> u64 {
-            0
         }
 
         fn now() -> u64 {
@@ -315,7 +300,7 @@ mod interpreter {
 
 #[cfg(all(windows, not(miri)))]
 mod windows {
-    use super::{Host, NonNull, Shift, System};
+    use super::{Host, NonNull, System};
     use core::ffi::c_void;
     use core::ptr;
 
@@ -367,20 +352,8 @@ mod windows {
             true
         }
 
-        unsafe fn shift(_: *mut u8, _: *mut u8, _: usize) -> Shift {
-            Shift::Refused
-        }
-
         fn page() -> usize {
             4096
-        }
-
-        fn memory() -> u64 {
-            0
-        }
-
-        fn address_space() -> usize {
-            usize::MAX
         }
 
         fn now() -> u64 {
