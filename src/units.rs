@@ -158,23 +158,6 @@ pub(crate) const fn class_rows<const SL: usize>(len: usize) -> usize {
     class_of::<SL>(len) / (4 * SL) + 1
 }
 
-/// For each length in words of 8 bytes, the first class of `sizes`, from `first` on, that is long enough. The last
-/// length is that of the largest class.
-#[cfg(feature = "std")]
-pub(crate) const fn class_by_words<const WORDS: usize>(sizes: &[u16], first: usize) -> [u8; WORDS] {
-    assert!(sizes[sizes.len() - 1] as usize == (WORDS - 1) * 8, "the table ends with the largest class");
-    let mut classes = [0; WORDS];
-    let (mut words, mut class) = (0, first);
-    while words < WORDS {
-        if words * 8 > sizes[class] as usize {
-            class += 1;
-        }
-        classes[words] = class as u8;
-        words += 1;
-    }
-    classes
-}
-
 #[cfg(any(test, kani))]
 crate::contracts::contracts! {
     /// The granules hold the bytes, and one fewer would not; there is one at least.

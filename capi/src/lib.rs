@@ -67,14 +67,14 @@ fn or_no_memory(block: *mut u8) -> *mut c_void {
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc(size: usize) -> *mut c_void {
     // In two steps, so that the common one saves no registers.
-    match HEAP.take_quickly(size, ALIGN) {
+    match HEAP.allocate_fast(size, ALIGN) {
         Some(block) => block.as_ptr().cast(),
-        None => malloc_slowly(size),
+        None => malloc_slow(size),
     }
 }
 
 #[inline(never)]
-extern "C" fn malloc_slowly(size: usize) -> *mut c_void {
+extern "C" fn malloc_slow(size: usize) -> *mut c_void {
     or_no_memory(take(size, ALIGN))
 }
 
@@ -82,27 +82,27 @@ extern "C" fn malloc_slowly(size: usize) -> *mut c_void {
 #[inline(always)]
 fn take(size: usize, align: usize) -> *mut u8 {
     start::before_request();
-    HEAP.take(size, align)
+    HEAP.allocate_raw(size, align)
 }
 
 /// Allocates `count` times `size` bytes, all zero.
 #[unsafe(no_mangle)]
 pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     let Some(size) = count.checked_mul(size) else { return or_no_memory(ptr::null_mut()) };
-    match HEAP.take_quickly(size, ALIGN) {
+    match HEAP.allocate_fast(size, ALIGN) {
         Some(block) => {
             // SAFETY: the block has the bytes asked for.
             unsafe { block.write_bytes(0, size) };
             block.as_ptr().cast()
         }
-        None => calloc_slowly(size),
+        None => calloc_slow(size),
     }
 }
 
 #[inline(never)]
-extern "C" fn calloc_slowly(size: usize) -> *mut c_void {
+extern "C" fn calloc_slow(size: usize) -> *mut c_void {
     start::before_request();
-    or_no_memory(HEAP.take_zeroed(size, ALIGN))
+    or_no_memory(HEAP.allocate_raw_zeroed(size, ALIGN))
 }
 
 /// Frees a block; null is ignored.
@@ -116,16 +116,16 @@ pub unsafe extern "C" fn free(block: *mut c_void) {
     // In two steps, as `malloc`.
     // SAFETY: the caller's contract.
     unsafe {
-        if !HEAP.give_quickly(block) {
-            free_slowly(block);
+        if !HEAP.free_fast(block) {
+            free_slow(block);
         }
     }
 }
 
 #[inline(never)]
-unsafe extern "C" fn free_slowly(block: NonNull<u8>) {
+unsafe extern "C" fn free_slow(block: NonNull<u8>) {
     // SAFETY: the caller of `free` guarantees the block.
-    if unsafe { HEAP.give(block) }.is_err() {
+    if unsafe { HEAP.free(block) }.is_err() {
         start::wrong_free(block);
     }
 }

@@ -19,7 +19,7 @@
 //! | second free after the block was merged with the one in front of it, or behind it | not by placements with boundary bits |
 //! | free of an address in no region, or inside a granule | by all but `Bump`; for up to 256 bytes, and for blocks that it keeps, `Tiered` looks at the alignment only, when the block leaves its list |
 //! | free inside a block, or with another size | only what leads to one of the other rows |
-//! | links of a free block that were overwritten | when a block is taken from the middle of a list; in a quick list, when they lead to an odd address; else the processor may stop the program |
+//! | links of a free block that were overwritten | by `os::Growing` and `os::Cached`, in the first two words of a block, when it leaves its list; elsewhere when a block is taken from the middle of a list; in a quick list, when they lead to an odd address; else the processor may stop the program |
 //! | lengths of a free block that were overwritten | when a neighbour is freed |
 //! | writes beyond a live block into another | never |
 //!

@@ -1,8 +1,7 @@
 //! A heap with a cache per thread.
 
-use super::classes::{self, layout_of};
-use super::depot::Depot;
-use super::local::{self, Owner};
+use super::cache::{self, Bin, Block, Lists, tabled_class_of};
+use super::depot::{self, Depot, layout_of};
 use crate::heap::Heap;
 use crate::memory::{Done, Memory, allocator, global_alloc, pass_on, refused};
 use crate::meta::FreeError;
@@ -11,7 +10,7 @@ use core::alloc::Layout;
 use core::fmt;
 use core::ptr::NonNull;
 
-/// Puts a cache per thread in front of a [`Heap`] or any other [`Memory`], so that threads get and free small blocks without taking
+/// Puts a cache per thread in front of a [`Heap`] or any other [`Memory`], so that threads allocate and free small blocks without taking
 /// its lock.
 ///
 /// ```
@@ -29,24 +28,25 @@ use core::ptr::NonNull;
 /// ```
 ///
 /// ```text
-///  thread     8 B | 16 B | 24 B | .. | 4 KiB          per class two magazines: arrays of free blocks
-///                    |  full v  ^ empty
-///  depot      8 B | 16 B | 24 B | .. | 4 KiB          magazines on their way between threads
-///                    |       v  ^ batches, one lock
+///  thread     16 B | 24 B | 32 B | .. | 4 KiB         per class two lists of free blocks, linked through the blocks
+///                     |  full lists
+///  depot      16 B | 24 B | 32 B | .. | 4 KiB         lists on their way between threads
+///                     |  batches, one lock
 ///  heap
 /// ```
 ///
-/// Blocks of up to 4 KiB (with alignments up to 8) are divided into 48 classes; other requests go to the heap. Any
+/// Blocks of up to 4 KiB (with alignments up to 8) are divided into 55 classes; other requests go to the heap. Any
 /// thread may free a block, which then stays in that thread's cache. If a thread frees more than it allocates, the
-/// surplus goes through the depot to threads that allocate more than they free, a magazine at a time and without a
+/// surplus goes through the depot to threads that allocate more than they free, a list at a time and without a
 /// lock. A thread keeps a bounded number of bytes, few of classes that it rarely uses, and none after it has ended.
 /// When a request fails, the caches of its thread and the depot are given back at once, and the request is tried
 /// again; the other threads give their caches back at their next operation. The heap regards cached blocks as in
-/// use: [`Heap::used`] counts them. That a cached block is freed again, by whatever thread, is noticed and reported at once (see
-/// [`misuse`](crate::misuse)); other wrong frees are detected only when the blocks go back. In front of a heap of level
-/// [`Full`](crate::harden::Full) nothing is cached, so that each free is checked at once.
+/// use: [`Heap::used`] counts them. A double free of a cached block, by whatever thread, is reported at once (see
+/// [`misuse`](crate::misuse)), and a write to its first two words when the block leaves the cache; other invalid frees are detected only
+/// when the blocks go back. In front of a heap of level [`Full`](crate::harden::Full) nothing is cached, so that each free is checked at
+/// once.
 ///
-/// A thread caches the first four heaps that it uses, and accesses further ones directly. `Cached` can be the
+/// A thread caches the first four heaps that it uses, the first one fastest, and accesses further ones directly. `Cached` can be the
 /// global allocator wherever thread-local storage needs no allocation, that is, on all targets with native support
 /// for it.
 ///
@@ -81,32 +81,42 @@ impl<M: Memory> Cached<M> {
     /// Gives everything that the calling thread and the depot keep back to the heap. Call it before a thread sleeps
     /// for long, or to see what is really in use.
     pub fn flush(&self) {
-        local::flush(self.owner());
+        self.depot.flush();
     }
 
-    fn owner(&self) -> Owner {
-        Owner { heap: self.heap(), depot: &self.depot.exchange }
-    }
-
-    /// The class of a request that the caches serve.
+    /// Returns the class of a request, if blocks for it are cached.
     #[inline(always)]
     fn class_of(&self, layout: Layout) -> Option<usize> {
-        if self.heap().remembers() { None } else { classes::class_of(layout) }
+        // Blocks of the heap are aligned to 8 bytes, whatever their class.
+        if layout.align() > 8 || self.heap().remembers() {
+            return None;
+        }
+        tabled_class_of(layout.size(), layout.align())
+    }
+
+    /// The calling thread's bin of a class, if the fast path applies: the lists are those of this heap, they may be used, and memory has not
+    /// run out since they last were.
+    #[inline(always)]
+    fn bin(&self, class: usize) -> Option<*mut Bin> {
+        let lists = depot::lists();
+        // SAFETY: only this thread accesses its lists, and every place has some.
+        unsafe { ((*lists).token == self.depot.token()).then(|| Lists::bin(lists, class)) }
+    }
+
+    /// Allocates a block of a class.
+    #[inline(always)]
+    fn allocate_class(&self, class: usize) -> Option<NonNull<u8>> {
+        // SAFETY: the bin is this thread's.
+        self.bin(class).and_then(|bin| unsafe { Bin::allocate(bin) })
     }
 
     #[inline(never)]
-    fn take_anywhere(&self, class: usize) -> *mut u8 {
-        let request = || local::take_anywhere(self.owner(), class);
+    fn allocate_slow(&self, class: usize) -> *mut u8 {
+        let request = || cache::allocate_slow(self.depot, class);
         request().map_or_else(|| refused(self.heap(), layout_of(class), request), NonNull::as_ptr)
     }
 
-    #[inline(never)]
-    unsafe fn give_anywhere(&self, class: usize, block: NonNull<u8>) {
-        // SAFETY: the caller's contract.
-        unsafe { local::give_anywhere(self.owner(), class, block) }
-    }
-
-    /// Serves a request that has no class. It is not inlined, so that the fast path saves no registers.
+    /// Allocates a block that has no class. It is not inlined, so that the fast path saves no registers.
     #[inline(never)]
     fn allocate_uncached(&self, layout: Layout) -> *mut u8 {
         let request = || self.heap().allocate(layout);
@@ -129,7 +139,7 @@ impl<M: Memory> Cached<M> {
         if let Some(block) = request() {
             return Some(block);
         }
-        local::reclaim(self.owner());
+        self.depot.reclaim();
         request()
     }
 }
@@ -139,8 +149,7 @@ impl<M: Memory> Cached<M> {
 unsafe impl<M: Memory> Memory for Cached<M> {
     fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
         match self.class_of(layout) {
-            Some(class) => local::take(self.depot.exchange.token(), class)
-                .or_else(|| local::take_anywhere(self.owner(), class)),
+            Some(class) => self.allocate_class(class).or_else(|| cache::allocate_slow(self.depot, class)),
             None => self.with_reclaim(|| self.heap().allocate(layout)),
         }
     }
@@ -160,8 +169,8 @@ unsafe impl<M: Memory> Memory for Cached<M> {
         // SAFETY: the caller passes a live block. It has the layout of its class, if it has one.
         unsafe {
             let Some(class) = self.class_of(layout) else { return self.deallocate_uncached(block, layout) };
-            if !local::give(self.depot.exchange.token(), class, block) {
-                self.give_anywhere(class, block);
+            if !self.bin(class).is_some_and(|bin| Bin::free(bin, block)) {
+                cache::free_slow(self.depot, class, block);
             }
         }
     }
@@ -177,7 +186,11 @@ unsafe impl<M: Memory> Memory for Cached<M> {
         // SAFETY: the caller's contract; the heap finds that a block of the class can begin there.
         unsafe {
             self.heap().check_owned(block, class.map_or(layout, layout_of))?;
-            if class.is_some() && local::is_cached(block) { Err(FreeError::AlreadyFree) } else { Ok(()) }
+            if class.is_some() && Block::is_free(block.cast().as_ptr()) {
+                Err(FreeError::AlreadyFree)
+            } else {
+                Ok(())
+            }
         }
     }
 
@@ -194,7 +207,7 @@ unsafe impl<M: Memory> Memory for Cached<M> {
         // SAFETY: the caller passes a live block of layout `old`. A block with a class never becomes one without in place, or the
         // reverse. Both blocks of the copy are live.
         unsafe {
-            if self.class_of(old).is_some() && local::is_cached(block) {
+            if self.class_of(old).is_some() && Block::is_free(block.cast().as_ptr()) {
                 wrong_free(FreeError::AlreadyFree, block.addr().get());
                 return None;
             }
@@ -220,9 +233,9 @@ unsafe impl<M: Memory> Memory for Cached<M> {
     #[inline]
     fn allocate_or_report(&self, layout: Layout) -> *mut u8 {
         let Some(class) = self.class_of(layout) else { return self.allocate_uncached(layout) };
-        match local::take(self.depot.exchange.token(), class) {
+        match self.allocate_class(class) {
             Some(block) => block.as_ptr(),
-            None => self.take_anywhere(class),
+            None => self.allocate_slow(class),
         }
     }
 }
@@ -233,5 +246,54 @@ allocator!([M: Memory] Cached<M>);
 impl<M> fmt::Debug for Cached<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Cached").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    static HEAP: Heap = crate::heap!(1 << 20);
+    static DEPOT: Depot = Depot::new(&HEAP, 64 << 10);
+    static CACHED: Cached = Cached::new(&DEPOT);
+
+    /// Once a thread has lists, blocks come and go on the fast path; not after memory has run out, and not through another heap's depot.
+    #[test]
+    fn the_fast_path_needs_current_lists() {
+        static OTHER: Depot = Depot::new(&HEAP, 64 << 10);
+        thread::spawn(|| {
+            let layout = Layout::new::<[u64; 2]>();
+            let class = CACHED.class_of(layout).unwrap();
+            assert!(CACHED.bin(class).is_none());
+            let blocks = [(); 2].map(|()| CACHED.allocate(layout).unwrap());
+            assert!(Cached::new(&OTHER).bin(class).is_none());
+            // SAFETY: allocated above, and freed once; the bin is this thread's.
+            unsafe {
+                let bin = CACHED.bin(class).unwrap();
+                assert!(blocks.iter().all(|&block| Bin::free(bin, block)));
+                assert!(!Bin::free(bin, blocks[0]), "it is there already");
+                assert_eq!(
+                    [(); 2].map(|()| CACHED.allocate_class(class)),
+                    [Some(blocks[1]), Some(blocks[0])]
+                );
+                DEPOT.press();
+                assert!(CACHED.bin(class).is_none());
+                blocks.iter().for_each(|&block| CACHED.deallocate(block, layout));
+                assert!(CACHED.bin(class).is_some());
+                // A second heap has lists as well, but the fast path stays with the first.
+                let other = Cached::new(&OTHER);
+                let block = other.allocate(layout).unwrap();
+                assert!(CACHED.bin(class).is_some() && other.bin(class).is_none());
+                other.deallocate(block, layout);
+                assert_eq!(other.allocate(layout), Some(block));
+                other.deallocate(block, layout);
+                other.flush();
+            }
+            CACHED.flush();
+            assert_eq!(HEAP.used(), 0);
+        })
+        .join()
+        .unwrap();
     }
 }

@@ -1,153 +1,199 @@
-//! The depot: magazines on their way between threads.
+//! The depot: what stands between the caches of threads and a heap.
 
-#![forbid(unsafe_code)]
-
-use super::classes::{CLASSES, SIZES};
+use super::cache::{self, Block, Chain, Lists, NONE, Place, SIZES, Source, TABLED_CLASSES as CLASSES};
+use super::rack::Rack;
 use crate::heap::Heap;
+use crate::memory::Memory;
+use core::alloc::Layout;
+use core::cell::{Cell, UnsafeCell};
 use core::mem::MaybeUninit;
 use core::ptr::{self, NonNull};
-use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicUsize, Ordering};
+use std::thread_local;
 
-/// A place for the address of a free block.
-pub(super) type Round = MaybeUninit<NonNull<u8>>;
-
-/// An array of free blocks of one class. It is itself a block of the heap, with one place per block of the class's
-/// capacity.
-pub(super) type Magazine = *mut Round;
-
-/// How many full, and how many empty, magazines of a class a depot holds.
-const PLACES: usize = 4;
-
-/// The most blocks that a magazine can hold.
+/// The most blocks that a list holds.
 const MOST: usize = 64;
 
-/// A few places for magazines. Any thread may put one in or take one out, and none of them waits.
-struct Rack([AtomicPtr<Round>; PLACES]);
-
-impl Rack {
-    const fn empty() -> Self {
-        Self([const { AtomicPtr::new(ptr::null_mut()) }; PLACES])
-    }
-
-    /// Puts a magazine in, and returns whether there was a free place.
-    fn put(&self, magazine: Magazine) -> bool {
-        self.0.iter().any(|place| {
-            // The load first avoids exclusive access if the place is occupied. `Release`: the thread that takes the
-            // magazine sees its contents, and all accesses to its blocks have ended.
-            place.load(Ordering::Relaxed).is_null()
-                && place
-                    .compare_exchange(ptr::null_mut(), magazine, Ordering::Release, Ordering::Relaxed)
-                    .is_ok()
-        })
-    }
-
-    /// Takes a magazine out, if there is one.
-    fn take(&self) -> Option<Magazine> {
-        self.0.iter().find_map(|place| {
-            if place.load(Ordering::Relaxed).is_null() {
-                return None;
-            }
-            // A swap cannot confuse a magazine with another one that was here before (the ABA problem). `Acquire`:
-            // see `put`.
-            let magazine = place.swap(ptr::null_mut(), Ordering::Acquire);
-            (!magazine.is_null()).then_some(magazine)
-        })
-    }
-}
-
-/// The magazines of one class, on separate cache lines.
-#[repr(align(64))]
-struct Shelf {
-    full: Rack,
-    empty: Rack,
-}
-
-/// The part of a depot that does not depend on the heap's types.
+/// The depot in which the threads of a [`Cached`](super::Cached) heap exchange free blocks: up to 4 full lists per class, without a lock.
 #[repr(C, align(64))]
-pub(super) struct Exchange {
-    /// Counts how often memory ran out. Every operation reads it, and nothing else on its cache line is written.
-    pressure: AtomicUsize,
+pub struct Depot<M: 'static = Heap> {
+    /// What the lists of threads must have to be used. Every operation reads it, and nothing else on its cache line is written.
+    token: AtomicUsize,
+    /// The most blocks of a list of each class.
     capacities: [u8; CLASSES],
-    shelves: [Shelf; CLASSES],
+    racks: [Rack<Block>; CLASSES],
+    pub(super) heap: &'static M,
 }
 
-impl Exchange {
-    /// Makes an exchange for threads that keep at most `bytes` bytes each.
-    pub(super) const fn new(bytes: usize) -> Self {
-        let capacities = capacities(bytes);
-        let shelves = [const { Shelf { full: Rack::empty(), empty: Rack::empty() } }; CLASSES];
-        Self { pressure: AtomicUsize::new(0), capacities, shelves }
+impl<M> Depot<M> {
+    /// Makes a depot for `heap`. Each thread keeps at most `bytes` bytes of its memory, and the depot itself at most twice as much.
+    pub const fn new(heap: &'static M, bytes: usize) -> Self {
+        let racks = [const { Rack::new() }; CLASSES];
+        Self { token: AtomicUsize::new(0), capacities: capacities(bytes), racks, heap }
     }
 
-    /// Returns a number that is unique to this exchange and changes when memory has run out: its address, with a
-    /// counter in the low bits, which are zero in the address.
+    /// Returns the token of a thread's lists that may be used; 0 at first.
     #[inline(always)]
-    pub(super) fn token(&'static self) -> usize {
-        ptr::from_ref(self).addr() | self.pressure.load(Ordering::Relaxed)
+    pub(super) fn token(&self) -> usize {
+        self.token.load(Ordering::Relaxed)
     }
 
-    /// Asks all threads to give back what they keep, at their next operation.
+    /// Changes the token, upon which all threads give back what they keep, at their next operation: it is the depot's address, with a counter
+    /// in the low bits, which are zero in the address.
     pub(super) fn press(&self) {
-        let next = (self.pressure.load(Ordering::Relaxed) + 1) % align_of::<Self>();
+        let next = (self.token() + 1) % align_of::<Self>();
         // Two threads that do this at once may count only once, which serves both.
-        self.pressure.store(next, Ordering::Relaxed);
-    }
-
-    /// Returns how many blocks a magazine of `class` holds.
-    pub(super) fn capacity(&self, class: usize) -> usize {
-        self.capacities[class] as usize
-    }
-
-    /// Puts a full magazine in, and returns whether there was a free place.
-    pub(super) fn put_full(&self, class: usize, magazine: Magazine) -> bool {
-        self.shelves[class].full.put(magazine)
-    }
-
-    /// Takes a full magazine out, if there is one.
-    pub(super) fn take_full(&self, class: usize) -> Option<Magazine> {
-        self.shelves[class].full.take()
-    }
-
-    /// Puts an empty magazine in, and returns whether there was a free place.
-    pub(super) fn put_empty(&self, class: usize, magazine: Magazine) -> bool {
-        self.shelves[class].empty.put(magazine)
-    }
-
-    /// Takes an empty magazine out, if there is one.
-    pub(super) fn take_empty(&self, class: usize) -> Option<Magazine> {
-        self.shelves[class].empty.take()
+        self.token.store(ptr::from_ref(self).addr() | next, Ordering::Relaxed);
     }
 }
 
-/// Computes how many blocks a magazine of each class may hold so that two full ones of each take at most `bytes`
-/// bytes.
+/// Returns the layout that is requested from the heap for a request of `class`, so that all blocks of a class are alike.
+#[inline(always)]
+pub(super) fn layout_of(class: usize) -> Layout {
+    // SAFETY: 8 is a power of two, and the sizes are small.
+    unsafe { Layout::from_size_align_unchecked(SIZES[class] as usize, 8) }
+}
+
+impl<M: Memory> Depot<M> {
+    /// Gives back what this thread and the depot keep.
+    pub(super) fn flush(&'static self) {
+        cache::flush(self);
+        for (class, rack) in self.racks.iter().enumerate() {
+            while let Some(first) = rack.take() {
+                // SAFETY: what is taken out of the depot belongs to this thread.
+                unsafe { self.free(class, Chain { first, count: self.capacity(class) }) };
+            }
+        }
+    }
+
+    /// Handles a lack of memory: gives back what this thread and the depot keep, and asks the other threads to do so.
+    #[cold]
+    pub(super) fn reclaim(&'static self) {
+        self.press();
+        self.flush();
+    }
+
+    /// Allocates up to `want` blocks from the heap.
+    fn fetch(&self, class: usize, want: usize) -> Chain {
+        let mut blocks = [const { MaybeUninit::uninit() }; MOST];
+        let count = self.heap.allocate_many(layout_of(class), &mut blocks[..want]);
+        let mut chain = Chain { first: ptr::null_mut(), count };
+        // A heap tends to return ascending addresses, and the first block of a list is used first.
+        for block in blocks[..count].iter().rev() {
+            // SAFETY: `allocate_many` has written the blocks that it counted, which are ours.
+            unsafe {
+                let block: NonNull<u8> = block.assume_init();
+                Block::link(block.as_ptr().cast(), chain.first);
+                chain.first = block.as_ptr().cast();
+            }
+        }
+        chain
+    }
+}
+
+/// How many heaps a thread caches: the first ones that it uses.
+const HEAPS: usize = 4;
+
+thread_local! {
+    // These have no destructor, so that accessing them needs no check and no allocation, and is always possible.
+    static FIRST: Cell<*mut Lists> = const { Cell::new(NONE) };
+    static LISTS: ([UnsafeCell<MaybeUninit<Lists>>; HEAPS], Cell<usize>) =
+        const { ([const { UnsafeCell::new(MaybeUninit::uninit()) }; HEAPS], Cell::new(0)) };
+}
+
+/// Where a thread finds its lists of all heaps.
+static PLACE: Place = Place::new(lists, |lists| FIRST.set(lists), || cache::end(&PLACE));
+
+/// Returns the lists of the heap that the calling thread has used first.
+#[inline(always)]
+pub(super) fn lists() -> *mut Lists {
+    FIRST.get()
+}
+
+impl<M: Memory> Source for Depot<M> {
+    fn place(&self) -> &'static Place {
+        &PLACE
+    }
+
+    fn token(&self) -> usize {
+        if self.token() == 0 {
+            self.press();
+        }
+        self.token()
+    }
+
+    fn capacity(&self, class: usize) -> usize {
+        self.capacities.get(class).copied().unwrap_or(0).into()
+    }
+
+    fn allocate(&'static self, class: usize, want: usize) -> Chain {
+        if let Some(first) = self.racks[class].take() {
+            return Chain { first, count: self.capacity(class) };
+        }
+        let mut chain = self.fetch(class, want);
+        if chain.count == 0 {
+            self.reclaim();
+            chain = self.fetch(class, 1);
+        }
+        chain
+    }
+
+    unsafe fn free_list(&self, class: usize, list: Chain) {
+        if list.count < self.capacity(class) || !self.racks[class].put(list.first) {
+            // SAFETY: the caller's contract.
+            unsafe { self.free(class, list) }
+        }
+    }
+
+    unsafe fn free(&self, class: usize, chain: Chain) {
+        let mut blocks = [NonNull::dangling(); MOST];
+        let mut next = chain.first;
+        // SAFETY: the blocks of a chain are linked, and the caller's.
+        unsafe {
+            for block in &mut blocks[..chain.count] {
+                *block = NonNull::new_unchecked(next.cast());
+                next = Block::next(next);
+            }
+            self.heap.deallocate_many(layout_of(class), &blocks[..chain.count]);
+        }
+    }
+
+    fn allocate_lists(&self) -> Option<NonNull<Lists>> {
+        LISTS.with(|(lists, used)| {
+            let place = lists.get(used.get())?;
+            used.set(used.get() + 1);
+            NonNull::new(place.get().cast())
+        })
+    }
+
+    unsafe fn free_lists(&self, _: NonNull<Lists>) {
+        // They are freed with the thread's storage.
+    }
+}
+
+/// Computes how many blocks a list of each class may hold so that two full ones of each take at most `bytes` bytes.
 ///
 /// The capacities are inversely proportional to the square root of the block size. If a class misses its cache in
 /// inverse proportion to its capacity, and all classes are used equally, this division minimises the total number
 /// of misses.
 const fn capacities(bytes: usize) -> [u8; CLASSES] {
-    /// The bytes of a block and its address.
-    const fn cost(class: usize) -> usize {
-        SIZES[class] as usize + size_of::<Round>()
-    }
-
     const fn capacity(scale: usize, class: usize) -> usize {
         // 64 times the root, to keep its fraction.
-        let capacity = scale / (cost(class) * 4096).isqrt();
+        let capacity = scale / (SIZES[class] as usize * 4096).isqrt();
         if capacity > MOST { MOST } else { capacity }
     }
 
     const fn total(scale: usize) -> usize {
         let (mut total, mut class) = (0, 0);
         while class < CLASSES {
-            total += 2 * capacity(scale, class) * cost(class);
+            total += 2 * capacity(scale, class) * SIZES[class] as usize;
             class += 1;
         }
         total
     }
 
     // Find the largest scale that stays within `bytes`. At `high` the largest class has `MOST` blocks.
-    let (mut low, mut high) = (0, (MOST + 1) * (cost(CLASSES - 1) * 4096).isqrt());
+    let (mut low, mut high) = (0, (MOST + 1) * (SIZES[CLASSES - 1] as usize * 4096).isqrt());
     while high - low > 1 {
         let middle = low + (high - low) / 2;
         if total(middle) <= bytes {
@@ -165,68 +211,23 @@ const fn capacities(bytes: usize) -> [u8; CLASSES] {
     capacities
 }
 
-/// The depot in which the threads of a [`Cached`](super::Cached) heap exchange free blocks: up to 4 full and 4
-/// empty magazines per class.
-///
-/// (Bonwick and Adams, "Magazines and Vmem", USENIX 2001. Their depot has a lock; this one is an array of places
-/// that are filled and emptied by single atomic operations.)
-pub struct Depot<M: 'static = Heap> {
-    pub(super) exchange: Exchange,
-    pub(super) heap: &'static M,
-}
-
-impl<M> Depot<M> {
-    /// Makes a depot for `heap`. Each thread keeps at most `bytes` bytes of its memory, magazines included, and the
-    /// depot itself at most twice as much.
-    pub const fn new(heap: &'static M, bytes: usize) -> Self {
-        Self { exchange: Exchange::new(bytes), heap }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Magazines come out once each, of their class and kind, and there are four places for each.
-    #[test]
-    fn magazines_have_their_places() {
-        let mut rounds = [[Round::uninit(); 4 * PLACES]; CLASSES];
-        let exchange = Exchange::new(4096);
-        let mut magazines = rounds.iter_mut().map(|rounds| {
-            let mut all = rounds.iter_mut().map(ptr::from_mut);
-            [(); 2].map(|()| [(); PLACES + 1].map(|()| all.next().expect("there are enough")))
-        });
-        let magazines: [[[Magazine; PLACES + 1]; 2]; CLASSES] =
-            core::array::from_fn(|_| magazines.next().expect("there are as many"));
-        for (class, [full, empty]) in magazines.iter().enumerate() {
-            for place in 0..=PLACES {
-                assert_eq!(exchange.put_full(class, full[place]), place < PLACES);
-                assert_eq!(exchange.put_empty(class, empty[place]), place < PLACES);
-            }
-        }
-        for (class, [full, empty]) in magazines.iter().enumerate() {
-            let taken = |take: &dyn Fn() -> Option<Magazine>| {
-                let mut taken: std::vec::Vec<_> = core::iter::from_fn(take).collect();
-                taken.sort_unstable();
-                taken
-            };
-            assert_eq!(taken(&|| exchange.take_full(class)), full[..PLACES]);
-            assert_eq!(taken(&|| exchange.take_empty(class)), empty[..PLACES]);
-            assert!(exchange.put_full(class, full[0]) && exchange.take_full(class) == Some(full[0]));
-        }
-    }
-
-    /// The token changes whenever memory has run out, and never becomes that of another exchange.
+    /// The token changes whenever memory has run out, and never becomes that of another depot.
     #[test]
     fn tokens_change_and_stay_apart() {
-        static EXCHANGE: Exchange = Exchange::new(4096);
-        let start = ptr::from_ref(&EXCHANGE).addr();
-        let mut last = EXCHANGE.token();
-        assert_eq!(last, start);
+        static HEAP: Heap = crate::heap!(4096);
+        static DEPOT: Depot = Depot::new(&HEAP, 4096);
+        let start = ptr::from_ref(&DEPOT).addr();
+        assert_eq!(DEPOT.token(), 0);
+        let mut last = Source::token(&DEPOT);
         for _ in 0..1000 {
-            EXCHANGE.press();
-            let token = EXCHANGE.token();
-            assert!(token != last && (start..start + align_of::<Exchange>()).contains(&token));
+            DEPOT.press();
+            let token = Source::token(&DEPOT);
+            assert!(token != last && (start..start + align_of::<Depot>()).contains(&token));
+            assert_eq!(token, DEPOT.token());
             last = token;
         }
     }
@@ -235,16 +236,16 @@ mod tests {
     fn caches_keep_to_their_bytes() {
         for bytes in [0, 100, 1000, 4096, 20_000, 64 * 1024, 512 * 1024, 2 << 20, 1 << 30] {
             let capacities = capacities(bytes);
-            let rounds = capacities.iter().zip(SIZES);
-            let total: usize = rounds.map(|(&n, size)| 2 * usize::from(n) * (usize::from(size) + 8)).sum();
+            let sizes = || SIZES[..CLASSES].iter().map(|&size| usize::from(size));
+            let total: usize =
+                capacities.iter().zip(sizes()).map(|(&n, size)| 2 * usize::from(n) * size).sum();
             assert!(total <= bytes);
             // What is left would not serve one more block of every class.
             let full = capacities.iter().all(|&n| usize::from(n) == MOST);
-            let all: usize = SIZES.iter().map(|&size| 2 * (usize::from(size) + 8)).sum();
-            assert!(full || total + all > bytes, "{total} of {bytes}");
+            assert!(full || total + 2 * sizes().sum::<usize>() > bytes, "{total} of {bytes}");
             assert!(capacities.is_sorted_by(|a, b| a >= b));
         }
         let capacities = capacities(512 * 1024);
-        assert_eq!((capacities[0], capacities[CLASSES - 1] >= 3), (MOST as u8, true), "{capacities:?}");
+        assert!(capacities[0] >= 48 && capacities[CLASSES - 1] >= 3, "{capacities:?}");
     }
 }

@@ -1,30 +1,44 @@
 //! Features that need the operating system (feature `std`): per-thread caches in front of a heap, a heap that
 //! grows and shrinks, and readings of the system's memory pressure.
 //!
+//! # The way of a request
+//!
+//! [`Growing`] is the heap of the whole process, in memory of the system. [`Cached`] is a front for any other heap. Both keep the free blocks of
+//! a thread in the same lists, by the same table of size classes (`cache/classes.rs`), and with the same mark against double frees and
+//! damaged links (`cache/block.rs`):
+//!
 //! ```text
-//!  Cached   GlobalAlloc: serves small requests from the calling thread's cache, the others from the heap
-//!  local    one thread's cache of one heap: two magazines of free blocks per class
-//!  Depot    full and empty magazines on their way between threads
-//!  Heap     batches of blocks, one lock for each batch
+//!  alloc               Growing or Cached: the size class, by a table
+//!    |                 the thread's lists, by one pointer in thread-local storage (growing/thread.rs, depot.rs)
+//!    |  fast path      cache/lists.rs: `Bin::allocate` unlinks the first block of the list in use
+//!    v
+//!  allocate_slow       cache/mod.rs: the other list, or a batch from the source
+//!    |
+//!    v  Source         growing/state.rs: one lock, then pages.rs and page.rs; spans.rs and system.rs for a new page
+//!                      depot.rs: a list that another thread freed, or a batch of the heap, which takes its lock once
 //! ```
 //!
-//! [`Growing`] is another heap: that of the whole process, in memory of the system. `SharedHeap` (Linux) is one in memory that several processes
-//! share.
+//! `dealloc` goes the same way with `Bin::free`, `free_slow` and `Source::free_list`. A fast path is at most five calls deep, all inlined
+//! (`alloc`, `allocate_raw` or `allocate_class`, `bin`, `get` or `lists`, `Bin::allocate`); a slow path at most nine before a page is
+//! searched (`alloc`, `allocate_raw`, `allocate_slow` twice, `Source::allocate`, `insist`, `Shared::with`, the lock, `Pages::allocate`)
+//! or the heap is called.
+//!
+//! Requests without a class go to the spans (`growing/large.rs`) or straight to the heap behind `Cached`. When a thread ends,
+//! `cache/at_end.rs` has it free its lists. `SharedHeap` (Linux) is a heap in memory that several processes share.
 //!
 //! A shared library that uses `Cached` or `Growing` stays loaded after `dlclose`, because each thread that used it calls it once more when it
 //! ends. (Linux, Android, FreeBSD and systems of Apple. musl unloads nothing; on other Unix systems do not close such a library.)
 
-mod at_end;
+mod cache;
 mod cached;
 #[cfg(all(test, unix))]
 mod checks;
-mod classes;
 mod depot;
 #[cfg(unix)]
 mod fork;
 #[cfg(any(unix, windows))]
 mod growing;
-mod local;
+mod rack;
 #[cfg(target_os = "linux")]
 mod shared;
 #[cfg(any(unix, feature = "gpu"))]

@@ -251,7 +251,7 @@ fn a_failing_request_empties_its_own_cache() {
 fn a_failing_request_empties_the_depot_and_other_caches() {
     let shadow = Shadow::<Tlsf>::new(64 << 10, 1 << 20);
     let (filled, failed) = (&Barrier::new(2), &Barrier::new(2));
-    let large = layout(60 << 10, 8);
+    let large = layout(62 << 10, 8);
     on_threads(2, |number| {
         if number == 0 {
             fill(shadow).into_iter().for_each(|block| shadow.free(block));
@@ -373,102 +373,63 @@ fn collections_of_several_threads() {
     shadow.finish();
 }
 
-/// What a thread has of one class, as the documentation says: a magazine in use, another one, and what is in the depot.
+/// What a thread has of one class, as the documentation says: a list in use, another one, and what is in the depot.
+#[derive(Default)]
 struct Model {
-    size: usize,
     /// Blocks to request next time.
     batch: usize,
-    /// Blocks in the loaded magazine; `None` without one.
-    loaded: Option<usize>,
-    /// Whether the other magazine is full; `None` without one.
-    other: Option<bool>,
+    /// Blocks in the list in use, and in the other one.
+    used: usize,
+    other: usize,
+    /// Full lists in the depot.
     full: usize,
-    empty: usize,
 }
 
 impl Model {
-    /// What a magazine holds if the caches may have enough bytes, and the places of a depot.
+    /// What a list holds if the caches may have enough bytes, and the places of a depot.
     const CAPACITY: usize = 64;
     const PLACES: usize = 4;
 
     fn new(size: usize) -> Self {
-        Self { size, batch: (64 / size).max(1), loaded: None, other: None, full: 0, empty: 0 }
+        Self { batch: (64 / size.max(16)).max(1), ..Self::default() }
     }
 
-    /// Takes a magazine, and returns how often the lock is taken for it.
-    fn magazine(&mut self) -> usize {
-        let taken = usize::from(self.empty == 0);
-        self.empty = self.empty.saturating_sub(1);
+    /// Allocates a block, and returns how often the lock is taken.
+    fn allocate(&mut self) -> usize {
+        let mut taken = 0;
+        if self.used == 0 {
+            self.used = std::mem::take(&mut self.other);
+        }
+        if self.used == 0 {
+            let batch = self.batch;
+            self.batch = (2 * batch).min(Self::CAPACITY);
+            if self.full > 0 {
+                (self.used, self.full) = (Self::CAPACITY, self.full - 1);
+            } else {
+                (self.used, taken) = (batch, 1);
+            }
+        }
+        self.used -= 1;
         taken
     }
 
-    /// How many blocks to request or give back now, and whether that is worth a magazine.
-    fn demand(&mut self) -> (usize, bool) {
-        let batch = self.batch;
-        self.batch = (2 * batch).min(Self::CAPACITY);
-        (batch, self.size < 64 || batch >= 4)
-    }
-
-    /// Takes a block, and returns how often the lock is taken.
-    fn allocate(&mut self) -> usize {
-        if let Some(count) = self.loaded.filter(|&count| count > 0) {
-            self.loaded = Some(count - 1);
-            return 0;
-        }
-        if self.other == Some(true) {
-            (self.other, self.loaded) = (self.loaded.map(|_| false), Some(Self::CAPACITY - 1));
-            return 0;
-        }
-        if self.full > 0 {
-            self.full -= 1;
-            let mut taken = 0;
-            match (self.other, self.loaded) {
-                (None, loaded) => self.other = loaded.map(|_| false),
-                (Some(_), Some(_)) if self.empty < Self::PLACES => self.empty += 1,
-                (Some(_), Some(_)) => taken = 1,
-                (Some(_), None) => {}
-            }
-            self.loaded = Some(Self::CAPACITY - 1);
-            return taken;
-        }
-        match self.demand() {
-            (_, false) => 1,
-            (batch, true) => {
-                let taken = if self.loaded.is_none() { self.magazine() } else { 0 };
-                self.loaded = Some(batch - 1);
-                taken + 1
-            }
-        }
-    }
-
-    /// Gives a block back, and returns how often the lock is taken.
+    /// Frees a block, and returns how often the lock is taken.
     fn free(&mut self) -> usize {
-        let Some(count) = self.loaded else {
-            if !self.demand().1 {
-                return 1;
+        let mut taken = 0;
+        if self.used == Self::CAPACITY {
+            match self.other {
+                0 => {}
+                _ if self.full < Self::PLACES => self.full += 1,
+                _ => taken = 1,
             }
-            self.loaded = Some(1);
-            return self.magazine();
-        };
-        if count < Self::CAPACITY {
-            self.loaded = Some(count + 1);
-            return 0;
+            (self.other, self.used) = (Self::CAPACITY, 0);
         }
-        let taken = match self.other {
-            Some(true) if self.full < Self::PLACES => {
-                self.full += 1;
-                self.magazine()
-            }
-            Some(true) => 1,
-            Some(false) => 0,
-            None => self.magazine(),
-        };
-        (self.other, self.loaded) = (Some(true), Some(1));
+        self.used += 1;
         taken
     }
 }
 
-/// Each operation takes the heap's lock as often as the magazines make necessary.
+/// Each operation takes the heap's lock as often as the lists make necessary.
 #[test]
 fn the_lock_is_taken_once_a_batch() {
     for size in [8, 24, 56, 64, 72, 512, 4096] {
@@ -513,8 +474,8 @@ fn second_frees_of_cached_blocks_are_noticed() {
     let cached = shadow.cached;
     for size in [1, 8, 16, 100, 600, 2000] {
         let layout = layout(size, 8);
-        // More than the two magazines of a thread hold, so that the depot has one.
-        let count = 3 * 64.min((1 << 20) / 48 / size.next_multiple_of(8));
+        // More than the two lists of a thread hold, so that the depot has some, and less than both hold.
+        let count = 4 * 52.min((1 << 20) / 100 / size.next_multiple_of(8));
         let blocks: Vec<_> = (0..count).map(|_| cached.allocate(layout).unwrap()).collect();
         // SAFETY: the blocks are live, and freed once.
         blocks.iter().for_each(|&block| unsafe { cached.deallocate(block, layout) });

@@ -72,16 +72,20 @@ fn random_requests_without_sizes_at_free() {
                 // SAFETY: the block is live.
                 unsafe {
                     check(block, old.size, old.seed);
-                    HEAP.give(NonNull::new(block).unwrap()).unwrap();
+                    HEAP.free(NonNull::new(block).unwrap()).unwrap();
                 }
             }
             _ if !grow && round % 3 != 0 => {}
             _ => {
                 let (size, align) = (size(&mut random), 1 << random.u32(..14));
                 let zeroed = random.bool();
-                let block = if zeroed { HEAP.take_zeroed(size, align) } else { HEAP.take(size, align) };
+                let block = if zeroed {
+                    HEAP.allocate_raw_zeroed(size, align)
+                } else {
+                    HEAP.allocate_raw(size, align)
+                };
                 assert!(!block.is_null());
-                assert_eq!(block.addr() % align.max(16), 0);
+                assert_eq!(block.addr() % align.max(8), 0);
                 let usable = HEAP.usable_size(NonNull::new(block).unwrap()).unwrap();
                 assert!(usable >= size);
                 // Blocks do not overlap.
@@ -107,7 +111,7 @@ fn random_requests_without_sizes_at_free() {
         // SAFETY: the block is live.
         unsafe {
             check(block, old.size, old.seed);
-            HEAP.give(NonNull::new(block).unwrap()).unwrap();
+            HEAP.free(NonNull::new(block).unwrap()).unwrap();
         }
     }
 }
@@ -131,7 +135,7 @@ fn layouts_and_addresses_agree() {
                 if align % 32 == 0 {
                     HEAP.dealloc(smaller, layout);
                 } else {
-                    HEAP.give(NonNull::new(smaller).unwrap()).unwrap();
+                    HEAP.free(NonNull::new(smaller).unwrap()).unwrap();
                 }
                 let zeroed = HEAP.alloc_zeroed(layout);
                 assert!((0..size).all(|at| zeroed.add(at).read() == 0), "{size} {align}");
@@ -148,23 +152,23 @@ fn addresses_of_no_block_are_refused() {
     let foreign = NonNull::from(&mut word).cast();
     assert_eq!(HEAP.usable_size(foreign), None);
     // SAFETY: the address is in no block of the heap.
-    assert_eq!(unsafe { HEAP.give(foreign) }, Err(FreeError::Foreign));
+    assert_eq!(unsafe { HEAP.free(foreign) }, Err(FreeError::Foreign));
     // Inside a large block, and a large block that was freed.
-    let block = NonNull::new(HEAP.take(1 << 20, 16)).unwrap();
+    let block = NonNull::new(HEAP.allocate_raw(1 << 20, 16)).unwrap();
     // SAFETY: the block has a megabyte.
     let inside = unsafe { block.add(4096 * 7) };
     assert_eq!(HEAP.usable_size(inside), None);
-    let small = NonNull::new(HEAP.take(600, 16)).unwrap();
+    let small = NonNull::new(HEAP.allocate_raw(600, 16)).unwrap();
     // SAFETY: the block has that many bytes.
     assert_eq!([0, 16, 512].map(|at| HEAP.usable_size(unsafe { small.add(at) })), [Some(640), None, None]);
     // SAFETY: the block is live.
-    assert_eq!(unsafe { HEAP.give(small) }, Ok(()));
+    assert_eq!(unsafe { HEAP.free(small) }, Ok(()));
     // SAFETY: the first address is no block's start, the second is that of a live block, once.
     unsafe {
-        assert_eq!(HEAP.give(inside), Err(FreeError::Foreign));
-        assert_eq!(HEAP.give(block.add(8)), Err(FreeError::Foreign));
-        assert_eq!(HEAP.give(block), Ok(()));
-        assert_eq!(HEAP.give(block), Err(FreeError::Foreign));
+        assert_eq!(HEAP.free(inside), Err(FreeError::Foreign));
+        assert_eq!(HEAP.free(block.add(8)), Err(FreeError::Foreign));
+        assert_eq!(HEAP.free(block), Ok(()));
+        assert_eq!(HEAP.free(block), Err(FreeError::Foreign));
     }
 }
 
@@ -174,11 +178,11 @@ fn second_frees_are_noticed() {
     let _alone = alone();
     for size in [1, 16, 17, 48, 600, 4096, 32_768] {
         let layout = Layout::from_size_align(size, 16).unwrap();
-        let block = NonNull::new(HEAP.take(size, 16)).unwrap();
+        let block = NonNull::new(HEAP.allocate_raw(size, 16)).unwrap();
         let (at, turn) = (block.addr(), Barrier::new(2));
         let second_free = |block: NonNull<u8>| {
             // SAFETY: while it counts as free it is not freed.
-            unsafe { HEAP.give(block) }
+            unsafe { HEAP.free(block) }
         };
         thread::scope(|scope| {
             // Nothing allocates while the block is free, so that it stays free.
@@ -188,19 +192,19 @@ fn second_frees_are_noticed() {
                 turn.wait();
                 result
             });
-            let other = HEAP.take(size, 16);
+            let other = HEAP.allocate_raw(size, 16);
             // SAFETY: both blocks are live, and freed once by what is not refused.
             let here = unsafe {
                 // What a program leaves in a block makes no difference, not even a copy of what marks another one.
-                HEAP.give(NonNull::new(other).unwrap()).unwrap();
+                HEAP.free(NonNull::new(other).unwrap()).unwrap();
                 other.copy_to_nonoverlapping(block.as_ptr(), size.min(16));
-                HEAP.give(block).unwrap();
+                HEAP.free(block).unwrap();
                 turn.wait();
                 turn.wait();
-                let quickly = HEAP.give_quickly(block);
+                let quickly = HEAP.free_fast(block);
                 let (found, moved) = (HEAP.size_of_own(block), HEAP.change(block, size, 16));
                 let (again, checked) = (second_free(block), HEAP.try_deallocate(block, layout));
-                assert_eq!(HEAP.take(size, 16), block.as_ptr());
+                assert_eq!(HEAP.allocate_raw(size, 16), block.as_ptr());
                 assert!(HEAP.size_of_own(block).is_some());
                 (quickly, found, moved.is_null(), again, checked)
             };
@@ -217,12 +221,13 @@ fn second_frees_are_noticed() {
 fn free_blocks_are_known_wherever_they_are() {
     let _alone = alone();
     for size in [16, 32, 80, 640, 6000] {
-        let blocks: Vec<_> =
-            (0..400 * 1024 / size).map(|_| NonNull::new(HEAP.take(size, 16)).unwrap().addr()).collect();
+        let blocks: Vec<_> = (0..400 * 1024 / size)
+            .map(|_| NonNull::new(HEAP.allocate_raw(size, 16)).unwrap().addr())
+            .collect();
         let blocks = thread::spawn(move || {
             for &block in &blocks {
                 // SAFETY: the block is live, and freed once.
-                unsafe { HEAP.give(NonNull::without_provenance(block)).unwrap() };
+                unsafe { HEAP.free(NonNull::without_provenance(block)).unwrap() };
             }
             blocks
         });
@@ -265,6 +270,8 @@ fn wrong_frees_are_reported() {
             reported(FreeError::NotABlock, inside, || HEAP.dealloc(inside, layout));
             reported(FreeError::NotABlock, block, || HEAP.dealloc(block, Layout::new::<[u64; 2]>()));
             reported(FreeError::NotABlock, block, || HEAP.dealloc(block, large));
+            let move_inside = || assert!(HEAP.realloc(inside, layout, 1000).is_null());
+            reported(FreeError::NotABlock, inside, move_inside);
         }
         HEAP.dealloc(block, layout);
         for _ in 0..2 {
@@ -280,17 +287,17 @@ fn wrong_frees_are_reported() {
 fn impossible_requests_get_null() {
     let _alone = alone();
     for size in [usize::MAX, isize::MAX as usize, 1 << 46] {
-        assert!(HEAP.take(size, 16).is_null());
-        assert!(HEAP.take_zeroed(size, 4096).is_null());
+        assert!(HEAP.allocate_raw(size, 16).is_null());
+        assert!(HEAP.allocate_raw_zeroed(size, 4096).is_null());
     }
-    assert!(HEAP.take(64, 1 << 62).is_null());
-    let block = NonNull::new(HEAP.take(100_000, 16)).unwrap();
+    assert!(HEAP.allocate_raw(64, 1 << 62).is_null());
+    let block = NonNull::new(HEAP.allocate_raw(100_000, 16)).unwrap();
     // SAFETY: the block stays as it is, and is freed once.
     unsafe {
         block.write_bytes(7, 100_000);
         assert!(HEAP.change(block, isize::MAX as usize, 16).is_null());
         assert!((0..100_000).all(|at| block.add(at).read() == 7));
-        HEAP.give(block).unwrap();
+        HEAP.free(block).unwrap();
     }
 }
 
@@ -300,26 +307,26 @@ fn quick_calls_end_with_the_list() {
     let _alone = alone();
     // Of a size that nothing else here has.
     const SIZE: usize = 2900;
-    let take = |size| NonNull::new(HEAP.take(size, 16)).unwrap();
+    let take = |size| NonNull::new(HEAP.allocate_raw(size, 16)).unwrap();
     // SAFETY: each block is live, and given back once.
     unsafe {
         let first = take(SIZE);
-        HEAP.give(first).unwrap();
-        assert_eq!(HEAP.take_quickly(SIZE, 16), Some(first));
-        assert!(HEAP.give_quickly(first));
+        HEAP.free(first).unwrap();
+        assert_eq!(HEAP.allocate_fast(SIZE, 16), Some(first));
+        assert!(HEAP.free_fast(first));
         let mut blocks = Vec::new();
-        while let Some(block) = HEAP.take_quickly(SIZE, 16) {
+        while let Some(block) = HEAP.allocate_fast(SIZE, 16) {
             blocks.push(block);
             assert!(blocks.len() < 100, "a list holds 16 KiB");
         }
         blocks.extend((0..100).map(|_| take(SIZE)));
-        let room = blocks.iter().take_while(|block| HEAP.give_quickly(**block)).count();
+        let room = blocks.iter().take_while(|block| HEAP.free_fast(**block)).count();
         assert!(room > 0 && room < 20, "{room}");
-        blocks.drain(room + 1..).for_each(|block| HEAP.give(block).unwrap());
-        HEAP.give(blocks[room]).unwrap();
+        blocks.drain(room + 1..).for_each(|block| HEAP.free(block).unwrap());
+        HEAP.free(blocks[room]).unwrap();
         let large = take(100_000);
-        assert!(HEAP.take_quickly(100_000, 16).is_none() && !HEAP.give_quickly(large));
-        HEAP.give(large).unwrap();
+        assert!(HEAP.allocate_fast(100_000, 16).is_none() && !HEAP.free_fast(large));
+        HEAP.free(large).unwrap();
     }
 }
 
@@ -328,14 +335,14 @@ fn quick_calls_end_with_the_list() {
 fn other_alignments_are_refused() {
     for size in [0, 100, 5000, 40_000, 1 << 20] {
         for align in [0, 3, 15] {
-            if let Some(block) = NonNull::new(HEAP.take(size, align)) {
+            if let Some(block) = NonNull::new(HEAP.allocate_raw(size, align)) {
                 // SAFETY: the block is live.
-                unsafe { HEAP.give(block) }.unwrap();
+                unsafe { HEAP.free(block) }.unwrap();
             }
         }
         for align in [24, 5000, 12_288, 40_960, (1 << 40) + 4096, isize::MAX as usize, usize::MAX] {
-            assert!(HEAP.take(size, align).is_null(), "{size} bytes aligned to {align}");
-            assert!(HEAP.take_zeroed(size, align).is_null(), "{size} bytes aligned to {align}");
+            assert!(HEAP.allocate_raw(size, align).is_null(), "{size} bytes aligned to {align}");
+            assert!(HEAP.allocate_raw_zeroed(size, align).is_null(), "{size} bytes aligned to {align}");
         }
     }
 }

@@ -89,10 +89,10 @@ fn what_another_thread_took_is_not_handed_out_next() {
     // Of a size that nothing else here has.
     const SIZE: usize = 2800;
     let _alone = alone();
-    let take = || NonNull::new(HEAP.take(SIZE, 16)).unwrap();
+    let take = || NonNull::new(HEAP.allocate_raw(SIZE, 16)).unwrap();
     let give = |block| {
         // SAFETY: the block is live.
-        unsafe { HEAP.give(block) }.unwrap();
+        unsafe { HEAP.free(block) }.unwrap();
     };
     let addresses: Vec<usize> = (0..4).map(|_| take().as_ptr().expose_provenance()).collect();
     let block = |address: usize| NonNull::new(ptr::with_exposed_provenance_mut(address)).unwrap();
@@ -115,14 +115,14 @@ fn what_another_thread_took_is_not_handed_out_next() {
 fn a_thread_that_only_frees_keeps_less_than_a_batch() {
     const SIZE: usize = 3000;
     let _alone = alone();
-    let blocks: Vec<usize> = (0..400).map(|_| HEAP.take(SIZE, 16).expose_provenance()).collect();
+    let blocks: Vec<usize> = (0..400).map(|_| HEAP.allocate_raw(SIZE, 16).expose_provenance()).collect();
     let before = HEAP.figures().used;
     thread::scope(|scope| {
         scope.spawn(|| {
             for &block in &blocks {
                 let block = NonNull::new(ptr::with_exposed_provenance_mut(block)).unwrap();
                 // SAFETY: the block is live.
-                unsafe { HEAP.give(block) }.unwrap();
+                unsafe { HEAP.free(block) }.unwrap();
             }
             let after = HEAP.figures().used;
             // A list holds 16 KiB; threads of the harness that start meanwhile take a little.
@@ -139,10 +139,10 @@ fn a_trim_reaches_the_lists_of_other_threads() {
     let _alone = alone();
     let step = Barrier::new(THREADS + 1);
     let take_and_give = |size, count| {
-        let blocks: Vec<_> = (0..count).map(|_| NonNull::new(HEAP.take(size, 16)).unwrap()).collect();
+        let blocks: Vec<_> = (0..count).map(|_| NonNull::new(HEAP.allocate_raw(size, 16)).unwrap()).collect();
         for block in blocks {
             // SAFETY: the block is live.
-            unsafe { HEAP.give(block) }.unwrap();
+            unsafe { HEAP.free(block) }.unwrap();
         }
     };
     thread::scope(|scope| {

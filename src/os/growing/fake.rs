@@ -1,10 +1,11 @@
 //! A system in this process's own memory, which checks every call, and the heap's shared part on it: with the properties of Linux,
 //! macOS and Windows, whatever the tests run on.
 
-use super::classes::{BATCHES, CLASSES, LARGEST, SIZES, SLOT, class_of_size};
-use super::pages::{Chain, Pages};
+use super::classes::{SLOT, batch, objects};
+use super::pages::Pages;
 use super::system::{Shift, System};
 use crate::meta::InBand;
+use crate::os::cache::{self, Block, CLASSES, Chain, LARGEST, SIZES};
 use crate::placement::{Placement, Tlsf};
 use crate::pressure::Pressure;
 use core::ptr::NonNull;
@@ -219,17 +220,32 @@ fn check(live: &Live) {
     assert!(bytes.iter().all(|&byte| byte == live.fill), "a live block has changed");
 }
 
+/// Returns the class of a request.
+fn class_of_size(size: usize) -> usize {
+    cache::class_of(size, 16).unwrap()
+}
+
+/// Allocates a small block, and frees what else came in its batch.
+fn allocate_one<S: System>(pages: &mut Pages<S>, class: usize) -> Option<NonNull<u8>> {
+    let mut chain = pages.allocate(class, 1);
+    let block = chain.pop();
+    if chain.count > 0 {
+        // SAFETY: the blocks are free.
+        unsafe { pages.free(class, chain) };
+    }
+    block
+}
+
 /// Takes a block of about `size` bytes, checks that it is zero where the heap says so, and fills it.
 fn take<S: System>(pages: &mut Pages<S>, random: &mut fastrand::Rng, size: usize) -> Option<Live> {
     let fill = random.u8(1..);
     let (block, size, class) = if size <= LARGEST {
         let class = class_of_size(size);
-        let chain = pages.take(class, 1);
-        (NonNull::new(chain.first)?.cast(), SIZES[class] as usize, Some(class))
+        (allocate_one(pages, class)?, SIZES[class] as usize, Some(class))
     } else {
         let align = SLOT << random.u32(0..3);
         let zeroed = random.bool();
-        let (block, dirty) = pages.take_large(size, align, zeroed)?;
+        let (block, dirty) = pages.allocate_large(size, align, zeroed)?;
         assert_eq!(block.addr().get() % align, 0);
         if !dirty {
             // SAFETY: the block is live and has that many bytes.
@@ -249,11 +265,9 @@ fn give<S: System>(pages: &mut Pages<S>, live: Live) {
     unsafe {
         match live.class {
             Some(class) => {
-                let first = live.block.cast::<super::pages::Block>().as_ptr();
-                (*first).next = core::ptr::null_mut();
-                pages.put(class, Chain { first, count: 1 });
+                pages.free(class, Chain::one(live.block.cast().as_ptr()));
             }
-            None => assert!(pages.put_large(live.block)),
+            None => assert!(pages.free_large(live.block)),
         }
     }
 }
@@ -265,7 +279,7 @@ fn resize<S: System>(pages: &mut Pages<S>, live: &mut Live, size: usize) {
     unsafe {
         if !pages.resize_large(live.block, size) {
             match pages.shift_large(live.block, size) {
-                Some(moved) => assert!(pages.put_large(core::mem::replace(&mut live.block, moved))),
+                Some(moved) => assert!(pages.free_large(core::mem::replace(&mut live.block, moved))),
                 None => return,
             }
         }
@@ -346,7 +360,7 @@ fn free_spans_go_back_to_the_last_slot() {
     const BYTES: usize = 12 * SLOT;
     let blocks: Vec<_> = (0..200)
         .map(|_| {
-            let (block, _) = pages.take_large(BYTES, SLOT, false).unwrap();
+            let (block, _) = pages.allocate_large(BYTES, SLOT, false).unwrap();
             // SAFETY: the block has the bytes.
             unsafe { block.as_ptr().write_bytes(7, BYTES) };
             block
@@ -354,7 +368,7 @@ fn free_spans_go_back_to_the_last_slot() {
         .collect();
     for &block in blocks.iter().step_by(2) {
         // SAFETY: the block is live.
-        assert!(unsafe { pages.put_large(block) });
+        assert!(unsafe { pages.free_large(block) });
     }
     pages.trim();
     for (n, block) in blocks.iter().enumerate() {
@@ -371,11 +385,11 @@ fn free_memory_does_not_raise_the_peak() {
     const SLOTS: usize = 256;
     let mut pages = fresh();
     let take =
-        |slots: usize, pages: &mut Pages<Linux>| pages.take_large(slots * SLOT, SLOT, false).unwrap().0;
+        |slots: usize, pages: &mut Pages<Linux>| pages.allocate_large(slots * SLOT, SLOT, false).unwrap().0;
     let blocks = [(); 6].map(|()| take(SLOTS, &mut pages));
     for block in [blocks[0], blocks[2], blocks[4]] {
         // SAFETY: the block is live.
-        assert!(unsafe { pages.put_large(block) });
+        assert!(unsafe { pages.free_large(block) });
     }
     take(SLOTS, &mut pages);
     assert_eq!(pages.figures().dirty, 2 * SLOTS * SLOT, "the process has no more than before");
@@ -383,7 +397,7 @@ fn free_memory_does_not_raise_the_peak() {
     assert_eq!(pages.figures().dirty, 0, "no gap is large enough, so the memory is more than ever");
     let purged = WORLD.with_borrow(|world| world.purged);
     // SAFETY: the block is live.
-    assert!(unsafe { pages.put_large(first) });
+    assert!(unsafe { pages.free_large(first) });
     assert_eq!(take(2 * SLOTS, &mut pages), first);
     assert_eq!(WORLD.with_borrow(|world| world.purged), purged, "nothing new is needed");
     assert!(pages.spans.has_exact_footprint());
@@ -394,11 +408,11 @@ fn free_memory_does_not_raise_the_peak() {
 fn a_little_free_memory_may_raise_the_peak() {
     for (slots, goes) in [(60, false), (64, false), (65, true), (70, true)] {
         let mut pages = fresh();
-        let mut take = |slots: usize| pages.take_large(slots * SLOT, SLOT, false).unwrap().0;
+        let mut take = |slots: usize| pages.allocate_large(slots * SLOT, SLOT, false).unwrap().0;
         let [_, freed, _] = [300, slots, 1].map(&mut take);
         // SAFETY: the block is live.
-        assert!(unsafe { pages.put_large(freed) });
-        assert!(pages.take_large(100 * SLOT, SLOT, false).is_some(), "the gap is too short for it");
+        assert!(unsafe { pages.free_large(freed) });
+        assert!(pages.allocate_large(100 * SLOT, SLOT, false).is_some(), "the gap is too short for it");
         assert_eq!(pages.figures().dirty, if goes { 0 } else { slots * SLOT }, "{slots} slots");
     }
 }
@@ -410,7 +424,7 @@ fn large_blocks_are_aligned() {
     pages.limit(60 << 20);
     for align in (12..=22).map(|log| 1 << log) {
         for _ in 0..2 {
-            let (block, _) = pages.take_large(SLOT, align, false).unwrap();
+            let (block, _) = pages.allocate_large(SLOT, align, false).unwrap();
             assert_eq!(block.addr().get() % align, 0, "{align}");
         }
     }
@@ -424,7 +438,7 @@ fn addresses_are_asked_for_by_the_memory() {
     for (memory, expected) in [(0, 64), (8, 64), (16, 64), (20, 128), (100, 512)] {
         let mut pages = fresh();
         WORLD.with_borrow_mut(|world| (world.memory, world.asked) = (memory * GIB, 0));
-        assert!(pages.take_large(SLOT, SLOT, false).is_some());
+        assert!(pages.allocate_large(SLOT, SLOT, false).is_some());
         let asked = WORLD.with_borrow(|world| world.asked) as u64;
         assert!((expected * GIB..(expected + expected / 20) * GIB).contains(&asked), "{memory}: {asked}");
     }
@@ -436,7 +450,7 @@ fn addresses_are_limited_by_their_numbers() {
     const MOST: usize = <Tlsf<InBand<u32, 16, 1>> as Placement>::MAX_LEN / 2;
     let mut pages = fresh();
     pages.limit(usize::MAX);
-    assert!(pages.take_large(SLOT, SLOT, false).is_some());
+    assert!(pages.allocate_large(SLOT, SLOT, false).is_some());
     let asked = WORLD.with_borrow(|world| world.asked);
     // The tables take less than a twentieth as much as the slots.
     assert!(asked / SLOT >= MOST && asked / SLOT < MOST + MOST / 20, "{asked}, {MOST}");
@@ -451,15 +465,15 @@ fn addresses_are_limited_by_their_numbers() {
 fn requests_without_addresses_fail() {
     let mut pages = fresh();
     WORLD.with_borrow_mut(|world| world.full = true);
-    assert!(pages.take_large(SLOT, SLOT, false).is_none());
+    assert!(pages.allocate_large(SLOT, SLOT, false).is_none());
     assert_eq!((pages.figures().reserved, pages.figures().committed), (0, 0));
     WORLD.with_borrow_mut(|world| world.full = false);
-    assert!(pages.take_large(SLOT, SLOT, false).is_some());
+    assert!(pages.allocate_large(SLOT, SLOT, false).is_some());
     let half = isize::MAX as usize;
     for size in [half, half + 1, usize::MAX] {
-        assert!(pages.take_large(size, SLOT, false).is_none());
+        assert!(pages.allocate_large(size, SLOT, false).is_none());
     }
-    assert!(pages.take_large(SLOT, half + 1, false).is_none());
+    assert!(pages.allocate_large(SLOT, half + 1, false).is_none());
     // What is committed holds the block and is a part of what is reserved.
     let figures = pages.figures();
     assert!((SLOT..=figures.reserved).contains(&figures.committed), "{figures:?}");
@@ -478,7 +492,7 @@ fn free_memory_stays_up_to_a_share_of_what_is_in_use() {
     for pressure in [Pressure::Normal, Pressure::Low, Pressure::Critical] {
         let mut pages = fresh();
         pages.limit(60 * MIB);
-        let take = |pages: &mut Pages<Linux>, bytes| pages.take_large(bytes, SLOT, false).unwrap().0;
+        let take = |pages: &mut Pages<Linux>, bytes| pages.allocate_large(bytes, SLOT, false).unwrap().0;
         take(&mut pages, 20 * MIB);
         let blocks: Vec<_> = (0..90).map(|_| take(&mut pages, BYTES)).collect();
         pages.pressure = pressure;
@@ -486,7 +500,7 @@ fn free_memory_stays_up_to_a_share_of_what_is_in_use() {
         for block in blocks {
             let free = pages.figures().dirty + BYTES;
             // SAFETY: the block is live.
-            assert!(unsafe { pages.put_large(block) });
+            assert!(unsafe { pages.free_large(block) });
             let stays = free <= keeps(pressure, pages.figures().used);
             assert_eq!(pages.figures().dirty, if stays { free } else { 0 });
             stayed += usize::from(stays);
@@ -502,9 +516,9 @@ fn old_free_memory_goes_back() {
     let mut pages = fresh();
     let mut purged_after = Vec::new();
     for frees in 0..3000 {
-        let (block, _) = pages.take_large(BYTES, SLOT, false).unwrap();
+        let (block, _) = pages.allocate_large(BYTES, SLOT, false).unwrap();
         // SAFETY: the block is live.
-        assert!(unsafe { pages.put_large(block) });
+        assert!(unsafe { pages.free_large(block) });
         if WORLD.with_borrow_mut(|world| core::mem::take(&mut world.purged)) > 0 {
             purged_after.push(frees);
         }
@@ -519,15 +533,15 @@ fn old_free_memory_goes_back() {
 fn tables_of_free_spans_go_back() {
     const SLOTS: usize = 1000;
     let mut pages = fresh();
-    let (block, _) = pages.take_large(SLOTS * SLOT, SLOT, false).unwrap();
+    let (block, _) = pages.allocate_large(SLOTS * SLOT, SLOT, false).unwrap();
     // SAFETY: the block is live.
-    assert!(unsafe { pages.put_large(block) });
+    assert!(unsafe { pages.free_large(block) });
     let mut trim = || {
         pages.trim();
         WORLD.with_borrow_mut(|world| core::mem::take(&mut world.purged))
     };
     // An entry of the table of spans and one of the image for each slot, but for the pages at the ends of either.
-    let tables = SLOTS * (size_of::<super::spans::Span>() + 16) - 4 * 4096;
+    let tables = SLOTS * (size_of::<super::page::Page>() + 16) - 4 * 4096;
     let gone = trim();
     assert!(gone >= SLOTS * SLOT + tables, "{gone} bytes");
     assert_eq!(trim(), 0, "nothing was written since");
@@ -539,14 +553,14 @@ fn one_block_can_have_nearly_all() {
     let mut pages = fresh();
     pages.limit(256 * SLOT);
     for slots in [300, 257] {
-        assert!(pages.take_large(slots * SLOT, SLOT, false).is_none());
+        assert!(pages.allocate_large(slots * SLOT, SLOT, false).is_none());
         assert_eq!(WORLD.with_borrow(|world| world.committed), 0, "{slots} slots");
     }
     // The others are left to the bits of the placement that keeps the free ones.
     for slots in [256, 255] {
-        assert!(pages.take_large(slots * SLOT, SLOT, false).is_none());
+        assert!(pages.allocate_large(slots * SLOT, SLOT, false).is_none());
     }
-    assert!(pages.take_large(254 * SLOT, SLOT, false).is_some());
+    assert!(pages.allocate_large(254 * SLOT, SLOT, false).is_some());
 }
 
 /// What is free at the end of the committed slots serves a request together with those that are not committed yet, and these are committed to
@@ -554,7 +568,7 @@ fn one_block_can_have_nearly_all() {
 #[test]
 fn requests_get_the_last_addresses() {
     const SLOTS: usize = (16 << 20) / SLOT;
-    let take = |slots: usize, pages: &mut Pages<Linux>| pages.take_large(slots * SLOT, SLOT, false);
+    let take = |slots: usize, pages: &mut Pages<Linux>| pages.allocate_large(slots * SLOT, SLOT, false);
     // Shorter blocks than the first of these are cut from the end of what is free, and would stand in the way.
     for first in [600, 900, SLOTS / 2] {
         let mut pages = fresh();
@@ -565,7 +579,7 @@ fn requests_get_the_last_addresses() {
         // The bits of the placement take one slot in 128.
         assert!(pages.figures().used >= (SLOTS - SLOTS / 128 - 4) * SLOT, "{:?}", pages.figures());
         // SAFETY: the block is live.
-        assert!(unsafe { pages.put_large(block) });
+        assert!(unsafe { pages.free_large(block) });
     }
     // A block that cannot move grows over both.
     let mut pages = fresh();
@@ -586,20 +600,20 @@ fn a_batch_is_taken_apart_when_memory_has_run_out() {
     const SIZE: usize = 600;
     let mut pages = fresh();
     pages.limit(256 * SLOT);
-    let (class, batch) = (class_of_size(SIZE), BATCHES[class_of_size(SIZE)] as usize);
+    let (class, batch) = (class_of_size(SIZE), batch(class_of_size(SIZE)));
     let mut chains: Vec<Chain> =
-        std::iter::from_fn(|| Some(pages.take(class, batch)).filter(|chain| chain.count > 0)).collect();
-    assert!(pages.take_one(class).is_null());
+        std::iter::from_fn(|| Some(pages.allocate(class, batch)).filter(|chain| chain.count > 0)).collect();
+    assert!(allocate_one(&mut pages, class).is_none());
     let n = chains.iter().position(|chain| chain.count == batch).unwrap();
     let used = pages.figures().used;
     // SAFETY: the blocks are ours.
-    unsafe { pages.put(class, chains.swap_remove(n)) };
+    unsafe { pages.free(class, chains.swap_remove(n)) };
     assert_eq!(pages.bundles(class), Some(1));
     for taken in 1..=batch {
-        assert!(!pages.take_one(class).is_null());
+        assert!(allocate_one(&mut pages, class).is_some());
         assert_eq!(pages.figures().used, used - (batch - taken) * SIZES[class] as usize);
     }
-    assert!(pages.take_one(class).is_null());
+    assert!(allocate_one(&mut pages, class).is_none());
 }
 
 /// Whole batches that are freed are handed out again as they are, and serve any other request once memory runs out.
@@ -608,14 +622,15 @@ fn batches_stay_together_until_memory_runs_out() {
     const SIZE: usize = 600;
     let mut pages = fresh();
     pages.limit(256 * SLOT);
-    let (class, batch) = (class_of_size(SIZE), BATCHES[class_of_size(SIZE)] as usize);
+    let (class, batch) = (class_of_size(SIZE), batch(class_of_size(SIZE)));
     let all = |pages: &mut Pages<Linux>| -> Vec<Chain> {
-        let chains = std::iter::from_fn(|| Some(pages.take(class, batch)).filter(|chain| chain.count > 0));
+        let chains =
+            std::iter::from_fn(|| Some(pages.allocate(class, batch)).filter(|chain| chain.count > 0));
         chains.collect()
     };
     let put = |pages: &mut Pages<Linux>, chains: Vec<Chain>| {
         // SAFETY: the blocks are ours.
-        chains.into_iter().for_each(|chain| unsafe { pages.put(class, chain) });
+        chains.into_iter().for_each(|chain| unsafe { pages.free(class, chain) });
     };
     for round in 0..3 {
         let chains = all(&mut pages);
@@ -624,18 +639,18 @@ fn batches_stay_together_until_memory_runs_out() {
         put(&mut pages, chains);
         let bundles = pages.bundles(class).unwrap();
         assert!(bundles * batch * SIZE > 112 * 1024 && bundles * batch * SIZE <= 128 * 1024, "{bundles}");
-        let chain = pages.take(class, batch);
+        let chain = pages.allocate(class, batch);
         assert_eq!((chain.count, pages.bundles(class)), (batch, Some(bundles - 1)));
         let first = chain.first;
         put(&mut pages, vec![chain]);
-        assert_eq!(pages.take(class, batch).first, first);
+        assert_eq!(pages.allocate(class, batch).first, first);
         assert_eq!(pages.figures().used, batch * SIZES[class] as usize);
         // SAFETY: the blocks are ours.
-        unsafe { pages.put(class, Chain { first, count: batch }) };
-        let (block, _) = pages.take_large(240 * SLOT, SLOT, false).unwrap();
+        unsafe { pages.free(class, Chain { first, count: batch }) };
+        let (block, _) = pages.allocate_large(240 * SLOT, SLOT, false).unwrap();
         assert_eq!(pages.bundles(class), Some(0), "all memory was needed");
         // SAFETY: the block is live.
-        assert!(unsafe { pages.put_large(block) });
+        assert!(unsafe { pages.free_large(block) });
     }
 }
 
@@ -681,15 +696,10 @@ fn what_reaches_into_memory_that_was_given_back_is_noticed() {
     let mut pages = fresh();
     let class = class_of_size(SIZE);
     let mut page = || {
-        let mut next = pages.take(class, 16 * 1024 / SIZE).first;
-        let mut blocks = Vec::new();
-        while let Some(block) = NonNull::new(next) {
-            // SAFETY: the blocks are linked.
-            next = unsafe { block.as_ref().next };
-            // SAFETY: the block is ours.
-            unsafe { block.cast::<u8>().as_ptr().write_bytes(7, SIZE) };
-            blocks.push(block.cast::<u8>());
-        }
+        let mut chain = pages.allocate(class, 16 * 1024 / SIZE);
+        let mut blocks: Vec<_> = std::iter::from_fn(|| chain.pop()).collect();
+        // SAFETY: the blocks are ours.
+        blocks.iter().for_each(|block| unsafe { block.write_bytes(7, SIZE) });
         blocks.sort_unstable();
         blocks
     };
@@ -700,7 +710,7 @@ fn what_reaches_into_memory_that_was_given_back_is_noticed() {
     let inside = SLOT / SIZE;
     give_all(&mut pages, class, &first[inside..]);
     pages.trim();
-    let reaching = NonNull::new(pages.take(class, 1).first).unwrap().cast::<u8>();
+    let reaching = allocate_one(&mut pages, class).unwrap();
     assert_eq!(reaching, first[inside], "it reaches from the first slot into the second");
     // SAFETY: the block is ours.
     unsafe { reaching.as_ptr().write_bytes(7, SIZE) };
@@ -708,16 +718,84 @@ fn what_reaches_into_memory_that_was_given_back_is_noticed() {
     give_all(&mut pages, class, &[reaching]);
     give_all(&mut pages, class, &first[..inside]);
     // The page is gone, and its memory serves a large block.
-    let (block, dirty) = pages.take_large(16 * 1024, SLOT, true).unwrap();
+    let (block, dirty) = pages.allocate_large(16 * 1024, SLOT, true).unwrap();
     assert_eq!(block, start);
     // SAFETY: the block has these bytes.
     let bytes = unsafe { core::slice::from_raw_parts(block.as_ptr(), 16 * 1024) };
     assert!(dirty || bytes.iter().all(|&byte| byte == 0), "called clean, and is not");
 }
 
+/// A free block that lies in front of a slot may have its mark in that slot, which is not given back then.
+#[test]
+fn marks_stay_with_their_blocks() {
+    const SIZE: usize = 24;
+    let mut pages = fresh();
+    let class = cache::class_of(SIZE, 8).unwrap();
+    let mut page = || {
+        let mut chain = pages.allocate(class, objects(class));
+        let mut blocks: Vec<_> = std::iter::from_fn(|| chain.pop()).collect();
+        blocks.sort_unstable();
+        blocks
+    };
+    let (other, mut first) = (page(), page());
+    let start = first[0];
+    let live = first.remove(200);
+    let across = first.iter().find(|block| block.addr().get() % SLOT == SLOT - 8).copied().unwrap();
+    assert_eq!([live, across].map(|block| (block.addr().get() - start.addr().get()) / SLOT), [1, 1]);
+    give_all(&mut pages, class, &first);
+    assert!(pages.trim() >= 2 * SLOT);
+    // SAFETY: the block is one of the class.
+    assert!(unsafe { Block::is_free(across.cast().as_ptr()) });
+    give_all(&mut pages, class, &other[..1]);
+    give_all(&mut pages, class, &[live]);
+    // The page is gone, and its memory serves a large block.
+    let (block, dirty) = pages.allocate_large(16 * 1024, SLOT, true).unwrap();
+    assert_eq!(block, start);
+    // SAFETY: the block has these bytes.
+    let bytes = unsafe { core::slice::from_raw_parts(block.as_ptr(), 16 * 1024) };
+    assert!(dirty || bytes.iter().all(|&byte| byte == 0), "called clean, and is not");
+}
+
+/// A page that was given back in parts has blocks as long as it is listed, also if none starts in some of these parts.
+#[test]
+fn listed_pages_have_free_blocks() {
+    const PAGES: usize = 4;
+    for size in [3000, 6000, 12_000, 20_000, LARGEST] {
+        let mut pages = fresh();
+        let class = class_of_size(size);
+        let count = PAGES * objects(class);
+        for _ in 0..2 {
+            let blocks: Vec<_> = (0..count)
+                .map(|_| {
+                    let chain = pages.allocate(class, 1);
+                    assert_eq!(chain.count, 1, "{size} bytes");
+                    NonNull::new(chain.first).unwrap().cast()
+                })
+                .collect();
+            // Live blocks keep the pages.
+            let (kept, freed): (Vec<_>, Vec<_>) =
+                blocks.into_iter().enumerate().partition(|(n, _)| n % objects(class) == 0);
+            let only =
+                |blocks: Vec<(usize, _)>| blocks.into_iter().map(|(_, block)| block).collect::<Vec<_>>();
+            give_all(&mut pages, class, &only(freed));
+            pages.trim();
+            let blocks: Vec<_> = (PAGES..count)
+                .map(|_| {
+                    let mut chain = pages.allocate(class, 1);
+                    assert_eq!(chain.count, 1, "{size} bytes, after parts went back");
+                    chain.pop().unwrap()
+                })
+                .collect();
+            give_all(&mut pages, class, &blocks);
+            give_all(&mut pages, class, &only(kept));
+            pages.trim();
+        }
+    }
+}
+
 /// Takes all memory in blocks of `class`, and returns how many there were.
 fn drain(pages: &mut Pages<Linux>, class: usize) -> usize {
-    std::iter::from_fn(|| NonNull::new(pages.take_one(class))).count()
+    std::iter::from_fn(|| allocate_one(pages, class)).count()
 }
 
 /// What other classes keep in empty pages and in bundles serves small requests before they fail.
@@ -733,10 +811,10 @@ fn small_requests_get_what_other_classes_keep() {
     };
     let fresh_heap = fill(&|_| ());
     let used_heap = fill(&|pages| {
-        for (class, &batch) in BATCHES.iter().enumerate() {
-            let chains: Vec<Chain> = (0..12).map(|_| pages.take(class, batch.into())).collect();
+        for class in 0..CLASSES {
+            let chains: Vec<Chain> = (0..12).map(|_| pages.allocate(class, batch(class))).collect();
             // SAFETY: the blocks are ours.
-            chains.into_iter().for_each(|chain| unsafe { pages.put(class, chain) });
+            chains.into_iter().for_each(|chain| unsafe { pages.free(class, chain) });
         }
     });
     assert_eq!(used_heap, fresh_heap);
@@ -749,18 +827,18 @@ fn what_the_system_refuses_is_still_there() {
     const BYTES: usize = SLOTS * SLOT;
     let mut pages = fresh();
     pages.limit(60 << 20);
-    let blocks: Vec<_> = (0..10).map(|_| pages.take_large(BYTES, SLOT, false).unwrap().0).collect();
+    let blocks: Vec<_> = (0..10).map(|_| pages.allocate_large(BYTES, SLOT, false).unwrap().0).collect();
     WORLD.with_borrow_mut(|world| world.broken = true);
     for block in blocks {
         // SAFETY: the block is live.
-        assert!(unsafe { pages.put_large(block) });
+        assert!(unsafe { pages.free_large(block) });
     }
     assert_eq!((pages.trim(), pages.figures().dirty), (0, 10 * BYTES), "all is still there");
     let before = WORLD.with_borrow(|world| world.refusals);
     for _ in 0..64 * 100 {
-        let (block, _) = pages.take_large(11 * BYTES, SLOT, false).unwrap();
+        let (block, _) = pages.allocate_large(11 * BYTES, SLOT, false).unwrap();
         // SAFETY: the block is live.
-        assert!(unsafe { pages.put_large(block) });
+        assert!(unsafe { pages.free_large(block) });
     }
     // The clock is looked at for one free in 64, and moves by a tenth of a second each time.
     let attempts = WORLD.with_borrow(|world| world.refusals) - before;
@@ -774,11 +852,11 @@ fn what_the_system_refuses_is_still_there() {
 #[test]
 fn later_limits_hold() {
     const MIB: usize = 1 << 20;
-    let fill = |pages: &mut Pages<Linux>| while pages.take_large(MIB / 4, SLOT, false).is_some() {};
+    let fill = |pages: &mut Pages<Linux>| while pages.allocate_large(MIB / 4, SLOT, false).is_some() {};
     let committed = || WORLD.with_borrow(|world| world.committed);
     let mut pages = fresh();
     pages.limit(60 * MIB);
-    assert!(pages.take_large(MIB, SLOT, false).is_some());
+    assert!(pages.allocate_large(MIB, SLOT, false).is_some());
     let first = pages.figures().committed;
     for bytes in [8 * MIB, 8 * MIB + 12_345, MIB, 20 * MIB] {
         pages.limit(bytes);
@@ -804,17 +882,18 @@ fn lost_places_are_not_used_again() {
     const BYTES: usize = 1 << 20;
     let mut pages = fresh();
     pages.limit(16 << 20);
-    let take = |pages: &mut Pages<Linux>| pages.take_large(2 * BYTES, SLOT, false).map(|(block, _)| block);
-    let (block, _) = pages.take_large(BYTES, SLOT, false).unwrap();
+    let take =
+        |pages: &mut Pages<Linux>| pages.allocate_large(2 * BYTES, SLOT, false).map(|(block, _)| block);
+    let (block, _) = pages.allocate_large(BYTES, SLOT, false).unwrap();
     let next = take(&mut pages).unwrap();
     // SAFETY: the blocks are live, and nothing was moved.
     unsafe {
-        assert!(pages.put_large(next), "it only shows what comes next");
+        assert!(pages.free_large(next), "it only shows what comes next");
         WORLD.with_borrow_mut(|world| world.loses = true);
         assert!(pages.shift_large(block, 2 * BYTES).is_none());
         WORLD.with_borrow_mut(|world| world.loses = false);
         assert!(pages.shift_large(block, 2 * BYTES).is_none());
-        assert!(!pages.put_large(next), "no block starts there");
+        assert!(!pages.free_large(next), "no block starts there");
     }
     let blocks: Vec<_> = std::iter::from_fn(|| take(&mut pages)).collect();
     let apart = |block: &NonNull<u8>| block.addr().get().abs_diff(next.addr().get()) >= 2 * BYTES;

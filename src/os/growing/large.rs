@@ -10,14 +10,14 @@ use core::sync::atomic::Ordering;
 impl<S: System> Pages<S> {
     /// Takes a large block of `size` bytes aligned to `align`. Returns it, and whether it may have bytes that are not zero,
     /// which is less likely if it is to be zeroed.
-    pub(super) fn take_large(
+    pub(super) fn allocate_large(
         &mut self,
         size: usize,
         align: usize,
         zeroed: bool,
     ) -> Option<(NonNull<u8>, bool)> {
         let (len, align) = (size.div_ceil(SLOT).max(1), align.div_ceil(SLOT));
-        let taken = self.take_span(len, align, zeroed)?;
+        let taken = self.allocate_span(len, align, zeroed)?;
         // SAFETY: the span is committed and ours.
         unsafe {
             *self.spans.length(taken.slot) = u32::try_from(len).ok()?;
@@ -48,12 +48,12 @@ impl<S: System> Pages<S> {
     /// # Safety
     ///
     /// If one starts there, it must be live and not be used any more.
-    pub(super) unsafe fn put_large(&mut self, block: NonNull<u8>) -> bool {
+    pub(super) unsafe fn free_large(&mut self, block: NonNull<u8>) -> bool {
         let Some((slot, len)) = self.large_at(block) else { return false };
         // SAFETY: the caller guarantees the block.
         unsafe {
             self.spans.enter(slot, 1, NOTHING);
-            self.spans.put(slot, len);
+            self.spans.free(slot, len);
         }
         self.figures.used -= len * SLOT;
         self.age();
@@ -112,13 +112,13 @@ impl<S: System> Pages<S> {
         if len < WORTH_IT || size < len * SLOT {
             return None;
         }
-        let (new, _) = self.take_large(size, SLOT, false)?;
+        let (new, _) = self.allocate_large(size, SLOT, false)?;
         let to = self.spans.slot(new.as_ptr());
         // SAFETY: both spans are in use. One that is lost stays so, and no block starts there.
         unsafe {
             match self.spans.shift(slot, to, len) {
                 Shift::Moved => return Some(new),
-                Shift::Refused => _ = self.put_large(new),
+                Shift::Refused => _ = self.free_large(new),
                 Shift::Lost => self.spans.entry(to).store(NOTHING, Ordering::Relaxed),
             }
         }

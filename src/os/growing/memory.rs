@@ -1,13 +1,13 @@
 //! [`Memory`], `GlobalAlloc` and the `Allocator` traits for [`Growing`].
 
-use super::classes::{LARGEST, SLOT, class_of_layout};
-use super::lists::{self, SHARED};
-use super::pages::Block;
+use super::classes::SLOT;
 use super::spans::{NOTHING, WHOLE};
-use super::{Growing, is_free, is_start};
+use super::state::{self, SHARED};
+use super::{Growing, bin, is_start};
 use crate::memory::{Done, Memory, allocator};
 use crate::meta::FreeError;
 use crate::misuse::wrong_free;
+use crate::os::cache::{self, Bin, Block, LARGEST, class_of_layout, tabled_class_of};
 use crate::region::Region;
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::{self, NonNull};
@@ -17,20 +17,33 @@ fn large_size(layout: Layout) -> usize {
     layout.size().max(1).next_multiple_of(SLOT)
 }
 
-/// Frees a large block, and reports a free of what is none. Out of line, so that freeing a small one saves no registers.
+/// Frees a block whose class is in no table, or that has none, and reports a free of what is no block. Out of line, so that freeing others
+/// saves no registers.
 ///
 /// # Safety
 ///
-/// A large block that starts there must be live and not be used any more.
+/// A block for the layout must be live there and not be used any more.
 #[inline(never)]
-unsafe fn free_large(block: NonNull<u8>) {
+unsafe fn free_other(block: NonNull<u8>, layout: Layout) {
     // SAFETY: the caller's contract.
-    if !unsafe { lists::give_large(block) } {
-        wrong_free(FreeError::Foreign, block.addr().get());
+    unsafe {
+        match class_of_layout(layout) {
+            Some(class) if Bin::free(bin(class), block) => {}
+            Some(class) => cache::free_slow(&SHARED, class, block),
+            None if state::free_large(block) => {}
+            None => wrong_free(FreeError::Foreign, block.addr().get()),
+        }
     }
 }
 
 impl Growing {
+    /// With debug assertions, reports a block of which the layout cannot be. Returns whether it did. Whether the block is free is not asked.
+    #[inline(always)]
+    fn is_misplaced(&self, block: NonNull<u8>, layout: Layout) -> bool {
+        let checked = if cfg!(debug_assertions) { self.check(block, layout) } else { Ok(()) };
+        checked.inspect_err(|&error| wrong_free(error, block.addr().get())).is_err()
+    }
+
     /// Changes the layout of a block like [`Memory::change`].
     ///
     /// # Safety
@@ -46,38 +59,22 @@ impl Growing {
     ) -> Option<NonNull<u8>> {
         // SAFETY: the caller passes a live block with its layout; both blocks of the copy are live.
         unsafe {
-            if class_of_layout(old).is_some() && Block::is_marked(block.cast().as_ptr()) {
+            if self.is_misplaced(block, old) {
+                return None;
+            }
+            if class_of_layout(old).is_some() && Block::is_free(block.cast().as_ptr()) {
                 wrong_free(FreeError::AlreadyFree, block.addr().get());
                 return None;
             }
-            match (class_of_layout(old), class_of_layout(new)) {
-                // The class must be that of the layout, by which the block will be freed.
-                (Some(from), Some(to)) if from == to => {
-                    done(block);
-                    return Some(block);
-                }
-                (None, None) if old.align() == new.align() => {
-                    let have = large_size(old);
-                    if let Some(block) = lists::resize_large(block, new.size(), have, new.align(), &mut done)
-                    {
-                        return Some(block);
-                    }
-                }
-                _ => {}
+            let (from, to) = (class_of_layout(old), class_of_layout(new));
+            // The class must be that of the layout, by which the block will be freed.
+            if from.is_some() && from == to {
+                done(block);
+                return Some(block);
             }
-            let Some(moved) = self.allocate(new) else {
-                let (from, to) = (class_of_layout(old), class_of_layout(new));
-                let is_large = (from, to) == (None, None) && old.align() == new.align();
-                if is_large && lists::resize_at_last(block, new.size()) {
-                    done(block);
-                    return Some(block);
-                }
-                return None;
-            };
-            ptr::copy_nonoverlapping(block.as_ptr(), moved.as_ptr(), old.size().min(new.size()));
-            done(moved);
-            self.deallocate(block, old);
-            Some(moved)
+            let is_large = (from, to) == (None, None) && old.align() == new.align();
+            let have = if is_large { large_size(old) } else { old.size() };
+            self.resize(block, have, is_large, (new.size(), new.align()), done)
         }
     }
 }
@@ -87,26 +84,24 @@ impl Growing {
 unsafe impl Memory for Growing {
     #[inline]
     fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
-        NonNull::new(self.take(layout.size(), layout.align()))
+        NonNull::new(self.allocate_raw(layout.size(), layout.align()))
     }
 
     fn allocate_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
-        NonNull::new(self.take_zeroed(layout.size(), layout.align()))
+        NonNull::new(self.allocate_raw_zeroed(layout.size(), layout.align()))
     }
 
     #[inline]
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
-        if cfg!(debug_assertions) {
-            // Whether the block is free already is seen below.
-            if let Err(error @ (FreeError::Foreign | FreeError::NotABlock)) = self.check(block, layout) {
-                return wrong_free(error, block.addr().get());
-            }
+        if self.is_misplaced(block, layout) {
+            return;
         }
         // SAFETY: the caller passes a live block with its layout.
         unsafe {
-            match class_of_layout(layout) {
-                Some(class) => lists::give(block, class),
-                None => free_large(block),
+            match tabled_class_of(layout.size(), layout.align()) {
+                Some(class) if Bin::free(bin(class), block) => {}
+                Some(class) => cache::free_slow(&SHARED, class, block),
+                None => free_other(block, layout),
             }
         }
     }
@@ -126,7 +121,7 @@ unsafe impl Memory for Growing {
     unsafe fn check_owned(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         self.check(block, layout)?;
         // SAFETY: a small block begins there, which is free or the caller's.
-        let free = class_of_layout(layout).is_some() && unsafe { is_free(block) };
+        let free = class_of_layout(layout).is_some() && unsafe { Block::is_free(block.cast().as_ptr()) };
         if free { Err(FreeError::AlreadyFree) } else { Ok(()) }
     }
 
@@ -166,7 +161,7 @@ unsafe impl Memory for Growing {
 unsafe impl GlobalAlloc for Growing {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        self.take(layout.size(), layout.align())
+        self.allocate_raw(layout.size(), layout.align())
     }
 
     #[inline]
@@ -176,7 +171,7 @@ unsafe impl GlobalAlloc for Growing {
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        self.take_zeroed(layout.size(), layout.align())
+        self.allocate_raw_zeroed(layout.size(), layout.align())
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {

@@ -2,7 +2,7 @@
 //! of addresses.
 //!
 //! ```text
-//!  thread   16 B | 32 B | .. | 32 KiB     lists of free blocks, linked through the blocks; no lock
+//!  thread   16 B | 24 B | .. | 32 KiB     lists of free blocks, linked through the blocks; no lock
 //!              |  ^ batches, one lock
 //!  pages    one class each, 16 to 256 KiB; the descriptions are beside the memory
 //!              |  ^
@@ -16,22 +16,25 @@ mod classes;
 mod fake;
 mod ground;
 mod large;
-mod lists;
-mod local;
 mod memory;
+mod page;
 mod pages;
 mod spans;
+mod state;
 mod system;
 mod thread;
+mod trim;
 
 use crate::meta::FreeError;
+use crate::misuse::wrong_free;
+use crate::os::cache::{self, Bin, Block, LARGEST, Lists, SIZES, class_of, tabled_class_of};
 use crate::pressure::Pressure;
-use classes::{LARGEST, SIZES, class_of, objects, page_size};
+use classes::{objects, page_size};
 use core::ptr::{self, NonNull};
 use core::sync::atomic::Ordering;
-use lists::SHARED;
-use pages::{Block, Pages};
+use pages::Pages;
 use spans::{NOTHING, WHOLE};
+use state::SHARED;
 
 pub use pages::Figures;
 
@@ -54,10 +57,10 @@ pub use pages::Figures;
 /// commits memory from there in growing steps. If the program lowers its own limit later (`RLIMIT_AS`), the heap keeps to that. The
 /// reserved addresses count all the same, so that the system may refuse other maps: call [`Growing::limit`] first.
 ///
-/// Blocks of up to 32 KiB are cut from pages of equal blocks: sizes are multiples of 16 bytes up to 256, and then eight
+/// Blocks of up to 32 KiB are cut from pages of equal blocks: sizes are multiples of 8 bytes from 16 to 128, and then eight
 /// per power of two. Each thread keeps up to two lists of free blocks of each size, up to 16 KiB each, and exchanges whole
-/// lists with the pages under one lock. Larger blocks are multiples of 4 KiB. Everything is aligned to 16 bytes at least, and
-/// a block is found by its address alone ([`Growing::usable_size`]).
+/// lists with the pages under one lock. Larger blocks are multiples of 4 KiB. Everything is aligned to 8 bytes at least, and
+/// to 16 if that is asked for or the size is a multiple of it; a block is found by its address alone ([`Growing::usable_size`]).
 ///
 /// It is a [`Memory`](crate::Memory), so every front can wrap it: `Observed<Growing, Profile>` watches the whole process. It counts no
 /// blocks and so has no [`Stats`](crate::Stats); its own figures are [`Growing::figures`].
@@ -66,9 +69,10 @@ pub use pages::Figures;
 /// has more memory than ever if a sixteenth of that is free, when the program frees large blocks or pages and the last time
 /// was more than a second ago, and when [`Growing::trim`] is called.
 ///
-/// A second free of a block of up to 32 KiB is noticed, in any thread, until the block is handed out again or its memory has gone back
-/// to the system; of blocks of 16 bytes, one in 64 escapes while no thread keeps it. Second frees of larger blocks are noticed until
-/// their memory is in use again. `dealloc` reports them (see [`misuse`](crate::misuse)), [`Growing::give`] returns an error.
+/// A double free of a block of up to 32 KiB is detected, in any thread, until the block is allocated again or its memory has gone back
+/// to the system; of blocks of 16 bytes, one in 64 escapes while no thread keeps it. Double frees of larger blocks are detected until
+/// their memory is in use again. `dealloc` reports them (see [`misuse`](crate::misuse)), [`Growing::free`] returns an error. A write to
+/// the first two words of a free block of up to 32 KiB ends the program when the block leaves its list.
 ///
 /// Allocation and free take constant time, apart from the system's calls and the purge, which visits all free spans. A program with
 /// threads may `fork`, and the child may allocate; a front with a lock of its own needs
@@ -87,22 +91,44 @@ macro_rules! __growing {
 
 /// Returns whether a small block can begin at an address in a page of a class, live or free.
 fn is_start(block: NonNull<u8>, class: usize) -> bool {
-    // Pages lie at multiples of their size.
+    // Pages lie at multiples of their size, and a division of 32 bits takes less time.
     let base = SHARED.base.load(Ordering::Relaxed).addr();
-    let offset = (block.addr().get() - base) % page_size(class);
-    let size = SIZES[class] as usize;
-    offset % size == 0 && offset / size < objects(class)
+    let offset = ((block.addr().get() - base) % page_size(class)) as u32;
+    let size = u32::from(SIZES[class]);
+    offset % size == 0 && offset / size < objects(class) as u32
 }
 
-/// Returns whether the small block at an address is marked as free, or cannot begin there.
-///
-/// # Safety
-///
-/// The address must lie in a page. A live block there must be the caller's: others write to theirs.
-unsafe fn is_free(block: NonNull<u8>) -> bool {
-    let block = block.cast::<Block>();
-    // SAFETY: pages have whole blocks, so that two words follow an address that is aligned as blocks are.
-    block.addr().get() % SIZES[0] as usize != 0 || unsafe { Block::is_marked(block.as_ptr()) }
+/// Returns the calling thread's bin of a class.
+#[inline(always)]
+fn bin(class: usize) -> *mut Bin {
+    // SAFETY: every place has lists, and the class is one.
+    unsafe { Lists::bin(thread::get(), class) }
+}
+
+/// Returns the class of the page that an address lies in, if it is one of small blocks.
+#[inline(always)]
+fn class_at(block: NonNull<u8>) -> Option<usize> {
+    let entry = SHARED.entry(block.as_ptr());
+    // No class is 0, and the largest number is no class.
+    (entry.wrapping_sub(1) < WHOLE - 1).then(|| entry as usize - 1)
+}
+
+/// Allocates a block when the thread's list in use is empty; null if there is none.
+#[cold]
+#[inline(never)]
+fn allocate_slow(class: usize) -> *mut u8 {
+    cache::allocate_slow(&SHARED, class).map_or(ptr::null_mut(), NonNull::as_ptr)
+}
+
+/// Allocates a block whose class is in no table, or that has none.
+#[inline(never)]
+fn allocate_other(size: usize, align: usize) -> *mut u8 {
+    let block = match class_of(size, align) {
+        // SAFETY: the bin is this thread's.
+        Some(class) => unsafe { Bin::allocate(bin(class)) }.or_else(|| cache::allocate_slow(&SHARED, class)),
+        None => state::allocate_large(size, align, false).map(|(block, _)| block),
+    };
+    block.map_or(ptr::null_mut(), NonNull::as_ptr)
 }
 
 impl Growing {
@@ -120,46 +146,49 @@ impl Growing {
     /// Allocates `size` bytes aligned to `align`, a power of two, or returns null, as it does for other alignments above 16. The block may be
     /// freed by its address alone. O(1).
     #[inline]
-    pub fn take(&self, size: usize, align: usize) -> *mut u8 {
-        match class_of(size, align) {
-            Some(class) => lists::take(class),
-            None => lists::take_large_block(size, align),
+    pub fn allocate_raw(&self, size: usize, align: usize) -> *mut u8 {
+        match tabled_class_of(size, align) {
+            // SAFETY: the bin is this thread's.
+            Some(class) => match unsafe { Bin::allocate(bin(class)) } {
+                Some(block) => block.as_ptr(),
+                None => allocate_slow(class),
+            },
+            None => allocate_other(size, align),
         }
     }
 
-    /// Allocates as [`Growing::take`], but only if the thread's list has a block. For a caller that has something to do in
+    /// Allocates as [`Growing::allocate_raw`], but only if the thread's list has a block. For a caller that has something to do in
     /// the other case.
     #[doc(hidden)]
     #[inline(always)]
-    pub fn take_quickly(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
-        lists::take_quickly(class_of(size, align)?)
+    pub fn allocate_fast(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
+        // SAFETY: the bin is this thread's.
+        unsafe { Bin::allocate(bin(tabled_class_of(size, align)?)) }
     }
 
-    /// Frees a block as [`Growing::give`], but only if the thread's list has room; returns whether it had.
+    /// Frees a block as [`Growing::free`], but only if the thread's list has room; returns whether it had.
     ///
     /// # Safety
     ///
-    /// As for [`Growing::give`].
+    /// As for [`Growing::free`].
     #[doc(hidden)]
     #[inline(always)]
-    pub unsafe fn give_quickly(&self, block: NonNull<u8>) -> bool {
-        let entry = SHARED.entry(block.as_ptr());
-        // No class is 0, and the largest number is no class.
+    pub unsafe fn free_fast(&self, block: NonNull<u8>) -> bool {
         // SAFETY: the caller guarantees the block, which lies in a page of that class.
-        entry.wrapping_sub(1) < WHOLE - 1 && unsafe { lists::give_quickly(block, entry as usize - 1) }
+        class_at(block).is_some_and(|class| unsafe { Bin::free(bin(class), block) })
     }
 
-    /// Allocates as [`Growing::take`], with all bytes zero. Memory that the system has just given is not cleared again.
-    pub fn take_zeroed(&self, size: usize, align: usize) -> *mut u8 {
-        if let Some(class) = class_of(size, align) {
-            let block = lists::take(class);
+    /// Allocates as [`Growing::allocate_raw`], with all bytes zero. Memory that the system has just given is not cleared again.
+    pub fn allocate_raw_zeroed(&self, size: usize, align: usize) -> *mut u8 {
+        if class_of(size, align).is_some() {
+            let block = self.allocate_raw(size, align);
             if !block.is_null() {
                 // SAFETY: the block has the bytes asked for.
                 unsafe { block.write_bytes(0, size) };
             }
             return block;
         }
-        let Some((block, dirty)) = lists::take_large(size, align, true) else { return ptr::null_mut() };
+        let Some((block, dirty)) = state::allocate_large(size, align, true) else { return ptr::null_mut() };
         let block = block.as_ptr();
         if dirty {
             // SAFETY: the block has the bytes asked for.
@@ -179,24 +208,16 @@ impl Growing {
     ///
     /// If it is one of this heap's, the block must be live and must not be used afterwards.
     #[inline]
-    pub unsafe fn give(&self, block: NonNull<u8>) -> Result<(), FreeError> {
-        let entry = SHARED.entry(block.as_ptr());
-        // No class is 0, and the largest number is no class.
-        if entry.wrapping_sub(1) < WHOLE - 1 {
-            let class = entry as usize - 1;
-            // SAFETY: the caller guarantees the block, which lies in a page of that class.
-            return unsafe {
-                if lists::give_quickly(block, class) { Ok(()) } else { lists::give_slowly(block, class) }
-            };
+    pub unsafe fn free(&self, block: NonNull<u8>) -> Result<(), FreeError> {
+        // SAFETY: the caller guarantees the block, which lies in a page of that class if there is one.
+        unsafe {
+            match class_at(block) {
+                Some(class) if Bin::free(bin(class), block) => Ok(()),
+                Some(class) => cache::try_free_slow(&SHARED, class, block),
+                None if state::free_large(block) => Ok(()),
+                None => Err(FreeError::Foreign),
+            }
         }
-        // SAFETY: the caller guarantees the block.
-        unsafe { self.give_large(block) }
-    }
-
-    #[inline(never)]
-    unsafe fn give_large(&self, block: NonNull<u8>) -> Result<(), FreeError> {
-        // SAFETY: the caller guarantees the block.
-        if unsafe { lists::give_large(block) } { Ok(()) } else { Err(FreeError::Foreign) }
     }
 
     /// Returns how many bytes the block at an address has, at least as many as were asked for; `None` if no block is there. Any thread may
@@ -219,13 +240,11 @@ impl Growing {
     /// If a block is live at the address, it must be the caller's: other threads must not write to it meanwhile.
     #[doc(hidden)]
     pub unsafe fn size_of_own(&self, block: NonNull<u8>) -> Option<usize> {
-        match SHARED.entry(block.as_ptr()) {
-            NOTHING => None,
-            WHOLE => SHARED.with(|pages| pages.large_size(block)),
-            // SAFETY: the address lies in a page; the caller's contract.
-            _ if unsafe { is_free(block) } => None,
-            entry => Some(SIZES[entry as usize - 1] as usize),
-        }
+        let size = self.usable_size(block)?;
+        // A large block has no mark, but may have that of a small block that was there before.
+        // SAFETY: a small block begins there, which is free or the caller's.
+        let free = class_at(block).is_some() && unsafe { Block::is_free(block.cast().as_ptr()) };
+        (!free).then_some(size)
     }
 
     /// Changes the size of a block to at least `size` bytes, in place or by moving it, and returns its new address; null if
@@ -238,33 +257,61 @@ impl Growing {
     /// address.
     pub unsafe fn change(&self, block: NonNull<u8>, size: usize, align: usize) -> *mut u8 {
         // SAFETY: the caller guarantees the block.
-        let Some(have) = (unsafe { self.size_of_own(block) }) else { return ptr::null_mut() };
+        let changed = unsafe {
+            let Some(have) = self.size_of_own(block) else { return ptr::null_mut() };
+            let is_large = have > LARGEST && size > LARGEST;
+            if have <= LARGEST && size <= have && size >= have / 2 {
+                Some(block)
+            } else if let Some(block) = self.resize(block, have, is_large, (size, align), |_| ()) {
+                Some(block)
+            } else {
+                // What becomes smaller may stay.
+                (state::resize_at_last(block, size) || size <= have).then_some(block)
+            }
+        };
+        changed.map_or(ptr::null_mut(), NonNull::as_ptr)
+    }
+
+    /// Changes the size of a block of `have` bytes, in place if it `is_large` and stays so, and by moving it otherwise. `done` gets the address
+    /// before the old block becomes free for other requests.
+    ///
+    /// # Safety
+    ///
+    /// The block must be live and have these bytes. If it moves, it must not be used any more at its old address.
+    unsafe fn resize(
+        &self,
+        block: NonNull<u8>,
+        have: usize,
+        is_large: bool,
+        (size, align): (usize, usize),
+        mut done: impl FnMut(NonNull<u8>),
+    ) -> Option<NonNull<u8>> {
         // SAFETY: the caller guarantees the block; both blocks of the copy are live.
         unsafe {
-            if have <= LARGEST {
-                if size <= have && size >= have / 2 {
-                    return block.as_ptr();
-                }
-            } else if size > LARGEST {
-                if let Some(block) = lists::resize_large(block, size, have, align, |_| ()) {
-                    return block.as_ptr();
+            if is_large {
+                if let Some(block) = state::resize_large(block, size, have, align, &mut done) {
+                    return Some(block);
                 }
             }
-            let new = self.take(size, align);
-            if !new.is_null() {
-                ptr::copy_nonoverlapping(block.as_ptr(), new, have.min(size));
-                let _ = self.give(block);
-            } else if lists::resize_at_last(block, size) || size <= have {
-                return block.as_ptr();
+            if let Some(moved) = NonNull::new(self.allocate_raw(size, align)) {
+                moved.copy_from_nonoverlapping(block, have.min(size));
+                done(moved);
+                if let Err(error) = self.free(block) {
+                    wrong_free(error, block.addr().get());
+                }
+                return Some(moved);
             }
-            new
+            (is_large && state::resize_at_last(block, size)).then(|| {
+                done(block);
+                block
+            })
         }
     }
 
     /// Gives all free memory back to the system: that of the calling thread at once, that of the others when they next go to
     /// the shared pages. Returns the bytes. O(spans + free blocks).
     pub fn trim(&self) -> usize {
-        lists::call_for_memory();
+        state::call_for_memory();
         SHARED.with(Pages::trim)
     }
 
@@ -280,5 +327,24 @@ impl Growing {
     /// Returns the figures of this moment. Blocks in the caches of threads count as used.
     pub fn figures(&self) -> Figures {
         SHARED.with(|pages| pages.figures())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A large block may be as short as a small one, and begin where one that was marked as free lay.
+    #[test]
+    fn large_blocks_have_no_mark() {
+        let heap = Growing::new();
+        let block = NonNull::new(heap.allocate_raw(100, 16 * 1024)).unwrap();
+        // SAFETY: the block is live, has two words, and is freed once.
+        unsafe {
+            Block::link(block.cast().as_ptr(), ptr::null_mut());
+            assert_eq!(heap.size_of_own(block), Some(4096));
+            assert_eq!(heap.change(block, 3000, 16), block.as_ptr());
+            heap.free(block).unwrap();
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::classes::{LARGEST_PAGE, SLOT};
 use super::ground::{GRAIN, Ground, Range};
+use super::page::Page;
 use super::system::{Shift, System};
 use crate::meta::{FreeBlocks, InBand};
 use crate::placement::{Placement, Tlsf};
@@ -15,31 +16,6 @@ const IMAGE: usize = 16;
 
 /// Where the free spans are. Its region is the image, whose granules stand for slots.
 type Free = Tlsf<InBand<u32, IMAGE, 1>>;
-
-/// What is known of the page of small blocks that starts at a slot.
-#[repr(C)]
-pub(super) struct Span {
-    /// Offset of the page's first free block from its start in bytes; [`NONE`] if there is none.
-    pub(super) free: u32,
-    /// Neighbours in the ring of pages of the class that have free blocks, as slots.
-    pub(super) next: u32,
-    pub(super) prev: u32,
-    /// Slots of the span.
-    pub(super) len: u32,
-    /// Blocks of the page that are handed out.
-    pub(super) used: u16,
-    /// Blocks of the page that were ever handed out: those behind them were never touched.
-    pub(super) fresh: u16,
-    /// Class of the page's blocks.
-    pub(super) class: u8,
-    /// Whether the page is in the ring of its class.
-    pub(super) listed: bool,
-    /// Bit `i`: slot `i` of the page was given back to the system, and the blocks that start in it are in no list.
-    pub(super) hollow: u64,
-}
-
-/// No slot, or no offset.
-pub(super) const NONE: u32 = u32::MAX;
 
 /// The map's entry for a slot that starts no large block and is in no page.
 pub(super) const NOTHING: u8 = 0;
@@ -67,7 +43,7 @@ const RESERVE: usize = if usize::BITS > 32 { 64 << 30 } else { 1 << 30 };
 /// them, what span it starts, one byte that says what is in it, and one bit that says whether it was written to since the
 /// system gave it: what was not is zero, and costs nothing.
 pub(super) struct Spans<S> {
-    free: Free,
+    index: Free,
     slots: Range,
     table: Range,
     map: Range,
@@ -114,7 +90,7 @@ pub(super) struct Places {
 
 impl<S: System> Spans<S> {
     pub(super) const EMPTY: Self = Self {
-        free: <Free as Placement>::EMPTY,
+        index: <Free as Placement>::EMPTY,
         slots: Range::EMPTY,
         table: Range::EMPTY,
         map: Range::EMPTY,
@@ -140,7 +116,7 @@ impl<S: System> Spans<S> {
     const fn tables(bytes: usize) -> [usize; 4] {
         let slots = bytes / SLOT;
         [
-            (slots * size_of::<Span>()).next_multiple_of(GRAIN),
+            (slots * size_of::<Page>()).next_multiple_of(GRAIN),
             slots.next_multiple_of(GRAIN),
             (slots / 8 + size_of::<usize>()).next_multiple_of(GRAIN),
             (slots * IMAGE).next_multiple_of(GRAIN) + GRAIN,
@@ -205,7 +181,7 @@ impl<S: System> Spans<S> {
         let have = self.slots.committed;
         let left = self.bound(most).saturating_sub(have);
         let Some(least) = len.checked_add(align - 1) else { return false };
-        if left == 0 || least > left / SLOT + self.free.largest() {
+        if left == 0 || least > left / SLOT + self.index.largest() {
             return false;
         }
         // The placement has bits at the end of the image: one granule in 128.
@@ -236,9 +212,9 @@ impl<S: System> Spans<S> {
         // SAFETY: the memory is committed and used by nothing else.
         let claimed = unsafe {
             if have == 0 {
-                self.free.claim(Region { start, size, zeroed: false })
+                self.index.claim(Region { start, size, zeroed: false })
             } else {
-                self.free.extend(start.as_ptr(), size)
+                self.index.extend(start.as_ptr(), size)
             }
         };
         claimed.is_ok()
@@ -276,8 +252,8 @@ impl<S: System> Spans<S> {
 
     /// Returns what is known of the span that starts at `slot`, which must be committed.
     #[inline(always)]
-    pub(super) fn span(&self, slot: usize) -> *mut Span {
-        self.table.base.cast::<Span>().wrapping_add(slot)
+    pub(super) fn page(&self, slot: usize) -> *mut Page {
+        self.table.base.cast::<Page>().wrapping_add(slot)
     }
 
     /// Returns where the length of the large block that starts at `slot` is, which must be committed: in the image, which nothing else
@@ -301,14 +277,14 @@ impl<S: System> Spans<S> {
 
     /// Takes a span of `len` slots aligned to `align` slots, a power of two. If it is to be zeroed, and few of its slots were
     /// written to before, these are cleared. O(1) but for growth and the bits of the slots.
-    pub(super) fn take(&mut self, len: usize, align: usize, most: usize, zeroed: bool) -> Option<Taken> {
-        let quick = Placement::allocate(&mut self.free, len, align);
+    pub(super) fn allocate(&mut self, len: usize, align: usize, most: usize, zeroed: bool) -> Option<Taken> {
+        let quick = Placement::allocate(&mut self.index, len, align);
         let block = match quick {
             Some(block) => block,
-            None if self.grow(len, align, most) => Placement::allocate(&mut self.free, len, align)?,
+            None if self.grow(len, align, most) => Placement::allocate(&mut self.index, len, align)?,
             None => return None,
         };
-        let slot = self.slot_of_image(self.free.meta().address(block.offset));
+        let slot = self.slot_of_image(self.index.meta().address(block.offset));
         let end = slot + len;
         let ground = self.ground;
         let touched = ground.touched(slot, end);
@@ -329,13 +305,13 @@ impl<S: System> Spans<S> {
     ///
     /// # Safety
     ///
-    /// It must have come from [`Spans::take`] with this length and not be used any more.
-    pub(super) unsafe fn put(&mut self, slot: usize, len: usize) {
+    /// It must have come from [`Spans::allocate`] with this length and not be used any more.
+    pub(super) unsafe fn free(&mut self, slot: usize, len: usize) {
         let address = self.image_of(slot);
         // SAFETY: the caller guarantees a span of that length.
         let freed = unsafe {
-            let block = self.free.block_at(address, len, 1);
-            Placement::deallocate(&mut self.free, block, len, 1)
+            let block = self.index.block_at(address, len, 1);
+            Placement::deallocate(&mut self.index, block, len, 1)
         };
         debug_assert!(freed.is_ok());
         self.dirty += len;
@@ -345,13 +321,13 @@ impl<S: System> Spans<S> {
     ///
     /// # Safety
     ///
-    /// The span must have come from [`Spans::take`] with length `len`; slots that are cut off must not be used any more.
+    /// The span must have come from [`Spans::allocate`] with length `len`; slots that are cut off must not be used any more.
     pub(super) unsafe fn resize(&mut self, slot: usize, len: usize, to: usize) -> bool {
         let address = self.image_of(slot);
         // SAFETY: the caller guarantees a span of that length.
         let resized = unsafe {
-            let block = self.free.block_at(address, len, 1);
-            Placement::resize(&mut self.free, block, len, to, 1)
+            let block = self.index.block_at(address, len, 1);
+            Placement::resize(&mut self.index, block, len, to, 1)
         };
         if resized.is_none() {
             return false;
@@ -394,7 +370,7 @@ impl<S: System> Spans<S> {
             return 0;
         }
         let (ground, page) = (self.ground, S::page());
-        let (spans, map) = (self.table.base.cast::<Span>(), self.map.base);
+        let (spans, map) = (self.table.base.cast::<Page>(), self.map.base);
         let idle = |start: *mut u8, bytes: usize| {
             let skipped = start.addr().next_multiple_of(page) - start.addr();
             let whole = bytes.saturating_sub(skipped) / page * page;
@@ -404,8 +380,8 @@ impl<S: System> Spans<S> {
             }
         };
         let (mut slots, mut refused) = (0, 0);
-        let meta = self.free.meta();
-        self.free.walk(0, &mut |offset, len, is_free| {
+        let meta = self.index.meta();
+        self.index.walk(0, &mut |offset, len, is_free| {
             if is_free {
                 let slot = self.slot_of_image(meta.address(offset));
                 let (purged, touched) = ground.purge::<S>(slot, slot + len, page);
@@ -413,7 +389,7 @@ impl<S: System> Spans<S> {
                 refused += ground.touched(slot, slot + len);
                 if !purged.is_empty() {
                     // Nothing is known of a free span's slots, which the map shows as 0, and only the ends of its image are used.
-                    idle(spans.wrapping_add(slot).cast(), len * size_of::<Span>());
+                    idle(spans.wrapping_add(slot).cast(), len * size_of::<Page>());
                     idle(meta.address(offset + 1), len.saturating_sub(2) * IMAGE);
                     idle(map.wrapping_add(slot), len);
                 }
@@ -440,7 +416,7 @@ impl<S: System> Spans<S> {
 
     /// Returns the bytes of the longest free span.
     pub(super) fn largest(&self) -> usize {
-        self.free.largest() * SLOT
+        self.index.largest() * SLOT
     }
 
     /// Bytes of addresses that are reserved.

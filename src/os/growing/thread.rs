@@ -1,13 +1,11 @@
-//! Where a thread finds its lists: one pointer in thread-local storage.
+//! Where a thread finds its lists of the growing heap: one pointer in thread-local storage.
 //!
 //! The storage is static (the initial-exec model of ELF) where this file can say so: the access then takes one instruction more
 //! than a static and never calls the dynamic linker, which may allocate.
 
-use super::local::Local;
-
 #[cfg(all(target_os = "linux", target_arch = "x86_64", not(miri)))]
-mod place {
-    use super::Local;
+mod imp {
+    use crate::os::cache::{Lists, NEVER};
     use core::arch::{asm, global_asm};
 
     /// The variable's name: another one in every version of this crate, and in its unit tests.
@@ -24,43 +22,45 @@ mod place {
         };
     }
 
+    // It points to `NONE` at first.
     global_asm!(
-        concat!(".pushsection .tbss.", name!(), ",\"awT\",@nobits"),
+        concat!(".pushsection .tdata.", name!(), ",\"awT\",@progbits"),
         ".p2align 3",
         concat!(".hidden ", name!()),
         concat!(".globl ", name!()),
         concat!(".type ", name!(), ",@object"),
         concat!(".size ", name!(), ",8"),
         concat!(name!(), ":"),
-        ".zero 8",
+        ".quad {none}",
         ".popsection",
+        none = sym NEVER,
     );
 
-    /// Returns the thread's pointer, null at first.
+    /// Returns the thread's pointer.
     #[inline(always)]
-    pub(crate) fn get() -> *mut Local {
-        let local;
+    pub(in crate::os::growing) fn get() -> *mut Lists {
+        let lists;
         // SAFETY: it reads the thread's own copy of the variable that is declared above.
         unsafe {
             asm!(
-                concat!("mov {local}, qword ptr [rip + ", name!(), "@GOTTPOFF]"),
-                "mov {local}, qword ptr fs:[{local}]",
-                local = out(reg) local,
+                concat!("mov {lists}, qword ptr [rip + ", name!(), "@GOTTPOFF]"),
+                "mov {lists}, qword ptr fs:[{lists}]",
+                lists = out(reg) lists,
                 options(nostack, preserves_flags, readonly, pure),
             );
         }
-        local
+        lists
     }
 
     /// Sets the thread's pointer.
-    pub(crate) fn set(local: *mut Local) {
+    pub(in crate::os::growing) fn set(lists: *mut Lists) {
         // SAFETY: it writes the thread's own copy of the variable that is declared above.
         unsafe {
             asm!(
                 concat!("mov {place}, qword ptr [rip + ", name!(), "@GOTTPOFF]"),
-                "mov qword ptr fs:[{place}], {local}",
+                "mov qword ptr fs:[{place}], {lists}",
                 place = out(reg) _,
-                local = in(reg) local,
+                lists = in(reg) lists,
                 options(nostack, preserves_flags),
             );
         }
@@ -68,26 +68,25 @@ mod place {
 }
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64", not(miri))))]
-mod place {
-    use super::Local;
+mod imp {
+    use crate::os::cache::{Lists, NONE};
     use core::cell::Cell;
-    use core::ptr;
     use std::thread_local;
 
     thread_local! {
-        static LISTS: Cell<*mut Local> = const { Cell::new(ptr::null_mut()) };
+        static LISTS: Cell<*mut Lists> = const { Cell::new(NONE) };
     }
 
-    /// Returns the thread's pointer, null at first.
+    /// Returns the thread's pointer.
     #[inline(always)]
-    pub(crate) fn get() -> *mut Local {
+    pub(in crate::os::growing) fn get() -> *mut Lists {
         LISTS.with(Cell::get)
     }
 
     /// Sets the thread's pointer.
-    pub(crate) fn set(local: *mut Local) {
-        LISTS.with(|lists| lists.set(local));
+    pub(in crate::os::growing) fn set(lists: *mut Lists) {
+        LISTS.with(|all| all.set(lists));
     }
 }
 
-pub(crate) use place::{get, set};
+pub(super) use imp::{get, set};

@@ -686,6 +686,12 @@ const FATAL: &[(&str, fn(), &str)] = &[
         "allotment: wrong free: the block is free already, address 0x",
     ),
     #[cfg(feature = "std")]
+    ("the link of a cached block", damage_cached, DAMAGED),
+    #[cfg(all(feature = "std", any(unix, windows)))]
+    ("the link of a free block, growing heap", damage_growing, DAMAGED),
+    #[cfg(all(feature = "std", any(unix, windows)))]
+    ("the mark of a free block, growing heap", damage_growing_mark, DAMAGED),
+    #[cfg(feature = "std")]
     (
         "a reallocation of a free block, behind caches",
         resize_free_cached,
@@ -960,6 +966,34 @@ fn free_twice_cached() {
         heap.dealloc(block, layout(48));
         heap.dealloc(block, layout(48));
     }
+}
+
+/// Writes to a word of a block after it was freed, and allocates it again.
+#[cfg(feature = "std")]
+fn damage_word(heap: &impl GlobalAlloc, word: usize) {
+    // SAFETY: the write to a free block is the misuse that is tested.
+    unsafe {
+        let blocks = [(); 2].map(|()| heap.alloc(layout(48)));
+        blocks.iter().for_each(|&block| heap.dealloc(block, layout(48)));
+        // The address of a block, as a link would be.
+        blocks[1].cast::<*mut u8>().add(word).write(blocks[1].wrapping_add(64));
+        heap.alloc(layout(48));
+    }
+}
+
+#[cfg(feature = "std")]
+fn damage_cached() {
+    damage_word(&cached(), 0);
+}
+
+#[cfg(all(feature = "std", any(unix, windows)))]
+fn damage_growing() {
+    damage_word(&allotment::os::Growing::new(), 0);
+}
+
+#[cfg(all(feature = "std", any(unix, windows)))]
+fn damage_growing_mark() {
+    damage_word(&allotment::os::Growing::new(), 1);
 }
 
 #[cfg(feature = "std")]

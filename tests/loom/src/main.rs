@@ -13,8 +13,6 @@ mod lock;
 mod os;
 mod plan;
 mod region;
-#[path = "../../../src/units.rs"]
-mod units;
 
 /// As in the library.
 mod meta {
@@ -28,12 +26,6 @@ mod meta {
         /// The block is free.
         AlreadyFree,
     }
-}
-
-/// As in the library.
-mod heap {
-    /// Stands for the library's heap.
-    pub struct Heap;
 }
 
 use fixed::FixedPool;
@@ -140,34 +132,34 @@ fn main() {
         assert_eq!(shared.0.with(|| shared.1.add(0)), 3);
     });
     model("depot, 2 threads", 3, || {
-        // A magazine belongs to who has taken it: its contents are written without atomics.
+        // A list belongs to who has taken it: its blocks are written without atomics.
         let shared = Arc::new((os::Open::new(), Cells::<2>::new()));
-        assert_eq!(shared.0.take(3), None);
+        assert_eq!(shared.0.take(), None);
         let both = shared.clone();
         threads(2, move |number| {
             both.1.add(number);
-            assert!(both.0.put(3, number));
-            if let Some(magazine) = both.0.take(3) {
-                both.1.add(magazine);
-                assert!(both.0.put(3, magazine));
+            assert!(both.0.put(number));
+            if let Some(list) = both.0.take() {
+                both.1.add(list);
+                assert!(both.0.put(list));
             }
         });
-        let mut left: Vec<_> = std::iter::from_fn(|| shared.0.take(3)).collect();
+        let mut left: Vec<_> = std::iter::from_fn(|| shared.0.take()).collect();
         left.sort_unstable();
-        assert_eq!(left, [0, 1], "no magazine is lost or doubled");
-        left.into_iter().for_each(|magazine| assert!(shared.1.add(magazine) <= 5));
+        assert_eq!(left, [0, 1], "no list is lost or doubled");
+        left.into_iter().for_each(|list| assert!(shared.1.add(list) <= 5));
     });
     model("depot, 3 threads", 2, || {
         let shared = Arc::new((os::Open::new(), Cells::<1>::new()));
-        assert!(shared.0.take(0).is_none() && shared.0.put(0, 0));
+        assert!(shared.0.take().is_none() && shared.0.put(0));
         let all = shared.clone();
         threads(3, move |_| {
-            if let Some(magazine) = all.0.take(0) {
-                all.1.add(magazine);
-                assert!(all.0.put(0, magazine));
+            if let Some(list) = all.0.take() {
+                all.1.add(list);
+                assert!(all.0.put(list));
             }
         });
-        assert_eq!((shared.0.take(0), shared.0.take(0)), (Some(0), None));
+        assert_eq!((shared.0.take(), shared.0.take()), (Some(0), None));
     });
     model("pool of fixed blocks, 3 threads", 3, || {
         type Pool = FixedPool<u64, 2>;

@@ -1,33 +1,31 @@
-//! The depot of the library.
+//! The racks of a depot of the library.
 
-#[path = "../../../src/os/classes.rs"]
-mod classes;
-#[path = "../../../src/os/depot.rs"]
-mod depot;
+#[path = "../../../src/os/rack.rs"]
+mod rack;
 
 pub use open::Open;
 
-/// What the models may see of the depot.
+/// What the models may see of a rack.
 mod open {
-    use super::depot::Exchange;
+    use super::rack::Rack;
 
-    /// The exchange of a depot.
-    pub struct Open(Exchange);
+    /// A rack whose lists stand for numbers.
+    pub struct Open(Rack<u64>);
 
     impl Open {
-        /// Makes an exchange for caches of 64 KiB.
+        /// Makes an empty rack.
         pub const fn new() -> Self {
-            Self(Exchange::new(64 << 10))
+            Self(Rack::new())
         }
 
-        /// Puts a magazine in that stands for a number.
-        pub fn put(&self, class: usize, number: usize) -> bool {
-            self.0.put_full(class, std::ptr::without_provenance_mut(8 * (number + 1)))
+        /// Puts the list in that stands for a number.
+        pub fn put(&self, number: usize) -> bool {
+            self.0.put(std::ptr::without_provenance_mut(8 * (number + 1)))
         }
 
-        /// Takes a magazine out, and returns its number.
-        pub fn take(&self, class: usize) -> Option<usize> {
-            self.0.take_full(class).map(|magazine| magazine.addr() / 8 - 1)
+        /// Takes a list out, and returns its number.
+        pub fn take(&self) -> Option<usize> {
+            self.0.take().map(|list| list.addr() / 8 - 1)
         }
     }
 }

@@ -1,0 +1,128 @@
+//! Free blocks in lists: the link, and the one mark that shows double frees and writes to free blocks.
+
+use crate::misuse::{Fault, corrupted};
+use core::ptr;
+
+/// A free small block.
+#[repr(C)]
+pub(in crate::os) struct Block {
+    /// The next block of its list, or null.
+    next: *mut Block,
+    /// [`Block::mark_of`] the block and its link.
+    mark: usize,
+}
+
+impl Block {
+    /// Returns the mark of a block with this link: a number that no program has a reason to keep in its second word. It depends on the
+    /// address, so that a copy of a free block's bytes marks nothing, and on the link, so that a damaged link is found.
+    #[inline(always)]
+    fn mark_of(block: *mut Self, next: *mut Self) -> usize {
+        block.addr().wrapping_add(0x5bd1_e995) ^ next.addr()
+    }
+
+    /// Links a block to the next one and marks it as free.
+    ///
+    /// # Safety
+    ///
+    /// It must be a small block that is not used any more.
+    #[inline(always)]
+    pub(in crate::os) unsafe fn link(block: *mut Self, next: *mut Self) {
+        // SAFETY: the caller guarantees the block, and small blocks have two words.
+        unsafe { *block = Self { next, mark: Self::mark_of(block, next) } }
+    }
+
+    /// Marks a block as free that lost its mark.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Block::link`]; the block must have been linked before.
+    pub(in crate::os) unsafe fn mark_again(block: *mut Self) {
+        // SAFETY: the caller's contract.
+        unsafe { Self::link(block, (*block).next) }
+    }
+
+    /// Returns whether a block is marked as free.
+    ///
+    /// # Safety
+    ///
+    /// A small block must begin there, live or not.
+    #[inline(always)]
+    pub(in crate::os) unsafe fn is_free(block: *mut Self) -> bool {
+        // Volatile, because the program may never have written there: whatever is read does no harm.
+        // SAFETY: small blocks have two words.
+        let (next, mark) = unsafe {
+            ((&raw const (*block).next).read_volatile(), (&raw const (*block).mark).read_volatile())
+        };
+        mark == Self::mark_of(block, next)
+    }
+
+    /// Returns the next block of the list; `None` if the block was written to after it was freed.
+    ///
+    /// # Safety
+    ///
+    /// It must be a block that [`Block::link`] has linked and that nothing else uses.
+    #[inline(always)]
+    pub(super) unsafe fn next_checked(block: *mut Self) -> Option<*mut Self> {
+        // SAFETY: the caller guarantees the block, which has two words.
+        let Self { next, mark } = unsafe { block.read() };
+        (mark == Self::mark_of(block, next)).then_some(next)
+    }
+
+    /// Returns the next block of the list. Ends the program if the block was written to after it was freed.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Block::next_checked`].
+    #[inline(always)]
+    pub(in crate::os) unsafe fn next(block: *mut Self) -> *mut Self {
+        // SAFETY: the caller's contract.
+        unsafe { Self::next_checked(block) }.unwrap_or_else(|| corrupted(Fault::BrokenList, block.addr()))
+    }
+
+    /// Clears the mark of a block that is about to be allocated.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Block::next_checked`].
+    #[inline(always)]
+    pub(super) unsafe fn clear_mark(block: *mut Self) {
+        // SAFETY: the caller guarantees the block, which has two words.
+        unsafe { (*block).mark = 0 }
+    }
+}
+
+/// Free blocks of one class in a list.
+pub(in crate::os) struct Chain {
+    /// The first one; null if there is none.
+    pub(in crate::os) first: *mut Block,
+    /// How many there are.
+    pub(in crate::os) count: usize,
+}
+
+impl Chain {
+    pub(in crate::os) const NONE: Self = Self { first: ptr::null_mut(), count: 0 };
+
+    /// Makes a list of one block.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Block::link`].
+    pub(in crate::os) unsafe fn one(block: *mut Block) -> Self {
+        // SAFETY: the caller's contract.
+        unsafe { Block::link(block, ptr::null_mut()) };
+        Self { first: block, count: 1 }
+    }
+
+    /// Removes the first block, to allocate it.
+    #[inline(always)]
+    pub(in crate::os) fn pop(&mut self) -> Option<ptr::NonNull<u8>> {
+        let first = ptr::NonNull::new(self.first)?;
+        // SAFETY: the blocks of a chain are free and linked.
+        unsafe {
+            self.first = Block::next(first.as_ptr());
+            Block::clear_mark(first.as_ptr());
+        }
+        self.count -= 1;
+        Some(first.cast())
+    }
+}

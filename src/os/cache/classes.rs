@@ -1,0 +1,131 @@
+//! The size classes of small blocks: one table for all caches of threads.
+
+use core::alloc::Layout;
+
+/// The largest small block in bytes.
+pub(in crate::os) const LARGEST: usize = 32 * 1024;
+
+/// The largest alignment of a small block in bytes, a multiple of which divides [`LARGEST`].
+pub(in crate::os) const LARGEST_ALIGN: usize = 4096;
+
+/// Sizes up to this one are multiples of 8 bytes, and larger ones have [`PER_OCTAVE`] classes per power of two.
+const FINE: usize = 128;
+const PER_OCTAVE: usize = 8;
+
+/// The smallest block in bytes. A free block holds a link and a mark.
+pub(in crate::os) const SMALLEST: usize = 2 * size_of::<u64>();
+
+const FINE_CLASSES: usize = (FINE - SMALLEST) / 8 + 1;
+
+/// The number of classes.
+pub(in crate::os) const CLASSES: usize = FINE_CLASSES + PER_OCTAVE * (LARGEST / FINE).ilog2() as usize;
+
+/// The block size of each class in bytes: 16, 24, .., 128, and then 8 steps per power of two, all multiples of 16.
+pub(in crate::os) const SIZES: [u16; CLASSES] = {
+    let mut sizes = [SMALLEST as u16; CLASSES];
+    let mut class = 1;
+    while class < CLASSES {
+        let before = sizes[class - 1];
+        sizes[class] =
+            before + if before < FINE as u16 { 8 } else { (1 << before.ilog2()) / PER_OCTAVE as u16 };
+        class += 1;
+    }
+    sizes
+};
+
+/// Sizes up to this one are looked up in [`CLASS_OF`].
+pub(in crate::os) const TABLED: usize = 4096;
+
+/// The class of a request by its length in words of 8 bytes.
+const CLASS_OF: [u8; TABLED / 8 + 1] = {
+    let mut classes = [0; TABLED / 8 + 1];
+    let (mut words, mut class) = (0, 0);
+    while words < classes.len() {
+        if words * 8 > SIZES[class] as usize {
+            class += 1;
+        }
+        classes[words] = class as u8;
+        words += 1;
+    }
+    classes
+};
+
+/// The number of classes of up to [`TABLED`] bytes.
+pub(in crate::os) const TABLED_CLASSES: usize = CLASS_OF[TABLED / 8] as usize + 1;
+
+/// Returns the smallest class whose blocks have `size` bytes and are all aligned to `align`, if a table has it: for at most [`TABLED`] bytes
+/// that are aligned to at most 16.
+#[inline(always)]
+#[allow(clippy::manual_div_ceil)] // They cannot overflow, and so take fewer instructions.
+pub(in crate::os) fn tabled_class_of(size: usize, align: usize) -> Option<usize> {
+    if size > TABLED || align > 16 {
+        return None;
+    }
+    let words = if align > 8 { (size + 15) / 16 * 2 } else { (size + 7) / 8 };
+    // SAFETY: the index is at most `TABLED / 8`.
+    Some(unsafe { *CLASS_OF.get_unchecked(words) } as usize)
+}
+
+/// Returns the smallest class whose blocks have `size` bytes and are all aligned to `align`; `None` if the request is not one for a small
+/// block. O(1), or O(classes) for alignments above 16.
+#[inline]
+pub(in crate::os) fn class_of(size: usize, align: usize) -> Option<usize> {
+    tabled_class_of(size, align).or_else(|| other_class_of(size, align))
+}
+
+/// As [`class_of`], for sizes and alignments that the table does not have.
+#[inline(never)]
+fn other_class_of(size: usize, align: usize) -> Option<usize> {
+    if size > LARGEST || align > LARGEST_ALIGN || (align > 16 && !align.is_power_of_two()) {
+        return None;
+    }
+    let size = size.max(align).max(SMALLEST);
+    let mut class = match size {
+        0..=TABLED => CLASS_OF[size.div_ceil(8)] as usize,
+        _ => {
+            let octave = (size - 1).ilog2();
+            let step = ((size - 1) >> (octave - PER_OCTAVE.ilog2())) % PER_OCTAVE;
+            FINE_CLASSES + (octave - FINE.ilog2()) as usize * PER_OCTAVE + step
+        }
+    };
+    while align > 16 && SIZES[class] as usize % align != 0 {
+        class += 1;
+    }
+    Some(class)
+}
+
+/// Returns the class of a layout, as [`class_of`].
+#[inline(always)]
+pub(in crate::os) fn class_of_layout(layout: Layout) -> Option<usize> {
+    class_of(layout.size(), layout.align())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_class_is_the_smallest_that_fits() {
+        assert_eq!((SIZES[0] as usize, SIZES[CLASSES - 1] as usize), (SMALLEST, LARGEST));
+        for size in 0..=LARGEST {
+            let class = class_of(size, 1).unwrap();
+            assert!(SIZES[class] as usize >= size, "{size}");
+            assert!(class == 0 || (SIZES[class - 1] as usize) < size, "{size}");
+            assert_eq!(class < TABLED_CLASSES, size <= TABLED, "{size}");
+        }
+        assert_eq!(class_of(LARGEST + 1, 1), None);
+    }
+
+    #[test]
+    fn aligned_classes_are_multiples_of_the_alignment() {
+        for align in (0..=12).map(|log| 1 << log) {
+            for size in 0..=LARGEST {
+                let class = class_of(size, align).unwrap();
+                let suits =
+                    |class: usize| SIZES[class] as usize >= size && SIZES[class] as usize % align.max(8) == 0;
+                assert!(suits(class) && !(0..class).any(suits), "{size} {align}");
+            }
+        }
+        assert_eq!((class_of(8, 2 * LARGEST_ALIGN), class_of(8, 48)), (None, None));
+    }
+}

@@ -1,0 +1,389 @@
+//! The lists of one thread, and what they are refilled from.
+
+use super::at_end::AtEnd;
+use super::block::{Block, Chain};
+use super::classes::{CLASSES, SIZES};
+use core::mem;
+use core::ptr::{self, NonNull};
+
+/// Where the blocks of threads' lists come from and go back to: pages of the growing heap, or any heap behind a depot. No method may
+/// unwind into the lists, and each may come back to them.
+pub(in crate::os) trait Source {
+    /// Returns the place in which a thread finds its lists of this source.
+    fn place(&self) -> &'static Place;
+
+    /// Returns a number that changes whenever memory has run out, upon which every thread gives back what its lists hold. No other source
+    /// of the place has the same.
+    fn token(&self) -> usize;
+
+    /// Returns how many blocks of a class a list may hold, at most 64; none are kept if it is 0.
+    fn capacity(&self, class: usize) -> usize;
+
+    /// Allocates up to `want` blocks of a class, or a whole list that another thread has freed. There is none only if memory has run out,
+    /// and no thread keeps any.
+    fn allocate(&'static self, class: usize, want: usize) -> Chain;
+
+    /// Frees a whole list, which another thread may get.
+    ///
+    /// # Safety
+    ///
+    /// All blocks must be of the class and from this source, and must not be used any more.
+    unsafe fn free_list(&self, class: usize, list: Chain);
+
+    /// Frees blocks.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Source::free_list`].
+    unsafe fn free(&self, class: usize, chain: Chain);
+
+    /// Allocates the memory for a thread's lists.
+    fn allocate_lists(&'static self) -> Option<NonNull<Lists>>;
+
+    /// Frees the memory of a thread's lists.
+    ///
+    /// # Safety
+    ///
+    /// It must come from [`Source::allocate_lists`] in the same thread and must not be used any more.
+    unsafe fn free_lists(&self, lists: NonNull<Lists>);
+}
+
+/// A place in which each thread finds its lists: those of the growing heap, or those of all heaps with caches in front of them. Code that
+/// uses one of them must not mention the other one's thread-local variables, which would be linked in then.
+pub(in crate::os) struct Place {
+    /// Returns the first lists of the calling thread.
+    pub(super) get: fn() -> *mut Lists,
+    /// Sets the first lists of the calling thread.
+    pub(super) set: fn(*mut Lists),
+    /// Frees the lists of the calling thread, with [`super::end`].
+    pub(super) end: fn(),
+    pub(super) at_end: AtEnd,
+}
+
+impl Place {
+    pub(in crate::os) const fn new(get: fn() -> *mut Lists, set: fn(*mut Lists), end: fn()) -> Self {
+        Self { get, set, end, at_end: AtEnd::new() }
+    }
+}
+
+/// The free blocks of one class that a thread keeps: a list in use, and another one that is full or missing, so that no
+/// sequence of requests goes to the source more often than once per list.
+///
+/// (Bonwick and Adams, "Magazines and Vmem", USENIX 2001; theirs are arrays.)
+#[repr(C)]
+pub(in crate::os) struct Bin {
+    /// The first block of the list in use, or null.
+    head: *mut Block,
+    /// How many blocks the list in use has room for.
+    room: i32,
+    /// How many blocks to ask the source for next time; 0 before the first time. It doubles each time, so that a class that is used a
+    /// little keeps few.
+    demand: u16,
+    /// Blocks of the other list.
+    others: u16,
+    /// The first block of the other list, or null. As long as the thread has allocated no block of the class, it holds what the
+    /// thread frees: other threads allocated these blocks, and may use their neighbours in the same cache lines.
+    other: *mut Block,
+}
+
+/// The token of no source.
+const NO_TOKEN: usize = usize::MAX;
+
+/// One thread's lists of one source.
+#[repr(C)]
+pub(in crate::os) struct Lists {
+    bins: [Bin; CLASSES],
+    /// The source's token at the thread's last check.
+    pub(in crate::os) token: usize,
+    /// The source; `None` in lists that stand for none.
+    pub(super) source: Option<&'static dyn Source>,
+    /// The thread's lists of the next source of the place.
+    pub(super) next: *mut Lists,
+}
+
+impl Bin {
+    /// An empty bin without room, so that the first request or free of the class takes the slow path.
+    const NEW: Self = Self { head: ptr::null_mut(), room: 0, demand: 0, others: 0, other: ptr::null_mut() };
+
+    /// Allocates a block, if the list in use has one, and nothing wrote to it since it was freed.
+    ///
+    /// # Safety
+    ///
+    /// Only the calling thread may access the bin, or it must be [`Bin::NEW`] for good.
+    #[inline(always)]
+    pub(in crate::os) unsafe fn allocate(bin: *mut Self) -> Option<NonNull<u8>> {
+        // SAFETY: the caller guarantees the bin, which is only written to if it has a block. Blocks in lists are free.
+        unsafe {
+            let block = NonNull::new((*bin).head)?;
+            (*bin).head = Block::next_checked(block.as_ptr())?;
+            Block::clear_mark(block.as_ptr());
+            (*bin).room += 1;
+            Some(block.cast())
+        }
+    }
+
+    /// Puts a block into the list in use, if there is room for it and it is not marked as free.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Bin::allocate`]; it must be a block of the bin's class that is not used any more.
+    #[inline(always)]
+    pub(in crate::os) unsafe fn free(bin: *mut Self, block: NonNull<u8>) -> bool {
+        let block = block.cast::<Block>().as_ptr();
+        // SAFETY: the caller guarantees the bin, which is only written to if it has room, and the block.
+        unsafe {
+            if (*bin).room <= 0 || Block::is_free(block) {
+                return false;
+            }
+            (*bin).room -= 1;
+            Block::link(block, (*bin).head);
+            (*bin).head = block;
+        }
+        true
+    }
+
+    /// Frees a block that the list in use has no room for. Returns the list that is to go back to the source then, if any.
+    ///
+    /// # Safety
+    ///
+    /// It must be a block of the bin's class that is not used any more. `capacity` must be the bin's, and not 0.
+    pub(super) unsafe fn free_slow(&mut self, block: NonNull<u8>, capacity: usize) -> Chain {
+        // SAFETY: the block is the caller's.
+        unsafe {
+            if self.demand == 0 && self.head.is_null() {
+                let block = block.cast().as_ptr();
+                Block::link(block, self.other);
+                (self.other, self.others) = (block, self.others + 1);
+                return if self.others as usize >= capacity { self.unload_other() } else { Chain::NONE };
+            }
+            let other = self.unload_other();
+            let full = self.unload(capacity);
+            (self.other, self.others) = (full.first, full.count as u16);
+            Self::free(self, block);
+            other
+        }
+    }
+
+    /// Allocates a block when the list in use is empty, if the other one may be used instead. Before its first blocks from the source a
+    /// thread has those of others only. Ends the program if the list in use is damaged.
+    pub(super) fn allocate_other(&mut self, capacity: usize) -> Option<NonNull<u8>> {
+        if !self.head.is_null() {
+            // SAFETY: blocks in lists are free and linked.
+            unsafe { Block::next(self.head) };
+        } else if self.demand > 0 {
+            let other = self.unload_other();
+            self.load(other, capacity);
+        }
+        // SAFETY: the caller has the bin.
+        unsafe { Self::allocate(self) }
+    }
+
+    /// Makes a list the one in use, unless there is one already, and returns the one that is left over.
+    pub(super) fn load(&mut self, list: Chain, capacity: usize) -> Chain {
+        if !self.head.is_null() {
+            return list;
+        }
+        self.head = list.first;
+        self.room = capacity as i32 - list.count as i32;
+        Chain::NONE
+    }
+
+    /// Removes the list in use.
+    fn unload(&mut self, capacity: usize) -> Chain {
+        let count = if self.head.is_null() { 0 } else { capacity - self.room as usize };
+        self.room = capacity as i32;
+        Chain { first: mem::replace(&mut self.head, ptr::null_mut()), count }
+    }
+
+    /// Removes the other list.
+    fn unload_other(&mut self) -> Chain {
+        let count = mem::take(&mut self.others) as usize;
+        Chain { first: mem::replace(&mut self.other, ptr::null_mut()), count }
+    }
+
+    /// Returns how many blocks to ask the source for: as many as a cache line holds at first, then twice as many each time.
+    pub(super) fn ask(&mut self, class: usize, capacity: usize) -> usize {
+        let want = match self.demand {
+            0 => 64 / SIZES[class] as usize,
+            demand => demand.into(),
+        };
+        let want = want.clamp(1, capacity);
+        self.demand = (2 * want).min(capacity) as u16;
+        want
+    }
+
+    /// Makes the bin a new one, and returns its two lists.
+    pub(super) fn unload_all(&mut self, capacity: usize) -> [Chain; 2] {
+        let lists = [self.unload(capacity), self.unload_other()];
+        *self = Self::NEW;
+        lists
+    }
+}
+
+impl Lists {
+    /// Empty lists of no source.
+    const EMPTY: Self =
+        Self { bins: [const { Bin::NEW }; CLASSES], token: NO_TOKEN, source: None, next: ptr::null_mut() };
+
+    /// Makes empty lists of a source.
+    pub(super) fn new(source: &'static dyn Source, next: *mut Self) -> Self {
+        Self { token: source.token(), source: Some(source), next, ..Self::EMPTY }
+    }
+
+    /// Returns the bin of a class.
+    ///
+    /// # Safety
+    ///
+    /// The lists must be valid, and `class` below [`CLASSES`].
+    #[inline(always)]
+    pub(in crate::os) unsafe fn bin(lists: *mut Self, class: usize) -> *mut Bin {
+        debug_assert!(class < CLASSES);
+        // SAFETY: the caller's contract.
+        unsafe { (&raw mut (*lists).bins).cast::<Bin>().add(class) }
+    }
+}
+
+/// Lists that nothing writes to.
+#[repr(transparent)]
+pub(in crate::os) struct Never(Lists);
+
+// SAFETY: the lists are only read, and have no source.
+unsafe impl Sync for Never {}
+
+pub(in crate::os) static NEVER: [Never; 2] = [const { Never(Lists::EMPTY) }; 2];
+
+/// Stands for the lists of a thread that has none yet. There is no block in them and no room, so that every fast path ends there.
+pub(in crate::os) const NONE: *mut Lists = ptr::from_ref(&NEVER[0].0).cast_mut();
+
+/// Stands for the lists of a thread that may have none: while they are made, and after it has ended.
+pub(super) const CLOSED: *mut Lists = ptr::from_ref(&NEVER[1].0).cast_mut();
+
+#[cfg(test)]
+mod tests {
+    use super::super::classes::class_of;
+    use super::*;
+    use std::vec::Vec;
+
+    #[test]
+    fn a_class_asks_for_twice_as_many_each_time() {
+        for (size, most) in [(16, 64), (48, 64), (64, 10), (600, 27), (20_000, 1)] {
+            let class = class_of(size, 8).unwrap();
+            let (mut bin, mut want) = (Bin::NEW, (64 / size).clamp(1, most));
+            for _ in 0..12 {
+                assert_eq!(bin.ask(class, most), want, "{size} bytes");
+                want = (2 * want).min(most);
+            }
+            assert_eq!(want, most);
+        }
+    }
+
+    /// Returns the blocks of a list, the first one last.
+    fn blocks(mut list: Chain) -> Vec<NonNull<u8>> {
+        let count = list.count;
+        let mut blocks: Vec<_> = std::iter::from_fn(|| list.pop()).collect();
+        assert_eq!((blocks.len(), list.count), (count, 0));
+        blocks.reverse();
+        blocks
+    }
+
+    #[test]
+    fn lists_agree_with_stacks() {
+        const MOST: usize = 20;
+        let mut random = fastrand::Rng::with_seed(4);
+        let mut memory = std::vec![[0_usize; 2]; 4 * MOST];
+        let mut free: Vec<NonNull<u8>> = memory.iter_mut().map(|block| NonNull::from(block).cast()).collect();
+        // What the list in use and the other one should hold, the first block last.
+        let (mut used, mut other) = (Vec::new(), Vec::new());
+        let mut bin = Bin::NEW;
+        let mut seen = [0; 5];
+        // SAFETY: all blocks are the test's, and in one list at most.
+        unsafe {
+            assert!(!Bin::free(&mut bin, free[0]), "there is no room at first");
+            // What others have allocated is kept apart, and goes back when it is a whole list.
+            for n in 1..=MOST + 3 {
+                let full = bin.free_slow(free[n], MOST);
+                assert_eq!(full.count, if n == MOST { MOST } else { 0 });
+                assert!(n != MOST || blocks(full) == free[1..=MOST]);
+            }
+            assert_eq!(bin.allocate_other(MOST), None);
+            let [none, apart] = bin.unload_all(MOST);
+            assert!(none.count == 0 && blocks(apart) == free[MOST + 1..MOST + 4]);
+            bin.demand = 1;
+            for _ in 0..5000 {
+                match random.u8(..40) {
+                    0 => {
+                        let demand = bin.demand;
+                        let lists = bin.unload_all(MOST).map(blocks);
+                        assert_eq!(lists, [used.clone(), other.clone()]);
+                        (bin.demand, seen[0]) = (demand, seen[0] + 1);
+                        free.extend(used.drain(..).chain(other.drain(..)));
+                    }
+                    1 if used.is_empty() => {
+                        let count = random.usize(1..=MOST);
+                        let mut list = Chain::NONE;
+                        for block in free.drain(..count) {
+                            Block::link(block.cast().as_ptr(), list.first);
+                            list = Chain { first: block.cast().as_ptr(), count: list.count + 1 };
+                            used.push(block);
+                        }
+                        assert_eq!(bin.load(list, MOST).count, 0);
+                        let more = bin.load(Chain { first: ptr::null_mut(), count: 7 }, MOST);
+                        assert_eq!(more.count, 7, "there is a list in use");
+                        seen[1] += 1;
+                    }
+                    2..21 => {
+                        let mut allocated = Bin::allocate(&mut bin);
+                        assert_eq!(allocated, used.pop());
+                        if allocated.is_none() {
+                            (used, other) = (other, Vec::new());
+                            allocated = bin.allocate_other(MOST);
+                            assert_eq!(allocated, used.pop());
+                            seen[2] += 1;
+                        }
+                        free.extend(allocated);
+                    }
+                    _ => {
+                        let Some(block) = free.pop() else { continue };
+                        if Bin::free(&mut bin, block) {
+                            assert!(!Bin::free(&mut bin, block), "it is there already");
+                            seen[3] += 1;
+                        } else {
+                            let full = blocks(bin.free_slow(block, MOST));
+                            assert_eq!(full, other);
+                            free.extend(full);
+                            other = core::mem::take(&mut used);
+                            seen[4] += 1;
+                        }
+                        used.push(block);
+                    }
+                }
+                assert!(used.len() <= MOST);
+            }
+        }
+        assert!(seen.iter().all(|&times| times > 20), "{seen:?}");
+    }
+
+    /// A block without a mark goes into a list, and every other one is refused.
+    #[test]
+    fn marks_are_of_one_block_with_one_link() {
+        let mut memory = [[0_usize; 2]; 3];
+        let [first, second, third] = memory.each_mut().map(|block| ptr::from_mut(block).cast::<Block>());
+        // SAFETY: the blocks are the test's.
+        unsafe {
+            assert!(!Block::is_free(first));
+            Block::link(first, second);
+            Block::link(second, ptr::null_mut());
+            assert!(Block::is_free(first) && Block::is_free(second));
+            assert_eq!((Block::next(first), Block::next(second)), (second, ptr::null_mut()));
+            // A copy marks nothing, and neither does a link that was written to.
+            ptr::copy_nonoverlapping(first, third, 1);
+            assert!(!Block::is_free(third));
+            first.cast::<*mut Block>().write(third);
+            assert!(!Block::is_free(first) && Block::next_checked(first).is_none());
+            Block::mark_again(first);
+            assert!(Block::is_free(first) && Block::next(first) == third);
+            Block::clear_mark(first);
+            assert!(!Block::is_free(first));
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! The cache of a thread: per source and size class two lists of free blocks, which no other thread can reach.
+
+mod at_end;
+#[cfg_attr(not(any(unix, windows)), allow(dead_code))] // The growing heap uses all of it.
+mod block;
+#[cfg_attr(not(any(unix, windows)), allow(dead_code))] // As above.
+mod classes;
+mod lists;
+
+use crate::meta::FreeError;
+use crate::misuse::wrong_free;
+use core::ptr::{self, NonNull};
+use lists::CLOSED;
+
+pub(super) use block::{Block, Chain};
+#[cfg(test)]
+pub(super) use classes::LARGEST_ALIGN;
+pub(super) use classes::{CLASSES, SIZES, TABLED_CLASSES, tabled_class_of};
+#[cfg(any(unix, windows))]
+pub(super) use classes::{LARGEST, SMALLEST, class_of, class_of_layout};
+#[cfg(all(target_os = "linux", target_arch = "x86_64", not(miri)))]
+pub(super) use lists::NEVER;
+pub(super) use lists::{Bin, Lists, NONE, Place, Source};
+
+/// Allocates a block of a class when the list in use of the thread is empty.
+#[cold]
+#[inline(never)]
+pub(super) fn allocate_slow(source: &'static dyn Source, class: usize) -> Option<NonNull<u8>> {
+    let capacity = source.capacity(class);
+    let lists = if capacity == 0 { None } else { lists_of(source) };
+    let mut want = 1;
+    if let Some(lists) = lists {
+        // SAFETY: only this thread accesses its lists, and nothing in this block does otherwise.
+        let bin = unsafe { &mut *Lists::bin(lists, class) };
+        if let Some(block) = bin.allocate_other(capacity) {
+            return Some(block);
+        }
+        want = bin.ask(class, capacity);
+    }
+    let mut list = source.allocate(class, want);
+    let block = list.pop()?;
+    if let Some(lists) = lists {
+        // What the source calls may have filled the list in use meanwhile.
+        // SAFETY: as above.
+        list = unsafe { (*Lists::bin(lists, class)).load(list, capacity) };
+    }
+    if list.count > 0 {
+        // SAFETY: the blocks are ours.
+        unsafe { source.free(class, list) };
+    }
+    Some(block)
+}
+
+/// Frees a block of a class that the list in use of the thread has not accepted.
+///
+/// # Errors
+///
+/// [`FreeError::AlreadyFree`] if the block is marked as free.
+///
+/// # Safety
+///
+/// It must be a block of the class and from the source that is not used any more.
+#[cold]
+#[inline(never)]
+pub(super) unsafe fn try_free_slow(
+    source: &'static dyn Source,
+    class: usize,
+    block: NonNull<u8>,
+) -> Result<(), FreeError> {
+    // SAFETY: only this thread accesses its lists, and the source does only when they are left alone; the caller guarantees the block.
+    unsafe {
+        let first = block.cast().as_ptr();
+        if Block::is_free(first) {
+            return Err(FreeError::AlreadyFree);
+        }
+        let capacity = source.capacity(class);
+        let Some(lists) = (if capacity == 0 { None } else { lists_of(source) }) else {
+            source.free(class, Chain::one(first));
+            return Ok(());
+        };
+        let bin = Lists::bin(lists, class);
+        if !Bin::free(bin, block) {
+            let full = (*bin).free_slow(block, capacity);
+            if full.count > 0 {
+                source.free_list(class, full);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Frees a block as [`try_free_slow`], and reports one that is free already.
+///
+/// # Safety
+///
+/// As for [`try_free_slow`].
+#[cold]
+#[inline(never)]
+pub(super) unsafe fn free_slow(source: &'static dyn Source, class: usize, block: NonNull<u8>) {
+    // SAFETY: the caller's contract.
+    if let Err(error) = unsafe { try_free_slow(source, class, block) } {
+        wrong_free(error, block.addr().get());
+    }
+}
+
+/// Frees what the calling thread's lists of a source hold.
+pub(super) fn flush(source: &'static dyn Source) {
+    if let Some(lists) = lists_of(source) {
+        // SAFETY: only this thread accesses its lists.
+        unsafe { empty(lists, source) };
+    }
+}
+
+/// Returns the thread's lists of a source, made if it has none yet and may have some, and emptied first if memory has run out since
+/// the last time.
+fn lists_of(source: &'static dyn Source) -> Option<*mut Lists> {
+    let first = (source.place().get)();
+    let mut lists = first;
+    // SAFETY: only this thread accesses its lists, which end with `NONE` or are `CLOSED`; nothing writes to these two.
+    unsafe {
+        while lists != CLOSED && lists != NONE {
+            if (*lists).source.is_some_and(|other| ptr::addr_eq(other, source)) {
+                let token = source.token();
+                if (*lists).token != token {
+                    (*lists).token = token;
+                    empty(lists, source);
+                }
+                return Some(lists);
+            }
+            lists = (*lists).next;
+        }
+        if lists == CLOSED { None } else { make(source, first) }
+    }
+}
+
+/// Makes the thread's lists of a source. Those of the source that the thread has used first stay in front, where the fast path finds them. If
+/// there is no memory for new ones now, the next slow path tries again.
+#[cold]
+fn make(source: &'static dyn Source, first: *mut Lists) -> Option<*mut Lists> {
+    let place = source.place();
+    // What is called here may allocate and come back.
+    (place.set)(CLOSED);
+    let lists =
+        if first != NONE || place.at_end.register(place.end) { source.allocate_lists() } else { None };
+    let mut front = first;
+    if let Some(lists) = lists {
+        // SAFETY: the memory is ours, and long enough. Lists of a source are this thread's, and nothing else accesses them now.
+        unsafe {
+            if first == NONE {
+                lists.write(Lists::new(source, NONE));
+                front = lists.as_ptr();
+            } else {
+                lists.write(Lists::new(source, (*first).next));
+                (*first).next = lists.as_ptr();
+            }
+        }
+    }
+    (place.set)(front);
+    lists.map(NonNull::as_ptr)
+}
+
+/// Frees what lists of the calling thread hold.
+///
+/// # Safety
+///
+/// The lists must be this thread's and those of the source.
+unsafe fn empty(lists: *mut Lists, source: &dyn Source) {
+    for class in 0..CLASSES {
+        // SAFETY: nothing else accesses the lists, but what the source calls while they are left alone. Blocks in lists are free.
+        unsafe {
+            let chains = (*Lists::bin(lists, class)).unload_all(source.capacity(class));
+            for chain in chains.into_iter().filter(|chain| chain.count > 0) {
+                source.free(class, chain);
+            }
+        }
+    }
+}
+
+/// Frees all lists of the calling thread in a place: the thread ends.
+pub(super) fn end(place: &Place) {
+    let mut lists = (place.get)();
+    (place.set)(CLOSED);
+    // SAFETY: the lists are this thread's, and nothing finds them any more.
+    unsafe {
+        while let Some(source) = (*lists).source {
+            let next = (*lists).next;
+            empty(lists, source);
+            source.free_lists(NonNull::new_unchecked(lists));
+            lists = next;
+        }
+    }
+}

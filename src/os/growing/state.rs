@@ -1,0 +1,218 @@
+//! What all threads share, behind one lock: pages, from which the caches of threads are refilled, and large blocks.
+
+use super::classes::{SLOT, batch};
+use super::pages::Pages;
+use super::spans::{NOTHING, Places};
+use super::system::{Host, System};
+use super::thread;
+use crate::lock::{Futex, Lock};
+use crate::os::cache::{self, Chain, Lists, Place, Source, class_of};
+#[cfg(unix)]
+use crate::os::fork;
+use core::cell::UnsafeCell;
+use core::ptr::{self, NonNull};
+#[cfg(unix)]
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
+
+/// What all threads share.
+pub(super) struct Shared {
+    pub(super) lock: Futex,
+    pages: UnsafeCell<Pages<Host>>,
+    /// The first slot; null at first.
+    pub(super) base: AtomicPtr<u8>,
+    /// Bytes of all committed slots.
+    bytes: AtomicUsize,
+    /// One byte per slot.
+    map: AtomicPtr<u8>,
+    /// Counts the calls for memory: a thread whose number is another one frees what its lists hold.
+    call: AtomicUsize,
+}
+
+// SAFETY: the pages are only accessed under the lock.
+unsafe impl Sync for Shared {}
+
+pub(super) static SHARED: Shared = Shared {
+    lock: Futex::INIT,
+    pages: UnsafeCell::new(Pages::EMPTY),
+    base: AtomicPtr::new(ptr::null_mut()),
+    bytes: AtomicUsize::new(0),
+    map: AtomicPtr::new(ptr::null_mut()),
+    call: AtomicUsize::new(0),
+};
+
+impl Shared {
+    pub(super) fn with<T>(&self, f: impl FnOnce(&mut Pages<Host>) -> T) -> T {
+        if self.base.load(Ordering::Relaxed).is_null() {
+            begin();
+        }
+        self.lock.with(|| {
+            // SAFETY: the lock excludes all others, and nothing that runs under it allocates.
+            let pages = unsafe { &mut *self.pages.get() };
+            let result = f(pages);
+            let places = pages.places();
+            if places.bytes != self.bytes.load(Ordering::Relaxed) {
+                self.publish(places);
+            }
+            result
+        })
+    }
+
+    /// Returns what the map says of an address.
+    #[inline(always)]
+    pub(super) fn entry(&self, block: *mut u8) -> u8 {
+        // A block's address comes from a thread that saw the places, or set them.
+        let offset = block.addr().wrapping_sub(self.base.load(Ordering::Relaxed).addr());
+        if offset >= self.bytes.load(Ordering::Relaxed) {
+            return NOTHING;
+        }
+        // SAFETY: the map has a byte for every committed slot, of which all accesses are atomic.
+        unsafe {
+            AtomicU8::from_ptr(self.map.load(Ordering::Relaxed).add(offset / SLOT)).load(Ordering::Relaxed)
+        }
+    }
+
+    /// Publishes how far memory is committed, before a block there is handed out.
+    #[cold]
+    fn publish(&self, places: Places) {
+        self.map.store(places.map.cast_mut(), Ordering::Relaxed);
+        self.base.store(places.base, Ordering::Relaxed);
+        self.bytes.store(places.bytes, Ordering::Relaxed);
+    }
+}
+
+/// Sees to it that children of a fork find the heap whole, before its first use. Registering that may allocate and come back here.
+#[cold]
+fn begin() {
+    #[cfg(unix)]
+    {
+        static BEGUN: AtomicBool = AtomicBool::new(false);
+        if !BEGUN.swap(true, Ordering::Relaxed) {
+            fork::protect(&SHARED.lock);
+        }
+    }
+}
+
+/// Makes a request of the pages, and once more after all threads were asked for memory if it failed.
+fn insist<T>(mut request: impl FnMut(&mut Pages<Host>) -> Option<T>) -> Option<T> {
+    SHARED.with(&mut request).or_else(|| {
+        call_for_memory();
+        SHARED.with(request)
+    })
+}
+
+/// The class of a thread's lists.
+fn class_of_lists() -> Option<usize> {
+    class_of(size_of::<Lists>(), align_of::<Lists>())
+}
+
+impl Source for Shared {
+    fn place(&self) -> &'static Place {
+        static PLACE: Place = Place::new(thread::get, thread::set, || cache::end(&PLACE));
+        &PLACE
+    }
+
+    fn token(&self) -> usize {
+        self.call.load(Ordering::Relaxed)
+    }
+
+    fn capacity(&self, class: usize) -> usize {
+        batch(class)
+    }
+
+    fn allocate(&'static self, class: usize, want: usize) -> Chain {
+        let chain = insist(|pages| Some(pages.allocate(class, want)).filter(|chain| chain.count > 0));
+        chain.unwrap_or(Chain::NONE)
+    }
+
+    unsafe fn free_list(&self, class: usize, list: Chain) {
+        // SAFETY: the caller's contract.
+        unsafe { self.free(class, list) }
+    }
+
+    unsafe fn free(&self, class: usize, chain: Chain) {
+        // SAFETY: the caller's contract.
+        self.with(|pages| unsafe { pages.free(class, chain) });
+    }
+
+    fn allocate_lists(&'static self) -> Option<NonNull<Lists>> {
+        // The thread has no lists now, so that this takes one block from the pages.
+        Some(cache::allocate_slow(self, class_of_lists()?)?.cast())
+    }
+
+    unsafe fn free_lists(&self, lists: NonNull<Lists>) {
+        if let Some(class) = class_of_lists() {
+            // SAFETY: the lists are a block of this heap, which the caller does not use any more.
+            unsafe { self.free(class, Chain::one(lists.as_ptr().cast())) }
+        }
+    }
+}
+
+/// Takes a large block. Returns it, and whether it may have bytes that are not zero.
+#[inline(never)]
+pub(super) fn allocate_large(size: usize, align: usize, zeroed: bool) -> Option<(NonNull<u8>, bool)> {
+    // An alignment of 2 to the power 63 or 31 is a power of two too.
+    if size > isize::MAX as usize || align > isize::MAX as usize || !align.is_power_of_two() {
+        return None;
+    }
+    insist(|pages| pages.allocate_large(size, align, zeroed))
+}
+
+/// Changes the size of a large block that stays one, in place or by moving its memory without copying. `done` gets its address before
+/// the old one becomes free for other requests.
+///
+/// # Safety
+///
+/// The block must be a live large one of `have` bytes, and must not be used at its old address if it moves.
+pub(super) unsafe fn resize_large(
+    block: NonNull<u8>,
+    size: usize,
+    have: usize,
+    align: usize,
+    mut done: impl FnMut(NonNull<u8>),
+) -> Option<NonNull<u8>> {
+    if size > isize::MAX as usize {
+        return None;
+    }
+    // SAFETY: the caller guarantees the block.
+    let resized = SHARED.with(|pages| unsafe {
+        if pages.resize_large(block, size) {
+            return Some(block);
+        }
+        if size > have && align <= Host::page() { pages.shift_large(block, size) } else { None }
+    })?;
+    done(resized);
+    if resized != block {
+        // SAFETY: the old block is live, and its contents have moved.
+        SHARED.with(|pages| unsafe { pages.free_large(block) });
+    }
+    Some(resized)
+}
+
+/// Changes the size of a block that stays a large one, in place, when no other place was found for it. Returns whether that was possible.
+///
+/// # Safety
+///
+/// A large block that starts there must be live; bytes that are cut off must not be used any more.
+pub(super) unsafe fn resize_at_last(block: NonNull<u8>, size: usize) -> bool {
+    // SAFETY: the caller's contract.
+    size <= isize::MAX as usize && SHARED.with(|pages| unsafe { pages.resize_at_last(block, size) })
+}
+
+/// Frees a large block. Returns false, with nothing done, if none starts there.
+///
+/// # Safety
+///
+/// If one starts there, it must be live and not be used any more.
+#[inline(never)]
+pub(super) unsafe fn free_large(block: NonNull<u8>) -> bool {
+    // SAFETY: the caller's contract.
+    SHARED.with(|pages| unsafe { pages.free_large(block) })
+}
+
+/// Asks all threads to free what their lists hold, and frees what those of this thread do.
+#[cold]
+pub(super) fn call_for_memory() {
+    SHARED.call.fetch_add(1, Ordering::Relaxed);
+    cache::flush(&SHARED);
+}

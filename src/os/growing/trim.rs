@@ -1,0 +1,141 @@
+//! What goes back to the system, and when.
+
+use super::classes::{LARGEST_PAGE, SLOT};
+use super::page::{NONE, Page};
+use super::pages::{LOOK, Pages, SLACK};
+use super::system::System;
+use crate::os::cache::{Block, CLASSES, SIZES, SMALLEST};
+use crate::pressure::Pressure;
+
+/// Free memory beyond so many bytes, and a share of what is in use, goes back at once.
+const MUCH: usize = 16 << 20;
+/// That share: one part in so many.
+const SHARE: usize = 4;
+/// The age in milliseconds at which free memory goes back.
+const AGE: u64 = 1000;
+
+impl<S: System> Pages<S> {
+    /// Returns how many bytes of free memory may stay with the process: the less, the shorter memory is outside the heap.
+    fn keeps(&self) -> usize {
+        match self.pressure {
+            Pressure::Normal => MUCH + self.figures.used / SHARE,
+            Pressure::Low => (MUCH + self.figures.used / 2) / 8,
+            Pressure::Critical => SLACK,
+        }
+    }
+
+    /// Gives free memory back to the system if there is much of it, or if it is old.
+    pub(super) fn age(&mut self) {
+        if self.spans.dirty() <= SLACK {
+            return;
+        }
+        // What the system has refused is offered again when it is old, and not at every free.
+        let much = self.spans.offered() > self.keeps();
+        self.look -= 1;
+        if self.look > 0 && !much {
+            return;
+        }
+        self.look = LOOK;
+        let now = S::now();
+        if much || now.saturating_sub(self.purged_at) >= AGE {
+            self.purged_at = now;
+            self.figures.purged += self.spans.purge() as u64;
+        }
+    }
+
+    /// Gives bundles and empty pages back to the spans. Returns whether there were any.
+    pub(super) fn gather(&mut self) -> bool {
+        let mut any = false;
+        for class in 0..CLASSES {
+            while let Some(bundle) = self.pop_bundle(class) {
+                // SAFETY: bundles are free blocks of the class.
+                unsafe { self.scatter(class, bundle.first) };
+                any = true;
+            }
+            let head = self.shelves[class].head;
+            // SAFETY: a listed page is in use. Only the last page of a class can be listed without live blocks.
+            if head != NONE && unsafe { (*self.spans.page(head as usize)).used == 0 } {
+                self.close(head as usize);
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// Gives all free memory back to the system, also that inside of pages. Returns the bytes. O(spans + blocks that are
+    /// free in pages).
+    pub(super) fn trim(&mut self) -> usize {
+        self.gather();
+        let mut bytes = 0;
+        for class in 0..CLASSES {
+            let head = self.shelves[class].head;
+            let mut slot = head;
+            while slot != NONE {
+                bytes += self.hollow(slot as usize, class);
+                // SAFETY: a listed page is in use.
+                slot = unsafe { (*self.spans.page(slot as usize)).next };
+                if slot == head {
+                    break;
+                }
+            }
+        }
+        bytes += self.spans.purge();
+        self.figures.purged += bytes as u64;
+        bytes
+    }
+
+    /// Gives the slots of a page in which no block is live back to the system.
+    fn hollow(&mut self, slot: usize, class: usize) -> usize {
+        const MOST: usize = LARGEST_PAGE / SMALLEST / 64;
+        let (size, base) = (SIZES[class] as usize, self.spans.address(slot));
+        // SAFETY: the page is in use.
+        let page = unsafe { &mut *self.spans.page(slot) };
+        let (fresh, len, old, mut free) = (page.fresh as usize, page.len as usize, page.hollow, page.free);
+        // One bit per block: is it free?
+        let mut bits = [0_u64; MOST];
+        while free != NONE {
+            let index = free as usize / size;
+            bits[index / 64] |= 1 << (index % 64);
+            // SAFETY: the free blocks of a page are linked.
+            free = Page::offset(base, unsafe { Block::next(base.wrapping_add(free as usize).cast()) });
+        }
+        for hollow in (0..len).filter(|&at| old >> at & 1 != 0) {
+            let first = (hollow * SLOT).div_ceil(size);
+            for index in first..((hollow + 1) * SLOT).div_ceil(size).min(fresh) {
+                bits[index / 64] |= 1 << (index % 64);
+            }
+        }
+        let mut bytes = 0;
+        let mut gone = old;
+        for at in (0..len).filter(|&at| old >> at & 1 == 0) {
+            // Every block that has bytes in the slot.
+            let (first, end) = (at * SLOT / size, ((at + 1) * SLOT).div_ceil(size).min(fresh));
+            let idle = (first..end).all(|index| bits[index / 64] >> (index % 64) & 1 != 0);
+            // A free block in front of the slot that stays in the list may have its mark here.
+            let (start, edge) = (first * size, at * SLOT);
+            let marked = start < edge && edge < start + size_of::<Block>() && gone >> (start / SLOT) & 1 == 0;
+            if first < end && idle && !marked {
+                let (from, to) = self.spans.purge_slots(slot + at, slot + at + 1);
+                if from < to {
+                    gone |= 1 << at;
+                    bytes += SLOT;
+                }
+            }
+        }
+        if gone != old {
+            // The list anew, in the order of addresses, without the blocks that start in slots that are gone.
+            // SAFETY: the page is in use, and the blocks are free.
+            unsafe {
+                let page = &mut *self.spans.page(slot);
+                (page.free, page.hollow) = (NONE, gone);
+                for index in (0..fresh).rev() {
+                    let start = index * size;
+                    if bits[index / 64] >> (index % 64) & 1 != 0 && gone >> (start / SLOT) & 1 == 0 {
+                        page.push(base, base.wrapping_add(start).cast());
+                    }
+                }
+            }
+        }
+        bytes
+    }
+}
