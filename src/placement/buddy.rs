@@ -149,7 +149,7 @@ impl BuddyMap {
     }
 
     /// Flips the bit of a word in the summary: its first block became free, or its last one was allocated.
-    #[inline(never)]
+    #[inline(always)]
     fn summarize(&mut self, mut index: usize) {
         let (mut level, mut last) = (self.words, self.last);
         loop {

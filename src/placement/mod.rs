@@ -1,9 +1,8 @@
 //! Placements, which choose the free block for a request.
 //!
-//! Every placement is written once, over any [`Meta`], in units of granules: that is the trait [`Placement`], which pools of
-//! memory that the CPU cannot access use directly. [`LayoutPlacement`] is the same in terms of addresses and [`Layout`](core::alloc::Layout)s; every
-//! `Placement` is a `LayoutPlacement`, and so are the adapters for other crates' allocators. [`Heap`](crate::Heap) takes any
-//! `LayoutPlacement`.
+//! A [`Heap`](crate::Heap) takes any [`LayoutPlacement`], and a [`Pool`](crate::pool::Pool) any [`SegmentPlacement`]. [`Buddy`], [`FirstFit`], [`Slab`] and
+//! [`Bump`] are maps of bits beside the memory ([`RegionMap`]), which serve both. [`Tlsf`], [`BestFit`] and [`GoodFit`] are indices of free blocks over any
+//! [`Meta`] ([`Coalescing`]), and [`MicroTlsf`] is one for small regions of its own. The adapters for other crates' allocators work with addresses.
 //!
 //! | placement | allocate | free | finds |
 //! | --- | --- | --- | --- |

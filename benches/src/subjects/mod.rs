@@ -225,6 +225,10 @@ pub fn base(form: Form) -> &'static str {
 subjects! {
     "Heap": Heap, ours, Registered, "Heap, as heap! makes it: Tiered, several regions, Counters, the default lock";
     "Heap<Tlsf>": Heap<Tlsf>, ours, Registered, "Heap<Tlsf>: several regions, Counters, the default lock";
+    "Heap<FirstFit>": Heap<allotment::FirstFit>, ours, Registered, "Heap<FirstFit>: several regions, Counters, the default lock";
+    "Heap<BestFit>": Heap<allotment::BestFit>, ours, Registered, "Heap<BestFit>, the same";
+    "Heap<Buddy>": Heap<allotment::Buddy>, ours, Registered, "Heap<Buddy>, the same";
+    "Heap<Slab>": Heap<allotment::Slab>, ours, Registered, "Heap<Slab>, the same, with its default classes over buddies";
     "Heap<QuickLists>": Heap<QuickLists<Tlsf>>, ours, Registered, "Heap<QuickLists<Tlsf>>, merging deferred: several regions, Counters, the default lock";
     "Heap, spin": Heap<Tiered, Spin>, ours, Registered, "Heap behind lock::Spin instead of the default lock";
     "Cached": Cached, ours, Registered, "os::Cached over such a Heap, 512 KiB per thread";
@@ -261,10 +265,6 @@ subjects! {
     "Heap<Tlsf>, stripped": own::Stripped<own::one_region::Tlsf8>, ours, Stripped, "Tlsf<InBand<u32, 8, 1>>, the same way";
     "Heap<Tlsf>, 16 B, stripped": own::Stripped<own::one_region::Tlsf16>, ours, Stripped, "Tlsf<InBand<u32, 16, 1>>, the same way";
     "Heap<Tlsf16>, stripped": own::Stripped<own::one_region::TlsfCompact>, ours, Stripped, "Tlsf<InBand<u16, 8, 1>, rows for 512 KiB, 8>, the same way: arenas up to 512 KiB";
-    "Heap<FirstFit>, stripped": own::Stripped<own::one_region::FirstFit>, ours, Stripped, "FirstFit<1>, the same way";
-    "Heap<BestFit>, stripped": own::Stripped<own::one_region::BestFit>, ours, Stripped, "BestFit<InBand<u32, 8, 1>>, the same way";
-    "Heap<Buddy>, stripped": own::Stripped<own::one_region::Buddy>, ours, Stripped, "Buddy<1>, the same way";
-    "Heap<Slab>, stripped": own::Stripped<own::one_region::Slab>, ours, Stripped, "Slab<_, _, 1>, the same way";
     #[cfg(feature = "peers")]
     "talc-5, no lock": talc::Five, peer, Bare, "talc 5 as a plain value, default binning, one claimed arena";
     #[cfg(feature = "peers")]

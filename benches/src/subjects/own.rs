@@ -35,14 +35,6 @@ pub mod one_region {
     pub type Tlsf16 = super::Tlsf<InBand<u32, 16, 1>>;
     /// 16-bit indices, 8-byte granules, 8 columns, one region of up to 512 KiB.
     pub type TlsfCompact = super::Tlsf<InBand<u16, 8, 1>, { table_rows::<8>(512 << 10, 8) }, 8>;
-    /// First fit.
-    pub type FirstFit = allotment::FirstFit<1>;
-    /// Best fit.
-    pub type BestFit = allotment::BestFit<Narrow>;
-    /// Buddies.
-    pub type Buddy = allotment::Buddy<1>;
-    /// Slabs over a TLSF.
-    pub type Slab = allotment::Slab<allotment::placement::DefaultClasses, allotment::placement::BuddyMap, 1>;
 }
 
 // SAFETY: `Heap` is a global allocator that uses only the memory that it claimed.
