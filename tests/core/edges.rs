@@ -120,7 +120,7 @@ mod memory_for_an_empty_heap {
             assert_eq!(heap.claim(small.region()), Err(RegionError::TooSmall));
             assert_eq!(heap.free(), 0);
             heap.claim(large.region()).unwrap();
-            assert!(heap.free() > 31_000);
+            assert!(heap.free() > 30_000);
             let block = heap.alloc(layout(1000, 8));
             assert!(!block.is_null());
             assert!(heap.used() >= 1000 && heap.peak() == heap.used());
@@ -277,7 +277,7 @@ mod wrong_frees {
             assert!(heap.try_deallocate(block.add(1), big).is_err());
             assert_eq!((heap.used(), heap.stats().live_blocks), (used, 1));
             heap.try_deallocate(block, big).unwrap();
-            if case.sure_largest {
+            if case.sure_largest && !case.trusts {
                 // The block starts its region, so it is now at the edge of the free block.
                 assert!(heap.try_deallocate(block, big).is_err(), "double free");
                 assert_eq!(heap.stats().live_blocks, 0);

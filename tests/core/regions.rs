@@ -4,7 +4,7 @@ use crate::shadow::{Backing, Case, Shadow};
 use allotment::lock::Unsync;
 use allotment::meta::{InBand, NodeSlot, SideTable};
 use allotment::placement::LayoutPlacement;
-use allotment::{BestFit, Buddy, Bump, FirstFit, Heap, Region, RegionError, Tlsf};
+use allotment::{Buddy, Bump, FirstFit, Heap, Region, RegionError, Tlsf};
 use std::alloc::{GlobalAlloc, Layout};
 
 fn layout(size: usize) -> Layout {
@@ -56,8 +56,8 @@ mod extending {
                 if case.monotone && case.general {
                     // Old and new memory form one region.
                     let b =
-                        heap.try_allocate(layout(if case.exact_largest { 54_000 } else { 16_384 })).unwrap();
-                    heap.dealloc(b.as_ptr(), layout(if case.exact_largest { 54_000 } else { 16_384 }));
+                        heap.try_allocate(layout(if case.exact_largest { 54_000 } else { 16_000 })).unwrap();
+                    heap.dealloc(b.as_ptr(), layout(if case.exact_largest { 54_000 } else { 16_000 }));
                 }
                 for index in 0..1_000 {
                     assert_eq!(a.as_ptr().add(index).read(), 1);
@@ -144,7 +144,7 @@ fn regions_end_where_the_address_space_ends() {
         assert_eq!(wrapping, Err(RegionError::Overlap));
     }
     check::<Tlsf<SideTable<u32, 16>>>();
-    check::<BestFit<SideTable<u32, 16>>>();
+    check::<allotment::BestFit<SideTable<u32, 16>>>();
     check::<Bump>();
 }
 

@@ -27,6 +27,7 @@ pub struct Case {
     pub general: bool,
     pub behind: usize,
     pub finds_double_frees: bool,
+    pub trusts: bool,
 }
 
 impl Case {
@@ -49,6 +50,7 @@ impl Case {
             general: P::GENERAL,
             behind: P::BEHIND,
             finds_double_frees: P::FINDS_DOUBLE_FREES,
+            trusts: P::TRUSTS,
         }
     }
 }

@@ -92,6 +92,7 @@ where
     const REGIONS: usize = R;
     const LIMIT: usize = (<FirstFitMap<N, C>>::MAX_LEN - 1024).saturating_mul(G);
     const FINDS_DOUBLE_FREES: bool = C;
+    const TRUSTS: bool = !C;
 }
 
 impl<const R: usize, const C: bool> Subject for MicroTlsf<R, C> {

@@ -56,6 +56,8 @@ pub trait Subject: LayoutPlacement {
     const BEHIND: usize = 0;
     /// Whether every double free is detected.
     const FINDS_DOUBLE_FREES: bool = false;
+    /// Whether it believes that a block which is freed is live, and a map of bits breaks if that is wrong.
+    const TRUSTS: bool = false;
 }
 
 /// The front that a shadow drives: a plain heap, or something built around one.
