@@ -421,7 +421,7 @@ mod tests {
             };
             thread::scope(|scope| scope.spawn(die).join().unwrap());
             assert_eq!(heap.used(), (used, round));
-            assert_eq!(used, live.iter().map(|block| block.1).sum());
+            assert_eq!(used, live.iter().map(|block| block.1).sum::<usize>());
             assert!(live.iter().all(|&(block, size)| heap.size(block) == Some(size)));
             check_free(&heap, used);
         }

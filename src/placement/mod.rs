@@ -110,11 +110,6 @@ pub unsafe trait Placement: Sized {
     /// The longest block in granules; longer regions are refused.
     const MAX_LEN: usize;
 
-    /// True if blocks of one length are interchangeable: the length from [`Placement::granted`] does not depend on the
-    /// alignment, and a block may be freed as if it had been requested with another alignment. False where whole regions
-    /// are lent ([`Buddy`]), or where the alignment decides which part of the placement serves a request ([`Slab`]).
-    const EXACT: bool;
-
     /// Returns the metadata.
     fn meta(&self) -> &Self::Meta;
 

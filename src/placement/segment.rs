@@ -101,7 +101,7 @@ unsafe impl<P: Placement> SegmentPlacement for P {
     const EMPTY: Self = <P as Placement>::EMPTY;
     const GRANULE: usize = <P::Meta as Meta>::GRANULE;
     const MAX_LEN: usize = <P as Placement>::MAX_LEN;
-    const EXACT: bool = <P as Placement>::EXACT;
+    const EXACT: bool = true;
 
     unsafe fn claim(&mut self, memory: Region) -> Result<(), RegionError> {
         const {

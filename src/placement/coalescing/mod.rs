@@ -126,7 +126,6 @@ unsafe impl<M: Meta, F: FreeIndex<M> + FreeIndex<M::Near>> Placement for Coalesc
     type Meta = M;
     const EMPTY: Self = Self { meta: M::EMPTY, fit: <F as FreeIndex<M>>::EMPTY };
     const MAX_LEN: usize = min(M::MAX_LEN, <F as FreeIndex<M>>::MAX_LEN);
-    const EXACT: bool = true;
 
     #[inline(always)]
     fn meta(&self) -> &M {

@@ -61,9 +61,6 @@ unsafe impl<T: Tier> LayoutPlacement for QuickLists<T> {
     fn allocate_quick(&mut self, layout: Layout) -> Option<Grant> {
         let (size, align) = (layout.size(), layout.align());
         if let Some(class) = Class::of(size) {
-            if !Self::is_listed(align) {
-                return None;
-            }
             let start = self.small.pop(class, align)?;
             return Some(Grant { start, size: class.bytes() });
         }
@@ -107,8 +104,7 @@ unsafe impl<T: Tier> LayoutPlacement for QuickLists<T> {
                 if T::CHECKS && Free::may_be(start) {
                     return None;
                 }
-                let kept = Self::is_listed(layout.align()) && self.small.push(start, class);
-                return kept.then_some(class.bytes());
+                return self.small.push(start, class).then_some(class.bytes());
             }
             let size = self.large_size(layout)?;
             if T::CHECKS && self.large.may_hold(start, size) {

@@ -93,18 +93,9 @@ unsafe impl<T: Send> Send for QuickLists<T> {}
 
 #[allow(private_bounds)] // Whatever is a `Placement` is a `Tier`, and so are `Pages`.
 impl<T: Tier> QuickLists<T> {
-    /// Returns whether blocks of this alignment go through the lists of small blocks.
-    #[inline(always)]
-    const fn is_listed(align: usize) -> bool {
-        T::ALIKE || align <= STEP
-    }
-
     /// Returns the bytes of a large block for `layout`, if such a block may be kept now.
     #[inline(always)]
     fn large_size(&self, layout: Layout) -> Option<usize> {
-        if !T::ALIKE {
-            return None;
-        }
         if layout.size() <= SMALL {
             // A request for no bytes.
             return None;
@@ -115,11 +106,11 @@ impl<T: Tier> QuickLists<T> {
         (size <= self.large.limit()).then_some(size)
     }
 
-    /// Returns the layout of a block as far as its free looks at it: where blocks are alike, callers need not pass the alignment.
+    /// Returns the layout of a block as far as its free looks at it: the length follows from the size, so callers need not pass the alignment.
     #[inline(always)]
     const fn as_freed(layout: Layout) -> Layout {
         // SAFETY: every size of a layout is valid without an alignment.
-        if T::ALIKE { unsafe { Layout::from_size_align_unchecked(layout.size(), 1) } } else { layout }
+        unsafe { Layout::from_size_align_unchecked(layout.size(), 1) }
     }
 
     /// Computes again how much may be kept.
@@ -178,7 +169,7 @@ impl<T: Tier> QuickLists<T> {
     #[inline(always)]
     unsafe fn put_small(&mut self, start: NonNull<u8>, class: Class) {
         // SAFETY: the caller keeps the contract of this method, which the call shares.
-        let returned = unsafe { self.tier.put(start, class, STEP) }.unwrap_or(0);
+        let returned = unsafe { self.tier.put(start, class) }.unwrap_or(0);
         if returned > 0 {
             self.count_allocated(-(returned as isize));
         }
@@ -186,8 +177,8 @@ impl<T: Tier> QuickLists<T> {
 
     /// Gives a kept large block back to the tier.
     unsafe fn put_large(&mut self, start: NonNull<u8>, size: usize) {
-        // SAFETY: a size that was allocated with some alignment is valid with none. Blocks that are kept are
-        // alike, so this layout does for them.
+        // SAFETY: a size that was allocated with some alignment is valid with none. A block's length follows
+        // from its size alone, so this layout does for it.
         unsafe {
             let layout = Layout::from_size_align_unchecked(size, 1);
             if let Ok(returned) = LayoutPlacement::deallocate(&mut self.tier, start, layout) {
@@ -200,7 +191,7 @@ impl<T: Tier> QuickLists<T> {
     #[inline(never)]
     fn allocate_small(&mut self, class: Class, align: usize) -> Option<Grant> {
         let size = class.bytes();
-        if Self::is_listed(align) && !self.small.is_empty(class) {
+        if !self.small.is_empty(class) {
             if T::CHECKS {
                 // Such a block is never taken, so the common way need not look for it.
                 if let Some(address) = self.small.damage(class) {
@@ -287,15 +278,10 @@ impl<T: Tier> QuickLists<T> {
     ) -> Result<usize, FreeError> {
         // SAFETY: the caller keeps the contract of this method, which the calls share.
         unsafe {
-            if Self::is_listed(layout.align()) {
-                if T::CHECKS && (start.addr().get() % STEP != 0 || self.seems_kept(start)) {
-                    self.check_among(start, Self::as_freed(layout), ALL_LOOKS)?;
-                }
-                self.free_small(start, class);
-            } else {
-                let returned = self.tier.put(start, class, layout.align())?;
-                self.count_allocated(-(returned as isize));
+            if T::CHECKS && (start.addr().get() % STEP != 0 || self.seems_kept(start)) {
+                self.check_among(start, Self::as_freed(layout), ALL_LOOKS)?;
             }
+            self.free_small(start, class);
         }
         Ok(class.bytes())
     }

@@ -208,7 +208,7 @@ fn empty_pages_go_back() {
             let starts = [(); 100].map(|()| pages.take(class, 8, false).unwrap().first);
             assert!(used_of(pages.large()) >= 3200);
             for start in starts {
-                pages.put(start, class, 8).unwrap();
+                pages.put(start, class).unwrap();
             }
             // SAFETY: the block is the test's.
             assert!(LayoutPlacement::check_owned(&pages, starts[0], small).is_err());

@@ -81,12 +81,8 @@ pub(crate) struct Taken {
 /// # Safety
 ///
 /// Small blocks must satisfy the contract of [`LayoutPlacement`], with the whole size of their class and aligned to at least
-/// 8 bytes. If [`Tier::ALIKE`] is set, a block may be given back as if it had been requested with any other alignment.
+/// 8 bytes. A block's length follows from the requested size alone, and it may be freed as if it had been requested with any other alignment.
 pub(crate) unsafe trait Tier: LayoutPlacement {
-    /// True if a block's length follows from the requested size alone, and its alignment does not matter when it is given
-    /// back. A free block then serves any request of its length for which its address is aligned.
-    const ALIKE: bool;
-
     /// Fails to compile if the memory is not the CPU's, or its granules are too short.
     const CHECKED: ();
 
@@ -99,7 +95,7 @@ pub(crate) unsafe trait Tier: LayoutPlacement {
     /// Sets what the links of small blocks are encoded with, before there are any.
     fn set_key(&mut self, key: Key);
 
-    /// Returns the bytes that a block for `layout`, above the small sizes, takes; only if [`Tier::ALIKE`] is set.
+    /// Returns the bytes that a block for `layout`, above the small sizes, takes.
     fn taken(layout: Layout) -> usize;
 
     /// Takes a block of `class` aligned to `align` bytes; with `many`, also other free blocks of the class that cost nothing.
@@ -113,9 +109,9 @@ pub(crate) unsafe trait Tier: LayoutPlacement {
     ///
     /// # Safety
     ///
-    /// The block must have come from [`Tier::take`] for this class and, unless blocks are [alike](Tier::ALIKE), this alignment;
-    /// it must not be used any more.
-    unsafe fn put(&mut self, start: NonNull<u8>, class: Class, align: usize) -> Result<usize, FreeError>;
+    /// The block must have come from [`Tier::take`] for this class; it must not be used
+    /// any more.
+    unsafe fn put(&mut self, start: NonNull<u8>, class: Class) -> Result<usize, FreeError>;
 
     /// Notes that a block of the bottom was resized in place to one of `class`.
     fn resized_to(&mut self, class: Class);
@@ -189,10 +185,8 @@ pub(super) fn taken_from<S: Placement>(layout: Layout) -> usize {
     S::granted(len, align) * granule
 }
 
-// SAFETY: a space keeps these promises for every request, and blocks of a class are such. `ALIKE` is the space's own
-// promise.
+// SAFETY: a space keeps these promises for every request, and blocks of a class are such; no placement rounds by alignment.
 unsafe impl<S: Placement> Tier for S {
-    const ALIKE: bool = S::EXACT;
     const CHECKED: () = check::<S>();
     const CHECKS: bool = <S::Meta as FreeBlocks>::CHECKED;
     const BOUND: usize = 2;
@@ -211,9 +205,9 @@ unsafe impl<S: Placement> Tier for S {
     }
 
     #[inline(always)]
-    unsafe fn put(&mut self, start: NonNull<u8>, class: Class, align: usize) -> Result<usize, FreeError> {
+    unsafe fn put(&mut self, start: NonNull<u8>, class: Class) -> Result<usize, FreeError> {
         // SAFETY: the caller guarantees that the block came from `take` for this class and is not used any more.
-        unsafe { give_to(self, start, layout_of(class, align)) }
+        unsafe { give_to(self, start, layout_of(class, STEP)) }
     }
 
     fn resized_to(&mut self, _class: Class) {}

@@ -6,6 +6,7 @@ mod tests;
 
 use crate::meta::{FreeBlocks, FreeError, Meta};
 use crate::placement::layout::allocate_from;
+use crate::placement::tiered::classes::STEP;
 use crate::placement::tiered::classes::{CLASSES, Class};
 use crate::placement::tiered::key::Key;
 use crate::placement::tiered::page::{NOWHERE, Page, SMALLEST_PAGE, WINDOWS, Window};
@@ -250,7 +251,6 @@ impl<L: Placement> Pages<L> {
 // SAFETY: a page is a live block of the underlying placement, and its objects are disjoint parts of it; an object is
 // handed out once, until it is given back. All other blocks come from the underlying placement.
 unsafe impl<L: Placement> Tier for Pages<L> {
-    const ALIKE: bool = L::EXACT;
     const CHECKED: () = {
         check::<L>();
         assert!(<L::Meta as Meta>::GRANULE <= SMALLEST_PAGE, "a page is at least one granule");
@@ -288,12 +288,11 @@ unsafe impl<L: Placement> Tier for Pages<L> {
     }
 
     #[inline(always)]
-    unsafe fn put(&mut self, start: NonNull<u8>, class: Class, align: usize) -> Result<usize, FreeError> {
-        let page = if class.suits(align) { self.find_page(start.addr().get()) } else { None };
-        let Some(page) = page else {
+    unsafe fn put(&mut self, start: NonNull<u8>, class: Class) -> Result<usize, FreeError> {
+        let Some(page) = self.find_page(start.addr().get()) else {
             self.direct[class.index()] = self.direct[class.index()].saturating_sub(1);
             // SAFETY: the block is in no page, so it is one of the underlying placement.
-            return unsafe { give_to(&mut self.large, start, layout_of(class, align)) };
+            return unsafe { give_to(&mut self.large, start, layout_of(class, STEP)) };
         };
         // SAFETY: the page is open, and its object is not used any more.
         unsafe {

@@ -39,7 +39,7 @@ fn a_check_finds_every_free_object() {
         unsafe {
             for (n, &object) in freed.iter().enumerate() {
                 assert_eq!(pages.check_small(object, class, STEP), Ok(()), "{n}");
-                assert_eq!(pages.put(object, class, STEP), Ok(0));
+                assert_eq!(pages.put(object, class), Ok(0));
             }
         }
         // SAFETY: all are the test's.
@@ -66,7 +66,7 @@ fn a_check_follows_a_damaged_list_no_further_than_the_page() {
     let link = |to: usize| Free::before(ptr::without_provenance_mut(to), key);
     // SAFETY: the memory is the test's, and what is written to is written back.
     unsafe {
-        pages.put(freed, class, STEP).unwrap();
+        pages.put(freed, class).unwrap();
         let check = |place: usize| {
             // The freed object leads to this place, and that one to a live object.
             freed.cast::<Free>().write(link(place));
