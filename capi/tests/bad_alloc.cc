@@ -11,9 +11,10 @@ struct Guard {
     ~Guard() { ++*freed; }
 };
 
-int main(int, char **arguments) {
-    void *driver = dlopen(arguments[2], RTLD_NOW | RTLD_GLOBAL);
-    void *library = dlopen(arguments[1], RTLD_NOW);
+// Also as a library, which a program that is not C++ loads, as Python does.
+extern "C" int run(const char *path, const char *path_of_driver) {
+    void *driver = dlopen(path_of_driver, RTLD_NOW | RTLD_GLOBAL);
+    void *library = dlopen(path, RTLD_NOW);
     if (!driver || !library)
         return std::printf("%s\n", dlerror()), 1;
     reinterpret_cast<int (*)(unsigned)>(dlsym(driver, "cuInit"))(0);
@@ -31,3 +32,5 @@ int main(int, char **arguments) {
     void *block = allocate(1 << 20, 0, nullptr);
     return caught == 3 && destroyed == 3 && block ? 0 : 1;
 }
+
+int main(int, char **arguments) { return run(arguments[1], arguments[2]); }

@@ -46,6 +46,22 @@ fn programs_in_cpp_catch_bad_alloc() {
     assert!(!passed && text.contains("no_such_option:1"), "{text}");
 }
 
+/// Python loads C++ libraries, and libstdc++ with them, where the global search for symbols does not see them.
+#[test]
+fn libraries_in_cpp_that_python_loads_catch_bad_alloc() {
+    let library = Path::new(env!("CARGO_TARGET_TMPDIR")).join("bad_alloc.so");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/bad_alloc.cc");
+    let compiler = std::env::var_os("CXX").unwrap_or_else(|| "c++".into());
+    let mut build = Command::new(compiler);
+    build.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(source).arg("-ldl");
+    let (built, text) = output(&mut build);
+    assert!(built, "{text}");
+    let program = "import ctypes, sys; load, *paths = sys.argv[1:]; \
+                   sys.exit(ctypes.CDLL(load).run(*(path.encode() for path in paths)))";
+    let (passed, text) = output(Command::new("python3").args(["-c", program]).arg(library).args(libraries()));
+    assert!(passed, "{text}");
+}
+
 #[test]
 fn python_uses_a_pool_by_the_functions_for_torch() {
     let [allotment, driver] = libraries();

@@ -74,8 +74,17 @@ type GetId = unsafe extern "C" fn(CUstream, *mut u64) -> u32;
 const NOT_CAPTURING: u32 = 0;
 const CAPTURING: u32 = 1;
 
-/// The driver's number of a queue, which it does not use again; 0 with drivers older than CUDA 12.
-fn driver_id(raw: CUstream) -> u64 {
+/// Returns the driver's number of a queue, which it does not use again; `None` while the queue is being captured, because the
+/// question would spoil that, and 0 with drivers older than CUDA 12.
+fn driver_id(raw: CUstream) -> Option<u64> {
+    let mut status = NOT_CAPTURING;
+    // SAFETY: the handle is alive, the output is the number that the function writes.
+    let asked = unsafe { call!(cuStreamIsCapturing(raw, (&raw mut status).cast())) };
+    (asked.is_err() || status == NOT_CAPTURING).then(|| known_id(raw))
+}
+
+/// Returns the driver's number of a queue that is not being captured.
+fn known_id(raw: CUstream) -> u64 {
     static FOUND: OnceLock<Option<GetId>> = OnceLock::new();
     let Some(get) = FOUND.get_or_init(|| library::find("cuStreamGetId")) else { return 0 };
     let mut id = 0;
@@ -93,11 +102,12 @@ impl Stream {
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
         let known = known.get_or_insert_default();
         // The handle of a stream that the program has destroyed may have come back as that of another one.
-        let now = if matches!(owner, Owner::Foreign) { driver_id(raw) } else { 0 };
+        let now = if matches!(owner, Owner::Foreign) { driver_id(raw) } else { Some(0) };
         match known.get(&key).and_then(Weak::upgrade) {
             Some(shared)
                 if !shared.context.is_lost()
-                    && (!matches!(shared.owner, Owner::Foreign) || shared.driver_id == now) =>
+                    && (!matches!(shared.owner, Owner::Foreign)
+                        || now.is_none_or(|now| shared.driver_id == now)) =>
             {
                 shared.handles.fetch_add(1, Ordering::Relaxed);
                 return Self { shared, is_counted: true };
@@ -111,7 +121,8 @@ impl Stream {
         };
         let (context, handles) = (context.clone(), AtomicUsize::new(1));
         let cudarc = OnceLock::new();
-        let shared = Arc::new(Shared { context, raw, id, owner, driver_id: now, handles, cudarc });
+        let shared =
+            Arc::new(Shared { context, raw, id, owner, driver_id: now.unwrap_or(0), handles, cudarc });
         known.insert(key, Arc::downgrade(&shared));
         Self { shared, is_counted: true }
     }

@@ -32,11 +32,12 @@ fn end(stream: &Stream) {
 fn instantiate(stream: &Stream) -> sys::CUgraphExec {
     let (mut graph, mut ready) = (std::ptr::null_mut(), std::ptr::null_mut());
     // SAFETY: the capture began before, and the outputs have the types that the functions write.
-    unsafe {
-        sys::cuStreamEndCapture(stream.raw(), &mut graph).result().unwrap();
-        sys::cuGraphInstantiateWithFlags(&mut ready, graph, 0).result().unwrap();
-        sys::cuGraphDestroy(graph).result().unwrap();
-    }
+    let made = stream.context().bind(|| unsafe {
+        sys::cuStreamEndCapture(stream.raw(), &mut graph).result()?;
+        sys::cuGraphInstantiateWithFlags(&mut ready, graph, 0).result()?;
+        sys::cuGraphDestroy(graph).result()
+    });
+    made.unwrap().unwrap();
     ready
 }
 
@@ -263,6 +264,31 @@ fn a_capture_of_somebody_else_is_not_spoiled() {
     });
     end(&theirs);
     drop((theirs, other));
+    gpu.finish();
+}
+
+/// Other libraries pass the handle of their stream with each request, PyTorch while it captures too.
+#[test]
+fn handles_of_captured_streams_are_wrapped() {
+    let gpu = Gpu::new();
+    let theirs = Stream::new(&gpu.context).unwrap();
+    // SAFETY: the stream is alive until the end of the test.
+    let wrapped = || unsafe { Stream::from_raw(&gpu.context, theirs.raw()) }.unwrap();
+    for is_known in [false, true] {
+        let pool = DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap();
+        let before = is_known.then(|| pool.allocate(MIB, &wrapped()).unwrap());
+        begin(&theirs);
+        let first = pool.allocate(MIB, &wrapped()).unwrap();
+        let address = first.address();
+        drop(first);
+        let second = pool.allocate(MIB, &wrapped()).unwrap();
+        assert_eq!(second.address(), address, "the graph uses its memory again");
+        end(&theirs);
+        drop((before, second));
+        theirs.synchronize().unwrap();
+        drop(pool);
+    }
+    drop(theirs);
     gpu.finish();
 }
 

@@ -189,9 +189,10 @@ fn read_only_memory_is_advised_so_and_kept_apart() {
         let mut value = 0i32;
         let which = sys::CUmem_range_attribute::CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY;
         // SAFETY: the output has the attribute's size, and the range is that of the buffer.
-        unsafe { sys::cuMemRangeGetAttribute((&raw mut value).cast(), 4, which, buffer.address(), 1000) }
-            .result()
-            .unwrap();
+        let code = gpu.context.bind(|| unsafe {
+            sys::cuMemRangeGetAttribute((&raw mut value).cast(), 4, which, buffer.address(), 1000)
+        });
+        code.unwrap().result().unwrap();
         value
     };
     assert_eq!((advised(&table), advised(&plain)), (1, 0));

@@ -253,8 +253,9 @@ fn managed() {
         let mut value = 0i32;
         let place = (&raw mut value).cast();
         // SAFETY: the output has the given size, and the range is the segment.
-        let code = unsafe { sys::cuMemRangeGetAttribute(place, 4, which, address, bytes) };
-        code.result().unwrap();
+        let code =
+            gpu.context.bind(|| unsafe { sys::cuMemRangeGetAttribute(place, 4, which, address, bytes) });
+        code.unwrap().result().unwrap();
         value
     };
     use allotment::gpu::cudarc::driver::sys::CUmem_range_attribute::*;

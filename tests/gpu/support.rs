@@ -9,14 +9,24 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Returns whether the tests run on the system's driver: if `ALLOTMENT_CUDA_DRIVER` says so, or said so when they
 /// were built for a bundle.
+///
+/// On the system's driver the test that asks says so, as it then ends or looks at less.
 pub fn on_system() -> bool {
+    let is_system = is_system();
+    if is_system && let Some(test) = std::thread::current().name() {
+        println!("{test} means something on the stand-in driver only, or looks at less here");
+    }
+    is_system
+}
+
+fn is_system() -> bool {
     let driver = std::env::var("ALLOTMENT_CUDA_DRIVER");
     driver.as_deref().ok().or(option_env!("ALLOTMENT_BUNDLED_CUDA_DRIVER")) == Some("system")
 }
 
 /// Returns the stand-in, reset and initialised; `None` on the system's driver.
 pub fn stand_in() -> Option<Exclusive> {
-    if on_system() {
+    if is_system() {
         return None;
     }
     let driver = StandIn::exclusive().unwrap_or_else(|error| panic!("{error}"));

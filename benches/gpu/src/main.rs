@@ -5,6 +5,7 @@
 
 mod device;
 mod measures;
+mod probe;
 mod run;
 mod setup;
 mod subjects;
@@ -43,6 +44,15 @@ enum Command {
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },
+    /// Prints what the driver does where its documentation leaves it open
+    Probe {
+        /// Ask the stand-in driver
+        #[arg(long)]
+        stand_in: bool,
+        /// Use less memory
+        #[arg(long)]
+        quick: bool,
+    },
     /// Writes the recorded runs of PyTorch as text, for peers.py
     Traces {
         /// The folder
@@ -55,6 +65,9 @@ fn main() -> ExitCode {
     let outcome = match cli.command {
         Some(Command::Report { csv, files }) => report(csv.as_deref(), &files),
         Some(Command::Traces { folder }) => traces::write(&folder),
+        Some(Command::Probe { stand_in, quick }) => {
+            device::Gpu::open(0, stand_in).and_then(|gpu| probe::run(&gpu, quick))
+        }
         None => bench(&cli.options, cli.output.as_deref()),
     };
     match outcome {

@@ -150,8 +150,18 @@ fn report() {
 /// It has nothing to drop, and neither has its caller, so that no code of ours runs while the exception passes.
 #[cold]
 extern "C-unwind" fn bad_alloc() -> *mut c_void {
+    const THROW: &CStr = c"_ZSt17__throw_bad_allocv";
     // SAFETY: the name ends with a zero.
-    let throw = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_ZSt17__throw_bad_allocv".as_ptr()) };
+    let mut throw = unsafe { libc::dlsym(libc::RTLD_DEFAULT, THROW.as_ptr()) };
+    if throw.is_null() {
+        // Python loads its extensions, and libstdc++ with them, out of the global scope's sight.
+        // SAFETY: the names end with a zero; a library that is not loaded is not loaded for this, and one that is stays so, as its
+        // count of users is not lowered again.
+        throw = unsafe {
+            let library = libc::dlopen(c"libstdc++.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+            if library.is_null() { library } else { libc::dlsym(library, THROW.as_ptr()) }
+        };
+    }
     if !throw.is_null() {
         // SAFETY: libstdc++ declares it as `void std::__throw_bad_alloc()`, which does not return.
         unsafe { core::mem::transmute::<*mut c_void, extern "C-unwind" fn()>(throw)() };

@@ -152,6 +152,8 @@ impl fmt::Debug for AsyncMemory {
 impl Drop for AsyncMemory {
     fn drop(&mut self) {
         if self.is_own && !self.context.is_lost() {
+            // Without it the call would spoil a capture of another stream.
+            let _bound = self.context.enter_relaxed();
             // SAFETY: `new` made the pool, and the driver keeps memory that is still in use. A drop cannot report an
             // error.
             let _ = unsafe { call!(cuMemPoolDestroy(self.pool)) };

@@ -26,7 +26,7 @@ const EARLY: [&str; 4] = ["cuInit", "cuDriverGetVersion", "cuGetErrorName", "cuG
 
 /// Functions for which `cuda.h` 12.9 lists `CUDA_ERROR_INVALID_CONTEXT`, unless it means a context or a device that is an
 /// argument. They are refused on a thread without a context, even where the arguments belong to one.
-const NEED_CONTEXT: [&str; 74] = [
+const NEED_CONTEXT: [&str; 76] = [
     "cuCtxDisablePeerAccess",
     "cuCtxEnablePeerAccess",
     "cuCtxGetDevice",
@@ -42,6 +42,7 @@ const NEED_CONTEXT: [&str; 74] = [
     "cuFuncGetAttribute",
     "cuFuncSetAttribute",
     "cuFuncSetCacheConfig",
+    "cuGraphInstantiateWithFlags", // lists no such error, but 580.159 returns it
     "cuIpcCloseMemHandle",
     "cuIpcGetMemHandle",
     "cuIpcOpenMemHandle_v2",
@@ -63,6 +64,7 @@ const NEED_CONTEXT: [&str; 74] = [
     "cuMemHostGetFlags",
     "cuMemHostRegister_v2",
     "cuMemHostUnregister",
+    "cuMemRangeGetAttribute", // as above
     "cuMemcpy",
     "cuMemcpy2DAsync_v2",
     "cuMemcpy2D_v2",

@@ -153,6 +153,16 @@ impl Driver {
         Ok(context)
     }
 
+    /// Refuses an allocation or a free in stream order while another stream captures. One of a stream that captures is a part of its
+    /// graph.
+    pub fn refuse_outside_graph(&mut self, call: &str, stream: Handle) -> Outcome {
+        let stream = self.stream(stream)?;
+        if self.streams.get(stream).is_some_and(|stream| stream.capture.is_some()) {
+            return Ok(());
+        }
+        self.refuse_in_capture(call)
+    }
+
     /// Refuses a call on streams whose work is being captured, in every mode, and invalidates the capture.
     ///
     /// Documentation of `cuThreadExchangeStreamCaptureMode`, on `RELAXED`: "Note that the thread is still prohibited

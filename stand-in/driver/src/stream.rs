@@ -150,6 +150,7 @@ exports! {
 
     fn cuStreamGetFlags(driver, stream: Handle, flags: Out<u32>) {
         let stream = driver.stream(stream)?;
+        driver.refuse_of_captured(&[stream], "cuStreamGetFlags")?;
         flags.set(u32::from(!driver.streams.find(stream, &mut driver.misuse)?.blocking))
     }
 
@@ -163,8 +164,10 @@ exports! {
         context.set(driver.streams.find(stream, &mut driver.misuse)?.context)
     }
 
+    // The documentation does not say so, but 580.159 refuses this for a stream that captures, on relaxed threads too, and the flags.
     fn cuStreamGetId(driver, stream: Handle, id: Out<u64>) {
         let stream = driver.stream(stream)?;
+        driver.refuse_of_captured(&[stream], "cuStreamGetId")?;
         let number = driver.streams.find(stream, &mut driver.misuse)?.id;
         id.set(if number == 0 { stream } else { number })
     }

@@ -1,5 +1,5 @@
-//! `gpu-bundle`: the tests and the benchmark of the feature `gpu` in one folder, for a machine with a device and without
-//! Rust.
+//! `gpu-bundle`: the tests, the example, PyTorch's allocator and the benchmark of the feature `gpu` in one folder, for a machine
+//! with a device and without Rust.
 
 mod glibc;
 
@@ -43,14 +43,34 @@ pub fn run(bundle: &Bundle) -> Result<ExitCode> {
     bench.arg("--target-dir").arg(benches.join("target"));
     let bench = artifact(bench, "gpu-bench")?;
 
-    for (from, name) in [(tests, "gpu-tests"), (bench, "gpu-bench"), (driver, STAND_IN)] {
+    // A check only starts them, and CI has built them for its tests.
+    let profile: &[&str] = if bundle.check { &[] } else { &["--release"] };
+    let build =
+        |arguments: &[&str]| cargo(root, &[&["build", "--features", "gpu"], profile, arguments].concat());
+    let example = artifact(build(&["--example", "gpu_pipeline"])?, "gpu_pipeline")?;
+    let torch = artifact(build(&["--package", "allotment-capi"])?, "allotment")?;
+
+    for (from, name) in [
+        (tests, "gpu-tests"),
+        (bench, "gpu-bench"),
+        (driver, STAND_IN),
+        (example, "gpu_pipeline"),
+        (torch, "liballotment.so"),
+    ] {
         let to = folder.join(name);
         copy(&from, &to)?;
         let bytes = fs::read(&to)?;
         glibc::check(&bytes).with_context(|| format!("{name} would not start on other machines"))?;
     }
-    for name in ["run.sh", "peers.py"] {
-        copy(&benches.join("gpu").join(name), &folder.join(name))?;
+    for file in [
+        "benches/gpu/run.sh",
+        "benches/gpu/peers.py",
+        "benches/gpu/torch_device.py",
+        "capi/python/allotment_torch.py",
+    ] {
+        let from = root.join(file);
+        let name = from.file_name().context("a file has a name")?;
+        copy(&from, &folder.join(name))?;
     }
     fs::write(folder.join("revision"), revision(root))?;
     println!("{}", folder.display());

@@ -74,10 +74,13 @@ exports! {
             return Err(Code::INVALID_VALUE);
         }
         driver.device(props.location.id)?;
+        driver.refuse_in_capture("cuMemPoolCreate")?;
         pool.set(driver.pools.insert(Pool::new(props.location.id as usize, props.max as u64)))
     }
 
+    // That a driver refuses this, and the calls like it, was seen with 580.159 on an H100.
     fn cuMemPoolDestroy(driver, pool: Handle) {
+        driver.refuse_in_capture("cuMemPoolDestroy")?;
         if driver.devices.iter().any(|device| device.default_pool == pool) {
             return Err(Code::INVALID_VALUE);
         }
@@ -91,6 +94,7 @@ exports! {
     }
 
     fn cuMemPoolTrimTo(driver, pool: Handle, keep: usize) {
+        driver.refuse_in_capture("cuMemPoolTrimTo")?;
         let found = driver.pools.find(pool, &mut driver.misuse)?;
         let bytes = found.reserved.min(keep as u64).max(found.used);
         driver.reserve(pool, bytes)
@@ -143,16 +147,19 @@ exports! {
         let resolved = driver.stream(stream)?;
         let device = driver.device_of(resolved)?;
         let pool = driver.devices[device].pool;
+        driver.refuse_outside_graph("cuMemAllocAsync", stream)?;
         let found = driver.allocate_ordered(pool, bytes, stream)?;
         address.set(found)
     }
 
     fn cuMemAllocFromPoolAsync(driver, address: Out<Address>, bytes: usize, pool: Handle, stream: Handle) {
+        driver.refuse_outside_graph("cuMemAllocFromPoolAsync", stream)?;
         let found = driver.allocate_ordered(pool, bytes, stream)?;
         address.set(found)
     }
 
     fn cuMemFreeAsync(driver, address: Address, stream: Handle) {
+        driver.refuse_outside_graph("cuMemFreeAsync", stream)?;
         let stream = driver.stream(stream)?;
         if address == 0 {
             return Ok(());
