@@ -60,13 +60,21 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
     #[cold]
     #[inline(never)]
     fn wait_and_allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
-        self.lock().allocate_or_none(layout)
+        let mut state = self.lock();
+        match state.allocate_fast(layout) {
+            Some(block) => Some(state.unlock_returning(block)),
+            None => state.allocate_or_none(layout),
+        }
     }
 
     #[cold]
     #[inline(never)]
     fn wait_and_allocate_or_report(&self, layout: Layout) -> *mut u8 {
-        self.lock().allocate_or_report(layout)
+        let mut state = self.lock();
+        match state.allocate_fast(layout) {
+            Some(block) => state.unlock_returning(block.as_ptr()),
+            None => state.allocate_or_report(layout),
+        }
     }
 
     /// # Safety

@@ -1,7 +1,7 @@
 //! Threads use a heap concurrently under every lock, and each checks the contents of its own blocks.
 
 use allotment::lock::Lock;
-use allotment::{Buddy, FirstFit, Heap, Region, Slab, Tlsf, heap};
+use allotment::{Buddy, FirstFit, Heap, Memory, Region, Slab, Tlsf, heap};
 use std::alloc::{GlobalAlloc, Layout};
 
 /// Two threads allocate, reallocate, exchange and free blocks.
@@ -180,4 +180,63 @@ fn a_mutex_may_wait_inside_another_one() {
     for _ in 0..2 {
         assert!(OUTER.try_allocate(Layout::new::<u64>()).is_ok());
     }
+}
+
+/// A lock that another thread always seems to hold for a moment: `try_acquire` fails, `acquire` succeeds.
+struct Contended(std::sync::atomic::AtomicBool);
+
+// SAFETY: only one caller at a time finds the flag unset.
+unsafe impl Lock for Contended {
+    const INIT: Self = Self(std::sync::atomic::AtomicBool::new(false));
+    type Token = ();
+    fn acquire(&self) {
+        while self.0.swap(true, std::sync::atomic::Ordering::Acquire) {
+            std::hint::spin_loop();
+        }
+    }
+    fn try_acquire(&self) -> Option<()> {
+        None
+    }
+    unsafe fn release(&self, (): ()) {
+        self.0.store(false, std::sync::atomic::Ordering::Release);
+    }
+}
+
+/// A caller that waited for the lock gets what one that did not wait gets.
+#[test]
+fn callers_that_wait_for_the_lock_are_served() {
+    fn serves<P: allotment::placement::LayoutPlacement + Send>(heap: &Heap<P, Contended>) {
+        let name = std::any::type_name::<P>();
+        for size in [0, 1, 24, 100, 3000] {
+            let layout = Layout::from_size_align(size, 8).unwrap();
+            let block = heap.allocate(layout).unwrap_or_else(|| panic!("{name} refuses {size} bytes"));
+            // SAFETY: the block is live, and freed once.
+            unsafe { heap.deallocate(block, layout) };
+            if size == 0 {
+                continue;
+            }
+            // SAFETY: as above; the layouts are not empty.
+            unsafe {
+                let block = heap.alloc(layout);
+                assert!(!block.is_null(), "{name} refuses {size} bytes");
+                let block = heap.realloc(block, layout, 2 * size);
+                assert!(!block.is_null(), "{name} does not resize {size} bytes");
+                heap.dealloc(block, Layout::from_size_align(2 * size, 8).unwrap());
+                let zeros = heap.alloc_zeroed(layout);
+                assert!(!zeros.is_null(), "{name} refuses {size} bytes of zeros");
+                heap.dealloc(zeros, layout);
+            }
+        }
+        assert_eq!(heap.used(), 0, "{name}");
+    }
+    static MICRO: Heap<allotment::placement::MicroTlsf, Contended> = heap!(32 * 1024);
+    static TLSF: Heap<Tlsf, Contended> = heap!(32 * 1024);
+    static BUDDY: Heap<Buddy, Contended> = heap!(32 * 1024);
+    static FIRST_FIT: Heap<FirstFit, Contended> = heap!(32 * 1024);
+    static SLAB: Heap<Slab, Contended> = heap!(32 * 1024);
+    serves(&MICRO);
+    serves(&TLSF);
+    serves(&BUDDY);
+    serves(&FIRST_FIT);
+    serves(&SLAB);
 }
