@@ -117,7 +117,7 @@ sanitizer() {
   # Errors of calls are what many tests want to see; what counts is memory that a kernel or a copy may not touch.
   timeout 400 compute-sanitizer --tool memcheck --report-api-errors no --error-exitcode 9 \
     "$here/gpu-tests" --test-threads 1 >"$out/sanitizer.txt" 2>&1 ||
-    failed "compute-sanitizer found something: $out/sanitizer.txt"
+    failed "compute-sanitizer found something, or did not end: $out/sanitizer.txt"
   show sanitizer 3
 }
 

@@ -171,7 +171,7 @@ PACKAGES = {"cupy": "cupy"}
 
 def run_one(library, name):
     here = pathlib.Path(__file__).resolve().parent
-    sys.path[:0] = [str(here), str(here.parents[1] / "capi/python")]
+    sys.path[:0] = [str(here), str(here / "../../capi/python")]
     check = next(check for check in CHECKS if check.__name__ == name)
     if name != "cupy":
         import allotment_torch

@@ -27,13 +27,20 @@ fn output(command: &mut Command) -> (bool, String) {
     (output.status.success(), text.into_owned())
 }
 
-#[test]
-fn programs_in_cpp_catch_bad_alloc() {
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("bad_alloc");
+/// Compiles `bad_alloc.cc` to a file of this name.
+fn compile_bad_alloc(name: &str, options: &[&str]) -> PathBuf {
+    let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/bad_alloc.cc");
     let compiler = std::env::var_os("CXX").unwrap_or_else(|| "c++".into());
-    let (built, text) = output(Command::new(compiler).arg("-o").arg(&program).arg(source).arg("-ldl"));
+    let (built, text) =
+        output(Command::new(compiler).args(options).arg("-o").arg(&to).arg(source).arg("-ldl"));
     assert!(built, "{text}");
+    to
+}
+
+#[test]
+fn programs_in_cpp_catch_bad_alloc() {
+    let program = compile_bad_alloc("bad_alloc", &[]);
     let (passed, text) = output(Command::new(&program).args(libraries()));
     assert!(passed, "{text}");
     // What was asked for, what there is, and what was tried, in MiB.
@@ -49,13 +56,7 @@ fn programs_in_cpp_catch_bad_alloc() {
 /// Python loads C++ libraries, and libstdc++ with them, where the global search for symbols does not see them.
 #[test]
 fn libraries_in_cpp_that_python_loads_catch_bad_alloc() {
-    let library = Path::new(env!("CARGO_TARGET_TMPDIR")).join("bad_alloc.so");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/bad_alloc.cc");
-    let compiler = std::env::var_os("CXX").unwrap_or_else(|| "c++".into());
-    let mut build = Command::new(compiler);
-    build.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(source).arg("-ldl");
-    let (built, text) = output(&mut build);
-    assert!(built, "{text}");
+    let library = compile_bad_alloc("bad_alloc.so", &["-shared", "-fPIC"]);
     let program = "import ctypes, sys; load, *paths = sys.argv[1:]; \
                    sys.exit(ctypes.CDLL(load).run(*(path.encode() for path in paths)))";
     let (passed, text) = output(Command::new("python3").args(["-c", program]).arg(library).args(libraries()));

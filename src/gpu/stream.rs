@@ -77,10 +77,15 @@ const CAPTURING: u32 = 1;
 /// Returns the driver's number of a queue, which it does not use again; `None` while the queue is being captured, because the
 /// question would spoil that, and 0 with drivers older than CUDA 12.
 fn driver_id(raw: CUstream) -> Option<u64> {
+    (!is_captured(raw).unwrap_or(false)).then(|| known_id(raw))
+}
+
+/// Returns whether a queue is being captured. A default stream needs a current context for this.
+fn is_captured(raw: CUstream) -> Result<bool, SourceError> {
     let mut status = NOT_CAPTURING;
     // SAFETY: the handle is alive, the output is the number that the function writes.
-    let asked = unsafe { call!(cuStreamIsCapturing(raw, (&raw mut status).cast())) };
-    (asked.is_err() || status == NOT_CAPTURING).then(|| known_id(raw))
+    unsafe { call!(cuStreamIsCapturing(raw, (&raw mut status).cast()))? };
+    Ok(status != NOT_CAPTURING)
 }
 
 /// Returns the driver's number of a queue that is not being captured.
@@ -306,10 +311,7 @@ impl pool::Stream for Stream {
 
     fn is_capturing(&self) -> Result<bool, SourceError> {
         let _bound = self.shared.context.enter()?;
-        let mut status = NOT_CAPTURING;
-        // SAFETY: the handle is alive, the output is the number that the function writes.
-        unsafe { call!(cuStreamIsCapturing(self.shared.raw, (&raw mut status).cast()))? };
-        Ok(status != NOT_CAPTURING)
+        is_captured(self.shared.raw)
     }
 
     fn retain(&self) -> Self {

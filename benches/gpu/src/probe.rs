@@ -259,14 +259,14 @@ fn pageable(context: &Context, quick: bool) -> Result<()> {
     Ok(())
 }
 
-/// Whether one call unmaps several mappings and sets the access of several.
+/// Whether one call unmaps several mappings.
 fn mappings(context: &Context) -> Result<()> {
     println!("\n## several mappings, one call");
     let source = Virtual::new(context)?.with_pieces(2 << 20);
     let stream = Stream::new(context)?;
     let segment = source.reserve(8 << 20, &stream)?;
     let address = segment.address.get() as u64;
-    // SAFETY: the range is mapped; the segment is released, or what is left of it, below.
+    // SAFETY: the range is mapped, and nothing uses it.
     let code = context.bind(|| unsafe { sys::cuMemUnmap(address, 4 << 20) })?;
     answer("cuMemUnmap over two of four mappings", code);
     // The source would unmap them again, so that they are left to the process's end.
