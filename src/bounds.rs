@@ -40,7 +40,7 @@
 #![forbid(unsafe_code)]
 
 use crate::meta::{Meta, region_size};
-use crate::placement::{BestFit, Buddy, BuddyMap, Bump, FirstFit, FirstFitMap, LayoutPlacement, Tlsf};
+use crate::placement::{BestFit, Buddy, BuddyMap, Bump, FirstFit, FirstFitMap, LayoutPlacement, SegregatedFit, Tlsf};
 use crate::units::{Index, class_of, class_start};
 
 /// The limits of a program, in granules.
@@ -218,7 +218,7 @@ impl<M: Meta> BestFit<M> {
     }
 }
 
-impl<M: Meta, const ROWS: usize, const SL: usize> Tlsf<M, ROWS, SL> {
+impl<W: Index, const R: usize, const SL: usize, const C: bool> Tlsf<W, R, SL, C> {
     /// Returns the bytes of an arena in which TLSF serves every program that has at most `max_live` bytes live, in
     /// blocks of `min_block` to `max_block` bytes. See [`bounds`](crate::bounds) for the assumptions. O(classes).
     ///
@@ -229,15 +229,28 @@ impl<M: Meta, const ROWS: usize, const SL: usize> Tlsf<M, ROWS, SL> {
     ///
     /// Unless `min_block <= max_block <= max_live`. In a `const` this is a compiler error.
     pub const fn worst_case_arena(max_live: usize, min_block: usize, max_block: usize) -> usize {
-        arena::<M>(good_fit::<M, SL>(max_live, min_block, max_block))
+        let demand = Demand::in_granules(8, 1, max_live, min_block, max_block);
+        Self::arena(good_fit::<SL>(demand, W::MAX))
+    }
+}
+
+impl<M: Meta, const ROWS: usize, const SL: usize> SegregatedFit<M, ROWS, SL> {
+    /// Returns the bytes of an arena in which these lists serve every program that has at most `max_live` bytes live, in blocks of
+    /// `min_block` to `max_block` bytes: the count of [`Tlsf`]. O(classes).
+    ///
+    /// # Panics
+    ///
+    /// Unless `min_block <= max_block <= max_live`. In a `const` this is a compiler error.
+    pub const fn worst_case_arena(max_live: usize, min_block: usize, max_block: usize) -> usize {
+        let demand = Demand::of::<M>(max_live, min_block, max_block);
+        arena::<M>(good_fit::<SL>(demand, <M::Index as Index>::MAX))
     }
 }
 
 /// Granules for a placement that finds a block of the next class, with `SL` classes per power of two, and a block
 /// of the request's own class if the request is the shortest of that class.
-const fn good_fit<M: Meta, const SL: usize>(max_live: usize, min_block: usize, max_block: usize) -> u128 {
-    let demand = Demand::of::<M>(max_live, min_block, max_block);
-    if demand.most > <M::Index as Index>::MAX as u128 {
+const fn good_fit<const SL: usize>(demand: Demand, longest: usize) -> u128 {
+    if demand.most > longest as u128 {
         return u128::MAX;
     }
     let mut worst = 0;
@@ -270,7 +283,8 @@ const fn good_fit<M: Meta, const SL: usize>(max_live: usize, min_block: usize, m
 ///
 /// Unless `min_block <= max_block <= max_live`. In a `const` this is a compiler error.
 pub const fn tiny_heap(max_live: usize, min_block: usize, max_block: usize) -> usize {
-    let len = good_fit::<crate::meta::InBand<u16, 8, 1>, 2>(max_live, min_block, max_block);
+    let demand = Demand::in_granules(8, 1, max_live, min_block, max_block);
+    let len = good_fit::<2>(demand, u16::MAX as usize);
     // The heap refuses sizes that exceed its links.
     if len > u16::MAX as u128 {
         return usize::MAX / 8 * 8;
@@ -401,7 +415,7 @@ mod tests {
     /// Compares with all request lengths for TLSF, whose classes decide which block a request is sure to find.
     #[test]
     fn the_count_of_tlsf_is_the_worst_of_all_lengths() {
-        type Placement = Tlsf<crate::meta::InBand<u32>, 20, 4>;
+        type Placement = SegregatedFit<crate::meta::InBand<u32>, 20, 4>;
         for live in 1..60u128 {
             for most in 1..=live {
                 for least in 1..=most {

@@ -133,12 +133,18 @@ pub(crate) const fn half_octaves(mut n: u32) -> u32 {
 #[inline(always)]
 pub(crate) const fn class_of<const SL: usize>(len: usize) -> usize {
     const { assert!(SL.is_power_of_two(), "SL must be a power of two") }
+    class_by(SL, len)
+}
+
+/// Computes [`class_of`] with a number of classes that the compiler knows.
+#[inline(always)]
+pub(crate) const fn class_by(sl: usize, len: usize) -> usize {
     // The common case, and the expensive one where the target has no instruction for logarithms.
-    if len < 2 * SL {
+    if len < 2 * sl {
         return len;
     }
-    let shift = log2(len) - SL.ilog2();
-    ((shift as usize) << SL.ilog2()) + (len >> shift)
+    let shift = log2(len) - sl.ilog2();
+    ((shift as usize) << sl.ilog2()) + (len >> shift)
 }
 
 /// The shortest block, in granules, that belongs to `class`; the inverse of [`class_of`]. O(1).

@@ -3,7 +3,7 @@
 use crate::heap::Heap;
 use crate::lock::{self, Lock};
 use crate::memory::{Memory, allocator, global_alloc};
-use crate::meta::{FreeError, InBand};
+use crate::meta::FreeError;
 use crate::observe::{Counters, Statistics, Stats};
 use crate::out_of_memory::OutOfMemory;
 use crate::placement::{LayoutPlacement, Tlsf};
@@ -36,7 +36,7 @@ use core::ptr::{self, NonNull};
 /// Allocation and free take the time of the placement `P`. With the default the heap adds 12 KB of code to a module;
 /// `WasmHeap<MicroTlsf<4, false>, ..>` adds 4 KB, serves up to 2 MiB in blocks of up to 500 KiB, and is faster. A [`TinyHeap`](crate::TinyHeap) adds 1.6 KB,
 /// for up to 512 KiB that do not grow. `cargo xtask wasm` compares them with other crates.
-pub struct WasmHeap<P = Tlsf<InBand<u32, 8, 1>>, L = lock::Default, S = Counters> {
+pub struct WasmHeap<P = Tlsf<u32, 1>, L = lock::Default, S = Counters> {
     heap: Heap<P, L, S>,
     lock: L,
     growth: UnsafeCell<Growth>,
@@ -317,7 +317,7 @@ allocator!([P: LayoutPlacement, L: Lock, S: Statistics] WasmHeap<P, L, S>);
 mod tests {
     use super::*;
     use crate::lock::Unsync;
-    use crate::placement::{BestFit, FirstFit, MicroTlsf, QuickLists, Tlsf16};
+    use crate::placement::{BestFit, FirstFit, MicroTlsf, QuickLists, SegregatedFit, Tlsf16};
     use std::cell::Cell;
     use std::vec::Vec;
 
@@ -366,7 +366,7 @@ mod tests {
     /// What the heap uses in place of a module's memory.
     pub(super) type Plain = Fake<1000>;
 
-    type Local<P = Tlsf<InBand<u32, 8, 1>>> = WasmHeap<P, Unsync>;
+    type Local<P = Tlsf<u32, 1>> = WasmHeap<P, Unsync>;
 
     /// Fills the memory with blocks of this size, each with its number, and returns them.
     fn fill<G: Grow, P: LayoutPlacement>(heap: &Local<P>, size: usize) -> Vec<NonNull<u8>> {
@@ -535,10 +535,10 @@ mod tests {
             assert!(stats.free < 8192, "{stats:?}, {taken}, {}", core::any::type_name::<P>());
         }
         for taken in [0, 1] {
-            check::<Tlsf<InBand<u32, 8, 1>>>(taken);
+            check::<Tlsf<u32, 1>>(taken);
             check::<Tlsf>(taken);
             check::<FirstFit<32>>(taken);
-            check::<QuickLists<Tlsf>>(taken);
+            check::<QuickLists<SegregatedFit>>(taken);
         }
         check::<MicroTlsf<4, false>>(0);
         check::<MicroTlsf<8>>(0);
@@ -577,12 +577,12 @@ mod tests {
             }
         }
         for others in [0, 1] {
-            check::<Tlsf<InBand<u32, 8, 1>>>(others);
+            check::<Tlsf<u32, 1>>(others);
             check::<Tlsf>(others);
             check::<Tlsf16>(others);
             check::<FirstFit>(others);
             check::<BestFit>(others);
-            check::<QuickLists<Tlsf>>(others);
+            check::<QuickLists<SegregatedFit>>(others);
             check::<MicroTlsf<4, false>>(others);
             check::<MicroTlsf<1>>(others);
         }

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::coalescing::Coalescing;
-use super::tlsf::SegregatedLists;
+use super::lists::SegregatedLists;
 use crate::meta::{FreeBlocks, SideTable};
 use crate::units::class_of;
 
@@ -15,7 +15,7 @@ const ROWS: usize = class_of::<FINE>(1 << 31) / FINE + 1;
 
 /// Good fit with 64 size classes per power of two: O(1), and as dense as best fit.
 ///
-/// The lists of [`Tlsf`](crate::Tlsf), four times as fine, so that a block is at most 1/64 longer than another
+/// The lists of [`SegregatedFit`](super::SegregatedFit), four times as fine, so that a block is at most 1/64 longer than another
 /// of its class; and of the request's own class up to four blocks are compared, and the
 /// shortest that is long enough is taken. (Wilson, Johnstone, Neely and Boles, "Dynamic storage
 /// allocation: a survey and critical review", IWMM 1995, call it segregated good fit.) The table takes 7

@@ -20,6 +20,7 @@
 //! *depth* is that of a randomised tree of the free blocks: O(log n) expected.
 
 mod best_fit;
+pub(crate) mod blocks;
 mod buddy;
 mod bump;
 mod coalescing;
@@ -29,8 +30,8 @@ mod first_fit;
 mod free_index;
 mod good_fit;
 mod layout;
+mod lists;
 mod mapped;
-pub(crate) mod micro;
 mod segment;
 mod slab;
 mod tiered;
@@ -52,12 +53,12 @@ pub use good_fit::GoodFit;
 pub use layout::{Grant, LayoutPlacement};
 #[cfg(feature = "alloc")]
 pub use mapped::Apart;
+pub use lists::{SegregatedFit, SegregatedLists, table_rows};
 pub use mapped::{Mapped, RegionMap};
-pub use micro::MicroTlsf;
 pub use segment::SegmentPlacement;
 pub use slab::{Classes, DefaultClasses, Slab, SlabMap};
 pub use tiered::{Pages, QuickLists, Tiered};
-pub use tlsf::{SegregatedLists, Tlsf, Tlsf16, table_rows};
+pub use tlsf::{MicroTlsf, Tlsf, Tlsf16};
 
 /// The placement of a [`Heap`](crate::Heap) whose type names none: [`Tiered`] on 64-bit hosts, [`Tlsf`] on 32-bit hosts, and
 /// [`MicroTlsf`] on microcontrollers, for regions of up to 511 KiB each. A larger [`heap!`](crate::heap!) does not compile there, and is

@@ -1,9 +1,9 @@
 //! Where the parts of a small heap are that is one value.
 
 use crate::meta::FreeError;
-use crate::placement::micro::blocks::{Blocks, Place};
-pub(super) use crate::placement::micro::granules::{GRANULE, granules};
-use crate::placement::micro::granules::{WORD, bit_words};
+use crate::placement::blocks::{Blocks, Place};
+pub(super) use crate::placement::blocks::granules::{GRANULE, granules};
+use crate::placement::blocks::granules::{WORD, bit_words};
 
 /// The most that 16-bit links can tell apart.
 pub(super) const MAX_BYTES: usize = 512 * 1024;
@@ -34,12 +34,14 @@ pub(crate) const fn bytes_for(len: usize) -> usize {
 ///  | heads | map | ready | boundary bits | granules ...                           |
 /// ```
 ///
-/// The same [`Blocks`] as those of [`MicroTlsf`](crate::placement::MicroTlsf), at distances from the start that the program knows.
+/// The same [`Blocks`] as those of [`Tlsf`](crate::Tlsf), at distances from the start that the program knows.
 #[derive(Clone, Copy)]
 pub(super) struct Granules<const BYTES: usize, const CHECKED: bool = false>(*mut u8);
 
 // SAFETY: `LEN` and `FIRST` are such that the parts lie one behind the other in the heap's bytes.
 unsafe impl<const BYTES: usize, const C: bool> Place for Granules<BYTES, C> {
+    type Word = u16;
+    const SUBLISTS: usize = 2;
     const LISTS: usize = 2 * Self::BITS;
     const CHECKED: bool = C;
 
@@ -290,7 +292,7 @@ crate::contracts::contracts! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::placement::micro::granules::class;
+    use crate::placement::blocks::granules::class;
     use core::ptr;
 
     fn layout<const BYTES: usize>() {
@@ -303,7 +305,7 @@ mod tests {
         assert_eq!(granules.granule(first + len).addr() - base.addr(), BYTES);
         assert!(len < 1 << U::<BYTES>::BITS);
         // SAFETY: the length is in range.
-        assert!(unsafe { class((1 << U::<BYTES>::BITS) - 1) } < lists);
+        assert!(unsafe { class::<u16>(2, (1 << U::<BYTES>::BITS) - 1) } < lists);
         let (low, high) = (granules.bits(first).addr(), granules.bits(first + len).addr());
         assert!(low >= base.addr() + bits(lists) && high + 4 <= granules.start().addr(), "{BYTES}");
         assert!(granules.start().addr() - base.addr() <= bits(lists) + len / 8 + 12 + 2 * GRANULE, "{BYTES}");

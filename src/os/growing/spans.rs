@@ -5,7 +5,7 @@ use super::ground::{GRAIN, Ground, Range};
 use super::page::Page;
 use super::system::{Shift, System};
 use crate::meta::{FreeBlocks, InBand};
-use crate::placement::{Placement, Tlsf};
+use crate::placement::{Placement, SegregatedFit};
 use crate::region::Region;
 use core::marker::PhantomData;
 use core::ptr::{self, NonNull};
@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicU8, Ordering};
 const IMAGE: usize = 16;
 
 /// Where the free spans are. Its region is the image, whose granules stand for slots.
-type Free = Tlsf<InBand<u32, IMAGE, 1>>;
+type Free = SegregatedFit<InBand<u32, IMAGE, 1>>;
 
 /// The map's entry for a slot that starts no large block and is in no page.
 pub(super) const NOTHING: u8 = 0;

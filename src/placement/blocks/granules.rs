@@ -1,36 +1,32 @@
-//! The granules that small regions are divided into, and the lists that free blocks belong to by their length.
+//! The granules that regions are divided into, and the lists that free blocks belong to by their length.
 
-use crate::units::{COUNTS_ZEROS, half_octaves};
+use crate::units::{COUNTS_ZEROS, Index, class_by, half_octaves};
 use core::hint::assert_unchecked;
 
 /// Bytes of a granule. Every block takes a multiple of it.
 pub(crate) const GRANULE: usize = 8;
 
-/// Lists for all lengths that 16 bits can hold.
-pub(crate) const LISTS: usize = 32;
-
 /// Bits in a word of boundary bits.
 pub(crate) const WORD: usize = 32;
 
-/// Returns the list for free blocks of `len` granules: there are two per power of two. O(1).
+/// Returns the list for free blocks of `len` granules, with so many lists per power of two. O(1).
 ///
 /// # Safety
 ///
-/// `len` is not zero and fits 16 bits.
+/// `len` is not zero and fits a `W`.
 #[inline(always)]
-pub(crate) const unsafe fn class(len: usize) -> usize {
+pub(crate) const unsafe fn class<W: Index>(sublists: usize, len: usize) -> usize {
     // SAFETY: the caller's contract.
-    unsafe { assert_unchecked(len != 0 && len <= u16::MAX as usize) };
-    let class = if COUNTS_ZEROS {
+    unsafe { assert_unchecked(len != 0 && len <= W::MAX) };
+    if sublists != 2 || !COUNTS_ZEROS && W::MAX > u16::MAX as usize {
+        class_by(sublists, len)
+    } else if COUNTS_ZEROS {
         // The highest bit and the one below it, moved up: one instruction less where zeros are counted.
         let zeros = (len as u32).leading_zeros();
         (((len as u32) << zeros >> 30) + 60 - 2 * zeros) as usize
     } else {
         half_octaves(len as u32) as usize
-    };
-    // SAFETY: twice the logarithm, which is at most 15, and a bit.
-    unsafe { assert_unchecked(class < LISTS) };
-    class
+    }
 }
 
 /// Rounds a size in bytes up to granules. The size is that of a layout, so it cannot overflow.
@@ -70,7 +66,7 @@ mod tests {
         let mut last = 0;
         for len in 1..=u16::MAX as usize {
             // SAFETY: the length is in range.
-            let class = unsafe { class(len) };
+            let class = unsafe { class::<u16>(2, len) };
             assert!(class >= last && class < 32, "{len}");
             last = class;
             // Two classes per power of two, except that 1 is alone.

@@ -1,71 +1,115 @@
-//! The placement of small memories: every region with lists of its own.
+//! Two-level segregated fit: every region with lists of its own.
 
-pub(crate) mod blocks;
-pub(crate) mod granules;
 mod slot;
 
+use super::blocks::granules::{GRANULE, WORD, bit_words, granules, opaque};
+use super::blocks::{Blocks, Place};
 use super::{Grant, LayoutPlacement};
-use crate::meta::FreeError;
+use crate::meta::{DEFAULT_REGIONS, FreeError};
 use crate::observe::{NoStatistics, Statistics};
-use crate::region::Run;
-use crate::region::{Region, RegionError};
-use crate::units::align_up;
-use blocks::{Blocks, Place};
+use crate::region::{Region, RegionError, Run};
+use crate::units::{Index, align_up};
 use core::alloc::Layout;
 use core::hint::assert_unchecked;
+use core::marker::PhantomData;
 use core::ptr::{self, NonNull};
-use granules::{GRANULE, LISTS, WORD, bit_words, granules, opaque};
-use slot::{CONTROL, FIRST, MAX_LEN, Slot};
+use slot::{Record, Slot};
 
-/// Two-level segregated fit in granules of 8 bytes for up to `REGIONS` small regions, each of which holds its own lists: the default of
-/// microcontrollers.
+/// Two-level segregated fit in granules of 8 bytes for up to `REGIONS` regions, each of which holds its own lists.
 ///
 /// ```text
 ///  this value         region 0 | region 1 | ..                  three words each
 ///                        |
-///  a region           | lists | granules ...                    | boundary bits |
+///  a region           | granules ...                    | lists | boundary bits |
 /// ```
 ///
-/// Allocations and frees are O(1) and short, also aligned ones; a block takes its size rounded up to 8 bytes, and one bit. A region's lists
-/// take 76 bytes of it on 32-bit targets. A request looks at the regions in the order in which they were claimed. A region has
-/// 511 KiB at most; [`Tlsf`](crate::Tlsf) serves larger ones.
+/// Allocations and frees are O(1) and short, also aligned ones; blocks have no headers, and a block takes its size rounded up to 8 bytes,
+/// and one bit. A request looks at the regions in the order in which they were claimed. What an alignment skips becomes a free block.
 ///
-/// After Masmano, Ripoll, Crespo and Real, "TLSF: a new dynamic memory allocator for real-time systems" (ECRTS 2004), with two
-/// lists per power of two. Memory that is known to be zero is cleared all the same.
+/// After Masmano, Ripoll, Crespo and Real, "TLSF: a new dynamic memory allocator for real-time systems" (ECRTS 2004), with `SUBLISTS`
+/// lists per power of two, a power of two as well. The list for the request's own length is looked at before the next one, so that a
+/// block of the same size that was just freed is found again. Memory that is known to be zero is cleared all the same.
+///
+/// `W` is the word that free blocks and lists are made of: `u32` for regions of up to 32 GiB, or `u16` for regions of up to 511 KiB, whose
+/// lists take half of the memory. The lists take as much of a region as its length needs: with `u32` and 8 lists per power of two 376 bytes
+/// of a region of 32 KiB, with [`MicroTlsf`] 80.
 ///
 /// `CHECKED` is the [hardening level](crate::harden): with it, each free checks that the block lies in a region and that the lengths of
 /// free neighbours agree at both of their ends, and a block leaves its list only if its neighbours there point back to it. That is
 /// the default where there is an operating system. Firmware has the choice: the checks take 316 bytes of code on Cortex-M3.
-pub struct MicroTlsf<const REGIONS: usize = 4, const CHECKED: bool = { !cfg!(target_os = "none") }> {
-    slots: [Slot<CHECKED>; REGIONS],
+pub struct Tlsf<
+    W = u32,
+    const REGIONS: usize = DEFAULT_REGIONS,
+    const SUBLISTS: usize = 8,
+    const CHECKED: bool = { !cfg!(target_os = "none") },
+> {
+    slots: [Slot<W, SUBLISTS, CHECKED>; REGIONS],
     count: usize,
 }
 
-// SAFETY: the pointers are to memory that the claimer handed over for exclusive use.
-unsafe impl<const R: usize, const C: bool> Send for MicroTlsf<R, C> {}
+/// The smallest [`Tlsf`], the default of microcontrollers: regions of up to 511 KiB, two lists per power of two.
+pub type MicroTlsf<const REGIONS: usize = 4, const CHECKED: bool = { !cfg!(target_os = "none") }> =
+    Tlsf<u16, REGIONS, 2, CHECKED>;
 
-/// A region's parts as they follow from its memory: where its control data is, and its granules.
-fn parts(memory: Region) -> Result<(*mut u8, usize), RegionError> {
-    let start = memory.start.addr().get();
-    let end = memory.checked_end()? & !(GRANULE - 1);
-    let first = align_up(start, GRANULE).ok_or(RegionError::TooSmall)?;
-    // 32 granules have a word of bits; one more bit is behind the last granule.
-    let Some(bytes) = end.checked_sub(first + CONTROL + BITS_WORD) else { return Err(RegionError::TooSmall) };
-    let (words, rest) =
-        (bytes / (WORD * GRANULE + BITS_WORD), bytes % (WORD * GRANULE + BITS_WORD) / GRANULE);
-    let len = words * WORD + if rest < WORD { rest } else { WORD - 1 };
-    match len {
-        0 => Err(RegionError::TooSmall),
-        _ if len > MAX_LEN => Err(RegionError::TooLarge { max: MAX_BYTES }),
-        _ => Ok((memory.start.as_ptr().wrapping_add(first - start), len)),
-    }
-}
+/// A [`Tlsf`] with one region of up to 511 KiB, and eight lists per power of two.
+pub type Tlsf16 = Tlsf<u16, 1, 8>;
+
+// SAFETY: the pointers are to memory that the claimer handed over for exclusive use.
+unsafe impl<W, const R: usize, const SL: usize, const C: bool> Send for Tlsf<W, R, SL, C> {}
 
 /// Bytes of a word of boundary bits.
 const BITS_WORD: usize = WORD / 8;
 
-/// Bytes of the longest region.
-const MAX_BYTES: usize = CONTROL + MAX_LEN * GRANULE + bit_words(MAX_LEN) * BITS_WORD;
+/// A region's parts as they follow from its memory.
+struct Parts {
+    /// The first byte that is used.
+    start: *mut u8,
+    /// Granules.
+    len: usize,
+    /// Bytes of the lists and the record.
+    control: usize,
+}
+
+impl<W: Index, const SL: usize, const C: bool> Slot<W, SL, C> {
+    /// Bytes of the longest region.
+    const MAX_BYTES: usize = Self::bytes_for(Self::MAX_LEN);
+
+    /// Returns the bytes of a region of `len` granules.
+    const fn bytes_for(len: usize) -> usize {
+        let bytes = len * GRANULE + bit_words(len) * BITS_WORD;
+        bytes + Self::control(bytes + Self::control(usize::MAX))
+    }
+
+    fn parts(memory: Region) -> Result<Parts, RegionError> {
+        let start = memory.start.addr().get();
+        let end = memory.checked_end()? & !(GRANULE - 1);
+        let first = align_up(start, GRANULE).ok_or(RegionError::TooSmall)?;
+        let control = Self::control(end.wrapping_sub(first));
+        // 32 granules have a word of bits; one more bit is behind the last granule.
+        let Some(bytes) = end.checked_sub(first + control + BITS_WORD) else { return Err(RegionError::TooSmall) };
+        let (words, rest) =
+            (bytes / (WORD * GRANULE + BITS_WORD), bytes % (WORD * GRANULE + BITS_WORD) / GRANULE);
+        let len = words * WORD + if rest < WORD { rest } else { WORD - 1 };
+        match len {
+            0 => Err(RegionError::TooSmall),
+            _ if len > Self::MAX_LEN => Err(RegionError::TooLarge { max: Self::MAX_BYTES }),
+            _ => Ok(Parts { start: memory.start.as_ptr().wrapping_add(first - start), len, control }),
+        }
+    }
+
+    /// Returns the region with these parts.
+    fn of(parts: &Parts) -> Self {
+        let origin = parts.start.wrapping_add(Self::FRONT).wrapping_sub(Self::FIRST * GRANULE);
+        let end = origin.wrapping_add((Self::FIRST + parts.len) * GRANULE);
+        let bits = end.wrapping_add(parts.control - Self::FRONT).cast::<u32>();
+        Self { origin, len: parts.len, bits: bits.wrapping_sub(Self::FIRST / WORD), word: PhantomData }
+    }
+
+    /// Returns the words of boundary bits.
+    fn all_bits(self) -> *mut u32 {
+        self.bits.wrapping_add(Self::FIRST / WORD)
+    }
+}
 
 /// Clears words, one by one: it is not worth the library's function for it, which takes more code than all of a claim.
 ///
@@ -79,22 +123,31 @@ unsafe fn clear(from: *mut u32, words: usize) {
     }
 }
 
-impl<const R: usize, const C: bool> MicroTlsf<R, C> {
+impl<W: Index, const R: usize, const SL: usize, const C: bool> Tlsf<W, R, SL, C> {
+    /// Returns the bytes of an arena of at least `len` granules, at any start address.
+    pub(crate) const fn arena(len: u128) -> usize {
+        if len > Slot::<W, SL, C>::MAX_LEN as u128 {
+            return usize::MAX;
+        }
+        // At either end, up to a granule is lost to alignment.
+        Slot::<W, SL, C>::bytes_for(len as usize) + 2 * GRANULE
+    }
+
     /// Returns the place of the first region, from which those of the others can be reached.
     #[inline(always)]
-    fn first(&self) -> *const Slot<C> {
+    fn first(&self) -> *const Slot<W, SL, C> {
         const { assert!(R > 0, "a heap needs room for at least one region") }
         self.slots.as_ptr()
     }
 
-    fn slots(&self) -> &[Slot<C>] {
+    fn slots(&self) -> &[Slot<W, SL, C>] {
         // SAFETY: there are no more regions than places for them.
         unsafe { self.slots.get_unchecked(..self.count) }
     }
 
     /// The region that holds `address`, if one does; if there can be only one, that one.
     #[inline(always)]
-    fn slot_of(&self, address: usize) -> Option<&Slot<C>> {
+    fn slot_of(&self, address: usize) -> Option<&Slot<W, SL, C>> {
         let mut slot = self.first();
         // SAFETY: `behind` returns regions.
         unsafe {
@@ -108,7 +161,7 @@ impl<const R: usize, const C: bool> MicroTlsf<R, C> {
 
     /// Returns the region that was claimed after that of `slot`.
     #[inline(always)]
-    fn behind(&self, slot: *const Slot<C>) -> Option<*const Slot<C>> {
+    fn behind(&self, slot: *const Slot<W, SL, C>) -> Option<*const Slot<W, SL, C>> {
         let next = slot.wrapping_add(1);
         // SAFETY: a field of this value, which is read only here: the common path has no use for it.
         let count = unsafe { (&raw const self.count).read_volatile() };
@@ -212,7 +265,7 @@ impl<const R: usize, const C: bool> MicroTlsf<R, C> {
     }
 
     fn number(&self, start: *mut u8) -> Result<usize, RegionError> {
-        let starts = |slot: &Slot<C>| slot.region().start.as_ptr() == start;
+        let starts = |slot: &Slot<W, SL, C>| slot.region().start.as_ptr() == start;
         self.slots().iter().position(starts).ok_or(RegionError::Unknown)
     }
 
@@ -230,9 +283,9 @@ const fn granules_of(size: usize) -> usize {
 }
 
 // SAFETY: blocks are cut from free memory of a region and come back through `give`; the lists of a region know its memory only.
-unsafe impl<const R: usize, const C: bool> LayoutPlacement for MicroTlsf<R, C> {
+unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool> LayoutPlacement for Tlsf<W, R, SL, C> {
     const EMPTY: Self = Self { slots: [Slot::NONE; R], count: 0 };
-    const MAX_REGION: usize = MAX_BYTES;
+    const MAX_REGION: usize = Slot::<W, SL, C>::MAX_BYTES;
     const MAX_REGIONS: usize = R;
 
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
@@ -246,28 +299,30 @@ unsafe impl<const R: usize, const C: bool> LayoutPlacement for MicroTlsf<R, C> {
         memory: Region,
         statistics: &mut S,
     ) -> Result<(), RegionError> {
-        let (start, len) = parts(memory)?;
+        let parts = Slot::<W, SL, C>::parts(memory)?;
+        let Parts { start, len, control } = parts;
         let from = memory.start.addr().get();
         if self.overlaps(memory, usize::MAX) {
             return Err(RegionError::Overlap);
         }
         let Some(slot) = self.slots.get_mut(self.count) else { return Err(RegionError::TooMany { max: R }) };
-        let origin = start.wrapping_add(CONTROL).wrapping_sub(FIRST * GRANULE);
-        let bits = origin.wrapping_add((FIRST + len) * GRANULE).cast::<u32>();
-        *slot = Slot { origin, len, bits: bits.wrapping_sub(FIRST / WORD) };
+        *slot = Slot::of(&parts);
         self.count += 1;
         let slot = *slot;
         statistics.grown(len * GRANULE);
         statistics.found(len * GRANULE);
         // SAFETY: all parts lie in the memory that the caller hands over; its granules are an allocated block at first.
         unsafe {
-            let control = slot.control();
-            clear(control.cast(), LISTS / 2 + 1);
-            (*control).size = memory.size;
-            (*control).skipped = start.addr() - from;
-            clear(bits, bit_words(len));
+            if Slot::<W, SL, C>::IN_FRONT {
+                clear(start.cast(), (control - size_of::<Record>()) / 4);
+                clear(slot.all_bits(), bit_words(len));
+            } else {
+                clear(slot.granule(slot.end()).cast(), control / 4 + bit_words(len));
+            }
+            (*slot.record()).size = memory.size;
+            (*slot.record()).skipped = start.addr() - from;
             // New memory is not free yet.
-            let _ = self.give(slot.granule(FIRST), len * GRANULE, statistics);
+            let _ = self.give(slot.granule(slot.first()), len * GRANULE, statistics);
         }
         Ok(())
     }
@@ -284,28 +339,33 @@ unsafe impl<const R: usize, const C: bool> LayoutPlacement for MicroTlsf<R, C> {
         let from = region.end();
         let more = gap.checked_add(bytes).ok_or(RegionError::Overlap)?;
         region.size = region.size.checked_add(more).ok_or(RegionError::Overlap)?;
-        let (_, len) = parts(region)?;
+        let parts = Slot::<W, SL, C>::parts(region)?;
         if self.overlaps(region, number) {
             return Err(RegionError::Overlap);
         }
         // Up to the gap, and from there on.
         let index = |address: usize| address.wrapping_sub(old.origin.addr()) / GRANULE;
-        let end = FIRST + len;
+        let end = old.first() + parts.len;
         let (stop, next) =
             if gap == 0 { (end, end) } else { (index(from), index(from + gap + (GRANULE - 1))) };
-        if len <= old.len || next > end {
+        if parts.len <= old.len || next > end {
             return Err(RegionError::TooSmall);
         }
-        let bits = old.origin.wrapping_add(end * GRANULE).cast::<u32>();
-        let slot = Slot { len, bits: bits.wrapping_sub(FIRST / WORD), ..old };
+        let slot = Slot::<W, SL, C>::of(&parts);
         self.slots[number] = slot;
-        let (from, words) = (old.bits.wrapping_add(FIRST / WORD), bit_words(old.len));
-        // SAFETY: the bits move to the region's new end, within its memory; the new granules, which begin where the
-        // bits were, are an allocated block then.
+        let (bits, words) = (slot.all_bits(), bit_words(old.len));
+        // SAFETY: the bits move to the region's new end, within its memory, and then the lists if they are in front of them; the new
+        // granules, which begin where these were, are an allocated block then.
         unsafe {
-            ptr::copy(from, bits, words);
-            clear(bits.wrapping_add(words), bit_words(len) - words);
-            (*slot.control()).size = region.size;
+            ptr::copy(old.all_bits(), bits, words);
+            clear(bits.wrapping_add(words), bit_words(parts.len) - words);
+            if !Slot::<W, SL, C>::IN_FRONT {
+                let lists = old.granule(old.end());
+                let bytes = old.all_bits().addr() - lists.addr();
+                ptr::copy(lists, bits.cast::<u8>().wrapping_sub(bytes), bytes);
+                clear(slot.granule(end).cast(), (parts.control - bytes) / 4);
+            }
+            (*slot.record()).size = region.size;
             // If what is in front of it is damaged, the new memory stays allocated.
             for part in [old.end()..stop, next..end] {
                 if !part.is_empty() {
@@ -322,7 +382,7 @@ unsafe impl<const R: usize, const C: bool> LayoutPlacement for MicroTlsf<R, C> {
         let blocks = Blocks(slot);
         // SAFETY: a bit that is set says that the region begins with a free block.
         unsafe {
-            if !blocks.is_bound(FIRST) || blocks.free_len(FIRST) != slot.len {
+            if !blocks.is_bound(slot.first()) || blocks.free_len(slot.first()) != slot.len {
                 return Err(RegionError::InUse);
             }
         }
@@ -439,7 +499,7 @@ unsafe impl<const R: usize, const C: bool> LayoutPlacement for MicroTlsf<R, C> {
     unsafe fn check_owned(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         let address = start.addr().get();
         let slot = *self.slots().iter().find(|slot| slot.holds(address)).ok_or(FreeError::Foreign)?;
-        if layout.size() > MAX_BYTES {
+        if layout.size() > Self::MAX_REGION {
             return Err(FreeError::Foreign);
         }
         // SAFETY: the region is there.
@@ -448,7 +508,7 @@ unsafe impl<const R: usize, const C: bool> LayoutPlacement for MicroTlsf<R, C> {
 
     fn largest_free(&self) -> usize {
         // SAFETY: the regions are there.
-        let largest = |slot: &Slot<C>| unsafe { Blocks(*slot).largest() };
+        let largest = |slot: &Slot<W, SL, C>| unsafe { Blocks(*slot).largest() };
         self.slots().iter().map(largest).max().unwrap_or(0) * GRANULE
     }
 
@@ -456,7 +516,7 @@ unsafe impl<const R: usize, const C: bool> LayoutPlacement for MicroTlsf<R, C> {
         let Some(&slot) = self.slots().get(region) else { return };
         // SAFETY: the region is there.
         unsafe {
-            Blocks(slot).walk(FIRST, slot.end(), &mut |index, len, free| {
+            Blocks(slot).walk(slot.first(), slot.end(), &mut |index, len, free| {
                 visit(Run { start: slot.granule(index).addr(), size: len * GRANULE, free })
             });
         }

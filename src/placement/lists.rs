@@ -1,4 +1,4 @@
-//! Two-level segregated fit.
+//! Segregated lists: the index of [`SegregatedFit`] and [`GoodFit`](crate::GoodFit).
 
 use super::coalescing::{Coalescing, LARGE};
 use super::free_index::{Found, FreeIndex, check_links, sound};
@@ -16,26 +16,26 @@ const DEFAULT_ROWS: usize = match (usize::BITS, cfg!(target_os = "none")) {
     _ => class_rows::<16>(u32::MAX as usize),
 };
 
-/// Rows that a [`Tlsf`] table with `SL` classes per power of two needs for regions of up to `bytes` bytes in granules
+/// Rows that the table of a [`SegregatedFit`] with `SL` classes per power of two needs for regions of up to `bytes` bytes in granules
 /// of `granule` bytes.
 ///
 /// ```
-/// use allotment::{Tlsf, meta::InBand, placement::table_rows};
-/// type Small = Tlsf<InBand<u16, 8, 1>, { table_rows::<4>(16 * 1024, 8) }, 4>;
+/// use allotment::{meta::InBand, placement::{SegregatedFit, table_rows}};
+/// type Small = SegregatedFit<InBand<u16, 8, 1>, { table_rows::<4>(16 * 1024, 8) }, 4>;
 /// assert!(size_of::<Small>() <= 216);
 /// ```
 pub const fn table_rows<const SL: usize>(bytes: usize, granule: usize) -> usize {
     class_rows::<SL>(bytes / granule)
 }
 
-/// Two-level segregated fit: O(1) allocation and O(1) free, dense, headerless.
+/// Two-level segregated fit over any [metadata](crate::meta): what pools, [`Tiered`](crate::Tiered) and [`QuickLists`](super::QuickLists) are
+/// made of. A heap alone takes [`Tlsf`](crate::Tlsf), the same policy in one piece.
 ///
 /// After Masmano, Ripoll, Crespo and Real, "TLSF: a new dynamic memory allocator for real-time
 /// systems" (ECRTS 2004). Free blocks are in lists by size class, `SL` classes per power of two (the
 /// lengths below `2 * SL` granules have a class each), and bitmaps find a class that is not
 /// empty. What is different here:
 ///
-/// * blocks have no headers ([`InBand`] keeps boundary bits);
 /// * the request's own class is looked at before the next larger one, so that a block of the same
 ///   size that was just freed is found again; if nothing larger is free, up to
 ///   [`SegregatedLists::PROBES`] of its blocks are;
@@ -47,14 +47,10 @@ pub const fn table_rows<const SL: usize>(bytes: usize, granule: usize) -> usize 
 ///
 /// Bound: an allocation touches one list head, one free block and its rest; a free touches at most
 /// two neighbours and one list head; only a request that fails looks at up to `PROBES` blocks more.
-pub type Tlsf<M = InBand<u32>, const ROWS: usize = DEFAULT_ROWS, const SL: usize = DEFAULT_COLUMNS> =
+pub type SegregatedFit<M = InBand<u32>, const ROWS: usize = DEFAULT_ROWS, const SL: usize = DEFAULT_COLUMNS> =
     Coalescing<M, SegregatedLists<<M as FreeBlocks>::Index, ROWS, SL>>;
 
-/// A [`Tlsf`] for microcontrollers: 16-bit indices, 8-byte granules and blocks, one region of up to
-/// 512 KiB, a table of 272 bytes.
-pub type Tlsf16 = Tlsf<InBand<u16, 8, 1>, { class_rows::<8>(u16::MAX as usize) }, 8>;
-
-/// The index of [`Tlsf`] and [`GoodFit`](crate::GoodFit): lists of free blocks by size class, and bitmaps of the lists in use.
+/// The index of [`SegregatedFit`] and [`GoodFit`](crate::GoodFit): lists of free blocks by size class, and bitmaps of the lists in use.
 ///
 /// ```text
 ///  rows          ..0101              which rows have a block
@@ -378,7 +374,7 @@ mod tests {
     fn memory_that_a_block_grew_into_is_cleared() {
         use crate::placement::LayoutPlacement;
         let mut memory = vec![0u64; 8192];
-        let mut space = <Tlsf as Placement>::EMPTY;
+        let mut space = <SegregatedFit as Placement>::EMPTY;
         let layout = |size| Layout::from_size_align(size, 8).unwrap();
         // SAFETY: the memory outlives the placement; the blocks are live and of their sizes.
         unsafe {
@@ -428,7 +424,7 @@ mod tests {
     #[test]
     fn a_glance_is_never_wrong() {
         let mut memory = vec![0u64; 2 * 4096];
-        let mut space = <Tlsf<InBand<u32, 8, 2>, 3, 8> as Placement>::EMPTY;
+        let mut space = <SegregatedFit<InBand<u32, 8, 2>, 3, 8> as Placement>::EMPTY;
         let mut random = fastrand::Rng::with_seed(5);
         for half in memory.chunks_mut(4096) {
             // SAFETY: the memory outlives the placement.

@@ -1,21 +1,14 @@
-//! The blocks of one small region: which are free, and in which list.
+//! The engine of [`Tlsf`](crate::Tlsf) and [`TinyHeap`](crate::TinyHeap): the blocks of one region, which of them are free, and in which list.
 
-use super::granules::{GRANULE, LISTS, WORD, class};
+pub(crate) mod granules;
+mod links;
+
 use crate::meta::FreeError;
-use crate::misuse::{Fault, corrupted};
-use crate::units::log2;
-use core::hint::assert_unchecked;
+use crate::units::Index;
+use granules::{GRANULE, WORD};
 
 /// Longer requests, in granules, are cut from the front of a block, others from its back.
 const FROM_BACK: usize = 256;
-
-/// The words at the start of a free block. The last word of its last granule is a fourth one.
-#[derive(Clone, Copy)]
-enum Word {
-    Next,
-    Prev,
-    Len,
-}
 
 /// No granule: the end of a list.
 const NONE: usize = 0;
@@ -25,9 +18,13 @@ const NONE: usize = 0;
 /// # Safety
 ///
 /// All methods return the same for the same region each time. The parts do not overlap, and nothing else uses them.
-/// Granule numbers start at [`Place::LISTS`] or above, so that they differ from those of lists, and fit 16 bits. Granules are aligned to
+/// Granule numbers start at [`Place::LISTS`] or above, so that they differ from those of lists, and fit a word. Granules are aligned to
 /// [`GRANULE`], bits and lists to their words. There is a bit for each granule, and one more.
 pub(crate) unsafe trait Place: Copy {
+    /// What free blocks and lists are made of.
+    type Word: Index;
+    /// Lists per power of two.
+    const SUBLISTS: usize;
     /// Numbers below this are those of lists.
     const LISTS: usize;
     /// Whether blocks are checked when they are freed or leave their list: level `Basic` of [`harden`](crate::harden).
@@ -39,8 +36,9 @@ pub(crate) unsafe trait Place: Copy {
     /// Returns the word that has the bit of a granule.
     fn bits(self, index: usize) -> *mut u32;
     /// Returns the place for the first block of a list.
-    fn head(self, list: usize) -> *mut u16;
-    /// Returns the word whose bits say which lists have a block; that of list 0 is the highest.
+    fn head(self, list: usize) -> *mut Self::Word;
+    /// Returns the map of the lists that have a block: one word with a bit for each, that of list 0 the highest, if there are no more than
+    /// 32 lists. Else a word that says which of the words behind it are not zero, and these.
     fn map(self) -> *mut u32;
     /// Returns the length of the longest block that there can be. There is a list for it.
     fn longest(self) -> usize;
@@ -59,7 +57,9 @@ pub(crate) struct Found {
 ///  lists               heads: the first block of each class | map: which classes have one
 ///
 ///  a free block        | next prev len | ............ | len |   16-bit words
-///  one of one granule     | next prev len len |
+///  one of one granule  | next prev len len |
+///  a free block        | len next prev | ............ | len |   32-bit words
+///  one of one granule  | len len |                              in no list
 ///  an allocated block  | the user's bytes, all of them      |
 ///
 ///  boundary bits         1               0             1               1
@@ -71,7 +71,8 @@ pub(crate) struct Found {
 /// allocated block has no header, since its owner knows its length.
 ///
 /// Free blocks are in doubly linked lists by class. The first block of a list has the number of the list for
-/// its `prev`, which is below all granule numbers. So a block is taken out without knowing its class.
+/// its `prev`, which is below all granule numbers. So a block is taken out without knowing its class. A granule alone has no room for
+/// links of 32 bits: it is found when a neighbour is freed.
 ///
 /// All operations are O(1), unless they say otherwise. Their `unsafe` contract is that of [`Place`]; indices are those of granules, and
 /// lengths count granules.
@@ -80,31 +81,6 @@ pub(crate) struct Blocks<P>(pub(crate) P);
 
 #[allow(clippy::missing_safety_doc, reason = "one contract for all, above")]
 impl<P: Place> Blocks<P> {
-    #[inline(always)]
-    fn word(self, index: usize, word: Word) -> *mut u16 {
-        self.0.granule(index).cast::<u16>().wrapping_add(word as usize)
-    }
-
-    /// The last word in front of granule `end`.
-    #[inline(always)]
-    fn tail(self, end: usize) -> *mut u16 {
-        self.0.granule(end).cast::<u16>().wrapping_sub(1)
-    }
-
-    /// Reads a word of a free block.
-    #[inline(always)]
-    unsafe fn get(self, index: usize, word: Word) -> usize {
-        // SAFETY: free granules are the heap's, and aligned.
-        unsafe { *self.word(index, word) as usize }
-    }
-
-    /// Writes a word of a free block.
-    #[inline(always)]
-    unsafe fn set(self, index: usize, word: Word, value: usize) {
-        // SAFETY: as in `get`.
-        unsafe { *self.word(index, word) = value as u16 }
-    }
-
     /// Returns the number of the granule that `address` is in, if it is in one.
     #[inline(always)]
     pub(crate) fn index(self, address: usize) -> usize {
@@ -136,107 +112,14 @@ impl<P: Place> Blocks<P> {
         }
     }
 
-    /// Notes that a list has got its first block, or lost its last one.
-    #[inline(always)]
-    unsafe fn flip_list(self, list: usize) {
-        // SAFETY: the word belongs to the heap.
-        unsafe { *self.0.map() ^= 0x8000_0000 >> list }
-    }
-
     /// Writes the length of a free block to both its ends.
     #[inline(always)]
     unsafe fn measure(self, index: usize, len: usize) {
         // SAFETY: the caller passes a free block, which nothing else uses.
         unsafe {
-            self.set(index, Word::Len, len);
-            *self.tail(index + len) = len as u16;
+            self.set(index, Self::LEN, len);
+            *self.tail(index + len) = P::Word::new(len);
         }
-    }
-
-    /// Puts a free block at the front of a list.
-    #[inline(always)]
-    unsafe fn enter(self, index: usize, list: usize) {
-        let head = self.0.head(list);
-        // SAFETY: heads are free blocks.
-        unsafe {
-            let next = *head as usize;
-            *head = index as u16;
-            self.set(index, Word::Next, next);
-            self.set(index, Word::Prev, list);
-            if next != NONE {
-                self.set(next, Word::Prev, index);
-            } else {
-                self.flip_list(list);
-            }
-        }
-    }
-
-    /// Takes the first block of a list out.
-    #[inline(always)]
-    unsafe fn pop(self, index: usize, list: usize) {
-        // SAFETY: heads are free blocks.
-        unsafe {
-            let next = self.get(index, Word::Next);
-            if P::CHECKED && next != NONE && self.get(next, Word::Prev) != index {
-                self.broken(index);
-            }
-            *self.0.head(list) = next as u16;
-            if next != NONE {
-                self.set(next, Word::Prev, list);
-            } else {
-                self.flip_list(list);
-            }
-        }
-    }
-
-    /// Takes a free block out of its list, and returns its length.
-    #[inline(always)]
-    unsafe fn unlink(self, index: usize) -> usize {
-        // SAFETY: the block is free, and so are its neighbours in the list.
-        unsafe {
-            let (next, prev) = (self.get(index, Word::Next), self.get(index, Word::Prev));
-            if P::CHECKED {
-                let from =
-                    if prev < P::LISTS { *self.0.head(prev) as usize } else { self.get(prev, Word::Next) };
-                if from != index || next != NONE && self.get(next, Word::Prev) != index {
-                    self.broken(index);
-                }
-            }
-            if prev < P::LISTS {
-                *self.0.head(prev) = next as u16;
-                if next == NONE {
-                    self.flip_list(prev);
-                }
-            } else {
-                self.set(prev, Word::Next, next);
-            }
-            if next != NONE {
-                self.set(next, Word::Prev, prev);
-            }
-            self.get(index, Word::Len)
-        }
-    }
-
-    /// Takes a free block out of its list, and returns its length: out of line where checks and firmware make that worth it.
-    #[inline(always)]
-    unsafe fn leave(self, index: usize) -> usize {
-        // SAFETY: the caller's contract.
-        unsafe {
-            if P::CHECKED && cfg!(target_os = "none") { self.unlink_apart(index) } else { self.unlink(index) }
-        }
-    }
-
-    #[inline(never)]
-    unsafe fn unlink_apart(self, index: usize) -> usize {
-        // SAFETY: the caller's contract.
-        unsafe { self.unlink(index) }
-    }
-
-    /// Ends the program: the links of the free block `index` do not agree with its neighbours'.
-    #[cold]
-    #[inline(never)]
-    fn broken(self, index: usize) -> ! {
-        corrupted(Fault::BrokenList, self.0.granule(index).addr())
     }
 
     /// Returns whether free memory ends in front of granule `start`, by the lengths at both ends of it. A boundary is there.
@@ -245,8 +128,8 @@ impl<P: Place> Blocks<P> {
         let room = start - self.0.first();
         // SAFETY: only granules of the region are read.
         unsafe {
-            let len = if room > 0 { *self.tail(start) as usize } else { 0 };
-            len.wrapping_sub(1) < room && self.get(start - len, Word::Len) == len
+            let len = if room > 0 { (*self.tail(start)).get() } else { 0 };
+            len.wrapping_sub(1) < room && self.get(start - len, Self::LEN) == len
         }
     }
 
@@ -256,8 +139,8 @@ impl<P: Place> Blocks<P> {
         let room = self.0.first() + self.0.longest() - stop;
         // SAFETY: only granules of the region are read.
         unsafe {
-            let len = if room > 0 { self.get(stop, Word::Len) } else { 0 };
-            len.wrapping_sub(1) < room && *self.tail(stop + len) as usize == len
+            let len = if room > 0 { self.get(stop, Self::LEN) } else { 0 };
+            len.wrapping_sub(1) < room && (*self.tail(stop + len)).get() == len
         }
     }
 
@@ -282,11 +165,11 @@ impl<P: Place> Blocks<P> {
                 len += self.leave(end);
             }
             if left {
-                index -= *self.tail(index) as usize;
+                index -= (*self.tail(index)).get();
                 len += self.leave(index);
             }
             self.measure(index, len);
-            self.enter(index, class(len));
+            self.enter(index, len, Self::class(len));
         }
         true
     }
@@ -300,16 +183,11 @@ impl<P: Place> Blocks<P> {
         }
         // SAFETY: heads are free blocks.
         unsafe {
-            let mut list = class(need);
-            let mut index = *self.0.head(list) as usize;
-            if index == NONE || self.get(index, Word::Len) < need {
-                let map = *self.0.map() & (0x7fff_ffff >> list);
-                if map == 0 {
-                    return None;
-                }
-                list = 31 - log2(map as usize) as usize;
-                assert_unchecked(list < LISTS);
-                index = *self.0.head(list) as usize;
+            let mut list = Self::class(need);
+            let mut index = (*self.0.head(list)).get();
+            if index == NONE || self.get(index, Self::LEN) < need {
+                list = self.list_above(list)?;
+                index = (*self.0.head(list)).get();
             }
             Some(Found { index, list })
         }
@@ -322,7 +200,7 @@ impl<P: Place> Blocks<P> {
         let Found { index, list } = found;
         // SAFETY: heads are free blocks.
         unsafe {
-            let mut end = index + self.get(index, Word::Len);
+            let mut end = index + self.get(index, Self::LEN);
             if need != len || len > FROM_BACK {
                 let place = if need > FROM_BACK {
                     self.0.granule(index).wrapping_add(mask)
@@ -340,12 +218,19 @@ impl<P: Place> Blocks<P> {
                 self.pop(index, list);
                 return start;
             }
-            self.set(index, Word::Len, front);
-            *start.cast::<u16>().wrapping_sub(1) = front as u16;
-            let to = class(front);
+            self.set(index, Self::LEN, front);
+            let tail = start.cast::<P::Word>().wrapping_sub(1);
+            if !Self::WIDE {
+                *tail = P::Word::new(front);
+            }
+            let to = Self::class(front);
             if to != list {
                 self.pop(index, list);
-                self.enter(index, to);
+                self.enter(index, front, to);
+            }
+            if Self::WIDE {
+                // The end of a granule alone was a link.
+                *tail = P::Word::new(front);
             }
             start
         }
@@ -362,17 +247,20 @@ impl<P: Place> Blocks<P> {
         unsafe {
             let rest = behind - end;
             self.measure(end, rest);
-            let to = class(rest);
+            if Self::unlisted(rest) {
+                return end;
+            }
+            let to = Self::class(rest);
             let (link, prev) =
-                if to == list { (self.word(index, Word::Next), index) } else { (self.0.head(to), to) };
-            let next = *link as usize;
-            *link = end as u16;
-            self.set(end, Word::Next, next);
-            self.set(end, Word::Prev, prev);
+                if to == list { (self.word(index, Self::NEXT), index) } else { (self.0.head(to), to) };
+            let next = (*link).get();
+            *link = P::Word::new(end);
+            self.set(end, Self::NEXT, next);
+            self.set(end, Self::PREV, prev);
             if next != NONE {
-                self.set(next, Word::Prev, end);
+                self.set(next, Self::PREV, end);
             } else if to != list {
-                self.flip_list(to);
+                self.fill_list(to);
             }
         }
         end
@@ -388,7 +276,7 @@ impl<P: Place> Blocks<P> {
             if bits & Self::bit(end) == 0 {
                 return None;
             }
-            let found = self.get(end, Word::Len);
+            let found = self.get(end, Self::LEN);
             if found < more {
                 return None;
             }
@@ -403,17 +291,14 @@ impl<P: Place> Blocks<P> {
     pub(crate) unsafe fn largest(self) -> usize {
         // SAFETY: heads are free blocks.
         unsafe {
-            match *self.0.map() {
-                0 => 0,
-                map => self.get(*self.0.head(31 - map.trailing_zeros() as usize) as usize, Word::Len),
-            }
+            self.last_list().map_or(0, |list| self.get((*self.0.head(list)).get(), Self::LEN))
         }
     }
 
     /// Returns the length of the free block that starts with granule `index`, if one does. The granule begins with a boundary.
     pub(crate) unsafe fn free_len(self, index: usize) -> usize {
         // SAFETY: the caller passes a granule that begins with a boundary, so it can be read.
-        unsafe { self.get(index, Word::Len) }
+        unsafe { self.get(index, Self::LEN) }
     }
 
     /// Finds out in O(1) what can be known of whether a live block of `len` granules, one at least, is at `address`.
@@ -450,7 +335,7 @@ impl<P: Place> Blocks<P> {
         unsafe {
             while at < end {
                 if self.is_bound(at) {
-                    let len = self.get(at, Word::Len);
+                    let len = self.get(at, Self::LEN);
                     if !visit(at, len, true) {
                         return;
                     }
@@ -472,5 +357,3 @@ impl<P: Place> Blocks<P> {
         }
     }
 }
-
-const _: () = assert!((Word::Len as usize + 2) * size_of::<u16>() == GRANULE);

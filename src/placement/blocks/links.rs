@@ -1,0 +1,237 @@
+//! The words of free blocks, and the lists that they are in.
+
+use super::granules::{GRANULE, WORD, class};
+use super::{Blocks, NONE, Place};
+use crate::misuse::{Fault, corrupted};
+use crate::units::{Index, log2};
+use core::hint::assert_unchecked;
+
+#[allow(clippy::missing_safety_doc, reason = "the contract of `Blocks`")]
+impl<P: Place> Blocks<P> {
+    /// Whether a granule alone has no room for links.
+    const WIDE: bool = {
+        let words = GRANULE / size_of::<P::Word>();
+        assert!(words >= 2, "a granule holds its length twice");
+        words < 4
+    };
+    /// The words at the start of a free block. The last word of its last granule is a fourth one, that of a granule alone a second one.
+    pub(super) const NEXT: usize = if Self::WIDE { 1 } else { 0 };
+    pub(super) const PREV: usize = Self::NEXT + 1;
+    pub(super) const LEN: usize = if Self::WIDE { 0 } else { 2 };
+
+    /// Whether one word is the map of the lists.
+    const ONE_WORD: bool = {
+        assert!(P::LISTS <= WORD * WORD, "a word has bits for the words of the map");
+        P::LISTS <= WORD
+    };
+
+    #[inline(always)]
+    pub(super) fn word(self, index: usize, word: usize) -> *mut P::Word {
+        self.0.granule(index).cast::<P::Word>().wrapping_add(word)
+    }
+
+    /// The last word in front of granule `end`.
+    #[inline(always)]
+    pub(super) fn tail(self, end: usize) -> *mut P::Word {
+        self.0.granule(end).cast::<P::Word>().wrapping_sub(1)
+    }
+
+    /// Reads a word of a free block.
+    #[inline(always)]
+    pub(super) unsafe fn get(self, index: usize, word: usize) -> usize {
+        // SAFETY: free granules are the heap's, and aligned.
+        unsafe { (*self.word(index, word)).get() }
+    }
+
+    /// Writes a word of a free block.
+    #[inline(always)]
+    pub(super) unsafe fn set(self, index: usize, word: usize, value: usize) {
+        // SAFETY: as in `get`.
+        unsafe { *self.word(index, word) = P::Word::new(value) }
+    }
+
+    /// Whether a free block of `len` granules is in no list.
+    #[inline(always)]
+    pub(super) fn unlisted(len: usize) -> bool {
+        Self::WIDE && len == 1
+    }
+
+    /// Returns the list for free blocks of `len` granules, which is not zero.
+    #[inline(always)]
+    pub(super) unsafe fn class(len: usize) -> usize {
+        // SAFETY: a length fits a word, and there are lists for all lengths of the region.
+        unsafe {
+            let class = class::<P::Word>(P::SUBLISTS, len);
+            assert_unchecked(class < P::LISTS.next_multiple_of(WORD));
+            class
+        }
+    }
+
+    /// The bit of a list in its word of the map.
+    #[inline(always)]
+    const fn list_bit(list: usize) -> u32 {
+        0x8000_0000 >> (list % WORD)
+    }
+
+    /// Notes that a list has got its first block.
+    #[inline(always)]
+    pub(super) unsafe fn fill_list(self, list: usize) {
+        // SAFETY: the words belong to the heap.
+        unsafe {
+            if Self::ONE_WORD {
+                *self.0.map() ^= 0x8000_0000 >> list;
+                return;
+            }
+            *self.0.map().wrapping_add(1 + list / WORD) |= Self::list_bit(list);
+            *self.0.map() |= Self::list_bit(list / WORD);
+        }
+    }
+
+    /// Notes that a list has lost its last block.
+    #[inline(always)]
+    unsafe fn empty_list(self, list: usize) {
+        // SAFETY: the words belong to the heap.
+        unsafe {
+            if Self::ONE_WORD {
+                *self.0.map() ^= 0x8000_0000 >> list;
+                return;
+            }
+            let word = self.0.map().wrapping_add(1 + list / WORD);
+            *word ^= Self::list_bit(list);
+            if *word == 0 {
+                *self.0.map() ^= Self::list_bit(list / WORD);
+            }
+        }
+    }
+
+    /// Returns the first list above `list` that has a block.
+    #[inline(always)]
+    pub(super) unsafe fn list_above(self, list: usize) -> Option<usize> {
+        // SAFETY: the words belong to the heap.
+        unsafe {
+            let (mut from, mut map) = (0, *self.0.map());
+            if Self::ONE_WORD {
+                map &= 0x7fff_ffff >> list;
+            } else {
+                from = list / WORD;
+                let words = map & (0x7fff_ffff >> from);
+                map = *self.0.map().wrapping_add(1 + from) & (0x7fff_ffff >> (list % WORD));
+                if map == 0 && words != 0 {
+                    from = 31 - log2(words as usize) as usize;
+                    map = *self.0.map().wrapping_add(1 + from);
+                }
+            }
+            if map == 0 {
+                return None;
+            }
+            let found = from * WORD + 31 - log2(map as usize) as usize;
+            assert_unchecked(found < P::LISTS.next_multiple_of(WORD));
+            Some(found)
+        }
+    }
+
+    /// Returns the last list that has a block.
+    pub(super) unsafe fn last_list(self) -> Option<usize> {
+        // SAFETY: the words belong to the heap.
+        unsafe {
+            let (mut from, mut map) = (0, *self.0.map());
+            if !Self::ONE_WORD && map != 0 {
+                from = 31 - map.trailing_zeros() as usize;
+                map = *self.0.map().wrapping_add(1 + from);
+            }
+            (map != 0).then(|| from * WORD + 31 - map.trailing_zeros() as usize)
+        }
+    }
+
+    /// Puts a free block at the front of the list for its length, if it has room for links.
+    #[inline(always)]
+    pub(super) unsafe fn enter(self, index: usize, len: usize, list: usize) {
+        if Self::unlisted(len) {
+            return;
+        }
+        let head = self.0.head(list);
+        // SAFETY: heads are free blocks.
+        unsafe {
+            let next = (*head).get();
+            *head = P::Word::new(index);
+            self.set(index, Self::NEXT, next);
+            self.set(index, Self::PREV, list);
+            if next != NONE {
+                self.set(next, Self::PREV, index);
+            } else {
+                self.fill_list(list);
+            }
+        }
+    }
+
+    /// Takes the first block of a list out.
+    #[inline(always)]
+    pub(super) unsafe fn pop(self, index: usize, list: usize) {
+        // SAFETY: heads are free blocks.
+        unsafe {
+            let next = self.get(index, Self::NEXT);
+            if P::CHECKED && next != NONE && self.get(next, Self::PREV) != index {
+                self.broken(index);
+            }
+            *self.0.head(list) = P::Word::new(next);
+            if next != NONE {
+                self.set(next, Self::PREV, list);
+            } else {
+                self.empty_list(list);
+            }
+        }
+    }
+
+    /// Takes a free block out of its list, and returns its length.
+    #[inline(always)]
+    unsafe fn unlink(self, index: usize) -> usize {
+        // SAFETY: the block is free, and so are its neighbours in the list.
+        unsafe {
+            let (next, prev) = (self.get(index, Self::NEXT), self.get(index, Self::PREV));
+            if P::CHECKED {
+                let from =
+                    if prev < P::LISTS { (*self.0.head(prev)).get() } else { self.get(prev, Self::NEXT) };
+                if from != index || next != NONE && self.get(next, Self::PREV) != index {
+                    self.broken(index);
+                }
+            }
+            if prev < P::LISTS {
+                *self.0.head(prev) = P::Word::new(next);
+                if next == NONE {
+                    self.empty_list(prev);
+                }
+            } else {
+                self.set(prev, Self::NEXT, next);
+            }
+            if next != NONE {
+                self.set(next, Self::PREV, prev);
+            }
+            self.get(index, Self::LEN)
+        }
+    }
+
+    /// Takes a free block out of its list, if it is in one, and returns its length: out of line where checks and firmware make that worth it.
+    #[inline(always)]
+    pub(super) unsafe fn leave(self, index: usize) -> usize {
+        // SAFETY: the caller's contract.
+        unsafe {
+            if Self::WIDE && self.get(index, Self::LEN) == 1 {
+                return 1;
+            }
+            if P::CHECKED && cfg!(target_os = "none") { self.unlink_apart(index) } else { self.unlink(index) }
+        }
+    }
+
+    #[inline(never)]
+    unsafe fn unlink_apart(self, index: usize) -> usize {
+        // SAFETY: the caller's contract.
+        unsafe { self.unlink(index) }
+    }
+
+    /// Ends the program: the links of the free block `index` do not agree with its neighbours'.
+    #[cold]
+    #[inline(never)]
+    fn broken(self, index: usize) -> ! {
+        corrupted(Fault::BrokenList, self.0.granule(index).addr())
+    }
+}

@@ -1,0 +1,169 @@
+//! The regions of a [`Tlsf`](super::Tlsf): where their lists, granules and bits are.
+
+use crate::placement::blocks::Place;
+use crate::placement::blocks::granules::{GRANULE, WORD, class};
+use crate::region::Region;
+use crate::units::Index;
+use core::marker::PhantomData;
+use core::ptr::{self, NonNull};
+
+/// What a region's memory was when it was claimed.
+pub(super) struct Record {
+    /// Bytes of the memory, and how many of them are in front of what is used.
+    pub(super) size: usize,
+    pub(super) skipped: usize,
+}
+
+/// A region: where granule number 0 would be, and how many granules there are. Its bits follow the granules.
+///
+/// ```text
+///  up to 32 lists  | heads | map | record | granules ............ | boundary bits |
+///  more            | granules ............ | heads | map | record | boundary bits |
+/// ```
+///
+/// More lists are as many as the region's length needs, so that a small region does not pay for a large one's: they end where the bits
+/// begin, the first list last.
+pub(super) struct Slot<W, const SUBLISTS: usize, const CHECKED: bool> {
+    pub(super) origin: *mut u8,
+    pub(super) len: usize,
+    /// Where the bit of granule number 0 would be.
+    pub(super) bits: *mut u32,
+    pub(super) word: PhantomData<W>,
+}
+
+impl<W, const SL: usize, const C: bool> Clone for Slot<W, SL, C> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<W, const SL: usize, const C: bool> Copy for Slot<W, SL, C> {}
+
+const fn least(a: usize, b: usize) -> usize {
+    if a < b { a } else { b }
+}
+
+impl<W: Index, const SL: usize, const C: bool> Slot<W, SL, C> {
+    pub(super) const NONE: Self =
+        Self { origin: ptr::null_mut(), len: 0, bits: ptr::null_mut(), word: PhantomData };
+
+    /// No region is longer in granules, since its bytes must be addresses.
+    const ADDRESSABLE: usize = usize::MAX / (GRANULE * 8 + 1) * 8 - 2048;
+
+    /// Lists for all lengths.
+    const ALL: usize = {
+        assert!(SL.is_power_of_two() && SL >= 2, "lists per power of two are a power of two, two at least");
+        assert!(SL <= 32, "there are at most 32 lists per power of two");
+        // SAFETY: the length fits.
+        unsafe { class::<W>(SL, least(W::MAX, Self::ADDRESSABLE)) + 1 }
+    };
+
+    /// Whether the lists, as many as there can be, are in front of the granules: if a word is their map.
+    pub(super) const IN_FRONT: bool = Self::ALL <= WORD;
+
+    /// Number of a region's first granule, that of the first bit in its word. The numbers below are those of lists.
+    pub(super) const FIRST: usize = Self::ALL.next_multiple_of(WORD);
+
+    /// Granules of the longest region: their numbers, and that of the place behind them, fit a word.
+    pub(super) const MAX_LEN: usize = least(W::MAX - Self::FIRST, Self::ADDRESSABLE);
+
+    /// Bytes of the map.
+    const MAP: usize = if Self::IN_FRONT { 4 } else { 4 + Self::FIRST / WORD * 4 };
+
+    /// Bytes from the record to what follows, and from the map.
+    const RECORD: usize = size_of::<Record>();
+    const BEHIND: usize = (Self::MAP + Self::RECORD).next_multiple_of(GRANULE);
+
+    /// Bytes in front of the granules.
+    pub(super) const FRONT: usize = if Self::IN_FRONT { Self::control(0) } else { 0 };
+
+    /// Bytes of the lists, the map and the record of a region of `bytes` bytes.
+    pub(super) const fn control(bytes: usize) -> usize {
+        let lists = if Self::IN_FRONT || bytes / GRANULE >= Self::MAX_LEN {
+            Self::ALL
+        } else {
+            // SAFETY: the length fits.
+            unsafe { class::<W>(SL, bytes / GRANULE + 1) + 1 }
+        };
+        (lists * size_of::<W>()).next_multiple_of(GRANULE) + Self::BEHIND
+    }
+
+    /// Where the control data ends that begins with the heads.
+    #[inline(always)]
+    fn control_end(self) -> *mut u8 {
+        if Self::IN_FRONT {
+            self.origin.wrapping_add(Self::FIRST * GRANULE)
+        } else {
+            self.bits.wrapping_add(Self::FIRST / WORD).cast()
+        }
+    }
+
+    pub(super) fn record(self) -> *mut Record {
+        self.control_end().wrapping_sub(Self::RECORD).cast()
+    }
+
+    /// The memory as it was claimed.
+    pub(super) fn region(&self) -> Region {
+        let record = self.record();
+        // SAFETY: the region has its record, and begins behind the address 0.
+        unsafe {
+            let start = self.origin.wrapping_add(Self::FIRST * GRANULE - Self::FRONT).wrapping_sub((*record).skipped);
+            Region::new(NonNull::new_unchecked(start), (*record).size)
+        }
+    }
+
+    /// The number behind the last granule.
+    pub(super) const fn end(&self) -> usize {
+        Self::FIRST + self.len
+    }
+
+    /// Whether `address` lies in a granule.
+    #[inline(always)]
+    pub(super) fn holds(&self, address: usize) -> bool {
+        address.wrapping_sub(self.origin.addr()).wrapping_sub(Self::FIRST * GRANULE) / GRANULE < self.len
+    }
+}
+
+// SAFETY: `claim` puts control data, granules and bits one behind the other; `FIRST` is above the numbers of lists.
+unsafe impl<W: Index, const SL: usize, const C: bool> Place for Slot<W, SL, C> {
+    type Word = W;
+    const SUBLISTS: usize = SL;
+    const LISTS: usize = Self::ALL;
+    const CHECKED: bool = C;
+
+    #[inline(always)]
+    fn first(self) -> usize {
+        Self::FIRST
+    }
+
+    #[inline(always)]
+    fn granule(self, index: usize) -> *mut u8 {
+        self.origin.wrapping_add(index * GRANULE)
+    }
+
+    #[inline(always)]
+    fn bits(self, index: usize) -> *mut u32 {
+        self.bits.wrapping_add(index / WORD)
+    }
+
+    #[inline(always)]
+    fn head(self, list: usize) -> *mut W {
+        if Self::IN_FRONT {
+            let front = const { Self::FIRST * GRANULE - Self::FRONT };
+            self.origin.wrapping_add(front).cast::<W>().wrapping_add(list)
+        } else {
+            self.map().cast::<W>().wrapping_sub(1).wrapping_sub(list)
+        }
+    }
+
+    #[inline(always)]
+    fn map(self) -> *mut u32 {
+        self.control_end().wrapping_sub(Self::BEHIND).cast()
+    }
+
+    #[inline(always)]
+    fn longest(self) -> usize {
+        self.len
+    }
+}
