@@ -5,7 +5,7 @@
 //!
 //! | level | type | costs |
 //! | --- | --- | --- |
-//! | `Off` | metadata [`Unchecked`](crate::meta::Unchecked), as in `Heap<Tlsf<Unchecked<u32>>>`; `MicroTlsf<4, false>`, the default of firmware | nothing |
+//! | `Off` | the placement's parameter `CHECKED`, as in `Tlsf<u32, 4, 8, false>`, and the default of firmware; metadata [`Unchecked`](crate::meta::Unchecked) | nothing |
 //! | `Basic` | every other heap | a few instructions for an operation |
 //! | `Full` | [`Full`] around the placement, as in `Heap<Full<Tiered>>` | 8 bytes for a block, 1/32 of the memory, and the time to fill freed blocks |
 //!
@@ -43,7 +43,7 @@
 //! * every write to the first 256 or the last 16 bytes of a freed block, until as many further blocks were freed as the quarantine holds
 //!   (16 unless the type says otherwise);
 //! * links and lengths of free blocks that were overwritten, before they are followed: links are encoded with a secret of the
-//!   heap and the block's own address, so that one which was copied or made up leads nowhere ([`Tlsf`](crate::Tlsf), trees,
+//!   heap and the block's own address, so that one which was copied or made up leads nowhere ([`SegregatedFit`](crate::placement::SegregatedFit), trees,
 //!   [`Buddy`](crate::Buddy) and what is built on them, where the metadata [`InBand`](crate::meta::InBand) is checked and has room for
 //!   several regions; elsewhere the links must point back, as at level `Basic`);
 //! * every attempt to hand out memory that is in use, which is what damaged bookkeeping leads to.

@@ -1,5 +1,6 @@
 //! The map of a heap: it contains all memory exactly once, no live block in free runs, and no free byte is missing.
 
+use allotment::placement::SegregatedFit;
 use allotment::lock::Unsync;
 use allotment::meta::{InBand, Index, NodeSlot, SideTable};
 use allotment::placement::{LayoutPlacement, MicroTlsf, Placement};
@@ -135,7 +136,7 @@ fn plain<P: LayoutPlacement>(detail: Detail) {
 #[test]
 fn metadata_in_band() {
     plain::<Tlsf>(Detail::Exact);
-    plain::<Tlsf<InBand<u32, 16>>>(Detail::Exact);
+    plain::<SegregatedFit<InBand<u32, 16>>>(Detail::Exact);
     plain::<BestFit>(Detail::Exact);
 }
 
@@ -165,7 +166,7 @@ fn provide<I: Index, const G: usize, P: Placement<Meta = SideTable<I, G>>>(heap:
 /// Nodes are taken before the first region only, since those that are in use cannot move.
 #[test]
 fn nodes_in_use_are_kept() {
-    let heap = Heap::<Tlsf<SideTable<u32, 16>>, Unsync>::empty();
+    let heap = Heap::<SegregatedFit<SideTable<u32, 16>>, Unsync>::empty();
     provide(&heap);
     let mut memory = vec![0u128; 1000];
     // SAFETY: the memory outlives the heap.
@@ -182,7 +183,7 @@ fn nodes_in_use_are_kept() {
 #[test]
 fn side_tables() {
     type Table = SideTable<u32, 16>;
-    Subject::<Tlsf<Table>>::new(provide).run(Detail::Blocks, true);
+    Subject::<SegregatedFit<Table>>::new(provide).run(Detail::Blocks, true);
     Subject::<BestFit<Table>>::new(provide).run(Detail::Blocks, true);
 }
 

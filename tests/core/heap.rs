@@ -1,6 +1,7 @@
 //! The front: static heaps, zeroed memory, errors, statistics on and off, and the `Allocator` traits.
 
 use crate::shadow::{Backing, Case, Shadow};
+use allotment::placement::SegregatedFit;
 use allotment::lock::Unsync;
 use allotment::meta::{FreeError, InBand};
 use allotment::observe::NoStatistics;
@@ -195,8 +196,8 @@ fn the_peak_can_be_restarted() {
 #[test]
 fn tables_follow_the_largest_heap() {
     use allotment::placement::table_rows;
-    type Sixteen = Tlsf<InBand<u16, 8, 1>, { table_rows::<4>(16 * 1024, 8) }, 4>;
-    type Large = Tlsf<InBand<u32>, { table_rows::<16>(1 << 30, 8) }>;
+    type Sixteen = SegregatedFit<InBand<u16, 8, 1>, { table_rows::<4>(16 * 1024, 8) }, 4>;
+    type Large = SegregatedFit<InBand<u32>, { table_rows::<16>(1 << 30, 8) }>;
     assert!(size_of::<Sixteen>() < size_of::<allotment::Tlsf16>());
     assert!(size_of::<allotment::Tlsf16>() < size_of::<Large>());
     let mut shadow = Shadow::new(Case::of::<Sixteen>(), &[(16 * 1024, 0)]);

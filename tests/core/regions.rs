@@ -1,6 +1,7 @@
 //! Several regions: claiming, extending and releasing, on every placement that supports them.
 
 use crate::shadow::{Backing, Case, Shadow};
+use allotment::placement::SegregatedFit;
 use allotment::lock::Unsync;
 use allotment::meta::{InBand, NodeSlot, SideTable};
 use allotment::placement::LayoutPlacement;
@@ -143,7 +144,7 @@ fn regions_end_where_the_address_space_ends() {
         let wrapping = unsafe { heap.claim(Region::from_address(from, 4097)) };
         assert_eq!(wrapping, Err(RegionError::Overlap));
     }
-    check::<Tlsf<SideTable<u32, 16>>>();
+    check::<SegregatedFit<SideTable<u32, 16>>>();
     check::<allotment::BestFit<SideTable<u32, 16>>>();
     check::<Bump>();
 }
@@ -243,7 +244,7 @@ mod overlapping {
 /// The address space between two regions costs nothing, even with narrow indices.
 #[test]
 fn the_gap_between_regions_costs_nothing() {
-    type Narrow = Heap<Tlsf<InBand<u16>>, Unsync>;
+    type Narrow = Heap<SegregatedFit<InBand<u16>>, Unsync>;
     let heap = Narrow::empty();
     let mut on_heap = Backing::new(100_000, 0);
     let mut on_stack = [0u64; 1_000];
@@ -295,14 +296,14 @@ fn blocks_never_cross_a_border() {
     check(Case::of::<Tlsf>());
     check(Case::of::<FirstFit>());
     check(Case::of::<Buddy>());
-    check(Case::of::<Tlsf<SideTable<u32, 16>>>());
+    check(Case::of::<SegregatedFit<SideTable<u32, 16>>>());
 }
 
 /// Without the global allocator a side table lies in a static array, and reports when it is full.
 #[test]
 fn a_side_table_works_from_a_static_array() {
     static mut SLOTS: [NodeSlot<u32>; 8] = [NodeSlot::EMPTY; 8];
-    let heap = Heap::<Tlsf<SideTable<u32, 64>>, Unsync>::empty();
+    let heap = Heap::<SegregatedFit<SideTable<u32, 64>>, Unsync>::empty();
     let mut backing = Backing::new(64 * 1024, 0);
     // SAFETY: the array is used here only; the backing outlives the heap; blocks are used and freed as
     // their layouts say.
@@ -348,7 +349,7 @@ fn regions_in_use_stay() {
     }
     check(Case::of::<Tlsf>());
     check(Case::of::<FirstFit>());
-    check(Case::of::<Tlsf<SideTable<u32, 16>>>());
+    check(Case::of::<SegregatedFit<SideTable<u32, 16>>>());
 }
 
 /// A bump heap continues in a region that was added after its last one was released.
@@ -413,7 +414,7 @@ fn a_region_is_extended_up_to_its_neighbour() {
         }
     }
     check::<Tlsf>();
-    check::<Tlsf<InBand<u32, 16>>>();
+    check::<SegregatedFit<InBand<u32, 16>>>();
     check::<FirstFit>();
     check::<Bump>();
 }

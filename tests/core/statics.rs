@@ -3,6 +3,7 @@
 //! A pointer cannot be zero. So what has one in it lies in `.data` as a whole: `heap!`, a clock, a sink, a list of zones. So do `Tiered` and
 //! `QuickLists`, the placements of hosts, whose lists end with an address for speed.
 
+use allotment::placement::SegregatedFit;
 use allotment::fixed::FixedPool;
 use allotment::harden::Full;
 use allotment::inject::{Attempt, Failing, FailureRule};
@@ -60,7 +61,7 @@ statics! {
     BUDDY: Heap<Buddy, Spin> = Heap::empty();
     SLAB: Heap<Slab, Spin> = Heap::empty();
     BUMP: Heap<Bump, Spin> = Heap::empty();
-    SIDE: Heap<Tlsf<SideTable<u32>>, Spin> = Heap::empty();
+    SIDE: Heap<SegregatedFit<SideTable<u32>>, Spin> = Heap::empty();
     FULL: Heap<Full<Tlsf>, Spin> = Heap::empty();
     PRESSURE: PressureHeap<Tlsf, Spin, 16> = PressureHeap::new(Heap::empty());
     OBSERVED: Observed<Heap<Tlsf, Spin>, (Profile, Leaks<256>, Trace<8192>, Tags<8, 64>), Spin> =

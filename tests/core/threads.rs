@@ -2,6 +2,7 @@
 
 #[cfg(all(unix, panic = "unwind"))]
 use crate::child::{child, role};
+use allotment::placement::SegregatedFit;
 use allotment::lock::{Counted, Spin};
 use allotment::os::{Cached, Depot};
 use allotment::placement::LayoutPlacement;
@@ -618,10 +619,10 @@ mod shared {
 
     shared! {
         tlsf: Tlsf;
-        tlsf_u16: Tlsf<InBand<u16>>;
-        tlsf_one_region: Tlsf<InBand<u32, 8, 1>>;
-        tlsf_side: Tlsf<SideTable<u32, 16>>;
-        tlsf_off: Tlsf<Unchecked<u32>>;
+        tlsf_u16: SegregatedFit<InBand<u16>>;
+        tlsf_one_region: SegregatedFit<InBand<u32, 8, 1>>;
+        tlsf_side: SegregatedFit<SideTable<u32, 16>>;
+        tlsf_off: SegregatedFit<Unchecked<u32>>;
         micro: MicroTlsf;
         first_fit: FirstFit;
         first_fit_unchecked: FirstFit<4, false>;
@@ -632,7 +633,7 @@ mod shared {
         buddy_one_region: Buddy<1, 8>;
         slab: Slab;
         tiered: Tiered;
-        quick_lists: QuickLists<Tlsf>;
+        quick_lists: QuickLists<SegregatedFit>;
         full: Full<Tiered>;
         full_tlsf: Full<Tlsf>;
         full_first_fit: Full<FirstFit>;

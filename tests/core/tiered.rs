@@ -1,6 +1,7 @@
 //! Blocks that `Tiered` and `QuickLists` keep for reuse: when they keep them, that they come back, and the pages behind.
 
 use crate::shadow::{Backing, Case};
+use allotment::placement::SegregatedFit;
 use allotment::lock::Unsync;
 use allotment::meta::InBand;
 use allotment::placement::{LayoutPlacement, QuickLists};
@@ -9,7 +10,7 @@ use allotment::{Buddy, FreeError, Heap, Memory, Region, RegionError, Tiered, Tls
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::NonNull;
 
-type Pages = Heap<Tiered<Tlsf<InBand<u32, 8, 1>>>, Unsync>;
+type Pages = Heap<Tiered<SegregatedFit<InBand<u32, 8, 1>>>, Unsync>;
 
 const SIZE: usize = 1 << 20;
 
@@ -71,7 +72,7 @@ fn no_block_has_the_largest_alignment() {
         }
     }
     check::<Tiered>();
-    check::<QuickLists<Tlsf>>();
+    check::<QuickLists<SegregatedFit>>();
 }
 
 #[test]
@@ -176,7 +177,7 @@ fn a_whole_page_is_taken_at_once() {
 #[test]
 fn no_more_than_an_eighth_is_kept_in_small_blocks() {
     let mut backing = Backing::new(SIZE, 0);
-    let heap = Heap::<QuickLists<Tlsf>, Unsync>::empty();
+    let heap = Heap::<QuickLists<SegregatedFit>, Unsync>::empty();
     // SAFETY: the backing outlives the heap.
     unsafe { heap.claim(backing.region()) }.unwrap();
     let before = heap.largest_free();
@@ -251,7 +252,7 @@ fn regions_are_released_with_blocks_kept() {
         assert_eq!(heap.release(two.region().start.as_ptr()), Ok(two.region()));
     }
     check(Case::of::<Tiered>());
-    check(Case::of::<QuickLists<Tlsf>>());
+    check(Case::of::<QuickLists<SegregatedFit>>());
 }
 
 /// Two regions that share a frame of 4 KiB: a page of one is not lost with the other.

@@ -1,6 +1,7 @@
 //! Requests of zeroed memory, where the heap's memory was zero at first and where it was not.
 
 use crate::shadow::{AnyHeap, Case};
+use allotment::placement::SegregatedFit;
 use allotment::lock::Unsync;
 use allotment::meta::InBand;
 use allotment::placement::LayoutPlacement;
@@ -119,8 +120,8 @@ fn fresh_memory_is_left_alone() {
         }
     }
     check::<Tlsf>();
-    check::<Tlsf<InBand<u32, 8, 1>>>();
-    check::<Tlsf<InBand<u16>>>();
+    check::<SegregatedFit<InBand<u32, 8, 1>>>();
+    check::<SegregatedFit<InBand<u16>>>();
     check::<BestFit<InBand<u16>>>();
     check::<GoodFit<InBand<u32>>>();
 }

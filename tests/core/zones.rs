@@ -1,5 +1,6 @@
 //! Zones: which zone serves a request, how frees find their zone, cache lines, and moves.
 
+use allotment::placement::SegregatedFit;
 use allotment::lock::Spin;
 use allotment::meta::{FreeError, SideTable};
 use allotment::region::Capabilities as Can;
@@ -307,7 +308,7 @@ fn blocks_move_with_their_contents() {
 /// Memory that the core must not touch; a side table keeps the bookkeeping.
 #[test]
 fn device_memory_is_for_those_who_ask() {
-    static NODES: Heap<Tlsf<SideTable<u32, 64>>, Spin> = Heap::empty();
+    static NODES: Heap<SegregatedFit<SideTable<u32, 64>>, Spin> = Heap::empty();
     #[cfg(not(feature = "alloc"))]
     // SAFETY: the heap has no region yet.
     unsafe {

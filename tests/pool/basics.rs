@@ -1,6 +1,7 @@
 //! Segments, growth, trimming, statistics.
 
 use super::{KIB, MIB, pool};
+use allotment::placement::SegregatedFit;
 use allotment::Tlsf;
 use allotment::meta::SideTable;
 use allotment::placement::{
@@ -64,7 +65,7 @@ fn every_placement_divides_segments() {
         assert!(pool.trim(0) > 0);
         assert_eq!((pool.source().reserved(), pool.source().segments()), (0, 0));
     }
-    run::<Tlsf<Table<256>>>(256);
+    run::<SegregatedFit<Table<256>>>(256);
     run::<GoodFit<Table<256>>>(256);
     run::<GoodFit<Table<512>>>(512);
     run::<BestFit<Table<256>>>(256);

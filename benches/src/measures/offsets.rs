@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ptr::{NonNull, without_provenance_mut};
 use std::time::Instant;
 
+use allotment::placement::SegregatedFit;
 use allotment::meta::{BlockOf, SideTable};
 use allotment::placement::{GoodFit, Placement};
 use allotment::pool::{Allocation, DevicePool, PoolOptions};
@@ -66,7 +67,7 @@ fn run(options: &Options) -> Result<Vec<Row>> {
     let subjects: &[(&str, Run)] = &[
         ("allotment-pool-simulated", timed::<Device>),
         ("allotment-good-fit-side-table", timed::<Side<GoodFit<Table32>>>),
-        ("allotment-tlsf-side-table", timed::<Side<Tlsf<Table32>>>),
+        ("allotment-tlsf-side-table", timed::<Side<SegregatedFit<Table32>>>),
         #[cfg(feature = "peers")]
         ("offset-allocator", timed::<Peer>),
         ("best-fit map (reference)", timed::<BestFit>),

@@ -4,6 +4,7 @@ use std::alloc::Layout;
 use std::ptr::{NonNull, without_provenance_mut};
 use std::time::Instant;
 
+use allotment::placement::SegregatedFit;
 use allotment::meta::{BlockOf, SideTable};
 use allotment::placement::Placement;
 use allotment::{Region, Tlsf};
@@ -234,7 +235,7 @@ impl Visitor for Churn {
 }
 
 type Table256 = SideTable<u32, 256, 1, false>;
-type SideTlsf = Tlsf<Table256>;
+type SideTlsf = SegregatedFit<Table256>;
 
 /// The TLSF over a side table as a subject. A block's address is derived from the index of its token.
 struct Side {

@@ -8,11 +8,12 @@ use core::alloc::Layout;
 
 #[cfg(any(feature = "allotment", feature = "micro", feature = "tiny"))]
 mod subject {
-    use allotment::lock::Lock;
+    use allotment::placement::SegregatedFit;
+use allotment::lock::Lock;
     use allotment::observe::NoStatistics;
 
     #[cfg(feature = "allotment")]
-    type Subject = allotment::WasmHeap<allotment::Tlsf<allotment::meta::InBand<u32, 8, 1>>, Alone, NoStatistics>;
+    type Subject = allotment::WasmHeap<SegregatedFit<allotment::meta::InBand<u32, 8, 1>>, Alone, NoStatistics>;
     #[cfg(feature = "micro")]
     type Subject = allotment::WasmHeap<allotment::placement::MicroTlsf<4, false>, Alone, NoStatistics>;
     #[cfg(feature = "tiny")]

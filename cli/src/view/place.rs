@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ptr::{NonNull, without_provenance_mut};
 
+use allotment::placement::SegregatedFit;
 use allotment::meta::{Block, SideTable};
 use allotment::placement::{Apart, BestFit, BuddyMap, FirstFitMap, SegmentPlacement, Tlsf};
 use allotment::region::{Region, RegionError};
@@ -179,8 +180,8 @@ type Table<const G: usize> = SideTable<u32, G, 1, false>;
 macro_rules! with {
     ($placing:expr, $granule:expr, $call:ident($($argument:expr),*)) => {
         match ($placing, $granule == GRANULE as u64) {
-            (Placing::Tlsf, true) => $call::<Tlsf<Table<GRANULE>>>($($argument),*),
-            (Placing::Tlsf, false) => $call::<Tlsf<Table<LARGE_GRANULE>>>($($argument),*),
+            (Placing::Tlsf, true) => $call::<SegregatedFit<Table<GRANULE>>>($($argument),*),
+            (Placing::Tlsf, false) => $call::<SegregatedFit<Table<LARGE_GRANULE>>>($($argument),*),
             (Placing::FirstFit, true) => $call::<Apart<FirstFitMap, GRANULE>>($($argument),*),
             (Placing::FirstFit, false) => $call::<Apart<FirstFitMap, LARGE_GRANULE>>($($argument),*),
             (Placing::BestFit, true) => $call::<BestFit<Table<GRANULE>>>($($argument),*),

@@ -9,7 +9,7 @@ use core::hint::assert_unchecked;
 #[allow(clippy::missing_safety_doc, reason = "the contract of `Blocks`")]
 impl<P: Place> Blocks<P> {
     /// Whether a granule alone has no room for links.
-    const WIDE: bool = {
+    pub(super) const WIDE: bool = {
         let words = GRANULE / size_of::<P::Word>();
         assert!(words >= 2, "a granule holds its length twice");
         words < 4

@@ -529,29 +529,49 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool> LayoutPlac
 
 #[cfg(test)]
 mod tests {
+    use super::super::blocks::granules::class;
     use super::*;
 
     /// A region has as many granules as fit between its lists and its bits.
-    #[test]
-    fn regions_are_used_to_the_last_granule() {
-        let len = |start, size| parts(Region::from_address(start, size)).map(|(_, len)| len);
+    fn all_is_used<W: Index, const SL: usize>() {
+        let len = |start, size| Slot::<W, SL, true>::parts(Region::from_address(start, size)).map(|parts| parts.len);
         assert_eq!(len(usize::MAX - 4095, 4096), len(4096, 4088), "but for that of the address space");
         assert_eq!(len(usize::MAX - 4095, 4097), Err(RegionError::Overlap));
         for skew in 0..2 * GRANULE {
             for size in 0..3000 {
                 let start = 4096 + skew;
-                let end = (start + size) / GRANULE * GRANULE;
-                let fits = |&len: &usize| {
-                    let granules = start.next_multiple_of(GRANULE) + CONTROL;
-                    granules + len * GRANULE + bit_words(len) * BITS_WORD <= end
-                };
+                let (first, end) = (start.next_multiple_of(GRANULE), (start + size) / GRANULE * GRANULE);
+                let control = Slot::<W, SL, true>::control(end.saturating_sub(first));
+                let fits = |&len: &usize| first + control + len * GRANULE + bit_words(len) * BITS_WORD <= end;
                 let most = (1..).take_while(fits).last().ok_or(RegionError::TooSmall);
-                assert_eq!(
-                    parts(Region::new(start, size)).map(|(_, len)| len),
-                    most,
-                    "{size} bytes from {skew}"
-                );
+                assert_eq!(len(start, size), most, "{size} bytes from {skew}");
             }
         }
+    }
+
+    #[test]
+    fn regions_are_used_to_the_last_granule() {
+        all_is_used::<u16, 2>();
+        all_is_used::<u16, 8>();
+        all_is_used::<u32, 8>();
+    }
+
+    /// The lists of a region are as many as its blocks need, whatever its length.
+    #[test]
+    fn there_is_a_list_for_each_length() {
+        fn check<W: Index, const SL: usize>() {
+            for size in (64..5000).chain((13..20).map(|shift| (1 << shift) + 200)) {
+                let Ok(parts) = Slot::<W, SL, true>::parts(Region::from_address(4096, size)) else { continue };
+                let slot = Slot::<W, SL, true>::of(&parts);
+                // SAFETY: the length is in range; nothing is read.
+                let last = unsafe { class::<W>(SL, parts.len) };
+                let (heads, granules) = (slot.head(last).addr(), slot.granule(slot.end()).addr());
+                assert!(heads >= granules && heads + size_of::<W>() <= slot.all_bits().addr(), "{size} bytes");
+            }
+        }
+        check::<u16, 8>();
+        check::<u32, 2>();
+        check::<u32, 8>();
+        check::<u32, 32>();
     }
 }

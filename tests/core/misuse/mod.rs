@@ -6,6 +6,7 @@ mod inject;
 mod worlds;
 
 use crate::shadow::Backing;
+use allotment::placement::SegregatedFit;
 use allotment::harden::Full;
 use allotment::lock::Unsync;
 use allotment::meta::{InBand, Unchecked};
@@ -126,8 +127,8 @@ fn full_finds_what_it_promises() {
     full::<FirstFit>();
     full::<GoodFit<InBand<u32>>>();
     full::<MicroTlsf>();
-    full::<QuickLists<Tlsf>>();
-    full::<Tlsf<Unchecked<u32>>>();
+    full::<QuickLists<SegregatedFit>>();
+    full::<SegregatedFit<Unchecked<u32>>>();
     #[cfg(feature = "linked-list")]
     full::<allotment::LinkedList>();
 }
@@ -362,7 +363,7 @@ fn basic_finds_second_frees() {
         basic::<MicroTlsf>(size);
         basic::<MicroTlsf<4, true>>(size);
         basic::<MicroTlsf<1, true>>(size);
-        basic::<QuickLists<Tlsf>>(size);
+        basic::<QuickLists<SegregatedFit>>(size);
         if size > 8 {
             basic::<Tlsf>(size);
             basic::<BestFit>(size);
@@ -655,12 +656,12 @@ const FATAL: &[(&str, fn(), &str)] = &[
     ("a tree with a circle, best fit", make_circle::<BestFit>, DAMAGED),
     ("a link to a live block, short links", overwrite_short_links::<0>, DAMAGED),
     ("a link back to a live block, short links", overwrite_short_links::<1>, DAMAGED),
-    ("an encoded link, request", overwrite_encoded::<Tlsf, 1, 64, true>, NO_BLOCK),
-    ("an encoded link, free", overwrite_encoded::<Tlsf, 2, 64, false>, NO_BLOCK),
+    ("an encoded link, request", overwrite_encoded::<SegregatedFit, 1, 64, true>, NO_BLOCK),
+    ("an encoded link, free", overwrite_encoded::<SegregatedFit, 2, 64, false>, NO_BLOCK),
     ("an encoded link, below quick lists", overwrite_encoded::<Tiered, 1, 40_000, true>, NO_BLOCK),
     ("an encoded link, tree by size", overwrite_encoded::<BestFit, 2, 64, false>, NO_BLOCK),
     ("an encoded link, fine classes", overwrite_encoded::<GoodFit<InBand<u32>>, 1, 4000, true>, NO_BLOCK),
-    ("the length of a free block, request", overwrite_encoded::<Tlsf, 0, 64, true>, NO_BLOCK),
+    ("the length of a free block, request", overwrite_encoded::<SegregatedFit, 0, 64, true>, NO_BLOCK),
     ("the length of a free block, best fit", lengthen::<BestFit>, NO_BLOCK),
     #[cfg(all(feature = "std", feature = "lock_api"))]
     (

@@ -5,6 +5,7 @@
 //! and the number of steps counts paths. Heaps are not copied: a path is replayed from its start.
 
 use crate::shadow::Backing;
+use allotment::placement::SegregatedFit;
 use allotment::harden::Full;
 use allotment::lock::Unsync;
 #[cfg(feature = "alloc")]
@@ -193,12 +194,15 @@ macro_rules! worlds {
 
 // Arenas of 6 to 12 granules beside the bookkeeping. Where a second free cannot always be noticed, it is not tried.
 worlds! {
-    tlsf: Tlsf, [64, 104], false;
-    tlsf_u16: Tlsf<InBand<u16>>, [56, 104], false;
-    tlsf_off: Tlsf<Unchecked<u32>>, [64, 104], false;
-    tlsf_full: Full<Tlsf, 2>, [128, 168], true;
+    tlsf: Tlsf, [208, 248], false;
+    tlsf_off: Tlsf<u32, 8, 8, false>, [208, 248], false;
+    tlsf_full: Full<Tlsf, 2>, [264], true;
+    lists: SegregatedFit, [64, 104], false;
+    lists_u16: SegregatedFit<InBand<u16>>, [56, 104], false;
+    lists_off: SegregatedFit<Unchecked<u32>>, [64, 104], false;
+    lists_full: Full<SegregatedFit, 2>, [128, 168], true;
     #[cfg(feature = "alloc")]
-    tlsf_side: Tlsf<SideTable<u32, 16>>, [96, 192], true;
+    lists_side: SegregatedFit<SideTable<u32, 16>>, [96, 192], true;
     first_fit: FirstFit, [96, 128], true;
     first_fit_off: FirstFit<2, false>, [104], false;
     first_fit_full: Full<FirstFit, 1>, [168], true;
@@ -211,7 +215,7 @@ worlds! {
     micro: MicroTlsf<4, true>, [192, 232], false;
     micro_off: MicroTlsf<4, false>, [192, 232], false;
     micro_full: Full<MicroTlsf, 2>, [264], true;
-    quick: QuickLists<Tlsf>, [104, 1024], false;
+    quick: QuickLists<SegregatedFit>, [104, 1024], false;
     tiered: Tiered, [104, 20_000], false;
     tiered_full: Full<Tiered, 2>, [168, 20_000], true;
     bump: Bump, [104], false;

@@ -5,7 +5,7 @@ use allotment::harden::Full;
 use allotment::lock::Unsync;
 use allotment::meta::{InBand, Meta, SideTable};
 use allotment::placement::{
-    Classes, Coalescing, FirstFitMap, FreeIndex, Mapped, MicroTlsf, Placement, QuickLists, RegionMap,
+    Classes, Coalescing, FirstFitMap, FreeIndex, Mapped, Placement, QuickLists, RegionMap,
     table_rows,
 };
 use allotment::{Buddy, Bump, Heap, Slab, Tiered, Tlsf};
@@ -95,12 +95,12 @@ where
     const TRUSTS: bool = !C;
 }
 
-impl<const R: usize, const C: bool> Subject for MicroTlsf<R, C> {
+impl<W: allotment::meta::Index, const R: usize, const SL: usize, const C: bool> Subject for Tlsf<W, R, SL, C> {
     fn taken(size: usize, _align: usize) -> usize {
         size.max(1).next_multiple_of(8)
     }
     const REGIONS: usize = R;
-    const LIMIT: usize = 500 * 1024;
+    const LIMIT: usize = if size_of::<W>() == 2 { 500 * 1024 } else { usize::MAX };
 }
 
 impl<const R: usize, const G: usize> Subject for Buddy<R, G> {
@@ -230,7 +230,7 @@ impl Classes for OddClasses {
     const SIZES: &'static [usize] = &[24, 40, 104];
 }
 
-pub type TlsfSmallTable = Tlsf<InBand<u16, 8, 2>, { table_rows::<4>(512 * 1024, 8) }, 4>;
+pub type SmallTable = SegregatedFit<InBand<u16, 8, 2>, { table_rows::<4>(512 * 1024, 8) }, 4>;
 pub type SlabOdd = Slab<OddClasses>;
 
 /// Makes a module of tests, one per placement and metadata, each calling `$run` with its [`Case`](super::Case).
@@ -242,11 +242,12 @@ macro_rules! for_each_placement {
     ($run:path) => {
         #[cfg(feature = "std")]
         $crate::for_each_placement! { @ $run;
-            tlsf_u32: Tlsf<InBand<u32>>;
-            tlsf_small_table: $crate::shadow::matrix::TlsfSmallTable;
-            tlsf_side: Tlsf<SideTable<u32, 16>>;
+            tlsf: Tlsf;
+            lists_u32: SegregatedFit<InBand<u32>>;
+            lists_small_table: $crate::shadow::matrix::SmallTable;
+            lists_side: SegregatedFit<SideTable<u32, 16>>;
             best_fit_side_plain: BestFit<SideTable<u32, 16, 3, false>>;
-            tlsf_one_region: Tlsf<InBand<u32, 8, 1>>;
+            lists_one_region: SegregatedFit<InBand<u32, 8, 1>>;
             micro: allotment::placement::MicroTlsf;
             first_fit: FirstFit;
             best_fit_u32: BestFit<InBand<u32>>;
@@ -254,28 +255,35 @@ macro_rules! for_each_placement {
             buddy: Buddy;
             slab_odd: $crate::shadow::matrix::SlabOdd;
             tiered: Tiered;
-            quick_tlsf: QuickLists<Tlsf>;
+            quick_lists: QuickLists<SegregatedFit>;
             full_tiered: Full<Tiered>;
-            full_one_region: Full<Tlsf<InBand<u32, 8, 1>>>;
+            full_tlsf: Full<Tlsf<u32, 1>>;
+            full_one_region: Full<SegregatedFit<InBand<u32, 8, 1>>>;
             bump: Bump;
         }
         #[cfg(not(feature = "std"))]
         $crate::for_each_placement! { @ $run;
-            tlsf_u16: Tlsf<InBand<u16>>;
-            tlsf_u32: Tlsf<InBand<u32>>;
-            tlsf_u32_16: Tlsf<InBand<u32, 16>>;
-            tlsf_u16_4: Tlsf<InBand<u16, 4>>;
-            tlsf_one_region: Tlsf<InBand<u32, 8, 1>>;
-            tlsf_nine_regions: Tlsf<InBand<u32, 8, 9>>;
-            tlsf_compact: Tlsf16;
+            tlsf: Tlsf;
+            tlsf_off: Tlsf<u32, 4, 8, false>;
+            tlsf_two_lists: Tlsf<u32, 2, 2>;
+            tlsf_sixteen_lists: Tlsf<u32, 1, 16>;
+            tlsf_nine_regions: Tlsf<u32, 9, 4>;
+            tlsf_16: Tlsf16;
+            tlsf_16_off: Tlsf<u16, 3, 4, false>;
+            lists_u16: SegregatedFit<InBand<u16>>;
+            lists_u32: SegregatedFit<InBand<u32>>;
+            lists_u32_16: SegregatedFit<InBand<u32, 16>>;
+            lists_u16_4: SegregatedFit<InBand<u16, 4>>;
+            lists_one_region: SegregatedFit<InBand<u32, 8, 1>>;
+            lists_nine_regions: SegregatedFit<InBand<u32, 8, 9>>;
             micro: allotment::placement::MicroTlsf;
             micro_off: allotment::placement::MicroTlsf<4, false>;
             micro_one_region: allotment::placement::MicroTlsf<1>;
             micro_twelve_regions: allotment::placement::MicroTlsf<12>;
-            tlsf_small_table: $crate::shadow::matrix::TlsfSmallTable;
-            tlsf_side: Tlsf<SideTable<u32, 16>>;
-            tlsf_side_256: Tlsf<SideTable<u32>>;
-            tlsf_side_u16: Tlsf<SideTable<u16, 64>>;
+            lists_small_table: $crate::shadow::matrix::SmallTable;
+            lists_side: SegregatedFit<SideTable<u32, 16>>;
+            lists_side_256: SegregatedFit<SideTable<u32>>;
+            lists_side_u16: SegregatedFit<SideTable<u16, 64>>;
             first_fit: FirstFit;
             first_fit_unchecked: FirstFit<3, false>;
             first_fit_narrow: Mapped<FirstFitMap<u16>, 16, 3>;
@@ -295,11 +303,11 @@ macro_rules! for_each_placement {
             slab_odd: $crate::shadow::matrix::SlabOdd;
             tiered: Tiered;
             tiered_best_fit_u32_16: Tiered<BestFit<InBand<u32, 16>>>;
-            quick_tlsf: QuickLists<Tlsf>;
-            quick_tlsf_u16: QuickLists<Tlsf<InBand<u16, 8, 1>>>;
+            quick_lists: QuickLists<SegregatedFit>;
+            quick_lists_u16: QuickLists<SegregatedFit<InBand<u16, 8, 1>>>;
             quick_best_fit_u32_16: QuickLists<BestFit<InBand<u32, 16>>>;
-            unchecked_tlsf: Tlsf<allotment::meta::Unchecked<u32>>;
-            unchecked_tiered: Tiered<Tlsf<allotment::meta::Unchecked<u32>>>;
+            unchecked_lists: SegregatedFit<allotment::meta::Unchecked<u32>>;
+            unchecked_tiered: Tiered<SegregatedFit<allotment::meta::Unchecked<u32>>>;
             full_tlsf: Full<Tlsf>;
             full_tiered: Full<Tiered>;
             full_best_fit: Full<BestFit, 1>;
@@ -319,7 +327,7 @@ macro_rules! for_each_placement {
                 #[allow(unused_imports, reason = "as below")]
                 use allotment::harden::Full;
                 #[allow(unused_imports, reason = "some calls need few of these")]
-                use allotment::placement::{FirstFitMap, Mapped, QuickLists};
+                use allotment::placement::{FirstFitMap, Mapped, QuickLists, SegregatedFit};
                 #[allow(unused_imports, reason = "as above")]
                 use allotment::{BestFit, Buddy, Bump, Tlsf16, FirstFit, GoodFit, Slab, Tiered, Tlsf};
                 #[allow(unused_imports, reason = "as above")]

@@ -4,6 +4,7 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
+use allotment::placement::SegregatedFit;
 use allotment::harden::Full;
 use allotment::lock::{self, Unsync};
 use allotment::meta::{InBand, SideTable, Unchecked};
@@ -67,15 +68,15 @@ pub fn is_shared(id: &str) -> bool {
 
 // The placements, then the fronts. A placement without `Off` has no metadata that leaves its checks out.
 subjects! {
-    "Heap, Off": Heap<Tiered<Tlsf<Off>>>;
+    "Heap, Off": Heap<Tiered<SegregatedFit<Off>>>;
     "Heap, Basic": Heap;
     "Heap, Full": Heap<Full<Tiered>>;
-    "Tlsf, Off": Plain<Tlsf<Off>>;
+    "Tlsf, Off": Plain<SegregatedFit<Off>>;
     "Tlsf, Basic": Plain<Tlsf>;
     "Tlsf, Full": Plain<Full<Tlsf>>;
-    "QuickLists, Off": Plain<QuickLists<Tlsf<Off>>>;
-    "QuickLists, Basic": Plain<QuickLists<Tlsf>>;
-    "QuickLists, Full": Plain<Full<QuickLists<Tlsf>>>;
+    "QuickLists, Off": Plain<QuickLists<SegregatedFit<Off>>>;
+    "QuickLists, Basic": Plain<QuickLists<SegregatedFit>>;
+    "QuickLists, Full": Plain<Full<QuickLists<SegregatedFit>>>;
     "MicroTlsf, Off": Plain<MicroTlsf<4, false>>;
     "MicroTlsf, Basic": Plain<MicroTlsf<4, true>>;
     "MicroTlsf, Full": Plain<Full<MicroTlsf>>;
@@ -92,8 +93,8 @@ subjects! {
     "Buddy, Full": Plain<Full<Buddy>>;
     "Slab, Basic": Plain<Slab>;
     "Slab, Full": Plain<Full<Slab>>;
-    "side table, Basic": Plain<Tlsf<SideTable<u32, 8>>>;
-    "side table, Full": Plain<Full<Tlsf<SideTable<u32, 8>>>>;
+    "side table, Basic": Plain<SegregatedFit<SideTable<u32, 8>>>;
+    "side table, Full": Plain<Full<SegregatedFit<SideTable<u32, 8>>>>;
     "Bump, Basic": Plain<Bump>;
     "Bump, Full": Plain<Full<Bump>>;
     "TinyHeap, Off": Tiny<TINY, lock::Default, false>;
