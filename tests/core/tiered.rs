@@ -6,7 +6,7 @@ use allotment::lock::Unsync;
 use allotment::meta::InBand;
 use allotment::placement::{LayoutPlacement, QuickLists};
 use allotment::region::Run;
-use allotment::{Buddy, FreeError, Heap, Memory, Region, RegionError, Tiered, Tlsf};
+use allotment::{Buddy, FreeError, Heap, Memory, Region, RegionError, Tiered};
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::NonNull;
 

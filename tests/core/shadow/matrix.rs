@@ -6,6 +6,7 @@ use allotment::lock::Unsync;
 use allotment::meta::{InBand, Meta, SideTable};
 use allotment::placement::{
     Classes, Coalescing, FirstFitMap, FreeIndex, Mapped, Placement, QuickLists, RegionMap,
+    SegregatedFit,
     table_rows,
 };
 use allotment::{Buddy, Bump, Heap, Slab, Tiered, Tlsf};
