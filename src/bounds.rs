@@ -229,7 +229,7 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool> Tlsf<W, R, SL, C>
     ///
     /// Unless `min_block <= max_block <= max_live`. In a `const` this is a compiler error.
     pub const fn worst_case_arena(max_live: usize, min_block: usize, max_block: usize) -> usize {
-        let demand = Demand::in_granules(8, 1, max_live, min_block, max_block);
+        let demand = Demand::in_granules(8, Self::MIN, max_live, min_block, max_block);
         Self::arena(good_fit::<SL>(demand, W::MAX))
     }
 }

@@ -48,7 +48,8 @@ fn an_arena_is_given_away_once() {
     assert!(first.try_allocate(layout(1)).is_err());
     // SAFETY: the block is live and this is its layout.
     unsafe { second.dealloc(block.as_ptr(), layout(100)) };
-    assert!(second.free() > 3900);
+    // Less 64 bytes of boundary bits and 288 of lists.
+    assert!(second.free() > 3700);
 }
 
 #[test]
@@ -138,7 +139,7 @@ mod zeroed {
         // The region falsely claims to be zero, which shows which bytes are cleared.
         memory.fill(u64::MAX);
         let start = NonNull::new(memory.as_mut_ptr().cast::<u8>()).unwrap();
-        let heap = Heap::<Tlsf, Unsync>::empty();
+        let heap = Heap::<SegregatedFit, Unsync>::empty();
         // SAFETY: the memory outlives the heap; that it is not zero is harmless here.
         unsafe {
             heap.claim(Region { zeroed: true, ..Region::new(start, size) }).unwrap();
@@ -197,9 +198,10 @@ fn the_peak_can_be_restarted() {
 fn tables_follow_the_largest_heap() {
     use allotment::placement::table_rows;
     type Sixteen = SegregatedFit<InBand<u16, 8, 1>, { table_rows::<4>(16 * 1024, 8) }, 4>;
+    type Compact = SegregatedFit<InBand<u16, 8, 1>, { table_rows::<8>(512 * 1024, 8) }, 8>;
     type Large = SegregatedFit<InBand<u32>, { table_rows::<16>(1 << 30, 8) }>;
-    assert!(size_of::<Sixteen>() < size_of::<allotment::Tlsf16>());
-    assert!(size_of::<allotment::Tlsf16>() < size_of::<Large>());
+    assert!(size_of::<Sixteen>() < size_of::<Compact>());
+    assert!(size_of::<Compact>() < size_of::<Large>());
     let mut shadow = Shadow::new(Case::of::<Sixteen>(), &[(16 * 1024, 0)]);
     let block = shadow.allocate(layout(16_000)).unwrap();
     shadow.free(block);

@@ -14,6 +14,9 @@ impl<P: Place> Blocks<P> {
         assert!(words >= 2, "a granule holds its length twice");
         words < 4
     };
+    /// Granules that an allocated block has at least: those that have room for links when it is free.
+    pub(crate) const MIN: usize = if Self::WIDE { 2 } else { 1 };
+
     /// The words at the start of a free block. The last word of its last granule is a fourth one, that of a granule alone a second one.
     pub(super) const NEXT: usize = if Self::WIDE { 1 } else { 0 };
     pub(super) const PREV: usize = Self::NEXT + 1;

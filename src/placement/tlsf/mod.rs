@@ -91,7 +91,7 @@ impl<W: Index, const SL: usize, const C: bool> Slot<W, SL, C> {
             (bytes / (WORD * GRANULE + BITS_WORD), bytes % (WORD * GRANULE + BITS_WORD) / GRANULE);
         let len = words * WORD + if rest < WORD { rest } else { WORD - 1 };
         match len {
-            0 => Err(RegionError::TooSmall),
+            _ if len < Blocks::<Self>::MIN => Err(RegionError::TooSmall),
             _ if len > Self::MAX_LEN => Err(RegionError::TooLarge { max: Self::MAX_BYTES }),
             _ => Ok(Parts { start: memory.start.as_ptr().wrapping_add(first - start), len, control }),
         }
@@ -131,6 +131,21 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool> Tlsf<W, R, SL, C>
         }
         // At either end, up to a granule is lost to alignment.
         Slot::<W, SL, C>::bytes_for(len as usize) + 2 * GRANULE
+    }
+
+    /// Granules that a block has at least.
+    pub(crate) const MIN: usize = Blocks::<Slot<W, SL, C>>::MIN;
+
+    /// Returns the bytes of a block for `size` bytes, but that one for no bytes takes a granule.
+    #[inline(always)]
+    const fn at_least(size: usize) -> usize {
+        if Self::MIN > 1 && size < Self::MIN * GRANULE { Self::MIN * GRANULE } else { size }
+    }
+
+    /// Granules of a block for a layout of so many bytes; blocks of no bytes take one.
+    #[inline(always)]
+    const fn granules_of(size: usize) -> usize {
+        granules(if Self::MIN == 1 && size == 0 { 1 } else { Self::at_least(size) })
     }
 
     /// Returns the place of the first region, from which those of the others can be reached.
@@ -177,7 +192,7 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool> Tlsf<W, R, SL, C>
         align: usize,
         statistics: &mut S,
     ) -> Option<NonNull<u8>> {
-        let (len, mask) = (granules(size), align - 1);
+        let (len, mask) = (granules(Self::at_least(size)), align - 1);
         if len == 0 {
             return None;
         }
@@ -274,12 +289,6 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool> Tlsf<W, R, SL, C>
         let mut slots = self.slots().iter().enumerate();
         slots.any(|(number, slot)| number != except && slot.region().meets(&memory))
     }
-}
-
-/// Granules of a block for a layout of so many bytes; blocks of no bytes take one.
-#[inline(always)]
-const fn granules_of(size: usize) -> usize {
-    granules(if size == 0 { 1 } else { size })
 }
 
 // SAFETY: blocks are cut from free memory of a region and come back through `give`; the lists of a region know its memory only.
@@ -418,7 +427,7 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool> LayoutPlac
         let layout =
             if layout.size() == 0 { Layout::from_size_align(1, layout.align()).ok()? } else { layout };
         let start = self.allocate_counted(layout, &mut NoStatistics)?;
-        Some(Grant { start, size: granules_of(layout.size()) * GRANULE })
+        Some(Grant { start, size: Self::granules_of(layout.size()) * GRANULE })
     }
 
     #[inline(always)]
@@ -433,14 +442,14 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool> LayoutPlac
             if cfg!(debug_assertions) {
                 self.check_owned(start, layout)?;
             }
-            self.give(start.as_ptr(), layout.size(), statistics)
+            self.give(start.as_ptr(), Self::at_least(layout.size()), statistics)
         }
     }
 
     unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
         // SAFETY: the caller keeps the contract.
         unsafe { self.deallocate_counted(start, layout, &mut NoStatistics)? };
-        Ok(granules_of(layout.size()) * GRANULE)
+        Ok(Self::granules_of(layout.size()) * GRANULE)
     }
 
     #[inline(always)]
@@ -455,7 +464,7 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool> LayoutPlac
         if size > isize::MAX as usize {
             return false;
         }
-        let (old, new) = (granules_of(layout.size()), granules_of(size));
+        let (old, new) = (Self::granules_of(layout.size()), Self::granules_of(size));
         // Granules that the block has for the moment, and how many of those that it does not need are not counted.
         let (mut len, mut spare) = (old, 0);
         // SAFETY: the block is live, as the caller vouches. What is found behind it is allocated then, and what it does not
@@ -485,7 +494,7 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool> LayoutPlac
     unsafe fn resize(&mut self, start: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)> {
         // SAFETY: the caller keeps the contract.
         let done = unsafe { self.resize_counted(start, layout, size, &mut NoStatistics) };
-        done.then(|| (granules_of(layout.size()) * GRANULE, granules_of(size) * GRANULE))
+        done.then(|| (Self::granules_of(layout.size()) * GRANULE, Self::granules_of(size) * GRANULE))
     }
 
     /// Nothing is kept.
@@ -503,7 +512,7 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool> LayoutPlac
             return Err(FreeError::Foreign);
         }
         // SAFETY: the region is there.
-        unsafe { Blocks(slot).check(address, granules_of(layout.size())) }
+        unsafe { Blocks(slot).check(address, Self::granules_of(layout.size())) }
     }
 
     fn largest_free(&self) -> usize {
@@ -543,7 +552,8 @@ mod tests {
                 let (first, end) = (start.next_multiple_of(GRANULE), (start + size) / GRANULE * GRANULE);
                 let control = Slot::<W, SL, true>::control(end.saturating_sub(first));
                 let fits = |&len: &usize| first + control + len * GRANULE + bit_words(len) * BITS_WORD <= end;
-                let most = (1..).take_while(fits).last().ok_or(RegionError::TooSmall);
+                let most = (1..).take_while(fits).last().filter(|&len| len >= Blocks::<Slot<W, SL, true>>::MIN);
+                let most = most.ok_or(RegionError::TooSmall);
                 assert_eq!(len(start, size), most, "{size} bytes from {skew}");
             }
         }

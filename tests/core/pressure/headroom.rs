@@ -46,7 +46,8 @@ fn ordinary_requests_do_not_get_it() {
     let stats = heap.stats();
     assert_eq!((stats.used, stats.capacity), (used, used + stats.free));
     assert!(stats.free < 16);
-    assert!(used + 2048 <= 10_000 && used + 2048 + 8 * 24 > 10_000 - 200, "{used}");
+    // Lists and boundary bits take 480 bytes of the region.
+    assert!(used + 2048 <= 10_000 && used + 2048 + 8 * 24 > 10_000 - 600, "{used}");
     assert!(heap.try_allocate(layout(16)).is_err());
     assert!(heap.try_allocate_zeroed(layout(16)).is_err());
     // Ordinary memory is used first, and the headroom last.
@@ -111,7 +112,7 @@ fn the_first_request_does_not_take_it() {
         Local::new(heap!(8192)).headroom(1024)
     }
     let heap = make();
-    let error = heap.try_allocate(layout(7900)).unwrap_err();
+    let error = heap.try_allocate(layout(7600)).unwrap_err();
     assert_eq!(heap.headroom_stats().capacity / 64, 1024 / 64 - 1);
     assert_eq!((heap.used(), heap.stats().peak, error.free), (0, 0, heap.free_bytes()));
     let all = heap.try_allocate(layout(heap.largest_free())).unwrap();
@@ -132,9 +133,9 @@ fn a_heap_that_is_too_small_goes_without() {
     feed(&heap, 10_000);
     assert!(heap.headroom_stats().capacity > 3900, "reserved as soon as there is room");
     free(&heap, block, 500);
-    // Less than a block with its bookkeeping counts as nothing.
+    // Less than a block with its bookkeeping counts as nothing. The lists take 216 bytes.
     assert_eq!(with_headroom(1000, 4).headroom_stats().capacity, 0);
-    assert!(with_headroom(1000, 4).try_allocate(layout(900)).is_ok());
+    assert!(with_headroom(1000, 4).try_allocate(layout(700)).is_ok());
 }
 
 /// A region that contains the headroom can be released while the headroom is unused.

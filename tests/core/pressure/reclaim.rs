@@ -77,7 +77,7 @@ fn lament(error: &OutOfMemory) {
 
 /// Fills the heap with blocks of 8 bytes.
 fn fill(heap: &'static TestHeap) -> Vec<NonNull<u8>> {
-    std::iter::from_fn(|| if heap.free_bytes() >= 8 { heap.try_allocate(layout(8)).ok() } else { None })
+    std::iter::from_fn(|| if heap.largest_free() >= 8 { heap.try_allocate(layout(8)).ok() } else { None })
         .collect()
 }
 

@@ -98,7 +98,7 @@ where
 
 impl<W: allotment::meta::Index, const R: usize, const SL: usize, const C: bool> Subject for Tlsf<W, R, SL, C> {
     fn taken(size: usize, _align: usize) -> usize {
-        size.max(1).next_multiple_of(8)
+        size.max(4 * size_of::<W>()).next_multiple_of(8)
     }
     const REGIONS: usize = R;
     const LIMIT: usize = if size_of::<W>() == 2 { 500 * 1024 } else { usize::MAX };
