@@ -119,7 +119,7 @@ fn fresh_memory_is_left_alone() {
             }
         }
     }
-    check::<Tlsf>();
+    check::<SegregatedFit>();
     check::<SegregatedFit<InBand<u32, 8, 1>>>();
     check::<SegregatedFit<InBand<u16>>>();
     check::<BestFit<InBand<u16>>>();

@@ -58,7 +58,7 @@ fn fork_beside<const N: usize>(heaps: [&'static (dyn Memory + Sync); N]) {
 #[test]
 fn children_can_allocate() {
     static HEAP: Heap = heap!(1024 * 1024);
-    static OTHER: Heap<Tlsf> = heap!(80 * 1024);
+    static OTHER: Heap<Tlsf> = heap!(64 * 1024);
     protect_at_fork(&HEAP).unwrap();
     protect_at_fork(&OTHER).unwrap();
     protect_at_fork(&HEAP).unwrap();
@@ -104,7 +104,7 @@ fronts! {
 #[cfg(feature = "spin")]
 fronts! {
     spinning: Observed<Heap<Tlsf, allotment::lock::Spin>, Profile, allotment::lock::Spin> =
-        Observed::new(heap!(80 * 1024), Profile::new());
+        Observed::new(heap!(64 * 1024), Profile::new());
 }
 
 /// An observer may use another heap, whose lock a fork may have by then.

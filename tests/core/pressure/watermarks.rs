@@ -269,7 +269,7 @@ fn short_pieces_are_pressure() {
     // Every other block: half of the memory is free, and no piece is longer than 256 bytes.
     let (kept, freed): (Vec<_>, Vec<_>) = blocks.iter().enumerate().partition(|(n, _)| n % 2 == 0);
     freed.iter().for_each(|&(_, &block)| free(&heap, block, 256));
-    assert!(heap.free_bytes() > 30_000 && heap.largest_free() < 320);
+    assert!(heap.free_bytes() > 29_900 && heap.largest_free() < 320);
     assert_eq!((heap.pressure(), seen()), (Critical, vec![]));
     // A free that joins pieces leaves the state by steps.
     for &(_, &block) in &kept {
