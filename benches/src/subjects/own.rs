@@ -6,7 +6,7 @@ use std::ptr::{self, NonNull};
 use allotment::lock::{self, Lock, Unsync};
 use allotment::observe::{Counters, NoStatistics, Statistics};
 use allotment::os::{Cached, Depot};
-use allotment::placement::{LayoutPlacement, table_rows};
+use allotment::placement::{LayoutPlacement, SegregatedFit};
 use allotment::{Heap, Region, Tiered, TinyHeap, Tlsf, meta::InBand};
 
 use super::registered::Registered;
@@ -23,18 +23,16 @@ pub const CACHE: usize = 512 << 10;
 
 /// Placements of one region.
 pub mod one_region {
-    use super::{InBand, table_rows};
-
-    type Narrow = InBand<u32, 8, 1>;
+    use super::{InBand, SegregatedFit};
 
     /// 32-bit indices, 8-byte granules.
-    pub type Tlsf8 = super::Tlsf<Narrow>;
-    /// Small objects in front of the TLSF.
-    pub type Tiered = super::Tiered<Tlsf8>;
+    pub type Tlsf8 = super::Tlsf<u32, 1>;
+    /// Small objects in front of segregated lists.
+    pub type Tiered = super::Tiered<SegregatedFit<InBand<u32, 8, 1>>>;
     /// 32-bit indices, 16-byte granules.
-    pub type Tlsf16 = super::Tlsf<InBand<u32, 16, 1>>;
-    /// 16-bit indices, 8-byte granules, 8 columns, one region of up to 512 KiB.
-    pub type TlsfCompact = super::Tlsf<InBand<u16, 8, 1>, { table_rows::<8>(512 << 10, 8) }, 8>;
+    pub type Tlsf16 = SegregatedFit<InBand<u32, 16, 1>>;
+    /// 16-bit words, 8 lists per power of two, one region of up to 511 KiB.
+    pub type TlsfCompact = allotment::Tlsf16;
 }
 
 // SAFETY: `Heap` is a global allocator that uses only the memory that it claimed.

@@ -71,7 +71,7 @@ subjects! {
     "Heap, Off": Heap<Tiered<SegregatedFit<Off>>>;
     "Heap, Basic": Heap;
     "Heap, Full": Heap<Full<Tiered>>;
-    "Tlsf, Off": Plain<SegregatedFit<Off>>;
+    "Tlsf, Off": Plain<Tlsf<u32, 8, 8, false>>;
     "Tlsf, Basic": Plain<Tlsf>;
     "Tlsf, Full": Plain<Full<Tlsf>>;
     "QuickLists, Off": Plain<QuickLists<SegregatedFit<Off>>>;
