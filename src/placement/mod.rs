@@ -1,13 +1,15 @@
 //! Placements, which choose the free block for a request.
 //!
 //! A [`Heap`](crate::Heap) takes any [`LayoutPlacement`], and a [`Pool`](crate::pool::Pool) any [`SegmentPlacement`]. [`Buddy`], [`FirstFit`], [`Slab`] and
-//! [`Bump`] are maps of bits beside the memory ([`RegionMap`]), which serve both. [`Tlsf`], [`BestFit`] and [`GoodFit`] are indices of free blocks over any
-//! [`Meta`] ([`Coalescing`]), and [`MicroTlsf`] is one for small regions of its own. The adapters for other crates' allocators work with addresses.
+//! [`Bump`] are maps of bits beside the memory ([`RegionMap`]), which serve both. [`Tlsf`] is an engine that keeps all it knows in the regions, in one piece.
+//! [`SegregatedFit`], [`BestFit`] and [`GoodFit`] are indices of free blocks over any [`Meta`] ([`Coalescing`]). The adapters for other crates'
+//! allocators work with addresses.
 //!
 //! | placement | allocate | free | finds |
 //! | --- | --- | --- | --- |
 //! | [`Tlsf`] | O(1) | O(1) | the first block of the request's size class that fits, else any of the next class |
-//! | [`MicroTlsf`] | O(1) | O(1) | as [`Tlsf`], in small regions with lists of their own: the default of microcontrollers |
+//! | [`MicroTlsf`] | O(1) | O(1) | the smallest [`Tlsf`], two lists per power of two: the default of microcontrollers |
+//! | [`SegregatedFit`] | O(1) | O(1) | as [`Tlsf`], over any metadata |
 //! | [`GoodFit`] | O(1) | O(1) | nearly the smallest fitting block: finer classes, several blocks compared |
 //! | [`FirstFit`] | O(log n) | O(log n) | the fitting block with the lowest address |
 //! | [`BestFit`] | O(depth) | O(depth) | the smallest fitting block, lowest address first |

@@ -263,9 +263,9 @@ subjects! {
     "Heap<QuickLists>, no lock": own::Bare<QuickLists<SegregatedFit>>, ours, Bare, "Heap<QuickLists<SegregatedFit>, Unsync>: several regions, Counters";
     "TinyHeap, no lock": own::Tiny<TINY, Unsync>, ours, Bare, "TinyHeap<524288, Unsync>, whatever the arena";
     "Heap, stripped": own::Stripped<own::one_region::Tiered>, ours, Stripped, "Tiered<SegregatedFit<InBand<u32, 8, 1>>>: no lock, no statistics, one region";
-    "Heap<Tlsf>, stripped": own::Stripped<own::one_region::Tlsf8>, ours, Stripped, "SegregatedFit<InBand<u32, 8, 1>>, the same way";
+    "Heap<Tlsf>, stripped": own::Stripped<own::one_region::Tlsf8>, ours, Stripped, "Tlsf<u32, 1>, the same way";
     "Heap<Tlsf>, 16 B, stripped": own::Stripped<own::one_region::Tlsf16>, ours, Stripped, "SegregatedFit<InBand<u32, 16, 1>>, the same way";
-    "Heap<Tlsf16>, stripped": own::Stripped<own::one_region::TlsfCompact>, ours, Stripped, "SegregatedFit<InBand<u16, 8, 1>, rows for 512 KiB, 8>, the same way: arenas up to 512 KiB";
+    "Heap<Tlsf16>, stripped": own::Stripped<own::one_region::TlsfCompact>, ours, Stripped, "Tlsf<u16, 1, 8>, the same way: arenas up to 512 KiB";
     #[cfg(feature = "peers")]
     "talc-5, no lock": talc::Five, peer, Bare, "talc 5 as a plain value, default binning, one claimed arena";
     #[cfg(feature = "peers")]

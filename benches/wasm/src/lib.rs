@@ -8,8 +8,7 @@ use core::alloc::Layout;
 
 #[cfg(any(feature = "allotment", feature = "micro", feature = "tiny"))]
 mod subject {
-    use allotment::placement::SegregatedFit;
-use allotment::lock::Lock;
+    use allotment::lock::Lock;
     use allotment::observe::NoStatistics;
 
     #[cfg(feature = "allotment")]
