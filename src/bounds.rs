@@ -40,7 +40,9 @@
 #![forbid(unsafe_code)]
 
 use crate::meta::{Meta, region_size};
-use crate::placement::{BestFit, Buddy, BuddyMap, Bump, FirstFit, FirstFitMap, LayoutPlacement, SegregatedFit, Tlsf};
+use crate::placement::{
+    BestFit, Buddy, BuddyMap, Bump, FirstFit, FirstFitMap, LayoutPlacement, SegregatedFit, Tlsf,
+};
 use crate::units::{Index, class_of, class_start};
 
 /// The limits of a program, in granules.

@@ -1,10 +1,10 @@
 //! An observed heap as the global allocator of this test program: observers that allocate, and backtraces.
 #![cfg(feature = "std")]
 
-use allotment::placement::SegregatedFit;
 use allotment::Observed;
 use allotment::observe::event::{Action, Header, Record, Records};
 use allotment::observe::{Leaks, Observation, Observer, Profile, TraceWriter, with_tag};
+use allotment::placement::SegregatedFit;
 use allotment::{Heap, Region, Tlsf, heap, lock::Spin, lock::Unsync, meta::SideTable};
 use std::alloc::Layout;
 use std::collections::{BTreeMap, HashMap};

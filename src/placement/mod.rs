@@ -53,9 +53,9 @@ pub use first_fit::{FirstFit, FirstFitMap};
 pub use free_index::{Found, FreeIndex};
 pub use good_fit::GoodFit;
 pub use layout::{Grant, LayoutPlacement};
+pub use lists::{SegregatedFit, SegregatedLists, table_rows};
 #[cfg(feature = "alloc")]
 pub use mapped::Apart;
-pub use lists::{SegregatedFit, SegregatedLists, table_rows};
 pub use mapped::{Mapped, RegionMap};
 pub use segment::SegmentPlacement;
 pub use slab::{Classes, DefaultClasses, Slab, SlabMap};

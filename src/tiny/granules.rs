@@ -1,9 +1,9 @@
 //! Where the parts of a small heap are that is one value.
 
 use crate::meta::FreeError;
-use crate::placement::blocks::{Blocks, Place};
 pub(super) use crate::placement::blocks::granules::{GRANULE, granules};
 use crate::placement::blocks::granules::{WORD, bit_words};
+use crate::placement::blocks::{Blocks, Place};
 
 /// The most that 16-bit links can tell apart.
 pub(super) const MAX_BYTES: usize = 512 * 1024;

@@ -1,8 +1,8 @@
 //! The map of a heap: it contains all memory exactly once, no live block in free runs, and no free byte is missing.
 
-use allotment::placement::SegregatedFit;
 use allotment::lock::Unsync;
 use allotment::meta::{InBand, Index, NodeSlot, SideTable};
+use allotment::placement::SegregatedFit;
 use allotment::placement::{LayoutPlacement, MicroTlsf, Placement};
 use allotment::region::Run;
 use allotment::{BestFit, Buddy, Bump, FirstFit, GoodFit, Heap, Region, Slab, Tiered, Tlsf};

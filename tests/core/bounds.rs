@@ -2,8 +2,8 @@
 //! Robson's bound for all allocators every heap fails.
 
 use crate::shadow::{AnyHeap, Backing, Case, Subject};
-use allotment::placement::SegregatedFit;
 use allotment::meta::{InBand, SideTable};
+use allotment::placement::SegregatedFit;
 use allotment::placement::{LayoutPlacement, table_rows};
 use allotment::{BestFit, Buddy, Bump, FirstFit, Heap, Tlsf, bounds};
 use proptest::prelude::*;

@@ -1,9 +1,9 @@
 //! Exact edge cases, for every placement.
 
 use crate::shadow::{Backing, Case, Shadow};
-use allotment::placement::SegregatedFit;
 use allotment::lock::Unsync;
 use allotment::meta::{InBand, SideTable};
+use allotment::placement::SegregatedFit;
 use allotment::placement::{FirstFitMap, LayoutPlacement, Mapped, Placement, table_rows};
 use allotment::{BestFit, Buddy, Bump, FirstFit, FreeError, Heap, Region, RegionError, Slab, Tlsf, Tlsf16};
 use std::alloc::{GlobalAlloc, Layout};

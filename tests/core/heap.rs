@@ -1,10 +1,10 @@
 //! The front: static heaps, zeroed memory, errors, statistics on and off, and the `Allocator` traits.
 
 use crate::shadow::{Backing, Case, Shadow};
-use allotment::placement::SegregatedFit;
 use allotment::lock::Unsync;
 use allotment::meta::{FreeError, InBand};
 use allotment::observe::NoStatistics;
+use allotment::placement::SegregatedFit;
 use allotment::placement::{LayoutPlacement, MicroTlsf};
 use allotment::{Buddy, FirstFit, Heap, OutOfMemory, Region, Slab, Tiered, Tlsf, harden, heap};
 use std::alloc::{GlobalAlloc, Layout};

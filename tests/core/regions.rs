@@ -1,10 +1,10 @@
 //! Several regions: claiming, extending and releasing, on every placement that supports them.
 
 use crate::shadow::{Backing, Case, Shadow};
-use allotment::placement::SegregatedFit;
 use allotment::lock::Unsync;
 use allotment::meta::{InBand, NodeSlot, SideTable};
 use allotment::placement::LayoutPlacement;
+use allotment::placement::SegregatedFit;
 use allotment::{Buddy, Bump, FirstFit, Heap, Region, RegionError, Tlsf};
 use std::alloc::{GlobalAlloc, Layout};
 

@@ -3,7 +3,6 @@
 //! A pointer cannot be zero. So what has one in it lies in `.data` as a whole: `heap!`, a clock, a sink, a list of zones. So do `Tiered` and
 //! `QuickLists`, the placements of hosts, whose lists end with an address for speed.
 
-use allotment::placement::SegregatedFit;
 use allotment::fixed::FixedPool;
 use allotment::harden::Full;
 use allotment::inject::{Attempt, Failing, FailureRule};
@@ -11,6 +10,7 @@ use allotment::lock::{Counted, Spin};
 use allotment::meta::{NodeSlot, SideTable};
 use allotment::observe::{Counters, Leaks, Profile, Tags, Trace};
 use allotment::placement::MicroTlsf;
+use allotment::placement::SegregatedFit;
 use allotment::plan::{RecordedPlan, Recorder};
 use allotment::pressure::PressureHeap;
 use allotment::{BestFit, Bounded, Buddy, Bump, FirstFit, GoodFit, Slab, Tlsf, Tlsf16};

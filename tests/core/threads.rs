@@ -2,10 +2,10 @@
 
 #[cfg(all(unix, panic = "unwind"))]
 use crate::child::{child, role};
-use allotment::placement::SegregatedFit;
 use allotment::lock::{Counted, Spin};
 use allotment::os::{Cached, Depot};
 use allotment::placement::LayoutPlacement;
+use allotment::placement::SegregatedFit;
 use allotment::{FirstFit, FreeError, Heap, Memory, Region, Slab, Tiered, Tlsf};
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::RefCell;

@@ -1,9 +1,9 @@
 //! Blocks that `Tiered` and `QuickLists` keep for reuse: when they keep them, that they come back, and the pages behind.
 
 use crate::shadow::{Backing, Case};
-use allotment::placement::SegregatedFit;
 use allotment::lock::Unsync;
 use allotment::meta::InBand;
+use allotment::placement::SegregatedFit;
 use allotment::placement::{LayoutPlacement, QuickLists};
 use allotment::region::Run;
 use allotment::{Buddy, FreeError, Heap, Memory, Region, RegionError, Tiered};

@@ -1,10 +1,10 @@
 //! Requests of zeroed memory, where the heap's memory was zero at first and where it was not.
 
 use crate::shadow::{AnyHeap, Case};
-use allotment::placement::SegregatedFit;
 use allotment::lock::Unsync;
 use allotment::meta::InBand;
 use allotment::placement::LayoutPlacement;
+use allotment::placement::SegregatedFit;
 use allotment::{BestFit, GoodFit, Heap, Region, Tlsf};
 use std::alloc::Layout;
 use std::ptr::NonNull;

@@ -1,8 +1,8 @@
 //! Zones: which zone serves a request, how frees find their zone, cache lines, and moves.
 
-use allotment::placement::SegregatedFit;
 use allotment::lock::Spin;
 use allotment::meta::{FreeError, SideTable};
+use allotment::placement::SegregatedFit;
 use allotment::region::Capabilities as Can;
 use allotment::zones::{Zone, ZoneError, Zones};
 use allotment::{Buddy, FirstFit, Heap, Memory, Region, Slab, Tlsf};

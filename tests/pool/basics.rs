@@ -1,9 +1,9 @@
 //! Segments, growth, trimming, statistics.
 
 use super::{KIB, MIB, pool};
-use allotment::placement::SegregatedFit;
 use allotment::Tlsf;
 use allotment::meta::SideTable;
+use allotment::placement::SegregatedFit;
 use allotment::placement::{
     Apart, BestFit, BuddyMap, DefaultClasses, FirstFitMap, GoodFit, SegmentPlacement, SlabMap,
 };

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::ptr::{NonNull, without_provenance_mut};
 
-use allotment::placement::SegregatedFit;
 use allotment::meta::{Block, SideTable};
+use allotment::placement::SegregatedFit;
 use allotment::placement::{Apart, BestFit, BuddyMap, FirstFitMap, SegmentPlacement, Tlsf};
 use allotment::region::{Region, RegionError};
 use allotment_planner::deadline::{Deadline, Watch};

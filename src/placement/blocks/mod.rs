@@ -290,9 +290,7 @@ impl<P: Place> Blocks<P> {
     /// Returns the length of the free block that the longest request which is sure to succeed is cut from.
     pub(crate) unsafe fn largest(self) -> usize {
         // SAFETY: heads are free blocks.
-        unsafe {
-            self.last_list().map_or(0, |list| self.get((*self.0.head(list)).get(), Self::LEN))
-        }
+        unsafe { self.last_list().map_or(0, |list| self.get((*self.0.head(list)).get(), Self::LEN)) }
     }
 
     /// Returns the length of the free block that starts with granule `index`, if one does. The granule begins with a boundary.

@@ -86,7 +86,9 @@ impl<W: Index, const SL: usize, const C: bool> Slot<W, SL, C> {
         let first = align_up(start, GRANULE).ok_or(RegionError::TooSmall)?;
         let control = Self::control(end.wrapping_sub(first));
         // 32 granules have a word of bits; one more bit is behind the last granule.
-        let Some(bytes) = end.checked_sub(first + control + BITS_WORD) else { return Err(RegionError::TooSmall) };
+        let Some(bytes) = end.checked_sub(first + control + BITS_WORD) else {
+            return Err(RegionError::TooSmall);
+        };
         let (words, rest) =
             (bytes / (WORD * GRANULE + BITS_WORD), bytes % (WORD * GRANULE + BITS_WORD) / GRANULE);
         let len = words * WORD + if rest < WORD { rest } else { WORD - 1 };
@@ -543,7 +545,9 @@ mod tests {
 
     /// A region has as many granules as fit between its lists and its bits.
     fn all_is_used<W: Index, const SL: usize>() {
-        let len = |start, size| Slot::<W, SL, true>::parts(Region::from_address(start, size)).map(|parts| parts.len);
+        let len = |start, size| {
+            Slot::<W, SL, true>::parts(Region::from_address(start, size)).map(|parts| parts.len)
+        };
         assert_eq!(len(usize::MAX - 4095, 4096), len(4096, 4088), "but for that of the address space");
         assert_eq!(len(usize::MAX - 4095, 4097), Err(RegionError::Overlap));
         for skew in 0..2 * GRANULE {
@@ -552,7 +556,8 @@ mod tests {
                 let (first, end) = (start.next_multiple_of(GRANULE), (start + size) / GRANULE * GRANULE);
                 let control = Slot::<W, SL, true>::control(end.saturating_sub(first));
                 let fits = |&len: &usize| first + control + len * GRANULE + bit_words(len) * BITS_WORD <= end;
-                let most = (1..).take_while(fits).last().filter(|&len| len >= Blocks::<Slot<W, SL, true>>::MIN);
+                let most =
+                    (1..).take_while(fits).last().filter(|&len| len >= Blocks::<Slot<W, SL, true>>::MIN);
                 let most = most.ok_or(RegionError::TooSmall);
                 assert_eq!(len(start, size), most, "{size} bytes from {skew}");
             }
@@ -571,12 +576,17 @@ mod tests {
     fn there_is_a_list_for_each_length() {
         fn check<W: Index, const SL: usize>() {
             for size in (64..5000).chain((13..20).map(|shift| (1 << shift) + 200)) {
-                let Ok(parts) = Slot::<W, SL, true>::parts(Region::from_address(4096, size)) else { continue };
+                let Ok(parts) = Slot::<W, SL, true>::parts(Region::from_address(4096, size)) else {
+                    continue;
+                };
                 let slot = Slot::<W, SL, true>::of(&parts);
                 // SAFETY: the length is in range; nothing is read.
                 let last = unsafe { class::<W>(SL, parts.len) };
                 let (heads, granules) = (slot.head(last).addr(), slot.granule(slot.end()).addr());
-                assert!(heads >= granules && heads + size_of::<W>() <= slot.all_bits().addr(), "{size} bytes");
+                assert!(
+                    heads >= granules && heads + size_of::<W>() <= slot.all_bits().addr(),
+                    "{size} bytes"
+                );
             }
         }
         check::<u16, 8>();

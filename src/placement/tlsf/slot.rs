@@ -108,7 +108,8 @@ impl<W: Index, const SL: usize, const C: bool> Slot<W, SL, C> {
         let record = self.record();
         // SAFETY: the region has its record, and begins behind the address 0.
         unsafe {
-            let start = self.origin.wrapping_add(Self::FIRST * GRANULE - Self::FRONT).wrapping_sub((*record).skipped);
+            let start =
+                self.origin.wrapping_add(Self::FIRST * GRANULE - Self::FRONT).wrapping_sub((*record).skipped);
             Region::new(NonNull::new_unchecked(start), (*record).size)
         }
     }

@@ -6,12 +6,12 @@ mod inject;
 mod worlds;
 
 use crate::shadow::Backing;
-use allotment::placement::SegregatedFit;
 use allotment::harden::Full;
 use allotment::lock::Unsync;
 use allotment::meta::{InBand, Unchecked};
 use allotment::misuse::{Fault, Misuse, set_hook};
 use allotment::observe::NoStatistics;
+use allotment::placement::SegregatedFit;
 use allotment::placement::{LayoutPlacement, MicroTlsf, QuickLists};
 use allotment::{BestFit, Buddy, FirstFit, FreeError, GoodFit, Heap, Memory, Slab, Tiered, TinyHeap, Tlsf};
 use std::alloc::{GlobalAlloc, Layout};

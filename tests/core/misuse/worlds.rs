@@ -5,12 +5,12 @@
 //! and the number of steps counts paths. Heaps are not copied: a path is replayed from its start.
 
 use crate::shadow::Backing;
-use allotment::placement::SegregatedFit;
 use allotment::harden::Full;
 use allotment::lock::Unsync;
 #[cfg(feature = "alloc")]
 use allotment::meta::SideTable;
 use allotment::meta::{InBand, Unchecked};
+use allotment::placement::SegregatedFit;
 use allotment::placement::{LayoutPlacement, MicroTlsf, QuickLists};
 use allotment::{BestFit, Buddy, Bump, FirstFit, FreeError, GoodFit, Heap, Memory, Slab, Tiered, Tlsf};
 use std::alloc::Layout;

@@ -5,8 +5,7 @@ use allotment::harden::Full;
 use allotment::lock::Unsync;
 use allotment::meta::{InBand, Meta, SideTable};
 use allotment::placement::{
-    Classes, Coalescing, FirstFitMap, FreeIndex, Mapped, Placement, QuickLists, RegionMap,
-    SegregatedFit,
+    Classes, Coalescing, FirstFitMap, FreeIndex, Mapped, Placement, QuickLists, RegionMap, SegregatedFit,
     table_rows,
 };
 use allotment::{Buddy, Bump, Heap, Slab, Tiered, Tlsf};
@@ -96,7 +95,9 @@ where
     const TRUSTS: bool = !C;
 }
 
-impl<W: allotment::meta::Index, const R: usize, const SL: usize, const C: bool> Subject for Tlsf<W, R, SL, C> {
+impl<W: allotment::meta::Index, const R: usize, const SL: usize, const C: bool> Subject
+    for Tlsf<W, R, SL, C>
+{
     fn taken(size: usize, _align: usize) -> usize {
         size.max(4 * size_of::<W>()).next_multiple_of(8)
     }
