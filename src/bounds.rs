@@ -40,9 +40,7 @@
 #![forbid(unsafe_code)]
 
 use crate::meta::{Meta, region_size};
-use crate::placement::{
-    BestFit, Buddy, BuddyMap, Bump, FirstFit, FirstFitMap, LayoutPlacement, SegregatedFit, Tlsf,
-};
+use crate::placement::{BestFit, Buddy, BuddyMap, Bump, FirstFit, FirstFitMap, LayoutPlacement, Tlsf};
 use crate::units::{Index, class_of, class_start};
 
 /// The limits of a program, in granules.
@@ -236,19 +234,6 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool> Tlsf<W, R, SL, C>
     }
 }
 
-impl<M: Meta, const ROWS: usize, const SL: usize> SegregatedFit<M, ROWS, SL> {
-    /// Returns the bytes of an arena in which these lists serve every program that has at most `max_live` bytes live, in blocks of
-    /// `min_block` to `max_block` bytes: the count of [`Tlsf`]. O(classes).
-    ///
-    /// # Panics
-    ///
-    /// Unless `min_block <= max_block <= max_live`. In a `const` this is a compiler error.
-    pub const fn worst_case_arena(max_live: usize, min_block: usize, max_block: usize) -> usize {
-        let demand = Demand::of::<M>(max_live, min_block, max_block);
-        arena::<M>(good_fit::<SL>(demand, <M::Index as Index>::MAX))
-    }
-}
-
 /// Granules for a placement that finds a block of the next class, with `SL` classes per power of two, and a block
 /// of the request's own class if the request is the shortest of that class.
 const fn good_fit<const SL: usize>(demand: Demand, longest: usize) -> u128 {
@@ -417,7 +402,7 @@ mod tests {
     /// Compares with all request lengths for TLSF, whose classes decide which block a request is sure to find.
     #[test]
     fn the_count_of_tlsf_is_the_worst_of_all_lengths() {
-        type Placement = SegregatedFit<crate::meta::InBand<u32>, 20, 4>;
+        type Placement = Tlsf<u16, 1, 4>;
         for live in 1..60u128 {
             for most in 1..=live {
                 for least in 1..=most {
@@ -432,7 +417,7 @@ mod tests {
                     let [live, least, most] = [live, least, most].map(|len| len as usize * 8);
                     let found = Placement::worst_case_arena(live, least, most);
                     // These sizes are multiples of a granule, but `Demand` must assume that others are not.
-                    assert!(found >= arena::<crate::meta::InBand<u32>>(worst), "{live} {least} {most}");
+                    assert!(found >= Placement::arena(worst), "{live} {least} {most}");
                 }
             }
         }

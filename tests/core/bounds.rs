@@ -3,8 +3,7 @@
 
 use crate::shadow::{AnyHeap, Backing, Case, Subject};
 use allotment::meta::{InBand, SideTable};
-use allotment::placement::SegregatedFit;
-use allotment::placement::{LayoutPlacement, table_rows};
+use allotment::placement::LayoutPlacement;
 use allotment::{BestFit, Buddy, Bump, FirstFit, Heap, Tlsf, bounds};
 use proptest::prelude::*;
 use std::alloc::Layout;
@@ -230,7 +229,7 @@ fn doubling(least: usize, most: usize) -> impl Iterator<Item = usize> {
     std::iter::successors(Some(2 * least), |&len| Some(2 * len)).take_while(move |&len| len <= most)
 }
 
-type Tlsf4 = SegregatedFit<InBand<u16>, { table_rows::<4>(512 * 1024, 8) }, 4>;
+type Tlsf4 = Tlsf<u16, 2, 4>;
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..Default::default() })]
@@ -250,7 +249,7 @@ proptest! {
         }
         check!(mapped FirstFit, mapped FirstFit<1, false>);
         check!(target BestFit, target BestFit<InBand<u16>>, target BestFit<InBand<u32, 16>>);
-        check!(target Tlsf, target SegregatedFit<InBand<u32, 16>>, target Tlsf4, target SegregatedFit<SideTable<u32, 16>>);
+        check!(target Tlsf, target Tlsf<u32, 1, 2>, target Tlsf4, target Tlsf<u32, 1, 16>);
         check!(target Buddy, target Buddy<4, 8>);
     }
 

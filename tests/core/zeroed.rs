@@ -5,7 +5,7 @@ use allotment::lock::Unsync;
 use allotment::meta::InBand;
 use allotment::placement::LayoutPlacement;
 use allotment::placement::SegregatedFit;
-use allotment::{BestFit, GoodFit, Heap, Region, Tlsf};
+use allotment::{BestFit, GoodFit, Heap, Region};
 use std::alloc::Layout;
 use std::ptr::NonNull;
 

@@ -9,7 +9,7 @@ use allotment::meta::{BlockOf, SideTable};
 use allotment::placement::{GoodFit, Placement};
 use allotment::pool::{Allocation, DevicePool, PoolOptions};
 use allotment::sim::{DeviceMemory, Stream};
-use allotment::{Region, Tlsf};
+use allotment::Region;
 use allotment_benches_common::rmm::{self, COUNTS, Nothing, SIZES, Target, workload};
 use anyhow::{Context, Result, ensure};
 

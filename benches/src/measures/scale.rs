@@ -7,7 +7,7 @@ use std::time::Instant;
 use allotment::placement::SegregatedFit;
 use allotment::meta::{BlockOf, SideTable};
 use allotment::placement::Placement;
-use allotment::{Region, Tlsf};
+use allotment::Region;
 use anyhow::{Context, Result};
 
 use super::{Measure, Options};

@@ -134,6 +134,11 @@ unsafe impl<W: Index, const SL: usize, const C: bool> Place for Slot<W, SL, C> {
     const CHECKED: bool = C;
 
     #[inline(always)]
+    fn longest(self) -> usize {
+        self.len
+    }
+
+    #[inline(always)]
     fn first(self) -> usize {
         Self::FIRST
     }
@@ -161,10 +166,5 @@ unsafe impl<W: Index, const SL: usize, const C: bool> Place for Slot<W, SL, C> {
     #[inline(always)]
     fn map(self) -> *mut u32 {
         self.control_end().wrapping_sub(Self::BEHIND).cast()
-    }
-
-    #[inline(always)]
-    fn longest(self) -> usize {
-        self.len
     }
 }
