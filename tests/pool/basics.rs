@@ -1,7 +1,6 @@
 //! Segments, growth, trimming, statistics.
 
 use super::{KIB, MIB, pool};
-use allotment::Tlsf;
 use allotment::meta::SideTable;
 use allotment::placement::SegregatedFit;
 use allotment::placement::{

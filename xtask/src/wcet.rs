@@ -39,16 +39,17 @@ struct LayoutPlacement {
     what: &'static str,
 }
 
-const PLACEMENTS: [LayoutPlacement; 8] = [
+const PLACEMENTS: [LayoutPlacement; 6] = [
     LayoutPlacement { name: "tiny", what: "`TinyHeap`" },
     LayoutPlacement {
         name: "heap",
         what: "`Heap` without any choice: `MicroTlsf`, four regions, statistics",
     },
-    LayoutPlacement { name: "tlsf16", what: "`Tlsf`, 16-bit links, one region, 8 classes per power of two" },
-    LayoutPlacement { name: "tlsf16-4", what: "the same with 4 classes" },
-    LayoutPlacement { name: "tlsf-u32", what: "the same with 32-bit links and 8 classes" },
-    LayoutPlacement { name: "tlsf", what: "`Heap<Tlsf>`: for 16 MiB, four regions, with statistics" },
+    LayoutPlacement {
+        name: "tlsf16",
+        what: "`Heap<Tlsf16>`: 16-bit words, one region, 8 classes per power of two",
+    },
+    LayoutPlacement { name: "tlsf", what: "`Heap<Tlsf>`: 32-bit words, four regions" },
     LayoutPlacement { name: "slab", what: "`Heap<Slab>`, the same, over buddies" },
     LayoutPlacement { name: "allotment-bump", what: "`Heap<Bump>`, the same" },
 ];

@@ -4,8 +4,7 @@ use std::fmt;
 use std::ptr::{NonNull, without_provenance_mut};
 
 use allotment::meta::{Block, SideTable};
-use allotment::placement::SegregatedFit;
-use allotment::placement::{Apart, BestFit, BuddyMap, FirstFitMap, SegmentPlacement, Tlsf};
+use allotment::placement::{Apart, BestFit, BuddyMap, FirstFitMap, SegmentPlacement, SegregatedFit};
 use allotment::region::{Region, RegionError};
 use allotment_planner::deadline::{Deadline, Watch};
 use clap::ValueEnum;
