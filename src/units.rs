@@ -139,11 +139,11 @@ pub(crate) const fn class_of<const SL: usize>(len: usize) -> usize {
 /// Computes [`class_of`] with a number of classes that the compiler knows.
 #[inline(always)]
 pub(crate) const fn class_by(sl: usize, len: usize) -> usize {
-    // The common case, and the expensive one where the target has no instruction for logarithms.
-    if len < 2 * sl {
+    // Without a branch where the target has an instruction for logarithms.
+    if !COUNTS_ZEROS && len < 2 * sl {
         return len;
     }
-    let shift = log2(len) - sl.ilog2();
+    let shift = log2(len | sl) - sl.ilog2();
     ((shift as usize) << sl.ilog2()) + (len >> shift)
 }
 
