@@ -40,11 +40,14 @@ pub(crate) const fn granules(size: usize) -> usize {
 /// operand is shorter than the size that it came from, rounded up once more.
 #[inline(always)]
 #[cfg_attr(
-    not(any(target_arch = "arm", target_arch = "riscv32")),
+    any(not(any(target_arch = "arm", target_arch = "riscv32", target_arch = "x86_64")), miri, kani),
     expect(unused_mut, reason = "for the other targets")
 )]
 pub(crate) fn opaque(mut number: usize) -> usize {
-    #[cfg(any(target_arch = "arm", target_arch = "riscv32"))]
+    #[cfg(all(
+        any(target_arch = "arm", target_arch = "riscv32", target_arch = "x86_64"),
+        not(any(miri, kani))
+    ))]
     // SAFETY: there is no instruction.
     unsafe {
         core::arch::asm!("/* {0} */", inout(reg) number, options(pure, nomem, nostack, preserves_flags));

@@ -185,9 +185,10 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool> Tlsf<W, R, SL, C>
         (next < self.slots.as_ptr().wrapping_add(count)).then_some(next)
     }
 
-    /// Allocates a block, and counts it: once in the program. A request for no bytes finds none. The size and the alignment come as the global
+    /// Allocates a block, and counts it: once in a firmware, in each caller on hosts. A request for no bytes finds none. The size and the alignment come as the global
     /// allocator gets them, so that nothing has to be moved.
-    #[inline(never)]
+    #[cfg_attr(any(target_os = "none", target_family = "wasm"), inline(never))]
+    #[cfg_attr(not(any(target_os = "none", target_family = "wasm")), inline(always))]
     fn allocate_parts<S: Statistics>(
         &mut self,
         size: usize,
@@ -232,7 +233,7 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool> Tlsf<W, R, SL, C>
         unsafe { self.give(start, 1, statistics) }
     }
 
-    /// Frees `size` bytes, and counts that: once in the program, for frees, resizes and new memory.
+    /// Frees `size` bytes, and counts that: once in a firmware, for frees, resizes and new memory; in each caller on hosts.
     ///
     /// # Errors
     ///
@@ -241,7 +242,8 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool> Tlsf<W, R, SL, C>
     /// # Safety
     ///
     /// They are a live block, or part of one, that is not used any more.
-    #[inline(never)]
+    #[cfg_attr(any(target_os = "none", target_family = "wasm"), inline(never))]
+    #[cfg_attr(not(any(target_os = "none", target_family = "wasm")), inline(always))]
     unsafe fn give<S: Statistics>(
         &mut self,
         start: *mut u8,
@@ -261,7 +263,7 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool> Tlsf<W, R, SL, C>
         if !C {
             // Nothing can be wrong any more, and in this order the code is shorter.
             statistics.freed(len * GRANULE);
-        } else if !slot.holds(start.addr()) {
+        } else if R == 1 && !slot.holds(start.addr()) {
             return Err(FreeError::Foreign);
         }
         if C && start.addr() % GRANULE != 0 {
@@ -446,6 +448,18 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool> LayoutPlac
             }
             self.give(start.as_ptr(), Self::at_least(layout.size()), statistics)
         }
+    }
+
+    /// Frees a block inline on hosts, where that saves a call.
+    #[inline(always)]
+    unsafe fn deallocate_quick(&mut self, start: NonNull<u8>, layout: Layout) -> Option<usize> {
+        let size = Self::at_least(layout.size());
+        if cfg!(any(target_os = "none", target_family = "wasm")) || size == 0 {
+            return None;
+        }
+        // SAFETY: the caller keeps the contract; a block that is refused stays as it is.
+        unsafe { self.give(start.as_ptr(), size, &mut NoStatistics).ok()? };
+        Some(granules(size) * GRANULE)
     }
 
     unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
