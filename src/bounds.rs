@@ -4,7 +4,8 @@
 //! A program is described by three numbers of bytes: the most that it has live at a time (the sum of its requests),
 //! its smallest block, and its largest block. For each placement with a bound, a `const fn` turns them into the
 //! size of an arena, bookkeeping included: [`FirstFit`], [`BestFit`], [`Tlsf`] and [`Buddy`] have a function
-//! `worst_case_arena`, and [`Bump`] has one for the sum of everything that is ever allocated.
+//! `worst_case_arena`, and [`Bump`] has one for the sum of everything that is ever allocated. The default heap of microcontrollers
+//! is a [`MicroTlsf`](crate::placement::MicroTlsf), so `heap!(<MicroTlsf>::worst_case_arena(4096, 16, 256))` sizes a plain `Heap`.
 //!
 //! ```
 //! use allotment::{FirstFit, Heap, heap};
@@ -25,7 +26,7 @@
 //! | any, at least | `M (1 + log2(n) / 2) - n + 1` | Robson 1974 |
 //! | [`FirstFit`] | `M H(n) / ln 2`, about `M (0.83 + log2 n)` | Robson 1977; Knuth, 2.5, exercise 43 |
 //! | [`BestFit`] | about `(M - n) (1 + n / m)` | counting; Robson 1977 shows that it is nearly reached |
-//! | [`Tlsf`], `TinyHeap` | the same with `n` rounded up to its class | counting |
+//! | [`Tlsf`], [`MicroTlsf`](crate::placement::MicroTlsf), `TinyHeap` | the same with `n` rounded up to its class | counting |
 //! | [`FirstFit`], resizing | as [`BestFit`] | counting |
 //! | [`Buddy`] | `M' (1 + log2(n' / m'))`, with blocks rounded up to powers of two | proof at [`Buddy::worst_case_arena`]; the bound of half-fit (Ogasawara 1995) as used by o1heap |
 //! | [`Buddy`], resizing | `(M' - n') n' / m'`, with the same rounding | counting |

@@ -33,6 +33,23 @@
 /// static TOO_LARGE: Heap = heap!(4 << 30);
 /// ```
 ///
+/// # Where the memory lies
+///
+/// `align = 32` places the memory at a multiple of so many bytes, a power of two, and `section = ".ccmram"` in that section of the linker
+/// script: a faster RAM, one that DMA reaches, or one on an external bus. Start-up code leaves most such sections as they are
+/// (`NOLOAD`), so the heap does not rely on their contents. `#[link_section]` on the static itself would move the heap's
+/// own 88 bytes, and leave its memory in `.bss`.
+///
+/// ```
+/// # #[cfg(target_os = "linux")] {
+/// use allotment::{Heap, heap};
+///
+/// static FAST: Heap = heap!(8 * 1024, section = ".ccmram", align = 32);
+/// static DMA: Heap = heap!(8 * 1024, align = 64);
+/// assert!(FAST.free() > 7 * 1024 && DMA.free() > 7 * 1024);
+/// # }
+/// ```
+///
 /// Without an argument it is the heap of the process, which grows and shrinks (feature `std`):
 /// `static HEAP: Growing = heap!();`, with [`Growing`](https://docs.rs/allotment/latest/allotment/os/struct.Growing.html).
 ///
@@ -63,6 +80,20 @@ macro_rules! heap {
         // Items of a macro are not hygienic: `$size` sees this name, so it is one that no program has.
         static __ALLOTMENT_MEMORY: $crate::region::StaticRegion<{ $size }> =
             $crate::region::StaticRegion::new();
-        $crate::Heap::with_static(&__ALLOTMENT_MEMORY)
+        $crate::Heap::with_static(&__ALLOTMENT_MEMORY, None)
+    }};
+    ($size:expr, align = $align:literal $(,)?) => {{
+        #[repr(C, align($align))]
+        struct AllotmentMemory($crate::region::StaticRegion<{ $size }>);
+        static __ALLOTMENT_MEMORY: AllotmentMemory = AllotmentMemory($crate::region::StaticRegion::new());
+        $crate::Heap::with_static(&__ALLOTMENT_MEMORY.0, None)
+    }};
+    ($size:expr, section = $section:literal $(, align = $align:literal)? $(,)?) => {{
+        #[repr(C $(, align($align))?)]
+        struct AllotmentMemory($crate::region::StaticRegion<{ $size }>);
+        #[unsafe(link_section = $section)]
+        static __ALLOTMENT_MEMORY: AllotmentMemory = AllotmentMemory($crate::region::StaticRegion::new());
+        static __ALLOTMENT_FLAG: $crate::region::StaticFlag = $crate::region::StaticFlag::new();
+        $crate::Heap::with_static(&__ALLOTMENT_MEMORY.0, Some(&__ALLOTMENT_FLAG))
     }};
 }

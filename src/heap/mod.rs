@@ -13,7 +13,7 @@ use crate::misuse::wrong_free;
 use crate::observe::{Counters, Statistics, Stats};
 use crate::out_of_memory::OutOfMemory;
 use crate::placement::{self, Bump, LayoutPlacement};
-use crate::region::{Pending, Region, RegionError, StaticRegion};
+use crate::region::{Pending, Region, RegionError, StaticFlag, StaticRegion};
 use core::alloc::Layout;
 use core::cell::UnsafeCell;
 use core::fmt;
@@ -109,11 +109,15 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
         Self::with_pending(Pending::NONE)
     }
 
-    /// Creates a heap that claims `region` when it is first used; [`heap!`](crate::heap!) calls this.
+    /// Creates a heap that claims `region` when it is first used, unless a heap with the same `flag` has: by default the region's own;
+    /// [`heap!`](crate::heap!) calls this.
     #[doc(hidden)]
-    pub const fn with_static<const N: usize>(region: &'static StaticRegion<N>) -> Self {
+    pub const fn with_static<const N: usize>(
+        region: &'static StaticRegion<N>,
+        flag: Option<&'static StaticFlag>,
+    ) -> Self {
         const { assert!(N <= P::MAX_REGION, "the size is too large for the heap's index type or table") }
-        Self::with_pending(region.pending())
+        Self::with_pending(region.pending(flag))
     }
 
     const fn with_pending(pending: Pending) -> Self {

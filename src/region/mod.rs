@@ -11,7 +11,7 @@ pub use error::RegionError;
 #[doc(hidden)]
 pub use record::RegionRecord;
 pub(crate) use statics::Pending;
-pub use statics::StaticRegion;
+pub use statics::{StaticFlag, StaticRegion};
 pub(crate) use table::{Numbering, Regions};
 
 use core::mem::{self, MaybeUninit};

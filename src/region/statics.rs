@@ -15,7 +15,24 @@ const MAX_STATIC: usize = if usize::BITS > 32 { 1 << 30 } else { usize::MAX / 4 
 #[repr(C, align(16))]
 pub struct StaticRegion<const N: usize> {
     memory: UnsafeCell<[u8; N]>,
+    flag: StaticFlag,
+}
+
+/// Says whether static memory belongs to a heap already, and whether it may hold anything but zeros.
+///
+/// It lies in `.bss` itself, also if the memory is in a section that start-up code leaves as it is.
+#[doc(hidden)]
+pub struct StaticFlag {
     taken: Taken,
+    dirty: bool,
+}
+
+#[allow(clippy::new_without_default, reason = "such a flag is only ever a static")]
+impl StaticFlag {
+    /// Creates the flag of memory in a section whose contents are unknown.
+    pub const fn new() -> Self {
+        Self { taken: Taken::new(), dirty: true }
+    }
 }
 
 // SAFETY: `Taken` ensures that the memory is handed out once; from then on only the taker uses it.
@@ -33,15 +50,20 @@ impl<const N: usize> StaticRegion<N> {
                  with `Heap::empty()` and `claim`"
             );
         }
-        Self { memory: UnsafeCell::new([0; N]), taken: Taken::new() }
+        Self { memory: UnsafeCell::new([0; N]), flag: StaticFlag { taken: Taken::new(), dirty: false } }
     }
 
-    /// Returns a claim to the memory; the first heap that uses its claim gets the memory.
-    pub(crate) const fn pending(&'static self) -> Pending {
+    /// Returns a claim to the memory; of heaps that share a flag the first one that uses its claim gets the memory. Without `flag` it is
+    /// the region's own, which is part of its memory's section.
+    pub(crate) const fn pending(&'static self, flag: Option<&'static StaticFlag>) -> Pending {
+        let flag = match flag {
+            Some(flag) => flag,
+            None => &self.flag,
+        };
         Pending {
             start: self.memory.get().cast(),
             end: self.memory.get().cast::<u8>().wrapping_add(N),
-            taken: Some(&self.taken),
+            flag: Some(flag),
         }
     }
 }
@@ -129,8 +151,8 @@ impl Splitter {
 pub(crate) struct Pending {
     start: *mut u8,
     end: *mut u8,
-    /// The flag of a static region, whose memory is zero; `None` for linker symbols.
-    taken: Option<&'static Taken>,
+    /// The flag of a static region; `None` for linker symbols.
+    flag: Option<&'static StaticFlag>,
 }
 
 // SAFETY: the memory behind the pointers is handed over with the value; the flag is atomic, or only accessed in a
@@ -138,10 +160,10 @@ pub(crate) struct Pending {
 unsafe impl Send for Pending {}
 
 impl Pending {
-    pub(crate) const NONE: Self = Self { start: ptr::null_mut(), end: ptr::null_mut(), taken: None };
+    pub(crate) const NONE: Self = Self { start: ptr::null_mut(), end: ptr::null_mut(), flag: None };
 
     pub(crate) const fn symbols(start: *mut u8, end: *mut u8) -> Self {
-        Self { start, end, taken: None }
+        Self { start, end, flag: None }
     }
 
     /// Returns whether there is certainly no memory to take.
@@ -152,10 +174,11 @@ impl Pending {
 
     /// Takes the memory. Returns `None` if there is none, or if it has already been taken.
     pub(crate) fn take(&mut self) -> Option<Region> {
-        let Self { start, end, taken } = core::mem::replace(self, Self::NONE);
+        let Self { start, end, flag } = core::mem::replace(self, Self::NONE);
         let size = end.addr().checked_sub(start.addr())?;
-        let region = Region { start: NonNull::new(start)?, size, zeroed: taken.is_some() };
-        taken.is_none_or(Taken::raise).then_some(region)
+        let zeroed = flag.is_some_and(|flag| !flag.dirty);
+        let region = Region { start: NonNull::new(start)?, size, zeroed };
+        flag.is_none_or(|flag| flag.taken.raise()).then_some(region)
     }
 }
 

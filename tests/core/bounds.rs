@@ -3,7 +3,7 @@
 
 use crate::shadow::{AnyHeap, Backing, Case, Subject};
 use allotment::meta::{InBand, SideTable};
-use allotment::placement::LayoutPlacement;
+use allotment::placement::{LayoutPlacement, MicroTlsf};
 use allotment::{BestFit, Buddy, Bump, FirstFit, Heap, Tlsf, bounds};
 use proptest::prelude::*;
 use std::alloc::Layout;
@@ -250,6 +250,7 @@ proptest! {
         check!(mapped FirstFit, mapped FirstFit<1, false>);
         check!(target BestFit, target BestFit<InBand<u16>>, target BestFit<InBand<u32, 16>>);
         check!(target Tlsf, target Tlsf<u32, 1, 2>, target Tlsf4, target Tlsf<u32, 1, 16>);
+        check!(target MicroTlsf, target MicroTlsf<1, false>);
         check!(target Buddy, target Buddy<4, 8>);
     }
 
@@ -268,7 +269,7 @@ proptest! {
         }
         check!(mapped FirstFit: worst_case_arena_resizing);
         check!(target BestFit: worst_case_arena, target BestFit<InBand<u16>>: worst_case_arena);
-        check!(target Tlsf: worst_case_arena, target Tlsf4: worst_case_arena);
+        check!(target Tlsf: worst_case_arena, target Tlsf4: worst_case_arena, target MicroTlsf: worst_case_arena);
         check!(target Buddy: worst_case_arena_resizing, target Buddy<4, 8>: worst_case_arena_resizing);
     }
 
@@ -302,6 +303,7 @@ fn every_heap_fails_with_less_than_is_unavoidable() {
         assert!(fails(target::<BestFit>(), live, most, 1), "best fit, {live} {most}");
         assert!(fails(target::<Tlsf>(), live, most, 1), "tlsf, {live} {most}");
         assert!(fails(target::<Tlsf4>(), live, most, 1), "tlsf with 4 columns, {live} {most}");
+        assert!(fails(target::<MicroTlsf>(), live, most, 1), "micro, {live} {most}");
         assert!(fails(target::<Buddy>(), live, most, 1), "buddy, {live} {most}");
         assert!(fails(target::<BestFit<SideTable<u32, 16>>>(), live, most, 1), "side table, {live} {most}");
         let bytes = bounds::unavoidable(live * 8, most * 8, 8);

@@ -52,6 +52,36 @@ fn an_arena_is_given_away_once() {
     assert!(second.free() > 3700);
 }
 
+/// The memory lies in the section that the macro names, whose contents the heap does not rely on: neither for its memory nor
+/// for what says whether it is taken.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_section_holds_the_memory() {
+    unsafe extern "C" {
+        static mut __start_allotment_fast: u8;
+        static mut __stop_allotment_fast: u8;
+    }
+    static FAST: Heap = heap!(64 * 1024, section = "allotment_fast", align = 256);
+    let [start, stop] = [&raw mut __start_allotment_fast, &raw mut __stop_allotment_fast];
+    let size = stop.addr() - start.addr();
+    assert!(size >= 64 * 1024 && start.addr() % 256 == 0);
+    // SAFETY: nothing else is in the section, and the heap has not claimed it yet.
+    unsafe { start.write_bytes(0xff, size) };
+    for size in [100, 1000, 10_000] {
+        let block = FAST.try_allocate_zeroed(layout(size)).unwrap();
+        assert!((start.addr()..stop.addr()).contains(&block.addr().get()));
+        // SAFETY: the block has so many bytes, all of which are initialised.
+        assert!(unsafe { core::slice::from_raw_parts(block.as_ptr(), size) }.iter().all(|&byte| byte == 0));
+    }
+}
+
+#[test]
+fn memory_is_aligned_as_the_macro_says() {
+    static ALIGNED: Heap<Buddy> = heap!(8192, align = 4096);
+    assert_eq!(ALIGNED.region(0).unwrap().start.addr().get() % 4096, 0);
+    assert_eq!(ALIGNED.region(0).unwrap().size, 8192);
+}
+
 #[test]
 fn linker_symbols_make_a_heap() {
     static mut MEMORY: [u8; 10_000] = [0xff; 10_000];

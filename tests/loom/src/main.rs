@@ -202,7 +202,7 @@ fn main() {
         let all = taken.clone();
         threads(3, move |_| {
             // A heap of its own for each thread, all over the same memory.
-            if memory.pending().take().is_some() {
+            if memory.pending(None).take().is_some() {
                 all.add(0);
             }
         });

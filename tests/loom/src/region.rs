@@ -3,7 +3,7 @@
 #[path = "../../../src/region/statics.rs"]
 mod statics;
 
-pub use statics::StaticRegion;
+pub use statics::{StaticFlag, StaticRegion};
 use std::ptr::NonNull;
 
 /// As in the library.
