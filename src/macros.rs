@@ -93,7 +93,7 @@ macro_rules! heap {
         struct AllotmentMemory($crate::region::StaticRegion<{ $size }>);
         #[unsafe(link_section = $section)]
         static __ALLOTMENT_MEMORY: AllotmentMemory = AllotmentMemory($crate::region::StaticRegion::new());
-        static __ALLOTMENT_FLAG: $crate::region::StaticFlag = $crate::region::StaticFlag::new();
+        static __ALLOTMENT_FLAG: $crate::region::StaticFlag = $crate::region::StaticFlag::DIRTY;
         $crate::Heap::with_static(&__ALLOTMENT_MEMORY.0, Some(&__ALLOTMENT_FLAG))
     }};
 }

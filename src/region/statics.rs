@@ -27,12 +27,10 @@ pub struct StaticFlag {
     dirty: bool,
 }
 
-#[allow(clippy::new_without_default, reason = "such a flag is only ever a static")]
 impl StaticFlag {
-    /// Creates the flag of memory in a section whose contents are unknown.
-    pub const fn new() -> Self {
-        Self { taken: Taken::new(), dirty: true }
-    }
+    /// The flag of memory in a section whose contents are unknown. Each static has its own.
+    #[allow(clippy::declare_interior_mutable_const, reason = "it is how such a static starts")]
+    pub const DIRTY: Self = Self { taken: Taken::new(), dirty: true };
 }
 
 // SAFETY: `Taken` ensures that the memory is handed out once; from then on only the taker uses it.

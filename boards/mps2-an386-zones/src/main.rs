@@ -27,6 +27,9 @@ static FAST: Heap = heap!(12 * 1024);
 static BULK: Heap<Tlsf> =
     unsafe { Heap::from_symbols(&raw mut __psram_start, &raw mut __psram_end) };
 
+/// Buffers that DMA reaches, in a part of the PSRAM that the linker script names.
+static SAMPLES: Heap = heap!(8 * 1024, section = ".psram.samples", align = 32);
+
 /// The cache line size that the PSRAM would have on a larger core.
 const LINE: usize = 32;
 
@@ -68,6 +71,14 @@ fn work() -> Result<(), ZoneError> {
         assert!(core::slice::from_raw_parts(moved.as_ptr(), 100).iter().all(|&byte| byte == 0x5a));
         free(moved, frame)?;
         free(second.start, frame)?;
+    }
+    // A heap whose memory the macro places.
+    let Ok(sample) = SAMPLES.try_allocate_zeroed(frame) else { panic!("no room for samples") };
+    assert!(PSRAM.contains(&sample.addr().get()));
+    // SAFETY: the block is live and has this layout.
+    unsafe {
+        assert!(core::slice::from_raw_parts(sample.as_ptr(), 100).iter().all(|&byte| byte == 0));
+        SAMPLES.try_deallocate(sample, frame).map_err(ZoneError::Free)?;
     }
     // The global allocator chooses the zone by size.
     let (small, large) = (alloc::boxed::Box::new(1u64), alloc::boxed::Box::new([1u8; 500]));
