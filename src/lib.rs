@@ -84,6 +84,7 @@ pub mod gpu;
 pub mod harden;
 pub mod heap;
 pub mod inject;
+mod kept;
 pub mod lock;
 mod macros;
 mod memory;
@@ -114,6 +115,7 @@ pub mod zones;
 
 pub use bounded::Bounded;
 pub use heap::Heap;
+pub use kept::Kept;
 pub use memory::Memory;
 pub use meta::FreeError;
 pub use observe::Stats;

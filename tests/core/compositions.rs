@@ -12,7 +12,7 @@ use allotment::pressure::PressureHeap;
 use allotment::pressure::Shortage;
 use allotment::region::Capabilities;
 use allotment::zones::{Zone, Zones};
-use allotment::{Bounded, FreeError, Heap, Memory, Observed, PlannedHeap, Tiered, Tlsf, heap};
+use allotment::{Bounded, FreeError, Heap, Kept, Memory, Observed, PlannedHeap, Tiered, Tlsf, heap};
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::NonNull;
 
@@ -172,6 +172,18 @@ fn bounded_observed() {
         assert_eq!(profile.peak_bytes, bounded.peak());
     });
     assert_eq!((bounded.used(), HEAP.used()), (0, 0));
+}
+
+/// Kept blocks change hands below an observer, which sees each as a block of its own.
+#[test]
+fn observed_kept() {
+    static HEAP: Heap<Tlsf, Spin> = heap!(256 * 1024);
+    let kept = Kept::<_, 4, Spin>::new(&HEAP, 100, 400);
+    let front = Observed::<_, _, Spin>::new(kept, Profile::new());
+    exercise(&front);
+    front.observers(|profile| settled(profile));
+    assert_eq!(front.memory().available(), 4);
+    assert_eq!(HEAP.used(), 4 * 400);
 }
 
 /// Where each free is checked against what the heap remembers of the block, the caches keep nothing, fronts between them or not.

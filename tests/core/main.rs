@@ -25,6 +25,7 @@ mod fits;
 mod forked;
 #[cfg(any(feature = "critical-section", feature = "spin"))]
 mod heap;
+mod kept;
 #[cfg(any(feature = "critical-section", feature = "spin", feature = "lock_api"))]
 mod locks;
 mod misuse;

@@ -88,6 +88,7 @@ fronts! {
     observers: Observed<Heap, Profile> = Observed::new(heap!(64 * 1024), Profile::new());
     pressure: allotment::pressure::PressureHeap = allotment::pressure::PressureHeap::new(heap!(64 * 1024));
     bounded: allotment::Bounded<Heap> = allotment::Bounded::new(heap!(64 * 1024), 32 * 1024);
+    kept: allotment::Kept<Heap> = allotment::Kept::new(heap!(64 * 1024), 1000, 2000);
     timed: allotment::Timed<Heap> = allotment::Timed::new(heap!(64 * 1024), || 0);
     planned: allotment::PlannedHeap<Heap, 8> = allotment::PlannedHeap::new(heap!(64 * 1024));
     failing: allotment::inject::Failing<Heap, allotment::inject::Fail> =

@@ -1,0 +1,299 @@
+//! [`Kept`]: blocks that stay available for large requests.
+
+use crate::lock::{self, Lock};
+use crate::memory::{Memory, allocator, global_alloc, pass_on};
+use crate::meta::FreeError;
+use crate::misuse::wrong_free;
+use crate::observe::Stats;
+use crate::out_of_memory::OutOfMemory;
+use core::alloc::Layout;
+use core::cell::Cell;
+use core::fmt;
+use core::mem::MaybeUninit;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+/// A memory that keeps `COUNT` blocks for requests of certain sizes, so that these never fail however fragmented it becomes.
+///
+/// A device that reconnects for years needs a buffer of 16 KiB for each TLS connection, and one day finds enough bytes free, but not in
+/// one piece. This front allocates the blocks at the first request, while the memory is in one piece, and hands them out for requests in
+/// the range of sizes that it is given. A freed block is kept for the next such request.
+///
+/// ```
+/// use allotment::{Heap, Kept, Memory, heap};
+/// use core::alloc::Layout;
+///
+/// // Two buffers of a TLS connection, of up to 16,717 bytes each.
+/// static HEAP: Kept<Heap, 2> = Kept::new(heap!(96 * 1024), 16_384, 16_717);
+///
+/// let buffer = Layout::new::<[u8; 16_717]>();
+/// let small = Layout::new::<[u8; 200]>();
+/// while HEAP.try_allocate(small).is_ok() {} // all other memory is in use
+/// assert!(HEAP.try_allocate(buffer).is_ok() && HEAP.try_allocate(buffer).is_ok());
+/// ```
+///
+/// While the kept blocks are in use, further requests of these sizes are the memory's, like all others. Blocks are kept for alignments of up
+/// to 8 bytes. If there is no room for a block at first, the front tries again whenever a block of such a size is freed
+/// ([`Kept::missing`] counts the rest). The memory's statistics count kept blocks as used.
+///
+/// A request of another size costs a comparison more than the memory's own; one in the range is O(`COUNT`).
+pub struct Kept<M, const COUNT: usize = 1, L = lock::Default> {
+    memory: M,
+    least: usize,
+    most: usize,
+    lock: L,
+    /// Whether the first request has been seen.
+    started: AtomicBool,
+    places: [Cell<Place>; COUNT],
+}
+
+/// A kept block.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// The memory had no room for it yet.
+    Missing,
+    Free(NonNull<u8>),
+    Used(NonNull<u8>),
+}
+
+// SAFETY: the places are accessed only while the lock is held, and a lock that is `Sync` excludes all other callers.
+unsafe impl<M: Sync, const COUNT: usize, L: Sync> Sync for Kept<M, COUNT, L> {}
+// SAFETY: the blocks belong to the memory, which is sent with them.
+unsafe impl<M: Send, const COUNT: usize, L: Send> Send for Kept<M, COUNT, L> {}
+
+impl<M, const COUNT: usize, L: Lock> Kept<M, COUNT, L> {
+    /// The alignment of kept blocks in bytes.
+    const ALIGN: usize = 8;
+
+    /// Creates a front of `memory` that keeps `COUNT` blocks of `most` bytes for requests of `least` to `most` bytes.
+    ///
+    /// # Panics
+    ///
+    /// If `least` is zero or more than `most`. In a static this is a compiler error.
+    pub const fn new(memory: M, least: usize, most: usize) -> Self {
+        assert!(0 < least && least <= most && most <= isize::MAX as usize - 7, "a range of sizes goes up");
+        let places = [const { Cell::new(Place::Missing) }; COUNT];
+        Self { memory, least, most, lock: L::INIT, started: AtomicBool::new(false), places }
+    }
+
+    /// Returns the memory behind this front.
+    pub const fn memory(&self) -> &M {
+        &self.memory
+    }
+
+    /// Returns how many kept blocks the next requests can have. O(`COUNT`).
+    pub fn available(&self) -> usize {
+        self.count(|place| matches!(place, Place::Free(_)))
+    }
+
+    /// Returns how many blocks found no room yet: all of them before the first request. O(`COUNT`).
+    pub fn missing(&self) -> usize {
+        self.count(|place| place == Place::Missing)
+    }
+
+    fn count(&self, is: impl Fn(Place) -> bool) -> usize {
+        self.lock.with(|| self.places.iter().filter(|place| is(place.get())).count())
+    }
+
+    /// Returns whether blocks of this layout may be kept ones.
+    #[inline(always)]
+    fn is_kept(&self, layout: Layout) -> bool {
+        layout.size().wrapping_sub(self.least) <= self.most - self.least && layout.align() <= Self::ALIGN
+    }
+
+    /// Marks a free place as used, and returns its block.
+    fn pick(&self) -> Option<NonNull<u8>> {
+        self.lock.with(|| {
+            self.places.iter().find_map(|place| match place.get() {
+                Place::Free(block) => {
+                    place.set(Place::Used(block));
+                    Some(block)
+                }
+                _ => None,
+            })
+        })
+    }
+
+    /// Returns the state of the kept block at this address, if there is one.
+    fn place_of(&self, block: NonNull<u8>) -> Option<Place> {
+        let is = |place: Place| place == Place::Used(block) || place == Place::Free(block);
+        self.lock.with(|| self.places.iter().map(Cell::get).find(|&place| is(place)))
+    }
+
+    /// Marks the kept block at this address as free; `None` if there is none.
+    fn put_back(&self, block: NonNull<u8>) -> Option<Result<(), FreeError>> {
+        self.lock.with(|| {
+            self.places.iter().find_map(|place| match place.get() {
+                Place::Used(used) if used == block => {
+                    place.set(Place::Free(block));
+                    Some(Ok(()))
+                }
+                Place::Free(free) if free == block => Some(Err(FreeError::AlreadyFree)),
+                _ => None,
+            })
+        })
+    }
+}
+
+impl<M: Memory, const COUNT: usize, L: Lock> Kept<M, COUNT, L> {
+    /// Reserves what is missing at the first request.
+    #[inline(always)]
+    fn start(&self) {
+        if !self.started.load(Ordering::Relaxed) {
+            self.reserve();
+        }
+    }
+
+    /// Allocates the blocks that are missing, as far as there is room.
+    #[cold]
+    #[inline(never)]
+    fn reserve(&self) {
+        self.started.store(true, Ordering::Relaxed);
+        let Ok(layout) = Layout::from_size_align(self.most, Self::ALIGN) else { return };
+        while self.missing() > 0 {
+            // Outside the lock, which the memory's need not nest in.
+            let Some(block) = self.memory.allocate(layout) else { return };
+            let kept = self.lock.with(|| {
+                let missing = self.places.iter().find(|place| place.get() == Place::Missing);
+                missing.is_some_and(|place| {
+                    place.set(Place::Free(block));
+                    true
+                })
+            });
+            if !kept {
+                // Another caller was faster.
+                // SAFETY: the block is live, has this layout, and nobody else knows it.
+                unsafe { self.memory.deallocate(block, layout) };
+            }
+        }
+    }
+}
+
+// SAFETY: a kept block is a live block of the memory, which has one user at a time: the lock guards its mark.
+unsafe impl<M: Memory, const COUNT: usize, L: Lock> Memory for Kept<M, COUNT, L> {
+    #[inline]
+    fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
+        self.start();
+        if self.is_kept(layout) {
+            if let Some(block) = self.pick() {
+                return Some(block);
+            }
+        }
+        self.memory.allocate(layout)
+    }
+
+    fn allocate_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
+        self.start();
+        if self.is_kept(layout) {
+            if let Some(block) = self.pick() {
+                // SAFETY: the block has as many bytes.
+                unsafe { block.write_bytes(0, layout.size()) };
+                return Some(block);
+            }
+        }
+        self.memory.allocate_zeroed(layout)
+    }
+
+    #[inline]
+    unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
+        if !self.is_kept(layout) {
+            // SAFETY: the caller's contract.
+            return unsafe { self.memory.deallocate(block, layout) };
+        }
+        // SAFETY: the caller's contract.
+        if let Err(error) = unsafe { self.try_deallocate(block, layout) } {
+            wrong_free(error, block.addr().get());
+        }
+    }
+
+    unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        if self.is_kept(layout) {
+            if let Some(freed) = self.put_back(block) {
+                return freed;
+            }
+        }
+        // SAFETY: the caller's contract.
+        unsafe { self.memory.try_deallocate(block, layout)? };
+        if self.is_kept(layout) && self.missing() > 0 {
+            self.reserve();
+        }
+        Ok(())
+    }
+
+    fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        match self.is_kept(layout).then(|| self.place_of(block)).flatten() {
+            Some(Place::Free(_)) => Err(FreeError::AlreadyFree),
+            Some(_) => Ok(()),
+            None => self.memory.check(block, layout),
+        }
+    }
+
+    unsafe fn check_owned(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        match self.is_kept(layout).then(|| self.place_of(block)).flatten() {
+            Some(Place::Free(_)) => Err(FreeError::AlreadyFree),
+            Some(_) => Ok(()),
+            // SAFETY: the caller's contract.
+            None => unsafe { self.memory.check_owned(block, layout) },
+        }
+    }
+
+    /// Resizes a block in place. A kept block stays one, so its new size must be in the range as well.
+    unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
+        if self.is_kept(layout) && self.place_of(block).is_some() {
+            return self.least <= size && size <= self.most;
+        }
+        // SAFETY: the caller's contract.
+        unsafe { self.memory.try_resize(block, layout, size) }
+    }
+
+    fn allocate_many(&self, layout: Layout, blocks: &mut [MaybeUninit<NonNull<u8>>]) -> usize {
+        self.start();
+        if !self.is_kept(layout) {
+            return self.memory.allocate_many(layout, blocks);
+        }
+        let Some((first, _)) = blocks.split_first_mut() else { return 0 };
+        self.allocate(layout).map_or(0, |block| {
+            first.write(block);
+            1
+        })
+    }
+
+    unsafe fn deallocate_many(&self, layout: Layout, blocks: &[NonNull<u8>]) {
+        if !self.is_kept(layout) {
+            // SAFETY: the caller's contract.
+            return unsafe { self.memory.deallocate_many(layout, blocks) };
+        }
+        for &block in blocks {
+            // SAFETY: the caller's contract.
+            unsafe { self.deallocate(block, layout) }
+        }
+    }
+
+    fn statistics(&self) -> Option<Stats> {
+        self.memory.statistics()
+    }
+
+    fn largest_free(&self) -> usize {
+        let kept = if self.available() > 0 { self.most } else { 0 };
+        self.memory.largest_free().max(kept)
+    }
+
+    fn out_of_memory(&self, layout: Layout) -> OutOfMemory {
+        self.memory.out_of_memory(layout)
+    }
+
+    pass_on!(|self| self.memory; region, take_reserve, remembers, own_lock);
+}
+
+global_alloc!([M: Memory, const COUNT: usize, L: Lock] Kept<M, COUNT, L>);
+allocator!([M: Memory, const COUNT: usize, L: Lock] Kept<M, COUNT, L>);
+
+impl<M, const COUNT: usize, L: Lock> fmt::Debug for Kept<M, COUNT, L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kept")
+            .field("least", &self.least)
+            .field("most", &self.most)
+            .field("available", &self.available())
+            .finish_non_exhaustive()
+    }
+}
