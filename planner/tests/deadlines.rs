@@ -91,7 +91,7 @@ fn wide(count: usize) -> Graph {
         let bytes = 1 + (n as u64 * 7919) % 1000;
         Tensor { name: format!("t{n}"), shape: vec![bytes], dtype: "u8".into(), bytes, kind }
     };
-    let mut graph = Graph { tensors: vec![tensor(0, Kind::Input)], ops: Vec::new() };
+    let mut graph = Graph { tensors: vec![tensor(0, Kind::Input)], ..Graph::default() };
     for n in 1..=count {
         graph.tensors.push(tensor(n, if n == count { Kind::Output } else { Kind::Intermediate }));
         let inputs = [n / 2, n / 3, n.saturating_sub(200)].to_vec();

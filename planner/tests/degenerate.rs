@@ -19,6 +19,7 @@ use allotment_planner::sections::Sections;
 use allotment_planner::solve::{Options, Status, solve};
 use allotment_planner::transform::fuse;
 use allotment_planner::validate::validate;
+use allotment_planner::schedule::Schedule;
 use allotment_planner::write::{Planned, csv};
 use common::{apart, brute_force, solved};
 use proptest::option::weighted;
@@ -159,7 +160,7 @@ fn check_others(instance: &Instance, optimum: u64) {
     let below = optimum.checked_sub(1).map(|less| general::search(instance, &conflicts, less, &limits));
     assert!(!matches!(below, Some(Answer::Found(_))), "{below:?}");
     let solution = solved(instance, None, 20);
-    let read = read_csv(csv(Planned::new("x", instance, &solution)).as_bytes()).unwrap();
+    let read = read_csv(csv(Planned::new("x", &Schedule::of(instance.clone(), solution.clone()))).as_bytes()).unwrap();
     assert_eq!(&read, instance);
     let _ = explain(instance, &solution, Some(optimum / 2)).to_string();
     let fused = fuse(instance, 3, u64::MAX).unwrap();

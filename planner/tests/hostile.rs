@@ -13,6 +13,7 @@ use allotment_planner::read::{read_csv, read_instance, read_plc, read_trace};
 use allotment_planner::solve::{Options, solve_tiers};
 use allotment_planner::transform::in_place;
 use allotment_planner::validate::validate;
+use allotment_planner::schedule::Schedule;
 use allotment_planner::write::{self, Planned};
 use common::data;
 use proptest::prelude::*;
@@ -93,7 +94,8 @@ fn planned(instance: &Instance) {
         let (instance, solution) = (&tier.instance, &tier.solution);
         validate(instance, &solution.offsets, None).unwrap();
         let _ = explain(instance, solution, Some(solution.peak / 2));
-        let planned = Planned::new("hostile", instance, solution);
+        let schedule = Schedule::of(instance.clone(), solution.clone());
+        let planned = Planned::new("hostile", &schedule);
         let _ = (
             write::json(planned),
             write::rust_source(planned),

@@ -9,7 +9,7 @@ use allotment_planner::reuse::{Banks, Cheapest, Cost, Priced, Prices, Uses, chea
 use allotment_planner::solve::{Options, Solution, Status, TierPlan, solve_within};
 use serde::Serialize;
 
-use super::{Places, PlanArgs, PlanError};
+use super::{PlanArgs, PlanError};
 use crate::table;
 use crate::units::parse_bytes;
 
@@ -67,16 +67,10 @@ struct Point {
 }
 
 /// Says how a model's tensors are used: those of one operator together.
-pub(super) fn uses(graph: &Graph, instance: &Instance, places: Option<&Places>) -> Uses {
-    let names = instance.buffers().iter().enumerate().map(|(n, buffer)| (buffer.id.as_str(), n));
-    let names: std::collections::HashMap<&str, usize> = names.collect();
-    let place = |tensor: usize| match places {
-        Some(places) => places[tensor],
-        None => names.get(graph.tensors[tensor].name.as_str()).copied(),
-    };
+pub(super) fn uses(graph: &Graph, buffer_of: &[Option<usize>]) -> Uses {
     let mut together = Vec::new();
     for op in &graph.ops {
-        let operands: Vec<usize> = op.inputs.iter().chain(&op.outputs).filter_map(|&n| place(n)).collect();
+        let operands: Vec<usize> = op.inputs.iter().chain(&op.outputs).filter_map(|&n| buffer_of[n]).collect();
         for (k, &a) in operands.iter().enumerate() {
             together.extend(operands[..k].iter().filter(|&&b| a != b).map(|&b| (a, b)));
         }

@@ -156,7 +156,7 @@ pub fn reorder_within(graph: &Graph, lowering: Lowering, deadline: &Deadline) ->
         return unchanged();
     };
     let ops = order.iter().map(|&n| graph.ops[n].clone()).collect();
-    let graph_new = Graph { tensors: graph.tensors.clone(), ops };
+    let graph_new = Graph { tensors: graph.tensors.clone(), ops, chunked: Vec::new() };
     let after = peak_load(&graph_new, lowering);
     if after >= before { unchanged() } else { Reordered { graph: graph_new, before, after, optimal } }
 }
