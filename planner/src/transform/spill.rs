@@ -96,8 +96,8 @@ pub fn spill_within(
         load.add(first..last + 1, size(n));
         let mut stops = uses[n].clone();
         // Inputs and outputs of the caller are live at the start or the end as well.
-        stops.push(first);
-        stops.push(last);
+        let (begins, ends) = (graph.span(first), graph.span(last));
+        stops.extend((first..=begins.1).chain(ends.0..=last));
         stops.sort_unstable();
         stops.dedup();
         let constant = graph.tensors[n].kind == Kind::Constant;
