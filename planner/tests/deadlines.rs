@@ -220,7 +220,7 @@ fn transforms() {
     let lowering = Lowering::default();
     let graph = wide(3000);
     let reordered = in_time(|deadline| reorder_within(&graph, lowering, &deadline));
-    assert_eq!((reordered.after, reordered.optimal), (reordered.before, false));
+    assert!(reordered.after <= reordered.before && !reordered.optimal);
     in_time(|deadline| rematerialise_within(&graph, lowering, u64::MAX, &deadline));
     let spilled = in_time(|deadline| spill_within(&graph, lowering, 5000, &deadline)).unwrap();
     assert!(!spilled.optimal);

@@ -5,7 +5,6 @@ mod common;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::time::Duration;
 
 use allotment_planner::deadline::Deadline;
 use allotment_planner::graph::{Graph, Kind, Lowering, Op, Sharing, Tensor};
@@ -86,7 +85,7 @@ fn looks() -> Deadline {
 
 /// A schedule of `graph`; `None` if the changes are not possible.
 fn scheduled(graph: &Graph, lowering: Lowering, changes: &Changes) -> Option<Schedule> {
-    let changed = change(graph, lowering, changes, Duration::from_secs(1), &looks()).ok()?;
+    let changed = change(graph, lowering, changes, &looks()).ok()?;
     let options = Options { threads: 1, ..Options::default() };
     let solution =
         solve_checked(&changed.lowered.instance, &options, &BTreeMap::new(), &looks(), None).unwrap();

@@ -56,12 +56,10 @@ pub(super) fn compare(
     let Some(graph) = &schedule.lowered.graph else { return Ok(()) };
     let (buffer_of, places) = (schedule.lowered.buffer_of(), &schedule.solution.offsets);
     let sizes = family.buckets();
-    let options = Options {
-        time_limit: args.time_limit / u32::try_from(sizes.len()).unwrap_or(u32::MAX),
-        threads: args.threads,
-        seed: args.seed,
-        ..Options::default()
-    };
+    let parts = u32::try_from(sizes.len()).unwrap_or(u32::MAX);
+    let whole = args.options();
+    let work = whole.work.map(|work| work / u64::from(parts));
+    let options = Options { time_limit: whole.time_limit / parts, work, ..whole };
     let mut rows = Vec::new();
     for size in sizes {
         let member = family.member(graph, size);

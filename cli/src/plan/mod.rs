@@ -82,9 +82,11 @@ pub struct PlanArgs {
     /// Make the plan fit this many bytes, such as 1MiB, instead of as few as possible; for a tier: 1=8MiB
     #[arg(long, value_name = "BYTES", value_parser = parse_capacity)]
     capacity: Vec<(u32, u64)>,
-    /// Time limit, after which the best plan so far is used; ^C does the same earlier
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
-    time_limit: Duration,
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, help = "Time limit, after which the best plan so far is used; ^C does the same earlier [default: 60s, none with --work]")]
+    time_limit: Option<Duration>,
+    /// Work limit in units of about a millisecond: one thread makes the same plan on every machine
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    work: Option<u64>,
     /// Write the plan to this file: .csv, .json, .rs, .h, .svg, .html, or .tflite (the model with the plan in it)
     #[arg(short, long, value_name = "OUT")]
     output: Option<PathBuf>,
@@ -142,9 +144,9 @@ pub struct PlanArgs {
     /// Write the plan even if it exceeds the capacity
     #[arg(long, requires = "output")]
     write_anyway: bool,
-    /// Number of threads
-    #[arg(long, default_value_t = default_threads(), value_parser = at_least_one)]
-    threads: usize,
+    /// Number of threads [default: those of the machine, one with --work]
+    #[arg(long, value_parser = at_least_one)]
+    threads: Option<usize>,
     /// Seed of the random numbers
     #[arg(long, default_value_t = 0)]
     seed: u64,
@@ -172,8 +174,31 @@ struct Figures {
     reuse: Option<price::Reuse>,
 }
 
-fn default_threads() -> usize {
-    std::thread::available_parallelism().map_or(2, usize::from)
+impl PlanArgs {
+    /// The time limit: 60 s where nothing else ends the search.
+    fn limit(&self) -> Duration {
+        let without = if self.work.is_some() { Duration::MAX } else { Duration::from_secs(60) };
+        self.time_limit.unwrap_or(without)
+    }
+
+    fn threads(&self) -> usize {
+        let without = || match self.work {
+            Some(_) => 1,
+            None => std::thread::available_parallelism().map_or(2, usize::from),
+        };
+        self.threads.unwrap_or_else(without)
+    }
+
+    /// How to search.
+    fn options(&self) -> Options {
+        Options {
+            time_limit: self.limit(),
+            work: self.work,
+            threads: self.threads(),
+            seed: self.seed,
+            ..Options::default()
+        }
+    }
 }
 
 fn parse_capacity(text: &str) -> Result<(u32, u64), String> {
@@ -241,7 +266,7 @@ fn lower(
         joint: args.joint,
         seed: args.seed,
     };
-    let changed = change(graph, lowering, &changes, args.time_limit, deadline)?;
+    let changed = change(graph, lowering, &changes, deadline)?;
     changed.told.iter().try_for_each(|line| writeln!(out, "{line}"))?;
     Ok(changed.lowered)
 }
@@ -275,8 +300,12 @@ pub fn plan(args: &PlanArgs) -> Result<bool, PlanError> {
             "a .tflite output needs a .tflite input: choose another ending".into(),
         ));
     }
-    let options =
-        Options { time_limit: args.time_limit, threads: args.threads, seed: args.seed, ..Options::default() };
+    let options = args.options();
+    if args.work.is_some() && options.threads > 1 {
+        return Err(PlanError::Option(
+            "--work makes the same plan everywhere with one thread: leave --threads out".into(),
+        ));
+    }
     interruptible(&options)?;
     let deadline = options.deadline();
     let mut lowered = match &source {
@@ -291,7 +320,7 @@ pub fn plan(args: &PlanArgs) -> Result<bool, PlanError> {
         lowered.instance = transform::cache_lines(&lowered.instance, &cache_lines)?;
     }
     let bar = progress_bar(args);
-    let show = |progress: Progress| show(&bar, progress, args.time_limit);
+    let show = |progress: Progress| show(&bar, progress, args.limit());
     let capacities: BTreeMap<u32, u64> = args.capacity.iter().copied().collect();
     let mut reuse = None;
     let tiers = if args.price.is_empty() {
@@ -317,7 +346,7 @@ pub fn plan(args: &PlanArgs) -> Result<bool, PlanError> {
     if options.interrupt.load(Ordering::Relaxed) {
         eprintln!("allotment: interrupted; this is the best plan so far");
     }
-    let explaining = Deadline::after(args.time_limit.max(Duration::from_secs(1)));
+    let explaining = Deadline::after(args.limit().max(Duration::from_secs(1)));
     let mut kept = true;
     let mut figures = Vec::new();
     for tier in &tiers {

@@ -82,6 +82,17 @@ cancelled outcome=0 gap=1
 cancelled plan is one 0
 stopped outcome=0 told=1
 late outcome=0 plan is one 0
+tight outcome=5 status=3 peak=16 bound=16 message=the best plan exceeds the capacity
+untouched 77, anyway 0
+work 1
+older 0
+schedule outcome=0 status=1 peak=2800 bound=2800 message=
+version 2, optimal for this order and these copies (proved): 7 places
+given writes x
+run f reads x writes a
+copy reads a writes a@away0
+run g reads x writes c
+run h reads a@2 writes b
 ";
     assert_eq!(text(&output), wanted);
 }
@@ -91,6 +102,7 @@ fn the_header_is_that_of_the_source() {
     let config = cbindgen::Config::from_file(format!("{HERE}/cbindgen.toml")).unwrap();
     let made = cbindgen::Builder::new()
         .with_src(format!("{HERE}/src/lib.rs"))
+        .with_src(format!("{HERE}/src/schedule.rs"))
         .with_config(config)
         .generate()
         .expect("cbindgen reads the source");

@@ -1,7 +1,5 @@
 //! All transformations of a model, in the order in which they build on each other.
 
-use std::time::Duration;
-
 use super::Lowered;
 use crate::deadline::Deadline;
 use crate::graph::{Graph, Lowering};
@@ -57,7 +55,7 @@ pub struct Changed {
     pub told: Vec<String>,
 }
 
-/// Changes a model and lowers it. Each search takes at most a quarter of `limit`, and none goes on after `deadline`.
+/// Changes a model and lowers it. Each search takes at most a quarter of what is left until `deadline`, the joint one half of it.
 ///
 /// # Errors
 /// [`ChangeError`] if the changes are not for this model, or do not go together.
@@ -65,7 +63,6 @@ pub fn change(
     graph: &Graph,
     lowering: Lowering,
     changes: &Changes,
-    limit: Duration,
     deadline: &Deadline,
 ) -> Result<Changed, ChangeError> {
     let Changes { in_place, reorder, rematerialise, stream, spill, joint, seed } = *changes;
@@ -86,13 +83,13 @@ pub fn change(
             return Err(ChangeError::Together(first, second));
         }
     }
-    let share = || deadline.within(limit / 4);
+    let share = || deadline.part(4);
     let mut told = Vec::new();
     let mut graph = graph.clone();
     if let (Some(price), Some(capacity)) = (joint, spill) {
         let limits = (rematerialise.unwrap_or(0), price);
         let before = transform::sequential(&graph, lowering, capacity, limits, &share());
-        let half = deadline.within(limit / 2);
+        let half = deadline.part(2);
         let Some(made) = transform::joint(&graph, lowering, capacity, limits, seed, &half) else {
             // Says which step is in the way.
             transform::spill_within(&graph, lowering, capacity, &share())?;
@@ -112,7 +109,7 @@ pub fn change(
     }
     let mut all_orders = None;
     if reorder {
-        let reordered = transform::reorder_within(&graph, lowering, &share());
+        let reordered = transform::reorder_for(&graph, lowering, in_place, &share());
         let how = if reordered.optimal { "the best order" } else { "the best order found" };
         told.push(format!("reorder: load {} -> {} B ({how})", reordered.before, reordered.after));
         let alone = !in_place && rematerialise.is_none() && stream.is_none() && spill.is_none();

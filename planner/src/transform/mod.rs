@@ -29,7 +29,7 @@ pub use cache_lines::{CacheLines, cache_lines};
 pub use in_place::{InPlace, in_place};
 pub use joint::{Joint, joint, sequential};
 pub use remat::{Rematerialised, rematerialise, rematerialise_within};
-pub use reorder::{Reordered, peak_load, reorder, reorder_within};
+pub use reorder::{Reordered, peak_load, reorder, reorder_for, reorder_within};
 pub(crate) use spill::Names;
 pub use spill::{SpillError, Spilled, Trip, spill, spill_within};
 pub use stream::{Streamed, stream};
