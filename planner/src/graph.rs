@@ -151,6 +151,41 @@ impl Graph {
         lives
     }
 
+    /// For each operator those that must come before it: what makes the tensors that it reads, and, of a tensor that is written again, such as a
+    /// state, what read or wrote it before.
+    pub(crate) fn before(&self) -> Vec<Vec<usize>> {
+        let mut writer = vec![None; self.tensors.len()];
+        let mut readers: Vec<Vec<usize>> = vec![Vec::new(); self.tensors.len()];
+        let mut before = vec![Vec::new(); self.ops.len()];
+        for (n, op) in self.ops.iter().enumerate() {
+            for &tensor in &op.inputs {
+                before[n].extend(writer[tensor]);
+                readers[tensor].push(n);
+            }
+            for &tensor in &op.outputs {
+                before[n].extend(writer[tensor]);
+                before[n].extend(std::mem::take(&mut readers[tensor]));
+                writer[tensor] = Some(n);
+            }
+            before[n].retain(|&other| other != n);
+            before[n].sort_unstable();
+            before[n].dedup();
+        }
+        before
+    }
+
+    /// True if `first`, which stands before `second`, must stay there.
+    pub(crate) fn ordered(first: &Op, second: &Op) -> bool {
+        let made = |tensor: &usize| second.inputs.contains(tensor) || second.outputs.contains(tensor);
+        first.outputs.iter().any(made) || first.inputs.iter().any(|tensor| second.outputs.contains(tensor))
+    }
+
+    /// True if operator `op` reads or writes what is kept from run to run, so that a later run of it may read another value.
+    pub(crate) fn touches_state(&self, op: &Op) -> bool {
+        let kept = |&tensor: &usize| matches!(self.tensors[tensor].kind, Kind::State | Kind::Persistent);
+        op.inputs.iter().chain(&op.outputs).any(kept)
+    }
+
     /// The operators that run while operator `op` does, first and last: itself alone, unless it runs in chunks.
     pub fn span(&self, op: usize) -> (usize, usize) {
         self.chunks(op).map_or((op, op), |group| (group.first, group.last))

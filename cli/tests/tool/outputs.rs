@@ -85,6 +85,19 @@ fn a_plan_that_does_not_fit_is_not_written() {
     assert_eq!((again, fs::read_to_string(&out).unwrap().lines().count()), (status, 3));
 }
 
+/// With a limit of work instead of time, two runs make one plan.
+#[test]
+fn a_limit_of_work_makes_one_plan() {
+    let (_folder, [first, second]) = files(["first.csv", "second.csv"]);
+    let hard = root().join("planner/tests/data/minimalloc/J.1048576.csv");
+    for out in [&first, &second] {
+        printed(["plan", hard.to_str().unwrap(), "--quiet", "--work", "150", "-o", out]);
+    }
+    assert_eq!(fs::read(&first).unwrap(), fs::read(&second).unwrap());
+    let (_, said) = refused(["plan", hard.to_str().unwrap(), "--work", "9", "--threads", "2"]);
+    assert!(said.contains("with one thread: leave --threads out"), "{said}");
+}
+
 /// What is proved of one order is not said of all.
 #[test]
 fn proofs_say_what_they_speak_of() {

@@ -69,7 +69,7 @@ impl Steps {
             }
         }
         let mut steps = Self {
-            before: vec![Vec::new(); count],
+            before: graph.before(),
             makes: vec![0; count],
             touches: vec![Vec::new(); count],
             ends: Vec::new(),
@@ -77,10 +77,6 @@ impl Steps {
             fixed: 0,
             needs: vec![0; count],
         };
-        for (n, op) in graph.ops.iter().enumerate() {
-            steps.before[n] =
-                op.inputs.iter().filter_map(|&tensor| made_by[tensor]).filter(|&m| m != n).collect();
-        }
         for operators in &mut users {
             operators.sort_unstable();
             operators.dedup();
@@ -286,11 +282,8 @@ fn walk(
     let mut after: Vec<Vec<usize>> = vec![Vec::new(); count];
     let mut missing = vec![0_usize; count];
     for (op, before) in steps.before.iter().enumerate() {
-        let mut before = before.clone();
-        before.sort_unstable();
-        before.dedup();
         missing[op] = before.len();
-        before.into_iter().for_each(|other| after[other].push(op));
+        before.iter().for_each(|&other| after[other].push(op));
     }
     let mut users: Vec<usize> = steps.ends.iter().map(|(_, users)| users.len()).collect();
     let mut ready: Vec<usize> = (0..count).filter(|&op| missing[op] == 0).collect();
@@ -349,7 +342,7 @@ fn shifts(
         }
         let from = random.usize(..count);
         let op = best.order[from];
-        let needs = |other: usize, op: usize| steps.before[op].contains(&other);
+        let needs = |other: usize, op: usize| steps.before[op].binary_search(&other).is_ok();
         let first = (0..from).rev().find(|&k| needs(best.order[k], op)).map_or(0, |k| k + 1);
         let last = (from + 1..count).find(|&k| needs(op, best.order[k])).map_or(count - 1, |k| k - 1);
         let to = random.usize(first..=last);

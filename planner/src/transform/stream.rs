@@ -45,6 +45,7 @@ pub fn stream(
             && reader.inputs.contains(&tensor)
             && graph.tensors[output].bytes == bytes
             && graph.tensors[tensor].kind == Kind::Intermediate
+            && graph.tensors[output].kind != Kind::State
             && bytes >= least.max(chunks);
         if !fits || !by_element(producer.sharing) || !by_element(reader.sharing) {
             continue;
