@@ -4,7 +4,7 @@
 //! The caller owns every array, and texts are written into fixed fields; a schedule, which the planner makes of a model, is freed by
 //! `allotment_schedule_free`. Functions may be called from several threads at once.
 
-mod schedule;
+pub mod schedule;
 
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_void};

@@ -61,14 +61,14 @@ pub struct Model {
     pub joint: u64,
 }
 
-/// Returns a model of `length` bytes that nothing is done to, with 16 bytes for alignment.
+/// Returns a model of `length` bytes that nothing is done to, with 16 bytes for alignment. `form` is a number of `AllotmentForm`.
 #[unsafe(no_mangle)]
-pub extern "C" fn allotment_model(bytes: *const u8, length: usize, form: Form) -> Model {
+pub extern "C" fn allotment_model(bytes: *const u8, length: usize, form: u32) -> Model {
     Model {
         struct_size: size_of::<Model>(),
         bytes,
         length,
-        form: form as u32,
+        form,
         dim_names: std::ptr::null(),
         dim_sizes: std::ptr::null(),
         dim_count: 0,
@@ -256,7 +256,7 @@ pub unsafe extern "C" fn allotment_schedule_free(schedule: *mut Schedule) {
 /// As for [`allotment_schedule`].
 unsafe fn make(model: *const Model, options: &Options) -> Result<Made, Failure> {
     let wrong = |what: String| (Outcome::Argument, what);
-    let mut own = allotment_model(std::ptr::null(), 0, Form::Json);
+    let mut own = allotment_model(std::ptr::null(), 0, Form::Json as u32);
     if model.is_null() {
         return Err(wrong("`model` is null".into()));
     }
@@ -281,9 +281,11 @@ unsafe fn make(model: *const Model, options: &Options) -> Result<Made, Failure> 
     }
     let refused = |error: &dyn std::fmt::Display| (Outcome::Instance, error.to_string());
     let graph = match own.form {
-        0 => json::read_json(bytes).map_err(|error| refused(&error))?,
-        1 => onnx::read_onnx(bytes, &dims).map_err(|error| refused(&error))?,
-        2 => tflite::read_tflite(bytes).map_err(|error| refused(&error))?,
+        form if form == Form::Json as u32 => json::read_json(bytes).map_err(|error| refused(&error))?,
+        form if form == Form::Onnx as u32 => {
+            onnx::read_onnx(bytes, &dims).map_err(|error| refused(&error))?
+        }
+        form if form == Form::Tflite as u32 => tflite::read_tflite(bytes).map_err(|error| refused(&error))?,
         form => return Err(wrong(format!("`form` is {form}"))),
     };
     if own.align == 0 {
