@@ -220,8 +220,8 @@ proptest! {
 
 #[test]
 fn what_is_written_is_read_again() {
-    use allotment_planner::solve::{Options, solve};
     use allotment_planner::schedule::Schedule;
+    use allotment_planner::solve::{Options, solve};
     use allotment_planner::write::{Planned, c_header, csv as write_csv, html, json, rust_source, svg};
     let mut buffers = read("minimalloc/input.12.csv").buffers().to_vec();
     buffers[0].gaps = vec![Gap { start: buffers[0].start, end: buffers[0].end, window: Some((0, 1)) }];

@@ -266,7 +266,10 @@ fn orders_are_the_best_there_are() {
 fn best_of_all(graph: &Graph, order: &mut Vec<usize>, best: &mut u64) {
     if order.len() == graph.ops.len() {
         let ops = order.iter().map(|&n| graph.ops[n].clone()).collect();
-        *best = (*best).min(peak_load(&Graph { tensors: graph.tensors.clone(), ops, ..Graph::default() }, Lowering::default()));
+        *best = (*best).min(peak_load(
+            &Graph { tensors: graph.tensors.clone(), ops, ..Graph::default() },
+            Lowering::default(),
+        ));
     }
     for n in 0..graph.ops.len() {
         let ready = graph.ops[n].inputs.iter().all(|&input| {
@@ -379,9 +382,7 @@ fn chains_are_streamed() {
     assert_eq!(streamed.graph.span(1), (0, 2));
     assert_eq!(peak_load(&streamed.graph, Lowering::default()), 1000);
     // What is read and what is made would be live together: no less than before.
-    let held = graph(
-        &[8, 800, 800, 800],
-        &[(&[0], &[1], Whole), (&[1], &[2], Element), (&[2], &[3], Element)],
-    );
+    let held =
+        graph(&[8, 800, 800, 800], &[(&[0], &[1], Whole), (&[1], &[2], Element), (&[2], &[3], Element)]);
     assert_eq!(stream(&held, Lowering::default(), 8, 100, &deadline).tensors, []);
 }

@@ -38,7 +38,13 @@ fn random_graph(random: &mut fastrand::Rng) -> Graph {
         let known = graph.tensors.len();
         let mut inputs: Vec<usize> = (0..random.usize(..4).min(known))
             // Mostly what is new.
-            .map(|_| if random.u8(..3) > 0 { known - 1 - random.usize(..known.min(3)) } else { random.usize(..known) })
+            .map(|_| {
+                if random.u8(..3) > 0 {
+                    known - 1 - random.usize(..known.min(3))
+                } else {
+                    random.usize(..known)
+                }
+            })
             .collect();
         if random.bool() {
             inputs.sort_unstable();
@@ -114,7 +120,11 @@ fn nothing_is_corrupted_in_ten_thousand_random_graphs() {
         }
         // Outputs and states are what the model computes in its own order.
         let plain = scheduled(&graph, lowering, &Changes::default()).unwrap();
-        assert_eq!(meaning(&written, &graph), meaning(&plain.written(), &graph), "seed {seed}, {changes:?}, {graph:#?}");
+        assert_eq!(
+            meaning(&written, &graph),
+            meaning(&plain.written(), &graph),
+            "seed {seed}, {changes:?}, {graph:#?}"
+        );
         // As JSON and as CSV it is the same.
         if seed % 8 == 0 {
             let planned = Planned::new("net", &schedule);
@@ -130,9 +140,13 @@ fn nothing_is_corrupted_in_ten_thousand_random_graphs() {
             shares.2 += usize::from(step.chunk.is_some());
         }
         // Every operator runs, and every tensor that needs memory has a place.
-        let runs = written.steps.iter().filter(|step| step.act == Act::Run && step.chunk.is_none_or(|chunk| chunk.0 == 0));
+        let runs = written
+            .steps
+            .iter()
+            .filter(|step| step.act == Act::Run && step.chunk.is_none_or(|chunk| chunk.0 == 0));
         assert!(runs.count() >= graph.ops.len());
-        let placed: std::collections::HashSet<&str> = written.buffers.iter().map(|place| &*place.id).collect();
+        let placed: std::collections::HashSet<&str> =
+            written.buffers.iter().map(|place| &*place.id).collect();
         for tensor in graph.ops.iter().flat_map(|op| &op.outputs).map(|&n| &graph.tensors[n]) {
             assert!(tensor.bytes == 0 || placed.contains(&*tensor.name), "{} has no place", tensor.name);
         }
@@ -194,9 +208,11 @@ fn steps_of(places: &str, steps: &str, written: &Written) -> Written<'static> {
         reader.deserialize().map(Result::unwrap).collect()
     };
     let mut read = Written::default();
-    let by_id: BTreeMap<&str, &WrittenPlace> = written.buffers.iter().map(|place| (&*place.id, place)).collect();
+    let by_id: BTreeMap<&str, &WrittenPlace> =
+        written.buffers.iter().map(|place| (&*place.id, place)).collect();
     for row in rows(places) {
-        let number = |name: &str| row.get(name).filter(|text| !text.is_empty()).map(|text| text.parse().unwrap());
+        let number =
+            |name: &str| row.get(name).filter(|text| !text.is_empty()).map(|text| text.parse().unwrap());
         let given = |name: &str| row.get(name).filter(|text| !text.is_empty()).cloned().map(Cow::Owned);
         let gaps = row.get("gaps").map_or("", String::as_str).split_whitespace().map(|gap| {
             let (start, end) = gap.split_once('-').unwrap();
@@ -235,7 +251,10 @@ fn steps_of(places: &str, steps: &str, written: &Written) -> Written<'static> {
         }
         // The offset of each operand stands beside it.
         if let Some(place) = by_id.get(&*row["id"]) {
-            assert_eq!((number("offset"), number("size"), number("tier")), (place.offset, place.size, place.tier.into()));
+            assert_eq!(
+                (number("offset"), number("size"), number("tier")),
+                (place.offset, place.size, place.tier.into())
+            );
         }
         let step = read.steps.last_mut().unwrap();
         match &*row["role"] {
@@ -302,7 +321,8 @@ fn c_programs_execute_what_is_written() {
         let program = folder.path().join("program");
         let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/steps.c");
         let mut cc = std::process::Command::new("cc");
-        cc.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-Wno-unused-const-variable", "-I"]).arg(folder.path());
+        cc.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-Wno-unused-const-variable", "-I"])
+            .arg(folder.path());
         let built = cc.args(tiers.then_some("-DTIERS")).arg(source).arg("-o").arg(&program).output().unwrap();
         assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
         let ran = std::process::Command::new(&program).output().unwrap();
@@ -329,7 +349,8 @@ fn spoilt(schedule: &Schedule) -> Option<Schedule> {
             step.reads.iter().filter_map(|operand| operand.place.map(|place| number[place])).collect();
         read.retain(|&n| buffers[n].tier == 0 && buffers[n].size > 0);
         read.dedup();
-        (read.len() > 1 && matches!(step.action, Action::Run(_)) && step.share == Share::Apart).then(|| (read[0], read[1]))
+        (read.len() > 1 && matches!(step.action, Action::Run(_)) && step.share == Share::Apart)
+            .then(|| (read[0], read[1]))
     });
     let (a, b) = both.filter(|(a, b)| a != b)?;
     let mut wrong = schedule.clone();
@@ -355,7 +376,11 @@ fn rust_programs_execute_what_is_written() {
         let made = write::rust_program(Planned::new("net", schedule), &BTreeMap::new()).unwrap();
         std::fs::write(source.join(format!("g{n}.rs")), &made).unwrap();
         let written = schedule.written();
-        let _ = writeln!(main, "mod g{n};\n#[allow(clippy::all)]\nmod run{n} {{\n{}}}", machine_for(&made, &written, n));
+        let _ = writeln!(
+            main,
+            "mod g{n};\n#[allow(clippy::all)]\nmod run{n} {{\n{}}}",
+            machine_for(&made, &written, n)
+        );
         let _ = writeln!(calls, "    run{n}::run();");
     }
     let _ = writeln!(main, "fn main() {{\n{calls}    println!(\"all as they were made\");\n}}");
@@ -383,7 +408,12 @@ fn machine_for(made: &str, written: &Written, n: usize) -> String {
         let place = place(id)?;
         let buffer = place.inside.as_deref().unwrap_or(id);
         let kept = matches!(place.kind, Some(Kind::Constant | Kind::State));
-        Some(format!("({id:?}, {:?}, {}, {kept}, {}), ", parameter(buffer), place.size, place.kind == Some(Kind::Output)))
+        Some(format!(
+            "({id:?}, {:?}, {}, {kept}, {}), ",
+            parameter(buffer),
+            place.size,
+            place.kind == Some(Kind::Output)
+        ))
     };
     let mut out = format!("use super::machine::*;\nuse super::g{n} as made;\nconst STEPS: &[Step] = &[\n");
     for step in &written.steps {
@@ -423,7 +453,8 @@ fn what_is_wrong_is_found() {
         let random = &mut fastrand::Rng::with_seed(seed);
         let graph = random_graph(random);
         let changes = Changes { spill: None, joint: None, ..random_changes(random, 100) };
-        let Some(schedule) = scheduled(&graph, Lowering { inputs: true, ..Lowering::default() }, &changes) else {
+        let Some(schedule) = scheduled(&graph, Lowering { inputs: true, ..Lowering::default() }, &changes)
+        else {
             continue;
         };
         let mut written = schedule.written();
@@ -457,8 +488,14 @@ fn what_is_wrong_is_found() {
         let runs: Vec<usize> = (0..last).filter(|&n| swapped.steps[n].act == Act::Run).collect();
         let reader = runs.windows(2).find(|pair| {
             let (maker, reader) = (&swapped.steps[pair[0]], &swapped.steps[pair[1]]);
-            let planned = |name: &std::borrow::Cow<str>| swapped.buffers.iter().any(|place| place.id == *name && place.kind == Some(Kind::Intermediate));
-            maker.chunk.is_none() && maker.writes.iter().any(|name| planned(name) && reader.reads.contains(name))
+            let planned = |name: &std::borrow::Cow<str>| {
+                swapped
+                    .buffers
+                    .iter()
+                    .any(|place| place.id == *name && place.kind == Some(Kind::Intermediate))
+            };
+            maker.chunk.is_none()
+                && maker.writes.iter().any(|name| planned(name) && reader.reads.contains(name))
         });
         if let Some(pair) = reader {
             swapped.steps.swap(pair[0], pair[1]);
@@ -480,7 +517,9 @@ fn buffers_alone_are_replayed() {
     let mut written = schedule.written();
     assert_eq!(replay(&written, 2).unwrap().checked, 2 * 5);
     written.buffers[2].offset = 4;
-    assert!(matches!(replay(&written, 1), Err(Corruption::Overwritten { place, .. }) if place == "a" || place == "b"));
+    assert!(
+        matches!(replay(&written, 1), Err(Corruption::Overwritten { place, .. }) if place == "a" || place == "b")
+    );
 }
 
 const MODELS: [(&str, &[(&str, u64)]); 4] = [
@@ -508,7 +547,8 @@ fn models_are_executed() {
         let mut done = 0;
         for changes in ways {
             let Some(schedule) = scheduled(&graph, lowering, &changes) else { continue };
-            let replayed = replay(&schedule.written(), 2).unwrap_or_else(|error| panic!("{name} {changes:?}: {error}"));
+            let replayed =
+                replay(&schedule.written(), 2).unwrap_or_else(|error| panic!("{name} {changes:?}: {error}"));
             assert!(replayed.checked >= graph.ops.len(), "{name}: {replayed:?}");
             done += 1;
         }

@@ -500,12 +500,7 @@ fn check_output(path: &Path, args: &PlanArgs) -> Result<&'static str, PlanError>
     Ok(form)
 }
 
-fn save(
-    path: &Path,
-    args: &PlanArgs,
-    source: &Source,
-    planned: write::Planned,
-) -> Result<(), PlanError> {
+fn save(path: &Path, args: &PlanArgs, source: &Source, planned: write::Planned) -> Result<(), PlanError> {
     let lowered = &planned.schedule.lowered;
     let sections: write::Sections = args.section.iter().cloned().collect();
     let cache_lines: transform::CacheLines = args.cache_line.iter().copied().collect();

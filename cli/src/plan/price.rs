@@ -70,7 +70,8 @@ struct Point {
 pub(super) fn uses(graph: &Graph, buffer_of: &[Option<usize>]) -> Uses {
     let mut together = Vec::new();
     for op in &graph.ops {
-        let operands: Vec<usize> = op.inputs.iter().chain(&op.outputs).filter_map(|&n| buffer_of[n]).collect();
+        let operands: Vec<usize> =
+            op.inputs.iter().chain(&op.outputs).filter_map(|&n| buffer_of[n]).collect();
         for (k, &a) in operands.iter().enumerate() {
             together.extend(operands[..k].iter().filter(|&&b| a != b).map(|&b| (a, b)));
         }

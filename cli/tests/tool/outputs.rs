@@ -55,7 +55,10 @@ fn offsets_come_with_their_steps() {
                     let name = options.join(" ");
                     let digest = "SHA-256 of the model: ";
                     assert!(text.contains(&format!("Command: allotment plan graph.json --quiet --check-run -o out{n}.{ending} {name}\n")), "{text}");
-                    assert!(text.contains(digest) && text.contains(concat!("plan` ", env!("CARGO_PKG_VERSION"))), "{text}");
+                    assert!(
+                        text.contains(digest) && text.contains(concat!("plan` ", env!("CARGO_PKG_VERSION"))),
+                        "{text}"
+                    );
                     assert!(!text.contains("unsafe"), "{text}");
                     let steps = if ending == "rs" { "pub fn run(" } else { "OUT_STEPS[" };
                     assert!(text.contains(steps) || text.contains("GRAPH_STEPS["), "{text}");
@@ -79,7 +82,10 @@ fn a_plan_that_does_not_fit_is_not_written() {
     fs::write(&csv, "id,lower,upper,size\na,0,3,50\nb,1,2,60\n").unwrap();
     let command = ["plan", &csv, "--capacity", "100", "--quiet", "-o", &out];
     let (status, said) = refused(command);
-    assert!(said.contains("not written, as the plan exceeds the capacity; --write-anyway writes it"), "{said}");
+    assert!(
+        said.contains("not written, as the plan exceeds the capacity; --write-anyway writes it"),
+        "{said}"
+    );
     assert!(!std::path::Path::new(&out).exists());
     let (again, _) = refused(command.iter().chain(&["--write-anyway"]));
     assert_eq!((again, fs::read_to_string(&out).unwrap().lines().count()), (status, 3));

@@ -43,16 +43,6 @@ typedef enum AllotmentStatus {
   ALLOTMENT_STATUS_INCONCLUSIVE = 4,
 } AllotmentStatus;
 
-// The form of a model.
-typedef enum AllotmentForm {
-  // A graph of operators and tensors as JSON.
-  ALLOTMENT_FORM_JSON = 0,
-  // An ONNX model.
-  ALLOTMENT_FORM_ONNX = 1,
-  // A TFLite model.
-  ALLOTMENT_FORM_TFLITE = 2,
-} AllotmentForm;
-
 // What a step does.
 typedef enum AllotmentAct {
   // The caller provides what it writes: inputs before every run, constants and states before the first.
@@ -76,6 +66,16 @@ typedef enum AllotmentLies {
   // It overwrites what is read from its bytes.
   ALLOTMENT_LIES_OVER = 2,
 } AllotmentLies;
+
+// The form of a model.
+typedef enum AllotmentForm {
+  // A graph of operators and tensors as JSON.
+  ALLOTMENT_FORM_JSON = 0,
+  // An ONNX model.
+  ALLOTMENT_FORM_ONNX = 1,
+  // A TFLite model.
+  ALLOTMENT_FORM_TFLITE = 2,
+} AllotmentForm;
 
 // A flag that ends a search from another thread, or from a signal handler.
 typedef struct AllotmentCancel AllotmentCancel;
@@ -346,8 +346,10 @@ enum AllotmentOutcome allotment_validate(const struct AllotmentBuffer *buffers,
                                          char *message,
                                          size_t room);
 
-// Returns a model of `length` bytes that nothing is done to, with 16 bytes for alignment.
-struct AllotmentModel allotment_model(const uint8_t *bytes, size_t length, enum AllotmentForm form);
+// Returns a model of `length` bytes that nothing is done to, with 16 bytes for alignment. `form` is a number of `AllotmentForm`.
+struct AllotmentModel allotment_model(const uint8_t *bytes,
+                                      size_t length,
+                                      uint32_t form);
 
 // Plans a model: writes a schedule, which `allotment_schedule_free` frees, and the figures of its plan.
 //
@@ -373,8 +375,10 @@ const struct AllotmentScheduleView *allotment_schedule_view(const struct Allotme
 // `schedule` is null or from `allotment_schedule`, and not freed before.
 void allotment_schedule_free(struct AllotmentSchedule *schedule);
 
-// Returns a model of `length` bytes that nothing is done to, with 16 bytes for alignment.
-struct AllotmentModel allotment_model(const uint8_t *bytes, size_t length, enum AllotmentForm form);
+// Returns a model of `length` bytes that nothing is done to, with 16 bytes for alignment. `form` is a number of `AllotmentForm`.
+struct AllotmentModel allotment_model(const uint8_t *bytes,
+                                      size_t length,
+                                      uint32_t form);
 
 // Plans a model: writes a schedule, which `allotment_schedule_free` frees, and the figures of its plan.
 //

@@ -5,7 +5,7 @@ use std::ffi::{CStr, CString, c_char};
 
 use allotment_planner::graph::Lowering;
 use allotment_planner::import::{json, onnx, tflite};
-use allotment_planner::schedule::{Action, Changes, Schedule as Made, Share, change, replay};
+use allotment_planner::schedule::{Action, ChangeError, Changes, Schedule as Made, Share, change, replay};
 
 use super::{ALLOTMENT_NONE, ALLOTMENT_PLANNER_VERSION, Failure, Options, Outcome, Plan, Search};
 use super::{exceeds, figures, guarded, known, reported, slice};
@@ -305,8 +305,10 @@ unsafe fn make(model: *const Model, options: &Options) -> Result<Made, Failure> 
     };
     // SAFETY: the caller passes valid options.
     let search = unsafe { Search::new(options) }?;
-    let changed =
-        change(&graph, lowering, &changes, &search.deadline).map_err(|error| refused(&error))?;
+    // The fields have the names of the program's options.
+    let named = |error: ChangeError| error.to_string().replace("--", "").replace('-', "_");
+    let changed = change(&graph, lowering, &changes, &search.deadline)
+        .map_err(|error| (Outcome::Instance, named(error)))?;
     let solution = search.solve(&changed.lowered.instance)?;
     let schedule = Made { lowered: changed.lowered, solution };
     let defect = |error| (Outcome::Defect, format!("please report this: {error}"));

@@ -254,7 +254,9 @@ impl Problem {
     #[pyo3(signature = (offsets, capacity=None))]
     fn violation(&self, offsets: &[u8], capacity: Option<u64>) -> PyResult<Option<String>> {
         let offsets = numbers(offsets, "offsets", u64::from_ne_bytes)?;
-        Ok(validate::validate(&self.lowered.instance, &offsets, capacity).err().map(|error| error.to_string()))
+        Ok(validate::validate(&self.lowered.instance, &offsets, capacity)
+            .err()
+            .map(|error| error.to_string()))
     }
 }
 

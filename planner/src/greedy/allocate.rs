@@ -36,7 +36,8 @@ impl Free {
             None => {
                 // The last block may reach up to the top.
                 let last = self.blocks.last_key_value().map(|(&at, &length)| (at, length));
-                let (at, length) = last.filter(|&(at, length)| at + length == self.top).unwrap_or((self.top, 0));
+                let (at, length) =
+                    last.filter(|&(at, length)| at + length == self.top).unwrap_or((self.top, 0));
                 self.remove(at, length);
                 let end = (at.next_multiple_of(align) + size).max(self.top);
                 self.top = end;
@@ -65,8 +66,8 @@ impl Free {
 }
 
 /// Plans like an allocator with best fit, from `base` upwards: a plan for what there is no time to search. Gaps are used by no other, and
-/// nothing is shared. O(n log n).
-pub(crate) fn allocated(base: u64, instance: &Instance) -> Vec<u64> {
+/// nothing is shared. Also returns the most bytes that are live at once. O(n log n).
+pub(crate) fn allocated(base: u64, instance: &Instance) -> (Vec<u64>, u64) {
     let buffers = instance.buffers();
     let mut events: Vec<(i64, bool, usize)> = Vec::with_capacity(2 * buffers.len());
     for (n, buffer) in buffers.iter().enumerate().filter(|(_, buffer)| buffer.fixed.is_none()) {
@@ -78,15 +79,19 @@ pub(crate) fn allocated(base: u64, instance: &Instance) -> Vec<u64> {
     events.sort_unstable();
     let mut free = Free { blocks: BTreeMap::new(), lengths: BTreeSet::new(), top: base };
     let mut offsets = vec![0; buffers.len()];
+    let (mut load, mut most) = (0, 0);
     for (_, begins, n) in events {
         let buffer = &buffers[n];
         if begins {
+            load += buffer.size;
+            most = most.max(load);
             offsets[n] = free.take(buffer.size, buffer.align);
         } else {
+            load -= buffer.size;
             free.give(offsets[n], buffer.size);
         }
     }
-    offsets
+    (offsets, most)
 }
 
 #[cfg(test)]
@@ -100,16 +105,16 @@ mod tests {
     fn it_is_a_plan_and_not_a_stack() {
         for seed in 0..20 {
             let instance = random(3000, 500, seed);
-            let offsets = allocated(64, &instance);
+            let (offsets, most) = allocated(64, &instance);
             validate(&instance, &offsets, None).unwrap();
             let peak = instance.peak(&offsets);
             let load = crate::bounds::lower_bound(&instance).bytes;
-            assert!(peak < 2 * load, "{peak} {load}");
+            assert!(peak < 2 * load && most == load, "{peak} {load} {most}");
             // With alignments, of any kind.
             let aligned = instance.buffers().iter().enumerate();
             let aligned = aligned.map(|(n, b)| Buffer { align: [1, 3, 16, 24, 64][n % 5], ..b.clone() });
             let instance = Instance::new(aligned.collect()).unwrap();
-            validate(&instance, &allocated(7, &instance), None).unwrap();
+            validate(&instance, &allocated(7, &instance).0, None).unwrap();
         }
     }
 }

@@ -116,7 +116,13 @@ impl Lowered {
         }
         let steps = steps::steps(&graph, &stays, &|_| None, &spilled.trips, &away);
         let instance = Instance::new(buffers)?;
-        Ok(Self { instance, steps, graph: Some(graph), scope: "this order and these copies", ..Self::default() })
+        Ok(Self {
+            instance,
+            steps,
+            graph: Some(graph),
+            scope: "this order and these copies",
+            ..Self::default()
+        })
     }
 
     /// Finds the steps of a graph whose tensors each lie at the place of their name.

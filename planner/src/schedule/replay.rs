@@ -101,7 +101,13 @@ impl Memory {
     }
 
     /// Returns the first address of `from..to` that does not hold a tensor's pattern, and the mark that is there.
-    fn wrong(&self, tier: u32, (from, to): (u64, u64), mark: usize, base: u64) -> Option<(u64, Option<usize>)> {
+    fn wrong(
+        &self,
+        tier: u32,
+        (from, to): (u64, u64),
+        mark: usize,
+        base: u64,
+    ) -> Option<(u64, Option<usize>)> {
         let mut at = from;
         let start = self.runs.range((tier, 0)..=(tier, from)).next_back().map_or(from, |(key, _)| key.1);
         for (key, run) in self.runs.range((tier, start)..(tier, to)) {
@@ -140,7 +146,8 @@ struct Machine<'w, 'a> {
 pub fn replay(written: &Written, runs: usize) -> Result<Replayed, Corruption> {
     let places = written.buffers.iter().map(|place| (&*place.id, place)).collect();
     let (memory, done) = (Memory::default(), Replayed::default());
-    if let Some(place) = written.buffers.iter().find(|p| p.inside.is_none() && p.offset % p.align.max(1) != 0) {
+    if let Some(place) = written.buffers.iter().find(|p| p.inside.is_none() && p.offset % p.align.max(1) != 0)
+    {
         return Err(Corruption::Misaligned(place.id.to_string()));
     }
     let any_alias = written.buffers.iter().any(|place| place.alias.is_some());

@@ -304,7 +304,14 @@ fn first_plan(shared: &Shared) -> Vec<u64> {
     let base = ends.max().unwrap_or(0);
     let descent = Descent { prefer: Prefer::Leftmost, mirror: false, aligned: false, noise: None };
     let packed = descend_from(base, instance, descent, &shared.deadline.extended(GRACE));
-    let mut offsets = packed.unwrap_or_else(|| allocated(base, instance));
+    let mut offsets = packed.unwrap_or_else(|| {
+        let (offsets, load) = allocated(base, instance);
+        // Nor was there time for a bound.
+        if instance.is_plain() {
+            shared.raise_bound(load);
+        }
+        offsets
+    });
     for (offset, buffer) in offsets.iter_mut().zip(buffers) {
         *offset = buffer.fixed.unwrap_or(*offset);
     }

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::deadline::{Deadline, Watch};
 use super::in_place;
+use crate::deadline::{Deadline, Watch};
 use crate::graph::{Graph, Kind, Lowering};
 
 /// A graph in another order.
@@ -209,8 +209,7 @@ pub fn reorder_for(graph: &Graph, lowering: Lowering, in_place: bool, deadline: 
             }
             for n in 0..NOISY / BEAMS.len() {
                 let noise = [0.05, 0.2, 0.5, 1.0][n % 4];
-                let (load, order) =
-                    walk(&steps, &mut |_, _| 1.0 + noise * random.f64(), watch)?;
+                let (load, order) = walk(&steps, &mut |_, _| 1.0 + noise * random.f64(), watch)?;
                 if offer(order, load, &mut best) {
                     return Some(());
                 }

@@ -16,13 +16,7 @@ pub struct Streamed {
 /// Cuts intermediate tensors of at least `least` bytes into `chunks`, if the operator after its producer is its only
 /// reader and both are elementwise. The two then run interleaved, chunk by chunk, so that what either reads or makes is live during
 /// both; a tensor for which that raises the peak load stays whole. Graphs with bodies (see [`Graph::has_bodies`]) stay as they are.
-pub fn stream(
-    graph: &Graph,
-    lowering: Lowering,
-    chunks: u64,
-    least: u64,
-    deadline: &Deadline,
-) -> Streamed {
+pub fn stream(graph: &Graph, lowering: Lowering, chunks: u64, least: u64, deadline: &Deadline) -> Streamed {
     let watch = &mut Watch::new(deadline);
     let mut streamed = Streamed { graph: graph.clone(), tensors: Vec::new() };
     if graph.has_bodies() || chunks < 2 {

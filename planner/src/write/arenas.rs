@@ -21,7 +21,9 @@ pub(super) struct Arena {
 /// Returns the arenas in the order of their tiers.
 pub(super) fn arenas(planned: Planned) -> Vec<Arena> {
     let mut arenas: BTreeMap<u32, Arena> = BTreeMap::new();
-    for (buffer, offset) in planned.schedule.lowered.instance.buffers().iter().zip(&planned.schedule.solution.offsets) {
+    for (buffer, offset) in
+        planned.schedule.lowered.instance.buffers().iter().zip(&planned.schedule.solution.offsets)
+    {
         let tier = buffer.tier;
         let arena = arenas.entry(tier).or_insert(Arena { tier, bytes: 0, align: 1 });
         arena.bytes = arena.bytes.max(offset + buffer.size);

@@ -38,11 +38,15 @@ pub fn csv(planned: Planned) -> String {
         ("tier", |b| b.tier != 0, Box::new(|b| b.tier.to_string()), true),
     ];
     for (name, _, text, inside) in wishes.into_iter().filter(|(_, has, ..)| buffers.iter().any(has)) {
-        let field = move |row: &Row| if row.place.inside && !inside { String::new() } else { text(row.place.buffer) };
+        let field =
+            move |row: &Row| if row.place.inside && !inside { String::new() } else { text(row.place.buffer) };
         columns.push((name, Box::new(field)));
     }
     if !planned.schedule.lowered.inside.is_empty() {
-        columns.push(("in", Box::new(|row| if row.place.inside { row.place.buffer.id.clone() } else { String::new() })));
+        columns.push((
+            "in",
+            Box::new(|row| if row.place.inside { row.place.buffer.id.clone() } else { String::new() }),
+        ));
     }
     columns.push(("offset", Box::new(|row| row.offset.to_string())));
     let mut writer = csv::Writer::from_writer(Vec::new());
@@ -146,7 +150,9 @@ pub fn steps_csv(planned: Planned) -> Option<String> {
         let reads = step.reads.iter().map(|name| (role(name), name));
         let operands = reads.chain(step.writes.iter().map(|name| ("write", name)));
         let mut line = |role: &str, name: &str| {
-            let place = |field: fn(&WrittenPlace) -> u64| places.get(name).map_or(String::new(), |place| field(place).to_string());
+            let place = |field: fn(&WrittenPlace) -> u64| {
+                places.get(name).map_or(String::new(), |place| field(place).to_string())
+            };
             let streamed = if step.streamed.iter().any(|own| *own == name) { "1" } else { "" };
             let _ = writer.write_record([
                 &number.to_string(),

@@ -54,7 +54,12 @@ pub fn svg(planned: Planned) -> String {
         y(0.0) - y(solution.peak as f64),
     );
     let mut inside: HashMap<usize, Vec<&Inside>> = HashMap::new();
-    planned.schedule.lowered.inside.iter().for_each(|tensor| inside.entry(tensor.buffer).or_default().push(tensor));
+    planned
+        .schedule
+        .lowered
+        .inside
+        .iter()
+        .for_each(|tensor| inside.entry(tensor.buffer).or_default().push(tensor));
     for (n, (buffer, &offset)) in buffers.iter().zip(&solution.offsets).enumerate() {
         let mut title = format!(
             "{}: {} B at {offset}, steps {}..{}",

@@ -14,7 +14,9 @@ pub const MOST_OPERANDS: usize = 16;
 
 /// An operator has too many operands for a program.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("operator `{operator}` has {count} tensors in one memory, and a program has at most 16: write .json, .csv or .h")]
+#[error(
+    "operator `{operator}` has {count} tensors in one memory, and a program has at most 16: write .json, .csv or .h"
+)]
 pub struct TooMany {
     /// The operator.
     pub operator: String,
@@ -336,7 +338,9 @@ fn program(out: &mut String, planned: Planned, graph: &Graph, slots: &[Slot]) ->
             }
         }
     }
-    out.push_str("/// What the steps do: a method for each operator, with its tensors.\npub trait Operators {\n");
+    out.push_str(
+        "/// What the steps do: a method for each operator, with its tensors.\npub trait Operators {\n",
+    );
     for Method { name, parameters, about } in &program.methods {
         let _ = write!(
             out,
@@ -357,7 +361,9 @@ fn program(out: &mut String, planned: Planned, graph: &Graph, slots: &[Slot]) ->
             "\n/// {about}. `None` if an arena is in use.\n\
              #[must_use]\npub fn {name}(operators: &mut impl Operators) -> Option<()> {{\n"
         );
-        for Arena { tier, .. } in arenas(planned).iter().filter(|arena| body.contains(&format!("tier{}.", arena.tier))) {
+        for Arena { tier, .. } in
+            arenas(planned).iter().filter(|arena| body.contains(&format!("tier{}.", arena.tier)))
+        {
             let _ = writeln!(out, "    let mut tier{tier} = memory::ARENA_{tier}.begin()?;");
         }
         let _ = write!(out, "{body}    Some(())\n}}\n");
@@ -399,11 +405,8 @@ fn call(
         let names: String = (0..members.len()).map(|k| local(k) + ",").collect::<Vec<_>>().join(" ");
         let paths: String =
             members.iter().map(|&n| format!("memory::{},", slots[n].path)).collect::<Vec<_>>().join(" ");
-        let _ = writeln!(
-            borrowed,
-            "        let ({names}) = tier{tier}.at::<{}>().get(({paths}));",
-            step.time
-        );
+        let _ =
+            writeln!(borrowed, "        let ({names}) = tier{tier}.at::<{}>().get(({paths}));", step.time);
         bound.extend(members.iter().enumerate().map(|(k, &n)| (n, local(k))));
     }
     let parameter = |&n: &usize| format!("{}: &mut {}", slots[n].parameter, slots[n].kind);
