@@ -52,6 +52,8 @@ struct Steps {
     fixed: u64,
     /// For each operator the bytes of the other tensors that it reads and writes.
     needs: Vec<u64>,
+    /// Operators, and what they touch.
+    size: usize,
 }
 
 impl Steps {
@@ -76,6 +78,7 @@ impl Steps {
             base: 0,
             fixed: 0,
             needs: vec![0; count],
+            size: 0,
         };
         for operators in &mut users {
             operators.sort_unstable();
@@ -108,7 +111,25 @@ impl Steps {
                 }
             }
         }
+        steps.size = 8 * (count + steps.touches.iter().map(Vec::len).sum::<usize>());
         steps
+    }
+
+    /// Returns the largest load of an order.
+    fn load(&self, order: &[usize]) -> u64 {
+        let mut users: Vec<usize> = self.ends.iter().map(|(_, users)| users.len()).collect();
+        let (mut load, mut peak) = (self.base, self.base);
+        for &op in order {
+            load = load.saturating_add(self.makes[op]);
+            peak = peak.max(load);
+            for &end in &self.touches[op] {
+                users[end] -= 1;
+                if users[end] == 0 {
+                    load = load.saturating_sub(self.ends[end].0);
+                }
+            }
+        }
+        peak
     }
 
     /// Returns a load that no order gets below: that of the operator which needs the most, and that before the first.
@@ -169,16 +190,17 @@ pub fn reorder_within(graph: &Graph, lowering: Lowering, deadline: &Deadline) ->
 /// Reorders like [`reorder_within`]; with `in_place` each order is judged by its load when tensors share memory, so that the result is no
 /// worse than the old order there either. `before`, `after` and `optimal` speak of that load then.
 pub fn reorder_for(graph: &Graph, lowering: Lowering, in_place: bool, deadline: &Deadline) -> Reordered {
-    let judge = Judge { graph, lowering, in_place };
+    let steps = Steps::new(graph, lowering);
+    let judge = Judge { graph, lowering, in_place, steps: &steps };
     let old: Vec<usize> = (0..graph.ops.len()).collect();
-    let before = judge.load(&old);
+    let before = judge.load_of(graph);
     let unchanged = |optimal| Reordered { graph: graph.clone(), before, after: before, optimal };
     if graph.has_bodies() {
         return unchanged(false);
     }
-    let steps = Steps::new(graph, lowering);
-    let mut best = Best { judge: &judge, order: old, load: before };
-    let plain = std::cell::Cell::new(peak_load(graph, lowering));
+    let load = judge.load(&old);
+    let mut best = Best { judge: &judge, order: old, load };
+    let plain = std::cell::Cell::new(steps.load(&best.order));
     let mut optimal = false;
     // What one operator needs, no order gets below; in place it may need less.
     let least = if in_place { 0 } else { steps.least() };
@@ -193,8 +215,9 @@ pub fn reorder_for(graph: &Graph, lowering: Lowering, in_place: bool, deadline: 
         if offer(order.1, order.0, &mut best) {
             return Some(());
         }
-        let half = &deadline.part(2);
-        if let Some(order) = exact(&steps, plain.get(), &mut Watch::new(half)) {
+        // Of many operators few graphs are so narrow that it ends.
+        let share = &deadline.part(if graph.ops.len() > 64 { 8 } else { 2 });
+        if let Some(order) = exact(&steps, plain.get(), &mut Watch::new(share)) {
             best.offer(order);
             optimal = !in_place;
             if optimal {
@@ -220,12 +243,10 @@ pub fn reorder_for(graph: &Graph, lowering: Lowering, in_place: bool, deadline: 
     };
     // Ended by the deadline or not: the best so far is what there is.
     let _ = search();
-    let (order, after) = (best.order, best.load);
-    optimal |= after <= least;
-    if after >= before {
-        return unchanged(optimal);
-    }
-    Reordered { graph: judge.reordered(&order), before, after, optimal }
+    let reordered = judge.reordered(&best.order);
+    let after = judge.load_of(&reordered);
+    optimal |= after.min(before) <= least;
+    if after >= before { unchanged(optimal) } else { Reordered { graph: reordered, before, after, optimal } }
 }
 
 /// How good an order is.
@@ -233,6 +254,7 @@ struct Judge<'a> {
     graph: &'a Graph,
     lowering: Lowering,
     in_place: bool,
+    steps: &'a Steps,
 }
 
 impl Judge<'_> {
@@ -241,13 +263,22 @@ impl Judge<'_> {
         Graph { tensors: self.graph.tensors.clone(), ops, chunked: Vec::new() }
     }
 
+    /// The load of an order, by the cheapest means.
     fn load(&self, order: &[usize]) -> u64 {
-        let graph = self.reordered(order);
-        let shared = self.in_place.then(|| in_place(&graph, self.lowering).ok()).flatten();
+        if self.in_place { self.load_of(&self.reordered(order)) } else { self.steps.load(order) }
+    }
+
+    fn load_of(&self, graph: &Graph) -> u64 {
+        let shared = self.in_place.then(|| in_place(graph, self.lowering).ok()).flatten();
         match shared {
             Some(shared) => crate::bounds::lower_bound(&shared.instance).bytes,
-            None => peak_load(&graph, self.lowering),
+            None => peak_load(graph, self.lowering),
         }
+    }
+
+    /// The work of judging an order, in elementary steps.
+    fn work(&self) -> usize {
+        if self.in_place { 60 * (self.graph.ops.len() + self.graph.tensors.len()) } else { self.steps.size }
     }
 }
 
@@ -335,8 +366,7 @@ fn shifts(
         if best.load <= least {
             break;
         }
-        // An order is judged by a copy of the graph.
-        if watch.passed(60 * (count + best.judge.graph.tensors.len())) {
+        if watch.passed(best.judge.work()) {
             return None;
         }
         let from = random.usize(..count);
