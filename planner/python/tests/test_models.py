@@ -26,8 +26,7 @@ def test_onnx_models_are_planned(data, name, dims) -> None:  # type: ignore[no-u
     assert plan_onnx(path.read_bytes(), dims, align=256).offsets == made.offsets
     assert plan_onnx(path, dims, align=256, in_place=True).peak <= made.peak
     assert Model.from_onnx(path, dims).reordered().plan(align=256).peak <= made.peak
-    with pytest.raises(PlanError, match=r"an order of operators that a plan does not have: plan `reordered\(\)`"):
-        plan_onnx(path, dims, reorder=True)
+    assert Model.from_onnx(path, dims).plan(align=256, reorder=True).check_run() > 0
 
 
 def test_messages_of_the_package_onnx_are_planned(data) -> None:  # type: ignore[no-untyped-def]
@@ -111,7 +110,7 @@ def test_a_plan_says_what_is_done(changes: dict[str, object]) -> None:
     assert [step.do for step in steps][:1] == ["given"] and steps[-1].do == "taken" and steps[-1].reads == ["y"]
     ran = "".join(step.operator[0] for step in steps if step.do == "run")
     assert sorted(set(ran)) == list("fghij") and ran.count("f") == (2 if "rematerialise" in changes else 1)
-    assert [step.do for step in steps].count("copy") == (2 if "spill" in changes else 0)
+    assert [step.do for step in steps].count("copy") == (6 if "spill" in changes else 0)
     # What each step names has a place at that time.
     for step in steps:
         for name in [*step.reads, *step.writes]:

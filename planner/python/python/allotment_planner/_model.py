@@ -116,8 +116,8 @@ class Model:
         given = [name for name, value in moves.items() if value]
         if self._order is not None and given:
             raise PlanError(f"the operators cannot be moved ({given[0]}): {self._order}")
-        changes = {"in_place": in_place, "reorder": reorder, "rematerialise": rematerialise, "stream": stream}
-        limits = {"time_limit": time_limit, "seed": seed, "work": work}
+        changes: dict[str, Any] = {"in_place": in_place, "reorder": reorder, "rematerialise": rematerialise, "stream": stream}
+        limits: dict[str, Any] = {"time_limit": time_limit, "seed": seed, "work": work}
         problem, places, told = self._lowered(
             align=align, weights=weights, inputs=inputs, spill=spill, joint=joint, **changes, **limits
         )
