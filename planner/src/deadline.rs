@@ -6,35 +6,46 @@ use std::time::{Duration, Instant};
 
 /// The moment at which a search has to return what it has, shared by all of its threads and phases.
 ///
-/// It passes when its time is up, when [`Deadline::end`] is called, or when one of its flags is raised, and stays passed from
-/// then on. Asking costs one reading of the clock, so loops ask through a [`Watch`].
+/// It passes when its time is up, when so much work is done, when [`Deadline::end`] is called, or when one of its flags is raised, and
+/// stays passed from then on. Asking costs one reading of the clock, so loops ask through a [`Watch`]. Work is counted in looks, of
+/// which a loop makes one for each [`Watch::INTERVAL`] of elementary steps: the same on every machine.
 #[derive(Debug)]
 pub struct Deadline {
-    clock: Clock,
+    moment: Option<Instant>,
+    work: Option<Work>,
     ended: AtomicBool,
     flags: Vec<Arc<AtomicBool>>,
     late: Arc<AtomicU64>,
 }
 
-#[derive(Debug)]
-enum Clock {
-    Never,
-    At(Instant),
-    /// Passes after this many more looks: a clock for tests, which does not depend on the machine's speed.
-    Looks(AtomicU64),
+/// A limit of work, counted together with all deadlines that were made from one.
+#[derive(Clone, Debug)]
+struct Work {
+    done: Arc<AtomicU64>,
+    until: u64,
+}
+
+impl Work {
+    fn limit(looks: u64) -> Self {
+        Self { done: Arc::default(), until: looks }
+    }
+
+    fn left(&self) -> u64 {
+        self.until.saturating_sub(self.done.load(Ordering::Relaxed))
+    }
 }
 
 /// The longest limit that a clock is set to; longer ones count as no limit.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 impl Deadline {
-    fn with(clock: Clock) -> Self {
-        Self { clock, ended: AtomicBool::new(false), flags: Vec::new(), late: Arc::default() }
+    fn with(moment: Option<Instant>, work: Option<Work>) -> Self {
+        Self { moment, work, ended: AtomicBool::new(false), flags: Vec::new(), late: Arc::default() }
     }
 
     /// Creates a deadline that never passes by itself.
     pub fn never() -> Self {
-        Self::with(Clock::Never)
+        Self::with(None, None)
     }
 
     /// Creates a deadline that passes `limit` from now.
@@ -44,14 +55,20 @@ impl Deadline {
 
     /// Creates a deadline that passes at `moment`.
     pub fn at(moment: Instant) -> Self {
-        Self::with(Clock::At(moment))
+        Self::with(Some(moment), None)
     }
 
-    /// Creates a deadline that passes when it was asked `looks` times, whatever the time is.
-    ///
-    /// It makes tests independent of the machine's speed.
+    /// Creates a deadline that passes when it was asked `looks` times, whatever the time is: one thread then does the same work on every
+    /// machine.
     pub fn after_looks(looks: u64) -> Self {
-        Self::with(Clock::Looks(AtomicU64::new(looks)))
+        Self::with(None, Some(Work::limit(looks)))
+    }
+
+    /// Also passes when it, and all deadlines made from it, were asked `looks` times.
+    #[must_use]
+    pub fn or_after_looks(mut self, looks: u64) -> Self {
+        self.work = Some(Work::limit(looks));
+        self
     }
 
     /// Also passes as soon as `flag` is true, for example because a signal handler has set it.
@@ -64,33 +81,42 @@ impl Deadline {
     /// Creates a deadline with the same flags that passes `limit` from now, and no later than this one does.
     pub fn within(&self, limit: Duration) -> Self {
         let moment = Instant::now() + limit.min(LONGEST);
-        let clock = match &self.clock {
-            Clock::Never => Clock::At(moment),
-            Clock::At(own) => Clock::At(moment.min(*own)),
-            Clock::Looks(looks) => Clock::Looks(AtomicU64::new(looks.load(Ordering::Relaxed))),
-        };
+        self.made(Some(self.moment.map_or(moment, |own| own.min(moment))), self.work.clone())
+    }
+
+    /// Creates a deadline with the same flags that passes after one of `parts` of the time and work that are left.
+    pub fn part(&self, parts: u32) -> Self {
+        let parts = parts.max(1);
+        let moment = self.left().map(|left| Instant::now() + left / parts);
+        let work = self.work.as_ref().map(|work| {
+            let done = work.done.load(Ordering::Relaxed);
+            Work { done: work.done.clone(), until: done.saturating_add(work.left() / u64::from(parts)) }
+        });
+        self.made(moment, work)
+    }
+
+    fn made(&self, moment: Option<Instant>, work: Option<Work>) -> Self {
         let ended = AtomicBool::new(self.ended.load(Ordering::Relaxed));
-        Self { clock, ended, flags: self.flags.clone(), late: self.late.clone() }
+        Self { moment, work, ended, flags: self.flags.clone(), late: self.late.clone() }
     }
 
     /// Creates a deadline with the same flags that passes `grace` after this one.
     ///
     /// It is for what has to be done even if no time is left, such as a first plan.
     pub(crate) fn extended(&self, grace: Duration) -> Self {
-        let clock = match &self.clock {
-            Clock::Never => Clock::Never,
-            Clock::At(own) => Clock::At((*own).max(Instant::now()) + grace),
-            Clock::Looks(looks) => Clock::Looks(AtomicU64::new(looks.load(Ordering::Relaxed).max(64))),
-        };
-        Self { clock, ended: AtomicBool::new(false), flags: Vec::new(), late: self.late.clone() }
+        let moment = self.moment.map(|own| own.max(Instant::now()) + grace);
+        let work = self.work.as_ref().map(|work| Work::limit(work.left().max(64)));
+        Self { flags: Vec::new(), ended: AtomicBool::new(false), ..self.made(moment, work) }
     }
 
     /// Returns the time that is left; `None` if there is no limit.
     pub fn left(&self) -> Option<Duration> {
-        match &self.clock {
-            Clock::At(moment) => Some(moment.saturating_duration_since(Instant::now())),
-            _ => None,
-        }
+        self.moment.map(|moment| moment.saturating_duration_since(Instant::now()))
+    }
+
+    /// Returns true if neither time nor work is limited.
+    pub fn is_never(&self) -> bool {
+        self.moment.is_none() && self.work.is_none()
     }
 
     /// Returns the counter of looks that came after it had passed, which it shares with all deadlines made from it.
@@ -112,13 +138,9 @@ impl Deadline {
             self.late.fetch_add(1, Ordering::Relaxed);
             return true;
         }
-        let out_of_time = match &self.clock {
-            Clock::Never => false,
-            Clock::At(moment) => Instant::now() >= *moment,
-            Clock::Looks(looks) => {
-                looks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_err()
-            }
-        };
+        let worked =
+            self.work.as_ref().is_some_and(|work| work.done.fetch_add(1, Ordering::Relaxed) >= work.until);
+        let out_of_time = worked || self.moment.is_some_and(|moment| Instant::now() >= moment);
         let passed = out_of_time || self.flags.iter().any(|flag| flag.load(Ordering::Relaxed));
         if passed {
             self.end();
@@ -177,6 +199,18 @@ mod tests {
         assert!(Deadline::after(Duration::ZERO).passed());
         assert!(!Deadline::after(Duration::MAX).passed());
         assert!(Deadline::never().within(Duration::ZERO).passed());
+    }
+
+    /// Parts of a limit of work are counted together, and none goes beyond the whole.
+    #[test]
+    fn parts_share_their_work() {
+        let whole = Deadline::after_looks(40);
+        let part = whole.part(4);
+        assert_eq!((0..20).filter(|_| !part.passed()).count(), 10);
+        let rest = whole.part(1);
+        assert_eq!((0..60).filter(|_| !rest.passed()).count(), 29);
+        assert!(whole.passed());
+        assert!(Deadline::never().part(3).is_never() && !Deadline::never().part(3).passed());
     }
 
     #[test]

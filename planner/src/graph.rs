@@ -78,6 +78,21 @@ pub struct Graph {
     pub tensors: Vec<Tensor>,
     /// All operators.
     pub ops: Vec<Op>,
+    /// The operators that run interleaved, chunk by chunk: ascending and disjoint.
+    pub chunked: Vec<Chunked>,
+}
+
+/// Operators that follow each other and run interleaved: each makes its first chunk, then each its second.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chunked {
+    /// The first operator.
+    pub first: usize,
+    /// The last one.
+    pub last: usize,
+    /// Number of chunks.
+    pub chunks: u64,
+    /// The tensors that hold a chunk at a time.
+    pub tensors: Vec<usize>,
 }
 
 /// The way in which a graph's tensors are lowered to buffers.
@@ -116,14 +131,15 @@ impl Graph {
             })
             .collect();
         for (step, op) in self.ops.iter().enumerate() {
+            let (first, last) = self.span(step);
             for &tensor in &op.outputs {
                 if matches!(self.tensors[tensor].kind, Kind::Intermediate | Kind::Output) {
-                    lives[tensor] = Some((step, step));
+                    lives[tensor] = Some((first, last));
                 }
             }
             for &tensor in &op.inputs {
                 if let Some(life) = &mut lives[tensor] {
-                    life.1 = life.1.max(step);
+                    life.1 = life.1.max(last);
                 }
             }
         }
@@ -133,6 +149,52 @@ impl Graph {
             }
         }
         lives
+    }
+
+    /// For each operator those that must come before it: what makes the tensors that it reads, and, of a tensor that is written again, such as a
+    /// state, what read or wrote it before.
+    pub(crate) fn before(&self) -> Vec<Vec<usize>> {
+        let mut writer = vec![None; self.tensors.len()];
+        let mut readers: Vec<Vec<usize>> = vec![Vec::new(); self.tensors.len()];
+        let mut before = vec![Vec::new(); self.ops.len()];
+        for (n, op) in self.ops.iter().enumerate() {
+            for &tensor in &op.inputs {
+                before[n].extend(writer[tensor]);
+                readers[tensor].push(n);
+            }
+            for &tensor in &op.outputs {
+                before[n].extend(writer[tensor]);
+                before[n].extend(std::mem::take(&mut readers[tensor]));
+                writer[tensor] = Some(n);
+            }
+            before[n].retain(|&other| other != n);
+            before[n].sort_unstable();
+            before[n].dedup();
+        }
+        before
+    }
+
+    /// True if `first`, which stands before `second`, must stay there.
+    pub(crate) fn ordered(first: &Op, second: &Op) -> bool {
+        let made = |tensor: &usize| second.inputs.contains(tensor) || second.outputs.contains(tensor);
+        first.outputs.iter().any(made) || first.inputs.iter().any(|tensor| second.outputs.contains(tensor))
+    }
+
+    /// True if operator `op` reads or writes what is kept from run to run, so that a later run of it may read another value.
+    pub(crate) fn touches_state(&self, op: &Op) -> bool {
+        let kept = |&tensor: &usize| matches!(self.tensors[tensor].kind, Kind::State | Kind::Persistent);
+        op.inputs.iter().chain(&op.outputs).any(kept)
+    }
+
+    /// The operators that run while operator `op` does, first and last: itself alone, unless it runs in chunks.
+    pub fn span(&self, op: usize) -> (usize, usize) {
+        self.chunks(op).map_or((op, op), |group| (group.first, group.last))
+    }
+
+    /// The group of operator `op`, if it runs in chunks. O(log groups).
+    pub fn chunks(&self, op: usize) -> Option<&Chunked> {
+        let group = self.chunked.partition_point(|group| group.last < op);
+        self.chunked.get(group).filter(|group| group.first <= op)
     }
 
     /// The planning instance in the graph's order: one buffer for each tensor that needs memory.
@@ -152,10 +214,12 @@ impl Graph {
         Instance::new(buffers.collect())
     }
 
-    /// True if it has operators with bodies, such as `If` and `Loop`, or variables. The operators from one with a body to its `.end` belong
-    /// together, and what reads a variable keeps its place among what writes it, so that the order is not to be changed.
+    /// True if it has operators with bodies, such as `If` and `Loop`, or variables, or operators that run in chunks. The operators from one
+    /// with a body to its `.end` belong together, and what reads a variable keeps its place among what writes it, so that the order is
+    /// not to be changed.
     pub fn has_bodies(&self) -> bool {
-        self.ops.iter().any(|op| op.kind.ends_with(".end"))
+        !self.chunked.is_empty()
+            || self.ops.iter().any(|op| op.kind.ends_with(".end"))
             || self.tensors.iter().any(|tensor| tensor.kind == Kind::Persistent)
     }
 

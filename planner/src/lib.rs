@@ -31,6 +31,7 @@ pub mod instances;
 pub mod model;
 pub mod read;
 pub mod reuse;
+pub mod schedule;
 pub mod sections;
 pub mod solve;
 pub mod transform;

@@ -91,7 +91,7 @@ fn wide(count: usize) -> Graph {
         let bytes = 1 + (n as u64 * 7919) % 1000;
         Tensor { name: format!("t{n}"), shape: vec![bytes], dtype: "u8".into(), bytes, kind }
     };
-    let mut graph = Graph { tensors: vec![tensor(0, Kind::Input)], ops: Vec::new() };
+    let mut graph = Graph { tensors: vec![tensor(0, Kind::Input)], ..Graph::default() };
     for n in 1..=count {
         graph.tensors.push(tensor(n, if n == count { Kind::Output } else { Kind::Intermediate }));
         let inputs = [n / 2, n / 3, n.saturating_sub(200)].to_vec();
@@ -220,7 +220,7 @@ fn transforms() {
     let lowering = Lowering::default();
     let graph = wide(3000);
     let reordered = in_time(|deadline| reorder_within(&graph, lowering, &deadline));
-    assert_eq!((reordered.after, reordered.optimal), (reordered.before, false));
+    assert!(reordered.after <= reordered.before && !reordered.optimal);
     in_time(|deadline| rematerialise_within(&graph, lowering, u64::MAX, &deadline));
     let spilled = in_time(|deadline| spill_within(&graph, lowering, 5000, &deadline)).unwrap();
     assert!(!spilled.optimal);

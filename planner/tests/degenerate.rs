@@ -15,9 +15,9 @@ use allotment_planner::greedy::{self, Baseline, Conflicts, Fit, Order};
 use allotment_planner::model::{Buffer, Gap, Instance, InstanceError};
 use allotment_planner::read::read_csv;
 use allotment_planner::reuse::{Priced, Prices, Uses, cheapest};
+use allotment_planner::schedule::{Schedule, replay};
 use allotment_planner::sections::Sections;
 use allotment_planner::solve::{Options, Status, solve};
-use allotment_planner::transform::fuse;
 use allotment_planner::validate::validate;
 use allotment_planner::write::{Planned, csv};
 use common::{apart, brute_force, solved};
@@ -150,7 +150,7 @@ fn without_dead(instance: &Instance, uses: &Uses) -> (Instance, Uses) {
     (instance.part(&live), Uses { streams, ..uses.clone() })
 }
 
-/// The exact search by itself, prices, what is written, and what is joined.
+/// The exact search by itself, prices, what is written, and a replay of it.
 fn check_others(instance: &Instance, optimum: u64) {
     let never = Deadline::never();
     let limits = Limits { nodes: 100_000, deadline: &never };
@@ -159,17 +159,11 @@ fn check_others(instance: &Instance, optimum: u64) {
     let below = optimum.checked_sub(1).map(|less| general::search(instance, &conflicts, less, &limits));
     assert!(!matches!(below, Some(Answer::Found(_))), "{below:?}");
     let solution = solved(instance, None, 20);
-    let read = read_csv(csv(Planned::new("x", instance, &solution)).as_bytes()).unwrap();
+    let schedule = Schedule::of(instance.clone(), solution.clone());
+    let read = read_csv(csv(Planned::new("x", &schedule)).as_bytes()).unwrap();
+    replay(&schedule.written(), 2).unwrap();
     assert_eq!(&read, instance);
     let _ = explain(instance, &solution, Some(optimum / 2)).to_string();
-    let fused = fuse(instance, 3, u64::MAX).unwrap();
-    let offsets = fused.offsets(&solved(&fused.instance, None, 5).offsets);
-    let loose = instance.buffers().iter().map(|b| Buffer { alias: None, ..b.clone() });
-    if let Ok(loose) = Instance::new(loose.collect()) {
-        if instance.buffers().iter().all(|buffer| buffer.alias.is_none()) {
-            validate(&loose, &offsets, None).unwrap();
-        }
-    }
     if instance.is_plain() {
         let uses = Uses { streams: (0..instance.len() as u32).map(|n| n % 2).collect(), ..Uses::default() };
         for prices in [Prices::default(), Prices { event: 3, ..Prices::default() }] {

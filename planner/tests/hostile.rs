@@ -10,6 +10,7 @@ use allotment_planner::import::onnx::read_onnx;
 use allotment_planner::import::tflite::{read_offline_plan, read_tflite, write_offline_plan};
 use allotment_planner::model::Instance;
 use allotment_planner::read::{read_csv, read_instance, read_plc, read_trace};
+use allotment_planner::schedule::Schedule;
 use allotment_planner::solve::{Options, solve_tiers};
 use allotment_planner::transform::in_place;
 use allotment_planner::validate::validate;
@@ -93,7 +94,8 @@ fn planned(instance: &Instance) {
         let (instance, solution) = (&tier.instance, &tier.solution);
         validate(instance, &solution.offsets, None).unwrap();
         let _ = explain(instance, solution, Some(solution.peak / 2));
-        let planned = Planned::new("hostile", instance, solution);
+        let schedule = Schedule::of(instance.clone(), solution.clone());
+        let planned = Planned::new("hostile", &schedule);
         let _ = (
             write::json(planned),
             write::rust_source(planned),

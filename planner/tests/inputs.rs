@@ -220,6 +220,7 @@ proptest! {
 
 #[test]
 fn what_is_written_is_read_again() {
+    use allotment_planner::schedule::Schedule;
     use allotment_planner::solve::{Options, solve};
     use allotment_planner::write::{Planned, c_header, csv as write_csv, html, json, rust_source, svg};
     let mut buffers = read("minimalloc/input.12.csv").buffers().to_vec();
@@ -229,7 +230,8 @@ fn what_is_written_is_read_again() {
     let instance = Instance::new(buffers).unwrap();
     let solution =
         solve(&instance, &Options { time_limit: std::time::Duration::ZERO, ..Options::default() }, None);
-    let planned = Planned::new("a<b", &instance, &solution);
+    let schedule = Schedule::of(instance.clone(), solution.clone());
+    let planned = Planned::new("a<b", &schedule);
     let text = write_csv(planned);
     assert_eq!(read_csv(text.as_bytes()).unwrap(), instance);
     assert!(text.lines().next().unwrap().ends_with(",offset"));

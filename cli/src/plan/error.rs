@@ -7,8 +7,9 @@ use allotment_planner::import::{json, onnx, tflite};
 use allotment_planner::instances::CollectionError;
 use allotment_planner::model::InstanceError;
 use allotment_planner::read::ReadError;
-use allotment_planner::transform;
+use allotment_planner::schedule::{ChangeError, Corruption};
 use allotment_planner::validate::Violation;
+use allotment_planner::write::TooMany;
 
 use crate::failure::Failure;
 
@@ -43,9 +44,15 @@ pub enum PlanError {
     /// A model's tensors make no instance.
     #[error(transparent)]
     Instance(#[from] InstanceError),
-    /// Spilling is not enough.
+    /// The model cannot be changed as asked for.
     #[error(transparent)]
-    Spill(#[from] transform::SpillError),
+    Change(#[from] ChangeError),
+    /// An operator has too many operands for source code.
+    #[error(transparent)]
+    TooMany(#[from] TooMany),
+    /// What is written does not run: a defect of this program.
+    #[error("the plan does not run, please report this: {0}")]
+    Corrupt(#[from] Corruption),
     /// The output cannot be written.
     #[error("{path}: {source}")]
     Write {
@@ -97,16 +104,18 @@ impl From<PlanError> for Failure {
 /// The error of a model; where dimensions are open, with the command that would give them sizes.
 pub(super) fn refused(error: onnx::OnnxError) -> PlanError {
     let onnx::OnnxError::OpenDims(open) = &error else { return error.into() };
-    let quoted = |word: &str| {
-        let plain = |char: char| char.is_ascii_alphanumeric() || "-_./=:,+@%".contains(char);
-        if !word.is_empty() && word.chars().all(plain) {
-            word.into()
-        } else {
-            format!("'{}'", word.replace('\'', "'\\''"))
-        }
-    };
     let told = std::env::args_os().skip(1).map(|word| quoted(&word.to_string_lossy()));
     let sizes = open.iter().map(|(name, _)| format!("--dim {}", quoted(&format!("{name}=1"))));
     let words: Vec<String> = ["allotment".into()].into_iter().chain(told).chain(sizes).collect();
     PlanError::OpenDims { command: words.join(" "), source: error }
+}
+
+/// A word as a shell takes it.
+pub(super) fn quoted(word: &str) -> String {
+    let plain = |char: char| char.is_ascii_alphanumeric() || "-_./=:,+@%".contains(char);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.into()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
 }

@@ -5,9 +5,9 @@ use std::io::Write;
 use std::path::Path;
 
 use allotment_planner::family::Family;
-use allotment_planner::graph::{Graph, Lowering};
+use allotment_planner::graph::Lowering;
 use allotment_planner::import::onnx;
-use allotment_planner::model::Instance;
+use allotment_planner::schedule::Schedule;
 use allotment_planner::solve::{Options, solve};
 use allotment_planner::transform;
 
@@ -28,8 +28,8 @@ pub(super) fn read(
     if ranges.next().is_some() {
         return Err(PlanError::Option("only one dimension can be a range: give the others one size".into()));
     }
-    if args.spill || args.fuse.is_some() || !args.cache_line.is_empty() {
-        let what = "--spill, --fuse and --cache-line do not go with a range: leave them out";
+    if args.spill || args.stream.is_some() || !args.cache_line.is_empty() {
+        let what = "--spill, --stream and --cache-line do not go with a range: leave them out";
         return Err(PlanError::Option(what.into()));
     }
     let read = |value| {
@@ -45,31 +45,21 @@ pub(super) fn read(
 /// Prints, for sizes of the range, the peak of a plan of its own, that of the general one, and how much more that is: than the plan, and at most
 /// than any plan, by the bound.
 ///
-/// `graph` is the family's, transformed as asked for, and `instance` and `offsets` its plan. Each plan of its own may take as long as the
-/// general one, divided by their number.
+/// `schedule` is the family's. Each plan of its own may take as long as the general one, divided by their number.
 pub(super) fn compare(
     out: &mut impl Write,
     args: &PlanArgs,
     family: &Family,
-    (graph, instance): (&Graph, &Instance),
-    offsets: &[u64],
+    schedule: &Schedule,
 ) -> Result<(), PlanError> {
     let lowering = Lowering { weights: args.weights, inputs: args.inputs, align: args.align };
-    let buffer_of = if args.in_place {
-        transform::in_place(graph, lowering)?.buffer_of
-    } else {
-        let names: BTreeMap<&str, usize> =
-            instance.buffers().iter().enumerate().map(|(n, buffer)| (buffer.id.as_str(), n)).collect();
-        graph.tensors.iter().map(|tensor| names.get(tensor.name.as_str()).copied()).collect()
-    };
-    let places = offsets;
+    let Some(graph) = &schedule.lowered.graph else { return Ok(()) };
+    let (buffer_of, places) = (schedule.lowered.buffer_of(), &schedule.solution.offsets);
     let sizes = family.buckets();
-    let options = Options {
-        time_limit: args.time_limit / u32::try_from(sizes.len()).unwrap_or(u32::MAX),
-        threads: args.threads,
-        seed: args.seed,
-        ..Options::default()
-    };
+    let parts = u32::try_from(sizes.len()).unwrap_or(u32::MAX);
+    let whole = args.options();
+    let work = whole.work.map(|work| work / u64::from(parts));
+    let options = Options { time_limit: whole.time_limit / parts, work, ..whole };
     let mut rows = Vec::new();
     for size in sizes {
         let member = family.member(graph, size);

@@ -15,15 +15,17 @@ use std::time::Duration;
 use allotment_planner::deadline::Deadline;
 use allotment_planner::explain::{Explanation, explain_within};
 use allotment_planner::family::Family;
-use allotment_planner::graph::{Graph, Kind, Lowering};
+use allotment_planner::graph::{Graph, Kind, Lowering, Tensor};
 use allotment_planner::import::tflite;
 use allotment_planner::model::Instance;
-use allotment_planner::solve::{Options, Progress, Solution, Status, solve_tiers_within};
+use allotment_planner::schedule::{Changes, Lowered, Replayed, Schedule, change, replay};
+use allotment_planner::solve::{Options, Progress, Solution, Status, merge, solve_tiers_within};
 use allotment_planner::validate::validate;
 use allotment_planner::{transform, write};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
+use sha2::{Digest, Sha256};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::output::writable;
@@ -34,7 +36,9 @@ pub use source::Form;
 use source::{Source, read_source};
 
 /// Options that have no meaning with --bench.
-const NOT_WITH_BENCH: [&str; 19] = [
+const NOT_WITH_BENCH: [&str; 20] = [
+    "check_run",
+    "write_anyway",
     "form",
     "capacity",
     "explain",
@@ -50,7 +54,6 @@ const NOT_WITH_BENCH: [&str; 19] = [
     "rematerialise",
     "stream",
     "spill",
-    "fuse",
     "price",
     "banks",
     "joint",
@@ -79,9 +82,11 @@ pub struct PlanArgs {
     /// Make the plan fit this many bytes, such as 1MiB, instead of as few as possible; for a tier: 1=8MiB
     #[arg(long, value_name = "BYTES", value_parser = parse_capacity)]
     capacity: Vec<(u32, u64)>,
-    /// Time limit, after which the best plan so far is used; ^C does the same earlier
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
-    time_limit: Duration,
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, help = "Time limit, after which the best plan so far is used; ^C does the same earlier [default: 60s, none with --work]")]
+    time_limit: Option<Duration>,
+    /// Work limit in units of about a millisecond: one thread makes the same plan on every machine
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    work: Option<u64>,
     /// Write the plan to this file: .csv, .json, .rs, .h, .svg, .html, or .tflite (the model with the plan in it)
     #[arg(short, long, value_name = "OUT")]
     output: Option<PathBuf>,
@@ -89,7 +94,7 @@ pub struct PlanArgs {
     #[arg(long, value_name = "TIER=NAME", value_parser = parse_section, requires = "output")]
     section: Vec<(u32, String)>,
     /// Let no two buffers of TIER share a cache line of this many bytes, so that each can be cleaned or invalidated for DMA
-    #[arg(long, value_name = "TIER=BYTES", value_parser = parse_cache_line, conflicts_with_all = ["spill", "fuse"])]
+    #[arg(long, value_name = "TIER=BYTES", value_parser = parse_cache_line, conflicts_with = "spill")]
     cache_line: Vec<(u32, u64)>,
     /// Say what makes the instance tight, and what would relieve it most
     #[arg(long)]
@@ -127,18 +132,21 @@ pub struct PlanArgs {
     /// Choose the order, what runs again (within --rematerialise) and what is moved in one search; a unit of work counts as N bytes moved
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "1", requires = "spill", conflicts_with = "reorder")]
     joint: Option<u64>,
-    /// Join buffers of one lifetime up to this size
-    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
-    fuse: Option<u64>,
     /// Make the plan that costs the least: a price for each event between streams, clash of banks, or byte moved to a slower memory (event=20)
-    #[arg(long, value_name = "KIND=N", value_parser = price::parse_price, conflicts_with_all = ["spill", "fuse"])]
+    #[arg(long, value_name = "KIND=N", value_parser = price::parse_price, conflicts_with = "spill")]
     price: Vec<price::Price>,
     /// With --price clash=N: the number of banks, and the bytes in a row that lie in one
     #[arg(long, value_name = "COUNT:BYTES", value_parser = price::parse_banks, requires = "price")]
     banks: Option<(u64, u64)>,
-    /// Number of threads
-    #[arg(long, default_value_t = default_threads(), value_parser = at_least_one)]
-    threads: usize,
+    /// Replay what is written: fill each tensor when it is made and check it at each use
+    #[arg(long)]
+    check_run: bool,
+    /// Write the plan even if it exceeds the capacity
+    #[arg(long, requires = "output")]
+    write_anyway: bool,
+    /// Number of threads [default: those of the machine, one with --work]
+    #[arg(long, value_parser = at_least_one)]
+    threads: Option<usize>,
     /// Seed of the random numbers
     #[arg(long, default_value_t = 0)]
     seed: u64,
@@ -166,8 +174,31 @@ struct Figures {
     reuse: Option<price::Reuse>,
 }
 
-fn default_threads() -> usize {
-    std::thread::available_parallelism().map_or(2, usize::from)
+impl PlanArgs {
+    /// The time limit: 60 s where nothing else ends the search.
+    fn limit(&self) -> Duration {
+        let without = if self.work.is_some() { Duration::MAX } else { Duration::from_secs(60) };
+        self.time_limit.unwrap_or(without)
+    }
+
+    fn threads(&self) -> usize {
+        let without = || match self.work {
+            Some(_) => 1,
+            None => std::thread::available_parallelism().map_or(2, usize::from),
+        };
+        self.threads.unwrap_or_else(without)
+    }
+
+    /// How to search.
+    fn options(&self) -> Options {
+        Options {
+            time_limit: self.limit(),
+            work: self.work,
+            threads: self.threads(),
+            seed: self.seed,
+            ..Options::default()
+        }
+    }
 }
 
 fn parse_capacity(text: &str) -> Result<(u32, u64), String> {
@@ -214,13 +245,7 @@ fn parse_dim(text: &str) -> Result<Dim, String> {
     Ok(Dim { name: name.into(), first, last })
 }
 
-/// For each tensor the buffer it lies in.
-type Places = Vec<Option<usize>>;
-
-/// Instances in which tensors share buffers: for each the buffer it lies in, and those that lie in one of another name.
-type Shared = Option<(Places, Vec<transform::Inside>)>;
-
-/// A model, transformed as asked for, and its instance.
+/// A model, transformed as asked for.
 ///
 /// Each transformation may take a quarter of the time.
 fn lower(
@@ -228,82 +253,22 @@ fn lower(
     graph: &Graph,
     deadline: &Deadline,
     out: &mut impl Write,
-) -> Result<(Graph, Instance, Shared), PlanError> {
+) -> Result<Lowered, PlanError> {
     let lowering = Lowering { weights: args.weights, inputs: args.inputs, align: args.align };
-    let moving = [
-        ("--reorder", args.reorder),
-        ("--rematerialise", args.rematerialise.is_some()),
-        ("--spill", args.spill),
-    ];
-    if let Some((name, _)) = moving.into_iter().find(|&(_, given)| given && graph.has_bodies()) {
-        return Err(PlanError::Option(format!(
-            "{name} is not for models with If, Loop or Scan, subgraphs or variables: leave it out"
-        )));
-    }
     tell_variables(out, graph)?;
-    let share = || deadline.within(args.time_limit / 4);
     let capacity = args.capacity.iter().find(|&&(tier, _)| tier == 0).map_or(u64::MAX, |&(_, bytes)| bytes);
-    let mut graph = graph.clone();
-    if let Some(price) = args.joint {
-        let limits = (args.rematerialise.unwrap_or(0), price);
-        let before = transform::sequential(&graph, lowering, capacity, limits, &share());
-        let half = deadline.within(args.time_limit / 2);
-        let Some(made) = transform::joint(&graph, lowering, capacity, limits, args.seed, &half) else {
-            // Says which step is in the way.
-            transform::spill_within(&graph, lowering, capacity, &share())?;
-            return Err(PlanError::Option(format!("no order and no trips keep to {capacity} B")));
-        };
-        let before = before.map_or("none".into(), |before| before.cost.to_string());
-        writeln!(
-            out,
-            "joint: cost {before} -> {}: {} units of work more, {} trips, {} B moved",
-            made.cost,
-            made.again,
-            made.spilled.trips.len(),
-            made.spilled.traffic
-        )?;
-        tell_trips(out, &made.graph, &made.spilled)?;
-        return Ok((made.graph, made.spilled.instance, None));
-    }
-    if args.reorder {
-        let reordered = transform::reorder_within(&graph, lowering, &share());
-        let how = if reordered.optimal { "the best order" } else { "the best order found" };
-        writeln!(out, "reorder: load {} -> {} B ({how})", reordered.before, reordered.after)?;
-        graph = reordered.graph;
-    }
-    if let Some(budget) = args.rematerialise {
-        let made = transform::rematerialise_within(&graph, lowering, budget, &share());
-        writeln!(
-            out,
-            "rematerialise: load {} -> {} B, {} operators again, {} elements more",
-            made.before,
-            made.after,
-            made.again.len(),
-            made.cost
-        )?;
-        graph = made.graph;
-    }
-    if let Some(chunks) = args.stream {
-        let streamed = transform::stream(&graph, chunks, 1);
-        let saved: u64 =
-            streamed.tensors.iter().map(|&(n, before)| before - streamed.graph.tensors[n].bytes).sum();
-        writeln!(out, "stream: {} tensors in {chunks} chunks, {saved} B smaller", streamed.tensors.len())?;
-        graph = streamed.graph;
-    }
-    if args.spill {
-        let spilled = transform::spill_within(&graph, lowering, capacity, &share())?;
-        let how = if spilled.optimal { "the fewest possible" } else { "chosen greedily" };
-        writeln!(out, "spill: {} trips, {} B moved ({how})", spilled.trips.len(), spilled.traffic)?;
-        tell_trips(out, &graph, &spilled)?;
-        return Ok((graph, spilled.instance, None));
-    }
-    if args.in_place {
-        let shared = transform::in_place(&graph, lowering)?;
-        writeln!(out, "in place: {} views, {} tensors overwrite another", shared.views, shared.overwrites)?;
-        return Ok((graph, shared.instance, Some((shared.buffer_of, shared.inside))));
-    }
-    let instance = graph.instance(lowering)?;
-    Ok((graph, instance, None))
+    let changes = Changes {
+        in_place: args.in_place,
+        reorder: args.reorder,
+        rematerialise: args.rematerialise,
+        stream: args.stream,
+        spill: args.spill.then_some(capacity),
+        joint: args.joint,
+        seed: args.seed,
+    };
+    let changed = change(graph, lowering, &changes, deadline)?;
+    changed.told.iter().try_for_each(|line| writeln!(out, "{line}"))?;
+    Ok(changed.lowered)
 }
 
 /// Lists the tensors that live from run to run in memory of their own.
@@ -315,15 +280,6 @@ fn tell_variables(out: &mut impl Write, graph: &Graph) -> io::Result<()> {
         writeln!(out, "{lead}: {} variables, {bytes} B", own().count())?;
     }
     own().try_for_each(|tensor| writeln!(out, "  {} ({} B)", tensor.name, tensor.bytes))
-}
-
-/// Lists the trips of tensors to the slower memory.
-fn tell_trips(out: &mut impl Write, graph: &Graph, spilled: &transform::Spilled) -> io::Result<()> {
-    for trip in &spilled.trips {
-        let name = &graph.tensors[trip.tensor].name;
-        writeln!(out, "  {name} leaves after step {}, is back at step {}", trip.leaves, trip.returns)?;
-    }
-    Ok(())
 }
 
 /// Runs `allotment plan`; true if there is a plan that keeps what was asked for.
@@ -344,56 +300,53 @@ pub fn plan(args: &PlanArgs) -> Result<bool, PlanError> {
             "a .tflite output needs a .tflite input: choose another ending".into(),
         ));
     }
-    let options =
-        Options { time_limit: args.time_limit, threads: args.threads, seed: args.seed, ..Options::default() };
+    let options = args.options();
+    if args.work.is_some() && options.threads > 1 {
+        return Err(PlanError::Option(
+            "--work makes the same plan everywhere with one thread: leave --threads out".into(),
+        ));
+    }
     interruptible(&options)?;
     let deadline = options.deadline();
-    let (model, mut instance, shared) = match &source {
-        Source::Instance(instance, _) => (None, instance.clone(), None),
+    let mut lowered = match &source {
+        Source::Instance(instance, _) => Lowered::of(instance.clone()),
         Source::Model { graph, .. } | Source::Family { family: Family { graph, .. } } => {
-            let (graph, instance, shared) = lower(args, graph, &deadline, &mut out)?;
-            (Some(graph), instance, shared)
+            lower(args, graph, &deadline, &mut out)?
         }
     };
-    let (buffer_of, mut inside) =
-        shared.map_or((None, Vec::new()), |(places, inside)| (Some(places), inside));
-    if let Some(most) = args.fuse {
-        // Each buffer keeps its alignment, as the output has an offset for it.
-        let fused = transform::fuse(&instance, most, u64::MAX)?;
-        writeln!(out, "fuse: {} buffers -> {}", instance.len(), fused.instance.len())?;
-        inside = fused.inside(&instance, &inside);
-        instance = fused.instance;
-    }
     let cache_lines: transform::CacheLines = args.cache_line.iter().copied().collect();
     // Not without need: the instance may have millions of buffers, which this copies and checks again.
-    let instance = match cache_lines.is_empty() {
-        true => instance,
-        false => transform::cache_lines(&instance, &cache_lines)?,
-    };
+    if !cache_lines.is_empty() {
+        lowered.instance = transform::cache_lines(&lowered.instance, &cache_lines)?;
+    }
     let bar = progress_bar(args);
-    let show = |progress: Progress| show(&bar, progress, args.time_limit);
+    let show = |progress: Progress| show(&bar, progress, args.limit());
     let capacities: BTreeMap<u32, u64> = args.capacity.iter().copied().collect();
-    let (instance, tiers, mut reuse) = if args.price.is_empty() {
-        let tiers = solve_tiers_within(&instance, &options, &capacities, &deadline, Some(&show));
-        (instance, tiers, None)
+    let mut reuse = None;
+    let tiers = if args.price.is_empty() {
+        solve_tiers_within(&lowered.instance, &options, &capacities, &deadline, Some(&show))
     } else {
-        let uses = match (&source, &model) {
+        let uses = match (&source, &lowered.graph) {
             (Source::Instance(_, uses), _) => uses.clone(),
-            (Source::Model { .. }, Some(graph)) => price::uses(graph, &instance, buffer_of.as_ref()),
+            (Source::Model { .. }, Some(graph)) => price::uses(graph, &lowered.buffer_of()),
             _ => {
                 return Err(PlanError::Option(
                     "--price does not go with a range of sizes: give one size".into(),
                 ));
             }
         };
-        let (instance, tiers, reuse) = price::plan(args, &instance, uses, &options, &deadline, &mut out)?;
-        (instance, tiers, Some(reuse))
+        let (instance, tiers, cost) =
+            price::plan(args, &lowered.instance, uses, &options, &deadline, &mut out)?;
+        (lowered.instance, reuse) = (instance, Some(cost));
+        tiers
     };
+    let whole = merge(&lowered.instance, &tiers);
+    let schedule = Schedule { lowered, solution: whole };
     bar.finish_and_clear();
     if options.interrupt.load(Ordering::Relaxed) {
         eprintln!("allotment: interrupted; this is the best plan so far");
     }
-    let explaining = Deadline::after(args.time_limit.max(Duration::from_secs(1)));
+    let explaining = Deadline::after(args.limit().max(Duration::from_secs(1)));
     let mut kept = true;
     let mut figures = Vec::new();
     for tier in &tiers {
@@ -403,13 +356,13 @@ pub fn plan(args: &PlanArgs) -> Result<bool, PlanError> {
         if tiers.len() > 1 {
             writeln!(out, "tier {}:", tier.tier)?;
         }
-        summary(&mut out, part, solution, capacity)?;
+        summary(&mut out, &schedule, (part, solution), capacity)?;
         figures.push(Figures {
             tier: tier.tier,
             buffers: part.len(),
             peak: solution.peak,
             lower_bound: solution.lower_bound,
-            status: solution.to_string(),
+            status: schedule.proved_of(solution),
             capacity,
             seconds: solution.elapsed.as_secs_f64(),
             explanation: args.explain.then(|| explain_within(part, solution, capacity, &explaining)),
@@ -420,16 +373,27 @@ pub fn plan(args: &PlanArgs) -> Result<bool, PlanError> {
         }
         kept &= !matches!(solution.status, Status::Infeasible | Status::Inconclusive);
     }
-    if let (Source::Family { family }, Some(graph)) = (&source, &model) {
-        let whole = allotment_planner::solve::merge(&instance, &tiers);
-        family::compare(&mut out, args, family, (graph, &instance), &whole.offsets)?;
+    if let Source::Family { family } = &source {
+        family::compare(&mut out, args, family, &schedule)?;
     }
-    if let Some(path) = &args.output {
-        let whole = allotment_planner::solve::merge(&instance, &tiers);
+    if args.check_run {
+        let replayed = replay(&schedule.written(), CHECKED_RUNS)?;
+        let Replayed { steps, filled, checked } = replayed;
+        writeln!(
+            out,
+            "check: {CHECKED_RUNS} runs of {} steps, {filled} times filled, {checked} times checked, all as they were made",
+            steps / CHECKED_RUNS
+        )?;
+    }
+    if let Some(path) = args.output.as_deref().filter(|_| kept || args.write_anyway) {
         let name = args.input.file_stem().unwrap_or_default().to_string_lossy();
-        let (instance, solution, graph) = (&instance, &whole, model.as_ref());
-        let planned = write::Planned { name: &name, instance, solution, inside: &inside, graph };
-        save(path, args, &source, planned, buffer_of.as_deref())?;
+        let origin = origin(args, &source);
+        save(path, args, &source, write::Planned { name: &name, origin: &origin, schedule: &schedule })?;
+    } else if let Some(path) = &args.output {
+        eprintln!(
+            "allotment: {}: not written, as the plan exceeds the capacity; --write-anyway writes it",
+            path.display()
+        );
     }
     if args.json {
         let mut out = io::stdout().lock();
@@ -437,6 +401,27 @@ pub fn plan(args: &PlanArgs) -> Result<bool, PlanError> {
         writeln!(out)?;
     }
     Ok(kept)
+}
+
+/// Runs in a row that --check-run replays: what is kept from run to run is then read where the next one expects it.
+const CHECKED_RUNS: usize = 2;
+
+/// What the head of a file says of its origin: the command, and which model it was given.
+fn origin(args: &PlanArgs, source: &Source) -> Vec<String> {
+    // Without the folders, which are those of one machine.
+    let name = |word: std::ffi::OsString| match [Some(&args.input), args.output.as_ref()] {
+        paths if paths.contains(&Some(&PathBuf::from(&word))) => {
+            Path::new(&word).file_name().map_or(word.clone(), Into::into)
+        }
+        _ => word,
+    };
+    let words = std::env::args_os().skip(1).map(name).map(|word| error::quoted(&word.to_string_lossy()));
+    let command: Vec<String> = ["allotment".into()].into_iter().chain(words).collect();
+    let mut lines = vec![format!("Command: {}", command.join(" "))];
+    if let Source::Model { bytes, .. } = source {
+        lines.push(format!("SHA-256 of the model: {:x}", Sha256::digest(bytes)));
+    }
+    lines
 }
 
 /// Lets the first ^C end the search, and a second one the program.
@@ -451,16 +436,17 @@ fn interruptible(options: &Options) -> io::Result<()> {
 
 fn summary(
     out: &mut impl Write,
-    instance: &Instance,
-    solution: &Solution,
+    schedule: &Schedule,
+    (instance, solution): (&Instance, &Solution),
     capacity: Option<u64>,
 ) -> io::Result<()> {
     writeln!(
         out,
-        "{} buffers, peak {} B, lower bound {} B: {solution} ({:.2} s)",
+        "{} buffers, peak {} B, lower bound {} B: {} ({:.2} s)",
         instance.len(),
         solution.peak,
         solution.lower_bound,
+        schedule.proved_of(solution),
         solution.elapsed.as_secs_f64()
     )?;
     match capacity {
@@ -494,21 +480,18 @@ fn check_output(path: &Path, args: &PlanArgs) -> Result<&'static str, PlanError>
     const FORMS: [&str; 7] = ["csv", "json", "rs", "h", "svg", "html", "tflite"];
     let ending = path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
     let form = FORMS.into_iter().find(|&form| form == ending).ok_or_else(|| PlanError::Form(path.into()))?;
-    // Joined buffers mean nothing to the interpreter.
-    if form == "tflite" && (args.fuse.is_some() || !args.cache_line.is_empty()) {
-        let what = "a plan for TFLite Micro (.tflite) goes with no other option than --in-place";
-        return Err(PlanError::Option(what.into()));
-    }
-    // In any other order, or without its copies, trips and chunks, what is live at once overlaps.
-    let ordered = [("--reorder", args.reorder), ("--rematerialise", args.rematerialise.is_some())];
-    let moved = [("--spill", args.spill), ("--stream", args.stream.is_some())];
-    if let Some((name, _)) = moved.into_iter().find(|&(_, given)| given) {
-        let what = "holds only with the moves or chunks it was made for, which no output has yet";
-        return Err(PlanError::Option(format!("{name}: the plan {what}: leave {name} or -o out")));
-    }
-    if let Some((name, _)) = ordered.into_iter().find(|&(_, given)| given && form != "json") {
-        let what = format!("holds only for the new list of operators, which .{form} does not have");
-        return Err(PlanError::Option(format!("{name}: the plan {what}: write .json, or leave {name} out")));
+    // The interpreter runs the file's own operators in the file's own order.
+    let changed = [
+        ("--cache-line", !args.cache_line.is_empty()),
+        ("--reorder", args.reorder),
+        ("--rematerialise", args.rematerialise.is_some()),
+        ("--stream", args.stream.is_some()),
+        ("--spill", args.spill),
+    ];
+    if let Some((name, _)) = changed.into_iter().find(|&(_, given)| given && form == "tflite") {
+        return Err(PlanError::Option(format!(
+            "{name}: TFLite Micro runs the model's own operators in the model's order (.tflite): leave {name} out"
+        )));
     }
     if !args.section.is_empty() && !matches!(form, "rs" | "h") {
         return Err(PlanError::Option("--section is for source code: name a .rs or .h file".into()));
@@ -517,57 +500,51 @@ fn check_output(path: &Path, args: &PlanArgs) -> Result<&'static str, PlanError>
     Ok(form)
 }
 
-fn save(
-    path: &Path,
-    args: &PlanArgs,
-    source: &Source,
-    planned: write::Planned,
-    buffer_of: Option<&[Option<usize>]>,
-) -> Result<(), PlanError> {
-    let (instance, solution) = (planned.instance, planned.solution);
+fn save(path: &Path, args: &PlanArgs, source: &Source, planned: write::Planned) -> Result<(), PlanError> {
+    let lowered = &planned.schedule.lowered;
     let sections: write::Sections = args.section.iter().cloned().collect();
     let cache_lines: transform::CacheLines = args.cache_line.iter().copied().collect();
     // Each tier has offsets from 0, so that several need an arena each.
     let arenas = !sections.is_empty()
         || !cache_lines.is_empty()
-        || instance.buffers().iter().any(|buffer| buffer.tier != 0);
+        || lowered.instance.buffers().iter().any(|buffer| buffer.tier != 0);
+    let model = matches!(source, Source::Model { .. });
+    let save = |path: &Path, bytes: Vec<u8>| {
+        std::fs::write(path, bytes).map_err(|source| PlanError::Write { path: path.into(), source })
+    };
     let bytes = match path.extension().unwrap_or_default().to_string_lossy().to_lowercase().as_str() {
-        "csv" => write::csv(planned).into_bytes(),
+        "csv" => {
+            if let Some(steps) = write::steps_csv(planned) {
+                save(&path.with_extension("steps.csv"), steps.into_bytes())?;
+            }
+            write::csv(planned).into_bytes()
+        }
         "json" => write::json(planned).into_bytes(),
+        "rs" if model && cache_lines.is_empty() => write::rust_program(planned, &sections)?.into_bytes(),
         "rs" if arenas => write::rust_arenas(planned, &sections, &cache_lines).into_bytes(),
         "h" if arenas => write::c_arenas(planned, &sections, &cache_lines).into_bytes(),
         "rs" => write::rust_source(planned).into_bytes(),
         "h" => write::c_header(planned).into_bytes(),
         "svg" => write::svg(planned).into_bytes(),
         "html" => write::html(planned).into_bytes(),
-        "tflite" => match (source, planned.graph) {
-            (Source::Model { bytes, tflite: true, .. }, Some(graph)) => {
-                tflite::write_offline_plan(bytes, &offline_offsets(graph, buffer_of, instance, solution)?)?
+        "tflite" => match source {
+            Source::Model { bytes, tflite: true, .. } => {
+                tflite::write_offline_plan(bytes, &offline_offsets(planned.schedule)?)?
             }
             _ => return Err(PlanError::Form(path.into())),
         },
         _ => return Err(PlanError::Form(path.into())),
     };
-    std::fs::write(path, bytes).map_err(|source| PlanError::Write { path: path.into(), source })
+    save(path, bytes)
 }
 
 /// One offset for each tensor; -1 for constants, which the interpreter leaves where they are.
-fn offline_offsets(
-    graph: &Graph,
-    buffer_of: Option<&[Option<usize>]>,
-    instance: &Instance,
-    solution: &Solution,
-) -> Result<Vec<i32>, PlanError> {
-    let by_name: BTreeMap<&str, usize> =
-        instance.buffers().iter().enumerate().map(|(n, buffer)| (buffer.id.as_str(), n)).collect();
-    let place = |n: usize| match buffer_of {
-        Some(buffer_of) => buffer_of[n],
-        None => by_name.get(graph.tensors[n].name.as_str()).copied(),
+fn offline_offsets(schedule: &Schedule) -> Result<Vec<i32>, PlanError> {
+    let tensors = schedule.lowered.graph.iter().flat_map(|graph| &graph.tensors);
+    let offset = |(tensor, buffer): (&Tensor, Option<usize>)| match buffer {
+        Some(buffer) if tensor.kind != Kind::Constant => i32::try_from(schedule.solution.offsets[buffer])
+            .map_err(|_| tflite::TfliteError::Plan(tensor.name.clone()).into()),
+        _ => Ok(-1),
     };
-    let offset = |n: usize| match place(n).filter(|_| graph.tensors[n].kind != Kind::Constant) {
-        Some(buffer) => i32::try_from(solution.offsets[buffer])
-            .map_err(|_| tflite::TfliteError::Plan(graph.tensors[n].name.clone()).into()),
-        None => Ok(-1),
-    };
-    (0..graph.tensors.len()).map(offset).collect()
+    tensors.zip(schedule.lowered.buffer_of()).map(offset).collect()
 }

@@ -9,7 +9,7 @@ use allotment_planner::reuse::{Banks, Cheapest, Cost, Priced, Prices, Uses, chea
 use allotment_planner::solve::{Options, Solution, Status, TierPlan, solve_within};
 use serde::Serialize;
 
-use super::{Places, PlanArgs, PlanError};
+use super::{PlanArgs, PlanError};
 use crate::table;
 use crate::units::parse_bytes;
 
@@ -67,16 +67,11 @@ struct Point {
 }
 
 /// Says how a model's tensors are used: those of one operator together.
-pub(super) fn uses(graph: &Graph, instance: &Instance, places: Option<&Places>) -> Uses {
-    let names = instance.buffers().iter().enumerate().map(|(n, buffer)| (buffer.id.as_str(), n));
-    let names: std::collections::HashMap<&str, usize> = names.collect();
-    let place = |tensor: usize| match places {
-        Some(places) => places[tensor],
-        None => names.get(graph.tensors[tensor].name.as_str()).copied(),
-    };
+pub(super) fn uses(graph: &Graph, buffer_of: &[Option<usize>]) -> Uses {
     let mut together = Vec::new();
     for op in &graph.ops {
-        let operands: Vec<usize> = op.inputs.iter().chain(&op.outputs).filter_map(|&n| place(n)).collect();
+        let operands: Vec<usize> =
+            op.inputs.iter().chain(&op.outputs).filter_map(|&n| buffer_of[n]).collect();
         for (k, &a) in operands.iter().enumerate() {
             together.extend(operands[..k].iter().filter(|&&b| a != b).map(|&b| (a, b)));
         }
@@ -113,10 +108,10 @@ pub(super) fn plan(
     let wrong = |error: &dyn std::fmt::Display| PlanError::Option(format!("--price: {error}"));
     let priced = Priced::new(instance, &uses, prices).map_err(|error| wrong(&error))?;
     let given = args.capacity.iter().find(|&&(tier, _)| tier == 0).map(|&(_, bytes)| bytes);
-    let least = solve_within(instance, options, deadline.within(args.time_limit / 4), None);
+    let least = solve_within(instance, options, deadline.part(4), None);
     let capacity = given.unwrap_or(least.peak);
-    let limit = if args.explain { args.time_limit / 3 } else { args.time_limit };
-    let found = cheapest(&priced, capacity, options, &deadline.within(limit)).ok_or_else(|| {
+    let parts = if args.explain { 3 } else { 1 };
+    let found = cheapest(&priced, capacity, options, &deadline.part(parts)).ok_or_else(|| {
         PlanError::Option(format!("no plan within {capacity} B was found: give a larger --capacity"))
     })?;
     let how = |found: &Cheapest| if found.optimal { "proved the least" } else { "the least found" };
@@ -184,10 +179,7 @@ fn tiers(
     let mut tiers = vec![TierPlan { tier: 0, members: fast, instance: part, solution }];
     if !slow.is_empty() {
         let part = whole.part(&slow);
-        let share = deadline
-            .left()
-            .map_or_else(|| deadline.within(std::time::Duration::MAX), |left| deadline.within(left / 2));
-        let solution = solve_within(&part, options, share, None);
+        let solution = solve_within(&part, options, deadline.part(2), None);
         tiers.push(TierPlan { tier: 1, members: slow, instance: part, solution });
     }
     (whole, tiers)

@@ -200,9 +200,6 @@ fn check_options(args: &PlanArgs, form: Form) -> Result<(), PlanError> {
     if args.shapes.is_some() && form != Form::Onnx {
         return Err(PlanError::Option("--shapes is for ONNX models: leave it out".into()));
     }
-    if args.spill && args.in_place {
-        return Err(PlanError::Option("--spill and --in-place do not go together: leave one out".into()));
-    }
     Ok(())
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 
+use allotment_planner::schedule::{Written, WrittenStep, replay};
 use serde_json::Value;
 
 use crate::{files, printed, refused, root};
@@ -23,29 +24,103 @@ const STEPS: [&[&str]; 5] = [
     &["--spill", "--capacity", "3K", "--joint"],
 ];
 
-/// In the order of the input the offsets for another one overlap.
+/// Every form says what is done, in which order, and where each tensor lies; replayed, nothing is overwritten while it is needed.
 #[test]
-fn offsets_without_their_steps_are_refused() {
+fn offsets_come_with_their_steps() {
     let (folder, [graph]) = files(["graph.json"]);
     fs::write(&graph, BRANCHES).unwrap();
-    for ending in ["csv", "json", "rs", "h", "svg", "html"] {
-        for (n, options) in STEPS.into_iter().enumerate() {
+    for (n, options) in STEPS.into_iter().enumerate() {
+        for ending in ["csv", "json", "rs", "h", "svg", "html"] {
             let out = folder.path().join(format!("out{n}.{ending}"));
-            let command = ["plan", &graph, "--quiet", "-o", out.to_str().unwrap()];
-            let command = command.iter().chain(options);
-            if ending == "json" && matches!(options[0], "--reorder" | "--rematerialise") {
-                printed(command);
-                continue;
+            let command = ["plan", &graph, "--quiet", "--check-run", "-o", out.to_str().unwrap()];
+            let said = printed(command.iter().chain(options));
+            assert!(said.contains("check: 2 runs of ") && said.contains("all as they were made"), "{said}");
+            let text = fs::read_to_string(&out).unwrap();
+            match ending {
+                "csv" => {
+                    let steps = fs::read_to_string(out.with_extension("steps.csv")).unwrap();
+                    assert!(steps.starts_with("step,time,do,operator,kind,chunk,chunks,role,id,"), "{steps}");
+                    // In one search another order makes the copies needless.
+                    let copies = options.contains(&"--spill") && !options.contains(&"--joint");
+                    assert_eq!(steps.contains(",copy,"), copies, "{steps}");
+                }
+                "json" => {
+                    let written: Written = serde_json::from_str(&text).unwrap();
+                    assert!(replay(&written, 3).unwrap().checked > 15);
+                    let again = |step: &&WrittenStep| step.operator.ends_with(" again");
+                    let again = written.steps.iter().filter(again).count();
+                    assert_eq!(again, usize::from(options.contains(&"--rematerialise")), "{text}");
+                }
+                "rs" | "h" => {
+                    let name = options.join(" ");
+                    let digest = "SHA-256 of the model: ";
+                    assert!(text.contains(&format!("Command: allotment plan graph.json --quiet --check-run -o out{n}.{ending} {name}\n")), "{text}");
+                    assert!(
+                        text.contains(digest) && text.contains(concat!("plan` ", env!("CARGO_PKG_VERSION"))),
+                        "{text}"
+                    );
+                    assert!(!text.contains("unsafe"), "{text}");
+                    let steps = if ending == "rs" { "pub fn run(" } else { "OUT_STEPS[" };
+                    assert!(text.contains(steps) || text.contains("GRAPH_STEPS["), "{text}");
+                }
+                _ => {}
             }
-            let (status, said) = refused(command);
-            assert_eq!(status, 1);
-            assert!(said.contains(&format!("{}: the plan holds only ", options[0])), "{said}");
-            assert!(!out.exists(), "{ending} {options:?}");
         }
     }
-    // The figures are no offsets.
+    // TFLite Micro runs the model's own operators in their order.
     for options in STEPS {
-        printed(["plan", &graph, "--quiet"].iter().chain(options));
+        let out = folder.path().join("out.tflite");
+        let (_, said) = refused(["plan", &graph, "-o", out.to_str().unwrap()].iter().chain(options));
+        assert!(said.contains("TFLite Micro runs the model's own operators"), "{said}");
+    }
+}
+
+/// A plan that does not fit is written only if that is asked for.
+#[test]
+fn a_plan_that_does_not_fit_is_not_written() {
+    let (_folder, [csv, out]) = files(["in.csv", "out.csv"]);
+    fs::write(&csv, "id,lower,upper,size\na,0,3,50\nb,1,2,60\n").unwrap();
+    let command = ["plan", &csv, "--capacity", "100", "--quiet", "-o", &out];
+    let (status, said) = refused(command);
+    assert!(
+        said.contains("not written, as the plan exceeds the capacity; --write-anyway writes it"),
+        "{said}"
+    );
+    assert!(!std::path::Path::new(&out).exists());
+    let (again, _) = refused(command.iter().chain(&["--write-anyway"]));
+    assert_eq!((again, fs::read_to_string(&out).unwrap().lines().count()), (status, 3));
+}
+
+/// With a limit of work instead of time, two runs make one plan.
+#[test]
+fn a_limit_of_work_makes_one_plan() {
+    let (_folder, [first, second]) = files(["first.csv", "second.csv"]);
+    let hard = root().join("planner/tests/data/minimalloc/J.1048576.csv");
+    for out in [&first, &second] {
+        printed(["plan", hard.to_str().unwrap(), "--quiet", "--work", "150", "-o", out]);
+    }
+    assert_eq!(fs::read(&first).unwrap(), fs::read(&second).unwrap());
+    let (_, said) = refused(["plan", hard.to_str().unwrap(), "--work", "9", "--threads", "2"]);
+    assert!(said.contains("with one thread: leave --threads out"), "{said}");
+}
+
+/// What is proved of one order is not said of all.
+#[test]
+fn proofs_say_what_they_speak_of() {
+    let (_folder, [graph, out]) = files(["graph.json", "out.json"]);
+    fs::write(&graph, BRANCHES).unwrap();
+    let ways: [(&[&str], &str); 5] = [
+        (&[], "optimal for this order (proved)"),
+        (&["--in-place"], "optimal for this order and sharing (proved)"),
+        (&["--reorder"], "optimal for all orders (proved)"),
+        (&["--reorder", "--in-place"], "optimal for this order and sharing (proved)"),
+        (&["--spill", "--capacity", "3K"], "fits"),
+    ];
+    for (options, proved) in ways {
+        let said = printed(["plan", &graph, "--quiet", "-o", &out].iter().chain(options));
+        assert!(said.contains(proved), "{options:?}: {said}");
+        let plan: Value = serde_json::from_slice(&fs::read(&out).unwrap()).unwrap();
+        assert!(options.contains(&"--spill") || plan["proved"] == proved, "{plan}");
     }
 }
 
@@ -148,25 +223,4 @@ fn every_tensor_of_a_group_has_its_offset() {
     };
     let kept = all.into_iter().filter(|row| row["in"].is_empty()).collect();
     assert_eq!(names(rows(&again)), names(kept));
-}
-
-/// Buffers that are joined keep their own offsets and alignments.
-#[test]
-fn joined_buffers_have_their_offsets() {
-    let (_folder, [csv, out]) = files(["in.csv", "out.csv"]);
-    fs::write(&csv, "id,lower,upper,size,alignment\na,0,3,5,16\nb,0,3,5,16\nc,0,3,7,1\nd,1,2,400,8\n")
-        .unwrap();
-    printed(["plan", &csv, "--quiet", "--fuse", "64", "-o", &out]);
-    let mut places: Vec<(u64, u64)> = Vec::new();
-    for row in rows(&out) {
-        let number = |name: &str| row[name].parse::<u64>().unwrap();
-        let size =
-            [("a", 5), ("b", 5), ("c", 7), ("d", 400)].iter().find(|(name, _)| *name == row["id"]).unwrap().1;
-        let align = if matches!(&*row["id"], "a" | "b") { 16 } else { 1 };
-        assert_eq!(number("offset") % align, 0, "{row:?}");
-        places.push((number("offset"), size));
-    }
-    places.sort_unstable();
-    assert_eq!(places.len(), 4);
-    assert!(places.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0), "{places:?}");
 }

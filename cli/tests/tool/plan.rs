@@ -108,8 +108,8 @@ fn one_plan_serves_a_range_of_sizes() {
     );
     let (_, said) = refused(["plan", model, "--dim", "batch=1..2", "--dim", "seq=1..24"]);
     assert!(said.contains("only one dimension can be a range"), "{said}");
-    let (_, said) = refused(["plan", model, "--dim", "batch=1", "--dim", "seq=1..4", "--fuse", "64"]);
-    assert!(said.contains("--spill, --fuse and --cache-line do not go with a range"), "{said}");
+    let (_, said) = refused(["plan", model, "--dim", "batch=1", "--dim", "seq=1..4", "--stream", "4"]);
+    assert!(said.contains("--spill, --stream and --cache-line do not go with a range"), "{said}");
 }
 
 /// The error of open dimensions ends with a command that works as it is.

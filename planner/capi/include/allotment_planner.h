@@ -10,6 +10,9 @@
 // Stands for "none" in every 64-bit field that may be left open: no capacity, no fixed offset, no hint, no partner.
 #define ALLOTMENT_NONE UINT64_MAX
 
+// The version of the interface that a program is compiled with; the library's is `allotment_planner_version`.
+#define ALLOTMENT_PLANNER_VERSION 2
+
 // Whether a call did its work.
 typedef enum AllotmentOutcome {
   // A plan was made; its status says what is proved about it.
@@ -22,6 +25,8 @@ typedef enum AllotmentOutcome {
   ALLOTMENT_OUTCOME_VIOLATION = 3,
   // A defect of the planner; please report it.
   ALLOTMENT_OUTCOME_DEFECT = 4,
+  // The best plan exceeds the capacity, and `anyway` is false. The status says whether a smaller one is impossible.
+  ALLOTMENT_OUTCOME_CAPACITY = 5,
 } AllotmentOutcome;
 
 // What is proved about a plan.
@@ -38,8 +43,45 @@ typedef enum AllotmentStatus {
   ALLOTMENT_STATUS_INCONCLUSIVE = 4,
 } AllotmentStatus;
 
+// What a step does.
+typedef enum AllotmentAct {
+  // The caller provides what it writes: inputs before every run, constants and states before the first.
+  ALLOTMENT_ACT_GIVEN = 0,
+  // An operator runs.
+  ALLOTMENT_ACT_RUN = 1,
+  // The place that is read is copied to the one that is written.
+  ALLOTMENT_ACT_COPY = 2,
+  // A constant is read again from the model.
+  ALLOTMENT_ACT_LOAD = 3,
+  // The caller may read the outputs.
+  ALLOTMENT_ACT_TAKEN = 4,
+} AllotmentAct;
+
+// How the first place that a step writes lies.
+typedef enum AllotmentLies {
+  // Apart from what is read.
+  ALLOTMENT_LIES_APART = 0,
+  // It is the first place that is read, seen otherwise: it is not computed.
+  ALLOTMENT_LIES_VIEW = 1,
+  // It overwrites what is read from its bytes.
+  ALLOTMENT_LIES_OVER = 2,
+} AllotmentLies;
+
+// The form of a model.
+typedef enum AllotmentForm {
+  // A graph of operators and tensors as JSON.
+  ALLOTMENT_FORM_JSON = 0,
+  // An ONNX model.
+  ALLOTMENT_FORM_ONNX = 1,
+  // A TFLite model.
+  ALLOTMENT_FORM_TFLITE = 2,
+} AllotmentForm;
+
 // A flag that ends a search from another thread, or from a signal handler.
 typedef struct AllotmentCancel AllotmentCancel;
+
+// What a program does to run a model, and a place for every tensor.
+typedef struct AllotmentSchedule AllotmentSchedule;
 
 // A part of a buffer's lifetime in which it needs only some of its bytes, or none.
 typedef struct AllotmentGap {
@@ -94,6 +136,9 @@ typedef bool (*AllotmentProgressFunction)(void *user, const struct AllotmentProg
 
 // How to search. Start from `allotment_options`, which sets the defaults.
 typedef struct AllotmentOptions {
+  // Bytes of this structure where it is used. New fields are added at its end, and have their defaults for a program that does not know
+  // them.
+  size_t struct_size;
   // The capacity of tier 0 in bytes, or `ALLOTMENT_NONE` for a plan as small as possible.
   uint64_t capacity;
   // The capacities of tiers 1, 2 and so on, each as `capacity`; may be null if there are none.
@@ -112,6 +157,10 @@ typedef struct AllotmentOptions {
   void *user;
   // Ends the search when raised; may be null.
   const struct AllotmentCancel *cancel;
+  // Units of work, of about a millisecond, after which the search ends; 0 for no limit. With one thread the same plan on every machine.
+  uint64_t work;
+  // Write the offsets even if the best plan exceeds the capacity.
+  bool anyway;
 } AllotmentOptions;
 
 // The figures of a plan; of several tiers the largest peak and bound, and the worst status.
@@ -130,6 +179,106 @@ typedef struct AllotmentPlan {
   char message[256];
 } AllotmentPlan;
 
+// A model, and what is done to it. Start from `allotment_model`, which sets the defaults.
+typedef struct AllotmentModel {
+  // Bytes of this structure where it is used. New fields are added at its end.
+  size_t struct_size;
+  // The model's bytes.
+  const uint8_t *bytes;
+  // Their number.
+  size_t length;
+  // Their form: a number of `AllotmentForm`.
+  uint32_t form;
+  // Names of the open dimensions of an ONNX model; may be null if there are none.
+  const char *const *dim_names;
+  // The size of each.
+  const uint64_t *dim_sizes;
+  // Number of dimensions.
+  size_t dim_count;
+  // Alignment of every buffer in bytes, to which sizes are rounded up.
+  uint64_t align;
+  // Plan the weights too.
+  bool weights;
+  // Plan the inputs too.
+  bool inputs;
+  // Let views share their tensor's memory, and let operators overwrite inputs that are not read again.
+  bool in_place;
+  // Run the operators in the order that needs the least memory.
+  bool reorder;
+  // Run cheap operators again instead of keeping their results, for up to this many elements more; 0 for none.
+  uint64_t rematerialise;
+  // Pass tensors between operators that go element by element in this many chunks; 0 or 1 for all at once.
+  uint64_t stream;
+  // Move tensors to a slower memory (tier 1) while they are not read, so that no more bytes than these are in use; or `ALLOTMENT_NONE`.
+  uint64_t spill;
+  // With `spill`: choose the order, what runs again and what is moved in one search, in which a unit of work counts as so many bytes; or
+  // `ALLOTMENT_NONE`.
+  uint64_t joint;
+} AllotmentModel;
+
+// Where a tensor lies, and when.
+typedef struct AllotmentPlace {
+  // The tensor's name; where one lies at several places in turn, a name made from it.
+  const char *name;
+  // First byte in its memory.
+  uint64_t offset;
+  // Bytes.
+  uint64_t size;
+  // First time at which it is live.
+  int64_t lower;
+  // The time after the last one at which it is live.
+  int64_t upper;
+  // The memory.
+  uint32_t tier;
+  // The number of the place whose bytes it lies in, or its own.
+  uint64_t within;
+} AllotmentPlace;
+
+// One thing that a program does.
+typedef struct AllotmentStep {
+  // The time that lifetimes count.
+  int64_t time;
+  // What is done.
+  enum AllotmentAct act;
+  // How the first place that is written lies.
+  enum AllotmentLies lies;
+  // The operator's name, or an empty text.
+  const char *operator_name;
+  // Which chunk the operator makes.
+  uint64_t chunk;
+  // Number of chunks; 1 for an operator that makes all at once.
+  uint64_t chunks;
+  // The numbers of the places that are read; `ALLOTMENT_NONE` for a tensor that the plan has none for.
+  const uint64_t *reads;
+  // How many.
+  size_t read_count;
+  // The numbers of the places that are written, in the same way.
+  const uint64_t *writes;
+  // How many.
+  size_t write_count;
+} AllotmentStep;
+
+// What a schedule holds; valid until the schedule is freed. A step or place begins `step_size` or `place_size` bytes after the one before
+// it, which may be more than a program knows of.
+typedef struct AllotmentScheduleView {
+  // The version of the library that made it.
+  uint32_t version;
+  // Bytes of a place.
+  size_t place_size;
+  // Number of places.
+  size_t place_count;
+  // The places.
+  const struct AllotmentPlace *places;
+  // Bytes of a step.
+  size_t step_size;
+  // Number of steps.
+  size_t step_count;
+  // The steps in order.
+  const struct AllotmentStep *steps;
+  // What is proved about the plan, and of what: of one order of the operators, or of all.
+  const char *proved;
+} AllotmentScheduleView;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -139,8 +288,19 @@ struct AllotmentBuffer allotment_buffer(uint64_t size,
                                         int64_t lower,
                                         int64_t upper);
 
-// Returns the default options: no capacity, 60 seconds, one thread, seed 0.
+// Returns the default options: no capacity, 60 seconds, one thread, seed 0. A program that may be linked with a later version calls
+// `allotment_options_init` instead, which writes no field that the program does not know.
 struct AllotmentOptions allotment_options(void);
+
+// Writes the default options into a structure of `size` bytes, which is `sizeof(AllotmentOptions)` where it is compiled.
+//
+// # Safety
+// `options` points to `size` bytes.
+void allotment_options_init(struct AllotmentOptions *options,
+                            size_t size);
+
+// Returns the version of the interface: it grows when fields are added. What a program is compiled with is `ALLOTMENT_PLANNER_VERSION`.
+uint32_t allotment_planner_version(void);
 
 // Creates a cancel flag; `allotment_cancel_free` frees it.
 struct AllotmentCancel *allotment_cancel_new(void);
@@ -161,7 +321,7 @@ void allotment_cancel_free(struct AllotmentCancel *cancel);
 // Plans `count` buffers: writes one offset for each into `offsets`, and the figures into `plan`.
 //
 // `options` may be null for the defaults. Where the outcome is not `OK`, the offsets are untouched and `plan->message` says what
-// is wrong.
+// is wrong; that of a plan which exceeds the capacity is `CAPACITY`, and the figures are those of the best one.
 //
 // # Safety
 // `buffers` points to `count` buffers, each with `gap_count` gaps; `offsets` has room for `count` numbers, and `plan` for one plan;
@@ -185,6 +345,64 @@ enum AllotmentOutcome allotment_validate(const struct AllotmentBuffer *buffers,
                                          uint64_t capacity,
                                          char *message,
                                          size_t room);
+
+// Returns a model of `length` bytes that nothing is done to, with 16 bytes for alignment. `form` is a number of `AllotmentForm`.
+struct AllotmentModel allotment_model(const uint8_t *bytes,
+                                      size_t length,
+                                      uint32_t form);
+
+// Plans a model: writes a schedule, which `allotment_schedule_free` frees, and the figures of its plan.
+//
+// `options` may be null for the defaults. Where the outcome is not `OK`, `*schedule` is null and `plan->message` says what is wrong. The
+// schedule has been executed once, with every tensor checked at each use.
+//
+// # Safety
+// `model` and its pointers are valid as its fields say, and so are `options`; `schedule` and `plan` can be written to.
+enum AllotmentOutcome allotment_schedule(const struct AllotmentModel *model,
+                                         const struct AllotmentOptions *options,
+                                         struct AllotmentSchedule **schedule,
+                                         struct AllotmentPlan *plan);
+
+// Returns what a schedule holds; null for null.
+//
+// # Safety
+// `schedule` is null or from `allotment_schedule`, and not freed.
+const struct AllotmentScheduleView *allotment_schedule_view(const struct AllotmentSchedule *schedule);
+
+// Frees a schedule. Does nothing with null.
+//
+// # Safety
+// `schedule` is null or from `allotment_schedule`, and not freed before.
+void allotment_schedule_free(struct AllotmentSchedule *schedule);
+
+// Returns a model of `length` bytes that nothing is done to, with 16 bytes for alignment. `form` is a number of `AllotmentForm`.
+struct AllotmentModel allotment_model(const uint8_t *bytes,
+                                      size_t length,
+                                      uint32_t form);
+
+// Plans a model: writes a schedule, which `allotment_schedule_free` frees, and the figures of its plan.
+//
+// `options` may be null for the defaults. Where the outcome is not `OK`, `*schedule` is null and `plan->message` says what is wrong. The
+// schedule has been executed once, with every tensor checked at each use.
+//
+// # Safety
+// `model` and its pointers are valid as its fields say, and so are `options`; `schedule` and `plan` can be written to.
+enum AllotmentOutcome allotment_schedule(const struct AllotmentModel *model,
+                                         const struct AllotmentOptions *options,
+                                         struct AllotmentSchedule **schedule,
+                                         struct AllotmentPlan *plan);
+
+// Returns what a schedule holds; null for null.
+//
+// # Safety
+// `schedule` is null or from `allotment_schedule`, and not freed.
+const struct AllotmentScheduleView *allotment_schedule_view(const struct AllotmentSchedule *schedule);
+
+// Frees a schedule. Does nothing with null.
+//
+// # Safety
+// `schedule` is null or from `allotment_schedule`, and not freed before.
+void allotment_schedule_free(struct AllotmentSchedule *schedule);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -1,21 +1,28 @@
 //! The planner's C interface: buffers in, offsets and a proof out.
 //!
 //! The header is `include/allotment_planner.h`; a C program links `liballotment_planner_c.a` or the shared library of the same name.
-//! No memory changes hands: the caller owns every array, and texts are written into fixed fields. Functions may be called from
-//! several threads at once.
+//! The caller owns every array, and texts are written into fixed fields; a schedule, which the planner makes of a model, is freed by
+//! `allotment_schedule_free`. Functions may be called from several threads at once.
 
+pub mod schedule;
+
+use std::collections::BTreeMap;
 use std::ffi::{c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use allotment_planner::deadline::Deadline;
 use allotment_planner::model::{self, Instance};
 use allotment_planner::solve;
 use allotment_planner::validate::validate;
 
 /// Stands for "none" in every 64-bit field that may be left open: no capacity, no fixed offset, no hint, no partner.
 pub const ALLOTMENT_NONE: u64 = u64::MAX;
+
+/// The version of the interface.
+pub const ALLOTMENT_PLANNER_VERSION: u32 = 2;
 
 /// A part of a buffer's lifetime in which it needs only some of its bytes, or none.
 #[repr(C)]
@@ -83,6 +90,9 @@ pub struct Cancel(Arc<AtomicBool>);
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
+    /// Bytes of this structure where it is used. New fields are added at its end, and have their defaults for a program that does not know
+    /// them.
+    pub struct_size: usize,
     /// The capacity of tier 0 in bytes, or `ALLOTMENT_NONE` for a plan as small as possible.
     pub capacity: u64,
     /// The capacities of tiers 1, 2 and so on, each as `capacity`; may be null if there are none.
@@ -101,6 +111,10 @@ pub struct Options {
     pub user: *mut c_void,
     /// Ends the search when raised; may be null.
     pub cancel: *const Cancel,
+    /// Units of work, of about a millisecond, after which the search ends; 0 for no limit. With one thread the same plan on every machine.
+    pub work: u64,
+    /// Write the offsets even if the best plan exceeds the capacity.
+    pub anyway: bool,
 }
 
 /// What is proved about a plan.
@@ -154,6 +168,8 @@ pub enum Outcome {
     Violation = 3,
     /// A defect of the planner; please report it.
     Defect = 4,
+    /// The best plan exceeds the capacity, and `anyway` is false. The status says whether a smaller one is impossible.
+    Capacity = 5,
 }
 
 /// Returns a buffer of `size` bytes, live from `lower` until before `upper`, with everything else left open.
@@ -164,10 +180,12 @@ pub extern "C" fn allotment_buffer(size: u64, lower: i64, upper: i64) -> Buffer 
     Buffer { size, lower, upper, align: 1, fixed: none, hint: none, alias: none, tier: 0, gaps, gap_count: 0 }
 }
 
-/// Returns the default options: no capacity, 60 seconds, one thread, seed 0.
+/// Returns the default options: no capacity, 60 seconds, one thread, seed 0. A program that may be linked with a later version calls
+/// `allotment_options_init` instead, which writes no field that the program does not know.
 #[unsafe(no_mangle)]
 pub extern "C" fn allotment_options() -> Options {
     Options {
+        struct_size: size_of::<Options>(),
         capacity: ALLOTMENT_NONE,
         more_capacities: std::ptr::null(),
         more_capacity_count: 0,
@@ -177,7 +195,42 @@ pub extern "C" fn allotment_options() -> Options {
         progress: None,
         user: std::ptr::null_mut(),
         cancel: std::ptr::null(),
+        work: 0,
+        anyway: false,
     }
+}
+
+/// Writes the default options into a structure of `size` bytes, which is `sizeof(AllotmentOptions)` where it is compiled.
+///
+/// # Safety
+/// `options` points to `size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn allotment_options_init(options: *mut Options, size: usize) {
+    let defaults = Options { struct_size: size, ..allotment_options() };
+    let size = size.min(size_of::<Options>());
+    // SAFETY: the caller's structure has that many bytes, and so have the defaults.
+    unsafe { options.cast::<u8>().copy_from_nonoverlapping((&raw const defaults).cast(), size) };
+}
+
+/// Returns the version of the interface: it grows when fields are added. What a program is compiled with is `ALLOTMENT_PLANNER_VERSION`.
+#[unsafe(no_mangle)]
+pub extern "C" fn allotment_planner_version() -> u32 {
+    ALLOTMENT_PLANNER_VERSION
+}
+
+/// The caller's options, with defaults for fields that it does not know; null stands for all defaults.
+///
+/// # Safety
+/// `options` is null, or points to as many bytes as its first field says.
+unsafe fn known(options: *const Options) -> Options {
+    let mut own = allotment_options();
+    if !options.is_null() {
+        // SAFETY: the first field is there.
+        let size = unsafe { options.cast::<usize>().read() }.min(size_of::<Options>());
+        // SAFETY: the caller's structure has that many bytes, all of fields that both know.
+        unsafe { (&raw mut own).cast::<u8>().copy_from_nonoverlapping(options.cast(), size) };
+    }
+    own
 }
 
 /// Creates a cancel flag; `allotment_cancel_free` frees it.
@@ -214,7 +267,7 @@ pub unsafe extern "C" fn allotment_cancel_free(cancel: *mut Cancel) {
 /// Plans `count` buffers: writes one offset for each into `offsets`, and the figures into `plan`.
 ///
 /// `options` may be null for the defaults. Where the outcome is not `OK`, the offsets are untouched and `plan->message` says what
-/// is wrong.
+/// is wrong; that of a plan which exceeds the capacity is `CAPACITY`, and the figures are those of the best one.
 ///
 /// # Safety
 /// `buffers` points to `count` buffers, each with `gap_count` gaps; `offsets` has room for `count` numbers, and `plan` for one plan;
@@ -231,17 +284,48 @@ pub unsafe extern "C" fn allotment_plan(
         return Outcome::Argument;
     }
     // SAFETY: the caller passes options that are valid, or null.
-    let options = unsafe { options.as_ref() }.copied().unwrap_or_else(|| allotment_options());
+    let options = unsafe { known(options) };
     // SAFETY: the pointers are as this function asks for.
     let made = guarded(|| unsafe { make(buffers, count, &options, offsets) });
     // SAFETY: the caller passes a plan to write to.
     let plan = unsafe { &mut *plan };
-    let (outcome, written) = match made {
-        Ok(written) => (Outcome::Ok, written),
-        Err((outcome, message)) => (outcome, Plan { message: text(&message), ..empty() }),
-    };
+    let (outcome, written) = reported(made.map(|solution| figures(&solution, &options)));
     *plan = written;
     outcome
+}
+
+/// The outcome of a call, and the figures with what is wrong.
+fn reported(made: Result<(Outcome, Plan), Failure>) -> (Outcome, Plan) {
+    made.unwrap_or_else(|(outcome, message)| (outcome, Plan { message: text(&message), ..empty() }))
+}
+
+/// The figures of a plan, and whether it is one that was asked for.
+fn figures(solution: &solve::Solution, options: &Options) -> (Outcome, Plan) {
+    let status = match solution.status {
+        solve::Status::Optimal => Status::Optimal,
+        solve::Status::Fits => Status::Fits,
+        solve::Status::Gap => Status::Gap,
+        solve::Status::Infeasible => Status::Infeasible,
+        solve::Status::Inconclusive => Status::Inconclusive,
+    };
+    let (outcome, message) = match exceeds(solution) && !options.anyway {
+        true => (Outcome::Capacity, text("the best plan exceeds the capacity")),
+        false => (Outcome::Ok, [0; MESSAGE]),
+    };
+    let plan = Plan {
+        peak: solution.peak,
+        lower_bound: solution.lower_bound,
+        status,
+        nodes: solution.nodes,
+        seconds: solution.elapsed.as_secs_f64(),
+        message,
+    };
+    (outcome, plan)
+}
+
+/// True for a plan that does not fit the capacity.
+fn exceeds(solution: &solve::Solution) -> bool {
+    matches!(solution.status, solve::Status::Infeasible | solve::Status::Inconclusive)
 }
 
 /// Checks that `offsets` are a plan of the buffers, within `capacity` bytes or `ALLOTMENT_NONE`.
@@ -367,69 +451,80 @@ unsafe fn make(
     count: usize,
     options: &Options,
     offsets: *mut u64,
-) -> Result<Plan, Failure> {
+) -> Result<solve::Solution, Failure> {
     // SAFETY: the caller passes `count` buffers with their gaps.
     let instance = unsafe { instance(buffers, count) }?;
     if offsets.is_null() && count > 0 {
         return Err((Outcome::Argument, "`offsets` is null".into()));
     }
-    let wrong = |what: &str| Err((Outcome::Argument, what.into()));
-    let seconds = if options.time_limit > 1e9 { 1e9 } else { options.time_limit };
-    let Ok(time_limit) = Duration::try_from_secs_f64(seconds) else {
-        return wrong("`time_limit` is negative or not a number");
-    };
-    if options.threads == 0 {
-        return wrong("`threads` is 0");
-    }
-    // SAFETY: the caller passes that many capacities.
-    let more = unsafe { slice(options.more_capacities, options.more_capacity_count, "more_capacities") }?;
-    let capacities = std::iter::once(&options.capacity).chain(more).enumerate();
-    let capacities = capacities
-        .filter(|&(_, &bytes)| bytes != ALLOTMENT_NONE)
-        .filter_map(|(tier, &bytes)| Some((u32::try_from(tier).ok()?, bytes)))
-        .collect();
-    let searching = solve::Options {
-        time_limit,
-        threads: options.threads as usize,
-        seed: options.seed,
-        ..solve::Options::default()
-    };
-    // SAFETY: the caller passes null or a live flag.
-    let raised = unsafe { options.cancel.as_ref() }.map(|cancel| cancel.0.clone());
-    let deadline = searching.deadline();
-    let deadline = match raised {
-        Some(raised) => deadline.or_when(raised),
-        None => deadline,
-    };
-    let listener = Listener { function: options.progress, user: options.user };
-    let listener = Mutex::new(listener);
-    let watch = |progress: solve::Progress| {
-        let listener = listener.lock().unwrap_or_else(PoisonError::into_inner);
-        if !listener.tell(progress) {
-            searching.interrupt.store(true, Ordering::Relaxed);
-        }
-    };
-    let solution = solve::solve_checked(&instance, &searching, &capacities, &deadline, Some(&watch));
-    let solution = solution.map_err(|error| (Outcome::Defect, format!("please report this: {error}")))?;
-    if count > 0 {
+    // SAFETY: the caller passes valid options.
+    let search = unsafe { Search::new(options) }?;
+    let solution = search.solve(&instance)?;
+    if count > 0 && (options.anyway || !exceeds(&solution)) {
         // SAFETY: the caller passes room for `count` offsets.
         unsafe { offsets.copy_from_nonoverlapping(solution.offsets.as_ptr(), count) };
     }
-    let status = match solution.status {
-        solve::Status::Optimal => Status::Optimal,
-        solve::Status::Fits => Status::Fits,
-        solve::Status::Gap => Status::Gap,
-        solve::Status::Infeasible => Status::Infeasible,
-        solve::Status::Inconclusive => Status::Inconclusive,
-    };
-    Ok(Plan {
-        peak: solution.peak,
-        lower_bound: solution.lower_bound,
-        status,
-        nodes: solution.nodes,
-        seconds: solution.elapsed.as_secs_f64(),
-        message: [0; MESSAGE],
-    })
+    Ok(solution)
+}
+
+/// A search as a caller asks for it.
+struct Search {
+    options: solve::Options,
+    capacities: BTreeMap<u32, u64>,
+    deadline: Deadline,
+    listener: Mutex<Listener>,
+}
+
+impl Search {
+    /// Checks the options; the time begins now.
+    ///
+    /// # Safety
+    /// The pointers of `options` are valid as its fields say.
+    unsafe fn new(options: &Options) -> Result<Self, Failure> {
+        let wrong = |what: &str| Err((Outcome::Argument, what.into()));
+        let seconds = if options.time_limit > 1e9 { 1e9 } else { options.time_limit };
+        let Ok(time_limit) = Duration::try_from_secs_f64(seconds) else {
+            return wrong("`time_limit` is negative or not a number");
+        };
+        if options.threads == 0 {
+            return wrong("`threads` is 0");
+        }
+        // SAFETY: the caller passes that many capacities.
+        let more = unsafe { slice(options.more_capacities, options.more_capacity_count, "more_capacities") }?;
+        let capacities = std::iter::once(&options.capacity).chain(more).enumerate();
+        let capacities = capacities
+            .filter(|&(_, &bytes)| bytes != ALLOTMENT_NONE)
+            .filter_map(|(tier, &bytes)| Some((u32::try_from(tier).ok()?, bytes)))
+            .collect();
+        let searching = solve::Options {
+            time_limit,
+            work: Some(options.work).filter(|&work| work > 0),
+            threads: options.threads as usize,
+            seed: options.seed,
+            ..solve::Options::default()
+        };
+        // SAFETY: the caller passes null or a live flag.
+        let raised = unsafe { options.cancel.as_ref() }.map(|cancel| cancel.0.clone());
+        let deadline = searching.deadline();
+        let deadline = match raised {
+            Some(raised) => deadline.or_when(raised),
+            None => deadline,
+        };
+        let listener = Mutex::new(Listener { function: options.progress, user: options.user });
+        Ok(Self { options: searching, capacities, deadline, listener })
+    }
+
+    fn solve(&self, instance: &Instance) -> Result<solve::Solution, Failure> {
+        let watch = |progress: solve::Progress| {
+            let listener = self.listener.lock().unwrap_or_else(PoisonError::into_inner);
+            if !listener.tell(progress) {
+                self.options.interrupt.store(true, Ordering::Relaxed);
+            }
+        };
+        let solution =
+            solve::solve_checked(instance, &self.options, &self.capacities, &self.deadline, Some(&watch));
+        solution.map_err(|error| (Outcome::Defect, format!("please report this: {error}")))
+    }
 }
 
 /// The caller's function and what it is called with.

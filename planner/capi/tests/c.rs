@@ -82,6 +82,23 @@ cancelled outcome=0 gap=1
 cancelled plan is one 0
 stopped outcome=0 told=1
 late outcome=0 plan is one 0
+tight outcome=5 status=3 peak=16 bound=16 message=the best plan exceeds the capacity
+untouched 77, anyway 0
+work 1
+older 0
+schedule outcome=0 status=0 peak=1920 bound=1920 message=
+version 1, optimal for this order and these copies (proved): 7 places
+0 given -> x
+0 run f x -> a
+0 copy a -> a@away0
+1 run g x -> c
+2 run h c -> b
+3 copy a@away0 -> a@3
+3 run i a@3 b -> y
+3 taken y
+together outcome=2 status=4 peak=0 bound=0 message=spill and in_place do not go together: leave one out
+form outcome=1 status=4 peak=0 bound=0 message=`form` is 9
+null 1
 ";
     assert_eq!(text(&output), wanted);
 }
@@ -91,6 +108,7 @@ fn the_header_is_that_of_the_source() {
     let config = cbindgen::Config::from_file(format!("{HERE}/cbindgen.toml")).unwrap();
     let made = cbindgen::Builder::new()
         .with_src(format!("{HERE}/src/lib.rs"))
+        .with_src(format!("{HERE}/src/schedule.rs"))
         .with_config(config)
         .generate()
         .expect("cbindgen reads the source");

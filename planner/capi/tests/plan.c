@@ -157,5 +157,60 @@ int main(int count, char **arguments) {
   outcome = allotment_plan(hard, MANY, &options, places, &plan);
   printf("late outcome=%d plan is one %d\n", (int)outcome,
          (int)allotment_validate(hard, MANY, places, plan.peak, NULL, 0));
+
+  /* A plan that exceeds the capacity is written only if that is asked for. */
+  AllotmentBuffer two[2] = {allotment_buffer(8, 0, 4), allotment_buffer(8, 0, 4)};
+  options = allotment_options();
+  options.capacity = 15;
+  offsets[0] = 77;
+  show("tight", allotment_plan(two, 2, &options, offsets, &plan), &plan);
+  printf("untouched %d, ", (int)offsets[0]);
+  options.anyway = true;
+  printf("anyway %d\n", (int)allotment_plan(two, 2, &options, offsets, &plan));
+
+  /* A limit of work: the same plan each time. A program that knows fewer options than the library. */
+  static uint64_t again[MANY];
+  allotment_options_init(&options, sizeof options);
+  options.work = 60;
+  options.time_limit = 3600.0;
+  allotment_plan(hard, MANY, &options, places, &plan);
+  allotment_plan(hard, MANY, &options, again, &plan);
+  printf("work %d\n", memcmp(places, again, sizeof again) == 0);
+  options = allotment_options();
+  options.struct_size = offsetof(AllotmentOptions, work);
+  options.work = 1;
+  options.anyway = true;
+  printf("older %d\n", (int)allotment_plan(two, 2, &options, offsets, &plan));
+
+  /* A model: its steps, and a place for each tensor. */
+  static const char graph[] =
+      "{\"tensors\": [{\"name\": \"x\", \"bytes\": 16, \"kind\": \"input\"}, {\"name\": \"a\", \"bytes\": 1600},"
+      "{\"name\": \"b\", \"bytes\": 160}, {\"name\": \"c\", \"bytes\": 1600}, {\"name\": \"y\", \"bytes\": 160, \"kind\": \"output\"}],"
+      "\"ops\": [{\"name\": \"f\", \"inputs\": [\"x\"], \"outputs\": [\"a\"]}, {\"name\": \"g\", \"inputs\": [\"x\"], \"outputs\": [\"c\"]},"
+      "{\"name\": \"h\", \"inputs\": [\"c\"], \"outputs\": [\"b\"]}, {\"name\": \"i\", \"inputs\": [\"a\", \"b\"], \"outputs\": [\"y\"]}]}";
+  AllotmentModel model = allotment_model((const uint8_t *)graph, sizeof graph - 1, ALLOTMENT_FORM_JSON);
+  model.inputs = true;
+  model.spill = 2000;
+  AllotmentSchedule *schedule;
+  show("schedule", allotment_schedule(&model, NULL, &schedule, &plan), &plan);
+  const AllotmentScheduleView *view = allotment_schedule_view(schedule);
+  printf("version %d, %s: %d places\n", view->version == ALLOTMENT_PLANNER_VERSION, view->proved, (int)view->place_count);
+  for (size_t n = 0; n < view->step_count; n++) {
+    const AllotmentStep *step = (const void *)((const char *)view->steps + n * view->step_size);
+    static const char *const acts[] = {"given", "run", "copy", "load", "taken"};
+    printf("%d %s%s%s", (int)step->time, acts[step->act], *step->operator_name ? " " : "", step->operator_name);
+    for (size_t k = 0; k < step->read_count + step->write_count; k++) {
+      uint64_t number = k < step->read_count ? step->reads[k] : step->writes[k - step->read_count];
+      const AllotmentPlace *place = (const void *)((const char *)view->places + number * view->place_size);
+      printf("%s%s", k == step->read_count ? " -> " : " ", place->name);
+    }
+    printf("\n");
+  }
+  allotment_schedule_free(schedule);
+  model.in_place = true;
+  show("together", allotment_schedule(&model, NULL, &schedule, &plan), &plan);
+  model.form = 9;
+  show("form", allotment_schedule(&model, NULL, &schedule, &plan), &plan);
+  printf("null %d\n", schedule == NULL);
   return 0;
 }

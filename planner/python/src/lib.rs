@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use allotment_planner::graph::{Graph, Kind, Lowering};
 use allotment_planner::import::{json, onnx, tflite};
 use allotment_planner::model::{Buffer, Gap, Instance};
+use allotment_planner::schedule::{self, Changes, Lowered, Schedule};
 use allotment_planner::solve::{self, Options, Progress, Status};
 use allotment_planner::{read, transform, validate};
 use pyo3::exceptions::PyValueError;
@@ -43,7 +44,21 @@ type PyGap = (usize, i64, i64, Option<(u64, u64)>);
 /// The buffers to be placed.
 #[pyclass(frozen, module = "allotment_planner._native")]
 struct Problem {
-    instance: Instance,
+    lowered: Lowered,
+}
+
+impl Problem {
+    fn of(instance: Instance) -> Self {
+        Self { lowered: Lowered::of(instance) }
+    }
+}
+
+/// The deadline of a call.
+fn deadline(seconds: f64, work: Option<u64>) -> PyResult<Options> {
+    let seconds = if seconds > 1e9 { 1e9 } else { seconds };
+    let time_limit = Duration::try_from_secs_f64(seconds)
+        .map_err(|_| PyValueError::new_err("`time_limit` is negative or not a number"))?;
+    Ok(Options { time_limit, work, ..Options::default() })
 }
 
 #[pymethods]
@@ -112,47 +127,47 @@ impl Problem {
                 buffer.ok_or_else(|| PyValueError::new_err(format!("a gap of buffer {n} of {count}")))?;
             buffer.gaps.push(Gap { start, end, window });
         }
-        Ok(Self { instance: Instance::new(buffers).map_err(value_error)? })
+        Ok(Self::of(Instance::new(buffers).map_err(value_error)?))
     }
 
     /// Reads the project's CSV: MiniMalloc's columns and more.
     #[staticmethod]
     fn from_csv(text: &[u8]) -> PyResult<Self> {
-        Ok(Self { instance: read::read_csv(text).map_err(value_error)? })
+        Ok(Self::of(read::read_csv(text).map_err(value_error)?))
     }
 
     fn __len__(&self) -> usize {
-        self.instance.len()
+        self.lowered.instance.len()
     }
 
     #[getter]
     fn names(&self) -> Vec<&str> {
-        self.instance.buffers().iter().map(|buffer| buffer.id.as_str()).collect()
+        self.lowered.instance.buffers().iter().map(|buffer| buffer.id.as_str()).collect()
     }
 
     #[getter]
     fn sizes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        column(py, self.instance.buffers(), |buffer| buffer.size.to_ne_bytes())
+        column(py, self.lowered.instance.buffers(), |buffer| buffer.size.to_ne_bytes())
     }
 
     #[getter]
     fn lower<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        column(py, self.instance.buffers(), |buffer| buffer.start.to_ne_bytes())
+        column(py, self.lowered.instance.buffers(), |buffer| buffer.start.to_ne_bytes())
     }
 
     #[getter]
     fn upper<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        column(py, self.instance.buffers(), |buffer| buffer.end.to_ne_bytes())
+        column(py, self.lowered.instance.buffers(), |buffer| buffer.end.to_ne_bytes())
     }
 
     #[getter]
     fn align<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        column(py, self.instance.buffers(), |buffer| buffer.align.to_ne_bytes())
+        column(py, self.lowered.instance.buffers(), |buffer| buffer.align.to_ne_bytes())
     }
 
     /// Plans; other Python threads run meanwhile. `progress` gets seconds, peak and bound; `cancel` is asked whether to end.
     #[allow(clippy::too_many_arguments)]
-    #[pyo3(signature = (*, capacities, time_limit, threads, seed, progress=None, cancel=None))]
+    #[pyo3(signature = (*, capacities, time_limit, threads, seed, work=None, progress=None, cancel=None))]
     fn solve(
         &self,
         py: Python<'_>,
@@ -160,20 +175,17 @@ impl Problem {
         time_limit: f64,
         threads: usize,
         seed: u64,
+        work: Option<u64>,
         progress: Option<Py<PyAny>>,
         cancel: Option<Py<PyAny>>,
     ) -> PyResult<Solution> {
-        let seconds = if time_limit > 1e9 { 1e9 } else { time_limit };
-        let time_limit = Duration::try_from_secs_f64(seconds);
-        let time_limit =
-            time_limit.map_err(|_| PyValueError::new_err("`time_limit` is negative or not a number"))?;
         if threads == 0 {
             return Err(PyValueError::new_err("`threads` is 0"));
         }
-        let options = Options { time_limit, threads, seed, ..Options::default() };
+        let options = Options { threads, seed, ..deadline(time_limit, work)? };
         let (teller, told) = channel::<Progress>();
         let teller = std::sync::Mutex::new(teller);
-        let (instance, options, capacities) = (&self.instance, &options, &capacities);
+        let (instance, options, capacities) = (&self.lowered.instance, &options, &capacities);
         let (solution, raised) = py.detach(move || {
             std::thread::scope(|scope| {
                 // What the caller's functions raise ends the search, and is raised again afterwards.
@@ -226,11 +238,25 @@ impl Problem {
         Ok(Solution { solution: solution.map_err(value_error)? })
     }
 
+    /// Returns the places and steps of a plan as JSON.
+    fn written(&self, solution: &Solution) -> String {
+        let (lowered, solution) = (self.lowered.clone(), solution.solution.clone());
+        serde_json::to_string(&Schedule { lowered, solution }.written()).unwrap_or_default()
+    }
+
+    /// Returns what is proved about a plan, and of what.
+    fn proved(&self, solution: &Solution) -> String {
+        let (lowered, solution) = (self.lowered.clone(), solution.solution.clone());
+        Schedule { lowered, solution }.proved()
+    }
+
     /// Returns what is wrong with a plan, or nothing.
     #[pyo3(signature = (offsets, capacity=None))]
     fn violation(&self, offsets: &[u8], capacity: Option<u64>) -> PyResult<Option<String>> {
         let offsets = numbers(offsets, "offsets", u64::from_ne_bytes)?;
-        Ok(validate::validate(&self.instance, &offsets, capacity).err().map(|error| error.to_string()))
+        Ok(validate::validate(&self.lowered.instance, &offsets, capacity)
+            .err()
+            .map(|error| error.to_string()))
     }
 }
 
@@ -352,33 +378,40 @@ impl Model {
 
     /// Returns the model in the order that needs the least memory, as far as it is found in the time. It is no longer that of a file.
     fn reordered(&self, py: Python<'_>, seconds: f64) -> PyResult<Self> {
-        let limit = Duration::try_from_secs_f64(seconds.min(1e9)).map_err(value_error)?;
-        let deadline = allotment_planner::deadline::Deadline::after(limit);
+        let deadline = deadline(seconds, None)?.deadline();
         let graph =
             py.detach(|| transform::reorder_within(&self.graph, Lowering::default(), &deadline).graph);
         Ok(Self { graph, tflite: None })
     }
 
-    /// Returns the buffers to be placed, and for each tensor the number of its buffer.
-    #[pyo3(signature = (*, align, weights, inputs, in_place))]
+    /// Returns what is to be placed after the changes, for each tensor the number of its buffer, and a line of text for each change.
+    #[pyo3(signature = (*, align, weights, inputs, in_place=false, reorder=false, rematerialise=None, stream=None, spill=None, joint=None, seed=0, time_limit=60.0, work=None))]
+    #[allow(clippy::too_many_arguments)]
     fn lowered(
         &self,
+        py: Python<'_>,
         align: u64,
         weights: bool,
         inputs: bool,
         in_place: bool,
-    ) -> PyResult<(Problem, Vec<Option<usize>>)> {
+        reorder: bool,
+        rematerialise: Option<u64>,
+        stream: Option<u64>,
+        spill: Option<u64>,
+        joint: Option<u64>,
+        seed: u64,
+        time_limit: f64,
+        work: Option<u64>,
+    ) -> PyResult<(Problem, Vec<Option<usize>>, Vec<String>)> {
         let lowering = Lowering { weights, inputs, align };
-        if in_place {
-            let shared = transform::in_place(&self.graph, lowering).map_err(value_error)?;
-            return Ok((Problem { instance: shared.instance }, shared.buffer_of));
-        }
-        let instance = self.graph.instance(lowering).map_err(value_error)?;
-        let names: BTreeMap<&str, usize> =
-            instance.buffers().iter().enumerate().map(|(n, buffer)| (buffer.id.as_str(), n)).collect();
-        let places =
-            self.graph.tensors.iter().map(|tensor| names.get(tensor.name.as_str()).copied()).collect();
-        Ok((Problem { instance }, places))
+        let changes = Changes { in_place, reorder, rematerialise, stream, spill, joint, seed };
+        let deadline = deadline(time_limit, work)?.deadline();
+        let changed = py
+            .detach(|| schedule::change(&self.graph, lowering, &changes, &deadline))
+            .map_err(|error| value_error(error.to_string().replace("--", "").replace('-', "_")))?;
+        let places = changed.lowered.buffer_of();
+        let places = (0..self.graph.tensors.len()).map(|n| places.get(n).copied().flatten()).collect();
+        Ok((Problem { lowered: changed.lowered }, places, changed.told))
     }
 
     /// Returns the TFLite file with a plan in its metadata: one offset for each tensor, -1 for those that the interpreter places.
@@ -393,6 +426,15 @@ impl Model {
     }
 }
 
+/// Executes places and steps: fills each tensor when it is made and checks it at each use. Returns the numbers of steps, fillings and checks.
+#[pyfunction]
+fn replay(written: &str, runs: usize) -> PyResult<(usize, usize, usize)> {
+    let written: schedule::Written = serde_json::from_str(written).map_err(value_error)?;
+    let schedule::Replayed { steps, filled, checked } =
+        schedule::replay(&written, runs).map_err(value_error)?;
+    Ok((steps, filled, checked))
+}
+
 /// The native part of the package `allotment_planner`.
 #[pymodule]
 #[pyo3(name = "_native")]
@@ -400,6 +442,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Problem>()?;
     module.add_class::<Solution>()?;
     module.add_class::<Model>()?;
+    module.add_function(wrap_pyfunction!(replay, module)?)?;
     module.add("NONE", NONE)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))
 }

@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 import pytest
-from allotment_planner import Plan, PlanError, Progress, plan, plan_csv, validate
+from allotment_planner import CapacityError, Plan, PlanError, Progress, plan, plan_csv, validate
 
 
 def hard(count: int = 2000) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -92,10 +92,19 @@ def test_wrong_input_is_said(columns, options, said) -> None:  # type: ignore[no
 def test_capacities() -> None:
     two = [8, 8], [0, 0], [4, 4]
     assert plan(*two, capacity=16).status == "fits"
-    tight = plan(*two, capacity=15)
+    with pytest.raises(CapacityError, match="needs 16 B, which exceeds the capacity") as raised:
+        plan(*two, capacity=15)
+    tight = plan(*two, capacity=15, anyway=True)
+    assert raised.value.plan.offsets == tight.offsets
     assert (tight.status, tight.peak, tight.lower_bound) == ("infeasible", 16, 16)
     with pytest.raises(PlanError, match="capacity of 15 bytes"):
         validate(tight, 15)
+
+
+def test_a_limit_of_work_makes_one_plan() -> None:
+    first, again = (plan(*hard(), work=60, time_limit=3600.0) for _ in range(2))
+    assert list(first.offsets) == list(again.offsets) and first.nodes == again.nodes
+    assert first.peak >= plan(*hard(), work=600, time_limit=3600.0).peak
 
 
 def test_validate_finds_overlaps() -> None:

@@ -38,7 +38,7 @@ def test_the_interpreter_runs_the_plan() -> None:
 def wrong(offsets_of: Any) -> bytes:
     """The model with other offsets than the plan's."""
     native = Model.from_tflite(SINE)._native
-    _, places = native.lowered(align=16, weights=False, inputs=True, in_place=False)
+    _, places, _ = native.lowered(align=16, weights=False, inputs=True, in_place=False)
     planned = [n for n, place in enumerate(places) if place is not None and not native.constants[n]]
     offsets = dict(zip(planned, offsets_of(len(planned))))
     return native.with_offline_plan([offsets.get(n, -1) for n in range(len(places))])

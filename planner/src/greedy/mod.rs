@@ -1,10 +1,12 @@
 //! Greedy placement: places one buffer after the other and never moves it again.
 
+mod allocate;
 mod baselines;
 mod conflicts;
 pub mod descent;
 pub mod repair;
 
+pub(crate) use allocate::allocated;
 pub(crate) use baselines::baseline_order;
 pub use baselines::{Baseline, baseline};
 pub use conflicts::Conflicts;

@@ -249,7 +249,7 @@ fn cheapest_from(
 
 /// A deadline after one of `parts` of the time that is left; after a second where there is no limit.
 fn share(deadline: &Deadline, parts: u32) -> Deadline {
-    deadline.within(deadline.left().map_or(Duration::from_secs(1), |left| left / parts))
+    if deadline.is_never() { deadline.within(Duration::from_secs(1)) } else { deadline.part(parts) }
 }
 
 /// A plan within the capacity, with as little as possible moved to the slower memory, by simple means.

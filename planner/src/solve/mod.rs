@@ -15,6 +15,7 @@ use crate::bounds::{self, Bound};
 use crate::deadline::Deadline;
 use crate::exact::Limits;
 use crate::greedy::Conflicts;
+use crate::greedy::allocated;
 use crate::greedy::descent::{Descent, Prefer, descend_from};
 use crate::model::Instance;
 use crate::validate::{Violation, validate};
@@ -26,6 +27,9 @@ pub struct Options {
     pub capacity: Option<u64>,
     /// The time after which the search stops without an answer.
     pub time_limit: Duration,
+    /// The work after which the search stops, in units of about a millisecond that are the same on every machine; `None` for no limit. One
+    /// thread then makes the same plan everywhere, if the time does not end first.
+    pub work: Option<u64>,
     /// Number of threads; at least 1.
     pub threads: usize,
     /// The seed of all random choices.
@@ -37,14 +41,19 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         let interrupt = Arc::default();
-        Self { capacity: None, time_limit: Duration::from_secs(60), threads: 2, seed: 0, interrupt }
+        let time_limit = Duration::from_secs(60);
+        Self { capacity: None, time_limit, work: None, threads: 2, seed: 0, interrupt }
     }
 }
 
 impl Options {
     /// Creates the deadline of a run that starts now.
     pub fn deadline(&self) -> Deadline {
-        Deadline::after(self.time_limit).or_when(self.interrupt.clone())
+        let deadline = Deadline::after(self.time_limit).or_when(self.interrupt.clone());
+        match self.work {
+            Some(work) => deadline.or_after_looks(work),
+            None => deadline,
+        }
     }
 }
 
@@ -296,14 +305,12 @@ fn first_plan(shared: &Shared) -> Vec<u64> {
     let descent = Descent { prefer: Prefer::Leftmost, mirror: false, aligned: false, noise: None };
     let packed = descend_from(base, instance, descent, &shared.deadline.extended(GRACE));
     let mut offsets = packed.unwrap_or_else(|| {
-        // No time is left: the buffers are stacked on top of each other.
-        let mut top = base;
-        let stack = buffers.iter().map(|buffer| {
-            let offset = top.next_multiple_of(buffer.align);
-            top = offset + buffer.size;
-            offset
-        });
-        stack.collect()
+        let (offsets, load) = allocated(base, instance);
+        // Nor was there time for a bound.
+        if instance.is_plain() {
+            shared.raise_bound(load);
+        }
+        offsets
     });
     for (offset, buffer) in offsets.iter_mut().zip(buffers) {
         *offset = buffer.fixed.unwrap_or(*offset);
@@ -354,9 +361,9 @@ pub fn solve_tiers_within(
     let plan = |(tier, members): (u32, Vec<usize>)| {
         let part = instance.part(&members);
         let options = Options { capacity: capacities.get(&tier).copied(), ..options.clone() };
-        let share = deadline.left().map_or(Duration::MAX, |time| time / left);
+        let share = deadline.part(left);
         left -= 1;
-        let solution = solve_within(&part, &options, deadline.within(share), watcher);
+        let solution = solve_within(&part, &options, share, watcher);
         TierPlan { tier, members, instance: part, solution }
     };
     tiers.into_iter().map(plan).collect()

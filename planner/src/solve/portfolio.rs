@@ -15,6 +15,9 @@ use crate::model::Instance;
 /// Instances up to this size are packed into boxes.
 const PACKED: usize = 300_000;
 
+/// Pairs of buffers that are live at once, above which the first rule comes before all else.
+const MANY: u64 = 1_000_000;
+
 /// How many times as much as descents the plans from the highest moments outwards may cost, once one of them was the best.
 const FAVOUR: u64 = 4;
 
@@ -121,6 +124,11 @@ impl<'a> Portfolio<'a> {
     /// Runs the cheap methods: the descents without noise, and the rules if there are few conflicts.
     pub(super) fn brief(&mut self) {
         let (first, step) = self.share;
+        // Of many buffers the best simple rule first, so that nothing that takes longer is worse; of few all rules follow soon.
+        if self.listed && self.pairs > MANY && first == 0 && !self.over() {
+            self.rule(Rule::Baseline(Baseline::TvmBySize));
+            self.rule(Rule::Baseline(Baseline::TfLiteMicro));
+        }
         let ways = [(Prefer::Leftmost, true), (Prefer::Longest, false), (Prefer::Longest, true)];
         let plain = ways.map(|(prefer, mirror)| Descent { prefer, mirror, aligned: false, noise: None });
         let ways = [(Prefer::Leftmost, false)].into_iter().chain(ways);

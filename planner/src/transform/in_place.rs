@@ -38,6 +38,9 @@ pub fn in_place(graph: &Graph, lowering: Lowering) -> Result<InPlace, InstanceEr
         _ => false,
     };
     let mut fixed: Vec<bool> = (0..tensors.len()).map(|tensor| !ours(tensor)).collect();
+    // What holds a chunk at a time holds no whole tensor.
+    let mut streamed = vec![false; tensors.len()];
+    graph.chunked.iter().flat_map(|group| &group.tensors).for_each(|&tensor| streamed[tensor] = true);
     let (mut views, mut overwrites) = (0, 0);
     for (step, op) in graph.ops.iter().enumerate() {
         let Some(&output) = op.outputs.first().filter(|&&output| lives[output].is_some()) else {
@@ -46,14 +49,21 @@ pub fn in_place(graph: &Graph, lowering: Lowering) -> Result<InPlace, InstanceEr
         let planned = |&&input: &&usize| lives[input].is_some();
         let target = match op.sharing {
             Sharing::None => None,
-            Sharing::View => op.inputs.first().filter(planned).map(|&input| root[input]).filter(|&group| {
+            Sharing::View => op.inputs.first().filter(planned).and_then(|&input| {
+                let group = root[input];
                 // The caller's memory is not shown to itself under another name.
                 let shown = tensors[group].kind == Kind::Input && tensors[output].kind == Kind::Output;
-                ours(group) && !shown && tensors[output].bytes <= tensors[group].bytes
+                // A view has no bytes beyond those of what it views.
+                let within = tensors[output].bytes <= tensors[input].bytes;
+                (ours(group) && !shown && within).then_some(group)
             }),
             Sharing::InPlace => {
                 let free = |&group: &usize| {
-                    !fixed[group] && last[group] == step && tensors[output].bytes == tensors[group].bytes
+                    let alike = streamed[output] == streamed[group];
+                    alike
+                        && !fixed[group]
+                        && last[group] == step
+                        && tensors[output].bytes == tensors[group].bytes
                 };
                 op.inputs.iter().filter(planned).map(|&input| root[input]).find(free)
             }

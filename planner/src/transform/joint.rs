@@ -126,9 +126,8 @@ pub fn joint(
 fn shift(graph: &mut Graph, random: &mut fastrand::Rng) -> Option<()> {
     let n = random.usize(..graph.ops.len());
     let op = &graph.ops[n];
-    let first = (0..n).rev().find(|&k| graph.ops[k].outputs.iter().any(|tensor| op.inputs.contains(tensor)));
-    let last = (n + 1..graph.ops.len())
-        .find(|&k| graph.ops[k].inputs.iter().any(|tensor| op.outputs.contains(tensor)));
+    let first = (0..n).rev().find(|&k| Graph::ordered(&graph.ops[k], op));
+    let last = (n + 1..graph.ops.len()).find(|&k| Graph::ordered(op, &graph.ops[k]));
     let (first, last) = (first.map_or(0, |k| k + 1), last.map_or(graph.ops.len() - 1, |k| k - 1));
     let to = random.usize(first..=last);
     if to == n {
@@ -145,6 +144,9 @@ fn run_again(state: &mut State, budget: u64, random: &mut fastrand::Rng) -> Opti
     let n = random.usize(..graph.ops.len());
     let op = &graph.ops[n];
     let &[tensor] = op.outputs.as_slice() else { return None };
+    if graph.touches_state(op) {
+        return None;
+    }
     let cost = state.again.checked_add(op.cost).filter(|&cost| cost <= budget)?;
     let readers: Vec<usize> =
         (n + 2..graph.ops.len()).filter(|&k| graph.ops[k].inputs.contains(&tensor)).collect();

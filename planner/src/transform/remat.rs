@@ -42,7 +42,10 @@ pub fn rematerialise_within(
         let mut best: Option<(u64, u64, Graph, String)> = None;
         for n in 0..made.graph.ops.len() {
             let op = &made.graph.ops[n];
-            if op.outputs.len() != 1 || made.cost.saturating_add(op.cost) > budget {
+            if op.outputs.len() != 1
+                || made.cost.saturating_add(op.cost) > budget
+                || made.graph.touches_state(op)
+            {
                 continue;
             }
             if watch.passed(20 * (made.graph.ops.len() - n)) {

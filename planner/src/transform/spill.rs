@@ -1,8 +1,10 @@
 //! Spilling: moves tensors to a slower memory while they are not read.
 
+use std::collections::HashSet;
+
 use crate::deadline::{Deadline, Watch};
-use crate::graph::{Graph, Kind, Lowering};
-use crate::model::{Buffer, Instance, InstanceError};
+use crate::graph::{Graph, Kind, Lowering, Tensor};
+use crate::model::{Buffer, Gap, Instance, InstanceError};
 
 /// One trip of a tensor to the slower memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,8 +22,11 @@ pub struct Trip {
 /// A graph lowered with trips.
 #[derive(Clone, Debug)]
 pub struct Spilled {
-    /// One buffer for each stay of a tensor in the fast memory; the later ones are named `name@step`.
+    /// One buffer for each stay of a tensor in the fast memory; the later ones are named `name@step`. What is kept from run to run
+    /// comes back to its first place: one buffer with gaps.
     pub instance: Instance,
+    /// For each buffer the tensor.
+    pub stays: Vec<usize>,
     /// The trips, by step.
     pub trips: Vec<Trip>,
     /// Total bytes moved.
@@ -77,8 +82,9 @@ pub fn spill_within(
     let size = |n: usize| graph.tensors[n].bytes.checked_next_multiple_of(align).unwrap_or(u64::MAX);
     let mut uses: Vec<Vec<usize>> = vec![Vec::new(); graph.tensors.len()];
     for (step, op) in graph.ops.iter().enumerate() {
+        let (first, last) = graph.span(step);
         for &tensor in op.outputs.iter().chain(&op.inputs) {
-            uses[tensor].push(step);
+            uses[tensor].extend(first..=last);
         }
     }
     let mut load = Sums::new(steps);
@@ -90,8 +96,8 @@ pub fn spill_within(
         load.add(first..last + 1, size(n));
         let mut stops = uses[n].clone();
         // Inputs and outputs of the caller are live at the start or the end as well.
-        stops.push(first);
-        stops.push(last);
+        let (begins, ends) = (graph.span(first), graph.span(last));
+        stops.extend((first..=begins.1).chain(ends.0..=last));
         stops.sort_unstable();
         stops.dedup();
         let constant = graph.tensors[n].kind == Kind::Constant;
@@ -140,25 +146,58 @@ pub fn spill_within(
     }
     let trips: Vec<Trip> =
         possible.into_iter().zip(taken).filter(|&(_, taken)| taken).map(|(trip, _)| trip).collect();
-    let mut buffers = Vec::new();
+    let mut away: Vec<Vec<&Trip>> = vec![Vec::new(); graph.tensors.len()];
+    trips.iter().for_each(|trip| away[trip.tensor].push(trip));
+    let mut names = Names::of(graph);
+    let (mut buffers, mut stays) = (Vec::new(), Vec::new());
     for (n, life) in lives.iter().enumerate() {
         let Some((first, last)) = life.filter(|_| size(n) > 0) else {
             continue;
         };
-        let mut start = first;
-        let mut add = |start: usize, end: usize| {
-            let name = &graph.tensors[n].name;
-            let name = if start == first { name.clone() } else { format!("{name}@{start}") };
-            buffers.push(Buffer { align, ..Buffer::new(name, size(n), start as i64, end as i64 + 1) });
+        let Tensor { name, kind, .. } = &graph.tensors[n];
+        let stay = |name: String, start: usize, end: usize| Buffer {
+            align,
+            ..Buffer::new(name, size(n), start as i64, end as i64 + 1)
         };
-        for trip in trips.iter().filter(|trip| trip.tensor == n) {
-            add(start, trip.leaves);
-            start = trip.returns;
+        let mut start = first;
+        if matches!(kind, Kind::Constant | Kind::State) {
+            let gap = |trip: &&Trip| {
+                let (start, end) = (trip.leaves as i64 + 1, trip.returns as i64);
+                Gap { start, end, window: None }
+            };
+            let gaps = away[n].iter().map(gap).collect();
+            buffers.push(Buffer { gaps, ..stay(name.clone(), first, last) });
+            start = last + 1;
         }
-        add(start, last);
+        for end in away[n].iter().map(|trip| trip.leaves).chain([last]) {
+            if start > end {
+                break;
+            }
+            let name = if start == first { name.clone() } else { names.unused(format!("{name}@{start}")) };
+            buffers.push(stay(name, start, end));
+            start = away[n].iter().find(|trip| trip.leaves == end).map_or(last + 1, |trip| trip.returns);
+        }
+        stays.resize(buffers.len(), n);
     }
     let traffic = trips.iter().map(|trip| trip.traffic).fold(0, u64::saturating_add);
-    Ok(Spilled { instance: Instance::new(buffers)?, trips, traffic, optimal })
+    Ok(Spilled { instance: Instance::new(buffers)?, stays, trips, traffic, optimal })
+}
+
+/// Names that are in use.
+pub(crate) struct Names(HashSet<String>);
+
+impl Names {
+    pub(crate) fn of(graph: &Graph) -> Self {
+        Self(graph.tensors.iter().map(|tensor| tensor.name.clone()).collect())
+    }
+
+    /// Returns `name`, with a mark at its end if another tensor has it.
+    pub(crate) fn unused(&mut self, mut name: String) -> String {
+        while !self.0.insert(name.clone()) {
+            name.push('\'');
+        }
+        name
+    }
 }
 
 /// Sums of bytes over ranges of steps, added up at the end.

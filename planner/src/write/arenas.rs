@@ -3,24 +3,27 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use super::code::{comment, constant, constants, remark};
+use super::code::{c_steps, constant, constants, remark};
 use super::{Planned, Row};
+use crate::schedule::Place;
 use crate::transform::CacheLines;
 
 /// The section of each tier's arena, by its number. A tier without one lies where the compiler puts variables.
 pub type Sections = BTreeMap<u32, String>;
 
 /// A tier's arena: number, bytes, and alignment, a power of two.
-struct Arena {
-    tier: u32,
-    bytes: u64,
-    align: u64,
+pub(super) struct Arena {
+    pub(super) tier: u32,
+    pub(super) bytes: u64,
+    pub(super) align: u64,
 }
 
 /// Returns the arenas in the order of their tiers.
-fn arenas(planned: Planned) -> Vec<Arena> {
+pub(super) fn arenas(planned: Planned) -> Vec<Arena> {
     let mut arenas: BTreeMap<u32, Arena> = BTreeMap::new();
-    for (buffer, offset) in planned.instance.buffers().iter().zip(&planned.solution.offsets) {
+    for (buffer, offset) in
+        planned.schedule.lowered.instance.buffers().iter().zip(&planned.schedule.solution.offsets)
+    {
         let tier = buffer.tier;
         let arena = arenas.entry(tier).or_insert(Arena { tier, bytes: 0, align: 1 });
         arena.bytes = arena.bytes.max(offset + buffer.size);
@@ -30,7 +33,7 @@ fn arenas(planned: Planned) -> Vec<Arena> {
 }
 
 /// Returns a section's name for a string of Rust or C, without what could end that string.
-fn section(sections: &Sections, tier: u32) -> Option<String> {
+pub(super) fn section(sections: &Sections, tier: u32) -> Option<String> {
     let name = sections.get(&tier)?;
     Some(name.chars().filter(|c| !c.is_control() && !matches!(c, '"' | '\\')).collect())
 }
@@ -43,13 +46,11 @@ pub fn rust_arenas(planned: Planned, sections: &Sections, lines: &CacheLines) ->
     // Writing to a string does not fail.
     let _ = write!(
         out,
-        "// Made by `allotment plan` from {}: {}.\n\n\
-         use core::cell::UnsafeCell;\nuse core::mem::MaybeUninit;\n\n\
+        "{}\nuse core::cell::UnsafeCell;\nuse core::mem::MaybeUninit;\n\n\
          /// One buffer's place: its tier, its offset in the tier's arena, bytes, and the time steps `start..end` at which it is live.\n\
          #[derive(Clone, Copy, Debug, PartialEq, Eq)]\n\
          pub struct Placed {{\n    pub tier: usize,\n    pub offset: usize,\n    pub size: usize,\n    pub start: i64,\n    pub end: i64,\n}}\n",
-        comment(planned.name),
-        planned.solution,
+        planned.head("// "),
     );
     let arenas = arenas(planned);
     for Arena { tier, bytes, align } in &arenas {
@@ -71,7 +72,8 @@ pub fn rust_arenas(planned: Planned, sections: &Sections, lines: &CacheLines) ->
         planned.rows().count()
     );
     for row in planned.rows() {
-        let (Row { offset, size, start, end, .. }, tier) = (row, row.buffer.tier);
+        let (Row { offset, .. }, Place { size, start, end, .. }) = (row, row.place);
+        let tier = row.place.buffer.tier;
         let _ = writeln!(
             out,
             "    Placed {{ tier: {tier}, offset: {offset}, size: {size}, start: {start}, end: {end} }}, // {}",
@@ -110,10 +112,9 @@ pub fn c_arenas(planned: Planned, sections: &Sections, lines: &CacheLines) -> St
     let prefix = constant(planned.name);
     let _ = write!(
         out,
-        "/* Made by `allotment plan` from {}: {}. */\n#ifndef {prefix}_PLAN_H\n#define {prefix}_PLAN_H\n\n\
+        "/*\n{}*/\n#ifndef {prefix}_PLAN_H\n#define {prefix}_PLAN_H\n\n\
          #include <stdint.h>\n\n#define {prefix}_BUFFERS {}u\n",
-        comment(planned.name),
-        planned.solution,
+        planned.head(" * "),
         planned.rows().count(),
     );
     let arenas = arenas(planned);
@@ -132,7 +133,7 @@ pub fn c_arenas(planned: Planned, sections: &Sections, lines: &CacheLines) -> St
             out,
             "#define {prefix}_{name}_TIER {}u\n#define {prefix}_{name}_OFFSET {}u\n#define {prefix}_{name}_SIZE {}u\n\
              #define {prefix}_{name}_AT ({prefix}_ARENA_{0} + {prefix}_{name}_OFFSET)\n",
-            row.buffer.tier, row.offset, row.size
+            row.place.buffer.tier, row.offset, row.place.size
         );
     }
     out += "\n/* The memory of each tier; what is in it at first is not known. */\n";
@@ -157,12 +158,12 @@ pub fn c_arenas(planned: Planned, sections: &Sections, lines: &CacheLines) -> St
         "#endif\n\n/* {{tier, offset, size}} of each buffer. */\nstatic const uint64_t {prefix}_PLAN[{}][3] = {{\n",
         planned.rows().count().max(1)
     );
-    if planned.instance.is_empty() {
+    if planned.schedule.lowered.instance.is_empty() {
         out += "    {0, 0, 0},\n";
     }
     for row in planned.rows() {
-        let (tier, Row { offset, size, .. }) = (row.buffer.tier, row);
+        let (tier, offset, size) = (row.place.buffer.tier, row.offset, row.place.size);
         let _ = writeln!(out, "    {{{tier}u, {offset}u, {size}u}}, /* {} */", remark(&row));
     }
-    out + "};\n\n#endif\n"
+    out + "};\n" + &c_steps(planned, &prefix) + "\n#endif\n"
 }

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::{Planned, Row};
+use crate::schedule::{Action, Operand, Place, Share};
 
 /// Letters, digits and underscores of `name`, in capitals, never starting with a digit.
 pub(super) fn constant(name: &str) -> String {
@@ -21,7 +22,7 @@ pub(super) fn constants(planned: Planned) -> Vec<String> {
         .rows()
         .enumerate()
         .map(|(n, row)| {
-            let name = constant(row.id);
+            let name = constant(row.place.id);
             let name = if used.contains(&name) { format!("{name}_{n}") } else { name };
             used.insert(name.clone());
             name
@@ -35,34 +36,33 @@ pub(super) fn comment(text: &str) -> String {
 
 /// The name of a row, and of the buffer that it lies in.
 pub(super) fn remark(row: &Row) -> String {
-    match row.inside {
-        true => format!("{}, in {}", comment(row.id), comment(&row.buffer.id)),
-        false => comment(row.id),
+    match row.place.inside {
+        true => format!("{}, in {}", comment(row.place.id), comment(&row.place.buffer.id)),
+        false => comment(row.place.id),
     }
 }
 
 /// Rust: the arena's size and alignment, `PLAN`, and an index for each buffer. No dependencies.
 pub fn rust_source(planned: Planned) -> String {
     let mut out = String::new();
-    let buffers = planned.instance.buffers();
+    let buffers = planned.schedule.lowered.instance.buffers();
     let align = buffers.iter().map(|buffer| buffer.align).max().unwrap_or(1);
     // Writing to a string does not fail.
     let _ = write!(
         out,
-        "// Made by `allotment plan` from {}: {}.\n\n\
+        "{}\n\
          /// One buffer's place in the arena: bytes, and the time steps `start..end` at which it is live.\n\
          #[derive(Clone, Copy, Debug, PartialEq, Eq)]\n\
          pub struct Placed {{\n    pub offset: usize,\n    pub size: usize,\n    pub start: i64,\n    pub end: i64,\n}}\n\n\
          /// Bytes of the arena.\npub const ARENA_BYTES: usize = {};\n\n\
          /// Alignment of the arena.\npub const ARENA_ALIGN: usize = {align};\n\n\
          /// Where each buffer lies.\npub const PLAN: [Placed; {}] = [\n",
-        comment(planned.name),
-        planned.solution,
-        planned.solution.peak,
+        planned.head("// "),
+        planned.schedule.solution.peak,
         planned.rows().count(),
     );
     for row in planned.rows() {
-        let Row { offset, size, start, end, .. } = row;
+        let (Row { offset, .. }, Place { size, start, end, .. }) = (row, row.place);
         let _ = writeln!(
             out,
             "    Placed {{ offset: {offset}, size: {size}, start: {start}, end: {end} }}, // {}",
@@ -79,22 +79,21 @@ pub fn rust_source(planned: Planned) -> String {
 /// A C header: offsets and sizes as macros, and the plan as an array.
 pub fn c_header(planned: Planned) -> String {
     let mut out = String::new();
-    let buffers = planned.instance.buffers();
+    let buffers = planned.schedule.lowered.instance.buffers();
     let prefix = constant(planned.name);
     let align = buffers.iter().map(|buffer| buffer.align).max().unwrap_or(1);
     let _ = write!(
         out,
-        "/* Made by `allotment plan` from {}: {}. */\n#ifndef {prefix}_PLAN_H\n#define {prefix}_PLAN_H\n\n\
+        "/*\n{}*/\n#ifndef {prefix}_PLAN_H\n#define {prefix}_PLAN_H\n\n\
          #include <stdint.h>\n\n#define {prefix}_ARENA_BYTES {}u\n#define {prefix}_ARENA_ALIGN {align}u\n\
          #define {prefix}_BUFFERS {}u\n\n",
-        comment(planned.name),
-        planned.solution,
-        planned.solution.peak,
+        planned.head(" * "),
+        planned.schedule.solution.peak,
         planned.rows().count(),
     );
     for (row, name) in planned.rows().zip(constants(planned)) {
         let _ = writeln!(out, "#define {prefix}_{name}_OFFSET {}u", row.offset);
-        let _ = writeln!(out, "#define {prefix}_{name}_SIZE {}u", row.size);
+        let _ = writeln!(out, "#define {prefix}_{name}_SIZE {}u", row.place.size);
     }
     let _ = write!(
         out,
@@ -105,7 +104,76 @@ pub fn c_header(planned: Planned) -> String {
         out += "    {0, 0},\n";
     }
     for row in planned.rows() {
-        let _ = writeln!(out, "    {{{}u, {}u}}, /* {} */", row.offset, row.size, remark(&row));
+        let _ = writeln!(out, "    {{{}u, {}u}}, /* {} */", row.offset, row.place.size, remark(&row));
     }
-    out + "};\n\n#endif\n"
+    out + "};\n" + &c_steps(planned, &prefix) + "\n#endif\n"
+}
+
+/// The steps of a model as tables: what each does, and its operands as indices into the plan.
+pub(super) fn c_steps(planned: Planned, prefix: &str) -> String {
+    let mut out = String::new();
+    let steps = &planned.schedule.lowered.steps;
+    let Some(graph) = planned.schedule.lowered.graph.as_ref().filter(|_| !steps.is_empty()) else {
+        return out;
+    };
+    // Writing to a string does not fail.
+    let _ = write!(
+        out,
+        "\n/* What a step does. The caller provides what it writes (GIVEN: inputs before every run, constants and states before the\n\
+           first), an operator runs (RUN), a place is copied to another (COPY), a constant is read again from the model (LOAD), or the\n\
+           caller may read the outputs (TAKEN). */\n\
+         enum {{ {prefix}_GIVEN, {prefix}_RUN, {prefix}_COPY, {prefix}_LOAD, {prefix}_TAKEN }};\n\
+         /* How the first output lies: APART from the inputs, as a VIEW of the first one (nothing is computed), or so that it overwrites\n\
+           an input (OVER). */\n\
+         enum {{ {prefix}_APART, {prefix}_VIEW, {prefix}_OVER }};\n\n\
+         #define {prefix}_NO_PLACE UINT32_MAX /* an operand that the plan has no place for */\n\
+         #define {prefix}_STEP_COUNT {}u\n\n\
+         /* The operands of all steps: indices into {prefix}_PLAN. */\n\
+         static const uint32_t {prefix}_OPERANDS[] = {{\n",
+        steps.len()
+    );
+    for step in steps {
+        let operand = |operand: &Operand| match operand.place {
+            Some(place) => format!("{place}u, "),
+            None => format!("{prefix}_NO_PLACE, "),
+        };
+        let operands: String = step.reads.iter().chain(&step.writes).map(operand).collect();
+        let _ = writeln!(out, "    {operands}/* time {} */", step.time);
+    }
+    let _ = write!(
+        out,
+        "    {prefix}_NO_PLACE\n}};\n\n\
+         /* The steps in order: those that read come first among the operands. An operator makes chunk `chunk` of `chunks`. */\n\
+         static const struct {{\n    const char *operator_name;\n    uint64_t time, chunk, chunks;\n    uint32_t what, lies, operands, \
+         reads, writes;\n}} {prefix}_STEPS[{prefix}_STEP_COUNT] = {{\n"
+    );
+    let mut first = 0;
+    for step in steps {
+        let (what, name) = match step.action {
+            Action::Given => ("GIVEN", ""),
+            Action::Run(n) => ("RUN", graph.ops[n].name.as_str()),
+            Action::Copy => ("COPY", ""),
+            Action::Load => ("LOAD", ""),
+            Action::Taken => ("TAKEN", ""),
+        };
+        let lies = match step.share {
+            Share::Apart => "APART",
+            Share::View => "VIEW",
+            Share::Overwrite => "OVER",
+        };
+        let ((chunk, chunks), reads, writes) = (step.chunk, step.reads.len(), step.writes.len());
+        let _ = writeln!(
+            out,
+            "    {{\"{}\", {}u, {chunk}u, {chunks}u, {prefix}_{what}, {prefix}_{lies}, {first}u, {reads}u, {writes}u}},",
+            text(name),
+            step.time
+        );
+        first += reads + writes;
+    }
+    out + "};\n"
+}
+
+/// A string's contents for C and Rust, without what could end it or begin an escape or a trigraph.
+fn text(name: &str) -> String {
+    name.chars().map(|c| if c.is_control() || matches!(c, '"' | '\\' | '?') { ' ' } else { c }).collect()
 }

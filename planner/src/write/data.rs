@@ -1,23 +1,26 @@
 //! CSV and JSON.
 
+use std::collections::HashMap;
+
 use serde::Serialize;
 
 use super::{Planned, Row};
 use crate::graph::Op;
 use crate::model::Buffer;
+use crate::schedule::{Written, WrittenPlace};
 
 /// The instance with a column `offset`; optional columns only where they are used.
 ///
 /// Tensors that lie in a buffer name it in the column `in`; reading the text again leaves these rows out.
 pub fn csv(planned: Planned) -> String {
-    let buffers = planned.instance.buffers();
+    let buffers = planned.schedule.lowered.instance.buffers();
     type Field<'a> = Box<dyn Fn(&Row) -> String + 'a>;
     let number = |value: Option<u64>| value.map_or(String::new(), |value| value.to_string());
     let mut columns: Vec<(&str, Field)> = vec![
-        ("id", Box::new(|row: &Row| row.id.into())),
-        ("lower", Box::new(|row| row.start.to_string())),
-        ("upper", Box::new(|row| row.end.to_string())),
-        ("size", Box::new(|row| row.size.to_string())),
+        ("id", Box::new(|row: &Row| row.place.id.into())),
+        ("lower", Box::new(|row| row.place.start.to_string())),
+        ("upper", Box::new(|row| row.place.end.to_string())),
+        ("size", Box::new(|row| row.place.size.to_string())),
     ];
     // The name, whether a buffer has it, its text, and whether what lies in a buffer has it as well.
     type Wish<'a> = (&'static str, fn(&Buffer) -> bool, Box<dyn Fn(&Buffer) -> String + 'a>, bool);
@@ -35,11 +38,15 @@ pub fn csv(planned: Planned) -> String {
         ("tier", |b| b.tier != 0, Box::new(|b| b.tier.to_string()), true),
     ];
     for (name, _, text, inside) in wishes.into_iter().filter(|(_, has, ..)| buffers.iter().any(has)) {
-        let field = move |row: &Row| if row.inside && !inside { String::new() } else { text(row.buffer) };
+        let field =
+            move |row: &Row| if row.place.inside && !inside { String::new() } else { text(row.place.buffer) };
         columns.push((name, Box::new(field)));
     }
-    if !planned.inside.is_empty() {
-        columns.push(("in", Box::new(|row| if row.inside { row.buffer.id.clone() } else { String::new() })));
+    if !planned.schedule.lowered.inside.is_empty() {
+        columns.push((
+            "in",
+            Box::new(|row| if row.place.inside { row.place.buffer.id.clone() } else { String::new() }),
+        ));
     }
     columns.push(("offset", Box::new(|row| row.offset.to_string())));
     let mut writer = csv::Writer::from_writer(Vec::new());
@@ -59,20 +66,12 @@ fn gaps(buffer: &Buffer) -> String {
     buffer.gaps.iter().map(gap).collect::<Vec<_>>().join(" ")
 }
 
-/// The plan with all that is known of it, pretty-printed. Of a graph also the operators: step `n` is the one at place `n` of the list.
+/// The version of the form that [`json`] and [`steps_csv`] write; it grows when a field changes its meaning.
+const VERSION: u32 = 1;
+
+/// The plan with all that is known of it, pretty-printed: the figures, `buffers` and `steps` (see [`Written`]), which
+/// [`replay`](crate::schedule::replay) reads again. Of a graph also the operators: time `n` is the one at place `n` of the list.
 pub fn json<'a>(planned: Planned<'a>) -> String {
-    #[derive(Serialize)]
-    struct Placed<'a> {
-        id: &'a str,
-        offset: u64,
-        size: u64,
-        align: u64,
-        start: i64,
-        end: i64,
-        tier: u32,
-        #[serde(rename = "in", skip_serializing_if = "Option::is_none")]
-        inside: Option<&'a str>,
-    }
     #[derive(Serialize)]
     struct Operator<'a> {
         name: &'a str,
@@ -82,20 +81,25 @@ pub fn json<'a>(planned: Planned<'a>) -> String {
     }
     #[derive(Serialize)]
     struct Plan<'a> {
+        version: u32,
         name: &'a str,
+        #[serde(skip_serializing_if = "<[String]>::is_empty")]
+        origin: &'a [String],
         status: crate::solve::Status,
+        proved: String,
         peak: u64,
         lower_bound: u64,
         gap_percent: f64,
         seed: u64,
         nodes: u64,
         seconds: f64,
-        buffers: Vec<Placed<'a>>,
+        #[serde(flatten)]
+        written: Written<'a>,
         #[serde(skip_serializing_if = "Option::is_none")]
         operators: Option<Vec<Operator<'a>>>,
     }
-    let solution = planned.solution;
-    let operators = planned.graph.map(|graph| {
+    let solution = &planned.schedule.solution;
+    let operators = planned.schedule.lowered.graph.as_ref().map(|graph| {
         let names = |list: &[usize]| list.iter().map(|&n| graph.tensors[n].name.as_str()).collect();
         let operator = |op: &'a Op| Operator {
             name: &op.name,
@@ -106,28 +110,71 @@ pub fn json<'a>(planned: Planned<'a>) -> String {
         graph.ops.iter().map(operator).collect()
     });
     let plan = Plan {
+        version: VERSION,
         name: planned.name,
+        origin: planned.origin,
         status: solution.status,
+        proved: planned.schedule.proved(),
         peak: solution.peak,
         lower_bound: solution.lower_bound,
         gap_percent: solution.gap(),
         seed: solution.seed,
         nodes: solution.nodes,
         seconds: solution.elapsed.as_secs_f64(),
-        buffers: planned
-            .rows()
-            .map(|row| Placed {
-                id: row.id,
-                offset: row.offset,
-                size: row.size,
-                align: row.buffer.align,
-                start: row.start,
-                end: row.end,
-                tier: row.buffer.tier,
-                inside: row.inside.then_some(&row.buffer.id),
-            })
-            .collect(),
+        written: planned.schedule.written(),
         operators,
     };
     serde_json::to_string_pretty(&plan).unwrap_or_default() + "\n"
+}
+
+/// The steps of a model, one line for each operand: its name, its place, and what the step does with it. `None` if no steps are known.
+///
+/// The column `role` says `read`, `write`, `overwrite` (read, and overwritten by what is written) or `view` (read, and nothing is
+/// computed). A tensor without a place has no offset.
+pub fn steps_csv(planned: Planned) -> Option<String> {
+    let written = planned.schedule.written();
+    let places: HashMap<&str, &WrittenPlace> =
+        written.buffers.iter().map(|place| (&*place.id, place)).collect();
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    let header = "step,time,do,operator,kind,chunk,chunks,role,id,streamed,tier,offset,size".split(',');
+    // Writing to memory does not fail, and all records have the header's length.
+    let _ = writer.write_record(header);
+    for (number, step) in written.steps.iter().enumerate() {
+        let act = serde_json::to_value(step.act).unwrap_or_default();
+        let (chunk, chunks) = step.chunk.unwrap_or((0, 1));
+        let role = |name| match name {
+            name if step.overwrites.contains(name) => "overwrite",
+            name if step.view_of.as_ref() == Some(name) => "view",
+            _ => "read",
+        };
+        let reads = step.reads.iter().map(|name| (role(name), name));
+        let operands = reads.chain(step.writes.iter().map(|name| ("write", name)));
+        let mut line = |role: &str, name: &str| {
+            let place = |field: fn(&WrittenPlace) -> u64| {
+                places.get(name).map_or(String::new(), |place| field(place).to_string())
+            };
+            let streamed = if step.streamed.iter().any(|own| *own == name) { "1" } else { "" };
+            let _ = writer.write_record([
+                &number.to_string(),
+                &step.time.to_string(),
+                act.as_str().unwrap_or_default(),
+                &step.operator,
+                &step.kind,
+                &chunk.to_string(),
+                &chunks.to_string(),
+                role,
+                name,
+                streamed,
+                &place(|place| place.tier.into()),
+                &place(|place| place.offset),
+                &place(|place| place.size),
+            ]);
+        };
+        if step.reads.is_empty() && step.writes.is_empty() {
+            line("", "");
+        }
+        operands.for_each(|(role, name)| line(role, name));
+    }
+    let text = String::from_utf8(writer.into_inner().unwrap_or_default()).unwrap_or_default();
+    Some(text).filter(|_| !written.steps.is_empty())
 }

@@ -28,8 +28,8 @@ fn escape(text: &str) -> String {
 /// A standalone SVG: one rectangle for each stretch of a buffer's life with its name as a tooltip, the free space beneath the peak
 /// shaded, gaps in lifetimes hatched, a line at the lower bound and one at the peak.
 pub fn svg(planned: Planned) -> String {
-    let buffers = planned.instance.buffers();
-    let solution = planned.solution;
+    let buffers = planned.schedule.lowered.instance.buffers();
+    let solution = &planned.schedule.solution;
     let (start, end) = buffers.iter().fold((i64::MAX, i64::MIN), |(s, e), b| (s.min(b.start), e.max(b.end)));
     let (start, end) = if start < end { (start as f64, end as f64) } else { (0.0, 1.0) };
     let top = solution.peak.max(solution.lower_bound).max(1) as f64;
@@ -47,14 +47,19 @@ pub fn svg(planned: Planned) -> String {
         escape(planned.name),
         solution.peak,
         solution.lower_bound,
-        escape(&solution.to_string()),
+        escape(&planned.schedule.proved()),
         x(start),
         y(solution.peak as f64),
         x(end) - x(start),
         y(0.0) - y(solution.peak as f64),
     );
     let mut inside: HashMap<usize, Vec<&Inside>> = HashMap::new();
-    planned.inside.iter().for_each(|tensor| inside.entry(tensor.buffer).or_default().push(tensor));
+    planned
+        .schedule
+        .lowered
+        .inside
+        .iter()
+        .for_each(|tensor| inside.entry(tensor.buffer).or_default().push(tensor));
     for (n, (buffer, &offset)) in buffers.iter().zip(&solution.offsets).enumerate() {
         let mut title = format!(
             "{}: {} B at {offset}, steps {}..{}",

@@ -64,7 +64,7 @@ fn computes(graph: &Graph, original: &Graph) -> bool {
 fn fewest(graph: &Graph, done: &mut Vec<usize>, capacity: u64) -> Option<u64> {
     if done.len() == graph.ops.len() {
         let ops = done.iter().map(|&n| graph.ops[n].clone()).collect();
-        let ordered = Graph { tensors: graph.tensors.clone(), ops };
+        let ordered = Graph { tensors: graph.tensors.clone(), ops, ..Graph::default() };
         return spill(&ordered, Lowering::default(), capacity)
             .ok()
             .filter(|made| made.optimal)

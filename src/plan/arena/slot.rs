@@ -85,7 +85,7 @@ unsafe impl<P: Planned, T: Plain, const I: usize> Place<P> for Slot<P, T, I> {
     const SIZE: usize = size_of::<T>();
 }
 
-/// One handle, or a tuple of up to eight.
+/// One handle, or a tuple of up to sixteen.
 ///
 /// # Safety
 ///
@@ -164,4 +164,12 @@ tuples! {
     A I B J C K D L E M F N;
     A I B J C K D L E M F N G O;
     A I B J C K D L E M F N G O H Q;
+    A I B J C K D L E M F N G O H Q A1 I1;
+    A I B J C K D L E M F N G O H Q A1 I1 B1 J1;
+    A I B J C K D L E M F N G O H Q A1 I1 B1 J1 C1 K1;
+    A I B J C K D L E M F N G O H Q A1 I1 B1 J1 C1 K1 D1 L1;
+    A I B J C K D L E M F N G O H Q A1 I1 B1 J1 C1 K1 D1 L1 E1 M1;
+    A I B J C K D L E M F N G O H Q A1 I1 B1 J1 C1 K1 D1 L1 E1 M1 F1 N1;
+    A I B J C K D L E M F N G O H Q A1 I1 B1 J1 C1 K1 D1 L1 E1 M1 F1 N1 G1 O1;
+    A I B J C K D L E M F N G O H Q A1 I1 B1 J1 C1 K1 D1 L1 E1 M1 F1 N1 G1 O1 H1 Q1;
 }

@@ -86,7 +86,7 @@ pub struct Step<'r, P: Planned> {
 }
 
 impl<'r, P: Planned> Step<'r, P> {
-    /// Returns references to the named buffers: one, or a tuple of up to eight. Takes one comparison per buffer
+    /// Returns references to the named buffers: one, or a tuple of up to sixteen. Takes one comparison per buffer
     /// (and one per gap in its lifetime). Buffers that share memory are refused by the compiler.
     ///
     /// # Errors
@@ -146,7 +146,7 @@ impl<P: Planned, S: Slots<P>, const STEP: u64> Live<P, S, STEP> {
 }
 
 impl<'r, P: Planned, const STEP: u64> StepAt<'r, P, STEP> {
-    /// Returns references to the named buffers: one, or a tuple of up to eight. Nothing is checked at run time: the
+    /// Returns references to the named buffers: one, or a tuple of up to sixteen. Nothing is checked at run time: the
     /// compiler refuses buffers that are not live at this step, and buffers that share memory.
     pub fn get<S: Slots<P>>(self, slots: S) -> S::Borrowed<'r> {
         let () = Live::<P, S, STEP>::CHECKED;

@@ -73,8 +73,7 @@ pub(super) fn bench(args: &PlanArgs) -> Result<bool, PlanError> {
     let page = args.output.as_deref().map(check_page).transpose()?;
     let tasks = tasks(&args.input, args.stored)?;
     let peers = Peers::find(args)?;
-    let options =
-        Options { time_limit: args.time_limit, threads: args.threads, seed: args.seed, ..Options::default() };
+    let options = args.options();
     interruptible(&options)?;
     let (mut rows, mut drawings, mut failed) = (Vec::new(), Vec::new(), Vec::new());
     let progress = !args.quiet && io::stderr().is_terminal();
@@ -128,7 +127,8 @@ fn how(args: &PlanArgs) -> String {
     if args.stored {
         return "The stored plans.".into();
     }
-    let (limit, threads, seed) = (humantime::format_duration(args.time_limit), args.threads, args.seed);
+    let options = args.options();
+    let (limit, threads, seed) = (humantime::format_duration(options.time_limit), options.threads, args.seed);
     format!(
         "At most {limit} for each, {threads} threads, seed {seed}; others get the same time on one thread."
     )

@@ -11,15 +11,18 @@ Sizes and offsets are bytes. Lifetimes are half-open ranges of time steps: a buf
 from __future__ import annotations
 
 from ._native import __version__
-from ._plan import Plan, PlanError, Progress, Status, plan, plan_csv, validate
+from ._plan import CapacityError, Place, Plan, PlanError, Progress, Status, Step, plan, plan_csv, validate
 from ._model import Model, plan_onnx, plan_tflite
 
 __all__ = [
+    "CapacityError",
     "Model",
+    "Place",
     "Plan",
     "PlanError",
     "Progress",
     "Status",
+    "Step",
     "__version__",
     "plan",
     "plan_csv",

@@ -88,27 +88,43 @@ class Model:
         inputs: bool = False,
         in_place: bool = False,
         reorder: bool = False,
+        rematerialise: Optional[int] = None,
+        stream: Optional[int] = None,
+        spill: Optional[int] = None,
+        joint: Optional[int] = None,
         time_limit: float = 60.0,
+        seed: int = 0,
+        work: Optional[int] = None,
         **options: Any,
     ) -> Plan[list[int]]:
-        """Plans the tensors, in the order in which the model's operators stand.
+        """Plans the tensors. The plan has a place for each (:attr:`Plan.places`), and says what is done in which order
+        (:attr:`Plan.steps`): the places hold for those steps alone.
 
         :param align: alignment of every buffer in bytes, to which sizes are rounded up
         :param weights: plan the weights too
         :param inputs: plan the inputs too
         :param in_place: let views share their tensor's memory, and let operators overwrite inputs that are not read again
-        :param reorder: refused: a plan has no order of operators, without which its offsets would be wrong; see :meth:`reordered`
+        :param reorder: run the operators in the order that needs the least memory
+        :param rematerialise: run cheap operators again instead of keeping their results, for up to this many elements more
+        :param stream: pass tensors between operators that go element by element in this many chunks
+        :param spill: move tensors to a slower memory (tier 1) while they are not read, so that no more bytes than these are in use
+        :param joint: with ``spill``: choose the order, what runs again and what is moved in one search; a unit of work counts as so many bytes
         :param options: those of :func:`allotment_planner.plan` that are not columns
+        :raises PlanError: if the changes are not for this model; see :meth:`keep_order`
         """
-        if reorder:
-            raise PlanError(
-                "the offsets would hold only for an order of operators that a plan does not have: plan `reordered()`, whose "
-                "`to_json()` lists the operators in that order"
-            )
-        problem, places = self._lowered(align, weights, inputs, in_place)
-        made = solved(problem, time_limit=time_limit, **options)
+        moves = {"reorder": reorder, "rematerialise": rematerialise, "stream": stream, "joint": joint}
+        given = [name for name, value in moves.items() if value]
+        if self._order is not None and given:
+            raise PlanError(f"the operators cannot be moved ({given[0]}): {self._order}")
+        changes: dict[str, Any] = {"in_place": in_place, "reorder": reorder, "rematerialise": rematerialise, "stream": stream}
+        limits: dict[str, Any] = {"time_limit": time_limit, "seed": seed, "work": work}
+        problem, places, told = self._lowered(
+            align=align, weights=weights, inputs=inputs, spill=spill, joint=joint, **changes, **limits
+        )
+        made = solved(problem, **limits, **options)
         lying = zip(self._native.tensors, places)
-        return replace(made, tensors={name: place for name, place in lying if place is not None})
+        tensors = {name: place for name, place in lying if place is not None}
+        return replace(made, tensors=tensors, told=told)
 
     def reordered(self, time_limit: float = 15.0) -> Model:
         """Returns the model with its operators in the order that needs the least memory: :meth:`to_json` lists them in that order, for
@@ -124,11 +140,9 @@ class Model:
         except (ValueError, OverflowError) as error:
             raise PlanError(str(error)) from None
 
-    def _lowered(
-        self, align: int, weights: bool, inputs: bool, in_place: bool
-    ) -> tuple[_native.Problem, list[Optional[int]]]:
+    def _lowered(self, **options: Any) -> tuple[_native.Problem, list[Optional[int]], list[str]]:
         try:
-            return self._native.lowered(align=align, weights=weights, inputs=inputs, in_place=in_place)
+            return self._native.lowered(**options)
         except (ValueError, OverflowError) as error:
             raise PlanError(str(error)) from None
 
@@ -140,7 +154,7 @@ class Model:
         shape = {"align": 16, "inputs": True, "in_place": False} | {
             key: options.pop(key) for key in ("align", "inputs", "in_place") if key in options
         }
-        problem, places = self._lowered(shape["align"], False, shape["inputs"], shape["in_place"])
+        problem, places, _ = self._lowered(weights=False, **shape)
         made = solved(problem, **options)
         offsets = [
             -1 if place is None or constant else made.offsets[place]

@@ -43,9 +43,12 @@ class Problem:
         time_limit: float,
         threads: int,
         seed: int,
+        work: Optional[int] = None,
         progress: Optional[Callable[[float, int, int], object]] = None,
         cancel: Optional[Callable[[], object]] = None,
     ) -> Solution: ...
+    def written(self, solution: Solution) -> str: ...
+    def proved(self, solution: Solution) -> str: ...
     def violation(self, offsets: bytes, capacity: Optional[int] = None) -> Optional[str]: ...
 
 class Solution:
@@ -80,6 +83,21 @@ class Model:
     def tensors(self) -> list[str]: ...
     def reordered(self, seconds: float) -> Model: ...
     def lowered(
-        self, *, align: int, weights: bool, inputs: bool, in_place: bool
-    ) -> tuple[Problem, list[Optional[int]]]: ...
+        self,
+        *,
+        align: int,
+        weights: bool,
+        inputs: bool,
+        in_place: bool = False,
+        reorder: bool = False,
+        rematerialise: Optional[int] = None,
+        stream: Optional[int] = None,
+        spill: Optional[int] = None,
+        joint: Optional[int] = None,
+        seed: int = 0,
+        time_limit: float = 60.0,
+        work: Optional[int] = None,
+    ) -> tuple[Problem, list[Optional[int]], list[str]]: ...
     def with_offline_plan(self, offsets: Sequence[int]) -> bytes: ...
+
+def replay(written: str, runs: int) -> tuple[int, int, int]: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from array import array
@@ -31,6 +32,15 @@ class PlanError(ValueError):
     """The buffers contradict themselves, or no plan keeps what was asked for."""
 
 
+class CapacityError(PlanError):
+    """The best plan exceeds the capacity."""
+
+    def __init__(self, message: str, plan: Plan[Any]) -> None:
+        super().__init__(message)
+        self.plan = plan
+        """The plan all the same: its status says whether a smaller one is impossible."""
+
+
 @dataclass(frozen=True)
 class Progress:
     """What is known while a search runs."""
@@ -38,6 +48,48 @@ class Progress:
     seconds: float
     peak: int
     lower_bound: int
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a tensor lies, and when."""
+
+    id: str
+    """The tensor's name; where one lies at several places in turn, a name made from it."""
+    offset: int
+    size: int
+    align: int
+    start: int
+    end: int
+    tier: int
+    inside: Optional[str] = None
+    """The name of the buffer it lies in, if that is another."""
+    kind: Optional[str] = None
+    """The tensor's role in its model."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing that a program does to run a model with a plan."""
+
+    do: Literal["given", "run", "copy", "load", "taken"]
+    """The caller provides what it writes (inputs before every run, constants and states before the first), an operator runs, a place is
+    copied to another, a constant is read again from the model, or the caller may read the outputs."""
+    time: int
+    """The time that lifetimes count."""
+    operator: str = ""
+    kind: str = ""
+    chunk: tuple[int, int] = (0, 1)
+    """Which chunk the operator makes, and how many there are."""
+    reads: Sequence[str] = ()
+    """The places that are read; a name that is no place's is a tensor that the plan has none for."""
+    writes: Sequence[str] = ()
+    overwrites: Sequence[str] = ()
+    """The places among those read that the first one written overwrites."""
+    view_of: Optional[str] = None
+    """The place that the first one written is a view of: that one is not computed."""
+    streamed: Sequence[str] = ()
+    """The places that hold one chunk at a time."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +110,12 @@ class Plan(Generic[Numbers]):
     """Time used."""
     problem: _native.Problem
     """The buffers, in the order of the offsets."""
+    solution: Optional[_native.Solution] = None
+    """What the planner made."""
+    proved: str = ""
+    """What is proved, and of what: of one order of a model's operators, or of all."""
+    told: Sequence[str] = ()
+    """What the changes of a model did, a line of text for each."""
     tensors: Mapping[str, int] = field(default_factory=dict)
     """Of a model the number of the buffer that each tensor lies in; those that share memory lie in one."""
 
@@ -65,6 +123,35 @@ class Plan(Generic[Numbers]):
     def names(self) -> list[str]:
         """The buffers' names, in the order of the offsets."""
         return self.problem.names
+
+    @property
+    def places(self) -> dict[str, Place]:
+        """Where every buffer and tensor lies, by name."""
+        known = Place.__dataclass_fields__
+        listed = [dict(place, inside=place.get("in")) for place in self._written()["buffers"]]
+        return {place["id"]: Place(**{key: place[key] for key in place if key in known}) for place in listed}
+
+    @property
+    def steps(self) -> list[Step]:
+        """What a program does, in order; empty for buffers that belong to no model."""
+        steps = self._written().get("steps", [])
+        return [Step(**dict(step, chunk=tuple(step.get("chunk", (0, 1))))) for step in steps]
+
+    def check_run(self, runs: int = 2) -> int:
+        """Executes the steps that many times in a row: fills each tensor when it is made and checks it at each use.
+
+        :return: the number of checks
+        :raises PlanError: if anything was overwritten while it was needed
+        """
+        try:
+            return _native.replay(json.dumps(self._written()), runs)[2]
+        except ValueError as error:
+            raise PlanError(str(error)) from None
+
+    def _written(self) -> dict[str, Any]:
+        if self.solution is None:
+            raise PlanError("the planner made no such plan")
+        return cast("dict[str, Any]", json.loads(self.problem.written(self.solution)))
 
     @property
     def gap(self) -> float:
@@ -112,6 +199,8 @@ def solved(
     time_limit: float = 60.0,
     threads: int = 1,
     seed: int = 0,
+    work: Optional[int] = None,
+    anyway: bool = False,
     progress: Optional[Callable[[Progress], object]] = None,
     cancel: Union[Callable[[], object], "threading.Event", None] = None,
 ) -> Plan[Any]:
@@ -126,7 +215,13 @@ def solved(
     ask = cast("Optional[Callable[[], object]]", getattr(cancel, "is_set", cancel))
     try:
         solution = problem.solve(
-            capacities=capacities, time_limit=time_limit, threads=threads, seed=seed, progress=tell, cancel=ask
+            capacities=capacities,
+            time_limit=time_limit,
+            threads=threads,
+            seed=seed,
+            work=work,
+            progress=tell,
+            cancel=ask,
         )
     except (ValueError, OverflowError) as error:
         raise PlanError(str(error)) from None
@@ -139,7 +234,7 @@ def solved(
         numbers = array("Q")
         numbers.frombytes(solution.offsets)
         offsets = numbers.tolist()
-    return Plan(
+    made: Plan[Any] = Plan(
         offsets=offsets,
         peak=solution.peak,
         lower_bound=solution.lower_bound,
@@ -147,7 +242,15 @@ def solved(
         nodes=solution.nodes,
         seconds=solution.seconds,
         problem=problem,
+        solution=solution,
+        proved=problem.proved(solution),
     )
+    if not anyway and made.status in ("infeasible", "inconclusive"):
+        raise CapacityError(
+            f"the best plan needs {made.peak} B, which exceeds the capacity ({made.proved}): `anyway=True` returns it",
+            made,
+        )
+    return made
 
 
 @overload
@@ -161,6 +264,8 @@ def plan(
     time_limit: float = ...,
     threads: int = ...,
     seed: int = ...,
+    work: Optional[int] = ...,
+    anyway: bool = ...,
     names: Optional[Sequence[str]] = ...,
     fixed: Any = ...,
     hint: Any = ...,
@@ -183,6 +288,8 @@ def plan(
     time_limit: float = ...,
     threads: int = ...,
     seed: int = ...,
+    work: Optional[int] = ...,
+    anyway: bool = ...,
     names: Optional[Sequence[str]] = ...,
     fixed: Any = ...,
     hint: Any = ...,
@@ -204,6 +311,8 @@ def plan(
     time_limit: float = 60.0,
     threads: int = 1,
     seed: int = 0,
+    work: Optional[int] = None,
+    anyway: bool = False,
     names: Optional[Sequence[str]] = None,
     fixed: Any = None,
     hint: Any = None,
@@ -225,6 +334,8 @@ def plan(
     :param time_limit: seconds after which the best plan so far is returned
     :param threads: one thread makes the same plan in every run that ends before the time limit; more are faster
     :param seed: the seed of all that is left to chance
+    :param work: units of about a millisecond after which the search ends: with one thread the same plan on every machine
+    :param anyway: return a plan that exceeds the capacity instead of raising
     :param names: the buffers' names in messages; their numbers if there are none
     :param fixed: offsets that buffers must have; ``None`` for those that are free
     :param hint: offsets that buffers should have if that costs nothing; ``None`` for those without
@@ -234,6 +345,7 @@ def plan(
     :param progress: receives every better plan and bound; what it raises ends the search
     :param cancel: an event, or a function that is asked some 50 times a second; once true, the best plan so far is returned
     :raises PlanError: if the buffers contradict themselves
+    :raises CapacityError: if the best plan exceeds the capacity; it has the plan
     """
     numpy = sys.modules.get("numpy")
     as_array = numpy is not None and isinstance(sizes, numpy.ndarray)
@@ -268,6 +380,8 @@ def plan(
         time_limit=time_limit,
         threads=threads,
         seed=seed,
+        work=work,
+        anyway=anyway,
         progress=progress,
         cancel=cancel,
     )

@@ -1,0 +1,161 @@
+//! All transformations of a model, in the order in which they build on each other.
+
+use super::Lowered;
+use crate::deadline::Deadline;
+use crate::graph::{Graph, Lowering};
+use crate::model::InstanceError;
+use crate::transform::{self, SpillError, Trip};
+
+/// What may be done to a model so that it needs less memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Views share their tensor's memory, and operators overwrite inputs that are not read again.
+    pub in_place: bool,
+    /// Operators run in the order that needs the least memory.
+    pub reorder: bool,
+    /// Operators run again instead of keeping their results, for up to this many units of work more.
+    pub rematerialise: Option<u64>,
+    /// Tensors between operators that go element by element are passed in this many chunks.
+    pub stream: Option<u64>,
+    /// Tensors are moved to a slower memory while they are not read, so that no more bytes than these are in use.
+    pub spill: Option<u64>,
+    /// With `spill`: the order, what runs again and what is moved are chosen in one search, in which a unit of work counts as so many bytes
+    /// moved.
+    pub joint: Option<u64>,
+    /// The seed of what is left to chance.
+    pub seed: u64,
+}
+
+/// Why a model cannot be changed like that.
+#[derive(Debug, thiserror::Error)]
+pub enum ChangeError {
+    /// The change is not for such models.
+    #[error("{0} is not for models with If, Loop or Scan, subgraphs or variables: leave it out")]
+    Bodies(&'static str),
+    /// The changes exclude each other.
+    #[error("{0} and {1} do not go together: leave one out")]
+    Together(&'static str, &'static str),
+    /// The joint search found nothing.
+    #[error("no order and no trips keep to {0} B")]
+    NoTrips(u64),
+    /// Spilling is not enough.
+    #[error(transparent)]
+    Spill(#[from] SpillError),
+    /// The tensors make no instance.
+    #[error(transparent)]
+    Instance(#[from] InstanceError),
+}
+
+/// A changed model, and what the changes did.
+#[derive(Clone, Debug)]
+pub struct Changed {
+    /// What is to be placed and done.
+    pub lowered: Lowered,
+    /// Each change in a line of text.
+    pub told: Vec<String>,
+}
+
+/// Changes a model and lowers it. Each search takes at most a quarter of what is left until `deadline`, the joint one half of it.
+///
+/// # Errors
+/// [`ChangeError`] if the changes are not for this model, or do not go together.
+pub fn change(
+    graph: &Graph,
+    lowering: Lowering,
+    changes: &Changes,
+    deadline: &Deadline,
+) -> Result<Changed, ChangeError> {
+    let Changes { in_place, reorder, rematerialise, stream, spill, joint, seed } = *changes;
+    let moving = [
+        ("--reorder", reorder),
+        ("--rematerialise", rematerialise.is_some()),
+        ("--stream", stream.is_some()),
+        ("--spill", spill.is_some()),
+    ];
+    if let Some((name, _)) = moving.into_iter().find(|&(_, given)| given && graph.has_bodies()) {
+        return Err(ChangeError::Bodies(name));
+    }
+    for (first, second, both) in [
+        ("--spill", "--in-place", spill.is_some() && in_place),
+        ("--joint", "--reorder", joint.is_some() && reorder),
+    ] {
+        if both {
+            return Err(ChangeError::Together(first, second));
+        }
+    }
+    let share = || deadline.part(4);
+    let mut told = Vec::new();
+    let mut graph = graph.clone();
+    if let (Some(price), Some(capacity)) = (joint, spill) {
+        let limits = (rematerialise.unwrap_or(0), price);
+        let before = transform::sequential(&graph, lowering, capacity, limits, &share());
+        let half = deadline.part(2);
+        let Some(made) = transform::joint(&graph, lowering, capacity, limits, seed, &half) else {
+            // Says which step is in the way.
+            transform::spill_within(&graph, lowering, capacity, &share())?;
+            return Err(ChangeError::NoTrips(capacity));
+        };
+        let before = before.map_or("none".into(), |before| before.cost.to_string());
+        told.push(format!(
+            "joint: cost {before} -> {}: {} units of work more, {} trips, {} B moved",
+            made.cost,
+            made.again,
+            made.spilled.trips.len(),
+            made.spilled.traffic
+        ));
+        tell_trips(&mut told, &made.graph, &made.spilled.trips);
+        let lowered = Lowered::moved(made.graph, &made.spilled)?;
+        return Ok(Changed { lowered, told });
+    }
+    let mut all_orders = None;
+    if reorder {
+        let reordered = transform::reorder_for(&graph, lowering, in_place, &share());
+        let how = if reordered.optimal { "the best order" } else { "the best order found" };
+        told.push(format!("reorder: load {} -> {} B ({how})", reordered.before, reordered.after));
+        let alone = !in_place && rematerialise.is_none() && stream.is_none() && spill.is_none();
+        all_orders = Some(reordered.after).filter(|_| reordered.optimal && alone);
+        graph = reordered.graph;
+    }
+    if let Some(budget) = rematerialise {
+        let made = transform::rematerialise_within(&graph, lowering, budget, &share());
+        let (before, after, cost) = (made.before, made.after, made.cost);
+        let again = made.again.len();
+        told.push(format!(
+            "rematerialise: load {before} -> {after} B, {again} operators again, {cost} elements more"
+        ));
+        graph = made.graph;
+    }
+    if let Some(chunks) = stream {
+        let streamed = transform::stream(&graph, lowering, chunks, 1, &share());
+        let bytes = |n: usize| streamed.graph.tensors[n].bytes;
+        let saved: u64 = streamed.tensors.iter().map(|&(n, before)| before - bytes(n)).sum();
+        told.push(format!(
+            "stream: {} tensors in {chunks} chunks, {saved} B smaller",
+            streamed.tensors.len()
+        ));
+        graph = streamed.graph;
+    }
+    let mut lowered = if let Some(capacity) = spill {
+        let spilled = transform::spill_within(&graph, lowering, capacity, &share())?;
+        let how = if spilled.optimal { "the fewest possible" } else { "chosen greedily" };
+        told.push(format!("spill: {} trips, {} B moved ({how})", spilled.trips.len(), spilled.traffic));
+        tell_trips(&mut told, &graph, &spilled.trips);
+        Lowered::moved(graph, &spilled)?
+    } else if in_place {
+        let (lowered, views, overwrites) = Lowered::in_place(graph, lowering)?;
+        told.push(format!("in place: {views} views, {overwrites} tensors overwrite another"));
+        lowered
+    } else {
+        Lowered::apart(graph, lowering)?
+    };
+    lowered.all_orders = all_orders;
+    Ok(Changed { lowered, told })
+}
+
+/// Lists the trips of tensors to the slower memory.
+fn tell_trips(told: &mut Vec<String>, graph: &Graph, trips: &[Trip]) {
+    told.extend(trips.iter().map(|trip| {
+        let name = &graph.tensors[trip.tensor].name;
+        format!("  {name} leaves after step {}, is back at step {}", trip.leaves, trip.returns)
+    }));
+}

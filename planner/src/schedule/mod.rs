@@ -1,0 +1,203 @@
+//! Schedules: what a program does to run a plan. The order of operators, which run again and where, in how many chunks, what is copied to
+//! another memory and back, and a place for every tensor.
+
+mod changes;
+mod replay;
+mod steps;
+mod written;
+
+pub use changes::{ChangeError, Changed, Changes, change};
+pub use replay::{Corruption, Replayed, replay};
+pub use steps::{Action, Operand, Share, Step};
+pub use written::{Act, Written, WrittenPlace, WrittenStep};
+
+use std::collections::HashMap;
+
+use crate::graph::{Graph, Lowering};
+use crate::model::{Buffer, Instance, InstanceError};
+use crate::solve::Solution;
+use crate::transform::{InPlace, Inside, Names, Spilled, in_place};
+
+/// The memory that tensors are moved to.
+pub const SLOW: u32 = 1;
+
+/// What is to be placed, and what is done with it: the result of all transformations.
+#[derive(Clone, Debug, Default)]
+pub struct Lowered {
+    /// The buffers to be placed.
+    pub instance: Instance,
+    /// The tensors that lie in a buffer of another name.
+    pub inside: Vec<Inside>,
+    /// The operators in order, if the buffers are those of a model.
+    pub graph: Option<Graph>,
+    /// What is done, in order; nothing is known of it without a graph.
+    pub steps: Vec<Step>,
+    /// What a proof about the buffers speaks of, such as one order of the operators; empty if nothing but the buffers was given.
+    pub scope: &'static str,
+    /// The least load that any order has, if that is proved and tensors lie apart.
+    pub all_orders: Option<u64>,
+}
+
+/// A place: a buffer, or a tensor in one, by its number in [`Lowered::places`].
+pub type PlaceId = usize;
+
+/// A buffer or a tensor in one.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    /// Its name: the tensor's, or, where one lies at several places in turn, made from it.
+    pub id: &'a str,
+    /// Its first byte in the buffer.
+    pub at: u64,
+    /// Its size in bytes.
+    pub size: u64,
+    /// First time step at which it is live.
+    pub start: i64,
+    /// The time step after the last one at which it is live.
+    pub end: i64,
+    /// The number of the buffer.
+    pub number: usize,
+    /// The buffer, which may be larger and live longer than a tensor in it.
+    pub buffer: &'a Buffer,
+    /// True if it is a tensor that lies in a buffer of another name.
+    pub inside: bool,
+}
+
+/// For each tensor the places it lies at in turn: number, first step and the step after the last.
+type Stays = Vec<Vec<(PlaceId, i64, i64)>>;
+
+impl Lowered {
+    /// Takes buffers that belong to no model.
+    pub fn of(instance: Instance) -> Self {
+        Self { instance, ..Self::default() }
+    }
+
+    /// Lowers a graph, each tensor in a buffer of its own.
+    ///
+    /// # Errors
+    /// If the tensors together are too large to be counted.
+    pub fn apart(graph: Graph, lowering: Lowering) -> Result<Self, InstanceError> {
+        let instance = graph.instance(lowering)?;
+        Ok(Self { instance, scope: "this order", ..Self::default() }.with_names(graph))
+    }
+
+    /// Lowers a graph with shared buffers; also returns the numbers of views and of tensors that overwrite another.
+    ///
+    /// # Errors
+    /// If the tensors together are too large to be counted.
+    pub fn in_place(graph: Graph, lowering: Lowering) -> Result<(Self, usize, usize), InstanceError> {
+        let InPlace { instance, inside, views, overwrites, .. } = in_place(&graph, lowering)?;
+        let lowered = Self { instance, inside, scope: "this order and sharing", ..Self::default() };
+        Ok((lowered.with_names(graph), views, overwrites))
+    }
+
+    /// Lowers a graph whose tensors are moved to the memory [`SLOW`] and back, where they have places too.
+    ///
+    /// # Errors
+    /// If the tensors together are too large to be counted.
+    pub fn moved(graph: Graph, spilled: &Spilled) -> Result<Self, InstanceError> {
+        let mut buffers = spilled.instance.buffers().to_vec();
+        let mut stays: Stays = vec![Vec::new(); graph.tensors.len()];
+        for (n, (&tensor, buffer)) in spilled.stays.iter().zip(&buffers).enumerate() {
+            stays[tensor].push((n, buffer.start, buffer.end));
+        }
+        let mut names = Names::of(&graph);
+        buffers.iter().for_each(|buffer| {
+            names.unused(buffer.id.clone());
+        });
+        let mut away = HashMap::new();
+        for trip in spilled.trips.iter().filter(|trip| steps::is_copied_out(&graph, trip)) {
+            // The copies belong to the steps before and after.
+            let id = names.unused(format!("{}@away{}", graph.tensors[trip.tensor].name, trip.leaves));
+            let first = &buffers[stays[trip.tensor][0].0];
+            let (start, end, align) = (trip.leaves as i64, trip.returns as i64 + 1, first.align);
+            let size = first.size;
+            away.insert((trip.tensor, trip.leaves), buffers.len());
+            buffers.push(Buffer { align, tier: SLOW, ..Buffer::new(id, size, start, end) });
+        }
+        let steps = steps::steps(&graph, &stays, &|_| None, &spilled.trips, &away);
+        let instance = Instance::new(buffers)?;
+        Ok(Self {
+            instance,
+            steps,
+            graph: Some(graph),
+            scope: "this order and these copies",
+            ..Self::default()
+        })
+    }
+
+    /// Finds the steps of a graph whose tensors each lie at the place of their name.
+    fn with_names(mut self, graph: Graph) -> Self {
+        let places: HashMap<&str, (PlaceId, Place)> =
+            self.places().enumerate().map(|(n, place)| (place.id, (n, place))).collect();
+        let found = |tensor: usize| places.get(graph.tensors[tensor].name.as_str());
+        let stays: Stays = (0..graph.tensors.len())
+            .map(|n| found(n).map(|&(number, place)| (number, place.start, place.end)).into_iter().collect())
+            .collect();
+        let buffer_of = |tensor: usize| found(tensor).map(|(_, place)| place.number);
+        let steps = steps::steps(&graph, &stays, &buffer_of, &[], &HashMap::new());
+        self.steps = steps;
+        self.graph = Some(graph);
+        self
+    }
+
+    /// The buffers in order, then the tensors that lie in them.
+    pub fn places(&self) -> impl Iterator<Item = Place<'_>> + Clone {
+        let buffers = self.instance.buffers().iter().enumerate();
+        let own = buffers.map(|(number, buffer)| {
+            let Buffer { id, size, start, end, .. } = buffer;
+            Place { id, at: 0, size: *size, start: *start, end: *end, number, buffer, inside: false }
+        });
+        own.chain(self.inside.iter().map(|inside| {
+            let Inside { name, buffer: number, at, size, start, end } = inside;
+            let (at, size, start, end) = (*at, *size, *start, *end);
+            let buffer = &self.instance.buffers()[*number];
+            Place { id: name, at, size, start, end, number: *number, buffer, inside: true }
+        }))
+    }
+
+    /// For each tensor of the graph the buffer that it lies in at first, if it has a place.
+    pub fn buffer_of(&self) -> Vec<Option<usize>> {
+        let places: HashMap<&str, usize> = self.places().map(|place| (place.id, place.number)).collect();
+        let tensors = self.graph.iter().flat_map(|graph| &graph.tensors);
+        tensors.map(|tensor| places.get(tensor.name.as_str()).copied()).collect()
+    }
+}
+
+/// A plan that a program can execute: steps, and a place for every tensor.
+#[derive(Clone, Debug)]
+pub struct Schedule {
+    /// What is placed, and what is done with it.
+    pub lowered: Lowered,
+    /// Where the buffers lie, and what is proved about that.
+    pub solution: Solution,
+}
+
+impl Schedule {
+    /// Takes a plan of buffers that belong to no model.
+    pub fn of(instance: Instance, solution: Solution) -> Self {
+        Self { lowered: Lowered::of(instance), solution }
+    }
+
+    /// What is proved about the plan, and of what: of one order of the operators, or of all.
+    pub fn proved(&self) -> String {
+        self.proved_of(&self.solution)
+    }
+
+    /// What is proved about the part of the plan that is in one memory.
+    pub fn proved_of(&self, solution: &Solution) -> String {
+        let text = solution.to_string();
+        let scope = match self.lowered.all_orders {
+            Some(load) if load == solution.peak => "all orders",
+            _ => self.lowered.scope,
+        };
+        match text.strip_suffix("(proved)") {
+            Some(what) if !scope.is_empty() => format!("{what}for {scope} (proved)"),
+            _ => text,
+        }
+    }
+
+    /// The places in order, each with its offset in its memory.
+    pub fn placed(&self) -> impl Iterator<Item = (Place<'_>, u64)> + Clone {
+        self.lowered.places().map(|place| (place, self.solution.offsets[place.number] + place.at))
+    }
+}

@@ -1,0 +1,340 @@
+//! The interpreter of schedules: fills each tensor with a pattern when it is made, and checks the pattern at each use.
+//!
+//! It knows what is written ([`Written`]) and nothing of the planner. The pattern of a tensor is its bytes' numbers under a mark of its
+//! own, kept for ranges of bytes: a byte that anything else has written since is found for certain, and a memory of any size is replayed in
+//! O(log n) for each operand.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::written::{Act, Written, WrittenPlace, WrittenStep};
+use crate::graph::Kind;
+
+/// Why a schedule cannot be executed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Corruption {
+    /// A tensor whose bytes were overwritten before it was read.
+    #[error("step {step}, {what}: byte {byte} of `{place}` holds {found}")]
+    Overwritten {
+        /// The number of the step.
+        step: usize,
+        /// What it does.
+        what: String,
+        /// The place that is read.
+        place: String,
+        /// The first byte of it that is wrong.
+        byte: u64,
+        /// What is there instead.
+        found: String,
+    },
+    /// A tensor that is read before anything wrote it.
+    #[error("step {step}, {what}: `{place}` was never written")]
+    Unwritten {
+        /// The number of the step.
+        step: usize,
+        /// What it does.
+        what: String,
+        /// The place that is read.
+        place: String,
+    },
+    /// A place that is read or written when it is not its tensor's.
+    #[error("step {step}, {what}: `{place}` is not live at time {time}")]
+    NotLive {
+        /// The number of the step.
+        step: usize,
+        /// What it does.
+        what: String,
+        /// The place.
+        place: String,
+        /// The time.
+        time: i64,
+    },
+    /// A place with an offset that is not aligned.
+    #[error("`{0}` is not aligned")]
+    Misaligned(String),
+}
+
+/// What was replayed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Replayed {
+    /// Steps, of all runs together.
+    pub steps: usize,
+    /// Places that were filled.
+    pub filled: usize,
+    /// Places that were checked, at each use once.
+    pub checked: usize,
+}
+
+/// A run of bytes that one tensor wrote: its mark, and the address of the tensor's byte 0.
+#[derive(Clone, Copy)]
+struct Run {
+    end: u64,
+    mark: usize,
+    base: u64,
+}
+
+/// All memories.
+#[derive(Default)]
+struct Memory {
+    runs: BTreeMap<(u32, u64), Run>,
+}
+
+impl Memory {
+    /// Fills `from..to` of a tier.
+    fn fill(&mut self, tier: u32, (from, to): (u64, u64), mark: usize, base: u64) {
+        if from >= to {
+            return;
+        }
+        let before = self.runs.range((tier, 0)..(tier, from)).next_back().map(|(&key, &run)| (key, run));
+        if let Some((key, run)) = before.filter(|(_, run)| run.end > from) {
+            self.runs.insert(key, Run { end: from, ..run });
+            if run.end > to {
+                self.runs.insert((tier, to), run);
+            }
+        }
+        while let Some((&key, &run)) = self.runs.range((tier, from)..(tier, to)).next() {
+            self.runs.remove(&key);
+            if run.end > to {
+                self.runs.insert((tier, to), run);
+            }
+        }
+        self.runs.insert((tier, from), Run { end: to, mark, base });
+    }
+
+    /// Returns the first address of `from..to` that does not hold a tensor's pattern, and the mark that is there.
+    fn wrong(
+        &self,
+        tier: u32,
+        (from, to): (u64, u64),
+        mark: usize,
+        base: u64,
+    ) -> Option<(u64, Option<usize>)> {
+        let mut at = from;
+        let start = self.runs.range((tier, 0)..=(tier, from)).next_back().map_or(from, |(key, _)| key.1);
+        for (key, run) in self.runs.range((tier, start)..(tier, to)) {
+            if at >= to || key.1 > at {
+                break;
+            }
+            if run.end <= at {
+                continue;
+            }
+            if run.mark != mark || run.base != base {
+                return Some((at, Some(run.mark)));
+            }
+            at = run.end;
+        }
+        (at < to).then_some((at, None))
+    }
+}
+
+/// The state of a replay.
+struct Machine<'w, 'a> {
+    places: HashMap<&'w str, &'w WrittenPlace<'a>>,
+    memory: Memory,
+    /// What each place holds: its mark, in the order of all fillings.
+    holds: HashMap<&'w str, usize>,
+    /// The names of marks.
+    marks: Vec<&'w str>,
+    done: Replayed,
+    any_alias: bool,
+}
+
+/// Executes a schedule `runs` times in a row, in memory that is never cleared. Buffers that belong to no model are filled when their life
+/// begins and checked when it ends.
+///
+/// # Errors
+/// The first [`Corruption`].
+pub fn replay(written: &Written, runs: usize) -> Result<Replayed, Corruption> {
+    let places = written.buffers.iter().map(|place| (&*place.id, place)).collect();
+    let (memory, done) = (Memory::default(), Replayed::default());
+    if let Some(place) = written.buffers.iter().find(|p| p.inside.is_none() && p.offset % p.align.max(1) != 0)
+    {
+        return Err(Corruption::Misaligned(place.id.to_string()));
+    }
+    let any_alias = written.buffers.iter().any(|place| place.alias.is_some());
+    let (holds, marks) = (HashMap::new(), Vec::new());
+    let mut machine = Machine { places, memory, holds, marks, done, any_alias };
+    for run in 0..runs {
+        if written.steps.is_empty() {
+            machine.lifetimes(written)?;
+        }
+        for (number, step) in written.steps.iter().enumerate() {
+            machine.step(number, step, run)?;
+            machine.done.steps += 1;
+        }
+    }
+    Ok(machine.done)
+}
+
+/// The `n`-th of `chunks` parts of `size` bytes.
+fn part(size: u64, n: u64, chunks: u64) -> (u64, u64) {
+    let cut = |n: u64| (u128::from(size) * u128::from(n) / u128::from(chunks.max(1))) as u64;
+    (cut(n), cut(n + 1))
+}
+
+impl<'w, 'a> Machine<'w, 'a> {
+    fn fill(&mut self, name: &'w str, part: (u64, u64), fresh: bool) {
+        let place = self.places[name];
+        if fresh || !self.holds.contains_key(name) {
+            self.holds.insert(name, self.marks.len());
+            self.marks.push(name);
+        }
+        let bytes = (place.offset + part.0, place.offset + part.1);
+        self.memory.fill(place.tier, bytes, self.holds[name], place.offset);
+        self.done.filled += 1;
+    }
+
+    fn check(
+        &mut self,
+        (number, what): (usize, &str),
+        name: &'w str,
+        (from, to): (u64, u64),
+    ) -> Result<(), Corruption> {
+        let (step, what, place) = (number, what.to_owned(), name.to_owned());
+        let Some(&mark) = self.holds.get(name) else {
+            return Err(Corruption::Unwritten { step, what, place });
+        };
+        let at = self.places[name];
+        self.done.checked += 1;
+        match self.memory.wrong(at.tier, (at.offset + from, at.offset + to), mark, at.offset) {
+            None => Ok(()),
+            Some((byte, other)) => {
+                let byte = byte - at.offset;
+                let found = match other.map(|mark| self.marks[mark]) {
+                    Some(other) if other == name => format!("an older `{other}`"),
+                    Some(other) => format!("`{other}`"),
+                    None => "nothing".to_owned(),
+                };
+                Err(Corruption::Overwritten { step, what, place, byte, found })
+            }
+        }
+    }
+
+    fn step(&mut self, number: usize, step: &'w WrittenStep<'a>, run: usize) -> Result<(), Corruption> {
+        let what = match step.act {
+            Act::Run => format!("operator `{}`", step.operator),
+            act => format!("{act:?}").to_lowercase(),
+        };
+        let known = |name: &&std::borrow::Cow<'a, str>| self.places.contains_key(&***name);
+        let names = |list: &'w [std::borrow::Cow<'a, str>]| -> Vec<&'w str> {
+            list.iter().filter(known).map(|name| &**name).collect()
+        };
+        let (reads, writes) = (names(&step.reads), names(&step.writes));
+        for &name in reads.iter().chain(&writes) {
+            let place = self.places[name];
+            let gone = place.gaps.iter().any(|gap| (gap.0..gap.1).contains(&step.time) && gap.2 >= gap.3);
+            if gone || !(place.start..place.end).contains(&step.time) {
+                let (place, time) = (name.to_owned(), step.time);
+                return Err(Corruption::NotLive { step: number, what, place, time });
+            }
+        }
+        let (chunk, chunks) = step.chunk.unwrap_or((0, 1));
+        let streamed = |name: &str| step.streamed.iter().any(|own| *own == name);
+        // An operator that goes element by element needs the part from this chunk on of what is as large as what it makes.
+        let whole = writes.iter().filter(|name| !streamed(name)).map(|name| self.places[name].size).max();
+        let bytes = |machine: &Self, name: &str| {
+            let size = machine.places[name].size;
+            let by_parts = chunks > 1 && !streamed(name) && whole.is_none_or(|whole| whole == size);
+            if by_parts { part(size, chunk, chunks) } else { (0, size) }
+        };
+        for &name in &reads {
+            let part = bytes(self, name);
+            self.check((number, &what), name, part)?;
+        }
+        match step.act {
+            Act::Given => {
+                for &name in &writes {
+                    let own = self.places[name];
+                    if run > 0 && matches!(own.kind, Some(Kind::Constant | Kind::State)) {
+                        self.check((number, &what), name, (0, own.size))?;
+                    } else {
+                        self.fill(name, (0, own.size), true);
+                    }
+                }
+            }
+            Act::Copy => {
+                if let (&[_], &[to]) = (&reads[..], &writes[..]) {
+                    self.fill(to, (0, self.places[to].size), true);
+                }
+            }
+            _ => {
+                if let (Some(original), Some(&first)) = (&step.view_of, writes.first()) {
+                    self.view(original, first);
+                }
+                for &name in writes.iter().skip(usize::from(step.view_of.is_some())) {
+                    let part = bytes(self, name);
+                    self.fill(name, part, chunk == 0 || streamed(name));
+                }
+                // What is not overwritten on purpose is still there while the operator runs.
+                for &name in &reads {
+                    let over = step.overwrites.iter().any(|own| *own == name) || writes.contains(&name);
+                    if !over {
+                        let part = bytes(self, name);
+                        self.check((number, &what), name, part)?;
+                    }
+                }
+                // Nor do two outputs lie on each other.
+                for &name in writes.iter().filter(|_| writes.len() > 1) {
+                    let part = bytes(self, name);
+                    self.check((number, &what), name, part)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The bytes stay as they are: the view holds what the original does, if it begins where that does.
+    fn view(&mut self, original: &str, name: &'w str) {
+        let same = self.places.get(original).is_some_and(|place| place.offset == self.places[name].offset);
+        match self.holds.get(original).copied().filter(|_| same) {
+            Some(mark) => self.holds.insert(name, mark),
+            None => self.holds.remove(name),
+        };
+    }
+
+    /// Buffers alone: filled when their life begins, checked when it ends or pauses.
+    fn lifetimes(&mut self, written: &'w Written<'a>) -> Result<(), Corruption> {
+        // A time, whether bytes are filled (or checked), which, and of what.
+        let mut events: Vec<(i64, bool, (u64, u64), &'w str)> = Vec::new();
+        for place in written.buffers.iter().filter(|place| place.size > 0) {
+            // Two that share one place on purpose hold each other's bytes.
+            let partner = |name: &std::borrow::Cow<'a, str>| {
+                self.places.get(&**name).is_some_and(|partner| partner.offset == place.offset)
+            };
+            if place.alias.as_ref().is_some_and(partner) || self.shared(place, written) {
+                continue;
+            }
+            let mut start = place.start;
+            for &(pause, end, from, to) in place.gaps.iter().chain([&(place.end, place.end, 0, 0)]) {
+                let whole = (0, place.size);
+                if start < pause {
+                    events.push((start, true, whole, &place.id));
+                    events.push((pause, false, whole, &place.id));
+                }
+                if pause < end && from < to {
+                    events.push((pause, true, (from, to), &place.id));
+                    events.push((end, false, (from, to), &place.id));
+                }
+                start = end;
+            }
+        }
+        // What ends at a time makes room for what begins then.
+        events.sort_by_key(|&(time, begins, ..)| (time, begins));
+        for (number, (time, begins, bytes, name)) in events.into_iter().enumerate() {
+            if begins {
+                self.fill(name, bytes, true);
+            } else {
+                self.check((number, &format!("time {time}")), name, bytes)?;
+            }
+            self.done.steps += 1;
+        }
+        Ok(())
+    }
+
+    /// True if another buffer lies where `place` does because it may share that.
+    fn shared(&self, place: &WrittenPlace, written: &Written) -> bool {
+        self.any_alias
+            && written.buffers.iter().any(|other| {
+                other.alias.as_ref().is_some_and(|name| *name == place.id) && other.offset == place.offset
+            })
+    }
+}

@@ -1,0 +1,145 @@
+//! The steps of a schedule.
+
+use std::collections::HashMap;
+
+use super::{PlaceId, Stays};
+use crate::graph::{Graph, Kind, Sharing};
+use crate::transform::Trip;
+
+/// What a step does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// The caller provides what it writes: inputs before every run, constants and states before the first.
+    Given,
+    /// An operator runs, by its number.
+    Run(usize),
+    /// One place is copied to another.
+    Copy,
+    /// A constant is read again from where the model keeps it.
+    Load,
+    /// The caller may read the outputs; the states and constants stay for the next run.
+    Taken,
+}
+
+/// A tensor that a step reads or writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Operand {
+    /// The tensor's number in the graph.
+    pub tensor: usize,
+    /// Where it lies then; `None` if the plan has no place for it.
+    pub place: Option<PlaceId>,
+}
+
+/// How the first output of an operator lies where inputs lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Share {
+    /// Not at all.
+    Apart,
+    /// It is the first input seen otherwise: it is not computed.
+    View,
+    /// It overwrites the inputs that lie in its buffer.
+    Overwrite,
+}
+
+/// One step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// The time that lifetimes count: copies out belong to the operator before them, and copies back to the one after.
+    pub time: i64,
+    /// What is done.
+    pub action: Action,
+    /// Which chunk the operator makes, and how many there are: `(0, 1)` for one that makes all at once.
+    pub chunk: (u64, u64),
+    /// What it reads.
+    pub reads: Vec<Operand>,
+    /// What it writes.
+    pub writes: Vec<Operand>,
+    /// How the first output lies.
+    pub share: Share,
+}
+
+/// Returns whether the tensor is copied out when it leaves; a constant is still where it came from.
+pub(super) fn is_copied_out(graph: &Graph, trip: &Trip) -> bool {
+    graph.tensors[trip.tensor].kind != Kind::Constant
+}
+
+/// The steps of a graph: `stays` says where each tensor lies, `buffer_of` in which buffer if several may share one, and `away` where it
+/// lies on a trip, by the step after which it leaves.
+pub(super) fn steps(
+    graph: &Graph,
+    stays: &Stays,
+    buffer_of: &dyn Fn(usize) -> Option<usize>,
+    trips: &[Trip],
+    away: &HashMap<(usize, usize), PlaceId>,
+) -> Vec<Step> {
+    let operand = |tensor: usize, time: usize| {
+        let at = |&&(_, start, end): &&(PlaceId, i64, i64)| (start..end).contains(&(time as i64));
+        Operand { tensor, place: stays[tensor].iter().find(at).map(|stay| stay.0) }
+    };
+    let planned = |kinds: &[Kind], time: usize| -> Vec<Operand> {
+        let tensors = (0..graph.tensors.len()).filter(|&n| kinds.contains(&graph.tensors[n].kind));
+        tensors.map(|n| operand(n, time)).filter(|operand| operand.place.is_some()).collect()
+    };
+    let step = |time: usize, action, reads, writes| Step {
+        time: time as i64,
+        action,
+        chunk: (0, 1),
+        reads,
+        writes,
+        share: Share::Apart,
+    };
+    let mut leaving: HashMap<usize, Vec<&Trip>> = HashMap::new();
+    let mut returning: HashMap<usize, Vec<&Trip>> = HashMap::new();
+    for trip in trips {
+        leaving.entry(trip.leaves).or_default().push(trip);
+        returning.entry(trip.returns).or_default().push(trip);
+    }
+    let run = |n: usize, chunk: (u64, u64)| {
+        let op = &graph.ops[n];
+        let operands = |list: &[usize]| list.iter().map(|&tensor| operand(tensor, n)).collect();
+        let with = |tensor: &usize| op.outputs.first().is_some_and(|&own| shares(buffer_of, own, *tensor));
+        let share = match op.sharing {
+            Sharing::View if op.inputs.first().is_some_and(with) => Share::View,
+            Sharing::InPlace if op.inputs.iter().any(with) => Share::Overwrite,
+            _ => Share::Apart,
+        };
+        Step { chunk, share, ..step(n, Action::Run(n), operands(&op.inputs), operands(&op.outputs)) }
+    };
+    let mut steps = Vec::with_capacity(graph.ops.len() + 2 * trips.len() + 2);
+    let given = planned(&[Kind::Input, Kind::Constant, Kind::State], 0);
+    if !given.is_empty() {
+        steps.push(step(0, Action::Given, Vec::new(), given));
+    }
+    let mut n = 0;
+    while n < graph.ops.len() {
+        let (first, last) = graph.span(n);
+        for trip in returning.get(&n).into_iter().flatten() {
+            let back = vec![operand(trip.tensor, n)];
+            let place = away.get(&(trip.tensor, trip.leaves)).copied();
+            let from = place.map(|place| Operand { tensor: trip.tensor, place: Some(place) });
+            let action = if from.is_some() { Action::Copy } else { Action::Load };
+            steps.push(step(n, action, from.into_iter().collect(), back));
+        }
+        let chunks = graph.chunks(n).map_or(1, |group| group.chunks);
+        for chunk in 0..chunks {
+            steps.extend((first..=last).map(|op| run(op, (chunk, chunks))));
+        }
+        for trip in leaving.get(&last).into_iter().flatten() {
+            if let Some(&place) = away.get(&(trip.tensor, trip.leaves)) {
+                let to = Operand { tensor: trip.tensor, place: Some(place) };
+                steps.push(step(last, Action::Copy, vec![operand(trip.tensor, last)], vec![to]));
+            }
+        }
+        n = last + 1;
+    }
+    let end = graph.ops.len().saturating_sub(1);
+    let taken = planned(&[Kind::Output, Kind::Constant, Kind::State], end);
+    if !taken.is_empty() {
+        steps.push(step(end, Action::Taken, taken, Vec::new()));
+    }
+    steps
+}
+
+fn shares(buffer_of: &dyn Fn(usize) -> Option<usize>, a: usize, b: usize) -> bool {
+    a != b && buffer_of(a).is_some_and(|buffer| buffer_of(b) == Some(buffer))
+}
