@@ -11,6 +11,7 @@ mod progress;
 #[cfg(target_os = "linux")]
 pub mod record;
 pub mod replay;
+mod symbols;
 mod template;
 mod units;
 pub mod view;

@@ -32,6 +32,9 @@ pub enum BinaryError {
     Address(u64),
 }
 
+/// Records before the first event that are kept.
+const BEFORE: usize = 1 << 16;
+
 /// Writes all of `records` in binary form. Ids are the addresses if the first allocation has one; all must have one
 /// then. The header becomes a note before the first event.
 ///
@@ -57,7 +60,7 @@ pub fn write_binary(records: &mut Records<'_>, output: &mut impl Write) -> Resul
             first = Some(record);
             break;
         }
-        if before.len() < 1024 {
+        if before.len() < BEFORE {
             before.push(record);
         }
     }
@@ -73,11 +76,18 @@ pub fn write_binary(records: &mut Records<'_>, output: &mut impl Write) -> Resul
     if !text.is_empty() {
         notes.push(text.to_owned());
     }
-    notes.extend(before.into_iter().filter_map(|record| match record {
-        Record::Comment(text) | Record::Note(text) => Some(text),
-        _ => None,
-    }));
+    let mut stacks = Vec::new();
+    for record in before {
+        match record {
+            Record::Comment(text) | Record::Note(text) => notes.push(text),
+            Record::Stack(text) => stacks.push(text),
+            _ => {}
+        }
+    }
     writer.notes(&mut notes)?;
+    for stack in stacks {
+        writer.stack(&stack)?;
+    }
     let rest = records.map(|record| record.map(|(_, record)| record));
     for record in first.into_iter().map(Ok).chain(rest) {
         let record = record?;
@@ -94,6 +104,7 @@ pub fn write_binary(records: &mut Records<'_>, output: &mut impl Write) -> Resul
                 writer.record(&device::Event { action, time, tag }.into())?;
             }
             Record::Lost(events) => writer.record(&device::Record::Lost { events })?,
+            Record::Stack(text) => writer.stack(&text)?,
             // Comments between events mean nothing.
             Record::Note(_) | Record::Comment(_) => {}
         }
@@ -137,6 +148,15 @@ impl<W: Write> BinaryWriter<'_, W> {
             }
         }
         if note.is_empty() { Ok(()) } else { self.record(&device::Record::Note { text: &note }) }
+    }
+
+    /// Writes a line that builds the tree of stacks.
+    fn stack(&mut self, line: &str) -> Result<(), BinaryError> {
+        let mut text = format!("^{line}");
+        while text.len() > device::Encoder::MAX_TEXT {
+            text.pop();
+        }
+        self.record(&device::Record::Note { text: &text })
     }
 
     /// Returns the number of a tag, and writes its name at its first use.

@@ -67,7 +67,7 @@ impl Report {
             Record::Failure(_) => self.failures += 1,
             Record::Lost(events) => self.lost = self.lost.saturating_add(*events),
             Record::Note(_) => self.notes += 1,
-            Record::Comment(_) => {}
+            Record::Stack(_) | Record::Comment(_) => {}
         }
     }
 }

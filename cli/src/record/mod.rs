@@ -13,13 +13,14 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use allotment_trace::{Limits, Records, Writer, write_binary};
+use allotment_trace::{Limits, Record, Records, Stacks, Writer, write_binary};
 use clap::Args;
 use serde::Serialize;
 use signal_hook::consts::SIGXFSZ;
 
 use crate::failure::Failure;
 use crate::output::{Output, endings, writable};
+use crate::symbols;
 use crate::units::at_least_one;
 pub use library::LIBRARY;
 use library::Library;
@@ -56,6 +57,12 @@ pub struct RecordArgs {
     /// Record addresses as well
     #[arg(long)]
     addresses: bool,
+    /// Record who asked for each block: the stack of calls (x86-64)
+    #[arg(long)]
+    stacks: bool,
+    /// Leave the names of functions to the commands that read the trace: they need the same programs and libraries then
+    #[arg(long, requires = "stacks")]
+    no_symbols: bool,
     /// Keep the traces of all processes and program images, with process and image in their names, and wait for those that go on
     #[arg(long)]
     children: bool,
@@ -137,6 +144,12 @@ pub fn record(args: &RecordArgs) -> Result<u8, Failure> {
     if !args.no_times {
         command.env("ALLOTMENT_RECORD_TIMES", if args.exact_times { "exact" } else { "coarse" });
     }
+    if args.stacks {
+        if !cfg!(target_arch = "x86_64") {
+            return Err(Failure::Other("--stacks works on x86-64 only: record without it".into()));
+        }
+        command.env("ALLOTMENT_RECORD_STACKS", "1");
+    }
     let mut preload = library.path.clone().into_os_string();
     if let Some(others) = env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
         preload.push(" ");
@@ -204,10 +217,10 @@ pub fn record(args: &RecordArgs) -> Result<u8, Failure> {
         running,
         unrecorded,
     };
-    report.traces.push(convert(&main, &output, &name, args.addresses)?);
+    report.traces.push(convert(&main, &output, &name, args)?);
     for raw in &raws {
         if args.children {
-            report.traces.push(convert(raw, &raw.beside(&output), &name, args.addresses)?);
+            report.traces.push(convert(raw, &raw.beside(&output), &name, args)?);
         } else {
             report.others += 1;
         }
@@ -272,11 +285,20 @@ fn check_form(path: &Path) -> Result<(), Failure> {
 }
 
 /// Writes the trace of a recording.
-fn convert(raw: &Raw, output: &Path, name: &str, addresses: bool) -> Result<Recorded, Failure> {
+fn convert(raw: &Raw, output: &Path, name: &str, args: &RecordArgs) -> Result<Recorded, Failure> {
     // The header, which comes first, has counts that are known last: the events are kept in a file without name.
     let wrong = Failure::file(output);
     let mut writer = Writer::new(io::BufWriter::new(tempfile::tempfile()?));
-    let counts = read(raw, addresses, |record| writer.record(&record).map_err(&wrong))?;
+    let mut stacks = Stacks::default();
+    let counts = read(raw, args.addresses, args.stacks, |record| {
+        if let (Record::Stack(line), false) = (&record, args.no_symbols) {
+            stacks.read(line);
+        }
+        writer.record(&record).map_err(&wrong)
+    })?;
+    for line in symbols::resolve(&mut stacks) {
+        writer.record(&Record::Stack(line)).map_err(&wrong)?;
+    }
     let mut events = writer.finish().and_then(|file| Ok(file.into_inner()?)).map_err(&wrong)?;
     events.rewind().map_err(&wrong)?;
     let name: String = name.chars().map(|c| if c.is_whitespace() { '_' } else { c }).collect();

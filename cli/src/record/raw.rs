@@ -13,6 +13,7 @@ use memmap2::Mmap;
 use serde::Serialize;
 
 use crate::failure::Failure;
+use crate::symbols;
 
 /// The contents of a recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -122,10 +123,45 @@ struct Repair {
     /// The last time.
     time: Option<u64>,
     addresses: bool,
+    stacks: Option<Raws>,
+}
+
+/// The stacks of a recording, whose addresses are those of the process.
+#[derive(Default)]
+struct Raws {
+    /// Start, end, bias of each module, by number; the last one to be named lies where they say.
+    modules: Vec<[u64; 3]>,
+    /// The first node's number less one.
+    before: Option<u32>,
+}
+
+impl Raws {
+    /// Returns the line that stands for a module.
+    fn module(&mut self, text: &str, image: Option<&Path>) -> Option<String> {
+        let mut words = text.strip_prefix("m ")?.splitn(4, ' ');
+        let mut number = || u64::from_str_radix(words.next()?, 16).ok();
+        self.modules.push([number()?, number()?, number()?]);
+        let path = words.next().filter(|path| !path.is_empty()).map(PathBuf::from);
+        let path = path.or_else(|| image.map(Path::to_owned)).unwrap_or_default();
+        let id = symbols::build_id(&path).unwrap_or_else(|| "-".into());
+        Some(format!("m {id} {}", path.display()))
+    }
+
+    /// Returns the line that stands for a node.
+    fn node(&mut self, number: u32, text: &str) -> Option<String> {
+        let (parent, address) = text.split_once(' ')?;
+        let before = *self.before.get_or_insert(number - 1);
+        let parent = u32::from_str_radix(parent, 16).ok()?.saturating_sub(before);
+        let address = u64::from_str_radix(address, 16).ok()?;
+        let holds = |&(_, &[start, end, _]): &(usize, &[u64; 3])| (start..end).contains(&address);
+        let module = self.modules.iter().enumerate().rev().find(holds);
+        let (module, bias) = module.map_or((0, 0), |(module, &[_, _, bias])| (module + 1, bias));
+        Some(format!("n {parent} {module} {:x}", address.wrapping_sub(bias)))
+    }
 }
 
 impl Repair {
-    fn new(addresses: bool) -> Self {
+    fn new(addresses: bool, stacks: bool) -> Self {
         Self {
             counts: Counts::default(),
             live: HashMap::new(),
@@ -133,6 +169,7 @@ impl Repair {
             begin: None,
             time: None,
             addresses,
+            stacks: stacks.then(Raws::default),
         }
     }
 
@@ -175,6 +212,10 @@ impl Repair {
             }
         };
         self.counts.events += 1;
+        let before = self.stacks.as_ref().and_then(|stacks| stacks.before);
+        if let Some(before) = before.filter(|_| event.tag > 0 && action != Action::Free) {
+            give(Record::Stack(event.tag.saturating_sub(before).to_string()))?;
+        }
         let address = address.filter(|_| self.addresses);
         give(Record::Event(Event { time, address, ..Event::new(id, action) }))
     }
@@ -197,6 +238,7 @@ impl Repair {
 pub fn read(
     raw: &Raw,
     addresses: bool,
+    stacks: bool,
     mut give: impl FnMut(Record) -> Result<(), Failure>,
 ) -> Result<Counts, Failure> {
     let Some(head) = &raw.head else {
@@ -219,12 +261,21 @@ pub fn read(
     if header.lost > 0 {
         give(Record::Lost(header.lost))?;
     }
-    let mut repair = Repair::new(addresses);
+    let mut repair = Repair::new(addresses, stacks);
     for record in records {
         match record.map_err(damaged)? {
             device::Record::Event(event) => repair.event(&event, &mut give)?,
             device::Record::Lost { events } => give(Record::Lost(events))?,
-            device::Record::Name { .. } | device::Record::Note { .. } => {}
+            device::Record::Note { text } => {
+                if let Some(line) = repair.stacks.as_mut().and_then(|s| s.module(text, head.image.as_deref())) {
+                    give(Record::Stack(line))?;
+                }
+            }
+            device::Record::Name { tag, name } => {
+                if let Some(line) = repair.stacks.as_mut().and_then(|stacks| stacks.node(tag, name)) {
+                    give(Record::Stack(line))?;
+                }
+            }
         }
     }
     let (blocks, bytes) = repair.live.values().fold((0, 0), |(n, sum), &(_, size)| (n + 1, sum + size));
