@@ -2,7 +2,9 @@
 
 pub mod advise;
 pub mod attach;
+pub mod budget;
 pub mod convert;
+pub mod diff;
 pub mod failure;
 mod input;
 mod output;
@@ -10,10 +12,12 @@ pub mod plan;
 mod progress;
 #[cfg(target_os = "linux")]
 pub mod record;
+mod profile;
 pub mod replay;
 mod symbols;
 mod template;
 mod units;
 pub mod view;
+pub mod who;
 
 pub use allotment_common::{boards, table};

@@ -106,6 +106,11 @@ impl<'a> Reader<'a> {
         self.records.header()
     }
 
+    /// Returns whether the trace is in binary form, as programs and devices write it.
+    pub fn is_binary(&self) -> bool {
+        self.records.is_binary()
+    }
+
     /// Lets a trace that is cut off end there without an error, which [`Reader::cut`] returns.
     #[must_use]
     pub fn up_to_a_cut(mut self) -> Self {

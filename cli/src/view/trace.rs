@@ -46,6 +46,8 @@ pub struct Block {
     pub to: Option<u32>,
     /// Its tag: an index of [`Trace::tags`].
     pub tag: u32,
+    /// The stack that asked for it, if the reader keeps stacks; else 0.
+    pub stack: u32,
 }
 
 impl Block {
@@ -186,7 +188,7 @@ impl Builder {
                     }),
                     None => 0,
                 };
-                trace.blocks.push(Block { id: event.id, size, align, from: now, to: None, tag });
+                trace.blocks.push(Block { id: event.id, size, align, from: now, to: None, tag, stack: checked.stack });
                 self.live.insert(event.id, next);
                 (Action::Allocate, size, next)
             }
