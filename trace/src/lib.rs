@@ -48,7 +48,7 @@ mod text;
 mod writer;
 
 pub use compress::decompressed;
-pub use encode::{BinaryError, write_binary};
+pub use encode::{BinaryError, BinaryWriter, binary_header, write_binary};
 pub use error::{Place, Problem, TraceError};
 pub use event::{Action, Block, Event, Failure, Record};
 pub use program::{Kind, Op, Program, ProgramBuilder};

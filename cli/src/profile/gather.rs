@@ -206,7 +206,7 @@ impl Counting {
             self.tags.begin(tag, size);
             self.sizes.begin(class, size);
             self.total.begin(0, size);
-            let live = Live { size, stack, tag, class, event: self.events, time: event.time };
+            let live = Live { size, stack, tag, class, event: self.events, time: self.times.map(|(_, last)| last) };
             self.live.insert(event.id, live);
             self.last = Some(event.id);
             if checked.live_bytes > self.peak.0 {

@@ -1,6 +1,5 @@
 //! The files of the preload library: one for each process and program image, from which traces are made.
 
-use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -10,6 +9,7 @@ use std::path::{Path, PathBuf};
 use allotment_event as device;
 use allotment_trace::{Action, Event, Failure as Refused, Record};
 use memmap2::Mmap;
+use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -115,7 +115,7 @@ pub fn raws(folder: &Path) -> Result<Vec<Raw>, Failure> {
 struct Repair {
     counts: Counts,
     /// The live blocks by their addresses: number and size.
-    live: HashMap<u64, (u64, u64)>,
+    live: FxHashMap<u64, (u64, u64)>,
     /// Blocks so far.
     blocks: u64,
     /// The first time, which becomes 0.
@@ -164,7 +164,7 @@ impl Repair {
     fn new(addresses: bool, stacks: bool) -> Self {
         Self {
             counts: Counts::default(),
-            live: HashMap::new(),
+            live: FxHashMap::default(),
             blocks: 0,
             begin: None,
             time: None,
@@ -183,7 +183,8 @@ impl Repair {
         if let Some(time) = event.time {
             self.time = Some(time.saturating_sub(*self.begin.get_or_insert(time)));
         }
-        let time = self.time;
+        // With stacks it is in the trace where it changes, too.
+        let time = if self.stacks.is_none() || event.time.is_some() { self.time } else { None };
         let (id, action, address) = match event.action {
             device::Action::Fail { size, align } => {
                 self.counts.failures += 1;

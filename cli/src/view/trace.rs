@@ -68,7 +68,7 @@ pub struct Trace {
     pub blocks: Vec<Block>,
     /// The names of the tags; the first one is empty and stands for none.
     pub tags: Vec<String>,
-    /// The time of each event, if every event has one.
+    /// The time of each event, if the first one has one; one without has that of the event before.
     pub times: Option<Vec<u64>>,
     /// Events that the recorder reports as lost.
     pub lost: u64,
@@ -206,6 +206,8 @@ impl Builder {
         trace.events.push(Event { action, block, size });
         match (&mut trace.times, event.time) {
             (Some(times), Some(time)) => times.push(time),
+            // A recorder may write a time only where it changes.
+            (Some(times), None) if !times.is_empty() => times.push(times[times.len() - 1]),
             (times, _) => *times = None,
         }
         Ok(())
