@@ -80,7 +80,7 @@ pub fn write_binary(records: &mut Records<'_>, output: &mut impl Write) -> Resul
     writer.notes.append(&mut notes);
     writer.end_notes()?;
     for stack in stacks {
-        writer.stack(&stack)?;
+        writer.line(&stack)?;
     }
     let rest = records.map(|record| record.map(|(_, record)| record));
     for record in first.into_iter().map(Ok).chain(rest) {
@@ -151,11 +151,34 @@ impl<W: Write> BinaryWriter<W> {
                 self.record(&device::Event { action, time: *time, tag }.into())?;
             }
             Record::Lost(events) => self.record(&device::Record::Lost { events: *events })?,
-            Record::Stack(text) => self.stack(text)?,
+            Record::Stack(text) => self.line(text)?,
             // Comments between events mean nothing.
             Record::Note(_) | Record::Comment(_) => {}
         }
         Ok(())
+    }
+
+    /// Writes that the next event was made by a stack: what [`Record::Stack`] with this number is, without making text of it.
+    ///
+    /// # Errors
+    /// Those of the output.
+    #[inline]
+    pub fn stack(&mut self, mut node: u32) -> Result<(), BinaryError> {
+        let mut digits = [0; 11];
+        let mut start = digits.len();
+        loop {
+            start -= 1;
+            digits[start] = b'0' + (node % 10) as u8;
+            node /= 10;
+            if node == 0 {
+                break;
+            }
+        }
+        start -= 1;
+        digits[start] = b'^';
+        self.end_notes()?;
+        let text = std::str::from_utf8(&digits[start..]).unwrap_or("^0");
+        self.record(&device::Record::Note { text })
     }
 
     /// Writes what waits, flushes the output and returns it.
@@ -177,10 +200,12 @@ impl<W: Write> BinaryWriter<W> {
     }
 
     /// Writes lines that belong together, in as few notes as possible.
+    #[inline]
     fn end_notes(&mut self) -> Result<(), BinaryError> {
-        if self.notes.is_empty() {
-            return Ok(());
-        }
+        if self.notes.is_empty() { Ok(()) } else { self.write_notes() }
+    }
+
+    fn write_notes(&mut self) -> Result<(), BinaryError> {
         let mut note = String::new();
         for (n, line) in std::mem::take(&mut self.notes).into_iter().enumerate() {
             if n > 0 && note.len() + 1 + line.len() > device::Encoder::MAX_TEXT {
@@ -197,7 +222,7 @@ impl<W: Write> BinaryWriter<W> {
     }
 
     /// Writes a line that builds the tree of stacks.
-    fn stack(&mut self, line: &str) -> Result<(), BinaryError> {
+    fn line(&mut self, line: &str) -> Result<(), BinaryError> {
         let mut text = format!("^{line}");
         while text.len() > device::Encoder::MAX_TEXT {
             text.pop();

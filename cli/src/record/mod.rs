@@ -27,7 +27,7 @@ use crate::symbols;
 use crate::units::at_least_one;
 pub use library::LIBRARY;
 use library::Library;
-use raw::{Counts, Raw, main_of, raws, read};
+use raw::{Counts, Item, Raw, main_of, raws, read};
 use run::{Control, Ended, Times};
 
 /// Arguments of `allotment record`.
@@ -307,9 +307,19 @@ impl Kept {
     fn record(&mut self, record: &Record, output: &Path) -> Result<(), Failure> {
         match self {
             Self::Text(writer) => writer.record(record).map_err(Failure::file(output)),
-            Self::Binary(writer) => writer
-                .write(record)
-                .map_err(|source| Failure::Binary { path: output.into(), source }),
+            Self::Binary(writer) => {
+                writer.write(record).map_err(|source| Failure::Binary { path: output.into(), source })
+            }
+        }
+    }
+
+    /// Writes which stack makes the next event.
+    fn stack(&mut self, node: u32, output: &Path) -> Result<(), Failure> {
+        match self {
+            Self::Text(_) => self.record(&Record::Stack(node.to_string()), output),
+            Self::Binary(writer) => {
+                writer.stack(node).map_err(|source| Failure::Binary { path: output.into(), source })
+            }
         }
     }
 
@@ -329,11 +339,14 @@ fn convert(raw: &Raw, output: &Path, name: &str, args: &RecordArgs) -> Result<Re
     let binary = endings(output).0 == "bin";
     let mut writer = Kept::new(binary && !args.addresses)?;
     let mut stacks = Stacks::default();
-    let counts = read(raw, args.addresses, args.stacks, |record| {
-        if let (Record::Stack(line), false) = (&record, args.no_symbols) {
-            stacks.read(line);
+    let counts = read(raw, args.addresses, args.stacks, |item| match item {
+        Item::Stack(node) => writer.stack(node, output),
+        Item::Record(record) => {
+            if let (Record::Stack(line), false) = (&record, args.no_symbols) {
+                stacks.read(line);
+            }
+            writer.record(&record, output)
         }
-        writer.record(&record, output)
     })?;
     for line in symbols::resolve(&mut stacks) {
         writer.record(&Record::Stack(line), output)?;

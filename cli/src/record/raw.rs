@@ -110,6 +110,19 @@ pub fn raws(folder: &Path) -> Result<Vec<Raw>, Failure> {
     Ok(raws)
 }
 
+/// What a recording yields.
+pub enum Item {
+    Record(Record),
+    /// The stack of the next event.
+    Stack(u32),
+}
+
+impl From<Record> for Item {
+    fn from(record: Record) -> Self {
+        Self::Record(record)
+    }
+}
+
 /// Makes the trace of a recording, whose blocks are known by their addresses, and puts right what that of a real program may have
 /// wrong.
 struct Repair {
@@ -177,7 +190,7 @@ impl Repair {
     fn event(
         &mut self,
         event: &device::Event,
-        mut give: impl FnMut(Record) -> Result<(), Failure>,
+        mut give: impl FnMut(Item) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         // The library writes a time where it changes.
         if let Some(time) = event.time {
@@ -188,7 +201,7 @@ impl Repair {
         let (id, action, address) = match event.action {
             device::Action::Fail { size, align } => {
                 self.counts.failures += 1;
-                return give(Record::Failure(Refused { size, align, time, tag: None }));
+                return give(Record::Failure(Refused { size, align, time, tag: None }).into());
             }
             device::Action::Allocate { id: at, size, align } => {
                 let number = self.blocks;
@@ -215,10 +228,10 @@ impl Repair {
         self.counts.events += 1;
         let before = self.stacks.as_ref().and_then(|stacks| stacks.before);
         if let Some(before) = before.filter(|_| event.tag > 0 && action != Action::Free) {
-            give(Record::Stack(event.tag.saturating_sub(before).to_string()))?;
+            give(Item::Stack(event.tag.saturating_sub(before)))?;
         }
         let address = address.filter(|_| self.addresses);
-        give(Record::Event(Event { time, address, ..Event::new(id, action) }))
+        give(Record::Event(Event { time, address, ..Event::new(id, action) }).into())
     }
 
     /// Notes a block, and frees the one that was there, whose free is missing.
@@ -226,12 +239,12 @@ impl Repair {
         &mut self,
         at: u64,
         block: (u64, u64),
-        mut give: impl FnMut(Record) -> Result<(), Failure>,
+        mut give: impl FnMut(Item) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let Some((missed, _)) = self.live.insert(at, block) else { return Ok(()) };
         self.counts.missed += 1;
         self.counts.events += 1;
-        give(Record::Event(Event { time: self.time, ..Event::new(missed, Action::Free) }))
+        give(Record::Event(Event { time: self.time, ..Event::new(missed, Action::Free) }).into())
     }
 }
 
@@ -240,7 +253,7 @@ pub fn read(
     raw: &Raw,
     addresses: bool,
     stacks: bool,
-    mut give: impl FnMut(Record) -> Result<(), Failure>,
+    mut give: impl FnMut(Item) -> Result<(), Failure>,
 ) -> Result<Counts, Failure> {
     let Some(head) = &raw.head else {
         return Err(Failure::Other(format!(
@@ -260,21 +273,21 @@ pub fn read(
     let damaged = |why: device::DecodeError| Failure::Other(format!("{}: {why}", raw.path.display()));
     let (header, records) = device::Records::new(&map[RawHead::SIZE.min(end)..end]).map_err(damaged)?;
     if header.lost > 0 {
-        give(Record::Lost(header.lost))?;
+        give(Record::Lost(header.lost).into())?;
     }
     let mut repair = Repair::new(addresses, stacks);
     for record in records {
         match record.map_err(damaged)? {
             device::Record::Event(event) => repair.event(&event, &mut give)?,
-            device::Record::Lost { events } => give(Record::Lost(events))?,
+            device::Record::Lost { events } => give(Record::Lost(events).into())?,
             device::Record::Note { text } => {
                 if let Some(line) = repair.stacks.as_mut().and_then(|s| s.module(text, head.image.as_deref())) {
-                    give(Record::Stack(line))?;
+                    give(Record::Stack(line).into())?;
                 }
             }
             device::Record::Name { tag, name } => {
                 if let Some(line) = repair.stacks.as_mut().and_then(|stacks| stacks.node(tag, name)) {
-                    give(Record::Stack(line))?;
+                    give(Record::Stack(line).into())?;
                 }
             }
         }
