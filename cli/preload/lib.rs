@@ -28,7 +28,6 @@
 mod cfi;
 mod head;
 mod hooks;
-#[cfg(target_arch = "x86_64")]
 mod modules;
 mod real;
 mod recorder;

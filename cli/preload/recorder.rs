@@ -9,6 +9,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64,
 use allotment_event::{Action, Encoder, Event, Header, Record};
 
 use crate::head::{HEAD, Head, head};
+use crate::modules::Module;
 use crate::stacks::{self, Stack};
 use crate::tree::{Line, Tree};
 use crate::{starts, sys};
@@ -267,25 +268,23 @@ impl Held {
     }
 }
 
-impl Held {
-    /// Writes a module's addresses and path, unless they are known.
-    #[cfg(target_arch = "x86_64")]
-    pub fn name_module(&mut self, module: &crate::modules::Module) {
-        // SAFETY: this value proves that the thread holds the lock.
-        let state = unsafe { &mut *RECORDER.state.get() };
-        if state.tree.knows_module(module.start) {
-            return;
-        }
-        let mut line = Line::new();
-        line.text("m");
-        for number in [module.start, module.end, module.bias] {
-            line.text(" ");
-            line.number(number);
-        }
-        line.text(" ");
-        line.text(module.path());
-        state.record(&Record::Note { text: line.as_str() });
+/// Writes a module's addresses and path, unless they are known. Call it only in [`recorded`], without the lock.
+fn name_module(module: &Module) {
+    let _held = hold();
+    // SAFETY: the lock is held.
+    let state = unsafe { &mut *RECORDER.state.get() };
+    if state.tree.knows_module(module.start) {
+        return;
     }
+    let mut line = Line::new();
+    line.text("m");
+    for number in [module.start, module.end, module.bias] {
+        line.text(" ");
+        line.number(number);
+    }
+    line.text(" ");
+    line.text(module.path());
+    state.record(&Record::Note { text: line.as_str() });
 }
 
 /// A library was unloaded: what is known of addresses may be wrong.
@@ -561,8 +560,9 @@ pub fn start() {
     keeping_errno(|| {
         // A program that runs with more rights than its caller writes no file of the caller's choice.
         // SAFETY: the names end with a zero byte; the program has not started to change its environment.
-        let [name, times, stacks] = [c"ALLOTMENT_RECORD", c"ALLOTMENT_RECORD_TIMES", c"ALLOTMENT_RECORD_STACKS"]
-            .map(|name| unsafe { sys::secure_getenv(name.as_ptr()) });
+        let [name, times, stacks] =
+            [c"ALLOTMENT_RECORD", c"ALLOTMENT_RECORD_TIMES", c"ALLOTMENT_RECORD_STACKS"]
+                .map(|name| unsafe { sys::secure_getenv(name.as_ptr()) });
         let mut key = 0;
         // SAFETY: the place is that of a local variable.
         if name.is_null() || unsafe { sys::pthread_key_create(&raw mut key, None) } != 0 {
@@ -594,7 +594,7 @@ pub fn start() {
         own().store(OPEN, Ordering::Release);
         if on {
             if !stacks.is_null() {
-                stacks::start();
+                stacks::start(name_module);
             }
             starts::watch();
             watch_forks();

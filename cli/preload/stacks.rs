@@ -4,13 +4,13 @@
 //! up in the unwinding tables of the program and its libraries, once each. Nothing of this takes the recorder's lock, except to name a
 //! module: finding one waits for the dynamic linker, which may be allocating on another thread.
 
-use core::mem::MaybeUninit;
+use core::mem::{MaybeUninit, transmute};
+use core::ptr;
 use core::slice;
-use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use crate::cfi::{Base, Rule, Saved, rule};
 use crate::modules::Module;
-use crate::recorder::hold;
 
 /// The most frames of a stack.
 const MOST: usize = 128;
@@ -18,8 +18,11 @@ const MOST: usize = 128;
 /// The most bytes of a frame.
 const MOST_BYTES: usize = 16 << 20;
 
-/// True if stacks are recorded.
-static ON: AtomicBool = AtomicBool::new(false);
+/// What is told of each module that is found, a [`Named`]; null if no stacks are recorded.
+static NAMED: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
+
+/// A function that writes a module down, unless it has.
+pub type Named = fn(&Module);
 
 /// Where this library lies, whose frames are left out.
 static OWN: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
@@ -62,7 +65,7 @@ impl Stack {
     /// Captures the stack of the caller's caller outside of this library, if stacks are recorded.
     #[inline]
     pub fn capture(&mut self) {
-        if ON.load(Ordering::Relaxed) {
+        if !NAMED.load(Ordering::Relaxed).is_null() {
             self.walk();
         }
     }
@@ -108,7 +111,7 @@ impl Stack {
 unsafe fn step(at: Place) -> Option<Place> {
     let word = |address: usize| {
         // SAFETY: the address is inside of the frames of running code.
-        unsafe { core::ptr::with_exposed_provenance::<usize>(address).read() }
+        unsafe { ptr::with_exposed_provenance::<usize>(address).read() }
     };
     let inside = |address: usize| address > at.stack && address - at.stack <= MOST_BYTES && address % 8 == 0;
     let (end, frame) = match rule_of(at.code) {
@@ -164,8 +167,10 @@ fn look_up(address: usize, entry: &AtomicU64, mixed: u64) -> Rule {
         return Rule::Unknown;
     }
     let Some(module) = Module::of(address) else { return Rule::Unknown };
-    hold().name_module(&module);
-    // SAFETY: the header is that of a loaded module.
+    // SAFETY: a walk began, so this is the function that `start` was given.
+    let named = unsafe { transmute::<*mut (), Named>(NAMED.load(Ordering::Relaxed)) };
+    named(&module);
+    // SAFETY: the header is that of a module that is loaded.
     let found = unsafe { rule(module.header, address as u64) };
     if let Some(packed) = found.packed() {
         entry.store(mixed << 32 | u64::from(packed), Ordering::Relaxed);
@@ -180,11 +185,11 @@ pub fn forget() {
     }
 }
 
-/// Has stacks recorded from now on.
-pub fn start() {
+/// Has stacks recorded from now on; each module that is found is told to `named`.
+pub fn start(named: Named) {
     if let Some(own) = Module::of(start as *const () as usize) {
         OWN[0].store(own.start, Ordering::Relaxed);
         OWN[1].store(own.end, Ordering::Relaxed);
-        ON.store(true, Ordering::Relaxed);
+        NAMED.store(named as *mut (), Ordering::Relaxed);
     }
 }

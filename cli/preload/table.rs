@@ -76,8 +76,7 @@ impl Table {
         let access = sys::PROT_READ | sys::PROT_WRITE;
         let flags = sys::MAP_PRIVATE | sys::MAP_ANONYMOUS;
         // SAFETY: a new map affects no other memory. Zeros are empty entries.
-        let entries =
-            unsafe { sys::mmap(ptr::null_mut(), room * size_of::<Entry>(), access, flags, -1, 0) };
+        let entries = unsafe { sys::mmap(ptr::null_mut(), room * size_of::<Entry>(), access, flags, -1, 0) };
         if entries == sys::MAP_FAILED {
             return false;
         }

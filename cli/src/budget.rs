@@ -104,8 +104,9 @@ struct Entries {
 /// A [`Failure`] with the message for the user.
 pub fn budget(args: &BudgetArgs) -> Result<bool, Failure> {
     let text = std::fs::read_to_string(&args.file).map_err(Failure::file(&args.file))?;
-    let budget: Budget = toml::from_str(&text)
-        .map_err(|error| Failure::Other(format!("{}: {}", args.file.display(), error.to_string().trim_end())))?;
+    let budget: Budget = toml::from_str(&text).map_err(|error| {
+        Failure::Other(format!("{}: {}", args.file.display(), error.to_string().trim_end()))
+    })?;
     let input = Input::new(&args.trace)?;
     let profile = Profile::read(&input, None)?;
     if !budget.function.is_empty() && !profile.has_stacks() {
@@ -154,7 +155,8 @@ fn is_named(function: &str, name: &str) -> bool {
     let Some(before) = function.find(name) else { return false };
     let (start, rest) = (&function[..before], &function[before + name.len()..]);
     let begins = start.is_empty() || start.ends_with("::") || start.ends_with([' ', '<']);
-    let ends = rest.is_empty() || rest.starts_with(['(', '<']) || rest.starts_with("::h") || rest.starts_with("::{");
+    let ends =
+        rest.is_empty() || rest.starts_with(['(', '<']) || rest.starts_with("::h") || rest.starts_with("::{");
     begins && ends
 }
 
@@ -233,7 +235,14 @@ mod tests {
 
     #[test]
     fn a_function_is_known_by_its_whole_name_or_its_last_parts() {
-        for function in ["serve", "net::serve", "net::serve::h0123456789abcdef", "net::serve(int)", "void net::serve<int>(int)", "net::serve::{closure#0}"] {
+        for function in [
+            "serve",
+            "net::serve",
+            "net::serve::h0123456789abcdef",
+            "net::serve(int)",
+            "void net::serve<int>(int)",
+            "net::serve::{closure#0}",
+        ] {
             assert!(is_named(function, "serve"), "{function}");
         }
         for function in ["serves", "observe", "net::serve::inner", "re_serve"] {

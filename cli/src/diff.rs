@@ -144,7 +144,8 @@ fn by_line(profile: &Profile, by: Measure) -> Figures {
     let mut figures = Figures::new();
     for holder in holders(profile, by) {
         let file = holder.label.file.as_deref().map_or(String::new(), |file| format!("  {file}"));
-        *figures.entry(format!("{}{file}", plain(&holder.label.function))).or_default() += by.of(&holder.costs);
+        *figures.entry(format!("{}{file}", plain(&holder.label.function))).or_default() +=
+            by.of(&holder.costs);
     }
     figures
 }
@@ -153,8 +154,11 @@ fn by_line(profile: &Profile, by: Measure) -> Figures {
 fn by_stack(profile: &Profile, by: Measure) -> Figures {
     let mut figures = Figures::new();
     for (number, costs) in (0..).zip(&profile.by_stack).skip(1).filter(|(_, costs)| by.of(costs) > 0) {
-        let names: Vec<String> =
-            labels(&profile.stacks, number).iter().rev().map(|label| plain(&label.function).to_owned()).collect();
+        let names: Vec<String> = labels(&profile.stacks, number)
+            .iter()
+            .rev()
+            .map(|label| plain(&label.function).to_owned())
+            .collect();
         *figures.entry(names.join(" > ")).or_default() += by.of(costs);
     }
     figures
@@ -202,12 +206,8 @@ fn print(out: &mut impl Write, report: &Report, by: Measure, top: usize) -> io::
     if *scale != 1.0 {
         writeln!(out, "the second run is scaled by {scale:.3}")?;
     }
-    let parts = [
-        ("line", &report.lines),
-        ("stack", &report.stacks),
-        ("tag", &report.tags),
-        ("size", &report.sizes),
-    ];
+    let parts =
+        [("line", &report.lines), ("stack", &report.stacks), ("tag", &report.tags), ("size", &report.sizes)];
     for (name, changes) in parts {
         let changed = || changes.iter().filter(|change| change.grown != 0);
         if changed().next().is_none() {
@@ -216,7 +216,8 @@ fn print(out: &mut impl Write, report: &Report, by: Measure, top: usize) -> io::
         writeln!(out, "\nby {name}:")?;
         // What has shrunk stands behind what has grown.
         let grown = changed().take_while(|change| change.grown > 0).take(top);
-        let mut shrunk: Vec<&Change> = changed().rev().take_while(|change| change.grown < 0).take(top).collect();
+        let mut shrunk: Vec<&Change> =
+            changed().rev().take_while(|change| change.grown < 0).take(top).collect();
         shrunk.reverse();
         for Change { what, before, after, grown } in grown.chain(shrunk) {
             writeln!(out, "{grown:>+14} {unit}  {before} to {after}  {what}")?;

@@ -9,10 +9,10 @@ pub mod failure;
 mod input;
 mod output;
 pub mod plan;
+mod profile;
 mod progress;
 #[cfg(target_os = "linux")]
 pub mod record;
-mod profile;
 pub mod replay;
 mod symbols;
 mod template;

@@ -57,8 +57,7 @@ fn find(module: &Module) -> Option<Loader> {
         let system = Path::new("/usr/lib/debug/.build-id").join(first).join(format!("{rest}.debug"));
         let home = |name: &str| env::var_os(name).map(PathBuf::from);
         let cache = home("XDG_CACHE_HOME").or_else(|| Some(home("HOME")?.join(".cache")));
-        let fetched =
-            cache.map(|cache| cache.join(format!("debuginfod_client/{first}{rest}/debuginfo")));
+        let fetched = cache.map(|cache| cache.join(format!("debuginfod_client/{first}{rest}/debuginfo")));
         if let Some(found) = [Some(system), fetched].into_iter().flatten().find(|path| path.is_file()) {
             if let Ok(loader) = Loader::new(found) {
                 return Some(loader);
@@ -87,7 +86,11 @@ fn frames(file: &Loader, address: u64) -> Vec<Frame> {
         }
     }
     if found.is_empty() {
-        found.extend(symbol(file, address).map(|name| Frame { function: shortened(name), file: None, line: 0 }));
+        found.extend(symbol(file, address).map(|name| Frame {
+            function: shortened(name),
+            file: None,
+            line: 0,
+        }));
     }
     found
 }

@@ -9,7 +9,8 @@ use std::path::PathBuf;
 
 use cfi::{Base, Rule, Saved};
 use gimli::{
-    BaseAddresses, CfaRule, CieOrFde, EhFrame, LittleEndian, Register, RegisterRule, UnwindContext, UnwindSection, UnwindTableRow,
+    BaseAddresses, CfaRule, CieOrFde, EhFrame, LittleEndian, Register, RegisterRule, UnwindContext,
+    UnwindSection, UnwindTableRow,
 };
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Object, ObjectSection};
@@ -47,7 +48,8 @@ fn by_frame(expression: &[u8]) -> Option<(i32, &[u8])> {
 
 /// The rule that a row of gimli's stands for.
 fn expected(row: &UnwindTableRow<usize>, section: &EhFrame<gimli::EndianSlice<'_, LittleEndian>>) -> Rule {
-    let bytes = |expression: &gimli::UnwindExpression<usize>| expression.get(section).unwrap().0.slice().to_vec();
+    let bytes =
+        |expression: &gimli::UnwindExpression<usize>| expression.get(section).unwrap().0.slice().to_vec();
     match row.register(RETURN) {
         RegisterRule::Undefined => return Rule::Outermost,
         RegisterRule::Offset(-8) => {}
@@ -120,10 +122,16 @@ fn compare(path: &PathBuf) -> (usize, usize) {
 #[test]
 fn every_row_is_read_as_gimli_reads_it() {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
-    let mut paths: Vec<PathBuf> =
-        maps.lines().filter_map(|line| line.split_whitespace().nth(5)).filter(|path| path.starts_with('/')).map(PathBuf::from).collect();
+    let mut paths: Vec<PathBuf> = maps
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(5))
+        .filter(|path| path.starts_with('/'))
+        .map(PathBuf::from)
+        .collect();
     for folder in ["/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/usr/lib64"] {
-        paths.extend(["libstdc++.so.6", "libm.so.6", "libcrypto.so.3"].map(|name| PathBuf::from(folder).join(name)));
+        paths.extend(
+            ["libstdc++.so.6", "libm.so.6", "libcrypto.so.3"].map(|name| PathBuf::from(folder).join(name)),
+        );
     }
     paths.retain(|path| path.is_file());
     paths.sort();

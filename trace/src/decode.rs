@@ -115,7 +115,8 @@ impl<'a> Decoded<'a> {
                 }
             }
             device::Record::Note { text } if text.starts_with('^') => {
-                let lines = text.split('\n').map(|line| Record::Stack(line.strip_prefix('^').unwrap_or(line).into()));
+                let lines =
+                    text.split('\n').map(|line| Record::Stack(line.strip_prefix('^').unwrap_or(line).into()));
                 self.more.extend(lines);
             }
             device::Record::Note { text } if self.begun => {

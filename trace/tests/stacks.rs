@@ -1,7 +1,8 @@
 //! Stacks in traces: what is read, what is passed on, and what is skipped.
 
 use allotment_trace::{
-    Action, BinaryWriter, Frame, Header, Limits, Node, Reader, Record, Records, Writer, binary_header, write_binary,
+    Action, BinaryWriter, Frame, Header, Limits, Node, Reader, Record, Records, Writer, binary_header,
+    write_binary,
 };
 
 const TEXT: &str = "# name=demo events=4\n#^m 0a1b /bin/serve\n#^m - /lib/libc.so.6\n#^n 0 1 10\n#^n 1 2 20ff\n#^2\na 0 100 8 @5\n\
@@ -30,7 +31,11 @@ fn stacks_are_read_from_text_and_binary() {
         assert_eq!(stacks.module(node).unwrap().build_id, None);
         let first = stacks.node(node.parent).unwrap();
         assert_eq!(stacks.module(first).unwrap().build_id.as_deref(), Some("0a1b"));
-        let frame = |function: &str, file: Option<&str>, line| Frame { function: function.into(), file: file.map(Into::into), line };
+        let frame = |function: &str, file: Option<&str>, line| Frame {
+            function: function.into(),
+            file: file.map(Into::into),
+            line,
+        };
         assert_eq!(stacks.frames(node), [frame("read all", None, 0), frame("main", Some("a.c"), 9)]);
         assert_eq!(stacks.frames(first), [frame("main", Some("a.c"), 7)]);
         // Who did not ask for stacks gets none.
@@ -53,7 +58,9 @@ fn nothing_is_lost_between_the_forms() {
     let mut writer = BinaryWriter::of_numbers(&mut again);
     for record in Records::new(TEXT.as_bytes(), Limits::default()).unwrap() {
         match record.unwrap().1 {
-            Record::Stack(line) if line.parse::<u32>().is_ok() => writer.stack(line.parse().unwrap()).unwrap(),
+            Record::Stack(line) if line.parse::<u32>().is_ok() => {
+                writer.stack(line.parse().unwrap()).unwrap()
+            }
             record => writer.write(&record).unwrap(),
         }
     }
@@ -102,15 +109,23 @@ fn notes_on_an_event_are_its_stack() {
 #[test]
 fn the_ends_of_traces_are_judged_as_before() {
     for text in ["# events=3\na 1 8 8\n#^1\n", "a 1 8 8\nf 1\n#^2\na 2 8 8\na", "a 1 8 8\nf 2\n#^3\n"] {
-        let plain = Reader::new(text.as_bytes()).unwrap().find_map(Result::err).map(|error| error.to_string());
-        let with = Reader::new(text.as_bytes()).unwrap().with_stacks().find_map(Result::err).map(|error| error.to_string());
+        let plain =
+            Reader::new(text.as_bytes()).unwrap().find_map(Result::err).map(|error| error.to_string());
+        let with = Reader::new(text.as_bytes())
+            .unwrap()
+            .with_stacks()
+            .find_map(Result::err)
+            .map(|error| error.to_string());
         assert_eq!(with, plain, "{text:?}");
         assert!(plain.is_some());
         let (mut plain, mut with) = (
             Reader::new(text.as_bytes()).unwrap().up_to_a_cut(),
             Reader::new(text.as_bytes()).unwrap().up_to_a_cut().with_stacks(),
         );
-        assert_eq!(plain.by_ref().map(|one| one.is_ok()).collect::<Vec<_>>(), with.by_ref().map(|one| one.is_ok()).collect::<Vec<_>>());
+        assert_eq!(
+            plain.by_ref().map(|one| one.is_ok()).collect::<Vec<_>>(),
+            with.by_ref().map(|one| one.is_ok()).collect::<Vec<_>>()
+        );
         assert_eq!(plain.cut().map(ToString::to_string), with.cut().map(ToString::to_string), "{text:?}");
     }
 }

@@ -150,7 +150,8 @@ fn profile(input: &Input, form: Form, args: &ConvertArgs) -> Result<bool, Failur
     let mut file = Output::create(&args.output)?;
     profiles::write(&profile, form, args.by, &mut file).map_err(Failure::file(&args.output))?;
     file.finish()?;
-    let (events, stacks) = (profile.events, profile.by_stack.iter().skip(1).filter(|costs| costs.calls > 0).count());
+    let (events, stacks) =
+        (profile.events, profile.by_stack.iter().skip(1).filter(|costs| costs.calls > 0).count());
     let mut out = io::stdout().lock();
     if args.json {
         serde_json::to_writer_pretty(&mut out, &serde_json::json!({ "events": events, "stacks": stacks }))

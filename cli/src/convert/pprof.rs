@@ -116,7 +116,8 @@ pub fn pprof(profile: &Profile) -> Vec<u8> {
     let stacks = &profile.stacks;
     let mut strings = Strings::default();
     strings.of("");
-    let sample_type = VALUES.map(|(kind, unit)| ValueType { r#type: strings.of(kind), unit: strings.of(unit) });
+    let sample_type =
+        VALUES.map(|(kind, unit)| ValueType { r#type: strings.of(kind), unit: strings.of(unit) });
     let mut functions: HashMap<(i64, i64), Function> = HashMap::new();
     let mut locations: HashMap<(u32, u64), Location> = HashMap::new();
     let mut sample = Vec::new();
@@ -134,9 +135,15 @@ pub fn pprof(profile: &Profile) -> Vec<u8> {
                 let count = stacks.frames(node).len().max(1);
                 let mut line = Vec::new();
                 for label in labels(stacks, at).into_iter().take(count) {
-                    let (name, filename) = (strings.of(&label.function), strings.of(label.file.as_deref().unwrap_or("")));
+                    let (name, filename) =
+                        (strings.of(&label.function), strings.of(label.file.as_deref().unwrap_or("")));
                     let id = functions.len() as u64 + 1;
-                    let function = functions.entry((name, filename)).or_insert(Function { id, name, system_name: name, filename });
+                    let function = functions.entry((name, filename)).or_insert(Function {
+                        id,
+                        name,
+                        system_name: name,
+                        filename,
+                    });
                     line.push(Line { function_id: function.id, line: label.line.into() });
                 }
                 let mapping_id = stacks.module(node).map_or(0, |_| node.module.into());
@@ -163,8 +170,17 @@ pub fn pprof(profile: &Profile) -> Vec<u8> {
     let default_sample_type = strings.of("inuse_space");
     let sample_type = sample_type.to_vec();
     let string_table = strings.1;
-    Pprof { sample_type, sample, mapping, location, function, string_table, duration_nanos, default_sample_type }
-        .encode_to_vec()
+    Pprof {
+        sample_type,
+        sample,
+        mapping,
+        location,
+        function,
+        string_table,
+        duration_nanos,
+        default_sample_type,
+    }
+    .encode_to_vec()
 }
 
 #[cfg(test)]

@@ -63,7 +63,8 @@ fn dhat(profile: &Profile) -> Value {
                 })
             })
             .collect();
-        let &Costs { calls, bytes, blocks, live, peak, peak_blocks, most, most_blocks, lifetimes, .. } = costs;
+        let &Costs { calls, bytes, blocks, live, peak, peak_blocks, most, most_blocks, lifetimes, .. } =
+            costs;
         points.push(json!({
             "tb": bytes, "tbk": calls, "tl": lifetimes, "mb": most, "mbk": most_blocks,
             "gb": peak, "gbk": peak_blocks, "eb": live, "ebk": blocks, "fs": lines,

@@ -31,7 +31,8 @@ pub struct Costs {
 impl Costs {
     /// Adds the costs of another one; the most of both is not more than the sum.
     pub fn add(&mut self, other: &Self) {
-        let Self { calls, bytes, temporary, blocks, live, peak, peak_blocks, most, most_blocks, lifetimes } = self;
+        let Self { calls, bytes, temporary, blocks, live, peak, peak_blocks, most, most_blocks, lifetimes } =
+            self;
         *calls += other.calls;
         *bytes = bytes.saturating_add(other.bytes);
         *temporary += other.temporary;

@@ -135,7 +135,8 @@ impl Profile {
         for checked in &mut reader {
             let checked = checked.map_err(Failure::trace(input.shown()))?;
             // There the recorder itself freed what was still live.
-            let closing = tail.is_some_and(|tail| counting.events >= tail) && checked.event.action == Action::Free;
+            let closing =
+                tail.is_some_and(|tail| counting.events >= tail) && checked.event.action == Action::Free;
             reached |= match until {
                 Some(Mark::Events(events)) => counting.events >= events,
                 Some(Mark::Time(time)) => counting.is_after(&checked, time),
@@ -197,7 +198,8 @@ impl Counting {
         if let Action::Allocate { size, .. } | Action::Reallocate { size } = event.action {
             let class = self.classes.of(size);
             // A resize without a stack or a tag leaves the block to whom it belongs.
-            let stack = if checked.stack > 0 { checked.stack } else { known.as_ref().map_or(0, |live| live.stack) };
+            let stack =
+                if checked.stack > 0 { checked.stack } else { known.as_ref().map_or(0, |live| live.stack) };
             let tag = match &event.tag {
                 Some(tag) => self.names.of(tag.clone()),
                 None => known.as_ref().map_or(0, |live| live.tag),
@@ -206,7 +208,8 @@ impl Counting {
             self.tags.begin(tag, size);
             self.sizes.begin(class, size);
             self.total.begin(0, size);
-            let live = Live { size, stack, tag, class, event: self.events, time: self.times.map(|(_, last)| last) };
+            let live =
+                Live { size, stack, tag, class, event: self.events, time: self.times.map(|(_, last)| last) };
             self.live.insert(event.id, live);
             self.last = Some(event.id);
             if checked.live_bytes > self.peak.0 {

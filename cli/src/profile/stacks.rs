@@ -77,7 +77,8 @@ const PLUMBING_FILES: [&str; 3] = ["/rustc/", "/include/c++/", "/libstdc++-v3/"]
 impl Label {
     /// Returns whether the function allocates for its callers.
     fn is_plumbing(&self) -> bool {
-        let plain = ["__GI___", "__GI_", "__libc_", "__"].iter().find_map(|start| self.function.strip_prefix(start));
+        let plain =
+            ["__GI___", "__GI_", "__libc_", "__"].iter().find_map(|start| self.function.strip_prefix(start));
         PLUMBING.iter().any(|start| self.function.starts_with(start))
             || ALLOCATING.contains(&plain.unwrap_or(&self.function))
             || self.file.as_ref().is_some_and(|file| PLUMBING_FILES.iter().any(|part| file.contains(part)))
@@ -93,7 +94,11 @@ pub fn labels(stacks: &Stacks, mut number: u32) -> Vec<Label> {
         if frames.is_empty() {
             let path = stacks.module(node).map_or("", |module| &module.path);
             let name = path.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or("?");
-            labels.push(Label { function: format!("{name}+{:#x}", node.address).into(), file: None, line: 0 });
+            labels.push(Label {
+                function: format!("{name}+{:#x}", node.address).into(),
+                file: None,
+                line: 0,
+            });
         }
         number = node.parent;
     }
@@ -126,8 +131,18 @@ pub fn holders(profile: &Profile, measure: Measure) -> Vec<Holder> {
         let Some(label) = labels.get(holder).cloned() else { continue };
         let weight = measure.of(costs);
         let since = profile.since.get(&number).copied();
-        let none =
-            || (Holder { label: label.clone(), costs: Costs::default(), stack: vec![], since: None, stacks: 0 }, 0);
+        let none = || {
+            (
+                Holder {
+                    label: label.clone(),
+                    costs: Costs::default(),
+                    stack: vec![],
+                    since: None,
+                    stacks: 0,
+                },
+                0,
+            )
+        };
         let (known, heaviest) = holders.entry(label.clone()).or_insert_with(none);
         known.costs.add(costs);
         known.stacks += 1;

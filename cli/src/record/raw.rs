@@ -281,7 +281,8 @@ pub fn read(
             device::Record::Event(event) => repair.event(&event, &mut give)?,
             device::Record::Lost { events } => give(Record::Lost(events).into())?,
             device::Record::Note { text } => {
-                if let Some(line) = repair.stacks.as_mut().and_then(|s| s.module(text, head.image.as_deref())) {
+                if let Some(line) = repair.stacks.as_mut().and_then(|s| s.module(text, head.image.as_deref()))
+                {
                     give(Record::Stack(line).into())?;
                 }
             }

@@ -89,7 +89,8 @@ pub fn view(args: &ViewArgs) -> Result<(), Failure> {
 
 /// Returns the page's name in this folder: that of the trace without its endings.
 fn beside(trace: &Path) -> PathBuf {
-    let name = trace.file_name().filter(|name| *name != "-").map_or("trace".into(), |name| name.to_string_lossy());
+    let name =
+        trace.file_name().filter(|name| *name != "-").map_or("trace".into(), |name| name.to_string_lossy());
     let ends = [".zst", ".gz", ".trace", ".txt", ".bin"];
     let stem = ends.iter().fold(&*name, |name, end| name.strip_suffix(end).unwrap_or(name));
     trace.with_file_name(format!("{}.html", if stem.is_empty() { &name } else { stem }))

@@ -188,7 +188,15 @@ impl Builder {
                     }),
                     None => 0,
                 };
-                trace.blocks.push(Block { id: event.id, size, align, from: now, to: None, tag, stack: checked.stack });
+                trace.blocks.push(Block {
+                    id: event.id,
+                    size,
+                    align,
+                    from: now,
+                    to: None,
+                    tag,
+                    stack: checked.stack,
+                });
                 self.live.insert(event.id, next);
                 (Action::Allocate, size, next)
             }
