@@ -124,7 +124,7 @@ fn tags(profile: &Profile, by: Measure) -> Vec<Tag> {
 
 fn print(out: &mut impl Write, args: &WhoArgs, profile: &Profile, holders: &[Holder]) -> io::Result<()> {
     let Profile { name, events, total, peak, peak_event, .. } = profile;
-    let time = profile.time.map_or(String::new(), |time| format!(" in {:.1} s", time.as_secs_f64()));
+    let time = profile.time.map_or(String::new(), |time| format!(" in {:.2} s", time.as_secs_f64()));
     writeln!(
         out,
         "{name}: {events} events{time}, peak {peak} B after event {peak_event}, {} blocks of {} B live at the end",
@@ -152,7 +152,7 @@ fn print(out: &mut impl Write, args: &WhoArgs, profile: &Profile, holders: &[Hol
         writeln!(out, "{:>12} {} {:>5.1} %{blocks}  {label}", by.of(costs), by.unit(), share(costs))?;
         if let Some((first, last)) = since.filter(|_| by == Measure::Live) {
             let when = |event: u64| match profile.time_of(event) {
-                Some(time) => format!("{:.1} s", time.as_secs_f64()),
+                Some(time) => format!("{:.2} s", time.as_secs_f64()),
                 None => format!("event {event}"),
             };
             writeln!(out, "{:16}since {}, the last at {}", "", when(first), when(last))?;

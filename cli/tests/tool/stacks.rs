@@ -328,7 +328,7 @@ fn a_budget_is_kept_or_named() {
     assert_eq!(status, 1);
     assert!(said.contains("budget.toml: ") && said.contains("peek"), "{said}");
     // By tag, also without stacks.
-    fs::write(&trace.replace(".bin", ".trace"), "a 1 100 8 #net\na 2 10 8\nf 1\n").unwrap();
+    fs::write(trace.replace(".bin", ".trace"), "a 1 100 8 #net\na 2 10 8\nf 1\n").unwrap();
     fs::write(&budget, "[tag.net]\npeak = 99\n").unwrap();
     let output = allotment(["budget", &trace.replace(".bin", ".trace"), "--file", &budget, "--json"]);
     assert_eq!(output.status.code(), Some(1));
