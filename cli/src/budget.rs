@@ -105,7 +105,9 @@ struct Entries {
 pub fn budget(args: &BudgetArgs) -> Result<bool, Failure> {
     let text = std::fs::read_to_string(&args.file).map_err(Failure::file(&args.file))?;
     let budget: Budget = toml::from_str(&text).map_err(|error| {
-        Failure::Other(format!("{}: {}", args.file.display(), error.to_string().trim_end()))
+        let line = text[..error.span().map_or(0, |span| span.start)].matches('\n').count() + 1;
+        let (file, why) = (args.file.display(), error.message().replace('\n', " "));
+        Failure::Other(format!("{file}: line {line}: {why}"))
     })?;
     let input = Input::new(&args.trace)?;
     let profile = Profile::read(&input, None)?;

@@ -137,7 +137,10 @@ fn draw(
     let mut report = report_within(&trace, placement, arena, &deadline)
         .map_err(|error| Failure::Other(format!("{}: {error}", path.display())))?;
     let until = events.map(|events| Mark::Events(events as u64));
-    report.set_who(Who::of(&Profile::read(&input, until)?));
+    // The trace is read a second time only where it says who asked.
+    if trace.blocks.iter().any(|block| block.stack > 0) {
+        report.set_who(Who::of(&Profile::read(&input, until)?));
+    }
     if events.is_none() {
         bar.set_message("trying what would need less memory");
         bar.tick();
