@@ -54,7 +54,7 @@ impl Rule {
     pub fn packed(self) -> Option<u32> {
         let words = |bytes: i32, most: i32| {
             let words = bytes / 8;
-            (bytes % 8 == 0 && (-most..most).contains(&words)).then_some((words + most) as u32)
+            (bytes.rem_euclid(8) == 0 && (-most..most).contains(&words)).then_some((words + most) as u32)
         };
         Some(match self {
             Self::Unknown => NONE,

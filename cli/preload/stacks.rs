@@ -113,7 +113,8 @@ unsafe fn step(at: Place) -> Option<Place> {
         // SAFETY: the address is inside of the frames of running code.
         unsafe { ptr::with_exposed_provenance::<usize>(address).read() }
     };
-    let inside = |address: usize| address > at.stack && address - at.stack <= MOST_BYTES && address % 8 == 0;
+    let inside =
+        |address: usize| address > at.stack && address - at.stack <= MOST_BYTES && address.is_multiple_of(8);
     let (end, frame) = match rule_of(at.code) {
         Rule::Frame(base, end, saved) => {
             let offset = end as isize as usize;
