@@ -8,7 +8,8 @@ use core::ptr;
 use allotment_event::Action;
 
 use crate::real::{Real, early, real};
-use crate::recorder::{hold, recorded};
+use crate::recorder::{hold, recorded, unloaded};
+use crate::stacks::Stack;
 use crate::{starts, sys};
 
 /// Passes an allocation on and writes it down. `align` 0 is what the allocator gives anyway.
@@ -23,7 +24,9 @@ fn allocated(size: usize, align: usize, allocate: impl Fn(&Real) -> *mut c_void)
                 true => Action::Fail { size: size as u64, align },
                 false => Action::Allocate { id: block.addr() as u64, size: size as u64, align },
             };
-            hold().write(action);
+            let mut stack = Stack::new();
+            stack.capture();
+            hold().write(action, &stack);
             block
         },
     )
@@ -56,7 +59,7 @@ unsafe extern "C" fn free(block: *mut c_void) {
     // SAFETY: the caller keeps the contract of the C function, which is called with the same arguments.
     let free = || unsafe { (real.free)(block) };
     recorded(free, || {
-        hold().write(Action::Free { id: block.addr() as u64 });
+        hold().write(Action::Free { id: block.addr() as u64 }, &Stack::new());
         free();
     });
 }
@@ -82,15 +85,17 @@ unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
     let realloc = || unsafe { (real.realloc)(block, size) };
     recorded(realloc, || {
         let id = block.addr() as u64;
+        let mut stack = Stack::new();
+        stack.capture();
         // Between the two sides another thread may get the old block; it cannot say so before this one has.
         let mut held = hold();
         let new = realloc();
         match (new.is_null(), size) {
             // The GNU C library frees the block if there is nothing to keep.
-            (true, 0) => held.write(Action::Free { id }),
-            (true, _) => held.write(Action::Fail { size: size as u64, align: 0 }),
+            (true, 0) => held.write(Action::Free { id }, &Stack::new()),
+            (true, _) => held.write(Action::Fail { size: size as u64, align: 0 }, &stack),
             (false, _) => {
-                held.write(Action::Reallocate { id, to: new.addr() as u64, size: size as u64 });
+                held.write(Action::Reallocate { id, to: new.addr() as u64, size: size as u64 }, &stack);
             }
         }
         new
@@ -205,6 +210,20 @@ unsafe extern "C" fn malloc_usable_size(block: *mut c_void) -> usize {
         Some(usable) => unsafe { usable(block) },
         None => 0,
     }
+}
+
+/// Unloads a library, whose addresses may mean another one afterwards.
+///
+/// # Safety
+///
+/// The handle is one of the dynamic linker's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
+    let Some(dlclose) = real().and_then(|real| real.dlclose) else { return -1 };
+    // SAFETY: the caller keeps the contract of the C function, which is called with the same argument.
+    let result = unsafe { dlclose(handle) };
+    unloaded();
+    result
 }
 
 // What starts other programs is passed on unchanged; it is only noted which of them will not be recorded.

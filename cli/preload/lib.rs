@@ -17,18 +17,29 @@
 //! * what the library itself does must not be recorded: a flag per thread, in `recorder`;
 //! * events must be in an order that makes sense: a free is written down before it happens, an allocation after it, a
 //!   reallocation under the lock;
+//! * a walk through the frames of the caller (`stacks`) reads the program's memory by its own tables, without a lock and without memory;
 //! * a fork must not copy a lock that another thread holds, and parent and child must not share a file: `recorder`.
 
 #![cfg(target_os = "linux")]
 // The tool's build aborts on a panic. Without the standard library, other C libraries than the compiler's load this one as well.
 #![cfg_attr(panic = "abort", no_std)]
 
+#[cfg(target_arch = "x86_64")]
+mod cfi;
 mod head;
 mod hooks;
+mod modules;
 mod real;
 mod recorder;
+#[cfg(target_arch = "x86_64")]
+mod stacks;
+#[cfg(not(target_arch = "x86_64"))]
+#[path = "no_stacks.rs"]
+mod stacks;
 mod starts;
 mod sys;
+mod table;
+mod tree;
 
 #[cfg(panic = "abort")]
 #[panic_handler]

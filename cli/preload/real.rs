@@ -12,7 +12,7 @@ type Path = *const c_char;
 type List = *const *const c_char;
 type Spawn = unsafe extern "C" fn(*mut c_int, Path, *const c_void, *const c_void, List, List) -> c_int;
 
-/// The real allocator, and what starts programs.
+/// The real allocator, and what unloads libraries and starts programs.
 #[derive(Clone, Copy)]
 pub struct Real {
     pub malloc: unsafe extern "C" fn(usize) -> *mut c_void,
@@ -25,6 +25,7 @@ pub struct Real {
     pub valloc: Option<unsafe extern "C" fn(usize) -> *mut c_void>,
     pub pvalloc: Option<unsafe extern "C" fn(usize) -> *mut c_void>,
     pub usable: Option<unsafe extern "C" fn(*mut c_void) -> usize>,
+    pub dlclose: Option<unsafe extern "C" fn(*mut c_void) -> c_int>,
     pub execve: Option<unsafe extern "C" fn(Path, List, List) -> c_int>,
     pub execv: Option<unsafe extern "C" fn(Path, List) -> c_int>,
     pub execvp: Option<unsafe extern "C" fn(Path, List) -> c_int>,
@@ -79,6 +80,7 @@ fn look() -> Option<()> {
             valloc: wanted(c"valloc"),
             pvalloc: wanted(c"pvalloc"),
             usable: wanted(c"malloc_usable_size"),
+            dlclose: wanted(c"dlclose"),
             execve: wanted(c"execve"),
             execv: wanted(c"execv"),
             execvp: wanted(c"execvp"),

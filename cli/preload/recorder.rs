@@ -9,6 +9,9 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64,
 use allotment_event::{Action, Encoder, Event, Header, Record};
 
 use crate::head::{HEAD, Head, head};
+use crate::modules::Module;
+use crate::stacks::{self, Stack};
+use crate::tree::{Line, Tree};
 use crate::{starts, sys};
 
 /// The page that is shared with the tool.
@@ -64,6 +67,9 @@ struct State {
     times: Times,
     /// The time that was written last.
     time: Option<u64>,
+    tree: Tree,
+    /// The node of the last event.
+    tag: u32,
 }
 
 struct Recorder {
@@ -91,6 +97,8 @@ static RECORDER: Recorder = Recorder {
         name: ptr::null(),
         times: Times::Never,
         time: None,
+        tree: Tree::new(),
+        tag: 0,
     }),
 };
 
@@ -149,6 +157,8 @@ fn adopt() {
             state.leave();
         }
         SKIPPED.store(0, Ordering::Relaxed);
+        state.tree.forget();
+        stacks::forget();
         let on = state.open(1);
         RECORDER.on.store(on, Ordering::Relaxed);
         RECORDER.locked.store(false, Ordering::Release);
@@ -223,14 +233,19 @@ impl Drop for Held {
 }
 
 impl Held {
-    /// Records an event.
-    pub fn write(&mut self, action: Action) {
+    /// Records an event and the stack that made it.
+    pub fn write(&mut self, action: Action, stack: &Stack) {
         if !RECORDER.on.load(Ordering::Relaxed) {
             return;
         }
         // SAFETY: this value proves that the thread holds the lock.
         let state = unsafe { &mut *RECORDER.state.get() };
         let time = state.now();
+        // A tag that does not change takes no room: the tool does not ask for that of a free.
+        if !matches!(action, Action::Free { .. }) {
+            state.tag = state.node(stack);
+        }
+        let tag = state.tag;
         let mut bytes = [0; Encoder::MAX_EVENT];
         let skipped = SKIPPED.swap(0, Ordering::Relaxed);
         if skipped > 0 {
@@ -240,7 +255,7 @@ impl Held {
             }
         }
         // An event is never longer than that, and all alignments are powers of two.
-        if let Ok(size) = state.encoder.encode(&Event { action, time, tag: 0 }.into(), &mut bytes) {
+        if let Ok(size) = state.encoder.encode(&Event { action, time, tag }.into(), &mut bytes) {
             state.append(&bytes[..size]);
             state.events += 1;
         }
@@ -249,6 +264,37 @@ impl Held {
             if let Some(head) = head() {
                 head.complete.store(1, Ordering::Release);
             }
+        }
+    }
+}
+
+/// Writes a module's addresses and path, unless they are known. Call it only in [`recorded`], without the lock.
+fn name_module(module: &Module) {
+    let _held = hold();
+    // SAFETY: the lock is held.
+    let state = unsafe { &mut *RECORDER.state.get() };
+    if state.tree.knows_module(module.start) {
+        return;
+    }
+    let mut line = Line::new();
+    line.text("m");
+    for number in [module.start, module.end, module.bias] {
+        line.text(" ");
+        line.number(number);
+    }
+    line.text(" ");
+    line.text(module.path());
+    state.record(&Record::Note { text: line.as_str() });
+}
+
+/// A library was unloaded: what is known of addresses may be wrong.
+pub fn unloaded() {
+    if RECORDER.on.load(Ordering::Acquire) {
+        if let Some(_inside) = Inside::enter() {
+            let _held = hold();
+            // SAFETY: the lock is held.
+            unsafe { (*RECORDER.state.get()).tree.forget() };
+            stacks::forget();
         }
     }
 }
@@ -293,6 +339,39 @@ impl State {
         }
         self.time = time;
         time
+    }
+
+    /// Returns the node of a stack, after the nodes that it needs were written; 0 of none.
+    fn node(&mut self, stack: &Stack) -> u32 {
+        if stack.frames().is_empty() {
+            return 0;
+        }
+        if let Some(known) = self.tree.whole(stack) {
+            return known;
+        }
+        let mut node = 0;
+        for &frame in stack.frames().iter().rev() {
+            let parent = node;
+            let is_new;
+            (node, is_new) = self.tree.node(parent, frame);
+            if is_new {
+                let mut line = Line::new();
+                line.number(parent as usize);
+                line.text(" ");
+                line.number(frame);
+                self.record(&Record::Name { tag: node, name: line.as_str() });
+            }
+        }
+        self.tree.keep(stack, node);
+        node
+    }
+
+    /// Appends a record of text.
+    fn record(&mut self, record: &Record<'_>) {
+        let mut bytes = [0; Line::MOST + 32];
+        if let Ok(size) = self.encoder.encode(record, &mut bytes) {
+            self.append(&bytes[..size]);
+        }
     }
 
     /// Appends a record; nothing once the recording has ended.
@@ -460,7 +539,7 @@ impl State {
         if head.addr() == sys::MAP_FAILED.addr() {
             return false;
         }
-        (self.events, self.time, self.used) = (0, None, Head::SIZE);
+        (self.events, self.time, self.used, self.tag) = (0, None, Head::SIZE, 0);
         // SAFETY: the head was mapped just now, and the links have that much room in it.
         unsafe {
             let length = sys::readlink(c"/proc/self/exe".as_ptr(), (*head).image.get().cast(), 1024);
@@ -481,8 +560,9 @@ pub fn start() {
     keeping_errno(|| {
         // A program that runs with more rights than its caller writes no file of the caller's choice.
         // SAFETY: the names end with a zero byte; the program has not started to change its environment.
-        let [name, times] = [c"ALLOTMENT_RECORD", c"ALLOTMENT_RECORD_TIMES"]
-            .map(|name| unsafe { sys::secure_getenv(name.as_ptr()) });
+        let [name, times, stacks] =
+            [c"ALLOTMENT_RECORD", c"ALLOTMENT_RECORD_TIMES", c"ALLOTMENT_RECORD_STACKS"]
+                .map(|name| unsafe { sys::secure_getenv(name.as_ptr()) });
         let mut key = 0;
         // SAFETY: the place is that of a local variable.
         if name.is_null() || unsafe { sys::pthread_key_create(&raw mut key, None) } != 0 {
@@ -513,6 +593,9 @@ pub fn start() {
         let on = state.open(0);
         own().store(OPEN, Ordering::Release);
         if on {
+            if !stacks.is_null() {
+                stacks::start(name_module);
+            }
             starts::watch();
             watch_forks();
         }

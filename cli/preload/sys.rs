@@ -13,6 +13,28 @@ pub struct Timespec {
     pub nanoseconds: c_long,
 }
 
+/// A module in the dynamic linker's list.
+#[repr(C)]
+pub struct PhdrInfo {
+    pub bias: usize,
+    pub name: *const c_char,
+    pub parts: *const Phdr,
+    pub count: u16,
+}
+
+/// A program header of 64 bits.
+#[repr(C)]
+pub struct Phdr {
+    pub kind: u32,
+    pub flags: u32,
+    pub offset: u64,
+    pub address: u64,
+    pub physical: u64,
+    pub size: u64,
+    pub size_in_memory: u64,
+    pub align: u64,
+}
+
 pub const O_RDWR: c_int = 2;
 pub const O_CREAT: c_int = 0o100;
 pub const O_EXCL: c_int = 0o200;
@@ -45,6 +67,10 @@ unsafe extern "C" {
     pub fn clock_gettime(clock: c_int, time: *mut Timespec) -> c_int;
     pub fn close(file: c_int) -> c_int;
     pub fn fcntl(file: c_int, command: c_int, ...) -> c_int;
+    pub fn dl_iterate_phdr(
+        look: unsafe extern "C" fn(*const PhdrInfo, usize, *mut c_void) -> c_int,
+        data: *mut c_void,
+    ) -> c_int;
     pub fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
     pub fn secure_getenv(name: *const c_char) -> *mut c_char;
     pub fn getpid() -> c_int;

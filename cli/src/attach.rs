@@ -78,7 +78,7 @@ impl Follow {
                 figures.failures += 1;
                 return;
             }
-            Record::Note(_) | Record::Comment(_) => return,
+            Record::Note(_) | Record::Stack(_) | Record::Comment(_) => return,
         };
         figures.events += 1;
         let (old, new) = match event.action {

@@ -2,17 +2,22 @@
 
 pub mod advise;
 pub mod attach;
+pub mod budget;
 pub mod convert;
+pub mod diff;
 pub mod failure;
 mod input;
 mod output;
 pub mod plan;
+mod profile;
 mod progress;
 #[cfg(target_os = "linux")]
 pub mod record;
 pub mod replay;
+mod symbols;
 mod template;
 mod units;
 pub mod view;
+pub mod who;
 
 pub use allotment_common::{boards, table};

@@ -10,7 +10,9 @@ use std::process::ExitCode;
 use allotment_cli::advise::{self, AdviseArgs};
 use allotment_cli::attach::{self, AttachArgs};
 use allotment_cli::boards::Boards;
+use allotment_cli::budget::{self, BudgetArgs};
 use allotment_cli::convert::{self, ConvertArgs};
+use allotment_cli::diff::{self, DiffArgs};
 use allotment_cli::failure::Failure;
 use allotment_cli::plan::{self, PlanArgs};
 #[cfg(target_os = "linux")]
@@ -18,11 +20,13 @@ use allotment_cli::record::{self, RecordArgs};
 use allotment_cli::replay::{self, ReplayArgs};
 use allotment_cli::table;
 use allotment_cli::view::{self, ViewArgs};
-use clap::{Parser, Subcommand};
+use allotment_cli::who::{self, WhoArgs};
+use clap::{CommandFactory, Parser, Subcommand};
 
 /// The host tool of the allocator framework `allotment`.
 #[derive(Parser)]
 #[command(
+    name = "allotment",
     version,
     after_help = "Exit status: 0 success, 1 failure or a negative answer, 2 wrong usage; of `record` that of the program"
 )]
@@ -54,6 +58,22 @@ enum Command {
     Record(RecordArgs),
     /// Replay a recorded run on other placements and compare them
     Replay(ReplayArgs),
+    /// Say which lines of the program hold the memory of a recorded run, and since when
+    Who(WhoArgs),
+    /// Say what has grown from one recorded run to another, or between two moments of one
+    Diff(DiffArgs),
+    /// Check a recorded run against what it may take: in all, by function, by tag
+    Budget(BudgetArgs),
+    /// Print what a shell needs to complete commands and options
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Write the manual pages into a folder
+    Man {
+        /// The folder
+        folder: std::path::PathBuf,
+    },
     /// Draw a recorded run: one page with charts, lists and suggestions
     View(ViewArgs),
 }
@@ -71,6 +91,17 @@ fn main() -> ExitCode {
         Command::Convert(args) => convert::convert(&args),
         Command::Attach(args) => attach::attach(&args),
         Command::Replay(args) => replay::replay(&args),
+        Command::Who(args) => who::who(&args),
+        Command::Diff(args) => diff::diff(&args).map(|()| true),
+        Command::Budget(args) => budget::budget(&args),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "allotment", &mut io::stdout());
+            Ok(true)
+        }
+        Command::Man { folder } => std::fs::create_dir_all(&folder)
+            .and_then(|()| clap_mangen::generate_to(Cli::command(), &folder))
+            .map(|()| true)
+            .map_err(Failure::file(&folder)),
         Command::View(args) => view::view(&args).map(|()| true),
     };
     match result {

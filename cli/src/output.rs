@@ -1,11 +1,10 @@
 //! Trace files that are written: the form and the compression follow from the ending.
 
 use std::fs::File;
-use std::io::{self, BufWriter, Seek, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use flate2::write::GzEncoder;
-use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 
 use crate::failure::Failure;
 
@@ -37,6 +36,9 @@ pub fn writable(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// The level of zstd: traces repeat themselves far apart, which lower ones do not see.
+const LEVEL: i32 = 6;
+
 /// A file that is being written, compressed as its ending says.
 pub struct Output {
     path: PathBuf,
@@ -46,11 +48,7 @@ pub struct Output {
 enum Sink {
     Plain(BufWriter<File>),
     Gzip(Box<GzEncoder<BufWriter<File>>>),
-    /// The compressor reads from what was written before; that stays in a file without name until then.
-    Zstd {
-        plain: BufWriter<File>,
-        file: File,
-    },
+    Zstd(zstd::Encoder<'static, File>),
 }
 
 impl Output {
@@ -62,7 +60,11 @@ impl Output {
         let create = || {
             let file = File::create(path)?;
             Ok(match endings(path).1 {
-                Some("zst") => Sink::Zstd { plain: BufWriter::new(tempfile::tempfile()?), file },
+                Some("zst") => {
+                    let mut encoder = zstd::Encoder::new(file, LEVEL)?;
+                    encoder.include_checksum(true)?;
+                    Sink::Zstd(encoder)
+                }
                 Some(_) => {
                     let level = flate2::Compression::default();
                     Sink::Gzip(Box::new(GzEncoder::new(BufWriter::new(file), level)))
@@ -82,11 +84,7 @@ impl Output {
         let finish = || match sink {
             Sink::Plain(mut file) => file.flush(),
             Sink::Gzip(encoder) => encoder.finish()?.flush(),
-            Sink::Zstd { plain, mut file } => {
-                let mut plain = plain.into_inner().map_err(io::IntoInnerError::into_error)?;
-                plain.rewind()?;
-                file.write_all(&compress_to_vec(plain, CompressionLevel::Fastest))
-            }
+            Sink::Zstd(encoder) => encoder.finish().map(drop),
         };
         finish().map_err(Failure::file(&path))
     }
@@ -95,14 +93,16 @@ impl Output {
 impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match &mut self.sink {
-            Sink::Plain(file) | Sink::Zstd { plain: file, .. } => file.write(bytes),
+            Sink::Plain(file) => file.write(bytes),
+            Sink::Zstd(encoder) => encoder.write(bytes),
             Sink::Gzip(encoder) => encoder.write(bytes),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
         match &mut self.sink {
-            Sink::Plain(file) | Sink::Zstd { plain: file, .. } => file.flush(),
+            Sink::Plain(file) => file.flush(),
+            Sink::Zstd(encoder) => encoder.flush(),
             Sink::Gzip(encoder) => encoder.flush(),
         }
     }

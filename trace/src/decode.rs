@@ -114,6 +114,11 @@ impl<'a> Decoded<'a> {
                     self.tags.insert(tag, name);
                 }
             }
+            device::Record::Note { text } if text.starts_with('^') => {
+                let lines =
+                    text.split('\n').map(|line| Record::Stack(line.strip_prefix('^').unwrap_or(line).into()));
+                self.more.extend(lines);
+            }
             device::Record::Note { text } if self.begun => {
                 self.more.extend(text.split('\n').map(|line| Record::Note(line.into())));
             }

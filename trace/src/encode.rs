@@ -8,7 +8,7 @@ use allotment_event as device;
 
 use crate::error::TraceError;
 use crate::event::{Action, Event, Failure, Record};
-use crate::records::Records;
+use crate::records::{Header, Records};
 
 /// Why a trace could not be written in binary form.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +32,9 @@ pub enum BinaryError {
     Address(u64),
 }
 
+/// Records before the first event that are kept.
+const BEFORE: usize = 1 << 16;
+
 /// Writes all of `records` in binary form. Ids are the addresses if the first allocation has one; all must have one
 /// then. The header becomes a note before the first event.
 ///
@@ -40,14 +43,6 @@ pub enum BinaryError {
 /// # Errors
 /// [`BinaryError`] if the records are wrong, have no binary form, or cannot be written.
 pub fn write_binary(records: &mut Records<'_>, output: &mut impl Write) -> Result<(), BinaryError> {
-    let mut writer = BinaryWriter {
-        output,
-        encoder: device::Encoder::new(),
-        buffer: vec![0; device::Encoder::MAX_RECORD],
-        tags: HashMap::new(),
-        addresses: HashMap::new(),
-        events: 0,
-    };
     // Records before the first event wait, because that event decides whether ids are addresses.
     let mut before = Vec::new();
     let mut first = None;
@@ -57,7 +52,7 @@ pub fn write_binary(records: &mut Records<'_>, output: &mut impl Write) -> Resul
             first = Some(record);
             break;
         }
-        if before.len() < 1024 {
+        if before.len() < BEFORE {
             before.push(record);
         }
     }
@@ -66,6 +61,7 @@ pub fn write_binary(records: &mut Records<'_>, output: &mut impl Write) -> Resul
         Record::Lost(events) => Some(*events),
         _ => None,
     });
+    let mut writer = BinaryWriter::new(output, addresses);
     let header = device::Header { addresses, width: 8, lost: lost.unwrap_or(0) };
     writer.output.write_all(&header.encode())?;
     let mut notes = Vec::new();
@@ -73,47 +69,128 @@ pub fn write_binary(records: &mut Records<'_>, output: &mut impl Write) -> Resul
     if !text.is_empty() {
         notes.push(text.to_owned());
     }
-    notes.extend(before.into_iter().filter_map(|record| match record {
-        Record::Comment(text) | Record::Note(text) => Some(text),
-        _ => None,
-    }));
-    writer.notes(&mut notes)?;
-    let rest = records.map(|record| record.map(|(_, record)| record));
-    for record in first.into_iter().map(Ok).chain(rest) {
-        let record = record?;
-        if let Record::Note(text) = record {
-            notes.push(text);
-            continue;
-        }
-        writer.notes(&mut notes)?;
+    let mut stacks = Vec::new();
+    for record in before {
         match record {
-            Record::Event(event) => writer.event(&event, addresses)?,
-            Record::Failure(Failure { size, align, time, tag }) => {
-                let tag = writer.tag(tag.as_ref())?;
-                let action = device::Action::Fail { size, align };
-                writer.record(&device::Event { action, time, tag }.into())?;
-            }
-            Record::Lost(events) => writer.record(&device::Record::Lost { events })?,
-            // Comments between events mean nothing.
-            Record::Note(_) | Record::Comment(_) => {}
+            Record::Comment(text) | Record::Note(text) => notes.push(text),
+            Record::Stack(text) => stacks.push(text),
+            _ => {}
         }
     }
-    writer.notes(&mut notes)?;
-    writer.output.flush()?;
+    writer.notes.append(&mut notes);
+    writer.end_notes()?;
+    for stack in stacks {
+        writer.line(&stack)?;
+    }
+    let rest = records.map(|record| record.map(|(_, record)| record));
+    for record in first.into_iter().map(Ok).chain(rest) {
+        writer.write(&record?)?;
+    }
+    writer.finish()?;
     Ok(())
 }
 
-struct BinaryWriter<'a, W: Write> {
-    output: &'a mut W,
+/// Returns what stands before the records of [`BinaryWriter`]: the header of the form, and that of the trace as a note. Ids are numbers.
+pub fn binary_header(header: &Header) -> Vec<u8> {
+    let mut bytes = device::Header { addresses: false, width: 8, lost: 0 }.encode().to_vec();
+    let mut writer = BinaryWriter::new(&mut bytes, false);
+    writer.notes.push(header.text().into());
+    // Memory takes every byte, and a header that is too long is left out.
+    let _ = writer.end_notes();
+    bytes
+}
+
+/// Writes records in binary form, one by one, behind [`binary_header`].
+pub struct BinaryWriter<W: Write> {
+    output: W,
     encoder: device::Encoder,
     buffer: Vec<u8>,
     tags: HashMap<Arc<str>, u32>,
+    is_addressed: bool,
     /// The address of each live block.
     addresses: HashMap<u64, u64>,
     events: u64,
+    /// Lines of notes that go together.
+    notes: Vec<String>,
 }
 
-impl<W: Write> BinaryWriter<'_, W> {
+impl<W: Write> BinaryWriter<W> {
+    fn new(output: W, is_addressed: bool) -> Self {
+        Self {
+            output,
+            encoder: device::Encoder::new(),
+            buffer: vec![0; device::Encoder::MAX_RECORD],
+            tags: HashMap::new(),
+            is_addressed,
+            addresses: HashMap::new(),
+            events: 0,
+            notes: Vec::new(),
+        }
+    }
+
+    /// Writes to `output`, which should be buffered; ids are numbers.
+    pub fn of_numbers(output: W) -> Self {
+        Self::new(output, false)
+    }
+
+    /// Writes a record.
+    ///
+    /// # Errors
+    /// [`BinaryError`] if it has no binary form, or cannot be written.
+    pub fn write(&mut self, record: &Record) -> Result<(), BinaryError> {
+        if let Record::Note(text) = record {
+            self.notes.push(text.clone());
+            return Ok(());
+        }
+        self.end_notes()?;
+        match record {
+            Record::Event(event) => self.event(event, self.is_addressed)?,
+            Record::Failure(Failure { size, align, time, tag }) => {
+                let tag = self.tag(tag.as_ref())?;
+                let action = device::Action::Fail { size: *size, align: *align };
+                self.record(&device::Event { action, time: *time, tag }.into())?;
+            }
+            Record::Lost(events) => self.record(&device::Record::Lost { events: *events })?,
+            Record::Stack(text) => self.line(text)?,
+            // Comments between events mean nothing.
+            Record::Note(_) | Record::Comment(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Writes that the next event was made by a stack: what [`Record::Stack`] with this number is, without making text of it.
+    ///
+    /// # Errors
+    /// Those of the output.
+    #[inline]
+    pub fn stack(&mut self, mut node: u32) -> Result<(), BinaryError> {
+        let mut digits = [0; 11];
+        let mut start = digits.len();
+        loop {
+            start -= 1;
+            digits[start] = b'0' + (node % 10) as u8;
+            node /= 10;
+            if node == 0 {
+                break;
+            }
+        }
+        start -= 1;
+        digits[start] = b'^';
+        self.end_notes()?;
+        let text = std::str::from_utf8(&digits[start..]).unwrap_or("^0");
+        self.record(&device::Record::Note { text })
+    }
+
+    /// Writes what waits, flushes the output and returns it.
+    ///
+    /// # Errors
+    /// Those of the output.
+    pub fn finish(mut self) -> Result<W, BinaryError> {
+        self.end_notes()?;
+        self.output.flush()?;
+        Ok(self.output)
+    }
+
     fn record(&mut self, record: &device::Record<'_>) -> Result<(), BinaryError> {
         let size = self
             .encoder
@@ -123,9 +200,14 @@ impl<W: Write> BinaryWriter<'_, W> {
     }
 
     /// Writes lines that belong together, in as few notes as possible.
-    fn notes(&mut self, lines: &mut Vec<String>) -> Result<(), BinaryError> {
+    #[inline]
+    fn end_notes(&mut self) -> Result<(), BinaryError> {
+        if self.notes.is_empty() { Ok(()) } else { self.write_notes() }
+    }
+
+    fn write_notes(&mut self) -> Result<(), BinaryError> {
         let mut note = String::new();
-        for (n, line) in lines.drain(..).enumerate().collect::<Vec<_>>() {
+        for (n, line) in std::mem::take(&mut self.notes).into_iter().enumerate() {
             if n > 0 && note.len() + 1 + line.len() > device::Encoder::MAX_TEXT {
                 self.record(&device::Record::Note { text: &note })?;
                 note = line;
@@ -137,6 +219,15 @@ impl<W: Write> BinaryWriter<'_, W> {
             }
         }
         if note.is_empty() { Ok(()) } else { self.record(&device::Record::Note { text: &note }) }
+    }
+
+    /// Writes a line that builds the tree of stacks.
+    fn line(&mut self, line: &str) -> Result<(), BinaryError> {
+        let mut text = format!("^{line}");
+        while text.len() > device::Encoder::MAX_TEXT {
+            text.pop();
+        }
+        self.record(&device::Record::Note { text: &text })
     }
 
     /// Returns the number of a tag, and writes its name at its first use.

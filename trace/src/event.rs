@@ -76,6 +76,8 @@ pub enum Record {
     Lost(u64),
     /// A line of text on the event before: a frame of its backtrace, for example.
     Note(String),
+    /// A line that builds the tree of stacks, or names the next event's stack ([`Stacks`](crate::Stacks)).
+    Stack(String),
     /// A comment. The first one before all events is the header.
     Comment(String),
 }

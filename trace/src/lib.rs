@@ -18,7 +18,7 @@
 //! first comment may hold `key=value` pairs: `events` is the number of events, by which a file that was cut off is
 //! detected; `tail` is the number of the event from which on the recorder itself freed what the program had left (if
 //! `tail_bytes` is there too, `tail` is the number of these events). The unit of times is the recorder's; times never
-//! decrease.
+//! decrease. Comments that begin with `#^` say which functions asked for a block: [`Stacks`].
 //!
 //! [`Reader`] checks every event as it streams by, in memory bounded by [`Limits`], and returns with each one the
 //! block's previous state. [`Records`] reads a trace without these checks, for conversions. [`Program`] is a whole trace
@@ -42,15 +42,17 @@ mod event;
 mod program;
 mod reader;
 mod records;
+mod stacks;
 mod tags;
 mod text;
 mod writer;
 
 pub use compress::decompressed;
-pub use encode::{BinaryError, write_binary};
+pub use encode::{BinaryError, BinaryWriter, binary_header, write_binary};
 pub use error::{Place, Problem, TraceError};
 pub use event::{Action, Block, Event, Failure, Record};
 pub use program::{Kind, Op, Program, ProgramBuilder};
 pub use reader::{Checked, Reader, open};
 pub use records::{Header, Limits, Records};
+pub use stacks::{Frame, Module, Node, Stacks};
 pub use writer::Writer;

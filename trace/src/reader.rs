@@ -7,6 +7,7 @@ use std::path::Path;
 use crate::error::{Place, Problem, TraceError};
 use crate::event::{Action, Block, Event, Failure, Record};
 use crate::records::{Header, Limits, Records};
+use crate::stacks::Stacks;
 
 /// An event that was checked against all events before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +22,8 @@ pub struct Checked {
     pub live_bytes: u64,
     /// Blocks that are live after it.
     pub live_blocks: usize,
+    /// The stack that made it: a node of [`Reader::stacks`], 0 if it is not known or [`Reader::with_stacks`] was not asked for.
+    pub stack: u32,
 }
 
 /// Reads a trace, text or binary, and checks it: an iterator of [`Checked`] events that ends after the first error.
@@ -40,10 +43,16 @@ pub struct Reader<'a> {
     lost: u64,
     left_out: u64,
     failures: Vec<Failure>,
-    /// An event that waits for one that was lost before it.
-    waiting: VecDeque<(Place, Event)>,
+    /// Events that were read and wait for one before them, with their stacks.
+    waiting: VecDeque<(Place, Event, u32)>,
+    stacks: Option<Stacks>,
+    /// A record that was read behind the notes of an event.
+    ahead: Option<Result<(Place, Record), TraceError>>,
     ended: bool,
 }
+
+/// Lines of notes that are kept for an event: the names of all frames stand behind the last one.
+const NOTES: usize = 1 << 20;
 
 /// Failures that are kept for [`Reader::failures`].
 const FAILURES: usize = 1 << 16;
@@ -86,6 +95,8 @@ impl<'a> Reader<'a> {
             left_out: 0,
             failures: Vec::new(),
             waiting: VecDeque::new(),
+            stacks: None,
+            ahead: None,
             ended: false,
         }
     }
@@ -95,11 +106,29 @@ impl<'a> Reader<'a> {
         self.records.header()
     }
 
+    /// Returns whether the trace is in binary form, as programs and devices write it.
+    pub fn is_binary(&self) -> bool {
+        self.records.is_binary()
+    }
+
     /// Lets a trace that is cut off end there without an error, which [`Reader::cut`] returns.
     #[must_use]
     pub fn up_to_a_cut(mut self) -> Self {
         self.records = self.records.up_to_a_cut();
         self
+    }
+
+    /// Has the reader keep the stacks that the trace knows: [`Checked::stack`]. Each event is given out once the record behind its
+    /// notes was read.
+    #[must_use]
+    pub fn with_stacks(mut self) -> Self {
+        self.stacks = Some(Stacks::default());
+        self
+    }
+
+    /// Takes the stacks that were read so far; their names come at the end of the trace.
+    pub fn take_stacks(&mut self) -> Stacks {
+        self.stacks.take().unwrap_or_default()
     }
 
     /// Returns where the trace is cut off, once it has been read that far.
@@ -128,7 +157,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Checks an event; `None` if it is to be left out.
-    fn check(&mut self, place: Place, event: Event) -> Result<Option<Checked>, Problem> {
+    fn check(&mut self, place: Place, event: Event, stack: u32) -> Result<Option<Checked>, Problem> {
         let id = event.id;
         let known = self.live.get(&id).copied();
         let after = match event.action {
@@ -137,8 +166,8 @@ impl<'a> Reader<'a> {
                     return Err(Problem::Live(id));
                 }
                 let free = Event { time: event.time, ..Event::new(id, Action::Free) };
-                self.waiting.push_back((place, event));
-                return self.check(place, free);
+                self.waiting.push_back((place, event, stack));
+                return self.check(place, free, 0);
             }
             Action::Allocate { size, align } => {
                 if align != 0 && !align.is_power_of_two() {
@@ -180,23 +209,46 @@ impl<'a> Reader<'a> {
         };
         self.bytes = bytes;
         let live_blocks = self.live.len();
-        Ok(Some(Checked { event, place, before: known, live_bytes: bytes, live_blocks }))
+        Ok(Some(Checked { event, place, before: known, live_bytes: bytes, live_blocks, stack }))
+    }
+
+    /// Reads the notes behind an event, which may be its stack.
+    fn read_notes(&mut self, checked: &mut Checked) {
+        let Some(stacks) = self.stacks.as_mut().filter(|_| self.waiting.is_empty()) else { return };
+        let mut notes = Vec::new();
+        while self.ahead.is_none() {
+            match self.records.next() {
+                Some(Ok((_, Record::Note(line)))) if notes.len() < NOTES => notes.push(line),
+                Some(Ok((_, Record::Note(_)))) => {}
+                None => break,
+                other => self.ahead = other,
+            }
+        }
+        let stack = stacks.notes(&notes);
+        if stack != 0 && checked.event.action != Action::Free {
+            checked.stack = stack;
+        }
     }
 
     fn advance(&mut self) -> Option<Result<Checked, TraceError>> {
         loop {
-            let (place, event) = match self.waiting.pop_front() {
+            let (place, event, stack) = match self.waiting.pop_front() {
                 Some(waiting) => waiting,
-                None => match self.records.next() {
+                None => match self.ahead.take().or_else(|| self.records.next()) {
                     Some(Ok((place, Record::Event(event)))) => {
                         self.events += 1;
-                        (place, event)
+                        (place, event, self.stacks.as_mut().map_or(0, Stacks::take_next))
                     }
                     Some(Ok((_, record))) => {
                         match record {
                             Record::Lost(events) => self.lost = self.lost.saturating_add(events),
                             Record::Failure(failure) if self.failures.len() < FAILURES => {
                                 self.failures.push(failure);
+                            }
+                            Record::Stack(line) => {
+                                if let Some(stacks) = &mut self.stacks {
+                                    stacks.read(&line);
+                                }
                             }
                             _ => {}
                         }
@@ -212,7 +264,7 @@ impl<'a> Reader<'a> {
                     }
                 },
             };
-            match self.check(place, event) {
+            match self.check(place, event, stack) {
                 Ok(None) => {}
                 Ok(Some(checked)) => return Some(Ok(checked)),
                 Err(problem) => return self.records.cut_by(place, problem).err().map(Err),
@@ -228,8 +280,11 @@ impl Iterator for Reader<'_> {
         if self.ended {
             return None;
         }
-        let next = self.advance();
+        let mut next = self.advance();
         self.ended = !matches!(next, Some(Ok(_)));
+        if let Some(Ok(checked)) = &mut next {
+            self.read_notes(checked);
+        }
         next
     }
 }

@@ -21,6 +21,9 @@ pub(crate) fn parse(bytes: &[u8], tags: &mut Tags) -> Result<Option<Record>, Pro
         return Ok(Some(Record::Note(note.strip_prefix(' ').unwrap_or(note).into())));
     }
     let line = line.trim();
+    if let Some(stack) = line.strip_prefix("#^") {
+        return Ok(Some(Record::Stack(stack.into())));
+    }
     if let Some(comment) = line.strip_prefix('#') {
         return parse_comment(comment.trim(), tags).map(Some);
     }
@@ -143,6 +146,7 @@ pub(crate) fn write(record: &Record, output: &mut impl Write) -> io::Result<()> 
         }
         Record::Lost(events) => writeln!(output, "# lost {events}"),
         Record::Note(text) => writeln!(output, "# | {}", line(text)),
+        Record::Stack(text) => writeln!(output, "#^{}", line(text)),
         Record::Comment(text) => writeln!(output, "# {}", line(text)),
     }
 }

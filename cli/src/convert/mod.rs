@@ -3,6 +3,8 @@
 mod chrome;
 mod live;
 mod massif;
+mod pprof;
+mod profiles;
 
 use std::fs::File;
 use std::io::{self, BufRead, Seek, Write};
@@ -17,17 +19,21 @@ use serde::Serialize;
 use crate::failure::Failure;
 use crate::input::Input;
 use crate::output::{Output, endings, writable};
+use crate::profile::{Measure, Profile};
 
 /// Arguments of `allotment convert`.
 #[derive(Args, Debug)]
 pub struct ConvertArgs {
     /// The trace: text, binary, or a Chrome trace that this command wrote (.json); each also .gz or .zst; - is the standard input
     input: PathBuf,
-    /// The output, whose ending selects the form: .trace or .txt, .bin, .json, .massif; each also .gz or .zst
+    /// The output, whose ending selects the form: .trace or .txt, .bin, .json, .massif, .folded, .pb, .dhat; each also .gz or .zst
     output: PathBuf,
     /// The form of the output, whatever its ending
     #[arg(long, value_enum)]
     to: Option<Form>,
+    /// What folded stacks count
+    #[arg(long, value_enum, default_value_t, value_name = "MEASURE")]
+    by: Measure,
     /// Print a summary as JSON
     #[arg(long)]
     json: bool,
@@ -45,6 +51,12 @@ pub enum Form {
     Chrome,
     /// For `ms_print` and Massif's viewers; it cannot be converted back, since it has no events
     Massif,
+    /// Stacks with what they cost, for flame graphs; nor can this be converted back
+    Folded,
+    /// For `pprof` and its viewers; nor can this
+    Pprof,
+    /// For the viewer of Valgrind's DHAT; nor can this
+    Dhat,
 }
 
 /// The summary of a conversion as it is printed.
@@ -67,7 +79,7 @@ impl Report {
             Record::Failure(_) => self.failures += 1,
             Record::Lost(events) => self.lost = self.lost.saturating_add(*events),
             Record::Note(_) => self.notes += 1,
-            Record::Comment(_) => {}
+            Record::Stack(_) | Record::Comment(_) => {}
         }
     }
 }
@@ -107,6 +119,9 @@ pub fn convert(args: &ConvertArgs) -> Result<bool, Failure> {
         return Err(input.empty());
     }
     drop(records);
+    if matches!(form, Form::Folded | Form::Pprof | Form::Dhat) {
+        return profile(&input, form, args);
+    }
     let mut report = pass(&input, form, &args.output, None)?;
     if let Some(cut) = report.cut.take() {
         // The header states the number of events.
@@ -129,16 +144,38 @@ pub fn convert(args: &ConvertArgs) -> Result<bool, Failure> {
     Ok(true)
 }
 
+/// Writes a form that has no events.
+fn profile(input: &Input, form: Form, args: &ConvertArgs) -> Result<bool, Failure> {
+    let profile = Profile::read(input, None)?;
+    let mut file = Output::create(&args.output)?;
+    profiles::write(&profile, form, args.by, &mut file).map_err(Failure::file(&args.output))?;
+    file.finish()?;
+    let (events, stacks) =
+        (profile.events, profile.by_stack.iter().skip(1).filter(|costs| costs.calls > 0).count());
+    let mut out = io::stdout().lock();
+    if args.json {
+        serde_json::to_writer_pretty(&mut out, &serde_json::json!({ "events": events, "stacks": stacks }))
+            .map_err(io::Error::from)?;
+        writeln!(out)?;
+    } else {
+        writeln!(out, "{}: {events} events, {stacks} stacks", args.output.display())?;
+    }
+    Ok(true)
+}
+
 fn form_of(path: &Path) -> Result<Form, Failure> {
     Ok(match endings(path).0.as_str() {
         "trace" | "txt" => Form::Text,
         "bin" => Form::Binary,
         "json" => Form::Chrome,
         "massif" => Form::Massif,
+        "folded" => Form::Folded,
+        "pb" | "pprof" => Form::Pprof,
+        "dhat" => Form::Dhat,
         _ => {
             let path = path.display();
             return Err(Failure::Other(format!(
-                "{path}: write .trace, .txt, .bin, .json or .massif, or say --to"
+                "{path}: write .trace, .txt, .bin, .json, .massif, .folded, .pb or .dhat, or say --to"
             )));
         }
     })
@@ -206,7 +243,8 @@ fn write(
             Box::new(writer)
         }
         Form::Chrome => Box::new(chrome::Chrome::new(file, header).map_err(Failure::file(output))?),
-        Form::Massif => Box::new(massif::Massif::new(file, header)),
+        // The others have no events.
+        Form::Massif | Form::Folded | Form::Pprof | Form::Dhat => Box::new(massif::Massif::new(file, header)),
     };
     pour(&mut records, input, output, &mut *sink, &mut report)?;
     sink.finish().map_err(Failure::file(output))?;

@@ -7,29 +7,33 @@ mod run;
 
 use std::env;
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use allotment_trace::{Limits, Records, Writer, write_binary};
+use allotment_trace::{
+    BinaryWriter, Header, Limits, Record, Records, Stacks, Writer, binary_header, write_binary,
+};
 use clap::Args;
 use serde::Serialize;
 use signal_hook::consts::SIGXFSZ;
 
 use crate::failure::Failure;
 use crate::output::{Output, endings, writable};
+use crate::symbols;
 use crate::units::at_least_one;
 pub use library::LIBRARY;
 use library::Library;
-use raw::{Counts, Raw, main_of, raws, read};
+use raw::{Counts, Item, Raw, main_of, raws, read};
 use run::{Control, Ended, Times};
 
 /// Arguments of `allotment record`.
 #[derive(Args, Debug)]
 pub struct RecordArgs {
-    /// Write the trace to this file: .trace or .txt (text), .bin (binary), each also .gz or .zst [default: PROGRAM.trace.zst]
+    /// Write the trace to this file: .trace or .txt (text), .bin (binary), each also .gz or .zst [default: PROGRAM.trace.zst, PROGRAM.bin.zst with stacks]
     #[arg(short, long, value_name = "OUT")]
     output: Option<PathBuf>,
     /// Stop recording after this time, such as 10s; the program goes on
@@ -56,6 +60,12 @@ pub struct RecordArgs {
     /// Record addresses as well
     #[arg(long)]
     addresses: bool,
+    /// Record who asked for each block: the stack of calls (x86-64)
+    #[arg(long)]
+    stacks: bool,
+    /// Leave the names of functions to the commands that read the trace: they need the same programs and libraries then
+    #[arg(long, requires = "stacks")]
+    no_symbols: bool,
     /// Keep the traces of all processes and program images, with process and image in their names, and wait for those that go on
     #[arg(long)]
     children: bool,
@@ -104,7 +114,11 @@ struct Recorded {
 pub fn record(args: &RecordArgs) -> Result<u8, Failure> {
     let program = Path::new(&args.program[0]);
     let name = program.file_name().unwrap_or(program.as_os_str()).to_string_lossy().into_owned();
-    let output = args.output.clone().unwrap_or_else(|| format!("{name}.trace.zst").into());
+    let output = args.output.clone().unwrap_or_else(|| {
+        // The binary form of a trace with stacks is a few times smaller.
+        let form = if args.stacks { "bin" } else { "trace" };
+        format!("{name}.{form}.zst").into()
+    });
     check_form(&output)?;
     writable(&output).map_err(Failure::file(&output))?;
     let file = program::find(program).ok_or_else(|| {
@@ -136,6 +150,12 @@ pub fn record(args: &RecordArgs) -> Result<u8, Failure> {
     command.env("ALLOTMENT_RECORD", folder_path.join("raw"));
     if !args.no_times {
         command.env("ALLOTMENT_RECORD_TIMES", if args.exact_times { "exact" } else { "coarse" });
+    }
+    if args.stacks {
+        if !cfg!(target_arch = "x86_64") {
+            return Err(Failure::Other("--stacks works on x86-64 only: record without it".into()));
+        }
+        command.env("ALLOTMENT_RECORD_STACKS", "1");
     }
     let mut preload = library.path.clone().into_os_string();
     if let Some(others) = env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
@@ -204,10 +224,10 @@ pub fn record(args: &RecordArgs) -> Result<u8, Failure> {
         running,
         unrecorded,
     };
-    report.traces.push(convert(&main, &output, &name, args.addresses)?);
+    report.traces.push(convert(&main, &output, &name, args)?);
     for raw in &raws {
         if args.children {
-            report.traces.push(convert(raw, &raw.beside(&output), &name, args.addresses)?);
+            report.traces.push(convert(raw, &raw.beside(&output), &name, args)?);
         } else {
             report.others += 1;
         }
@@ -271,22 +291,83 @@ fn check_form(path: &Path) -> Result<(), Failure> {
     }
 }
 
+/// Records that wait in a file without name.
+enum Kept {
+    Text(Writer<io::BufWriter<File>>),
+    Binary(BinaryWriter<io::BufWriter<File>>),
+}
+
+impl Kept {
+    fn new(binary: bool) -> io::Result<Self> {
+        let file = io::BufWriter::with_capacity(1 << 18, tempfile::tempfile()?);
+        Ok(if binary { Self::Binary(BinaryWriter::of_numbers(file)) } else { Self::Text(Writer::new(file)) })
+    }
+
+    /// Writes a record of the trace that will be `output`.
+    fn record(&mut self, record: &Record, output: &Path) -> Result<(), Failure> {
+        match self {
+            Self::Text(writer) => writer.record(record).map_err(Failure::file(output)),
+            Self::Binary(writer) => {
+                writer.write(record).map_err(|source| Failure::Binary { path: output.into(), source })
+            }
+        }
+    }
+
+    /// Writes which stack makes the next event.
+    fn stack(&mut self, node: u32, output: &Path) -> Result<(), Failure> {
+        match self {
+            Self::Text(_) => self.record(&Record::Stack(node.to_string()), output),
+            Self::Binary(writer) => {
+                writer.stack(node).map_err(|source| Failure::Binary { path: output.into(), source })
+            }
+        }
+    }
+
+    fn finish(self) -> io::Result<File> {
+        let file = match self {
+            Self::Text(writer) => writer.finish()?,
+            Self::Binary(writer) => writer.finish().map_err(io::Error::other)?,
+        };
+        Ok(file.into_inner()?)
+    }
+}
+
 /// Writes the trace of a recording.
-fn convert(raw: &Raw, output: &Path, name: &str, addresses: bool) -> Result<Recorded, Failure> {
+fn convert(raw: &Raw, output: &Path, name: &str, args: &RecordArgs) -> Result<Recorded, Failure> {
     // The header, which comes first, has counts that are known last: the events are kept in a file without name.
     let wrong = Failure::file(output);
-    let mut writer = Writer::new(io::BufWriter::new(tempfile::tempfile()?));
-    let counts = read(raw, addresses, |record| writer.record(&record).map_err(&wrong))?;
-    let mut events = writer.finish().and_then(|file| Ok(file.into_inner()?)).map_err(&wrong)?;
+    let binary = endings(output).0 == "bin";
+    let mut writer = Kept::new(binary && !args.addresses)?;
+    let mut stacks = Stacks::default();
+    let counts = read(raw, args.addresses, args.stacks, |item| match item {
+        Item::Stack(node) => writer.stack(node, output),
+        Item::Record(record) => {
+            if let (Record::Stack(line), false) = (&record, args.no_symbols) {
+                stacks.read(line);
+            }
+            writer.record(&record, output)
+        }
+    })?;
+    for line in symbols::resolve(&mut stacks) {
+        writer.record(&Record::Stack(line), output)?;
+    }
+    let is_written = matches!(writer, Kept::Binary(_));
+    let mut events = writer.finish().map_err(&wrong)?;
     events.rewind().map_err(&wrong)?;
     let name: String = name.chars().map(|c| if c.is_whitespace() { '_' } else { c }).collect();
     let header = format!(
-        "# name={name} events={} clock=ns unknown_frees={} missed_frees={}\n",
+        "name={name} events={} clock=ns unknown_frees={} missed_frees={}",
         counts.events, counts.unknown, counts.missed
     );
-    let mut text = io::Cursor::new(header).chain(events);
     let mut file = Output::create(output)?;
-    if endings(output).0 == "bin" {
+    if is_written {
+        file.write_all(&binary_header(&Header::new(&header))).map_err(&wrong)?;
+        io::copy(&mut events, &mut file).map_err(&wrong)?;
+        file.finish()?;
+        return Ok(Recorded { path: output.into(), process: raw.process, counts });
+    }
+    let mut text = io::Cursor::new(format!("# {header}\n")).chain(events);
+    if binary {
         let wrong = |source| Failure::Binary { path: output.into(), source };
         let mut records = Records::new(text, Limits::default()).map_err(|error| wrong(error.into()))?;
         write_binary(&mut records, &mut file).map_err(wrong)?;

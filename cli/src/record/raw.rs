@@ -1,6 +1,5 @@
 //! The files of the preload library: one for each process and program image, from which traces are made.
 
-use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -10,9 +9,11 @@ use std::path::{Path, PathBuf};
 use allotment_event as device;
 use allotment_trace::{Action, Event, Failure as Refused, Record};
 use memmap2::Mmap;
+use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use crate::failure::Failure;
+use crate::symbols;
 
 /// The contents of a recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -109,12 +110,25 @@ pub fn raws(folder: &Path) -> Result<Vec<Raw>, Failure> {
     Ok(raws)
 }
 
+/// What a recording yields.
+pub enum Item {
+    Record(Record),
+    /// The stack of the next event.
+    Stack(u32),
+}
+
+impl From<Record> for Item {
+    fn from(record: Record) -> Self {
+        Self::Record(record)
+    }
+}
+
 /// Makes the trace of a recording, whose blocks are known by their addresses, and puts right what that of a real program may have
 /// wrong.
 struct Repair {
     counts: Counts,
     /// The live blocks by their addresses: number and size.
-    live: HashMap<u64, (u64, u64)>,
+    live: FxHashMap<u64, (u64, u64)>,
     /// Blocks so far.
     blocks: u64,
     /// The first time, which becomes 0.
@@ -122,17 +136,53 @@ struct Repair {
     /// The last time.
     time: Option<u64>,
     addresses: bool,
+    stacks: Option<Raws>,
+}
+
+/// The stacks of a recording, whose addresses are those of the process.
+#[derive(Default)]
+struct Raws {
+    /// Start, end, bias of each module, by number; the last one to be named lies where they say.
+    modules: Vec<[u64; 3]>,
+    /// The first node's number less one.
+    before: Option<u32>,
+}
+
+impl Raws {
+    /// Returns the line that stands for a module.
+    fn module(&mut self, text: &str, image: Option<&Path>) -> Option<String> {
+        let mut words = text.strip_prefix("m ")?.splitn(4, ' ');
+        let mut number = || u64::from_str_radix(words.next()?, 16).ok();
+        self.modules.push([number()?, number()?, number()?]);
+        let path = words.next().filter(|path| !path.is_empty()).map(PathBuf::from);
+        let path = path.or_else(|| image.map(Path::to_owned)).unwrap_or_default();
+        let id = symbols::build_id(&path).unwrap_or_else(|| "-".into());
+        Some(format!("m {id} {}", path.display()))
+    }
+
+    /// Returns the line that stands for a node.
+    fn node(&mut self, number: u32, text: &str) -> Option<String> {
+        let (parent, address) = text.split_once(' ')?;
+        let before = *self.before.get_or_insert(number - 1);
+        let parent = u32::from_str_radix(parent, 16).ok()?.saturating_sub(before);
+        let address = u64::from_str_radix(address, 16).ok()?;
+        let holds = |&(_, &[start, end, _]): &(usize, &[u64; 3])| (start..end).contains(&address);
+        let module = self.modules.iter().enumerate().rev().find(holds);
+        let (module, bias) = module.map_or((0, 0), |(module, &[_, _, bias])| (module + 1, bias));
+        Some(format!("n {parent} {module} {:x}", address.wrapping_sub(bias)))
+    }
 }
 
 impl Repair {
-    fn new(addresses: bool) -> Self {
+    fn new(addresses: bool, stacks: bool) -> Self {
         Self {
             counts: Counts::default(),
-            live: HashMap::new(),
+            live: FxHashMap::default(),
             blocks: 0,
             begin: None,
             time: None,
             addresses,
+            stacks: stacks.then(Raws::default),
         }
     }
 
@@ -140,17 +190,18 @@ impl Repair {
     fn event(
         &mut self,
         event: &device::Event,
-        mut give: impl FnMut(Record) -> Result<(), Failure>,
+        mut give: impl FnMut(Item) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         // The library writes a time where it changes.
         if let Some(time) = event.time {
             self.time = Some(time.saturating_sub(*self.begin.get_or_insert(time)));
         }
-        let time = self.time;
+        // With stacks it is in the trace where it changes, too.
+        let time = if self.stacks.is_none() || event.time.is_some() { self.time } else { None };
         let (id, action, address) = match event.action {
             device::Action::Fail { size, align } => {
                 self.counts.failures += 1;
-                return give(Record::Failure(Refused { size, align, time, tag: None }));
+                return give(Record::Failure(Refused { size, align, time, tag: None }).into());
             }
             device::Action::Allocate { id: at, size, align } => {
                 let number = self.blocks;
@@ -175,8 +226,12 @@ impl Repair {
             }
         };
         self.counts.events += 1;
+        let before = self.stacks.as_ref().and_then(|stacks| stacks.before);
+        if let Some(before) = before.filter(|_| event.tag > 0 && action != Action::Free) {
+            give(Item::Stack(event.tag.saturating_sub(before)))?;
+        }
         let address = address.filter(|_| self.addresses);
-        give(Record::Event(Event { time, address, ..Event::new(id, action) }))
+        give(Record::Event(Event { time, address, ..Event::new(id, action) }).into())
     }
 
     /// Notes a block, and frees the one that was there, whose free is missing.
@@ -184,12 +239,12 @@ impl Repair {
         &mut self,
         at: u64,
         block: (u64, u64),
-        mut give: impl FnMut(Record) -> Result<(), Failure>,
+        mut give: impl FnMut(Item) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let Some((missed, _)) = self.live.insert(at, block) else { return Ok(()) };
         self.counts.missed += 1;
         self.counts.events += 1;
-        give(Record::Event(Event { time: self.time, ..Event::new(missed, Action::Free) }))
+        give(Record::Event(Event { time: self.time, ..Event::new(missed, Action::Free) }).into())
     }
 }
 
@@ -197,7 +252,8 @@ impl Repair {
 pub fn read(
     raw: &Raw,
     addresses: bool,
-    mut give: impl FnMut(Record) -> Result<(), Failure>,
+    stacks: bool,
+    mut give: impl FnMut(Item) -> Result<(), Failure>,
 ) -> Result<Counts, Failure> {
     let Some(head) = &raw.head else {
         return Err(Failure::Other(format!(
@@ -217,14 +273,24 @@ pub fn read(
     let damaged = |why: device::DecodeError| Failure::Other(format!("{}: {why}", raw.path.display()));
     let (header, records) = device::Records::new(&map[RawHead::SIZE.min(end)..end]).map_err(damaged)?;
     if header.lost > 0 {
-        give(Record::Lost(header.lost))?;
+        give(Record::Lost(header.lost).into())?;
     }
-    let mut repair = Repair::new(addresses);
+    let mut repair = Repair::new(addresses, stacks);
     for record in records {
         match record.map_err(damaged)? {
             device::Record::Event(event) => repair.event(&event, &mut give)?,
-            device::Record::Lost { events } => give(Record::Lost(events))?,
-            device::Record::Name { .. } | device::Record::Note { .. } => {}
+            device::Record::Lost { events } => give(Record::Lost(events).into())?,
+            device::Record::Note { text } => {
+                if let Some(line) = repair.stacks.as_mut().and_then(|s| s.module(text, head.image.as_deref()))
+                {
+                    give(Record::Stack(line).into())?;
+                }
+            }
+            device::Record::Name { tag, name } => {
+                if let Some(line) = repair.stacks.as_mut().and_then(|stacks| stacks.node(tag, name)) {
+                    give(Record::Stack(line).into())?;
+                }
+            }
         }
     }
     let (blocks, bytes) = repair.live.values().fold((0, 0), |(n, sum), &(_, size)| (n + 1, sum + size));

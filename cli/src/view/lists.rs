@@ -27,6 +27,11 @@ pub struct Row {
     pub to: Option<u32>,
     /// Its last offset in the arena in bytes.
     pub at: Option<u64>,
+    /// The stack that asked for it, as the trace numbers it.
+    #[serde(skip)]
+    pub stack: u32,
+    /// The call that asked for it: an index of the nodes of who asked for memory.
+    pub call: Option<u32>,
 }
 
 /// Blocks of one size and tag that are live at the end.
@@ -78,6 +83,8 @@ fn rows(trace: &Trace, places: &[Option<u64>], wanted: impl Fn(&Row) -> bool) ->
         from: block.from,
         to: block.to,
         at,
+        stack: block.stack,
+        call: None,
     };
     let mut rows: Vec<Row> = trace.blocks.iter().zip(places).map(row).filter(|row| wanted(row)).collect();
     rows.sort_unstable_by_key(|row| (Reverse(row.size), row.from));

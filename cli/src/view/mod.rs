@@ -15,6 +15,7 @@ mod spread;
 mod suggest;
 mod totals;
 mod trace;
+mod who;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -27,6 +28,7 @@ use crate::advise;
 use crate::failure::Failure;
 use crate::input::Input;
 use crate::output::writable;
+use crate::profile::{Mark, Profile};
 use crate::progress;
 use crate::units::{at_least_one, parse_bytes};
 
@@ -34,14 +36,15 @@ pub use page::page;
 pub use place::{PlaceError, Placing};
 pub use report::{Report, report, report_within};
 pub use trace::{ReadError, Trace};
+pub use who::Who;
 
 /// Arguments of `allotment view`.
 #[derive(Args, Debug)]
 pub struct ViewArgs {
     /// The trace: text or binary, also .zst or .gz; - is the standard input
     trace: PathBuf,
-    /// Write the page to this file
-    #[arg(short, long, value_name = "HTML", required_unless_present = "json")]
+    /// Write the page to this file [default: TRACE.html, unless --json is given]
+    #[arg(short, long, value_name = "HTML")]
     output: Option<PathBuf>,
     /// Print the data of the page as JSON
     #[arg(long)]
@@ -65,12 +68,13 @@ pub struct ViewArgs {
 /// # Errors
 /// A [`Failure`] with the message for the user.
 pub fn view(args: &ViewArgs) -> Result<(), Failure> {
-    if let Some(path) = &args.output {
+    let output = args.output.clone().or_else(|| (!args.json).then(|| beside(&args.trace)));
+    if let Some(path) = &output {
         writable(path).map_err(Failure::file(path))?;
     }
     let report = draw(&args.trace, args.placement, args.arena, args.events, args.time_limit)?;
     let mut out = io::stdout().lock();
-    if let Some(path) = &args.output {
+    if let Some(path) = &output {
         std::fs::write(path, page(&report)?).map_err(Failure::file(path))?;
         if !args.json {
             summary(&mut out, path, &report, args.arena.is_some())?;
@@ -81,6 +85,15 @@ pub fn view(args: &ViewArgs) -> Result<(), Failure> {
         writeln!(out)?;
     }
     Ok(())
+}
+
+/// Returns the page's name in this folder: that of the trace without its endings.
+fn beside(trace: &Path) -> PathBuf {
+    let name =
+        trace.file_name().filter(|name| *name != "-").map_or("trace".into(), |name| name.to_string_lossy());
+    let ends = [".zst", ".gz", ".trace", ".txt", ".bin"];
+    let stem = ends.iter().fold(&*name, |name, end| name.strip_suffix(end).unwrap_or(name));
+    trace.with_file_name(format!("{}.html", if stem.is_empty() { &name } else { stem }))
 }
 
 /// Writes the page of a trace, as `allotment view` does without options.
@@ -110,7 +123,7 @@ fn draw(
     bar.set_message("reading the trace");
     let input = Input::new(path)?;
     let path = input.shown();
-    let mut reader = input.trace()?;
+    let mut reader = input.trace()?.with_stacks();
     let trace = Trace::gather(Trace::name(path), &mut reader, events).map_err(|error| match error {
         ReadError::Trace(error) => Failure::trace(path)(error),
         other => Failure::Other(format!("{}: {other}", path.display())),
@@ -123,6 +136,11 @@ fn draw(
     bar.tick();
     let mut report = report_within(&trace, placement, arena, &deadline)
         .map_err(|error| Failure::Other(format!("{}: {error}", path.display())))?;
+    let until = events.map(|events| Mark::Events(events as u64));
+    // The trace is read a second time only where it says who asked.
+    if trace.blocks.iter().any(|block| block.stack > 0) {
+        report.set_who(Who::of(&Profile::read(&input, until)?));
+    }
     if events.is_none() {
         bar.set_message("trying what would need less memory");
         bar.tick();

@@ -9,7 +9,7 @@ const TEMPLATE: &str = include_str!("page/template.html");
 const STYLE: &str = include_str!("page/style.css");
 
 /// The scripts in their order: each uses definitions of those before it.
-const SCRIPTS: [&str; 8] = [
+const SCRIPTS: [&str; 9] = [
     include_str!("page/data.js"),
     include_str!("page/format.js"),
     include_str!("page/state.js"),
@@ -17,6 +17,7 @@ const SCRIPTS: [&str; 8] = [
     include_str!("page/charts.js"),
     include_str!("page/map.js"),
     include_str!("page/bars.js"),
+    include_str!("page/who.js"),
     include_str!("page/main.js"),
 ];
 

@@ -1,5 +1,7 @@
 //! The data that a page shows.
 
+use std::collections::HashMap;
+
 use allotment_planner::deadline::Deadline;
 use serde::Serialize;
 
@@ -12,6 +14,7 @@ use super::spread::{self, Class, Size};
 use super::suggest::{Suggestion, suggestions};
 use super::totals::Totals;
 use super::trace::{Action, Trace};
+use super::who::Who;
 
 /// The most exact sizes that are listed.
 const SIZES: usize = 50;
@@ -56,8 +59,21 @@ pub struct Report {
     pub live: Vec<Row>,
     /// The largest blocks.
     pub largest: Vec<Row>,
+    /// Who asked for memory; if the trace has stacks.
+    pub who: Option<Who>,
     /// Suggestions for using less memory or time.
     pub suggestions: Vec<Suggestion>,
+}
+
+impl Report {
+    /// Adds who asked for memory, with the call that each stack is.
+    pub(super) fn set_who(&mut self, who: Option<(Who, HashMap<u32, u32>)>) {
+        let Some((who, calls)) = who else { return };
+        for row in self.live.iter_mut().chain(&mut self.largest) {
+            row.call = calls.get(&row.stack).copied();
+        }
+        self.who = Some(who);
+    }
 }
 
 /// Replays a trace and gathers the data of a page. Without `arena` it takes about twenty replays, to find the smallest one.
@@ -141,6 +157,7 @@ pub fn report_within(
         live: live_rows,
         largest,
         suggestions,
+        who: None,
         tags: trace.tags.clone(),
         by_tag,
     })
@@ -148,7 +165,7 @@ pub fn report_within(
 
 /// Numbers the blocks of `pieces` from 0 on, and returns their ids, sizes and tags.
 fn name_blocks(trace: &Trace, pieces: &mut [[u64; 5]]) -> Vec<[u64; 3]> {
-    let mut numbers = std::collections::HashMap::new();
+    let mut numbers = HashMap::new();
     let mut blocks = Vec::new();
     for piece in pieces {
         let block = trace.blocks[piece[0] as usize];

@@ -46,6 +46,8 @@ pub struct Block {
     pub to: Option<u32>,
     /// Its tag: an index of [`Trace::tags`].
     pub tag: u32,
+    /// The stack that asked for it, if the reader keeps stacks; else 0.
+    pub stack: u32,
 }
 
 impl Block {
@@ -66,7 +68,7 @@ pub struct Trace {
     pub blocks: Vec<Block>,
     /// The names of the tags; the first one is empty and stands for none.
     pub tags: Vec<String>,
-    /// The time of each event, if every event has one.
+    /// The time of each event, if the first one has one; one without has that of the event before.
     pub times: Option<Vec<u64>>,
     /// Events that the recorder reports as lost.
     pub lost: u64,
@@ -186,7 +188,15 @@ impl Builder {
                     }),
                     None => 0,
                 };
-                trace.blocks.push(Block { id: event.id, size, align, from: now, to: None, tag });
+                trace.blocks.push(Block {
+                    id: event.id,
+                    size,
+                    align,
+                    from: now,
+                    to: None,
+                    tag,
+                    stack: checked.stack,
+                });
                 self.live.insert(event.id, next);
                 (Action::Allocate, size, next)
             }
@@ -204,6 +214,8 @@ impl Builder {
         trace.events.push(Event { action, block, size });
         match (&mut trace.times, event.time) {
             (Some(times), Some(time)) => times.push(time),
+            // A recorder may write a time only where it changes.
+            (Some(times), None) if !times.is_empty() => times.push(times[times.len() - 1]),
             (times, _) => *times = None,
         }
         Ok(())

@@ -13,6 +13,8 @@ mod pool;
 #[cfg(target_os = "linux")]
 mod record;
 mod replay;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod stacks;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

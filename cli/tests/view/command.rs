@@ -43,5 +43,5 @@ fn bad_input_is_named_with_its_line() {
     assert_eq!(output.status.code(), Some(1));
     let error = String::from_utf8(output.stderr).unwrap();
     assert_eq!(error, format!("allotment: {bad}: line 3: block 2 is freed, but not live\n"));
-    assert_eq!(view(&[bad]).status.code(), Some(2));
+    assert_eq!(view(&[bad]).status.code(), Some(1));
 }

@@ -235,3 +235,55 @@ fn there_may_be_nothing_to_see() {
         assert_eq!(window.complaints(), [""; 0]);
     }
 }
+
+/// The flame graph and the table of calls: pressed, searched, turned round, typed at; names are text.
+#[test]
+fn who_holds_the_memory() {
+    const TEXT: &str = "#^n 0 0 1\n#^n 1 0 2\n#^n 2 0 3\n#^n 1 0 4\n#^3\na 1 900 8\n#^3\na 2 900 8\n#^4\na 3 200 8\n#^4\na 4 50 8\nf 4\n\
+                        #^s main\n#^s serve\n#^s remember\n#^s <img src=x onerror=\"document.title='owned'\">\n#^s src/serve.c\n\
+                        #^f 0 1 1 5 30\n#^f 0 2 2 5 20\n#^f 0 3 3 5 10\n#^f 0 4 4 5 40\n";
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let (trace, html) = (folder.join("who.trace"), folder.join("who.html"));
+    std::fs::write(&trace, TEXT).unwrap();
+    allotment_cli::view::write_page(&trace, &html).unwrap();
+    let Some(window) = Window::open(&html, 1400, 1000, "light") else { return };
+    charts_are_drawn(&window);
+    // A way without a fork is open: from the whole to `main`, and what that calls.
+    assert!(window.text("#calls").contains("serve") && window.text("#calls").contains("<img"));
+    assert_eq!(window.value("document.querySelectorAll('img').length"), Value::from(0));
+    // The second row of the graph is `main`, the third what it calls, the largest first.
+    window.hover_until("#flame", "!document.querySelector('#tip').hidden");
+    window.value("document.querySelector('#flame').focus()");
+    for _ in 0..3 {
+        window.key("ArrowDown");
+    }
+    let stack = window.text("#stack");
+    assert!(
+        stack.contains("remember") && stack.contains("serve.c:10") && stack.contains("1.76 KiB"),
+        "{stack}"
+    );
+    assert!(stack.find("remember") < stack.find("main"), "{stack}");
+    window.key("Escape");
+    // A search says how much is below what it finds.
+    window.value(
+        "(search => { search.value = 'SERVE.C'; search.dispatchEvent(new Event('input')); })(document.querySelector('#who-search'))",
+    );
+    assert!(window.text("#found").contains("100.0 %"), "{}", window.text("#found"));
+    window.value(
+        "(search => { search.value = 'remem'; search.dispatchEvent(new Event('input')); })(document.querySelector('#who-search'))",
+    );
+    assert!(window.text("#found").contains("1 call found: 1.76 KiB, 90.0 %"), "{}", window.text("#found"));
+    // Bottom up, those that ask for memory come first; another measure counts otherwise.
+    window.click("#who-ways button:last-child");
+    window.click("#who-measures button:last-child");
+    let rows = window.text("#calls tbody");
+    assert!(rows.contains("<img") && !rows.contains("remember"), "{rows}");
+    window.click("#who-measures button:first-child");
+    assert!(window.text("#calls tbody").contains("remember"));
+    // A block leads to its stack.
+    window.click("#largest td:last-child button");
+    assert!(window.text("#stack").contains("serve.c:20"));
+    look("who", &window.screenshot());
+    assert_eq!(window.value("document.title"), Value::from("who.trace – allotment view"));
+    assert_eq!(window.complaints(), [""; 0]);
+}

@@ -76,6 +76,26 @@ function table(id, columns, rows, first = 10) {
 const tagColumn = { label: 'Tag', value: row => tagName(row.tag), tag: true };
 const tagged = report.stack ? [tagColumn] : [];
 
+/** Who asked for a block: the first function that does not allocate for others. */
+const asker = row => {
+  const frames = row.call === null ? [] : framesOf(row.call);
+  const own = frames.find(frame => !/^(void )?<?(alloc|core|std|hashbrown)::|^__rust|^operator new/.test(functionName(frame)));
+  return own ?? frames[0] ?? 0;
+};
+
+const askers = report.who ? [{
+  label: 'Asked for by',
+  value: row => functionName(asker(row)),
+  cell: row => {
+    const button = make('button', { type: 'button', class: 'link', title: functionPlace(asker(row)) }, functionName(asker(row)));
+    button.addEventListener('click', () => {
+      showStack(framesOf(row.call));
+      $('who-card').scrollIntoView({ block: 'start' });
+    });
+    return button;
+  },
+}] : [];
+
 const blockColumns = [
   { label: 'Block', value: row => row.id, cell: row => String(row.id), number: true },
   ...tagged,
@@ -84,4 +104,5 @@ const blockColumns = [
   { label: 'Offset', value: row => row.at ?? -1, cell: row => row.at === null ? 'none' : address(row.at), number: true },
   { label: 'Allocated', value: row => row.from, cell: row => link(row.from, row.to ?? events), number: true },
   { label: 'Freed', value: row => row.to ?? Infinity, cell: row => row.to === null ? 'never' : count(row.to), number: true },
+  ...askers,
 ];

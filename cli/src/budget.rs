@@ -1,0 +1,255 @@
+//! `allotment budget`: a run against what it may take.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use allotment_trace::{Action, Checked, Stacks};
+use clap::Args;
+use serde::{Deserialize, Serialize};
+
+use crate::failure::Failure;
+use crate::input::Input;
+use crate::profile::{Profile, labels};
+use crate::units::parse_bytes;
+
+/// Arguments of `allotment budget`.
+#[derive(Args, Debug)]
+pub struct BudgetArgs {
+    /// The trace: text or binary, also .zst or .gz; - is the standard input
+    trace: PathBuf,
+    /// What it may take, as TOML: tables [total], [function."NAME"] and [tag."NAME"] with peak, live, bytes and calls
+    #[arg(long, value_name = "TOML")]
+    file: PathBuf,
+    /// Print all figures as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// The file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Budget {
+    total: Option<Limits>,
+    #[serde(default)]
+    function: BTreeMap<String, Limits>,
+    #[serde(default)]
+    tag: BTreeMap<String, Limits>,
+}
+
+/// What a run, a function or a tag may take.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Limits {
+    /// The most bytes that may be live at once.
+    peak: Option<Amount>,
+    /// Bytes that may be live at the end.
+    live: Option<Amount>,
+    /// All bytes that may be asked for.
+    bytes: Option<Amount>,
+    /// Requests.
+    calls: Option<Amount>,
+}
+
+/// A number, or text such as `64KiB`.
+#[derive(Clone, Copy, Debug)]
+struct Amount(u64);
+
+impl<'de> Deserialize<'de> for Amount {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Form {
+            Number(u64),
+            Text(String),
+        }
+        match Form::deserialize(deserializer)? {
+            Form::Number(number) => Ok(Self(number)),
+            Form::Text(text) => parse_bytes(&text).map(Self).map_err(serde::de::Error::custom),
+        }
+    }
+}
+
+/// One limit and what was found.
+#[derive(Serialize)]
+struct Found {
+    /// `total`, `function NAME` or `tag NAME`.
+    of: String,
+    what: &'static str,
+    limit: u64,
+    found: u64,
+    exceeded: bool,
+}
+
+/// Counts for one entry of the budget.
+#[derive(Clone, Copy, Default)]
+struct Count {
+    live: u64,
+    peak: u64,
+    bytes: u64,
+    calls: u64,
+}
+
+/// Which entries a request counts for.
+struct Entries {
+    names: Vec<(String, Limits)>,
+    has_total: bool,
+    by_stack: Vec<Vec<usize>>,
+    by_tag: HashMap<String, usize>,
+}
+
+/// Runs `allotment budget`; false if a limit is exceeded.
+///
+/// # Errors
+/// A [`Failure`] with the message for the user.
+pub fn budget(args: &BudgetArgs) -> Result<bool, Failure> {
+    let text = std::fs::read_to_string(&args.file).map_err(Failure::file(&args.file))?;
+    let budget: Budget = toml::from_str(&text).map_err(|error| {
+        let line = text[..error.span().map_or(0, |span| span.start)].matches('\n').count() + 1;
+        let (file, why) = (args.file.display(), error.message().replace('\n', " "));
+        Failure::Other(format!("{file}: line {line}: {why}"))
+    })?;
+    let input = Input::new(&args.trace)?;
+    let profile = Profile::read(&input, None)?;
+    if !budget.function.is_empty() && !profile.has_stacks() {
+        return Err(Failure::Other(format!(
+            "{}: the trace does not say who asked for its blocks, so no function can be checked: record with --stacks",
+            input.shown().display()
+        )));
+    }
+    let entries = Entries::new(budget, &profile.stacks);
+    let counts = count(&input, &entries)?;
+    let mut found = Vec::new();
+    for ((of, limits), count) in entries.names.iter().zip(&counts) {
+        let Limits { peak, live, bytes, calls } = limits;
+        let all = [
+            ("peak", peak, count.peak),
+            ("live", live, count.live),
+            ("bytes", bytes, count.bytes),
+            ("calls", calls, count.calls),
+        ];
+        for (what, limit, number) in all {
+            let Some(Amount(limit)) = *limit else { continue };
+            found.push(Found { of: of.clone(), what, limit, found: number, exceeded: number > limit });
+        }
+    }
+    let fine = !found.iter().any(|found| found.exceeded);
+    let mut out = io::stdout().lock();
+    if args.json {
+        serde_json::to_writer_pretty(&mut out, &found).map_err(io::Error::from)?;
+        writeln!(out)?;
+        return Ok(fine);
+    }
+    for Found { of, what, limit, found, exceeded } in &found {
+        let unit = if *what == "calls" { "" } else { " B" };
+        let verdict = if *exceeded { "exceeded: " } else { "within:   " };
+        write!(out, "{verdict}{of}, {what}: {found}{unit} of {limit}{unit}")?;
+        if *exceeded {
+            write!(out, ", {}{unit} too many", found - limit)?;
+        }
+        writeln!(out)?;
+    }
+    Ok(fine)
+}
+
+/// Returns whether a function is the one of this name: the whole name, or its last parts.
+fn is_named(function: &str, name: &str) -> bool {
+    let Some(before) = function.find(name) else { return false };
+    let (start, rest) = (&function[..before], &function[before + name.len()..]);
+    let begins = start.is_empty() || start.ends_with("::") || start.ends_with([' ', '<']);
+    let ends =
+        rest.is_empty() || rest.starts_with(['(', '<']) || rest.starts_with("::h") || rest.starts_with("::{");
+    begins && ends
+}
+
+impl Entries {
+    fn new(budget: Budget, stacks: &Stacks) -> Self {
+        let mut names = Vec::new();
+        let has_total = budget.total.is_some();
+        names.extend(budget.total.map(|limits| ("total".to_owned(), limits)));
+        let mut by_stack = vec![Vec::new(); stacks.nodes().len() + 1];
+        for (name, limits) in budget.function {
+            let mut is_there = false;
+            for (number, entries) in (0..).zip(&mut by_stack) {
+                if labels(stacks, number).iter().any(|label| is_named(&label.function, &name)) {
+                    entries.push(names.len());
+                    is_there = true;
+                }
+            }
+            if !is_there {
+                eprintln!("allotment: warning: no stack of the trace has a function {name}");
+            }
+            names.push((format!("function {name}"), limits));
+        }
+        let mut by_tag = HashMap::new();
+        for (name, limits) in budget.tag {
+            names.push((format!("tag {name}"), limits));
+            by_tag.insert(name, names.len() - 1);
+        }
+        Self { names, has_total, by_stack, by_tag }
+    }
+
+    /// Returns the entries that a request counts for.
+    fn of(&self, checked: &Checked) -> Vec<usize> {
+        let total = self.has_total.then_some(0);
+        let stack = self.by_stack.get(checked.stack as usize).into_iter().flatten().copied();
+        let tag = checked.event.tag.as_ref().and_then(|tag| self.by_tag.get(&**tag)).copied();
+        total.into_iter().chain(stack).chain(tag).collect()
+    }
+}
+
+/// Follows the run: the most that was live at once is that of an entry, not of the whole.
+fn count(input: &Input, entries: &Entries) -> Result<Vec<Count>, Failure> {
+    let mut counts = vec![Count::default(); entries.names.len()];
+    let mut live: HashMap<u64, (u64, Vec<usize>)> = HashMap::new();
+    let mut reader = input.trace()?.with_stacks();
+    let tail = reader.header().tail();
+    for (number, checked) in (0..).zip(&mut reader) {
+        let checked = checked.map_err(Failure::trace(input.shown()))?;
+        let event = &checked.event;
+        if tail.is_some_and(|tail| number >= tail) && event.action == Action::Free {
+            continue;
+        }
+        let known = live.remove(&event.id);
+        for &entry in known.iter().flat_map(|(_, entries)| entries) {
+            counts[entry].live -= known.as_ref().map_or(0, |(size, _)| *size);
+        }
+        let (Action::Allocate { size, .. } | Action::Reallocate { size }) = event.action else { continue };
+        let belongs = match known {
+            Some((_, known)) if checked.stack == 0 && event.tag.is_none() => known,
+            _ => entries.of(&checked),
+        };
+        for &entry in &belongs {
+            let Count { live, peak, bytes, calls } = &mut counts[entry];
+            *live += size;
+            *peak = (*peak).max(*live);
+            *bytes = bytes.saturating_add(size);
+            *calls += 1;
+        }
+        live.insert(event.id, (size, belongs));
+    }
+    Ok(counts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_named;
+
+    #[test]
+    fn a_function_is_known_by_its_whole_name_or_its_last_parts() {
+        for function in [
+            "serve",
+            "net::serve",
+            "net::serve::h0123456789abcdef",
+            "net::serve(int)",
+            "void net::serve<int>(int)",
+            "net::serve::{closure#0}",
+        ] {
+            assert!(is_named(function, "serve"), "{function}");
+        }
+        for function in ["serves", "observe", "net::serve::inner", "re_serve"] {
+            assert!(!is_named(function, "serve"), "{function}");
+        }
+        assert!(is_named("a::b::c", "b::c"));
+    }
+}

@@ -1,0 +1,256 @@
+//! Reads a trace and counts.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use allotment_trace::{Action, Checked, Stacks};
+
+use super::costs::{Costs, Ledger};
+use crate::failure::Failure;
+use crate::input::Input;
+use crate::symbols;
+
+/// A moment of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// After so many events.
+    Events(u64),
+    /// So long after the first event.
+    Time(Duration),
+}
+
+impl std::str::FromStr for Mark {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Ok(events) = text.parse() {
+            return Ok(Self::Events(events));
+        }
+        match humantime::parse_duration(text) {
+            Ok(time) => Ok(Self::Time(time)),
+            Err(_) => Err("write a number of events, such as 5000, or a time, such as 10s".into()),
+        }
+    }
+}
+
+impl std::fmt::Display for Mark {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Events(events) => write!(f, "event {events}"),
+            Self::Time(time) => write!(f, "{}", humantime::format_duration(*time)),
+        }
+    }
+}
+
+/// What a run costs, by stack, tag and size.
+pub struct Profile {
+    /// The trace's name.
+    pub name: String,
+    pub events: u64,
+    /// The time from the first event to the last, if the trace has times in nanoseconds.
+    pub time: Option<Duration>,
+    /// The most bytes that were live at once, and the event after which they were.
+    pub peak: u64,
+    pub peak_event: u64,
+    /// The costs of the whole.
+    pub total: Costs,
+    pub stacks: Stacks,
+    /// By the number of a stack; the first are those without one.
+    pub by_stack: Vec<Costs>,
+    /// When the oldest and the newest live block of each stack were allocated: events.
+    pub since: HashMap<u32, (u64, u64)>,
+    pub by_tag: Vec<(Arc<str>, Costs)>,
+    pub by_size: Vec<(u64, Costs)>,
+    /// The time of an event's number in nanoseconds since the first, for those in `since`.
+    times: HashMap<u64, u64>,
+}
+
+/// A live block.
+struct Live {
+    size: u64,
+    stack: u32,
+    tag: u32,
+    class: u32,
+    event: u64,
+    time: Option<u64>,
+}
+
+/// Numbers for values in the order in which they come.
+struct Numbers<T>(HashMap<T, u32>);
+
+impl<T: std::hash::Hash + Eq> Numbers<T> {
+    fn of(&mut self, value: T) -> u32 {
+        let next = self.0.len() as u32;
+        *self.0.entry(value).or_insert(next)
+    }
+
+    fn values(self) -> Vec<T> {
+        let mut values: Vec<(T, u32)> = self.0.into_iter().collect();
+        values.sort_unstable_by_key(|&(_, number)| number);
+        values.into_iter().map(|(value, _)| value).collect()
+    }
+}
+
+struct Counting {
+    live: HashMap<u64, Live>,
+    stacks: Ledger,
+    tags: Ledger,
+    sizes: Ledger,
+    total: Ledger,
+    names: Numbers<Arc<str>>,
+    classes: Numbers<u64>,
+    peak: (u64, u64),
+    events: u64,
+    /// The first time and the last.
+    times: Option<(u64, u64)>,
+    /// The block of the last request.
+    last: Option<u64>,
+}
+
+impl Profile {
+    /// Reads a trace, up to a mark if there is one, and names its stacks.
+    ///
+    /// # Errors
+    /// If the trace is wrong or empty.
+    pub fn read(input: &Input, until: Option<Mark>) -> Result<Self, Failure> {
+        let mut reader = input.trace()?.with_stacks();
+        let (tail, clock) = (reader.header().tail(), reader.header().get("clock") == Some("ns"));
+        let binary = reader.is_binary();
+        let mut counting = Counting {
+            live: HashMap::new(),
+            stacks: Ledger::default(),
+            tags: Ledger::default(),
+            sizes: Ledger::default(),
+            total: Ledger::default(),
+            names: Numbers(HashMap::new()),
+            classes: Numbers(HashMap::new()),
+            peak: (0, 0),
+            events: 0,
+            times: None,
+            last: None,
+        };
+        counting.names.of("".into());
+        let mut reached = false;
+        for checked in &mut reader {
+            let checked = checked.map_err(Failure::trace(input.shown()))?;
+            // There the recorder itself freed what was still live.
+            let closing =
+                tail.is_some_and(|tail| counting.events >= tail) && checked.event.action == Action::Free;
+            reached |= match until {
+                Some(Mark::Events(events)) => counting.events >= events,
+                Some(Mark::Time(time)) => counting.is_after(&checked, time),
+                None => false,
+            };
+            // The names of functions stand behind the last event.
+            if !reached && !closing {
+                counting.event(&checked);
+            }
+        }
+        if counting.events == 0 {
+            return Err(input.empty());
+        }
+        input.warn(reader.cut(), "the events before that are counted");
+        let mut stacks = reader.take_stacks();
+        symbols::resolve(&mut stacks);
+        let name = input.shown().file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Ok(counting.finish(name, stacks, clock || binary))
+    }
+
+    /// Returns the time of an event in `since`, from the first event on.
+    pub fn time_of(&self, event: u64) -> Option<Duration> {
+        self.time?;
+        self.times.get(&event).map(|&time| Duration::from_nanos(time))
+    }
+
+    /// Returns whether the trace says who asked for its blocks.
+    pub fn has_stacks(&self) -> bool {
+        self.by_stack.iter().skip(1).any(|costs| costs.calls > 0)
+    }
+
+    /// Returns whether the trace has tags.
+    pub fn has_tags(&self) -> bool {
+        self.by_tag.iter().any(|(tag, _)| !tag.is_empty())
+    }
+}
+
+impl Counting {
+    /// Returns whether an event comes later than `time` after the first one.
+    fn is_after(&self, checked: &Checked, time: Duration) -> bool {
+        let (Some((first, _)), Some(now)) = (self.times, checked.event.time) else { return false };
+        u128::from(now - first) > time.as_nanos()
+    }
+
+    fn event(&mut self, checked: &Checked) {
+        let event = &checked.event;
+        if let Some(time) = event.time {
+            self.times = Some((self.times.map_or(time, |(first, _)| first), time));
+        }
+        let known = self.live.remove(&event.id);
+        if let Some(live) = &known {
+            let temporary = event.action == Action::Free && self.last == Some(event.id);
+            let lifetime = self.events - live.event;
+            self.stacks.end(live.stack, live.size, lifetime, temporary);
+            self.tags.end(live.tag, live.size, lifetime, temporary);
+            self.sizes.end(live.class, live.size, lifetime, temporary);
+            self.total.end(0, live.size, lifetime, temporary);
+        }
+        if let Action::Allocate { size, .. } | Action::Reallocate { size } = event.action {
+            let class = self.classes.of(size);
+            // A resize without a stack or a tag leaves the block to whom it belongs.
+            let stack =
+                if checked.stack > 0 { checked.stack } else { known.as_ref().map_or(0, |live| live.stack) };
+            let tag = match &event.tag {
+                Some(tag) => self.names.of(tag.clone()),
+                None => known.as_ref().map_or(0, |live| live.tag),
+            };
+            self.stacks.begin(stack, size);
+            self.tags.begin(tag, size);
+            self.sizes.begin(class, size);
+            self.total.begin(0, size);
+            let live =
+                Live { size, stack, tag, class, event: self.events, time: self.times.map(|(_, last)| last) };
+            self.live.insert(event.id, live);
+            self.last = Some(event.id);
+            if checked.live_bytes > self.peak.0 {
+                self.peak = (checked.live_bytes, self.events);
+                for ledger in [&mut self.stacks, &mut self.tags, &mut self.sizes, &mut self.total] {
+                    ledger.peak();
+                }
+            }
+        }
+        self.events += 1;
+    }
+
+    fn finish(self, name: String, stacks: Stacks, clock: bool) -> Profile {
+        let mut since: HashMap<u32, (u64, u64)> = HashMap::new();
+        let mut times = HashMap::new();
+        let first = self.times.map_or(0, |(first, _)| first);
+        for live in self.live.values() {
+            let span = since.entry(live.stack).or_insert((live.event, live.event));
+            *span = (span.0.min(live.event), span.1.max(live.event));
+            if let Some(time) = live.time {
+                times.insert(live.event, time - first);
+            }
+        }
+        let time = self.times.filter(|_| clock).map(|(first, last)| Duration::from_nanos(last - first));
+        let total = self.total.costs.first().copied().unwrap_or_default();
+        let (tags, sizes) = (self.names.values(), self.classes.values());
+        let mut by_tag: Vec<_> = tags.into_iter().zip(self.tags.costs).collect();
+        by_tag.retain(|(_, costs)| costs.calls > 0);
+        Profile {
+            name,
+            events: self.events,
+            time,
+            peak: self.peak.0,
+            peak_event: self.peak.1,
+            total,
+            stacks,
+            by_stack: self.stacks.costs,
+            since,
+            by_tag,
+            by_size: sizes.into_iter().zip(self.sizes.costs).collect(),
+            times,
+        }
+    }
+}

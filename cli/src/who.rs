@@ -1,0 +1,183 @@
+//! `allotment who`: which lines of a program hold the memory.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::input::Input;
+use crate::profile::{Costs, Holder, Mark, Measure, Profile, holders};
+use crate::units::at_least_one;
+
+/// Arguments of `allotment who`.
+#[derive(Args, Debug)]
+pub struct WhoArgs {
+    /// The trace: text or binary, also .zst or .gz; - is the standard input
+    trace: PathBuf,
+    /// What to count
+    #[arg(long, value_enum, default_value_t, value_name = "MEASURE")]
+    by: Measure,
+    /// Name so many lines
+    #[arg(long, value_name = "LINES", default_value = "10", value_parser = at_least_one)]
+    top: usize,
+    /// Show so many callers of each
+    #[arg(long, value_name = "CALLERS", default_value = "8")]
+    depth: usize,
+    /// Read up to there: a number of events, or a time such as 10s
+    #[arg(long, value_name = "MARK")]
+    until: Option<Mark>,
+    /// Print all figures as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A line of the program as it is printed.
+#[derive(Serialize)]
+struct Line {
+    function: String,
+    file: Option<String>,
+    line: u32,
+    #[serde(flatten)]
+    costs: Costs,
+    /// How many stacks lead there.
+    stacks: usize,
+    /// The events that allocated the oldest and the newest live block.
+    first_event: Option<u64>,
+    last_event: Option<u64>,
+    /// When that was, in seconds since the first event.
+    first_seconds: Option<f64>,
+    last_seconds: Option<f64>,
+    /// The stack that costs the most, the innermost function first.
+    stack: Vec<String>,
+}
+
+/// The costs of a tag.
+#[derive(Serialize)]
+struct Tag {
+    tag: String,
+    #[serde(flatten)]
+    costs: Costs,
+}
+
+#[derive(Serialize)]
+struct Report {
+    name: String,
+    events: u64,
+    seconds: Option<f64>,
+    peak_event: u64,
+    total: Costs,
+    lines: Vec<Line>,
+    tags: Vec<Tag>,
+}
+
+/// Runs `allotment who`.
+///
+/// # Errors
+/// A [`Failure`] with the message for the user.
+pub fn who(args: &WhoArgs) -> Result<bool, Failure> {
+    let profile = Profile::read(&Input::new(&args.trace)?, args.until)?;
+    let mut holders = holders(&profile, args.by);
+    let mut out = io::stdout().lock();
+    if args.json {
+        let report = Report {
+            name: profile.name.clone(),
+            events: profile.events,
+            seconds: profile.time.map(|time| time.as_secs_f64()),
+            peak_event: profile.peak_event,
+            total: profile.total,
+            lines: holders.iter().map(|holder| line(&profile, holder)).collect(),
+            tags: tags(&profile, args.by),
+        };
+        serde_json::to_writer_pretty(&mut out, &report).map_err(io::Error::from)?;
+        writeln!(out)?;
+        return Ok(true);
+    }
+    holders.retain(|holder| args.by.of(&holder.costs) > 0);
+    print(&mut out, args, &profile, &holders)?;
+    Ok(true)
+}
+
+fn line(profile: &Profile, holder: &Holder) -> Line {
+    let seconds = |event: u64| profile.time_of(event).map(|time| time.as_secs_f64());
+    Line {
+        function: holder.label.function.to_string(),
+        file: holder.label.file.as_ref().map(ToString::to_string),
+        line: holder.label.line,
+        costs: holder.costs,
+        stacks: holder.stacks,
+        first_event: holder.since.map(|(first, _)| first),
+        last_event: holder.since.map(|(_, last)| last),
+        first_seconds: holder.since.and_then(|(first, _)| seconds(first)),
+        last_seconds: holder.since.and_then(|(_, last)| seconds(last)),
+        stack: holder.stack.iter().map(ToString::to_string).collect(),
+    }
+}
+
+fn tags(profile: &Profile, by: Measure) -> Vec<Tag> {
+    let mut tags: Vec<Tag> =
+        profile.by_tag.iter().map(|(tag, costs)| Tag { tag: tag.to_string(), costs: *costs }).collect();
+    tags.sort_by(|a, b| by.of(&b.costs).cmp(&by.of(&a.costs)).then_with(|| a.tag.cmp(&b.tag)));
+    tags
+}
+
+fn print(out: &mut impl Write, args: &WhoArgs, profile: &Profile, holders: &[Holder]) -> io::Result<()> {
+    let Profile { name, events, total, peak, peak_event, .. } = profile;
+    let time = profile.time.map_or(String::new(), |time| format!(" in {:.2} s", time.as_secs_f64()));
+    writeln!(
+        out,
+        "{name}: {events} events{time}, peak {peak} B after event {peak_event}, {} blocks of {} B live at the end",
+        total.blocks, total.live
+    )?;
+    let by = args.by;
+    let whole = by.of(total).max(1);
+    let share = |costs: &Costs| 100.0 * by.of(costs) as f64 / whole as f64;
+    if profile.has_stacks() {
+        writeln!(out, "\n{}:", by.meaning())?;
+    } else {
+        writeln!(
+            out,
+            "\nthe trace does not say who asked for its blocks: record with --stacks, or with `TraceWriter` and its backtraces"
+        )?;
+    }
+    for holder in holders.iter().take(args.top) {
+        let Holder { label, costs, stack, since, stacks } = holder;
+        let blocks = match by {
+            Measure::Live => format!(" in {} blocks", costs.blocks),
+            Measure::Peak => format!(" in {} blocks", costs.peak_blocks),
+            Measure::Bytes => format!(" in {} calls", costs.calls),
+            _ => String::new(),
+        };
+        writeln!(out, "{:>12} {} {:>5.1} %{blocks}  {label}", by.of(costs), by.unit(), share(costs))?;
+        if let Some((first, last)) = since.filter(|_| by == Measure::Live) {
+            let when = |event: u64| match profile.time_of(event) {
+                Some(time) => format!("{:.2} s", time.as_secs_f64()),
+                None => format!("event {event}"),
+            };
+            writeln!(out, "{:16}since {}, the last at {}", "", when(first), when(last))?;
+        }
+        let at = stack.iter().position(|one| one == label).map_or(0, |at| at + 1);
+        let callers = stack.get(at..).unwrap_or_default();
+        for caller in callers.iter().take(args.depth) {
+            writeln!(out, "{:16}by {caller}", "")?;
+        }
+        if callers.len() > args.depth {
+            writeln!(out, "{:16}and {} more", "", callers.len() - args.depth)?;
+        }
+        if *stacks > 1 {
+            writeln!(out, "{:16}and by {} other stacks", "", stacks - 1)?;
+        }
+    }
+    if holders.len() > args.top {
+        writeln!(out, "{} more lines: --top names them", holders.len() - args.top)?;
+    }
+    if profile.has_tags() {
+        writeln!(out, "\nby tag, {}:", by.meaning())?;
+        for Tag { tag, costs } in tags(profile, by).iter().take(args.top) {
+            let tag = if tag.is_empty() { "(none)" } else { tag };
+            writeln!(out, "{:>12} {} {:>5.1} %  {tag}", by.of(costs), by.unit(), share(costs))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,440 @@
+//! Who holds the memory: recorded stacks, and what the commands say of them.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use allotment_trace::{Stacks, open};
+use serde_json::Value;
+
+use crate::record::record;
+use crate::{allotment, files, json, printed, refused};
+
+/// A server with a leak: line 6 is never freed. The answer moves when it grows.
+const SERVER: &str = r#"#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+void *kept[100000];
+__attribute__((noinline)) void remember(int n) {
+    kept[n] = malloc(300);
+}
+__attribute__((noinline)) int serve(int n) {
+    char *request = malloc(100 + n % 50), *answer = calloc(4, 64);
+    snprintf(request, 100, "request %d", n);
+    if (n % 10 == 0) remember(n / 10);
+    answer = realloc(answer, 1000);
+    int length = strlen(request);
+    free(request);
+    free(answer);
+    return length;
+}
+int main(int count, char **arguments) {
+    int sum = 0;
+    for (int n = 0; n < atoi(arguments[1]); n++) sum += serve(n);
+    return sum == 0;
+}
+"#;
+
+fn compiled(program: &str, source: &str, options: &[&str]) {
+    let file = format!("{program}.c");
+    fs::write(&file, source).unwrap();
+    let built = Command::new("cc").args(["-w", "-g", "-o", program, &file]).args(options).status();
+    assert!(built.unwrap().success());
+}
+
+/// Records a program with its stacks.
+fn recorded(trace: &str, program: &str, arguments: &[&str], options: &[&str]) {
+    let before = ["--stacks", "-o", trace];
+    let output = record(&[&before, options, &["--", program], arguments].concat(), b"");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// The functions of a line's heaviest stack, without those of the C library.
+fn functions(line: &Value) -> Vec<String> {
+    let stack = line["stack"].as_array().unwrap().iter().map(|frame| frame.as_str().unwrap());
+    stack.map(|frame| frame.split("  ").next().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn the_line_of_a_leak_comes_first() {
+    let (_folder, [program, binary, text]) = files(["server", "run.bin.zst", "run.trace"]);
+    for options in [&["-O2", "-fomit-frame-pointer"][..], &["-O0"], &["-O2", "-fno-omit-frame-pointer"]] {
+        compiled(&program, SERVER, options);
+        for trace in [&binary, &text] {
+            recorded(trace, &program, &["1000"], &[]);
+            let said = printed(["who", trace]);
+            let first = said.lines().find(|line| line.contains('%')).unwrap();
+            assert!(first.trim().starts_with("30000 B 100.0 % in 100 blocks  remember  "), "{said}");
+            assert!(first.ends_with("server.c:6"), "{said}");
+            let report = json(["who", trace, "--json"]);
+            let leak = &report["lines"][0];
+            assert_eq!(
+                (&leak["live"], &leak["blocks"], &leak["calls"]),
+                (&30_000.into(), &100.into(), &100.into())
+            );
+            assert_eq!(functions(leak)[..3], ["remember", "serve", "main"]);
+            assert!(leak["first_event"].as_u64() < leak["last_event"].as_u64());
+            // Requests of other lines, each with its own number.
+            let calls = |line: u64| -> u64 {
+                let lines = report["lines"].as_array().unwrap().iter();
+                lines.filter(|one| one["line"] == line).map(|one| one["calls"].as_u64().unwrap()).sum()
+            };
+            assert_eq!((calls(9), calls(12)), (2000, 1000), "{options:?}");
+            assert_eq!(report["lines"].as_array().unwrap().len(), 3, "{report}");
+        }
+    }
+}
+
+/// What is counted adds up to what the trace holds, and a part of a run is one.
+#[test]
+fn every_measure_and_a_part_of_a_run() {
+    let (_folder, [program, trace]) = files(["server", "run.bin"]);
+    compiled(&program, SERVER, &["-O1"]);
+    recorded(&trace, &program, &["1000"], &[]);
+    for (measure, key) in [
+        ("live", "live"),
+        ("peak", "peak"),
+        ("bytes", "bytes"),
+        ("calls", "calls"),
+        ("temporary", "temporary"),
+    ] {
+        let report = json(["who", &trace, "--json", "--by", measure]);
+        let lines = report["lines"].as_array().unwrap();
+        let figures: Vec<u64> = lines.iter().map(|line| line[key].as_u64().unwrap()).collect();
+        assert!(figures.is_sorted_by(|a, b| a >= b), "{measure}: {figures:?}");
+        assert_eq!(figures.iter().sum::<u64>(), report["total"][key].as_u64().unwrap(), "{measure}");
+    }
+    let part = json(["who", &trace, "--json", "--until", "500"]);
+    assert_eq!(part["events"], 500);
+    assert!(part["lines"][0]["live"].as_u64() < Some(30_000));
+    // An answer is freed before anything else is asked for.
+    let report = json(["who", &trace, "--json", "--by", "temporary"]);
+    assert_eq!((&report["lines"][0]["temporary"], &report["lines"][0]["line"]), (&1000.into(), &12.into()));
+    let error = refused(["who", &trace, "--until", "soon"]).1;
+    assert!(error.contains("write a number of events, such as 5000, or a time, such as 10s"), "{error}");
+}
+
+/// Two libraries at one address, one after the other: each has its own names.
+#[test]
+fn a_library_that_takes_the_place_of_another_has_its_own_names() {
+    let (_folder, [program, alpha, beta, trace]) = files(["program", "alpha.so", "beta.so", "run.bin"]);
+    for (library, size) in [(&alpha, 1111), (&beta, 2222)] {
+        let name = Path::new(library).file_stem().unwrap().to_str().unwrap();
+        let source = format!(
+            "#include <stdlib.h>\nvoid *sink; __attribute__((noinline)) void {name}_inner(void) {{ sink = malloc({size}); }}\n\
+             int ask(void) {{ {name}_inner(); return 1; }}\n"
+        );
+        compiled(library, &source, &["-O1", "-shared", "-fPIC"]);
+    }
+    let source = r#"#include <dlfcn.h>
+#include <stdio.h>
+int main(int count, char **arguments) {
+    for (int n = 1; n < count; n++) {
+        void *library = dlopen(arguments[n], RTLD_NOW);
+        int (*ask)(void) = (int (*)(void))dlsym(library, "ask");
+        printf("%p\n", (void *)ask);
+        ask();
+        dlclose(library);
+    }
+}
+"#;
+    compiled(&program, source, &["-O1", "-ldl"]);
+    recorded(&trace, &program, &[&alpha, &beta, &alpha], &[]);
+    let report = json(["who", &trace, "--json"]);
+    let lines = report["lines"].as_array().unwrap();
+    let of = |name: &str| {
+        lines.iter().find(|line| line["function"] == name).unwrap_or_else(|| panic!("{name}: {report}"))
+    };
+    assert_eq!((&of("alpha_inner")["live"], &of("beta_inner")["live"]), (&2222.into(), &2222.into()));
+    assert_eq!(functions(of("beta_inner"))[..3], ["beta_inner", "ask", "main"]);
+}
+
+/// Threads, a signal's handler, a child: each has a stack that leads to where it began.
+#[test]
+fn threads_handlers_and_children_have_stacks() {
+    let (folder, [program, trace]) = files(["program", "run.bin"]);
+    let source = r#"#define _GNU_SOURCE
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+void *volatile sink;
+__attribute__((noinline)) void in_thread(void) { for (int n = 0; n < 2000; n++) { sink = malloc(40); } }
+void *begin(void *unused) { in_thread(); return 0; }
+__attribute__((noinline)) void in_handler(void) { sink = malloc(4444); }
+void handle(int signal) { in_handler(); }
+__attribute__((noinline)) void raises(void) { raise(SIGUSR1); sink = 0; }
+__attribute__((noinline)) void in_child(void) { sink = malloc(5555); }
+__attribute__((noinline)) int deep(int n) { if (n == 0) { sink = malloc(6666); return 0; } int below = deep(n - 1); return below + 1; }
+int main(void) {
+    pthread_t threads[4];
+    for (int n = 0; n < 4; n++) pthread_create(&threads[n], 0, begin, 0);
+    for (int n = 0; n < 4; n++) pthread_join(threads[n], 0);
+    signal(SIGUSR1, handle);
+    raises();
+    deep(500);
+    if (fork() == 0) { in_child(); _exit(0); }
+    wait(0);
+}
+"#;
+    compiled(&program, source, &["-O1", "-fno-optimize-sibling-calls", "-pthread"]);
+    recorded(&trace, &program, &[], &["--children"]);
+    let report = json(["who", &trace, "--json"]);
+    let lines = report["lines"].as_array().unwrap();
+    let of = |name: &str| {
+        lines.iter().find(|line| line["function"] == name).unwrap_or_else(|| panic!("{name}: {report}"))
+    };
+    assert_eq!(of("in_thread")["calls"], 8000);
+    assert_eq!(functions(of("in_thread"))[..2], ["in_thread", "begin"]);
+    let handler = functions(of("in_handler"));
+    assert!(handler.starts_with(&["in_handler".into(), "handle".into()]), "{handler:?}");
+    assert!(
+        handler.iter().any(|name| name == "raises") && handler.iter().any(|name| name == "main"),
+        "{handler:?}"
+    );
+    assert_eq!(functions(of("deep")).len(), 128);
+    let children = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
+    let child =
+        children.filter(|path| path.to_string_lossy().ends_with(".bin") && !path.ends_with("run.bin"));
+    let child: Vec<_> = child.collect();
+    assert_eq!(child.len(), 1);
+    let report = json(["who".as_ref(), child[0].as_os_str(), "--json".as_ref()]);
+    let own = &report["lines"][0];
+    assert_eq!((&own["function"], &own["live"]), (&"in_child".into(), &5555.into()));
+    assert_eq!(functions(own)[..2], ["in_child", "main"]);
+}
+
+/// A trace without names gets them from the same program later, and none from another build.
+#[test]
+fn names_are_found_later_by_the_build() {
+    let (_folder, [program, trace, again]) = files(["server", "run.trace", "again.bin"]);
+    compiled(&program, SERVER, &["-O1", "-Wl,--build-id"]);
+    recorded(&trace, &program, &["100"], &["--no-symbols"]);
+    let text = fs::read_to_string(&trace).unwrap();
+    assert!(text.contains("#^n ") && !text.contains("remember"), "{text}");
+    assert_eq!(json(["who", &trace, "--json"])["lines"][0]["function"], "remember");
+    // Neither binary form nor compression loses them.
+    printed(["convert", &trace, &again]);
+    assert_eq!(json(["who", &again, "--json"])["lines"][0]["function"], "remember");
+    compiled(&program, &SERVER.replace("300", "301"), &["-O1", "-Wl,--build-id"]);
+    let function = json(["who", &trace, "--json"])["lines"][0]["function"].as_str().unwrap().to_owned();
+    assert!(function.starts_with("server+0x"), "{function}");
+}
+
+/// A reader that knows nothing of stacks, such as the one of before, finds the same events.
+#[test]
+fn stacks_are_comments_to_others() {
+    let (_folder, [program, with, without]) = files(["server", "with.trace", "without.trace"]);
+    compiled(&program, SERVER, &["-O1"]);
+    recorded(&with, &program, &["200"], &["--no-times"]);
+    assert!(record(&["--no-times", "-o", &without, "--", &program, "200"], b"").status.success());
+    let text = fs::read_to_string(&with).unwrap();
+    let (comments, events): (Vec<&str>, Vec<&str>) = text.lines().partition(|line| line.starts_with('#'));
+    assert!(comments.len() > events.len() / 2);
+    let plain = fs::read_to_string(&without).unwrap();
+    assert_eq!(events, plain.lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>());
+}
+
+/// The notes of `TraceWriter`, and text with a frame on each line.
+#[test]
+fn notes_are_stacks() {
+    let (_folder, [trace]) = files(["run.trace"]);
+    let text = "a 1 100 8\n# | backtrace 10 20 30\na 2 50 8\n# | backtrace 11 20 30\nf 2\na 3 7 8\n# | in words\n# | main\n\
+                # | frame 10 alloc::alloc::alloc /rustc/library/alloc.rs:9\n# | frame 11 other one.rs:3\n\
+                # | frame 20 serve::inlined serve.rs:41\n# | frame 20 serve::answer serve.rs:7\n# | frame 30 main\n";
+    fs::write(&trace, text).unwrap();
+    let report = json(["who", &trace, "--json"]);
+    let first = &report["lines"][0];
+    assert_eq!(
+        (&first["function"], &first["line"], &first["live"]),
+        (&"serve::inlined".into(), &41.into(), &100.into())
+    );
+    assert_eq!(functions(first), ["alloc::alloc::alloc", "serve::inlined", "serve::answer", "main"]);
+    assert_eq!(functions(&report["lines"][1]), ["in words", "main"]);
+    // Without any, it is said how to have them.
+    fs::write(&trace, "a 1 100 8 #net\na 2 10 8\n").unwrap();
+    let said = printed(["who", &trace]);
+    assert!(said.contains("record with --stacks") && said.contains("100 B  90.9 %  net"), "{said}");
+}
+
+#[test]
+fn what_has_grown_comes_first() {
+    let (_folder, [program, before, after]) = files(["server", "before.bin", "after.bin"]);
+    compiled(&program, SERVER, &["-O1"]);
+    recorded(&before, &program, &["1000"], &[]);
+    // A new leak, of larger blocks, which moves all lines.
+    let leaks = SERVER.replace("    free(request);\n", "    if (n % 2) free(request);\n");
+    compiled(&program, &format!("\n\n{leaks}"), &["-O1"]);
+    recorded(&after, &program, &["2000"], &[]);
+    let report = json(["diff", &before, &after, "--json"]);
+    let what = |list: &str, at: usize| report[list][at]["what"].as_str().unwrap().to_owned();
+    assert!(what("lines", 0).starts_with("serve  "), "{report}");
+    assert!(what("lines", 1).starts_with("remember  "), "{report}");
+    assert_eq!(report["lines"][1]["grown"], 30_000);
+    assert!(what("stacks", 0).ends_with(" > main > serve"), "{report}");
+    assert_eq!(what("sizes", 0), "300 B");
+    // By event the old leak has hardly grown: a round has a tenth fewer events now.
+    let scaled = json(["diff", &before, &after, "--json", "--per", "event"]);
+    let old = scaled["lines"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|line| line["what"].as_str().unwrap().starts_with("remember"));
+    let grown = old.unwrap()["grown"].as_i64().unwrap();
+    assert!(grown.abs() < 4000, "{scaled}");
+    let said = printed(["diff", &before, &after]);
+    let first = said.lines().find(|line| line.contains("serve")).unwrap();
+    assert!(first.trim_start().starts_with('+'), "{said}");
+    // Two moments of one run.
+    let marks = json(["diff", &before, "--from", "1000", "--to", "3000", "--json"]);
+    assert!(marks["lines"][0]["what"].as_str().unwrap().starts_with("remember"), "{marks}");
+    assert!(marks["lines"][0]["grown"].as_i64() > Some(0));
+    assert_eq!(refused(["diff", &before]).0, 2);
+    // No time is named where there is none.
+    let (_other, [timeless]) = files(["timeless.trace"]);
+    fs::write(&timeless, "a 1 8 8\n").unwrap();
+    assert!(
+        refused(["diff", &before, &timeless, "--per", "second"]).1.contains("one of the traces has no times")
+    );
+}
+
+#[test]
+fn a_budget_is_kept_or_named() {
+    let (_folder, [program, trace, budget]) = files(["server", "run.bin", "budget.toml"]);
+    compiled(&program, SERVER, &["-O1"]);
+    recorded(&trace, &program, &["1000"], &[]);
+    let check = |text: &str| {
+        fs::write(&budget, text).unwrap();
+        let output = allotment(["budget", &trace, "--file", &budget]);
+        let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+        (output.status.code().unwrap(), said.concat())
+    };
+    let fine = "[total]\npeak = \"64KiB\"\nlive = 30000\n[function.remember]\nlive = 30000\npeak = 30000\ncalls = 100\n\
+                [function.serve]\npeak = 32000\n";
+    let (status, said) = check(fine);
+    assert_eq!((status, said.lines().filter(|line| line.starts_with("within: ")).count()), (0, 6), "{said}");
+    let (status, said) = check(&fine.replace("calls = 100", "calls = 99"));
+    assert_eq!(status, 1);
+    assert!(said.contains("exceeded: function remember, calls: 100 of 99, 1 too many"), "{said}");
+    // The peak of `serve` has what it calls in it.
+    let (status, said) = check("[function.serve]\npeak = 30000\n");
+    assert_eq!(status, 1);
+    assert!(said.contains("exceeded: function serve, peak: 3") && said.contains(" B of 30000 B"), "{said}");
+    let (status, said) = check("[function.nothing]\npeak = 1\n");
+    assert_eq!(status, 0);
+    assert!(said.contains("no stack of the trace has a function nothing"), "{said}");
+    let (status, said) = check("[total]\npeek = 1\n");
+    assert_eq!(status, 1);
+    assert!(said.contains("budget.toml: ") && said.contains("peek"), "{said}");
+    // By tag, also without stacks.
+    fs::write(trace.replace(".bin", ".trace"), "a 1 100 8 #net\na 2 10 8\nf 1\n").unwrap();
+    fs::write(&budget, "[tag.net]\npeak = 99\n").unwrap();
+    let output = allotment(["budget", &trace.replace(".bin", ".trace"), "--file", &budget, "--json"]);
+    assert_eq!(output.status.code(), Some(1));
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        (&found[0]["of"], &found[0]["found"], &found[0]["exceeded"]),
+        (&"tag net".into(), &100.into(), &true.into())
+    );
+    fs::write(&budget, "[function.main]\npeak = 99\n").unwrap();
+    let error = refused(["budget", &trace.replace(".bin", ".trace"), "--file", &budget]).1;
+    assert!(error.contains("no function can be checked"), "{error}");
+}
+
+#[test]
+fn other_viewers_read_the_stacks() {
+    let (_folder, [program, trace, folded, pprof, dhat]) =
+        files(["server", "run.bin", "a.folded", "a.pb.gz", "a.dhat"]);
+    compiled(&program, SERVER, &["-O1"]);
+    recorded(&trace, &program, &["1000"], &[]);
+    for output in [&folded, &pprof, &dhat] {
+        printed(["convert", &trace, output]);
+    }
+    let text = fs::read_to_string(&folded).unwrap();
+    assert!(text.lines().any(|line| line.ends_with(";main;serve;remember 30000")), "{text}");
+    printed(["convert", &trace, &folded, "--by", "calls"]);
+    let text = fs::read_to_string(&folded).unwrap();
+    assert!(text.lines().any(|line| line.ends_with(";main;serve 3000")), "{text}");
+    let points: Value = serde_json::from_slice(&fs::read(&dhat).unwrap()).unwrap();
+    let leak = points["pps"].as_array().unwrap().iter().find(|point| point["eb"] == 30_000).unwrap();
+    assert_eq!((&leak["tbk"], &leak["mb"]), (&100.into(), &30_000.into()));
+    let first = usize::try_from(leak["fs"][0].as_u64().unwrap()).unwrap();
+    assert!(points["ftbl"][first].as_str().unwrap().ends_with("server.c:6"), "{points}");
+    assert!(fs::read(&pprof).unwrap().starts_with(&[0x1f, 0x8b]));
+}
+
+/// The page has the tree, and the blocks name their calls in it.
+#[test]
+fn the_page_has_the_tree_of_calls() {
+    let (folder, [program, trace]) = files(["server", "run.bin.zst"]);
+    compiled(&program, SERVER, &["-O1"]);
+    recorded(&trace, &program, &["1000"], &[]);
+    let report = json(["view", &trace, "--json"]);
+    let (frames, nodes) = (&report["who"]["frames"], report["who"]["nodes"].as_array().unwrap());
+    let sum = |at: usize| nodes.iter().map(|node| node[at].as_u64().unwrap()).sum::<u64>();
+    assert_eq!((sum(2), sum(5)), (30_000, 3100));
+    let way = |call: &Value| {
+        let mut names = Vec::new();
+        let mut at = usize::try_from(call.as_u64().unwrap()).unwrap();
+        while at > 0 {
+            let frame = usize::try_from(nodes[at][1].as_u64().unwrap()).unwrap();
+            names.push(frames[frame][0].as_str().unwrap().to_owned());
+            at = usize::try_from(nodes[at][0].as_u64().unwrap()).unwrap();
+        }
+        names
+    };
+    assert_eq!(way(&report["live"][0]["call"])[..3], ["remember", "serve", "main"]);
+    assert_eq!(way(&report["largest"][0]["call"])[..2], ["serve", "main"]);
+    // Without -o the page lies beside the trace.
+    printed(["view", &trace]);
+    assert!(fs::read_to_string(folder.path().join("run.html")).unwrap().contains("remember"));
+    assert!(json(["view", crate::data("espeak.trace.zst").to_str().unwrap(), "--json"])["who"].is_null());
+}
+
+#[test]
+fn the_tool_names_itself_and_describes_itself() {
+    assert_eq!(printed(["--version"]), format!("allotment {}\n", env!("CARGO_PKG_VERSION")));
+    assert!(printed(["completions", "bash"]).contains("budget"));
+    let (folder, [man]) = files(["man"]);
+    printed(["man", &man]);
+    assert!(fs::read_to_string(folder.path().join("man/allotment-who.1")).unwrap().contains("allotment"));
+}
+
+/// Every stack of a real program leads to where programs begin.
+#[test]
+fn stacks_of_a_real_program_are_whole() {
+    if !crate::record::present("jq") {
+        return;
+    }
+    let (_folder, [trace]) = files(["run.trace"]);
+    let input: String = (0..300).map(|n| format!("{{\"id\":{n},\"name\":\"n{n}\"}}\n")).collect();
+    let output = record(&["--stacks", "-o", &trace, "--", "jq", "-s", "map(.id) | add"], input.as_bytes());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut reader = open(trace.as_ref()).unwrap().with_stacks();
+    let requests: Vec<u32> = reader
+        .by_ref()
+        .map(Result::unwrap)
+        .filter(|checked| checked.event.action != allotment_trace::Action::Free)
+        .map(|checked| checked.stack)
+        .collect();
+    let stacks: Stacks = reader.take_stacks();
+    let whole = requests.iter().filter(|&&stack| {
+        let mut at = stacks.node(stack);
+        let mut outermost = None;
+        while let Some(node) = at {
+            (outermost, at) = (Some(node), stacks.node(node.parent));
+        }
+        outermost.is_some_and(|node| {
+            stacks.frames(node).iter().any(|frame| {
+                ["_start", "_dl_start", "clone", "_dl_start_user"]
+                    .iter()
+                    .any(|name| frame.function.contains(name))
+            }) || stacks
+                .module(node)
+                .is_some_and(|module| module.path.contains("/jq") || module.path.contains("/ld-"))
+        })
+    });
+    let (whole, all) = (whole.count(), requests.len());
+    assert!(all > 1000 && whole == all, "{whole} of {all} stacks are whole");
+}
