@@ -4,6 +4,7 @@
 
 use super::classes::fit;
 use super::options::Reuse;
+use super::records::{LANES, lane_of};
 use super::state::State;
 use super::usage::Usage;
 use super::{Pool, Source};
@@ -22,8 +23,8 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
 
     /// Gives back what the program does not use, at the end of a step. Returns the released bytes.
     pub(super) fn follow(&self, state: &mut State<P, S>) -> usize {
-        let (step, active) = (state.step, state.figures.active());
-        let Some(mut usage) = state.usage.take() else { return 0 };
+        let (step, active) = (state.supply.step, state.figures.active());
+        let Some(mut usage) = state.extra.usage.take() else { return 0 };
         let (most, window_ends) = usage.step(step, active);
         if self.options.reuse == Reuse::Basic {
             if window_ends {
@@ -32,12 +33,12 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
                 classes.extend(self.given_classes());
                 classes.sort_unstable();
                 classes.dedup();
-                state.classes = classes;
+                state.extra.classes = classes;
             }
             self.shed(state, &usage);
         }
         let (window, keep) = (usage.follow.window, most as f64 * usage.follow.factor);
-        state.usage = Some(usage);
+        state.extra.usage = Some(usage);
         let mut empty: Vec<(u64, u32, usize, usize)> = state
             .empty_segments()
             .map(|(number, entry)| (entry.emptied.1, number, entry.memory.bytes - entry.unmapped, entry.heap))
@@ -57,9 +58,10 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     fn shed(&self, state: &mut State<P, S>, usage: &Usage) {
         let mut room: HashMap<usize, usize> = HashMap::new();
         let mut surplus = Vec::new();
-        for heap in &mut state.heaps {
+        for heap in state.heaps() {
+            let heap = &mut state.lanes[lane_of(heap)].heaps[heap / LANES];
             for (&len, kept) in &mut heap.cached {
-                let class = state.classes.binary_search(&len).is_ok();
+                let class = state.extra.classes.binary_search(&len).is_ok();
                 let room = room.entry(len).or_insert_with(|| if class { usage.keeps(len) } else { 0 });
                 // The blocks that were freed last are used first, so drop the oldest.
                 let too_many = kept.len().saturating_sub(*room);

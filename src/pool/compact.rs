@@ -2,12 +2,13 @@
 
 use super::error::PoolError;
 use super::front::Allocation;
-use super::records::Holder;
+use super::records::{Holder, Record, lane_of};
 use super::state::{State, bytes_of};
-use super::stream_heap::Request;
+use super::streams::Request;
 use super::{Pool, Source, SourceError, StreamId};
 use crate::placement::SegmentPlacement;
 use core::fmt;
+use std::collections::HashMap;
 use std::vec::Vec;
 
 /// The result of a compaction.
@@ -40,7 +41,7 @@ impl<P: SegmentPlacement, S: Source> Movable<'_, P, S> {
     pub fn address(&self) -> usize {
         let state = self.pool.lock();
         let number = self.allocation.as_ref().and_then(|block| self.pool.record(&state, block).ok());
-        number.map_or(0, |number| self.pool.user_address(&state, state.records.get(number)))
+        number.map_or(0, |number| self.pool.user_address(&state, state.record(number)))
     }
 
     /// Returns the requested length in bytes.
@@ -87,7 +88,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         let allocation = self.allocate_raw(bytes, 1, stream)?;
         let mut state = self.lock();
         if let Ok(number) = self.record(&state, &allocation) {
-            state.movable.insert(number);
+            state.extra.movable.insert(number);
         }
         drop(state);
         Ok(Movable { pool: self, allocation: Some(allocation) })
@@ -96,7 +97,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     fn deallocate_movable(&self, allocation: Allocation) -> Result<(), super::ReturnError> {
         let mut state = self.lock();
         if let Ok(number) = self.record(&state, &allocation) {
-            state.movable.remove(&number);
+            state.extra.movable.remove(&number);
         }
         drop(state);
         self.deallocate(allocation)
@@ -109,7 +110,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     pub fn compact(&self, stream: StreamId) -> Compaction {
         let mut state = self.lock();
         match state.heap_of(stream) {
-            Some(heap) if !state.is_recording() && !Self::captures(state.heaps[heap].stream()) => {
+            Some(heap) if !state.order.is_recording() && !Self::captures(state.heap(heap).stream()) => {
                 self.compact_heap(&mut state, heap)
             }
             _ => Compaction::default(),
@@ -119,18 +120,19 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     pub(super) fn compact_heap(&self, state: &mut State<P, S>, heap: usize) -> Compaction {
         let longest = |state: &State<P, S>| bytes_of::<P>(state.longest(heap));
         let mut report = Compaction { largest_before: longest(state), ..Compaction::default() };
-        let mut used = std::vec![0u64; state.segments.len()];
-        state.records.iter().for_each(|(_, record)| used[record.segment as usize] += u64::from(record.len));
+        let mut used: HashMap<u32, u64> = state.segments().map(|(number, _)| (number, 0)).collect();
+        let mut count = |record: &Record<_>| *used.entry(record.segment).or_default() += u64::from(record.len);
+        state.records().for_each(|(_, record)| count(record));
         let own = |number: &u32| {
             // Live blocks lie in segments of their own stream.
-            let record = state.records.get(*number);
+            let record = state.record(*number);
             usize::from(record.heap) == heap && record.holder == Holder::Live
         };
-        let mut blocks: Vec<u32> = state.movable.iter().copied().filter(own).collect();
+        let mut blocks: Vec<u32> = state.extra.movable.iter().copied().filter(own).collect();
         // Empty the least used segments first, and each from its end.
         blocks.sort_unstable_by_key(|&number| {
-            let record = state.records.get(number);
-            (used[record.segment as usize], record.segment, core::cmp::Reverse(record.offset))
+            let record = state.record(number);
+            (used[&record.segment], record.segment, core::cmp::Reverse(record.offset))
         });
         for number in blocks {
             if let Some(to) = self.better_place(state, number, heap, &used) {
@@ -138,10 +140,9 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
                     report.failed = Some(error);
                     break;
                 }
-                let record = state.records.get(number);
-                used[record.segment as usize] += u64::from(record.len);
-                let old = state.records.get(to);
-                used[old.segment as usize] -= u64::from(old.len);
+                let (record, old) = (state.record(number), state.record(to));
+                used.entry(record.segment).and_modify(|used| *used += u64::from(record.len));
+                used.entry(old.segment).and_modify(|used| *used -= u64::from(old.len));
                 report.moves += 1;
                 report.bytes += record.requested;
                 self.free(state, to);
@@ -155,8 +156,8 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
 
     /// Allocates a better place for a movable block, in a segment that is used more or nearer to the start of its
     /// own segment. Returns the record of the new place.
-    fn better_place(&self, state: &mut State<P, S>, number: u32, heap: usize, used: &[u64]) -> Option<u32> {
-        let record = *state.records.get(number);
+    fn better_place(&self, state: &mut State<P, S>, number: u32, heap: usize, used: &HashMap<u32, u64>) -> Option<u32> {
+        let record = *state.record(number);
         let kind = state.entry(record.segment).kind;
         let request = Request {
             bytes: record.requested as usize,
@@ -166,8 +167,8 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
             kind,
             classed: false,
         };
-        let key = |member: u32| (used[member as usize], member);
-        let mut members = state.heaps[heap].bins[kind as usize].members.clone();
+        let key = |member: u32| (used[&member], member);
+        let mut members = state.heap(heap).bins[kind as usize].members.clone();
         members.retain(|&member| key(member) > key(record.segment));
         // Try the fullest segment first.
         members.sort_unstable_by_key(|&member| core::cmp::Reverse(key(member)));
@@ -179,7 +180,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
             let mut lower = None;
             while lower.is_none() && higher.len() < CHOICES {
                 let Some(found) = Self::take_place(state, record.segment, &request, heap) else { break };
-                if state.records.get(found).offset < record.offset {
+                if state.record(found).offset < record.offset {
                     lower = Some(found);
                 } else {
                     higher.push(found);
@@ -193,7 +194,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     /// Allocates a place for a block that moves, which counts as no request.
     fn take_place(state: &mut State<P, S>, segment: u32, request: &Request, heap: usize) -> Option<u32> {
         let number = state.allocate_in(segment, request, heap)?;
-        let record = state.records.get(number);
+        let record = state.record(number);
         let (granted, requested) = (bytes_of::<P>(record.len as usize), record.requested);
         state.note(heap, |figures| figures.no_request(granted, requested));
         Some(number)
@@ -207,13 +208,11 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         to: u32,
         heap: usize,
     ) -> Result<(), SourceError> {
-        let (from_record, to_record) = (*state.records.get(number), *state.records.get(to));
+        let (from_record, to_record) = (*state.record(number), *state.record(to));
         let (from, target) = (state.address(&from_record), state.address(&to_record));
         let bytes = from_record.len as usize * P::GRANULE;
-        let stream = state.heaps[heap].stream().clone();
-        let copied = self.call(
-            state,
-            |calls| &mut calls.copy,
+        let stream = state.heap(heap).stream().clone();
+        let copied = state.supply.call(&self.source, |calls| &mut calls.copy,
             // SAFETY: both blocks are allocated and therefore disjoint; the old one is used on this stream alone,
             // and the new one was given to no user yet.
             |source| unsafe { source.copy(from, target, bytes, &stream) },
@@ -222,10 +221,10 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
             self.free(state, to);
             return Err(error);
         }
-        if state.trace.is_some() {
+        if state.extra.trace.is_some() {
             self.trace_move(state, number, to);
         }
-        state.records.swap_places(number, to);
+        state.lanes[lane_of(heap)].records.swap_places(number, to);
         Ok(())
     }
 }

@@ -9,7 +9,7 @@ use super::leak::LeakHook;
 use super::options::{Age, Checks, Limit, PoolOptions, Reuse};
 use super::records::Record;
 use super::state::State;
-use super::stream_heap::{Request, SizeKind};
+use super::streams::{Request, SizeKind};
 use super::usage::Usage;
 use super::{CopyCounters, Source, SourceErrorKind, Stream};
 use crate::meta::SideTable;
@@ -97,12 +97,14 @@ pub struct Pool<P: SegmentPlacement, S: Source> {
     /// Granules that request lengths are rounded up to.
     unit: usize,
     pub(super) id: u32,
+    /// Whether stream heaps can serve requests by themselves: nothing but the streams and their order is looked at.
+    pub(super) is_direct: bool,
     /// Whether any check is on.
     pub(super) checked: bool,
     pub(super) hooks: Hooks,
     pub(super) on_leak: Mutex<Option<LeakHook>>,
     pub(super) copies: Arc<CopyCounters>,
-    state: Lanes<P, S>,
+    pub(super) state: Lanes<P, S>,
 }
 
 impl<P: SegmentPlacement, S: Source> Pool<P, S> {
@@ -125,30 +127,30 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
             None => options.adaptive.map(|_| Duration::MAX),
         };
         let checked = options.checks != Checks::default();
-        let may_split =
+        let is_direct =
             ages.is_none() && !checked && matches!(options.reuse, Reuse::Advanced | Reuse::Aggressive);
+        let mut state = State::new(ages);
+        state.order.asks = options.captures.are_noticed();
+        state.extra.usage =
+            options.adaptive.map(|follow| Box::new(Usage::new(follow, options.reuse == Reuse::Basic)));
         static POOLS: AtomicU32 = AtomicU32::new(0);
         let pool = Self {
             limit: AtomicUsize::new(limit),
             shift: granule.ilog2(),
             unit: (options.granule >> granule.ilog2()).max(1),
             id: POOLS.fetch_add(1, Ordering::Relaxed),
+            is_direct,
             checked,
             hooks: Hooks::new(),
             on_leak: Mutex::new(None),
             copies: Arc::default(),
-            state: Lanes::new(State::new(ages), may_split),
+            state: Lanes::new(state),
             source,
             options,
         };
-        pool.lock().asks = pool.options.captures.are_noticed();
         if pool.options.reuse == Reuse::Basic {
-            pool.lock().classes = pool.given_classes();
+            pool.lock().extra.classes = pool.given_classes();
         }
-        pool.lock().usage = pool
-            .options
-            .adaptive
-            .map(|follow| Box::new(Usage::new(follow, pool.options.reuse == Reuse::Basic)));
         Ok(pool)
     }
 
@@ -182,12 +184,6 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     #[inline(always)]
     pub(super) fn lock(&self) -> Held<'_, P, S> {
         self.state.lock()
-    }
-
-    /// The lanes, if the pool has them by now.
-    #[inline(always)]
-    pub(super) fn lanes(&self) -> Option<&Lanes<P, S>> {
-        self.state.is_split().then_some(&self.state)
     }
 
     pub(super) fn state_mut(&mut self) -> &mut State<P, S> {
@@ -241,14 +237,26 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         align: usize,
         stream: &S::Stream,
     ) -> Result<Allocation, PoolError> {
-        let site = Location::caller();
-        let mut request = self.request(bytes, align)?;
-        if let Some(taken) = self.lanes().and_then(|lanes| lanes.allocate(&request, stream)) {
-            return Ok(self.hand_out_taken(taken, bytes));
+        let request = self.request(bytes, align)?;
+        if self.is_direct {
+            if let Some(taken) = self.state.allocate(&request, stream) {
+                return Ok(self.hand_out(taken, bytes));
+            }
         }
+        self.allocate_otherwise(request, stream, Location::caller())
+    }
+
+    /// Serves a request under the lock of everything: one that its stream's heap has no room for, or that others hear of.
+    #[inline(never)]
+    fn allocate_otherwise(
+        &self,
+        mut request: Request,
+        stream: &S::Stream,
+        site: &'static Location<'static>,
+    ) -> Result<Allocation, PoolError> {
         let mut state = self.lock();
         let heap = match state.heap_of(stream.id()) {
-            _ if state.asks && !matches!(stream.capture(), Ok(None)) => {
+            _ if state.order.asks && !matches!(stream.capture(), Ok(None)) => {
                 // Memory of a device that was lost is no use to anyone.
                 if let Err(error) = stream.capture() {
                     if error.kind == SourceErrorKind::Lost {
@@ -263,7 +271,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         self.state.hint(stream.id(), heap);
         let asked = request.len;
         if self.options.reuse == Reuse::Basic {
-            state.classify(&mut request);
+            state.extra.classify(&mut request);
         }
         let found = match self.options.reuse {
             Reuse::Advanced | Reuse::Aggressive => state.allocate(&request, heap, request.kind),
@@ -281,42 +289,36 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
                 number
             }
         };
-        if state.is_watched() {
+        if state.extra.is_watched() {
             self.watch_allocation(&mut state, number, asked);
         }
         if self.checked {
             self.check_new(&mut state, number, site)?;
         }
         self.trim_due(&mut state);
-        Ok(self.hand_out(&state, number, &request))
+        let record = state.record(number);
+        let (address, serial) = (self.user_address(&state, record), record.serial);
+        Ok(self.hand_out(Taken { address, record: number, serial }, request.bytes))
     }
 
     #[inline(always)]
-    fn hand_out_taken(&self, taken: Taken, bytes: usize) -> Allocation {
+    fn hand_out(&self, taken: Taken, bytes: usize) -> Allocation {
         let Taken { address, record, serial } = taken;
         // The fallback is never used: no segment starts at address zero.
         let address = NonZeroUsize::new(address).unwrap_or(NonZeroUsize::MIN);
         Allocation { address, bytes, pool: self.id, record, serial }
     }
 
-    #[inline(always)]
-    fn hand_out(&self, state: &State<P, S>, number: u32, request: &Request) -> Allocation {
-        let record = state.records.get(number);
-        let taken =
-            Taken { address: self.user_address(state, record), record: number, serial: record.serial };
-        self.hand_out_taken(taken, request.bytes)
-    }
-
     /// Tells the trace and the usage statistics of a block that became live. Apart from its class it is `asked`
     /// granules long.
     #[cold]
     fn watch_allocation(&self, state: &mut State<P, S>, number: u32, asked: usize) {
-        if state.trace.is_some() {
+        if state.extra.trace.is_some() {
             self.trace_allocation(state, number);
         }
-        let len = state.records.get(number).len as usize;
+        let len = state.record(number).len as usize;
         let active = state.figures.active();
-        if let Some(usage) = &mut state.usage {
+        if let Some(usage) = &mut state.extra.usage {
             usage.allocated(asked, len, active);
         }
     }
@@ -330,7 +332,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         site: &'static Location<'static>,
     ) -> Result<(), PoolError> {
         if self.options.checks.sites {
-            state.sites.insert(number, site);
+            state.extra.sites.insert(number, site);
         }
         self.prepare(state, number)
     }
@@ -376,12 +378,11 @@ impl<P: SegmentPlacement, S: Source> Drop for Pool<P, S> {
         let mut state = core::mem::replace(self.state_mut(), State::new(None));
         while self.wait_for_one(&mut state).is_some() {}
         let busy = self.order_releases(&state);
-        for number in (0..state.segments.len() as u32).filter(|number| !busy.contains(number)) {
-            if let Some(entry) = state.segments[number as usize].as_deref_mut() {
-                entry.live = 0;
-                // There is no caller left who could see an error.
-                let _ = self.release(&mut state, number);
-            }
+        let free = state.segments().map(|(number, _)| number).filter(|number| !busy.contains(number));
+        for number in free.collect::<std::vec::Vec<u32>>() {
+            state.entry_mut(number).live = 0;
+            // There is no caller left who could see an error.
+            let _ = self.release(&mut state, number);
         }
     }
 }

@@ -7,13 +7,44 @@
 
 #![forbid(unsafe_code)]
 
+use super::capture::Capture;
+use super::marks::{Queue, Waiting};
 use super::options::Reuse;
 use super::records::Holder;
 use super::state::{State, bytes_of};
-use super::stream_heap::{Fence, Request, SizeKind};
-use super::{Pool, Source, SourceErrorKind, Stream};
+use super::streams::{Fence, Request, SizeKind};
+use super::{CaptureId, Pool, Source, SourceErrorKind, Stream, StreamId};
 use crate::placement::SegmentPlacement;
+use std::collections::{BTreeMap, HashMap};
 use std::vec::Vec;
+
+/// What may be used again only when other work is done.
+pub(super) struct Order<S: Source> {
+    /// For each shared block, the other streams that use it.
+    pub users: HashMap<u32, Vec<S::Stream>>,
+    /// Freed blocks that wait for events, by record, and the events by stream.
+    pub waiting: HashMap<u32, Waiting>,
+    pub queues: BTreeMap<StreamId, Queue<S>>,
+    /// Captures whose memory is kept.
+    pub captures: Vec<Capture<S>>,
+    /// Live blocks that captured streams use as well: their serial numbers, and the captures.
+    pub touched_by: HashMap<u32, (u32, Vec<CaptureId>)>,
+    /// Whether streams must be asked at every request and free whether they are being captured.
+    pub asks: bool,
+}
+
+impl<S: Source> Order<S> {
+    pub(super) fn new() -> Self {
+        Self {
+            users: HashMap::new(),
+            waiting: HashMap::new(),
+            queues: BTreeMap::new(),
+            captures: Vec::new(),
+            touched_by: HashMap::new(),
+            asks: false,
+        }
+    }
+}
 
 /// How far a pool goes to use memory that another stream has freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,10 +69,10 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
 
     /// Frees a block: at once if only its own stream used it, otherwise after the events of the streams that did.
     pub(super) fn free(&self, state: &mut State<P, S>, number: u32) {
-        if state.asks && state.may_be_kept(number) && self.keep_for_graph(state, number) {
+        if state.order.asks && state.may_be_kept(number) && self.keep_for_graph(state, number) {
             return;
         }
-        let record = *state.records.get(number);
+        let record = *state.record(number);
         let heap = usize::from(record.heap);
         let granted = bytes_of::<P>(record.len as usize);
         let home = state.entry(record.segment).heap;
@@ -53,9 +84,9 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
             self.return_block(state, number);
             return;
         }
-        let mut streams = state.users.remove(&number).unwrap_or_default();
+        let mut streams = state.order.users.remove(&number).unwrap_or_default();
         if home != heap || self.filled().is_some() {
-            streams.push(state.heaps[heap].stream().clone());
+            streams.push(state.heap(heap).stream().clone());
         }
         state.note(heap, |figures| figures.defer(granted, record.requested));
         self.defer(state, number, streams);
@@ -69,8 +100,8 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     #[inline(always)]
     pub(super) fn return_block(&self, state: &mut State<P, S>, number: u32) {
         let segment = state.put_back(number, || self.source.now());
-        let goes = self.options.reuse == Reuse::None && !state.heaps[state.entry(segment).heap].private;
-        if goes && !state.is_recording() {
+        let goes = self.options.reuse == Reuse::None && !state.heap(state.entry(segment).heap).private;
+        if goes && !state.order.is_recording() {
             // Ignore an error here: it has been counted, and the segment is out of the pool.
             let _ = self.release(state, segment);
         }
@@ -78,23 +109,23 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
 
     /// Frees a block whose last work was submitted to `stream` and to no other.
     pub(super) fn free_on(&self, state: &mut State<P, S>, number: u32, stream: &S::Stream) {
-        let record = *state.records.get(number);
-        if state.heaps[usize::from(record.heap)].id != stream.id() {
-            state.users.entry(number).or_default().push(stream.retain());
-            state.records.get_mut(number).holder = Holder::Shared;
+        let record = *state.record(number);
+        if state.heap(usize::from(record.heap)).id != stream.id() {
+            state.order.users.entry(number).or_default().push(stream.retain());
+            state.record_mut(number).holder = Holder::Shared;
         }
         self.free(state, number);
     }
 
     /// Keeps a freed block for requests of its class. Returns whether its length is that of a class.
     fn keep(&self, state: &mut State<P, S>, number: u32) -> bool {
-        let record = state.records.get_mut(number);
+        let record = state.record(number);
         let (len, heap) = (record.len as usize, usize::from(record.heap));
-        if state.classes.binary_search(&len).is_err() {
+        if state.extra.classes.binary_search(&len).is_err() {
             return false;
         }
-        record.holder = Holder::Cached;
-        state.heaps[heap].cached.entry(len).or_default().push(number);
+        state.record_mut(number).holder = Holder::Cached;
+        state.heap_mut(heap).cached.entry(len).or_default().push(number);
         true
     }
 
@@ -103,28 +134,28 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         if !request.classed {
             return None;
         }
-        let number = state.heaps[heap].cached.get_mut(&request.len)?.pop()?;
+        let number = state.heap_mut(heap).cached.get_mut(&request.len)?.pop()?;
         self.revive(state, number, request);
         Some(number)
     }
 
     /// Makes a block that has no user live again.
     pub(super) fn revive(&self, state: &mut State<P, S>, number: u32, request: &Request) {
-        let record = state.records.get_mut(number);
+        let record = state.record_mut(number);
         record.serial = record.serial.wrapping_add(1);
         record.requested = request.bytes as u64;
         let (heap, granted) = (usize::from(record.heap), bytes_of::<P>(record.len as usize));
         let segment = record.segment;
         let is_home = state.entry(segment).heap == heap;
-        state.records.get_mut(number).holder = if is_home { Holder::Live } else { Holder::Shared };
+        state.record_mut(number).holder = if is_home { Holder::Live } else { Holder::Shared };
         state.note(heap, |figures| figures.allocate(granted, request.bytes as u64));
     }
 
     /// Gives all blocks that are kept by class back to their segments. Returns whether there were any.
     pub(super) fn flush(&self, state: &mut State<P, S>) -> bool {
         let mut any = false;
-        for heap in 0..state.heaps.len() {
-            let kept = core::mem::take(&mut state.heaps[heap].cached);
+        for heap in state.heaps() {
+            let kept = core::mem::take(&mut state.heap_mut(heap).cached);
             for number in kept.into_values().flatten() {
                 state.put_back(number, || self.source.now());
                 any = true;
@@ -136,7 +167,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     /// Whether the work on everything freed in stream heap `from` is done, or can be waited for with this patience by
     /// `stream`.
     fn is_quiet(&self, state: &mut State<P, S>, from: usize, stream: &S::Stream, patience: Patience) -> bool {
-        let owner = &state.heaps[from];
+        let owner = &state.heap(from);
         if owner.quiet == owner.frees {
             return true;
         }
@@ -146,29 +177,29 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
             if Self::captures(&owner) {
                 return false;
             }
-            match self.call(state, |calls| &mut calls.record, |_| owner.record()) {
-                Ok(event) => state.heaps[from].fence = Some(Fence { event, frees }),
+            match state.supply.call(&self.source, |calls| &mut calls.record, |_| owner.record()) {
+                Ok(event) => state.heap_mut(from).fence = Some(Fence { event, frees }),
                 Err(_) => return false,
             }
         }
-        let Some(fence) = state.heaps[from].fence.take() else { return false };
+        let Some(fence) = state.heap_mut(from).fence.take() else { return false };
         let mut over = self.is_done(state, &fence.event);
         if !over && patience == Patience::Block {
             over = self.block_for(state, &fence.event);
         }
         if over {
-            state.heaps[from].quiet = frees;
+            state.heap_mut(from).quiet = frees;
             return true;
         }
         let queued = patience == Patience::Queue
-            && self.call(state, |calls| &mut calls.wait, |_| stream.wait(&fence.event)).is_ok();
-        state.heaps[from].fence = Some(fence);
+            && state.supply.call(&self.source, |calls| &mut calls.wait, |_| stream.wait(&fence.event)).is_ok();
+        state.heap_mut(from).fence = Some(fence);
         queued
     }
 
     /// Whether an empty segment of the stream heap could go back to the source without waiting.
     pub(super) fn is_over(&self, state: &mut State<P, S>, heap: usize) -> bool {
-        let stream = state.heaps[heap].stream().clone();
+        let stream = state.heap(heap).stream().clone();
         self.is_quiet(state, heap, &stream, Patience::Request)
     }
 
@@ -179,16 +210,16 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         });
         let found: Vec<(u32, usize)> = fits.map(|(number, entry)| (number, entry.heap)).collect();
         // A retired stream heap may be of this very stream, in whose order all later work comes.
-        let own = state.heaps[heap].id;
+        let own = state.heap(heap).id;
         let (segment, _) =
-            found.into_iter().find(|&(_, from)| state.heaps[from].id == own || self.is_over(state, from))?;
+            found.into_iter().find(|&(_, from)| state.heap(from).id == own || self.is_over(state, from))?;
         let waits = {
-            let from = &state.heaps[state.entry(segment).heap];
+            let from = &state.heap(state.entry(segment).heap);
             from.quiet != from.frees
         };
-        state.transfer(segment, heap);
+        let segment = state.transfer(segment, heap);
         // Any third stream must wait for what this one is ordered after.
-        state.heaps[heap].frees += u64::from(waits);
+        state.heap_mut(heap).frees += u64::from(waits);
         state.allocate_in(segment, request, heap)
     }
 
@@ -202,21 +233,21 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         kind: SizeKind,
         patience: Patience,
     ) -> Option<u32> {
-        for from in 0..state.heaps.len() {
-            if from == heap || state.heaps[from].private {
+        for from in state.heaps() {
+            if from == heap || state.heap(from).private {
                 continue;
             }
-            let Some(segment) = state.candidate(from, kind, request.len) else { continue };
-            let stream = state.heaps[heap].stream().clone();
-            if state.heaps[from].id != stream.id() && !self.is_quiet(state, from, &stream, patience) {
+            let Some(mut segment) = state.candidate(from, kind, request.len) else { continue };
+            let stream = state.heap(heap).stream().clone();
+            if state.heap(from).id != stream.id() && !self.is_quiet(state, from, &stream, patience) {
                 continue;
             }
-            let waits = state.heaps[from].quiet != state.heaps[from].frees;
-            if state.entry(segment).live == state.entry(segment).holes {
-                state.transfer(segment, heap);
+            let waits = state.heap(from).quiet != state.heap(from).frees;
+            if state.entry(segment).is_empty() {
+                segment = state.transfer(segment, heap);
                 if waits {
                     // Any third stream must in turn wait for what this one waits for.
-                    state.heaps[heap].frees += 1;
+                    state.heap_mut(heap).frees += 1;
                 }
             }
             if let Some(number) = state.allocate_in(segment, request, heap) {

@@ -4,7 +4,7 @@
 
 use super::error::ReturnError;
 use super::front::{Allocation, Pool};
-use super::records::Holder;
+use super::records::{Holder, lane_of};
 use super::state::State;
 use super::{Segment, Source, Stream};
 use crate::placement::SegmentPlacement;
@@ -19,7 +19,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     #[inline(always)]
     pub(super) fn record(&self, state: &State<P, S>, allocation: &Allocation) -> Result<u32, ReturnError> {
         let number = allocation.record;
-        match state.records.find(number) {
+        match state.lanes[lane_of(number as usize)].records.find(number) {
             Some(record) if allocation.pool == self.id => {
                 let live = matches!(record.holder, Holder::Live | Holder::Shared);
                 if live && record.serial == allocation.serial {
@@ -44,15 +44,18 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     /// [`ReturnError::Foreign`] if it is from another pool, and what the chosen checks find.
     #[inline]
     pub fn deallocate(&self, allocation: Allocation) -> Result<(), ReturnError> {
-        if allocation.pool == self.id {
-            if let Some(lanes) = self.lanes() {
-                if lanes.deallocate(allocation.record, allocation.serial) {
-                    return Ok(());
-                }
-            }
+        let Allocation { pool, record, serial, .. } = allocation;
+        if self.is_direct && pool == self.id && self.state.deallocate(record, serial) {
+            return Ok(());
         }
+        self.deallocate_otherwise(&allocation)
+    }
+
+    /// Frees a block under the lock of everything.
+    #[inline(never)]
+    fn deallocate_otherwise(&self, allocation: &Allocation) -> Result<(), ReturnError> {
         let mut state = self.lock();
-        let number = self.record(&state, &allocation)?;
+        let number = self.record(&state, allocation)?;
         let sound = self.leave(&mut state, number);
         self.free(&mut state, number);
         self.trim_due(&mut state);
@@ -84,14 +87,12 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         let mut state = self.lock();
         let live = |holder| matches!(holder, Holder::Live | Holder::Shared);
         let found = state
-            .records
-            .iter()
+            .records()
             .find(|(_, record)| live(record.holder) && self.user_address(&state, record) == address);
         let Some((number, _)) = found else {
-            let mut segments = state.segments.iter().flatten();
-            let memory =
-                segments.find(|entry| address.wrapping_sub(entry.memory.address.get()) < entry.memory.bytes);
-            return Err(if memory.is_some() { ReturnError::AlreadyFree } else { ReturnError::Foreign });
+            let mut memory = state.segments().map(|(_, entry)| entry.memory);
+            let owned = memory.any(|memory| address.wrapping_sub(memory.address.get()) < memory.bytes);
+            return Err(if owned { ReturnError::AlreadyFree } else { ReturnError::Foreign });
         };
         let sound = self.leave(&mut state, number);
         self.free(&mut state, number);
@@ -108,18 +109,18 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     pub fn record_stream(&self, allocation: &Allocation, stream: &S::Stream) -> Result<(), ReturnError> {
         let mut state = self.lock();
         let number = self.record(&state, allocation)?;
-        if state.asks {
+        if state.order.asks {
             state.touch_in_capture(number, stream);
         }
-        let (id, own) = (stream.id(), usize::from(state.records.get(number).heap));
-        if state.heaps[own].id == id {
+        let (id, own) = (stream.id(), usize::from(state.record(number).heap));
+        if state.heap(own).id == id {
             return Ok(());
         }
-        let users = state.users.entry(number).or_default();
+        let users = state.order.users.entry(number).or_default();
         if !users.iter().any(|user| user.id() == id) {
             users.push(stream.retain());
         }
-        state.records.get_mut(number).holder = Holder::Shared;
+        state.record_mut(number).holder = Holder::Shared;
         Ok(())
     }
 
@@ -128,13 +129,13 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     pub fn segment_of(&self, allocation: &Allocation) -> Option<Segment> {
         let state = self.lock();
         let number = self.record(&state, allocation).ok()?;
-        Some(state.entry(state.records.get(number).segment).memory)
+        Some(state.entry(state.record(number).segment).memory)
     }
 
     /// Does what is due before a block is freed: trace, usage and checks.
     #[inline(always)]
     fn leave(&self, state: &mut State<P, S>, number: u32) -> Result<(), ReturnError> {
-        if state.is_watched() {
+        if state.extra.is_watched() {
             self.watch_free(state, number);
         }
         if self.checked { self.check_old(state, number) } else { Ok(()) }
@@ -143,11 +144,11 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     /// Tells the trace and the usage statistics of a free.
     #[cold]
     fn watch_free(&self, state: &mut State<P, S>, number: u32) {
-        if state.trace.is_some() {
+        if state.extra.trace.is_some() {
             self.trace_free(state, number);
         }
-        let len = state.records.get(number).len as usize;
-        if let Some(usage) = &mut state.usage {
+        let len = state.record(number).len as usize;
+        if let Some(usage) = &mut state.extra.usage {
             usage.freed(len);
         }
     }
@@ -155,7 +156,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     /// Runs the chosen checks when a block is freed.
     #[cold]
     fn check_old(&self, state: &mut State<P, S>, number: u32) -> Result<(), ReturnError> {
-        state.sites.remove(&number);
+        state.extra.sites.remove(&number);
         self.inspect(state, number)
     }
 }

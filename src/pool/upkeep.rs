@@ -8,7 +8,7 @@ use super::hooks::Place;
 use super::leak::Leak;
 use super::state::bytes_of;
 use super::stats::{PoolStats, SourceCalls};
-use super::stream_heap::SizeKind;
+use super::streams::SizeKind;
 use super::{CopyCounters, Source, StreamId};
 use crate::placement::SegmentPlacement;
 use std::boxed::Box;
@@ -29,7 +29,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         let size = bytes.max(1).next_multiple_of(self.source.granularity());
         match self.reserve(&mut state, SizeKind::Large, heap, size) {
             Ok(_) => Ok(()),
-            Err(super::grow::Denied::Source(error)) if !error.is_out_of_memory() => Err(error.into()),
+            Err(super::supply::Denied::Source(error)) if !error.is_out_of_memory() => Err(error.into()),
             Err(denied) => {
                 Err(PoolError::OutOfMemory(self.out_of_memory(&mut state, &request, Some(denied)).into()))
             }
@@ -44,7 +44,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     pub fn trim(&self, keep: usize) -> usize {
         let mut state = self.lock();
         self.settle_graphs(&mut state);
-        if state.is_recording() {
+        if state.order.is_recording() {
             return 0;
         }
         self.poll(&mut state);
@@ -59,10 +59,10 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     /// · classes) for at most 256 lengths.
     pub fn step(&self) -> usize {
         let mut state = self.lock();
-        state.step += 1;
+        state.supply.step += 1;
         state.trace_step();
         self.settle_graphs(&mut state);
-        if state.is_recording() {
+        if state.order.is_recording() {
             return 0;
         }
         self.poll(&mut state);
@@ -82,7 +82,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         let mut state = self.lock();
         let largest = state.largest_free();
         let copies = self.copies.stats();
-        PoolStats { copies, ..state.figures.stats(largest, state.calls) }
+        PoolStats { copies, ..state.figures.stats(largest, state.supply.calls) }
     }
 
     /// Returns the counters that report copies to and from the pool's blocks, and fills of them. Code that makes
@@ -96,7 +96,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         let mut state = self.lock();
         let heap = state.heap_of(stream)?;
         let largest = bytes_of::<P>(state.longest(heap));
-        Some(state.figures_of(heap).stats(largest, SourceCalls::default()))
+        Some(state.heap(heap).figures.stats(largest, SourceCalls::default()))
     }
 
     pub(super) fn reclaim(&self, full: &OutOfMemory, place: &mut Place) -> bool {

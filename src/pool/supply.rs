@@ -3,7 +3,8 @@
 use super::options::{Age, Growth, Limit, Reuse};
 use super::state::{State, bytes_of};
 use super::stats::SourceCalls;
-use super::stream_heap::{Entry, Request, SizeKind};
+use super::segments::Entry;
+use super::streams::{Request, SizeKind};
 use super::{Pool, Segment, Source, SourceError};
 use crate::placement::SegmentPlacement;
 use crate::region::Region;
@@ -14,6 +15,54 @@ use std::vec::Vec;
 /// [`Growth::Fitted`] reserves more than the request while at most one part in this many of the reserved memory is
 /// free.
 const FREE_PART: u64 = 10;
+
+/// What a pool knows of its source's calls and of the age of its segments.
+pub(super) struct Supply {
+    pub calls: SourceCalls,
+    pub step: u64,
+    /// How long a segment may stay empty, [`Duration::MAX`] if that is not a matter of time; `None` if segments need not
+    /// note when they become empty.
+    ages: Option<Duration>,
+    /// When the first empty segment may be too old, by the source's clock; [`Duration::MAX`] for never.
+    trim_at: Duration,
+}
+
+impl Supply {
+    pub(super) fn new(ages: Option<Duration>) -> Self {
+        Self { calls: SourceCalls::default(), step: 0, ages, trim_at: Duration::MAX }
+    }
+
+    /// Calls the source, and counts the call and its time.
+    pub(super) fn call<S: Source, T>(
+        &mut self,
+        source: &S,
+        counter: impl FnOnce(&mut SourceCalls) -> &mut u64,
+        call: impl FnOnce(&S) -> Result<T, SourceError>,
+    ) -> Result<T, SourceError> {
+        let start = source.now();
+        let result = call(source);
+        self.calls.time += source.now().saturating_sub(start);
+        self.calls.failed += u64::from(result.is_err());
+        *counter(&mut self.calls) += 1;
+        result
+    }
+
+    /// Notes in a segment that it has become empty.
+    #[inline(always)]
+    pub(super) fn note_empty(&mut self, emptied: &mut (Duration, u64), now: impl FnOnce() -> Duration) {
+        if self.ages.is_some() {
+            *emptied = (now(), self.step);
+            self.trim_after(|| emptied.0);
+        }
+    }
+
+    /// Sees that a segment which may be empty from `time` on is looked at when it is too old.
+    pub(super) fn trim_after(&mut self, time: impl FnOnce() -> Duration) {
+        if let Some(age) = self.ages {
+            self.trim_at = self.trim_at.min(time().saturating_add(age));
+        }
+    }
+}
 
 /// Why a pool could not grow.
 #[derive(Clone, Copy, Debug)]
@@ -29,22 +78,6 @@ fn round_up(bytes: usize, step: usize) -> usize {
 }
 
 impl<P: SegmentPlacement, S: Source> Pool<P, S> {
-    /// Calls the source, and counts the call and its time.
-    pub(super) fn call<T>(
-        &self,
-        state: &mut State<P, S>,
-        counter: impl FnOnce(&mut SourceCalls) -> &mut u64,
-        call: impl FnOnce(&S) -> Result<T, SourceError>,
-    ) -> Result<T, SourceError> {
-        let start = self.source.now();
-        let result = call(&self.source);
-        let calls = &mut state.calls;
-        calls.time += self.source.now().saturating_sub(start);
-        calls.failed += u64::from(result.is_err());
-        *counter(calls) += 1;
-        result
-    }
-
     /// Contiguous bytes that `request` is sure to fit into.
     fn piece(&self, request: &Request) -> usize {
         let granule = P::GRANULE;
@@ -97,7 +130,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
 
     /// Gives empty segments back whose work is done, up to as many bytes as the pool is about to reserve.
     pub(super) fn make_way(&self, state: &mut State<P, S>, request: &Request, heap: usize) {
-        if state.is_recording() {
+        if state.order.is_recording() {
             return;
         }
         let wished = self.wished(state, request, self.needed(request), heap);
@@ -124,7 +157,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         let granularity = self.source.granularity();
         let bytes = if options.reuse == Reuse::None {
             need
-        } else if state.segments.iter().all(Option::is_none) && options.first_segment > 0 {
+        } else if state.segments().next().is_none() && options.first_segment > 0 {
             options.first_segment
         } else if request.kind == SizeKind::Small {
             options.small_segment
@@ -133,7 +166,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         } else {
             match options.growth {
                 Growth::Fixed(bytes) => bytes,
-                Growth::Geometric { first, percent, most } => match state.heaps[heap].last_growth {
+                Growth::Geometric { first, percent, most } => match state.heap(heap).last_growth {
                     0 => first,
                     last => ((last as u128 * u128::from(percent) / 100).min(most as u128)) as usize,
                 },
@@ -177,7 +210,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         if self.options.reuse == Reuse::None {
             return None;
         }
-        let members = &state.heaps[heap].bins[request.kind as usize].members;
+        let members = &state.heap(heap).bins[request.kind as usize].members;
         let number = members.iter().copied().find(|&member| {
             let memory = &state.entry(member).memory;
             self.source.room(memory) > memory.bytes
@@ -194,10 +227,8 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         if !self.admits(state, bytes) {
             return Some(Err(Denied::Limit));
         }
-        let stream = state.heaps[heap].stream().clone();
-        let grown = self.call(
-            state,
-            |calls| &mut calls.grow,
+        let stream = state.heap(heap).stream().clone();
+        let grown = state.supply.call(&self.source, |calls| &mut calls.grow,
             // SAFETY: the source reserved the segment for this pool, and this is its state after the source's last call.
             |source| unsafe { source.grow(memory, bytes, &stream) },
         );
@@ -224,7 +255,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     /// Free bytes behind the last block of a segment. O(records).
     fn free_tail(&self, state: &State<P, S>, segment: u32) -> usize {
         let granules = state.entry(segment).placement.granules();
-        let own = state.records.iter().filter(|(_, record)| record.segment == segment);
+        let own = state.records().filter(|(_, record)| record.segment == segment);
         let last = own.map(|(_, record)| (record.offset + record.len) as usize).max();
         let free = granules.end - last.unwrap_or(granules.start);
         bytes_of::<P>(free) as usize
@@ -232,7 +263,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
 
     pub(super) fn count_growth(&self, state: &mut State<P, S>, heap: usize) {
         // Another stream that wants some of this memory must wait for the stream order in which it came.
-        state.heaps[heap].frees += 1;
+        state.heap_mut(heap).frees += 1;
         state.note(heap, |figures| figures.counted.growth += 1);
     }
 
@@ -251,8 +282,8 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         if !self.admits(state, bytes) {
             return Err(Denied::Limit);
         }
-        let stream = state.heaps[heap].stream().clone();
-        let reserved = self.call(state, |calls| &mut calls.reserve, |source| source.reserve(bytes, &stream));
+        let stream = state.heap(heap).stream().clone();
+        let reserved = state.supply.call(&self.source, |calls| &mut calls.reserve, |source| source.reserve(bytes, &stream));
         let memory = reserved.map_err(Denied::Source)?;
         let start = NonNull::new(ptr::without_provenance_mut(memory.address.get()));
         let start = start.unwrap_or(NonNull::dangling());
@@ -266,9 +297,9 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
             return Err(Denied::Source(SourceError::unsupported("claim")));
         }
         self.fill_new(memory.address.get(), memory.bytes);
-        let emptied = (self.source.now(), state.step);
+        let emptied = (self.source.now(), state.supply.step);
         if kind == SizeKind::Large {
-            state.heaps[heap].last_growth = memory.bytes;
+            state.heap_mut(heap).last_growth = memory.bytes;
         }
         let number = state.insert_segment(Entry::new(memory, placement, heap, kind, emptied));
         self.count_growth(state, heap);
@@ -277,10 +308,8 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
 
     /// Gives a segment back to the source.
     fn give_back(&self, state: &mut State<P, S>, memory: Segment, heap: usize) -> Result<(), SourceError> {
-        let stream = state.heaps[heap].stream().clone();
-        self.call(
-            state,
-            |calls| &mut calls.release,
+        let stream = state.heap(heap).stream().clone();
+        state.supply.call(&self.source, |calls| &mut calls.release,
             // SAFETY: the source reserved the segment for this pool, which no longer holds it; its blocks came back in
             // the order of the heap's stream, or after their work on other streams was done.
             |source| unsafe { source.release(memory, &stream) },
@@ -290,7 +319,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     /// Gives a segment back if it is empty, and returns its bytes; 0 if it is not empty.
     pub(super) fn release(&self, state: &mut State<P, S>, segment: u32) -> Result<usize, SourceError> {
         // A source may wait for the stream, or make the release part of the graph.
-        if Self::captures(state.heaps[state.entry(segment).heap].stream()) {
+        if Self::captures(state.heap(state.entry(segment).heap).stream()) {
             return Ok(0);
         }
         match state.remove_segment(segment) {
@@ -320,7 +349,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     /// Gives segments back that have been empty for too long by the clock, after a request or a free. O(1) until one may be.
     #[inline(always)]
     pub(super) fn trim_due(&self, state: &mut State<P, S>) {
-        if state.trim_at != Duration::MAX {
+        if state.supply.trim_at != Duration::MAX {
             self.trim_old(state);
         }
     }
@@ -328,12 +357,12 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     /// Waits for no work: segments that may still be in use stay, to be looked at again after a quarter of the age.
     #[cold]
     fn trim_old(&self, state: &mut State<P, S>) {
-        let (Some(age), now) = (state.ages, self.source.now()) else { return };
-        if now < state.trim_at {
+        let (Some(age), now) = (state.supply.ages, self.source.now()) else { return };
+        if now < state.supply.trim_at {
             return;
         }
         let mut next = Duration::MAX;
-        if state.is_recording() {
+        if state.order.is_recording() {
             next = now.saturating_add(age / 4);
         } else {
             self.poll(state);
@@ -349,17 +378,17 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
                     let _ = self.release(state, number);
                 }
             }
-            if !state.queues.is_empty() {
+            if !state.order.queues.is_empty() {
                 next = next.min(now.saturating_add(age));
             }
         }
-        state.trim_at = next;
+        state.supply.trim_at = next;
     }
 
     /// Gives segments back that have been empty for too long, and returns the released bytes.
     pub(super) fn trim_aged(&self, state: &mut State<P, S>) -> usize {
         let Some(age) = self.options.trim_after else { return 0 };
-        let (now, step) = (self.source.now(), state.step);
+        let (now, step) = (self.source.now(), state.supply.step);
         let old: Vec<u32> = state
             .empty_segments()
             .filter(|(_, entry)| match age {

@@ -1,13 +1,13 @@
-//! The memory of one stream: its segments, by size, and what is known of each.
+//! The heaps of streams. Each has the memory of one stream, and up to eight *lanes* of them can be used at the same time.
 
-use super::records::{Holder, Record};
+use super::records::{Holder, LANES, Record, Records};
+use super::segments::{Entry, Segments, UNLISTED};
 use super::stats::{Figures, Since};
 use super::stream::StreamId;
-use super::{Segment, Source, Stream};
+use super::{Source, Stream};
 use crate::meta::Block;
 use crate::placement::SegmentPlacement;
 use core::ops::Bound;
-use core::time::Duration;
 use std::collections::{BTreeSet, HashMap};
 use std::vec::Vec;
 
@@ -68,25 +68,6 @@ impl Request {
     }
 }
 
-/// A segment and the placement that divides it, in cache lines of its own: threads use different ones at the same time.
-#[repr(align(128))]
-pub(super) struct Entry<P> {
-    pub memory: Segment,
-    pub placement: P,
-    /// The stream heap that owns it.
-    pub heap: usize,
-    pub kind: SizeKind,
-    /// Number of blocks that the placement has handed out.
-    pub live: u32,
-    /// Number of these blocks that are holes, that is pages without memory; `unmapped` is their size in bytes.
-    pub holes: u32,
-    pub unmapped: usize,
-    /// The length under which it is listed in a bin with several segments.
-    pub listed: usize,
-    /// When its last block came back: by the source's clock, and as a step number.
-    pub emptied: (Duration, u64),
-}
-
 /// The segments of one kind in one stream heap.
 #[derive(Default)]
 pub(super) struct Bin {
@@ -121,7 +102,7 @@ pub(super) struct StreamHeap<S: Source> {
     pub id: StreamId,
     /// Whether requests of the stream are served here: not those of its captures, nor of a stream that is gone.
     pub open: bool,
-    /// What was allocated and freed in the stream heap's lane and is not yet in the figures.
+    /// What was allocated and freed in the stream heap and is not yet in the figures.
     pub since: Since,
     /// Whether the lane has listed the stream heap as changed.
     pub changed: bool,
@@ -143,12 +124,7 @@ pub(super) struct StreamHeap<S: Source> {
     pub reusable: BTreeSet<(usize, u32)>,
     /// Bytes of the last large segment.
     pub last_growth: usize,
-    /// Whether it is in the list of touched stream heaps.
-    pub touched: bool,
 }
-
-/// The value of `listed` for segments that are in no order.
-pub(super) const UNLISTED: usize = usize::MAX;
 
 impl<S: Source> StreamHeap<S> {
     /// The stream, which every stream heap has that has memory or blocks.
@@ -157,6 +133,95 @@ impl<S: Source> StreamHeap<S> {
         match &self.stream {
             Some(stream) => stream,
             None => unreachable!("a place is vacated when no segment and no record refers to it"),
+        }
+    }
+}
+
+/// Stream heaps whose numbers are equal modulo [`LANES`], and what is theirs: their segments, and the records of the
+/// blocks that were allocated for them.
+pub(super) struct Lane<P: SegmentPlacement, S: Source> {
+    pub heaps: Vec<StreamHeap<S>>,
+    pub segments: Segments<P>,
+    pub records: Records<P::Token>,
+    /// The stream heaps whose segments or figures have changed since they were last looked at.
+    pub changed: Vec<u32>,
+}
+
+impl<P: SegmentPlacement, S: Source> Lane<P, S> {
+    pub(super) const fn new(lane: usize) -> Self {
+        Self {
+            heaps: Vec::new(),
+            segments: Segments::new(lane),
+            records: Records::new(lane),
+            changed: Vec::new(),
+        }
+    }
+
+    /// Allocates a block from the stream heap's segments of this kind: from the one whose longest free block is the
+    /// shortest that suffices, so that longer ones are not split. Returns the block's record. The caller counts it.
+    /// O(log segments) plus the placement's work.
+    #[inline(always)]
+    pub(super) fn allocate(&mut self, request: &Request, heap: usize, kind: SizeKind) -> Option<u32> {
+        let place = &mut self.heaps[heap / LANES];
+        let bin = &mut place.bins[kind as usize];
+        let mut key = match bin.members.as_slice() {
+            &[only] => (UNLISTED, only),
+            _ => bin.first(request.len)?,
+        };
+        let block = loop {
+            let entry = self.segments.get_mut(key.1);
+            if let Some(block) = entry.take(request) {
+                if entry.is_listed() {
+                    bin.relist(entry, key.1);
+                }
+                break block;
+            }
+            if !entry.is_listed() {
+                return None;
+            }
+            // An aligned request may not fit into a block that is long enough.
+            key = bin.after(key)?;
+        };
+        place.records += 1;
+        self.note_change(heap);
+        Some(self.records.insert(request.record(block, key.1, heap)))
+    }
+
+    /// Removes a record. Its block is to be given back to its segment.
+    #[inline(always)]
+    pub(super) fn remove(&mut self, number: u32) -> Record<P::Token> {
+        let record = self.records.remove(number);
+        self.heaps[usize::from(record.heap) / LANES].records -= 1;
+        record
+    }
+
+    /// Gives a block back to its segment, one of this lane, which is returned. O(log segments) plus the placement's work.
+    ///
+    /// # Safety
+    ///
+    /// The record must have just been removed, and its block must not be used afterwards.
+    #[inline(always)]
+    pub(super) unsafe fn put_back(&mut self, record: &Record<P::Token>) -> &mut Entry<P> {
+        let heap = self.segments.get(record.segment).heap;
+        self.note_change(heap);
+        let entry = self.segments.get_mut(record.segment);
+        // SAFETY: the placement handed out the record's block, and it is given back once, since the record was removed.
+        unsafe { entry.put_back(record) };
+        let place = &mut self.heaps[heap / LANES];
+        place.frees += 1;
+        if entry.is_listed() {
+            place.bins[entry.kind as usize].relist(entry, record.segment);
+        }
+        entry
+    }
+
+    /// Lists a stream heap as changed.
+    #[inline(always)]
+    pub(super) fn note_change(&mut self, heap: usize) {
+        let place = &mut self.heaps[heap / LANES];
+        if !place.changed {
+            place.changed = true;
+            self.changed.push(heap as u32);
         }
     }
 }
@@ -210,48 +275,6 @@ impl Bin {
         self.order.remove(&(listed, segment));
         self.found.key = None;
         self.longest = self.order.last().map_or(0, |key| key.0);
-    }
-}
-
-impl<P: SegmentPlacement> Entry<P> {
-    /// Takes a block for the request.
-    #[inline(always)]
-    pub(super) fn take(&mut self, request: &Request) -> Option<Block<P::Token>> {
-        let block = self.placement.allocate(request.len, request.align)?;
-        self.live += 1;
-        Some(block)
-    }
-
-    /// Gives a record's block back to the placement.
-    ///
-    /// # Safety
-    ///
-    /// The placement must have handed out the block, which is not used afterwards.
-    #[inline(always)]
-    pub(super) unsafe fn put_back(&mut self, record: &Record<P::Token>) {
-        let (len, align) = (record.len as usize, 1 << record.align);
-        // SAFETY: the caller's contract; the record has the length and the alignment that the block was requested with.
-        let freed = unsafe { self.placement.deallocate(record.block(), len, align) };
-        debug_assert!(freed.is_ok(), "the block was live");
-        self.live -= 1;
-    }
-
-    /// Whether the segment is in its bin's order.
-    #[inline(always)]
-    pub(super) const fn is_listed(&self) -> bool {
-        self.listed != UNLISTED
-    }
-}
-
-impl<P> Entry<P> {
-    pub(super) fn new(
-        memory: Segment,
-        placement: P,
-        heap: usize,
-        kind: SizeKind,
-        emptied: (Duration, u64),
-    ) -> Self {
-        Self { memory, placement, heap, kind, live: 0, holes: 0, unmapped: 0, listed: UNLISTED, emptied }
     }
 }
 
