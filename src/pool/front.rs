@@ -380,7 +380,8 @@ impl<P: SegmentPlacement, S: Source> Drop for Pool<P, S> {
         let busy = self.order_releases(&state);
         let free = state.segments().map(|(number, _)| number).filter(|number| !busy.contains(number));
         for number in free.collect::<std::vec::Vec<u32>>() {
-            state.entry_mut(number).live = 0;
+            let entry = state.entry_mut(number);
+            entry.live = entry.holes;
             // There is no caller left who could see an error.
             let _ = self.release(&mut state, number);
         }

@@ -57,7 +57,7 @@ pub(super) const fn lane_of(number: usize) -> usize {
 /// The records of a lane by number, with a list of the unused ones.
 pub(super) struct Records<T> {
     lane: u32,
-    all: Vec<Record<T>>,
+    pub(super) all: Vec<Record<T>>,
     unused: Vec<u32>,
 }
 

@@ -64,30 +64,30 @@ mod tests {
 
     type Change = fn(&mut State<DefaultPlacement, DeviceMemory>);
 
-    /// Changes of one part of the state each, and what undoes them. Segments 0 to 2 are in one bin, and 3 is alone in the next.
+    /// Changes of one part of the state each, and what undoes them. Segments 0, 8 and 16 are in one bin, and 24 is alone in the next.
     const CHANGES: [(Change, Change); 13] = [
         (|state| state.heap(0).records += 1, |state| state.heap(0).records -= 1),
         (|state| state.entry_mut(0).live += 1, |state| state.entry_mut(0).live -= 1),
         (|state| state.entry_mut(0).holes += 1, |state| state.entry_mut(0).holes -= 1),
         (|state| state.entry_mut(0).unmapped += 1, |state| state.entry_mut(0).unmapped -= 1),
         (|state| state.entry_mut(0).listed += 1, |state| state.entry_mut(0).listed -= 1),
-        (|state| state.entry_mut(3).listed -= 1, |state| state.entry_mut(3).listed += 1),
+        (|state| state.entry_mut(24).listed -= 1, |state| state.entry_mut(24).listed += 1),
         (|state| state.heap(0).bins[0].longest += 1, |state| state.heap(0).bins[0].longest -= 1),
         // A segment is in two bins, or in the wrong one.
-        (|state| state.heap(0).bins[2].members.push(3), |state| state.heap(0).bins[2].members.clear()),
+        (|state| state.heap(0).bins[2].members.push(24), |state| state.heap(0).bins[2].members.clear()),
         (|state| state.heap(0).bins.swap(1, 2), |state| state.heap(0).bins.swap(1, 2)),
         // An order has a segment too many, none of its own, or one of another length.
         (|state| toggle(state, 0, (1, 99)), |state| toggle(state, 0, (1, 99))),
-        (|state| toggle(state, 1, (1, 3)), |state| toggle(state, 1, (1, 3))),
+        (|state| toggle(state, 1, (1, 24)), |state| toggle(state, 1, (1, 24))),
         (|state| move_key(state, 0, 1), |state| move_key(state, 1, 0)),
         // A record is not used, and not listed as unused.
         (
             |state| {
-                let record = Record { holder: Holder::None, ..state.records.all[0] };
-                state.records.all.push(record);
+                let record = Record { holder: Holder::None, ..*state.record(0) };
+                state.lanes[0].records.all.push(record);
             },
             |state| {
-                state.records.all.pop();
+                state.lanes[0].records.all.pop();
             },
         ),
     ];
@@ -113,7 +113,7 @@ mod tests {
         let mut state = pool.lock();
         assert_eq!(
             state.heap(0).bins.each_ref().map(|bin| bin.members.clone()),
-            [std::vec![0, 1, 2], std::vec![3], std::vec![]]
+            [std::vec![0, 8, 16], std::vec![24], std::vec![]]
         );
         assert!(state.is_sound());
         for (number, (change, undo)) in CHANGES.iter().enumerate() {
