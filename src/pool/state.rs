@@ -115,11 +115,19 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
         self.records().filter_map(own).collect()
     }
 
-    /// Counts something for the pool and for a stream heap.
+    /// Counts something for the pool and for a stream heap. While there is only one stream heap, the pool's figures are also
+    /// its own.
     #[inline(always)]
     pub(super) fn note(&mut self, heap: usize, count: impl Fn(&mut Figures)) {
         count(&mut self.figures);
-        count(&mut self.heap_mut(heap).figures);
+        if self.streams.count > 1 {
+            count(&mut self.heap_mut(heap).figures);
+        }
+    }
+
+    /// Returns the figures of a stream heap.
+    pub(super) fn figures_of(&self, heap: usize) -> &Figures {
+        if self.streams.count > 1 { &self.heap(heap).figures } else { &self.figures }
     }
 
     /// Returns the heap of a stream, if it has one.
@@ -183,6 +191,9 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
         };
         // What is listed of an earlier stream is entered before its place is another's.
         self.absorb();
+        if self.streams.count == 1 {
+            self.heap_mut(0).figures = self.figures;
+        }
         let heaps = &mut self.lanes[lane_of(number)].heaps;
         if number == self.streams.count {
             self.streams.count += 1;
@@ -274,10 +285,8 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
     /// Enters into the figures what a stream heap has allocated and freed by itself.
     #[inline(always)]
     fn count(&mut self, heap: usize) {
-        let place = &mut self.lanes[lane_of(heap)].heaps[heap / LANES];
-        let since = core::mem::take(&mut place.since);
-        place.figures.absorb(&since);
-        self.figures.absorb(&since);
+        let since = core::mem::take(&mut self.heap_mut(heap).since);
+        self.note(heap, |figures| figures.absorb(&since));
     }
 
     /// Makes a stream heap the one that may have something that the figures do not.

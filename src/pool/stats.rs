@@ -245,8 +245,8 @@ impl Swing {
     }
 
     fn end(&self, counter: &mut Counter) {
-        counter.peak = counter.peak.max(counter.current.saturating_add_signed(self.high));
-        counter.current = counter.current.saturating_add_signed(self.now);
+        counter.peak = counter.peak.max(counter.current.wrapping_add_signed(self.high));
+        counter.current = counter.current.wrapping_add_signed(self.now);
         counter.total += self.total;
     }
 }
@@ -341,8 +341,8 @@ impl Figures {
     pub(super) fn absorb(&mut self, since: &Since) {
         let Since { allocated, requested, blocks } = since;
         let (active, reserved) = (self.active(), self.counted.reserved.current);
-        self.active_peak = self.active_peak.max(active.saturating_add_signed(allocated.high));
-        let least = active.saturating_add_signed(allocated.low);
+        self.active_peak = self.active_peak.max(active.wrapping_add_signed(allocated.high));
+        let least = active.wrapping_add_signed(allocated.low);
         self.inactive_peak = self.inactive_peak.max(reserved.saturating_sub(least));
         allocated.end(&mut self.counted.allocated);
         requested.end(&mut self.counted.requested);

@@ -96,7 +96,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         let mut state = self.lock();
         let heap = state.heap_of(stream)?;
         let largest = bytes_of::<P>(state.longest(heap));
-        Some(state.heap(heap).figures.stats(largest, SourceCalls::default()))
+        Some(state.figures_of(heap).stats(largest, SourceCalls::default()))
     }
 
     pub(super) fn reclaim(&self, full: &OutOfMemory, place: &mut Place) -> bool {
