@@ -121,7 +121,8 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         let longest = |state: &State<P, S>| bytes_of::<P>(state.longest(heap));
         let mut report = Compaction { largest_before: longest(state), ..Compaction::default() };
         let mut used: HashMap<u32, u64> = state.segments().map(|(number, _)| (number, 0)).collect();
-        let mut count = |record: &Record<_>| *used.entry(record.segment).or_default() += u64::from(record.len);
+        let mut count =
+            |record: &Record<_>| *used.entry(record.segment).or_default() += u64::from(record.len);
         state.records().for_each(|(_, record)| count(record));
         let own = |number: &u32| {
             // Live blocks lie in segments of their own stream.
@@ -156,7 +157,13 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
 
     /// Allocates a better place for a movable block, in a segment that is used more or nearer to the start of its
     /// own segment. Returns the record of the new place.
-    fn better_place(&self, state: &mut State<P, S>, number: u32, heap: usize, used: &HashMap<u32, u64>) -> Option<u32> {
+    fn better_place(
+        &self,
+        state: &mut State<P, S>,
+        number: u32,
+        heap: usize,
+        used: &HashMap<u32, u64>,
+    ) -> Option<u32> {
         let record = *state.record(number);
         let kind = state.entry(record.segment).kind;
         let request = Request {
@@ -212,7 +219,9 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         let (from, target) = (state.address(&from_record), state.address(&to_record));
         let bytes = from_record.len as usize * P::GRANULE;
         let stream = state.heap(heap).stream().clone();
-        let copied = state.supply.call(&self.source, |calls| &mut calls.copy,
+        let copied = state.supply.call(
+            &self.source,
+            |calls| &mut calls.copy,
             // SAFETY: both blocks are allocated and therefore disjoint; the old one is used on this stream alone,
             // and the new one was given to no user yet.
             |source| unsafe { source.copy(from, target, bytes, &stream) },

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::streams::Request;
-use super::trace_output::PoolTrace;
+use super::trace::PoolTrace;
 use super::usage::Usage;
 use core::panic::Location;
 use std::boxed::Box;

@@ -2,16 +2,18 @@
 
 #![forbid(unsafe_code)]
 
-use super::error::PoolError;
-use super::hooks::Hooks;
-use super::lanes::{Held, Lanes, Taken};
-use super::leak::LeakHook;
+use super::error::{OutOfMemory, PoolError};
+use super::hooks::{Hooks, Place};
+use super::lanes::{Held, Lanes};
 use super::options::{Age, Checks, Limit, PoolOptions, Reuse};
 use super::records::Record;
-use super::state::State;
+use super::snapshot::{Leak, LeakHook};
+use super::state::{State, bytes_of};
+use super::stats::{PoolStats, SourceCalls};
 use super::streams::{Request, SizeKind};
+use super::supply::Denied;
 use super::usage::Usage;
-use super::{CopyCounters, Source, SourceErrorKind, Stream};
+use super::{CopyCounters, Source, SourceErrorKind, Stream, StreamId};
 use crate::meta::SideTable;
 use crate::placement::{GoodFit, SegmentPlacement};
 use crate::units::granules;
@@ -239,8 +241,8 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     ) -> Result<Allocation, PoolError> {
         let request = self.request(bytes, align)?;
         if self.is_direct {
-            if let Some(taken) = self.state.allocate(&request, stream) {
-                return Ok(self.hand_out(taken, bytes));
+            if let Some((address, record, serial)) = self.state.allocate(&request, stream) {
+                return Ok(self.hand_out(address, bytes, record, serial));
             }
         }
         self.allocate_otherwise(request, stream, Location::caller())
@@ -298,12 +300,11 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         self.trim_due(&mut state);
         let record = state.record(number);
         let (address, serial) = (self.user_address(&state, record), record.serial);
-        Ok(self.hand_out(Taken { address, record: number, serial }, request.bytes))
+        Ok(self.hand_out(address, request.bytes, number, serial))
     }
 
     #[inline(always)]
-    fn hand_out(&self, taken: Taken, bytes: usize) -> Allocation {
-        let Taken { address, record, serial } = taken;
+    fn hand_out(&self, address: usize, bytes: usize, record: u32, serial: u32) -> Allocation {
         // The fallback is never used: no segment starts at address zero.
         let address = NonZeroUsize::new(address).unwrap_or(NonZeroUsize::MIN);
         Allocation { address, bytes, pool: self.id, record, serial }
@@ -355,6 +356,119 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         }
         self.sweep(state);
         open(state).ok_or(PoolError::TooManyStreams)
+    }
+
+    /// Reserves a segment of at least `bytes` bytes for `stream` now, so that later requests need no driver call. While
+    /// the stream is being captured, it is for the graph.
+    ///
+    /// # Errors
+    ///
+    /// [`PoolError::OutOfMemory`] if the source or the limit does not allow it, [`PoolError::TooLarge`],
+    /// [`PoolError::TooManyStreams`], or another error of the source.
+    pub fn preallocate(&self, bytes: usize, stream: &S::Stream) -> Result<(), PoolError> {
+        let mut state = self.lock();
+        let heap = self.open_heap(&mut state, |state| state.heap_in_capture(stream))?;
+        let request = self.request(bytes, 1)?;
+        let size = bytes.max(1).next_multiple_of(self.source.granularity());
+        match self.reserve(&mut state, SizeKind::Large, heap, size) {
+            Ok(_) => Ok(()),
+            Err(Denied::Source(error)) if !error.is_out_of_memory() => Err(error.into()),
+            Err(denied) => {
+                Err(PoolError::OutOfMemory(self.out_of_memory(&mut state, &request, Some(denied)).into()))
+            }
+        }
+    }
+
+    /// Gives empty segments back to the source, and free pages of others where the source can take pages
+    /// ([`Source::page`]), while at least `keep` bytes stay reserved. Returns the released bytes. Freed blocks whose events have passed count as free. The pool waits for nothing, though the driver
+    /// itself may: memory whose stream has work left stays. An event that is recorded here may need a moment even on an idle stream,
+    /// so a program that wants everything back calls this, synchronizes the stream and calls it again. Nothing is given back while a stream of the pool is capturing a graph. O(segments · log
+    /// segments).
+    pub fn trim(&self, keep: usize) -> usize {
+        let mut state = self.lock();
+        self.settle_graphs(&mut state);
+        if state.order.is_recording() {
+            return 0;
+        }
+        self.poll(&mut state);
+        self.flush(&mut state);
+        self.trim_to(&mut state, keep) + self.punch_all(&mut state, keep)
+    }
+
+    /// Ends a step of the program, such as a training iteration, and returns the bytes that were given back for it:
+    /// segments that are older than [`PoolOptions::trim_after`](super::PoolOptions::trim_after) allows, and those
+    /// beyond what [`PoolOptions::adaptive`](super::PoolOptions::adaptive) keeps. Nothing is given back
+    /// while a stream of the pool is capturing a graph. O(segments · log segments), and once per window O(lengths²
+    /// · classes) for at most 256 lengths.
+    pub fn step(&self) -> usize {
+        let mut state = self.lock();
+        state.supply.step += 1;
+        state.trace_step();
+        self.settle_graphs(&mut state);
+        if state.order.is_recording() {
+            return 0;
+        }
+        self.poll(&mut state);
+        let unused = self.follow(&mut state);
+        unused + self.trim_aged(&mut state)
+    }
+
+    /// Returns freed blocks whose events have passed to their segments, without blocking, and returns how many
+    /// there were. A request that finds no room does the same by itself. O(waiting blocks).
+    pub fn collect(&self) -> usize {
+        let mut state = self.lock();
+        self.poll(&mut state)
+    }
+
+    /// Returns the statistics. O(1).
+    pub fn stats(&self) -> PoolStats {
+        let mut state = self.lock();
+        let largest = state.largest_free();
+        let copies = self.copies.stats();
+        PoolStats { copies, ..state.figures.stats(largest, state.supply.calls) }
+    }
+
+    /// Returns the counters that report copies to and from the pool's blocks, and fills of them. Code that makes
+    /// such copies counts them here; [`PoolStats::copies`] shows the sums.
+    pub fn copies(&self) -> &Arc<CopyCounters> {
+        &self.copies
+    }
+
+    /// Returns the statistics of one stream, `None` if the pool does not know it. O(1).
+    pub fn stream_stats(&self, stream: StreamId) -> Option<PoolStats> {
+        let mut state = self.lock();
+        let heap = state.heap_of(stream)?;
+        let largest = bytes_of::<P>(state.longest(heap));
+        Some(state.figures_of(heap).stats(largest, SourceCalls::default()))
+    }
+
+    pub(super) fn reclaim(&self, full: &OutOfMemory, place: &mut Place) -> bool {
+        self.hooks.reclaim(full, place)
+    }
+
+    /// Sets a hook that gets the blocks which were never freed, if there are any, when the pool is dropped. Without
+    /// a hook they are written to standard error if [`Checks::sites`](super::Checks::sites) is on.
+    pub fn on_leak(&self, hook: impl FnOnce(&[Leak]) + Send + 'static) {
+        *self.on_leak.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(hook));
+    }
+
+    /// Registers a hook that is asked to give memory back before a request fails. Hooks are called by priority,
+    /// then in the order of registration, outside the pool's lock, and may free blocks of the pool.
+    ///
+    /// # Errors
+    ///
+    /// [`TooManyHooks`](crate::pressure::TooManyHooks) if sixteen hooks are registered already.
+    pub fn register(
+        &self,
+        priority: u8,
+        hook: crate::pressure::Hook,
+    ) -> Result<crate::pressure::HookId, crate::pressure::TooManyHooks> {
+        self.hooks.register(priority, hook)
+    }
+
+    /// Removes a hook. Returns whether it was registered.
+    pub fn unregister(&self, id: crate::pressure::HookId) -> bool {
+        self.hooks.unregister(id)
     }
 }
 

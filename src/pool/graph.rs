@@ -3,8 +3,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::capture::Capture;
-use super::order::Order;
+use super::order::{Capture, Order};
 use super::records::Holder;
 use super::state::{State, bytes_of};
 use super::stream::follow;
@@ -66,7 +65,7 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
         if let Some(&heap) = heaps.iter().find(|&&heap| self.heap(heap).id == id) {
             return Some(heap);
         }
-        let heap = self.open_private_heap(stream)?;
+        let heap = self.add_heap(stream, true)?;
         self.order.captures[capture].heaps.push(heap);
         Some(heap)
     }
@@ -117,7 +116,8 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
         if let Some(capture) = self.order.capture_of(&own) {
             return Some((capture, Vec::new()));
         }
-        let users = if shared { self.order.users.get(&number).cloned().unwrap_or_default() } else { Vec::new() };
+        let users =
+            if shared { self.order.users.get(&number).cloned().unwrap_or_default() } else { Vec::new() };
         Some((users.iter().find_map(|user| self.order.capture_of(user))?, Vec::new()))
     }
 }
@@ -181,7 +181,9 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     /// that know the capture by its number only. Returns whether the pool had memory of it. O(captures).
     pub fn release_capture(&self, id: CaptureId) -> bool {
         let mut state = self.lock();
-        let Some(capture) = state.order.captures.iter_mut().find(|capture| capture.id == id) else { return false };
+        let Some(capture) = state.order.captures.iter_mut().find(|capture| capture.id == id) else {
+            return false;
+        };
         capture.given_up = true;
         self.settle_graphs(&mut state);
         true

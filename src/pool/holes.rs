@@ -1,10 +1,10 @@
 //! Holes in segments: pages whose memory went back to the device while their addresses stay reserved. A segment
 //! that grows in place thus need not keep the memory between its blocks.
 
-use super::supply::Denied;
 use super::records::Holder;
 use super::state::{State, bytes_of};
 use super::streams::Request;
+use super::supply::Denied;
 use super::{Pool, Source};
 use crate::placement::SegmentPlacement;
 use core::ops::Range;
@@ -76,7 +76,9 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         let record = *state.record(number);
         let (bytes, address) = (bytes_of::<P>(record.len as usize), state.address(&record));
         let stream = state.heap(heap).stream().clone();
-        let unmapped = state.supply.call(&self.source, |calls| &mut calls.unmap,
+        let unmapped = state.supply.call(
+            &self.source,
+            |calls| &mut calls.unmap,
             // SAFETY: the pages are one allocated block that was given to no user, and all earlier work on them is
             // done.
             |source| unsafe { source.unmap(address, bytes as usize, &stream) },
@@ -176,7 +178,9 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
             return Err(Denied::Limit);
         }
         let stream = state.heap(heap).stream().clone();
-        let mapped = state.supply.call(&self.source, |calls| &mut calls.map,
+        let mapped = state.supply.call(
+            &self.source,
+            |calls| &mut calls.map,
             // SAFETY: the pages are a hole of this segment.
             |source| unsafe { source.map(address, bytes as usize, &stream) },
         );

@@ -160,13 +160,6 @@ impl<P: SegmentPlacement, S: Source> Drop for Held<'_, P, S> {
     }
 }
 
-/// A block that was handed out.
-pub(super) struct Taken {
-    pub(super) address: usize,
-    pub(super) record: u32,
-    pub(super) serial: u32,
-}
-
 impl<P: SegmentPlacement, S: Source> Lanes<P, S> {
     pub(super) fn new(state: State<P, S>) -> Self {
         Self {
@@ -257,10 +250,10 @@ impl<P: SegmentPlacement, S: Source> Lanes<P, S> {
         Entered { locks: self, lane, is_split: true }
     }
 
-    /// Serves a request from the heap of its stream alone. `None` if that is not possible now. O(log segments) plus the
+    /// Serves a request from the heap of its stream alone, and returns the address, the record and its serial. `None` if that is not possible now. O(log segments) plus the
     /// placement's work.
     #[inline]
-    pub(super) fn allocate(&self, request: &Request, stream: &S::Stream) -> Option<Taken> {
+    pub(super) fn allocate(&self, request: &Request, stream: &S::Stream) -> Option<(usize, u32, u32)> {
         let id = stream.id();
         let heap = self.hint_of(id).load(Ordering::Relaxed) as usize;
         let mut lane = self.enter(lane_of(heap));
@@ -274,7 +267,7 @@ impl<P: SegmentPlacement, S: Source> Lanes<P, S> {
         let &Record { segment, offset, len, serial, .. } = lane.records.get(record);
         lane.heaps[heap / LANES].since.allocate(bytes_of::<P>(len as usize), request.bytes as u64);
         let address = lane.segments.get(segment).placement.address(offset as usize);
-        Some(Taken { address, record, serial })
+        Some((address, record, serial))
     }
 
     /// Frees a block that only its own stream has used, in the heap of that stream alone. Returns whether that was possible; if not,

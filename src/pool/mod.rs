@@ -12,10 +12,8 @@
 //! serves the next ones from a plan, and [`Chain`] falls back to other pools. [`Pool::start_trace`] records what a
 //! pool does.
 
-mod adapt;
 mod allocator;
 mod buffer;
-mod capture;
 mod chain;
 mod check;
 mod classes;
@@ -30,15 +28,12 @@ mod holes;
 mod hooks;
 mod kind;
 mod lanes;
-mod leak;
-mod marks;
 mod options;
 mod order;
 mod pattern;
 mod planned;
 mod records;
 mod recover;
-mod retire;
 mod returns;
 mod segments;
 mod shown;
@@ -53,8 +48,6 @@ mod streams;
 mod supply;
 mod tournament;
 mod trace;
-mod trace_output;
-mod upkeep;
 mod usage;
 mod wait;
 
@@ -73,12 +66,11 @@ pub use error::{OutOfMemory, PoolError, ReturnError};
 pub use front::{Allocation, DefaultPlacement, DevicePool, Pool};
 pub use graph::GraphMemory;
 pub use kind::MemoryKind;
-pub use leak::Leak;
 pub use options::{Adaptive, Age, Captures, Checks, Growth, Limit, PoolOptions, Reuse};
 pub use pattern::{Pattern, PatternBuffer, PatternCounts, PatternError, PatternStats};
 pub use planned::{PlannedArena, PlannedBuffer, PlannedSlot, SlotError};
 pub(crate) use shown::debug_as_display;
-pub use snapshot::{BlockSnapshot, BlockState, SegmentSnapshot, Snapshot};
+pub use snapshot::{BlockSnapshot, BlockState, Leak, SegmentSnapshot, Snapshot};
 pub use source::{Capacity, Segment, Source};
 #[cfg(feature = "gpu")]
 pub(crate) use source_error::kind;

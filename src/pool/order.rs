@@ -7,16 +7,53 @@
 
 #![forbid(unsafe_code)]
 
-use super::capture::Capture;
-use super::marks::{Queue, Waiting};
 use super::options::Reuse;
 use super::records::Holder;
 use super::state::{State, bytes_of};
 use super::streams::{Fence, Request, SizeKind};
 use super::{CaptureId, Pool, Source, SourceErrorKind, Stream, StreamId};
 use crate::placement::SegmentPlacement;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::vec::Vec;
+
+/// What one freed block waits for on one stream.
+pub(super) struct Mark<E> {
+    /// `None` if it could not be recorded; then the next mark's event, or one that is recorded later, tells.
+    pub(super) event: Option<E>,
+    pub(super) record: u32,
+    /// The use of the record that was freed. If it is in another use, the block waits no more.
+    pub(super) serial: u32,
+}
+
+/// The marks on one stream, in the order in which they were recorded.
+pub(super) struct Queue<S: Source> {
+    pub(super) stream: S::Stream,
+    pub(super) marks: VecDeque<Mark<<S::Stream as Stream>::Event>>,
+}
+
+/// A freed block that work on some streams may still use.
+pub(super) struct Waiting {
+    /// Number of its marks that have not passed.
+    pub(super) left: u32,
+    /// Whether all of them are on its own stream, which may use it again at once.
+    pub(super) own: bool,
+}
+
+/// A capture that the pool has served, and the memory of its graph.
+pub(super) struct Capture<S: Source> {
+    pub(super) id: CaptureId,
+    /// One of the captured streams, which tells whether the capture is still under way.
+    pub(super) stream: S::Stream,
+    pub(super) under_way: bool,
+    /// The heaps of the captured streams in this capture, one each.
+    pub(super) heaps: Vec<usize>,
+    /// Freed blocks of other stream heaps, or used on several streams, each with the further captures that use it: nothing may
+    /// use them before all these graphs are given up.
+    pub(super) held: Vec<(u32, Vec<CaptureId>)>,
+    /// Streams on which the graph was launched.
+    pub(super) launches: Vec<S::Stream>,
+    pub(super) given_up: bool,
+}
 
 /// What may be used again only when other work is done.
 pub(super) struct Order<S: Source> {
@@ -64,6 +101,27 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         match stream.is_capturing() {
             Ok(capturing) => capturing,
             Err(error) => error.kind == SourceErrorKind::Capturing,
+        }
+    }
+
+    /// Retires the heaps of streams that the program has dropped. O(streams), without a driver call.
+    pub(super) fn sweep(&self, state: &mut State<P, S>) {
+        let abandoned = state.heaps().filter(|&number| {
+            let heap = state.heap(number);
+            let gone = !heap.private && heap.stream.as_ref().is_some_and(Stream::is_abandoned);
+            gone && !state.streams.retired.contains(&number)
+        });
+        let abandoned: Vec<usize> = abandoned.collect();
+        for heap in abandoned {
+            let kept: Vec<u32> =
+                core::mem::take(&mut state.heap_mut(heap).cached).into_values().flatten().collect();
+            for number in kept {
+                state.put_back(number, || self.source.now());
+            }
+            state.retire(heap);
+        }
+        if !state.streams.retired.is_empty() {
+            state.vacate();
         }
     }
 
@@ -192,7 +250,10 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
             return true;
         }
         let queued = patience == Patience::Queue
-            && state.supply.call(&self.source, |calls| &mut calls.wait, |_| stream.wait(&fence.event)).is_ok();
+            && state
+                .supply
+                .call(&self.source, |calls| &mut calls.wait, |_| stream.wait(&fence.event))
+                .is_ok();
         state.heap_mut(from).fence = Some(fence);
         queued
     }

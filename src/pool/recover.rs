@@ -3,12 +3,12 @@
 #![forbid(unsafe_code)]
 
 use super::error::OutOfMemory;
-use super::supply::Denied;
 use super::lanes::Held;
 use super::options::Reuse;
 use super::order::Patience;
 use super::state::State;
 use super::streams::{Request, SizeKind};
+use super::supply::Denied;
 use super::{Pool, PoolError, Source};
 use crate::placement::SegmentPlacement;
 use std::boxed::Box;

@@ -1,8 +1,8 @@
 //! The segments of a pool.
 
+use super::Segment;
 use super::records::{LANES, Record};
 use super::streams::{Request, SizeKind};
-use super::Segment;
 use crate::meta::Block;
 use crate::placement::SegmentPlacement;
 use core::time::Duration;
@@ -93,19 +93,17 @@ impl<P> Segments<P> {
     /// Returns the segment with this number, which must exist.
     #[inline(always)]
     pub(super) fn get(&self, number: u32) -> &Entry<P> {
-        match &self.all[number as usize / LANES] {
-            Some(entry) => entry,
-            None => unreachable!("segments are released when no record refers to them"),
-        }
+        let Some(entry) = &self.all[number as usize / LANES] else { unreachable!("a record refers to it") };
+        entry
     }
 
     /// Returns the segment with this number, which must exist, for changes.
     #[inline(always)]
     pub(super) fn get_mut(&mut self, number: u32) -> &mut Entry<P> {
-        match &mut self.all[number as usize / LANES] {
-            Some(entry) => entry,
-            None => unreachable!("segments are released when no record refers to them"),
-        }
+        let Some(entry) = &mut self.all[number as usize / LANES] else {
+            unreachable!("a record refers to it")
+        };
+        entry
     }
 
     /// Adds a segment and returns its number. O(segments).

@@ -4,8 +4,8 @@
 
 use super::Source;
 use super::records::{Holder, lane_of};
-use super::state::{State, bytes_of};
 use super::segments::{Entry, UNLISTED};
+use super::state::{State, bytes_of};
 use super::streams::Bin;
 use crate::placement::SegmentPlacement;
 use std::vec::Vec;

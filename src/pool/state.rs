@@ -39,6 +39,8 @@ pub(super) struct Streams {
     /// The stream heap that was used last: the only one that may have something that the figures do not, unless the pool
     /// has lanes.
     recent: usize,
+    /// Whether it may.
+    is_ahead: bool,
     /// Stream heaps without a stream that still have memory, and those that have none.
     pub retired: Vec<usize>,
     pub vacant: Vec<usize>,
@@ -59,6 +61,7 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
                 by_stream: HashMap::new(),
                 count: 0,
                 recent: 0,
+                is_ahead: false,
                 retired: Vec::new(),
                 vacant: Vec::new(),
                 longest: Tournament::new(),
@@ -154,6 +157,22 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
         self.streams.retired.push(heap);
     }
 
+    /// Frees the places of retired stream heaps that have no segments and no blocks left.
+    pub(super) fn vacate(&mut self) {
+        for heap in core::mem::take(&mut self.streams.retired) {
+            let place = self.heap_mut(heap);
+            if place.records > 0 || place.bins.iter().any(|bin| !bin.members.is_empty()) {
+                self.streams.retired.push(heap);
+                continue;
+            }
+            (place.stream, place.fence) = (None, None);
+            if let Some(trace) = &mut self.extra.trace {
+                trace.forget(heap);
+            }
+            self.streams.vacant.push(heap);
+        }
+    }
+
     /// Opens a stream heap for the stream; `None` if there are too many.
     pub(super) fn open_heap(&mut self, stream: &S::Stream) -> Option<usize> {
         let number = self.add_heap(stream, false)?;
@@ -161,12 +180,8 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
         Some(number)
     }
 
-    /// Opens a stream heap for the stream within a capture, which is not its usual one.
-    pub(super) fn open_private_heap(&mut self, stream: &S::Stream) -> Option<usize> {
-        self.add_heap(stream, true)
-    }
-
-    fn add_heap(&mut self, stream: &S::Stream, private: bool) -> Option<usize> {
+    /// Opens a stream heap for the stream, within a capture if it is `private`: then it is not the stream's usual one.
+    pub(super) fn add_heap(&mut self, stream: &S::Stream, private: bool) -> Option<usize> {
         let heap = StreamHeap {
             stream: Some(stream.retain()),
             id: stream.id(),
@@ -282,13 +297,6 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
         record.segment
     }
 
-    /// Enters into the figures what a stream heap has allocated and freed by itself.
-    #[inline(always)]
-    fn count(&mut self, heap: usize) {
-        let since = core::mem::take(&mut self.heap_mut(heap).since);
-        self.note(heap, |figures| figures.absorb(&since));
-    }
-
     /// Makes a stream heap the one that may have something that the figures do not.
     #[inline(always)]
     pub(super) fn turn_to(&mut self, heap: usize) {
@@ -296,15 +304,17 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
             self.count_recent();
             self.streams.recent = heap;
         }
+        self.streams.is_ahead = true;
     }
 
     /// Enters into the figures what the stream heap that was used last has done by itself.
     #[inline(always)]
     pub(super) fn count_recent(&mut self) {
-        let recent = self.streams.recent;
-        let place = self.lanes[lane_of(recent)].heaps.get(recent / LANES);
-        if place.is_some_and(|place| !place.since.is_empty()) {
-            self.count(recent);
+        if self.streams.is_ahead {
+            self.streams.is_ahead = false;
+            let recent = self.streams.recent;
+            let since = core::mem::take(&mut self.heap_mut(recent).since);
+            self.note(recent, |figures| figures.absorb(&since));
         }
     }
 

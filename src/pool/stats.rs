@@ -274,12 +274,6 @@ impl Since {
         self.blocks.sub(1);
     }
 
-    /// Whether nothing was allocated or freed.
-    #[inline(always)]
-    pub(super) fn is_empty(&self) -> bool {
-        self.blocks.total == 0 && self.blocks.now == 0
-    }
-
     /// Adds what another stream did at the same time. The highs may have been at different times, so their sum is an
     /// upper bound.
     pub(super) fn join(&mut self, other: &Self) {

@@ -1,9 +1,9 @@
 //! How a pool reserves segments and gives them back.
 
 use super::options::{Age, Growth, Limit, Reuse};
+use super::segments::Entry;
 use super::state::{State, bytes_of};
 use super::stats::SourceCalls;
-use super::segments::Entry;
 use super::streams::{Request, SizeKind};
 use super::{Pool, Segment, Source, SourceError};
 use crate::placement::SegmentPlacement;
@@ -228,7 +228,9 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
             return Some(Err(Denied::Limit));
         }
         let stream = state.heap(heap).stream().clone();
-        let grown = state.supply.call(&self.source, |calls| &mut calls.grow,
+        let grown = state.supply.call(
+            &self.source,
+            |calls| &mut calls.grow,
             // SAFETY: the source reserved the segment for this pool, and this is its state after the source's last call.
             |source| unsafe { source.grow(memory, bytes, &stream) },
         );
@@ -283,7 +285,11 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
             return Err(Denied::Limit);
         }
         let stream = state.heap(heap).stream().clone();
-        let reserved = state.supply.call(&self.source, |calls| &mut calls.reserve, |source| source.reserve(bytes, &stream));
+        let reserved = state.supply.call(
+            &self.source,
+            |calls| &mut calls.reserve,
+            |source| source.reserve(bytes, &stream),
+        );
         let memory = reserved.map_err(Denied::Source)?;
         let start = NonNull::new(ptr::without_provenance_mut(memory.address.get()));
         let start = start.unwrap_or(NonNull::dangling());
@@ -309,7 +315,9 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     /// Gives a segment back to the source.
     fn give_back(&self, state: &mut State<P, S>, memory: Segment, heap: usize) -> Result<(), SourceError> {
         let stream = state.heap(heap).stream().clone();
-        state.supply.call(&self.source, |calls| &mut calls.release,
+        state.supply.call(
+            &self.source,
+            |calls| &mut calls.release,
             // SAFETY: the source reserved the segment for this pool, which no longer holds it; its blocks came back in
             // the order of the heap's stream, or after their work on other streams was done.
             |source| unsafe { source.release(memory, &stream) },

@@ -5,7 +5,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::marks::{Mark, Queue, Waiting};
+use super::order::{Mark, Queue, Waiting};
 use super::records::Holder;
 use super::state::{State, bytes_of};
 use super::streams::Request;
@@ -199,7 +199,8 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     /// end of a pool.
     pub(super) fn order_releases(&self, state: &State<P, S>) -> BTreeSet<u32> {
         let mut busy = BTreeSet::new();
-        let unordered = (0..state.order.captures.len()).filter(|&graph| !self.order_after_launches(state, graph));
+        let unordered =
+            (0..state.order.captures.len()).filter(|&graph| !self.order_after_launches(state, graph));
         for heap in unordered.flat_map(|graph| &state.order.captures[graph].heaps) {
             let own = state.segments().filter(|(_, entry)| entry.heap == *heap);
             busy.extend(own.map(|(number, _)| number));
@@ -235,9 +236,8 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
             return None;
         }
         let lengths = (request.len, 0)..=(request.len + request.len / 4, u32::MAX);
-        let aligned = |number: u32| {
-            usize::from(state.record(number).align) >= request.align.trailing_zeros() as usize
-        };
+        let aligned =
+            |number: u32| usize::from(state.record(number).align) >= request.align.trailing_zeros() as usize;
         let &(_, number) = state.heap(heap).reusable.range(lengths).find(|&&(_, number)| aligned(number))?;
         self.forget(state, number);
         let granted = bytes_of::<P>(state.record(number).len as usize);
