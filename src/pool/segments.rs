@@ -2,8 +2,7 @@
 
 use super::Segment;
 use super::records::{LANES, Record};
-use super::streams::{Request, SizeKind};
-use crate::meta::Block;
+use super::streams::SizeKind;
 use crate::placement::SegmentPlacement;
 use core::time::Duration;
 use std::boxed::Box;
@@ -32,14 +31,6 @@ pub(super) struct Entry<P> {
 pub(super) const UNLISTED: usize = usize::MAX;
 
 impl<P: SegmentPlacement> Entry<P> {
-    /// Takes a block for the request.
-    #[inline(always)]
-    pub(super) fn take(&mut self, request: &Request) -> Option<Block<P::Token>> {
-        let block = self.placement.allocate(request.len, request.align)?;
-        self.live += 1;
-        Some(block)
-    }
-
     /// Gives a record's block back to the placement.
     ///
     /// # Safety

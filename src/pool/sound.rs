@@ -66,16 +66,19 @@ mod tests {
 
     /// Changes of one part of the state each, and what undoes them. Segments 0, 8 and 16 are in one bin, and 24 is alone in the next.
     const CHANGES: [(Change, Change); 13] = [
-        (|state| state.heap(0).records += 1, |state| state.heap(0).records -= 1),
+        (|state| state.heap_mut(0).records += 1, |state| state.heap_mut(0).records -= 1),
         (|state| state.entry_mut(0).live += 1, |state| state.entry_mut(0).live -= 1),
         (|state| state.entry_mut(0).holes += 1, |state| state.entry_mut(0).holes -= 1),
         (|state| state.entry_mut(0).unmapped += 1, |state| state.entry_mut(0).unmapped -= 1),
         (|state| state.entry_mut(0).listed += 1, |state| state.entry_mut(0).listed -= 1),
         (|state| state.entry_mut(24).listed -= 1, |state| state.entry_mut(24).listed += 1),
-        (|state| state.heap(0).bins[0].longest += 1, |state| state.heap(0).bins[0].longest -= 1),
+        (|state| state.heap_mut(0).bins[0].longest += 1, |state| state.heap_mut(0).bins[0].longest -= 1),
         // A segment is in two bins, or in the wrong one.
-        (|state| state.heap(0).bins[2].members.push(24), |state| state.heap(0).bins[2].members.clear()),
-        (|state| state.heap(0).bins.swap(1, 2), |state| state.heap(0).bins.swap(1, 2)),
+        (
+            |state| state.heap_mut(0).bins[2].members.push(24),
+            |state| state.heap_mut(0).bins[2].members.clear(),
+        ),
+        (|state| state.heap_mut(0).bins.swap(1, 2), |state| state.heap_mut(0).bins.swap(1, 2)),
         // An order has a segment too many, none of its own, or one of another length.
         (|state| toggle(state, 0, (1, 99)), |state| toggle(state, 0, (1, 99))),
         (|state| toggle(state, 1, (1, 24)), |state| toggle(state, 1, (1, 24))),
@@ -94,13 +97,13 @@ mod tests {
 
     /// Adds a key to the order of a bin, or takes it away again.
     fn toggle(state: &mut State<DefaultPlacement, DeviceMemory>, bin: usize, key: (usize, u32)) {
-        let order = &mut state.heap(0).bins[bin].order;
+        let order = &mut state.heap_mut(0).bins[bin].order;
         let _ = order.remove(&key) || order.insert(key);
     }
 
     fn move_key(state: &mut State<DefaultPlacement, DeviceMemory>, from: usize, to: usize) {
         let listed = state.entry(0).listed;
-        let order = &mut state.heap(0).bins[0].order;
+        let order = &mut state.heap_mut(0).bins[0].order;
         assert!(order.remove(&(listed + from, 0)) && order.insert((listed + to, 0)));
     }
 

@@ -272,7 +272,8 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
     /// Serves a request from one segment like [`Self::allocate_in`], but does not count it.
     pub(super) fn take_in(&mut self, segment: u32, request: &Request, heap: usize) -> Option<u32> {
         let entry = self.entry_mut(segment);
-        let block = entry.take(request)?;
+        let block = entry.placement.allocate(request.len, request.align)?;
+        entry.live += 1;
         let home = entry.heap;
         self.lengthened(segment);
         let mut record = request.record(block, segment, heap);

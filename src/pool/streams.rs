@@ -170,7 +170,8 @@ impl<P: SegmentPlacement, S: Source> Lane<P, S> {
         };
         let block = loop {
             let entry = self.segments.get_mut(key.1);
-            if let Some(block) = entry.take(request) {
+            if let Some(block) = entry.placement.allocate(request.len, request.align) {
+                entry.live += 1;
                 if entry.is_listed() {
                     bin.relist(entry, key.1);
                 }
