@@ -420,7 +420,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         self.poll(&mut state)
     }
 
-    /// Returns the statistics. O(1).
+    /// Returns the statistics. O(stream heaps that have changed since they were last asked for).
     pub fn stats(&self) -> PoolStats {
         let mut state = self.lock();
         let largest = state.largest_free();
