@@ -1,13 +1,10 @@
-//! Blocks that may be moved, and compaction.
+//! Compaction: blocks that may be moved are moved together.
 
-use super::error::PoolError;
-use super::front::Allocation;
-use super::records::{Holder, Record, lane_of};
+use super::records::{Holder, Record, Request, lane_of};
 use super::state::{State, bytes_of};
-use super::streams::Request;
+use super::stream::captures;
 use super::{Pool, Source, SourceError, StreamId};
 use crate::placement::SegmentPlacement;
-use core::fmt;
 use std::collections::HashMap;
 use std::vec::Vec;
 
@@ -26,83 +23,10 @@ pub struct Compaction {
     pub failed: Option<SourceError>,
 }
 
-/// A handle to a block that [`Pool::compact`] may move. Its address is valid until the next compaction of its
-/// stream, and dropping the handle frees the block.
-///
-/// A block that other streams use ([`Pool::record_stream`]) stays where it is.
-pub struct Movable<'a, P: SegmentPlacement, S: Source> {
-    pool: &'a Pool<P, S>,
-    /// Taken when the handle is dropped.
-    allocation: Option<Allocation>,
-}
-
-impl<P: SegmentPlacement, S: Source> Movable<'_, P, S> {
-    /// Returns the current device address of the first byte. O(1), inside the pool's lock.
-    pub fn address(&self) -> usize {
-        let state = self.pool.lock();
-        let number = self.allocation.as_ref().and_then(|block| self.pool.record(&state, block).ok());
-        number.map_or(0, |number| self.pool.user_address(&state, state.record(number)))
-    }
-
-    /// Returns the requested length in bytes.
-    pub fn bytes(&self) -> usize {
-        self.allocation.as_ref().map_or(0, Allocation::bytes)
-    }
-
-    /// Notes that work on `stream` uses the block, which is then not moved; see
-    /// [`Buffer::used_on`](super::Buffer::used_on).
-    pub fn used_on(&self, stream: &S::Stream) {
-        if let Some(allocation) = &self.allocation {
-            let noted = self.pool.record_stream(allocation, stream);
-            debug_assert!(noted.is_ok(), "a handle is live and from its pool");
-        }
-    }
-}
-
-impl<P: SegmentPlacement, S: Source> Drop for Movable<'_, P, S> {
-    fn drop(&mut self) {
-        if let Some(allocation) = self.allocation.take() {
-            let freed = self.pool.deallocate_movable(allocation);
-            debug_assert!(freed.is_ok(), "{freed:?}");
-        }
-    }
-}
-
-impl<P: SegmentPlacement, S: Source> fmt::Debug for Movable<'_, P, S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Movable").field("address", &self.address()).field("bytes", &self.bytes()).finish()
-    }
-}
-
 /// How many free blocks of a block's own segment are tried as its new place.
 const CHOICES: usize = 8;
 
 impl<P: SegmentPlacement, S: Source> Pool<P, S> {
-    /// Allocates `bytes` bytes for work on `stream`, aligned to the granule, in a block that may be moved.
-    ///
-    /// # Errors
-    ///
-    /// The [`PoolError`] of [`Pool::allocate`].
-    #[track_caller]
-    pub fn allocate_movable(&self, bytes: usize, stream: &S::Stream) -> Result<Movable<'_, P, S>, PoolError> {
-        let allocation = self.allocate_raw(bytes, 1, stream)?;
-        let mut state = self.lock();
-        if let Ok(number) = self.record(&state, &allocation) {
-            state.extra.movable.insert(number);
-        }
-        drop(state);
-        Ok(Movable { pool: self, allocation: Some(allocation) })
-    }
-
-    fn deallocate_movable(&self, allocation: Allocation) -> Result<(), super::ReturnError> {
-        let mut state = self.lock();
-        if let Ok(number) = self.record(&state, &allocation) {
-            state.extra.movable.remove(&number);
-        }
-        drop(state);
-        self.deallocate(allocation)
-    }
-
     /// Moves the movable blocks of a stream together, by copies in its order: from the least used segments into
     /// free blocks of the others, and within a segment towards its start. The free memory then lies in fewer and
     /// larger blocks. The copies are not waited for. Does nothing while a stream of the pool is capturing a graph.
@@ -110,7 +34,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     pub fn compact(&self, stream: StreamId) -> Compaction {
         let mut state = self.lock();
         match state.heap_of(stream) {
-            Some(heap) if !state.order.is_recording() && !Self::captures(state.heap(heap).stream()) => {
+            Some(heap) if !state.order.is_recording() && !captures(state.heap(heap).stream()) => {
                 self.compact_heap(&mut state, heap)
             }
             _ => Compaction::default(),

@@ -3,54 +3,14 @@
 
 #![forbid(unsafe_code)]
 
-use super::order::{Capture, Order};
+use super::order::Capture;
 use super::records::Holder;
 use super::state::{State, bytes_of};
-use super::stream::follow;
+use super::stream::{captures, follow};
 use super::{CaptureId, Pool, PoolError, Source, Stream};
 use crate::placement::SegmentPlacement;
 use core::fmt;
 use std::vec::Vec;
-
-impl<S: Source> Order<S> {
-    /// Whether a capture that the pool has noticed is under way. O(captures under way).
-    pub(super) fn is_recording(&mut self) -> bool {
-        let mut any = false;
-        for capture in self.captures.iter_mut().filter(|capture| capture.under_way) {
-            capture.under_way = capture.stream.capture().is_ok_and(|id| id == Some(capture.id));
-            any |= capture.under_way;
-        }
-        any
-    }
-
-    /// The place of the capture that `stream` is in, which is noticed now if it was not before.
-    pub(super) fn capture_of(&mut self, stream: &S::Stream) -> Option<usize> {
-        let id = stream.capture().ok().flatten()?;
-        let known = self.captures.iter().position(|capture| capture.id == id);
-        Some(known.unwrap_or_else(|| {
-            self.captures.push(Capture {
-                id,
-                stream: stream.retain(),
-                under_way: true,
-                heaps: Vec::new(),
-                held: Vec::new(),
-                launches: Vec::new(),
-                given_up: false,
-            });
-            self.captures.len() - 1
-        }))
-    }
-
-    /// The last of these captures whose memory is still kept, and those before it.
-    fn keeper_among(&self, mut captures: Vec<CaptureId>) -> Option<(usize, Vec<CaptureId>)> {
-        loop {
-            let id = captures.pop()?;
-            if let Some(place) = self.captures.iter().position(|capture| capture.id == id) {
-                return Some((place, captures));
-            }
-        }
-    }
-}
 
 impl<P: SegmentPlacement, S: Source> State<P, S> {
     /// The stream heap for requests of `stream`: a private one if it is being captured, else its usual one. `None` if a
@@ -239,8 +199,8 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         let Capture { heaps, launches, .. } = &state.order.captures[place];
         heaps.iter().map(|&heap| state.heap(heap).stream()).all(|stream| {
             let others = launches.iter().filter(|launch| launch.id() != stream.id());
-            !Self::captures(stream)
-                && others.into_iter().all(|launch| !Self::captures(launch) && follow(stream, launch).is_ok())
+            !captures(stream)
+                && others.into_iter().all(|launch| !captures(launch) && follow(stream, launch).is_ok())
         })
     }
 }

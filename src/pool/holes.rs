@@ -1,9 +1,8 @@
 //! Holes in segments: pages whose memory went back to the device while their addresses stay reserved. A segment
 //! that grows in place thus need not keep the memory between its blocks.
 
-use super::records::Holder;
+use super::records::{Holder, Request};
 use super::state::{State, bytes_of};
-use super::streams::Request;
 use super::supply::Denied;
 use super::{Pool, Source};
 use crate::placement::SegmentPlacement;
@@ -187,7 +186,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         mapped.map_err(Denied::Source)?;
         self.fill_new(address, bytes as usize);
         state.note(heap, |figures| figures.reserve(bytes, 0));
-        self.count_growth(state, heap);
+        state.count_growth(heap);
         let entry = state.entry_mut(record.segment);
         entry.unmapped -= bytes as usize;
         if rest == 0 {

@@ -12,9 +12,9 @@
 //!
 //! Who holds any lock may read what all locks guard. Who holds a lane's lock takes no other.
 
-use super::records::{Holder, LANES, Record, lane_of};
+use super::records::{Holder, LANES, Record, Request, lane_of};
 use super::state::{State, bytes_of};
-use super::streams::{Lane, Request};
+use super::streams::Lane;
 use super::{Source, Stream, StreamId};
 use crate::lock::{Futex, Lock};
 use crate::placement::SegmentPlacement;

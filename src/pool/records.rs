@@ -1,9 +1,66 @@
-//! What a pool remembers of every block that it has handed out: 32 bytes each.
+//! Requests, and what a pool remembers of every block that it has handed out for one: 32 bytes each.
 
 #![forbid(unsafe_code)]
 
 use crate::meta::Block;
 use std::vec::Vec;
+
+/// The group of segments that a request is served from, by its size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum SizeKind {
+    /// Segments for small requests ([`PoolOptions::small`](super::PoolOptions::small)).
+    Small,
+    /// Segments for all other requests.
+    Large,
+    /// Segments for very large requests; only with [`PoolOptions::lean`](super::PoolOptions::lean).
+    Huge,
+}
+
+impl SizeKind {
+    /// The other kinds whose segments may serve the request, in order of preference.
+    pub(super) const fn others(self) -> [Self; 2] {
+        match self {
+            Self::Small => [Self::Large, Self::Huge],
+            Self::Large => [Self::Small, Self::Huge],
+            Self::Huge => [Self::Large, Self::Small],
+        }
+    }
+}
+
+/// A request, rounded to granules.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request {
+    /// Bytes, as requested.
+    pub bytes: usize,
+    /// Alignment in bytes, as requested.
+    pub align_bytes: usize,
+    /// Length in granules, guards included.
+    pub len: usize,
+    /// Alignment in granules.
+    pub align: usize,
+    pub kind: SizeKind,
+    /// Whether the length is that of a class, of which freed blocks are kept.
+    pub classed: bool,
+}
+
+impl Request {
+    /// The record of a block of `segment` that is handed out to a stream heap for this request.
+    #[inline(always)]
+    pub(super) fn record<T>(&self, block: Block<T>, segment: u32, heap: usize) -> Record<T> {
+        Record {
+            offset: block.offset as u32,
+            len: block.len as u32,
+            token: block.token,
+            segment,
+            requested: self.bytes as u64,
+            serial: 0,
+            heap: heap as u16,
+            align: self.align.trailing_zeros() as u8,
+            holder: Holder::Live,
+        }
+    }
+}
 
 /// The state of a record's block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,12 +2,12 @@
 
 #![forbid(unsafe_code)]
 
+use super::borrow::Patience;
 use super::error::OutOfMemory;
 use super::lanes::Held;
 use super::options::Reuse;
-use super::order::Patience;
+use super::records::{Request, SizeKind};
 use super::state::State;
-use super::streams::{Request, SizeKind};
 use super::supply::Denied;
 use super::{Pool, PoolError, Source};
 use crate::placement::SegmentPlacement;
@@ -90,7 +90,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
             // The hooks free blocks of this pool, so they are called outside its lock.
             let shortage = self.out_of_memory(&mut state, need.request, need.denied);
             drop(state);
-            let reclaimed = self.reclaim(&shortage, &mut after);
+            let reclaimed = self.hooks.reclaim(&shortage, &mut after);
             state = self.lock();
             if !reclaimed {
                 state.note(need.heap, |figures| figures.counted.failures += 1);

@@ -2,36 +2,15 @@
 
 #![forbid(unsafe_code)]
 
+use super::base::{Allocation, Pool};
 use super::error::ReturnError;
-use super::front::{Allocation, Pool};
-use super::records::{Holder, lane_of};
-use super::state::State;
+use super::options::Reuse;
+use super::records::Holder;
+use super::state::{State, bytes_of};
 use super::{Segment, Source, Stream};
 use crate::placement::SegmentPlacement;
 
 impl<P: SegmentPlacement, S: Source> Pool<P, S> {
-    /// Whether the block is from this pool.
-    pub(super) fn is_owner(&self, allocation: &Allocation) -> bool {
-        allocation.pool == self.id
-    }
-
-    /// The record of an allocation, if it is live.
-    #[inline(always)]
-    pub(super) fn record(&self, state: &State<P, S>, allocation: &Allocation) -> Result<u32, ReturnError> {
-        let number = allocation.record;
-        match state.lanes[lane_of(number as usize)].records.find(number) {
-            Some(record) if allocation.pool == self.id => {
-                let live = matches!(record.holder, Holder::Live | Holder::Shared);
-                if live && record.serial == allocation.serial {
-                    Ok(number)
-                } else {
-                    Err(ReturnError::AlreadyFree)
-                }
-            }
-            _ => Err(ReturnError::Foreign),
-        }
-    }
-
     /// Frees a block. Work that is submitted to its stream from here on may use the memory at once; other streams
     /// may use it when all work submitted so far is done, including work on the streams given to
     /// [`Pool::record_stream`]. O(1) plus the placement's work, and O(log segments) if the stream has several segments.
@@ -40,8 +19,6 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     ///
     /// [`ReturnError::Foreign`] if the block is from another pool, [`ReturnError::AlreadyFree`] if it was freed
     /// before, and [`ReturnError::Overrun`] if the optional checks find an overwritten guard.
-    ///
-    /// [`ReturnError::Foreign`] if it is from another pool, and what the chosen checks find.
     #[inline]
     pub fn deallocate(&self, allocation: Allocation) -> Result<(), ReturnError> {
         let Allocation { pool, record, serial, .. } = allocation;
@@ -158,5 +135,56 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     fn check_old(&self, state: &mut State<P, S>, number: u32) -> Result<(), ReturnError> {
         state.extra.sites.remove(&number);
         self.inspect(state, number)
+    }
+
+    /// Frees a block: at once if only its own stream used it, otherwise after the events of the streams that did.
+    pub(super) fn free(&self, state: &mut State<P, S>, number: u32) {
+        if state.order.asks && state.may_be_kept(number) && self.keep_for_graph(state, number) {
+            return;
+        }
+        let record = *state.record(number);
+        let heap = usize::from(record.heap);
+        let granted = bytes_of::<P>(record.len as usize);
+        let home = state.entry(record.segment).heap;
+        if record.holder == Holder::Live && home == heap && self.filled().is_none() {
+            state.note(heap, |figures| figures.free(granted, record.requested));
+            if self.options.reuse == Reuse::Basic && self.keep(state, number) {
+                return;
+            }
+            self.return_block(state, number);
+            return;
+        }
+        let mut streams = state.order.users.remove(&number).unwrap_or_default();
+        if home != heap || self.filled().is_some() {
+            streams.push(state.heap(heap).stream().clone());
+        }
+        state.note(heap, |figures| figures.defer(granted, record.requested));
+        self.defer(state, number, streams);
+        if self.filled().is_some() {
+            // Free memory must be filled, which must not happen while work on it may still run.
+            self.poll(state);
+        }
+    }
+
+    /// Frees a block whose last work was submitted to `stream` and to no other.
+    pub(super) fn free_on(&self, state: &mut State<P, S>, number: u32, stream: &S::Stream) {
+        let record = *state.record(number);
+        if state.heap(usize::from(record.heap)).id != stream.id() {
+            state.order.users.entry(number).or_default().push(stream.retain());
+            state.record_mut(number).holder = Holder::Shared;
+        }
+        self.free(state, number);
+    }
+
+    /// Keeps a freed block for requests of its class. Returns whether its length is that of a class.
+    fn keep(&self, state: &mut State<P, S>, number: u32) -> bool {
+        let record = state.record(number);
+        let (len, heap) = (record.len as usize, usize::from(record.heap));
+        if state.extra.classes.binary_search(&len).is_err() {
+            return false;
+        }
+        state.record_mut(number).holder = Holder::Cached;
+        state.heap_mut(heap).cached.entry(len).or_default().push(number);
+        true
     }
 }

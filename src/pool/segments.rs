@@ -1,8 +1,7 @@
 //! The segments of a pool.
 
 use super::Segment;
-use super::records::{LANES, Record};
-use super::streams::SizeKind;
+use super::records::{LANES, Record, SizeKind};
 use crate::placement::SegmentPlacement;
 use core::time::Duration;
 use std::boxed::Box;

@@ -2,40 +2,15 @@
 
 #![forbid(unsafe_code)]
 
+use super::hooks::Leak;
 use super::records::Holder;
 use super::state::bytes_of;
 use super::stats::PoolStats;
 use super::{Pool, SizeKind, Source};
 use crate::placement::SegmentPlacement;
-use core::fmt;
-use core::panic::Location;
 use std::collections::HashMap;
 use std::string::{String, ToString};
 use std::vec::Vec;
-
-/// A block that was never freed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Leak {
-    /// Address of the block.
-    pub address: usize,
-    /// Requested bytes.
-    pub bytes: u64,
-    /// Where it was requested, if [`Checks::sites`](super::Checks::sites) is on.
-    pub site: Option<&'static Location<'static>>,
-}
-
-impl fmt::Display for Leak {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} bytes at {:#x} were not freed", self.bytes, self.address)?;
-        match self.site {
-            Some(site) => write!(f, "; allocated at {site}"),
-            None => Ok(()),
-        }
-    }
-}
-
-/// The function that is called with a pool's leaks.
-pub(super) type LeakHook = std::boxed::Box<dyn FnOnce(&[Leak]) + Send>;
 
 /// The state of a block in a [`Snapshot`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,11 +2,11 @@
 
 use super::extra::Extra;
 use super::order::Order;
-use super::records::{Holder, LANES, Record, lane_of};
+use super::records::{Holder, LANES, Record, Request, SizeKind, lane_of};
 use super::segments::{Entry, UNLISTED};
 use super::stats::{Figures, Since};
 use super::stream::StreamId;
-use super::streams::{Bin, Lane, Request, SizeKind, StreamHeap};
+use super::streams::{Bin, Lane, StreamHeap};
 use super::supply::Supply;
 use super::tournament::Tournament;
 use super::{Segment, Source, Stream};
@@ -298,6 +298,28 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
         record.segment
     }
 
+    /// Takes a block that was kept for the request's class.
+    pub(super) fn take_kept(&mut self, request: &Request, heap: usize) -> Option<u32> {
+        if !request.classed {
+            return None;
+        }
+        let number = self.heap_mut(heap).cached.get_mut(&request.len)?.pop()?;
+        self.revive(number, request);
+        Some(number)
+    }
+
+    /// Makes a block that has no user live again.
+    pub(super) fn revive(&mut self, number: u32, request: &Request) {
+        let record = self.record_mut(number);
+        record.serial = record.serial.wrapping_add(1);
+        record.requested = request.bytes as u64;
+        let (heap, granted) = (usize::from(record.heap), bytes_of::<P>(record.len as usize));
+        let segment = record.segment;
+        let is_home = self.entry(segment).heap == heap;
+        self.record_mut(number).holder = if is_home { Holder::Live } else { Holder::Shared };
+        self.note(heap, |figures| figures.allocate(granted, request.bytes as u64));
+    }
+
     /// Makes a stream heap the one that may have something that the figures do not.
     #[inline(always)]
     pub(super) fn turn_to(&mut self, heap: usize) {
@@ -348,6 +370,13 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
             heaps[heap / LANES].bins[entry.kind as usize].relist(entry, segment);
         }
         self.lanes[lane_of(heap)].note_change(heap);
+    }
+
+    /// Notes that a stream heap got memory.
+    pub(super) fn count_growth(&mut self, heap: usize) {
+        // Another stream that wants some of this memory must wait for the stream order in which it came.
+        self.heap_mut(heap).frees += 1;
+        self.note(heap, |figures| figures.counted.growth += 1);
     }
 
     /// Adds a segment to its stream heap and returns its number.

@@ -6,12 +6,12 @@
 #![forbid(unsafe_code)]
 
 use super::order::{Mark, Queue, Waiting};
-use super::records::Holder;
+use super::records::{Holder, Request};
 use super::state::{State, bytes_of};
-use super::streams::Request;
-use super::{Event, Pool, Source, Stream, StreamId, stream};
+use super::stream::captures;
+use super::{Event, Pool, Source, Stream, StreamId};
 use crate::placement::SegmentPlacement;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::vec::Vec;
 
 impl<P: SegmentPlacement, S: Source> Pool<P, S> {
@@ -21,7 +21,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         state: &mut State<P, S>,
         stream: &S::Stream,
     ) -> Option<<S::Stream as Stream>::Event> {
-        if Self::captures(stream) {
+        if captures(stream) {
             return None;
         }
         state.supply.call(&self.source, |calls| &mut calls.record, |_| stream.record()).ok()
@@ -68,7 +68,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     }
 
     /// Whether the block of a mark is in the use that the mark is of.
-    fn waits(state: &State<P, S>, mark: &Mark<<S::Stream as Stream>::Event>) -> bool {
+    pub(super) fn waits(state: &State<P, S>, mark: &Mark<<S::Stream as Stream>::Event>) -> bool {
         let record = state.record(mark.record);
         record.serial == mark.serial && record.holder == Holder::Waiting
     }
@@ -194,35 +194,6 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         None
     }
 
-    /// Lets each segment's stream wait for work of other streams on its blocks, and for launches of graphs, so that the
-    /// segment can be released in that stream's order. Returns the segments for which the driver refused that. For the
-    /// end of a pool.
-    pub(super) fn order_releases(&self, state: &State<P, S>) -> BTreeSet<u32> {
-        let mut busy = BTreeSet::new();
-        let unordered =
-            (0..state.order.captures.len()).filter(|&graph| !self.order_after_launches(state, graph));
-        for heap in unordered.flat_map(|graph| &state.order.captures[graph].heaps) {
-            let own = state.segments().filter(|(_, entry)| entry.heap == *heap);
-            busy.extend(own.map(|(number, _)| number));
-        }
-        let mut follow = |number: u32, other: &S::Stream| {
-            let segment = state.record(number).segment;
-            let home = state.heap(state.entry(segment).heap).stream();
-            if stream::follow(home, other).is_err() {
-                busy.insert(segment);
-            }
-        };
-        for queue in state.order.queues.values() {
-            let waiting = queue.marks.iter().filter(|mark| Self::waits(state, mark));
-            waiting.for_each(|mark| follow(mark.record, &queue.stream));
-        }
-        // Blocks that were never freed.
-        for (&number, users) in &state.order.users {
-            users.iter().for_each(|user| follow(number, user));
-        }
-        busy
-    }
-
     /// Takes a freed block that waits for the own stream alone, which may therefore use it again at once. Picks the
     /// shortest one that is aligned, and none that is more than a quarter too long. O(log blocks), and O(blocks) for
     /// an aligned request.
@@ -242,7 +213,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         self.forget(state, number);
         let granted = bytes_of::<P>(state.record(number).len as usize);
         state.note(heap, |figures| figures.arrive(granted));
-        self.revive(state, number, request);
+        state.revive(number, request);
         Some(number)
     }
 }
