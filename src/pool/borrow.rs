@@ -2,13 +2,12 @@
 
 #![forbid(unsafe_code)]
 
-use super::records::{Request, SizeKind};
+use super::records::{LANES, Request, SizeKind, lane_of};
 use super::state::State;
 use super::stream::captures;
 use super::streams::Fence;
 use super::{Pool, Source, Stream};
 use crate::placement::SegmentPlacement;
-use std::vec::Vec;
 
 /// How far a pool goes to use memory that another stream has freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,20 +22,21 @@ pub(super) enum Patience {
 
 impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     /// Whether the work on everything freed in stream heap `from` is done, or can be waited for with this patience by
-    /// `stream`.
-    fn is_quiet(&self, state: &mut State<P, S>, from: usize, stream: &S::Stream, patience: Patience) -> bool {
-        let owner = &state.heap(from);
+    /// the stream of heap `to`.
+    fn is_quiet(&self, state: &mut State<P, S>, from: usize, to: usize, patience: Patience) -> bool {
+        let owner = state.heap(from);
         if owner.quiet == owner.frees {
             return true;
         }
         let (frees, recorded) = (owner.frees, owner.fence.as_ref().map(|fence| fence.frees));
         if recorded != Some(frees) {
-            let owner = owner.stream().clone();
-            if captures(&owner) {
+            let State { lanes, supply, .. } = state;
+            let owner = &mut lanes[lane_of(from)].heaps[from / LANES];
+            if captures(owner.stream()) {
                 return false;
             }
-            match state.supply.call(&self.source, |calls| &mut calls.record, |_| owner.record()) {
-                Ok(event) => state.heap_mut(from).fence = Some(Fence { event, frees }),
+            match supply.call(&self.source, |calls| &mut calls.record, |_| owner.stream().record()) {
+                Ok(event) => owner.fence = Some(Fence { event, frees }),
                 Err(_) => return false,
             }
         }
@@ -49,31 +49,28 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
             state.heap_mut(from).quiet = frees;
             return true;
         }
-        let queued = patience == Patience::Queue
-            && state
-                .supply
-                .call(&self.source, |calls| &mut calls.wait, |_| stream.wait(&fence.event))
-                .is_ok();
+        let queued = patience == Patience::Queue && {
+            let stream = state.heap(to).stream().clone();
+            let wait = |_: &S| stream.wait(&fence.event);
+            state.supply.call(&self.source, |calls| &mut calls.wait, wait).is_ok()
+        };
         state.heap_mut(from).fence = Some(fence);
         queued
     }
 
     /// Whether an empty segment of the stream heap could go back to the source without waiting.
     pub(super) fn is_over(&self, state: &mut State<P, S>, heap: usize) -> bool {
-        let stream = state.heap(heap).stream().clone();
-        self.is_quiet(state, heap, &stream, Patience::Request)
+        self.is_quiet(state, heap, heap, Patience::Request)
     }
 
     /// Serves a request from an empty segment of another stream whose work is done. The segment moves to the stream heap.
     pub(super) fn adopt(&self, state: &mut State<P, S>, request: &Request, heap: usize) -> Option<u32> {
-        let fits = state.empty_segments().filter(|(_, entry)| {
-            entry.heap != heap && entry.kind == request.kind && entry.placement.largest() >= request.len
-        });
-        let found: Vec<(u32, usize)> = fits.map(|(number, entry)| (number, entry.heap)).collect();
         // A retired stream heap may be of this very stream, in whose order all later work comes.
         let own = state.heap(heap).id;
-        let (segment, _) =
-            found.into_iter().find(|&(_, from)| state.heap(from).id == own || self.is_over(state, from))?;
+        let segment = state.heaps().filter(|&from| from != heap).find_map(|from| {
+            let found = state.empty_segment(from, request)?;
+            (state.heap(from).id == own || self.is_over(state, from)).then_some(found)
+        })?;
         let waits = {
             let from = &state.heap(state.entry(segment).heap);
             from.quiet != from.frees
@@ -99,8 +96,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
                 continue;
             }
             let Some(mut segment) = state.candidate(from, kind, request.len) else { continue };
-            let stream = state.heap(heap).stream().clone();
-            if state.heap(from).id != stream.id() && !self.is_quiet(state, from, &stream, patience) {
+            if state.heap(from).id != state.heap(heap).id && !self.is_quiet(state, from, heap, patience) {
                 continue;
             }
             let waits = state.heap(from).quiet != state.heap(from).frees;

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::StreamId;
+use super::numbers::{ByNumber, Numbers};
 use super::records::Request;
 use super::usage::Usage;
 use crate::observe::event::{Action, Event, Record};
@@ -10,16 +11,15 @@ use crate::observe::output::Output;
 use core::panic::Location;
 use core::time::Duration;
 use std::boxed::Box;
-use std::collections::{HashMap, HashSet};
 use std::format;
 use std::vec::Vec;
 
 #[derive(Default)]
 pub(super) struct Extra {
     /// Blocks that may be moved.
-    pub movable: HashSet<u32>,
+    pub movable: Numbers<u32>,
     /// Where blocks were requested.
-    pub sites: HashMap<u32, &'static Location<'static>>,
+    pub sites: ByNumber<u32, &'static Location<'static>>,
     /// The class lengths in granules, ascending; empty unless blocks are kept by class.
     pub classes: Vec<usize>,
     /// The trace that events are written to, if one is running.

@@ -72,13 +72,10 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
                 return Some(keeper);
             }
         }
-        let own = self.heap(heap).stream().clone();
-        if let Some(capture) = self.order.capture_of(&own) {
-            return Some((capture, Vec::new()));
-        }
-        let users =
-            if shared { self.order.users.get(&number).cloned().unwrap_or_default() } else { Vec::new() };
-        Some((users.iter().find_map(|user| self.order.capture_of(user))?, Vec::new()))
+        let users = self.order.users.get(&number).filter(|_| shared).into_iter().flatten();
+        let mut streams = core::iter::once(self.heap(heap).stream()).chain(users);
+        let captured = streams.find(|stream| matches!(stream.capture(), Ok(Some(_))))?.clone();
+        Some((self.order.capture_of(&captured)?, Vec::new()))
     }
 }
 

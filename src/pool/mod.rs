@@ -19,6 +19,7 @@ mod copies;
 mod error;
 mod hooks;
 mod kind;
+mod numbers;
 mod options;
 mod shown;
 mod source;

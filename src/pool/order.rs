@@ -7,8 +7,9 @@
 
 #![forbid(unsafe_code)]
 
+use super::numbers::ByNumber;
 use super::{CaptureId, Source, Stream, StreamId};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::vec::Vec;
 
 /// What one freed block waits for on one stream.
@@ -53,14 +54,14 @@ pub(super) struct Capture<S: Source> {
 /// What may be used again only when other work is done.
 pub(super) struct Order<S: Source> {
     /// For each shared block, the other streams that use it.
-    pub users: HashMap<u32, Vec<S::Stream>>,
+    pub users: ByNumber<u32, Vec<S::Stream>>,
     /// Freed blocks that wait for events, by record, and the events by stream.
-    pub waiting: HashMap<u32, Waiting>,
+    pub waiting: ByNumber<u32, Waiting>,
     pub queues: BTreeMap<StreamId, Queue<S>>,
     /// Captures whose memory is kept.
     pub captures: Vec<Capture<S>>,
     /// Live blocks that captured streams use as well: their serial numbers, and the captures.
-    pub touched_by: HashMap<u32, (u32, Vec<CaptureId>)>,
+    pub touched_by: ByNumber<u32, (u32, Vec<CaptureId>)>,
     /// Whether streams must be asked at every request and free whether they are being captured.
     pub asks: bool,
 }
@@ -68,11 +69,11 @@ pub(super) struct Order<S: Source> {
 impl<S: Source> Order<S> {
     pub(super) fn new() -> Self {
         Self {
-            users: HashMap::new(),
-            waiting: HashMap::new(),
+            users: ByNumber::default(),
+            waiting: ByNumber::default(),
             queues: BTreeMap::new(),
             captures: Vec::new(),
-            touched_by: HashMap::new(),
+            touched_by: ByNumber::default(),
             asks: false,
         }
     }

@@ -1,6 +1,7 @@
 //! The state of a pool in its parts, and what concerns several of them.
 
 use super::extra::Extra;
+use super::numbers::ByNumber;
 use super::order::Order;
 use super::records::{Holder, LANES, Record, Request, SizeKind, lane_of};
 use super::segments::{Entry, UNLISTED};
@@ -13,7 +14,7 @@ use super::{Segment, Source, Stream};
 use crate::placement::SegmentPlacement;
 use core::time::Duration;
 use std::boxed::Box;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::vec::Vec;
 
 /// What the locks of a pool guard.
@@ -33,7 +34,7 @@ pub(super) struct State<P: SegmentPlacement, S: Source> {
 
 /// Which stream has which heap.
 pub(super) struct Streams {
-    by_stream: HashMap<StreamId, usize>,
+    by_stream: ByNumber<StreamId, usize>,
     /// Number of stream heaps, those without a stream included.
     count: usize,
     /// The stream heap that was used last: the only one that may have something that the figures do not, unless the pool
@@ -58,7 +59,7 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
         Self {
             lanes: core::array::from_fn(Lane::new),
             streams: Streams {
-                by_stream: HashMap::new(),
+                by_stream: ByNumber::default(),
                 count: 0,
                 recent: 0,
                 is_ahead: false,
@@ -104,12 +105,12 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
 
     /// Iterates over the used records and their numbers. O(records).
     pub(super) fn records(&self) -> impl Iterator<Item = (u32, &Record<P::Token>)> {
-        self.lanes.iter().flat_map(|lane| lane.records.iter())
+        self.lanes[..self.streams.count.min(LANES)].iter().flat_map(|lane| lane.records.iter())
     }
 
     /// Iterates over the segments and their numbers. O(segments).
     pub(super) fn segments(&self) -> impl Iterator<Item = (u32, &Entry<P>)> {
-        self.lanes.iter().flat_map(|lane| lane.segments.iter())
+        self.lanes[..self.streams.count.min(LANES)].iter().flat_map(|lane| lane.segments.iter())
     }
 
     /// Returns the numbers of a segment's records. O(records).
@@ -195,7 +196,7 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
             frees: 0,
             quiet: 0,
             fence: None,
-            cached: HashMap::new(),
+            cached: ByNumber::default(),
             reusable: BTreeSet::new(),
             last_growth: 0,
         };
@@ -461,6 +462,18 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
     /// Iterates over the segments without a live block, except those that belong to a graph.
     pub(super) fn empty_segments(&self) -> impl Iterator<Item = (u32, &Entry<P>)> {
         self.segments().filter(|(_, entry)| entry.is_empty() && !self.heap(entry.heap).private)
+    }
+
+    /// Returns a segment without a live block that a request fits into, of a stream heap that belongs to no graph. O(segments
+    /// of the stream heap).
+    pub(super) fn empty_segment(&self, heap: usize, request: &Request) -> Option<u32> {
+        let place = self.heap(heap);
+        let fits = |&number: &u32| {
+            let entry = self.entry(number);
+            entry.is_empty() && entry.placement.largest() >= request.len
+        };
+        let members = place.bins[request.kind as usize].members.iter().copied();
+        if place.private { None } else { members.filter(fits).min() }
     }
 
     /// Returns the longest free block of a stream heap, in granules. O(1).

@@ -1,5 +1,6 @@
 //! The heaps of streams. Each has the memory of one stream, and up to eight *lanes* of them can be used at the same time.
 
+use super::numbers::ByNumber;
 use super::records::{LANES, Record, Records, Request, SizeKind};
 use super::segments::{Entry, Segments, UNLISTED};
 use super::stats::{Figures, Since};
@@ -7,7 +8,7 @@ use super::stream::StreamId;
 use super::{Source, Stream};
 use crate::placement::SegmentPlacement;
 use core::ops::Bound;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::vec::Vec;
 
 /// The segments of one kind in one stream heap.
@@ -61,7 +62,7 @@ pub(super) struct StreamHeap<S: Source> {
     pub quiet: u64,
     pub fence: Option<Fence<<S::Stream as Stream>::Event>>,
     /// Freed blocks that are kept for their class, by length in granules.
-    pub cached: HashMap<usize, Vec<u32>>,
+    pub cached: ByNumber<usize, Vec<u32>>,
     /// Freed blocks that wait for this stream alone, by length in granules.
     pub reusable: BTreeSet<(usize, u32)>,
     /// Bytes of the last large segment.
@@ -176,6 +177,7 @@ impl Bin {
     pub(super) fn first(&mut self, len: usize) -> Option<(usize, u32)> {
         match self.found.key {
             Some(key) if self.found.len <= len && len <= key.0 => Some(key),
+            _ if self.order.is_empty() => None,
             _ => {
                 self.found = Found { len, key: self.order.range((len, 0)..).next().copied() };
                 self.found.key

@@ -36,23 +36,23 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         let record = state.record(number);
         let (serial, len, heap) = (record.serial, record.len as usize, usize::from(record.heap));
         let home = state.heap(heap).id;
-        let mut seen: Vec<StreamId> = Vec::new();
-        for stream in streams {
+        let (mut left, mut own) = (0, true);
+        for (at, stream) in streams.iter().enumerate() {
             let id = stream.id();
-            if seen.contains(&id) {
+            if streams[..at].iter().any(|other| other.id() == id) {
                 continue;
             }
-            seen.push(id);
+            left += 1;
+            own &= id == home;
             // The marks that lack an event are the last ones, so that the first event behind a mark tells of it.
             let lacks = |queue: &Queue<S>| queue.marks.back().is_some_and(|mark| mark.event.is_none());
             let lacks = state.order.queues.get(&id).is_some_and(lacks);
-            let event = if lacks { None } else { self.try_record(state, &stream) };
+            let event = if lacks { None } else { self.try_record(state, stream) };
             let queue = state.order.queues.entry(id);
             let queue = queue.or_insert_with(|| Queue { stream: stream.retain(), marks: VecDeque::new() });
             queue.marks.push_back(Mark { event, record: number, serial });
         }
-        let own = seen.iter().all(|&id| id == home);
-        state.order.waiting.insert(number, Waiting { left: seen.len() as u32, own });
+        state.order.waiting.insert(number, Waiting { left, own });
         if own {
             state.heap_mut(heap).reusable.insert((len, number));
         }
@@ -136,6 +136,9 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     /// Gives freed blocks whose events have passed back to their segments, and returns how many. Does not block.
     /// O(streams with waiting blocks) queries, and O(log blocks) for each that has passed an event.
     pub(super) fn poll(&self, state: &mut State<P, S>) -> usize {
+        if state.order.queues.is_empty() {
+            return 0;
+        }
         let mut returned = 0;
         for (id, mut queue) in core::mem::take(&mut state.order.queues) {
             for _ in 0..self.passed(state, &mut queue) {
