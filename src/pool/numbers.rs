@@ -77,7 +77,7 @@ mod tests {
         }
         for number in 0..3000 {
             let there = number % 3 == 0;
-            assert_eq!((map.get(&number).is_some(), set.contains(&(number as usize))), (there, there));
+            assert_eq!((map.contains_key(&number), set.contains(&(number as usize))), (there, there));
         }
     }
 }
