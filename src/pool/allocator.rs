@@ -1,7 +1,7 @@
 //! The one interface of all that device memory is allocated from: pools, and adaptors over other allocators.
 
+use super::base::{Allocation, Pool};
 use super::error::{PoolError, ReturnError};
-use super::front::{Allocation, Pool};
 use super::{CopyCounters, MemoryKind, PoolStats, Segment, Source};
 use crate::placement::SegmentPlacement;
 use std::sync::Arc;

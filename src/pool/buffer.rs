@@ -1,8 +1,8 @@
-//! Blocks that free themselves.
+//! Blocks that free themselves: those that stay where they are, and those that may be moved.
 
 #![forbid(unsafe_code)]
 
-use super::front::{Allocation, Pool};
+use super::base::{Allocation, Pool};
 use super::{PoolError, Source};
 use crate::placement::SegmentPlacement;
 use core::fmt;
@@ -118,5 +118,80 @@ impl<P: SegmentPlacement, S: Source> Drop for Buffer<'_, P, S> {
 impl<P: SegmentPlacement, S: Source> fmt::Debug for Buffer<'_, P, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Buffer").field(&self.allocation).finish()
+    }
+}
+
+/// A handle to a block that [`Pool::compact`] may move. Its address is valid until the next compaction of its
+/// stream, and dropping the handle frees the block.
+///
+/// A block that other streams use ([`Pool::record_stream`]) stays where it is.
+pub struct Movable<'a, P: SegmentPlacement, S: Source> {
+    pool: &'a Pool<P, S>,
+    /// Taken when the handle is dropped.
+    allocation: Option<Allocation>,
+}
+
+impl<P: SegmentPlacement, S: Source> Movable<'_, P, S> {
+    /// Returns the current device address of the first byte. O(1), inside the pool's lock.
+    pub fn address(&self) -> usize {
+        let state = self.pool.lock();
+        let number = self.allocation.as_ref().and_then(|block| self.pool.record(&state, block).ok());
+        number.map_or(0, |number| self.pool.user_address(&state, state.record(number)))
+    }
+
+    /// Returns the requested length in bytes.
+    pub fn bytes(&self) -> usize {
+        self.allocation.as_ref().map_or(0, Allocation::bytes)
+    }
+
+    /// Notes that work on `stream` uses the block, which is then not moved; see
+    /// [`Buffer::used_on`](super::Buffer::used_on).
+    pub fn used_on(&self, stream: &S::Stream) {
+        if let Some(allocation) = &self.allocation {
+            let noted = self.pool.record_stream(allocation, stream);
+            debug_assert!(noted.is_ok(), "a handle is live and from its pool");
+        }
+    }
+}
+
+impl<P: SegmentPlacement, S: Source> Drop for Movable<'_, P, S> {
+    fn drop(&mut self) {
+        if let Some(allocation) = self.allocation.take() {
+            let freed = self.pool.deallocate_movable(allocation);
+            debug_assert!(freed.is_ok(), "{freed:?}");
+        }
+    }
+}
+
+impl<P: SegmentPlacement, S: Source> fmt::Debug for Movable<'_, P, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Movable").field("address", &self.address()).field("bytes", &self.bytes()).finish()
+    }
+}
+
+impl<P: SegmentPlacement, S: Source> Pool<P, S> {
+    /// Allocates `bytes` bytes for work on `stream`, aligned to the granule, in a block that may be moved.
+    ///
+    /// # Errors
+    ///
+    /// The [`PoolError`] of [`Pool::allocate`].
+    #[track_caller]
+    pub fn allocate_movable(&self, bytes: usize, stream: &S::Stream) -> Result<Movable<'_, P, S>, PoolError> {
+        let allocation = self.allocate_raw(bytes, 1, stream)?;
+        let mut state = self.lock();
+        if let Ok(number) = self.record(&state, &allocation) {
+            state.extra.movable.insert(number);
+        }
+        drop(state);
+        Ok(Movable { pool: self, allocation: Some(allocation) })
+    }
+
+    fn deallocate_movable(&self, allocation: Allocation) -> Result<(), super::ReturnError> {
+        let mut state = self.lock();
+        if let Ok(number) = self.record(&state, &allocation) {
+            state.extra.movable.remove(&number);
+        }
+        drop(state);
+        self.deallocate(allocation)
     }
 }

@@ -1,8 +1,8 @@
 //! An adaptor over several allocators: a fallback for what is full, and one allocator for each range of sizes.
 
 use super::allocator::{AnyPool, DeviceAllocator};
+use super::base::Allocation;
 use super::error::{OutOfMemory, PoolError, ReturnError};
-use super::front::Allocation;
 use std::boxed::Box;
 use std::vec::Vec;
 

@@ -47,14 +47,14 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
 
     /// Whether the memory of a block went with its device, so that the CPU cannot access it any more.
     fn is_gone(state: &State<P, S>, record: &Record<P::Token>) -> bool {
-        let capture = state.heaps[usize::from(record.heap)].stream().capture();
+        let capture = state.heap(usize::from(record.heap)).stream().capture();
         capture.is_err_and(|error| error.kind == SourceErrorKind::Lost)
     }
 
     /// Fills a block that is about to become free.
     pub(super) fn fill_freed(&self, state: &State<P, S>, number: u32) {
         if let Some(value) = self.filled() {
-            let record = state.records.get(number);
+            let record = state.record(number);
             if Self::is_gone(state, record) {
                 return;
             }
@@ -76,7 +76,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         if !S::CPU_VISIBLE {
             return Ok(());
         }
-        let record = state.records.get(number);
+        let record = state.record(number);
         let start = state.address(record);
         let (front, own, back) = self.parts(record);
         if let Some(value) = self.filled() {
@@ -100,7 +100,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         if !S::CPU_VISIBLE || !self.options.checks.guard {
             return Ok(());
         }
-        let record = state.records.get(number);
+        let record = state.record(number);
         if Self::is_gone(state, record) {
             return Ok(());
         }

@@ -1,13 +1,11 @@
-//! Blocks that may be moved, and compaction.
+//! Compaction: blocks that may be moved are moved together.
 
-use super::error::PoolError;
-use super::front::Allocation;
-use super::records::Holder;
+use super::records::{Holder, Record, Request, lane_of};
 use super::state::{State, bytes_of};
-use super::stream_heap::Request;
+use super::stream::captures;
 use super::{Pool, Source, SourceError, StreamId};
 use crate::placement::SegmentPlacement;
-use core::fmt;
+use std::collections::HashMap;
 use std::vec::Vec;
 
 /// The result of a compaction.
@@ -25,83 +23,10 @@ pub struct Compaction {
     pub failed: Option<SourceError>,
 }
 
-/// A handle to a block that [`Pool::compact`] may move. Its address is valid until the next compaction of its
-/// stream, and dropping the handle frees the block.
-///
-/// A block that other streams use ([`Pool::record_stream`]) stays where it is.
-pub struct Movable<'a, P: SegmentPlacement, S: Source> {
-    pool: &'a Pool<P, S>,
-    /// Taken when the handle is dropped.
-    allocation: Option<Allocation>,
-}
-
-impl<P: SegmentPlacement, S: Source> Movable<'_, P, S> {
-    /// Returns the current device address of the first byte. O(1), inside the pool's lock.
-    pub fn address(&self) -> usize {
-        let state = self.pool.lock();
-        let number = self.allocation.as_ref().and_then(|block| self.pool.record(&state, block).ok());
-        number.map_or(0, |number| self.pool.user_address(&state, state.records.get(number)))
-    }
-
-    /// Returns the requested length in bytes.
-    pub fn bytes(&self) -> usize {
-        self.allocation.as_ref().map_or(0, Allocation::bytes)
-    }
-
-    /// Notes that work on `stream` uses the block, which is then not moved; see
-    /// [`Buffer::used_on`](super::Buffer::used_on).
-    pub fn used_on(&self, stream: &S::Stream) {
-        if let Some(allocation) = &self.allocation {
-            let noted = self.pool.record_stream(allocation, stream);
-            debug_assert!(noted.is_ok(), "a handle is live and from its pool");
-        }
-    }
-}
-
-impl<P: SegmentPlacement, S: Source> Drop for Movable<'_, P, S> {
-    fn drop(&mut self) {
-        if let Some(allocation) = self.allocation.take() {
-            let freed = self.pool.deallocate_movable(allocation);
-            debug_assert!(freed.is_ok(), "{freed:?}");
-        }
-    }
-}
-
-impl<P: SegmentPlacement, S: Source> fmt::Debug for Movable<'_, P, S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Movable").field("address", &self.address()).field("bytes", &self.bytes()).finish()
-    }
-}
-
 /// How many free blocks of a block's own segment are tried as its new place.
 const CHOICES: usize = 8;
 
 impl<P: SegmentPlacement, S: Source> Pool<P, S> {
-    /// Allocates `bytes` bytes for work on `stream`, aligned to the granule, in a block that may be moved.
-    ///
-    /// # Errors
-    ///
-    /// The [`PoolError`] of [`Pool::allocate`].
-    #[track_caller]
-    pub fn allocate_movable(&self, bytes: usize, stream: &S::Stream) -> Result<Movable<'_, P, S>, PoolError> {
-        let allocation = self.allocate_raw(bytes, 1, stream)?;
-        let mut state = self.lock();
-        if let Ok(number) = self.record(&state, &allocation) {
-            state.movable.insert(number);
-        }
-        drop(state);
-        Ok(Movable { pool: self, allocation: Some(allocation) })
-    }
-
-    fn deallocate_movable(&self, allocation: Allocation) -> Result<(), super::ReturnError> {
-        let mut state = self.lock();
-        if let Ok(number) = self.record(&state, &allocation) {
-            state.movable.remove(&number);
-        }
-        drop(state);
-        self.deallocate(allocation)
-    }
-
     /// Moves the movable blocks of a stream together, by copies in its order: from the least used segments into
     /// free blocks of the others, and within a segment towards its start. The free memory then lies in fewer and
     /// larger blocks. The copies are not waited for. Does nothing while a stream of the pool is capturing a graph.
@@ -109,7 +34,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     pub fn compact(&self, stream: StreamId) -> Compaction {
         let mut state = self.lock();
         match state.heap_of(stream) {
-            Some(heap) if !state.is_recording() && !Self::captures(state.heaps[heap].stream()) => {
+            Some(heap) if !state.order.is_recording() && !captures(state.heap(heap).stream()) => {
                 self.compact_heap(&mut state, heap)
             }
             _ => Compaction::default(),
@@ -119,18 +44,20 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     pub(super) fn compact_heap(&self, state: &mut State<P, S>, heap: usize) -> Compaction {
         let longest = |state: &State<P, S>| bytes_of::<P>(state.longest(heap));
         let mut report = Compaction { largest_before: longest(state), ..Compaction::default() };
-        let mut used = std::vec![0u64; state.segments.len()];
-        state.records.iter().for_each(|(_, record)| used[record.segment as usize] += u64::from(record.len));
+        let mut used: HashMap<u32, u64> = state.segments().map(|(number, _)| (number, 0)).collect();
+        let mut count =
+            |record: &Record<_>| *used.entry(record.segment).or_default() += u64::from(record.len);
+        state.records().for_each(|(_, record)| count(record));
         let own = |number: &u32| {
             // Live blocks lie in segments of their own stream.
-            let record = state.records.get(*number);
+            let record = state.record(*number);
             usize::from(record.heap) == heap && record.holder == Holder::Live
         };
-        let mut blocks: Vec<u32> = state.movable.iter().copied().filter(own).collect();
+        let mut blocks: Vec<u32> = state.extra.movable.iter().copied().filter(own).collect();
         // Empty the least used segments first, and each from its end.
         blocks.sort_unstable_by_key(|&number| {
-            let record = state.records.get(number);
-            (used[record.segment as usize], record.segment, core::cmp::Reverse(record.offset))
+            let record = state.record(number);
+            (used[&record.segment], record.segment, core::cmp::Reverse(record.offset))
         });
         for number in blocks {
             if let Some(to) = self.better_place(state, number, heap, &used) {
@@ -138,10 +65,9 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
                     report.failed = Some(error);
                     break;
                 }
-                let record = state.records.get(number);
-                used[record.segment as usize] += u64::from(record.len);
-                let old = state.records.get(to);
-                used[old.segment as usize] -= u64::from(old.len);
+                let (record, old) = (state.record(number), state.record(to));
+                used.entry(record.segment).and_modify(|used| *used += u64::from(record.len));
+                used.entry(old.segment).and_modify(|used| *used -= u64::from(old.len));
                 report.moves += 1;
                 report.bytes += record.requested;
                 self.free(state, to);
@@ -155,8 +81,14 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
 
     /// Allocates a better place for a movable block, in a segment that is used more or nearer to the start of its
     /// own segment. Returns the record of the new place.
-    fn better_place(&self, state: &mut State<P, S>, number: u32, heap: usize, used: &[u64]) -> Option<u32> {
-        let record = *state.records.get(number);
+    fn better_place(
+        &self,
+        state: &mut State<P, S>,
+        number: u32,
+        heap: usize,
+        used: &HashMap<u32, u64>,
+    ) -> Option<u32> {
+        let record = *state.record(number);
         let kind = state.entry(record.segment).kind;
         let request = Request {
             bytes: record.requested as usize,
@@ -166,8 +98,8 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
             kind,
             classed: false,
         };
-        let key = |member: u32| (used[member as usize], member);
-        let mut members = state.heaps[heap].bins[kind as usize].members.clone();
+        let key = |member: u32| (used[&member], member);
+        let mut members = state.heap(heap).bins[kind as usize].members.clone();
         members.retain(|&member| key(member) > key(record.segment));
         // Try the fullest segment first.
         members.sort_unstable_by_key(|&member| core::cmp::Reverse(key(member)));
@@ -179,7 +111,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
             let mut lower = None;
             while lower.is_none() && higher.len() < CHOICES {
                 let Some(found) = Self::take_place(state, record.segment, &request, heap) else { break };
-                if state.records.get(found).offset < record.offset {
+                if state.record(found).offset < record.offset {
                     lower = Some(found);
                 } else {
                     higher.push(found);
@@ -193,7 +125,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     /// Allocates a place for a block that moves, which counts as no request.
     fn take_place(state: &mut State<P, S>, segment: u32, request: &Request, heap: usize) -> Option<u32> {
         let number = state.allocate_in(segment, request, heap)?;
-        let record = state.records.get(number);
+        let record = state.record(number);
         let (granted, requested) = (bytes_of::<P>(record.len as usize), record.requested);
         state.note(heap, |figures| figures.no_request(granted, requested));
         Some(number)
@@ -207,12 +139,12 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         to: u32,
         heap: usize,
     ) -> Result<(), SourceError> {
-        let (from_record, to_record) = (*state.records.get(number), *state.records.get(to));
+        let (from_record, to_record) = (*state.record(number), *state.record(to));
         let (from, target) = (state.address(&from_record), state.address(&to_record));
         let bytes = from_record.len as usize * P::GRANULE;
-        let stream = state.heaps[heap].stream().clone();
-        let copied = self.call(
-            state,
+        let stream = state.heap(heap).stream().clone();
+        let copied = state.supply.call(
+            &self.source,
             |calls| &mut calls.copy,
             // SAFETY: both blocks are allocated and therefore disjoint; the old one is used on this stream alone,
             // and the new one was given to no user yet.
@@ -222,10 +154,10 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
             self.free(state, to);
             return Err(error);
         }
-        if state.trace.is_some() {
+        if state.extra.trace.is_some() {
             self.trace_move(state, number, to);
         }
-        state.records.swap_places(number, to);
+        state.lanes[lane_of(heap)].records.swap_places(number, to);
         Ok(())
     }
 }

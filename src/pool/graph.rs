@@ -3,68 +3,40 @@
 
 #![forbid(unsafe_code)]
 
-use super::capture::Capture;
+use super::order::Capture;
 use super::records::Holder;
 use super::state::{State, bytes_of};
-use super::stream::follow;
+use super::stream::{captures, follow};
 use super::{CaptureId, Pool, PoolError, Source, Stream};
 use crate::placement::SegmentPlacement;
 use core::fmt;
 use std::vec::Vec;
 
 impl<P: SegmentPlacement, S: Source> State<P, S> {
-    /// Whether a capture that the pool has noticed is under way. O(captures under way).
-    pub(super) fn is_recording(&mut self) -> bool {
-        let mut any = false;
-        for capture in self.captures.iter_mut().filter(|capture| capture.under_way) {
-            capture.under_way = capture.stream.capture().is_ok_and(|id| id == Some(capture.id));
-            any |= capture.under_way;
-        }
-        any
-    }
-
-    /// The place of the capture that `stream` is in, which is noticed now if it was not before.
-    fn capture_of(&mut self, stream: &S::Stream) -> Option<usize> {
-        let id = stream.capture().ok().flatten()?;
-        let known = self.captures.iter().position(|capture| capture.id == id);
-        Some(known.unwrap_or_else(|| {
-            self.captures.push(Capture {
-                id,
-                stream: stream.retain(),
-                under_way: true,
-                heaps: Vec::new(),
-                held: Vec::new(),
-                launches: Vec::new(),
-                given_up: false,
-            });
-            self.captures.len() - 1
-        }))
-    }
-
     /// The stream heap for requests of `stream`: a private one if it is being captured, else its usual one. `None` if a
     /// new one is needed and there are too many.
     #[cold]
     pub(super) fn heap_in_capture(&mut self, stream: &S::Stream) -> Option<usize> {
         let id = stream.id();
-        let Some(capture) = self.capture_of(stream) else {
+        let Some(capture) = self.order.capture_of(stream) else {
             return self.heap_of(id).or_else(|| self.open_heap(stream));
         };
-        let heaps = &self.captures[capture].heaps;
-        if let Some(&heap) = heaps.iter().find(|&&heap| self.heaps[heap].id == id) {
+        let heaps = &self.order.captures[capture].heaps;
+        if let Some(&heap) = heaps.iter().find(|&&heap| self.heap(heap).id == id) {
             return Some(heap);
         }
-        let heap = self.open_private_heap(stream)?;
-        self.captures[capture].heaps.push(heap);
+        let heap = self.add_heap(stream, true)?;
+        self.order.captures[capture].heaps.push(heap);
         Some(heap)
     }
 
     /// Notes that a stream uses a live block, in case it is being captured.
     #[cold]
     pub(super) fn touch_in_capture(&mut self, number: u32, stream: &S::Stream) {
-        if let Some(capture) = self.capture_of(stream) {
-            let serial = self.records.get(number).serial;
-            let id = self.captures[capture].id;
-            let (of, captures) = self.touched_by.entry(number).or_default();
+        if let Some(capture) = self.order.capture_of(stream) {
+            let serial = self.record(number).serial;
+            let id = self.order.captures[capture].id;
+            let (of, captures) = self.order.touched_by.entry(number).or_default();
             if *of != serial {
                 (*of, *captures) = (serial, Vec::new());
             }
@@ -77,45 +49,33 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
     /// Whether a block that is about to be freed may be one that a capture has used. Asks its stream.
     #[inline(always)]
     pub(super) fn may_be_kept(&self, number: u32) -> bool {
-        let record = self.records.get(number);
-        let heap = &self.heaps[usize::from(record.heap)];
+        let record = self.record(number);
+        let heap = &self.heap(usize::from(record.heap));
         let shared = record.holder == Holder::Shared;
         shared
             || !heap.private && !matches!(heap.stream().capture(), Ok(None))
-            || !self.touched_by.is_empty() && self.touched_by.contains_key(&number)
+            || !self.order.touched_by.is_empty() && self.order.touched_by.contains_key(&number)
     }
 
     /// The capture that must keep a block which is about to be freed, and the further ones that use it.
     fn keeper(&mut self, number: u32) -> Option<(usize, Vec<CaptureId>)> {
-        let record = self.records.get(number);
+        let record = self.record(number);
         let (heap, shared, serial) =
             (usize::from(record.heap), record.holder == Holder::Shared, record.serial);
-        if self.heaps[heap].private {
+        if self.heap(heap).private {
             // Within a graph nothing orders the branches of two streams.
             let of = |capture: &Capture<S>| capture.heaps.contains(&heap);
-            return if shared { Some((self.captures.iter().position(of)?, Vec::new())) } else { None };
+            return if shared { Some((self.order.captures.iter().position(of)?, Vec::new())) } else { None };
         }
-        if let Some((of, captures)) = self.touched_by.remove(&number) {
-            if let Some(keeper) = self.keeper_among(captures).filter(|_| of == serial) {
+        if let Some((of, captures)) = self.order.touched_by.remove(&number) {
+            if let Some(keeper) = self.order.keeper_among(captures).filter(|_| of == serial) {
                 return Some(keeper);
             }
         }
-        let own = self.heaps[heap].stream().clone();
-        if let Some(capture) = self.capture_of(&own) {
-            return Some((capture, Vec::new()));
-        }
-        let users = if shared { self.users.get(&number).cloned().unwrap_or_default() } else { Vec::new() };
-        Some((users.iter().find_map(|user| self.capture_of(user))?, Vec::new()))
-    }
-
-    /// The last of these captures whose memory is still kept, and those before it.
-    fn keeper_among(&self, mut captures: Vec<CaptureId>) -> Option<(usize, Vec<CaptureId>)> {
-        loop {
-            let id = captures.pop()?;
-            if let Some(place) = self.captures.iter().position(|capture| capture.id == id) {
-                return Some((place, captures));
-            }
-        }
+        let users = self.order.users.get(&number).filter(|_| shared).into_iter().flatten();
+        let mut streams = core::iter::once(self.heap(heap).stream()).chain(users);
+        let captured = streams.find(|stream| matches!(stream.capture(), Ok(Some(_))))?.clone();
+        Some((self.order.capture_of(&captured)?, Vec::new()))
     }
 }
 
@@ -124,11 +84,11 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     #[cold]
     pub(super) fn keep_for_graph(&self, state: &mut State<P, S>, number: u32) -> bool {
         let Some((capture, others)) = state.keeper(number) else { return false };
-        let record = *state.records.get(number);
+        let record = *state.record(number);
         let granted = bytes_of::<P>(record.len as usize);
         state.note(usize::from(record.heap), |figures| figures.defer(granted, record.requested));
-        state.records.get_mut(number).holder = Holder::Waiting;
-        state.captures[capture].held.push((number, others));
+        state.record_mut(number).holder = Holder::Waiting;
+        state.order.captures[capture].held.push((number, others));
         true
     }
 
@@ -169,16 +129,18 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     /// [`PoolError::NotCapturing`] if the stream is not being captured.
     pub fn graph_memory(&self, stream: &S::Stream) -> Result<GraphMemory<'_, P, S>, PoolError> {
         let mut state = self.lock();
-        let place = state.capture_of(stream).ok_or(PoolError::NotCapturing)?;
-        state.asks = true;
-        Ok(GraphMemory { pool: self, id: state.captures[place].id })
+        let place = state.order.capture_of(stream).ok_or(PoolError::NotCapturing)?;
+        state.order.asks = true;
+        Ok(GraphMemory { pool: self, id: state.order.captures[place].id })
     }
 
     /// Frees the memory of a capture once its graph is launched no more, as dropping its [`GraphMemory`] does, for programs
     /// that know the capture by its number only. Returns whether the pool had memory of it. O(captures).
     pub fn release_capture(&self, id: CaptureId) -> bool {
         let mut state = self.lock();
-        let Some(capture) = state.captures.iter_mut().find(|capture| capture.id == id) else { return false };
+        let Some(capture) = state.order.captures.iter_mut().find(|capture| capture.id == id) else {
+            return false;
+        };
         capture.given_up = true;
         self.settle_graphs(&mut state);
         true
@@ -187,7 +149,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     /// Notes that a graph was launched on a stream; see [`GraphMemory::launched_on`].
     pub(super) fn graph_launched_on(&self, id: CaptureId, stream: &S::Stream) {
         let mut state = self.lock();
-        let Some(capture) = state.captures.iter_mut().find(|capture| capture.id == id) else { return };
+        let Some(capture) = state.order.captures.iter_mut().find(|capture| capture.id == id) else { return };
         if capture.launches.iter().all(|known| known.id() != stream.id()) {
             capture.launches.push(stream.retain());
         }
@@ -196,46 +158,46 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     /// Takes back the memory of graphs that were given up. A stream that is being captured keeps it until that has
     /// ended.
     pub(super) fn settle_graphs(&self, state: &mut State<P, S>) {
-        state.is_recording();
+        state.order.is_recording();
         let mut place = 0;
-        while place < state.captures.len() {
-            let capture = &state.captures[place];
+        while place < state.order.captures.len() {
+            let capture = &state.order.captures[place];
             if !capture.given_up || capture.under_way || !self.order_after_launches(state, place) {
                 place += 1;
                 continue;
             }
-            let Capture { id, heaps, held, launches, .. } = state.captures.swap_remove(place);
-            state.touched_by.retain(|_, (_, captures)| {
+            let Capture { id, heaps, held, launches, .. } = state.order.captures.swap_remove(place);
+            state.order.touched_by.retain(|_, (_, captures)| {
                 captures.retain(|capture| *capture != id);
                 !captures.is_empty()
             });
             for heap in heaps {
-                state.heaps[heap].private = false;
+                state.heap_mut(heap).private = false;
                 // Its fence must come after the launches.
-                state.heaps[heap].frees += 1;
+                state.heap_mut(heap).frees += 1;
                 state.retire(heap);
             }
             for (number, others) in held {
-                if let Some((other, others)) = state.keeper_among(others) {
-                    state.captures[other].held.push((number, others));
+                if let Some((other, others)) = state.order.keeper_among(others) {
+                    state.order.captures[other].held.push((number, others));
                     continue;
                 }
-                let mut streams = state.users.remove(&number).unwrap_or_default();
-                streams.push(state.heaps[usize::from(state.records.get(number).heap)].stream().clone());
+                let mut streams = state.order.users.remove(&number).unwrap_or_default();
+                streams.push(state.heap(usize::from(state.record(number).heap)).stream().clone());
                 streams.extend(launches.iter().cloned());
                 self.defer(state, number, streams);
             }
         }
-        state.asks = self.options.captures.are_noticed() || !state.captures.is_empty();
+        state.order.asks = self.options.captures.are_noticed() || !state.order.captures.is_empty();
     }
 
     /// Makes the streams of a graph's memory wait for the graph's launches. Returns whether the driver did so.
     pub(super) fn order_after_launches(&self, state: &State<P, S>, place: usize) -> bool {
-        let Capture { heaps, launches, .. } = &state.captures[place];
-        heaps.iter().map(|&heap| state.heaps[heap].stream()).all(|stream| {
+        let Capture { heaps, launches, .. } = &state.order.captures[place];
+        heaps.iter().map(|&heap| state.heap(heap).stream()).all(|stream| {
             let others = launches.iter().filter(|launch| launch.id() != stream.id());
-            !Self::captures(stream)
-                && others.into_iter().all(|launch| !Self::captures(launch) && follow(stream, launch).is_ok())
+            !captures(stream)
+                && others.into_iter().all(|launch| !captures(launch) && follow(stream, launch).is_ok())
         })
     }
 }
@@ -263,10 +225,10 @@ impl<P: SegmentPlacement, S: Source> GraphMemory<'_, P, S> {
     /// Returns the bytes of the segments that are private to the graph. O(segments).
     pub fn bytes(&self) -> usize {
         let state = self.pool.lock();
-        let capture = state.captures.iter().find(|capture| capture.id == self.id);
+        let capture = state.order.captures.iter().find(|capture| capture.id == self.id);
         let heaps = capture.map_or(&[][..], |capture| &capture.heaps);
-        let own = state.segments.iter().flatten().filter(|entry| heaps.contains(&entry.heap));
-        own.map(|entry| entry.memory.bytes).sum()
+        let own = state.segments().filter(|(_, entry)| heaps.contains(&entry.heap));
+        own.map(|(_, entry)| entry.memory.bytes).sum()
     }
 }
 

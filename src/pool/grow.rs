@@ -1,50 +1,23 @@
-//! How a pool reserves segments and gives them back.
+//! How much a pool reserves, and where.
 
-use super::options::{Age, Growth, Limit, Reuse};
+use super::options::{Growth, Reuse};
+use super::records::{Request, SizeKind};
 use super::state::{State, bytes_of};
-use super::stats::SourceCalls;
-use super::stream_heap::{Entry, Request, SizeKind};
-use super::{Pool, Segment, Source, SourceError};
+use super::supply::Denied;
+use super::{Pool, Source};
 use crate::placement::SegmentPlacement;
-use crate::region::Region;
-use core::ptr::{self, NonNull};
-use core::time::Duration;
+use core::ptr;
 use std::vec::Vec;
 
 /// [`Growth::Fitted`] reserves more than the request while at most one part in this many of the reserved memory is
 /// free.
 const FREE_PART: u64 = 10;
 
-/// Why a pool could not grow.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Denied {
-    /// The pool's limit would be exceeded.
-    Limit,
-    /// The source failed.
-    Source(SourceError),
-}
-
 fn round_up(bytes: usize, step: usize) -> usize {
     bytes.checked_next_multiple_of(step).unwrap_or(usize::MAX & !(step - 1))
 }
 
 impl<P: SegmentPlacement, S: Source> Pool<P, S> {
-    /// Calls the source, and counts the call and its time.
-    pub(super) fn call<T>(
-        &self,
-        state: &mut State<P, S>,
-        counter: impl FnOnce(&mut SourceCalls) -> &mut u64,
-        call: impl FnOnce(&S) -> Result<T, SourceError>,
-    ) -> Result<T, SourceError> {
-        let start = self.source.now();
-        let result = call(&self.source);
-        let calls = &mut state.calls;
-        calls.time += self.source.now().saturating_sub(start);
-        calls.failed += u64::from(result.is_err());
-        *counter(calls) += 1;
-        result
-    }
-
     /// Contiguous bytes that `request` is sure to fit into.
     fn piece(&self, request: &Request) -> usize {
         let granule = P::GRANULE;
@@ -97,7 +70,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
 
     /// Gives empty segments back whose work is done, up to as many bytes as the pool is about to reserve.
     pub(super) fn make_way(&self, state: &mut State<P, S>, request: &Request, heap: usize) {
-        if state.is_recording() {
+        if state.order.is_recording() {
             return;
         }
         let wished = self.wished(state, request, self.needed(request), heap);
@@ -124,7 +97,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         let granularity = self.source.granularity();
         let bytes = if options.reuse == Reuse::None {
             need
-        } else if state.segments.iter().all(Option::is_none) && options.first_segment > 0 {
+        } else if state.segments().next().is_none() && options.first_segment > 0 {
             options.first_segment
         } else if request.kind == SizeKind::Small {
             options.small_segment
@@ -133,7 +106,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         } else {
             match options.growth {
                 Growth::Fixed(bytes) => bytes,
-                Growth::Geometric { first, percent, most } => match state.heaps[heap].last_growth {
+                Growth::Geometric { first, percent, most } => match state.heap(heap).last_growth {
                     0 => first,
                     last => ((last as u128 * u128::from(percent) / 100).min(most as u128)) as usize,
                 },
@@ -177,7 +150,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         if self.options.reuse == Reuse::None {
             return None;
         }
-        let members = &state.heaps[heap].bins[request.kind as usize].members;
+        let members = &state.heap(heap).bins[request.kind as usize].members;
         let number = members.iter().copied().find(|&member| {
             let memory = &state.entry(member).memory;
             self.source.room(memory) > memory.bytes
@@ -194,9 +167,9 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         if !self.admits(state, bytes) {
             return Some(Err(Denied::Limit));
         }
-        let stream = state.heaps[heap].stream().clone();
-        let grown = self.call(
-            state,
+        let stream = state.heap(heap).stream().clone();
+        let grown = state.supply.call(
+            &self.source,
             |calls| &mut calls.grow,
             // SAFETY: the source reserved the segment for this pool, and this is its state after the source's last call.
             |source| unsafe { source.grow(memory, bytes, &stream) },
@@ -216,7 +189,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
             debug_assert!(false, "{error}");
         }
         state.note(heap, |figures| figures.reserve(bytes as u64, 0));
-        self.count_growth(state, heap);
+        state.count_growth(heap);
         state.lengthened(number);
         Some(Ok(number))
     }
@@ -224,160 +197,10 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     /// Free bytes behind the last block of a segment. O(records).
     fn free_tail(&self, state: &State<P, S>, segment: u32) -> usize {
         let granules = state.entry(segment).placement.granules();
-        let own = state.records.iter().filter(|(_, record)| record.segment == segment);
+        let own = state.records().filter(|(_, record)| record.segment == segment);
         let last = own.map(|(_, record)| (record.offset + record.len) as usize).max();
         let free = granules.end - last.unwrap_or(granules.start);
         bytes_of::<P>(free) as usize
-    }
-
-    pub(super) fn count_growth(&self, state: &mut State<P, S>, heap: usize) {
-        // Another stream that wants some of this memory must wait for the stream order in which it came.
-        state.heaps[heap].frees += 1;
-        state.note(heap, |figures| figures.counted.growth += 1);
-    }
-
-    pub(super) fn admits(&self, state: &State<P, S>, bytes: usize) -> bool {
-        state.figures.counted.reserved.current.saturating_add(bytes as u64) <= self.limit() as u64
-    }
-
-    /// Reserves a segment of `bytes` bytes for the stream heap.
-    pub(super) fn reserve(
-        &self,
-        state: &mut State<P, S>,
-        kind: SizeKind,
-        heap: usize,
-        bytes: usize,
-    ) -> Result<u32, Denied> {
-        if !self.admits(state, bytes) {
-            return Err(Denied::Limit);
-        }
-        let stream = state.heaps[heap].stream().clone();
-        let reserved = self.call(state, |calls| &mut calls.reserve, |source| source.reserve(bytes, &stream));
-        let memory = reserved.map_err(Denied::Source)?;
-        let start = NonNull::new(ptr::without_provenance_mut(memory.address.get()));
-        let start = start.unwrap_or(NonNull::dangling());
-        let mut placement = P::EMPTY;
-        // SAFETY: the source reserved the segment for this pool alone, and a pool's metadata never touches the memory.
-        if let Err(error) = unsafe { placement.claim(Region::new(start, memory.bytes)) } {
-            // Either the segment is too large for the placement, which `wished` excludes, or there is no memory for
-            // the table.
-            let _ = self.give_back(state, memory, heap);
-            debug_assert!(false, "{error}");
-            return Err(Denied::Source(SourceError::unsupported("claim")));
-        }
-        self.fill_new(memory.address.get(), memory.bytes);
-        let emptied = (self.source.now(), state.step);
-        if kind == SizeKind::Large {
-            state.heaps[heap].last_growth = memory.bytes;
-        }
-        let number = state.insert_segment(Entry::new(memory, placement, heap, kind, emptied));
-        self.count_growth(state, heap);
-        Ok(number)
-    }
-
-    /// Gives a segment back to the source.
-    fn give_back(&self, state: &mut State<P, S>, memory: Segment, heap: usize) -> Result<(), SourceError> {
-        let stream = state.heaps[heap].stream().clone();
-        self.call(
-            state,
-            |calls| &mut calls.release,
-            // SAFETY: the source reserved the segment for this pool, which no longer holds it; its blocks came back in
-            // the order of the heap's stream, or after their work on other streams was done.
-            |source| unsafe { source.release(memory, &stream) },
-        )
-    }
-
-    /// Gives a segment back if it is empty, and returns its bytes; 0 if it is not empty.
-    pub(super) fn release(&self, state: &mut State<P, S>, segment: u32) -> Result<usize, SourceError> {
-        // A source may wait for the stream, or make the release part of the graph.
-        if Self::captures(state.heaps[state.entry(segment).heap].stream()) {
-            return Ok(0);
-        }
-        match state.remove_segment(segment) {
-            Some((memory, heap, bytes)) => self.give_back(state, memory, heap).map(|()| bytes),
-            None => Ok(0),
-        }
-    }
-
-    /// Gives empty segments back, large ones first, while at least `keep` bytes stay reserved. Returns the released
-    /// bytes.
-    pub(super) fn trim_to(&self, state: &mut State<P, S>, keep: usize) -> usize {
-        let mut empty: Vec<(usize, u32)> = state
-            .empty_segments()
-            .map(|(number, entry)| (entry.memory.bytes - entry.unmapped, number))
-            .collect();
-        empty.sort_unstable_by(|a, b| b.cmp(a));
-        let mut released = 0;
-        for (bytes, number) in empty {
-            if state.figures.counted.reserved.current as usize >= keep.saturating_add(bytes) {
-                // A segment that the driver did not take has left the pool all the same; its error is counted.
-                released += self.release(state, number).unwrap_or(0);
-            }
-        }
-        released
-    }
-
-    /// Gives segments back that have been empty for too long by the clock, after a request or a free. O(1) until one may be.
-    #[inline(always)]
-    pub(super) fn trim_due(&self, state: &mut State<P, S>) {
-        if state.trim_at != Duration::MAX {
-            self.trim_old(state);
-        }
-    }
-
-    /// Waits for no work: segments that may still be in use stay, to be looked at again after a quarter of the age.
-    #[cold]
-    fn trim_old(&self, state: &mut State<P, S>) {
-        let (Some(age), now) = (state.ages, self.source.now()) else { return };
-        if now < state.trim_at {
-            return;
-        }
-        let mut next = Duration::MAX;
-        if state.is_recording() {
-            next = now.saturating_add(age / 4);
-        } else {
-            self.poll(state);
-            let empty: Vec<(u32, usize, Duration)> =
-                state.empty_segments().map(|(number, entry)| (number, entry.heap, entry.emptied.0)).collect();
-            for (number, heap, emptied) in empty {
-                if now.saturating_sub(emptied) < age {
-                    next = next.min(emptied.saturating_add(age));
-                } else if !self.is_over(state, heap) {
-                    next = next.min(now.saturating_add(age / 4));
-                } else {
-                    // A segment that the driver did not take has left the pool all the same; its error is counted.
-                    let _ = self.release(state, number);
-                }
-            }
-            if !state.queues.is_empty() {
-                next = next.min(now.saturating_add(age));
-            }
-        }
-        state.trim_at = next;
-    }
-
-    /// Gives segments back that have been empty for too long, and returns the released bytes.
-    pub(super) fn trim_aged(&self, state: &mut State<P, S>) -> usize {
-        let Some(age) = self.options.trim_after else { return 0 };
-        let (now, step) = (self.source.now(), state.step);
-        let old: Vec<u32> = state
-            .empty_segments()
-            .filter(|(_, entry)| match age {
-                Age::Time(time) => now.saturating_sub(entry.emptied.0) >= time,
-                Age::Steps(steps) => step - entry.emptied.1 >= steps,
-            })
-            .map(|(number, _)| number)
-            .collect();
-        old.into_iter().map(|number| self.release(state, number).unwrap_or(0)).sum()
-    }
-
-    /// Converts the limit to bytes.
-    pub(super) fn resolve(source: &S, limit: Limit) -> Result<usize, SourceError> {
-        Ok(match limit {
-            Limit::None => usize::MAX,
-            Limit::Bytes(bytes) => bytes,
-            Limit::Fraction(part) => (source.capacity()?.total as f64 * part) as usize,
-        })
     }
 }
 

@@ -1,10 +1,9 @@
 //! Holes in segments: pages whose memory went back to the device while their addresses stay reserved. A segment
 //! that grows in place thus need not keep the memory between its blocks.
 
-use super::grow::Denied;
-use super::records::Holder;
+use super::records::{Holder, Request};
 use super::state::{State, bytes_of};
-use super::stream_heap::Request;
+use super::supply::Denied;
 use super::{Pool, Source};
 use crate::placement::SegmentPlacement;
 use core::ops::Range;
@@ -21,10 +20,10 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     /// the source.
     pub(super) fn punch(&self, state: &mut State<P, S>, heap: usize, wished: usize) -> usize {
         let page = self.page();
-        if page == 0 || state.heaps[heap].private || !self.is_over(state, heap) {
+        if page == 0 || state.heap(heap).private || !self.is_over(state, heap) {
             return 0;
         }
-        let segments: Vec<u32> = state.heaps[heap].bins.iter().flat_map(|bin| bin.members.clone()).collect();
+        let segments: Vec<u32> = state.heap(heap).bins.iter().flat_map(|bin| bin.members.clone()).collect();
         let mut given = 0;
         for segment in segments {
             while given < wished {
@@ -60,11 +59,11 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     /// Gives free pages of all segments back while at least `keep` bytes stay reserved, and returns their bytes.
     pub(super) fn punch_all(&self, state: &mut State<P, S>, keep: usize) -> usize {
         let mut given = 0;
-        for heap in 0..state.heaps.len() {
+        for heap in state.heaps() {
             let excess = (state.figures.counted.reserved.current as usize).saturating_sub(keep);
             // Whole pages only, so as to stay at or above `keep`.
             let pages = excess.checked_div(self.source.page()).unwrap_or(0);
-            if pages > 0 && state.heaps[heap].stream.is_some() {
+            if pages > 0 && state.heap(heap).stream.is_some() {
                 given += self.punch(state, heap, pages * self.source.page());
             }
         }
@@ -73,11 +72,11 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
 
     /// Turns a block that was allocated for this purpose into a hole. Returns its bytes, 0 if the source refuses.
     fn unmap(&self, state: &mut State<P, S>, number: u32, heap: usize) -> usize {
-        let record = *state.records.get(number);
+        let record = *state.record(number);
         let (bytes, address) = (bytes_of::<P>(record.len as usize), state.address(&record));
-        let stream = state.heaps[heap].stream().clone();
-        let unmapped = self.call(
-            state,
+        let stream = state.heap(heap).stream().clone();
+        let unmapped = state.supply.call(
+            &self.source,
             |calls| &mut calls.unmap,
             // SAFETY: the pages are one allocated block that was given to no user, and all earlier work on them is
             // done.
@@ -87,7 +86,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
             state.put_back(number, || self.source.now());
             return 0;
         }
-        state.records.get_mut(number).holder = Holder::Hole;
+        state.record_mut(number).holder = Holder::Hole;
         let entry = state.entry_mut(record.segment);
         entry.holes += 1;
         entry.unmapped += bytes as usize;
@@ -106,14 +105,13 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         if self.page() == 0 {
             return None;
         }
-        let members = &state.heaps[heap].bins[request.kind as usize].members;
+        let members = &state.heap(heap).bins[request.kind as usize].members;
         let with_holes: Vec<u32> =
             members.iter().copied().filter(|&member| state.entry(member).holes > 0).collect();
         let mut best: Option<(usize, u32, Vec<u32>)> = None;
         for segment in with_holes {
             let mut blocks: Vec<(u32, u32, u32, bool)> = state
-                .records
-                .iter()
+                .records()
                 .filter(|(_, record)| record.segment == segment)
                 .map(|(number, record)| (record.offset, record.len, number, record.holder == Holder::Hole))
                 .collect();
@@ -151,7 +149,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         let mut length = 0;
         let mut above: Option<u32> = None;
         for &number in holes.iter().rev() {
-            let record = *state.records.get(number);
+            let record = *state.record(number);
             let end = record.offset + record.len;
             // The free space above the hole, as far as it is known, counts too.
             length += above.map_or(0, |above| (above - end) as usize);
@@ -169,7 +167,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
 
     /// Maps the last `len` granules of a hole and frees them.
     fn map(&self, state: &mut State<P, S>, number: u32, len: usize, heap: usize) -> Result<(), Denied> {
-        let record = *state.records.get(number);
+        let record = *state.record(number);
         // A placement that cannot cut exactly gets the whole hole.
         let len = if P::EXACT { len } else { record.len as usize };
         let bytes = bytes_of::<P>(len);
@@ -178,9 +176,9 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         if !self.admits(state, bytes as usize) {
             return Err(Denied::Limit);
         }
-        let stream = state.heaps[heap].stream().clone();
-        let mapped = self.call(
-            state,
+        let stream = state.heap(heap).stream().clone();
+        let mapped = state.supply.call(
+            &self.source,
             |calls| &mut calls.map,
             // SAFETY: the pages are a hole of this segment.
             |source| unsafe { source.map(address, bytes as usize, &stream) },
@@ -188,7 +186,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         mapped.map_err(Denied::Source)?;
         self.fill_new(address, bytes as usize);
         state.note(heap, |figures| figures.reserve(bytes, 0));
-        self.count_growth(state, heap);
+        state.count_growth(heap);
         let entry = state.entry_mut(record.segment);
         entry.unmapped -= bytes as usize;
         if rest == 0 {
@@ -199,7 +197,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         // SAFETY: the hole is an allocated block of this placement, and its end is unused.
         let shorter = unsafe { entry.placement.resize(record.block(), record.len as usize, rest, 1) };
         if let Some(block) = shorter {
-            state.records.get_mut(number).len = block.len as u32;
+            state.record_mut(number).len = block.len as u32;
         }
         state.lengthened(record.segment);
         Ok(())

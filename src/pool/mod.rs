@@ -12,69 +12,80 @@
 //! serves the next ones from a plan, and [`Chain`] falls back to other pools. [`Pool::start_trace`] records what a
 //! pool does.
 
-mod adapt;
-mod allocator;
-mod buffer;
-mod capture;
-mod chain;
-mod check;
+// What a pool is told, what it calls, and what it says. The files are in layers, from the ground up: see ARCHITECTURE.md.
 mod classes;
 mod codes;
-mod compact;
 mod copies;
 mod error;
-mod front;
+mod hooks;
+mod kind;
+mod numbers;
+mod options;
+mod shown;
+mod source;
+mod source_error;
+mod stats;
+mod stream;
+mod tournament;
+
+// The parts of its state.
+mod extra;
+mod order;
+mod records;
+mod segments;
+mod streams;
+mod supply;
+mod usage;
+
+// The state, its locks, and the pool, which has them.
+mod base;
+mod lanes;
+mod sound;
+mod state;
+
+// What a pool does, above all when there is no room.
+mod borrow;
+mod check;
+mod compact;
 mod graph;
 mod grow;
 mod holes;
-mod hooks;
-mod kind;
-mod lanes;
-mod leak;
-mod marks;
-mod options;
-mod order;
+mod recover;
+mod reserve;
+mod returns;
+mod snapshot;
+mod trace;
+mod trim;
+mod wait;
+
+// What programs call.
+mod allocator;
+mod buffer;
+mod chain;
+mod front;
 mod pattern;
 mod planned;
-mod records;
-mod recover;
-mod retire;
-mod returns;
-mod shown;
-mod snapshot;
-mod sound;
-mod source;
-mod source_error;
-mod state;
-mod stats;
-mod stream;
-mod stream_heap;
-mod tournament;
-mod trace;
-mod trace_output;
-mod upkeep;
-mod usage;
-mod wait;
 
 #[cfg(feature = "gpu")]
 pub(crate) use allocator::pass_on_blocks;
 pub use allocator::{AnyPool, DeviceAllocator};
-pub use buffer::Buffer;
+pub use base::{Allocation, DefaultPlacement, DevicePool, Pool};
+pub use buffer::{Buffer, Movable};
 pub use chain::Chain;
 #[cfg(feature = "gpu")]
 pub(crate) use chain::allocate_from_first;
-pub use compact::{Compaction, Movable};
+pub use compact::Compaction;
 pub use copies::{CopyCounters, CopyFigures, CopyStats, Direction};
 #[cfg(feature = "gpu")]
 pub(crate) use error::causes;
 pub use error::{OutOfMemory, PoolError, ReturnError};
-pub use front::{Allocation, DefaultPlacement, DevicePool, Pool};
 pub use graph::GraphMemory;
+pub use hooks::Leak;
 pub use kind::MemoryKind;
-pub use leak::Leak;
 pub use options::{Adaptive, Age, Captures, Checks, Growth, Limit, PoolOptions, Reuse};
 pub use pattern::{Pattern, PatternBuffer, PatternCounts, PatternError, PatternStats};
 pub use planned::{PlannedArena, PlannedBuffer, PlannedSlot, SlotError};
+pub use records::SizeKind;
 pub(crate) use shown::debug_as_display;
 pub use snapshot::{BlockSnapshot, BlockState, SegmentSnapshot, Snapshot};
 pub use source::{Capacity, Segment, Source};
@@ -83,4 +94,3 @@ pub(crate) use source_error::kind;
 pub use source_error::{SourceError, SourceErrorKind};
 pub use stats::{Counter, PoolStats, SourceCalls};
 pub use stream::{CaptureId, Event, HostOrder, Stream, StreamId};
-pub use stream_heap::SizeKind;

@@ -2,13 +2,13 @@
 
 #![forbid(unsafe_code)]
 
+use super::borrow::Patience;
 use super::error::OutOfMemory;
-use super::grow::Denied;
 use super::lanes::Held;
 use super::options::Reuse;
-use super::order::Patience;
+use super::records::{Request, SizeKind};
 use super::state::State;
-use super::stream_heap::{Request, SizeKind};
+use super::supply::Denied;
 use super::{Pool, PoolError, Source};
 use crate::placement::SegmentPlacement;
 use std::boxed::Box;
@@ -61,7 +61,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         mut state: Held<'a, P, S>,
         need: &mut Need<'_>,
     ) -> Result<(Held<'a, P, S>, u32), PoolError> {
-        if state.heaps[need.heap].private {
+        if state.heap(need.heap).private {
             let number = self.serve_graph(&mut state, need)?;
             return Ok((state, number));
         }
@@ -70,7 +70,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         if let Some(number) = self.attempt(&mut state, need)? {
             return Ok((state, number));
         }
-        if state.is_recording() {
+        if state.order.is_recording() {
             // Giving memory back and waiting for work could spoil the capture.
             self.flush(&mut state);
             let found =
@@ -90,7 +90,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
             // The hooks free blocks of this pool, so they are called outside its lock.
             let shortage = self.out_of_memory(&mut state, need.request, need.denied);
             drop(state);
-            let reclaimed = self.reclaim(&shortage, &mut after);
+            let reclaimed = self.hooks.reclaim(&shortage, &mut after);
             state = self.lock();
             if !reclaimed {
                 state.note(need.heap, |figures| figures.counted.failures += 1);
@@ -269,7 +269,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         denied: Option<Denied>,
     ) -> OutOfMemory {
         let largest = state.largest_free();
-        let stats = state.figures.stats(largest, state.calls);
+        let stats = state.figures.stats(largest, state.supply.calls);
         OutOfMemory {
             requested: request.bytes,
             align: request.align_bytes,

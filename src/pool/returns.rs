@@ -2,36 +2,15 @@
 
 #![forbid(unsafe_code)]
 
+use super::base::{Allocation, Pool};
 use super::error::ReturnError;
-use super::front::{Allocation, Pool};
+use super::options::Reuse;
 use super::records::Holder;
-use super::state::State;
+use super::state::{State, bytes_of};
 use super::{Segment, Source, Stream};
 use crate::placement::SegmentPlacement;
 
 impl<P: SegmentPlacement, S: Source> Pool<P, S> {
-    /// Whether the block is from this pool.
-    pub(super) fn is_owner(&self, allocation: &Allocation) -> bool {
-        allocation.pool == self.id
-    }
-
-    /// The record of an allocation, if it is live.
-    #[inline(always)]
-    pub(super) fn record(&self, state: &State<P, S>, allocation: &Allocation) -> Result<u32, ReturnError> {
-        let number = allocation.record;
-        match state.records.find(number) {
-            Some(record) if allocation.pool == self.id => {
-                let live = matches!(record.holder, Holder::Live | Holder::Shared);
-                if live && record.serial == allocation.serial {
-                    Ok(number)
-                } else {
-                    Err(ReturnError::AlreadyFree)
-                }
-            }
-            _ => Err(ReturnError::Foreign),
-        }
-    }
-
     /// Frees a block. Work that is submitted to its stream from here on may use the memory at once; other streams
     /// may use it when all work submitted so far is done, including work on the streams given to
     /// [`Pool::record_stream`]. O(1) plus the placement's work, and O(log segments) if the stream has several segments.
@@ -40,19 +19,20 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     ///
     /// [`ReturnError::Foreign`] if the block is from another pool, [`ReturnError::AlreadyFree`] if it was freed
     /// before, and [`ReturnError::Overrun`] if the optional checks find an overwritten guard.
-    ///
-    /// [`ReturnError::Foreign`] if it is from another pool, and what the chosen checks find.
     #[inline]
     pub fn deallocate(&self, allocation: Allocation) -> Result<(), ReturnError> {
-        if allocation.pool == self.id {
-            if let Some(lanes) = self.lanes() {
-                if lanes.deallocate(allocation.record, allocation.serial) {
-                    return Ok(());
-                }
-            }
+        let Allocation { pool, record, serial, .. } = allocation;
+        if self.is_direct && pool == self.id && self.state.deallocate(record, serial) {
+            return Ok(());
         }
+        self.deallocate_otherwise(&allocation)
+    }
+
+    /// Frees a block under the lock of everything.
+    #[inline(never)]
+    fn deallocate_otherwise(&self, allocation: &Allocation) -> Result<(), ReturnError> {
         let mut state = self.lock();
-        let number = self.record(&state, &allocation)?;
+        let number = self.record(&state, allocation)?;
         let sound = self.leave(&mut state, number);
         self.free(&mut state, number);
         self.trim_due(&mut state);
@@ -84,14 +64,12 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         let mut state = self.lock();
         let live = |holder| matches!(holder, Holder::Live | Holder::Shared);
         let found = state
-            .records
-            .iter()
+            .records()
             .find(|(_, record)| live(record.holder) && self.user_address(&state, record) == address);
         let Some((number, _)) = found else {
-            let mut segments = state.segments.iter().flatten();
-            let memory =
-                segments.find(|entry| address.wrapping_sub(entry.memory.address.get()) < entry.memory.bytes);
-            return Err(if memory.is_some() { ReturnError::AlreadyFree } else { ReturnError::Foreign });
+            let mut memory = state.segments().map(|(_, entry)| entry.memory);
+            let owned = memory.any(|memory| address.wrapping_sub(memory.address.get()) < memory.bytes);
+            return Err(if owned { ReturnError::AlreadyFree } else { ReturnError::Foreign });
         };
         let sound = self.leave(&mut state, number);
         self.free(&mut state, number);
@@ -108,18 +86,18 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     pub fn record_stream(&self, allocation: &Allocation, stream: &S::Stream) -> Result<(), ReturnError> {
         let mut state = self.lock();
         let number = self.record(&state, allocation)?;
-        if state.asks {
+        if state.order.asks {
             state.touch_in_capture(number, stream);
         }
-        let (id, own) = (stream.id(), usize::from(state.records.get(number).heap));
-        if state.heaps[own].id == id {
+        let (id, own) = (stream.id(), usize::from(state.record(number).heap));
+        if state.heap(own).id == id {
             return Ok(());
         }
-        let users = state.users.entry(number).or_default();
+        let users = state.order.users.entry(number).or_default();
         if !users.iter().any(|user| user.id() == id) {
             users.push(stream.retain());
         }
-        state.records.get_mut(number).holder = Holder::Shared;
+        state.record_mut(number).holder = Holder::Shared;
         Ok(())
     }
 
@@ -128,13 +106,13 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     pub fn segment_of(&self, allocation: &Allocation) -> Option<Segment> {
         let state = self.lock();
         let number = self.record(&state, allocation).ok()?;
-        Some(state.entry(state.records.get(number).segment).memory)
+        Some(state.entry(state.record(number).segment).memory)
     }
 
     /// Does what is due before a block is freed: trace, usage and checks.
     #[inline(always)]
     fn leave(&self, state: &mut State<P, S>, number: u32) -> Result<(), ReturnError> {
-        if state.is_watched() {
+        if state.extra.is_watched() {
             self.watch_free(state, number);
         }
         if self.checked { self.check_old(state, number) } else { Ok(()) }
@@ -143,11 +121,11 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     /// Tells the trace and the usage statistics of a free.
     #[cold]
     fn watch_free(&self, state: &mut State<P, S>, number: u32) {
-        if state.trace.is_some() {
+        if state.extra.trace.is_some() {
             self.trace_free(state, number);
         }
-        let len = state.records.get(number).len as usize;
-        if let Some(usage) = &mut state.usage {
+        let len = state.record(number).len as usize;
+        if let Some(usage) = &mut state.extra.usage {
             usage.freed(len);
         }
     }
@@ -155,7 +133,58 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     /// Runs the chosen checks when a block is freed.
     #[cold]
     fn check_old(&self, state: &mut State<P, S>, number: u32) -> Result<(), ReturnError> {
-        state.sites.remove(&number);
+        state.extra.sites.remove(&number);
         self.inspect(state, number)
+    }
+
+    /// Frees a block: at once if only its own stream used it, otherwise after the events of the streams that did.
+    pub(super) fn free(&self, state: &mut State<P, S>, number: u32) {
+        if state.order.asks && state.may_be_kept(number) && self.keep_for_graph(state, number) {
+            return;
+        }
+        let record = *state.record(number);
+        let heap = usize::from(record.heap);
+        let granted = bytes_of::<P>(record.len as usize);
+        let home = state.entry(record.segment).heap;
+        if record.holder == Holder::Live && home == heap && self.filled().is_none() {
+            state.note(heap, |figures| figures.free(granted, record.requested));
+            if self.options.reuse == Reuse::Basic && self.keep(state, number) {
+                return;
+            }
+            self.return_block(state, number);
+            return;
+        }
+        let mut streams = state.order.users.remove(&number).unwrap_or_default();
+        if home != heap || self.filled().is_some() {
+            streams.push(state.heap(heap).stream().clone());
+        }
+        state.note(heap, |figures| figures.defer(granted, record.requested));
+        self.defer(state, number, streams);
+        if self.filled().is_some() {
+            // Free memory must be filled, which must not happen while work on it may still run.
+            self.poll(state);
+        }
+    }
+
+    /// Frees a block whose last work was submitted to `stream` and to no other.
+    pub(super) fn free_on(&self, state: &mut State<P, S>, number: u32, stream: &S::Stream) {
+        let record = *state.record(number);
+        if state.heap(usize::from(record.heap)).id != stream.id() {
+            state.order.users.entry(number).or_default().push(stream.retain());
+            state.record_mut(number).holder = Holder::Shared;
+        }
+        self.free(state, number);
+    }
+
+    /// Keeps a freed block for requests of its class. Returns whether its length is that of a class.
+    fn keep(&self, state: &mut State<P, S>, number: u32) -> bool {
+        let record = state.record(number);
+        let (len, heap) = (record.len as usize, usize::from(record.heap));
+        if state.extra.classes.binary_search(&len).is_err() {
+            return false;
+        }
+        state.record_mut(number).holder = Holder::Cached;
+        state.heap_mut(heap).cached.entry(len).or_default().push(number);
+        true
     }
 }

@@ -2,12 +2,13 @@
 
 #![forbid(unsafe_code)]
 
-use super::leak::Leak;
+use super::hooks::Leak;
 use super::records::Holder;
 use super::state::bytes_of;
 use super::stats::PoolStats;
 use super::{Pool, SizeKind, Source};
 use crate::placement::SegmentPlacement;
+use std::collections::HashMap;
 use std::string::{String, ToString};
 use std::vec::Vec;
 
@@ -79,21 +80,20 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         let mut state = self.lock();
         debug_assert!(state.is_sound(), "the pool's state does not agree with itself");
         let mut segments: Vec<(SegmentSnapshot, u32)> = Vec::new();
-        for (number, entry) in state.segments.iter().enumerate() {
-            let Some(entry) = entry else { continue };
+        for (number, entry) in state.segments() {
             let segment = SegmentSnapshot {
                 address: entry.memory.address.get(),
                 bytes: entry.memory.bytes as u64,
-                stream: state.heaps[entry.heap].id.0,
+                stream: state.heap(entry.heap).id.0,
                 kind: entry.kind,
                 blocks: Vec::new(),
             };
-            segments.push((segment, number as u32));
+            segments.push((segment, number));
         }
         segments.sort_unstable_by_key(|(segment, _)| segment.address);
-        let mut place = std::vec![usize::MAX; state.segments.len()];
-        segments.iter().enumerate().for_each(|(index, (_, number))| place[*number as usize] = index);
-        for (number, record) in state.records.iter() {
+        let place = segments.iter().enumerate().map(|(index, &(_, number))| (number, index));
+        let place: HashMap<u32, usize> = place.collect();
+        for (number, record) in state.records() {
             let block = BlockSnapshot {
                 address: state.address(record),
                 bytes: bytes_of::<P>(record.len as usize),
@@ -104,14 +104,14 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
                     Holder::Hole => BlockState::Hole,
                     _ => BlockState::Live,
                 },
-                stream: state.heaps[usize::from(record.heap)].id.0,
-                site: state.sites.get(&number).map(|site| site.to_string()),
+                stream: state.heap(usize::from(record.heap)).id.0,
+                site: state.extra.sites.get(&number).map(|site| site.to_string()),
             };
-            segments[place[record.segment as usize]].0.blocks.push(block);
+            segments[place[&record.segment]].0.blocks.push(block);
         }
         let segments = segments.into_iter().map(|(segment, _)| with_gaps(segment)).collect();
         let largest = state.largest_free();
-        let stats = state.figures.stats(largest, state.calls);
+        let stats = state.figures.stats(largest, state.supply.calls);
         Snapshot { source: self.source.name().to_string(), stats, segments }
     }
 
@@ -119,11 +119,11 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     pub fn leaks(&self) -> Vec<Leak> {
         let state = self.lock();
         let live =
-            state.records.iter().filter(|(_, record)| matches!(record.holder, Holder::Live | Holder::Shared));
+            state.records().filter(|(_, record)| matches!(record.holder, Holder::Live | Holder::Shared));
         let leak = live.map(|(number, record)| Leak {
             address: self.user_address(&state, record),
             bytes: record.requested,
-            site: state.sites.get(&number).copied(),
+            site: state.extra.sites.get(&number).copied(),
         });
         let mut leaks: Vec<Leak> = leak.collect();
         leaks.sort_unstable_by_key(|leak| leak.address);

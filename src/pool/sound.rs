@@ -3,35 +3,36 @@
 #![forbid(unsafe_code)]
 
 use super::Source;
-use super::records::Holder;
+use super::records::{Holder, lane_of};
+use super::segments::{Entry, UNLISTED};
 use super::state::{State, bytes_of};
-use super::stream_heap::{Bin, Entry, UNLISTED};
+use super::streams::Bin;
 use crate::placement::SegmentPlacement;
 use std::vec::Vec;
 
 impl<P: SegmentPlacement, S: Source> State<P, S> {
     /// Returns whether counts, lists and orders agree with the records and segments that they are of. O(records + segments · log segments).
     pub(super) fn is_sound(&self) -> bool {
-        let segments = || self.segments.iter().enumerate();
-        let there = || segments().filter_map(|(number, entry)| Some((number as u32, entry.as_deref()?)));
-        there().all(|(number, entry)| self.agrees(number, entry))
-            && self.heaps.iter().enumerate().all(|(number, heap)| {
-                let records = self.records.iter().filter(|(_, record)| usize::from(record.heap) == number);
+        let heaps = || self.heaps().map(|number| self.heap(number));
+        self.segments().all(|(number, entry)| self.agrees(number, entry))
+            && heaps().zip(0..).all(|(heap, number)| {
+                let records = self.records().filter(|(_, record)| record.heap == number);
                 heap.records == records.count() && heap.bins.iter().all(|bin| self.is_ordered(bin))
             })
-            && self.heaps.iter().flat_map(|heap| &heap.bins).map(|bin| bin.members.len()).sum::<usize>()
-                == there().count()
-            && self.records.is_sound()
+            && heaps().flat_map(|heap| &heap.bins).map(|bin| bin.members.len()).sum::<usize>()
+                == self.segments().count()
+            && self.records().all(|(number, record)| lane_of(number as usize) == lane_of(record.heap.into()))
+            && self.lanes.iter().all(|lane| lane.records.is_sound())
     }
 
     /// Returns whether a segment's counts are those of its records, and its bin has it.
     fn agrees(&self, number: u32, entry: &Entry<P>) -> bool {
-        let own = || self.records.iter().map(|(_, record)| record).filter(|record| record.segment == number);
+        let own = || self.records().map(|(_, record)| record).filter(|record| record.segment == number);
         let holes: Vec<u64> = own()
             .filter(|record| record.holder == Holder::Hole)
             .map(|record| bytes_of::<P>(record.len as usize))
             .collect();
-        let members = &self.heaps[entry.heap].bins[entry.kind as usize].members;
+        let members = &self.heap(entry.heap).bins[entry.kind as usize].members;
         own().all(|record| record.holder != Holder::Live || usize::from(record.heap) == entry.heap)
             && entry.live as usize == own().count()
             && entry.holes as usize == holes.len()
@@ -63,43 +64,46 @@ mod tests {
 
     type Change = fn(&mut State<DefaultPlacement, DeviceMemory>);
 
-    /// Changes of one part of the state each, and what undoes them. Segments 0 to 2 are in one bin, and 3 is alone in the next.
+    /// Changes of one part of the state each, and what undoes them. Segments 0, 8 and 16 are in one bin, and 24 is alone in the next.
     const CHANGES: [(Change, Change); 13] = [
-        (|state| state.heaps[0].records += 1, |state| state.heaps[0].records -= 1),
+        (|state| state.heap_mut(0).records += 1, |state| state.heap_mut(0).records -= 1),
         (|state| state.entry_mut(0).live += 1, |state| state.entry_mut(0).live -= 1),
         (|state| state.entry_mut(0).holes += 1, |state| state.entry_mut(0).holes -= 1),
         (|state| state.entry_mut(0).unmapped += 1, |state| state.entry_mut(0).unmapped -= 1),
         (|state| state.entry_mut(0).listed += 1, |state| state.entry_mut(0).listed -= 1),
-        (|state| state.entry_mut(3).listed -= 1, |state| state.entry_mut(3).listed += 1),
-        (|state| state.heaps[0].bins[0].longest += 1, |state| state.heaps[0].bins[0].longest -= 1),
+        (|state| state.entry_mut(24).listed -= 1, |state| state.entry_mut(24).listed += 1),
+        (|state| state.heap_mut(0).bins[0].longest += 1, |state| state.heap_mut(0).bins[0].longest -= 1),
         // A segment is in two bins, or in the wrong one.
-        (|state| state.heaps[0].bins[2].members.push(3), |state| state.heaps[0].bins[2].members.clear()),
-        (|state| state.heaps[0].bins.swap(1, 2), |state| state.heaps[0].bins.swap(1, 2)),
+        (
+            |state| state.heap_mut(0).bins[2].members.push(24),
+            |state| state.heap_mut(0).bins[2].members.clear(),
+        ),
+        (|state| state.heap_mut(0).bins.swap(1, 2), |state| state.heap_mut(0).bins.swap(1, 2)),
         // An order has a segment too many, none of its own, or one of another length.
         (|state| toggle(state, 0, (1, 99)), |state| toggle(state, 0, (1, 99))),
-        (|state| toggle(state, 1, (1, 3)), |state| toggle(state, 1, (1, 3))),
+        (|state| toggle(state, 1, (1, 24)), |state| toggle(state, 1, (1, 24))),
         (|state| move_key(state, 0, 1), |state| move_key(state, 1, 0)),
         // A record is not used, and not listed as unused.
         (
             |state| {
-                let record = Record { holder: Holder::None, ..state.records.all[0] };
-                state.records.all.push(record);
+                let record = Record { holder: Holder::None, ..*state.record(0) };
+                state.lanes[0].records.all.push(record);
             },
             |state| {
-                state.records.all.pop();
+                state.lanes[0].records.all.pop();
             },
         ),
     ];
 
     /// Adds a key to the order of a bin, or takes it away again.
     fn toggle(state: &mut State<DefaultPlacement, DeviceMemory>, bin: usize, key: (usize, u32)) {
-        let order = &mut state.heaps[0].bins[bin].order;
+        let order = &mut state.heap_mut(0).bins[bin].order;
         let _ = order.remove(&key) || order.insert(key);
     }
 
     fn move_key(state: &mut State<DefaultPlacement, DeviceMemory>, from: usize, to: usize) {
         let listed = state.entry(0).listed;
-        let order = &mut state.heaps[0].bins[0].order;
+        let order = &mut state.heap_mut(0).bins[0].order;
         assert!(order.remove(&(listed + from, 0)) && order.insert((listed + to, 0)));
     }
 
@@ -111,8 +115,8 @@ mod tests {
         let _others = [&one, &other].map(|stream| pool.allocate(2 << 20, stream).unwrap());
         let mut state = pool.lock();
         assert_eq!(
-            state.heaps[0].bins.each_ref().map(|bin| bin.members.clone()),
-            [std::vec![0, 1, 2], std::vec![3], std::vec![]]
+            state.heap(0).bins.each_ref().map(|bin| bin.members.clone()),
+            [std::vec![0, 8, 16], std::vec![24], std::vec![]]
         );
         assert!(state.is_sound());
         for (number, (change, undo)) in CHANGES.iter().enumerate() {

@@ -1,63 +1,52 @@
-//! The state behind a pool's lock: the heaps of streams, their segments, and the blocks that were handed out.
+//! The state of a pool in its parts, and what concerns several of them.
 
-use super::capture::Capture;
-use super::marks::{Queue, Waiting};
-use super::records::{Holder, Record, Records};
-use super::stats::{Figures, Since, SourceCalls};
+use super::extra::Extra;
+use super::numbers::ByNumber;
+use super::order::Order;
+use super::records::{Holder, LANES, Record, Request, SizeKind, lane_of};
+use super::segments::{Entry, UNLISTED};
+use super::stats::{Figures, Since};
 use super::stream::StreamId;
-use super::stream_heap::{Bin, Entry, Request, SizeKind, StreamHeap, UNLISTED};
+use super::streams::{Bin, Lane, StreamHeap};
+use super::supply::Supply;
 use super::tournament::Tournament;
-use super::trace_output::PoolTrace;
-use super::usage::Usage;
-use super::{CaptureId, Segment, Source, Stream};
+use super::{Segment, Source, Stream};
 use crate::placement::SegmentPlacement;
-use core::panic::Location;
 use core::time::Duration;
 use std::boxed::Box;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::BTreeSet;
 use std::vec::Vec;
 
+/// What the locks of a pool guard.
 pub(super) struct State<P: SegmentPlacement, S: Source> {
-    pub heaps: Vec<StreamHeap<S>>,
-    /// The longest free block of every stream heap that is not in `touched`.
-    longest: Tournament,
-    /// Stream heaps whose segments have changed since they were last entered, up to [`TOUCHED`].
-    touched: Vec<usize>,
-    pub by_stream: HashMap<StreamId, usize>,
-    pub recent: usize,
+    /// The heaps of streams, each in the lane `lane_of` its number, with their segments and records.
+    pub lanes: [Lane<P, S>; LANES],
+    /// Which stream has which heap.
+    pub streams: Streams,
+    /// What may be used again only later.
+    pub order: Order<S>,
+    /// What was asked of the source, and when segments go back.
+    pub supply: Supply,
+    /// What is kept only if the options or the program ask for it.
+    pub extra: Extra,
+    pub figures: Figures,
+}
+
+/// Which stream has which heap.
+pub(super) struct Streams {
+    by_stream: ByNumber<StreamId, usize>,
+    /// Number of stream heaps, those without a stream included.
+    count: usize,
+    /// The stream heap that was used last: the only one that may have something that the figures do not, unless the pool
+    /// has lanes.
+    recent: usize,
+    /// Whether it may.
+    is_ahead: bool,
     /// Stream heaps without a stream that still have memory, and those that have none.
     pub retired: Vec<usize>,
     pub vacant: Vec<usize>,
-    pub segments: Vec<Option<Box<Entry<P>>>>,
-    pub records: Records<P::Token>,
-    /// For each shared block, the other streams that use it.
-    pub users: HashMap<u32, Vec<S::Stream>>,
-    /// Freed blocks that wait for events, by record, and the events by stream.
-    pub waiting: HashMap<u32, Waiting>,
-    pub queues: BTreeMap<StreamId, Queue<S>>,
-    /// Captures whose memory is kept.
-    pub captures: Vec<Capture<S>>,
-    /// Live blocks that captured streams use as well: their serial numbers, and the captures.
-    pub touched_by: HashMap<u32, (u32, Vec<CaptureId>)>,
-    /// Whether streams must be asked at every request and free whether they are being captured.
-    pub asks: bool,
-    /// Blocks that may be moved.
-    pub movable: HashSet<u32>,
-    pub sites: HashMap<u32, &'static Location<'static>>,
-    pub figures: Figures,
-    pub calls: SourceCalls,
-    pub step: u64,
-    /// How long a segment may stay empty, [`Duration::MAX`] if that is not a matter of time; `None` if segments need not
-    /// note when they become empty.
-    pub ages: Option<Duration>,
-    /// When the first empty segment may be too old, by the source's clock; [`Duration::MAX`] for never.
-    pub trim_at: Duration,
-    /// The class lengths in granules, ascending; empty unless blocks are kept by class.
-    pub classes: Vec<usize>,
-    /// The trace that events are written to, if one is running.
-    pub trace: Option<Box<PoolTrace>>,
-    /// Statistics of what is requested, if the options ask for them.
-    pub usage: Option<Box<Usage>>,
+    /// The longest free block of every stream heap that its lane does not list as changed.
+    longest: Tournament,
 }
 
 /// Converts granules to bytes.
@@ -68,46 +57,66 @@ pub(super) const fn bytes_of<P: SegmentPlacement>(len: usize) -> u64 {
 impl<P: SegmentPlacement, S: Source> State<P, S> {
     pub(super) fn new(ages: Option<Duration>) -> Self {
         Self {
-            heaps: Vec::new(),
-            longest: Tournament::new(),
-            touched: Vec::with_capacity(TOUCHED),
-            by_stream: HashMap::new(),
-            recent: 0,
-            retired: Vec::new(),
-            vacant: Vec::new(),
-            segments: Vec::new(),
-            records: Records::new(),
-            users: HashMap::new(),
-            waiting: HashMap::new(),
-            queues: BTreeMap::new(),
-            captures: Vec::new(),
-            touched_by: HashMap::new(),
-            asks: false,
-            movable: HashSet::new(),
-            sites: HashMap::new(),
+            lanes: core::array::from_fn(Lane::new),
+            streams: Streams {
+                by_stream: ByNumber::default(),
+                count: 0,
+                recent: 0,
+                is_ahead: false,
+                retired: Vec::new(),
+                vacant: Vec::new(),
+                longest: Tournament::new(),
+            },
+            order: Order::new(),
+            supply: Supply::new(ages),
+            extra: Extra::default(),
             figures: Figures::default(),
-            calls: SourceCalls::default(),
-            step: 0,
-            ages,
-            trim_at: Duration::MAX,
-            classes: Vec::new(),
-            trace: None,
-            usage: None,
         }
     }
 
-    /// Whether a trace or the usage statistics must hear of every request.
+    /// Returns the stream heap with this number.
     #[inline(always)]
-    pub(super) fn is_watched(&self) -> bool {
-        self.trace.is_some() || self.usage.is_some()
+    pub(super) fn heap(&self, heap: usize) -> &StreamHeap<S> {
+        &self.lanes[lane_of(heap)].heaps[heap / LANES]
     }
 
-    /// Rounds a request up to its class. O(log classes).
-    pub(super) fn classify(&self, request: &mut Request) {
-        let class = self.classes.partition_point(|&class| class < request.len);
-        if let Some(&class) = self.classes.get(class).filter(|_| request.align == 1) {
-            (request.len, request.classed) = (class, true);
-        }
+    /// Returns the stream heap with this number, for changes.
+    #[inline(always)]
+    pub(super) fn heap_mut(&mut self, heap: usize) -> &mut StreamHeap<S> {
+        &mut self.lanes[lane_of(heap)].heaps[heap / LANES]
+    }
+
+    /// Returns the numbers of all stream heaps, also of those without a stream.
+    pub(super) fn heaps(&self) -> core::ops::Range<usize> {
+        0..self.streams.count
+    }
+
+    /// Returns the record with this number.
+    #[inline(always)]
+    pub(super) fn record(&self, number: u32) -> &Record<P::Token> {
+        self.lanes[lane_of(number as usize)].records.get(number)
+    }
+
+    /// Returns the record with this number, for changes.
+    #[inline(always)]
+    pub(super) fn record_mut(&mut self, number: u32) -> &mut Record<P::Token> {
+        self.lanes[lane_of(number as usize)].records.get_mut(number)
+    }
+
+    /// Iterates over the used records and their numbers. O(records).
+    pub(super) fn records(&self) -> impl Iterator<Item = (u32, &Record<P::Token>)> {
+        self.lanes[..self.streams.count.min(LANES)].iter().flat_map(|lane| lane.records.iter())
+    }
+
+    /// Iterates over the segments and their numbers. O(segments).
+    pub(super) fn segments(&self) -> impl Iterator<Item = (u32, &Entry<P>)> {
+        self.lanes[..self.streams.count.min(LANES)].iter().flat_map(|lane| lane.segments.iter())
+    }
+
+    /// Returns the numbers of a segment's records. O(records).
+    fn records_in(&self, segment: u32) -> Vec<u32> {
+        let own = |(number, record): (u32, &Record<_>)| (record.segment == segment).then_some(number);
+        self.records().filter_map(own).collect()
     }
 
     /// Counts something for the pool and for a stream heap. While there is only one stream heap, the pool's figures are also
@@ -115,43 +124,65 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
     #[inline(always)]
     pub(super) fn note(&mut self, heap: usize, count: impl Fn(&mut Figures)) {
         count(&mut self.figures);
-        if self.heaps.len() > 1 {
-            count(&mut self.heaps[heap].figures);
+        if self.streams.count > 1 {
+            count(&mut self.heap_mut(heap).figures);
         }
     }
 
     /// Returns the figures of a stream heap.
     pub(super) fn figures_of(&self, heap: usize) -> &Figures {
-        if self.heaps.len() > 1 { &self.heaps[heap].figures } else { &self.figures }
+        if self.streams.count > 1 { &self.heap(heap).figures } else { &self.figures }
     }
 
     /// Returns the heap of a stream, if it has one.
     #[inline(always)]
     pub(super) fn heap_of(&mut self, id: StreamId) -> Option<usize> {
-        if self.heaps.get(self.recent).is_some_and(|heap| heap.id == id && !heap.private) {
-            return Some(self.recent);
+        let recent = self.streams.recent;
+        let found = self.lanes[lane_of(recent)].heaps.get(recent / LANES);
+        if found.is_some_and(|heap| heap.id == id && heap.open) {
+            return Some(recent);
         }
-        let heap = *self.by_stream.get(&id)?;
-        self.recent = heap;
+        let heap = *self.streams.by_stream.get(&id)?;
+        self.streams.recent = heap;
         Some(heap)
+    }
+
+    /// Takes a stream heap from its stream. Its memory goes to other stream heaps or back to the source as usual, and then its
+    /// place to another stream.
+    pub(super) fn retire(&mut self, heap: usize) {
+        let id = self.heap(heap).id;
+        if self.streams.by_stream.get(&id) == Some(&heap) {
+            self.streams.by_stream.remove(&id);
+        }
+        self.heap_mut(heap).open = false;
+        self.streams.retired.push(heap);
+    }
+
+    /// Frees the places of retired stream heaps that have no segments and no blocks left.
+    pub(super) fn vacate(&mut self) {
+        for heap in core::mem::take(&mut self.streams.retired) {
+            let place = self.heap_mut(heap);
+            if place.records > 0 || place.bins.iter().any(|bin| !bin.members.is_empty()) {
+                self.streams.retired.push(heap);
+                continue;
+            }
+            (place.stream, place.fence) = (None, None);
+            if let Some(trace) = &mut self.extra.trace {
+                trace.forget(heap);
+            }
+            self.streams.vacant.push(heap);
+        }
     }
 
     /// Opens a stream heap for the stream; `None` if there are too many.
     pub(super) fn open_heap(&mut self, stream: &S::Stream) -> Option<usize> {
         let number = self.add_heap(stream, false)?;
-        self.by_stream.insert(stream.id(), number);
+        self.streams.by_stream.insert(stream.id(), number);
         Some(number)
     }
 
-    /// Opens a stream heap for the stream within a capture, which is not its usual one.
-    pub(super) fn open_private_heap(&mut self, stream: &S::Stream) -> Option<usize> {
-        self.add_heap(stream, true)
-    }
-
-    fn add_heap(&mut self, stream: &S::Stream, private: bool) -> Option<usize> {
-        if let [only] = self.heaps.as_mut_slice() {
-            only.figures = self.figures;
-        }
+    /// Opens a stream heap for the stream, within a capture if it is `private`: then it is not the stream's usual one.
+    pub(super) fn add_heap(&mut self, stream: &S::Stream, private: bool) -> Option<usize> {
         let heap = StreamHeap {
             stream: Some(stream.retain()),
             id: stream.id(),
@@ -165,42 +196,41 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
             frees: 0,
             quiet: 0,
             fence: None,
-            cached: HashMap::new(),
+            cached: ByNumber::default(),
             reusable: BTreeSet::new(),
             last_growth: 0,
-            touched: false,
         };
-        let number = match self.vacant.pop() {
-            Some(number) => {
-                self.heaps[number] = heap;
-                number
-            }
-            None if self.heaps.len() < usize::from(u16::MAX) => {
-                self.heaps.push(heap);
-                self.heaps.len() - 1
-            }
+        let number = match self.streams.vacant.pop() {
+            Some(number) => number,
+            None if self.streams.count < usize::from(u16::MAX) => self.streams.count,
             None => return None,
         };
-        self.longest.set(number, 0);
+        // What is listed of an earlier stream is entered before its place is another's.
+        self.absorb();
+        if self.streams.count == 1 {
+            self.heap_mut(0).figures = self.figures;
+        }
+        let heaps = &mut self.lanes[lane_of(number)].heaps;
+        if number == self.streams.count {
+            self.streams.count += 1;
+            heaps.push(heap);
+        } else {
+            heaps[number / LANES] = heap;
+        }
+        self.streams.longest.set(number, 0);
         Some(number)
     }
 
     /// Returns the segment with this number, which must exist.
     #[inline(always)]
     pub(super) fn entry(&self, segment: u32) -> &Entry<P> {
-        match &self.segments[segment as usize] {
-            Some(entry) => entry,
-            None => unreachable!("segments are released when no record refers to them"),
-        }
+        self.lanes[lane_of(segment as usize)].segments.get(segment)
     }
 
     /// Returns the segment with this number, which must exist, for changes.
     #[inline(always)]
     pub(super) fn entry_mut(&mut self, segment: u32) -> &mut Entry<P> {
-        match &mut self.segments[segment as usize] {
-            Some(entry) => entry,
-            None => unreachable!("segments are released when no record refers to them"),
-        }
+        self.lanes[lane_of(segment as usize)].segments.get_mut(segment)
     }
 
     /// Returns the address of the first byte of the record's block.
@@ -212,29 +242,21 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
     /// Serves a request from the stream heap's own segments of this kind. O(log segments) plus the placement's work.
     #[inline(always)]
     pub(super) fn allocate(&mut self, request: &Request, heap: usize, kind: SizeKind) -> Option<u32> {
-        let bin = &self.heaps[heap].bins[kind as usize];
-        if let &[only] = bin.members.as_slice() {
-            return self.allocate_in(only, request, heap);
-        }
-        self.allocate_among(request, heap, kind)
+        let number = self.lanes[lane_of(heap)].allocate(request, heap, kind)?;
+        self.count_request(number, heap);
+        Some(number)
     }
 
-    /// Serves a request from one of several segments: the one whose longest free block is the shortest that
-    /// suffices, so that longer ones are not split.
-    fn allocate_among(&mut self, request: &Request, heap: usize, kind: SizeKind) -> Option<u32> {
-        let mut key = self.heaps[heap].bins[kind as usize].first(request.len)?;
-        loop {
-            // An aligned request may not fit into a block that is long enough.
-            if let Some(record) = self.allocate_in(key.1, request, heap) {
-                return Some(record);
-            }
-            key = self.heaps[heap].bins[kind as usize].after(key)?;
-        }
+    /// Counts a block that was handed out for a request.
+    fn count_request(&mut self, number: u32, heap: usize) {
+        let record = self.record(number);
+        let (granted, requested) = (bytes_of::<P>(record.len as usize), record.requested);
+        self.note(heap, |figures| figures.allocate(granted, requested));
     }
 
     /// Finds a segment of the stream heap in which the request may fit.
     pub(super) fn candidate(&self, heap: usize, kind: SizeKind, len: usize) -> Option<u32> {
-        let bin = &self.heaps[heap].bins[kind as usize];
+        let bin = &self.heap(heap).bins[kind as usize];
         if let &[only] = bin.members.as_slice() {
             return (self.entry(only).placement.largest() >= len).then_some(only);
         }
@@ -242,202 +264,216 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
     }
 
     /// Serves a request from one segment, for the stream of `heap`.
-    #[inline(always)]
     pub(super) fn allocate_in(&mut self, segment: u32, request: &Request, heap: usize) -> Option<u32> {
         let number = self.take_in(segment, request, heap)?;
-        let granted = bytes_of::<P>(self.records.get(number).len as usize);
-        let requested = request.bytes as u64;
-        self.note(heap, |figures| figures.allocate(granted, requested));
+        self.count_request(number, heap);
         Some(number)
     }
 
     /// Serves a request from one segment like [`Self::allocate_in`], but does not count it.
-    #[inline(always)]
     pub(super) fn take_in(&mut self, segment: u32, request: &Request, heap: usize) -> Option<u32> {
         let entry = self.entry_mut(segment);
-        let block = entry.take(request)?;
-        let (home, listed) = (entry.heap, entry.is_listed());
-        self.touch(home);
-        self.heaps[heap].records += 1;
+        let block = entry.placement.allocate(request.len, request.align)?;
+        entry.live += 1;
+        let home = entry.heap;
+        self.lengthened(segment);
         let mut record = request.record(block, segment, heap);
         if home != heap {
             record.holder = Holder::Shared;
         }
-        let number = self.records.insert(record);
-        if listed {
-            self.relist(segment);
-        }
-        Some(number)
+        let lane = &mut self.lanes[lane_of(heap)];
+        lane.heaps[heap / LANES].records += 1;
+        Some(lane.records.insert(record))
     }
 
     /// Gives a record's block back to its placement and removes the record. The caller updates the block's
     /// statistics. Returns the segment.
     #[inline(always)]
     pub(super) fn put_back(&mut self, number: u32, now: impl FnOnce() -> Duration) -> u32 {
-        let record = *self.records.get(number);
-        let (ages, step) = (self.ages, self.step);
-        let mut trim_at = self.trim_at;
-        let entry = self.entry_mut(record.segment);
-        // SAFETY: the placement handed out the record's block, and it is given back once, since the record is removed
-        // with it.
-        unsafe { entry.put_back(&record) };
-        if let (true, Some(age)) = (entry.live == entry.holes, ages) {
-            entry.emptied = (now(), step);
-            trim_at = trim_at.min(entry.emptied.0.saturating_add(age));
+        let record = self.lanes[lane_of(number as usize)].remove(number);
+        // SAFETY: the record has just been removed.
+        let entry = unsafe { self.lanes[lane_of(record.segment as usize)].put_back(&record) };
+        if entry.is_empty() {
+            self.supply.note_empty(&mut entry.emptied, now);
         }
-        let home = entry.heap;
-        if entry.is_listed() {
-            self.relist(record.segment);
-        }
-        self.trim_at = trim_at;
-        self.touch(home);
-        self.heaps[home].frees += 1;
-        self.heaps[usize::from(record.heap)].records -= 1;
-        self.records.remove(number);
         record.segment
     }
 
-    /// Updates a segment's place in the order after its longest free block has changed. O(log segments).
-    fn relist(&mut self, segment: u32) {
-        if let Some(entry) = &mut self.segments[segment as usize] {
-            self.heaps[entry.heap].bins[entry.kind as usize].relist(entry, segment);
+    /// Takes a block that was kept for the request's class.
+    pub(super) fn take_kept(&mut self, request: &Request, heap: usize) -> Option<u32> {
+        if !request.classed {
+            return None;
         }
+        let number = self.heap_mut(heap).cached.get_mut(&request.len)?.pop()?;
+        self.revive(number, request);
+        Some(number)
     }
 
-    /// Notes that a segment of the stream heap has changed. O(1), amortised over [`TOUCHED`] calls.
+    /// Makes a block that has no user live again.
+    pub(super) fn revive(&mut self, number: u32, request: &Request) {
+        let record = self.record_mut(number);
+        record.serial = record.serial.wrapping_add(1);
+        record.requested = request.bytes as u64;
+        let (heap, granted) = (usize::from(record.heap), bytes_of::<P>(record.len as usize));
+        let segment = record.segment;
+        let is_home = self.entry(segment).heap == heap;
+        self.record_mut(number).holder = if is_home { Holder::Live } else { Holder::Shared };
+        self.note(heap, |figures| figures.allocate(granted, request.bytes as u64));
+    }
+
+    /// Makes a stream heap the one that may have something that the figures do not.
     #[inline(always)]
-    pub(super) fn touch(&mut self, heap: usize) {
-        if !self.heaps[heap].touched {
-            self.touch_another(heap);
+    pub(super) fn turn_to(&mut self, heap: usize) {
+        if self.streams.recent != heap {
+            self.count_recent();
+            self.streams.recent = heap;
+        }
+        self.streams.is_ahead = true;
+    }
+
+    /// Enters into the figures what the stream heap that was used last has done by itself.
+    #[inline(always)]
+    pub(super) fn count_recent(&mut self) {
+        if self.streams.is_ahead {
+            self.streams.is_ahead = false;
+            let recent = self.streams.recent;
+            let since = core::mem::take(&mut self.heap_mut(recent).since);
+            self.note(recent, |figures| figures.absorb(&since));
         }
     }
 
-    #[inline(never)]
-    fn touch_another(&mut self, heap: usize) {
-        if self.touched.len() == TOUCHED {
-            self.settle();
+    /// Enters what stream heaps have done by themselves into the figures, and their longest free blocks into the
+    /// tournament. O(stream heaps that have changed).
+    pub(super) fn absorb(&mut self) {
+        let mut sum = Since::default();
+        for lane in 0..LANES {
+            while let Some(heap) = self.lanes[lane].changed.pop() {
+                let heap = heap as usize;
+                debug_assert_eq!(lane_of(heap), lane, "a stream heap was changed under another's lock");
+                let longest = self.longest(heap);
+                self.streams.longest.set(heap, longest);
+                let place = self.heap_mut(heap);
+                place.changed = false;
+                let since = core::mem::take(&mut place.since);
+                place.figures.absorb(&since);
+                sum.join(&since);
+            }
         }
-        self.touched.push(heap);
-        self.heaps[heap].touched = true;
+        self.figures.absorb(&sum);
     }
 
-    /// Enters the longest free blocks of all touched stream heaps into the tournament.
-    fn settle(&mut self) {
-        while let Some(heap) = self.touched.pop() {
-            self.heaps[heap].touched = false;
-            let longest = self.longest(heap);
-            self.longest.set(heap, longest);
-        }
-    }
-
-    /// Updates the order after a placement has grown.
+    /// Notes that a segment's longest free block has changed. O(log segments).
     pub(super) fn lengthened(&mut self, segment: u32) {
-        self.touch(self.entry(segment).heap);
-        if self.entry(segment).is_listed() {
-            self.relist(segment);
+        let Lane { heaps, segments, .. } = &mut self.lanes[lane_of(segment as usize)];
+        let entry = segments.get_mut(segment);
+        let heap = entry.heap;
+        if entry.is_listed() {
+            heaps[heap / LANES].bins[entry.kind as usize].relist(entry, segment);
         }
+        self.lanes[lane_of(heap)].note_change(heap);
+    }
+
+    /// Notes that a stream heap got memory.
+    pub(super) fn count_growth(&mut self, heap: usize) {
+        // Another stream that wants some of this memory must wait for the stream order in which it came.
+        self.heap_mut(heap).frees += 1;
+        self.note(heap, |figures| figures.counted.growth += 1);
     }
 
     /// Adds a segment to its stream heap and returns its number.
     pub(super) fn insert_segment(&mut self, entry: Entry<P>) -> u32 {
-        let number = match self.segments.iter().position(Option::is_none) {
-            Some(number) => number,
-            None => {
-                self.segments.push(None);
-                self.segments.len() - 1
-            }
-        };
         let (heap, bytes) = (entry.heap, entry.memory.bytes as u64);
-        if let Some(age) = self.ages {
-            self.trim_at = self.trim_at.min(entry.emptied.0.saturating_add(age));
-        }
-        self.segments[number] = Some(Box::new(entry));
+        self.supply.trim_after(|| entry.emptied.0);
         self.note(heap, |figures| figures.reserve(bytes, 1));
-        self.enter(number as u32);
-        number as u32
+        self.enter(Box::new(entry))
     }
 
-    /// Puts a segment into its stream heap's bin.
-    fn enter(&mut self, segment: u32) {
-        let (heap, kind) = (self.entry(segment).heap, self.entry(segment).kind);
-        self.touch(heap);
-        let bin = &mut self.heaps[heap].bins[kind as usize];
-        bin.members.push(segment);
+    /// Puts a segment into its stream heap's bin, and returns its number.
+    fn enter(&mut self, entry: Box<Entry<P>>) -> u32 {
+        let (heap, kind) = (entry.heap, entry.kind);
+        let Lane { heaps, segments, .. } = &mut self.lanes[lane_of(heap)];
+        let bin = &mut heaps[heap / LANES].bins[kind as usize];
+        let number = segments.insert(entry);
+        bin.members.push(number);
         match bin.members.len() {
             1 => {}
             2 => {
                 bin.longest = 0;
                 let both = bin.members.clone();
-                both.into_iter().for_each(|member| self.relist(member));
+                both.into_iter().for_each(|member| bin.relist(segments.get_mut(member), member));
             }
-            _ => self.relist(segment),
+            _ => bin.relist(segments.get_mut(number), number),
         }
+        self.lanes[lane_of(heap)].note_change(heap);
+        number
     }
 
-    /// Takes a segment out of its stream heap's bin.
-    fn leave(&mut self, segment: u32) {
-        let entry = self.entry_mut(segment);
-        let listed = core::mem::replace(&mut entry.listed, UNLISTED);
-        let (heap, kind) = (entry.heap, entry.kind);
-        self.touch(heap);
-        let bin = &mut self.heaps[heap].bins[kind as usize];
-        bin.unlist(listed, segment);
+    /// Takes a segment out of its stream heap's bin and its lane.
+    fn leave(&mut self, segment: u32) -> Option<Box<Entry<P>>> {
+        let Lane { heaps, segments, .. } = &mut self.lanes[lane_of(segment as usize)];
+        let mut entry = segments.remove(segment)?;
+        let bin = &mut heaps[entry.heap / LANES].bins[entry.kind as usize];
+        bin.unlist(core::mem::replace(&mut entry.listed, UNLISTED), segment);
         bin.members.retain(|&member| member != segment);
         if let &[only] = bin.members.as_slice() {
             bin.order.clear();
-            self.entry_mut(only).listed = UNLISTED;
+            segments.get_mut(only).listed = UNLISTED;
         }
+        self.lanes[lane_of(entry.heap)].note_change(entry.heap);
+        Some(entry)
     }
 
     /// Removes a segment without live blocks. Returns it, its stream heap, and how many of its bytes have memory; `None`
     /// if it has a live block.
     pub(super) fn remove_segment(&mut self, segment: u32) -> Option<(Segment, usize, usize)> {
-        let entry = self.entry_mut(segment);
-        if entry.live > entry.holes {
+        let entry = self.entry(segment);
+        if !entry.is_empty() {
             return None;
         }
-        let (memory, heap) = (entry.memory, entry.heap);
-        let mapped = memory.bytes - entry.unmapped;
         if entry.holes > 0 {
-            let own = |(number, record): (u32, &Record<_>)| (record.segment == segment).then_some(number);
-            let holes: Vec<u32> = self.records.iter().filter_map(own).collect();
-            for number in holes {
-                let owner = usize::from(self.records.get(number).heap);
-                self.heaps[owner].records -= 1;
-                self.records.remove(number);
+            for number in self.records_in(segment) {
+                self.lanes[lane_of(number as usize)].remove(number);
             }
         }
-        self.leave(segment);
-        self.segments[segment as usize] = None;
-        self.note(heap, |figures| figures.release(mapped as u64));
-        Some((memory, heap, mapped))
+        let entry = self.leave(segment)?;
+        let mapped = entry.memory.bytes - entry.unmapped;
+        self.note(entry.heap, |figures| figures.release(mapped as u64));
+        Some((entry.memory, entry.heap, mapped))
     }
 
-    /// Moves an empty segment to another stream heap.
-    pub(super) fn transfer(&mut self, segment: u32, to: usize) {
-        self.leave(segment);
-        let entry = self.entry_mut(segment);
+    /// Moves an empty segment to another stream heap, and returns its number there.
+    pub(super) fn transfer(&mut self, segment: u32, to: usize) -> u32 {
+        let holes = if self.entry(segment).holes > 0 { self.records_in(segment) } else { Vec::new() };
+        let Some(mut entry) = self.leave(segment) else { return segment };
         let from = core::mem::replace(&mut entry.heap, to);
-        let (bytes, holes) = ((entry.memory.bytes - entry.unmapped) as u64, entry.holes);
-        if holes > 0 {
-            let owned = self.records.iter().filter(|(_, record)| record.segment == segment);
-            let owned: Vec<u32> = owned.map(|(number, _)| number).collect();
-            for number in owned {
-                let old = core::mem::replace(&mut self.records.get_mut(number).heap, to as u16);
-                self.heaps[usize::from(old)].records -= 1;
-                self.heaps[to].records += 1;
-            }
+        let bytes = (entry.memory.bytes - entry.unmapped) as u64;
+        self.heap_mut(from).figures.release(bytes);
+        self.heap_mut(to).figures.reserve(bytes, 1);
+        let segment = self.enter(entry);
+        for number in holes {
+            let hole = self.lanes[lane_of(number as usize)].remove(number);
+            let lane = &mut self.lanes[lane_of(to)];
+            lane.heaps[to / LANES].records += 1;
+            lane.records.insert(Record { segment, heap: to as u16, ..hole });
         }
-        self.heaps[from].figures.release(bytes);
-        self.heaps[to].figures.reserve(bytes, 1);
-        self.enter(segment);
+        segment
     }
 
     /// Iterates over the segments without a live block, except those that belong to a graph.
     pub(super) fn empty_segments(&self) -> impl Iterator<Item = (u32, &Entry<P>)> {
-        let numbered = self.segments.iter().enumerate();
-        let there = numbered.filter_map(|(number, entry)| Some((number as u32, entry.as_deref()?)));
-        there.filter(|(_, entry)| entry.live == entry.holes && !self.heaps[entry.heap].private)
+        self.segments().filter(|(_, entry)| entry.is_empty() && !self.heap(entry.heap).private)
+    }
+
+    /// Returns a segment without a live block that a request fits into, of a stream heap that belongs to no graph. O(segments
+    /// of the stream heap).
+    pub(super) fn empty_segment(&self, heap: usize, request: &Request) -> Option<u32> {
+        let place = self.heap(heap);
+        let fits = |&number: &u32| {
+            let entry = self.entry(number);
+            entry.is_empty() && entry.placement.largest() >= request.len
+        };
+        let members = place.bins[request.kind as usize].members.iter().copied();
+        if place.private { None } else { members.filter(fits).min() }
     }
 
     /// Returns the longest free block of a stream heap, in granules. O(1).
@@ -446,15 +482,12 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
             &[only] => self.entry(only).placement.largest(),
             _ => bin.longest,
         };
-        self.heaps[heap].bins.iter().map(of).max().unwrap_or(0)
+        self.heap(heap).bins.iter().map(of).max().unwrap_or(0)
     }
 
-    /// Returns the longest free block of the pool, in bytes. O(1): at most [`TOUCHED`] stream heaps are updated first.
+    /// Returns the longest free block of the pool, in bytes. O(stream heaps that have changed).
     pub(super) fn largest_free(&mut self) -> u64 {
-        self.settle();
-        bytes_of::<P>(self.longest.largest())
+        self.absorb();
+        bytes_of::<P>(self.streams.longest.largest())
     }
 }
-
-/// How many changed stream heaps are collected before their longest free blocks are entered into the tournament.
-const TOUCHED: usize = 16;

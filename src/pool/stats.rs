@@ -219,7 +219,6 @@ impl fmt::Display for PoolStats {
 struct Swing {
     now: i64,
     high: i64,
-    low: i64,
     total: u64,
 }
 
@@ -234,19 +233,17 @@ impl Swing {
     #[inline(always)]
     fn sub(&mut self, amount: u64) {
         self.now -= amount as i64;
-        self.low = self.low.min(self.now);
     }
 
     fn join(&mut self, other: &Self) {
         self.now += other.now;
         self.high += other.high;
-        self.low += other.low;
         self.total += other.total;
     }
 
     fn end(&self, counter: &mut Counter) {
-        counter.peak = counter.peak.max(counter.current.saturating_add_signed(self.high));
-        counter.current = counter.current.saturating_add_signed(self.now);
+        counter.peak = counter.peak.max(counter.current.wrapping_add_signed(self.high));
+        counter.current = counter.current.wrapping_add_signed(self.now);
         counter.total += self.total;
     }
 }
@@ -257,6 +254,8 @@ pub(super) struct Since {
     allocated: Swing,
     requested: Swing,
     blocks: Swing,
+    /// The least that `allocated` has been.
+    least: i64,
 }
 
 impl Since {
@@ -270,6 +269,7 @@ impl Since {
     #[inline(always)]
     pub(super) fn free(&mut self, granted: u64, requested: u64) {
         self.allocated.sub(granted);
+        self.least = self.least.min(self.allocated.now);
         self.requested.sub(requested);
         self.blocks.sub(1);
     }
@@ -280,6 +280,7 @@ impl Since {
         self.allocated.join(&other.allocated);
         self.requested.join(&other.requested);
         self.blocks.join(&other.blocks);
+        self.least += other.least;
     }
 }
 
@@ -333,10 +334,10 @@ impl Figures {
 
     /// Adds what happened in lanes.
     pub(super) fn absorb(&mut self, since: &Since) {
-        let Since { allocated, requested, blocks } = since;
+        let Since { allocated, requested, blocks, .. } = since;
         let (active, reserved) = (self.active(), self.counted.reserved.current);
-        self.active_peak = self.active_peak.max(active.saturating_add_signed(allocated.high));
-        let least = active.saturating_add_signed(allocated.low);
+        self.active_peak = self.active_peak.max(active.wrapping_add_signed(allocated.high));
+        let least = active.wrapping_add_signed(since.least);
         self.inactive_peak = self.inactive_peak.max(reserved.saturating_sub(least));
         allocated.end(&mut self.counted.allocated);
         requested.end(&mut self.counted.requested);

@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::SourceError;
+use super::{SourceError, SourceErrorKind};
 
 /// Identifies a stream of a source. 0 is the default stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -98,6 +98,15 @@ pub trait Event {
     ///
     /// The error of the driver.
     fn synchronize(&self) -> Result<(), SourceError>;
+}
+
+/// Returns whether the stream is capturing a graph, or must not be used because another one is. A driver that cannot tell counts
+/// as no.
+pub(super) fn captures<T: Stream>(stream: &T) -> bool {
+    match stream.is_capturing() {
+        Ok(capturing) => capturing,
+        Err(error) => error.kind == SourceErrorKind::Capturing,
+    }
 }
 
 /// Makes work that is submitted to `stream` from here on run after everything submitted to `other` so far. Does not

@@ -2,12 +2,10 @@
 
 #![forbid(unsafe_code)]
 
-use super::Source;
-use super::front::Pool;
-use super::records::Holder;
+use super::extra::PoolTrace;
+use super::records::{Holder, Request};
 use super::state::State;
-use super::stream_heap::Request;
-use super::trace_output::PoolTrace;
+use super::{Pool, Source};
 use crate::observe::event::Action;
 use crate::observe::output::Output;
 use crate::placement::SegmentPlacement;
@@ -56,17 +54,16 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         let mut trace =
             std::boxed::Box::new(PoolTrace { output: Output::new(out)?, start, tags: Vec::new(), last: 0 });
         let mut live: Vec<(usize, u32)> = state
-            .records
-            .iter()
+            .records()
             .filter(|(_, record)| matches!(record.holder, Holder::Live | Holder::Shared))
             .map(|(number, record)| (self.user_address(&state, record), number))
             .collect();
         live.sort_unstable();
         for (_, number) in live {
             let (action, heap) = self.allocation(&state, number);
-            trace.event(action, start, heap, state.heaps[heap].id);
+            trace.event(action, start, heap, state.heap(heap).id);
         }
-        state.trace = Some(trace);
+        state.extra.trace = Some(trace);
         Ok(())
     }
 
@@ -82,7 +79,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
 
     /// The allocation event of a live block, and the block's stream heap.
     fn allocation(&self, state: &State<P, S>, number: u32) -> (Action, usize) {
-        let record = state.records.get(number);
+        let record = state.record(number);
         let granule = P::GRANULE as u64;
         let action = Action::Allocate {
             id: self.user_address(state, record) as u64,
@@ -100,7 +97,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
 
     #[cold]
     pub(super) fn trace_free(&self, state: &mut State<P, S>, number: u32) {
-        let record = state.records.get(number);
+        let record = state.record(number);
         let (id, heap) = (self.user_address(state, record) as u64, usize::from(record.heap));
         state.trace_event(Action::Free { id }, heap, || self.source.now());
     }
@@ -108,7 +105,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     /// Records that a block moves to the place of record `to`.
     #[cold]
     pub(super) fn trace_move(&self, state: &mut State<P, S>, number: u32, to: u32) {
-        let (from, to) = (state.records.get(number), state.records.get(to));
+        let (from, to) = (state.record(number), state.record(to));
         let action = Action::Reallocate {
             id: self.user_address(state, from) as u64,
             to: self.user_address(state, to) as u64,
@@ -119,13 +116,13 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
 }
 
 fn finish<P: SegmentPlacement, S: Source>(state: &mut State<P, S>) -> io::Result<()> {
-    state.trace.take().map_or(Ok(()), |trace| trace.output.finish())
+    state.extra.trace.take().map_or(Ok(()), |trace| trace.output.finish())
 }
 
 impl<P: SegmentPlacement, S: Source> State<P, S> {
     fn trace_event(&mut self, action: Action, heap: usize, now: impl FnOnce() -> Duration) {
-        let stream = self.heaps[heap].id;
-        if let Some(trace) = &mut self.trace {
+        let stream = self.heap(heap).id;
+        if let Some(trace) = &mut self.extra.trace {
             trace.event(action, now(), heap, stream);
         }
     }
@@ -138,8 +135,8 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
 
     /// Records the end of a step.
     pub(super) fn trace_step(&mut self) {
-        let step = self.step;
-        if let Some(trace) = &mut self.trace {
+        let step = self.supply.step;
+        if let Some(trace) = &mut self.extra.trace {
             trace.output.note(&format!("step {step}"));
         }
     }

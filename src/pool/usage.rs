@@ -1,9 +1,10 @@
-//! What a program requests from a pool, and what the pool keeps because of it.
+//! What a program requests from a pool, step by step.
 
 #![forbid(unsafe_code)]
 
+use super::numbers::ByNumber;
 use super::options::Adaptive;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 /// How many different lengths are counted per window; further ones are ignored.
 const LENGTHS: usize = 1 << 16;
@@ -22,9 +23,9 @@ pub(super) struct Usage {
     /// Whether blocks are kept by class, so that lengths matter.
     by_class: bool,
     /// How often each length in granules was requested, in this window and in the one before.
-    pub(super) asked: [HashMap<usize, u64>; 2],
+    pub(super) asked: [ByNumber<usize, u64>; 2],
     /// Live blocks by their actual length.
-    blocks: HashMap<usize, Blocks>,
+    blocks: ByNumber<usize, Blocks>,
     /// The most bytes that were active at once in this step; `peaks` holds those of the steps before.
     peak: u64,
     peaks: VecDeque<u64>,
@@ -32,7 +33,7 @@ pub(super) struct Usage {
 
 impl Usage {
     pub(super) fn new(follow: Adaptive, by_class: bool) -> Self {
-        let (asked, blocks, peaks) = (Default::default(), HashMap::new(), VecDeque::new());
+        let (asked, blocks, peaks) = (Default::default(), ByNumber::default(), VecDeque::new());
         Self { follow, by_class, asked, blocks, peak: 0, peaks }
     }
 

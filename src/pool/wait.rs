@@ -5,13 +5,13 @@
 
 #![forbid(unsafe_code)]
 
-use super::marks::{Mark, Queue, Waiting};
-use super::records::Holder;
+use super::order::{Mark, Queue, Waiting};
+use super::records::{Holder, Request};
 use super::state::{State, bytes_of};
-use super::stream_heap::Request;
-use super::{Event, Pool, Source, Stream, StreamId, stream};
+use super::stream::captures;
+use super::{Event, Pool, Source, Stream, StreamId};
 use crate::placement::SegmentPlacement;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::vec::Vec;
 
 impl<P: SegmentPlacement, S: Source> Pool<P, S> {
@@ -21,58 +21,55 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         state: &mut State<P, S>,
         stream: &S::Stream,
     ) -> Option<<S::Stream as Stream>::Event> {
-        if Self::captures(stream) {
+        if captures(stream) {
             return None;
         }
-        self.call(state, |calls| &mut calls.record, |_| stream.record()).ok()
+        state.supply.call(&self.source, |calls| &mut calls.record, |_| stream.record()).ok()
     }
 
     /// Lets a freed block wait for all work that was submitted to `streams`. The caller updates the statistics.
     /// O(streams · log streams).
     pub(super) fn defer(&self, state: &mut State<P, S>, number: u32, streams: Vec<S::Stream>) {
-        let record = state.records.get_mut(number);
-        record.holder = Holder::Waiting;
-        if let Some(age) = state.ages {
-            // The segment may be empty once this block has come back.
-            state.trim_at = state.trim_at.min(self.source.now().saturating_add(age));
-        }
-        let record = state.records.get(number);
+        state.record_mut(number).holder = Holder::Waiting;
+        // The segment may be empty once this block has come back.
+        state.supply.trim_after(|| self.source.now());
+        let record = state.record(number);
         let (serial, len, heap) = (record.serial, record.len as usize, usize::from(record.heap));
-        let home = state.heaps[heap].id;
-        let mut seen: Vec<StreamId> = Vec::new();
-        for stream in streams {
+        let home = state.heap(heap).id;
+        let (mut left, mut own) = (0, true);
+        for (at, stream) in streams.iter().enumerate() {
             let id = stream.id();
-            if seen.contains(&id) {
+            if streams[..at].iter().any(|other| other.id() == id) {
                 continue;
             }
-            seen.push(id);
+            left += 1;
+            own &= id == home;
             // The marks that lack an event are the last ones, so that the first event behind a mark tells of it.
             let lacks = |queue: &Queue<S>| queue.marks.back().is_some_and(|mark| mark.event.is_none());
-            let lacks = state.queues.get(&id).is_some_and(lacks);
-            let event = if lacks { None } else { self.try_record(state, &stream) };
-            let queue = state.queues.entry(id);
+            let lacks = state.order.queues.get(&id).is_some_and(lacks);
+            let event = if lacks { None } else { self.try_record(state, stream) };
+            let queue = state.order.queues.entry(id);
             let queue = queue.or_insert_with(|| Queue { stream: stream.retain(), marks: VecDeque::new() });
             queue.marks.push_back(Mark { event, record: number, serial });
         }
-        let own = seen.iter().all(|&id| id == home);
-        state.waiting.insert(number, Waiting { left: seen.len() as u32, own });
+        state.order.waiting.insert(number, Waiting { left, own });
         if own {
-            state.heaps[heap].reusable.insert((len, number));
+            state.heap_mut(heap).reusable.insert((len, number));
         }
     }
 
     /// Whether the event has passed. A driver that cannot tell counts as no.
     pub(super) fn is_done(&self, state: &mut State<P, S>, event: &<S::Stream as Stream>::Event) -> bool {
-        self.call(state, |calls| &mut calls.query, |_| event.is_done()).unwrap_or(false)
+        state.supply.call(&self.source, |calls| &mut calls.query, |_| event.is_done()).unwrap_or(false)
     }
 
     pub(super) fn block_for(&self, state: &mut State<P, S>, event: &<S::Stream as Stream>::Event) -> bool {
-        self.call(state, |calls| &mut calls.synchronize, |_| event.synchronize()).is_ok()
+        state.supply.call(&self.source, |calls| &mut calls.synchronize, |_| event.synchronize()).is_ok()
     }
 
     /// Whether the block of a mark is in the use that the mark is of.
-    fn waits(state: &State<P, S>, mark: &Mark<<S::Stream as Stream>::Event>) -> bool {
-        let record = state.records.get(mark.record);
+    pub(super) fn waits(state: &State<P, S>, mark: &Mark<<S::Stream as Stream>::Event>) -> bool {
+        let record = state.record(mark.record);
         record.serial == mark.serial && record.holder == Holder::Waiting
     }
 
@@ -126,7 +123,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         if !Self::waits(state, &mark) {
             return false;
         }
-        let left = state.waiting.get_mut(&mark.record).map_or(0, |waiting| {
+        let left = state.order.waiting.get_mut(&mark.record).map_or(0, |waiting| {
             waiting.left -= 1;
             waiting.left
         });
@@ -139,13 +136,16 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     /// Gives freed blocks whose events have passed back to their segments, and returns how many. Does not block.
     /// O(streams with waiting blocks) queries, and O(log blocks) for each that has passed an event.
     pub(super) fn poll(&self, state: &mut State<P, S>) -> usize {
+        if state.order.queues.is_empty() {
+            return 0;
+        }
         let mut returned = 0;
-        for (id, mut queue) in core::mem::take(&mut state.queues) {
+        for (id, mut queue) in core::mem::take(&mut state.order.queues) {
             for _ in 0..self.passed(state, &mut queue) {
                 returned += usize::from(self.take_first(state, &mut queue));
             }
             if !queue.marks.is_empty() {
-                state.queues.insert(id, queue);
+                state.order.queues.insert(id, queue);
             }
         }
         returned
@@ -153,17 +153,17 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
 
     /// Forgets that a block waits.
     fn forget(&self, state: &mut State<P, S>, number: u32) {
-        if state.waiting.remove(&number).is_some_and(|waiting| waiting.own) {
-            let record = state.records.get(number);
+        if state.order.waiting.remove(&number).is_some_and(|waiting| waiting.own) {
+            let record = state.record(number);
             let (len, heap) = (record.len as usize, usize::from(record.heap));
-            state.heaps[heap].reusable.remove(&(len, number));
+            state.heap_mut(heap).reusable.remove(&(len, number));
         }
     }
 
     /// Gives a freed block that no longer waits for anything back to its segment.
     fn arrive(&self, state: &mut State<P, S>, number: u32) {
         self.forget(state, number);
-        let record = *state.records.get(number);
+        let record = *state.record(number);
         let granted = bytes_of::<P>(record.len as usize);
         state.note(usize::from(record.heap), |figures| figures.arrive(granted));
         self.fill_freed(state, number);
@@ -173,9 +173,9 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     /// Blocks until the first waiting block that can be freed is free. `None` if no block waits, or if the driver
     /// fails.
     pub(super) fn wait_for_one(&self, state: &mut State<P, S>) -> Option<()> {
-        let ids: Vec<StreamId> = state.queues.keys().copied().collect();
+        let ids: Vec<StreamId> = state.order.queues.keys().copied().collect();
         for id in ids {
-            let Some(mut queue) = state.queues.remove(&id) else { continue };
+            let Some(mut queue) = state.order.queues.remove(&id) else { continue };
             let mut arrived = false;
             while !arrived && !queue.marks.is_empty() {
                 if Self::waits(state, &queue.marks[0]) && !self.has_passed(state, &mut queue, 0) {
@@ -188,43 +188,13 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
                 arrived = self.take_first(state, &mut queue);
             }
             if !queue.marks.is_empty() {
-                state.queues.insert(id, queue);
+                state.order.queues.insert(id, queue);
             }
             if arrived {
                 return Some(());
             }
         }
         None
-    }
-
-    /// Lets each segment's stream wait for work of other streams on its blocks, and for launches of graphs, so that the
-    /// segment can be released in that stream's order. Returns the segments for which the driver refused that. For the
-    /// end of a pool.
-    pub(super) fn order_releases(&self, state: &State<P, S>) -> BTreeSet<u32> {
-        let mut busy = BTreeSet::new();
-        let unordered = (0..state.captures.len()).filter(|&graph| !self.order_after_launches(state, graph));
-        for heap in unordered.flat_map(|graph| &state.captures[graph].heaps) {
-            let own = |&number: &u32| {
-                state.segments[number as usize].as_ref().is_some_and(|entry| entry.heap == *heap)
-            };
-            busy.extend((0..state.segments.len() as u32).filter(own));
-        }
-        let mut follow = |number: u32, other: &S::Stream| {
-            let segment = state.records.get(number).segment;
-            let home = state.heaps[state.entry(segment).heap].stream();
-            if stream::follow(home, other).is_err() {
-                busy.insert(segment);
-            }
-        };
-        for queue in state.queues.values() {
-            let waiting = queue.marks.iter().filter(|mark| Self::waits(state, mark));
-            waiting.for_each(|mark| follow(mark.record, &queue.stream));
-        }
-        // Blocks that were never freed.
-        for (&number, users) in &state.users {
-            users.iter().for_each(|user| follow(number, user));
-        }
-        busy
     }
 
     /// Takes a freed block that waits for the own stream alone, which may therefore use it again at once. Picks the
@@ -240,14 +210,13 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
             return None;
         }
         let lengths = (request.len, 0)..=(request.len + request.len / 4, u32::MAX);
-        let aligned = |number: u32| {
-            usize::from(state.records.get(number).align) >= request.align.trailing_zeros() as usize
-        };
-        let &(_, number) = state.heaps[heap].reusable.range(lengths).find(|&&(_, number)| aligned(number))?;
+        let aligned =
+            |number: u32| usize::from(state.record(number).align) >= request.align.trailing_zeros() as usize;
+        let &(_, number) = state.heap(heap).reusable.range(lengths).find(|&&(_, number)| aligned(number))?;
         self.forget(state, number);
-        let granted = bytes_of::<P>(state.records.get(number).len as usize);
+        let granted = bytes_of::<P>(state.record(number).len as usize);
         state.note(heap, |figures| figures.arrive(granted));
-        self.revive(state, number, request);
+        state.revive(number, request);
         Some(number)
     }
 }

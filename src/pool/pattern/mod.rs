@@ -12,13 +12,13 @@ mod lane;
 
 pub use buffer::PatternBuffer;
 
+use super::numbers::ByNumber;
 use super::shown::debug_as_display;
 use super::{Pool, PoolError, Source, Stream, StreamId};
 use crate::placement::SegmentPlacement;
 use crate::plan::PlanError;
 use core::fmt;
 use lane::{Lane, Outcome};
-use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
@@ -106,7 +106,7 @@ struct State<'p, P: SegmentPlacement, S: Source> {
     /// Whether the next iteration is to be recorded.
     wanted: bool,
     lanes: Vec<Lane<'p, P, S>>,
-    by_stream: HashMap<StreamId, usize>,
+    by_stream: ByNumber<StreamId, usize>,
     recent: usize,
     stats: PatternStats,
 }
@@ -170,7 +170,7 @@ impl<'p, P: SegmentPlacement, S: Source> Pattern<'p, P, S> {
             phase: Phase::Idle,
             wanted: true,
             lanes: Vec::new(),
-            by_stream: HashMap::new(),
+            by_stream: ByNumber::default(),
             recent: 0,
             stats: PatternStats::default(),
         };

@@ -1,91 +1,15 @@
-//! The memory of one stream: its segments, by size, and what is known of each.
+//! The heaps of streams. Each has the memory of one stream, and up to eight *lanes* of them can be used at the same time.
 
-use super::records::{Holder, Record};
+use super::numbers::ByNumber;
+use super::records::{LANES, Record, Records, Request, SizeKind};
+use super::segments::{Entry, Segments, UNLISTED};
 use super::stats::{Figures, Since};
 use super::stream::StreamId;
-use super::{Segment, Source, Stream};
-use crate::meta::Block;
+use super::{Source, Stream};
 use crate::placement::SegmentPlacement;
 use core::ops::Bound;
-use core::time::Duration;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::vec::Vec;
-
-/// The group of segments that a request is served from, by its size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub enum SizeKind {
-    /// Segments for small requests ([`PoolOptions::small`](super::PoolOptions::small)).
-    Small,
-    /// Segments for all other requests.
-    Large,
-    /// Segments for very large requests; only with [`PoolOptions::lean`](super::PoolOptions::lean).
-    Huge,
-}
-
-impl SizeKind {
-    /// The other kinds whose segments may serve the request, in order of preference.
-    pub(super) const fn others(self) -> [Self; 2] {
-        match self {
-            Self::Small => [Self::Large, Self::Huge],
-            Self::Large => [Self::Small, Self::Huge],
-            Self::Huge => [Self::Large, Self::Small],
-        }
-    }
-}
-
-/// A request, rounded to granules.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Request {
-    /// Bytes, as requested.
-    pub bytes: usize,
-    /// Alignment in bytes, as requested.
-    pub align_bytes: usize,
-    /// Length in granules, guards included.
-    pub len: usize,
-    /// Alignment in granules.
-    pub align: usize,
-    pub kind: SizeKind,
-    /// Whether the length is that of a class, of which freed blocks are kept.
-    pub classed: bool,
-}
-
-impl Request {
-    /// The record of a block of `segment` that is handed out to a stream heap for this request.
-    #[inline(always)]
-    pub(super) fn record<T>(&self, block: Block<T>, segment: u32, heap: usize) -> Record<T> {
-        Record {
-            offset: block.offset as u32,
-            len: block.len as u32,
-            token: block.token,
-            segment,
-            requested: self.bytes as u64,
-            serial: 0,
-            heap: heap as u16,
-            align: self.align.trailing_zeros() as u8,
-            holder: Holder::Live,
-        }
-    }
-}
-
-/// A segment and the placement that divides it, in cache lines of its own: threads use different ones at the same time.
-#[repr(align(128))]
-pub(super) struct Entry<P> {
-    pub memory: Segment,
-    pub placement: P,
-    /// The stream heap that owns it.
-    pub heap: usize,
-    pub kind: SizeKind,
-    /// Number of blocks that the placement has handed out.
-    pub live: u32,
-    /// Number of these blocks that are holes, that is pages without memory; `unmapped` is their size in bytes.
-    pub holes: u32,
-    pub unmapped: usize,
-    /// The length under which it is listed in a bin with several segments.
-    pub listed: usize,
-    /// When its last block came back: by the source's clock, and as a step number.
-    pub emptied: (Duration, u64),
-}
 
 /// The segments of one kind in one stream heap.
 #[derive(Default)]
@@ -121,7 +45,7 @@ pub(super) struct StreamHeap<S: Source> {
     pub id: StreamId,
     /// Whether requests of the stream are served here: not those of its captures, nor of a stream that is gone.
     pub open: bool,
-    /// What was allocated and freed in the stream heap's lane and is not yet in the figures.
+    /// What was allocated and freed in the stream heap and is not yet in the figures.
     pub since: Since,
     /// Whether the lane has listed the stream heap as changed.
     pub changed: bool,
@@ -138,17 +62,12 @@ pub(super) struct StreamHeap<S: Source> {
     pub quiet: u64,
     pub fence: Option<Fence<<S::Stream as Stream>::Event>>,
     /// Freed blocks that are kept for their class, by length in granules.
-    pub cached: HashMap<usize, Vec<u32>>,
+    pub cached: ByNumber<usize, Vec<u32>>,
     /// Freed blocks that wait for this stream alone, by length in granules.
     pub reusable: BTreeSet<(usize, u32)>,
     /// Bytes of the last large segment.
     pub last_growth: usize,
-    /// Whether it is in the list of touched stream heaps.
-    pub touched: bool,
 }
-
-/// The value of `listed` for segments that are in no order.
-pub(super) const UNLISTED: usize = usize::MAX;
 
 impl<S: Source> StreamHeap<S> {
     /// The stream, which every stream heap has that has memory or blocks.
@@ -161,6 +80,96 @@ impl<S: Source> StreamHeap<S> {
     }
 }
 
+/// Stream heaps whose numbers are equal modulo [`LANES`], and what is theirs: their segments, and the records of the
+/// blocks that were allocated for them.
+pub(super) struct Lane<P: SegmentPlacement, S: Source> {
+    pub heaps: Vec<StreamHeap<S>>,
+    pub segments: Segments<P>,
+    pub records: Records<P::Token>,
+    /// The stream heaps whose segments or figures have changed since they were last looked at.
+    pub changed: Vec<u32>,
+}
+
+impl<P: SegmentPlacement, S: Source> Lane<P, S> {
+    pub(super) const fn new(lane: usize) -> Self {
+        Self {
+            heaps: Vec::new(),
+            segments: Segments::new(lane),
+            records: Records::new(lane),
+            changed: Vec::new(),
+        }
+    }
+
+    /// Allocates a block from the stream heap's segments of this kind: from the one whose longest free block is the
+    /// shortest that suffices, so that longer ones are not split. Returns the block's record. The caller counts it.
+    /// O(log segments) plus the placement's work.
+    #[inline(always)]
+    pub(super) fn allocate(&mut self, request: &Request, heap: usize, kind: SizeKind) -> Option<u32> {
+        let place = &mut self.heaps[heap / LANES];
+        let bin = &mut place.bins[kind as usize];
+        let mut key = match bin.members.as_slice() {
+            &[only] => (UNLISTED, only),
+            _ => bin.first(request.len)?,
+        };
+        let block = loop {
+            let entry = self.segments.get_mut(key.1);
+            if let Some(block) = entry.placement.allocate(request.len, request.align) {
+                entry.live += 1;
+                if entry.is_listed() {
+                    bin.relist(entry, key.1);
+                }
+                break block;
+            }
+            if !entry.is_listed() {
+                return None;
+            }
+            // An aligned request may not fit into a block that is long enough.
+            key = bin.after(key)?;
+        };
+        place.records += 1;
+        self.note_change(heap);
+        Some(self.records.insert(request.record(block, key.1, heap)))
+    }
+
+    /// Removes a record. Its block is to be given back to its segment.
+    #[inline(always)]
+    pub(super) fn remove(&mut self, number: u32) -> Record<P::Token> {
+        let record = self.records.remove(number);
+        self.heaps[usize::from(record.heap) / LANES].records -= 1;
+        record
+    }
+
+    /// Gives a block back to its segment, one of this lane, which is returned. O(log segments) plus the placement's work.
+    ///
+    /// # Safety
+    ///
+    /// The record must have just been removed, and its block must not be used afterwards.
+    #[inline(always)]
+    pub(super) unsafe fn put_back(&mut self, record: &Record<P::Token>) -> &mut Entry<P> {
+        let heap = self.segments.get(record.segment).heap;
+        self.note_change(heap);
+        let entry = self.segments.get_mut(record.segment);
+        // SAFETY: the placement handed out the record's block, and it is given back once, since the record was removed.
+        unsafe { entry.put_back(record) };
+        let place = &mut self.heaps[heap / LANES];
+        place.frees += 1;
+        if entry.is_listed() {
+            place.bins[entry.kind as usize].relist(entry, record.segment);
+        }
+        entry
+    }
+
+    /// Lists a stream heap as changed.
+    #[inline(always)]
+    pub(super) fn note_change(&mut self, heap: usize) {
+        let place = &mut self.heaps[heap / LANES];
+        if !place.changed {
+            place.changed = true;
+            self.changed.push(heap as u32);
+        }
+    }
+}
+
 impl Bin {
     /// Returns the segment whose longest free block is the shortest of at least `len` granules, with the length of that block.
     /// O(1) if the previous search also ends there, else O(log segments).
@@ -168,6 +177,7 @@ impl Bin {
     pub(super) fn first(&mut self, len: usize) -> Option<(usize, u32)> {
         match self.found.key {
             Some(key) if self.found.len <= len && len <= key.0 => Some(key),
+            _ if self.order.is_empty() => None,
             _ => {
                 self.found = Found { len, key: self.order.range((len, 0)..).next().copied() };
                 self.found.key
@@ -210,48 +220,6 @@ impl Bin {
         self.order.remove(&(listed, segment));
         self.found.key = None;
         self.longest = self.order.last().map_or(0, |key| key.0);
-    }
-}
-
-impl<P: SegmentPlacement> Entry<P> {
-    /// Takes a block for the request.
-    #[inline(always)]
-    pub(super) fn take(&mut self, request: &Request) -> Option<Block<P::Token>> {
-        let block = self.placement.allocate(request.len, request.align)?;
-        self.live += 1;
-        Some(block)
-    }
-
-    /// Gives a record's block back to the placement.
-    ///
-    /// # Safety
-    ///
-    /// The placement must have handed out the block, which is not used afterwards.
-    #[inline(always)]
-    pub(super) unsafe fn put_back(&mut self, record: &Record<P::Token>) {
-        let (len, align) = (record.len as usize, 1 << record.align);
-        // SAFETY: the caller's contract; the record has the length and the alignment that the block was requested with.
-        let freed = unsafe { self.placement.deallocate(record.block(), len, align) };
-        debug_assert!(freed.is_ok(), "the block was live");
-        self.live -= 1;
-    }
-
-    /// Whether the segment is in its bin's order.
-    #[inline(always)]
-    pub(super) const fn is_listed(&self) -> bool {
-        self.listed != UNLISTED
-    }
-}
-
-impl<P> Entry<P> {
-    pub(super) fn new(
-        memory: Segment,
-        placement: P,
-        heap: usize,
-        kind: SizeKind,
-        emptied: (Duration, u64),
-    ) -> Self {
-        Self { memory, placement, heap, kind, live: 0, holes: 0, unmapped: 0, listed: UNLISTED, emptied }
     }
 }
 

@@ -1,0 +1,278 @@
+//! What a pool is made of, and how it counts.
+
+#![forbid(unsafe_code)]
+
+use super::error::{PoolError, ReturnError};
+use super::hooks::{Hooks, LeakHook};
+use super::lanes::{Held, Lanes};
+use super::options::{Age, Checks, Limit, PoolOptions, Reuse};
+use super::records::{Holder, Record, Request, SizeKind, lane_of};
+use super::state::State;
+use super::usage::Usage;
+use super::{CopyCounters, Source, SourceError};
+use crate::meta::SideTable;
+use crate::placement::{GoodFit, SegmentPlacement};
+use crate::units::granules;
+use core::num::NonZeroUsize;
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use core::time::Duration;
+use std::boxed::Box;
+use std::sync::{Arc, Mutex};
+use std::vec::Vec;
+
+/// The placement of a [`DevicePool`]: good fit with granules of 256 bytes and segments of up to 512 GiB.
+pub type DefaultPlacement = GoodFit<SideTable<u32, 256, 1, false>>;
+
+/// A pool with the default placement.
+pub type DevicePool<S> = Pool<DefaultPlacement, S>;
+
+/// A block of a pool, identified by its address, its length and its record in the pool. Dropping an `Allocation`
+/// does not free the block; [`Pool::allocate`] returns a [`Buffer`](super::Buffer), which frees itself.
+#[derive(Debug, PartialEq, Eq, Hash)]
+#[must_use = "the block stays allocated until `Pool::deallocate`"]
+pub struct Allocation {
+    address: NonZeroUsize,
+    bytes: usize,
+    pub(super) pool: u32,
+    pub(super) record: u32,
+    pub(super) serial: u32,
+}
+
+impl Allocation {
+    /// Returns the device address of the first byte.
+    pub const fn address(&self) -> usize {
+        self.address.get()
+    }
+
+    /// Returns the requested length in bytes.
+    pub const fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+/// A pool: memory from a source, divided by a placement, and reused in the order of streams.
+///
+/// ```
+/// use allotment::pool::{DevicePool, PoolOptions};
+/// use allotment::sim::DeviceMemory;
+///
+/// let device: DeviceMemory = DeviceMemory::new(1 << 30);
+/// let (compute, copies) = (device.stream(), device.stream());
+/// let pool = DevicePool::new(device, PoolOptions::new())?;
+///
+/// let weights = pool.allocate(4 << 20, &compute)?; // for work on the stream `compute`
+/// weights.used_on(&copies); // and on another one
+/// let address = weights.address();
+/// drop(weights); // at once; others get it when `copies` has passed this point
+/// assert_eq!(pool.stats().reserved.current, 20 << 20);
+/// # let _ = address;
+/// # Ok::<(), allotment::pool::PoolError>(())
+/// ```
+///
+/// The placement is one of those that heaps use, over metadata in a [`SideTable`], because the pool never touches
+/// the memory itself. A placement divides each segment of the source, each stream has segments of its own, and a
+/// request is served from the segment whose longest free block is the shortest that suffices.
+///
+/// A block that is freed on its own stream is reused there at once, without any driver call. Other streams get the
+/// memory when its last work is known to be done, which is queried without blocking; [`Reuse`] says what else they
+/// may do. When there is no room, the pool takes these measures in turn and makes another attempt after each: it
+/// reserves or lengthens a segment; gives empty segments whose work is done back to the source; waits for freed
+/// blocks; gives back all empty segments; compacts movable blocks ([`Reuse::Aggressive`]); and calls the hooks of
+/// [`Pool::register`]. With a [`Chain`](super::Chain), other pools come last.
+///
+/// All methods may be called from any thread. The pool has one lock, which it holds during driver calls but not
+/// while hooks run. Once threads wait for it that use different streams, each stream's heap gets a lock of its own (up
+/// to 8), and requests that the stream heap can serve take no other. An operation without driver calls takes the placement's
+/// time plus O(log segments).
+pub struct Pool<P: SegmentPlacement, S: Source> {
+    pub(super) source: S,
+    pub(super) options: PoolOptions,
+    /// The most bytes that may be reserved.
+    limit: AtomicUsize,
+    /// Logarithm of the granule's size in bytes.
+    pub(super) shift: u32,
+    /// Granules that request lengths are rounded up to.
+    unit: usize,
+    pub(super) id: u32,
+    /// Whether stream heaps can serve requests by themselves: nothing but the streams and their order is looked at.
+    pub(super) is_direct: bool,
+    /// Whether any check is on.
+    pub(super) checked: bool,
+    pub(super) hooks: Hooks,
+    pub(super) on_leak: Mutex<Option<LeakHook>>,
+    pub(super) copies: Arc<CopyCounters>,
+    pub(super) state: Lanes<P, S>,
+}
+
+impl<P: SegmentPlacement, S: Source> Pool<P, S> {
+    /// Makes a pool, which reserves nothing yet.
+    ///
+    /// # Errors
+    ///
+    /// [`PoolError::Option`] if an option cannot work with this placement and source, and [`PoolError::Source`] if
+    /// the limit is a fraction of the device's memory and the driver does not tell how much that is.
+    pub fn new(source: S, options: PoolOptions) -> Result<Self, PoolError> {
+        let granule = P::GRANULE;
+        options.check(granule)?;
+        if options.granule > source.alignment() {
+            return Err(PoolError::Option("granule"));
+        }
+        let limit = Self::resolve(&source, options.limit)?;
+        let ages = match options.trim_after {
+            Some(Age::Time(age)) => Some(age),
+            Some(Age::Steps(_)) => Some(Duration::MAX),
+            None => options.adaptive.map(|_| Duration::MAX),
+        };
+        let checked = options.checks != Checks::default();
+        let is_direct =
+            ages.is_none() && !checked && matches!(options.reuse, Reuse::Advanced | Reuse::Aggressive);
+        let mut state = State::new(ages);
+        state.order.asks = options.captures.are_noticed();
+        state.extra.usage =
+            options.adaptive.map(|follow| Box::new(Usage::new(follow, options.reuse == Reuse::Basic)));
+        static POOLS: AtomicU32 = AtomicU32::new(0);
+        let pool = Self {
+            limit: AtomicUsize::new(limit),
+            shift: granule.ilog2(),
+            unit: (options.granule >> granule.ilog2()).max(1),
+            id: POOLS.fetch_add(1, Ordering::Relaxed),
+            is_direct,
+            checked,
+            hooks: Hooks::new(),
+            on_leak: Mutex::new(None),
+            copies: Arc::default(),
+            state: Lanes::new(state),
+            source,
+            options,
+        };
+        if pool.options.reuse == Reuse::Basic {
+            pool.lock().extra.classes = pool.given_classes();
+        }
+        Ok(pool)
+    }
+
+    /// Converts the limit to bytes.
+    pub(super) fn resolve(source: &S, limit: Limit) -> Result<usize, SourceError> {
+        Ok(match limit {
+            Limit::None => usize::MAX,
+            Limit::Bytes(bytes) => bytes,
+            Limit::Fraction(part) => (source.capacity()?.total as f64 * part) as usize,
+        })
+    }
+
+    /// Returns the source.
+    pub fn source(&self) -> &S {
+        &self.source
+    }
+
+    /// The most bytes that may be reserved; `usize::MAX` if there is no limit.
+    pub(super) fn limit(&self) -> usize {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn admits(&self, state: &State<P, S>, bytes: usize) -> bool {
+        state.figures.counted.reserved.current.saturating_add(bytes as u64) <= self.limit() as u64
+    }
+
+    /// Changes the limit. Memory that is reserved beyond it stays until it is free and [trimmed](Pool::trim). O(1).
+    ///
+    /// # Errors
+    ///
+    /// [`PoolError::Option`] if the limit is no fraction above 0 and up to 1, or no bytes, and [`PoolError::Source`] if it is a
+    /// fraction of the device's memory and the driver does not tell how much that is.
+    pub fn set_limit(&self, limit: Limit) -> Result<(), PoolError> {
+        limit.check()?;
+        self.limit.store(Self::resolve(&self.source, limit)?, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Returns the options.
+    pub fn options(&self) -> &PoolOptions {
+        &self.options
+    }
+
+    #[inline(always)]
+    pub(super) fn lock(&self) -> Held<'_, P, S> {
+        self.state.lock()
+    }
+
+    pub(super) fn state_mut(&mut self) -> &mut State<P, S> {
+        self.state.get_mut()
+    }
+
+    /// Guard granules in front of a block.
+    #[inline(always)]
+    pub(super) fn guard(&self, align: usize) -> usize {
+        if self.options.checks.guard { align.max(self.unit) } else { 0 }
+    }
+
+    /// The granules that a request takes, guards included.
+    #[inline(always)]
+    pub(super) fn length(&self, bytes: usize, align: usize) -> usize {
+        let len = granules(bytes, self.shift);
+        let len = (len + (self.unit - 1)) & !(self.unit - 1);
+        if self.options.checks.guard { len + self.guard(align) + self.unit } else { len }
+    }
+
+    /// The classes of the options, in granules.
+    pub(super) fn given_classes(&self) -> Vec<usize> {
+        let mut classes: Vec<usize> =
+            self.options.classes.iter().map(|&bytes| self.length(bytes, 1)).collect();
+        classes.dedup();
+        classes
+    }
+
+    /// Converts a request to granules, if it can be served at all.
+    #[inline(always)]
+    pub(super) fn request(&self, bytes: usize, align_bytes: usize) -> Result<Request, PoolError> {
+        let max = P::MAX_LEN << self.shift;
+        if bytes > max / 2 || !align_bytes.is_power_of_two() || align_bytes > max / 4 {
+            return Err(PoolError::TooLarge { max: max / 2 });
+        }
+        let align = (align_bytes >> self.shift).max(1);
+        let len = self.length(bytes, align);
+        let kind = if bytes <= self.options.small_limit {
+            SizeKind::Small
+        } else if self.options.lean && bytes > self.options.exact_above {
+            SizeKind::Huge
+        } else {
+            SizeKind::Large
+        };
+        Ok(Request { bytes, align_bytes, len, align, kind, classed: false })
+    }
+
+    #[inline(always)]
+    pub(super) fn hand_out(&self, address: usize, bytes: usize, record: u32, serial: u32) -> Allocation {
+        // The fallback is never used: no segment starts at address zero.
+        let address = NonZeroUsize::new(address).unwrap_or(NonZeroUsize::MIN);
+        Allocation { address, bytes, pool: self.id, record, serial }
+    }
+
+    /// Address of the first byte that the user of a block gets.
+    #[inline(always)]
+    pub(super) fn user_address(&self, state: &State<P, S>, record: &Record<P::Token>) -> usize {
+        state.address(record) + (self.guard(1 << record.align) << self.shift)
+    }
+
+    /// Whether the block is from this pool.
+    pub(super) fn is_owner(&self, allocation: &Allocation) -> bool {
+        allocation.pool == self.id
+    }
+
+    /// The record of an allocation, if it is live.
+    #[inline(always)]
+    pub(super) fn record(&self, state: &State<P, S>, allocation: &Allocation) -> Result<u32, ReturnError> {
+        let number = allocation.record;
+        match state.lanes[lane_of(number as usize)].records.find(number) {
+            Some(record) if allocation.pool == self.id => {
+                let live = matches!(record.holder, Holder::Live | Holder::Shared);
+                if live && record.serial == allocation.serial {
+                    Ok(number)
+                } else {
+                    Err(ReturnError::AlreadyFree)
+                }
+            }
+            _ => Err(ReturnError::Foreign),
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! How a pool reserves segments and gives them back: the calls of the source, and what the state hears of them.
+
+use super::options::Reuse;
+use super::records::SizeKind;
+use super::segments::Entry;
+use super::state::State;
+use super::stream::captures;
+use super::supply::Denied;
+use super::{Pool, Segment, Source, SourceError};
+use crate::placement::SegmentPlacement;
+use crate::region::Region;
+use core::ptr::{self, NonNull};
+
+impl<P: SegmentPlacement, S: Source> Pool<P, S> {
+    /// Reserves a segment of `bytes` bytes for the stream heap.
+    pub(super) fn reserve(
+        &self,
+        state: &mut State<P, S>,
+        kind: SizeKind,
+        heap: usize,
+        bytes: usize,
+    ) -> Result<u32, Denied> {
+        if !self.admits(state, bytes) {
+            return Err(Denied::Limit);
+        }
+        let stream = state.heap(heap).stream().clone();
+        let reserved = state.supply.call(
+            &self.source,
+            |calls| &mut calls.reserve,
+            |source| source.reserve(bytes, &stream),
+        );
+        let memory = reserved.map_err(Denied::Source)?;
+        let start = NonNull::new(ptr::without_provenance_mut(memory.address.get()));
+        let start = start.unwrap_or(NonNull::dangling());
+        let mut placement = P::EMPTY;
+        // SAFETY: the source reserved the segment for this pool alone, and a pool's metadata never touches the memory.
+        if let Err(error) = unsafe { placement.claim(Region::new(start, memory.bytes)) } {
+            // Either the segment is too large for the placement, which `wished` excludes, or there is no memory for
+            // the table.
+            let _ = self.give_back(state, memory, heap);
+            debug_assert!(false, "{error}");
+            return Err(Denied::Source(SourceError::unsupported("claim")));
+        }
+        self.fill_new(memory.address.get(), memory.bytes);
+        let emptied = (self.source.now(), state.supply.step);
+        if kind == SizeKind::Large {
+            state.heap_mut(heap).last_growth = memory.bytes;
+        }
+        let number = state.insert_segment(Entry::new(memory, placement, heap, kind, emptied));
+        state.count_growth(heap);
+        Ok(number)
+    }
+
+    /// Gives a segment back to the source.
+    fn give_back(&self, state: &mut State<P, S>, memory: Segment, heap: usize) -> Result<(), SourceError> {
+        let stream = state.heap(heap).stream().clone();
+        state.supply.call(
+            &self.source,
+            |calls| &mut calls.release,
+            // SAFETY: the source reserved the segment for this pool, which no longer holds it; its blocks came back in
+            // the order of the heap's stream, or after their work on other streams was done.
+            |source| unsafe { source.release(memory, &stream) },
+        )
+    }
+
+    /// Gives a segment back if it is empty, and returns its bytes; 0 if it is not empty.
+    pub(super) fn release(&self, state: &mut State<P, S>, segment: u32) -> Result<usize, SourceError> {
+        // A source may wait for the stream, or make the release part of the graph.
+        if captures(state.heap(state.entry(segment).heap).stream()) {
+            return Ok(0);
+        }
+        match state.remove_segment(segment) {
+            Some((memory, heap, bytes)) => self.give_back(state, memory, heap).map(|()| bytes),
+            None => Ok(0),
+        }
+    }
+
+    /// Gives a block back to its segment, and the segment to the source if nothing is to be kept.
+    #[inline(always)]
+    pub(super) fn return_block(&self, state: &mut State<P, S>, number: u32) {
+        let segment = state.put_back(number, || self.source.now());
+        let goes = self.options.reuse == Reuse::None && !state.heap(state.entry(segment).heap).private;
+        if goes && !state.order.is_recording() {
+            // Ignore an error here: it has been counted, and the segment is out of the pool.
+            let _ = self.release(state, segment);
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! What a pool gives back, and when.
+
+#![forbid(unsafe_code)]
+
+use super::classes::fit;
+use super::options::{Age, Reuse};
+use super::records::{LANES, lane_of};
+use super::state::State;
+use super::usage::Usage;
+use super::{Pool, Source, Stream};
+use crate::placement::SegmentPlacement;
+use core::time::Duration;
+use std::collections::HashMap;
+use std::vec::Vec;
+
+impl<P: SegmentPlacement, S: Source> Pool<P, S> {
+    /// Gives empty segments back to the source, and free pages of others where the source can take pages
+    /// ([`Source::page`]), while at least `keep` bytes stay reserved. Returns the released bytes. Freed blocks whose events have passed count as free. The pool waits for nothing, though the driver
+    /// itself may: memory whose stream has work left stays. An event that is recorded here may need a moment even on an idle stream,
+    /// so a program that wants everything back calls this, synchronizes the stream and calls it again. Nothing is given back while a stream of the pool is capturing a graph. O(segments · log
+    /// segments).
+    pub fn trim(&self, keep: usize) -> usize {
+        let mut state = self.lock();
+        self.settle_graphs(&mut state);
+        if state.order.is_recording() {
+            return 0;
+        }
+        self.poll(&mut state);
+        self.flush(&mut state);
+        self.trim_to(&mut state, keep) + self.punch_all(&mut state, keep)
+    }
+
+    /// Ends a step of the program, such as a training iteration, and returns the bytes that were given back for it:
+    /// segments that are older than [`PoolOptions::trim_after`](super::PoolOptions::trim_after) allows, and those
+    /// beyond what [`PoolOptions::adaptive`](super::PoolOptions::adaptive) keeps. Nothing is given back
+    /// while a stream of the pool is capturing a graph. O(segments · log segments), and once per window O(lengths²
+    /// · classes) for at most 256 lengths.
+    pub fn step(&self) -> usize {
+        let mut state = self.lock();
+        state.supply.step += 1;
+        state.trace_step();
+        self.settle_graphs(&mut state);
+        if state.order.is_recording() {
+            return 0;
+        }
+        self.poll(&mut state);
+        let unused = self.follow(&mut state);
+        unused + self.trim_aged(&mut state)
+    }
+
+    /// Returns freed blocks whose events have passed to their segments, without blocking, and returns how many
+    /// there were. A request that finds no room does the same by itself. O(waiting blocks).
+    pub fn collect(&self) -> usize {
+        let mut state = self.lock();
+        self.poll(&mut state)
+    }
+
+    /// Retires the heaps of streams that the program has dropped. O(streams), without a driver call.
+    pub(super) fn sweep(&self, state: &mut State<P, S>) {
+        let abandoned = state.heaps().filter(|&number| {
+            let heap = state.heap(number);
+            let gone = !heap.private && heap.stream.as_ref().is_some_and(Stream::is_abandoned);
+            gone && !state.streams.retired.contains(&number)
+        });
+        let abandoned: Vec<usize> = abandoned.collect();
+        for heap in abandoned {
+            let kept: Vec<u32> =
+                core::mem::take(&mut state.heap_mut(heap).cached).into_values().flatten().collect();
+            for number in kept {
+                state.put_back(number, || self.source.now());
+            }
+            state.retire(heap);
+        }
+        if !state.streams.retired.is_empty() {
+            state.vacate();
+        }
+    }
+
+    /// Gives all blocks that are kept by class back to their segments. Returns whether there were any.
+    pub(super) fn flush(&self, state: &mut State<P, S>) -> bool {
+        let mut any = false;
+        for heap in state.heaps() {
+            let kept = core::mem::take(&mut state.heap_mut(heap).cached);
+            for number in kept.into_values().flatten() {
+                state.put_back(number, || self.source.now());
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// Gives empty segments back, large ones first, while at least `keep` bytes stay reserved. Returns the released
+    /// bytes.
+    pub(super) fn trim_to(&self, state: &mut State<P, S>, keep: usize) -> usize {
+        let mut empty: Vec<(usize, u32)> = state
+            .empty_segments()
+            .map(|(number, entry)| (entry.memory.bytes - entry.unmapped, number))
+            .collect();
+        empty.sort_unstable_by(|a, b| b.cmp(a));
+        let mut released = 0;
+        for (bytes, number) in empty {
+            if state.figures.counted.reserved.current as usize >= keep.saturating_add(bytes) {
+                // A segment that the driver did not take has left the pool all the same; its error is counted.
+                released += self.release(state, number).unwrap_or(0);
+            }
+        }
+        released
+    }
+
+    /// Gives segments back that have been empty for too long by the clock, after a request or a free. O(1) until one may be.
+    #[inline(always)]
+    pub(super) fn trim_due(&self, state: &mut State<P, S>) {
+        if state.supply.trim_at != Duration::MAX {
+            self.trim_old(state);
+        }
+    }
+
+    /// Waits for no work: segments that may still be in use stay, to be looked at again after a quarter of the age.
+    #[cold]
+    fn trim_old(&self, state: &mut State<P, S>) {
+        let (Some(age), now) = (state.supply.ages, self.source.now()) else { return };
+        if now < state.supply.trim_at {
+            return;
+        }
+        let mut next = Duration::MAX;
+        if state.order.is_recording() {
+            next = now.saturating_add(age / 4);
+        } else {
+            self.poll(state);
+            let empty: Vec<(u32, usize, Duration)> =
+                state.empty_segments().map(|(number, entry)| (number, entry.heap, entry.emptied.0)).collect();
+            for (number, heap, emptied) in empty {
+                if now.saturating_sub(emptied) < age {
+                    next = next.min(emptied.saturating_add(age));
+                } else if !self.is_over(state, heap) {
+                    next = next.min(now.saturating_add(age / 4));
+                } else {
+                    // A segment that the driver did not take has left the pool all the same; its error is counted.
+                    let _ = self.release(state, number);
+                }
+            }
+            if !state.order.queues.is_empty() {
+                next = next.min(now.saturating_add(age));
+            }
+        }
+        state.supply.trim_at = next;
+    }
+
+    /// Gives segments back that have been empty for too long, and returns the released bytes.
+    pub(super) fn trim_aged(&self, state: &mut State<P, S>) -> usize {
+        let Some(age) = self.options.trim_after else { return 0 };
+        let (now, step) = (self.source.now(), state.supply.step);
+        let old: Vec<u32> = state
+            .empty_segments()
+            .filter(|(_, entry)| match age {
+                Age::Time(time) => now.saturating_sub(entry.emptied.0) >= time,
+                Age::Steps(steps) => step - entry.emptied.1 >= steps,
+            })
+            .map(|(number, _)| number)
+            .collect();
+        old.into_iter().map(|number| self.release(state, number).unwrap_or(0)).sum()
+    }
+
+    /// Gives back what the program does not use, at the end of a step. Returns the released bytes.
+    pub(super) fn follow(&self, state: &mut State<P, S>) -> usize {
+        let (step, active) = (state.supply.step, state.figures.active());
+        let Some(mut usage) = state.extra.usage.take() else { return 0 };
+        let (most, window_ends) = usage.step(step, active);
+        if self.options.reuse == Reuse::Basic {
+            if window_ends {
+                let asked = usage.asked[1].iter().map(|(&length, &times)| (length, times)).collect();
+                let mut classes = fit(asked, self.options.classes.len());
+                classes.extend(self.given_classes());
+                classes.sort_unstable();
+                classes.dedup();
+                state.extra.classes = classes;
+            }
+            self.shed(state, &usage);
+        }
+        let (window, keep) = (usage.follow.window, most as f64 * usage.follow.factor);
+        state.extra.usage = Some(usage);
+        let mut empty: Vec<(u64, u32, usize, usize)> = state
+            .empty_segments()
+            .map(|(number, entry)| (entry.emptied.1, number, entry.memory.bytes - entry.unmapped, entry.heap))
+            .collect();
+        empty.sort_unstable();
+        let mut released = 0;
+        for (emptied, number, bytes, heap) in empty {
+            let left = state.figures.counted.reserved.current.saturating_sub(bytes as u64);
+            if (step - emptied >= window || left as f64 >= keep) && self.is_over(state, heap) {
+                released += self.release(state, number).unwrap_or(0);
+            }
+        }
+        released
+    }
+
+    /// Gives surplus blocks of those kept by class back to their segments.
+    fn shed(&self, state: &mut State<P, S>, usage: &Usage) {
+        let mut room: HashMap<usize, usize> = HashMap::new();
+        let mut surplus = Vec::new();
+        for heap in state.heaps() {
+            let heap = &mut state.lanes[lane_of(heap)].heaps[heap / LANES];
+            for (&len, kept) in &mut heap.cached {
+                let class = state.extra.classes.binary_search(&len).is_ok();
+                let room = room.entry(len).or_insert_with(|| if class { usage.keeps(len) } else { 0 });
+                // The blocks that were freed last are used first, so drop the oldest.
+                let too_many = kept.len().saturating_sub(*room);
+                *room -= kept.len() - too_many;
+                surplus.extend(kept.drain(..too_many));
+            }
+            heap.cached.retain(|_, kept| !kept.is_empty());
+        }
+        for number in surplus {
+            state.put_back(number, || self.source.now());
+        }
+    }
+}
