@@ -162,7 +162,7 @@ impl<M: Memory, const COUNT: usize, L: Lock> Kept<M, COUNT, L> {
             });
             if !kept {
                 // Another caller was faster.
-                // SAFETY: the block is live, has this layout, and nobody else knows it.
+                // SAFETY: the block is live, has this layout, and is known to this caller only.
                 unsafe { self.memory.deallocate(block, layout) };
             }
         }

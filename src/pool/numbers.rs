@@ -6,7 +6,7 @@ use core::hash::{BuildHasherDefault, Hasher};
 use std::collections::{HashMap, HashSet};
 
 /// A map by number. Its hash takes four instructions where that of the standard library takes over a hundred, to stay fast
-/// for keys that an attacker chooses: nobody chooses these.
+/// for keys that an attacker chooses: these are ours.
 pub(super) type ByNumber<K, V> = HashMap<K, V, BuildHasherDefault<Mix>>;
 
 /// A set of numbers; see [`ByNumber`].
