@@ -22,7 +22,7 @@ pub struct Checked {
     pub live_bytes: u64,
     /// Blocks that are live after it.
     pub live_blocks: usize,
-    /// The stack that made it: a node of [`Reader::stacks`], 0 if it is not known or [`Reader::with_stacks`] was not asked for.
+    /// The stack that made it: a node of `Reader::stacks`, 0 if it is not known or [`Reader::with_stacks`] was not asked for.
     pub stack: u32,
 }
 

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ptr::{NonNull, without_provenance_mut};
 use std::time::Instant;
 
-use allotment::placement::SegregatedFit;
+use allotment::Region;
 use allotment::meta::{BlockOf, SideTable};
+use allotment::placement::SegregatedFit;
 use allotment::placement::{GoodFit, Placement};
 use allotment::pool::{Allocation, DevicePool, PoolOptions};
 use allotment::sim::{DeviceMemory, Stream};
-use allotment::Region;
 use allotment_benches_common::rmm::{self, COUNTS, Nothing, SIZES, Target, workload};
 use anyhow::{Context, Result, ensure};
 

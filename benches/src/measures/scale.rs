@@ -4,10 +4,10 @@ use std::alloc::Layout;
 use std::ptr::{NonNull, without_provenance_mut};
 use std::time::Instant;
 
-use allotment::placement::SegregatedFit;
+use allotment::Region;
 use allotment::meta::{BlockOf, SideTable};
 use allotment::placement::Placement;
-use allotment::Region;
+use allotment::placement::SegregatedFit;
 use anyhow::{Context, Result};
 
 use super::{Measure, Options};

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use allotment::plan::{Buffer, affordable_rules, try_plan};
+use allotment_planner::deadline::Deadline;
 use allotment_planner::graph::{Graph, Lowering};
 use allotment_planner::greedy::Baseline;
 use allotment_planner::import::onnx::read_onnx;
@@ -62,7 +63,9 @@ fn peaks(graph: &Graph, lowering: Lowering) -> Result<Peaks> {
         in_place: peak(&shared.instance)?,
         reordered: peak(&ordered.graph.instance(lowering)?)?,
         both: peak(&in_place(&ordered.graph, lowering)?.instance)?,
-        streamed: peak(&in_place(&stream(graph, 8, 1).graph, lowering)?.instance)?,
+        streamed: peak(
+            &in_place(&stream(graph, lowering, 8, 1, &Deadline::never()).graph, lowering)?.instance,
+        )?,
         optimal: ordered.optimal,
         kept: format!("{} views, {} overwrite", shared.views, shared.overwrites),
         plain,

@@ -17,10 +17,10 @@ pub mod wrapped;
 use std::alloc::Layout;
 use std::thread;
 
-use allotment::placement::SegregatedFit;
 use allotment::lock::{Spin, Unsync};
 use allotment::os::Cached;
 use allotment::placement::QuickLists;
+use allotment::placement::SegregatedFit;
 use allotment::{Heap, Tiered, Tlsf};
 
 use crate::arena::Range;

@@ -4,12 +4,12 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
-use allotment::placement::SegregatedFit;
 use allotment::harden::Full;
 use allotment::lock::{self, Unsync};
 use allotment::meta::{InBand, SideTable, Unchecked};
 use allotment::observe::Profile;
 use allotment::os::{Cached, Growing};
+use allotment::placement::SegregatedFit;
 use allotment::placement::{LayoutPlacement, MicroTlsf, QuickLists};
 use allotment::pressure::PressureHeap;
 use allotment::region::Capabilities;
