@@ -4,8 +4,6 @@ use crate::lock::{self, Lock};
 use crate::memory::{Memory, allocator, global_alloc, pass_on};
 use crate::meta::FreeError;
 use crate::misuse::wrong_free;
-use crate::observe::Stats;
-use crate::out_of_memory::OutOfMemory;
 use core::alloc::Layout;
 use core::cell::Cell;
 use core::fmt;
@@ -144,6 +142,13 @@ impl<M: Memory, const COUNT: usize, L: Lock> Kept<M, COUNT, L> {
         }
     }
 
+    /// Allocates a kept block, if this layout may have one and one is free.
+    #[inline(always)]
+    fn kept_for(&self, layout: Layout) -> Option<NonNull<u8>> {
+        self.start();
+        if self.is_kept(layout) { self.pick() } else { None }
+    }
+
     /// Allocates the blocks that are missing, as far as there is room.
     #[cold]
     #[inline(never)]
@@ -173,25 +178,14 @@ impl<M: Memory, const COUNT: usize, L: Lock> Kept<M, COUNT, L> {
 unsafe impl<M: Memory, const COUNT: usize, L: Lock> Memory for Kept<M, COUNT, L> {
     #[inline]
     fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
-        self.start();
-        if self.is_kept(layout) {
-            if let Some(block) = self.pick() {
-                return Some(block);
-            }
-        }
-        self.memory.allocate(layout)
+        self.kept_for(layout).or_else(|| self.memory.allocate(layout))
     }
 
     fn allocate_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
-        self.start();
-        if self.is_kept(layout) {
-            if let Some(block) = self.pick() {
-                // SAFETY: the block has as many bytes.
-                unsafe { block.write_bytes(0, layout.size()) };
-                return Some(block);
-            }
-        }
-        self.memory.allocate_zeroed(layout)
+        let Some(block) = self.kept_for(layout) else { return self.memory.allocate_zeroed(layout) };
+        // SAFETY: the block has as many bytes.
+        unsafe { block.write_bytes(0, layout.size()) };
+        Some(block)
     }
 
     #[inline]
@@ -269,20 +263,12 @@ unsafe impl<M: Memory, const COUNT: usize, L: Lock> Memory for Kept<M, COUNT, L>
         }
     }
 
-    fn statistics(&self) -> Option<Stats> {
-        self.memory.statistics()
-    }
-
     fn largest_free(&self) -> usize {
         let kept = if self.available() > 0 { self.most } else { 0 };
         self.memory.largest_free().max(kept)
     }
 
-    fn out_of_memory(&self, layout: Layout) -> OutOfMemory {
-        self.memory.out_of_memory(layout)
-    }
-
-    pass_on!(|self| self.memory; region, take_reserve, remembers, own_lock);
+    pass_on!(|self| self.memory; statistics, out_of_memory, region, take_reserve, remembers, own_lock);
 }
 
 global_alloc!([M: Memory, const COUNT: usize, L: Lock] Kept<M, COUNT, L>);

@@ -454,7 +454,8 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool> LayoutPlac
     #[inline(always)]
     unsafe fn deallocate_quick(&mut self, start: NonNull<u8>, layout: Layout) -> Option<usize> {
         let size = Self::at_least(layout.size());
-        if cfg!(any(target_os = "none", target_family = "wasm")) || size == 0 {
+        // Debug builds check each block first, as `deallocate_counted` does.
+        if cfg!(any(target_os = "none", target_family = "wasm", debug_assertions)) || size == 0 {
             return None;
         }
         // SAFETY: the caller keeps the contract; a block that is refused stays as it is.
