@@ -1,8 +1,9 @@
 //! The front: static heaps, zeroed memory, errors, statistics on and off, and the `Allocator` traits.
 
 use crate::shadow::{Backing, Case, Shadow};
+use allotment::FreeError;
 use allotment::lock::Unsync;
-use allotment::meta::{FreeError, InBand};
+use allotment::meta::InBand;
 use allotment::observe::NoStatistics;
 use allotment::placement::SegregatedFit;
 use allotment::placement::{LayoutPlacement, MicroTlsf};

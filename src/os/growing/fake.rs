@@ -4,10 +4,10 @@
 use super::classes::{SLOT, batch, objects};
 use super::pages::Pages;
 use super::system::{Shift, System};
+use crate::front::pressure::Pressure;
 use crate::meta::InBand;
 use crate::os::cache::{self, Block, CLASSES, Chain, LARGEST, SIZES};
 use crate::placement::{Placement, SegregatedFit};
-use crate::pressure::Pressure;
 use core::ptr::NonNull;
 use std::alloc::{Layout, alloc, dealloc};
 use std::cell::RefCell;

@@ -4,7 +4,8 @@ mod layouts;
 #[cfg(test)]
 mod tests;
 
-use crate::meta::{FreeBlocks, FreeError, Meta};
+use crate::error::FreeError;
+use crate::meta::{FreeBlocks, Meta};
 use crate::placement::layout::allocate_from;
 use crate::placement::tiered::classes::STEP;
 use crate::placement::tiered::classes::{CLASSES, Class};
