@@ -499,7 +499,9 @@ fn small_blocks_take_what_they_ask_for() {
     check(Case::of::<SegregatedFit>(), 8, 253);
     check(Case::of::<SegregatedFit>(), 24, 169);
     check(Case::of::<FirstFit<1, false>>(), 8, 498);
-    check(Case::of::<BestFit<InBand<u16>>>(), 8, 503);
+    check(Case::of::<BestFit<u16, 1, 2>>(), 8, 491);
+    check(Case::of::<BestFit<u16, 1, 2>>(), 24, 163);
+    check(Case::of::<BestFit>(), 24, 156);
     check(Case::of::<Buddy<4, 8>>(), 8, 485);
     check(Case::of::<Bump>(), 8, 512);
     check(Case::of::<SegregatedFit<InBand<u16, 4>>>(), 8, 495);
@@ -665,7 +667,7 @@ fn many_blocks_are_had_at_once() {
     check::<Slab>();
     check::<allotment::Tiered>();
     check::<FirstFit>();
-    check::<allotment::placement::QuickLists<BestFit>>();
+    check::<allotment::placement::QuickLists<allotment::GoodFit<InBand<u32>>>>();
     check::<allotment::placement::MicroTlsf>();
     check::<allotment::harden::Full<Tlsf>>();
 }
