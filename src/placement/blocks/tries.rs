@@ -250,3 +250,97 @@ impl<P: Place> Blocks<P> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::placement::{BestFit, LayoutPlacement};
+    use crate::region::{Region, Run};
+    use crate::units::Index;
+    use core::alloc::Layout;
+    use core::ptr::NonNull;
+    use std::vec;
+    use std::vec::Vec;
+
+    fn layout(size: usize, align: usize) -> Layout {
+        Layout::from_size_align(size, align).unwrap()
+    }
+
+    /// The free runs of a region, as start and size.
+    fn free<P: LayoutPlacement>(placement: &P) -> Vec<(usize, usize)> {
+        let mut runs = vec![];
+        placement.walk(0, &mut |run: Run| {
+            if run.free {
+                runs.push((run.start, run.size));
+            }
+            true
+        });
+        runs
+    }
+
+    /// Every block is cut from a free run of the least length that is long enough, and the longest run is known.
+    fn finds_the_shortest<W: Index, const SL: usize, const C: bool>(seed: u64) {
+        const STEPS: usize = if cfg!(miri) { 120 } else { 4000 };
+        let mut memory = vec![0u64; 1500];
+        let mut placement = BestFit::<W, 1, SL, C>::EMPTY;
+        let least = if size_of::<W>() == 2 { 8 } else { 16 };
+        let start = NonNull::from(memory.as_mut_slice()).cast();
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut live: Vec<(NonNull<u8>, Layout)> = vec![];
+        // SAFETY: the memory outlives the placement, and blocks are live until they are freed.
+        unsafe {
+            placement.claim(Region::new(start, 12_000)).unwrap();
+            let whole = free(&placement);
+            for _ in 0..STEPS {
+                let runs = free(&placement);
+                assert_eq!(placement.largest_free(), runs.iter().map(|run| run.1).max().unwrap_or(0));
+                match random.usize(..9) {
+                    0..5 => {
+                        let shift = if random.bool() { 0 } else { random.u32(3..8) };
+                        let most = [20, 100, 400, 3000][random.usize(..4)];
+                        let wanted = layout(random.usize(1..most), 1 << shift);
+                        let size = wanted.size().max(least).next_multiple_of(8) + (wanted.align() - 1) / 8 * 8;
+                        // Single granules are in no list if links are long.
+                        let best = runs.iter().map(|run| run.1).filter(|&run| run >= size).min();
+                        let found = placement.allocate(wanted).map(|grant| grant.start);
+                        let run = found.map(|found| {
+                            let holds = |run: &&(usize, usize)| (run.0..run.0 + run.1).contains(&found.addr().get());
+                            runs.iter().find(holds).unwrap().1
+                        });
+                        assert_eq!(run, best, "{wanted:?}");
+                        live.extend(found.map(|found| (found, wanted)));
+                    }
+                    5 if !live.is_empty() => {
+                        let at = random.usize(..live.len());
+                        let (block, old) = live[at];
+                        let new = random.usize(1..old.size() * 2);
+                        if placement.resize(block, old, new).is_some() {
+                            live[at].1 = layout(new, old.align());
+                        } else {
+                            assert!(new > old.size());
+                        }
+                    }
+                    _ if !live.is_empty() => {
+                        let (block, old) = live.swap_remove(random.usize(..live.len()));
+                        block.write_bytes(0xa5, old.size());
+                        placement.deallocate(block, old).unwrap();
+                    }
+                    _ => {}
+                }
+            }
+            for (block, old) in live {
+                placement.deallocate(block, old).unwrap();
+            }
+            assert_eq!(free(&placement), whole);
+        }
+    }
+
+    #[test]
+    fn the_shortest_block_is_found() {
+        for seed in 0..if cfg!(miri) { 1 } else { 8 } {
+            finds_the_shortest::<u16, 2, true>(seed);
+            finds_the_shortest::<u16, 8, false>(seed);
+            finds_the_shortest::<u32, 2, true>(seed);
+            finds_the_shortest::<u32, 8, false>(seed);
+        }
+    }
+}
