@@ -11,6 +11,9 @@ use granules::{GRANULE, WORD};
 /// Longer requests, in granules, are cut from the front of a block, others from its back.
 const FROM_BACK: usize = 256;
 
+/// The same where the shortest block that is long enough is found.
+const LONG: usize = 64;
+
 /// No granule: the end of a list.
 const NONE: usize = 0;
 
@@ -184,8 +187,8 @@ impl<P: Place> Blocks<P> {
         unsafe {
             let end = index + self.leave(index);
             let mut stop = end;
-            if need != len || len > FROM_BACK {
-                let place = if need > FROM_BACK {
+            if need != len || len > LONG {
+                let place = if need > LONG {
                     self.0.granule(index).wrapping_add(mask)
                 } else {
                     self.0.granule(end - len)
@@ -217,7 +220,8 @@ impl<P: Place> Blocks<P> {
         // SAFETY: heads are free blocks.
         unsafe {
             if P::BEST {
-                return self.find_best(need);
+                let index = self.find_best(need);
+                return (index != NONE).then_some(Found { index, list: 0 });
             }
             let mut list = Self::class(need);
             let mut index = (*self.0.head(list)).get();

@@ -1,6 +1,6 @@
 //! The lists as tries by length, which a placement has that finds the shortest block that is long enough.
 
-use super::{Blocks, Found, NONE, Place};
+use super::{Blocks, NONE, Place};
 use crate::units::Index;
 
 /// Most steps on a way down, and one more: the bits of a length.
@@ -166,11 +166,12 @@ impl<P: Place> Blocks<P> {
     }
 
     /// Finds a block of the least length that is at least `need`, which is not zero. O(log n).
-    #[inline(always)]
-    pub(super) unsafe fn find_best(self, need: usize) -> Option<Found> {
+    #[cfg_attr(target_os = "none", inline(never))]
+    #[cfg_attr(not(target_os = "none"), inline(always))]
+    pub(super) unsafe fn find_best(self, need: usize) -> usize {
         // SAFETY: as in `link_of`.
         unsafe {
-            let mut list = Self::class(need);
+            let list = Self::class(need);
             let mut key = Self::key(list, need);
             let mut at = (*self.0.head(list)).get();
             let (mut best, mut least) = (NONE, usize::MAX);
@@ -179,7 +180,7 @@ impl<P: Place> Blocks<P> {
             while at != NONE {
                 let len = self.get(at, Self::LEN);
                 if len == need {
-                    return Some(self.one_of(at, list));
+                    return self.one_of(at);
                 }
                 if len > need && len < least {
                     (best, least) = (at, len);
@@ -199,10 +200,10 @@ impl<P: Place> Blocks<P> {
                 }
             }
             if above == NONE && best == NONE {
-                list = self.list_above(list)?;
-                above = (*self.0.head(list)).get();
-                if list < Self::SINGLE {
-                    return Some(self.one_of(above, list));
+                let Some(longer) = self.list_above(list) else { return NONE };
+                above = (*self.0.head(longer)).get();
+                if longer < Self::SINGLE {
+                    return self.one_of(above);
                 }
             }
             let mut steps = STEPS;
@@ -220,16 +221,28 @@ impl<P: Place> Blocks<P> {
                     }
                 }
             }
-            Some(self.one_of(best, list))
+            self.one_of(best)
+        }
+    }
+
+    /// Whether there is a free block of at least `need` granules, but less than `len`. O(log n).
+    #[inline(always)]
+    pub(crate) unsafe fn has_between(self, need: usize, len: usize) -> bool {
+        // SAFETY: what is found is a free block.
+        unsafe {
+            need < len && need <= self.0.longest() && {
+                let found = self.find_best(need);
+                found != NONE && self.get(found, Self::LEN) < len
+            }
         }
     }
 
     /// Returns a block as long as `node`: another one if there is one, which is the last that was freed and takes less to remove.
     #[inline(always)]
-    unsafe fn one_of(self, node: usize, list: usize) -> Found {
+    unsafe fn one_of(self, node: usize) -> usize {
         // SAFETY: nodes are free blocks.
         let next = unsafe { self.get(node, Self::NEXT) };
-        Found { index: if next != NONE { next } else { node }, list }
+        if next != NONE { next } else { node }
     }
 
     /// Returns the longest length in a list that has a block.

@@ -58,6 +58,9 @@ pub type Tlsf16 = Tlsf<u16, 1, 8>;
 // SAFETY: the pointers are to memory that the claimer handed over for exclusive use.
 unsafe impl<W, const R: usize, const SL: usize, const C: bool, const B: bool> Send for Tlsf<W, R, SL, C, B> {}
 
+/// Bytes of the longest block that moves when it shrinks, if the heap does that.
+const MOST_COPIED: usize = 4096;
+
 /// Bytes of a word of boundary bits.
 const BITS_WORD: usize = WORD / 8;
 
@@ -507,6 +510,29 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: b
             }
         }
         true
+    }
+
+    const MOVES_TO_SHRINK: bool = B;
+
+    #[inline(always)]
+    fn allocate_shorter<S: Statistics>(
+        &mut self,
+        layout: Layout,
+        size: usize,
+        statistics: &mut S,
+    ) -> Option<NonNull<u8>> {
+        if !B || size > MOST_COPIED {
+            return None;
+        }
+        let (need, old) = (Self::granules_of(size) + (layout.align() - 1) / GRANULE, Self::granules_of(layout.size()));
+        // SAFETY: the regions are there.
+        let shorter = |slot: &Slot<W, SL, C, B>| unsafe { Blocks(*slot).has_between(need, old) };
+        // The block is looked for again then, in the first region that has one at all.
+        if self.slots().first().is_some_and(shorter) {
+            self.allocate_parts(size, layout.align(), statistics)
+        } else {
+            None
+        }
     }
 
     unsafe fn resize(&mut self, start: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)> {
