@@ -39,9 +39,9 @@ fn target<P: Subject + 'static>() -> Target {
     Target { case: Case::of::<P>(), unit: P::taken(1, 1), map: 0 }
 }
 
-/// Names a [`Tlsf`], whose lists are in the arena.
-fn listed() -> Target {
-    Target { map: 128, ..target::<Tlsf>() }
+/// Names a placement whose lists are in the arena.
+fn listed<P: Subject + 'static>() -> Target {
+    Target { map: 128, ..target::<P>() }
 }
 
 /// Names a placement of granules of 8 bytes whose map is beside them.
@@ -364,8 +364,8 @@ fn the_count_is_reached() {
     }
     for live in [3, 10, 100] {
         for (less, expected) in [(2, true), (3, false)] {
-            assert_eq!(withstands(target::<BestFit>(), 2 * live - less, live), expected, "best fit, {live}");
-            assert_eq!(withstands(listed(), 2 * live - less, live), expected, "tlsf, {live}");
+            assert_eq!(withstands(listed::<BestFit>(), 2 * live - less, live), expected, "best fit, {live}");
+            assert_eq!(withstands(listed::<Tlsf>(), 2 * live - less, live), expected, "tlsf, {live}");
             assert_eq!(
                 withstands(mapped::<FirstFit>(), 2 * live - less, live),
                 expected,

@@ -371,7 +371,8 @@ fn alignment_gaps_are_given_back() {
 #[test]
 fn an_aligned_place_is_found_behind_one_that_does_not_do() {
     fn check<P: LayoutPlacement>() {
-        const ALIGN: usize = 256;
+        const ALIGN: usize = 128;
+        const SIZE: usize = 256;
         let mut backing = Backing::new(64 * 1024, 0);
         let heap = Heap::<P, Unsync>::empty();
         // SAFETY: the backing outlives the heap; blocks are live until they are freed.
@@ -388,14 +389,14 @@ fn an_aligned_place_is_found_behind_one_that_does_not_do() {
                 free(block, size);
                 allocate(16).unwrap();
             };
-            let (short, long) = (misaligned(512), misaligned(512 + ALIGN - 8));
-            for size in [4096, 256, 16, 8] {
+            let (short, long) = (misaligned(SIZE), misaligned(SIZE + ALIGN - 8));
+            for size in [4096, SIZE, 16, 8] {
                 while allocate(size).is_ok() {}
             }
-            free(short, 512);
-            assert!(heap.try_allocate(layout(512, ALIGN)).is_err());
-            free(long, 512 + ALIGN - 8);
-            let block = heap.try_allocate(layout(512, ALIGN)).unwrap();
+            free(short, SIZE);
+            assert!(heap.try_allocate(layout(SIZE, ALIGN)).is_err());
+            free(long, SIZE + ALIGN - 8);
+            let block = heap.try_allocate(layout(SIZE, ALIGN)).unwrap();
             assert_eq!(block.addr().get() % ALIGN, 0);
         }
     }

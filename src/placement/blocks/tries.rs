@@ -182,6 +182,9 @@ impl<P: Place> Blocks<P> {
                 if len == need {
                     return self.one_of(at);
                 }
+                if P::CHECKED && list < Self::SINGLE {
+                    self.broken(at);
+                }
                 if len > need && len < least {
                     (best, least) = (at, len);
                 }
