@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use allotment::placement::SegregatedFit;
+use allotment::Tlsf;
 use allotment::meta::SideTable;
+use allotment::placement::SegregatedFit;
 use allotment::placement::{GoodFit, Placement};
 use allotment::pool::{
     Adaptive, Age, Allocation, Buffer, DefaultPlacement, Event as _, Growth, Limit, Movable, Pool, PoolError,
     PoolOptions, ReturnError, Reuse, Snapshot, SourceErrorKind, Stream as _,
 };
 use allotment::sim::{Call, DeviceMemory, Hazard, Stream};
-use allotment::Tlsf;
 
 use crate::choices::Choices;
 

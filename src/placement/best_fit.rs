@@ -1,5 +1,7 @@
 //! Best fit: every region with tries of its free blocks by length.
 
+#![forbid(unsafe_code)]
+
 use super::tlsf::Tlsf;
 use crate::meta::DEFAULT_REGIONS;
 

@@ -407,6 +407,26 @@ fn an_aligned_place_is_found_behind_one_that_does_not_do() {
     check::<allotment::GoodFit<InBand<u32>>>();
 }
 
+/// `BestFit` moves a short block that shrinks to free memory that is shorter than it is; a long one stays, and so does one that fits nowhere else.
+#[test]
+fn a_short_block_that_shrinks_moves_to_a_shorter_gap() {
+    for case in [Case::of::<BestFit>(), Case::of::<BestFit<u16, 4, 2>>()] {
+        for (size, moves) in [(2_000, true), (9_000, false)] {
+            let mut shadow = Shadow::new(case, &[(64 * 1024, 0)]);
+            let gap = shadow.allocate(layout(size - 200, 8)).unwrap();
+            shadow.allocate(layout(8, 8)).unwrap();
+            let block = shadow.allocate(layout(size, 8)).unwrap();
+            shadow.allocate(layout(8, 8)).unwrap();
+            assert_eq!(shadow.reallocate(block, size - 80), Some(block), "there is no gap");
+            assert_eq!(shadow.reallocate(block, size), Some(block));
+            shadow.free(gap);
+            let moved = shadow.reallocate(block, size - 300).unwrap();
+            assert_eq!(moved != block, moves, "{size}");
+            shadow.finish();
+        }
+    }
+}
+
 /// Growing into the free block behind and shrinking happen in place.
 #[test]
 fn blocks_grow_and_shrink_in_place() {

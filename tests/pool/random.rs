@@ -1,8 +1,8 @@
 //! Random programs on several streams and threads, compared with a simple model.
 
 use super::{KIB, MIB, hand_over};
-use allotment::meta::SideTable;
 use allotment::GoodFit;
+use allotment::meta::SideTable;
 use allotment::pool::{
     Adaptive, BlockSnapshot, BlockState, Buffer, DefaultPlacement, DevicePool, Growth, Pool, PoolError,
     PoolOptions, Reuse, Snapshot, Stream as _,

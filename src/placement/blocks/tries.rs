@@ -314,12 +314,14 @@ mod tests {
                         let shift = if random.bool() { 0 } else { random.u32(3..8) };
                         let most = [20, 100, 400, 3000][random.usize(..4)];
                         let wanted = layout(random.usize(1..most), 1 << shift);
-                        let size = wanted.size().max(least).next_multiple_of(8) + (wanted.align() - 1) / 8 * 8;
+                        let size =
+                            wanted.size().max(least).next_multiple_of(8) + (wanted.align() - 1) / 8 * 8;
                         // Single granules are in no list if links are long.
                         let best = runs.iter().map(|run| run.1).filter(|&run| run >= size).min();
                         let found = placement.allocate(wanted).map(|grant| grant.start);
                         let run = found.map(|found| {
-                            let holds = |run: &&(usize, usize)| (run.0..run.0 + run.1).contains(&found.addr().get());
+                            let holds =
+                                |run: &&(usize, usize)| (run.0..run.0 + run.1).contains(&found.addr().get());
                             runs.iter().find(holds).unwrap().1
                         });
                         assert_eq!(run, best, "{wanted:?}");

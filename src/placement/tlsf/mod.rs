@@ -300,7 +300,9 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: bool> Tl
 }
 
 // SAFETY: blocks are cut from free memory of a region and come back through `give`; the lists of a region know its memory only.
-unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: bool> LayoutPlacement for Tlsf<W, R, SL, C, B> {
+unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: bool> LayoutPlacement
+    for Tlsf<W, R, SL, C, B>
+{
     const EMPTY: Self = Self { slots: [Slot::NONE; R], count: 0 };
     const MAX_REGION: usize = Slot::<W, SL, C, B>::MAX_BYTES;
     const MAX_REGIONS: usize = R;
@@ -524,7 +526,8 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: b
         if !B || size > MOST_COPIED {
             return None;
         }
-        let (need, old) = (Self::granules_of(size) + (layout.align() - 1) / GRANULE, Self::granules_of(layout.size()));
+        let (need, old) =
+            (Self::granules_of(size) + (layout.align() - 1) / GRANULE, Self::granules_of(layout.size()));
         // SAFETY: the regions are there.
         let shorter = |slot: &Slot<W, SL, C, B>| unsafe { Blocks(*slot).has_between(need, old) };
         // The block is looked for again then, in the first region that has one at all.
@@ -598,8 +601,10 @@ mod tests {
                 let (first, end) = (start.next_multiple_of(GRANULE), (start + size) / GRANULE * GRANULE);
                 let control = Slot::<W, SL, true, false>::control(end.saturating_sub(first));
                 let fits = |&len: &usize| first + control + len * GRANULE + bit_words(len) * BITS_WORD <= end;
-                let most =
-                    (1..).take_while(fits).last().filter(|&len| len >= Blocks::<Slot<W, SL, true, false>>::MIN);
+                let most = (1..)
+                    .take_while(fits)
+                    .last()
+                    .filter(|&len| len >= Blocks::<Slot<W, SL, true, false>>::MIN);
                 let most = most.ok_or(RegionError::TooSmall);
                 assert_eq!(len(start, size), most, "{size} bytes from {skew}");
             }
