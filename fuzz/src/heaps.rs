@@ -3,10 +3,10 @@
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::NonNull;
 
-use allotment::placement::SegregatedFit;
 use allotment::harden::Full;
 use allotment::lock::Unsync;
 use allotment::meta::{InBand, SideTable, Unchecked};
+use allotment::placement::SegregatedFit;
 use allotment::placement::{LayoutPlacement, MicroTlsf, QuickLists};
 use allotment::{BestFit, Buddy, Bump, FirstFit, FreeError, GoodFit, Heap, Region, Slab, Tiered, Tlsf};
 

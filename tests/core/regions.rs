@@ -145,7 +145,7 @@ fn regions_end_where_the_address_space_ends() {
         assert_eq!(wrapping, Err(RegionError::Overlap));
     }
     check::<SegregatedFit<SideTable<u32, 16>>>();
-    check::<allotment::BestFit<SideTable<u32, 16>>>();
+    check::<allotment::GoodFit<SideTable<u32, 16>>>();
     check::<Bump>();
 }
 

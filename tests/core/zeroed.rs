@@ -5,7 +5,7 @@ use allotment::lock::Unsync;
 use allotment::meta::InBand;
 use allotment::placement::LayoutPlacement;
 use allotment::placement::SegregatedFit;
-use allotment::{BestFit, GoodFit, Heap, Region};
+use allotment::{GoodFit, Heap, Region};
 use std::alloc::Layout;
 use std::ptr::NonNull;
 
@@ -122,6 +122,5 @@ fn fresh_memory_is_left_alone() {
     check::<SegregatedFit>();
     check::<SegregatedFit<InBand<u32, 8, 1>>>();
     check::<SegregatedFit<InBand<u16>>>();
-    check::<BestFit<InBand<u16>>>();
     check::<GoodFit<InBand<u32>>>();
 }
