@@ -104,6 +104,7 @@ pub mod pressure;
 pub mod region;
 #[cfg(any(feature = "std", all(feature = "host", any(unix, windows))))]
 mod report;
+pub mod seal;
 #[cfg(feature = "std")]
 pub mod sim;
 mod timed;
@@ -128,6 +129,7 @@ pub use placement::LinkedList;
 pub use placement::{BestFit, Buddy, Bump, FirstFit, GoodFit, Slab, Tiered, Tlsf, Tlsf16};
 pub use planned::PlannedHeap;
 pub use region::{Region, RegionError};
+pub use seal::Sealable;
 pub use timed::Timed;
 pub use tiny::{TinyBump, TinyHeap};
 #[cfg(any(target_family = "wasm", test))]

@@ -37,6 +37,8 @@ mod os_pressure;
 mod pressure;
 mod random;
 mod regions;
+#[cfg(feature = "spin")]
+mod seal;
 #[cfg(all(feature = "spin", target_os = "linux"))]
 mod statics;
 mod texts;
