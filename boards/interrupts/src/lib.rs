@@ -1,5 +1,5 @@
 //! A pool of blocks that the main loop and an interrupt handler share: each checks that its blocks are its own. Beside it a heap that
-//! serves the main loop alone, and nobody once it is sealed.
+//! serves the main loop alone, and no request once it is sealed.
 #![no_std]
 
 use allotment::fixed::{Fixed, FixedPool};
@@ -93,7 +93,7 @@ fn SysTick() {
     match place.take() {
         Some(block) => give(block, HANDLER, &WRONG),
         None => {
-            if let Ok(block) = POOL.put([HANDLER; 4]) {
+            if let Ok(block) = POOL.alloc([HANDLER; 4]) {
                 *place = Some(block);
                 count(&TAKEN);
             }
@@ -153,7 +153,7 @@ pub fn run(mut timer: SYST, cycles: u32, interrupts: u32) -> Result<(), Failure>
                 give(block, MAIN, &wrong);
                 None
             }
-            None => POOL.put([MAIN; 4]).ok(),
+            None => POOL.alloc([MAIN; 4]).ok(),
         };
         hint::spin_loop();
     }
