@@ -154,7 +154,12 @@ unsafe impl<M: Memory, L: Lock> Memory for Bounded<M, L> {
         let left = self.limit - self.used();
         let behind = self.memory.out_of_memory(layout);
         let rule = if layout.size() > left { Some(Cause::Quota) } else { behind.rule };
-        OutOfMemory { free: behind.free.min(left), largest_free: behind.largest_free.min(left), rule, ..behind }
+        OutOfMemory {
+            free: behind.free.min(left),
+            largest_free: behind.largest_free.min(left),
+            rule,
+            ..behind
+        }
     }
 
     pass_on!(|self| self.memory; check, region, take_reserve, remembers, own_lock);

@@ -77,6 +77,7 @@ mod bounded;
 pub mod bounds;
 #[cfg(any(test, kani))]
 mod contracts;
+pub mod cores;
 #[cfg(any(target_has_atomic = "32", feature = "critical-section"))]
 pub mod fixed;
 #[cfg(feature = "gpu")]
@@ -107,6 +108,7 @@ mod report;
 pub mod seal;
 #[cfg(feature = "std")]
 pub mod sim;
+mod small;
 mod timed;
 mod tiny;
 mod units;
@@ -115,6 +117,7 @@ mod wasm;
 pub mod zones;
 
 pub use bounded::Bounded;
+pub use cores::PerCore;
 pub use heap::Heap;
 pub use kept::Kept;
 pub use memory::Memory;

@@ -167,7 +167,8 @@ unsafe impl<M: Memory, I: Interrupts> Memory for Sealable<M, I> {
 
     unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
         // SAFETY: the caller's contract.
-        (size <= layout.size() || self.rule().is_none()) && unsafe { self.memory.try_resize(block, layout, size) }
+        (size <= layout.size() || self.rule().is_none())
+            && unsafe { self.memory.try_resize(block, layout, size) }
     }
 
     unsafe fn change(&self, block: NonNull<u8>, old: Layout, new: Layout, done: Done) -> Option<NonNull<u8>> {

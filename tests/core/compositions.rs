@@ -12,7 +12,9 @@ use allotment::pressure::PressureHeap;
 use allotment::pressure::Shortage;
 use allotment::region::Capabilities;
 use allotment::zones::{Zone, Zones};
-use allotment::{Bounded, FreeError, Heap, Kept, Memory, Observed, PlannedHeap, Sealable, Tiered, Tlsf, heap};
+use allotment::{
+    Bounded, FreeError, Heap, Kept, Memory, Observed, PlannedHeap, Sealable, Tiered, Tlsf, heap,
+};
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::NonNull;
 

@@ -18,6 +18,8 @@ mod buddies;
 mod child;
 #[cfg(feature = "spin")]
 mod compositions;
+#[cfg(feature = "spin")]
+mod cores;
 mod edges;
 mod fits;
 #[cfg(all(feature = "std", target_os = "linux"))]
