@@ -271,6 +271,9 @@ impl<M: Memory, C: Cores, L: Lock, const CORES: usize, const BATCH: usize> PerCo
             blocks[count] = block;
             count += 1;
         }
+        if count == 0 {
+            return;
+        }
         // SAFETY: the blocks were allocated with this layout, and are not used.
         unsafe { self.memory.deallocate_many(layout_of(class), &blocks[..count]) };
     }

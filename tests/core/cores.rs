@@ -132,7 +132,7 @@ fn blocks_go_round_in_batches() {
 fn cores_do_not_share_blocks() {
     static FRONT: Front<4, 256> = PerCore::new(heap!(1024 * 1024));
     type Block = (usize, usize, u8);
-    let channels: Vec<_> = (0..4).map(|_| mpsc::channel::<Block>()).collect();
+    let channels: Vec<_> = (0..4).map(|_| mpsc::sync_channel::<Block>(64)).collect();
     let senders: Vec<_> = channels.iter().map(|(send, _)| send.clone()).collect();
     let receivers: Vec<_> = channels.into_iter().map(|(_, receive)| std::sync::Mutex::new(receive)).collect();
     let check = |(at, size, seed): Block| {
@@ -158,7 +158,12 @@ fn cores_do_not_share_blocks() {
                 // SAFETY: the block is live and has the new size.
                 unsafe { block.write_bytes(seed, now) };
             }
-            senders[random.usize(..4)].send((block.as_ptr().expose_provenance(), now, seed)).unwrap();
+            let sent = (block.as_ptr().expose_provenance(), now, seed);
+            if senders[random.usize(..4)].try_send(sent).is_err() {
+                // The other core is behind.
+                // SAFETY: the block is live.
+                unsafe { FRONT.deallocate(check(sent), bytes(now)) };
+            }
             while let Ok(sent) = receive.try_recv() {
                 let block = check(sent);
                 // SAFETY: the block is live and this core's now.
