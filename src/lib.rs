@@ -93,7 +93,10 @@ pub mod region;
 mod units;
 
 pub use error::{FreeError, OutOfMemory, misuse, out_of_memory};
-pub use front::{Bounded, Kept, Observed, PlannedHeap, Timed, inject, observed, planned, pressure, zones};
+pub use front::{
+    Bounded, Kept, Observed, PerCore, PlannedHeap, Sealable, Timed, cores, inject, observed, planned,
+    pressure, seal, zones,
+};
 #[cfg(any(target_family = "wasm", test))]
 pub use heap::WasmHeap;
 #[cfg(any(target_has_atomic = "32", feature = "critical-section"))]
