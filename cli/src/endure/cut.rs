@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use allotment_trace::Record;
 
-use crate::advise::run::{Life, Run};
+use crate::advise::run::Run;
 use crate::failure::Failure;
 use crate::input::Input;
 
 /// Where the episodes begin.
 pub struct Cuts {
-    /// The number of the first event of each episode, and the number behind the last event of all.
+    /// The number of the first event of each episode, and that of the last one, which may be cut off and is left out.
     pub at: Vec<usize>,
     /// By what they were found.
     pub by: String,
@@ -77,14 +77,13 @@ pub fn cuts(run: &Run, notes: &Notes, mark: Option<&str>, tag: Option<&str>) -> 
     };
     let mut at: Vec<usize> = starts.into_iter().filter(|&at| at < run.end).collect();
     at.dedup();
-    if at.len() < FEWEST {
+    if at.len() <= FEWEST {
         return Err(Failure::Other(format!(
-            "only {} episodes begin in it ({by}), and a forecast needs at least {FEWEST}: record for longer, or say with --mark or --tag \
+            "only {} whole episodes are in it ({by}), and a forecast needs at least {FEWEST}: record for longer, or say with --mark or --tag \
              where they begin",
-            at.len()
+            at.len().saturating_sub(1)
         )));
     }
-    at.push(run.end);
     Ok(Cuts { at, by })
 }
 
@@ -126,8 +125,11 @@ fn found(run: &Run) -> (Vec<usize>, String) {
     candidates.push((lows(run), "returns of the live bytes to a low level".into()));
     let mut measured: Vec<(f64, Vec<usize>, String)> = candidates
         .into_iter()
-        .filter(|(starts, _)| starts.len() >= FEWEST)
-        .map(|(starts, by)| (across(run, &starts), starts, by))
+        .map(|(starts, by)| {
+            let (starts, across) = quiet(run, starts);
+            (across, starts, by)
+        })
+        .filter(|(_, starts, _)| starts.len() > FEWEST)
         .collect();
     let least = measured.iter().map(|one| one.0).fold(f64::INFINITY, f64::min);
     let close = least + 0.01 * run.program.peak as f64;
@@ -159,12 +161,35 @@ fn lows(run: &Run) -> Vec<usize> {
     starts
 }
 
-/// Returns the mean bytes that are live across a cut, in blocks that are freed within a tenth of all cuts.
-fn across(run: &Run, starts: &[usize]) -> f64 {
-    let crossed = |life: &Life| {
-        let to = life.to.filter(|&to| to < run.end)?;
-        let cuts = starts.partition_point(|&at| at <= to) - starts.partition_point(|&at| at <= life.from);
-        (cuts <= (starts.len() / 10).max(2)).then_some((cuts * life.sizes[1]) as f64)
-    };
-    run.lives.iter().filter_map(crossed).sum::<f64>() / starts.len() as f64
+/// The quarter of the cuts that least is live across say how much is usual.
+const USUAL: usize = 4;
+
+/// Returns the cuts that not much more is live across than usual, and how many bytes that is in the mean, in blocks that are freed within a
+/// tenth of all cuts. A request of the same size in the middle of an episode is no beginning.
+fn quiet(run: &Run, starts: Vec<usize>) -> (Vec<usize>, f64) {
+    let mut changes = vec![0_i64; starts.len() + 1];
+    for life in &run.lives {
+        let Some(to) = life.to.filter(|&to| to < run.end) else { continue };
+        let first = starts.partition_point(|&at| at <= life.from);
+        let behind = starts.partition_point(|&at| at <= to);
+        if behind - first <= (starts.len() / 10).max(2) {
+            changes[first] += life.sizes[1] as i64;
+            changes[behind] -= life.sizes[1] as i64;
+        }
+    }
+    let mut across = 0;
+    let crossed: Vec<(usize, i64)> = starts
+        .into_iter()
+        .zip(changes)
+        .map(|(at, change)| {
+            across += change;
+            (at, across)
+        })
+        .collect();
+    let mut sorted: Vec<i64> = crossed.iter().map(|one| one.1).collect();
+    sorted.sort_unstable();
+    let usual = sorted.get(sorted.len() / USUAL).copied().unwrap_or(0) + run.program.peak as i64 / 16;
+    let kept: Vec<(usize, i64)> = crossed.into_iter().filter(|&(_, across)| across <= usual).collect();
+    let mean = kept.iter().map(|one| one.1 as f64).sum::<f64>() / kept.len().max(1) as f64;
+    (kept.into_iter().map(|one| one.0).collect(), mean)
 }

@@ -6,7 +6,7 @@ use indicatif::ProgressBar;
 
 use super::model::{Action, Model, Place, Step};
 use crate::replay::arena::Arena;
-use crate::replay::subject::{Keep, Make, Subject};
+use crate::replay::subject::{Make, Subject};
 
 /// How histories are drawn.
 #[derive(Clone, Copy, Debug)]
@@ -290,7 +290,6 @@ pub fn survey<M: Make>(
     model: &Model,
     memory: &mut Arena,
     arena: usize,
-    keep: Option<Keep>,
     plan: &Plan,
     bar: &ProgressBar,
 ) -> Point {
@@ -300,14 +299,8 @@ pub fn survey<M: Make>(
         let length = plan.length.min(plan.episodes - point.episodes);
         let number = point.histories;
         // SAFETY: the memory is borrowed exclusively, and the subject ends before the next one is made.
-        let ended = unsafe {
-            match keep {
-                None => make.make(range).map(|mut subject| history(&mut *subject, model, number, length, plan, bar)),
-                Some(keep) => make
-                    .make_kept(range, keep)
-                    .map(|mut subject| history(&mut *subject, model, number, length, plan, bar)),
-            }
-        };
+        let subject = unsafe { make.make(range) };
+        let ended = subject.map(|mut subject| history(&mut *subject, model, number, length, plan, bar));
         point.histories += 1;
         let Some(Ended { episodes, events, peak, refused }) = ended else {
             // The arena is too small for the heap itself.

@@ -11,7 +11,7 @@ mod search;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use allotment_trace::{Kind, Op};
+use allotment_trace::{Kind, Op, Program};
 use clap::Args;
 use serde::Serialize;
 
@@ -60,6 +60,9 @@ pub struct EndureArgs {
     /// Draw other histories
     #[arg(long, default_value_t = 1, value_name = "NUMBER")]
     seed: u64,
+    /// Say whether a longer recording of the same device is served as well, and what it needs
+    #[arg(long, value_name = "TRACE")]
+    confirm: Option<PathBuf>,
     /// Draw the curve as well: .svg, or .html
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -108,7 +111,20 @@ pub struct Forecast {
     /// Blocks that episodes left live for good.
     left: usize,
     left_bytes: usize,
+    /// What the longer recording needs.
+    confirmed: Option<Confirmed>,
     curves: Vec<Searched>,
+}
+
+/// What a longer recording needs.
+#[derive(Debug, Serialize)]
+struct Confirmed {
+    /// The smallest arena with the same heap and kept blocks.
+    needed: Option<usize>,
+    /// The most requested bytes that are live in it.
+    peak: usize,
+    /// Whether the forecast covers it.
+    served: bool,
 }
 
 const YEAR: f64 = 365.25 * 24.0 * 3600.0;
@@ -132,7 +148,7 @@ pub fn endure(args: &EndureArgs) -> Result<bool, Failure> {
         picture::write(path, &forecast)?;
     }
     print(&forecast, args)?;
-    Ok(forecast.reached)
+    Ok(forecast.reached && forecast.confirmed.is_none_or(|confirmed| confirmed.served))
 }
 
 fn forecast(args: &EndureArgs) -> Result<Forecast, Failure> {
@@ -141,6 +157,7 @@ fn forecast(args: &EndureArgs) -> Result<Forecast, Failure> {
     replay::affordable(input.shown(), &run.program)?;
     let notes = Notes::read(&input, args.mark.as_deref())?;
     let cuts = cut::cuts(&run, &notes, args.mark.as_deref(), args.tag.as_deref())?;
+    let end = cuts.at.last().copied().unwrap_or(run.end);
     let mut halved = Halved::default();
     let small = args.pointer.is_some();
     let mut size = |size, align| if small { halved.size(size, align) } else { size };
@@ -156,13 +173,7 @@ fn forecast(args: &EndureArgs) -> Result<Forecast, Failure> {
         );
     }
     let per_year = per_year(args, &notes, &run, &cuts)?;
-    let mut ignored = Halved::default();
-    let mut program = run.changed(|_, _, op| {
-        let mut size = |size| if small { ignored.size(size, op.layout().align()) } else { size };
-        let new = if op.kind == Kind::Reallocate { size(op.resized()) } else { 0 };
-        Op::new(op.kind, op.slot as usize, size(op.size()), op.layout().align(), new)
-    });
-    program.ops.truncate(run.end);
+    let program = narrowed(&run, end, small);
     let entry = entry(&args.heap).ok_or_else(|| Failure::Other("no such heap".into()))?;
     let keeps = keeps(args, &run, &model, entry.code.is_some())?;
     let length = (per_year.ceil() as u64).clamp(1, (args.episodes as u64 / HISTORIES).max(1));
@@ -191,6 +202,18 @@ fn forecast(args: &EndureArgs) -> Result<Forecast, Failure> {
         Failure::Other(format!("{}: no arena of at most {most} B serves its histories", input.shown().display()))
     })?;
     let Searched { arena, keep, chance, upper, method, reached, .. } = *best;
+    let confirmed = match &args.confirm {
+        None => None,
+        Some(path) => {
+            let input = Input::new(path)?;
+            let run = Run::read(&input)?;
+            replay::affordable(input.shown(), &run.program)?;
+            let program = narrowed(&run, run.end, small);
+            let mut memory = replay::memory(run::most(&program, usize::MAX))?;
+            let needed = search::needed(entry, &program, &mut memory, keep);
+            Some(Confirmed { needed, peak: program.peak, served: needed.is_some_and(|needed| needed <= arena) })
+        }
+    };
     Ok(Forecast {
         arena,
         keep,
@@ -209,7 +232,20 @@ fn forecast(args: &EndureArgs) -> Result<Forecast, Failure> {
         drawn_peak: best.points.iter().map(|point| point.peak).max().unwrap_or(0),
         left: model.left,
         left_bytes: model.left_bytes,
+        confirmed,
         curves,
+    })
+}
+
+/// Returns the first events of a run, with the sizes that a device with small pointers would request.
+fn narrowed(run: &Run, end: usize, small: bool) -> Program {
+    let mut ignored = Halved::default();
+    run.changed(|event, _, op| {
+        let align = op.layout().align();
+        let mut size = |size| if small { ignored.size(size, align) } else { size };
+        let new = if op.kind == Kind::Reallocate { size(op.resized()) } else { 0 };
+        let changed = Op::new(op.kind, op.slot as usize, size(op.size()), align, new);
+        changed.filter(|_| event < end)
     })
 }
 
@@ -220,7 +256,7 @@ fn per_year(args: &EndureArgs, notes: &Notes, run: &Run, cuts: &Cuts) -> Result<
         (Some(_), _) => Err(Failure::Other("--per-year is a number of episodes above 0".into())),
         (None, Some(seconds)) => {
             // The start-up takes its share of the time.
-            let share = (run.end - cuts.at[0]) as f64 / run.end as f64;
+            let share = (cuts.at[cuts.at.len() - 1] - cuts.at[0]) as f64 / run.end as f64;
             Ok((cuts.at.len() - 1) as f64 / (seconds * share.max(0.01)) * YEAR)
         }
         (None, None) => Err(Failure::Other(
@@ -307,6 +343,11 @@ fn text(mut out: impl Write, forecast: &Forecast, args: &EndureArgs) -> io::Resu
             "\nnot shown: {size}{keep} has at most {} failures a year by what was drawn; --episodes draws more",
             percent(forecast.upper)
         )?,
+    }
+    if let (Some(confirmed), Some(path)) = (&forecast.confirmed, &args.confirm) {
+        let needed = confirmed.needed.map_or("more than any arena".into(), |needed| format!("{} B", number(needed)));
+        let verdict = if confirmed.served { "confirmed" } else { "NOT confirmed" };
+        writeln!(out, "{verdict} by {}: it needs {needed}, at most {} B live", path.display(), number(confirmed.peak))?;
     }
     writeln!(out, "A forecast knows what was recorded: kinds of episodes that never occurred are not in it.")
 }

@@ -87,6 +87,7 @@ impl Model {
     pub fn new(run: &Run, cuts: &Cuts, mut size: impl FnMut(usize, usize) -> usize) -> Self {
         let mut model = Self::default();
         let count = cuts.at.len() - 1;
+        let end = cuts.at[count];
         // The start-up is number 0 here.
         let episode_of = |event: usize| cuts.at.partition_point(|&at| at <= event);
         let share = |event: usize| {
@@ -94,14 +95,14 @@ impl Model {
             let from = cuts.at[number - 1];
             (event - from) as f32 / (cuts.at[number] - from) as f32
         };
-        let ended = |life: &Life| life.to.filter(|&to| to < run.end);
-        let chains = chains(run, &episode_of);
+        let ended = |life: &Life| life.to.filter(|&to| to < end);
+        let chains = chains(run, end, &episode_of);
         let longest = |life: &Life| {
             let (from, to) = (episode_of(life.from), episode_of(ended(life)?));
             (from > 0).then(|| to - from)
         };
         model.longest = (0..run.lives.len())
-            .filter(|&life| !chains.cell_of.contains_key(&life))
+            .filter(|&life| run.lives[life].from < end && !chains.cell_of.contains_key(&life))
             .filter_map(|life| longest(&run.lives[life]))
             .max()
             .unwrap_or(0);
@@ -109,7 +110,7 @@ impl Model {
         let mut places: Vec<Option<Place>> = vec![None; run.lives.len()];
         let mut bodies: Vec<Vec<Step>> = vec![Vec::new(); count];
         let mut locals = vec![0_u32; count];
-        for (event, op) in run.program.ops[..run.end].iter().enumerate() {
+        for (event, op) in run.program.ops[..end].iter().enumerate() {
             let number = run.life_of[event] as usize;
             let life = &run.lives[number];
             let (begun, now) = (episode_of(life.from), episode_of(event));
@@ -123,7 +124,7 @@ impl Model {
                     return Place::Local(locals[begun - 1] - 1);
                 }
                 // What is live at the end and younger than carried blocks become is one of them.
-                let age = last.unwrap_or(count) - begun;
+                let age = last.unwrap_or(count + 1) - begun;
                 if begun > 0 && (last.is_some() || (1..=model.longest).contains(&age)) {
                     let later = match last {
                         Some(_) => Vec::new(),
@@ -229,15 +230,15 @@ struct Chains {
 }
 
 /// Pairs blocks of the same tag and about the same size that live for several episodes: one ends near the beginning of the other.
-fn chains(run: &Run, episode_of: &impl Fn(usize) -> usize) -> Chains {
+fn chains(run: &Run, end: usize, episode_of: &impl Fn(usize) -> usize) -> Chains {
     let lasts = |life: &Life| {
-        let end = life.to.filter(|&to| to < run.end).unwrap_or(run.end - 1);
-        episode_of(end) >= episode_of(life.from) + LASTING
+        let last = life.to.filter(|&to| to < end).unwrap_or(end - 1);
+        episode_of(last) >= episode_of(life.from) + LASTING
     };
     let mut ends: Vec<(usize, usize)> = Vec::new();
     let mut lasting = Vec::new();
-    for (number, life) in run.lives.iter().enumerate().filter(|(_, life)| life.from < run.end) {
-        let ended = life.to.filter(|&to| to < run.end);
+    for (number, life) in run.lives.iter().enumerate().filter(|(_, life)| life.from < end) {
+        let ended = life.to.filter(|&to| to < end);
         // What is replaced soon after it replaced another has the cell of both.
         if lasts(life) {
             lasting.push(number);

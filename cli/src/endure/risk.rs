@@ -57,26 +57,21 @@ pub struct Tail {
 
 /// Points with failures that a tail is fitted to, at most.
 const POINTS: usize = 6;
+/// Arenas where more of the episodes fail are no part of the tail.
+const OFTEN: f64 = 0.1;
 
 impl Tail {
-    /// Fits the upper end of points that are in the order of their arenas. `None` if the failures do not get fewer.
+    /// Fits the upper end of points that are in the order of their arenas: those with failures, and the first without, which counts as half
+    /// a failure. `None` if the failures do not get fewer.
     pub fn fit(points: &[Point]) -> Option<Self> {
         let last = points.iter().rposition(|point| point.failures > 0)?;
-        let failing = points[..=last].iter().filter(|point| point.failures > 0).count();
-        let first = points.iter().position(|point| point.failures > 0)?;
-        // The lowest point of those used: the tail is what is above.
-        let skipped = failing.saturating_sub(POINTS);
-        let from = points
-            .iter()
-            .enumerate()
-            .filter(|(_, point)| point.failures > 0)
-            .nth(skipped)
-            .map_or(first, |(index, _)| index);
-        let used: Vec<(f64, f64, f64)> = points[from..]
-            .iter()
-            .map(|point| (point.arena as f64, point.failures as f64, point.episodes as f64))
-            .collect();
-        if used.len() < 2 || failing < 2 {
+        let counted = |point: &Point| (point.arena as f64, point.failures as f64, point.episodes as f64);
+        let mut used: Vec<(f64, f64, f64)> =
+            points[..=last].iter().filter(|point| point.failures > 0).map(counted).collect();
+        let seldom = used.iter().rposition(|&(_, failures, episodes)| failures > OFTEN * episodes);
+        used.drain(..seldom.unwrap_or(0).max(used.len().saturating_sub(POINTS)));
+        used.extend(points.get(last + 1).map(counted).map(|(arena, _, episodes)| (arena, 0.5, episodes)));
+        if used.len() < 2 {
             return None;
         }
         let unit = (used.last()?.0 - used[0].0).max(1.0);
@@ -89,7 +84,7 @@ impl Tail {
             let (mut gradient, mut hessian) = ([0.0; 2], [0.0; 3]);
             for &(arena, failures, episodes) in &used {
                 let x = (arena - origin) / unit;
-                let mean = episodes * (a + b * x).min(0.0).exp();
+                let mean = episodes * (a + b * x).min(3.0).exp();
                 gradient[0] += failures - mean;
                 gradient[1] += (failures - mean) * x;
                 hessian[0] += mean;
@@ -112,7 +107,7 @@ impl Tail {
         if b.is_nan() || b >= -1e-6 {
             return None;
         }
-        let fitted = |x: f64, episodes: f64| episodes * (a + b * x).min(0.0).exp();
+        let fitted = |x: f64, episodes: f64| episodes * (a + b * x).exp();
         let dispersion: f64 = used
             .iter()
             .map(|&(arena, failures, episodes)| {
@@ -182,5 +177,14 @@ mod tests {
         let arena = tail.arena(1e-7, 1000, 16, 1 << 20).unwrap();
         assert!(line(arena) < 1e-7 && line(arena) > 0.5e-8, "{arena}");
         assert!(Tail::fit(&points[..1]).is_none());
+    }
+
+    /// Where every episode fails in one arena and none in the next, the tail is as steep as that.
+    #[test]
+    fn a_cliff_has_a_tail() {
+        let point = |arena, failures, episodes| Point { arena, failures, episodes, ..Point::default() };
+        let tail = Tail::fit(&[point(1000, 40, 40), point(1032, 40, 40), point(1064, 0, 10_000)]).unwrap();
+        let arena = tail.arena(1e-6, 1064, 16, 1 << 20).unwrap();
+        assert!(arena < 1200, "{arena}");
     }
 }

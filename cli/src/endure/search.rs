@@ -1,5 +1,6 @@
 //! Finds the arena for a chance.
 
+use allotment_trace::Program;
 use indicatif::ProgressBar;
 use serde::Serialize;
 
@@ -8,8 +9,8 @@ use super::model::Model;
 use super::risk::{self, Tail, chance, upper};
 use crate::failure::Failure;
 use crate::replay::arena::Arena;
-use crate::replay::run::STEP;
-use crate::replay::subject::{Entry, Keep, Make, Visitor, tiny_above, with};
+use crate::replay::run::{STEP, smallest};
+use crate::replay::subject::{Entry, Keep, Keeping, Make, Visitor, tiny_above, with};
 
 /// About how many arenas are tried with all episodes.
 pub const ROUNDS: u64 = 8;
@@ -80,8 +81,35 @@ impl Visitor for Survey<'_, '_> {
 
     fn visit<M: Make>(self, make: &M) -> Point {
         let Search { model, memory, plan, bar, .. } = self.search;
-        survey(make, model, memory, self.arena, self.keep, plan, bar)
+        match self.keep {
+            None => survey(make, model, memory, self.arena, plan, bar),
+            Some(keep) => survey(&Keeping(make, keep), model, memory, self.arena, plan, bar),
+        }
     }
+}
+
+struct Needed<'a> {
+    program: &'a Program,
+    memory: &'a mut Arena,
+    limit: usize,
+    keep: Option<Keep>,
+}
+
+impl Visitor for Needed<'_> {
+    type Out = Option<usize>;
+
+    fn visit<M: Make>(self, make: &M) -> Self::Out {
+        let Self { program, memory, limit, keep } = self;
+        match keep {
+            None => smallest(make, program, memory, limit, 0),
+            Some(keep) => smallest(&Keeping(make, keep), program, memory, limit, 0),
+        }
+    }
+}
+
+/// Returns the smallest arena that serves a run; `None` if none does.
+pub fn needed(entry: &Entry, program: &Program, memory: &mut Arena, keep: Option<Keep>) -> Option<usize> {
+    with(entry.id, Needed { program, memory, limit: entry.limit, keep })?
 }
 
 struct State;

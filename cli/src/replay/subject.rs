@@ -133,6 +133,40 @@ impl<P: LayoutPlacement + 'static> Make for Plain<Own<P>> {
     }
 }
 
+/// A heap of another maker that keeps blocks.
+pub struct Keeping<'a, M>(pub &'a M, pub Keep);
+
+impl<M: Make> Make for Keeping<'_, M> {
+    type Subject = Box<dyn Subject>;
+
+    unsafe fn make(&self, arena: Range) -> Option<Box<Self::Subject>> {
+        // SAFETY: the caller keeps the contract of this method, which the call shares.
+        unsafe { self.0.make_kept(arena, self.1) }.map(Box::new)
+    }
+}
+
+// SAFETY: the boxed subject has the same guarantees.
+unsafe impl Subject for Box<dyn Subject> {
+    unsafe fn alloc(&mut self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller keeps the contract of this method, which the call shares.
+        unsafe { (**self).alloc(layout) }
+    }
+
+    unsafe fn dealloc(&mut self, block: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the contract of this method, which the call shares.
+        unsafe { (**self).dealloc(block, layout) }
+    }
+
+    unsafe fn realloc(&mut self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: the caller keeps the contract of this method, which the call shares.
+        unsafe { (**self).realloc(block, layout, size) }
+    }
+
+    fn stats(&self) -> Option<Stats> {
+        (**self).stats()
+    }
+}
+
 /// # Safety
 ///
 /// As for [`Make::make`].
