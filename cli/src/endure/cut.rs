@@ -50,8 +50,9 @@ impl Notes {
                 _ => {}
             }
         }
-        notes.seconds =
-            times.filter(|&(first, last)| known && last > first).map(|(first, last)| (last - first) as f64 / 1e9);
+        notes.seconds = times
+            .filter(|&(first, last)| known && last > first)
+            .map(|(first, last)| (last - first) as f64 / 1e9);
         Ok(notes)
     }
 }

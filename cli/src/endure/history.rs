@@ -263,7 +263,8 @@ impl<'a, S: Subject + ?Sized> Player<'a, S> {
         let model = self.model;
         let steps = model.episode(number);
         let part = 1.0 / steps.len().max(1) as f32;
-        let quiet = self.now.is_empty() && model.once.get(self.once).is_none_or(|one| u64::from(one.0) > self.episode);
+        let quiet = self.now.is_empty()
+            && model.once.get(self.once).is_none_or(|one| u64::from(one.0) > self.episode);
         let mut next = 0;
         for (index, &step) in steps.iter().enumerate() {
             if !quiet {
@@ -336,7 +337,8 @@ fn history<S: Subject + ?Sized>(
     plan: &Plan,
     bar: &ProgressBar,
 ) -> Ended {
-    let mut random = fastrand::Rng::with_seed(plan.seed.wrapping_add(number.wrapping_mul(0x9E37_79B9_7F4A_7C15)));
+    let mut random =
+        fastrand::Rng::with_seed(plan.seed.wrapping_add(number.wrapping_mul(0x9E37_79B9_7F4A_7C15)));
     let mut player = Player::new(subject, model);
     let recorded = if number == 0 { model.len() as u64 } else { 0 };
     let mut failed = player.start().err();

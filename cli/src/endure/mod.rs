@@ -177,8 +177,7 @@ fn forecast(args: &EndureArgs) -> Result<Forecast, Failure> {
     let entry = entry(&args.heap).ok_or_else(|| Failure::Other("no such heap".into()))?;
     let keeps = keeps(args, &run, &model, entry.code.is_some())?;
     let length = (per_year.ceil() as u64).clamp(1, (args.episodes as u64 / HISTORIES).max(1));
-    let plan =
-        Plan { length, episodes: args.episodes as u64, failures: FAILURES, seed: args.seed, run: RUN };
+    let plan = Plan { length, episodes: args.episodes as u64, failures: FAILURES, seed: args.seed, run: RUN };
     let most = run::most(&program, entry.limit);
     let bar = crate::progress::bar(keeps.len() as u64 * search::ROUNDS * plan.episodes);
     let mut search = Search {
@@ -194,12 +193,17 @@ fn forecast(args: &EndureArgs) -> Result<Forecast, Failure> {
     };
     let mut curves = Vec::new();
     for keep in keeps {
-        bar.set_message(keep.map_or(args.heap.clone(), |keep| format!("{}, keeping {}", args.heap, keep.most)));
+        bar.set_message(
+            keep.map_or(args.heap.clone(), |keep| format!("{}, keeping {}", args.heap, keep.most)),
+        );
         curves.extend(search.search(keep)?);
     }
     bar.finish_and_clear();
     let best = curves.iter().min_by_key(|curve| (!curve.reached, curve.arena)).ok_or_else(|| {
-        Failure::Other(format!("{}: no arena of at most {most} B serves its histories", input.shown().display()))
+        Failure::Other(format!(
+            "{}: no arena of at most {most} B serves its histories",
+            input.shown().display()
+        ))
     })?;
     let Searched { arena, keep, chance, upper, method, reached, .. } = *best;
     let confirmed = match &args.confirm {
@@ -211,7 +215,11 @@ fn forecast(args: &EndureArgs) -> Result<Forecast, Failure> {
             let program = narrowed(&run, run.end, small);
             let mut memory = replay::memory(run::most(&program, usize::MAX))?;
             let needed = search::needed(entry, &program, &mut memory, keep);
-            Some(Confirmed { needed, peak: program.peak, served: needed.is_some_and(|needed| needed <= arena) })
+            Some(Confirmed {
+                needed,
+                peak: program.peak,
+                served: needed.is_some_and(|needed| needed <= arena),
+            })
         }
     };
     Ok(Forecast {
@@ -281,7 +289,9 @@ fn keeps(args: &EndureArgs, run: &Run, model: &Model, can: bool) -> Result<Vec<O
     };
     match args.keep {
         Some(0) => Ok(vec![None]),
-        Some(_) if !can => Err(Failure::Other(format!("{} has no front that keeps blocks: --keep 0", args.heap))),
+        Some(_) if !can => {
+            Err(Failure::Other(format!("{} has no front that keeps blocks: --keep 0", args.heap)))
+        }
         Some(most) => Ok(vec![Some(keep(most))]),
         None if can => Ok([None].into_iter().chain(model.largest().map(|most| Some(keep(most)))).collect()),
         None => Ok(vec![None]),
@@ -327,10 +337,17 @@ fn text(mut out: impl Write, forecast: &Forecast, args: &EndureArgs) -> io::Resu
         }
         writeln!(out, "{}", rows(&curve.points, forecast.per_year))?;
         let chance = format!("{} a year, at most {}", percent(curve.chance), percent(curve.upper));
-        writeln!(out, "{} B: {chance} ({} % confidence; {})", number(curve.arena), forecast.confidence * 100.0, curve.method.name())?;
+        writeln!(
+            out,
+            "{} B: {chance} ({} % confidence; {})",
+            number(curve.arena),
+            forecast.confidence * 100.0,
+            curve.method.name()
+        )?;
     }
     let years = (1.0 / forecast.risk).round() as u64;
-    let (one, years) = if years == 1 { ("in a", "year".into()) } else { ("in", format!("{} years", thousands(years))) };
+    let (one, years) =
+        if years == 1 { ("in a", "year".into()) } else { ("in", format!("{} years", thousands(years))) };
     let keep = forecast.keep.map_or(String::new(), |keep| match keep.count {
         1 => format!(", keep {}", number(keep.most)),
         count => format!(", keep {} ({count} blocks)", number(keep.most)),
@@ -345,9 +362,15 @@ fn text(mut out: impl Write, forecast: &Forecast, args: &EndureArgs) -> io::Resu
         )?,
     }
     if let (Some(confirmed), Some(path)) = (&forecast.confirmed, &args.confirm) {
-        let needed = confirmed.needed.map_or("more than any arena".into(), |needed| format!("{} B", number(needed)));
+        let needed =
+            confirmed.needed.map_or("more than any arena".into(), |needed| format!("{} B", number(needed)));
         let verdict = if confirmed.served { "confirmed" } else { "NOT confirmed" };
-        writeln!(out, "{verdict} by {}: it needs {needed}, at most {} B live", path.display(), number(confirmed.peak))?;
+        writeln!(
+            out,
+            "{verdict} by {}: it needs {needed}, at most {} B live",
+            path.display(),
+            number(confirmed.peak)
+        )?;
     }
     writeln!(out, "A forecast knows what was recorded: kinds of episodes that never occurred are not in it.")
 }
@@ -370,8 +393,17 @@ fn rows(points: &[Point], per_year: f64) -> String {
             bytes(refused.and_then(|one| one.largest)),
         ]
     });
-    let header =
-        ["arena", "failures", "in episodes", "a year", "at most", "failed request", "live", "free", "largest free"];
+    let header = [
+        "arena",
+        "failures",
+        "in episodes",
+        "a year",
+        "at most",
+        "failed request",
+        "live",
+        "free",
+        "largest free",
+    ];
     table::render(header, rows, &[0, 1, 2, 3, 4, 5, 6, 7, 8])
 }
 

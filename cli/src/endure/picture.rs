@@ -17,7 +17,9 @@ const LOWEST: f64 = -6.0;
 /// Checks that the file can be written, and has a form that is known.
 pub fn check(path: &Path) -> Result<(), Failure> {
     match endings(path) {
-        (form, None) if matches!(form.as_str(), "svg" | "html") => writable(path).map_err(Failure::file(path)),
+        (form, None) if matches!(form.as_str(), "svg" | "html") => {
+            writable(path).map_err(Failure::file(path))
+        }
         _ => Err(Failure::Other(format!("{}: its ending must be .svg or .html", path.display()))),
     }
 }
@@ -90,7 +92,9 @@ fn svg(forecast: &Forecast) -> String {
                 point.episodes
             );
         }
-        let name = curve.keep.map_or("nothing kept".into(), |keep| format!("{} of {} B kept", keep.count, keep.most));
+        let name = curve
+            .keep
+            .map_or("nothing kept".into(), |keep| format!("{} of {} B kept", keep.count, keep.most));
         let _ = writeln!(
             out,
             "<polyline points=\"{line}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>\n<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"5\" \

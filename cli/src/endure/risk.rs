@@ -167,7 +167,12 @@ mod tests {
             .map(|number| {
                 let arena = 1000 + number * 40;
                 let episodes = 100_000;
-                Point { arena, failures: (line(arena) * episodes as f64).round() as u64, episodes, ..Point::default() }
+                Point {
+                    arena,
+                    failures: (line(arena) * episodes as f64).round() as u64,
+                    episodes,
+                    ..Point::default()
+                }
             })
             .collect();
         let tail = Tail::fit(&points).unwrap();

@@ -138,7 +138,8 @@ impl Search<'_> {
 
     fn survey(&mut self, arena: usize, keep: Option<Keep>) -> Result<Point, Failure> {
         let entry = self.entry;
-        with(entry.id, Survey { search: self, arena, keep }).ok_or_else(|| Failure::Other("no such heap".into()))
+        with(entry.id, Survey { search: self, arena, keep })
+            .ok_or_else(|| Failure::Other("no such heap".into()))
     }
 
     /// Looks for the smallest arena; `None` if even the largest has failures.
@@ -184,7 +185,12 @@ impl Search<'_> {
     }
 
     /// Finds the arena above the last failure that has the chance.
-    fn answer(&mut self, mut points: Vec<Point>, keep: Option<Keep>, step: usize) -> Result<Searched, Failure> {
+    fn answer(
+        &mut self,
+        mut points: Vec<Point>,
+        keep: Option<Keep>,
+        step: usize,
+    ) -> Result<Searched, Failure> {
         let wanted = risk::rate(self.risk, self.per_year);
         for _ in 0..CHECKED {
             let failing = points.iter().rposition(|point| point.failures > 0).map_or(0, |last| last + 1);
@@ -192,13 +198,14 @@ impl Search<'_> {
             // All above must have the chance as well.
             let enough = points.iter().rposition(|point| counted(point) > wanted).map_or(0, |last| last + 1);
             if let Some(point) = points.get(enough) {
-                let chances =
-                    [point.failures as f64, upper(point.failures)].map(|failures| failures / point.episodes as f64);
+                let chances = [point.failures as f64, upper(point.failures)]
+                    .map(|failures| failures / point.episodes as f64);
                 return Ok(self.searched(keep, point.arena, chances, Method::Counted, points));
             }
             let from = points.get(failing).map_or(0, |point| point.arena);
             let tail = Tail::fit(&points);
-            let Some((tail, arena)) = tail.and_then(|tail| Some((tail, tail.arena(wanted, from, STEP, self.most)?)))
+            let Some((tail, arena)) =
+                tail.and_then(|tail| Some((tail, tail.arena(wanted, from, STEP, self.most)?)))
             else {
                 break;
             };
@@ -220,11 +227,19 @@ impl Search<'_> {
             return Ok(self.searched(keep, arena, tail.rate(arena), Method::Tail, points));
         }
         let last = points.last().cloned().unwrap_or_default();
-        let chances = [last.failures as f64, upper(last.failures)].map(|failures| failures / last.episodes.max(1) as f64);
+        let chances = [last.failures as f64, upper(last.failures)]
+            .map(|failures| failures / last.episodes.max(1) as f64);
         Ok(self.searched(keep, last.arena, chances, Method::Counted, points))
     }
 
-    fn searched(&self, keep: Option<Keep>, arena: usize, rates: [f64; 2], method: Method, points: Vec<Point>) -> Searched {
+    fn searched(
+        &self,
+        keep: Option<Keep>,
+        arena: usize,
+        rates: [f64; 2],
+        method: Method,
+        points: Vec<Point>,
+    ) -> Searched {
         let [chance, upper] = rates.map(|rate| chance(rate, self.per_year));
         let reached = upper <= self.risk * (1.0 + 1e-9);
         Searched { keep, arena, chance, upper, method, reached, points }

@@ -29,7 +29,8 @@ fn the_rest_of_a_recording_is_served() {
         std::fs::write(&whole, device.text()).unwrap();
         let rest = (connections * 95 / 100).to_string();
         for keep in [Some("0"), None] {
-            let mut args = vec!["endure", &first, "--per-year", &rest, "--risk", "0.001", "--episodes", "20000"];
+            let mut args =
+                vec!["endure", &first, "--per-year", &rest, "--risk", "0.001", "--episodes", "20000"];
             args.extend(["--confirm", &whole, "--json"]);
             args.extend(keep.into_iter().flat_map(|keep| ["--keep", keep]));
             let forecast: Value = serde_json::from_slice(&allotment(args).stdout).unwrap();
@@ -74,7 +75,10 @@ fn one_command_says_what_a_longer_history_confirms() {
     std::fs::write(&whole, device.text()).unwrap();
     let args = ["endure", &first, "--mark", "connect", "--per-year", "1000", "--episodes", "20000"];
     let text = printed(args);
-    let line = text.lines().find(|line| line.contains("less than one failure in 100 years")).unwrap_or_else(|| panic!("{text}"));
+    let line = text
+        .lines()
+        .find(|line| line.contains("less than one failure in 100 years"))
+        .unwrap_or_else(|| panic!("{text}"));
     let kib: u64 = line.split_once(" KiB").unwrap().0.parse().unwrap();
     assert!(text.starts_with("100 episodes, by the mark connect"), "{text}");
     assert!(text.contains("rule of three") || text.contains("exponential tail"), "{text}");
@@ -113,7 +117,8 @@ fn what_cannot_be_forecast_is_refused_with_a_way_out() {
     std::fs::write(&trace, Device::record(7, 20).text()).unwrap();
     let (status, error) = refused(["endure", &trace]);
     assert!(status == 1 && error.contains("say with --per-year"), "{error}");
-    let (status, error) = refused(["endure", &trace, "--per-year", "10", "--heap", "talc", "--keep", "16717"]);
+    let (status, error) =
+        refused(["endure", &trace, "--per-year", "10", "--heap", "talc", "--keep", "16717"]);
     assert!(status == 1 && error.contains("--keep 0"), "{error}");
     assert_eq!(refused(["endure", &trace, "--risk", "2"]).0, 2);
 }
