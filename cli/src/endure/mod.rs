@@ -192,11 +192,17 @@ fn forecast(args: &EndureArgs) -> Result<Forecast, Failure> {
         bar: &bar,
     };
     let mut curves = Vec::new();
+    let level = risk::level(peaks(&program, &cuts), per_year);
     for keep in keeps {
         bar.set_message(
             keep.map_or(args.heap.clone(), |keep| format!("{}, keeping {}", args.heap, keep.most)),
         );
-        curves.extend(search.search(keep)?);
+        if let Some(mut curve) = search.search(keep)? {
+            let drawn = curve.points.iter().map(|point| point.peak).max().unwrap_or(0);
+            curve.unseen = (level.ceil() as usize).saturating_sub(drawn);
+            curve.arena = search.size(curve.arena + curve.unseen);
+            curves.push(curve);
+        }
     }
     bar.finish_and_clear();
     let best = curves.iter().min_by_key(|curve| (!curve.reached, curve.arena)).ok_or_else(|| {
@@ -243,6 +249,20 @@ fn forecast(args: &EndureArgs) -> Result<Forecast, Failure> {
         confirmed,
         curves,
     })
+}
+
+/// Returns the most bytes that are live in each episode.
+fn peaks(program: &Program, cuts: &Cuts) -> Vec<f64> {
+    let mut live = 0_usize;
+    let mut peaks = vec![0_usize; cuts.at.len() - 1];
+    for (event, op) in program.ops.iter().enumerate() {
+        live = live + op.after() - if op.kind == Kind::Allocate { 0 } else { op.size() };
+        let episode = cuts.at.partition_point(|&at| at <= event);
+        if let Some(peak) = episode.checked_sub(1).and_then(|episode| peaks.get_mut(episode)) {
+            *peak = live.max(*peak);
+        }
+    }
+    peaks.into_iter().map(|peak| peak as f64).collect()
 }
 
 /// Returns the first events of a run, with the sizes that a device with small pointers would request.
@@ -344,6 +364,13 @@ fn text(mut out: impl Write, forecast: &Forecast, args: &EndureArgs) -> io::Resu
             forecast.confidence * 100.0,
             curve.method.name()
         )?;
+        if curve.unseen > 0 {
+            writeln!(
+                out,
+                "{} B of it are for episodes that need more than any that was drawn: once a year, by the tail of the recorded ones",
+                number(curve.unseen)
+            )?;
+        }
     }
     let years = (1.0 / forecast.risk).round() as u64;
     let (one, years) =

@@ -45,6 +45,16 @@ pub fn rate(chance: f64, episodes: f64) -> f64 {
     -(-chance).ln_1p() / episodes
 }
 
+/// Returns the level that the largest of so many values reaches in the mean, by the excesses of the largest quarter of some: their
+/// exponential tail (Coles, section 4.3). The largest of a recording says nothing about larger ones.
+pub fn level(mut values: Vec<f64>, count: f64) -> f64 {
+    values.sort_by(|a, b| b.total_cmp(a));
+    let used = (values.len() / 4).max(4).min(values.len().saturating_sub(1));
+    let Some(&threshold) = values.get(used).filter(|_| used > 0) else { return 0.0 };
+    let scale = values[..used].iter().map(|value| value - threshold).sum::<f64>() / used as f64;
+    threshold + scale * (count * used as f64 / values.len() as f64).max(1.0).ln()
+}
+
 /// The logarithm of the rate as a line over the arena's bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Tail {
@@ -151,6 +161,14 @@ mod tests {
         for (count, bound) in [(0, 2.996), (1, 4.744), (11, 18.208), (100, 118.079)] {
             assert!((upper(count) - bound).abs() < 0.001, "{count}: {}", upper(count));
         }
+    }
+
+    /// Quantiles of an exponential distribution: the largest of a thousand is about ln 1000.
+    #[test]
+    fn the_largest_of_many_is_found_from_few() {
+        let values: Vec<f64> = (0..100).map(|number| -((f64::from(number) + 0.5) / 100.0).ln()).collect();
+        assert!((super::level(values, 1000.0) - 1000.0_f64.ln()).abs() < 0.4);
+        assert_eq!(super::level(vec![7.0; 20], 1e6), 7.0);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::risk::{self, Tail, chance, upper};
 use crate::failure::Failure;
 use crate::replay::arena::Arena;
 use crate::replay::run::{STEP, smallest};
-use crate::replay::subject::{Entry, Keep, Keeping, Make, Visitor, tiny_above, with};
+use crate::replay::subject::{Entry, Keep, Keeping, Make, Visitor, tiny, tiny_above, with};
 
 /// About how many arenas are tried with all episodes.
 pub const ROUNDS: u64 = 8;
@@ -20,8 +20,6 @@ const FINE: usize = 256;
 const COARSE: usize = 8;
 /// Arenas of the first search, at most.
 const TRIED: usize = 64;
-/// Fine steps below the first arena without a failure.
-const DOWN: usize = 14;
 /// Tries of an arena that the tail gives.
 const CHECKED: usize = 6;
 
@@ -53,6 +51,8 @@ pub struct Searched {
     pub upper: f64,
     pub method: Method,
     pub reached: bool,
+    /// Bytes of the arena for episodes that need more than any that was drawn.
+    pub unseen: usize,
     #[serde(rename = "curve")]
     pub points: Vec<Point>,
 }
@@ -129,10 +129,18 @@ impl Search<'_> {
     }
 
     /// Returns the next size that the heap can have.
-    fn size(&self, bytes: usize) -> usize {
+    pub fn size(&self, bytes: usize) -> usize {
         match self.entry.id {
             "tiny-heap" => tiny_above(bytes),
             _ => bytes.next_multiple_of(STEP),
+        }
+    }
+
+    /// Returns a smaller size, or the next smaller one.
+    fn below(&self, bytes: usize) -> usize {
+        match self.entry.id {
+            "tiny-heap" => tiny(bytes - 1).unwrap_or(bytes),
+            _ => (bytes - bytes / 32) / STEP * STEP,
         }
     }
 
@@ -163,21 +171,26 @@ impl Search<'_> {
             }
             arena = self.size(arena + COARSE * step);
         }
-        // Down again in small steps, to see how failures get more.
-        let below = points.len().checked_sub(2).map_or(0, |before| points[before].arena);
-        let mut often = 0;
-        for down in 1..=DOWN {
-            let lower = arena.saturating_sub(down * step) / STEP * STEP;
-            if lower == 0 || self.size(lower) != lower || often == 2 {
+        // And in small steps from the last arena with failures, to see how they get fewer.
+        let mut lower = match points.len().checked_sub(2) {
+            Some(before) => points[before].arena,
+            None => {
+                let lower = self.below(arena);
+                points.push(self.survey(lower, keep)?);
+                lower
+            }
+        };
+        loop {
+            lower = self.size(lower + step);
+            if lower >= arena {
                 break;
             }
-            if lower == below {
-                often += 1;
-                continue;
-            }
             let point = self.survey(lower, keep)?;
-            often += usize::from(point.failures == self.plan.failures);
+            let served = point.failures == 0;
             points.push(point);
+            if served {
+                break;
+            }
         }
         points.sort_by_key(|point| point.arena);
         points.dedup_by_key(|point| point.arena);
@@ -242,6 +255,6 @@ impl Search<'_> {
     ) -> Searched {
         let [chance, upper] = rates.map(|rate| chance(rate, self.per_year));
         let reached = upper <= self.risk * (1.0 + 1e-9);
-        Searched { keep, arena, chance, upper, method, reached, points }
+        Searched { keep, arena, chance, upper, method, reached, unseen: 0, points }
     }
 }

@@ -5,15 +5,6 @@ use serde_json::Value;
 use crate::device::{BUFFER, Device};
 use crate::{allotment, files, json, printed, refused};
 
-/// What forecasts were worth.
-#[derive(Default)]
-struct Served {
-    served: u64,
-    close: u64,
-    worst: f64,
-    sum: f64,
-}
-
 /// From the first twentieth of the recordings of devices, the arena of 99.9 % serves the rest, and is little more than that needs. More
 /// devices with `ALLOTMENT_DEVICES`, of whom one in twenty may need more; `ALLOTMENT_CONNECTIONS` says how often each connects.
 #[test]
@@ -22,48 +13,41 @@ fn the_rest_of_a_recording_is_served() {
     let devices = number("ALLOTMENT_DEVICES", 2);
     let connections = number("ALLOTMENT_CONNECTIONS", 1500);
     let (_folder, [first, whole]) = files(["first.trace", "whole.trace"]);
-    let mut results: [Served; 2] = Default::default();
+    let (mut served, mut close, mut worst, mut sum) = (0, 0, 0.0_f64, 0.0);
     for seed in 1..=devices {
         let device = Device::record(seed, connections as usize);
         std::fs::write(&first, device.first(5)).unwrap();
         std::fs::write(&whole, device.text()).unwrap();
         let rest = (connections * 95 / 100).to_string();
-        for keep in [Some("0"), None] {
-            let mut args =
-                vec!["endure", &first, "--per-year", &rest, "--risk", "0.001", "--episodes", "20000"];
-            args.extend(["--confirm", &whole, "--json"]);
-            args.extend(keep.into_iter().flat_map(|keep| ["--keep", keep]));
-            let forecast: Value = serde_json::from_slice(&allotment(args).stdout).unwrap();
-            let arena = forecast["arena"].as_u64().unwrap();
-            let needed = forecast["confirmed"]["needed"].as_u64().unwrap();
-            let more = arena as f64 / needed as f64;
-            println!(
-                "device {seed}: live {}, needs {:.3} of it, forecast {arena} is {more:.3} of that, {}, keep {}, {}, {}",
-                device.peak,
-                needed as f64 / device.peak as f64,
-                forecast["method"],
-                forecast["keep"]["count"],
-                forecast["found_by"],
-                forecast["reached"],
-            );
-            let result = &mut results[usize::from(keep.is_none())];
-            result.served += u64::from(arena >= needed);
-            result.close += u64::from(more <= 1.08);
-            result.worst = result.worst.max(more);
-            result.sum += more;
-        }
-    }
-    for (name, result) in ["nothing kept", "as advised"].into_iter().zip(&results) {
-        let percent = |ratio: f64| (ratio - 1.0) * 100.0;
-        let Served { served, close, worst, sum } = result;
-        let mean = percent(sum / devices as f64);
+        let args = ["endure", &first, "--per-year", &rest, "--risk", "0.001", "--episodes", "20000"];
+        let output = allotment(args.into_iter().chain(["--confirm", &whole, "--json"]));
+        let forecast: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(forecast["reached"], true, "{forecast}");
+        let arena = forecast["arena"].as_u64().unwrap();
+        let needed = forecast["confirmed"]["needed"].as_u64().unwrap();
+        let more = arena as f64 / needed as f64;
+        let curves = forecast["curves"].as_array().unwrap();
         println!(
-            "{name}: {served} of {devices} served, {close} with at most 8 % more than needed; {mean:.1} % in the mean, at most {:.1} %",
-            percent(*worst)
+            "device {seed}: live {}, needs {:.3} of it, forecast {arena} is {more:.3} of that, {}, keep {}; without {}",
+            device.peak,
+            needed as f64 / device.peak as f64,
+            forecast["method"],
+            forecast["keep"]["count"],
+            curves[0]["arena"],
         );
-        assert!(served * 20 >= devices * 19, "{name}: {served} of {devices}");
-        assert!(*worst <= 1.25, "{name}: {worst}");
+        served += u64::from(arena >= needed);
+        close += u64::from(more <= 1.08);
+        worst = worst.max(more);
+        sum += more;
     }
+    let percent = |ratio: f64| (ratio - 1.0) * 100.0;
+    println!(
+        "{served} of {devices} served, {close} with at most 8 % more than needed; {:.1} % in the mean, at most {:.1} %",
+        percent(sum / devices as f64),
+        percent(worst)
+    );
+    assert!(served * 20 >= devices * 19, "{served} of {devices}");
+    assert!(worst <= 1.15, "{worst}");
 }
 
 /// A recording leads by one command to a size, a chance and what to keep, and a longer history of the same device is served by it.
@@ -80,7 +64,7 @@ fn one_command_says_what_a_longer_history_confirms() {
         .find(|line| line.contains("less than one failure in 100 years"))
         .unwrap_or_else(|| panic!("{text}"));
     let kib: u64 = line.split_once(" KiB").unwrap().0.parse().unwrap();
-    assert!(text.starts_with("100 episodes, by the mark connect"), "{text}");
+    assert!(text.contains(" episodes, by the mark connect"), "{text}");
     assert!(text.contains("rule of three") || text.contains("exponential tail"), "{text}");
     let forecast = json(args.into_iter().chain(["--json"]));
     assert_eq!(kib, forecast["arena"].as_u64().unwrap().div_ceil(1024));
