@@ -5,6 +5,7 @@ pub mod attach;
 pub mod budget;
 pub mod convert;
 pub mod diff;
+pub mod endure;
 pub mod failure;
 mod input;
 mod output;

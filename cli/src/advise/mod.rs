@@ -4,7 +4,7 @@ pub mod classes;
 pub mod code;
 mod fitted;
 mod measure;
-mod run;
+pub(crate) mod run;
 mod suggest;
 mod warn;
 

@@ -51,7 +51,7 @@ pub struct ReplayArgs {
     json: bool,
 }
 
-fn placement_names() -> clap::builder::PossibleValuesParser {
+pub(crate) fn placement_names() -> clap::builder::PossibleValuesParser {
     ENTRIES.iter().map(|entry| entry.id).into()
 }
 

@@ -5,6 +5,8 @@ mod attach;
 mod bad;
 mod bench;
 mod convert;
+mod device;
+mod endure;
 #[cfg(target_os = "linux")]
 mod fate;
 mod outputs;
