@@ -59,6 +59,17 @@ pub fn real() -> Option<&'static Real> {
     unsafe { (*TABLE.real.get()).as_ref() }
 }
 
+/// Returns the real functions.
+///
+/// # Safety
+///
+/// [`real`] must have returned them before.
+#[inline(always)]
+pub unsafe fn known() -> &'static Real {
+    // SAFETY: the state is KNOWN, so it is not written any more.
+    unsafe { (*TABLE.real.get()).as_ref().unwrap_unchecked() }
+}
+
 #[cold]
 fn look() -> Option<()> {
     let first = TABLE.state.compare_exchange(UNKNOWN, LOOKING, Ordering::Acquire, Ordering::Acquire);
@@ -165,6 +176,12 @@ pub mod early {
             block.sub(HEAD).cast::<usize>().write(size);
             block.cast()
         }
+    }
+
+    /// The addresses of the memory that was handed out.
+    pub fn used() -> core::ops::Range<usize> {
+        let from = MEMORY.0.get().addr();
+        from..from + USED.load(Ordering::Relaxed)
     }
 
     /// The size of a block from here; `None` of any other.

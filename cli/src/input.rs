@@ -53,6 +53,21 @@ impl Input {
         allotment_trace::open(&self.path).map(Reader::up_to_a_cut).map_err(Failure::trace(&self.shown))
     }
 
+    /// Opens it as a trace of all requests, like [`Input::trace`].
+    ///
+    /// # Errors
+    /// If it is only a sample, from which no run can be repeated; and those of [`Input::trace`].
+    pub fn whole_trace(&self) -> Result<Reader<'static>, Failure> {
+        let reader = self.trace()?;
+        match reader.header().sampling() {
+            None => Ok(reader),
+            Some(_) => Err(Failure::Other(format!(
+                "{}: the trace is a sample, which does not say what a heap must serve: record without --sample",
+                self.shown.display()
+            ))),
+        }
+    }
+
     /// Opens it as the records of a trace.
     ///
     /// # Errors
