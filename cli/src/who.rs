@@ -141,7 +141,11 @@ fn print(out: &mut impl Write, args: &WhoArgs, profile: &Profile, holders: &[Hol
     )?;
     let by = args.by;
     if let Some(sampling) = profile.sampling {
-        writeln!(out, "a sample, one block per {} B on average: all figures but events are estimates", sampling.mean)?;
+        writeln!(
+            out,
+            "a sample, one block per {} B on average: all figures but events are estimates",
+            sampling.mean
+        )?;
     }
     let whole = by.of(total).max(1);
     let share = |costs: &Costs| 100.0 * by.of(costs) as f64 / whole as f64;

@@ -217,8 +217,14 @@ impl Counting {
             self.tags.begin(tag, weight);
             self.sizes.begin(class, weight);
             self.total.begin(0, weight);
-            let live =
-                Live { weight, stack, tag, class, event: self.events, time: self.times.map(|(_, last)| last) };
+            let live = Live {
+                weight,
+                stack,
+                tag,
+                class,
+                event: self.events,
+                time: self.times.map(|(_, last)| last),
+            };
             self.live.insert(event.id, live);
             self.last = Some(event.id);
             let live = self.total.costs[0].live;
