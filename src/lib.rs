@@ -104,6 +104,8 @@ pub mod pressure;
 pub mod region;
 #[cfg(any(feature = "std", all(feature = "host", any(unix, windows))))]
 mod report;
+#[cfg(all(feature = "backtrace", unix))]
+mod sampled;
 #[cfg(feature = "std")]
 pub mod sim;
 mod timed;
@@ -128,6 +130,8 @@ pub use placement::LinkedList;
 pub use placement::{BestFit, Buddy, Bump, FirstFit, GoodFit, Slab, Tiered, Tlsf, Tlsf16};
 pub use planned::PlannedHeap;
 pub use region::{Region, RegionError};
+#[cfg(all(feature = "backtrace", unix))]
+pub use sampled::Sampled;
 pub use timed::Timed;
 pub use tiny::{TinyBump, TinyHeap};
 #[cfg(any(target_family = "wasm", test))]
