@@ -7,10 +7,10 @@ use core::ptr;
 
 use allotment_event::Action;
 
-use crate::real::{Real, early, known, real};
+use crate::real::{Real, known, real};
 use crate::recorder::{hold, recorded, unloaded};
 use crate::stacks::Stack;
-use crate::{sample, starts, sys};
+use crate::{early, sample, starts, sys};
 
 /// Passes an allocation on and writes it down. `align` 0 is what the allocator gives anyway.
 #[inline(always)]

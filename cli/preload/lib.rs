@@ -27,6 +27,7 @@
 
 #[cfg(target_arch = "x86_64")]
 mod cfi;
+mod early;
 mod head;
 mod hooks;
 mod modules;

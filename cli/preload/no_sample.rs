@@ -22,4 +22,4 @@ pub fn is_on() -> bool {
     false
 }
 
-pub fn start(_: u64) {}
+pub fn start(_: u64, _: u64) {}

@@ -335,11 +335,6 @@ fn now(clock: c_int) -> u64 {
     (time.seconds as u64).wrapping_mul(1_000_000_000).wrapping_add(time.nanoseconds as u64)
 }
 
-/// Returns a number that differs from run to run.
-pub fn seed() -> u64 {
-    now(sys::CLOCK_MONOTONIC)
-}
-
 /// Runs `f` and restores `errno`, because allocating programs do not expect it to change.
 fn keeping_errno<T>(f: impl FnOnce() -> T) -> T {
     // SAFETY: the location belongs to this thread.
@@ -635,7 +630,8 @@ pub fn start() {
             }
             if !mean.is_null() {
                 // SAFETY: a variable's value is a string.
-                sample::start(unsafe { sys::strtoull(mean, ptr::null_mut(), 10) });
+                let mean = unsafe { sys::strtoull(mean, ptr::null_mut(), 10) };
+                sample::start(mean, now(sys::CLOCK_MONOTONIC));
             }
             starts::watch();
             watch_forks();

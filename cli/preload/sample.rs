@@ -9,10 +9,13 @@ use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use allotment_event::Sampler;
 
-use crate::real::early;
+use crate::early;
 
 /// The mean distance in bytes; 0 if all blocks are recorded.
 static MEAN: AtomicU64 = AtomicU64::new(0);
+
+/// A number that differs from run to run.
+static SEED: AtomicU64 = AtomicU64::new(0);
 
 /// A thread's state.
 #[repr(C)]
@@ -73,7 +76,7 @@ pub fn chooses(size: usize) -> bool {
     // SAFETY: the state is this thread's own.
     let thread = unsafe { &mut *thread() };
     if thread.left == 0 {
-        thread.random ^= (&raw mut *thread).addr() as u64 ^ crate::recorder::seed();
+        thread.random ^= (&raw mut *thread).addr() as u64 ^ SEED.load(Ordering::Relaxed);
         thread.left = Sampler::distance(mean, &mut thread.random);
         if passes(size) {
             return false;
@@ -126,7 +129,8 @@ pub fn is_on() -> bool {
 }
 
 /// Has a sample recorded, if the mean in bytes is not 0.
-pub fn start(mean: u64) {
+pub fn start(mean: u64, seed: u64) {
+    SEED.store(seed, Ordering::Relaxed);
     MEAN.store(mean, Ordering::Relaxed);
     forget();
 }

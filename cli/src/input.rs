@@ -7,12 +7,13 @@ use allotment_trace::{Limits, Reader, Records};
 use tempfile::NamedTempFile;
 
 use crate::failure::Failure;
+use crate::import;
 
 /// A file to read, which may be what came on the standard input.
 pub struct Input {
     path: PathBuf,
     shown: PathBuf,
-    /// A copy of the standard input, which is removed in the end.
+    /// A copy of the standard input, or the trace of another profiler's recording, which is removed in the end.
     _kept: Option<NamedTempFile>,
 }
 
@@ -23,7 +24,7 @@ impl Input {
     /// If the standard input cannot be read, or kept.
     pub fn new(path: &Path) -> Result<Self, Failure> {
         if path.as_os_str() != "-" {
-            return Ok(Self { path: path.into(), shown: path.into(), _kept: None });
+            return Self { path: path.into(), shown: path.into(), _kept: None }.imported();
         }
         let shown = PathBuf::from("standard input");
         let keep = || {
@@ -32,7 +33,15 @@ impl Input {
             Ok(file)
         };
         let kept = keep().map_err(Failure::file(&shown))?;
-        Ok(Self { path: kept.path().into(), shown, _kept: Some(kept) })
+        Self { path: kept.path().into(), shown, _kept: Some(kept) }.imported()
+    }
+
+    /// Takes the trace of a recording of another profiler in its place.
+    fn imported(self) -> Result<Self, Failure> {
+        match import::converted(&self.path).map_err(Failure::file(&self.shown))? {
+            Some(trace) => Ok(Self { path: trace.path().into(), shown: self.shown, _kept: Some(trace) }),
+            None => Ok(self),
+        }
     }
 
     /// The file with its bytes.

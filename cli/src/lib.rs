@@ -6,6 +6,7 @@ pub mod budget;
 pub mod convert;
 pub mod diff;
 pub mod failure;
+mod import;
 mod input;
 mod output;
 pub mod plan;

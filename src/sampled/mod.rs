@@ -5,6 +5,7 @@ mod forms;
 use crate::lock::{self, Lock};
 use crate::memory::{Done, Memory, allocator, global_alloc, pass_on};
 use crate::meta::FreeError;
+use crate::observed;
 use crate::observe::event::Sampler;
 use core::alloc::Layout;
 use core::cell::{Cell, UnsafeCell};
@@ -264,16 +265,7 @@ impl<M, L: Lock> Sampled<M, L> {
 #[inline(never)]
 fn walk(frames: &mut [usize; FRAMES]) -> &[usize] {
     let Some(_inside) = Inside::enter() else { return &[] };
-    let mut count = 0;
-    // SAFETY: the crate's synchronisation protects only its symbol handling on Windows; on Unix several threads may unwind at once.
-    unsafe {
-        ::backtrace::trace_unsynchronized(|frame| {
-            frames[count] = frame.ip().addr();
-            count += 1;
-            count < FRAMES
-        });
-    }
-    &frames[..count]
+    observed::walk(frames)
 }
 
 impl<M: Memory, L: Lock> Sampled<M, L> {

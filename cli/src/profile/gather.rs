@@ -194,7 +194,7 @@ impl Counting {
         }
         let known = self.live.remove(&event.id);
         if let Some(live) = &known {
-            // Of a sample nobody knows what was asked for in between.
+            // A sample does not say what was asked for in between.
             let temporary =
                 event.action == Action::Free && self.last == Some(event.id) && self.sampling.is_none();
             let lifetime = self.events - live.event;

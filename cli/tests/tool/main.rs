@@ -7,6 +7,7 @@ mod bench;
 mod convert;
 #[cfg(target_os = "linux")]
 mod fate;
+mod import;
 mod outputs;
 mod plan;
 mod pool;
