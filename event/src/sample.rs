@@ -91,8 +91,9 @@ mod tests {
     #[test]
     fn estimates_have_no_bias_and_the_stated_error() {
         let mean = 4096;
-        let sizes: std::vec::Vec<u64> =
-            (0..3000_u64).map(|n| [16, 24, 100, 700, 4096, 20_000][(n * n % 17 % 6) as usize] + n % 13).collect();
+        let sizes: std::vec::Vec<u64> = (0..3000_u64)
+            .map(|n| [16, 24, 100, 700, 4096, 20_000][(n * n % 17 % 6) as usize] + n % 13)
+            .collect();
         let (bytes, blocks) = (sizes.iter().sum::<u64>() as f64, sizes.len() as f64);
         let stated = 2.0 * (mean as f64 * bytes).sqrt();
         let seeds = 2000;
