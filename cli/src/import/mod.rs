@@ -21,7 +21,7 @@ pub fn converted(path: &Path) -> io::Result<Option<NamedTempFile>> {
     if !path.is_file() {
         return Ok(None);
     }
-    // What is not there or cut off is told by whoever reads it as a trace.
+    // A file that is not there or cut off is named by what reads it as a trace.
     let Ok(mut input) = File::open(path).and_then(decompressed) else { return Ok(None) };
     let convert: fn(&mut dyn BufRead, &mut dyn Write) -> io::Result<()> = match input.fill_buf() {
         Ok(start) if heaptrack::is_at(start) => heaptrack::convert,
