@@ -93,6 +93,8 @@ pub mod region;
 mod units;
 
 pub use error::{FreeError, OutOfMemory, misuse, out_of_memory};
+#[cfg(all(feature = "backtrace", unix))]
+pub use front::HeapProfile;
 pub use front::{
     Bounded, Kept, Observed, PerCore, PlannedHeap, Sealable, Timed, cores, inject, observed, planned,
     pressure, seal, zones,

@@ -7,6 +7,7 @@ pub mod convert;
 pub mod diff;
 pub mod endure;
 pub mod failure;
+mod import;
 mod input;
 mod output;
 pub mod plan;

@@ -7,6 +7,8 @@ mod kept;
 pub mod observed;
 pub mod planned;
 pub mod pressure;
+#[cfg(all(feature = "backtrace", unix))]
+mod profile;
 pub mod seal;
 pub(crate) mod small;
 mod timed;
@@ -17,5 +19,7 @@ pub use cores::PerCore;
 pub use kept::Kept;
 pub use observed::Observed;
 pub use planned::PlannedHeap;
+#[cfg(all(feature = "backtrace", unix))]
+pub use profile::HeapProfile;
 pub use seal::Sealable;
 pub use timed::Timed;

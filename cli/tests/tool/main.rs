@@ -9,6 +9,7 @@ mod device;
 mod endure;
 #[cfg(target_os = "linux")]
 mod fate;
+mod import;
 mod outputs;
 mod plan;
 mod pool;
