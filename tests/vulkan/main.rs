@@ -1,0 +1,10 @@
+//! Pools in the memory of a Vulkan driver, with the validation layers on: `cargo xtask vulkan` sets both up.
+
+mod misuse;
+mod pools;
+mod resources;
+mod share;
+mod support;
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
