@@ -90,14 +90,21 @@ mod tests {
 
     #[test]
     fn names_are_found_by_their_code() {
-        for (call, prefix, names) in [("cuInit", "CUDA_ERROR_", NAMES), ("vkMapMemory", "VK_ERROR_", VULKAN)] {
+        for (call, prefix, names) in [("cuInit", "CUDA_ERROR_", NAMES), ("vkMapMemory", "VK_ERROR_", VULKAN)]
+        {
             assert!(names.is_sorted_by(|one, next| one.0 < next.0));
             for &(code, name_of_code) in names {
                 assert_eq!(name(call, code), Some((prefix, name_of_code)));
             }
         }
         assert_eq!(
-            [name("cuInit", 0), name("cuInit", -1), name("vkMapMemory", 1), name("hipInit", 1), name("curl", 1)],
+            [
+                name("cuInit", 0),
+                name("cuInit", -1),
+                name("vkMapMemory", 1),
+                name("hipInit", 1),
+                name("curl", 1)
+            ],
             [None; 5]
         );
     }

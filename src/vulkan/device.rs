@@ -45,7 +45,7 @@ impl Device {
         extensions: &[&CStr],
     ) -> Self {
         // SAFETY: the caller's contract.
-        Self::of(unsafe { Inner::adopt(entry, instance, physical, device, families, extensions, false) })
+        Self::of(unsafe { Inner::adopt((entry, instance, physical, device), families, extensions, false) })
     }
 
     fn of(inner: Inner) -> Self {

@@ -1,6 +1,6 @@
 //! Objects that nobody uses any more but the device, which are destroyed when it has come past its last use of them.
 
-use super::inner::Inner;
+use super::inner::{Allocated, Inner};
 use super::timeline::{Point, Timeline};
 use ash::vk;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,7 +23,7 @@ struct Waiting {
 pub(super) enum Dead {
     Buffer(vk::Buffer),
     Image(vk::Image),
-    Memory(vk::DeviceMemory),
+    Memory(Allocated),
     Commands(vk::CommandPool),
     /// A semaphore that a submission waits for or signals.
     Timeline(#[allow(dead_code, reason = "it is dropped")] Arc<Timeline>),

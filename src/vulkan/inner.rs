@@ -4,7 +4,7 @@ use super::error::{Error, Named, failed};
 use crate::pool::SourceError;
 use ash::vk;
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::collections::BTreeMap;
 use std::string::String;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,18 +29,30 @@ pub(super) struct Inner {
     pub families: Vec<u32>,
     /// A lock for each queue, by family and index: the host may not use a queue from two threads at once.
     queues: Mutex<BTreeMap<(u32, u32), Arc<Mutex<vk::Queue>>>>,
+    /// Bytes in allocations, by heap.
+    taken: [AtomicU64; vk::MAX_MEMORY_HEAPS],
     /// Allocations of memory that exist, and the most that may.
     allocations: AtomicU32,
     pub most_allocations: AtomicU32,
     is_ours: bool,
 }
 
-/// What Vulkan says of a heap, in bytes.
+/// What a device is made of: the loader, the instance, and the device.
+pub(super) type Handles = (ash::Entry, ash::Instance, vk::PhysicalDevice, ash::Device);
+
+/// An allocation of memory, which is counted.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Heap {
-    pub total: u64,
-    /// What the process may still take of it; `None` if the driver does not tell.
-    pub left: Option<u64>,
+pub(super) struct Allocated {
+    pub memory: vk::DeviceMemory,
+    pub bytes: u64,
+    heap: u32,
+}
+
+/// Returns what a process may still take of a heap of `total` bytes: what the budget and the usage of it leave where the driver tells them,
+/// else what the library has not taken.
+fn left(total: u64, taken: u64, told: Option<(u64, u64)>) -> u64 {
+    let (budget, usage) = told.unwrap_or((total, taken));
+    budget.saturating_sub(usage)
 }
 
 impl Inner {
@@ -51,10 +63,7 @@ impl Inner {
     /// The handles must be those of one device, which has the extensions in `extensions`, queues of `families` and the feature
     /// `timelineSemaphore`, and lives until this value is dropped; with `is_ours` nothing else destroys it.
     pub(super) unsafe fn adopt(
-        entry: ash::Entry,
-        instance: ash::Instance,
-        physical: vk::PhysicalDevice,
-        device: ash::Device,
+        (entry, instance, physical, device): Handles,
         families: &[u32],
         extensions: &[&CStr],
         is_ours: bool,
@@ -83,6 +92,7 @@ impl Inner {
             name,
             families: families.to_vec(),
             queues: Mutex::default(),
+            taken: [const { AtomicU64::new(0) }; vk::MAX_MEMORY_HEAPS],
             allocations: AtomicU32::new(0),
             most_allocations: most,
             is_ours,
@@ -104,7 +114,7 @@ impl Inner {
         match Self::open_device(&instance, number) {
             Ok((physical, device, families, extensions)) => {
                 // SAFETY: the device was made just now, with these queues and extensions.
-                Ok(unsafe { Self::adopt(entry, instance, physical, device, &families, &extensions, true) })
+                Ok(unsafe { Self::adopt((entry, instance, physical, device), &families, &extensions, true) })
             }
             Err(error) => {
                 // SAFETY: nothing of the instance is left.
@@ -138,8 +148,7 @@ impl Inner {
         let has = unsafe { instance.enumerate_device_extension_properties(physical) }
             .named("vkEnumerateDeviceExtensionProperties")?;
         let wanted = [ash::ext::memory_budget::NAME, ash::khr::external_memory_fd::NAME];
-        let is_there =
-            |name: &CStr| has.iter().any(|known| known.extension_name_as_c_str() == Ok(name));
+        let is_there = |name: &CStr| has.iter().any(|known| known.extension_name_as_c_str() == Ok(name));
         let extensions: Vec<&CStr> = wanted.into_iter().filter(|name| is_there(name)).collect();
         let names: Vec<_> = extensions.iter().map(|name| name.as_ptr()).collect();
         // SAFETY: as above.
@@ -174,22 +183,27 @@ impl Inner {
         queue.clone()
     }
 
-    /// Returns the size of a heap and what is left of it. This is a driver call.
-    pub(super) fn heap(&self, index: u32) -> Heap {
-        let total = self.memory.memory_heaps[index as usize].size;
-        if !self.has_budget {
-            return Heap { total, left: None };
-        }
-        let mut budget = vk::PhysicalDeviceMemoryBudgetPropertiesEXT::default();
-        let mut memory = vk::PhysicalDeviceMemoryProperties2::default().push_next(&mut budget);
-        // SAFETY: the device has the extension.
-        unsafe { self.instance.get_physical_device_memory_properties2(self.physical, &mut memory) };
-        let (budget, usage) = (budget.heap_budget[index as usize], budget.heap_usage[index as usize]);
-        Heap { total, left: Some(budget.saturating_sub(usage)) }
+    /// Returns the heap that a memory type lies in.
+    fn heap_of(&self, memory_type: u32) -> u32 {
+        self.memory.memory_types[memory_type as usize].heap_index
+    }
+
+    /// Returns the size of the heap of a memory type and what is left of it, in bytes. This is a driver call.
+    pub(super) fn capacity(&self, memory_type: u32) -> (u64, u64) {
+        let heap = self.heap_of(memory_type) as usize;
+        let total = self.memory.memory_heaps[heap].size;
+        let told = self.has_budget.then(|| {
+            let mut budget = vk::PhysicalDeviceMemoryBudgetPropertiesEXT::default();
+            let mut memory = vk::PhysicalDeviceMemoryProperties2::default().push_next(&mut budget);
+            // SAFETY: the device has the extension.
+            unsafe { self.instance.get_physical_device_memory_properties2(self.physical, &mut memory) };
+            (budget.heap_budget[heap], budget.heap_usage[heap])
+        });
+        (total, left(total, self.taken[heap].load(Ordering::Relaxed), told))
     }
 
     /// Allocates memory, as long as the device allows one more allocation.
-    pub(super) fn allocate(&self, info: &vk::MemoryAllocateInfo<'_>) -> Result<vk::DeviceMemory, SourceError> {
+    pub(super) fn allocate(&self, info: &vk::MemoryAllocateInfo<'_>) -> Result<Allocated, SourceError> {
         const CALL: &str = "vkAllocateMemory";
         let most = self.most_allocations.load(Ordering::Relaxed);
         let one_more = |count: u32| (count < most).then_some(count + 1);
@@ -200,7 +214,10 @@ impl Inner {
         if memory.is_err() {
             self.allocations.fetch_sub(1, Ordering::Relaxed);
         }
-        memory
+        let memory = memory?;
+        let (heap, bytes) = (self.heap_of(info.memory_type_index), info.allocation_size);
+        self.taken[heap as usize].fetch_add(bytes, Ordering::Relaxed);
+        Ok(Allocated { memory, bytes, heap })
     }
 
     /// Frees memory that [`Inner::allocate`] returned.
@@ -208,9 +225,10 @@ impl Inner {
     /// # Safety
     ///
     /// No work may use it.
-    pub(super) unsafe fn free(&self, memory: vk::DeviceMemory) {
+    pub(super) unsafe fn free(&self, allocated: Allocated) {
         // SAFETY: the caller's contract.
-        unsafe { self.device.free_memory(memory, None) };
+        unsafe { self.device.free_memory(allocated.memory, None) };
+        self.taken[allocated.heap as usize].fetch_sub(allocated.bytes, Ordering::Relaxed);
         self.allocations.fetch_sub(1, Ordering::Relaxed);
     }
 
@@ -231,5 +249,18 @@ impl Drop for Inner {
                 self.instance.destroy_instance(None);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::left;
+
+    #[test]
+    fn a_budget_comes_before_what_was_taken() {
+        assert_eq!(left(100, 30, None), 70);
+        assert_eq!(left(100, 130, None), 0);
+        assert_eq!(left(100, 30, Some((80, 50))), 30);
+        assert_eq!(left(100, 0, Some((80, 90))), 0, "others have more than their share");
     }
 }

@@ -2,6 +2,7 @@
 
 use super::device::Device;
 use super::error::{Error, Named, failed};
+use super::inner::Allocated;
 use super::stream::Stream;
 use super::wish::Wish;
 use crate::pool::{Capacity, Segment, Source, SourceError, SourceErrorKind, Stream as _};
@@ -41,7 +42,7 @@ pub struct DeviceMemory {
 #[derive(Clone, Copy)]
 struct Reserved {
     bytes: usize,
-    memory: vk::DeviceMemory,
+    allocated: Allocated,
     /// Null if buffers cannot lie in this memory.
     buffer: vk::Buffer,
     mapped: Option<NonZeroUsize>,
@@ -116,7 +117,7 @@ impl DeviceMemory {
         let (start, found) = segments.range(..=address).next_back()?;
         let offset = address - start;
         (offset < found.bytes).then(|| Place {
-            memory: found.memory,
+            memory: found.allocated.memory,
             offset: offset as u64,
             bytes: found.bytes as u64,
             memory_type: self.index,
@@ -148,13 +149,10 @@ impl DeviceMemory {
         &self,
         bytes: u64,
         dedicated: Option<vk::MemoryDedicatedAllocateInfo<'_>>,
-    ) -> Result<vk::DeviceMemory, SourceError> {
+    ) -> Result<Allocated, SourceError> {
         let inner = &self.device.inner;
-        if !self.wish.beyond_budget {
-            let heap = inner.memory.memory_types[self.index as usize].heap_index;
-            if inner.heap(heap).left.is_some_and(|left| bytes > left) {
-                return Err(SourceError { kind: SourceErrorKind::OutOfMemory, call: "memory budget", code: 0 });
-            }
+        if !self.wish.beyond_budget && bytes > inner.capacity(self.index).1 {
+            return Err(SourceError { kind: SourceErrorKind::OutOfMemory, call: "memory budget", code: 0 });
         }
         let mut info = vk::MemoryAllocateInfo::default().allocation_size(bytes).memory_type_index(self.index);
         let mut export = vk::ExportMemoryAllocateInfo::default().handle_types(EXPORTED);
@@ -215,10 +213,10 @@ impl DeviceMemory {
     }
 
     /// Maps a new allocation and covers it with a buffer.
-    fn prepare(&self, bytes: usize, memory: vk::DeviceMemory) -> Result<Reserved, SourceError> {
-        let mapped = self.map(memory)?;
-        let buffer = self.cover(bytes, memory)?;
-        Ok(Reserved { bytes, memory, buffer, mapped })
+    fn prepare(&self, bytes: usize, allocated: Allocated) -> Result<Reserved, SourceError> {
+        let mapped = self.map(allocated.memory)?;
+        let buffer = self.cover(bytes, allocated.memory)?;
+        Ok(Reserved { bytes, allocated, buffer, mapped })
     }
 
     /// The lowest free addresses for a segment.
@@ -268,15 +266,12 @@ unsafe impl Source for DeviceMemory {
         ALIGNMENT
     }
 
-    /// Returns the size of the heap, and what its budget leaves of it. Without `VK_EXT_memory_budget`, that is what this source
-    /// has not reserved.
+    /// Returns the size of the heap, and what its budget leaves of it. Without `VK_EXT_memory_budget`, that is what the library
+    /// has not taken of it on this device.
     fn capacity(&self) -> Result<Capacity, SourceError> {
-        let inner = &self.device.inner;
-        let heap = inner.heap(inner.memory.memory_types[self.index as usize].heap_index);
+        let (total, free) = self.device.inner.capacity(self.index);
         let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
-        let own = || self.segments().values().map(|segment| segment.bytes as u64).sum();
-        let free = heap.left.unwrap_or_else(|| heap.total.saturating_sub(own()));
-        Ok(Capacity { total: bytes(heap.total), free: bytes(free) })
+        Ok(Capacity { total: bytes(total), free: bytes(free) })
     }
 
     fn reserve(&self, bytes: usize, _: &Stream) -> Result<Segment, SourceError> {
@@ -284,13 +279,13 @@ unsafe impl Source for DeviceMemory {
         if bytes == 0 || bytes % GRANULARITY != 0 {
             return Err(SourceError { kind: SourceErrorKind::Invalid, call: CALL, code: 0 });
         }
-        let memory = self.allocate(bytes as u64, None)?;
+        let allocated = self.allocate(bytes as u64, None)?;
         let free = |error| {
             // SAFETY: the allocation is new, and no work uses it.
-            unsafe { self.device.inner.free(memory) };
+            unsafe { self.device.inner.free(allocated) };
             error
         };
-        let reserved = self.prepare(bytes, memory).map_err(free)?;
+        let reserved = self.prepare(bytes, allocated).map_err(free)?;
         let mut segments = self.segments();
         let vacant = self.vacant(&segments, bytes).and_then(NonZeroUsize::new);
         let Some(address) = vacant else {
@@ -334,7 +329,7 @@ impl DeviceMemory {
         // SAFETY: the callers have it alone; a mapping ends with its memory, and destroying a null buffer does nothing.
         unsafe {
             self.device.inner.device.destroy_buffer(reserved.buffer, None);
-            self.device.inner.free(reserved.memory);
+            self.device.inner.free(reserved.allocated);
         }
     }
 }

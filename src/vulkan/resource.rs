@@ -3,6 +3,7 @@
 use super::device::Device;
 use super::error::{Error, Named};
 use super::graves::Dead;
+use super::inner::Allocated;
 use super::memory::{DeviceMemory, EXPORTED, Place};
 use super::stream::Stream;
 use super::timeline::{Point, add};
@@ -36,7 +37,7 @@ pub struct Resource<H: Copy, P: SegmentPlacement = DefaultPlacement> {
 
 enum Owner<P: SegmentPlacement> {
     Block(Arc<Pool<P, DeviceMemory>>, Allocation),
-    Own(vk::DeviceMemory),
+    Own(Allocated),
 }
 
 /// What a resource asks of its memory.
@@ -195,10 +196,10 @@ impl<H: Copy, P: SegmentPlacement> Resource<H, P> {
         }
         let needs = needs.whole(resource.atom);
         if needs.is_dedicated {
-            let memory = source.allocate(needs.bytes, Some(alone))?;
-            resource.owner = Some(Owner::Own(memory));
-            let mapped = source.map(memory)?;
-            resource.place = Place { memory, bytes: needs.bytes, mapped, ..resource.place };
+            let own = source.allocate(needs.bytes, Some(alone))?;
+            resource.owner = Some(Owner::Own(own));
+            let mapped = source.map(own.memory)?;
+            resource.place = Place { memory: own.memory, bytes: own.bytes, mapped, ..resource.place };
         } else {
             let length = usize::try_from(needs.bytes).unwrap_or(usize::MAX);
             let align = usize::try_from(needs.align).unwrap_or(usize::MAX);
@@ -322,11 +323,18 @@ impl Resource<vk::Buffer> {
     ///
     /// All must be of the stream's device, the buffer bound to the memory, and both this value's alone.
     #[cfg_attr(not(unix), allow(dead_code, reason = "memory is shared as file descriptors on Unix only"))]
-    pub(super) unsafe fn own(raw: vk::Buffer, place: Place, bytes: u64, atom: u64, stream: &Stream) -> Self {
+    pub(super) unsafe fn own(
+        raw: vk::Buffer,
+        own: Allocated,
+        place: Place,
+        bytes: u64,
+        atom: u64,
+        stream: &Stream,
+    ) -> Self {
         Self {
             raw,
             dead: Some(Dead::Buffer(raw)),
-            owner: Some(Owner::Own(place.memory)),
+            owner: Some(Owner::Own(own)),
             place,
             bytes,
             atom,
@@ -373,7 +381,7 @@ impl<H: Copy, P: SegmentPlacement> Drop for Resource<H, P> {
                 let freed = pool.deallocate(block);
                 debug_assert!(freed.is_ok(), "{freed:?}");
             }
-            Some(Owner::Own(memory)) => graves.bury(points, Dead::Memory(memory)),
+            Some(Owner::Own(own)) => graves.bury(points, Dead::Memory(own)),
             None => {}
         }
     }

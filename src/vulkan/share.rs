@@ -73,17 +73,19 @@ impl Resource<vk::Buffer> {
             undo();
             return Err(Error::WrongMemoryType { index: place.memory_type, allowed: needs.memory_type_bits });
         }
-        let mut import = vk::ImportMemoryFdInfoKHR::default().handle_type(EXPORTED).fd(descriptor.as_raw_fd());
+        let mut import =
+            vk::ImportMemoryFdInfoKHR::default().handle_type(EXPORTED).fd(descriptor.as_raw_fd());
         let info = vk::MemoryAllocateInfo::default()
             .allocation_size(place.bytes)
             .memory_type_index(place.memory_type)
             .push_next(&mut import);
-        let memory = inner.allocate(&info).inspect_err(|_| undo())?;
+        let own = inner.allocate(&info).inspect_err(|_| undo())?;
+        let memory = own.memory;
         // The memory has it now.
         let _ = descriptor.into_raw_fd();
         let place = Place { memory, buffer: vk::Buffer::null(), mapped: None, ..*place };
         // SAFETY: both are new, and of this device; from here on the drop gives them back.
-        let mut resource = unsafe { Self::own(raw, place, needs.size, atom, stream) };
+        let mut resource = unsafe { Self::own(raw, own, place, needs.size, atom, stream) };
         // SAFETY: the memory is of a type that the buffer allows, and long enough.
         unsafe { inner.device.bind_buffer_memory(raw, memory, place.offset) }.named("vkBindBufferMemory")?;
         if visible {

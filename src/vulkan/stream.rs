@@ -159,7 +159,8 @@ impl Stream {
             })
         };
         // SAFETY: the caller's contract.
-        let submitted = recorded.and_then(|()| unsafe { self.submit_locked(&mut state, &[], &[buffer], &[]) });
+        let submitted =
+            recorded.and_then(|()| unsafe { self.submit_locked(&mut state, &[], &[buffer], &[]) });
         let last = submitted.as_ref().map_or(0, |point| point.value);
         if submitted.is_ok() {
             state.used.push_back((last, buffer));
@@ -180,12 +181,16 @@ impl Stream {
         }
         let device = &self.shared.device.inner.device;
         if state.commands == vk::CommandPool::null() {
-            let flags = vk::CommandPoolCreateFlags::TRANSIENT | vk::CommandPoolCreateFlags::RESET_COMMAND_BUFFER;
-            let info = vk::CommandPoolCreateInfo::default().flags(flags).queue_family_index(self.shared.family);
+            let flags =
+                vk::CommandPoolCreateFlags::TRANSIENT | vk::CommandPoolCreateFlags::RESET_COMMAND_BUFFER;
+            let info =
+                vk::CommandPoolCreateInfo::default().flags(flags).queue_family_index(self.shared.family);
             // SAFETY: the device has a queue of this family.
-            state.commands = unsafe { device.create_command_pool(&info, None) }.named("vkCreateCommandPool")?;
+            state.commands =
+                unsafe { device.create_command_pool(&info, None) }.named("vkCreateCommandPool")?;
         }
-        let info = vk::CommandBufferAllocateInfo::default().command_pool(state.commands).command_buffer_count(1);
+        let info =
+            vk::CommandBufferAllocateInfo::default().command_pool(state.commands).command_buffer_count(1);
         // SAFETY: the pool is live, and the stream is locked.
         let buffers = unsafe { device.allocate_command_buffers(&info) }.named("vkAllocateCommandBuffers")?;
         Ok(buffers[0])
@@ -206,7 +211,8 @@ impl Stream {
         let Shared { device, queue, timeline, .. } = &*self.shared;
         let own = (state.last > 0).then(|| self.point(state.last));
         let ours = || state.waits.iter().chain(&own);
-        let semaphores: Vec<_> = ours().map(|point| point.timeline.raw).chain(waits.iter().copied()).collect();
+        let semaphores: Vec<_> =
+            ours().map(|point| point.timeline.raw).chain(waits.iter().copied()).collect();
         // The values of binary semaphores are ignored.
         let values: Vec<u64> = ours().map(|point| point.value).chain(waits.iter().map(|_| 0)).collect();
         let stages = std::vec![vk::PipelineStageFlags::ALL_COMMANDS; semaphores.len()];
@@ -224,7 +230,8 @@ impl Stream {
             .push_next(&mut timelines);
         let queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the caller guarantees what is its own; our semaphores are live, and each value is higher than the last.
-        unsafe { device.inner.device.queue_submit(*queue, &[info], vk::Fence::null()) }.named("vkQueueSubmit")?;
+        unsafe { device.inner.device.queue_submit(*queue, &[info], vk::Fence::null()) }
+            .named("vkQueueSubmit")?;
         drop(queue);
         state.last = point.value;
         // The submission uses the semaphores of the others until it is done.

@@ -179,13 +179,8 @@ mod tests {
     fn the_types_of_known_devices_are_chosen_well() {
         // NVIDIA on Linux.
         let none = MemoryPropertyFlags::empty();
-        let nvidia = [
-            none,
-            LOCAL,
-            VISIBLE | COHERENT,
-            VISIBLE | COHERENT | CACHED,
-            LOCAL | VISIBLE | COHERENT,
-        ];
+        let nvidia =
+            [none, LOCAL, VISIBLE | COHERENT, VISIBLE | COHERENT | CACHED, LOCAL | VISIBLE | COHERENT];
         assert_eq!(chosen(&nvidia), [Some(1), Some(2), Some(3), Some(4), None]);
         // AMD with Mesa, whose last types bypass caches for debuggers.
         let slow = MemoryPropertyFlags::DEVICE_COHERENT_AMD | MemoryPropertyFlags::DEVICE_UNCACHED_AMD;
@@ -199,8 +194,7 @@ mod tests {
         ];
         assert_eq!(chosen(&amd), [Some(0), Some(1), Some(3), Some(2), None]);
         // A phone: one heap, a cached type that is not coherent, and one for attachments of tiles.
-        let phone =
-            [LOCAL | VISIBLE | COHERENT, LOCAL | VISIBLE | CACHED, LOCAL | LAZY, LOCAL];
+        let phone = [LOCAL | VISIBLE | COHERENT, LOCAL | VISIBLE | CACHED, LOCAL | LAZY, LOCAL];
         assert_eq!(chosen(&phone), [Some(3), Some(0), Some(1), Some(0), Some(2)]);
         // lavapipe and integrated graphics.
         let one = [LOCAL | VISIBLE | COHERENT | CACHED];
@@ -210,7 +204,11 @@ mod tests {
     #[test]
     fn what_is_required_is_never_left_out() {
         let memory = device(&[LOCAL, LOCAL | MemoryPropertyFlags::PROTECTED, VISIBLE]);
-        assert_eq!(Wish::device().types(0b110).choose(&memory), None, "protected memory is not for everything");
+        assert_eq!(
+            Wish::device().types(0b110).choose(&memory),
+            None,
+            "protected memory is not for everything"
+        );
         let protected = Wish::device().require(MemoryPropertyFlags::PROTECTED);
         assert_eq!(protected.choose(&memory), Some(1));
         assert_eq!(Wish::device().require(VISIBLE).choose(&memory), None);

@@ -1,5 +1,7 @@
 //! Pools in the memory of a Vulkan driver, with the validation layers on: `cargo xtask vulkan` sets both up.
 
+#[path = "../any_pool/mod.rs"]
+mod any_pool;
 mod misuse;
 mod pools;
 mod resources;
