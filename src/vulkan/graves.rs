@@ -1,4 +1,4 @@
-//! Objects that nobody uses any more but the device, which are destroyed when it has come past its last use of them.
+//! Objects that only the device uses any more, which are destroyed when it has come past its last use of them.
 
 use super::inner::{Allocated, Inner};
 use super::timeline::{Point, Timeline};

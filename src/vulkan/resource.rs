@@ -254,7 +254,7 @@ impl<H: Copy, P: SegmentPlacement> Resource<H, P> {
     pub fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         let target = self.mapped(offset, bytes.len())?;
         self.settle()?;
-        // SAFETY: the range is mapped and this value's, no work uses it, and nobody else has a reference into it.
+        // SAFETY: the range is mapped and this value's, no work uses it, and there is no other reference into it.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len()) };
         let Some(range) = self.range(offset, bytes.len()) else { return Ok(()) };
         let device = &self.stream.device().inner.device;

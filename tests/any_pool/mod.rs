@@ -173,7 +173,7 @@ pub(crate) fn a_compaction_keeps_contents<W: World>() {
     let stream = world.stream();
     let pool = pool(&world, PoolOptions::new().small(0, 0));
     pool.preallocate(8 * MIB, &stream).unwrap();
-    let mut handles: Vec<_> = (0..40).map(|_| pool.allocate_movable(200 * KIB, &stream).unwrap()).collect();
+    let mut handles: Vec<_> = (0..80).map(|_| pool.allocate_movable(100 * KIB, &stream).unwrap()).collect();
     for (owner, handle) in handles.iter().enumerate() {
         world.write(&pool, &stream, handle.address(), handle.bytes(), owner as u8);
     }

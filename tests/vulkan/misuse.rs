@@ -3,7 +3,7 @@
 use super::MIB;
 use super::resources::COPIES;
 use super::support::World;
-use allotment::pool::{PoolOptions, SourceErrorKind, Stream as _};
+use allotment::pool::{Event as _, PoolOptions, SourceErrorKind, Stream as _};
 use allotment::vulkan::ash::vk;
 use allotment::vulkan::{Resource, Stream, Wish};
 
@@ -86,9 +86,10 @@ fn a_race_of_two_submissions_is_reported() {
     b.synchronize().unwrap();
 }
 
-/// A wait that names a point before the write.
+/// The layers take a wait for any point of a timeline for one that waits for all that it will ever signal. So only the stream's own
+/// numbers keep such a wait out, which the simulated device checks.
 #[test]
-fn a_wait_for_too_early_a_point() {
+fn a_wait_for_too_early_a_point_is_not_reported() {
     let mut world = World::strict();
     let (a, b) = (world.stream(), world.stream());
     let pool = world.pool(Wish::device(), PoolOptions::new());
@@ -105,9 +106,8 @@ fn a_wait_for_too_early_a_point() {
     let early = fill(&a, &one, 1).unwrap();
     fill(&a, &two, 1).unwrap();
     b.wait(&early).unwrap();
-    let late = fill(&b, &two, 2);
-    println!("{late:?}");
-    world.expect(&["SYNC"]);
+    fill(&b, &two, 2).unwrap().synchronize().unwrap();
+    world.expect(&[]);
 }
 
 #[test]
@@ -192,8 +192,7 @@ fn a_copy_beyond_the_end_is_reported() {
     });
     // SAFETY: nothing was submitted.
     unsafe { device.destroy_command_pool(commands_of, None) };
-    // The range beyond the end is that of the other buffer.
-    world.expect(&["VUID-vkCmdCopyBuffer-size-00116", "VUID-vkCmdCopyBuffer-pRegions-00117"]);
+    world.expect(&["VUID-vkCmdCopyBuffer-size-00116"]);
 }
 
 /// What is alive when the device is destroyed. All other tests end with this check, and without a message.

@@ -13,8 +13,9 @@ struct Vulkan {
     streams: Mutex<Vec<Stream>>,
     checks: Mutex<Vec<(Resource<vk::Buffer>, usize, u8)>>,
     copies: Arc<DevicePool<DeviceMemory>>,
-    world: Mutex<support::World>,
     device: allotment::vulkan::Device,
+    /// Dropped last: it destroys the device.
+    world: Mutex<support::World>,
 }
 
 type Pool = DevicePool<DeviceMemory>;
