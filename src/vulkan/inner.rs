@@ -28,7 +28,7 @@ pub(super) struct Inner {
     /// The families of queues that the program uses.
     pub families: Vec<u32>,
     /// A lock for each queue, by family and index: the host may not use a queue from two threads at once.
-    queues: Mutex<BTreeMap<(u32, u32), Arc<Mutex<vk::Queue>>>>,
+    queues: Mutex<BTreeMap<(u32, u32), Queue>>,
     /// Bytes in allocations, by heap.
     taken: [AtomicU64; vk::MAX_MEMORY_HEAPS],
     /// Allocations of memory that exist, and the most that may.
@@ -39,6 +39,9 @@ pub(super) struct Inner {
 
 /// What a device is made of: the loader, the instance, and the device.
 pub(super) type Handles = (ash::Entry, ash::Instance, vk::PhysicalDevice, ash::Device);
+
+/// A queue under its lock.
+pub(super) type Queue = Arc<Mutex<vk::Queue>>;
 
 /// An allocation of memory, which is counted.
 #[derive(Clone, Copy, Debug)]
@@ -174,7 +177,7 @@ impl Inner {
     }
 
     /// Returns a queue, under the lock that all its streams share.
-    pub(super) fn queue(&self, family: u32, index: u32) -> Arc<Mutex<vk::Queue>> {
+    pub(super) fn queue(&self, family: u32, index: u32) -> Queue {
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         let queue = queues.entry((family, index)).or_insert_with(|| {
             // SAFETY: the callers guarantee that the device has the queue.

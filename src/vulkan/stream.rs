@@ -3,6 +3,7 @@
 use super::device::Device;
 use super::error::{Error, Named};
 use super::graves::Dead;
+use super::inner::Queue;
 use super::timeline::{Point, Timeline, add};
 use crate::pool::{self, SourceError, StreamId};
 use ash::vk;
@@ -30,7 +31,7 @@ pub struct Stream {
 
 struct Shared {
     device: Device,
-    queue: Arc<Mutex<vk::Queue>>,
+    queue: Queue,
     family: u32,
     timeline: Arc<Timeline>,
     id: StreamId,
