@@ -5,6 +5,7 @@ use super::{KIB, MIB};
 use allotment::pool::{PoolError, PoolOptions, SourceErrorKind, Stream as _};
 use allotment::vulkan::ash::vk;
 use allotment::vulkan::{Device, DeviceMemory, Error, Resource, Wish};
+use std::process::Command;
 
 pub(crate) const COPIES: vk::BufferUsageFlags = vk::BufferUsageFlags::from_raw(
     vk::BufferUsageFlags::TRANSFER_SRC.as_raw() | vk::BufferUsageFlags::TRANSFER_DST.as_raw(),
@@ -237,4 +238,37 @@ fn a_device_is_opened_by_number() {
         panic!("so many devices")
     };
     assert!(count > 0);
+}
+
+/// The test runs itself without what `cargo xtask vulkan` has set up.
+#[test]
+fn a_machine_without_vulkan_gets_an_error() {
+    const ASKED: &str = "ALLOTMENT_VULKAN_ASKED";
+    if std::env::var_os(ASKED).is_some() {
+        let answer = Device::new(0).map_or_else(|error| error.to_string(), |device| device.name().to_owned());
+        println!("answer: {answer}");
+        return;
+    }
+    let ask = |change: fn(&mut Command)| {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "resources::a_machine_without_vulkan_gets_an_error", "--nocapture"]);
+        change(command.env(ASKED, "1"));
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let no_driver = ask(|command| {
+        command.env("VK_ICD_FILENAMES", "/nowhere.json").env("VK_DRIVER_FILES", "/nowhere.json");
+    });
+    assert!(no_driver.contains("answer: Vulkan's loader finds no driver"), "{no_driver}");
+    // The system may have a loader of its own.
+    let no_loader = ask(|command| {
+        command.env_remove("LD_LIBRARY_PATH");
+    });
+    assert!(no_loader.contains("answer: "), "{no_loader}");
+    assert!(
+        std::path::Path::new("/usr/lib/x86_64-linux-gnu/libvulkan.so.1").exists()
+            || no_loader.contains("no Vulkan loader"),
+        "{no_loader}"
+    );
 }
