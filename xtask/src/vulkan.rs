@@ -46,7 +46,7 @@ pub fn run(setup: &Setup) -> Result<ExitCode> {
 
     let report = tempfile::NamedTempFile::new()?;
     let mut command = child::command("cargo");
-    command.current_dir(firmware::root()).args(tests).envs(variables).env(REPORT, report.path());
+    command.current_dir(firmware::root()).args(tests).envs(variables.clone()).env(REPORT, report.path());
     let (status, text) = child::run_limited(&mut command, LIMIT)?;
     print!("{text}");
     let status =
@@ -63,7 +63,31 @@ pub fn run(setup: &Setup) -> Result<ExitCode> {
         unexpected == 0 && expected > 0 && passed(&text) > 0,
         "the layers were silent, or had something to say"
     );
+    same_everywhere(&variables)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Runs the example on each kind of device, and compares what it prints.
+fn same_everywhere(variables: &[(&'static str, String)]) -> Result<()> {
+    let example =
+        ["--quiet", "--package", "allotment", "--features", "gpu,vulkan", "--example", "any_device"];
+    let mut build = child::command("cargo");
+    build.current_dir(firmware::root()).arg("build").args(example);
+    ensure!(child::status(&mut build, "building the example")?.success(), "the example does not compile");
+    let mut printed = Vec::new();
+    for device in ["--host", "--vulkan", "--sim"] {
+        let mut run = child::command("cargo");
+        run.current_dir(firmware::root()).arg("run").args(example).args(["--", device]);
+        let output = child::output_limited(run.envs(variables.iter().cloned()), LIMIT)?;
+        let output = output.filter(|output| output.status.success() && !output.stdout.is_empty());
+        printed.push(output.with_context(|| format!("the example fails with {device}"))?.stdout);
+    }
+    ensure!(
+        printed.windows(2).all(|pair| pair[0] == pair[1]),
+        "the example does not print the same on each device"
+    );
+    println!("vulkan: the example prints the same in ordinary memory, on Vulkan and on the stand-in of CUDA");
+    Ok(())
 }
 
 /// The variables that let the loader find the driver and the layers, and nothing else.
