@@ -353,7 +353,7 @@ fn history<S: Subject + ?Sized>(
         };
         failed = player.play(next).err();
         next += 1;
-        if player.episode % 1024 == 0 {
+        if player.episode.is_multiple_of(1024) {
             bar.inc(1024);
         }
     }
