@@ -123,8 +123,8 @@ fn handlers_are_refused() {
     let block = HEAP.try_allocate(old).unwrap();
     HANDLING.set(true);
     {
-        // SAFETY: nothing of the placement is changed.
         let locked = |_: &mut Tlsf| refuses(&HEAP, Cause::Interrupt, block, old);
+        // SAFETY: `locked` changes nothing of the placement.
         unsafe { HEAP.memory().with_placement(locked) };
     }
     HEAP.seal();
