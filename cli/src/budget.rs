@@ -16,7 +16,7 @@ use crate::units::parse_bytes;
 /// Arguments of `allotment budget`.
 #[derive(Args, Debug)]
 pub struct BudgetArgs {
-    /// The trace: text or binary, also .zst or .gz; - is the standard input
+    /// The trace: text or binary, a recording of heaptrack or a snapshot of PyTorch, also .zst or .gz; - is the standard input
     trace: PathBuf,
     /// What it may take, as TOML: tables [total], [function."NAME"] and [tag."NAME"] with peak, live, bytes and calls
     #[arg(long, value_name = "TOML")]

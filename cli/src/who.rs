@@ -14,7 +14,7 @@ use crate::units::at_least_one;
 /// Arguments of `allotment who`.
 #[derive(Args, Debug)]
 pub struct WhoArgs {
-    /// The trace: text or binary, also .zst or .gz; - is the standard input
+    /// The trace: text or binary, a recording of heaptrack or a snapshot of PyTorch, also .zst or .gz; - is the standard input
     trace: PathBuf,
     /// What to count
     #[arg(long, value_enum, default_value_t, value_name = "MEASURE")]

@@ -26,7 +26,7 @@ use subject::{ENTRIES, Entry, HUGE, Make, Visitor, with};
 /// Arguments of `allotment replay`.
 #[derive(Args, Debug)]
 pub struct ReplayArgs {
-    /// The trace: text or binary, also .zst or .gz; - is the standard input
+    /// The trace: text or binary, a recording of heaptrack or a snapshot of PyTorch, also .zst or .gz; - is the standard input
     trace: PathBuf,
     /// Placements to replay on, separated by commas [default: all of allotment's own]
     #[arg(long, value_delimiter = ',', value_parser = placement_names(), value_name = "NAME")]
