@@ -152,7 +152,7 @@ impl Loads {
         let live = |value: &&Value| {
             value.made.is_none_or(|op| done >> op & 1 != 0) && (value.kept || value.users & !done != 0)
         };
-        // What is there from the start and read by nobody is live at the first step only.
+        // What is there from the start and never read is live at the first step only.
         let at_first = |value: &&Value| done == 0 && value.made.is_none();
         let bytes =
             self.values.iter().filter(|value| live(value) || at_first(value)).map(|value| value.bytes);
