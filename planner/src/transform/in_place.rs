@@ -75,16 +75,13 @@ pub(crate) fn in_place_by(
                         && last[group] == step
                         && tensors[output].bytes == tensors[group].bytes
                 };
-                let mut candidates: Vec<usize> =
-                    op.inputs.iter().filter(planned).map(|&input| root[input]).filter(free).collect();
-                // An operator may read a tensor twice.
-                let mut seen = Vec::new();
-                candidates.retain(|&group| {
-                    !seen.contains(&group) && {
-                        seen.push(group);
-                        true
+                let mut candidates = Vec::new();
+                for group in op.inputs.iter().filter(planned).map(|&input| root[input]).filter(free) {
+                    // An operator may read a tensor twice.
+                    if !candidates.contains(&group) {
+                        candidates.push(group);
                     }
-                });
+                }
                 let chosen = if candidates.is_empty() { None } else { choose(candidates.len()) };
                 chosen.and_then(|chosen| candidates.get(chosen).copied())
             }

@@ -201,20 +201,18 @@ impl Search<'_> {
             return;
         }
         let load = self.loads.after(done);
-        let ready: Vec<usize> = self.loads.ready(done, count).collect();
-        let mut next: Vec<(u64, u64, usize)> = Vec::new();
-        for op in ready {
+        let next = self.loads.ready(done, count).map(|op| {
             let after = done | 1 << op;
             let most = peak.max(self.loads.during(load, done, op));
-            next.push((most.max(self.loads.rest[after as usize]), self.loads.after(after), op));
-        }
+            (most.max(self.loads.rest[after as usize]), self.loads.after(after), op, most)
+        });
+        let mut next: Vec<(u64, u64, usize, u64)> = next.collect();
         next.sort_unstable();
-        for (least, _, op) in next {
+        for (least, _, op, most) in next {
             if least >= self.peak() {
                 break;
             }
             self.order.push(op);
-            let most = peak.max(self.loads.during(load, done, op));
             self.go_on(done | 1 << op, most);
             self.order.pop();
         }
