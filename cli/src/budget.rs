@@ -136,8 +136,7 @@ pub fn budget(args: &BudgetArgs) -> Result<bool, Failure> {
     let fine = !found.iter().any(|found| found.exceeded);
     let mut out = io::stdout().lock();
     if args.json {
-        serde_json::to_writer_pretty(&mut out, &found).map_err(io::Error::from)?;
-        writeln!(out)?;
+        crate::output::json(&mut out, &found)?;
         return Ok(fine);
     }
     for Found { of, what, limit, found, exceeded } in &found {

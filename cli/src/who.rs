@@ -99,8 +99,7 @@ pub fn who(args: &WhoArgs) -> Result<bool, Failure> {
             lines: holders.iter().map(|holder| line(&profile, holder)).collect(),
             tags: tags(&profile, args.by),
         };
-        serde_json::to_writer_pretty(&mut out, &report).map_err(io::Error::from)?;
-        writeln!(out)?;
+        crate::output::json(&mut out, &report)?;
         return Ok(true);
     }
     holders.retain(|holder| args.by.of(&holder.costs) > 0);

@@ -310,8 +310,7 @@ fn suggested(
 fn print(advice: &Advice, args: &AdviseArgs) -> io::Result<()> {
     let mut out = io::stdout().lock();
     if args.json {
-        serde_json::to_writer_pretty(&mut out, advice)?;
-        return writeln!(out);
+        return crate::output::json(&mut out, advice);
     }
     text(&mut out, advice, args)
 }

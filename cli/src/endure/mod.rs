@@ -321,8 +321,7 @@ fn keeps(args: &EndureArgs, run: &Run, model: &Model, can: bool) -> Result<Vec<O
 fn print(forecast: &Forecast, args: &EndureArgs) -> io::Result<()> {
     let mut out = io::stdout().lock();
     if args.json {
-        serde_json::to_writer_pretty(&mut out, forecast)?;
-        return writeln!(out);
+        return crate::output::json(&mut out, forecast);
     }
     text(&mut out, forecast, args)
 }

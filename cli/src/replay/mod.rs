@@ -244,8 +244,7 @@ fn times(
 fn print(report: &Report, json: bool) -> io::Result<()> {
     let mut out = io::stdout().lock();
     if json {
-        serde_json::to_writer_pretty(&mut out, report)?;
-        return writeln!(out);
+        return crate::output::json(&mut out, report);
     }
     writeln!(out, "{} events, at most {} B live; arena of {} B", report.events, report.peak, report.arena)?;
     let or_dash = |value: Option<String>| value.unwrap_or_else(|| "-".into());
