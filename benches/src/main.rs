@@ -1,11 +1,13 @@
 //! Compares allotment with its peers. `cargo xtask bench` at the root of the repository runs this program.
 //!
 //! From the top: `main` reads the command line; `measures` has one module per measure and `subjects` one
-//! implementation per allocator; `trace` and `replay` provide the workloads; `results`, `report` and `plot` write
-//! the findings.
+//! implementation per allocator; `trace` and `replay` provide the workloads; `results` keeps the findings, `draw` and
+//! `plot` draw them, and `report` writes RESULTS.md.
 
 mod arena;
 mod check;
+mod draw;
+mod losses;
 mod measures;
 mod origin;
 mod plan;
@@ -80,6 +82,8 @@ enum Command {
     Plan(plan::Args),
     /// Writes RESULTS.md and the plots anew from the CSV files
     Report,
+    /// Prints the tables of a measure, of the GPUs (gpu), or of the targets (targets, planning)
+    Tables { name: String },
     /// Lists measures and allocators
     List,
     /// Replays a compiled trace once (runs under callgrind)
@@ -102,6 +106,7 @@ fn main() -> ExitCode {
         Command::Count { traces, subjects } => check::count(&traces, &subjects),
         Command::Time { traces, subjects } => time(&traces, subjects),
         Command::Report => report::write(&home().join("results"), &home().join("RESULTS.md")),
+        Command::Tables { name } => tables(&name),
         Command::Plan(args) => plan::run(&args, home()),
         Command::List => {
             list();
@@ -162,6 +167,14 @@ fn time(traces: &[String], subjects: Vec<String>) -> Result<()> {
     Ok(())
 }
 
+fn tables(name: &str) -> Result<()> {
+    match report::tables(&home().join("results"), name)? {
+        Some(text) => print!("{text}"),
+        None => bail!("there is no table {name:?}"),
+    }
+    Ok(())
+}
+
 fn find(name: &str) -> Result<&'static Measure> {
     match measures::ALL.iter().find(|measure| measure.name == name) {
         Some(measure) => Ok(measure),
@@ -173,7 +186,10 @@ fn find(name: &str) -> Result<&'static Measure> {
 }
 
 fn list() {
-    println!("Measures:");
+    println!(
+        "Tables:\n  {:16} pools on devices and simulated ones\n  {:16} targets of the default types on hosts\n  {:16} targets of static planning\n\nMeasures:",
+        "gpu", "targets", "planning"
+    );
     for measure in measures::ALL {
         println!("  {:16} {}", measure.name, measure.about);
     }

@@ -4,13 +4,15 @@
     planner/instances/tables.py --minimalloc PROGRAM --idealloc PROGRAM
 
 It builds the program `allotment` in release, or takes the one that `--program` names. `--limits` changes the seconds; the table goes to
-`benches/results/plan/collection.md`, or to the file that `--output` names. Other planners get each limit on one thread, so that most of
+`benches/results/plan/collection.csv`, or to the file that `--output` names. Other planners get each limit on one thread, so that most of
 the time is theirs: half an hour for all. `--alone 60` leaves them out of the run of 60 seconds, which brings it down to 8 minutes.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
+import io
 import json
 import os
 import pathlib
@@ -30,7 +32,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--limits", type=int, nargs="+", default=[1, 10, 60])
     parser.add_argument("--alone", type=int, nargs="+", default=[], help="limits at which the others are not run")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--output", type=pathlib.Path, default=ROOT / "benches" / "results" / "plan" / "collection.md")
+    parser.add_argument("--output", type=pathlib.Path, default=ROOT / "benches" / "results" / "plan" / "collection.csv")
     return parser.parse_args()
 
 
@@ -69,14 +71,16 @@ def table(runs: dict[int, list[dict[str, Any]]]) -> str:
     head += [f"{limit} s" for limit in runs]
     others = [(title, limit) for title in ("MiniMalloc", "idealloc") for limit in runs if any(title.lower() in row for row in runs[limit])]
     head += [f"{title}, {limit} s" for title, limit in others]
-    lines = [head, ["---"] + ["---:"] * (len(head) - 1)]
+    lines = [head]
     for rows in zip(*runs.values()):
         first, by_limit = rows[0], dict(zip(runs, rows))
         line = [first["name"], str(first["buffers"]), str(max(row["bound"] for row in rows)), str(first["known"])]
         line += [ours(row) for row in rows]
         line += [theirs(by_limit[limit], title.lower()) for title, limit in others]
         lines.append(line)
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(lines)
+    return out.getvalue()
 
 
 def main() -> None:
@@ -103,7 +107,8 @@ MiniMalloc is asked for a plan of our peak, and idealloc makes one plan; both ge
 without a plan.
 
 """
-    asked.output.write_text(text + table(runs))
+    prose = "".join(f"# {line}\n" if line else "\n" for line in text.splitlines())
+    asked.output.write_text(prose + table(runs))
     print(f"{asked.output} is written")
 
 

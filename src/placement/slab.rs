@@ -23,7 +23,7 @@ pub trait Classes {
     const SIZES: &'static [usize];
 }
 
-/// Ten classes from 16 to 128 bytes, at most a third apart above 24 bytes. (Chosen by measurement; see `benches/NOTES.md`.)
+/// Ten classes from 16 to 128 bytes, at most a third apart above 24 bytes. (Chosen by measurement; see `docs/lab/allocators.md`.)
 pub struct DefaultClasses;
 
 impl Classes for DefaultClasses {

@@ -76,6 +76,17 @@ pub fn plan(arguments: &[OsString]) -> Result<ExitCode> {
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// Draws tables of the program's own files; lists their names if there is no `name`.
+pub fn tables(name: Option<&str>) -> Result<ExitCode> {
+    let mut command = Command::new(build("allotment-benches", Peers::None)?);
+    match name {
+        Some(name) => command.args(["tables", name]),
+        None => command.arg("list"),
+    };
+    let status = command.status().with_context(|| format!("{command:?} does not start"))?;
+    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
 /// The other allocators that are built in.
 #[derive(Clone, Copy)]
 enum Peers {

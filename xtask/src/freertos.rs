@@ -12,14 +12,14 @@ use allotment_trace::{Kind, Program, open};
 use anyhow::{Context, Result, ensure};
 
 use crate::measure::{self, Figures};
-use crate::{Setup, c_firmware, child, firmware, setup};
+use crate::{Setup, c_firmware, child, firmware, pages, setup};
 
 #[derive(clap::Args)]
 pub struct Options {
     /// A folder with the source of FreeRTOS-Kernel, from the organization FreeRTOS on GitHub
     #[arg(long, value_name = "FOLDER")]
     kernel: PathBuf,
-    /// Write benches/results/freertos.md
+    /// Write benches/results/pages/freertos.csv
     #[arg(long)]
     write: bool,
 }
@@ -84,7 +84,7 @@ pub fn run(setup: &Setup, options: &Options) -> Result<ExitCode> {
     }
     print!("{text}");
     if options.write {
-        fs::write(firmware::root().join("benches/results/freertos.md"), format!("{}\n", text.trim_end()))?;
+        pages::keep("freertos", &text)?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -27,6 +27,7 @@ mod measure;
 #[cfg(unix)]
 mod mutants;
 mod newcomer;
+mod pages;
 mod progress;
 mod proof;
 mod runner;
@@ -35,6 +36,7 @@ mod size;
 mod summary;
 mod surface;
 mod sysroot;
+mod tables;
 mod toolchain;
 mod tools;
 mod traced;
@@ -130,6 +132,11 @@ enum Command {
         #[arg(long)]
         afresh: bool,
     },
+    /// Draw the tables of what was measured; list their names if none is given
+    Tables {
+        /// Such as instructions, mcu or malloc
+        name: Option<String>,
+    },
     /// Measure allotment beside its peers and write benches/RESULTS.md
     Bench(bench::Bench),
     /// Measure the planner beside its peers and write benches/results/plan and benches/RESULTS.md
@@ -191,6 +198,7 @@ fn main() -> ExitCode {
         Command::Verify { deep } => ci::run(&setup, &ci::Options::evidence(!deep)),
         Command::ProveSetup => proof::run(&setup),
         Command::Provide { programs, afresh } => commands::provide(&setup, &programs, afresh),
+        Command::Tables { name } => tables::run(name.as_deref()),
         Command::Bench(bench) => bench::run(&bench, &setup),
         Command::Plan { arguments } => bench::plan(&arguments),
         Command::GpuBundle(bundle) => gpu_bundle::run(&bundle),

@@ -10,7 +10,7 @@ use allotment_common::boards::Boards;
 use allotment_common::table;
 use anyhow::{Context, Result, ensure};
 
-use crate::{Setup, child, firmware, setup, toolchain};
+use crate::{Setup, child, firmware, pages, setup, toolchain};
 
 #[derive(clap::Args)]
 pub struct Options {
@@ -20,7 +20,7 @@ pub struct Options {
     /// Only check workers that share a memory and its heap, and measure them
     #[arg(long, conflicts_with = "page")]
     threads: bool,
-    /// Write benches/results/wasm.md, which RESULTS.md shows
+    /// Write benches/results/pages/wasm.csv
     #[arg(long, conflicts_with_all = ["page", "threads"])]
     write: bool,
 }
@@ -224,7 +224,7 @@ pub fn run(options: &Options, setup: &Setup) -> Result<ExitCode> {
     }
     print!("{text}");
     if options.write {
-        fs::write(firmware::root().join("benches/results/wasm.md"), &text)?;
+        pages::keep("wasm", &text)?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use crate::compiler::Toolchain;
 use crate::measure::{self, Figures};
 use crate::toolchain;
-use crate::{Setup, child, firmware, setup};
+use crate::{Setup, child, firmware, pages, setup};
 
 /// What to do.
 #[derive(clap::Args)]
@@ -24,10 +24,10 @@ pub struct Options {
     /// Fail if a count is more than 5 % above its ceiling in benches/results/wcet.csv
     #[arg(long)]
     check: bool,
-    /// Make the present counts the ceilings: write benches/results/wcet.csv, and wcet.md, which RESULTS.md shows
+    /// Make the present counts the ceilings: write benches/results/wcet.csv
     #[arg(long, conflicts_with_all = ["check", "placements"])]
     bless: bool,
-    /// Count how long an operation holds the lock, that is masks interrupts, in Cortex-M0's code; write benches/results/masked.md
+    /// Count how long an operation holds the lock, that is masks interrupts, in Cortex-M0's code; write benches/results/pages/masked.csv
     #[arg(long, conflicts_with_all = ["check", "placements", "bless"])]
     masked: bool,
 }
@@ -138,7 +138,7 @@ fn masked(setup: &Setup) -> Result<ExitCode> {
     );
     text.push_str(&tables(&MASKED, &counts));
     print!("{text}");
-    write(&firmware::root().join("benches/results"), "masked.md", &text)?;
+    pages::keep("masked", &text)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -165,11 +165,10 @@ pub fn run(setup: &Setup, options: &Options) -> Result<ExitCode> {
     }
     print!("{}", tables(&CORES, &counts));
     if options.bless {
-        let results = firmware::root().join("benches/results");
-        write(&results, "wcet.csv", &csv(&counts))?;
-        let version = toolchain.version()?;
-        write(&results, "wcet.md", &format!("{}{}", preamble(&version), tables(&CORES, &counts)))?;
-        eprintln!("xtask: written to {}; `cargo xtask bench` puts it into RESULTS.md", results.display());
+        let file = ceilings_file();
+        let text = format!("# * compiler: {}, opt-level s, fat LTO\n{}", toolchain.version()?, csv(&counts));
+        fs::write(&file, text).with_context(|| format!("{}", file.display()))?;
+        eprintln!("xtask: written to {}", file.display());
     }
     let above = if options.check { above(&counts, &ceilings(&ceilings_file())?) } else { Vec::new() };
     for line in &above {
@@ -224,7 +223,7 @@ fn ceilings(file: &Path) -> Result<Counts> {
 }
 
 fn parse(text: &str) -> Result<Counts> {
-    let mut lines = text.lines();
+    let mut lines = text.lines().filter(|line| !line.starts_with('#'));
     anyhow::ensure!(lines.next() == Some(HEADER), "the first line is not `{HEADER}`");
     let mut counts = Counts::new();
     for line in lines {
@@ -277,11 +276,17 @@ fn tables(cores: &[Core], counts: &Counts) -> String {
     text
 }
 
-fn preamble(compiler: &str) -> String {
+/// Draws the tables of the ceilings.
+pub fn draw() -> Result<String> {
+    let counts = ceilings(&ceilings_file())?;
+    let file = fs::read_to_string(ceilings_file())?;
     let mut text = String::from("## Worst-case instructions of the constant-time placements\n\n");
+    for line in file.lines().filter_map(|line| line.strip_prefix("# ")) {
+        let _ = writeln!(text, "{line}");
+    }
     let _ = write!(
         text,
-        "* compiler: {compiler}, opt-level s, fat LTO\n* command: cargo xtask wcet --bless\n\n\
+        "* command: cargo xtask wcet --bless\n\n\
          The most instructions that a call took in QEMU (`-icount`: SysTick in mps2-an386, minstret in virt) over some \
          300,000 calls of programs that look for the worst: blocks freed and resized between neighbours of all lengths \
          about class borders, arenas filled and drained, crowded lists, Robson's construction, and random calls. Passing \
@@ -293,12 +298,9 @@ fn preamble(compiler: &str) -> String {
         let _ = writeln!(text, "* `{name}`: {what}");
     }
     text.push('\n');
-    text
-}
-
-fn write(folder: &Path, name: &str, text: &str) -> Result<()> {
-    let file = folder.join(name);
-    fs::write(&file, format!("{}\n", text.trim_end())).with_context(|| format!("{}", file.display()))
+    text.push_str(tables(&CORES, &counts).trim_end());
+    text.push('\n');
+    Ok(text)
 }
 
 #[cfg(test)]

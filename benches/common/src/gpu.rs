@@ -1,4 +1,4 @@
-//! The GPU figures as Markdown: the output of `gpu-bench`, and a section of RESULTS.md.
+//! The GPU figures as Markdown: the output of `gpu-bench`, its tables, and a section of RESULTS.md.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -172,9 +172,54 @@ pub fn tables(results: &Results) -> String {
     text
 }
 
-/// Makes the section of RESULTS.md from all runs in a folder. Runs whose names begin with `simulated` are not from
-/// a device.
+/// Returns whether a subject is ours; the harness is no allocator.
+fn is_own(subject: &str) -> bool {
+    subject.starts_with("allotment") || subject.starts_with("`KvCache`")
+}
+
+/// Makes the section of RESULTS.md: for every figure of every device, our best against the best peer.
 pub fn section(folder: &Path) -> Result<String> {
+    let mut text = String::from(
+        "\n## Pools on a GPU\n\n`cargo xtask gpu-bundle`, run on each device: our best pool against the best of `cuMemAlloc`, \
+         `cuMemAllocAsync`, cudarc, PyTorch and CuPy; in how many columns ours is ahead, and the column where it stands worst. \
+         Nanoseconds but for the last rows. Table: `gpu`.\n\n\
+         | device | figure | ahead in | worst column | ours | best peer |\n|---|---|---|---|---:|---:|\n",
+    );
+    for name in runs(folder)?.0 {
+        let results = results::read(folder, &name)?.context("it was listed")?;
+        for table in TABLES.iter().filter(|table| ![FIRST, STREAMS, BANDWIDTH].contains(&table.metric)) {
+            text += &summary(&name, table, &results);
+        }
+    }
+    Ok(text)
+}
+
+/// The line of one figure; empty if it has no peer.
+fn summary(device: &str, table: &Table, results: &Results) -> String {
+    let (mut compared, mut ahead) = (0, 0);
+    let mut worst: Option<(f64, String)> = None;
+    for case in results.cases(table.metric) {
+        let best = |own: bool| {
+            let subjects = results.subjects(table.metric).into_iter();
+            let subjects = subjects.filter(|subject| is_own(subject) == own && !subject.starts_with(HARNESS));
+            let values = subjects.filter_map(|subject| results.get(table.metric, &case, &subject));
+            values.filter(|value| value.is_finite()).min_by(f64::total_cmp)
+        };
+        let (Some(ours), Some(theirs)) = (best(true), best(false)) else { continue };
+        compared += 1;
+        ahead += usize::from(ours <= theirs);
+        let digits = table.digits;
+        if worst.as_ref().is_none_or(|(ratio, _)| ours / theirs > *ratio) {
+            worst = Some((ours / theirs, format!("{case} | {ours:.digits$} | {theirs:.digits$}")));
+        }
+    }
+    worst.map_or(String::new(), |(_, cells)| {
+        format!("| {device} | {} | {ahead} of {compared} | {cells} |\n", table.title)
+    })
+}
+
+/// The names of the runs on devices, and of the simulated ones.
+fn runs(folder: &Path) -> Result<(Vec<String>, Vec<String>)> {
     let files = match fs::read_dir(folder) {
         Ok(entries) => entries.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<PathBuf>>>()?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
@@ -186,10 +231,14 @@ pub fn section(folder: &Path) -> Result<String> {
         .filter_map(|file| Some(file.file_stem()?.to_str()?.to_owned()))
         .collect();
     names.sort();
-    let (simulated, devices): (Vec<_>, Vec<_>) =
-        names.into_iter().partition(|name| name.starts_with("simulated"));
+    Ok(names.into_iter().partition(|name| !name.starts_with("simulated")))
+}
+
+/// Draws the tables of all runs in a folder. Runs whose names begin with `simulated` are not from a device.
+pub fn all(folder: &Path) -> Result<String> {
+    let (devices, simulated) = runs(folder)?;
     let mut text = String::from(
-        "\n## Pools on a GPU\n\nWritten by the bundle that `cargo xtask gpu-bundle` makes, on the machines that each part \
+        "## Pools on a GPU\n\nWritten by the bundle that `cargo xtask gpu-bundle` makes, on the machines that each part \
          names. A cell is the median of interleaved rounds ± the distance of their quartiles. Nothing here is from another \
          source.\n\n### On devices\n",
     );
@@ -236,19 +285,31 @@ mod tests {
     }
 
     #[test]
+    fn the_summary_names_the_worst_column() {
+        let mut all = rows("1 MiB", "allotment-pool", WARM, &[2.0]);
+        all.extend(rows("1 MiB", "cudarc", WARM, &[9.0]));
+        all.extend(rows("2 MiB", "allotment-pool, virtual", WARM, &[3.0]));
+        all.extend(rows("2 MiB", "cudarc", WARM, &[1.0]));
+        all.extend(rows("2 MiB", HARNESS, WARM, &[0.5]));
+        let line = summary("h", &TABLES[0], &results(all));
+        assert_eq!(line, "| h | Allocation and free, warm | 1 of 2 | 2 MiB | 3 | 1 |\n");
+        assert_eq!(summary("h", &TABLES[1], &results(vec![])), "");
+    }
+
+    #[test]
     fn without_a_device_it_says_so_and_simulated_figures_stand_apart() {
         let folder = tempfile::tempdir().unwrap();
-        let missing = section(&folder.path().join("missing")).unwrap();
+        let missing = all(&folder.path().join("missing")).unwrap();
         assert_eq!(missing.matches("| not measured |").count(), TABLES.len());
         assert!(!missing.contains("Simulated"));
         let simulated = results(rows("1 MiB", "a", WARM, &[42.0]));
         results::write(folder.path(), "simulated", &simulated).unwrap();
-        let text = section(folder.path()).unwrap();
+        let text = all(folder.path()).unwrap();
         let (devices, below) = text.split_once("### Simulated").unwrap();
         assert_eq!(devices.matches("| not measured |").count(), TABLES.len());
         assert!(below.contains("| a | 42 |") && !devices.contains("42"), "{text}");
         results::write(folder.path(), "h", &results(rows("1 MiB", "a", WARM, &[43.0]))).unwrap();
-        let text = section(folder.path()).unwrap();
+        let text = all(folder.path()).unwrap();
         assert!(!text.contains("not measured") && text.contains("#### h\n"), "{text}");
     }
 }

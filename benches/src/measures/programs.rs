@@ -19,7 +19,8 @@ pub const MEASURE: Measure = Measure {
     tables,
 };
 
-const TIME: &str = "time / system";
+/// Time as a ratio to the system's heap.
+pub const TIME: &str = "time / system";
 const MEMORY: &str = "peak memory / system";
 const SPREAD: &str = "quartile spread of time / system";
 

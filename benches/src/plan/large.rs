@@ -64,7 +64,7 @@ pub fn large(args: &Args) -> Result<Findings> {
                 "S_1 ≤ +0.18 % in 10 s",
                 measured,
                 met,
-                "other work on the machine leaves too little of 10 s: PLANNING.md",
+                "other work on the machine leaves too little of 10 s: docs/lab/planner.md",
             );
         } else {
             found.target(
@@ -91,7 +91,7 @@ pub fn large(args: &Args) -> Result<Findings> {
                 "10^6 random buffers in < 10 s and 2 GiB",
                 measured,
                 run.all < 10.0 && run.most < 2048,
-                "other work on the machine; the first plan takes 1.1 s of processor time: PLANNING.md",
+                "other work on the machine; the first plan takes 1.1 s of processor time: docs/lab/planner.md",
             );
         }
     }

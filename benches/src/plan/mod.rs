@@ -1,6 +1,6 @@
 //! Static planning: the planner's targets, and its tables next to its peers.
 //!
-//! `cargo xtask plan` runs this. Each part writes one page `results/plan/PART.md` and its lines of
+//! `cargo xtask plan` runs this. Each part writes one page `results/plan/PART.csv` and its lines of
 //! `results/plan/targets.csv`; parts that are not run keep their last results. Peers are not part of the project:
 //! the caller passes paths to their programs, and for missing ones the tables show reference figures from another
 //! machine, or nothing.
@@ -22,6 +22,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use allotment_common::page;
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
@@ -117,9 +118,6 @@ const PARTS: [Part; 10] = [
     Part { name: "compile", title: "Compile time of plans in a `const`", run: compile::compile },
 ];
 
-/// Pages that other commands make; each says which.
-const BESIDE: [&str; 1] = ["collection"];
-
 /// Runs the requested parts. Writes their pages, and their section of the report, below `home`.
 pub fn run(args: &Args, home: &Path) -> Result<()> {
     let folder = &home.join("results/plan");
@@ -144,7 +142,7 @@ pub fn run(args: &Args, home: &Path) -> Result<()> {
             writeln!(page, "* {line}")?;
         }
         write!(page, "\n{}", found.text)?;
-        fs::write(folder.join(part.name).with_extension("md"), page)?;
+        fs::write(folder.join(part.name).with_extension("csv"), page::from_markdown(&page))?;
         remember(folder, part.name, found.targets)?;
         update(folder, &home.join("RESULTS.md"))?;
         eprintln!("{:.0} s", start.elapsed().as_secs_f64());
@@ -187,12 +185,22 @@ fn splice(text: &str, section: &str) -> String {
     let (start, end) = match text.find(HEAD) {
         Some(start) => (start, next(start + HEAD.len())),
         None => {
-            let last = ["\n## Worst-case", "\n## The allocators"].iter().find_map(|head| text.find(head));
-            let start = last.unwrap_or(text.len());
+            let start = text.find("\n## Targets on hosts").unwrap_or(text.len());
             (start, start)
         }
     };
     [&text[..start], section, &text[end..]].concat()
+}
+
+/// All targets with their reasons.
+pub fn table(folder: &Path) -> Result<String> {
+    let mut text = String::from(
+        "## Targets of static planning\n\n| part | target | measured | | why missed |\n| --- | --- | --- | --- | --- |\n",
+    );
+    for Target { part, target, measured, met, reason } in &targets(folder)? {
+        writeln!(text, "| `{part}` | {target} | {measured} | {met} | {reason} |")?;
+    }
+    Ok(text)
 }
 
 /// The section of `RESULTS.md`; empty if nothing was measured.
@@ -201,18 +209,19 @@ pub fn section(folder: &Path) -> Result<String> {
     if lines.is_empty() {
         return Ok(String::new());
     }
-    let mut text = String::from(
-        "\n## Static planning\n\nFrom `cargo xtask plan`, which takes paths to MiniMalloc, idealloc and model files \
-         and leaves out what it is not given; `cargo xtask plan PART` makes one part anew. What was tried is in \
-         [PLANNING.md](PLANNING.md).\n\n### Targets of static planning\n\n| part | target | measured | | why missed |\n\
-         | --- | --- | --- | --- | --- |\n",
+    let met = lines.iter().filter(|line| line.met == "met").count();
+    let mut text = format!(
+        "\n## Static planning\n\n`cargo xtask plan`, beside MiniMalloc, idealloc and the planners of TFLite, TFLite Micro and TVM: \
+         {met} of {} targets are met. Tables: `planning` for all of them, one for each part, and `collection` and `small-graphs`.\n\n\
+         | part | target | measured | |\n|---|---|---|---|\n",
+        lines.len()
     );
-    for Target { part, target, measured, met, reason } in &lines {
-        writeln!(text, "| `{part}` | {target} | {measured} | {met} | {reason} |")?;
-    }
-    for part in PARTS.iter().map(|part| part.name).chain(BESIDE) {
-        if let Ok(page) = fs::read_to_string(folder.join(part).with_extension("md")) {
-            write!(text, "\n{page}")?;
+    for part in &PARTS {
+        let of_part = || lines.iter().filter(|line| line.part == part.name);
+        // The first target of each part, and whatever is missed.
+        let shown = of_part().enumerate().filter(|(at, line)| *at == 0 || line.met != "met");
+        for (_, Target { part, target, measured, met, .. }) in shown {
+            writeln!(text, "| `{part}` | {target} | {measured} | {met} |")?;
         }
     }
     Ok(text)
@@ -224,12 +233,12 @@ mod tests {
 
     #[test]
     fn the_section_is_put_in_and_replaced() {
-        let report = "# Results\n\n## One\n\n1\n\n## The allocators\n\nall\n";
+        let report = "# Results\n\n## One\n\n1\n\n## Targets on hosts\n\nall\n";
         let section = "\n## Static planning\n\n### Targets\n";
         let once = splice(report, section);
         assert_eq!(
             once,
-            "# Results\n\n## One\n\n1\n\n## Static planning\n\n### Targets\n\n## The allocators\n\nall\n"
+            "# Results\n\n## One\n\n1\n\n## Static planning\n\n### Targets\n\n## Targets on hosts\n\nall\n"
         );
         assert_eq!(splice(&once, section), once);
         assert_eq!(splice(&once, ""), report);

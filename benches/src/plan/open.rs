@@ -49,7 +49,7 @@ pub fn open(_: &Args) -> Result<Findings> {
                 "10^7 random buffers in 2 minutes and 8 GiB",
                 format!("{gap} in {:.0} s; {} MiB", run.all, run.most),
                 run.all < 120.0 && run.most < 8192,
-                "other work on the machine: PLANNING.md",
+                "other work on the machine: docs/lab/planner.md",
             );
         }
     }
@@ -57,7 +57,7 @@ pub fn open(_: &Args) -> Result<Findings> {
         "14,000 blocks of a program aligned to 64 and 1,024: within 0.5 % in 10 s",
         format!("{worst:+.3} % at most"),
         worst <= 0.5,
-        "PLANNING.md",
+        "docs/lab/planner.md",
     );
     Ok(found)
 }

@@ -58,7 +58,7 @@ pub fn packings(_: &Args) -> Result<Findings> {
                 summary,
                 near == seeds,
                 "a wrong choice early leaves holes that only most of the packing made anew would fill; ideas and their \
-                 figures in PLANNING.md",
+                 figures in docs/lab/planner.md",
             ),
             _ => {}
         }

@@ -1,7 +1,7 @@
 //! `cargo xtask malloc`: whole programs on `liballotment.so`, beside the C library's heap and others.
 //!
 //! With `--check` every program runs once on the system's heap and once on ours, and must print the same. Without, all
-//! heaps take turns for a number of rounds, and time and peak memory become tables in `benches/results/malloc.md`.
+//! heaps take turns for a number of rounds, and time and peak memory become tables in `benches/results/pages/malloc.csv`.
 
 mod program;
 mod table;
@@ -12,7 +12,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::{Setup, child, setup};
+use crate::{Setup, child, pages, setup};
 use program::{Program, Run};
 use table::Table;
 
@@ -113,7 +113,7 @@ pub fn run(options: &Options, setup: &Setup) -> Result<ExitCode> {
     }
     if options.only.is_empty() {
         text += &specials(&heaps, &folder)?;
-        fs::write(root.join("benches/results/malloc.md"), &text)?;
+        pages::keep("malloc", &text)?;
     }
     print!("{text}");
     Ok(ExitCode::SUCCESS)

@@ -28,7 +28,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// What to measure.
 #[derive(clap::Args)]
 pub struct Options {
-    /// Subjects to measure [default: all, and write benches/results/mcu.csv and .md]
+    /// Subjects to measure [default: all, and write benches/results/mcu.csv]
     #[arg(value_name = "SUBJECT", value_parser = subject_named)]
     subjects: Vec<&'static Subject>,
     /// Only the first target and the profile for size; some 20 s for all subjects
@@ -83,6 +83,9 @@ struct Outcome {
     failure: Option<String>,
 }
 
+/// Draws the tables of a file of figures.
+pub use report::draw;
+
 /// Measures, prints tables and, for the whole matrix, writes them.
 pub fn run(setup: &Setup, options: &Options) -> Result<ExitCode> {
     if options.ports {
@@ -134,8 +137,8 @@ pub fn run(setup: &Setup, options: &Options) -> Result<ExitCode> {
     print!("{}", report::tables(&outcomes));
     let whole = options.subjects.is_empty() && options.target.is_none() && !options.quick;
     if whole && !options.check {
-        let preamble = report::preamble(&toolchain.version()?, &emulators(setup)?, &versions(&toolchain)?);
-        report::write(&outcomes, &preamble, &results)?;
+        let origin = report::origin(&toolchain.version()?, &emulators(setup)?, &versions(&toolchain)?);
+        report::write(&outcomes, &origin, &results)?;
         eprintln!("xtask: written to {}", results.display());
     }
     for line in &worse {

@@ -1,4 +1,4 @@
-//! The tables: as text in Markdown, and as comma-separated values.
+//! The figures as comma-separated values, and the tables that are drawn from them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -8,7 +8,8 @@ use std::path::Path;
 use allotment_common::table;
 use anyhow::{Context, Result};
 
-use super::subject::{FAST, SUBJECTS, Subject, ZERO};
+use super::footprint::Footprint;
+use super::subject::{FAST, MACHINES, SMALL, SUBJECTS, Subject, ZERO};
 use super::{Case, Outcome};
 
 /// Columns of the values that a workload prints, in the order of the file.
@@ -116,8 +117,46 @@ pub fn worse(outcomes: &[Outcome], file: &Path) -> Result<Vec<String>> {
     compare(outcomes, &text).with_context(|| format!("{}", file.display()))
 }
 
+/// Reads the outcomes of a file. Subjects that no longer exist are left out.
+fn read(text: &str) -> Result<Vec<Outcome>> {
+    let mut lines = text.lines().filter(|line| !line.starts_with('#'));
+    let header: Vec<&str> = lines.next().context("the file is empty")?.split(',').collect();
+    let mut outcomes = Vec::new();
+    for line in lines {
+        let fields: Vec<&str> = line.split(',').collect();
+        anyhow::ensure!(fields.len() == header.len(), "`{line}` does not have the header's columns");
+        let subject = SUBJECTS.iter().find(|subject| subject.name == fields[0]);
+        let machine = MACHINES.iter().find(|machine| machine.target == fields[1]);
+        let level = [SMALL, FAST].into_iter().find(|level| level.level == fields[2]);
+        let (Some(subject), Some(machine), Some(level)) = (subject, machine, level) else { continue };
+        let mut figures = BTreeMap::new();
+        for (name, field) in header.iter().zip(&fields).skip(4).filter(|(_, field)| !field.is_empty()) {
+            let value: f64 = field.parse().with_context(|| format!("`{field}` is no number"))?;
+            figures.insert((*name).to_owned(), value);
+        }
+        let size = |name: &str| figures.get(name).map(|&value| value as u64);
+        let footprint = Footprint {
+            code: size("text").context("the size of the code is missing")?,
+            constants: size("constants").context("the size of the constants is missing")?,
+            ram: size("static_ram"),
+        };
+        let case = Case { subject, machine, level, in_place: fields[3] == "in-place" };
+        outcomes.push(Outcome { case, footprint, figures, failure: None });
+    }
+    Ok(outcomes)
+}
+
+/// Draws the tables of a file.
+pub fn draw(file: &Path) -> Result<String> {
+    let text = fs::read_to_string(file).with_context(|| format!("{}", file.display()))?;
+    let outcomes = read(&text).with_context(|| format!("{}", file.display()))?;
+    let origin: String =
+        text.lines().filter_map(|line| line.strip_prefix("# ")).flat_map(|line| [line, "\n"]).collect();
+    Ok(format!("{TITLE}\n\n{origin}\n{}{}\n", about(), tables(&outcomes).trim_end()))
+}
+
 fn compare(outcomes: &[Outcome], text: &str) -> Result<Vec<String>> {
-    let mut lines = text.lines();
+    let mut lines = text.lines().filter(|line| !line.starts_with('#'));
     let header: Vec<&str> = lines.next().context("the file is empty")?.split(',').collect();
     let mut worse = Vec::new();
     let mut compared = 0;
@@ -145,20 +184,29 @@ fn compare(outcomes: &[Outcome], text: &str) -> Result<Vec<String>> {
     Ok(worse)
 }
 
-/// The notes below the tables.
-pub fn preamble(compiler: &str, emulator: &str, versions: &BTreeMap<String, String>) -> String {
+/// The heading of the tables.
+const TITLE: &str = "## Firmware: code, memory and exact instruction counts";
+
+/// Says what the figures were measured with, one line for each.
+pub fn origin(compiler: &str, emulator: &str, versions: &BTreeMap<String, String>) -> String {
     let packages = SUBJECTS.iter().filter_map(|subject| subject.package).chain(["allotment"]);
     let mut packages: Vec<_> =
         packages.filter_map(|package| Some(format!("{package} {}", versions.get(package)?))).collect();
     packages.sort_unstable();
-    let mut text = format!(
-        "## Firmware: code, memory and exact instruction counts\n\n\
-         * compiler: {compiler}, fat LTO, one codegen unit, panic = abort\n\
+    format!(
+        "* compiler: {compiler}, fat LTO, one codegen unit, panic = abort\n\
          * emulator: {emulator}, `-icount`: Cortex-M in mps2-an385 by SysTick, RISC-V in virt by minstret; repeatable \
          to the instruction\n\
          * versions: {}\n\
-         * command: cargo xtask measure\n\n\
-         One firmware, the allocator by feature; no lock does anything. *Added text* is machine code beyond that of the \
+         * command: cargo xtask measure\n",
+        packages.join(", ")
+    )
+}
+
+/// Explains the columns and the subjects.
+fn about() -> String {
+    let mut text = String::from(
+        "One firmware, the allocator by feature; no lock does anything. *Added text* is machine code beyond that of the \
          same program with a bump allocator: giving the heap its memory, allocating, freeing and `realloc`, once \
          with the trait's own `realloc`, which always moves, and once with the allocator's, where it has \
          one. *Constants* are read-only data and the initial values of variables, both in flash. *Static RAM* is all \
@@ -169,7 +217,6 @@ pub fn preamble(compiler: &str, emulator: &str, versions: &BTreeMap<String, Stri
          allocations, 10 % frees, 40 % resizes, 64 seeds. A block's cost and the largest block are those of a 4 KiB arena. \
          boards/measure/src/bin/workload.rs describes the workloads to the last detail. Values are those with the \
          allocator's own `realloc`.\n\n| subject | what it is |\n| --- | --- |\n",
-        packages.join(", ")
     );
     for subject in &SUBJECTS {
         let what = match subject.package {
@@ -371,15 +418,12 @@ fn size_table(group: &[Outcome]) -> String {
     table::render(header, rows, &[1, 2, 3])
 }
 
-/// Writes both files.
-pub fn write(outcomes: &[Outcome], preamble: &str, folder: &Path) -> Result<()> {
+/// Writes the file.
+pub fn write(outcomes: &[Outcome], origin: &str, folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("{}", folder.display()))?;
-    let write = |name: &str, text: String| {
-        let file = folder.join(name);
-        fs::write(&file, text).with_context(|| format!("{}", file.display()))
-    };
-    write("mcu.csv", csv(outcomes))?;
-    write("mcu.md", format!("{preamble}{}\n", tables(outcomes).trim_end()))
+    let file = folder.join("mcu.csv");
+    let origin: String = origin.lines().flat_map(|line| ["# ", line, "\n"]).collect();
+    fs::write(&file, origin + &csv(outcomes)).with_context(|| format!("{}", file.display()))
 }
 
 #[cfg(test)]
@@ -433,6 +477,15 @@ mod tests {
             text.ends_with("* **first-fit**: added text 600 (linked-list 500); live, in thousandths 850 (linked-list 860)"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn tables_are_drawn_from_the_file_as_from_the_outcomes() {
+        let folder = tempfile::tempdir().unwrap();
+        write(&outcomes(), "* compiler: x\n", folder.path()).unwrap();
+        let text = draw(&folder.path().join("mcu.csv")).unwrap();
+        assert!(text.starts_with(&format!("{TITLE}\n\n* compiler: x\n\n")), "{text}");
+        assert!(text.ends_with(&format!("{}\n", tables(&outcomes()).trim_end())), "{text}");
     }
 
     #[test]
