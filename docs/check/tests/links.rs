@@ -171,23 +171,63 @@ fn dead_links_are_noticed() {
     assert_eq!(fault(&path, "https://example.org", &all), None);
 }
 
-/// The folders at the root that features.md names files in.
-const FOLDERS: [&str; 13] = [
-    "benches", "boards", "capi", "cli", "docs", "event", "examples", "fuzz", "planner", "src", "stand-in",
-    "tests", "trace",
-];
+/// The text of all sources and scripts below `folder`.
+fn sources(folder: &Path, text: &mut String) {
+    for entry in fs::read_dir(folder).expect("the folder can be read") {
+        let path = entry.expect("the entry can be read").path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if path.is_dir() && !SKIPPED.contains(&name.as_str()) {
+            sources(&path, text);
+        } else if path.extension().is_some_and(|ending| ending == "rs" || ending == "py") {
+            text.push_str(&fs::read_to_string(&path).expect("sources are UTF-8"));
+        }
+    }
+}
+
+/// The lines of `page` whose last word in parentheses is neither a test in `sources` nor a command in `commands`.
+fn unshown<'a>(page: &'a str, sources: &str, commands: &str) -> Vec<&'a str> {
+    let lines = page.lines().filter(|line| line.starts_with("* "));
+    let shown = |line: &&str| {
+        let Some(name) = line.strip_suffix("`)").and_then(|line| line.rsplit_once(" (`")) else {
+            return false;
+        };
+        match name.1.strip_prefix("cargo xtask ") {
+            // A command is a variant, written in one word.
+            Some(command) => {
+                let variant = command.replace('-', "").to_lowercase();
+                commands.to_lowercase().lines().any(|line| {
+                    let line = line.trim().trim_end_matches(['{', ',', ' ']);
+                    line == variant || line.split('(').next() == Some(&variant)
+                })
+            }
+            None => ["fn ", "def "].iter().any(|word| sources.contains(&format!("{word}{}(", name.1))),
+        }
+    };
+    lines.filter(|line| !shown(line)).collect()
+}
 
 #[test]
-fn features_name_files_that_exist() {
-    let text = fs::read_to_string(root().join("features.md")).expect("the file is UTF-8");
-    let words = text.split('`').skip(1).step_by(2);
-    let paths = words.filter(|word| FOLDERS.iter().any(|folder| word.starts_with(&format!("{folder}/"))));
-    let paths: Vec<&str> = paths.filter(|path| !path.contains(char::is_whitespace)).collect();
-    assert!(paths.len() > 200, "paths were found: {}", paths.len());
-    // An example is named as its command names it, without the ending.
-    let exists = |path: &&str| root().join(path).exists() || root().join(format!("{path}.rs")).exists();
-    let dead: Vec<_> = paths.into_iter().filter(|path| !exists(path)).collect();
-    assert!(dead.is_empty(), "features.md names files that do not exist: {dead:#?}");
+fn features_are_shown_by_tests_that_exist() {
+    let root = root();
+    let page = fs::read_to_string(root.join("features.md")).expect("the file is UTF-8");
+    let commands = fs::read_to_string(root.join("xtask/src/main.rs")).expect("the file is UTF-8");
+    let mut text = String::new();
+    for folder in
+        ["benches", "capi", "cli", "docs/check", "event", "fuzz", "planner", "src", "stand-in", "tests"]
+    {
+        sources(&root.join(folder), &mut text);
+    }
+    assert!(page.lines().filter(|line| line.starts_with("* ")).count() > 100, "capabilities are listed");
+    let missing = unshown(&page, &text, &commands);
+    assert!(missing.is_empty(), "features.md names tests or commands that do not exist: {missing:#?}");
+}
+
+#[test]
+fn a_feature_without_its_test_is_named() {
+    let page =
+        "* One (`a`)\n* Two (`b`)\n* Three\n* Four (`cargo xtask run-all`)\n* Five (`cargo xtask fly`)\n";
+    let missing = unshown(page, "fn a() {}", "    RunAll {\n    Walk,\n");
+    assert_eq!(missing, ["* Two (`b`)", "* Three", "* Five (`cargo xtask fly`)"]);
 }
 
 #[test]
