@@ -4,6 +4,7 @@
 
 mod available;
 mod batch;
+mod book;
 mod buffers;
 mod capture;
 mod copies;
@@ -13,7 +14,6 @@ mod manager;
 mod mapped;
 mod owned;
 mod pools;
-mod readme;
 mod sequences;
 mod share;
 mod shown;

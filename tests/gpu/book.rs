@@ -1,4 +1,4 @@
-//! README's program, word for word, on the stand-in driver.
+//! The program of the book's chapter on GPUs, word for word, on the stand-in driver.
 
 use allotment::gpu::{Buffer, Context, Pool, Stream, Virtual};
 use allotment::pool::PoolOptions;
@@ -14,16 +14,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 #[test]
-fn readmes_program_runs() {
+fn the_books_program_runs() {
     let gpu = crate::support::Gpu::new();
     main().unwrap();
     gpu.finish();
 }
 
 #[test]
-fn it_is_readmes_program() {
-    let readme = include_str!("../../README.md");
-    let program = readme.split("```rust,no_run\n").find_map(|text| text.strip_prefix("use allotment::gpu::"));
+fn it_is_the_books_program() {
+    let chapter = include_str!("../../docs/src/gpu.md");
+    let program =
+        chapter.split("```rust,no_run\n").find_map(|text| text.strip_prefix("use allotment::gpu::"));
     let program = program.and_then(|text| text.split("```").next()).unwrap();
-    assert!(include_str!("readme.rs").contains(program), "tests/gpu/readme.rs differs from README.md");
+    assert!(include_str!("book.rs").contains(program), "tests/gpu/book.rs differs from docs/src/gpu.md");
 }
