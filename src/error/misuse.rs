@@ -1,15 +1,14 @@
-//! What happens when a heap finds out that it was misused: a wrong free, or memory that was written after it was
-//! freed.
+//! Misuse of a heap: an invalid free, or a write to memory after it was freed.
 //!
-//! The fallible methods, such as [`Heap::try_deallocate`](crate::Heap::try_deallocate), return a [`FreeError`] for a
-//! wrong free. A global allocator cannot: there, and wherever a heap finds its own bookkeeping damaged, it calls the
-//! [hook](set_hook). Without a hook the program ends with one line that names the fault:
+//! The fallible methods, such as [`Heap::try_deallocate`](crate::Heap::try_deallocate), return a [`FreeError`] for an
+//! invalid free. A global allocator cannot: there, and wherever a heap finds its own bookkeeping damaged, it calls the
+//! [hook](set_hook). Without a hook the program ends with one line that names the misuse:
 //!
 //! ```text
 //! allotment: wrong free: the block is free already, address 0x7f32a4c01040
 //! ```
 //!
-//! What a heap finds out depends on its hardening level, see [`harden`](crate::harden).
+//! The hardening level decides what a heap detects, see [`harden`](crate::harden).
 
 use crate::error::FreeError;
 use core::fmt;
@@ -28,7 +27,7 @@ pub enum Fault {
     /// one. The heap cannot go on.
     BrokenList,
     /// A block was written to between its free and its return to the free memory. Only
-    /// [`Full`](crate::harden::Full) finds this out.
+    /// [`Full`](crate::harden::Full) detects this.
     WrittenAfterFree,
 }
 
@@ -74,7 +73,7 @@ static HOOK: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
 ///
 /// There is one hook for the whole program; setting a new one replaces it. It may log, reset the chip or end the
 /// program. If it returns after a [`Fault::WrongFree`], the free is ignored and the program goes on; after any other
-/// fault the program ends. For a wrong free the hook runs outside the heap's lock and may use the heap; for other
+/// fault the program ends. For an invalid free the hook runs outside the heap's lock and may use the heap; for other
 /// faults it runs inside the lock and must not allocate. A panic in the hook ends the program.
 ///
 /// ```
@@ -89,8 +88,7 @@ pub fn set_hook(hook: Hook) {
     HOOK.store(hook as *mut (), Ordering::Release);
 }
 
-/// Ends the program if a closure unwinds where that is not allowed, as out of an allocator: a collection would go on with a block that was moved or
-/// freed.
+/// Ends the program if a closure unwinds out of an allocator: a collection would go on with a block that was moved or freed.
 pub(crate) struct NoUnwind;
 
 impl Drop for NoUnwind {
@@ -138,7 +136,7 @@ fn end(misuse: &Misuse) -> ! {
     })
 }
 
-/// Reports a wrong free that a global allocator has refused. Returns if the hook does.
+/// Reports an invalid free that a global allocator has refused. Returns if the hook does.
 #[cold]
 #[inline(never)]
 pub(crate) fn wrong_free(error: FreeError, address: usize) {

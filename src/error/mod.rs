@@ -1,4 +1,4 @@
-//! What a heap reports: frees that are refused, misuse, requests that fail.
+//! Errors of a heap: refused frees, misuse, failed requests.
 
 pub mod misuse;
 pub mod out_of_memory;
@@ -24,8 +24,8 @@ pub enum FreeError {
     AlreadyFree,
     /// No live block of this layout starts here.
     NotABlock,
-    /// The bytes behind the block were overwritten, or it was allocated with another size. Only
-    /// [`Full`](crate::harden::Full) finds this out.
+    /// The bytes after the block were overwritten, or it was allocated with another size. Only
+    /// [`Full`](crate::harden::Full) detects this.
     Overrun,
 }
 

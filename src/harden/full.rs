@@ -1,4 +1,4 @@
-//! The placement that checks everything, around any other.
+//! Level `Full`: a placement that wraps another one and checks every block.
 
 use super::map::{GRANULE, Window};
 use super::poison;
@@ -10,13 +10,13 @@ use crate::region::{Region, RegionError};
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
-/// Hardening level `Full` around a placement `P`; the [module](super) says what it notices.
+/// Hardening level `Full` around a placement `P`; the [module](super) lists what it detects.
 ///
-/// It has two bits for each 8 bytes of memory: a live block starts here, and this memory is in use. Behind each block is a
-/// *canary* of 8 bytes, a number that depends on the block's address, its layout and a secret of the heap. A byte
-/// that a program writes over it is the same as before in one of 256 cases, and is not noticed then. The first 256 and the
+/// It has two bits for each 8 bytes of memory: a live block starts here, and this memory is in use. After each block is a
+/// *canary* of 8 bytes, a number that depends on the block's address, its layout and a secret of the heap. An overwritten
+/// byte happens to be the same in one of 256 cases, and is not detected then. The first 256 and the
 /// last 16 bytes of a freed block are filled with a pattern, and the block waits in a *quarantine* until `QUARANTINE`
-/// further blocks were freed; then the pattern is checked and `P` gets the block back.
+/// further blocks were freed; then the pattern is checked and `P` frees the block.
 ///
 /// Memory must be the CPU's. Complexity: that of `P`, and O(size / 256) for a block.
 ///
@@ -24,11 +24,11 @@ use core::ptr::NonNull;
 /// ATC 2012.)
 pub struct Full<P, const QUARANTINE: usize = 16> {
     windows: [Window; WINDOWS],
-    /// Windows with a region; they are the first ones.
+    /// The number of windows with a region, which come first.
     count: usize,
     secret: u64,
     held: [Option<Held>; QUARANTINE],
-    /// The place in the quarantine that is used next: that of the oldest block.
+    /// The next place in the quarantine, which holds the oldest block.
     next: usize,
     placement: P,
 }
@@ -55,13 +55,13 @@ const WINDOWS: usize = crate::meta::DEFAULT_REGIONS;
 /// Bytes of the canary.
 const CANARY: usize = size_of::<u64>();
 
-/// The most words at the start of a freed block that are filled and checked. Its last two are besides.
+/// The most words at the start of a freed block that are filled and checked, beside its last two.
 const FILLED: usize = 32;
 
 // SAFETY: the pointers are to memory that the claimer handed over for exclusive use.
 unsafe impl<P: Send, const Q: usize> Send for Full<P, Q> {}
 
-/// The layout that the placement gets for a block of `layout`: with a canary, and aligned to a granule.
+/// Returns the layout that the placement allocates for a block of `layout`: with a canary, and aligned to a granule.
 #[inline(always)]
 fn outer(layout: Layout) -> Option<Layout> {
     // Both are at most `isize::MAX`, or a power of two: no sum overflows.
@@ -71,7 +71,7 @@ fn outer(layout: Layout) -> Option<Layout> {
         .then(|| unsafe { Layout::from_size_align_unchecked(size, align) })
 }
 
-/// Bytes that a block of `layout` counts as, its canary included.
+/// Returns the bytes that a block of `layout` counts as, its canary included.
 #[inline(always)]
 const fn taken(layout: Layout) -> usize {
     rounded(layout.size() + CANARY)
@@ -93,7 +93,7 @@ const fn mix(value: u64) -> u64 {
 /// An odd number near 2^64 divided by the golden ratio.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Fills what is filled of the `len` words of a freed block.
+/// Fills the first and the last of the `len` words of a freed block.
 ///
 /// # Safety
 ///
@@ -117,7 +117,7 @@ unsafe fn fill(words: *mut u64, len: usize, pattern: u64) {
     }
 }
 
-/// Returns whether [`fill`]'s words are as it left them.
+/// Returns whether the words that [`fill`] wrote are unchanged.
 ///
 /// # Safety
 ///
@@ -146,7 +146,7 @@ unsafe fn is_filled(words: *const u64, len: usize, pattern: u64) -> bool {
     }
 }
 
-/// Returns what the CPU's clock reads, where a program may ask; else 0.
+/// Reads the CPU's clock; 0 where a program may not read it.
 fn clock() -> u64 {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: every 64-bit CPU has the instruction.
@@ -177,25 +177,25 @@ impl<P: LayoutPlacement, const Q: usize> Full<P, Q> {
         self.windows[1..].iter().find(|window| window.holds(address))
     }
 
-    /// A number that depends on a block's address and the secret.
+    /// Derives a number from a block's address and the secret.
     #[inline(always)]
     fn number(&self, start: NonNull<u8>) -> u64 {
         (start.addr().get() as u64 ^ self.secret).wrapping_mul(SPREAD)
     }
 
-    /// The canary of a block.
+    /// Returns the canary of a block.
     #[inline(always)]
     fn canary(&self, start: NonNull<u8>, layout: Layout) -> u64 {
         self.number(start) ^ (layout.size() as u64).rotate_left(40) ^ layout.align() as u64
     }
 
-    /// The place of a block's canary.
+    /// Returns the address of a block's canary.
     #[inline(always)]
     fn canary_at(start: NonNull<u8>, layout: Layout) -> *mut u64 {
         start.as_ptr().wrapping_add(layout.size()).cast()
     }
 
-    /// Writes the canary of a block, to which the program must not get.
+    /// Writes the canary after the block's usable bytes.
     ///
     /// # Safety
     ///
@@ -208,7 +208,7 @@ impl<P: LayoutPlacement, const Q: usize> Full<P, Q> {
         poison::close(canary.cast(), taken(layout) - layout.size());
     }
 
-    /// Enters a new block of the placement: marks it and writes its canary.
+    /// Marks a block that the placement has allocated, and writes its canary.
     #[inline(always)]
     fn enter(&mut self, start: NonNull<u8>, layout: Layout) -> Grant {
         let address = start.addr().get();
@@ -224,7 +224,7 @@ impl<P: LayoutPlacement, const Q: usize> Full<P, Q> {
         Grant { start, size: taken(layout) }
     }
 
-    /// Returns the window in which a live block for `layout` may be at `start`, or why there is none. Reads no live block.
+    /// Finds the window in which a live block for `layout` may start, without reading live blocks; the error says why there is none.
     #[inline(always)]
     fn look_up(&self, start: NonNull<u8>, layout: Layout) -> Result<&Window, FreeError> {
         let address = start.addr().get();
@@ -241,7 +241,7 @@ impl<P: LayoutPlacement, const Q: usize> Full<P, Q> {
         if beyond { Err(FreeError::Overrun) } else { Ok(window) }
     }
 
-    /// Returns the window of a live block for `layout` at `start`, or why there is none.
+    /// Finds the window of the live block for `layout` at `start`; the error says why there is none.
     ///
     /// # Safety
     ///
@@ -254,7 +254,7 @@ impl<P: LayoutPlacement, const Q: usize> Full<P, Q> {
         if canary == self.canary(start, layout) { Ok(window) } else { Err(FreeError::Overrun) }
     }
 
-    /// Says why no live block starts at an address of a region: it was freed, as far as the pattern tells, or never was one.
+    /// Tells by the pattern whether the block at an address was freed or never existed.
     #[cold]
     #[inline(never)]
     fn why(&self, window: &Window, start: NonNull<u8>) -> FreeError {
@@ -267,13 +267,13 @@ impl<P: LayoutPlacement, const Q: usize> Full<P, Q> {
         if held || filled { FreeError::AlreadyFree } else { FreeError::NotABlock }
     }
 
-    /// The pattern of a freed block.
+    /// Returns the pattern of a freed block.
     #[inline(always)]
     fn pattern(&self, start: NonNull<u8>) -> u64 {
         !self.number(start)
     }
 
-    /// Puts a freed block into the quarantine, and lets the oldest one go.
+    /// Puts a freed block into the quarantine, and releases the oldest one.
     ///
     /// # Safety
     ///
@@ -302,7 +302,7 @@ impl<P: LayoutPlacement, const Q: usize> Full<P, Q> {
         }
     }
 
-    /// Gives a block of the quarantine back to the placement, if its pattern is as it was.
+    /// Frees a block of the quarantine in the placement, if its pattern is unchanged.
     ///
     /// # Safety
     ///
@@ -324,7 +324,7 @@ impl<P: LayoutPlacement, const Q: usize> Full<P, Q> {
         }
     }
 
-    /// Gives a block back to the placement. Returns whether the placement took it.
+    /// Frees a block in the placement. Returns whether the placement accepted it.
     ///
     /// # Safety
     ///
@@ -352,7 +352,7 @@ impl<P: LayoutPlacement, const Q: usize> Full<P, Q> {
     }
 }
 
-// SAFETY: blocks come from the placement, which makes the same promises; each is handed out once until it is let go.
+// SAFETY: blocks come from the placement, which makes the same promises; each is allocated once until it is freed.
 unsafe impl<P: LayoutPlacement, const Q: usize> LayoutPlacement for Full<P, Q> {
     const EMPTY: Self = Self {
         windows: [Window::NONE; WINDOWS],

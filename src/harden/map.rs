@@ -3,7 +3,7 @@
 use crate::region::Region;
 use core::ptr;
 
-/// Bytes that two bits stand for.
+/// Bytes of memory for each pair of bits.
 pub(super) const GRANULE: usize = 8;
 
 /// Granules of a word of the map: the lower half of its bits says which of them are in use, the upper half where live blocks start.
@@ -27,13 +27,13 @@ pub(super) struct Window {
     pub(super) start: *mut u8,
     /// Bytes of the region with its map; 0 if there is no region.
     pub(super) size: usize,
-    /// Bytes in front of the map.
+    /// Bytes before the map.
     room: usize,
-    /// Where the map would begin if it had words for all addresses from 0 on.
+    /// The address of the map's word for address 0, if there were one.
     map: *mut usize,
 }
 
-/// The word and the bit of the granule at an address.
+/// Returns the word and the bit of the granule at an address.
 #[inline(always)]
 const fn place(address: usize) -> (usize, usize) {
     (address / SPAN, address / GRANULE % HALF)
@@ -54,13 +54,13 @@ impl Window {
         Some(Self { start, size, room, map })
     }
 
-    /// Returns the bytes in front of the map, which the placement gets.
+    /// Returns the bytes before the map, which belong to the placement.
     #[inline(always)]
     pub(super) fn room(&self) -> usize {
         self.room
     }
 
-    /// The first word of the map, and how many there are.
+    /// Returns the first word of the map, and the number of words.
     fn words(&self) -> (*mut usize, usize) {
         let (first, last) = (self.start.addr() / SPAN, (self.start.addr() + self.size - 1) / SPAN);
         (self.map.wrapping_add(first), last - first + 1)
@@ -77,7 +77,7 @@ impl Window {
         unsafe { words.write_bytes(0, count) }
     }
 
-    /// Copies the map of `self` to that of `new`, and clears what `new` has beyond it.
+    /// Copies the map to that of `new`, and clears the rest of the new one.
     ///
     /// # Safety
     ///
@@ -92,7 +92,7 @@ impl Window {
         }
     }
 
-    /// Undoes [`Self::move_to`].
+    /// Moves a map back after [`Self::move_to`].
     ///
     /// # Safety
     ///
@@ -103,7 +103,7 @@ impl Window {
         unsafe { ptr::copy(new.words().0, words, count) }
     }
 
-    /// Returns whether `address` is in front of the map.
+    /// Returns whether `address` lies in the region, before the map.
     #[inline(always)]
     pub(super) fn holds(&self, address: usize) -> bool {
         address.wrapping_sub(self.start.addr()) < self.room
@@ -126,7 +126,7 @@ impl Window {
         unsafe { *self.map.wrapping_add(word) >> HALF >> bit & 1 != 0 }
     }
 
-    /// Returns whether the memory at `address` is in use: a live block's, or one's in the quarantine.
+    /// Returns whether the memory at `address` belongs to a live block or to one in the quarantine.
     ///
     /// # Safety
     ///
@@ -137,7 +137,7 @@ impl Window {
         unsafe { *self.map.wrapping_add(word) >> bit & 1 != 0 }
     }
 
-    /// Notes that the live block at `address` is no longer one. Its memory stays in use.
+    /// Clears the mark of the live block at `address`. Its memory stays in use.
     ///
     /// # Safety
     ///
@@ -150,7 +150,7 @@ impl Window {
     }
 
     /// Marks a live block of `bytes` bytes at `address`, a multiple of the granule, and returns whether all of its memory was
-    /// free. If not, some may be marked.
+    /// free. If not, some of it may be marked.
     ///
     /// # Safety
     ///
@@ -161,8 +161,8 @@ impl Window {
         unsafe { self.flip(address, bytes, false, 1 << HALF) }
     }
 
-    /// Flips the bits of use of the `bytes` bytes at `address`, a multiple of the granule, and returns whether all of them were as
-    /// `expected`. If not, some may be flipped.
+    /// Flips the in-use bits of `bytes` bytes at `address`, a multiple of the granule. Returns whether all of them were
+    /// `expected`; if not, some may be flipped.
     ///
     /// # Safety
     ///
@@ -173,7 +173,7 @@ impl Window {
         unsafe { self.flip(address, bytes, expected, 0) }
     }
 
-    /// Flips the bits of use of some bytes, and of those in `first` shifted to the first granule.
+    /// Flips the in-use bits of some bytes, and the bits `first`, shifted to the first granule.
     ///
     /// # Safety
     ///

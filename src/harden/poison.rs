@@ -1,6 +1,6 @@
-//! What AddressSanitizer and valgrind are told of a heap's memory (feature `sanitize`).
+//! Tells AddressSanitizer and valgrind which memory a program may use (feature `sanitize`).
 //!
-//! Both take a region for one block, unless the heap says which parts of it the program may use. AddressSanitizer's functions are found
+//! Both treat a region as one block, unless the heap says which parts of it the program may use. AddressSanitizer's functions are found
 //! when the program is linked, and are not called if it is not linked with them. valgrind sees its requests in instructions that do
 //! nothing elsewhere.
 
@@ -61,25 +61,25 @@ mod imp {
         }
     }
 
-    /// Makes each use of the memory by the program an error.
+    /// Marks the memory as unusable, so that each access by the program is an error.
     pub(in crate::harden) fn close(start: *const u8, bytes: usize) {
         asan(weak!("__asan_poison_memory_region"), start, bytes);
         valgrind(NO_ACCESS, start.addr(), bytes);
     }
 
-    /// Allows all use of the memory.
+    /// Marks the memory as usable.
     pub(in crate::harden) fn open(start: *const u8, bytes: usize) {
         asan(weak!("__asan_unpoison_memory_region"), start, bytes);
         valgrind(DEFINED, start.addr(), bytes);
     }
 
-    /// Allows use of the memory whose contents are undefined.
+    /// Marks the memory as usable, with undefined contents.
     pub(in crate::harden) fn open_new(start: *const u8, bytes: usize) {
         open(start, bytes);
         valgrind(UNDEFINED, start.addr(), bytes);
     }
 
-    /// Reads a word that may be closed.
+    /// Reads a word that may be marked as unusable.
     ///
     /// # Safety
     ///
@@ -98,15 +98,15 @@ mod imp {
 
 #[cfg(not(all(feature = "sanitize", target_arch = "x86_64", target_os = "linux")))]
 mod imp {
-    /// Does nothing: no tool is told.
+    /// Does nothing without a tool.
     #[inline(always)]
     pub(in crate::harden) fn close(_: *const u8, _: usize) {}
 
-    /// Does nothing: no tool is told.
+    /// Does nothing without a tool.
     #[inline(always)]
     pub(in crate::harden) fn open(_: *const u8, _: usize) {}
 
-    /// Does nothing: no tool is told.
+    /// Does nothing without a tool.
     #[inline(always)]
     pub(in crate::harden) fn open_new(_: *const u8, _: usize) {}
 

@@ -1,9 +1,9 @@
-//! A lock that counts how often it was taken, and how often it was held by another caller.
+//! A lock that counts acquisitions and waits.
 
 use super::Lock;
 use core::cell::Cell;
 
-/// A lock that counts how often it was taken and how often the caller had to wait.
+/// Wraps a lock and counts its acquisitions and those that had to wait.
 ///
 /// ```
 /// use allotment::lock::{Contention, Counted, Spin};
@@ -18,7 +18,7 @@ use core::cell::Cell;
 /// # Ok::<(), allotment::OutOfMemory>(())
 /// ```
 ///
-/// The counts cost a few instructions while the lock is held, and no atomic operation. Waiting is noticed with locks that can
+/// The counts cost a few instructions while the lock is held, and no atomic operation. It counts waits of locks that can
 /// refuse ([`Lock::try_acquire`]): `Futex` and `Spin`. A critical section, a priority mask and `Raw` never refuse, so `waited`
 /// stays 0.
 pub struct Counted<L = super::Default> {
@@ -26,14 +26,13 @@ pub struct Counted<L = super::Default> {
     counts: Cell<Contention>,
 }
 
-/// How often a [`Counted`] lock was taken. An operation of a heap may take its lock more than once. Counts saturate at their
-/// largest value.
+/// The acquisitions of a [`Counted`] lock. An operation of a heap may acquire its lock more than once. Counts saturate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Contention {
-    /// How often the lock was taken.
+    /// Acquisitions in all.
     pub taken: usize,
-    /// How often it was held at the first attempt, so that the caller had to wait.
+    /// Acquisitions that had to wait.
     pub waited: usize,
 }
 
@@ -41,7 +40,7 @@ pub struct Contention {
 unsafe impl<L: Sync> Sync for Counted<L> {}
 
 impl<L: Lock> Counted<L> {
-    /// Returns the counts so far. Takes the lock without counting that.
+    /// Returns the counts so far, and acquires the lock for it without counting that.
     pub fn contention(&self) -> Contention {
         self.lock.with(|| self.counts.get())
     }

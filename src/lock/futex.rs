@@ -38,7 +38,7 @@ const NAP: Duration = Duration::from_millis(1);
 const LOOKS: u32 = 100;
 
 impl Futex {
-    /// Takes the lock if it is free, and returns whether it was.
+    /// Acquires the lock if it is free, and returns whether it was.
     #[inline(always)]
     fn take(&self) -> bool {
         if cfg!(loom) {
@@ -60,7 +60,7 @@ impl Futex {
         self.state.store(FREE, Ordering::Release);
     }
 
-    /// Waits for a lock that is taken, and takes it.
+    /// Waits until the lock is free, and acquires it.
     #[cold]
     #[inline(never)]
     fn lock_contended(&self) {
@@ -104,7 +104,7 @@ fn wake(state: &AtomicU32) {
     let _ = wake(state, Flags::PRIVATE, 1);
 }
 
-/// Goes on spinning: the thread that shows a page may not sleep, and the standard library panics where there are no threads.
+/// Spins on, because the thread that shows a page may not sleep, and the standard library panics where there are no threads.
 #[cfg(target_family = "wasm")]
 fn sleep(_: &AtomicU32) {
     hint::spin_loop();

@@ -24,13 +24,13 @@ pub unsafe trait Lock: Sized {
     /// An unlocked lock.
     const INIT: Self;
 
-    /// What [`Lock::release`] needs from [`Lock::acquire`], such as the state of the interrupts before.
+    /// Passed from [`Lock::acquire`] to [`Lock::release`], such as the state of the interrupts before.
     type Token;
 
-    /// Waits for the lock, and takes it. Not re-entrant: the holder must not take the same lock again.
+    /// Waits for the lock and acquires it. Not re-entrant: the holder must not acquire it again.
     fn acquire(&self) -> Self::Token;
 
-    /// Takes the lock, or returns `None` instead of waiting for a lock that is held. Waits unless the lock has a better way.
+    /// Acquires the lock, or returns `None` if it is held. By default it waits instead.
     #[inline(always)]
     fn try_acquire(&self) -> Option<Self::Token> {
         Some(self.acquire())
@@ -62,7 +62,7 @@ pub unsafe trait Lock: Sized {
         Guard { lock: self, token: ManuallyDrop::new(self.acquire()) }
     }
 
-    /// Takes the lock like [`Lock::lock`], or returns `None` instead of waiting: see [`Lock::try_acquire`].
+    /// Acquires the lock as [`Lock::lock`] does, or returns `None` instead of waiting: see [`Lock::try_acquire`].
     #[inline(always)]
     fn try_lock(&self) -> Option<Guard<'_, Self>> {
         Some(Guard { lock: self, token: ManuallyDrop::new(self.try_acquire()?) })
@@ -76,7 +76,7 @@ pub unsafe trait Lock: Sized {
         guard.unlock_returning(result)
     }
 
-    /// Returns this lock as one that can be held while the process is copied; `None` if it cannot.
+    /// Returns this lock as one that can be held across a fork; `None` if it cannot.
     #[cfg(all(feature = "std", unix))]
     #[doc(hidden)]
     fn at_fork(&self) -> Option<ForkLock> {
@@ -240,7 +240,7 @@ unsafe impl Lock for Spin {
 ///
 /// The mutex of a *global* allocator must not allocate while a thread waits for it. `parking_lot::RawMutex` does (for
 /// its table of waiting threads), so a heap with it can serve single collections but not the whole program: it would
-/// call itself until the stack overflows. With the feature `std` that is noticed, and ends the program with a line.
+/// call itself until the stack overflows. With the feature `std` the program ends with a line that says so.
 #[cfg(feature = "lock_api")]
 pub struct Raw<R>(R);
 
@@ -271,7 +271,7 @@ mod wait {
     #[cfg(feature = "std")]
     struct Wait {
         mutex: *const (),
-        /// What it waited for when it came to that: a mutex may use another heap, with a mutex of its own.
+        /// The enclosing wait, if this thread already waits for the mutex of another heap.
         before: *const Wait,
     }
 
@@ -281,7 +281,7 @@ mod wait {
         static LAST: core::cell::Cell<*const Wait> = const { core::cell::Cell::new(core::ptr::null()) };
     }
 
-    /// Takes it out, even if the mutex unwinds.
+    /// Removes the mutex from the list, even if it unwinds.
     #[cfg(feature = "std")]
     impl Drop for Wait {
         fn drop(&mut self) {
@@ -316,8 +316,8 @@ mod wait {
     }
 }
 
-/// A lock that one function can take and another one release, so that it can be held while the process is copied. It is as valid as the
-/// memory that it belongs to.
+/// A lock that one function acquires and another releases, so that it can be held across a fork. It is as valid as the memory
+/// that it belongs to.
 #[cfg(all(feature = "std", unix))]
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[doc(hidden)]

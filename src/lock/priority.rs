@@ -3,8 +3,8 @@
 use super::Lock;
 use core::arch::asm;
 
-/// A lock of the program's own for Cortex-M3 and larger cores. It masks only interrupts whose priority number is
-/// [`LEVEL`](PriorityMask::LEVEL) or higher, that is, which are as urgent or less. More urgent handlers run at any time.
+/// Masks interrupts up to a priority, on Cortex-M3 and larger cores. Interrupts whose priority number is [`LEVEL`](PriorityMask::LEVEL)
+/// or higher wait; more urgent handlers run at any time.
 ///
 /// On cores without the register BASEPRI (Cortex-M0, M0+, M23), a program that uses such a lock does not compile.
 ///

@@ -115,7 +115,7 @@ impl Profile {
         self.largest = self.largest.max(size);
     }
 
-    // A wrong free may free what was never handed out.
+    // An invalid free may free what was never allocated.
     fn remove(&mut self, size: usize) {
         let class = self.class_of(size);
         class.live = class.live.saturating_sub(1);

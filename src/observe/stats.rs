@@ -11,13 +11,13 @@ pub unsafe trait Statistics {
     /// The statistics of a heap in which nothing has happened.
     const EMPTY: Self;
 
-    /// Counts a block that was handed out.
+    /// Counts a block that was allocated.
     fn allocated(&mut self, size: usize);
     /// Counts a freed block, which made `size` bytes available.
     fn freed(&mut self, size: usize);
     /// Counts a block that was resized in place.
     fn resized(&mut self, old: usize, new: usize);
-    /// Counts memory outside live blocks as a live block that is freed next, which is no new high-water mark.
+    /// Adds memory that is about to be freed, without raising the peak.
     fn found(&mut self, size: usize);
     /// Counts a failed request for `size` bytes.
     fn failed(&mut self, size: usize);
@@ -41,7 +41,7 @@ pub unsafe trait Statistics {
 
 /// The counters behind [`Heap::stats`](crate::Heap::stats): six words, O(1) per event.
 ///
-/// What is in use is counted as the distance to the high-water mark, so that one subtraction both counts a block and
+/// It counts what is in use as the distance to the high-water mark, so that one subtraction both counts a block and
 /// tells a new mark.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -62,7 +62,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Bytes in live blocks. (A wrong free that nothing has noticed may have counted more than there was.)
+    /// Bytes in live blocks. (An undetected invalid free may have counted more than there was.)
     #[inline(always)]
     pub(crate) const fn used(&self) -> usize {
         self.peak.saturating_sub(self.room)
@@ -253,7 +253,7 @@ impl Stats {
 mod tests {
     use super::*;
 
-    /// The marks follow from one number; a wrong free that went unnoticed is no reason to panic.
+    /// The marks follow from one number; an undetected invalid free is no reason to panic.
     #[test]
     fn counters_tell_the_truth_and_never_panic() {
         let mut counters = Counters::EMPTY;

@@ -45,7 +45,7 @@ impl TagStats {
 ///
 /// A block belongs to the innermost tag in whose scope it was allocated, until it is freed. There is room for `T`
 /// tags and for `N` live blocks, a power of two. Allocations under further tags are counted together
-/// ([`Tags::others`]), and further blocks are counted as handed out but not as live ([`Tags::unlisted`]). O(`T`)
+/// ([`Tags::others`]), and further blocks are counted as allocated but not as live ([`Tags::unlisted`]). O(`T`)
 /// per operation, expected; about 6 words of memory per block.
 ///
 /// ```

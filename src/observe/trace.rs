@@ -78,7 +78,7 @@ impl<const N: usize, const TAGS: usize> Trace<N, TAGS> {
         }
     }
 
-    /// Sets the clock that gives each event its time, in any unit.
+    /// Sets the clock that times events, in any unit.
     pub const fn clock(mut self, clock: fn() -> u64) -> Self {
         self.clock = Some(clock);
         self

@@ -1,4 +1,4 @@
-//! Contracts: what a function promises for all inputs of a range.
+//! Contracts that functions keep for all inputs of a range.
 //!
 //! The model checker Kani proves each (`cargo kani`, where it can be set up); a test tries it with all inputs where they are few, and
 //! with those at borders and a sample of the others where they are many.

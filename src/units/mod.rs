@@ -68,7 +68,7 @@ pub(crate) const fn align_up(value: usize, align: usize) -> Option<usize> {
     }
 }
 
-/// Whether the target has an instruction that counts leading zeros. Without one, the compiler's code is long,
+/// True if the target has an instruction that counts leading zeros. Without one, the compiler's code is long,
 /// because it handles all numbers, while the numbers here are short.
 pub(crate) const COUNTS_ZEROS: bool = !cfg!(any(
     all(target_arch = "arm", not(target_has_atomic = "32")),
@@ -81,7 +81,7 @@ pub(crate) const fn log2(n: usize) -> u32 {
     if COUNTS_ZEROS || n >> 16 >> 16 != 0 { n.ilog2() } else { log2_by_steps(n as u32) }
 }
 
-/// The entry `n` is twice the logarithm of `n`, plus the bit below the highest one; 0 for 0.
+/// Twice the logarithm of each index, plus the bit below the highest one; 0 for 0.
 static HALVES: [u8; 64] = halves();
 
 const fn halves() -> [u8; 64] {
@@ -94,7 +94,7 @@ const fn halves() -> [u8; 64] {
     halves
 }
 
-/// Computes [`log2`] without such an instruction: in steps, and by a table of 64 bytes for the last one.
+/// Computes [`log2`] without that instruction, in steps, the last by a table of 64 bytes.
 #[inline(always)]
 const fn log2_by_steps(mut n: u32) -> u32 {
     let mut log = 0;
@@ -150,7 +150,7 @@ pub(crate) const fn class_by(sl: usize, len: usize) -> usize {
     ((shift as usize) << sl.ilog2()) + (len >> shift)
 }
 
-/// The shortest block, in granules, that belongs to `class`; the inverse of [`class_of`]. O(1).
+/// Returns the shortest block, in granules, that belongs to `class`; the inverse of [`class_of`]. O(1).
 #[inline]
 pub(crate) const fn class_start<const SL: usize>(class: usize) -> usize {
     if class < 2 * SL {
@@ -161,7 +161,7 @@ pub(crate) const fn class_start<const SL: usize>(class: usize) -> usize {
     }
 }
 
-/// Rows of four powers of two, `4 * SL` classes, that a table needs for blocks of up to `len` granules. O(1).
+/// Returns how many rows of four powers of two, `4 * SL` classes, a table needs for blocks of up to `len` granules. O(1).
 #[inline]
 pub(crate) const fn class_rows<const SL: usize>(len: usize) -> usize {
     class_of::<SL>(len) / (4 * SL) + 1

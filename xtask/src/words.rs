@@ -10,6 +10,11 @@ use std::process::Command;
 /// the start of a sentence.
 const PHRASES: &str = include_str!("words.txt");
 
+/// Words that the trade does not use, and those that it does, one pair a line.
+const TERMS: &str = include_str!("terms.txt");
+/// How many comments of Rust files still have such a word: lower it when there are fewer.
+const TERMS_LEFT: usize = 242;
+
 /// Checks all Rust and Markdown files that git tracks. Prints each refused line and returns how many there are.
 ///
 /// # Errors
@@ -18,7 +23,7 @@ const PHRASES: &str = include_str!("words.txt");
 pub fn lint() -> Result<usize> {
     let mut git = Command::new("git");
     git.current_dir(firmware::root()).args(["ls-files", "-z", "--", "*.rs", "*.md"]);
-    let mut findings = 0;
+    let (mut findings, mut terms) = (0, Vec::new());
     for name in child::stdout_of(&mut git)?.split_terminator('\0') {
         let path = firmware::root().join(name);
         // A file that was deleted but not committed yet is still listed.
@@ -30,8 +35,26 @@ pub fn lint() -> Result<usize> {
             println!("{name}:{line}: {reason}");
             findings += 1;
         }
+        if name.ends_with(".rs") {
+            terms.extend(foreign(&text).into_iter().map(|(line, pair)| format!("{name}:{line}: {pair}")));
+        }
+    }
+    println!("foreign words: {} comments (at most {TERMS_LEFT})", terms.len());
+    if terms.len() > TERMS_LEFT {
+        terms.iter().for_each(|term| println!("{term}"));
+        findings += terms.len() - TERMS_LEFT;
     }
     Ok(findings)
+}
+
+/// Returns the number of each comment line, from 1, that has a word of [`TERMS`], and the pair. O(lines * words).
+fn foreign(text: &str) -> Vec<(usize, &'static str)> {
+    let comments = text.lines().enumerate().filter(|(_, line)| line.trim_start().starts_with("//"));
+    let pair = |line: &str| {
+        let known = |pair: &&str| pair.split(':').next().is_some_and(|word| has_phrase(line, word));
+        TERMS.lines().find(known)
+    };
+    comments.filter_map(|(index, line)| Some((index + 1, pair(line)?))).collect()
 }
 
 /// Returns the number of each refused line of a file, from 1, and the reason. O(lines * phrases).
@@ -102,6 +125,15 @@ mod tests {
         let first = PHRASES.lines().next().unwrap_or_default();
         let capital = first[..1].to_uppercase() + &first[1..];
         assert_eq!(lines(&format!("// {capital} has it.\nOwner::{capital}.free()")), [1]);
+    }
+
+    #[test]
+    fn foreign_words_are_found_in_comments_alone() {
+        let text =
+            "/// A wrong free.\nlet text = \"wrong free\";\n    // Handed out twice.\n// wrong freedom\n";
+        let found: Vec<usize> = foreign(text).into_iter().map(|(line, _)| line).collect();
+        assert_eq!(found, [1, 3]);
+        assert!(TERMS.lines().all(|pair| pair.split_once(": ").is_some()));
     }
 
     #[test]

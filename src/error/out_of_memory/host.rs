@@ -1,4 +1,4 @@
-//! What needs the standard library: a report to standard error.
+//! The report to standard error, which needs the standard library.
 
 #![forbid(unsafe_code)]
 

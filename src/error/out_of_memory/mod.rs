@@ -1,4 +1,4 @@
-//! What happens when a heap runs out of memory: the error, its cause, and a hook that reports it.
+//! An exhausted heap: the error, its cause, and a hook that reports it.
 //!
 //! The fallible methods, such as [`Heap::try_allocate`](crate::Heap::try_allocate), return [`OutOfMemory`]. A global
 //! allocator can only return a null pointer, which Rust turns into "memory allocation of 5000 bytes failed" and an
@@ -50,7 +50,7 @@ use core::fmt;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-/// The error of a request that a heap could not serve.
+/// A request failed for want of memory, or because a rule refused it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfMemory {
     /// The requested size in bytes.
@@ -61,11 +61,11 @@ pub struct OutOfMemory {
     pub free: usize,
     /// The largest request in bytes, with natural alignment, that would have succeeded.
     pub largest_free: usize,
-    /// The rule that refuses the request, whether or not memory has room; `None` if there is no room.
+    /// The rule that refused the request; `None` if memory had no room.
     pub rule: Option<Cause>,
 }
 
-/// Why a heap could not serve a request; see [`OutOfMemory::cause`].
+/// Why a request failed; see [`OutOfMemory::cause`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Cause {

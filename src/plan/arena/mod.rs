@@ -95,7 +95,7 @@ pub trait Planned: Sized + 'static {
 /// ```
 ///
 /// In builds with debug assertions, the memory of a buffer is overwritten with `0xFF` when its life ends (not a
-/// number for floats), so that a program which relies on stale contents is noticed.
+/// number for floats), so that a program does not rely on stale contents unnoticed.
 pub struct Arena<P: Planned> {
     memory: UnsafeCell<P::Memory>,
     #[cfg_attr(
