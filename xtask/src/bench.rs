@@ -78,7 +78,11 @@ pub fn plan(arguments: &[OsString]) -> Result<ExitCode> {
 
 /// Draws tables of the program's own files; lists their names if there is no `name`.
 pub fn tables(name: Option<&str>) -> Result<ExitCode> {
-    let mut command = Command::new(build("allotment-benches", Peers::None)?);
+    // Unlike figures, tables need no optimised program.
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../benches");
+    let mut command = child::command(tools::find("cargo").context("there is no `cargo`")?);
+    command.args(["run", "--quiet", "--locked", "--no-default-features", "--manifest-path"]);
+    command.arg(folder.join("Cargo.toml")).arg("--target-dir").arg(folder.join("target")).arg("--");
     match name {
         Some(name) => command.args(["tables", name]),
         None => command.arg("list"),

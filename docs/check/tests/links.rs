@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-/// Folders without documents of ours; in `results` are parts of benches/RESULTS.md.
-const SKIPPED: [&str; 5] = ["target", ".git", "node_modules", "corpus", "results"];
+/// Folders without documents of ours.
+const SKIPPED: [&str; 4] = ["target", ".git", "node_modules", "corpus"];
 
 /// Schemes that this test does not follow.
 const ELSEWHERE: [&str; 3] = ["https://", "http://", "mailto:"];
