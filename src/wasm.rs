@@ -538,7 +538,7 @@ mod tests {
             check::<Tlsf<u32, 1>>(taken);
             check::<Tlsf>(taken);
             check::<FirstFit<32>>(taken);
-            check::<QuickLists<SegregatedFit>>(taken);
+            check::<QuickLists<Tlsf>>(taken);
         }
         check::<MicroTlsf<4, false>>(0);
         check::<MicroTlsf<8>>(0);
@@ -582,7 +582,7 @@ mod tests {
             check::<Tlsf16>(others);
             check::<FirstFit>(others);
             check::<BestFit>(others);
-            check::<QuickLists<SegregatedFit>>(others);
+            check::<QuickLists<Tlsf>>(others);
             check::<MicroTlsf<4, false>>(others);
             check::<MicroTlsf<1>>(others);
         }

@@ -73,7 +73,7 @@ pub fn operate(bytes: &[u8]) -> usize {
         3 => run::<Full<Tlsf>>(choices, Promise::Full),
         4 => run::<Tiered>(choices, Promise::Reuse),
         5 => run::<Full<Tiered, 4>>(choices, Promise::Full),
-        6 => run::<QuickLists<SegregatedFit>>(choices, Promise::Reuse),
+        6 => run::<QuickLists<Tlsf>>(choices, Promise::Reuse),
         7 => run::<MicroTlsf<4, false>>(choices, Promise::Reuse),
         8 => run::<MicroTlsf<4, true>>(choices, Promise::Reuse),
         9 => run::<Full<MicroTlsf, 2>>(choices, Promise::Full),

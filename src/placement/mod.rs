@@ -89,7 +89,6 @@ const _: [usize; 9] = [
 
 use crate::meta::{Block, FreeBlocks, FreeError, Meta};
 use crate::region::{Region, RegionError};
-use layout::measure;
 
 /// The token that a placement's metadata puts in its blocks.
 pub(crate) type Token<S> = <<S as Placement>::Meta as FreeBlocks>::Token;

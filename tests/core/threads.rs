@@ -633,7 +633,7 @@ mod shared {
         buddy_one_region: Buddy<1, 8>;
         slab: Slab;
         tiered: Tiered;
-        quick_lists: QuickLists<SegregatedFit>;
+        quick_lists: QuickLists<Tlsf>;
         full: Full<Tiered>;
         full_tlsf: Full<Tlsf>;
         full_first_fit: Full<FirstFit>;

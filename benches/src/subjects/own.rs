@@ -28,7 +28,7 @@ pub mod one_region {
     /// 32-bit indices, 8-byte granules.
     pub type Tlsf8 = super::Tlsf<u32, 1>;
     /// Small objects in front of segregated lists.
-    pub type Tiered = super::Tiered<SegregatedFit<InBand<u32, 8, 1>>>;
+    pub type Tiered = super::Tiered<Tlsf<u32, 1, 16>>;
     /// 32-bit indices, 16-byte granules.
     pub type Tlsf16 = SegregatedFit<InBand<u32, 16, 1>>;
     /// 16-bit words, 8 lists per power of two, one region of up to 511 KiB.

@@ -16,7 +16,7 @@ use core::ptr::NonNull;
 // length, until it is freed again. The tier keeps the same promises.
 unsafe impl<T: Tier> LayoutPlacement for QuickLists<T> {
     const EMPTY: Self = {
-        let () = T::CHECKED;
+        let () = T::FITS;
         Self { small: Small::EMPTY, large: Large::EMPTY, plenty: 0, whole: 0, saving: false, tier: T::EMPTY }
     };
     const MAX_REGION: usize = T::MAX_REGION;

@@ -14,8 +14,8 @@ mod tier;
 pub use pages::Pages;
 pub(crate) use tier::Tier;
 
-use super::{Grant, LayoutPlacement, SegregatedFit};
-use crate::meta::{FreeError, InBand};
+use super::{Grant, LayoutPlacement, Tlsf};
+use crate::meta::{DEFAULT_REGIONS, FreeError};
 use crate::misuse::{Fault, corrupted};
 use classes::{Class, SMALL, STEP};
 use core::alloc::Layout;
@@ -50,7 +50,7 @@ const fn large_share(whole: usize) -> usize {
 
 /// The fast default for hosts: quick lists in front of pages of small objects, in front of a placement `L` for everything
 /// else. See [`QuickLists`] and [`Pages`].
-pub type Tiered<L = SegregatedFit<InBand<u32>>> = QuickLists<Pages<L>>;
+pub type Tiered<L = Tlsf<u32, DEFAULT_REGIONS, 16>> = QuickLists<Pages<L>>;
 
 /// Freed blocks are kept as they are, for the next request of their size, in front of a tier `T`: a placement, or
 /// [`Pages`] over one ([`Tiered`]). Merging them with their neighbours is deferred until memory is short.

@@ -2,9 +2,11 @@
 
 use super::classes::{Class, STEP};
 use super::key::Key;
+use super::page::SMALLEST_PAGE;
 use crate::meta::{FreeBlocks, FreeError, Meta};
 use crate::placement::layout::allocate_from;
-use crate::placement::{Grant, LayoutPlacement, Placement};
+use crate::placement::{Grant, LayoutPlacement, Placement, Tlsf};
+use crate::units::{Index, granules};
 use core::alloc::Layout;
 use core::ptr::{self, NonNull};
 
@@ -75,18 +77,80 @@ pub(crate) struct Taken {
     pub(super) allocated: usize,
 }
 
+/// A placement at the bottom, whose blocks are all alike: [`Tlsf`], and every [`Placement`].
+///
+/// # Safety
+///
+/// A block's length follows from the requested size alone, and it may be freed as if it had been requested with any other alignment.
+/// Blocks are aligned to 8 bytes at least.
+pub(crate) unsafe trait Bottom: LayoutPlacement {
+    /// Fails to compile if the memory is not the CPU's, or its granules are too short or too long.
+    const FITS: ();
+
+    /// True if frees are checked in release builds as well.
+    const CHECKS: bool;
+
+    /// Returns the bytes that a block of `size` bytes takes, which is the size of a layout.
+    fn taken(size: usize) -> usize;
+
+    /// Allocates a block of `size` bytes, one at least. The alignment is a power of two, also one that no layout of this size has: no
+    /// block does either.
+    fn take(&mut self, size: usize, align: usize) -> Option<Grant>;
+}
+
+// SAFETY: a block of TLSF has its size in granules of 8 bytes, whatever its alignment.
+unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool> Bottom for Tlsf<W, R, SL, C> {
+    const FITS: () = ();
+    const CHECKS: bool = C;
+
+    #[inline(always)]
+    fn taken(size: usize) -> usize {
+        Self::taken(size)
+    }
+
+    #[inline(always)]
+    fn take(&mut self, size: usize, align: usize) -> Option<Grant> {
+        self.take(size, align)
+    }
+}
+
+// SAFETY: a space keeps these promises for every request; no placement rounds by alignment.
+unsafe impl<S: Placement> Bottom for S {
+    const FITS: () = {
+        let granule = <S::Meta as Meta>::GRANULE;
+        assert!(
+            <S::Meta as Meta>::BOUNDARY_BITS,
+            "quick lists and pages are kept in the memory itself, so it must be CPU memory"
+        );
+        assert!(granule >= STEP, "quick lists need granules of 8 bytes or more");
+        assert!(granule <= SMALLEST_PAGE, "a page is at least one granule");
+    };
+    const CHECKS: bool = <S::Meta as FreeBlocks>::CHECKED;
+
+    #[inline(always)]
+    fn taken(size: usize) -> usize {
+        let granule = const { <S::Meta as Meta>::GRANULE };
+        S::granted(granules(size, granule.ilog2()), 1) * granule
+    }
+
+    #[inline(always)]
+    fn take(&mut self, size: usize, align: usize) -> Option<Grant> {
+        allocate_from(self, size, align)
+    }
+}
+
 /// A placement below [`QuickLists`](super::QuickLists) that can be asked for small blocks by their class: any
-/// [`Placement`], and [`Pages`](super::Pages) over one.
+/// [`Bottom`], and [`Pages`](super::Pages) over one.
 ///
 /// # Safety
 ///
 /// Small blocks must satisfy the contract of [`LayoutPlacement`], with the whole size of their class and aligned to at least
 /// 8 bytes. A block's length follows from the requested size alone, and it may be freed as if it had been requested with any other alignment.
 pub(crate) unsafe trait Tier: LayoutPlacement {
-    /// Fails to compile if the memory is not the CPU's, or its granules are too short.
-    const CHECKED: ();
+    /// That of the [`Bottom`].
+    const FITS: ();
 
-    /// True if frees are checked in release builds as well: that of the metadata, see [`FreeBlocks::CHECKED`].
+    /// That of the [`Bottom`].
     const CHECKS: bool;
 
     /// The most blocks that the lists give back when a free finds no room.
@@ -138,12 +202,6 @@ pub(super) fn layout_of(class: Class, align: usize) -> Layout {
     unsafe { Layout::from_size_align_unchecked(class.bytes(), align) }
 }
 
-/// A block of `class` straight from `space`.
-#[inline(always)]
-pub(super) fn take_from<S: Placement>(space: &mut S, class: Class, align: usize) -> Option<Grant> {
-    allocate_from(space, class.bytes(), align.max(STEP))
-}
-
 /// Gives a block back to `space`; out of line, since it happens at several places.
 ///
 /// # Errors
@@ -168,39 +226,22 @@ pub(super) unsafe fn give_to<P: LayoutPlacement>(
     }
 }
 
-/// Fails to compile as [`Tier::CHECKED`] describes.
-pub(super) const fn check<S: Placement>() {
-    assert!(
-        <S::Meta as Meta>::BOUNDARY_BITS,
-        "quick lists and pages are kept in the memory itself, so it must be CPU memory"
-    );
-    assert!(<S::Meta as Meta>::GRANULE >= STEP, "quick lists need granules of 8 bytes or more");
-}
-
-/// What a block for `layout` takes of a space whose blocks are alike.
-#[inline(always)]
-pub(super) fn taken_from<S: Placement>(layout: Layout) -> usize {
-    let granule = <S::Meta as Meta>::GRANULE;
-    let (len, align) = crate::placement::measure::<S>(layout);
-    S::granted(len, align) * granule
-}
-
-// SAFETY: a space keeps these promises for every request, and blocks of a class are such; no placement rounds by alignment.
-unsafe impl<S: Placement> Tier for S {
-    const CHECKED: () = check::<S>();
-    const CHECKS: bool = <S::Meta as FreeBlocks>::CHECKED;
+// SAFETY: a bottom keeps these promises for every request, and blocks of a class are such.
+unsafe impl<B: Bottom> Tier for B {
+    const FITS: () = B::FITS;
+    const CHECKS: bool = B::CHECKS;
     const BOUND: usize = 2;
 
     fn set_key(&mut self, _key: Key) {}
 
     #[inline(always)]
     fn taken(layout: Layout) -> usize {
-        taken_from::<S>(layout)
+        B::taken(layout.size())
     }
 
     #[inline(always)]
     fn take(&mut self, class: Class, align: usize, _many: bool) -> Option<Taken> {
-        let grant = take_from(self, class, align)?;
+        let grant = Bottom::take(self, class.bytes(), align.max(STEP))?;
         Some(Taken { first: grant.start, rest: END, more: 0, allocated: grant.size })
     }
 

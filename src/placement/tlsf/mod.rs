@@ -217,6 +217,19 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool> Tlsf<W, R, SL, C>
         }
     }
 
+    /// Returns the bytes that a block of `size` bytes takes.
+    #[inline(always)]
+    pub(in crate::placement) const fn taken(size: usize) -> usize {
+        Self::granules_of(size) * GRANULE
+    }
+
+    /// Allocates a block of `size` bytes. A request for no bytes finds none.
+    #[inline(always)]
+    pub(in crate::placement) fn take(&mut self, size: usize, align: usize) -> Option<Grant> {
+        let start = self.allocate_parts(size, align, &mut NoStatistics)?;
+        Some(Grant { start, size: granules(Self::at_least(size)) * GRANULE })
+    }
+
     /// Frees a block of no bytes.
     ///
     /// # Safety
@@ -422,7 +435,7 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool> LayoutPlac
 
     #[inline(always)]
     fn allocate_quick(&mut self, layout: Layout) -> Option<Grant> {
-        self.allocate(layout)
+        self.take(layout.size(), layout.align())
     }
 
     #[inline(never)]
@@ -430,8 +443,7 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool> LayoutPlac
         // No layout of a byte has the largest alignment, and no block.
         let layout =
             if layout.size() == 0 { Layout::from_size_align(1, layout.align()).ok()? } else { layout };
-        let start = self.allocate_counted(layout, &mut NoStatistics)?;
-        Some(Grant { start, size: Self::granules_of(layout.size()) * GRANULE })
+        self.take(layout.size(), layout.align())
     }
 
     #[inline(always)]
@@ -466,7 +478,7 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool> LayoutPlac
     unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
         // SAFETY: the caller keeps the contract.
         unsafe { self.deallocate_counted(start, layout, &mut NoStatistics)? };
-        Ok(Self::granules_of(layout.size()) * GRANULE)
+        Ok(Self::taken(layout.size()))
     }
 
     #[inline(always)]
@@ -511,7 +523,7 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool> LayoutPlac
     unsafe fn resize(&mut self, start: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)> {
         // SAFETY: the caller keeps the contract.
         let done = unsafe { self.resize_counted(start, layout, size, &mut NoStatistics) };
-        done.then(|| (Self::granules_of(layout.size()) * GRANULE, Self::granules_of(size) * GRANULE))
+        done.then(|| (Self::taken(layout.size()), Self::taken(size)))
     }
 
     /// Nothing is kept.

@@ -127,7 +127,7 @@ fn full_finds_what_it_promises() {
     full::<FirstFit>();
     full::<GoodFit<InBand<u32>>>();
     full::<MicroTlsf>();
-    full::<QuickLists<SegregatedFit>>();
+    full::<QuickLists<Tlsf>>();
     full::<SegregatedFit<Unchecked<u32>>>();
     #[cfg(feature = "linked-list")]
     full::<allotment::LinkedList>();
@@ -363,7 +363,7 @@ fn basic_finds_second_frees() {
         basic::<MicroTlsf>(size);
         basic::<MicroTlsf<4, true>>(size);
         basic::<MicroTlsf<1, true>>(size);
-        basic::<QuickLists<SegregatedFit>>(size);
+        basic::<QuickLists<Tlsf>>(size);
         if size > 8 {
             basic::<Tlsf>(size);
             basic::<BestFit>(size);

@@ -215,7 +215,7 @@ worlds! {
     micro: MicroTlsf<4, true>, [192, 232], false;
     micro_off: MicroTlsf<4, false>, [192, 232], false;
     micro_full: Full<MicroTlsf, 2>, [264], true;
-    quick: QuickLists<SegregatedFit>, [104, 1024], false;
+    quick: QuickLists<Tlsf>, [104, 1024], false;
     tiered: Tiered, [104, 20_000], false;
     tiered_full: Full<Tiered, 2>, [168, 20_000], true;
     bump: Bump, [104], false;

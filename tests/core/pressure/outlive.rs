@@ -5,7 +5,6 @@
 
 use super::{Backing, Local, layout};
 use crate::shadow::trace::{self, Event, Trace};
-use allotment::placement::SegregatedFit;
 use allotment::placement::{Grant, LayoutPlacement};
 use allotment::pressure::{PressureHeap, Watermarks};
 use allotment::region::Run;
@@ -110,10 +109,10 @@ fn saving_heaps_live_longer() {
     ] {
         assert!(with >= without, "{name}: {with} events with saving, {without} without");
     }
-    let [without, with] = lives::<Quick<SegregatedFit>>("quick");
+    let [without, with] = lives::<Quick<Tlsf>>("quick");
     assert!(with > without + without / 20, "{with} events with saving, {without} without");
     let needs = |saves| -> f64 {
-        let need = |trace| smallest::<Quick<SegregatedFit>>(trace, saves) as f64 / 256.0;
+        let need = |trace| smallest::<Quick<Tlsf>>(trace, saves) as f64 / 256.0;
         TRACES.iter().map(need).sum::<f64>() / TRACES.len() as f64
     };
     let [without, with] = [needs(false), needs(true)];

@@ -5,7 +5,7 @@ use allotment::harden::Full;
 use allotment::lock::Unsync;
 use allotment::meta::{InBand, Meta, SideTable};
 use allotment::placement::{
-    Classes, Coalescing, FirstFitMap, FreeIndex, Mapped, Placement, QuickLists, RegionMap, SegregatedFit,
+    Classes, Coalescing, FirstFitMap, FreeIndex, LayoutPlacement, Mapped, Placement, QuickLists, RegionMap, SegregatedFit,
     table_rows,
 };
 use allotment::{Buddy, Bump, Heap, Slab, Tiered, Tlsf};
@@ -139,9 +139,9 @@ fn listed<L: Subject>(size: usize, align: usize) -> usize {
     if size <= 256 { size.max(1).next_multiple_of(8) } else { L::taken(size, align) }
 }
 
-impl<L: Subject + Placement> Subject for Tiered<L>
+impl<L: Subject> Subject for Tiered<L>
 where
-    L::Meta: SubjectMeta,
+    Self: LayoutPlacement,
 {
     fn taken(size: usize, align: usize) -> usize {
         listed::<L>(size, align)
@@ -157,9 +157,9 @@ where
     const SLACK: f64 = L::SLACK + 0.5;
 }
 
-impl<L: Subject + Placement> Subject for QuickLists<L>
+impl<L: Subject> Subject for QuickLists<L>
 where
-    L::Meta: SubjectMeta,
+    Self: LayoutPlacement,
 {
     fn equip(heap: &Heap<Self, Unsync>, bytes: usize) {
         let _ = (heap, bytes);
@@ -257,7 +257,7 @@ macro_rules! for_each_placement {
             buddy: Buddy;
             slab_odd: $crate::shadow::matrix::SlabOdd;
             tiered: Tiered;
-            quick_lists: QuickLists<SegregatedFit>;
+            quick_lists: QuickLists<Tlsf>;
             full_tiered: Full<Tiered>;
             full_tlsf: Full<Tlsf<u32, 1>>;
             full_one_region: Full<SegregatedFit<InBand<u32, 8, 1>>>;
@@ -305,11 +305,11 @@ macro_rules! for_each_placement {
             slab_odd: $crate::shadow::matrix::SlabOdd;
             tiered: Tiered;
             tiered_best_fit_u32_16: Tiered<BestFit<InBand<u32, 16>>>;
-            quick_lists: QuickLists<SegregatedFit>;
-            quick_lists_u16: QuickLists<SegregatedFit<InBand<u16, 8, 1>>>;
+            quick_lists: QuickLists<Tlsf>;
+            quick_lists_u16: QuickLists<Tlsf16>;
             quick_best_fit_u32_16: QuickLists<BestFit<InBand<u32, 16>>>;
             unchecked_lists: SegregatedFit<allotment::meta::Unchecked<u32>>;
-            unchecked_tiered: Tiered<SegregatedFit<allotment::meta::Unchecked<u32>>>;
+            unchecked_tiered: Tiered<Tlsf<u32, 4, 16, false>>;
             full_tlsf: Full<Tlsf>;
             full_tiered: Full<Tiered>;
             full_best_fit: Full<BestFit, 1>;

@@ -68,15 +68,15 @@ pub fn is_shared(id: &str) -> bool {
 
 // The placements, then the fronts. A placement without `Off` has no metadata that leaves its checks out.
 subjects! {
-    "Heap, Off": Heap<Tiered<SegregatedFit<Off>>>;
+    "Heap, Off": Heap<Tiered<Tlsf<u32, 4, 16, false>>>;
     "Heap, Basic": Heap;
     "Heap, Full": Heap<Full<Tiered>>;
     "Tlsf, Off": Plain<Tlsf<u32, 8, 8, false>>;
     "Tlsf, Basic": Plain<Tlsf>;
     "Tlsf, Full": Plain<Full<Tlsf>>;
-    "QuickLists, Off": Plain<QuickLists<SegregatedFit<Off>>>;
-    "QuickLists, Basic": Plain<QuickLists<SegregatedFit>>;
-    "QuickLists, Full": Plain<Full<QuickLists<SegregatedFit>>>;
+    "QuickLists, Off": Plain<QuickLists<Tlsf<u32, 4, 16, false>>>;
+    "QuickLists, Basic": Plain<QuickLists<Tlsf>>;
+    "QuickLists, Full": Plain<Full<QuickLists<Tlsf>>>;
     "MicroTlsf, Off": Plain<MicroTlsf<4, false>>;
     "MicroTlsf, Basic": Plain<MicroTlsf<4, true>>;
     "MicroTlsf, Full": Plain<Full<MicroTlsf>>;

@@ -1,18 +1,18 @@
 //! Requests that do not come by class: [`Pages`] as a placement of layouts.
 
 use super::{Pages, WORTH_IT};
-use crate::meta::{FreeError, Meta};
+use crate::meta::FreeError;
 use crate::placement::tiered::classes::CLASSES;
 use crate::placement::tiered::key::Key;
 use crate::placement::tiered::page::{NOWHERE, WINDOWS, Window};
-use crate::placement::tiered::tier::{Tier, give_to};
-use crate::placement::{Grant, LayoutPlacement, Placement};
+use crate::placement::tiered::tier::{Bottom, Tier, give_to};
+use crate::placement::{Grant, LayoutPlacement};
 use crate::region::{Region, RegionError, Run};
 use core::alloc::Layout;
 use core::ptr::{self, NonNull};
 
 // SAFETY: requests that do not come by class go to the underlying placement, which makes these promises.
-unsafe impl<L: Placement> LayoutPlacement for Pages<L> {
+unsafe impl<L: Bottom> LayoutPlacement for Pages<L> {
     const EMPTY: Self = Self {
         heads: [ptr::null_mut(); CLASSES],
         windows: [Window::NONE; WINDOWS],
@@ -21,10 +21,10 @@ unsafe impl<L: Placement> LayoutPlacement for Pages<L> {
         key: Key::NONE,
         idle: false,
         saving: false,
-        large: <L as Placement>::EMPTY,
+        large: L::EMPTY,
     };
-    const MAX_REGION: usize = <L as LayoutPlacement>::MAX_REGION;
-    const MAX_REGIONS: usize = <L as LayoutPlacement>::MAX_REGIONS;
+    const MAX_REGION: usize = L::MAX_REGION;
+    const MAX_REGIONS: usize = L::MAX_REGIONS;
 
     fn set_key(&mut self, key: usize) {
         LayoutPlacement::set_key(&mut self.large, key);
@@ -55,13 +55,9 @@ unsafe impl<L: Placement> LayoutPlacement for Pages<L> {
 
     unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError> {
         let index = self.windows.iter().position(|window| window.slots > 0 && window.start == start);
-        let old_end = match index {
-            Some(index) => self.windows[index].end(),
-            None => match self.large.meta().region_at(start) {
-                Ok(region) => self.large.meta().regions()[region].raw_end(),
-                Err(error) => return Err(error),
-            },
-        };
+        let mut regions = (0..).map_while(|n| LayoutPlacement::region(self, n));
+        let old = regions.find(|region| region.start.as_ptr() == start).ok_or(RegionError::Unknown)?;
+        let old_end = old.end();
         // Checked before anything is written: nothing else may use the memory behind the region.
         let end = Region::from_address(old_end, bytes).checked_end()?;
         if self.overlaps(old_end, end, start) {
