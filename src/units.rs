@@ -158,12 +158,6 @@ pub(crate) const fn class_start<const SL: usize>(class: usize) -> usize {
     }
 }
 
-/// Rows of four powers of two, `4 * SL` classes, that a table needs for blocks of up to `len` granules. O(1).
-#[inline]
-pub(crate) const fn class_rows<const SL: usize>(len: usize) -> usize {
-    class_of::<SL>(len) / (4 * SL) + 1
-}
-
 #[cfg(any(test, kani))]
 crate::contracts::contracts! {
     /// The granules hold the bytes, and one fewer would not; there is one at least.
@@ -184,12 +178,11 @@ crate::contracts::contracts! {
         }
     }
 
-    /// A class holds the lengths from its start to the next one's, and there is a row for it.
+    /// A class holds the lengths from its start to the next one's.
     #[unwind(1)]
     fn classes_hold_their_lengths(len in 1..=usize::MAX / 2) {
         let class = class_of::<8>(len);
         assert!(class_start::<8>(class) <= len && len < class_start::<8>(class + 1));
-        assert!(class < 4 * 8 * class_rows::<8>(len));
     }
 
     /// A longer block has no lower class.
@@ -234,7 +227,6 @@ mod tests {
             assert_eq!(class_of::<SL>(start - 1), class - 1);
             let width = class_start::<SL>(class + 1) - start;
             assert!(width * SL <= start, "a class is at most 1/SL wide");
-            assert!(class < class_rows::<SL>(start) * 4 * SL);
         }
     }
 

@@ -3,10 +3,10 @@
 use crate::heap::Heap;
 use crate::lock::{self, Lock};
 use crate::memory::{Memory, allocator, global_alloc};
-use crate::meta::{FreeError, InBand};
+use crate::meta::FreeError;
 use crate::observe::{Counters, Statistics, Stats};
 use crate::out_of_memory::OutOfMemory;
-use crate::placement::{LayoutPlacement, SegregatedFit};
+use crate::placement::{LayoutPlacement, Tlsf};
 use crate::region::Region;
 use core::alloc::Layout;
 use core::cell::UnsafeCell;
@@ -36,7 +36,7 @@ use core::ptr::{self, NonNull};
 /// Allocation and free take the time of the placement `P`. With the default the heap adds 12 KB of code to a module;
 /// `WasmHeap<MicroTlsf<4, false>, ..>` adds 4 KB, serves up to 2 MiB in blocks of up to 500 KiB, and is faster. A [`TinyHeap`](crate::TinyHeap) adds 1.6 KB,
 /// for up to 512 KiB that do not grow. `cargo xtask wasm` compares them with other crates.
-pub struct WasmHeap<P = SegregatedFit<InBand<u32, 8, 1>>, L = lock::Default, S = Counters> {
+pub struct WasmHeap<P = Tlsf<u32, 1>, L = lock::Default, S = Counters> {
     heap: Heap<P, L, S>,
     lock: L,
     growth: UnsafeCell<Growth>,
@@ -317,7 +317,7 @@ allocator!([P: LayoutPlacement, L: Lock, S: Statistics] WasmHeap<P, L, S>);
 mod tests {
     use super::*;
     use crate::lock::Unsync;
-    use crate::placement::{BestFit, FirstFit, MicroTlsf, QuickLists, Tlsf, Tlsf16};
+    use crate::placement::{BestFit, FirstFit, MicroTlsf, QuickLists, Tlsf16};
     use std::cell::Cell;
     use std::vec::Vec;
 

@@ -3,7 +3,6 @@
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::NonNull;
 
-use allotment::placement::SegregatedFit;
 use allotment::harden::Full;
 use allotment::lock::Unsync;
 use allotment::meta::{InBand, SideTable, Unchecked};
@@ -68,8 +67,8 @@ pub fn operate(bytes: &[u8]) -> usize {
     let mut choices = Choices(bytes);
     match choices.byte() % 20 {
         0 => run::<Tlsf>(choices, Promise::Reuse),
-        1 => run::<SegregatedFit<Unchecked<u32>>>(choices, Promise::Reuse),
-        2 => run::<SegregatedFit<InBand<u16>>>(choices, Promise::Reuse),
+        1 => run::<Tiered<Tlsf<u32, 3, 16, false>>>(choices, Promise::Reuse),
+        2 => run::<Tlsf16>(choices, Promise::Reuse),
         3 => run::<Full<Tlsf>>(choices, Promise::Full),
         4 => run::<Tiered>(choices, Promise::Reuse),
         5 => run::<Full<Tiered, 4>>(choices, Promise::Full),
@@ -84,7 +83,7 @@ pub fn operate(bytes: &[u8]) -> usize {
         14 => run::<Buddy>(choices, Promise::Reuse),
         15 => run::<Full<Buddy>>(choices, Promise::Full),
         16 => run::<Slab>(choices, Promise::Reuse),
-        17 => run::<SegregatedFit<SideTable<u32, 16>>>(choices, Promise::Reuse),
+        17 => run::<GoodFit<SideTable<u32, 16>>>(choices, Promise::Reuse),
         18 => run::<Full<Slab, 3>>(choices, Promise::Full),
         _ => run::<Bump>(choices, Promise::Little),
     }

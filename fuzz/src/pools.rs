@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use allotment::placement::SegregatedFit;
 use allotment::meta::SideTable;
 use allotment::placement::{BestFit, Placement};
 use allotment::pool::{
@@ -32,7 +31,7 @@ pub fn operate(bytes: &[u8]) -> usize {
     match choices.byte() % 3 {
         0 => run::<DefaultPlacement>(choices),
         1 => run::<BestFit<SideTable<u32, 256>>>(choices),
-        _ => run::<SegregatedFit<SideTable<u32, 512>>>(choices),
+        _ => run::<GoodFit<SideTable<u32, 512>>>(choices),
     }
 }
 

@@ -1,56 +1,14 @@
-//! Segregated lists: the index of [`SegregatedFit`] and [`GoodFit`](crate::GoodFit).
+//! Segregated lists: the index of [`GoodFit`](crate::GoodFit).
 
-use super::coalescing::{Coalescing, LARGE};
+use super::coalescing::LARGE;
 use super::free_index::{Found, FreeIndex, check_links, sound};
-use crate::meta::{FreeBlocks, Id, InBand, NIL};
-use crate::units::{Index, class_of, class_rows, class_start, rare};
+use crate::meta::{FreeBlocks, Id, NIL};
+use crate::units::{Index, class_of, class_start, rare};
 
-/// Classes per power of two unless a type says otherwise.
-const DEFAULT_COLUMNS: usize = if usize::BITS > 32 { 16 } else { 8 };
+/// Blocks of a class that are compared.
+const BEST: usize = 4;
 
-/// Rows for the largest region that the default table serves: the whole index space on hosts and in WebAssembly; 16 MiB on
-/// 32-bit microcontrollers, whose RAM the table must not eat.
-const DEFAULT_ROWS: usize = match (usize::BITS, cfg!(target_os = "none")) {
-    (..=32, true) => class_rows::<8>(16 << 20 >> 3),
-    (..=32, false) => class_rows::<8>(usize::MAX >> 3),
-    _ => class_rows::<16>(u32::MAX as usize),
-};
-
-/// Rows that the table of a [`SegregatedFit`] with `SL` classes per power of two needs for regions of up to `bytes` bytes in granules
-/// of `granule` bytes.
-///
-/// ```
-/// use allotment::{meta::InBand, placement::{SegregatedFit, table_rows}};
-/// type Small = SegregatedFit<InBand<u16, 8, 1>, { table_rows::<4>(16 * 1024, 8) }, 4>;
-/// assert!(size_of::<Small>() <= 216);
-/// ```
-pub const fn table_rows<const SL: usize>(bytes: usize, granule: usize) -> usize {
-    class_rows::<SL>(bytes / granule)
-}
-
-/// Two-level segregated fit over any [metadata](crate::meta): what pools, [`Tiered`](crate::Tiered) and [`QuickLists`](super::QuickLists) are
-/// made of. A heap alone takes [`Tlsf`](crate::Tlsf), the same policy in one piece.
-///
-/// After Masmano, Ripoll, Crespo and Real, "TLSF: a new dynamic memory allocator for real-time
-/// systems" (ECRTS 2004). Free blocks are in lists by size class, `SL` classes per power of two (the
-/// lengths below `2 * SL` granules have a class each), and bitmaps find a class that is not
-/// empty. What is different here:
-///
-/// * the request's own class is looked at before the next larger one, so that a block of the same
-///   size that was just freed is found again; if nothing larger is free, up to
-///   [`SegregatedLists::PROBES`] of its blocks are;
-/// * what an alignment skips becomes a free block;
-/// * the table has `ROWS` rows of `4 * SL` classes, as many as the largest region needs
-///   ([`table_rows`]), at one index each: 8 × 64 × 4 bytes by default on 64-bit hosts (regions up to 32
-///   GiB), 7 × 32 × 4 on 32-bit hosts and in WebAssembly (4 GiB), 5 × 32 × 4 on 32-bit microcontrollers (16 MiB), and whatever a
-///   type asks for.
-///
-/// Bound: an allocation touches one list head, one free block and its rest; a free touches at most
-/// two neighbours and one list head; only a request that fails looks at up to `PROBES` blocks more.
-pub type SegregatedFit<M = InBand<u32>, const ROWS: usize = DEFAULT_ROWS, const SL: usize = DEFAULT_COLUMNS> =
-    Coalescing<M, SegregatedLists<<M as FreeBlocks>::Index, ROWS, SL>>;
-
-/// The index of [`SegregatedFit`] and [`GoodFit`](crate::GoodFit): lists of free blocks by size class, and bitmaps of the lists in use.
+/// The index of [`GoodFit`](crate::GoodFit): lists of free blocks by size class, and bitmaps of the lists in use.
 ///
 /// ```text
 ///  rows          ..0101              which rows have a block
@@ -58,39 +16,23 @@ pub type SegregatedFit<M = InBand<u32>, const ROWS: usize = DEFAULT_ROWS, const 
 ///  heads  row 0: [ , x, , , , x, ..]   the first block of each class
 /// ```
 ///
-/// There are `SL` classes per power of two, and `OCTAVES` powers of two in a row. Of a class, the shortest of the first `BEST`
-/// blocks that are long enough is taken; with 1, just the first one.
-pub struct SegregatedLists<
-    I,
-    const ROWS: usize,
-    const SL: usize,
-    const OCTAVES: usize = 4,
-    const BEST: usize = 1,
-> {
+/// A row has the `SL` classes of a power of two. Of a class, the shortest of the first four blocks that are long enough is taken.
+pub struct SegregatedLists<I, const ROWS: usize, const SL: usize> {
     /// Bit `r`: row `r` is not empty.
     rows: usize,
-    /// Bit `c` of element `r`: class `r * OCTAVES * SL + c` is not empty.
+    /// Bit `c` of element `r`: class `r * SL + c` is not empty.
     maps: [usize; ROWS],
     /// First block of each class; the second link of a first block is stale.
-    heads: [[[I; SL]; OCTAVES]; ROWS],
+    heads: [[I; SL]; ROWS],
 }
 
-impl<I: Index, const ROWS: usize, const SL: usize, const OCTAVES: usize, const BEST: usize>
-    SegregatedLists<I, ROWS, SL, OCTAVES, BEST>
-{
-    /// Blocks of its own class that a request looks at before it fails, unless it compares several anyway.
-    pub const PROBES: usize = 16;
-
-    /// Classes of a row.
-    const COLUMNS: usize = SL * OCTAVES;
-
+impl<I: Index, const ROWS: usize, const SL: usize> SegregatedLists<I, ROWS, SL> {
     /// All classes.
-    const CLASSES: usize = ROWS * Self::COLUMNS;
+    const CLASSES: usize = ROWS * SL;
 
     const CHECKED: () = {
         assert!(SL.is_power_of_two(), "SL must be a power of two");
-        assert!(Self::COLUMNS <= usize::BITS as usize, "SL is at most 16, on 32-bit targets 8");
-        assert!(Self::COLUMNS.is_power_of_two(), "OCTAVES must be a power of two");
+        assert!(SL <= usize::BITS as usize, "SL is at most the bits of a word");
         assert!(ROWS > 0, "a table needs a row");
         assert!(ROWS < usize::BITS as usize, "a table has fewer rows than a word has bits");
     };
@@ -103,14 +45,14 @@ impl<I: Index, const ROWS: usize, const SL: usize, const OCTAVES: usize, const B
         debug_assert!(class < Self::CLASSES);
         // SAFETY: classes come from the lengths of blocks, which are at most `MAX_LEN`, and from the
         // bitmaps, which have bits for existing classes only.
-        unsafe { self.heads.as_flattened().as_flattened().get_unchecked(class).get() }
+        unsafe { self.heads.as_flattened().get_unchecked(class).get() }
     }
 
     #[inline(always)]
     fn set_head(&mut self, class: usize, id: Id) {
         debug_assert!(class < Self::CLASSES);
         // SAFETY: as in `head`.
-        unsafe { *self.heads.as_flattened_mut().as_flattened_mut().get_unchecked_mut(class) = I::new(id) }
+        unsafe { *self.heads.as_flattened_mut().get_unchecked_mut(class) = I::new(id) }
     }
 
     /// The bitmap that `class` is in.
@@ -118,7 +60,7 @@ impl<I: Index, const ROWS: usize, const SL: usize, const OCTAVES: usize, const B
     fn map(&mut self, class: usize) -> &mut usize {
         debug_assert!(class < Self::CLASSES);
         // SAFETY: as in `head`.
-        unsafe { self.maps.get_unchecked_mut(class / Self::COLUMNS) }
+        unsafe { self.maps.get_unchecked_mut(class / SL) }
     }
 
     /// Makes `next` the first block of `class` after its first one was taken.
@@ -127,9 +69,9 @@ impl<I: Index, const ROWS: usize, const SL: usize, const OCTAVES: usize, const B
         self.set_head(class, next);
         if next == NIL {
             let map = self.map(class);
-            *map &= !(1 << (class % Self::COLUMNS));
+            *map &= !(1 << (class % SL));
             if *map == 0 {
-                self.rows &= !(1 << (class / Self::COLUMNS));
+                self.rows &= !(1 << (class / SL));
             }
         }
     }
@@ -137,8 +79,8 @@ impl<I: Index, const ROWS: usize, const SL: usize, const OCTAVES: usize, const B
     /// The first class that is not empty among those from `class` on.
     #[inline(always)]
     fn class_from(&self, class: usize) -> Option<usize> {
-        let row = class / Self::COLUMNS;
-        let map = self.maps.get(row)? >> (class % Self::COLUMNS);
+        let row = class / SL;
+        let map = self.maps.get(row)? >> (class % SL);
         if map != 0 {
             return Some(class + map.trailing_zeros() as usize);
         }
@@ -149,7 +91,7 @@ impl<I: Index, const ROWS: usize, const SL: usize, const OCTAVES: usize, const B
         let row = rows.trailing_zeros() as usize;
         // SAFETY: `rows` has bits for existing rows only.
         let map = unsafe { *self.maps.get_unchecked(row) };
-        Some(row * Self::COLUMNS + map.trailing_zeros() as usize)
+        Some(row * SL + map.trailing_zeros() as usize)
     }
 
     /// The shortest of the first `BEST` blocks of `class` that have `len` granules.
@@ -183,18 +125,12 @@ impl<I: Index, const ROWS: usize, const SL: usize, const OCTAVES: usize, const B
 
 // SAFETY: lists hold what was inserted and not removed; `find` and `search` compare lengths, or take a
 // class all of whose blocks are longer.
-unsafe impl<
-    M: FreeBlocks<Index = I>,
-    I: Index,
-    const ROWS: usize,
-    const SL: usize,
-    const OCTAVES: usize,
-    const BEST: usize,
-> FreeIndex<M> for SegregatedLists<I, ROWS, SL, OCTAVES, BEST>
+unsafe impl<M: FreeBlocks<Index = I>, I: Index, const ROWS: usize, const SL: usize> FreeIndex<M>
+    for SegregatedLists<I, ROWS, SL>
 {
     const EMPTY: Self = {
         let () = Self::CHECKED;
-        Self { rows: 0, maps: [0; ROWS], heads: [[[I::NIL; SL]; OCTAVES]; ROWS] }
+        Self { rows: 0, maps: [0; ROWS], heads: [[I::NIL; SL]; ROWS] }
     };
 
     // Where the classes reach beyond the largest number, that is the longest.
@@ -227,19 +163,12 @@ unsafe impl<
                     rare();
                     return None;
                 }
-                if BEST > 1 {
-                    if let Some(found) = self.best_of(meta, own, len) {
-                        return Some(found);
-                    }
-                } else {
-                    let id = self.head(own);
-                    if id != NIL && meta.len(id) >= len {
-                        return Some(Found { id, len: meta.len(id), spot: own });
-                    }
+                if let Some(found) = self.best_of(meta, own, len) {
+                    return Some(found);
                 }
                 self.class_from(own + 1)?
             };
-            if BEST > 1 && spot >= Self::EXACT {
+            if spot >= Self::EXACT {
                 return self.best_of(meta, spot, len);
             }
             let id = self.head(spot);
@@ -250,10 +179,10 @@ unsafe impl<
     #[inline(always)]
     fn lacks(&self, len: usize) -> bool {
         let class = class_of::<SL>(len);
-        class >= Self::CLASSES || self.rows >> (class / Self::COLUMNS) == 0
+        class >= Self::CLASSES || self.rows >> (class / SL) == 0
     }
 
-    /// Adds a last resort: blocks of the request's own class behind its head.
+    /// Adds a last resort: what the last class alone can hold.
     unsafe fn search(&self, meta: &M, len: usize) -> Option<Found<usize>> {
         if len > <Self as FreeIndex<M>>::MAX_LEN {
             return None;
@@ -262,21 +191,8 @@ unsafe impl<
         unsafe {
             let found = self.find(meta, len);
             let own = class_of::<SL>(len);
-            if found.is_some() || BEST > 1 && own < Self::CLASSES - 1 {
-                return found;
-            }
-            let mut id = self.head(own);
-            for _ in 0..Self::PROBES {
-                if id == NIL {
-                    break;
-                }
-                if meta.len(id) >= len {
-                    return Some(Found { id, len: meta.len(id), spot: own });
-                }
-                id = sound(meta, meta.next(id));
-            }
+            if found.is_some() || own < Self::CLASSES - 1 { found } else { self.best_of(meta, own, len) }
         }
-        None
     }
 
     #[inline(always)]
@@ -293,22 +209,17 @@ unsafe impl<
         }
         let map = self.map(class);
         let old = *map;
-        *map = old | 1 << (class % Self::COLUMNS);
+        *map = old | 1 << (class % SL);
         if old == 0 {
             rare();
-            self.rows |= 1 << (class / Self::COLUMNS);
+            self.rows |= 1 << (class / SL);
         }
     }
 
     #[inline(always)]
     unsafe fn pop(&mut self, meta: &mut M, found: Found<usize>) {
-        if BEST > 1 {
-            // SAFETY: the caller keeps the same contract.
-            return unsafe { self.remove(meta, found.id, found.len, found.spot) };
-        }
-        // SAFETY: `find` returns the first block of a class.
-        let next = unsafe { sound(meta, meta.next(found.id)) };
-        self.advance(found.spot, next);
+        // SAFETY: the caller keeps the same contract.
+        unsafe { self.remove(meta, found.id, found.len, found.spot) }
     }
 
     unsafe fn remove(&mut self, meta: &mut M, id: Id, _len: usize, class: usize) {
@@ -330,7 +241,7 @@ unsafe impl<
     }
 
     unsafe fn each(&self, meta: &M, visit: &mut dyn FnMut(Id)) {
-        for head in self.heads.as_flattened().as_flattened() {
+        for head in self.heads.as_flattened() {
             let mut id = head.get();
             while id != NIL {
                 visit(id);
@@ -345,9 +256,9 @@ unsafe impl<
             return 0;
         }
         let row = self.rows.ilog2() as usize;
-        let mut id = self.head(row * Self::COLUMNS + self.maps[row].ilog2() as usize);
+        let mut id = self.head(row * SL + self.maps[row].ilog2() as usize);
         let mut longest = 0;
-        for _ in 0..if BEST > 1 { BEST } else { Self::PROBES } {
+        for _ in 0..BEST {
             if id == NIL {
                 break;
             }
@@ -364,7 +275,9 @@ unsafe impl<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::placement::Placement;
+    use crate::GoodFit;
+    use crate::meta::InBand;
+    use crate::placement::{Coalescing, Placement};
     use crate::region::Region;
     use core::alloc::Layout;
     use core::ptr::NonNull;
@@ -374,7 +287,7 @@ mod tests {
     fn memory_that_a_block_grew_into_is_cleared() {
         use crate::placement::LayoutPlacement;
         let mut memory = vec![0u64; 8192];
-        let mut space = <SegregatedFit as Placement>::EMPTY;
+        let mut space = <GoodFit<InBand<u32>> as Placement>::EMPTY;
         let layout = |size| Layout::from_size_align(size, 8).unwrap();
         // SAFETY: the memory outlives the placement; the blocks are live and of their sizes.
         unsafe {
@@ -395,28 +308,22 @@ mod tests {
         }
     }
 
-    /// What the last class alone can hold is found, whether one block of a class is looked at or several.
+    /// What the last class alone can hold is found.
     #[test]
     fn the_longest_block_is_found() {
-        fn check<const BEST: usize>() {
-            type Space<const BEST: usize> =
-                Coalescing<InBand<u32, 8, 1>, SegregatedLists<u32, 1, 4, 4, BEST>>;
-            for len in [20, 26, 28, 30] {
-                let mut memory = [0_u64; 32];
-                let mut space = <Space<BEST> as Placement>::EMPTY;
-                // With a word for the boundary bits.
-                let region = Region::new(NonNull::from(memory.as_mut_slice()).cast(), 8 * len + 8);
-                // SAFETY: the memory outlives the placement.
-                unsafe { Placement::claim(&mut space, region).unwrap() };
-                assert_eq!(space.largest(), len);
-                let quick = space.allocate_quick(len, 1);
-                let block = if quick.is_some() { quick } else { Placement::allocate(&mut space, len, 1) };
-                assert_eq!(block.map(|block| block.len), Some(len), "{BEST}");
-            }
+        type Space = Coalescing<InBand<u32, 8, 1>, SegregatedLists<u32, 4, 4>>;
+        for len in [20, 26, 28, 30] {
+            let mut memory = [0_u64; 32];
+            let mut space = <Space as Placement>::EMPTY;
+            // With a word for the boundary bits.
+            let region = Region::new(NonNull::from(memory.as_mut_slice()).cast(), 8 * len + 8);
+            // SAFETY: the memory outlives the placement.
+            unsafe { Placement::claim(&mut space, region).unwrap() };
+            assert_eq!(space.largest(), len);
+            let quick = space.allocate_quick(len, 1);
+            let block = if quick.is_some() { quick } else { Placement::allocate(&mut space, len, 1) };
+            assert_eq!(block.map(|block| block.len), Some(len));
         }
-        check::<1>();
-        check::<2>();
-        check::<4>();
     }
 
     /// A glance that says that a request fails is right, with one region and with two, and what the largest block can serve
@@ -424,7 +331,7 @@ mod tests {
     #[test]
     fn a_glance_is_never_wrong() {
         let mut memory = vec![0u64; 2 * 4096];
-        let mut space = <SegregatedFit<InBand<u32, 8, 2>, 3, 8> as Placement>::EMPTY;
+        let mut space = <GoodFit<InBand<u32, 8, 2>> as Placement>::EMPTY;
         let mut random = fastrand::Rng::with_seed(5);
         for half in memory.chunks_mut(4096) {
             // SAFETY: the memory outlives the placement.

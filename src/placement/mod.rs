@@ -2,14 +2,13 @@
 //!
 //! A [`Heap`](crate::Heap) takes any [`LayoutPlacement`], and a [`Pool`](crate::pool::Pool) any [`SegmentPlacement`]. [`Buddy`], [`FirstFit`], [`Slab`] and
 //! [`Bump`] are maps of bits beside the memory ([`RegionMap`]), which serve both. [`Tlsf`] is an engine that keeps all it knows in the regions, in one piece.
-//! [`SegregatedFit`], [`BestFit`] and [`GoodFit`] are indices of free blocks over any [`Meta`] ([`Coalescing`]). The adapters for other crates'
+//! [`BestFit`] and [`GoodFit`] are indices of free blocks over any [`Meta`] ([`Coalescing`]). The adapters for other crates'
 //! allocators work with addresses.
 //!
 //! | placement | allocate | free | finds |
 //! | --- | --- | --- | --- |
 //! | [`Tlsf`] | O(1) | O(1) | the first block of the request's size class that fits, else any of the next class |
 //! | [`MicroTlsf`] | O(1) | O(1) | the smallest [`Tlsf`], two lists per power of two: the default of microcontrollers |
-//! | [`SegregatedFit`] | O(1) | O(1) | as [`Tlsf`], over any metadata |
 //! | [`GoodFit`] | O(1) | O(1) | nearly the smallest fitting block: finer classes, several blocks compared |
 //! | [`FirstFit`] | O(log n) | O(log n) | the fitting block with the lowest address |
 //! | [`BestFit`] | O(depth) | O(depth) | the smallest fitting block, lowest address first |
@@ -53,7 +52,7 @@ pub use first_fit::{FirstFit, FirstFitMap};
 pub use free_index::{Found, FreeIndex};
 pub use good_fit::GoodFit;
 pub use layout::{Grant, LayoutPlacement};
-pub use lists::{SegregatedFit, SegregatedLists, table_rows};
+pub use lists::SegregatedLists;
 #[cfg(feature = "alloc")]
 pub use mapped::Apart;
 pub use mapped::{Mapped, RegionMap};

@@ -2,7 +2,6 @@
 
 use allotment::lock::Unsync;
 use allotment::meta::{InBand, Index, NodeSlot, SideTable};
-use allotment::placement::SegregatedFit;
 use allotment::placement::{LayoutPlacement, MicroTlsf, Placement};
 use allotment::region::Run;
 use allotment::{BestFit, Buddy, Bump, FirstFit, GoodFit, Heap, Region, Slab, Tiered, Tlsf};
@@ -136,7 +135,6 @@ fn plain<P: LayoutPlacement>(detail: Detail) {
 #[test]
 fn metadata_in_band() {
     plain::<Tlsf>(Detail::Exact);
-    plain::<SegregatedFit<InBand<u32, 16>>>(Detail::Exact);
     plain::<BestFit>(Detail::Exact);
 }
 
@@ -166,7 +164,7 @@ fn provide<I: Index, const G: usize, P: Placement<Meta = SideTable<I, G>>>(heap:
 /// Nodes are taken before the first region only, since those that are in use cannot move.
 #[test]
 fn nodes_in_use_are_kept() {
-    let heap = Heap::<SegregatedFit<SideTable<u32, 16>>, Unsync>::empty();
+    let heap = Heap::<GoodFit<SideTable<u32, 16>>, Unsync>::empty();
     provide(&heap);
     let mut memory = vec![0u128; 1000];
     // SAFETY: the memory outlives the heap.
@@ -183,7 +181,7 @@ fn nodes_in_use_are_kept() {
 #[test]
 fn side_tables() {
     type Table = SideTable<u32, 16>;
-    Subject::<SegregatedFit<Table>>::new(provide).run(Detail::Blocks, true);
+    Subject::<GoodFit<Table>>::new(provide).run(Detail::Blocks, true);
     Subject::<BestFit<Table>>::new(provide).run(Detail::Blocks, true);
 }
 

@@ -4,7 +4,6 @@ use crate::shadow::{Backing, Case, Shadow};
 use allotment::lock::Unsync;
 use allotment::meta::{FreeError, InBand};
 use allotment::observe::NoStatistics;
-use allotment::placement::SegregatedFit;
 use allotment::placement::{LayoutPlacement, MicroTlsf};
 use allotment::{Buddy, FirstFit, Heap, OutOfMemory, Region, Slab, Tiered, Tlsf, harden, heap};
 use std::alloc::{GlobalAlloc, Layout};
@@ -169,7 +168,7 @@ mod zeroed {
         // The region falsely claims to be zero, which shows which bytes are cleared.
         memory.fill(u64::MAX);
         let start = NonNull::new(memory.as_mut_ptr().cast::<u8>()).unwrap();
-        let heap = Heap::<SegregatedFit, Unsync>::empty();
+        let heap = Heap::<BestFit, Unsync>::empty();
         // SAFETY: the memory outlives the heap; that it is not zero is harmless here.
         unsafe {
             heap.claim(Region { zeroed: true, ..Region::new(start, size) }).unwrap();
@@ -222,20 +221,6 @@ fn the_peak_can_be_restarted() {
     assert_eq!(heap.peak(), 1000);
     heap.reset_peak();
     assert_eq!(heap.peak(), 0);
-}
-
-#[test]
-fn tables_follow_the_largest_heap() {
-    use allotment::placement::table_rows;
-    type Sixteen = SegregatedFit<InBand<u16, 8, 1>, { table_rows::<4>(16 * 1024, 8) }, 4>;
-    type Compact = SegregatedFit<InBand<u16, 8, 1>, { table_rows::<8>(512 * 1024, 8) }, 8>;
-    type Large = SegregatedFit<InBand<u32>, { table_rows::<16>(1 << 30, 8) }>;
-    assert!(size_of::<Sixteen>() < size_of::<Compact>());
-    assert!(size_of::<Compact>() < size_of::<Large>());
-    let mut shadow = Shadow::new(Case::of::<Sixteen>(), &[(16 * 1024, 0)]);
-    let block = shadow.allocate(layout(16_000)).unwrap();
-    shadow.free(block);
-    shadow.finish();
 }
 
 #[cfg(feature = "allocator-api2")]

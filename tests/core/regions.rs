@@ -4,7 +4,6 @@ use crate::shadow::{Backing, Case, Shadow};
 use allotment::lock::Unsync;
 use allotment::meta::{InBand, NodeSlot, SideTable};
 use allotment::placement::LayoutPlacement;
-use allotment::placement::SegregatedFit;
 use allotment::{Buddy, Bump, FirstFit, Heap, Region, RegionError, Tlsf};
 use std::alloc::{GlobalAlloc, Layout};
 
@@ -144,7 +143,7 @@ fn regions_end_where_the_address_space_ends() {
         let wrapping = unsafe { heap.claim(Region::from_address(from, 4097)) };
         assert_eq!(wrapping, Err(RegionError::Overlap));
     }
-    check::<SegregatedFit<SideTable<u32, 16>>>();
+    check::<GoodFit<SideTable<u32, 16>>>();
     check::<allotment::BestFit<SideTable<u32, 16>>>();
     check::<Bump>();
 }
@@ -244,7 +243,7 @@ mod overlapping {
 /// The address space between two regions costs nothing, even with narrow indices.
 #[test]
 fn the_gap_between_regions_costs_nothing() {
-    type Narrow = Heap<SegregatedFit<InBand<u16>>, Unsync>;
+    type Narrow = Heap<MicroTlsf, Unsync>;
     let heap = Narrow::empty();
     let mut on_heap = Backing::new(100_000, 0);
     let mut on_stack = [0u64; 1_000];
@@ -296,14 +295,14 @@ fn blocks_never_cross_a_border() {
     check(Case::of::<Tlsf>());
     check(Case::of::<FirstFit>());
     check(Case::of::<Buddy>());
-    check(Case::of::<SegregatedFit<SideTable<u32, 16>>>());
+    check(Case::of::<GoodFit<SideTable<u32, 16>>>());
 }
 
 /// Without the global allocator a side table lies in a static array, and reports when it is full.
 #[test]
 fn a_side_table_works_from_a_static_array() {
     static mut SLOTS: [NodeSlot<u32>; 8] = [NodeSlot::EMPTY; 8];
-    let heap = Heap::<SegregatedFit<SideTable<u32, 64>>, Unsync>::empty();
+    let heap = Heap::<GoodFit<SideTable<u32, 64>>, Unsync>::empty();
     let mut backing = Backing::new(64 * 1024, 0);
     // SAFETY: the array is used here only; the backing outlives the heap; blocks are used and freed as
     // their layouts say.
@@ -349,7 +348,7 @@ fn regions_in_use_stay() {
     }
     check(Case::of::<Tlsf>());
     check(Case::of::<FirstFit>());
-    check(Case::of::<SegregatedFit<SideTable<u32, 16>>>());
+    check(Case::of::<GoodFit<SideTable<u32, 16>>>());
 }
 
 /// A bump heap continues in a region that was added after its last one was released.
@@ -414,7 +413,6 @@ fn a_region_is_extended_up_to_its_neighbour() {
         }
     }
     check::<Tlsf>(480);
-    check::<SegregatedFit<InBand<u32, 16>>>(256);
     check::<FirstFit>(256);
     check::<Bump>(256);
 }

@@ -5,7 +5,6 @@ use crate::child::{child, role};
 use allotment::lock::{Counted, Spin};
 use allotment::os::{Cached, Depot};
 use allotment::placement::LayoutPlacement;
-use allotment::placement::SegregatedFit;
 use allotment::{FirstFit, FreeError, Heap, Memory, Region, Slab, Tiered, Tlsf};
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::RefCell;
@@ -619,10 +618,8 @@ mod shared {
 
     shared! {
         tlsf: Tlsf;
-        tlsf_u16: SegregatedFit<InBand<u16>>;
-        tlsf_one_region: SegregatedFit<InBand<u32, 8, 1>>;
-        tlsf_side: SegregatedFit<SideTable<u32, 16>>;
-        tlsf_off: SegregatedFit<Unchecked<u32>>;
+        tlsf_one_region: Tlsf<u32, 1>;
+        tlsf_off: Tlsf<u32, 4, 8, false>;
         micro: MicroTlsf;
         first_fit: FirstFit;
         first_fit_unchecked: FirstFit<4, false>;

@@ -4,7 +4,6 @@ use crate::shadow::{AnyHeap, Case};
 use allotment::lock::Unsync;
 use allotment::meta::InBand;
 use allotment::placement::LayoutPlacement;
-use allotment::placement::SegregatedFit;
 use allotment::{BestFit, GoodFit, Heap, Region};
 use std::alloc::Layout;
 use std::ptr::NonNull;
@@ -119,9 +118,7 @@ fn fresh_memory_is_left_alone() {
             }
         }
     }
-    check::<SegregatedFit>();
-    check::<SegregatedFit<InBand<u32, 8, 1>>>();
-    check::<SegregatedFit<InBand<u16>>>();
+    check::<BestFit>();
     check::<BestFit<InBand<u16>>>();
     check::<GoodFit<InBand<u32>>>();
 }

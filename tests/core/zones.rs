@@ -2,7 +2,6 @@
 
 use allotment::lock::Spin;
 use allotment::meta::{FreeError, SideTable};
-use allotment::placement::SegregatedFit;
 use allotment::region::Capabilities as Can;
 use allotment::zones::{Zone, ZoneError, Zones};
 use allotment::{Buddy, FirstFit, Heap, Memory, Region, Slab, Tlsf};
@@ -308,7 +307,7 @@ fn blocks_move_with_their_contents() {
 /// Memory that the core must not touch; a side table keeps the bookkeeping.
 #[test]
 fn device_memory_is_for_those_who_ask() {
-    static NODES: Heap<SegregatedFit<SideTable<u32, 64>>, Spin> = Heap::empty();
+    static NODES: Heap<GoodFit<SideTable<u32, 64>>, Spin> = Heap::empty();
     #[cfg(not(feature = "alloc"))]
     // SAFETY: the heap has no region yet.
     unsafe {

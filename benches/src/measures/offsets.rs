@@ -6,7 +6,6 @@ use std::time::Instant;
 
 use allotment::Region;
 use allotment::meta::{BlockOf, SideTable};
-use allotment::placement::SegregatedFit;
 use allotment::placement::{GoodFit, Placement};
 use allotment::pool::{Allocation, DevicePool, PoolOptions};
 use allotment::sim::{DeviceMemory, Stream};
@@ -67,7 +66,6 @@ fn run(options: &Options) -> Result<Vec<Row>> {
     let subjects: &[(&str, Run)] = &[
         ("allotment-pool-simulated", timed::<Device>),
         ("allotment-good-fit-side-table", timed::<Side<GoodFit<Table32>>>),
-        ("allotment-tlsf-side-table", timed::<Side<SegregatedFit<Table32>>>),
         #[cfg(feature = "peers")]
         ("offset-allocator", timed::<Peer>),
         ("best-fit map (reference)", timed::<BestFit>),

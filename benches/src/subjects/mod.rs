@@ -20,7 +20,6 @@ use std::thread;
 use allotment::lock::{Spin, Unsync};
 use allotment::os::Cached;
 use allotment::placement::QuickLists;
-use allotment::placement::SegregatedFit;
 use allotment::{Heap, Tiered, Tlsf};
 
 use crate::arena::Range;
@@ -264,7 +263,6 @@ subjects! {
     "TinyHeap, no lock": own::Tiny<TINY, Unsync>, ours, Bare, "TinyHeap<524288, Unsync>, whatever the arena";
     "Heap, stripped": own::Stripped<own::one_region::Tiered>, ours, Stripped, "Tiered<Tlsf<u32, 1, 16>>: no lock, no statistics, one region";
     "Heap<Tlsf>, stripped": own::Stripped<own::one_region::Tlsf8>, ours, Stripped, "Tlsf<u32, 1>, the same way";
-    "Heap<Tlsf>, 16 B, stripped": own::Stripped<own::one_region::Tlsf16>, ours, Stripped, "SegregatedFit<InBand<u32, 16, 1>>, the same way";
     "Heap<Tlsf16>, stripped": own::Stripped<own::one_region::TlsfCompact>, ours, Stripped, "Tlsf<u16, 1, 8>, the same way: arenas up to 512 KiB";
     #[cfg(feature = "peers")]
     "talc-5, no lock": talc::Five, peer, Bare, "talc 5 as a plain value, default binning, one claimed arena";

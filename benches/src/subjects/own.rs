@@ -6,8 +6,8 @@ use std::ptr::{self, NonNull};
 use allotment::lock::{self, Lock, Unsync};
 use allotment::observe::{Counters, NoStatistics, Statistics};
 use allotment::os::{Cached, Depot};
-use allotment::placement::{LayoutPlacement, SegregatedFit};
-use allotment::{Heap, Region, Tiered, TinyHeap, Tlsf, meta::InBand};
+use allotment::placement::LayoutPlacement;
+use allotment::{Heap, Region, Tiered, TinyHeap, Tlsf};
 
 use super::registered::Registered;
 use crate::arena::{Arena, Range};
@@ -23,14 +23,10 @@ pub const CACHE: usize = 512 << 10;
 
 /// Placements of one region.
 pub mod one_region {
-    use super::{InBand, SegregatedFit};
-
     /// 32-bit indices, 8-byte granules.
     pub type Tlsf8 = super::Tlsf<u32, 1>;
-    /// Small objects in front of segregated lists.
+    /// Small objects in front of TLSF.
     pub type Tiered = super::Tiered<Tlsf<u32, 1, 16>>;
-    /// 32-bit indices, 16-byte granules.
-    pub type Tlsf16 = SegregatedFit<InBand<u32, 16, 1>>;
     /// 16-bit words, 8 lists per power of two, one region of up to 511 KiB.
     pub type TlsfCompact = allotment::Tlsf16;
 }

@@ -85,9 +85,10 @@ mod tests {
 
     /// After every operation each bit is what a map of the free granules says.
     fn bits_follow_a_model<I: Index, const G: usize>() {
-        use crate::placement::{Placement, SegregatedFit};
+        use crate::GoodFit;
+        use crate::placement::Placement;
         let mut memory = vec![0u64; 1024];
-        let mut space = <SegregatedFit<InBand<I, G, 2>, 8, 8> as Placement>::EMPTY;
+        let mut space = <GoodFit<InBand<I, G, 2>> as Placement>::EMPTY;
         let region = Region::new(core::ptr::NonNull::from(memory.as_mut_slice()).cast(), 8 * 1024);
         // SAFETY: the memory outlives the placement; blocks are live and of their lengths.
         unsafe { Placement::claim(&mut space, region).unwrap() };

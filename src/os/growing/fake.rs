@@ -4,9 +4,7 @@
 use super::classes::{SLOT, batch, objects};
 use super::pages::Pages;
 use super::system::{Shift, System};
-use crate::meta::InBand;
 use crate::os::cache::{self, Block, CLASSES, Chain, LARGEST, SIZES};
-use crate::placement::{Placement, SegregatedFit};
 use crate::pressure::Pressure;
 use core::ptr::NonNull;
 use std::alloc::{Layout, alloc, dealloc};
@@ -447,7 +445,7 @@ fn addresses_are_asked_for_by_the_memory() {
 /// Not more addresses are asked for than free spans can be told apart in.
 #[test]
 fn addresses_are_limited_by_their_numbers() {
-    const MOST: usize = <SegregatedFit<InBand<u32, 16, 1>> as Placement>::MAX_LEN / 2;
+    const MOST: usize = super::image::MOST / 2;
     let mut pages = fresh();
     pages.limit(usize::MAX);
     assert!(pages.allocate_large(SLOT, SLOT, false).is_some());

@@ -19,7 +19,7 @@ const NONE: usize = 0;
 ///
 /// All methods return the same for the same region each time. The parts do not overlap, and nothing else uses them.
 /// Granule numbers start at [`Place::LISTS`] or above, so that they differ from those of lists, and fit a word. Granules are aligned to
-/// [`GRANULE`], bits and lists to their words. There is a bit for each granule, and one more.
+/// [`Place::GRANULE`], bits and lists to their words. There is a bit for each granule, and one more.
 pub(crate) unsafe trait Place: Copy {
     /// What free blocks and lists are made of.
     type Word: Index;
@@ -29,6 +29,8 @@ pub(crate) unsafe trait Place: Copy {
     const LISTS: usize;
     /// Whether blocks are checked when they are freed or leave their list: level `Basic` of [`harden`](crate::harden).
     const CHECKED: bool;
+    /// Bytes of a granule.
+    const GRANULE: usize = GRANULE;
     /// Returns the number of the first granule.
     fn first(self) -> usize;
     /// Returns the address of a granule. Numbers below the first granule's yield an address too, at the same distance.
@@ -84,7 +86,7 @@ impl<P: Place> Blocks<P> {
     /// Returns the number of the granule that `address` is in, if it is in one.
     #[inline(always)]
     pub(crate) fn index(self, address: usize) -> usize {
-        address.wrapping_sub(self.0.granule(0).addr()) / GRANULE
+        address.wrapping_sub(self.0.granule(0).addr()) / P::GRANULE
     }
 
     /// The bit of a granule, in its word. Shifted to the right, since the compiler cannot do without a mask to the left.
@@ -303,11 +305,11 @@ impl<P: Place> Blocks<P> {
     pub(crate) unsafe fn check(self, address: usize, len: usize) -> Result<(), FreeError> {
         let first = self.0.first();
         let end = first + self.0.longest();
-        let offset = address.wrapping_sub(self.0.granule(first).addr()) / GRANULE;
+        let offset = address.wrapping_sub(self.0.granule(first).addr()) / P::GRANULE;
         if offset >= end - first || len > end - first - offset {
             return Err(FreeError::Foreign);
         }
-        if address % GRANULE != 0 {
+        if address % P::GRANULE != 0 {
             return Err(FreeError::Misaligned);
         }
         let (start, stop) = (first + offset, first + offset + len);

@@ -11,7 +11,6 @@ use allotment::lock::Unsync;
 use allotment::meta::{InBand, Unchecked};
 use allotment::misuse::{Fault, Misuse, set_hook};
 use allotment::observe::NoStatistics;
-use allotment::placement::SegregatedFit;
 use allotment::placement::{LayoutPlacement, MicroTlsf, QuickLists};
 use allotment::{BestFit, Buddy, FirstFit, FreeError, GoodFit, Heap, Memory, Slab, Tiered, TinyHeap, Tlsf};
 use std::alloc::{GlobalAlloc, Layout};
@@ -128,7 +127,7 @@ fn full_finds_what_it_promises() {
     full::<GoodFit<InBand<u32>>>();
     full::<MicroTlsf>();
     full::<QuickLists<Tlsf>>();
-    full::<SegregatedFit<Unchecked<u32>>>();
+    full::<Tiered<Tlsf<u32, 2, 16, false>>>();
     #[cfg(feature = "linked-list")]
     full::<allotment::LinkedList>();
 }
@@ -656,12 +655,12 @@ const FATAL: &[(&str, fn(), &str)] = &[
     ("a tree with a circle, best fit", make_circle::<BestFit>, DAMAGED),
     ("a link to a live block, short links", overwrite_short_links::<0>, DAMAGED),
     ("a link back to a live block, short links", overwrite_short_links::<1>, DAMAGED),
-    ("an encoded link, request", overwrite_encoded::<SegregatedFit, 1, 64, true>, NO_BLOCK),
-    ("an encoded link, free", overwrite_encoded::<SegregatedFit, 2, 64, false>, NO_BLOCK),
-    ("an encoded link, below quick lists", overwrite_encoded::<Tiered, 1, 40_000, true>, NO_BLOCK),
+    ("an encoded link, request", overwrite_encoded::<GoodFit<InBand<u32>>, 1, 64, true>, NO_BLOCK),
+    ("an encoded link, free", overwrite_encoded::<GoodFit<InBand<u32>>, 2, 64, false>, NO_BLOCK),
+    ("a link, below quick lists", overwrite_encoded::<Tiered, 1, 40_000, true>, DAMAGED),
     ("an encoded link, tree by size", overwrite_encoded::<BestFit, 2, 64, false>, NO_BLOCK),
     ("an encoded link, fine classes", overwrite_encoded::<GoodFit<InBand<u32>>, 1, 4000, true>, NO_BLOCK),
-    ("the length of a free block, request", overwrite_encoded::<SegregatedFit, 0, 64, true>, NO_BLOCK),
+    ("the length of a free block, request", overwrite_encoded::<GoodFit<InBand<u32>>, 0, 64, true>, NO_BLOCK),
     ("the length of a free block, best fit", lengthen::<BestFit>, NO_BLOCK),
     #[cfg(all(feature = "std", feature = "lock_api"))]
     (

@@ -10,7 +10,6 @@ use allotment::lock::Unsync;
 #[cfg(feature = "alloc")]
 use allotment::meta::SideTable;
 use allotment::meta::{InBand, Unchecked};
-use allotment::placement::SegregatedFit;
 use allotment::placement::{LayoutPlacement, MicroTlsf, QuickLists};
 use allotment::{BestFit, Buddy, Bump, FirstFit, FreeError, GoodFit, Heap, Memory, Slab, Tiered, Tlsf};
 use std::alloc::Layout;
@@ -197,12 +196,8 @@ worlds! {
     tlsf: Tlsf, [208, 248], false;
     tlsf_off: Tlsf<u32, 8, 8, false>, [208, 248], false;
     tlsf_full: Full<Tlsf, 2>, [264], true;
-    lists: SegregatedFit, [64, 104], false;
-    lists_u16: SegregatedFit<InBand<u16>>, [56, 104], false;
-    lists_off: SegregatedFit<Unchecked<u32>>, [64, 104], false;
-    lists_full: Full<SegregatedFit, 2>, [128, 168], true;
     #[cfg(feature = "alloc")]
-    lists_side: SegregatedFit<SideTable<u32, 16>>, [96, 192], true;
+    lists_side: GoodFit<SideTable<u32, 16>>, [96, 192], true;
     first_fit: FirstFit, [96, 128], true;
     first_fit_off: FirstFit<2, false>, [104], false;
     first_fit_full: Full<FirstFit, 1>, [168], true;
@@ -215,8 +210,8 @@ worlds! {
     micro: MicroTlsf<4, true>, [192, 232], false;
     micro_off: MicroTlsf<4, false>, [192, 232], false;
     micro_full: Full<MicroTlsf, 2>, [264], true;
-    quick: QuickLists<Tlsf>, [104, 1024], false;
-    tiered: Tiered, [104, 20_000], false;
-    tiered_full: Full<Tiered, 2>, [168, 20_000], true;
+    quick: QuickLists<Tlsf>, [248, 1024], false;
+    tiered: Tiered, [312, 20_000], false;
+    tiered_full: Full<Tiered, 2>, [376, 20_000], true;
     bump: Bump, [104], false;
 }

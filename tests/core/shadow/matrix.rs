@@ -5,8 +5,7 @@ use allotment::harden::Full;
 use allotment::lock::Unsync;
 use allotment::meta::{InBand, Meta, SideTable};
 use allotment::placement::{
-    Classes, Coalescing, FirstFitMap, FreeIndex, LayoutPlacement, Mapped, Placement, QuickLists, RegionMap, SegregatedFit,
-    table_rows,
+    Classes, Coalescing, FirstFitMap, FreeIndex, LayoutPlacement, Mapped, Placement, QuickLists, RegionMap,
 };
 use allotment::{Buddy, Bump, Heap, Slab, Tiered, Tlsf};
 
@@ -232,7 +231,6 @@ impl Classes for OddClasses {
     const SIZES: &'static [usize] = &[24, 40, 104];
 }
 
-pub type SmallTable = SegregatedFit<InBand<u16, 8, 2>, { table_rows::<4>(512 * 1024, 8) }, 4>;
 pub type SlabOdd = Slab<OddClasses>;
 
 /// Makes a module of tests, one per placement and metadata, each calling `$run` with its [`Case`](super::Case).
@@ -245,11 +243,8 @@ macro_rules! for_each_placement {
         #[cfg(feature = "std")]
         $crate::for_each_placement! { @ $run;
             tlsf: Tlsf;
-            lists_u32: SegregatedFit<InBand<u32>>;
-            lists_small_table: $crate::shadow::matrix::SmallTable;
-            lists_side: SegregatedFit<SideTable<u32, 16>>;
+            good_fit_side_16: GoodFit<SideTable<u32, 16>>;
             best_fit_side_plain: BestFit<SideTable<u32, 16, 3, false>>;
-            lists_one_region: SegregatedFit<InBand<u32, 8, 1>>;
             micro: allotment::placement::MicroTlsf;
             first_fit: FirstFit;
             best_fit_u32: BestFit<InBand<u32>>;
@@ -260,7 +255,6 @@ macro_rules! for_each_placement {
             quick_lists: QuickLists<Tlsf>;
             full_tiered: Full<Tiered>;
             full_tlsf: Full<Tlsf<u32, 1>>;
-            full_one_region: Full<SegregatedFit<InBand<u32, 8, 1>>>;
             bump: Bump;
         }
         #[cfg(not(feature = "std"))]
@@ -272,20 +266,12 @@ macro_rules! for_each_placement {
             tlsf_nine_regions: Tlsf<u32, 9, 4>;
             tlsf_16: Tlsf16;
             tlsf_16_off: Tlsf<u16, 3, 4, false>;
-            lists_u16: SegregatedFit<InBand<u16>>;
-            lists_u32: SegregatedFit<InBand<u32>>;
-            lists_u32_16: SegregatedFit<InBand<u32, 16>>;
-            lists_u16_4: SegregatedFit<InBand<u16, 4>>;
-            lists_one_region: SegregatedFit<InBand<u32, 8, 1>>;
-            lists_nine_regions: SegregatedFit<InBand<u32, 8, 9>>;
             micro: allotment::placement::MicroTlsf;
             micro_off: allotment::placement::MicroTlsf<4, false>;
             micro_one_region: allotment::placement::MicroTlsf<1>;
             micro_twelve_regions: allotment::placement::MicroTlsf<12>;
-            lists_small_table: $crate::shadow::matrix::SmallTable;
-            lists_side: SegregatedFit<SideTable<u32, 16>>;
-            lists_side_256: SegregatedFit<SideTable<u32>>;
-            lists_side_u16: SegregatedFit<SideTable<u16, 64>>;
+            good_fit_side_256: GoodFit<SideTable<u32>>;
+            good_fit_side_u16: GoodFit<SideTable<u16, 64>>;
             first_fit: FirstFit;
             first_fit_unchecked: FirstFit<3, false>;
             first_fit_narrow: Mapped<FirstFitMap<u16>, 16, 3>;
@@ -308,7 +294,6 @@ macro_rules! for_each_placement {
             quick_lists: QuickLists<Tlsf>;
             quick_lists_u16: QuickLists<Tlsf16>;
             quick_best_fit_u32_16: QuickLists<BestFit<InBand<u32, 16>>>;
-            unchecked_lists: SegregatedFit<allotment::meta::Unchecked<u32>>;
             unchecked_tiered: Tiered<Tlsf<u32, 4, 16, false>>;
             full_tlsf: Full<Tlsf>;
             full_tiered: Full<Tiered>;
@@ -329,7 +314,7 @@ macro_rules! for_each_placement {
                 #[allow(unused_imports, reason = "as below")]
                 use allotment::harden::Full;
                 #[allow(unused_imports, reason = "some calls need few of these")]
-                use allotment::placement::{FirstFitMap, Mapped, QuickLists, SegregatedFit};
+                use allotment::placement::{FirstFitMap, Mapped, QuickLists};
                 #[allow(unused_imports, reason = "as above")]
                 use allotment::{BestFit, Buddy, Bump, Tlsf16, FirstFit, GoodFit, Slab, Tiered, Tlsf};
                 #[allow(unused_imports, reason = "as above")]

@@ -9,7 +9,6 @@ use allotment::lock::{self, Unsync};
 use allotment::meta::{InBand, SideTable, Unchecked};
 use allotment::observe::Profile;
 use allotment::os::{Cached, Growing};
-use allotment::placement::SegregatedFit;
 use allotment::placement::{LayoutPlacement, MicroTlsf, QuickLists};
 use allotment::pressure::PressureHeap;
 use allotment::region::Capabilities;
@@ -93,8 +92,8 @@ subjects! {
     "Buddy, Full": Plain<Full<Buddy>>;
     "Slab, Basic": Plain<Slab>;
     "Slab, Full": Plain<Full<Slab>>;
-    "side table, Basic": Plain<SegregatedFit<SideTable<u32, 8>>>;
-    "side table, Full": Plain<Full<SegregatedFit<SideTable<u32, 8>>>>;
+    "side table, Basic": Plain<GoodFit<SideTable<u32, 8>>>;
+    "side table, Full": Plain<Full<GoodFit<SideTable<u32, 8>>>>;
     "Bump, Basic": Plain<Bump>;
     "Bump, Full": Plain<Full<Bump>>;
     "TinyHeap, Off": Tiny<TINY, lock::Default, false>;
