@@ -4,7 +4,7 @@ use crate::shadow::{Backing, Case, Shadow};
 use allotment::lock::Unsync;
 use allotment::meta::{InBand, SideTable};
 use allotment::placement::{FirstFitMap, LayoutPlacement, Mapped, Placement};
-use allotment::{BestFit, Buddy, Bump, FirstFit, FreeError, Heap, Region, RegionError, Slab, Tlsf, Tlsf16};
+use allotment::{BestFit, Buddy, Bump, FirstFit, FreeError, GoodFit, Heap, Region, RegionError, Slab, Tlsf, Tlsf16};
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::NonNull;
 

@@ -16,7 +16,7 @@ fn layout(size: usize) -> Layout {
 #[test]
 fn a_static_heap_needs_no_call() {
     static HEAP: Heap = heap!(32 * 1024);
-    assert!(HEAP.free() > 32_000 && HEAP.largest_free() == HEAP.free());
+    assert!(HEAP.free() > 31_500 && HEAP.largest_free() == HEAP.free());
     static FRESH: Heap = heap!(4096);
     // SAFETY: the block is freed with its layout.
     unsafe {
@@ -89,7 +89,7 @@ fn linker_symbols_make_a_heap() {
         let start = &raw mut MEMORY;
         Heap::from_symbols(start.cast(), start.cast::<u8>().wrapping_add(10_000))
     };
-    assert!(HEAP.free() > 9_700);
+    assert!(HEAP.free() > 9_250);
     // SAFETY: the range is empty, and so is the heap.
     let empty = unsafe { Heap::<Tlsf, Unsync>::from_symbols(std::ptr::dangling_mut(), std::ptr::null_mut()) };
     assert_eq!(empty.free(), 0);
@@ -168,7 +168,7 @@ mod zeroed {
         // The region falsely claims to be zero, which shows which bytes are cleared.
         memory.fill(u64::MAX);
         let start = NonNull::new(memory.as_mut_ptr().cast::<u8>()).unwrap();
-        let heap = Heap::<BestFit, Unsync>::empty();
+        let heap = Heap::<Tlsf, Unsync>::empty();
         // SAFETY: the memory outlives the heap; that it is not zero is harmless here.
         unsafe {
             heap.claim(Region { zeroed: true, ..Region::new(start, size) }).unwrap();

@@ -3,8 +3,8 @@
 use crate::shadow::{Backing, Case, Shadow};
 use allotment::lock::Unsync;
 use allotment::meta::{InBand, NodeSlot, SideTable};
-use allotment::placement::LayoutPlacement;
-use allotment::{Buddy, Bump, FirstFit, Heap, Region, RegionError, Tlsf};
+use allotment::placement::{LayoutPlacement, MicroTlsf};
+use allotment::{Buddy, Bump, FirstFit, GoodFit, Heap, Region, RegionError, Tlsf};
 use std::alloc::{GlobalAlloc, Layout};
 
 fn layout(size: usize) -> Layout {

@@ -4,7 +4,7 @@ use crate::shadow::{AnyHeap, Case};
 use allotment::lock::Unsync;
 use allotment::meta::InBand;
 use allotment::placement::LayoutPlacement;
-use allotment::{BestFit, GoodFit, Heap, Region};
+use allotment::{BestFit, GoodFit, Heap, Region, Tlsf};
 use std::alloc::Layout;
 use std::ptr::NonNull;
 
@@ -118,6 +118,9 @@ fn fresh_memory_is_left_alone() {
             }
         }
     }
+    check::<Tlsf>();
+    check::<Tlsf<u32, 1>>();
+    check::<allotment::Tlsf16>();
     check::<BestFit>();
     check::<BestFit<InBand<u16>>>();
     check::<GoodFit<InBand<u32>>>();

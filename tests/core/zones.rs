@@ -4,7 +4,7 @@ use allotment::lock::Spin;
 use allotment::meta::{FreeError, SideTable};
 use allotment::region::Capabilities as Can;
 use allotment::zones::{Zone, ZoneError, Zones};
-use allotment::{Buddy, FirstFit, Heap, Memory, Region, Slab, Tlsf};
+use allotment::{Buddy, FirstFit, GoodFit, Heap, Memory, Region, Slab, Tlsf};
 use proptest::prelude::*;
 use std::alloc::{GlobalAlloc, Layout};
 use std::collections::BTreeMap;

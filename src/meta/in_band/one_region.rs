@@ -270,7 +270,8 @@ unsafe impl<I: Index, const G: usize, const C: bool> FreeBlocks for OneRegion<I,
 mod tests {
     use super::*;
     use crate::meta::{InBand, Meta};
-    use crate::placement::{Placement, SegregatedFit};
+    use crate::GoodFit;
+    use crate::placement::Placement;
     use crate::region::Region;
     use core::ptr::NonNull;
 
@@ -278,7 +279,7 @@ mod tests {
     /// no debug assertion has looked at the address before.
     fn other_addresses_are_refused<I: Index, const G: usize>() {
         let mut memory = vec![0u64; 2048];
-        let mut space = <SegregatedFit<InBand<I, G, 2>, 8, 8> as Placement>::EMPTY;
+        let mut space = <GoodFit<InBand<I, G, 2>> as Placement>::EMPTY;
         let other = [0x5a_u8; 256];
         let before = memory.as_ptr().addr() - 64 * G;
         for half in memory.chunks_mut(1024) {

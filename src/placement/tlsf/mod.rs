@@ -1,5 +1,6 @@
 //! Two-level segregated fit: every region with lists of its own.
 
+mod fresh;
 mod slot;
 
 use super::blocks::granules::{GRANULE, WORD, bit_words, granules, opaque};
@@ -13,6 +14,7 @@ use core::alloc::Layout;
 use core::hint::assert_unchecked;
 use core::marker::PhantomData;
 use core::ptr::{self, NonNull};
+use fresh::Fresh;
 use slot::{Record, Slot};
 
 /// Two-level segregated fit in granules of 8 bytes for up to `REGIONS` regions, each of which holds its own lists.
@@ -28,7 +30,8 @@ use slot::{Record, Slot};
 ///
 /// After Masmano, Ripoll, Crespo and Real, "TLSF: a new dynamic memory allocator for real-time systems" (ECRTS 2004), with `SUBLISTS`
 /// lists per power of two, a power of two as well. The list for the request's own length is looked at before the next one, so that a
-/// block of the same size that was just freed is found again. Memory that is known to be zero is cleared all the same.
+/// block of the same size that was just freed is found again. Memory of a region that was zero is not cleared for a request of zeroed
+/// memory if it was never allocated, except in firmware.
 ///
 /// `W` is the word that free blocks and lists are made of: `u32` for regions of up to 32 GiB, or `u16` for regions of up to 511 KiB, whose
 /// lists take half of the memory. The lists take as much of a region as its length needs: with `u32` and 8 lists per power of two 376 bytes
@@ -104,7 +107,8 @@ impl<W: Index, const SL: usize, const C: bool> Slot<W, SL, C> {
         let origin = parts.start.wrapping_add(Self::FRONT).wrapping_sub(Self::FIRST * GRANULE);
         let end = origin.wrapping_add((Self::FIRST + parts.len) * GRANULE);
         let bits = end.wrapping_add(parts.control - Self::FRONT).cast::<u32>();
-        Self { origin, len: parts.len, bits: bits.wrapping_sub(Self::FIRST / WORD), word: PhantomData }
+        let bits = bits.wrapping_sub(Self::FIRST / WORD);
+        Self { origin, len: parts.len, bits, fresh: Fresh::NONE, word: PhantomData }
     }
 
     /// Returns the words of boundary bits.
@@ -201,16 +205,19 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool> Tlsf<W, R, SL, C>
         }
         let len = opaque(len);
         // The first region has its place whether it is there or not: it has no room then.
-        let mut slot = self.first();
+        const { assert!(R > 0, "a heap needs room for at least one region") }
+        let mut slot = self.slots.as_mut_ptr();
         let mut need = len + mask / GRANULE;
         // SAFETY: the regions are there.
         unsafe {
             loop {
                 if let Some(found) = Blocks(*slot).find(need) {
                     statistics.allocated(len * GRANULE);
-                    return Some(NonNull::new_unchecked(Blocks(*slot).cut(found, len, need, mask)));
+                    let start = Blocks(*slot).cut(found, len, need, mask);
+                    (*slot).fresh.touch(start.addr(), len * GRANULE);
+                    return Some(NonNull::new_unchecked(start));
                 }
-                slot = self.behind(slot)?;
+                slot = self.behind(slot)?.cast_mut();
                 // Else the compiler would do all of the search that is the same for all regions in front of the loop.
                 need = opaque(need);
             }
@@ -333,6 +340,9 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool> LayoutPlac
         }
         let Some(slot) = self.slots.get_mut(self.count) else { return Err(RegionError::TooMany { max: R }) };
         *slot = Slot::of(&parts);
+        if memory.zeroed {
+            slot.fresh = Fresh::new(slot.granule(slot.first()).addr(), slot.granule(slot.end()).addr());
+        }
         self.count += 1;
         let slot = *slot;
         statistics.grown(len * GRANULE);
@@ -377,7 +387,7 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool> LayoutPlac
         if parts.len <= old.len || next > end {
             return Err(RegionError::TooSmall);
         }
-        let slot = Slot::<W, SL, C>::of(&parts);
+        let slot = Slot::<W, SL, C> { fresh: old.fresh, ..Slot::of(&parts) };
         self.slots[number] = slot;
         let (bits, words) = (slot.all_bits(), bit_words(old.len));
         // SAFETY: the bits move to the region's new end, within its memory, and then the lists if they are in front of them; the new
@@ -446,6 +456,18 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool> LayoutPlac
         self.take(layout.size(), layout.align())
     }
 
+    fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)> {
+        if cfg!(target_os = "none") {
+            return None;
+        }
+        let before = self.slots;
+        let grant = LayoutPlacement::allocate(self, layout)?;
+        let start = grant.start.addr().get();
+        let slot = before.iter().find(|slot| slot.holds(start))?;
+        let (front, back) = slot.fresh.to_clear(start, grant.size);
+        Some((grant, front, back))
+    }
+
     #[inline(always)]
     unsafe fn deallocate_counted<S: Statistics>(
         &mut self,
@@ -508,6 +530,7 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool> LayoutPlac
                 let Some(found) = Blocks(*slot).take_behind(index + old, new - old) else { return false };
                 len += found;
                 spare = len - new;
+                self.slots.iter_mut().for_each(|slot| slot.fresh.touch(start.addr().get(), new * GRANULE));
                 assert_unchecked(new * GRANULE > old * GRANULE);
                 statistics.resized(old * GRANULE, new * GRANULE);
             }
