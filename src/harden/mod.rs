@@ -43,8 +43,8 @@
 //! * every write to the first 256 or the last 16 bytes of a freed block, until as many further blocks were freed as the quarantine holds
 //!   (16 unless the type says otherwise);
 //! * links and lengths of free blocks that were overwritten, before they are followed: links are encoded with a secret of the
-//!   heap and the block's own address, so that one which was copied or made up leads nowhere ([`SegregatedFit`](crate::placement::SegregatedFit), trees,
-//!   [`Buddy`](crate::Buddy) and what is built on them, where the metadata [`InBand`](crate::meta::InBand) is checked and has room for
+//!   heap and the block's own address, so that one which was copied or made up leads nowhere (quick lists, trees,
+//!   [`GoodFit`](crate::GoodFit) and [`Buddy`](crate::Buddy), where the metadata [`InBand`](crate::meta::InBand) is checked and has room for
 //!   several regions; elsewhere the links must point back, as at level `Basic`);
 //! * every attempt to hand out memory that is in use, which is what damaged bookkeeping leads to.
 //!

@@ -2,7 +2,7 @@
 
 use crate::shadow::{Backing, Case, Shadow};
 use allotment::lock::Unsync;
-use allotment::meta::{FreeError, InBand};
+use allotment::meta::FreeError;
 use allotment::observe::NoStatistics;
 use allotment::placement::{LayoutPlacement, MicroTlsf};
 use allotment::{Buddy, FirstFit, Heap, OutOfMemory, Region, Slab, Tiered, Tlsf, harden, heap};

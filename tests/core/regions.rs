@@ -2,7 +2,7 @@
 
 use crate::shadow::{Backing, Case, Shadow};
 use allotment::lock::Unsync;
-use allotment::meta::{InBand, NodeSlot, SideTable};
+use allotment::meta::{NodeSlot, SideTable};
 use allotment::placement::{LayoutPlacement, MicroTlsf};
 use allotment::{Buddy, Bump, FirstFit, GoodFit, Heap, Region, RegionError, Tlsf};
 use std::alloc::{GlobalAlloc, Layout};

@@ -512,7 +512,7 @@ fn caches_show_nothing_of_themselves() {
 mod shared {
     use super::*;
     use allotment::harden::Full;
-    use allotment::meta::{InBand, SideTable, Unchecked};
+    use allotment::meta::{InBand, SideTable};
     use allotment::placement::{MicroTlsf, QuickLists};
     use allotment::{BestFit, Buddy, Bump, GoodFit};
 

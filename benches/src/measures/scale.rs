@@ -5,6 +5,7 @@ use std::ptr::{NonNull, without_provenance_mut};
 use std::time::Instant;
 
 use allotment::Region;
+use allotment::GoodFit;
 use allotment::meta::{BlockOf, SideTable};
 use allotment::placement::Placement;
 use anyhow::{Context, Result};
@@ -31,7 +32,7 @@ const BY_BLOCKS: &str = "ns per operation, by live blocks";
 const STEPS_BY_BLOCKS: &str = "instructions per operation, by live blocks";
 
 /// The subjects, and the largest arena that each type can index.
-const SUBJECTS: [(&str, usize); 13] = [
+const SUBJECTS: [(&str, usize); 12] = [
     ("Heap", 8 << 30),
     ("Heap<Tlsf>", 8 << 30),
     ("allotment-good-fit-side-table", usize::MAX),

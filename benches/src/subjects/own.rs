@@ -26,7 +26,7 @@ pub mod one_region {
     /// 32-bit indices, 8-byte granules.
     pub type Tlsf8 = super::Tlsf<u32, 1>;
     /// Small objects in front of TLSF.
-    pub type Tiered = super::Tiered<Tlsf<u32, 1, 16>>;
+    pub type Tiered = super::Tiered<super::Tlsf<u32, 1, 16>>;
     /// 16-bit words, 8 lists per power of two, one region of up to 511 KiB.
     pub type TlsfCompact = allotment::Tlsf16;
 }

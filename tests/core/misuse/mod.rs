@@ -8,7 +8,7 @@ mod worlds;
 use crate::shadow::Backing;
 use allotment::harden::Full;
 use allotment::lock::Unsync;
-use allotment::meta::{InBand, Unchecked};
+use allotment::meta::InBand;
 use allotment::misuse::{Fault, Misuse, set_hook};
 use allotment::observe::NoStatistics;
 use allotment::placement::{LayoutPlacement, MicroTlsf, QuickLists};

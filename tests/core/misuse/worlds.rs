@@ -9,7 +9,7 @@ use allotment::harden::Full;
 use allotment::lock::Unsync;
 #[cfg(feature = "alloc")]
 use allotment::meta::SideTable;
-use allotment::meta::{InBand, Unchecked};
+use allotment::meta::InBand;
 use allotment::placement::{LayoutPlacement, MicroTlsf, QuickLists};
 use allotment::{BestFit, Buddy, Bump, FirstFit, FreeError, GoodFit, Heap, Memory, Slab, Tiered, Tlsf};
 use std::alloc::Layout;
