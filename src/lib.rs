@@ -73,65 +73,42 @@ extern crate alloc;
 #[cfg(all(any(feature = "std", all(feature = "host", any(unix, windows))), not(test)))]
 extern crate std;
 
-mod bounded;
-pub mod bounds;
-#[cfg(any(test, kani))]
-mod contracts;
-#[cfg(any(target_has_atomic = "32", feature = "critical-section"))]
-pub mod fixed;
+mod error;
+mod front;
 #[cfg(feature = "gpu")]
 pub mod gpu;
 pub mod harden;
 pub mod heap;
-pub mod inject;
-mod kept;
 pub mod lock;
-mod macros;
 mod memory;
 pub mod meta;
-pub mod misuse;
 pub mod observe;
-pub mod observed;
 #[cfg(feature = "std")]
 pub mod os;
-pub mod out_of_memory;
 pub mod placement;
 pub mod plan;
-pub mod planned;
 #[cfg(feature = "std")]
 pub mod pool;
-pub mod pressure;
 pub mod region;
-#[cfg(any(feature = "std", all(feature = "host", any(unix, windows))))]
-mod report;
-#[cfg(feature = "std")]
-pub mod sim;
-mod timed;
-mod tiny;
 mod units;
-#[cfg(any(target_family = "wasm", test))]
-mod wasm;
-pub mod zones;
 
-pub use bounded::Bounded;
-pub use heap::Heap;
-pub use kept::Kept;
+pub use error::{FreeError, OutOfMemory, misuse, out_of_memory};
+pub use front::{Bounded, Kept, Observed, PlannedHeap, Timed, inject, observed, planned, pressure, zones};
+#[cfg(any(target_family = "wasm", test))]
+pub use heap::WasmHeap;
+#[cfg(any(target_has_atomic = "32", feature = "critical-section"))]
+pub use heap::fixed;
+pub use heap::{Heap, TinyBump, TinyHeap, bounds};
 pub use memory::Memory;
-pub use meta::FreeError;
 pub use observe::Stats;
-pub use observed::Observed;
-pub use out_of_memory::OutOfMemory;
 #[cfg(feature = "buddy-system")]
 pub use placement::BuddySystem;
 #[cfg(feature = "linked-list")]
 pub use placement::LinkedList;
 pub use placement::{BestFit, Buddy, Bump, FirstFit, GoodFit, Slab, Tiered, Tlsf, Tlsf16};
-pub use planned::PlannedHeap;
+#[cfg(feature = "std")]
+pub use pool::sim;
 pub use region::{Region, RegionError};
-pub use timed::Timed;
-pub use tiny::{TinyBump, TinyHeap};
-#[cfg(any(target_family = "wasm", test))]
-pub use wasm::WasmHeap;
 
 /// Compiles and runs the snippets of README.md as doc tests. One of them needs the feature `gpu`.
 #[cfg(all(doctest, feature = "gpu"))]

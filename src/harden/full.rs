@@ -2,8 +2,8 @@
 
 use super::map::{GRANULE, Window};
 use super::poison;
-use crate::meta::FreeError;
-use crate::misuse::{Fault, corrupted};
+use crate::error::FreeError;
+use crate::error::misuse::{Fault, corrupted};
 use crate::placement::{Grant, LayoutPlacement};
 use crate::region::Run;
 use crate::region::{Region, RegionError};

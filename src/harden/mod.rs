@@ -59,7 +59,7 @@
 //! that were not written.
 //!
 //! What happens then: fallible methods return a [`FreeError`](crate::FreeError); everything else calls the hook in
-//! [`misuse`](crate::misuse), which by default ends the program with one line.
+//! [`misuse`](crate::error::misuse), which by default ends the program with one line.
 //!
 //! ```
 //! use allotment::{FreeError, Heap, Tiered, harden::Full, heap};

@@ -2,12 +2,12 @@
 
 use super::state::State;
 use super::{Heap, Locked};
+use crate::error::FreeError;
+use crate::error::misuse::wrong_free;
+use crate::error::out_of_memory::OutOfMemory;
 use crate::lock::Lock;
 use crate::memory::{Memory, allocator, global_alloc, refused};
-use crate::meta::FreeError;
-use crate::misuse::wrong_free;
 use crate::observe::{Statistics, Stats};
-use crate::out_of_memory::OutOfMemory;
 use crate::placement::LayoutPlacement;
 use crate::region::Region;
 use core::alloc::Layout;

@@ -1,17 +1,27 @@
 //! [`Heap`]: regions, a placement, a lock and statistics.
 
 mod blocks;
+pub mod bounds;
+#[cfg(any(target_has_atomic = "32", feature = "critical-section"))]
+pub mod fixed;
+mod macros;
 mod memory;
 mod state;
+pub(crate) mod tiny;
+#[cfg(any(target_family = "wasm", test))]
+mod wasm;
 
 pub(crate) use state::State;
+pub use tiny::{TinyBump, TinyHeap};
+#[cfg(any(target_family = "wasm", test))]
+pub use wasm::WasmHeap;
 
+use crate::error::FreeError;
+use crate::error::misuse::wrong_free;
+use crate::error::out_of_memory::OutOfMemory;
 use crate::lock::{self, Lock};
 use crate::memory::Memory;
-use crate::meta::FreeError;
-use crate::misuse::wrong_free;
 use crate::observe::{Counters, Statistics, Stats};
-use crate::out_of_memory::OutOfMemory;
 use crate::placement::{self, Bump, LayoutPlacement};
 use crate::region::{Pending, Region, RegionError, StaticFlag, StaticRegion};
 use core::alloc::Layout;

@@ -1,8 +1,8 @@
 //! What a heap's lock guards: the placement, the statistics, and memory that is claimed at the first use.
 
-use crate::meta::FreeError;
+use crate::error::FreeError;
+use crate::error::out_of_memory::OutOfMemory;
 use crate::observe::Statistics;
-use crate::out_of_memory::OutOfMemory;
 use crate::placement::{Grant, LayoutPlacement};
 use crate::region::{Pending, Region, RegionError};
 use core::alloc::Layout;

@@ -300,7 +300,7 @@ mod wait {
             // SAFETY: each is a value of a call further down on this thread's stack, which takes it out when it returns.
             while let Some(earlier) = unsafe { other.as_ref() } {
                 if earlier.mutex == wait.mutex {
-                    crate::report::print(format_args!(
+                    crate::error::report::print(format_args!(
                         "allotment: the mutex of a heap allocates from this heap while it waits, as parking_lot's does: \
                          it cannot guard the global allocator"
                     ));

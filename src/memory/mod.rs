@@ -9,11 +9,11 @@ mod reserve;
 pub(crate) use forward::{allocator, global_alloc};
 pub(crate) use refusal::{refused, refused_for_good};
 
+use crate::error::FreeError;
+use crate::error::out_of_memory::OutOfMemory;
 #[cfg(all(feature = "std", unix))]
 use crate::lock::ForkLock;
-use crate::meta::FreeError;
 use crate::observe::Stats;
-use crate::out_of_memory::OutOfMemory;
 use crate::region::Region;
 use core::alloc::Layout;
 use core::mem::MaybeUninit;
@@ -25,7 +25,7 @@ pub(crate) type Done<'a> = &'a mut dyn FnMut(NonNull<u8>);
 /// Memory that blocks are allocated from: a [`Heap`](crate::Heap), or a front around any other `Memory`.
 ///
 /// Fronts ask for nothing else of what they wrap, so they can be combined in any order: `Observed<Cached<..>>`,
-/// `Cached<PressureHeap<..>>`, `PlannedHeap<Observed<..>>`, or all of them as zones of [`Zones`](crate::zones::Zones). A reference to a
+/// `Cached<PressureHeap<..>>`, `PlannedHeap<Observed<..>>`, or all of them as zones of [`Zones`](crate::front::zones::Zones). A reference to a
 /// `Memory` is one too.
 ///
 /// ```
@@ -203,7 +203,7 @@ pub unsafe trait Memory {
         OutOfMemory { requested: layout.size(), align: layout.align(), free, largest_free }
     }
 
-    /// Allocates a block for the global allocator. A request that finds no room is reported; see [`crate::out_of_memory`].
+    /// Allocates a block for the global allocator. A request that finds no room is reported; see [`crate::error::out_of_memory`].
     #[doc(hidden)]
     #[inline]
     fn allocate_or_report(&self, layout: Layout) -> *mut u8 {
@@ -285,7 +285,7 @@ macro_rules! pass_on {
             &$this,
             block: ::core::ptr::NonNull<u8>,
             layout: ::core::alloc::Layout,
-        ) -> Result<(), $crate::meta::FreeError> {
+        ) -> Result<(), $crate::error::FreeError> {
             // SAFETY: the caller's contract.
             unsafe { $memory.try_deallocate(block, layout) }
         }
@@ -295,7 +295,7 @@ macro_rules! pass_on {
             &$this,
             block: ::core::ptr::NonNull<u8>,
             layout: ::core::alloc::Layout,
-        ) -> Result<(), $crate::meta::FreeError> {
+        ) -> Result<(), $crate::error::FreeError> {
             $memory.check(block, layout)
         }
 
@@ -303,7 +303,7 @@ macro_rules! pass_on {
             &$this,
             block: ::core::ptr::NonNull<u8>,
             layout: ::core::alloc::Layout,
-        ) -> Result<(), $crate::meta::FreeError> {
+        ) -> Result<(), $crate::error::FreeError> {
             // SAFETY: the caller's contract.
             unsafe { $memory.check_owned(block, layout) }
         }

@@ -5,7 +5,7 @@
 use super::Memory;
 #[cfg(any(feature = "std", all(feature = "host", any(unix, windows))))]
 use super::reserve;
-use crate::out_of_memory::{OutOfMemory, report};
+use crate::error::out_of_memory::{OutOfMemory, report};
 use core::alloc::Layout;
 use core::ptr::{self, NonNull};
 

@@ -1,9 +1,9 @@
 //! A reserve for panics, which needs the standard library.
 
 use super::Memory;
-use crate::out_of_memory::OutOfMemory;
+use crate::error::out_of_memory::OutOfMemory;
+use crate::error::report::print;
 use crate::region::Region;
-use crate::report::print;
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::NonNull;
 use std::alloc::System;

@@ -1,6 +1,7 @@
 //! [`FreeBlocks`], the part of the metadata that allocating and freeing needs.
 
-use super::{Block, BlockOf, FreeError, Id};
+use super::{Block, BlockOf, Id};
+use crate::error::FreeError;
 use crate::units::Index;
 use core::fmt;
 

@@ -14,8 +14,8 @@ pub use free_blocks::FreeBlocks;
 pub use in_band::{Bounds, InBand, OneRegion, Unchecked};
 pub use side_table::{NodeSlot, SideTable};
 
+use crate::error::FreeError;
 use crate::region::{Region, RegionError, RegionRecord};
-use core::fmt;
 
 /// The number of a free block in its [`Meta`]: in band the index of its first granule, in a side table the number of its
 /// node. [`NIL`] stands for no block.
@@ -44,40 +44,6 @@ pub type BlockOf<M> = Block<<M as FreeBlocks>::Token>;
 
 /// A function that shows the ids of all blocks in a placement's lists or trees.
 pub(crate) type Listed<'a> = &'a dyn Fn(&mut dyn FnMut(Id));
-
-/// Why a block cannot be freed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-#[non_exhaustive]
-// As wide as a size, so that a `Result` of either comes back in registers.
-#[repr(usize)]
-pub enum FreeError {
-    /// The address is in none of the heap's regions, or the block would reach beyond its region.
-    Foreign,
-    /// The address is not at the start of a granule, so no block can start there.
-    Misaligned,
-    /// The block, or a part of it, is free already: a double free, or a wrong layout.
-    AlreadyFree,
-    /// No live block of this layout starts here.
-    NotABlock,
-    /// The bytes behind the block were overwritten, or it was allocated with another size. Only
-    /// [`Full`](crate::harden::Full) finds this out.
-    Overrun,
-}
-
-impl fmt::Display for FreeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Foreign => "the block is not from this heap",
-            Self::Misaligned => "no block starts at this address",
-            Self::AlreadyFree => "the block is free already",
-            Self::NotABlock => "no live block of this layout starts here",
-            Self::Overrun => "the bytes behind the block were overwritten, or its size is another",
-        })
-    }
-}
-
-impl core::error::Error for FreeError {}
 
 /// Bookkeeping of blocks in one index space of granules.
 ///

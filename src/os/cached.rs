@@ -2,10 +2,10 @@
 
 use super::cache::{self, Bin, Block, Lists, tabled_class_of};
 use super::depot::{self, Depot, layout_of};
+use crate::error::FreeError;
+use crate::error::misuse::wrong_free;
 use crate::heap::Heap;
 use crate::memory::{Done, Memory, allocator, global_alloc, pass_on, refused};
-use crate::meta::FreeError;
-use crate::misuse::wrong_free;
 use core::alloc::Layout;
 use core::fmt;
 use core::ptr::NonNull;
@@ -42,7 +42,7 @@ use core::ptr::NonNull;
 /// When a request fails, the caches of its thread and the depot are given back at once, and the request is tried
 /// again; the other threads give their caches back at their next operation. The heap regards cached blocks as in
 /// use: [`Heap::used`] counts them. A double free of a cached block, by whatever thread, is reported at once (see
-/// [`misuse`](crate::misuse)), and a write to its first two words when the block leaves the cache; other invalid frees are detected only
+/// [`misuse`](crate::error::misuse)), and a write to its first two words when the block leaves the cache; other invalid frees are detected only
 /// when the blocks go back. In front of a heap of level [`Full`](crate::harden::Full) nothing is cached, so that each free is checked at
 /// once.
 ///

@@ -1,9 +1,9 @@
 //! Checks of blocks to which other threads write, for the interpreter Miri: it sees races.
 
 use super::{Cached, Depot, Growing};
+use crate::front::pressure::PressureHeap;
 use crate::harden::Full;
 use crate::placement::MicroTlsf;
-use crate::pressure::PressureHeap;
 use crate::{BestFit, Buddy, Bump, FirstFit, Heap, Memory, Slab, Tiered, TinyHeap, Tlsf, heap};
 use core::alloc::Layout;
 use core::ptr::NonNull;

@@ -17,9 +17,9 @@
 
 #![forbid(unsafe_code)]
 
+use crate::front::pressure::{Pressure, PressureHeap};
 use crate::lock::Lock;
 use crate::placement::LayoutPlacement;
-use crate::pressure::{Pressure, PressureHeap};
 use std::borrow::ToOwned;
 use std::format;
 use std::fs;

@@ -3,7 +3,7 @@
 mod lock;
 mod table;
 
-use crate::meta::FreeError;
+use crate::error::FreeError;
 use core::ptr::{self, NonNull};
 use core::slice;
 use core::sync::atomic::{AtomicU64, Ordering};

@@ -1,7 +1,8 @@
 //! Binary buddies in bits.
 
 use super::{Mapped, RegionMap};
-use crate::meta::{DEFAULT_REGIONS, FreeError};
+use crate::error::FreeError;
+use crate::meta::DEFAULT_REGIONS;
 use core::hint::assert_unchecked;
 use core::ptr;
 

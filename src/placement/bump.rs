@@ -1,7 +1,8 @@
 //! A bump pointer.
 
 use super::{Mapped, RegionMap};
-use crate::meta::{DEFAULT_REGIONS, FreeError};
+use crate::error::FreeError;
+use crate::meta::DEFAULT_REGIONS;
 
 /// A bump pointer: allocation moves it up, and only the block below it can be freed or grown.
 ///

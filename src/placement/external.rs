@@ -5,7 +5,7 @@
 //! place, regions cannot be released, and [`LayoutPlacement::largest_free`] is an upper bound: all that is free.
 
 use super::{Grant, LayoutPlacement};
-use crate::meta::FreeError;
+use crate::error::FreeError;
 use crate::region::Run;
 use crate::region::{Region, RegionError};
 use core::alloc::Layout;

@@ -1,7 +1,7 @@
 //! [`FreeIndex`]: how a placement that merges neighbours finds a free block.
 
+use crate::error::misuse::{Fault, corrupted};
 use crate::meta::{FreeBlocks, Id, NIL};
-use crate::misuse::{Fault, corrupted};
 
 /// A free block that an index has found.
 #[derive(Clone, Copy, Debug)]

@@ -1,7 +1,8 @@
 //! [`LayoutPlacement`]: placements in terms of layouts and addresses, and every [`Placement`] as one.
 
 use super::{Held, Placement};
-use crate::meta::{FreeBlocks, FreeError, Meta, region_size};
+use crate::error::FreeError;
+use crate::meta::{FreeBlocks, Meta, region_size};
 use crate::observe::Statistics;
 use crate::region::{Region, RegionError, RegionRecord, Run};
 use crate::units::granules;

@@ -86,7 +86,8 @@ const _: [usize; 9] = [
     <Tlsf as LayoutPlacement>::MAX_REGION,
 ];
 
-use crate::meta::{Block, FreeBlocks, FreeError, Meta};
+use crate::error::FreeError;
+use crate::meta::{Block, FreeBlocks, Meta};
 use crate::region::{Region, RegionError};
 
 /// The token that a placement's metadata puts in its blocks.

@@ -1,7 +1,8 @@
 //! [`SegmentPlacement`]: what a [`Pool`](crate::pool::Pool) asks of the placement that divides one of its segments.
 
 use super::{Placement, Token};
-use crate::meta::{Block, FreeBlocks, FreeError, Meta};
+use crate::error::FreeError;
+use crate::meta::{Block, FreeBlocks, Meta};
 use crate::region::{Region, RegionError};
 use core::fmt;
 use core::ops::Range;

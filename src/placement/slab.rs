@@ -1,7 +1,8 @@
 //! Slabs: pages of equal objects.
 
 use super::{BuddyMap, Mapped, RegionMap};
-use crate::meta::{DEFAULT_REGIONS, FreeError};
+use crate::error::FreeError;
+use crate::meta::DEFAULT_REGIONS;
 use crate::units::granules;
 use core::marker::PhantomData;
 use core::ptr;

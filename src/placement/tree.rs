@@ -2,8 +2,8 @@
 
 use super::coalescing::LARGE;
 use super::free_index::{Found, FreeIndex};
+use crate::error::misuse::{Fault, corrupted};
 use crate::meta::{FreeBlocks, Id, NIL};
-use crate::misuse::{Fault, corrupted};
 use crate::units::Index;
 
 /// A number that looks random, from the place of a block: what balances the tree.

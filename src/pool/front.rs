@@ -194,17 +194,17 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     ///
     /// # Errors
     ///
-    /// [`TooManyHooks`](crate::pressure::TooManyHooks) if sixteen hooks are registered already.
+    /// [`TooManyHooks`](crate::front::pressure::TooManyHooks) if sixteen hooks are registered already.
     pub fn register(
         &self,
         priority: u8,
-        hook: crate::pressure::Hook,
-    ) -> Result<crate::pressure::HookId, crate::pressure::TooManyHooks> {
+        hook: crate::front::pressure::Hook,
+    ) -> Result<crate::front::pressure::HookId, crate::front::pressure::TooManyHooks> {
         self.hooks.register(priority, hook)
     }
 
     /// Removes a hook. Returns whether it was registered.
-    pub fn unregister(&self, id: crate::pressure::HookId) -> bool {
+    pub fn unregister(&self, id: crate::front::pressure::HookId) -> bool {
         self.hooks.unregister(id)
     }
 

@@ -4,7 +4,7 @@
 #![forbid(unsafe_code)]
 
 use super::error::OutOfMemory;
-use crate::pressure::{Hook, HookId, Key, Registry, Shortage, TooManyHooks};
+use crate::front::pressure::{Hook, HookId, Key, Registry, Shortage, TooManyHooks};
 use core::fmt;
 use core::panic::Location;
 use std::boxed::Box;

@@ -65,6 +65,7 @@ mod chain;
 mod front;
 mod pattern;
 mod planned;
+pub mod sim;
 
 #[cfg(feature = "gpu")]
 pub(crate) use allocator::pass_on_blocks;

@@ -59,8 +59,8 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
 mod tests {
     use super::*;
     use crate::pool::records::Record;
+    use crate::pool::sim::DeviceMemory;
     use crate::pool::{DefaultPlacement, DevicePool, PoolOptions};
-    use crate::sim::DeviceMemory;
 
     type Change = fn(&mut State<DefaultPlacement, DeviceMemory>);
 

@@ -1,8 +1,8 @@
 //! The front: static heaps, zeroed memory, errors, statistics on and off, and the `Allocator` traits.
 
 use crate::shadow::{Backing, Case, Shadow};
+use allotment::FreeError;
 use allotment::lock::Unsync;
-use allotment::meta::FreeError;
 use allotment::observe::NoStatistics;
 use allotment::placement::{LayoutPlacement, MicroTlsf};
 use allotment::{Buddy, FirstFit, Heap, OutOfMemory, Region, Slab, Tiered, Tlsf, harden, heap};

@@ -1,7 +1,8 @@
 //! Zones: which zone serves a request, how frees find their zone, cache lines, and moves.
 
+use allotment::FreeError;
 use allotment::lock::Spin;
-use allotment::meta::{FreeError, SideTable};
+use allotment::meta::SideTable;
 use allotment::region::Capabilities as Can;
 use allotment::zones::{Zone, ZoneError, Zones};
 use allotment::{Buddy, FirstFit, GoodFit, Heap, Memory, Region, Slab, Tlsf};

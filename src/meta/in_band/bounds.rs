@@ -147,7 +147,7 @@ mod tests {
 }
 
 #[cfg(any(test, kani))]
-crate::contracts::contracts! {
+crate::units::contracts::contracts! {
     /// An operation changes its own bit and no other, and says what it was.
     #[unwind(130)]
     fn bits_are_independent(word in 0..=usize::MAX, number in 0..=2 * WORD_BITS - 1) {

@@ -12,7 +12,8 @@ pub use bounds::Bounds;
 pub use one_region::OneRegion;
 
 use super::free_blocks::Cut;
-use super::{Block, BlockOf, DEFAULT_REGIONS, FreeBlocks, FreeError, Id, Listed, Meta, NIL, region_size};
+use super::{Block, BlockOf, DEFAULT_REGIONS, FreeBlocks, Id, Listed, Meta, NIL, region_size};
+use crate::error::FreeError;
 use crate::region::{Numbering, Region, RegionError, RegionRecord, Regions};
 use crate::units::{Index, addressable};
 use core::marker::PhantomData;

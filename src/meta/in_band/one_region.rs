@@ -1,8 +1,9 @@
 //! The free blocks of one region.
 
 use super::Bounds;
+use crate::error::FreeError;
 use crate::meta::free_blocks::Cut;
-use crate::meta::{Block, FreeBlocks, FreeError, Id, NIL};
+use crate::meta::{Block, FreeBlocks, Id, NIL};
 use crate::region::RegionRecord;
 use crate::units::Index;
 use core::marker::PhantomData;

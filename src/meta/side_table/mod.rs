@@ -6,7 +6,8 @@ mod nodes;
 pub use nodes::NodeSlot;
 
 use super::free_blocks::Cut;
-use super::{Block, DEFAULT_REGIONS, FreeBlocks, FreeError, Id, Listed, Meta, NIL};
+use super::{Block, DEFAULT_REGIONS, FreeBlocks, Id, Listed, Meta, NIL};
+use crate::error::FreeError;
 use crate::region::{Numbering, Region, RegionError, RegionRecord, Regions};
 use crate::units::{Index, addressable, align_up};
 use nodes::{Node, Nodes};

@@ -1,6 +1,6 @@
 //! Free blocks in lists: the link, and the one mark that shows double frees and writes to free blocks.
 
-use crate::misuse::{Fault, corrupted};
+use crate::error::misuse::{Fault, corrupted};
 use core::ptr;
 
 /// A free small block.

@@ -7,8 +7,8 @@ mod block;
 mod classes;
 mod lists;
 
-use crate::meta::FreeError;
-use crate::misuse::wrong_free;
+use crate::error::FreeError;
+use crate::error::misuse::wrong_free;
 use core::ptr::{self, NonNull};
 use lists::CLOSED;
 

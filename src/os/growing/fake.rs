@@ -4,8 +4,8 @@
 use super::classes::{SLOT, batch, objects};
 use super::pages::Pages;
 use super::system::{Shift, System};
+use crate::front::pressure::Pressure;
 use crate::os::cache::{self, Block, CLASSES, Chain, LARGEST, SIZES};
-use crate::pressure::Pressure;
 use core::ptr::NonNull;
 use std::alloc::{Layout, alloc, dealloc};
 use std::cell::RefCell;

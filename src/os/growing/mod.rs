@@ -26,10 +26,10 @@ mod system;
 mod thread;
 mod trim;
 
-use crate::meta::FreeError;
-use crate::misuse::wrong_free;
+use crate::error::FreeError;
+use crate::error::misuse::wrong_free;
+use crate::front::pressure::Pressure;
 use crate::os::cache::{self, Bin, Block, LARGEST, Lists, SIZES, class_of, tabled_class_of};
-use crate::pressure::Pressure;
 use classes::{objects, page_size};
 use core::ptr::{self, NonNull};
 use core::sync::atomic::Ordering;
@@ -72,7 +72,7 @@ pub use pages::Figures;
 ///
 /// A double free of a block of up to 32 KiB is detected, in any thread, until the block is allocated again or its memory has gone back
 /// to the system; of blocks of 16 bytes, one in 64 escapes while no thread keeps it. Double frees of larger blocks are detected until
-/// their memory is in use again. `dealloc` reports them (see [`misuse`](crate::misuse)), [`Growing::free`] returns an error. A write to
+/// their memory is in use again. `dealloc` reports them (see [`misuse`](crate::error::misuse)), [`Growing::free`] returns an error. A write to
 /// the first two words of a free block of up to 32 KiB ends the program when the block leaves its list.
 ///
 /// Allocation and free take constant time, apart from the system's calls and the purge, which visits all free spans. A program with

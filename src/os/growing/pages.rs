@@ -4,8 +4,8 @@ use super::classes::{SLOT, batch, page_size};
 use super::page::NONE;
 use super::spans::{NOTHING, Places, Spans, Taken, default_reserve};
 use super::system::System;
+use crate::front::pressure::Pressure;
 use crate::os::cache::{Block, CLASSES, Chain, SIZES, SMALLEST};
-use crate::pressure::Pressure;
 use crate::region::Region;
 use core::ptr::{self, NonNull};
 

@@ -4,8 +4,8 @@ use super::classes::{LARGEST_PAGE, SLOT};
 use super::page::{NONE, Page};
 use super::pages::{LOOK, Pages, SLACK};
 use super::system::System;
+use crate::front::pressure::Pressure;
 use crate::os::cache::{Block, CLASSES, SIZES, SMALLEST};
-use crate::pressure::Pressure;
 
 /// Free memory beyond so many bytes, and a share of what is in use, goes back at once.
 const MUCH: usize = 16 << 20;

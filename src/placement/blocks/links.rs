@@ -2,7 +2,7 @@
 
 use super::granules::{WORD, class};
 use super::{Blocks, NONE, Place};
-use crate::misuse::{Fault, corrupted};
+use crate::error::misuse::{Fault, corrupted};
 use crate::units::{Index, log2};
 use core::hint::assert_unchecked;
 

@@ -3,7 +3,7 @@
 pub(crate) mod granules;
 mod links;
 
-use crate::meta::FreeError;
+use crate::error::FreeError;
 use crate::units::Index;
 use granules::{GRANULE, WORD};
 

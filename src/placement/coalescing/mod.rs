@@ -4,7 +4,8 @@ mod work;
 
 use super::free_index::FreeIndex;
 use super::{Placement, Token};
-use crate::meta::{Block, FreeBlocks, FreeError, Meta, NIL, region_size};
+use crate::error::FreeError;
+use crate::meta::{Block, FreeBlocks, Meta, NIL, region_size};
 use crate::region::{Region, RegionError};
 use crate::units::rare;
 use work::Work;

@@ -1,6 +1,7 @@
 //! What is done to free blocks and their index: merge, cut, grow.
 
-use crate::meta::{Block, FreeBlocks, FreeError, Id, NIL};
+use crate::error::FreeError;
+use crate::meta::{Block, FreeBlocks, Id, NIL};
 use crate::placement::free_index::{Found, FreeIndex, sound};
 
 /// The free blocks and their index, while something is done with them.

@@ -4,7 +4,8 @@ mod chunks;
 mod runs;
 
 use super::{Mapped, RegionMap};
-use crate::meta::{DEFAULT_REGIONS, FreeError};
+use crate::error::FreeError;
+use crate::meta::DEFAULT_REGIONS;
 use chunks::{CHUNK, Chunks, LONG, Length};
 use runs::{Run, Runs};
 
@@ -13,7 +14,7 @@ use runs::{Run, Runs};
 /// all, if it happens to fit there. With several regions, those claimed first come first.
 ///
 /// Keeping live blocks at low addresses fragments little in practice (Wilson, Johnstone, Neely and Boles, "Dynamic storage
-/// allocation: a survey and critical review", IWMM 1995), and has the best [proven bound](crate::bounds).
+/// allocation: a survey and critical review", IWMM 1995), and has the best [proven bound](crate::heap::bounds).
 ///
 /// Nothing is written to free memory: a bit for each granule says where free runs begin and end, and a tree of maxima over them leads
 /// to the lowest fit. Allocations, frees and resizes take O(log n) for a region of n granules. The map takes 4 % of a region.

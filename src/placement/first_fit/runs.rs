@@ -1,7 +1,7 @@
 //! [`Runs`]: where the free runs of a region begin and end, in bits.
 
 use super::chunks::{CHUNK, Leaf, clear};
-use crate::meta::FreeError;
+use crate::error::FreeError;
 use core::ptr;
 
 /// Bits of a word.

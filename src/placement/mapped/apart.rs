@@ -1,7 +1,8 @@
 //! [`Apart`]: a map of a pool's segment, in the host's memory.
 
 use super::RegionMap;
-use crate::meta::{Block, FreeError};
+use crate::error::FreeError;
+use crate::meta::Block;
 use crate::placement::SegmentPlacement;
 use crate::region::{Region, RegionError};
 use alloc::vec::Vec;

@@ -1,6 +1,6 @@
 //! [`RegionMap`]: which granules of one region are free, in words beside the region.
 
-use crate::meta::FreeError;
+use crate::error::FreeError;
 
 /// Knows which granules of one region are free, in words of 32 bits beside them, and chooses the granules of a request.
 ///

@@ -17,7 +17,8 @@ pub use apart::Apart;
 pub use map::RegionMap;
 
 use super::{Grant, LayoutPlacement};
-use crate::meta::{DEFAULT_REGIONS, FreeError};
+use crate::error::FreeError;
+use crate::meta::DEFAULT_REGIONS;
 use crate::observe::{NoStatistics, Statistics};
 use crate::region::{Region, RegionError, Run};
 use crate::units::align_up;

@@ -2,7 +2,7 @@
 
 use super::classes::{SMALL, STEP, read_anew};
 use super::key::Key;
-use crate::misuse::{Fault, corrupted};
+use crate::error::misuse::{Fault, corrupted};
 use crate::units::rare;
 use core::ptr::{self, NonNull};
 

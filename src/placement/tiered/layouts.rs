@@ -6,7 +6,7 @@ use super::large::Large;
 use super::small::Small;
 use super::tier::{Free, Tier};
 use super::{LOOKS, QuickLists};
-use crate::meta::FreeError;
+use crate::error::FreeError;
 use crate::placement::{Grant, LayoutPlacement};
 use crate::region::{Region, RegionError, Run};
 use core::alloc::Layout;

@@ -15,8 +15,9 @@ pub use pages::Pages;
 pub(crate) use tier::Tier;
 
 use super::{Grant, LayoutPlacement, Tlsf};
-use crate::meta::{DEFAULT_REGIONS, FreeError};
-use crate::misuse::{Fault, corrupted};
+use crate::error::FreeError;
+use crate::error::misuse::{Fault, corrupted};
+use crate::meta::DEFAULT_REGIONS;
 use classes::{Class, SMALL, STEP};
 use core::alloc::Layout;
 use core::ptr::NonNull;

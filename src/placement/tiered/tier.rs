@@ -3,7 +3,8 @@
 use super::classes::{Class, STEP};
 use super::key::Key;
 use super::page::SMALLEST_PAGE;
-use crate::meta::{FreeBlocks, FreeError, Meta};
+use crate::error::FreeError;
+use crate::meta::{FreeBlocks, Meta};
 use crate::placement::layout::allocate_from;
 use crate::placement::{Grant, LayoutPlacement, Placement, Tlsf};
 use crate::units::{Index, granules};

@@ -210,7 +210,7 @@ impl<'p, P: SegmentPlacement, S: Source> Lane<'p, P, S> {
 mod tests {
     use super::*;
     use crate::pool::DefaultPlacement;
-    use crate::sim::DeviceMemory;
+    use crate::pool::sim::DeviceMemory;
 
     #[test]
     fn events_are_recorded_while_there_are_numbers() {

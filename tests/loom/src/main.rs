@@ -7,7 +7,7 @@
 // In place of the real one, everywhere in this program.
 extern crate loom_core as core;
 
-#[path = "../../../src/fixed.rs"]
+#[path = "../../../src/heap/fixed.rs"]
 mod fixed;
 mod lock;
 mod os;
@@ -15,7 +15,7 @@ mod plan;
 mod region;
 
 /// As in the library.
-mod meta {
+mod error {
     /// As in the library.
     #[derive(Debug, PartialEq, Eq)]
     pub enum FreeError {

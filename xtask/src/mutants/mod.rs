@@ -30,13 +30,13 @@ use suite::Suite;
 
 /// The code that is changed if no file is named.
 const FILES: [&str; 10] = [
-    "src/units.rs",
+    "src/units/mod.rs",
     "src/region/**",
     "src/meta/**",
     "src/placement/**",
     "src/harden/**",
     "src/heap/**",
-    "src/tiny/**",
+    "src/heap/tiny/**",
     "src/os/**",
     "src/pool/**",
     "src/gpu/**",

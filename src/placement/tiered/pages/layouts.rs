@@ -1,7 +1,7 @@
 //! Requests that do not come by class: [`Pages`] as a placement of layouts.
 
 use super::{Pages, WORTH_IT};
-use crate::meta::FreeError;
+use crate::error::FreeError;
 use crate::placement::tiered::classes::CLASSES;
 use crate::placement::tiered::key::Key;
 use crate::placement::tiered::page::{NOWHERE, WINDOWS, Window};

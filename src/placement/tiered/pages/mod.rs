@@ -4,7 +4,7 @@ mod layouts;
 #[cfg(test)]
 mod tests;
 
-use crate::meta::FreeError;
+use crate::error::FreeError;
 use crate::placement::LayoutPlacement;
 use crate::placement::tiered::classes::STEP;
 use crate::placement::tiered::classes::{CLASSES, Class};

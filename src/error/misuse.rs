@@ -11,7 +11,7 @@
 //!
 //! What a heap finds out depends on its hardening level, see [`harden`](crate::harden).
 
-use crate::meta::FreeError;
+use crate::error::FreeError;
 use core::fmt;
 use core::mem;
 use core::ptr;
@@ -128,7 +128,7 @@ fn call_hook(misuse: &Misuse) -> bool {
 fn end(misuse: &Misuse) -> ! {
     #[cfg(any(feature = "std", all(feature = "host", any(unix, windows))))]
     {
-        crate::report::print(format_args!("allotment: {misuse}"));
+        crate::error::report::print(format_args!("allotment: {misuse}"));
         std::process::abort();
     }
     #[cfg(not(any(feature = "std", all(feature = "host", any(unix, windows)))))]

@@ -156,7 +156,7 @@ pub const fn unavoidable(max_live: usize, max_block: usize, granule: usize) -> u
 
 impl<const R: usize, const C: bool> FirstFit<R, C> {
     /// Returns the bytes of an arena in which first fit serves every program that has at most `max_live` bytes
-    /// live, in blocks of `min_block` to `max_block` bytes. See [`bounds`](crate::bounds) for the assumptions.
+    /// live, in blocks of `min_block` to `max_block` bytes. See [`bounds`](crate::heap::bounds) for the assumptions.
     /// O(1).
     ///
     /// First fit in address order needs at most `M H(n) / ln 2` granules (Robson 1977; Knuth, 2.5, exercise 43) if
@@ -205,7 +205,7 @@ const fn best_fit(demand: Demand) -> u128 {
 
 impl<M: Meta> BestFit<M> {
     /// Returns the bytes of an arena in which best fit serves every program that has at most `max_live` bytes live,
-    /// in blocks of `min_block` to `max_block` bytes. See [`bounds`](crate::bounds) for the assumptions. O(1).
+    /// in blocks of `min_block` to `max_block` bytes. See [`bounds`](crate::heap::bounds) for the assumptions. O(1).
     ///
     /// The bound counts: when a request for `r` granules fails, at most `(M - r) / m` live blocks are separated by
     /// gaps of less than `r`. Best fit comes close to it (Robson 1977: `(M - 4 n + 11) (n - 2)` granules for `m =
@@ -221,7 +221,7 @@ impl<M: Meta> BestFit<M> {
 
 impl<W: Index, const R: usize, const SL: usize, const C: bool> Tlsf<W, R, SL, C> {
     /// Returns the bytes of an arena in which TLSF serves every program that has at most `max_live` bytes live, in
-    /// blocks of `min_block` to `max_block` bytes. See [`bounds`](crate::bounds) for the assumptions. O(classes).
+    /// blocks of `min_block` to `max_block` bytes. See [`bounds`](crate::heap::bounds) for the assumptions. O(classes).
     ///
     /// This is the bound of [`BestFit`], except that a request which is not the shortest of its class is only sure
     /// to find a block of the next class.
@@ -277,12 +277,12 @@ pub const fn tiny_heap(max_live: usize, min_block: usize, max_block: usize) -> u
     if len > u16::MAX as u128 {
         return usize::MAX / 8 * 8;
     }
-    crate::tiny::bytes_for(len as usize)
+    crate::heap::tiny::bytes_for(len as usize)
 }
 
 impl<const R: usize, const G: usize> Buddy<R, G> {
     /// Returns the bytes of an arena in which binary buddies serve every program that has at most `max_live` bytes
-    /// live, in blocks of `min_block` to `max_block` bytes (or with that alignment). See [`bounds`](crate::bounds)
+    /// live, in blocks of `min_block` to `max_block` bytes (or with that alignment). See [`bounds`](crate::heap::bounds)
     /// for the assumptions. O(1).
     ///
     /// Round blocks up to powers of two of granules, with `M'` live (less than `2 M`) in blocks of `m'` to `n'`.

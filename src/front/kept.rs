@@ -1,9 +1,9 @@
 //! [`Kept`]: blocks that stay available for large requests.
 
+use crate::error::FreeError;
+use crate::error::misuse::wrong_free;
 use crate::lock::{self, Lock};
 use crate::memory::{Memory, allocator, global_alloc, pass_on};
-use crate::meta::FreeError;
-use crate::misuse::wrong_free;
 use core::alloc::Layout;
 use core::cell::Cell;
 use core::fmt;

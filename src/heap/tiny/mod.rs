@@ -5,11 +5,11 @@ mod granules;
 
 pub use bump::TinyBump;
 
+use crate::error::FreeError;
+use crate::error::out_of_memory::OutOfMemory;
 use crate::lock::{self, Lock};
 use crate::memory::{Done, Memory, allocator, refused_for_good};
-use crate::meta::FreeError;
 use crate::observe::{Counters, NoStatistics, Statistics, Stats};
-use crate::out_of_memory::OutOfMemory;
 use crate::region::Region;
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
@@ -191,7 +191,7 @@ impl<const BYTES: usize, L: Lock, S: Statistics, const C: bool> TinyHeap<BYTES, 
             Ok(())
         });
         if let Err(error) = freed {
-            crate::misuse::wrong_free(error, block.addr());
+            crate::error::misuse::wrong_free(error, block.addr());
         }
     }
 

@@ -1,9 +1,9 @@
 //! A front that serves planned requests from a plan, and everything else from the memory that it wraps.
 
+use crate::error::FreeError;
+use crate::error::misuse::wrong_free;
 use crate::lock::{self, Lock};
 use crate::memory::{Memory, allocator, global_alloc, pass_on};
-use crate::meta::FreeError;
-use crate::misuse::wrong_free;
 use crate::plan::{Live, PlanError, RecordedPlan, Recorder};
 use core::alloc::Layout;
 use core::cell::UnsafeCell;

@@ -1,11 +1,11 @@
 //! The heap of a WebAssembly module, which grows with the module's memory.
 
+use crate::error::FreeError;
+use crate::error::out_of_memory::OutOfMemory;
 use crate::heap::Heap;
 use crate::lock::{self, Lock};
 use crate::memory::{Memory, allocator, global_alloc};
-use crate::meta::FreeError;
 use crate::observe::{Counters, Statistics, Stats};
-use crate::out_of_memory::OutOfMemory;
 use crate::placement::{LayoutPlacement, Tlsf};
 use crate::region::Region;
 use core::alloc::Layout;

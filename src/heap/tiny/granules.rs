@@ -1,6 +1,6 @@
 //! Where the parts of a small heap are that is one value.
 
-use crate::meta::FreeError;
+use crate::error::FreeError;
 pub(super) use crate::placement::blocks::granules::{GRANULE, granules};
 use crate::placement::blocks::granules::{WORD, bit_words};
 use crate::placement::blocks::{Blocks, Place};
@@ -244,7 +244,7 @@ impl<const BYTES: usize, const C: bool> Granules<BYTES, C> {
 }
 
 #[cfg(any(test, kani))]
-crate::contracts::contracts! {
+crate::units::contracts::contracts! {
     /// Whatever is taken and given in four steps, live blocks lie apart, aligned and in the heap, and in the end all is one block again.
     #[unwind(20)]
     fn four_steps_keep_a_small_heap_whole(a in 0..=9, b in 0..=9, c in 0..=9, d in 0..=9) {

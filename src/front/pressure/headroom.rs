@@ -1,6 +1,6 @@
 //! Headroom: memory that only critical requests may use.
 
-use crate::meta::FreeError;
+use crate::error::FreeError;
 use crate::placement::{FirstFit, LayoutPlacement};
 use crate::region::Region;
 use core::alloc::Layout;

@@ -18,8 +18,8 @@
 //! To try every single failure point of a piece of code, run it with [`Fail::Only`]`(0)`, `Fail::Only(1)` and so on, until a run makes
 //! fewer requests than that ([`every_failure`]).
 
+use crate::error::misuse::without_unwinding;
 use crate::memory::{Done, Memory, allocator, global_alloc, pass_on};
-use crate::misuse::without_unwinding;
 use crate::observe::current_tag;
 use core::alloc::Layout;
 use core::fmt;

@@ -27,14 +27,14 @@ macro_rules! contracts {
         }
 
         #[cfg(all(test, not(kani)))]
-        mod contracts {
+        mod cases {
             use super::*;
             $(
                 $(#[doc = $doc])*
                 #[test]
                 fn $name() {
                     let mut count = 0_u64;
-                    $crate::contracts::try_all!(count, ($($input in $range),+), $body);
+                    $crate::units::contracts::try_all!(count, ($($input in $range),+), $body);
                     println!("{count} inputs");
                     assert!(count > 10);
                 }
@@ -47,14 +47,14 @@ macro_rules! contracts {
 #[cfg(all(test, not(kani)))]
 macro_rules! try_all {
     ($count:ident, ($input:ident in $range:expr), $body:block) => {
-        for $input in $crate::contracts::inputs($range) {
+        for $input in $crate::units::contracts::inputs($range) {
             $count += 1;
             $body
         }
     };
     ($count:ident, ($input:ident in $range:expr, $($rest:tt)+), $body:block) => {
-        for $input in $crate::contracts::inputs($range) {
-            $crate::contracts::try_all!($count, ($($rest)+), $body);
+        for $input in $crate::units::contracts::inputs($range) {
+            $crate::units::contracts::try_all!($count, ($($rest)+), $body);
         }
     };
 }

@@ -1,6 +1,6 @@
 //! [`FixedPool`]: equal blocks that threads and interrupt handlers take and give back without a lock.
 
-use crate::meta::FreeError;
+use crate::error::FreeError;
 use core::cell::UnsafeCell;
 use core::fmt;
 use core::mem::MaybeUninit;

@@ -9,11 +9,11 @@ mod zone;
 
 pub use zone::{Zone, ZoneBlock};
 
+use crate::error::FreeError;
+use crate::error::misuse::wrong_free;
+use crate::error::out_of_memory::OutOfMemory;
 use crate::lock::{self, Lock};
 use crate::memory::{Memory, allocator, delegate, global_alloc};
-use crate::meta::FreeError;
-use crate::misuse::wrong_free;
-use crate::out_of_memory::OutOfMemory;
 use crate::region::{Capabilities, Region};
 use core::alloc::Layout;
 use core::cell::UnsafeCell;

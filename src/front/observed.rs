@@ -1,8 +1,8 @@
 //! The front that passes operations to observers.
 
+use crate::error::FreeError;
 use crate::lock::{self, Lock};
 use crate::memory::{Done, Memory, allocator, global_alloc, pass_on};
-use crate::meta::FreeError;
 use crate::observe::{LiveBlock, Observation, Observer, Operation, Stats, current_tag};
 use core::alloc::Layout;
 use core::cell::{Cell, UnsafeCell};
@@ -10,7 +10,7 @@ use core::fmt;
 use core::ptr::NonNull;
 
 /// Memory whose operations are all passed to observers. It wraps a [`Heap`](crate::Heap), a `PressureHeap`, a
-/// `Cached`, [`Zones`](crate::zones::Zones), or a reference to one of them.
+/// `Cached`, [`Zones`](crate::front::zones::Zones), or a reference to one of them.
 ///
 /// It is used like the memory that it wraps: as a global allocator, in collections, and through fallible methods. A
 /// heap that is not wrapped contains no code or state for observers.

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::OutOfMemory;
-use crate::report::print;
+use crate::error::report::print;
 
 /// Writes the error to standard error, as one line and without allocating. Pass it to
 /// [`set_hook`](super::set_hook).

@@ -3,9 +3,9 @@
 use super::headroom::Headroom;
 use super::reclaim::Registry;
 use super::watermarks::{Pressure, Watermarks};
+use crate::error::out_of_memory::OutOfMemory;
 use crate::heap::State;
 use crate::observe::{Counters, Statistics, Stats};
-use crate::out_of_memory::OutOfMemory;
 use crate::placement::LayoutPlacement;
 
 /// A change of the pressure state, as passed to the hook.

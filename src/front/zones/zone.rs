@@ -1,9 +1,9 @@
 //! A zone: a heap, the capabilities of its memory, and the requests that it prefers.
 
+use crate::error::FreeError;
+use crate::error::misuse::wrong_free;
+use crate::error::out_of_memory::OutOfMemory;
 use crate::memory::{Memory, allocator, pass_on};
-use crate::meta::FreeError;
-use crate::misuse::wrong_free;
-use crate::out_of_memory::OutOfMemory;
 use crate::region::{Capabilities, Region};
 use crate::units::align_up;
 use core::alloc::Layout;

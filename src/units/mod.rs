@@ -4,6 +4,9 @@
 //! [`Meta::GRANULE`](crate::meta::Meta::GRANULE)). Inside the crate, offsets and lengths are counted in granules;
 //! bytes appear only at the front ends.
 
+#[cfg(any(test, kani))]
+pub(crate) mod contracts;
+
 /// Tells the compiler that a branch is rare, so that it is laid out behind the common path.
 #[cold]
 pub(crate) fn rare() {}
@@ -159,7 +162,7 @@ pub(crate) const fn class_start<const SL: usize>(class: usize) -> usize {
 }
 
 #[cfg(any(test, kani))]
-crate::contracts::contracts! {
+crate::units::contracts::contracts! {
     /// The granules hold the bytes, and one fewer would not; there is one at least.
     #[unwind(1)]
     fn granules_are_least(bytes in 0..=usize::MAX, shift in 0..=16) {

@@ -202,7 +202,7 @@ fn run(hook: *mut (), reason: impl FnOnce() -> OutOfMemory) {
     RUNNING.store(true, Ordering::Relaxed);
     // SAFETY: only `set_hook` stores here, and it stores a `Hook`.
     let hook: Hook = unsafe { core::mem::transmute(hook) };
-    crate::misuse::without_unwinding(|| hook(&reason()));
+    crate::error::misuse::without_unwinding(|| hook(&reason()));
     RUNNING.store(false, Ordering::Relaxed);
 }
 

@@ -1,9 +1,9 @@
 //! [`Timed`]: how long a memory's operations take.
 
+use crate::error::FreeError;
+use crate::error::misuse::without_unwinding;
 use crate::lock::{self, Lock};
 use crate::memory::{Done, Memory, allocator, global_alloc, pass_on};
-use crate::meta::FreeError;
-use crate::misuse::without_unwinding;
 use crate::observe::{Histogram, Timings};
 use core::alloc::Layout;
 use core::cell::UnsafeCell;

@@ -2,13 +2,13 @@
 
 use super::front::{Critical, PressureHeap};
 use super::monitor::Monitor;
+use crate::error::FreeError;
+use crate::error::misuse::{without_unwinding, wrong_free};
+use crate::error::out_of_memory::OutOfMemory;
 use crate::heap::State;
 use crate::lock::Lock;
 use crate::memory::{Memory, allocator, global_alloc, pass_on};
-use crate::meta::FreeError;
-use crate::misuse::{without_unwinding, wrong_free};
 use crate::observe::{Statistics, Stats};
-use crate::out_of_memory::OutOfMemory;
 use crate::placement::{Grant, LayoutPlacement};
 use crate::region::Region;
 use core::alloc::Layout;

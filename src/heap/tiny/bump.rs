@@ -1,8 +1,8 @@
 //! [`TinyBump`], the heap that never frees.
 
+use crate::error::out_of_memory::OutOfMemory;
 use crate::lock::{self, Lock};
 use crate::memory::refused_for_good;
-use crate::out_of_memory::OutOfMemory;
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
 use core::ptr::{self, NonNull};

@@ -1,10 +1,10 @@
 //! [`Bounded`]: a part of a memory for one of its clients.
 
+use crate::error::FreeError;
+use crate::error::misuse::wrong_free;
+use crate::error::out_of_memory::OutOfMemory;
 use crate::lock::{self, Lock};
 use crate::memory::{Done, Memory, allocator, global_alloc, pass_on};
-use crate::meta::FreeError;
-use crate::misuse::wrong_free;
-use crate::out_of_memory::OutOfMemory;
 use core::alloc::Layout;
 use core::cell::Cell;
 use core::fmt;

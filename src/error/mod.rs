@@ -1,0 +1,44 @@
+//! What a heap reports: frees that are refused, misuse, requests that fail.
+
+pub mod misuse;
+pub mod out_of_memory;
+#[cfg(any(feature = "std", all(feature = "host", any(unix, windows))))]
+pub(crate) mod report;
+
+pub use out_of_memory::OutOfMemory;
+
+use core::fmt;
+
+/// Why a block cannot be freed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+// As wide as a size, so that a `Result` of either comes back in registers.
+#[repr(usize)]
+pub enum FreeError {
+    /// The address is in none of the heap's regions, or the block would reach beyond its region.
+    Foreign,
+    /// The address is not at the start of a granule, so no block can start there.
+    Misaligned,
+    /// The block, or a part of it, is free already: a double free, or a wrong layout.
+    AlreadyFree,
+    /// No live block of this layout starts here.
+    NotABlock,
+    /// The bytes behind the block were overwritten, or it was allocated with another size. Only
+    /// [`Full`](crate::harden::Full) finds this out.
+    Overrun,
+}
+
+impl fmt::Display for FreeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Foreign => "the block is not from this heap",
+            Self::Misaligned => "no block starts at this address",
+            Self::AlreadyFree => "the block is free already",
+            Self::NotABlock => "no live block of this layout starts here",
+            Self::Overrun => "the bytes behind the block were overwritten, or its size is another",
+        })
+    }
+}
+
+impl core::error::Error for FreeError {}
