@@ -10,6 +10,9 @@ use granules::{GRANULE, WORD};
 /// Longer requests, in granules, are cut from the front of a block, others from its back.
 const FROM_BACK: usize = 256;
 
+/// Blocks of a list that are looked at before a request fails, where that is asked for.
+const PROBES: usize = 16;
+
 /// No granule: the end of a list.
 const NONE: usize = 0;
 
@@ -195,6 +198,31 @@ impl<P: Place> Blocks<P> {
         }
     }
 
+    /// Finds a free block like [`Self::find`], where that finds none: one of the first blocks of the list for `need` that is long enough.
+    /// It becomes the first one.
+    pub(crate) unsafe fn search(self, need: usize) -> Option<Found> {
+        if need > self.0.longest() {
+            return None;
+        }
+        // SAFETY: lists have free blocks.
+        unsafe {
+            let list = Self::class(need);
+            let mut index = (*self.0.head(list)).get();
+            for _ in 0..PROBES {
+                if index == NONE {
+                    break;
+                }
+                if self.get(index, Self::LEN) >= need {
+                    let len = self.leave(index);
+                    self.enter(index, len, list);
+                    return Some(Found { index, list });
+                }
+                index = self.get(index, Self::NEXT);
+            }
+        }
+        None
+    }
+
     /// Allocates `len` granules from a block that was found for `need`, at a multiple of `mask + 1` bytes; `need` is `len + mask /
     /// GRANULE`. What lies in front and behind is free again.
     #[inline(always)]
@@ -293,6 +321,23 @@ impl<P: Place> Blocks<P> {
     pub(crate) unsafe fn largest(self) -> usize {
         // SAFETY: heads are free blocks.
         unsafe { self.last_list().map_or(0, |list| self.get((*self.0.head(list)).get(), Self::LEN)) }
+    }
+
+    /// Returns the length of the longest block that [`Self::search`] finds.
+    pub(crate) unsafe fn largest_of_several(self) -> usize {
+        let mut largest = 0;
+        // SAFETY: lists have free blocks.
+        unsafe {
+            let mut index = self.last_list().map_or(NONE, |list| (*self.0.head(list)).get());
+            for _ in 0..PROBES {
+                if index == NONE {
+                    break;
+                }
+                largest = largest.max(self.get(index, Self::LEN));
+                index = self.get(index, Self::NEXT);
+            }
+        }
+        largest
     }
 
     /// Returns the length of the free block that starts with granule `index`, if one does. The granule begins with a boundary.

@@ -26,17 +26,18 @@ impl Fresh {
         Self { from, end }
     }
 
-    /// Notes that memory is allocated.
+    /// Returns whether there is such memory.
     #[inline(always)]
-    pub(super) fn touch(&mut self, from: usize, size: usize) {
-        if from < self.end && from + size > self.from {
-            self.shrink(from, from + size);
-        }
+    pub(super) fn is_known(&self) -> bool {
+        self.end != 0
     }
 
-    /// Leaves the longer part of what is not in a range.
-    #[inline(never)]
-    fn shrink(&mut self, from: usize, end: usize) {
+    /// Notes that memory is allocated: the longer part of what is not in it is left.
+    pub(super) fn touch(&mut self, from: usize, size: usize) {
+        let end = from + size;
+        if from >= self.end || end <= self.from {
+            return;
+        }
         let (front, back) = (from.saturating_sub(self.from), self.end.saturating_sub(end));
         match (front, back) {
             (0, 0) => *self = Self::NONE,
@@ -61,6 +62,10 @@ impl Fresh {
     }
 
     #[inline(always)]
+    pub(super) fn is_known(&self) -> bool {
+        false
+    }
+
     pub(super) fn touch(&mut self, _from: usize, _size: usize) {}
 
     pub(super) fn to_clear(self, _from: usize, size: usize) -> (usize, usize) {

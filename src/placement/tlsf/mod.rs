@@ -4,7 +4,7 @@ mod fresh;
 mod slot;
 
 use super::blocks::granules::{GRANULE, WORD, bit_words, granules, opaque};
-use super::blocks::{Blocks, Place};
+use super::blocks::{Blocks, Found, Place};
 use super::{Grant, LayoutPlacement};
 use crate::error::FreeError;
 use crate::meta::DEFAULT_REGIONS;
@@ -31,7 +31,7 @@ use slot::{Record, Slot};
 ///
 /// After Masmano, Ripoll, Crespo and Real, "TLSF: a new dynamic memory allocator for real-time systems" (ECRTS 2004), with `SUBLISTS`
 /// lists per power of two, a power of two as well. The list for the request's own length is looked at before the next one, so that a
-/// block of the same size that was just freed is found again. Memory of a region that was zero is not cleared for a request of zeroed
+/// block of the same size that was just freed is found again. On hosts, up to 16 of its blocks are looked at before a request fails. Memory of a region that was zero is not cleared for a request of zeroed
 /// memory if it was never allocated, except in firmware.
 ///
 /// `W` is the word that free blocks and lists are made of: `u32` for regions of up to 32 GiB, or `u16` for regions of up to 511 KiB, whose
@@ -60,6 +60,9 @@ pub type Tlsf16 = Tlsf<u16, 1, 8>;
 
 // SAFETY: the pointers are to memory that the claimer handed over for exclusive use.
 unsafe impl<W, const R: usize, const SL: usize, const C: bool> Send for Tlsf<W, R, SL, C> {}
+
+/// Whether a request looks at several blocks of its own list before it fails: not in firmware, whose requests are as fast when they fail.
+const CARES: bool = !cfg!(target_os = "none");
 
 /// Bytes of a word of boundary bits.
 const BITS_WORD: usize = WORD / 8;
@@ -214,8 +217,11 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool> Tlsf<W, R, SL, C>
             loop {
                 if let Some(found) = Blocks(*slot).find(need) {
                     statistics.allocated(len * GRANULE);
-                    let start = Blocks(*slot).cut(found, len, need, mask);
-                    (*slot).fresh.touch(start.addr(), len * GRANULE);
+                    let start = if (*slot).fresh.is_known() {
+                        Self::cut_and_tell(slot, found, len, need, mask)
+                    } else {
+                        Blocks(*slot).cut(found, len, need, mask)
+                    };
                     return Some(NonNull::new_unchecked(start));
                 }
                 slot = self.behind(slot)?.cast_mut();
@@ -236,6 +242,44 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool> Tlsf<W, R, SL, C>
     pub(in crate::placement) fn take(&mut self, size: usize, align: usize) -> Option<Grant> {
         let start = self.allocate_parts(size, align, &mut NoStatistics)?;
         Some(Grant { start, size: granules(Self::at_least(size)) * GRANULE })
+    }
+
+    /// Allocates a part of a block that was found, and notes that it may be used now.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Blocks::cut`].
+    #[inline(never)]
+    unsafe fn cut_and_tell(
+        slot: *mut Slot<W, SL, C>,
+        found: Found,
+        len: usize,
+        need: usize,
+        mask: usize,
+    ) -> *mut u8 {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let start = Blocks(*slot).cut(found, len, need, mask);
+            (*slot).fresh.touch(start.addr(), len * GRANULE);
+            start
+        }
+    }
+
+    /// Allocates a block like [`Self::take`], where that finds none: it looks at more blocks of the request's own list.
+    #[inline(never)]
+    pub(in crate::placement) fn take_with_care(&mut self, size: usize, align: usize) -> Option<Grant> {
+        let (len, mask) = (granules(Self::at_least(size)), align - 1);
+        let need = len.checked_add(mask / GRANULE).filter(|_| len > 0)?;
+        for slot in &mut self.slots[..self.count] {
+            // SAFETY: the regions are there.
+            unsafe {
+                if let Some(found) = Blocks(*slot).search(need) {
+                    let start = NonNull::new_unchecked(Self::cut_and_tell(slot, found, len, need, mask));
+                    return Some(Grant { start, size: len * GRANULE });
+                }
+            }
+        }
+        None
     }
 
     /// Frees a block of no bytes.
@@ -302,6 +346,12 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool> Tlsf<W, R, SL, C>
             statistics.freed(len * GRANULE);
         }
         Ok(())
+    }
+
+    /// Notes that memory may be used now.
+    #[inline(never)]
+    fn tell(&mut self, start: usize, size: usize) {
+        self.slots.iter_mut().for_each(|slot| slot.fresh.touch(start, size));
     }
 
     fn number(&self, start: *mut u8) -> Result<usize, RegionError> {
@@ -434,12 +484,14 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool> LayoutPlac
         self.allocate_parts(layout.size(), layout.align(), statistics)
     }
 
-    /// Allocates a granule for a request for no bytes; for all others there is no other path.
+    /// Allocates a granule for a request for no bytes; for all others, on hosts, it looks at more blocks.
     #[inline(always)]
     fn allocate_slow<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>> {
         // No layout of a byte has the largest alignment, and no block.
         if layout.size() > 0 || layout.align() > isize::MAX as usize {
-            return None;
+            let grant = if CARES { self.take_with_care(layout.size(), layout.align())? } else { return None };
+            statistics.allocated(grant.size);
+            return Some(grant.start);
         }
         self.allocate_parts(1, layout.align(), statistics)
     }
@@ -454,7 +506,11 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool> LayoutPlac
         // No layout of a byte has the largest alignment, and no block.
         let layout =
             if layout.size() == 0 { Layout::from_size_align(1, layout.align()).ok()? } else { layout };
-        self.take(layout.size(), layout.align())
+        let grant = self.take(layout.size(), layout.align());
+        if CARES && grant.is_none() {
+            return self.take_with_care(layout.size(), layout.align());
+        }
+        grant
     }
 
     fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)> {
@@ -524,6 +580,7 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool> LayoutPlac
         unsafe {
             if new > old {
                 let Some(slot) = self.slot_of(start.addr().get()) else { return false };
+                let is_known = slot.fresh.is_known();
                 let index = Blocks(*slot).index(start.addr().get());
                 if C && (!slot.holds(start.addr().get()) || old > slot.end() - index) {
                     return false;
@@ -531,7 +588,9 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool> LayoutPlac
                 let Some(found) = Blocks(*slot).take_behind(index + old, new - old) else { return false };
                 len += found;
                 spare = len - new;
-                self.slots.iter_mut().for_each(|slot| slot.fresh.touch(start.addr().get(), new * GRANULE));
+                if is_known {
+                    self.tell(start.addr().get(), new * GRANULE);
+                }
                 assert_unchecked(new * GRANULE > old * GRANULE);
                 statistics.resized(old * GRANULE, new * GRANULE);
             }
@@ -570,7 +629,9 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool> LayoutPlac
 
     fn largest_free(&self) -> usize {
         // SAFETY: the regions are there.
-        let largest = |slot: &Slot<W, SL, C>| unsafe { Blocks(*slot).largest() };
+        let largest = |slot: &Slot<W, SL, C>| unsafe {
+            if CARES { Blocks(*slot).largest_of_several() } else { Blocks(*slot).largest() }
+        };
         self.slots().iter().map(largest).max().unwrap_or(0) * GRANULE
     }
 
