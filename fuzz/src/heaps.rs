@@ -6,6 +6,7 @@ use std::ptr::NonNull;
 use allotment::harden::Full;
 use allotment::lock::Unsync;
 use allotment::meta::{InBand, SideTable, Unchecked};
+use allotment::placement::SegregatedFit;
 use allotment::placement::{LayoutPlacement, MicroTlsf, QuickLists};
 use allotment::{BestFit, Buddy, Bump, FirstFit, FreeError, GoodFit, Heap, Region, Slab, Tiered, Tlsf};
 

@@ -3,13 +3,12 @@
 use std::time::Duration;
 
 use allotment::meta::SideTable;
-use allotment::placement::{BestFit, Placement};
+use allotment::placement::{GoodFit, Placement};
 use allotment::pool::{
     Adaptive, Age, Allocation, Buffer, DefaultPlacement, Event as _, Growth, Limit, Movable, Pool, PoolError,
     PoolOptions, ReturnError, Reuse, Snapshot, SourceErrorKind, Stream as _,
 };
 use allotment::sim::{Call, DeviceMemory, Hazard, Stream};
-use allotment::Tlsf;
 
 use crate::choices::Choices;
 
@@ -30,7 +29,7 @@ pub fn operate(bytes: &[u8]) -> usize {
     let mut choices = Choices(bytes);
     match choices.byte() % 3 {
         0 => run::<DefaultPlacement>(choices),
-        1 => run::<BestFit<SideTable<u32, 256>>>(choices),
+        1 => run::<GoodFit<SideTable<u32, 256>, { usize::MAX }>>(choices),
         _ => run::<GoodFit<SideTable<u32, 512>>>(choices),
     }
 }

@@ -31,8 +31,8 @@
 //! Builds with debug assertions check each free as [`Memory::try_deallocate`](crate::Memory::try_deallocate) does, which finds
 //! addresses inside the pages of `Tiered` and `os::Growing`, and other sizes there. No level hangs.
 //!
-//! In trees of free blocks ([`BestFit`](crate::BestFit)) every step is checked to lead down, at every level, so that no damage makes a
-//! search go on for ever.
+//! In the tries of free blocks of [`BestFit`](crate::BestFit) a way down has as many steps as a length has bits, at `Basic` and `Full`: damage that
+//! makes it longer ends the program.
 //!
 //! `Full` notices, whatever the placement:
 //!
@@ -43,7 +43,7 @@
 //! * every write to the first 256 or the last 16 bytes of a freed block, until as many further blocks were freed as the quarantine holds
 //!   (16 unless the type says otherwise);
 //! * links and lengths of free blocks that were overwritten, before they are followed: links are encoded with a secret of the
-//!   heap and the block's own address, so that one which was copied or made up leads nowhere (quick lists, trees,
+//!   heap and the block's own address, so that one which was copied or made up leads nowhere (quick lists,
 //!   [`GoodFit`](crate::GoodFit) and [`Buddy`](crate::Buddy), where the metadata [`InBand`](crate::meta::InBand) is checked and has room for
 //!   several regions; elsewhere the links must point back, as at level `Basic`);
 //! * every attempt to hand out memory that is in use, which is what damaged bookkeeping leads to.

@@ -40,7 +40,6 @@
 
 #![forbid(unsafe_code)]
 
-use crate::meta::{Meta, region_size};
 use crate::placement::{BestFit, Buddy, BuddyMap, Bump, FirstFit, FirstFitMap, LayoutPlacement, Tlsf};
 use crate::units::{Index, class_of, class_start};
 
@@ -56,10 +55,6 @@ struct Demand {
 }
 
 impl Demand {
-    const fn of<M: Meta>(max_live: usize, min_block: usize, max_block: usize) -> Self {
-        Self::in_granules(M::GRANULE, M::MIN_BLOCK, max_live, min_block, max_block)
-    }
-
     /// Converts a demand in bytes to granules, for blocks of at least `shortest` granules.
     const fn in_granules(
         granule: usize,
@@ -92,17 +87,6 @@ impl Demand {
         let live = self.live - len;
         live + (live / self.least + 1) * (fit - 1) + 1
     }
-}
-
-/// Bytes of an arena that has at least `len` granules at any start address.
-const fn arena<M: Meta>(len: u128) -> usize {
-    // `heap!` refuses sizes beyond the address space, and sizes beyond the index width.
-    if len > (usize::MAX / 2 / M::GRANULE) as u128 {
-        return usize::MAX;
-    }
-    // At either end, up to a minimum block or a word of boundary bits is lost to alignment.
-    let ends = M::MIN_BLOCK * M::GRANULE + size_of::<usize>();
-    region_size::<M>((len as usize).next_multiple_of(M::MIN_BLOCK)).saturating_add(ends)
 }
 
 const fn max(a: u128, b: u128) -> u128 {
@@ -203,7 +187,7 @@ const fn best_fit(demand: Demand) -> u128 {
     (least * (live - len) + (live - len + least) * (len - 1)).div_ceil(least) + 1
 }
 
-impl<M: Meta> BestFit<M> {
+impl<W: Index, const R: usize, const SL: usize, const C: bool> BestFit<W, R, SL, C> {
     /// Returns the bytes of an arena in which best fit serves every program that has at most `max_live` bytes live,
     /// in blocks of `min_block` to `max_block` bytes. See [`bounds`](crate::heap::bounds) for the assumptions. O(1).
     ///
@@ -215,7 +199,7 @@ impl<M: Meta> BestFit<M> {
     ///
     /// Unless `min_block <= max_block <= max_live`. In a `const` this is a compiler error.
     pub const fn worst_case_arena(max_live: usize, min_block: usize, max_block: usize) -> usize {
-        arena::<M>(best_fit(Demand::of::<M>(max_live, min_block, max_block)))
+        Self::arena(best_fit(Demand::in_granules(8, Self::MIN, max_live, min_block, max_block)))
     }
 }
 

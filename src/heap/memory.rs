@@ -151,6 +151,14 @@ unsafe impl<P: LayoutPlacement, L: Lock, S: Statistics> Memory for Heap<P, L, S>
         unsafe { self.try_resize(block, layout, size) }
     }
 
+    #[inline(always)]
+    fn allocate_shorter(&self, old: Layout, size: usize) -> Option<NonNull<u8>> {
+        if !P::MOVES_TO_SHRINK {
+            return None;
+        }
+        self.with(|state| state.placement.allocate_shorter(old, size, &mut state.statistics))
+    }
+
     fn allocate_many(&self, layout: Layout, blocks: &mut [MaybeUninit<NonNull<u8>>]) -> usize {
         self.allocate_many(layout, blocks)
     }

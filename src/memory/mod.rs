@@ -150,16 +150,27 @@ pub unsafe trait Memory {
         unsafe {
             // Resizing in place requires the same alignment, because the alignment is used to find the block when
             // it is freed.
-            if new.align() == old.align() && self.try_resize(block, old, new.size()) {
+            let same = new.align() == old.align();
+            let shorter =
+                if same && new.size() < old.size() { self.allocate_shorter(old, new.size()) } else { None };
+            if same && shorter.is_none() && self.try_resize(block, old, new.size()) {
                 done(block);
                 return Some(block);
             }
-            let moved = self.allocate(new)?;
+            let moved = shorter.or_else(|| self.allocate(new))?;
             moved.copy_from_nonoverlapping(block, old.size().min(new.size()));
             done(moved);
             self.deallocate(block, old);
             Some(moved)
         }
+    }
+
+    /// Allocates the `size` bytes that a block of layout `old` is to shrink to, if that leaves the memory less fragmented.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn allocate_shorter(&self, old: Layout, size: usize) -> Option<NonNull<u8>> {
+        let _ = (old, size);
+        None
     }
 
     /// Fills `blocks` from the front with blocks for `layout`, and returns how many. 0 means that memory has run out; fewer blocks than

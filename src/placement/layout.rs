@@ -220,6 +220,24 @@ pub unsafe trait LayoutPlacement: Sized {
         resized.is_some()
     }
 
+    /// Whether a block that shrinks may move, to free memory that is shorter than it.
+    #[doc(hidden)]
+    const MOVES_TO_SHRINK: bool = false;
+
+    /// Allocates the `size` bytes that a block of `layout` is to shrink to from free memory that is shorter than the block, if there is
+    /// any, and counts them.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn allocate_shorter<S: Statistics>(
+        &mut self,
+        layout: Layout,
+        size: usize,
+        statistics: &mut S,
+    ) -> Option<NonNull<u8>> {
+        let _ = (layout, size, statistics);
+        None
+    }
+
     /// Makes memory available like [`LayoutPlacement::claim`], and counts it.
     ///
     /// # Errors

@@ -5,9 +5,6 @@ use super::free_index::{Found, FreeIndex, check_links, sound};
 use crate::meta::{FreeBlocks, Id, NIL};
 use crate::units::{Index, class_of, class_start, rare};
 
-/// Blocks of a class that are compared.
-const BEST: usize = 4;
-
 /// The index of [`GoodFit`](crate::GoodFit): lists of free blocks by size class, and bitmaps of the lists in use.
 ///
 /// ```text
@@ -16,8 +13,8 @@ const BEST: usize = 4;
 ///  heads  row 0: [ , x, , , , x, ..]   the first block of each class
 /// ```
 ///
-/// A row has the `SL` classes of a power of two. Of a class, the shortest of the first four blocks that are long enough is taken.
-pub struct SegregatedLists<I, const ROWS: usize, const SL: usize> {
+/// A row has the `SL` classes of a power of two. Of a class, the shortest of the first `COMPARED` blocks that are long enough is taken.
+pub struct SegregatedLists<I, const ROWS: usize, const SL: usize, const COMPARED: usize> {
     /// Bit `r`: row `r` is not empty.
     rows: usize,
     /// Bit `c` of element `r`: class `r * SL + c` is not empty.
@@ -26,7 +23,9 @@ pub struct SegregatedLists<I, const ROWS: usize, const SL: usize> {
     heads: [[I; SL]; ROWS],
 }
 
-impl<I: Index, const ROWS: usize, const SL: usize> SegregatedLists<I, ROWS, SL> {
+impl<I: Index, const ROWS: usize, const SL: usize, const COMPARED: usize>
+    SegregatedLists<I, ROWS, SL, COMPARED>
+{
     /// All classes.
     const CLASSES: usize = ROWS * SL;
 
@@ -94,7 +93,7 @@ impl<I: Index, const ROWS: usize, const SL: usize> SegregatedLists<I, ROWS, SL> 
         Some(row * SL + map.trailing_zeros() as usize)
     }
 
-    /// The shortest of the first `BEST` blocks of `class` that have `len` granules.
+    /// The shortest of the first `COMPARED` blocks of `class` that have `len` granules.
     ///
     /// # Safety
     ///
@@ -103,7 +102,7 @@ impl<I: Index, const ROWS: usize, const SL: usize> SegregatedLists<I, ROWS, SL> 
     unsafe fn best_of<M: FreeBlocks>(&self, meta: &M, class: usize, len: usize) -> Option<Found<usize>> {
         let mut id = self.head(class);
         let mut best: Option<Found<usize>> = None;
-        for _ in 0..BEST {
+        for _ in 0..COMPARED {
             if id == NIL {
                 break;
             }
@@ -125,8 +124,8 @@ impl<I: Index, const ROWS: usize, const SL: usize> SegregatedLists<I, ROWS, SL> 
 
 // SAFETY: lists hold what was inserted and not removed; `find` and `search` compare lengths, or take a
 // class all of whose blocks are longer.
-unsafe impl<M: FreeBlocks<Index = I>, I: Index, const ROWS: usize, const SL: usize> FreeIndex<M>
-    for SegregatedLists<I, ROWS, SL>
+unsafe impl<M: FreeBlocks<Index = I>, I: Index, const ROWS: usize, const SL: usize, const COMPARED: usize>
+    FreeIndex<M> for SegregatedLists<I, ROWS, SL, COMPARED>
 {
     const EMPTY: Self = {
         let () = Self::CHECKED;
@@ -258,7 +257,7 @@ unsafe impl<M: FreeBlocks<Index = I>, I: Index, const ROWS: usize, const SL: usi
         let row = self.rows.ilog2() as usize;
         let mut id = self.head(row * SL + self.maps[row].ilog2() as usize);
         let mut longest = 0;
-        for _ in 0..BEST {
+        for _ in 0..COMPARED {
             if id == NIL {
                 break;
             }
@@ -311,7 +310,7 @@ mod tests {
     /// What the last class alone can hold is found.
     #[test]
     fn the_longest_block_is_found() {
-        type Space = Coalescing<InBand<u32, 8, 1>, SegregatedLists<u32, 4, 4>>;
+        type Space = Coalescing<InBand<u32, 8, 1>, SegregatedLists<u32, 4, 4, 4>>;
         for len in [20, 26, 28, 30] {
             let mut memory = [0_u64; 32];
             let mut space = <Space as Placement>::EMPTY;

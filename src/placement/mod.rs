@@ -1,8 +1,8 @@
 //! Placements, which choose the free block for a request.
 //!
 //! A [`Heap`](crate::Heap) takes any [`LayoutPlacement`], and a [`Pool`](crate::pool::Pool) any [`SegmentPlacement`]. [`Buddy`], [`FirstFit`], [`Slab`] and
-//! [`Bump`] are maps of bits beside the memory ([`RegionMap`]), which serve both. [`Tlsf`] is an engine that keeps all it knows in the regions, in one piece.
-//! [`BestFit`] and [`GoodFit`] are indices of free blocks over any [`Meta`] ([`Coalescing`]). The adapters for other crates'
+//! [`Bump`] are maps of bits beside the memory ([`RegionMap`]), which serve both. [`Tlsf`] and [`BestFit`] are one engine, which keeps all it knows in the
+//! regions. [`GoodFit`] is an index of free blocks over any [`Meta`] ([`Coalescing`]). The adapters for other crates'
 //! allocators work with addresses.
 //!
 //! | placement | allocate | free | finds |
@@ -11,14 +11,12 @@
 //! | [`MicroTlsf`] | O(1) | O(1) | the smallest [`Tlsf`], two lists per power of two: the default of microcontrollers |
 //! | [`GoodFit`] | O(1) | O(1) | nearly the smallest fitting block: finer classes, several blocks compared |
 //! | [`FirstFit`] | O(log n) | O(log n) | the fitting block with the lowest address |
-//! | [`BestFit`] | O(depth) | O(depth) | the smallest fitting block, lowest address first |
+//! | [`BestFit`] | O(log n) | O(log n) | the shortest block that fits |
 //! | [`Buddy`] | O(log n) | O(log n) | a block of the next power of two |
 //! | [`Slab`] | O(1) | O(1) | a slot of a page of equal objects |
 //! | [`Tiered`] | O(1) | O(1) | a freed block of the same size, else an object of a page, else a block of the underlying placement; made for speed |
 //! | [`QuickLists`] | O(1) | O(1) | a freed block of the same size, else a block of the underlying placement: merging is deferred |
 //! | [`Bump`] | O(regions) | O(1) | the end of what is in use |
-//!
-//! *depth* is that of a randomised tree of the free blocks: O(log n) expected.
 
 mod best_fit;
 pub(crate) mod blocks;
@@ -37,7 +35,6 @@ mod segment;
 mod slab;
 mod tiered;
 mod tlsf;
-mod tree;
 
 pub use best_fit::BestFit;
 pub use buddy::{Buddy, BuddyMap};

@@ -147,6 +147,7 @@ fn maps_beside_the_memory() {
 #[test]
 fn small_regions() {
     plain::<MicroTlsf>(Detail::Exact);
+    plain::<BestFit<u16, 4, 2>>(Detail::Exact);
 }
 
 #[test]
@@ -182,7 +183,7 @@ fn nodes_in_use_are_kept() {
 fn side_tables() {
     type Table = SideTable<u32, 16>;
     Subject::<GoodFit<Table>>::new(provide).run(Detail::Blocks, true);
-    Subject::<BestFit<Table>>::new(provide).run(Detail::Blocks, true);
+    Subject::<GoodFit<Table, { usize::MAX }>>::new(provide).run(Detail::Blocks, true);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! Robson's bound for all allocators every heap fails.
 
 use crate::shadow::{AnyHeap, Backing, Case, Subject};
-use allotment::meta::{InBand, SideTable};
+use allotment::meta::SideTable;
 use allotment::placement::{LayoutPlacement, MicroTlsf};
 use allotment::{BestFit, Buddy, Bump, FirstFit, Heap, Tlsf, bounds};
 use proptest::prelude::*;
@@ -39,9 +39,9 @@ fn target<P: Subject + 'static>() -> Target {
     Target { case: Case::of::<P>(), unit: P::taken(1, 1), map: 0 }
 }
 
-/// Names a [`Tlsf`], whose lists are in the arena.
-fn listed() -> Target {
-    Target { map: 128, ..target::<Tlsf>() }
+/// Names a placement whose lists are in the arena.
+fn listed<P: Subject + 'static>() -> Target {
+    Target { map: 128, ..target::<P>() }
 }
 
 /// Names a placement of granules of 8 bytes whose map is beside them.
@@ -248,7 +248,7 @@ proptest! {
             })*};
         }
         check!(mapped FirstFit, mapped FirstFit<1, false>);
-        check!(target BestFit, target BestFit<InBand<u16>>, target BestFit<InBand<u32, 16>>);
+        check!(target BestFit, target BestFit<u16, 1, 2>, target BestFit<u32, 2, 32>);
         check!(target Tlsf, target Tlsf<u32, 1, 2>, target Tlsf4, target Tlsf<u32, 1, 16>);
         check!(target MicroTlsf, target MicroTlsf<1, false>);
         check!(target Buddy, target Buddy<4, 8>);
@@ -268,7 +268,7 @@ proptest! {
             })*};
         }
         check!(mapped FirstFit: worst_case_arena_resizing);
-        check!(target BestFit: worst_case_arena, target BestFit<InBand<u16>>: worst_case_arena);
+        check!(target BestFit: worst_case_arena, target BestFit<u16, 4, 2>: worst_case_arena);
         check!(target Tlsf: worst_case_arena, target Tlsf4: worst_case_arena, target MicroTlsf: worst_case_arena);
         check!(target Buddy: worst_case_arena_resizing, target Buddy<4, 8>: worst_case_arena_resizing);
     }
@@ -305,7 +305,10 @@ fn every_heap_fails_with_less_than_is_unavoidable() {
         assert!(fails(target::<Tlsf4>(), live, most, 1), "tlsf with 4 columns, {live} {most}");
         assert!(fails(target::<MicroTlsf>(), live, most, 1), "micro, {live} {most}");
         assert!(fails(target::<Buddy>(), live, most, 1), "buddy, {live} {most}");
-        assert!(fails(target::<BestFit<SideTable<u32, 16>>>(), live, most, 1), "side table, {live} {most}");
+        assert!(
+            fails(target::<allotment::GoodFit<SideTable<u32, 16>, { usize::MAX }>>(), live, most, 1),
+            "side table, {live} {most}"
+        );
         let bytes = bounds::unavoidable(live * 8, most * 8, 8);
         assert_eq!(bytes / 8, live + live / 2 * most.ilog2() as usize - most + 1);
         assert!(bytes <= <FirstFit>::worst_case_arena(live * 8, 8, most * 8));
@@ -364,8 +367,8 @@ fn the_count_is_reached() {
     }
     for live in [3, 10, 100] {
         for (less, expected) in [(2, true), (3, false)] {
-            assert_eq!(withstands(target::<BestFit>(), 2 * live - less, live), expected, "best fit, {live}");
-            assert_eq!(withstands(listed(), 2 * live - less, live), expected, "tlsf, {live}");
+            assert_eq!(withstands(listed::<BestFit>(), 2 * live - less, live), expected, "best fit, {live}");
+            assert_eq!(withstands(listed::<Tlsf>(), 2 * live - less, live), expected, "tlsf, {live}");
             assert_eq!(
                 withstands(mapped::<FirstFit>(), 2 * live - less, live),
                 expected,

@@ -4,7 +4,9 @@ use crate::shadow::{Backing, Case, Shadow};
 use allotment::lock::Unsync;
 use allotment::meta::{InBand, SideTable};
 use allotment::placement::{FirstFitMap, LayoutPlacement, Mapped, Placement};
-use allotment::{BestFit, Buddy, Bump, FirstFit, FreeError, GoodFit, Heap, Region, RegionError, Slab, Tlsf, Tlsf16};
+use allotment::{
+    BestFit, Buddy, Bump, FirstFit, FreeError, GoodFit, Heap, Region, RegionError, Slab, Tlsf, Tlsf16,
+};
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::NonNull;
 
@@ -367,7 +369,8 @@ fn alignment_gaps_are_given_back() {
 #[test]
 fn an_aligned_place_is_found_behind_one_that_does_not_do() {
     fn check<P: LayoutPlacement>() {
-        const ALIGN: usize = 256;
+        const ALIGN: usize = 128;
+        const SIZE: usize = 256;
         let mut backing = Backing::new(64 * 1024, 0);
         let heap = Heap::<P, Unsync>::empty();
         // SAFETY: the backing outlives the heap; blocks are live until they are freed.
@@ -384,14 +387,14 @@ fn an_aligned_place_is_found_behind_one_that_does_not_do() {
                 free(block, size);
                 allocate(16).unwrap();
             };
-            let (short, long) = (misaligned(512), misaligned(512 + ALIGN - 8));
-            for size in [4096, 256, 16, 8] {
+            let (short, long) = (misaligned(SIZE), misaligned(SIZE + ALIGN - 8));
+            for size in [4096, SIZE, 16, 8] {
                 while allocate(size).is_ok() {}
             }
-            free(short, 512);
-            assert!(heap.try_allocate(layout(512, ALIGN)).is_err());
-            free(long, 512 + ALIGN - 8);
-            let block = heap.try_allocate(layout(512, ALIGN)).unwrap();
+            free(short, SIZE);
+            assert!(heap.try_allocate(layout(SIZE, ALIGN)).is_err());
+            free(long, SIZE + ALIGN - 8);
+            let block = heap.try_allocate(layout(SIZE, ALIGN)).unwrap();
             assert_eq!(block.addr().get() % ALIGN, 0);
         }
     }
@@ -399,6 +402,26 @@ fn an_aligned_place_is_found_behind_one_that_does_not_do() {
     check::<FirstFit>();
     check::<BestFit>();
     check::<allotment::GoodFit<InBand<u32>>>();
+}
+
+/// `BestFit` moves a short block that shrinks to free memory that is shorter than it is; a long one stays, and so does one that fits nowhere else.
+#[test]
+fn a_short_block_that_shrinks_moves_to_a_shorter_gap() {
+    for case in [Case::of::<BestFit>(), Case::of::<BestFit<u16, 4, 2>>()] {
+        for (size, moves) in [(2_000, true), (9_000, false)] {
+            let mut shadow = Shadow::new(case, &[(64 * 1024, 0)]);
+            let gap = shadow.allocate(layout(size - 200, 8)).unwrap();
+            shadow.allocate(layout(8, 8)).unwrap();
+            let block = shadow.allocate(layout(size, 8)).unwrap();
+            shadow.allocate(layout(8, 8)).unwrap();
+            assert_eq!(shadow.reallocate(block, size - 80), Some(block), "there is no gap");
+            assert_eq!(shadow.reallocate(block, size), Some(block));
+            shadow.free(gap);
+            let moved = shadow.reallocate(block, size - 300).unwrap();
+            assert_eq!(moved != block, moves, "{size}");
+            shadow.finish();
+        }
+    }
 }
 
 /// Growing into the free block behind and shrinking happen in place.
@@ -490,7 +513,9 @@ fn small_blocks_take_what_they_ask_for() {
     check(Case::of::<Tlsf>(), 8, 234);
     check(Case::of::<Tlsf>(), 24, 156);
     check(Case::of::<FirstFit<1, false>>(), 8, 498);
-    check(Case::of::<BestFit<InBand<u16>>>(), 8, 503);
+    check(Case::of::<BestFit<u16, 1, 2>>(), 8, 491);
+    check(Case::of::<BestFit<u16, 1, 2>>(), 24, 163);
+    check(Case::of::<BestFit>(), 24, 156);
     check(Case::of::<Buddy<4, 8>>(), 8, 485);
     check(Case::of::<Bump>(), 8, 512);
 }
@@ -655,7 +680,7 @@ fn many_blocks_are_had_at_once() {
     check::<Slab>();
     check::<allotment::Tiered>();
     check::<FirstFit>();
-    check::<allotment::placement::QuickLists<BestFit>>();
+    check::<allotment::placement::QuickLists<allotment::GoodFit<InBand<u32>>>>();
     check::<allotment::placement::MicroTlsf>();
     check::<allotment::harden::Full<Tlsf>>();
 }

@@ -144,7 +144,6 @@ fn regions_end_where_the_address_space_ends() {
         assert_eq!(wrapping, Err(RegionError::Overlap));
     }
     check::<GoodFit<SideTable<u32, 16>>>();
-    check::<allotment::BestFit<SideTable<u32, 16>>>();
     check::<Bump>();
 }
 

@@ -3,7 +3,7 @@
 use super::{KIB, MIB, pool};
 use allotment::meta::SideTable;
 use allotment::placement::{
-    Apart, BestFit, BuddyMap, DefaultClasses, FirstFitMap, GoodFit, SegmentPlacement, SlabMap,
+    Apart, BuddyMap, DefaultClasses, FirstFitMap, GoodFit, SegmentPlacement, SlabMap,
 };
 use allotment::pool::{
     Age, AnyPool, CopyFigures, CopyStats, DevicePool, Direction, Growth, Limit, Pool, PoolError, PoolOptions,
@@ -66,7 +66,7 @@ fn every_placement_divides_segments() {
     run::<GoodFit<Table<256>>>(256);
     run::<GoodFit<Table<256>>>(256);
     run::<GoodFit<Table<512>>>(512);
-    run::<BestFit<Table<256>>>(256);
+    run::<GoodFit<Table<256>, { usize::MAX }>>(256);
     run::<Apart<FirstFitMap, 256>>(256);
     run::<Apart<BuddyMap, 256>>(256);
     run::<Apart<SlabMap<BuddyMap, DefaultClasses, 256>, 256>>(256);

@@ -1,8 +1,8 @@
 //! Random programs on several streams and threads, compared with a simple model.
 
 use super::{KIB, MIB, hand_over};
+use allotment::GoodFit;
 use allotment::meta::SideTable;
-use allotment::placement::BestFit;
 use allotment::pool::{
     Adaptive, BlockSnapshot, BlockState, Buffer, DefaultPlacement, DevicePool, Growth, Pool, PoolError,
     PoolOptions, Reuse, Snapshot, Stream as _,
@@ -108,7 +108,7 @@ fn assert_filled(snapshot: &Snapshot) {
 /// The largest free block of the statistics, which is not searched for on demand, equals that of the snapshot.
 #[test]
 fn the_largest_free_block_is_always_known() {
-    type Exact = BestFit<SideTable<u32, 256, 1>>;
+    type Exact = GoodFit<SideTable<u32, 256, 1>, { usize::MAX }>;
     for seed in 0..40 {
         let mut random = fastrand::Rng::with_seed(seed);
         let reuse = if random.bool() { Reuse::Advanced } else { Reuse::Aggressive };

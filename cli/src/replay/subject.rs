@@ -379,7 +379,7 @@ subjects! {
     "tiered": Own<allotment::Tiered>, Some("Tiered"), true, HUGE, 42;
     "first-fit": Own<allotment::FirstFit>, Some("FirstFit"), true, HUGE, 437;
     "best-fit": Own<allotment::BestFit>, Some("BestFit"), true, HUGE, 338;
-    "best-fit-16": Own<allotment::BestFit<allotment::meta::InBand<u16>>>, Some("BestFit<InBand<u16>>"), true, SMALL, 337;
+    "best-fit-16": Own<allotment::BestFit<u16, 4, 2>>, Some("BestFit<u16, 4, 2>"), true, MICRO, 337;
     "buddy": Own<allotment::Buddy>, Some("Buddy"), true, HUGE, 390;
     "slab": Own<allotment::Slab>, Some("Slab"), true, HUGE, 187;
     "bump": Own<allotment::Bump>, Some("Bump"), false, HUGE, 10;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ptr::{NonNull, without_provenance_mut};
 
 use allotment::meta::{Block, SideTable};
-use allotment::placement::{Apart, BestFit, BuddyMap, FirstFitMap, GoodFit, SegmentPlacement};
+use allotment::placement::{Apart, BuddyMap, FirstFitMap, GoodFit, SegmentPlacement};
 use allotment::region::{Region, RegionError};
 use allotment_planner::deadline::{Deadline, Watch};
 use clap::ValueEnum;
@@ -183,8 +183,8 @@ macro_rules! with {
             (Placing::GoodFit, false) => $call::<GoodFit<Table<LARGE_GRANULE>>>($($argument),*),
             (Placing::FirstFit, true) => $call::<Apart<FirstFitMap, GRANULE>>($($argument),*),
             (Placing::FirstFit, false) => $call::<Apart<FirstFitMap, LARGE_GRANULE>>($($argument),*),
-            (Placing::BestFit, true) => $call::<BestFit<Table<GRANULE>>>($($argument),*),
-            (Placing::BestFit, false) => $call::<BestFit<Table<LARGE_GRANULE>>>($($argument),*),
+            (Placing::BestFit, true) => $call::<GoodFit<Table<GRANULE>, { usize::MAX }>>($($argument),*),
+            (Placing::BestFit, false) => $call::<GoodFit<Table<LARGE_GRANULE>, { usize::MAX }>>($($argument),*),
             (Placing::Buddy, true) => $call::<Apart<BuddyMap, GRANULE>>($($argument),*),
             (Placing::Buddy, false) => $call::<Apart<BuddyMap, LARGE_GRANULE>>($($argument),*),
         }

@@ -44,6 +44,7 @@ unsafe impl<const BYTES: usize, const C: bool> Place for Granules<BYTES, C> {
     const SUBLISTS: usize = 2;
     const LISTS: usize = 2 * Self::BITS;
     const CHECKED: bool = C;
+    const BEST: bool = false;
 
     #[inline(always)]
     fn first(self) -> usize {

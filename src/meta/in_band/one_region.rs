@@ -270,8 +270,8 @@ unsafe impl<I: Index, const G: usize, const C: bool> FreeBlocks for OneRegion<I,
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::meta::{InBand, Meta};
     use crate::GoodFit;
+    use crate::meta::{InBand, Meta};
     use crate::placement::Placement;
     use crate::region::Region;
     use core::ptr::NonNull;

@@ -57,6 +57,7 @@ unsafe impl Place for View {
     const SUBLISTS: usize = SUBLISTS;
     const LISTS: usize = LISTS;
     const CHECKED: bool = true;
+    const BEST: bool = false;
     const GRANULE: usize = IMAGE;
 
     #[inline(always)]
@@ -161,7 +162,9 @@ impl Image {
         // SAFETY: the caller's contract; what is found behind the span is in use then, and freed again where it is not needed.
         unsafe {
             if to > len {
-                let Some(more) = self.blocks().take_behind(FIRST + slot + len, to - len) else { return false };
+                let Some(more) = self.blocks().take_behind(FIRST + slot + len, to - len) else {
+                    return false;
+                };
                 have += more;
             }
             if have > to {

@@ -157,7 +157,8 @@ impl<S: System> Spans<S> {
             place % cycle(bytes),
             "what is aligned in the image is aligned memory"
         );
-        self.index.granules = Range { base: at.wrapping_add(skipped & !(GRAIN - 1)), reserved: image, committed: 0 };
+        self.index.granules =
+            Range { base: at.wrapping_add(skipped & !(GRAIN - 1)), reserved: image, committed: 0 };
         self.ground = Ground { base: self.slots.base, bits: self.bits.base.cast() };
         Some(())
     }

@@ -92,7 +92,7 @@ impl<P: Place> Blocks<P> {
 
     /// Notes that a list has lost its last block.
     #[inline(always)]
-    unsafe fn empty_list(self, list: usize) {
+    pub(super) unsafe fn empty_list(self, list: usize) {
         // SAFETY: the words belong to the heap.
         unsafe {
             if Self::ONE_WORD {
@@ -155,6 +155,9 @@ impl<P: Place> Blocks<P> {
         let head = self.0.head(list);
         // SAFETY: heads are free blocks.
         unsafe {
+            if P::BEST {
+                return self.insert(index, len, list);
+            }
             let next = (*head).get();
             *head = P::Word::new(index);
             self.set(index, Self::NEXT, next);
@@ -221,6 +224,9 @@ impl<P: Place> Blocks<P> {
             if Self::WIDE && self.get(index, Self::LEN) == 1 {
                 return 1;
             }
+            if P::BEST {
+                return self.remove(index);
+            }
             if P::CHECKED && cfg!(target_os = "none") { self.unlink_apart(index) } else { self.unlink(index) }
         }
     }
@@ -234,7 +240,7 @@ impl<P: Place> Blocks<P> {
     /// Ends the program: the links of the free block `index` do not agree with its neighbours'.
     #[cold]
     #[inline(never)]
-    fn broken(self, index: usize) -> ! {
+    pub(super) fn broken(self, index: usize) -> ! {
         corrupted(Fault::BrokenList, self.0.granule(index).addr())
     }
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod granules;
 mod links;
+mod tries;
 
 use crate::error::FreeError;
 use crate::units::Index;
@@ -12,6 +13,8 @@ const FROM_BACK: usize = 256;
 
 /// Blocks of a list that are looked at before a request fails, where that is asked for.
 const PROBES: usize = 16;
+/// The same where the shortest block that is long enough is found.
+const LONG: usize = 64;
 
 /// No granule: the end of a list.
 const NONE: usize = 0;
@@ -34,6 +37,8 @@ pub(crate) unsafe trait Place: Copy {
     const CHECKED: bool;
     /// Bytes of a granule.
     const GRANULE: usize = GRANULE;
+    /// Whether each list is a trie by length, so that the shortest block that is long enough is found.
+    const BEST: bool;
     /// Returns the number of the first granule.
     fn first(self) -> usize;
     /// Returns the address of a granule. Numbers below the first granule's yield an address too, at the same distance.
@@ -179,6 +184,36 @@ impl<P: Place> Blocks<P> {
         true
     }
 
+    /// Does what [`Self::cut`] does to a block that need not be the first one of a list.
+    #[inline(always)]
+    unsafe fn cut_out(self, index: usize, len: usize, need: usize, mask: usize) -> *mut u8 {
+        // SAFETY: the block is free, and as long as is needed.
+        unsafe {
+            let end = index + self.leave(index);
+            let mut stop = end;
+            if need != len || len > LONG {
+                let place = if need > LONG {
+                    self.0.granule(index).wrapping_add(mask)
+                } else {
+                    self.0.granule(end - len)
+                };
+                stop = self.index(place.addr() & !mask) + len;
+                if stop != end {
+                    self.measure(stop, end - stop);
+                    self.enter(stop, end - stop, Self::class(end - stop));
+                }
+            }
+            let first = stop - len;
+            self.flip_bound(first);
+            self.flip_bound(stop);
+            if first != index {
+                self.measure(index, first - index);
+                self.enter(index, first - index, Self::class(first - index));
+            }
+            self.0.granule(first)
+        }
+    }
+
     /// Finds a free block of at least `need` granules, which is not zero: the first one of the list for so many if it is long
     /// enough, else the first one of the next list that has any.
     #[inline(always)]
@@ -188,6 +223,10 @@ impl<P: Place> Blocks<P> {
         }
         // SAFETY: heads are free blocks.
         unsafe {
+            if P::BEST {
+                let index = self.find_best(need);
+                return (index != NONE).then_some(Found { index, list: 0 });
+            }
             let mut list = Self::class(need);
             let mut index = (*self.0.head(list)).get();
             if index == NONE || self.get(index, Self::LEN) < need {
@@ -201,7 +240,8 @@ impl<P: Place> Blocks<P> {
     /// Finds a free block like [`Self::find`], where that finds none: one of the first blocks of the list for `need` that is long enough.
     /// It becomes the first one.
     pub(crate) unsafe fn search(self, need: usize) -> Option<Found> {
-        if need > self.0.longest() {
+        // A trie has been searched for all that is long enough.
+        if P::BEST || need > self.0.longest() {
             return None;
         }
         // SAFETY: lists have free blocks.
@@ -230,6 +270,9 @@ impl<P: Place> Blocks<P> {
         let Found { index, list } = found;
         // SAFETY: heads are free blocks.
         unsafe {
+            if P::BEST {
+                return self.cut_out(index, len, need, mask);
+            }
             let mut end = index + self.get(index, Self::LEN);
             if need != len || len > FROM_BACK {
                 let place = if need > FROM_BACK {
@@ -320,7 +363,11 @@ impl<P: Place> Blocks<P> {
     /// Returns the length of the free block that the longest request which is sure to succeed is cut from.
     pub(crate) unsafe fn largest(self) -> usize {
         // SAFETY: heads are free blocks.
-        unsafe { self.last_list().map_or(0, |list| self.get((*self.0.head(list)).get(), Self::LEN)) }
+        unsafe {
+            self.last_list().map_or(0, |list| {
+                if P::BEST { self.longest_in(list) } else { self.get((*self.0.head(list)).get(), Self::LEN) }
+            })
+        }
     }
 
     /// Returns the length of the longest block that [`Self::search`] finds.

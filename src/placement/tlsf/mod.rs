@@ -46,8 +46,9 @@ pub struct Tlsf<
     const REGIONS: usize = DEFAULT_REGIONS,
     const SUBLISTS: usize = 8,
     const CHECKED: bool = { !cfg!(target_os = "none") },
+    const BEST: bool = false,
 > {
-    slots: [Slot<W, SUBLISTS, CHECKED>; REGIONS],
+    slots: [Slot<W, SUBLISTS, CHECKED, BEST>; REGIONS],
     count: usize,
 }
 
@@ -59,7 +60,10 @@ pub type MicroTlsf<const REGIONS: usize = 4, const CHECKED: bool = { !cfg!(targe
 pub type Tlsf16 = Tlsf<u16, 1, 8>;
 
 // SAFETY: the pointers are to memory that the claimer handed over for exclusive use.
-unsafe impl<W, const R: usize, const SL: usize, const C: bool> Send for Tlsf<W, R, SL, C> {}
+unsafe impl<W, const R: usize, const SL: usize, const C: bool, const B: bool> Send for Tlsf<W, R, SL, C, B> {}
+
+/// Bytes of the longest block that moves when it shrinks, if the heap does that.
+const MOST_COPIED: usize = 4096;
 
 /// Whether a request looks at several blocks of its own list before it fails: not in firmware, whose requests are as fast when they fail.
 const CARES: bool = !cfg!(target_os = "none");
@@ -77,7 +81,7 @@ struct Parts {
     control: usize,
 }
 
-impl<W: Index, const SL: usize, const C: bool> Slot<W, SL, C> {
+impl<W: Index, const SL: usize, const C: bool, const B: bool> Slot<W, SL, C, B> {
     /// Bytes of the longest region.
     const MAX_BYTES: usize = Self::bytes_for(Self::MAX_LEN);
 
@@ -133,18 +137,18 @@ unsafe fn clear(from: *mut u32, words: usize) {
     }
 }
 
-impl<W: Index, const R: usize, const SL: usize, const C: bool> Tlsf<W, R, SL, C> {
+impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: bool> Tlsf<W, R, SL, C, B> {
     /// Returns the bytes of an arena of at least `len` granules, at any start address.
     pub(crate) const fn arena(len: u128) -> usize {
-        if len > Slot::<W, SL, C>::MAX_LEN as u128 {
+        if len > Slot::<W, SL, C, B>::MAX_LEN as u128 {
             return usize::MAX;
         }
         // At either end, up to a granule is lost to alignment.
-        Slot::<W, SL, C>::bytes_for(len as usize) + 2 * GRANULE
+        Slot::<W, SL, C, B>::bytes_for(len as usize) + 2 * GRANULE
     }
 
     /// Granules that a block has at least.
-    pub(crate) const MIN: usize = Blocks::<Slot<W, SL, C>>::MIN;
+    pub(crate) const MIN: usize = Blocks::<Slot<W, SL, C, B>>::MIN;
 
     /// Returns the bytes of a block for `size` bytes, but that one for no bytes takes a granule.
     #[inline(always)]
@@ -160,19 +164,19 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool> Tlsf<W, R, SL, C>
 
     /// Returns the place of the first region, from which those of the others can be reached.
     #[inline(always)]
-    fn first(&self) -> *const Slot<W, SL, C> {
+    fn first(&self) -> *const Slot<W, SL, C, B> {
         const { assert!(R > 0, "a heap needs room for at least one region") }
         self.slots.as_ptr()
     }
 
-    fn slots(&self) -> &[Slot<W, SL, C>] {
+    fn slots(&self) -> &[Slot<W, SL, C, B>] {
         // SAFETY: there are no more regions than places for them.
         unsafe { self.slots.get_unchecked(..self.count) }
     }
 
     /// The region that holds `address`, if one does; if there can be only one, that one.
     #[inline(always)]
-    fn slot_of(&self, address: usize) -> Option<&Slot<W, SL, C>> {
+    fn slot_of(&self, address: usize) -> Option<&Slot<W, SL, C, B>> {
         let mut slot = self.first();
         // SAFETY: `behind` returns regions.
         unsafe {
@@ -186,7 +190,7 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool> Tlsf<W, R, SL, C>
 
     /// Returns the region that was claimed after that of `slot`.
     #[inline(always)]
-    fn behind(&self, slot: *const Slot<W, SL, C>) -> Option<*const Slot<W, SL, C>> {
+    fn behind(&self, slot: *const Slot<W, SL, C, B>) -> Option<*const Slot<W, SL, C, B>> {
         let next = slot.wrapping_add(1);
         // SAFETY: a field of this value, which is read only here: the common path has no use for it.
         let count = unsafe { (&raw const self.count).read_volatile() };
@@ -251,7 +255,7 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool> Tlsf<W, R, SL, C>
     /// As for [`Blocks::cut`].
     #[inline(never)]
     unsafe fn cut_and_tell(
-        slot: *mut Slot<W, SL, C>,
+        slot: *mut Slot<W, SL, C, B>,
         found: Found,
         len: usize,
         need: usize,
@@ -355,7 +359,7 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool> Tlsf<W, R, SL, C>
     }
 
     fn number(&self, start: *mut u8) -> Result<usize, RegionError> {
-        let starts = |slot: &Slot<W, SL, C>| slot.region().start.as_ptr() == start;
+        let starts = |slot: &Slot<W, SL, C, B>| slot.region().start.as_ptr() == start;
         self.slots().iter().position(starts).ok_or(RegionError::Unknown)
     }
 
@@ -367,9 +371,11 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool> Tlsf<W, R, SL, C>
 }
 
 // SAFETY: blocks are cut from free memory of a region and come back through `give`; the lists of a region know its memory only.
-unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool> LayoutPlacement for Tlsf<W, R, SL, C> {
+unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: bool> LayoutPlacement
+    for Tlsf<W, R, SL, C, B>
+{
     const EMPTY: Self = Self { slots: [Slot::NONE; R], count: 0 };
-    const MAX_REGION: usize = Slot::<W, SL, C>::MAX_BYTES;
+    const MAX_REGION: usize = Slot::<W, SL, C, B>::MAX_BYTES;
     const MAX_REGIONS: usize = R;
 
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
@@ -383,7 +389,7 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool> LayoutPlac
         memory: Region,
         statistics: &mut S,
     ) -> Result<(), RegionError> {
-        let parts = Slot::<W, SL, C>::parts(memory)?;
+        let parts = Slot::<W, SL, C, B>::parts(memory)?;
         let Parts { start, len, control } = parts;
         let from = memory.start.addr().get();
         if self.overlaps(memory, usize::MAX) {
@@ -400,7 +406,7 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool> LayoutPlac
         statistics.found(len * GRANULE);
         // SAFETY: all parts lie in the memory that the caller hands over; its granules are an allocated block at first.
         unsafe {
-            if Slot::<W, SL, C>::IN_FRONT {
+            if Slot::<W, SL, C, B>::IN_FRONT {
                 clear(start.cast(), (control - size_of::<Record>()) / 4);
                 clear(slot.all_bits(), bit_words(len));
             } else {
@@ -426,7 +432,7 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool> LayoutPlac
         let from = region.end();
         let more = gap.checked_add(bytes).ok_or(RegionError::Overlap)?;
         region.size = region.size.checked_add(more).ok_or(RegionError::Overlap)?;
-        let parts = Slot::<W, SL, C>::parts(region)?;
+        let parts = Slot::<W, SL, C, B>::parts(region)?;
         if self.overlaps(region, number) {
             return Err(RegionError::Overlap);
         }
@@ -438,7 +444,7 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool> LayoutPlac
         if parts.len <= old.len || next > end {
             return Err(RegionError::TooSmall);
         }
-        let slot = Slot::<W, SL, C> { fresh: old.fresh, ..Slot::of(&parts) };
+        let slot = Slot::<W, SL, C, B> { fresh: old.fresh, ..Slot::of(&parts) };
         self.slots[number] = slot;
         let (bits, words) = (slot.all_bits(), bit_words(old.len));
         // SAFETY: the bits move to the region's new end, within its memory, and then the lists if they are in front of them; the new
@@ -446,7 +452,7 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool> LayoutPlac
         unsafe {
             ptr::copy(old.all_bits(), bits, words);
             clear(bits.wrapping_add(words), bit_words(parts.len) - words);
-            if !Slot::<W, SL, C>::IN_FRONT {
+            if !Slot::<W, SL, C, B>::IN_FRONT {
                 let lists = old.granule(old.end());
                 let bytes = old.all_bits().addr() - lists.addr();
                 ptr::copy(lists, bits.cast::<u8>().wrapping_sub(bytes), bytes);
@@ -489,7 +495,8 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool> LayoutPlac
     fn allocate_slow<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>> {
         // No layout of a byte has the largest alignment, and no block.
         if layout.size() > 0 || layout.align() > isize::MAX as usize {
-            let grant = if CARES { self.take_with_care(layout.size(), layout.align())? } else { return None };
+            let grant =
+                if CARES { self.take_with_care(layout.size(), layout.align())? } else { return None };
             statistics.allocated(grant.size);
             return Some(grant.start);
         }
@@ -603,6 +610,30 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool> LayoutPlac
         true
     }
 
+    const MOVES_TO_SHRINK: bool = B;
+
+    #[inline(always)]
+    fn allocate_shorter<S: Statistics>(
+        &mut self,
+        layout: Layout,
+        size: usize,
+        statistics: &mut S,
+    ) -> Option<NonNull<u8>> {
+        if !B || size > MOST_COPIED {
+            return None;
+        }
+        let (need, old) =
+            (Self::granules_of(size) + (layout.align() - 1) / GRANULE, Self::granules_of(layout.size()));
+        // SAFETY: the regions are there.
+        let shorter = |slot: &Slot<W, SL, C, B>| unsafe { Blocks(*slot).has_between(need, old) };
+        // The block is looked for again then, in the first region that has one at all.
+        if self.slots().first().is_some_and(shorter) {
+            self.allocate_parts(size, layout.align(), statistics)
+        } else {
+            None
+        }
+    }
+
     unsafe fn resize(&mut self, start: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)> {
         // SAFETY: the caller keeps the contract.
         let done = unsafe { self.resize_counted(start, layout, size, &mut NoStatistics) };
@@ -629,8 +660,8 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool> LayoutPlac
 
     fn largest_free(&self) -> usize {
         // SAFETY: the regions are there.
-        let largest = |slot: &Slot<W, SL, C>| unsafe {
-            if CARES { Blocks(*slot).largest_of_several() } else { Blocks(*slot).largest() }
+        let largest = |slot: &Slot<W, SL, C, B>| unsafe {
+            if CARES && !B { Blocks(*slot).largest_of_several() } else { Blocks(*slot).largest() }
         };
         self.slots().iter().map(largest).max().unwrap_or(0) * GRANULE
     }
@@ -658,7 +689,7 @@ mod tests {
     /// A region has as many granules as fit between its lists and its bits.
     fn all_is_used<W: Index, const SL: usize>() {
         let len = |start, size| {
-            Slot::<W, SL, true>::parts(Region::from_address(start, size)).map(|parts| parts.len)
+            Slot::<W, SL, true, false>::parts(Region::from_address(start, size)).map(|parts| parts.len)
         };
         assert_eq!(len(usize::MAX - 4095, 4096), len(4096, 4088), "but for that of the address space");
         assert_eq!(len(usize::MAX - 4095, 4097), Err(RegionError::Overlap));
@@ -666,10 +697,12 @@ mod tests {
             for size in 0..3000 {
                 let start = 4096 + skew;
                 let (first, end) = (start.next_multiple_of(GRANULE), (start + size) / GRANULE * GRANULE);
-                let control = Slot::<W, SL, true>::control(end.saturating_sub(first));
+                let control = Slot::<W, SL, true, false>::control(end.saturating_sub(first));
                 let fits = |&len: &usize| first + control + len * GRANULE + bit_words(len) * BITS_WORD <= end;
-                let most =
-                    (1..).take_while(fits).last().filter(|&len| len >= Blocks::<Slot<W, SL, true>>::MIN);
+                let most = (1..)
+                    .take_while(fits)
+                    .last()
+                    .filter(|&len| len >= Blocks::<Slot<W, SL, true, false>>::MIN);
                 let most = most.ok_or(RegionError::TooSmall);
                 assert_eq!(len(start, size), most, "{size} bytes from {skew}");
             }
@@ -688,10 +721,10 @@ mod tests {
     fn there_is_a_list_for_each_length() {
         fn check<W: Index, const SL: usize>() {
             for size in (64..5000).chain((13..20).map(|shift| (1 << shift) + 200)) {
-                let Ok(parts) = Slot::<W, SL, true>::parts(Region::from_address(4096, size)) else {
+                let Ok(parts) = Slot::<W, SL, true, false>::parts(Region::from_address(4096, size)) else {
                     continue;
                 };
-                let slot = Slot::<W, SL, true>::of(&parts);
+                let slot = Slot::<W, SL, true, false>::of(&parts);
                 // SAFETY: the length is in range; nothing is read.
                 let last = unsafe { class::<W>(SL, parts.len) };
                 let (heads, granules) = (slot.head(last).addr(), slot.granule(slot.end()).addr());

@@ -24,7 +24,7 @@ pub(super) struct Record {
 ///
 /// More lists are as many as the region's length needs, so that a small region does not pay for a large one's: they end where the bits
 /// begin, the first list last.
-pub(super) struct Slot<W, const SUBLISTS: usize, const CHECKED: bool> {
+pub(super) struct Slot<W, const SUBLISTS: usize, const CHECKED: bool, const BEST: bool> {
     pub(super) origin: *mut u8,
     pub(super) len: usize,
     /// Where the bit of granule number 0 would be.
@@ -34,22 +34,27 @@ pub(super) struct Slot<W, const SUBLISTS: usize, const CHECKED: bool> {
     pub(super) word: PhantomData<W>,
 }
 
-impl<W, const SL: usize, const C: bool> Clone for Slot<W, SL, C> {
+impl<W, const SL: usize, const C: bool, const B: bool> Clone for Slot<W, SL, C, B> {
     #[inline(always)]
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<W, const SL: usize, const C: bool> Copy for Slot<W, SL, C> {}
+impl<W, const SL: usize, const C: bool, const B: bool> Copy for Slot<W, SL, C, B> {}
 
 const fn least(a: usize, b: usize) -> usize {
     if a < b { a } else { b }
 }
 
-impl<W: Index, const SL: usize, const C: bool> Slot<W, SL, C> {
-    pub(super) const NONE: Self =
-        Self { origin: ptr::null_mut(), len: 0, bits: ptr::null_mut(), fresh: Fresh::NONE, word: PhantomData };
+impl<W: Index, const SL: usize, const C: bool, const B: bool> Slot<W, SL, C, B> {
+    pub(super) const NONE: Self = Self {
+        origin: ptr::null_mut(),
+        len: 0,
+        bits: ptr::null_mut(),
+        fresh: Fresh::NONE,
+        word: PhantomData,
+    };
 
     /// No region is longer in granules, since its bytes must be addresses.
     const ADDRESSABLE: usize = usize::MAX / (GRANULE * 8 + 1) * 8 - 2048;
@@ -130,11 +135,12 @@ impl<W: Index, const SL: usize, const C: bool> Slot<W, SL, C> {
 }
 
 // SAFETY: `claim` puts control data, granules and bits one behind the other; `FIRST` is above the numbers of lists.
-unsafe impl<W: Index, const SL: usize, const C: bool> Place for Slot<W, SL, C> {
+unsafe impl<W: Index, const SL: usize, const C: bool, const B: bool> Place for Slot<W, SL, C, B> {
     type Word = W;
     const SUBLISTS: usize = SL;
     const LISTS: usize = Self::ALL;
     const CHECKED: bool = C;
+    const BEST: bool = B;
 
     #[inline(always)]
     fn longest(self) -> usize {

@@ -652,16 +652,17 @@ const FATAL: &[(&str, fn(), &str)] = &[
         "allotment: a block was written to after it was freed, address 0x",
     ),
     ("links that do not point back", overwrite_links, DAMAGED),
-    ("a tree with a circle, best fit", make_circle::<BestFit>, DAMAGED),
+    ("a trie with a circle, request", make_circle::<BestFit, false>, DAMAGED),
+    ("a trie with a circle, free", make_circle::<BestFit, true>, DAMAGED),
     ("a link to a live block, short links", overwrite_short_links::<0>, DAMAGED),
     ("a link back to a live block, short links", overwrite_short_links::<1>, DAMAGED),
     ("an encoded link, request", overwrite_encoded::<GoodFit<InBand<u32>>, 1, 64, true>, NO_BLOCK),
     ("an encoded link, free", overwrite_encoded::<GoodFit<InBand<u32>>, 2, 64, false>, NO_BLOCK),
     ("a link, below quick lists", overwrite_encoded::<Tiered, 1, 40_000, true>, DAMAGED),
-    ("an encoded link, tree by size", overwrite_encoded::<BestFit, 2, 64, false>, NO_BLOCK),
+    ("a link back to a live block, best fit", overwrite_encoded::<BestFit, 2, 64, false>, DAMAGED),
     ("an encoded link, fine classes", overwrite_encoded::<GoodFit<InBand<u32>>, 1, 4000, true>, NO_BLOCK),
     ("the length of a free block, request", overwrite_encoded::<GoodFit<InBand<u32>>, 0, 64, true>, NO_BLOCK),
-    ("the length of a free block, best fit", lengthen::<BestFit>, NO_BLOCK),
+    ("the length of a free block, best fit", lengthen::<BestFit>, DAMAGED),
     #[cfg(all(feature = "std", feature = "lock_api"))]
     (
         "a mutex that allocates while it waits",
@@ -816,24 +817,25 @@ fn lengthen<P: LayoutPlacement>() {
     }
 }
 
-/// Makes a free block its own neighbour.
-fn make_circle<P: LayoutPlacement>() {
+/// Makes the ways down in a trie of free blocks lead to a node that is its own child.
+fn make_circle<P: LayoutPlacement, const FREES: bool>() {
     let mut backing = Backing::new(64 * 1024, 0);
     let heap = heap::<P>(&mut backing);
+    let layouts = (128..144).map(|granules| layout(8 * granules));
     // SAFETY: writes to freed blocks are the misuse that is tested.
     unsafe {
-        let blocks: Vec<_> = (0..21).map(|_| heap.alloc(layout(64))).collect();
-        let freed: Vec<_> = (1..10).map(|at| blocks[2 * at]).collect();
-        freed.iter().for_each(|&block| heap.dealloc(block, layout(64)));
-        let links = |block: *mut u8| [1, 2].map(|word| block.cast::<u32>().add(word));
-        // Blocks are cut from the back, so the highest one is not the rest of the memory.
-        let to = freed.iter().flat_map(|&block| links(block)).map(|link| link.read()).max();
-        for link in freed.iter().flat_map(|&block| links(block)) {
-            link.write(to.unwrap());
-        }
-        for _ in 0..20 {
-            heap.dealloc(heap.alloc(layout(64)), layout(64));
-            heap.alloc(layout(60));
+        let blocks: Vec<_> = layouts.clone().map(|layout| (heap.alloc(layout), layout)).collect();
+        let freed: Vec<_> = blocks.iter().step_by(2).collect();
+        freed.iter().for_each(|&&(block, layout)| heap.dealloc(block, layout));
+        let children = |block: *mut u8| [4, 5].map(|word| block.cast::<u32>().add(word));
+        let links = || freed.iter().flat_map(|freed| children(freed.0));
+        let to = links().map(|link| link.read()).max().unwrap();
+        assert_ne!(to, 0);
+        links().for_each(|link| link.write(to));
+        if FREES {
+            blocks.iter().skip(1).step_by(2).for_each(|&(block, layout)| heap.dealloc(block, layout));
+        } else {
+            layouts.for_each(|layout| _ = heap.alloc(layout));
         }
     }
 }

@@ -7,9 +7,9 @@
 use crate::shadow::Backing;
 use allotment::harden::Full;
 use allotment::lock::Unsync;
+use allotment::meta::InBand;
 #[cfg(feature = "alloc")]
 use allotment::meta::SideTable;
-use allotment::meta::InBand;
 use allotment::placement::{LayoutPlacement, MicroTlsf, QuickLists};
 use allotment::{BestFit, Buddy, Bump, FirstFit, FreeError, GoodFit, Heap, Memory, Slab, Tiered, Tlsf};
 use std::alloc::Layout;
@@ -201,8 +201,9 @@ worlds! {
     first_fit: FirstFit, [96, 128], true;
     first_fit_off: FirstFit<2, false>, [104], false;
     first_fit_full: Full<FirstFit, 1>, [168], true;
-    best_fit: BestFit, [104], false;
-    best_fit_full: Full<BestFit, 0>, [168], true;
+    best_fit: BestFit, [208, 248], false;
+    best_fit_u16: BestFit<u16, 4, 2>, [192, 232], false;
+    best_fit_full: Full<BestFit, 0>, [264], true;
     good_fit: GoodFit<InBand<u32>>, [104], false;
     buddy: Buddy, [72, 136], false;
     buddy_full: Full<Buddy, 2>, [200], true;

@@ -94,8 +94,8 @@ where
     const TRUSTS: bool = !C;
 }
 
-impl<W: allotment::meta::Index, const R: usize, const SL: usize, const C: bool> Subject
-    for Tlsf<W, R, SL, C>
+impl<W: allotment::meta::Index, const R: usize, const SL: usize, const C: bool, const B: bool> Subject
+    for Tlsf<W, R, SL, C, B>
 {
     fn taken(size: usize, _align: usize) -> usize {
         size.max(4 * size_of::<W>()).next_multiple_of(8)
@@ -244,10 +244,10 @@ macro_rules! for_each_placement {
         $crate::for_each_placement! { @ $run;
             tlsf: Tlsf;
             good_fit_side_16: GoodFit<SideTable<u32, 16>>;
-            best_fit_side_plain: BestFit<SideTable<u32, 16, 3, false>>;
+            good_fit_side_plain: GoodFit<SideTable<u32, 16, 3, false>, { usize::MAX }>;
             micro: allotment::placement::MicroTlsf;
             first_fit: FirstFit;
-            best_fit_u32: BestFit<InBand<u32>>;
+            best_fit: BestFit;
             good_fit_u32: GoodFit<InBand<u32>>;
             buddy: Buddy;
             slab_odd: $crate::shadow::matrix::SlabOdd;
@@ -275,11 +275,14 @@ macro_rules! for_each_placement {
             first_fit: FirstFit;
             first_fit_unchecked: FirstFit<3, false>;
             first_fit_narrow: Mapped<FirstFitMap<u16>, 16, 3>;
-            best_fit_u16: BestFit<InBand<u16>>;
-            best_fit_u32: BestFit<InBand<u32>>;
-            best_fit_u32_16: BestFit<InBand<u32, 16>>;
-            best_fit_side: BestFit<SideTable<u32, 16>>;
-            best_fit_side_plain: BestFit<SideTable<u32, 16, 3, false>>;
+            best_fit_u16: BestFit<u16, 4, 2>;
+            best_fit: BestFit;
+            best_fit_off: BestFit<u32, 3, 8, false>;
+            best_fit_u16_off: BestFit<u16, 1, 2, false>;
+            best_fit_two_lists: BestFit<u32, 2, 2>;
+            best_fit_many_lists: BestFit<u32, 1, 32>;
+            best_fit_u16_many_lists: BestFit<u16, 12, 8>;
+            good_fit_side_plain: GoodFit<SideTable<u32, 16, 3, false>, { usize::MAX }>;
             good_fit_u32: GoodFit<InBand<u32>>;
             good_fit_side: GoodFit<SideTable<u32, 16>>;
             buddy: Buddy;
@@ -290,10 +293,10 @@ macro_rules! for_each_placement {
             slab_first_fit: Slab<allotment::placement::DefaultClasses, FirstFitMap>;
             slab_odd: $crate::shadow::matrix::SlabOdd;
             tiered: Tiered;
-            tiered_best_fit_u32_16: Tiered<BestFit<InBand<u32, 16>>>;
+            tiered_good_fit_u32_16: Tiered<GoodFit<InBand<u32, 16>>>;
             quick_lists: QuickLists<Tlsf>;
             quick_lists_u16: QuickLists<Tlsf16>;
-            quick_best_fit_u32_16: QuickLists<BestFit<InBand<u32, 16>>>;
+            quick_good_fit_u32_16: QuickLists<GoodFit<InBand<u32, 16>>>;
             unchecked_tiered: Tiered<Tlsf<u32, 4, 16, false>>;
             full_tlsf: Full<Tlsf>;
             full_tiered: Full<Tiered>;

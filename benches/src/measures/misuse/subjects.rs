@@ -82,7 +82,7 @@ subjects! {
     "FirstFit, Off": Plain<FirstFit<8, false>>;
     "FirstFit, Basic": Plain<FirstFit>;
     "FirstFit, Full": Plain<Full<FirstFit>>;
-    "BestFit, Off": Plain<BestFit<Off>>;
+    "BestFit, Off": Plain<BestFit<u32, 8, 8, false>>;
     "BestFit, Basic": Plain<BestFit>;
     "BestFit, Full": Plain<Full<BestFit>>;
     "GoodFit, Off": Plain<GoodFit<Off>>;

@@ -239,7 +239,8 @@ impl<L: Bottom> Pages<L> {
     fn overlaps(&self, from: usize, end: usize, except: *mut u8) -> bool {
         let meets = |start: usize, stop: usize| start < end && from < stop;
         let mut regions = (0..).map_while(|n| LayoutPlacement::region(self, n));
-        regions.any(|region| region.start.as_ptr() != except && meets(region.start.addr().get(), region.end()))
+        regions
+            .any(|region| region.start.as_ptr() != except && meets(region.start.addr().get(), region.end()))
     }
 }
 
