@@ -7,9 +7,6 @@ use crate::error::FreeError;
 use crate::units::Index;
 use granules::{GRANULE, WORD};
 
-/// Longer requests, in granules, are cut from the front of a block, others from its back.
-const FROM_BACK: usize = 256;
-
 /// Blocks of a list that are looked at before a request fails, where that is asked for.
 const PROBES: usize = 16;
 
@@ -86,6 +83,10 @@ pub(crate) struct Blocks<P>(pub(crate) P);
 
 #[allow(clippy::missing_safety_doc, reason = "one contract for all, above")]
 impl<P: Place> Blocks<P> {
+    /// Longer requests, in granules, are cut from the front of a block, others from its back: where blocks in front grow, as on hosts, also
+    /// pages of 4 KiB.
+    const FROM_BACK: usize = if Self::WIDE && !cfg!(target_os = "none") || P::GRANULE > GRANULE { 640 } else { 256 };
+
     /// Returns the number of the granule that `address` is in, if it is in one.
     #[inline(always)]
     pub(crate) fn index(self, address: usize) -> usize {
@@ -231,8 +232,8 @@ impl<P: Place> Blocks<P> {
         // SAFETY: heads are free blocks.
         unsafe {
             let mut end = index + self.get(index, Self::LEN);
-            if need != len || len > FROM_BACK {
-                let place = if need > FROM_BACK {
+            if need != len || len > Self::FROM_BACK {
+                let place = if need > Self::FROM_BACK {
                     self.0.granule(index).wrapping_add(mask)
                 } else {
                     self.0.granule(end - len)
