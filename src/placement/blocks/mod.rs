@@ -85,7 +85,11 @@ pub(crate) struct Blocks<P>(pub(crate) P);
 impl<P: Place> Blocks<P> {
     /// Longer requests, in granules, are cut from the front of a block, others from its back: where blocks in front grow, as on hosts, also
     /// pages of 4 KiB.
-    const FROM_BACK: usize = if Self::WIDE && !cfg!(target_os = "none") || P::GRANULE > GRANULE { 640 } else { 256 };
+    const FROM_BACK: usize = match P::GRANULE {
+        GRANULE if Self::WIDE && !cfg!(target_os = "none") => 640,
+        GRANULE => 256,
+        _ => 512,
+    };
 
     /// Returns the number of the granule that `address` is in, if it is in one.
     #[inline(always)]
@@ -197,6 +201,17 @@ impl<P: Place> Blocks<P> {
             }
             Some(Found { index, list })
         }
+    }
+
+    /// Returns whether a block that was found, which may be shorter than `need`, has an aligned place for `len` granules where [`Self::cut`]
+    /// looks for one.
+    pub(crate) unsafe fn fits(self, found: Found, len: usize, need: usize, mask: usize) -> bool {
+        // SAFETY: heads are free blocks.
+        let end = unsafe { self.get(found.index, Self::LEN) } + found.index;
+        let start = self.0.granule(found.index).addr();
+        let place =
+            if need > Self::FROM_BACK { start + mask } else { self.0.granule(end - len).addr() } & !mask;
+        place >= start && place + len * P::GRANULE <= self.0.granule(end).addr()
     }
 
     /// Finds a free block like [`Self::find`], where that finds none: one of the first blocks of the list for `need` that is long enough.
