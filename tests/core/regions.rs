@@ -253,16 +253,16 @@ fn the_gap_between_regions_costs_nothing() {
         heap.claim(stack).unwrap();
     }
     assert!(heap.free() > 106_000);
-    let a = heap.try_allocate(layout(90_000)).unwrap();
-    let b = heap.try_allocate(layout(7_800)).unwrap();
+    let a = heap.try_allocate(layout(92_000)).unwrap();
+    let b = heap.try_allocate(layout(7_600)).unwrap();
     let on_stack = |block: std::ptr::NonNull<u8>| {
         (stack.start.addr().get()..stack.start.addr().get() + 8_000).contains(&block.addr().get())
     };
     assert!(!on_stack(a) && on_stack(b));
     // SAFETY: the blocks are live and these are their layouts.
     unsafe {
-        heap.dealloc(a.as_ptr(), layout(90_000));
-        heap.dealloc(b.as_ptr(), layout(7_800));
+        heap.dealloc(a.as_ptr(), layout(92_000));
+        heap.dealloc(b.as_ptr(), layout(7_600));
     }
     assert_eq!(heap.release(stack.start.as_ptr()), Ok(stack));
 }

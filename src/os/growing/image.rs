@@ -132,12 +132,16 @@ impl Image {
     /// Allocates a span of `len` slots aligned to `align` slots, a power of two, and returns its first slot.
     pub(super) fn allocate(&mut self, len: usize, align: usize) -> Option<usize> {
         let need = len.checked_add(align - 1)?;
-        let start = self.start.addr();
+        let (start, mask, blocks) = (self.start.addr(), align * IMAGE - 1, self.blocks());
         // SAFETY: the image is there if it has free spans.
         unsafe {
-            let found = self.blocks().find(need)?;
-            let granule = self.blocks().cut(found, len, need, align * IMAGE - 1);
-            Some((granule.addr() - start) / IMAGE)
+            let mut found = blocks.find(need).or_else(|| blocks.search(need));
+            if found.is_none() && align > 1 {
+                // One that is long enough by itself may happen to be aligned.
+                let any = blocks.find(len).or_else(|| blocks.search(len));
+                found = any.filter(|&found| blocks.fits(found, len, need, mask));
+            }
+            Some((blocks.cut(found?, len, need, mask).addr() - start) / IMAGE)
         }
     }
 
@@ -177,7 +181,7 @@ impl Image {
     /// Returns the slots of the longest free span that is sure to be found.
     pub(super) fn largest(&mut self) -> usize {
         // SAFETY: as in `allocate`.
-        unsafe { self.blocks().largest() }
+        unsafe { self.blocks().largest_of_several() }
     }
 
     /// Shows `visit` the free spans: first slot and length.

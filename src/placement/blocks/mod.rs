@@ -8,9 +8,6 @@ use crate::error::FreeError;
 use crate::units::Index;
 use granules::{GRANULE, WORD};
 
-/// Longer requests, in granules, are cut from the front of a block, others from its back.
-const FROM_BACK: usize = 256;
-
 /// Blocks of a list that are looked at before a request fails, where that is asked for.
 const PROBES: usize = 16;
 /// The same where the shortest block that is long enough is found.
@@ -91,6 +88,14 @@ pub(crate) struct Blocks<P>(pub(crate) P);
 
 #[allow(clippy::missing_safety_doc, reason = "one contract for all, above")]
 impl<P: Place> Blocks<P> {
+    /// Longer requests, in granules, are cut from the front of a block, others from its back: where blocks in front grow, as on hosts, also
+    /// pages of 4 KiB.
+    const FROM_BACK: usize = match P::GRANULE {
+        GRANULE if Self::WIDE && !cfg!(target_os = "none") => 640,
+        GRANULE => 256,
+        _ => 512,
+    };
+
     /// Returns the number of the granule that `address` is in, if it is in one.
     #[inline(always)]
     pub(crate) fn index(self, address: usize) -> usize {
@@ -237,6 +242,17 @@ impl<P: Place> Blocks<P> {
         }
     }
 
+    /// Returns whether a block that was found, which may be shorter than `need`, has an aligned place for `len` granules where [`Self::cut`]
+    /// looks for one.
+    pub(crate) unsafe fn fits(self, found: Found, len: usize, need: usize, mask: usize) -> bool {
+        // SAFETY: heads are free blocks.
+        let end = unsafe { self.get(found.index, Self::LEN) } + found.index;
+        let start = self.0.granule(found.index).addr();
+        let place =
+            if need > Self::FROM_BACK { start + mask } else { self.0.granule(end - len).addr() } & !mask;
+        place >= start && place + len * P::GRANULE <= self.0.granule(end).addr()
+    }
+
     /// Finds a free block like [`Self::find`], where that finds none: one of the first blocks of the list for `need` that is long enough.
     /// It becomes the first one.
     pub(crate) unsafe fn search(self, need: usize) -> Option<Found> {
@@ -274,8 +290,8 @@ impl<P: Place> Blocks<P> {
                 return self.cut_out(index, len, need, mask);
             }
             let mut end = index + self.get(index, Self::LEN);
-            if need != len || len > FROM_BACK {
-                let place = if need > FROM_BACK {
+            if need != len || len > Self::FROM_BACK {
+                let place = if need > Self::FROM_BACK {
                     self.0.granule(index).wrapping_add(mask)
                 } else {
                     self.0.granule(end - len)

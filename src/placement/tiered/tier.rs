@@ -111,7 +111,8 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool> Bottom for
 
     #[inline(always)]
     fn take(&mut self, size: usize, align: usize) -> Option<Grant> {
-        self.take(size, align)
+        let grant = self.take(size, align);
+        if grant.is_some() { grant } else { self.take_with_care(size, align) }
     }
 }
 
