@@ -57,6 +57,8 @@
 //! * `sanitize`: [`harden::Full`] tells AddressSanitizer and valgrind which memory the program may use.
 //! * `gpu`: memory of CUDA devices ([`gpu`](https://docs.rs/allotment/latest/allotment/gpu/index.html)), through the
 //!   crate `cudarc`, which needs Rust 1.88. Builds and runs without CUDA.
+//! * `vulkan`: memory of Vulkan devices ([`vulkan`](https://docs.rs/allotment/latest/allotment/vulkan/index.html)), through the
+//!   crate `ash`. Builds and runs without Vulkan.
 //! * `serde`: `Serialize` and `Deserialize` for the options and statistics of pools.
 //! * `host` (default): on Unix and Windows, [`out_of_memory::report_to_stderr`](https://docs.rs/allotment/latest/allotment/out_of_memory/fn.report_to_stderr.html)
 //!   and the reserve for panics, for which it links the standard library; on other systems nothing. Programs without
@@ -91,9 +93,16 @@ pub mod plan;
 pub mod pool;
 pub mod region;
 mod units;
+#[cfg(feature = "vulkan")]
+pub mod vulkan;
 
 pub use error::{FreeError, OutOfMemory, misuse, out_of_memory};
-pub use front::{Bounded, Kept, Observed, PlannedHeap, Timed, inject, observed, planned, pressure, zones};
+#[cfg(all(feature = "backtrace", unix))]
+pub use front::HeapProfile;
+pub use front::{
+    Bounded, Kept, Observed, PerCore, PlannedHeap, Sealable, Timed, cores, inject, observed, planned,
+    pressure, seal, zones,
+};
 #[cfg(any(target_family = "wasm", test))]
 pub use heap::WasmHeap;
 #[cfg(any(target_has_atomic = "32", feature = "critical-section"))]

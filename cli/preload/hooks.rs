@@ -7,14 +7,27 @@ use core::ptr;
 
 use allotment_event::Action;
 
-use crate::real::{Real, early, real};
+use crate::real::{Real, known, real};
 use crate::recorder::{hold, recorded, unloaded};
 use crate::stacks::Stack;
-use crate::{starts, sys};
+use crate::{early, sample, starts, sys};
 
 /// Passes an allocation on and writes it down. `align` 0 is what the allocator gives anyway.
+#[inline(always)]
 fn allocated(size: usize, align: usize, allocate: impl Fn(&Real) -> *mut c_void) -> *mut c_void {
+    if sample::passes(size) {
+        // SAFETY: threads have a distance to their next sample only once the functions are known.
+        return allocate(unsafe { known() });
+    }
+    written(size, align, allocate)
+}
+
+#[inline(never)]
+fn written(size: usize, align: usize, allocate: impl Fn(&Real) -> *mut c_void) -> *mut c_void {
     let Some(real) = real() else { return early::allocate(size, align) };
+    if !sample::chooses(size) {
+        return allocate(real);
+    }
     recorded(
         || allocate(real),
         || {
@@ -26,7 +39,9 @@ fn allocated(size: usize, align: usize, allocate: impl Fn(&Real) -> *mut c_void)
             };
             let mut stack = Stack::new();
             stack.capture();
-            hold().write(action, &stack);
+            let mut held = hold();
+            held.write(action, &stack);
+            held.keep(block);
             block
         },
     )
@@ -50,6 +65,19 @@ extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
 /// The block is null, or live and from this allocator.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn free(block: *mut c_void) {
+    if sample::is_unknown(block) {
+        // SAFETY: recording has begun, so the functions are known; the caller keeps the contract of the C function.
+        return unsafe { (known().free)(block) };
+    }
+    // SAFETY: the caller keeps the contract of the C function.
+    unsafe { free_known(block) };
+}
+
+/// # Safety
+///
+/// As for [`free`].
+#[inline(never)]
+unsafe fn free_known(block: *mut c_void) {
     if block.is_null() || early::size_of(block).is_some() {
         return;
     }
@@ -59,7 +87,11 @@ unsafe extern "C" fn free(block: *mut c_void) {
     // SAFETY: the caller keeps the contract of the C function, which is called with the same arguments.
     let free = || unsafe { (real.free)(block) };
     recorded(free, || {
-        hold().write(Action::Free { id: block.addr() as u64 }, &Stack::new());
+        let mut held = hold();
+        if held.forget(block) {
+            held.write(Action::Free { id: block.addr() as u64 }, &Stack::new());
+        }
+        drop(held);
         free();
     });
 }
@@ -69,6 +101,19 @@ unsafe extern "C" fn free(block: *mut c_void) {
 /// The block is null, or live and from this allocator.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
+    if sample::is_unknown(block) && sample::passes(size) {
+        // SAFETY: recording has begun, so the functions are known; the caller keeps the contract of the C function.
+        return unsafe { (known().realloc)(block, size) };
+    }
+    // SAFETY: the caller keeps the contract of the C function.
+    unsafe { reallocate_known(block, size) }
+}
+
+/// # Safety
+///
+/// As for [`realloc`].
+#[inline(never)]
+unsafe fn reallocate_known(block: *mut c_void, size: usize) -> *mut c_void {
     if block.is_null() {
         return malloc(size);
     }
@@ -83,20 +128,37 @@ unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
     let Some(real) = real() else { return ptr::null_mut() };
     // SAFETY: the caller keeps the contract of the C function, which is called with the same arguments.
     let realloc = || unsafe { (real.realloc)(block, size) };
+    // A block that changes its size is chosen anew.
+    let chosen = !sample::passes(size) && sample::chooses(size);
+    if !chosen && sample::is_unknown(block) {
+        return realloc();
+    }
     recorded(realloc, || {
         let id = block.addr() as u64;
         let mut stack = Stack::new();
-        stack.capture();
+        if chosen {
+            stack.capture();
+        }
         // Between the two sides another thread may get the old block; it cannot say so before this one has.
         let mut held = hold();
+        let known = held.forget(block);
         let new = realloc();
-        match (new.is_null(), size) {
-            // The GNU C library frees the block if there is nothing to keep.
-            (true, 0) => held.write(Action::Free { id }, &Stack::new()),
-            (true, _) => held.write(Action::Fail { size: size as u64, align: 0 }, &stack),
-            (false, _) => {
-                held.write(Action::Reallocate { id, to: new.addr() as u64, size: size as u64 }, &stack);
+        let (to, size) = (new.addr() as u64, size as u64);
+        // The GNU C library frees the block if there is nothing to keep.
+        let is_gone = !new.is_null() || size == 0;
+        match (is_gone, known, chosen) {
+            (true, true, true) if !new.is_null() => held.write(Action::Reallocate { id, to, size }, &stack),
+            (true, true, _) => held.write(Action::Free { id }, &Stack::new()),
+            (true, false, true) if !new.is_null() => {
+                held.write(Action::Allocate { id: to, size, align: 0 }, &stack);
             }
+            (false, _, true) => held.write(Action::Fail { size, align: 0 }, &stack),
+            _ => {}
+        }
+        if is_gone && chosen {
+            held.keep(new);
+        } else if !is_gone && known {
+            held.keep(block);
         }
         new
     })

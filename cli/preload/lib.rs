@@ -18,6 +18,7 @@
 //! * events must be in an order that makes sense: a free is written down before it happens, an allocation after it, a
 //!   reallocation under the lock;
 //! * a walk through the frames of the caller (`stacks`) reads the program's memory by its own tables, without a lock and without memory;
+//! * a sample costs nothing but a few instructions for each block that is not in it: `sample`;
 //! * a fork must not copy a lock that another thread holds, and parent and child must not share a file: `recorder`.
 
 #![cfg(target_os = "linux")]
@@ -26,11 +27,17 @@
 
 #[cfg(target_arch = "x86_64")]
 mod cfi;
+mod early;
 mod head;
 mod hooks;
 mod modules;
 mod real;
 mod recorder;
+#[cfg(target_arch = "x86_64")]
+mod sample;
+#[cfg(not(target_arch = "x86_64"))]
+#[path = "no_sample.rs"]
+mod sample;
 #[cfg(target_arch = "x86_64")]
 mod stacks;
 #[cfg(not(target_arch = "x86_64"))]

@@ -3,8 +3,7 @@
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::mem::transmute_copy;
-use core::ptr;
-use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU8, Ordering};
 
 use crate::sys;
 
@@ -50,13 +49,24 @@ unsafe impl Sync for Table {}
 
 static TABLE: Table = Table { state: AtomicU8::new(UNKNOWN), real: UnsafeCell::new(None) };
 
-/// The real functions; `None` while they are being looked for, which may itself allocate: [`early`] serves then.
+/// The real functions; `None` while they are being looked for, which may itself allocate: `early` serves then.
 pub fn real() -> Option<&'static Real> {
     if TABLE.state.load(Ordering::Acquire) != KNOWN {
         look()?;
     }
     // SAFETY: the state is KNOWN, so it is not written any more.
     unsafe { (*TABLE.real.get()).as_ref() }
+}
+
+/// Returns the real functions.
+///
+/// # Safety
+///
+/// [`real`] must have returned them before.
+#[inline(always)]
+pub unsafe fn known() -> &'static Real {
+    // SAFETY: the state is KNOWN, so it is not written any more.
+    unsafe { (*TABLE.real.get()).as_ref().unwrap_unchecked() }
 }
 
 #[cold]
@@ -127,53 +137,5 @@ unsafe fn needed<F: Copy>(name: &CStr) -> F {
                 sys::abort()
             }
         }
-    }
-}
-
-/// Memory for those who allocate while the real functions are being looked for; never given back.
-pub mod early {
-    use super::{AtomicUsize, Ordering, UnsafeCell, c_void, ptr};
-
-    const SIZE: usize = 64 << 10;
-    /// Before each block stands its size.
-    const HEAD: usize = 16;
-
-    #[repr(align(4096))]
-    struct Memory(UnsafeCell<[u8; SIZE]>);
-
-    // SAFETY: parts of it are handed out once each.
-    unsafe impl Sync for Memory {}
-
-    static MEMORY: Memory = Memory(UnsafeCell::new([0; SIZE]));
-    static USED: AtomicUsize = AtomicUsize::new(0);
-
-    /// A block of zeros; null if there is no more.
-    pub fn allocate(size: usize, align: usize) -> *mut c_void {
-        let align = align.max(16);
-        let mut start = 0;
-        let place = |used: usize| {
-            start = used.checked_add(HEAD)?.checked_next_multiple_of(align)?;
-            start.checked_add(size.max(1)).filter(|&end| end <= SIZE)
-        };
-        // Alignments beyond the memory's own are not to be had.
-        if align > 4096 || USED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, place).is_err() {
-            return ptr::null_mut();
-        }
-        // SAFETY: `HEAD + size` bytes up to the new mark are this caller's; the head is aligned to 16.
-        unsafe {
-            let block = MEMORY.0.get().cast::<u8>().add(start);
-            block.sub(HEAD).cast::<usize>().write(size);
-            block.cast()
-        }
-    }
-
-    /// The size of a block from here; `None` of any other.
-    pub fn size_of(block: *mut c_void) -> Option<usize> {
-        let from = MEMORY.0.get().addr();
-        if !(from..from + SIZE).contains(&block.addr()) {
-            return None;
-        }
-        // SAFETY: blocks from here have a head.
-        Some(unsafe { block.byte_sub(HEAD).cast::<usize>().read() })
     }
 }

@@ -11,8 +11,9 @@ use allotment_event::{Action, Encoder, Event, Header, Record};
 use crate::head::{HEAD, Head, head};
 use crate::modules::Module;
 use crate::stacks::{self, Stack};
+use crate::table::Table;
 use crate::tree::{Line, Tree};
-use crate::{starts, sys};
+use crate::{sample, starts, sys};
 
 /// The page that is shared with the tool.
 #[repr(C)]
@@ -70,6 +71,8 @@ struct State {
     tree: Tree,
     /// The node of the last event.
     tag: u32,
+    /// The live blocks of a sample, by address.
+    sampled: Table,
 }
 
 struct Recorder {
@@ -99,6 +102,7 @@ static RECORDER: Recorder = Recorder {
         time: None,
         tree: Tree::new(),
         tag: 0,
+        sampled: Table::new(),
     }),
 };
 
@@ -159,6 +163,8 @@ fn adopt() {
         SKIPPED.store(0, Ordering::Relaxed);
         state.tree.forget();
         stacks::forget();
+        state.sampled.clear();
+        sample::forget();
         let on = state.open(1);
         RECORDER.on.store(on, Ordering::Relaxed);
         RECORDER.locked.store(false, Ordering::Release);
@@ -233,6 +239,28 @@ impl Drop for Held {
 }
 
 impl Held {
+    /// Remembers a block that was recorded, if not all are.
+    pub fn keep(&mut self, block: *mut c_void) {
+        // SAFETY: this value proves that the thread holds the lock.
+        let state = unsafe { &mut *RECORDER.state.get() };
+        if sample::is_on() && !block.is_null() && state.sampled.insert(block.addr(), 0, 1) {
+            sample::count(block.addr(), true);
+        }
+    }
+
+    /// Forgets a block; returns whether it was recorded.
+    pub fn forget(&mut self, block: *mut c_void) -> bool {
+        if !sample::is_on() {
+            return true;
+        }
+        // SAFETY: this value proves that the thread holds the lock.
+        let known = unsafe { &mut *RECORDER.state.get() }.sampled.remove(block.addr(), 0);
+        if known {
+            sample::count(block.addr(), false);
+        }
+        known
+    }
+
     /// Records an event and the stack that made it.
     pub fn write(&mut self, action: Action, stack: &Stack) {
         if !RECORDER.on.load(Ordering::Relaxed) {
@@ -560,9 +588,13 @@ pub fn start() {
     keeping_errno(|| {
         // A program that runs with more rights than its caller writes no file of the caller's choice.
         // SAFETY: the names end with a zero byte; the program has not started to change its environment.
-        let [name, times, stacks] =
-            [c"ALLOTMENT_RECORD", c"ALLOTMENT_RECORD_TIMES", c"ALLOTMENT_RECORD_STACKS"]
-                .map(|name| unsafe { sys::secure_getenv(name.as_ptr()) });
+        let [name, times, stacks, mean] = [
+            c"ALLOTMENT_RECORD",
+            c"ALLOTMENT_RECORD_TIMES",
+            c"ALLOTMENT_RECORD_STACKS",
+            c"ALLOTMENT_RECORD_SAMPLE",
+        ]
+        .map(|name| unsafe { sys::secure_getenv(name.as_ptr()) });
         let mut key = 0;
         // SAFETY: the place is that of a local variable.
         if name.is_null() || unsafe { sys::pthread_key_create(&raw mut key, None) } != 0 {
@@ -595,6 +627,11 @@ pub fn start() {
         if on {
             if !stacks.is_null() {
                 stacks::start(name_module);
+            }
+            if !mean.is_null() {
+                // SAFETY: a variable's value is a string.
+                let mean = unsafe { sys::strtoull(mean, ptr::null_mut(), 10) };
+                sample::start(mean, now(sys::CLOCK_MONOTONIC));
             }
             starts::watch();
             watch_forks();

@@ -99,6 +99,7 @@ unsafe extern "C" {
     pub fn snprintf(place: *mut c_char, size: usize, format: *const c_char, ...) -> c_int;
     pub fn strdup(text: *const c_char) -> *mut c_char;
     pub fn strndup(text: *const c_char, size: usize) -> *mut c_char;
+    pub fn strtoull(text: *const c_char, end: *mut *mut c_char, base: c_int) -> u64;
     pub fn sysconf(name: c_int) -> c_long;
     pub fn write(file: c_int, bytes: *const c_void, size: usize) -> isize;
 }

@@ -29,10 +29,15 @@ impl Table {
         Self { entries: ptr::null_mut(), room: 0, used: 0 }
     }
 
+    /// Returns where the search for a key begins, before it is brought below the table's length.
+    fn home(key: usize, more: u32) -> usize {
+        let mixed = (key as u64 ^ u64::from(more) << 32).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        (mixed >> 32) as usize ^ mixed as usize
+    }
+
     /// Returns the place of a key: its entry, or the empty one where it belongs. The table must have room.
     fn place(&self, key: usize, more: u32) -> *mut Entry {
-        let mixed = (key as u64 ^ u64::from(more) << 32).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        let mut index = (mixed >> 32) as usize ^ mixed as usize;
+        let mut index = Self::home(key, more);
         loop {
             index &= self.room - 1;
             // SAFETY: the index is below the table's length, which is a power of two.
@@ -57,10 +62,10 @@ impl Table {
         (value != 0).then_some(value)
     }
 
-    /// Sets the value of a key, which must not be 0. Without memory nothing happens.
-    pub fn insert(&mut self, key: usize, more: u32, value: u32) {
+    /// Sets the value of a key, which must not be 0. Without memory nothing happens, and it returns false.
+    pub fn insert(&mut self, key: usize, more: u32, value: u32) -> bool {
         if self.used * 2 >= self.room && !self.grow() {
-            return;
+            return false;
         }
         let place = self.place(key, more);
         // SAFETY: the place is inside of the table.
@@ -68,6 +73,36 @@ impl Table {
             self.used += usize::from((*place).value == 0);
             place.write(Entry { key, more, value });
         }
+        true
+    }
+
+    /// Removes a key; returns whether it was there.
+    pub fn remove(&mut self, key: usize, more: u32) -> bool {
+        if self.get(key, more).is_none() {
+            return false;
+        }
+        let mask = self.room - 1;
+        // SAFETY: the place is one of the table's; all indices are below its length, and one entry in two is empty.
+        unsafe {
+            let mut hole = self.place(key, more).offset_from(self.entries) as usize;
+            let mut next = hole;
+            loop {
+                next = (next + 1) & mask;
+                let entry = *self.entries.add(next);
+                if entry.value == 0 {
+                    break;
+                }
+                // An entry that the search would miss behind the hole takes its place.
+                let from_home = next.wrapping_sub(Self::home(entry.key, entry.more)) & mask;
+                if from_home >= next.wrapping_sub(hole) & mask {
+                    self.entries.add(hole).write(entry);
+                    hole = next;
+                }
+            }
+            self.entries.add(hole).write(Entry { key: 0, more: 0, value: 0 });
+        }
+        self.used -= 1;
+        true
     }
 
     /// Doubles the table; false if there is no memory.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
 use crate::input::Input;
-use crate::profile::{Profile, labels};
+use crate::profile::{Profile, Weights, labels};
 use crate::units::parse_bytes;
 
 /// Arguments of `allotment budget`.
@@ -204,6 +204,7 @@ fn count(input: &Input, entries: &Entries) -> Result<Vec<Count>, Failure> {
     let mut live: HashMap<u64, (u64, Vec<usize>)> = HashMap::new();
     let mut reader = input.trace()?.with_stacks();
     let tail = reader.header().tail();
+    let mut weights = Weights::new(reader.header());
     for (number, checked) in (0..).zip(&mut reader) {
         let checked = checked.map_err(Failure::trace(input.shown()))?;
         let event = &checked.event;
@@ -212,21 +213,23 @@ fn count(input: &Input, entries: &Entries) -> Result<Vec<Count>, Failure> {
         }
         let known = live.remove(&event.id);
         for &entry in known.iter().flat_map(|(_, entries)| entries) {
-            counts[entry].live -= known.as_ref().map_or(0, |(size, _)| *size);
+            let Count { live, .. } = &mut counts[entry];
+            *live = live.saturating_sub(known.as_ref().map_or(0, |(bytes, _)| *bytes));
         }
         let (Action::Allocate { size, .. } | Action::Reallocate { size }) = event.action else { continue };
         let belongs = match known {
             Some((_, known)) if checked.stack == 0 && event.tag.is_none() => known,
             _ => entries.of(&checked),
         };
+        let weight = weights.of(size);
         for &entry in &belongs {
             let Count { live, peak, bytes, calls } = &mut counts[entry];
-            *live += size;
+            *live = live.saturating_add(weight.bytes);
             *peak = (*peak).max(*live);
-            *bytes = bytes.saturating_add(size);
-            *calls += 1;
+            *bytes = bytes.saturating_add(weight.bytes);
+            *calls = calls.saturating_add(weight.blocks);
         }
-        live.insert(event.id, (size, belongs));
+        live.insert(event.id, (weight.bytes, belongs));
     }
     Ok(counts)
 }

@@ -7,12 +7,13 @@ use allotment_trace::{Limits, Reader, Records};
 use tempfile::NamedTempFile;
 
 use crate::failure::Failure;
+use crate::import;
 
 /// A file to read, which may be what came on the standard input.
 pub struct Input {
     path: PathBuf,
     shown: PathBuf,
-    /// A copy of the standard input, which is removed in the end.
+    /// A copy of the standard input, or the trace of another profiler's recording, which is removed in the end.
     _kept: Option<NamedTempFile>,
 }
 
@@ -23,7 +24,7 @@ impl Input {
     /// If the standard input cannot be read, or kept.
     pub fn new(path: &Path) -> Result<Self, Failure> {
         if path.as_os_str() != "-" {
-            return Ok(Self { path: path.into(), shown: path.into(), _kept: None });
+            return Self { path: path.into(), shown: path.into(), _kept: None }.imported();
         }
         let shown = PathBuf::from("standard input");
         let keep = || {
@@ -32,7 +33,15 @@ impl Input {
             Ok(file)
         };
         let kept = keep().map_err(Failure::file(&shown))?;
-        Ok(Self { path: kept.path().into(), shown, _kept: Some(kept) })
+        Self { path: kept.path().into(), shown, _kept: Some(kept) }.imported()
+    }
+
+    /// Takes the trace of a recording of another profiler in its place.
+    fn imported(self) -> Result<Self, Failure> {
+        match import::converted(&self.path).map_err(Failure::file(&self.shown))? {
+            Some(trace) => Ok(Self { path: trace.path().into(), shown: self.shown, _kept: Some(trace) }),
+            None => Ok(self),
+        }
     }
 
     /// The file with its bytes.
@@ -51,6 +60,21 @@ impl Input {
     /// If it cannot be opened, or begins like no trace.
     pub fn trace(&self) -> Result<Reader<'static>, Failure> {
         allotment_trace::open(&self.path).map(Reader::up_to_a_cut).map_err(Failure::trace(&self.shown))
+    }
+
+    /// Opens it as a trace of all requests, like [`Input::trace`].
+    ///
+    /// # Errors
+    /// If it is only a sample, from which no run can be repeated; and those of [`Input::trace`].
+    pub fn whole_trace(&self) -> Result<Reader<'static>, Failure> {
+        let reader = self.trace()?;
+        match reader.header().sampling() {
+            None => Ok(reader),
+            Some(_) => Err(Failure::Other(format!(
+                "{}: the trace is a sample, which does not say what a heap must serve: record without --sample",
+                self.shown.display()
+            ))),
+        }
     }
 
     /// Opens it as the records of a trace.

@@ -13,6 +13,7 @@ use allotment_cli::boards::Boards;
 use allotment_cli::budget::{self, BudgetArgs};
 use allotment_cli::convert::{self, ConvertArgs};
 use allotment_cli::diff::{self, DiffArgs};
+use allotment_cli::endure::{self, EndureArgs};
 use allotment_cli::failure::Failure;
 use allotment_cli::plan::{self, PlanArgs};
 #[cfg(target_os = "linux")]
@@ -47,6 +48,8 @@ enum Command {
     Plan(Box<PlanArgs>),
     /// Say which heap a recorded run needs, and how large, with the code for it
     Advise(AdviseArgs),
+    /// Forecast the arena that a device needs for years, from a recording of hours
+    Endure(EndureArgs),
     /// Convert a trace: text, binary, Chrome trace (Perfetto), Massif
     Convert(ConvertArgs),
     /// Follow the trace that a device sends, and keep it
@@ -88,6 +91,7 @@ fn main() -> ExitCode {
             Err(error) => Err(error),
         },
         Command::Advise(args) => advise::advise(&args),
+        Command::Endure(args) => endure::endure(&args),
         Command::Convert(args) => convert::convert(&args),
         Command::Attach(args) => attach::attach(&args),
         Command::Replay(args) => replay::replay(&args),

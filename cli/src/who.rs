@@ -65,6 +65,8 @@ struct Tag {
 struct Report {
     name: String,
     events: u64,
+    /// Bytes for each sample on average, if the trace is one: costs are estimates then.
+    sample: Option<u64>,
     seconds: Option<f64>,
     peak_event: u64,
     total: Costs,
@@ -78,12 +80,19 @@ struct Report {
 /// A [`Failure`] with the message for the user.
 pub fn who(args: &WhoArgs) -> Result<bool, Failure> {
     let profile = Profile::read(&Input::new(&args.trace)?, args.until)?;
+    if profile.sampling.is_some() && args.by == Measure::Temporary {
+        return Err(Failure::Other(format!(
+            "{}: a sample does not say what is freed before the next request: record without --sample",
+            args.trace.display()
+        )));
+    }
     let mut holders = holders(&profile, args.by);
     let mut out = io::stdout().lock();
     if args.json {
         let report = Report {
             name: profile.name.clone(),
             events: profile.events,
+            sample: profile.sampling.map(|sampling| sampling.mean),
             seconds: profile.time.map(|time| time.as_secs_f64()),
             peak_event: profile.peak_event,
             total: profile.total,
@@ -131,6 +140,13 @@ fn print(out: &mut impl Write, args: &WhoArgs, profile: &Profile, holders: &[Hol
         total.blocks, total.live
     )?;
     let by = args.by;
+    if let Some(sampling) = profile.sampling {
+        writeln!(
+            out,
+            "a sample, one block per {} B on average: all figures but events are estimates",
+            sampling.mean
+        )?;
+    }
     let whole = by.of(total).max(1);
     let share = |costs: &Costs| 100.0 * by.of(costs) as f64 / whole as f64;
     if profile.has_stacks() {
@@ -149,7 +165,11 @@ fn print(out: &mut impl Write, args: &WhoArgs, profile: &Profile, holders: &[Hol
             Measure::Bytes => format!(" in {} calls", costs.calls),
             _ => String::new(),
         };
-        writeln!(out, "{:>12} {} {:>5.1} %{blocks}  {label}", by.of(costs), by.unit(), share(costs))?;
+        let error = match profile.sampling.filter(|_| by.unit() == "B") {
+            Some(sampling) => format!(" ± {:.0}", sampling.error(by.of(costs))),
+            None => String::new(),
+        };
+        writeln!(out, "{:>12}{error} {} {:>5.1} %{blocks}  {label}", by.of(costs), by.unit(), share(costs))?;
         if let Some((first, last)) = since.filter(|_| by == Measure::Live) {
             let when = |event: u64| match profile.time_of(event) {
                 Some(time) => format!("{:.2} s", time.as_secs_f64()),

@@ -70,12 +70,14 @@ mod error;
 mod form;
 mod header;
 mod record;
+mod sample;
 
 pub use decode::{Decoder, Records};
 pub use encode::Encoder;
 pub use error::{DecodeError, EncodeError};
 pub use header::Header;
 pub use record::{Action, Event, Record};
+pub use sample::Sampler;
 
 /// The folder of this crate's package, for a build script that compiles `src/lib.rs` in it with other options.
 #[cfg(feature = "folder")]

@@ -2,7 +2,7 @@
 
 use crate::error::FreeError;
 use crate::error::misuse::wrong_free;
-use crate::error::out_of_memory::OutOfMemory;
+use crate::error::out_of_memory::{Cause, OutOfMemory};
 use crate::lock::{self, Lock};
 use crate::memory::{Done, Memory, allocator, global_alloc, pass_on};
 use core::alloc::Layout;
@@ -26,7 +26,7 @@ use core::ptr::NonNull;
 ///
 /// The bytes that the client asked for count, without what the memory rounds up. Nothing is set aside: a request within the bound
 /// still fails if the memory has no room. A block must be freed through the value that it was allocated through. Each operation
-/// adds O(1) to that of the memory.
+/// adds O(1) to that of the memory. The error of a request that is beyond the bound says so: its cause is [`Cause::Quota`].
 pub struct Bounded<M, L = lock::Default> {
     memory: M,
     limit: usize,
@@ -153,7 +153,13 @@ unsafe impl<M: Memory, L: Lock> Memory for Bounded<M, L> {
     fn out_of_memory(&self, layout: Layout) -> OutOfMemory {
         let left = self.limit - self.used();
         let behind = self.memory.out_of_memory(layout);
-        OutOfMemory { free: behind.free.min(left), largest_free: behind.largest_free.min(left), ..behind }
+        let rule = if layout.size() > left { Some(Cause::Quota) } else { behind.rule };
+        OutOfMemory {
+            free: behind.free.min(left),
+            largest_free: behind.largest_free.min(left),
+            rule,
+            ..behind
+        }
     }
 
     pass_on!(|self| self.memory; check, region, take_reserve, remembers, own_lock);

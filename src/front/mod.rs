@@ -1,16 +1,25 @@
 //! Fronts: each wraps a [`Memory`](crate::Memory), adds one thing, and is a [`Memory`](crate::Memory) again.
 
 mod bounded;
+pub mod cores;
 pub mod inject;
 mod kept;
 pub mod observed;
 pub mod planned;
 pub mod pressure;
+#[cfg(all(feature = "backtrace", unix))]
+mod profile;
+pub mod seal;
+pub(crate) mod small;
 mod timed;
 pub mod zones;
 
 pub use bounded::Bounded;
+pub use cores::PerCore;
 pub use kept::Kept;
 pub use observed::Observed;
 pub use planned::PlannedHeap;
+#[cfg(all(feature = "backtrace", unix))]
+pub use profile::HeapProfile;
+pub use seal::Sealable;
 pub use timed::Timed;

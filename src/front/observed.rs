@@ -86,6 +86,14 @@ fn backtrace(period: u32, frames: &mut [usize; FRAMES]) -> &[usize] {
     }
     // If the unwinder needs memory, that is not observed.
     thread::OBSERVING.set(true);
+    let frames = walk(frames);
+    thread::OBSERVING.set(false);
+    frames
+}
+
+/// Walks the stack; at most as many return addresses as there is room for, at least 1, the innermost first.
+#[cfg(all(feature = "backtrace", unix))]
+pub(crate) fn walk(frames: &mut [usize]) -> &[usize] {
     let mut count = 0;
     // SAFETY: the crate's synchronisation protects only its symbol handling on Windows; on Unix several threads may
     // unwind at once.
@@ -93,10 +101,9 @@ fn backtrace(period: u32, frames: &mut [usize; FRAMES]) -> &[usize] {
         ::backtrace::trace_unsynchronized(|frame| {
             frames[count] = frame.ip().addr();
             count += 1;
-            count < FRAMES
+            count < frames.len()
         });
     }
-    thread::OBSERVING.set(false);
     &frames[..count]
 }
 

@@ -82,7 +82,25 @@ impl Context {
         Ok(context)
     }
 
-    /// Returns the description of the device.
+    /// Returns the context of the host's stream, which has no device and needs no driver.
+    pub(super) fn host() -> Self {
+        Self(Arc::new(Shared {
+            device: Device::host(),
+            raw_device: -1,
+            raw: ptr::null_mut(),
+            is_lost: AtomicBool::new(false),
+            events: Mutex::default(),
+            copies: Copies::default(),
+        }))
+    }
+
+    /// Returns whether this is that of the host.
+    pub(super) fn is_host(&self) -> bool {
+        self.0.raw.is_null()
+    }
+
+    /// Returns the description of the device. The host is described as a device without memory of its own, whose number is that
+    /// of none.
     pub fn device(&self) -> &Device {
         &self.0.device
     }
@@ -154,6 +172,7 @@ impl Context {
     /// nor must memory of it through a stream of another device.
     pub unsafe fn reset(&self) -> Result<(), SourceError> {
         self.check()?;
+        self.0.refuse_host()?;
         self.0.is_lost.store(true, Ordering::Release);
         // SAFETY: the device is one of the driver's; we do not use again what is destroyed, because the context is lost, and the caller
         // promises the same of references and of what others have made.
@@ -249,6 +268,9 @@ impl Context {
     ///
     /// The error of the driver, or of the work itself.
     pub fn synchronize(&self) -> Result<(), SourceError> {
+        if self.is_host() {
+            return Ok(());
+        }
         let _bound = self.enter_relaxed()?;
         // SAFETY: a context is current.
         unsafe { call!(cuCtxSynchronize()) }
@@ -315,8 +337,18 @@ impl PartialEq for Context {
 impl Eq for Context {}
 
 impl Shared {
+    /// Fails if this is the context of the host, which no call of the driver may be made for.
+    fn refuse_host(&self) -> Result<(), SourceError> {
+        if self.raw.is_null() {
+            Err(SourceError::unsupported("work of a device on the host's stream"))
+        } else {
+            Ok(())
+        }
+    }
+
     /// Makes the context, which exists, current until the result is dropped.
     fn enter(&self) -> Result<Bound, SourceError> {
+        self.refuse_host()?;
         let mut current = ptr::null_mut();
         // SAFETY: the output has the type that the function writes.
         unsafe { call!(cuCtxGetCurrent(&mut current))? };
@@ -331,6 +363,9 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
+        if self.raw.is_null() {
+            return;
+        }
         // The events of a context that was reset are gone.
         if !*self.is_lost.get_mut() {
             let bound = self.enter();

@@ -37,6 +37,19 @@ pub(super) fn attribute(device: CUdevice, which: CUdevice_attribute) -> Result<c
 }
 
 impl Device {
+    /// What stands for the host, which is none of the driver's devices.
+    pub(super) fn host() -> Self {
+        Self {
+            ordinal: usize::MAX,
+            name: String::from("host"),
+            memory: 0,
+            capability: (0, 0),
+            memory_pools: false,
+            virtual_memory: false,
+            managed_memory: false,
+        }
+    }
+
     /// Returns the number of devices.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  is_available  Device  Context     is there a driver, which devices, one of them in use
-//!  Stream  Event                     queues of work and marks in them, as pools use them
+//!  Stream  Event                     queues of work and marks in them, as pools use them; the host's needs no driver
 //!  source        DeviceMemory AsyncMemory Virtual   memory of a device
 //!                Pinned Registered                  page-locked host memory, for fast asynchronous copies
 //!                HostMemory                         ordinary host memory

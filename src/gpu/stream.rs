@@ -151,6 +151,33 @@ impl Stream {
         Self::from_handle(context, ptr::null_mut(), Owner::None)
     }
 
+    /// Returns the stream of the host: what is submitted to it is done at once, by the CPU, without a driver. Pools and buffers
+    /// of [`HostMemory`](super::HostMemory) do their work in its order as they do that of a device, so one program runs with both.
+    ///
+    /// Where it has to wait for another stream, the caller is blocked. Memory of a device has no order with it: what a device would
+    /// have to do, such as a fill or a kernel, is refused with [`SourceErrorKind::Unsupported`](crate::pool::SourceErrorKind::Unsupported).
+    /// Copies between the two are done in the order of the device's stream.
+    ///
+    /// ```
+    /// use allotment::gpu::{Buffer, HostMemory, Pool, Stream};
+    /// use allotment::pool::PoolOptions;
+    ///
+    /// let stream = Stream::host();
+    /// let pool = Pool::new(HostMemory::new(1 << 30), PoolOptions::new())?;
+    /// let mut values: Buffer<f32> = Buffer::from_slice(&pool, &[1.0, 2.0, 3.0], &stream)?;
+    /// values.slice_mut(1..)?.fill(0.5)?;
+    /// assert_eq!(values.to_vec()?, [1.0, 0.5, 0.5]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn host() -> Self {
+        Self::default_of(&Context::host())
+    }
+
+    /// Returns whether this is the stream of the host.
+    pub(super) fn is_host(&self) -> bool {
+        self.shared.context.is_host()
+    }
+
     /// Returns the stream of a queue that cudarc made on the device of `context`. O(1).
     ///
     /// # Errors
@@ -274,6 +301,9 @@ impl pool::Stream for Stream {
 
     fn record(&self) -> Result<Event, SourceError> {
         let context = &self.shared.context;
+        if context.is_host() {
+            return Ok(Event { raw: ptr::null_mut(), context: context.clone() });
+        }
         let event = Event { raw: context.take_event()?, context: context.clone() };
         let _bound = context.enter()?;
         // SAFETY: both handles are alive, and of one context.
@@ -282,12 +312,21 @@ impl pool::Stream for Stream {
     }
 
     fn wait(&self, event: &Event) -> Result<(), SourceError> {
+        if event.context.is_host() {
+            return Ok(());
+        }
+        if self.is_host() {
+            return pool::Event::synchronize(event);
+        }
         let _bound = self.shared.context.enter()?;
         // SAFETY: both handles are alive; they may be of different devices. 0 is the only flag.
         unsafe { call!(cuStreamWaitEvent(self.shared.raw, event.raw, 0)) }
     }
 
     fn synchronize(&self) -> Result<(), SourceError> {
+        if self.is_host() {
+            return Ok(());
+        }
         let _bound = self.shared.context.enter_relaxed()?;
         // SAFETY: the handle is alive.
         unsafe { call!(cuStreamSynchronize(self.shared.raw)) }
@@ -296,6 +335,9 @@ impl pool::Stream for Stream {
     fn capture(&self) -> Result<Option<CaptureId>, SourceError> {
         static FOUND: OnceLock<Option<CaptureInfo>> = OnceLock::new();
         self.shared.context.check()?;
+        if self.is_host() {
+            return Ok(None);
+        }
         let unsupported = SourceError::unsupported("cuStreamGetCaptureInfo");
         let info = FOUND.get_or_init(|| library::find("cuStreamGetCaptureInfo_v2")).ok_or(unsupported)?;
         // Only the default stream's handle needs a context.
@@ -310,6 +352,9 @@ impl pool::Stream for Stream {
     }
 
     fn is_capturing(&self) -> Result<bool, SourceError> {
+        if self.is_host() {
+            return Ok(false);
+        }
         let _bound = self.shared.context.enter()?;
         is_captured(self.shared.raw)
     }
@@ -348,6 +393,9 @@ impl fmt::Debug for Event {
 impl pool::Event for Event {
     fn is_done(&self) -> Result<bool, SourceError> {
         self.context.check()?;
+        if self.context.is_host() {
+            return Ok(true);
+        }
         let _relaxed = Relaxed::new();
         // SAFETY: the handle is alive. A query needs no current context.
         let code = unsafe { code_of!(cuEventQuery(self.raw)) };
@@ -358,6 +406,9 @@ impl pool::Event for Event {
     }
 
     fn synchronize(&self) -> Result<(), SourceError> {
+        if self.context.is_host() {
+            return Ok(());
+        }
         let _bound = self.context.enter_relaxed()?;
         // SAFETY: the handle is alive.
         unsafe { call!(cuEventSynchronize(self.raw)) }
@@ -367,6 +418,8 @@ impl pool::Event for Event {
 impl Drop for Event {
     /// Recycles the event: a wait that was already submitted no longer needs it.
     fn drop(&mut self) {
-        self.context.put_event(self.raw);
+        if !self.raw.is_null() {
+            self.context.put_event(self.raw);
+        }
     }
 }

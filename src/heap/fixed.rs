@@ -1,4 +1,4 @@
-//! [`FixedPool`]: equal blocks that threads and interrupt handlers take and give back without a lock.
+//! [`FixedPool`]: equal blocks that threads and interrupt handlers allocate and free without a lock.
 
 use crate::error::FreeError;
 use core::cell::UnsafeCell;
@@ -16,23 +16,26 @@ use word::Word;
 /// static FRAMES: FixedPool<[u8; 64], 8> = FixedPool::new();
 ///
 /// // In an interrupt handler:
-/// let mut frame = FRAMES.put([0; 64]).expect("at most 8 frames wait");
+/// let mut frame = FRAMES.alloc([0; 64]).expect("at most 8 frames wait");
 /// frame[0] = 0x7e;
-/// // In the main loop: dropping the frame gives its block back.
+/// // In the main loop: dropping the frame frees its block.
 /// assert_eq!(FRAMES.available(), 7);
 /// drop(frame);
 /// assert_eq!(FRAMES.available(), 8);
 /// ```
 ///
 /// Which blocks are in use is said by `WORDS` words of 32 bits, one bit for each block; a pool of more than 32 blocks names
-/// how many words it needs: `FixedPool<Frame, 100, 4>`. A new pool is all zero, and lies in `.bss`. A block is taken by setting its bit and
-/// given back by clearing it, each with one atomic operation that also returns the old bits. The blocks are not linked, so no one can be misled by a block that was taken
-/// and given back in between (the ABA problem), and a block that is given back twice is noticed.
+/// how many words it needs: `FixedPool<Frame, 100, 4>`. A new pool is all zero, and lies in `.bss`. A block is allocated by setting its bit and
+/// freed by clearing it, each with one atomic operation that also returns the old bits. The blocks are not linked, so no one can be misled by a block that was
+/// allocated and freed in between (the ABA problem), and a block that is freed twice is noticed.
+///
+/// [`FixedPool::alloc`] and the box that it returns are used as those of `heapless::pool::boxed`, without a macro, and without memory that
+/// has to be handed over first.
 ///
 /// Where the processor has no such operations (ARMv6-M, RISC-V without the A extension), a word is changed in a critical section
 /// (feature `critical-section`) of four instructions; interrupts are not masked otherwise, and never where it has them.
 ///
-/// Taking a block is O(`WORDS`) and giving it back O(1). An attempt is repeated only if another thread or handler took a
+/// To allocate is O(`WORDS`), to free O(1). An attempt is repeated only if another thread or handler allocated a
 /// block of the same word in the meantime.
 pub struct FixedPool<T, const N: usize, const WORDS: usize = 1> {
     /// Set bits are blocks in use.
@@ -57,8 +60,8 @@ impl<T, const N: usize, const WORDS: usize> FixedPool<T, N, WORDS> {
         }
     }
 
-    /// Takes a block, or returns `None` if all are in use. Its contents are undefined.
-    pub fn take(&self) -> Option<NonNull<T>> {
+    /// Allocates a block without a value, or returns `None` if all are in use. Its contents are undefined.
+    pub fn alloc_raw(&self) -> Option<NonNull<T>> {
         for (at, word) in self.used.iter().enumerate() {
             let mut seen = word.load();
             loop {
@@ -78,7 +81,7 @@ impl<T, const N: usize, const WORDS: usize> FixedPool<T, N, WORDS> {
         None
     }
 
-    /// Gives a block back. What is in it is not dropped.
+    /// Frees a block. What is in it is not dropped.
     ///
     /// # Errors
     ///
@@ -87,7 +90,7 @@ impl<T, const N: usize, const WORDS: usize> FixedPool<T, N, WORDS> {
     /// # Safety
     ///
     /// The block must not be used any more.
-    pub unsafe fn give(&self, block: NonNull<T>) -> Result<(), FreeError> {
+    pub unsafe fn free_raw(&self, block: NonNull<T>) -> Result<(), FreeError> {
         let offset = block.addr().get().wrapping_sub(self.blocks.get().addr());
         if offset >= N * size_of::<T>() {
             return Err(FreeError::Foreign);
@@ -102,13 +105,13 @@ impl<T, const N: usize, const WORDS: usize> FixedPool<T, N, WORDS> {
         if old & bit == 0 { Err(FreeError::AlreadyFree) } else { Ok(()) }
     }
 
-    /// Puts a value into a block, which is given back when the result is dropped.
+    /// Allocates a block for a value. It is freed when the result is dropped.
     ///
     /// # Errors
     ///
     /// The value, if all blocks are in use.
-    pub fn put(&self, value: T) -> Result<Fixed<'_, T, N, WORDS>, T> {
-        match self.take() {
+    pub fn alloc(&self, value: T) -> Result<Fixed<'_, T, N, WORDS>, T> {
+        match self.alloc_raw() {
             Some(block) => {
                 // SAFETY: the block is ours.
                 unsafe { block.write(value) };
@@ -140,7 +143,7 @@ impl<T, const N: usize, const WORDS: usize> fmt::Debug for FixedPool<T, N, WORDS
     }
 }
 
-/// A value in a block of a [`FixedPool`], which is given back when this is dropped.
+/// A value in a block of a [`FixedPool`]: a box, which frees the block when it is dropped.
 pub struct Fixed<'p, T, const N: usize, const WORDS: usize = 1> {
     pool: &'p FixedPool<T, N, WORDS>,
     block: NonNull<T>,
@@ -172,7 +175,7 @@ impl<T, const N: usize, const WORDS: usize> Drop for Fixed<'_, T, N, WORDS> {
         // SAFETY: this owns the value and the block.
         unsafe {
             ptr::drop_in_place(self.block.as_ptr());
-            let _ = self.pool.give(self.block);
+            let _ = self.pool.free_raw(self.block);
         }
     }
 }
@@ -269,13 +272,13 @@ mod tests {
     #[test]
     fn every_block_is_handed_out_once() {
         static POOL: FixedPool<[u8; 24], 70, 3> = FixedPool::new();
-        let mut blocks: Vec<_> = (0..70).map(|_| POOL.take().unwrap()).collect();
-        assert_eq!((POOL.take(), POOL.available()), (None, 0));
+        let mut blocks: Vec<_> = (0..70).map(|_| POOL.alloc_raw().unwrap()).collect();
+        assert_eq!((POOL.alloc_raw(), POOL.available()), (None, 0));
         blocks.sort();
         assert!(blocks.windows(2).all(|pair| pair[1].addr().get() - pair[0].addr().get() == 24));
         for block in &blocks {
-            // SAFETY: each block is given back once.
-            unsafe { POOL.give(*block) }.unwrap();
+            // SAFETY: each block is freed once.
+            unsafe { POOL.free_raw(*block) }.unwrap();
         }
         assert_eq!(POOL.available(), 70);
     }
@@ -283,17 +286,17 @@ mod tests {
     #[test]
     fn wrong_addresses_are_refused() {
         static POOL: FixedPool<u64, 5> = FixedPool::new();
-        let block = POOL.take().unwrap();
+        let block = POOL.alloc_raw().unwrap();
         let mut other = 0_u64;
-        // SAFETY: only the first of the calls gives a live block back.
+        // SAFETY: only the first of the calls frees a live block.
         unsafe {
-            assert_eq!(POOL.give(block.byte_add(4)), Err(FreeError::Misaligned));
-            assert_eq!(POOL.give(NonNull::from(&mut other)), Err(FreeError::Foreign));
-            assert_eq!(POOL.give(block), Ok(()));
-            assert_eq!(POOL.give(block), Err(FreeError::AlreadyFree));
-            assert_eq!(POOL.give(block.add(1)), Err(FreeError::AlreadyFree));
+            assert_eq!(POOL.free_raw(block.byte_add(4)), Err(FreeError::Misaligned));
+            assert_eq!(POOL.free_raw(NonNull::from(&mut other)), Err(FreeError::Foreign));
+            assert_eq!(POOL.free_raw(block), Ok(()));
+            assert_eq!(POOL.free_raw(block), Err(FreeError::AlreadyFree));
+            assert_eq!(POOL.free_raw(block.add(1)), Err(FreeError::AlreadyFree));
             // Behind the last block.
-            assert_eq!(POOL.give(block.add(5)), Err(FreeError::Foreign));
+            assert_eq!(POOL.free_raw(block.add(5)), Err(FreeError::Foreign));
         }
         assert_eq!(POOL.available(), 5);
     }
@@ -309,8 +312,8 @@ mod tests {
             }
         }
         static POOL: FixedPool<Value, 1> = FixedPool::new();
-        let held = POOL.put(Value(1)).unwrap();
-        let refused = POOL.put(Value(2)).unwrap_err();
+        let held = POOL.alloc(Value(1)).unwrap();
+        let refused = POOL.alloc(Value(2)).unwrap_err();
         assert_eq!(DROPS.load(Ordering::Relaxed), 0);
         drop(held);
         drop(refused);
@@ -325,7 +328,7 @@ mod tests {
             for name in 1..=4 {
                 scope.spawn(move || {
                     for _ in 0..1_000_000 {
-                        let Some(block) = POOL.take() else { continue };
+                        let Some(block) = POOL.alloc_raw() else { continue };
                         // SAFETY: the block is this thread's, and atomic numbers need no other value first.
                         unsafe {
                             let words = block.as_ref();
@@ -333,7 +336,7 @@ mod tests {
                             words[1].store(name, Ordering::Relaxed);
                             assert_eq!(words[0].load(Ordering::Relaxed), name);
                             assert_eq!(words[1].load(Ordering::Relaxed), name);
-                            POOL.give(block).unwrap();
+                            POOL.free_raw(block).unwrap();
                         }
                     }
                 });

@@ -124,11 +124,6 @@ impl<P: LayoutPlacement, S: Statistics> State<P, S> {
     /// Returns the error of a failed request for `layout`.
     pub(crate) fn out_of_memory(&self, layout: Layout) -> OutOfMemory {
         let largest_free = self.placement.largest_free();
-        OutOfMemory {
-            requested: layout.size(),
-            align: layout.align(),
-            free: self.statistics.free().unwrap_or(largest_free),
-            largest_free,
-        }
+        OutOfMemory::new(layout, self.statistics.free().unwrap_or(largest_free), largest_free)
     }
 }

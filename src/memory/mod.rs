@@ -7,7 +7,7 @@ mod refusal;
 mod reserve;
 
 pub(crate) use forward::{allocator, global_alloc};
-pub(crate) use refusal::{refused, refused_for_good};
+pub(crate) use refusal::{is_panicking, refused, refused_for_good};
 
 use crate::error::FreeError;
 use crate::error::out_of_memory::OutOfMemory;
@@ -211,7 +211,7 @@ pub unsafe trait Memory {
     fn out_of_memory(&self, layout: Layout) -> OutOfMemory {
         let largest_free = self.largest_free();
         let free = self.statistics().map_or(largest_free, |stats| stats.free);
-        OutOfMemory { requested: layout.size(), align: layout.align(), free, largest_free }
+        OutOfMemory::new(layout, free, largest_free)
     }
 
     /// Allocates a block for the global allocator. A request that finds no room is reported; see [`crate::error::out_of_memory`].

@@ -9,6 +9,15 @@ use crate::error::out_of_memory::{OutOfMemory, report};
 use core::alloc::Layout;
 use core::ptr::{self, NonNull};
 
+/// Returns whether this thread is panicking, and so may be reporting its panic. Without the standard library that needs no memory, and is
+/// not known.
+pub(crate) fn is_panicking() -> bool {
+    #[cfg(any(feature = "std", all(feature = "host", any(unix, windows))))]
+    return reserve::is_panicking();
+    #[cfg(not(any(feature = "std", all(feature = "host", any(unix, windows)))))]
+    false
+}
+
 /// Handles a request to the global allocator `memory` that found no room. While the thread is panicking, it adds a
 /// reserve to `memory` and returns the result of `again`; otherwise it calls the hook and returns null.
 #[cold]

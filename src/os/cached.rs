@@ -1,7 +1,7 @@
 //! A heap with a cache per thread.
 
-use super::cache::{self, Bin, Block, Lists, tabled_class_of};
-use super::depot::{self, Depot, layout_of};
+use super::cache::{self, Bin, Block, Lists, layout_of, tabled_class_of};
+use super::depot::{self, Depot};
 use crate::error::FreeError;
 use crate::error::misuse::wrong_free;
 use crate::heap::Heap;

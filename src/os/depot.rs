@@ -1,10 +1,11 @@
 //! The depot: what stands between the caches of threads and a heap.
 
-use super::cache::{self, Block, Chain, Lists, NONE, Place, SIZES, Source, TABLED_CLASSES as CLASSES};
+use super::cache::{
+    self, Block, Chain, Lists, NONE, Place, SIZES, Source, TABLED_CLASSES as CLASSES, layout_of,
+};
 use super::rack::Rack;
 use crate::heap::Heap;
 use crate::memory::Memory;
-use core::alloc::Layout;
 use core::cell::{Cell, UnsafeCell};
 use core::mem::MaybeUninit;
 use core::ptr::{self, NonNull};
@@ -45,13 +46,6 @@ impl<M> Depot<M> {
         // Two threads that do this at once may count only once, which serves both.
         self.token.store(ptr::from_ref(self).addr() | next, Ordering::Relaxed);
     }
-}
-
-/// Returns the layout that is requested from the heap for a request of `class`, so that all blocks of a class are alike.
-#[inline(always)]
-pub(super) fn layout_of(class: usize) -> Layout {
-    // SAFETY: 8 is a power of two, and the sizes are small.
-    unsafe { Layout::from_size_align_unchecked(SIZES[class] as usize, 8) }
 }
 
 impl<M: Memory> Depot<M> {

@@ -4,8 +4,8 @@
 //! # The way of a request
 //!
 //! [`Growing`] is the heap of the whole process, in memory of the system. [`Cached`] is a front for any other heap. Both keep the free blocks of
-//! a thread in the same lists, by the same table of size classes (`cache/classes.rs`), and with the same mark against double frees and
-//! damaged links (`cache/block.rs`):
+//! a thread in the same lists, by the same table of size classes (`small/classes.rs`), and with the same mark against double frees and
+//! damaged links (`small/block.rs`):
 //!
 //! ```text
 //!  alloc               Growing or Cached: the size class, by a table

@@ -1,4 +1,4 @@
-//! The error codes of CUDA's driver, so that errors name them in words.
+//! The error codes of CUDA's and Vulkan's drivers, so that errors name them in words.
 
 #![forbid(unsafe_code)]
 
@@ -39,14 +39,31 @@ const NAMES: &[(i64, &str)] = &[
     (999, "UNKNOWN"),
 ];
 
-/// Returns the name of the code that a function of the driver has returned; `None` if `call` is none of CUDA's or the code
-/// is newer.
-pub(super) fn name(call: &str, code: i64) -> Option<&'static str> {
-    let is_cuda = call
-        .strip_prefix("cu")
-        .is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_uppercase()));
-    let found = NAMES.binary_search_by_key(&code, |&(code, _)| code).ok().filter(|_| is_cuda);
-    found.map(|place| NAMES[place].1)
+/// The codes of Vulkan's core, and that of shared memory, without `VK_ERROR_`, by code.
+#[rustfmt::skip]
+const VULKAN: &[(i64, &str)] = &[
+    (-1_000_072_003, "INVALID_EXTERNAL_HANDLE"), (-13, "UNKNOWN"), (-12, "FRAGMENTED_POOL"), (-11, "FORMAT_NOT_SUPPORTED"),
+    (-10, "TOO_MANY_OBJECTS"), (-9, "INCOMPATIBLE_DRIVER"), (-8, "FEATURE_NOT_PRESENT"), (-7, "EXTENSION_NOT_PRESENT"),
+    (-6, "LAYER_NOT_PRESENT"), (-5, "MEMORY_MAP_FAILED"), (-4, "DEVICE_LOST"), (-3, "INITIALIZATION_FAILED"),
+    (-2, "OUT_OF_DEVICE_MEMORY"), (-1, "OUT_OF_HOST_MEMORY"),
+];
+
+/// Returns the name of the code that a function of the driver has returned, in its two parts; `None` if `call` is none of CUDA's
+/// or Vulkan's, or the code is newer.
+pub(super) fn name(call: &str, code: i64) -> Option<(&'static str, &'static str)> {
+    let is_of = |prefix| {
+        let rest: Option<&str> = call.strip_prefix(prefix);
+        rest.is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_uppercase()))
+    };
+    let (prefix, names) = if is_of("cu") {
+        ("CUDA_ERROR_", NAMES)
+    } else if is_of("vk") {
+        ("VK_ERROR_", VULKAN)
+    } else {
+        return None;
+    };
+    let place = names.binary_search_by_key(&code, |&(code, _)| code).ok()?;
+    Some((prefix, names[place].1))
 }
 
 /// Returns what to do about a code, beyond what its kind says.
@@ -73,13 +90,22 @@ mod tests {
 
     #[test]
     fn names_are_found_by_their_code() {
-        assert!(NAMES.is_sorted_by(|one, next| one.0 < next.0));
-        for &(code, name_of_code) in NAMES {
-            assert_eq!(name("cuInit", code), Some(name_of_code));
+        for (call, prefix, names) in [("cuInit", "CUDA_ERROR_", NAMES), ("vkMapMemory", "VK_ERROR_", VULKAN)]
+        {
+            assert!(names.is_sorted_by(|one, next| one.0 < next.0));
+            for &(code, name_of_code) in names {
+                assert_eq!(name(call, code), Some((prefix, name_of_code)));
+            }
         }
         assert_eq!(
-            [name("cuInit", 0), name("cuInit", 12_345), name("hipInit", 1), name("curl", 1)],
-            [None; 4]
+            [
+                name("cuInit", 0),
+                name("cuInit", -1),
+                name("vkMapMemory", 1),
+                name("hipInit", 1),
+                name("curl", 1)
+            ],
+            [None; 5]
         );
     }
 }

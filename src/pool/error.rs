@@ -16,7 +16,7 @@ macro_rules! causes {
         )+
     };
 }
-#[cfg(feature = "gpu")]
+#[cfg(any(feature = "gpu", feature = "vulkan"))]
 pub(crate) use causes;
 
 use super::SourceError;

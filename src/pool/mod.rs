@@ -77,7 +77,7 @@ pub use chain::Chain;
 pub(crate) use chain::allocate_from_first;
 pub use compact::Compaction;
 pub use copies::{CopyCounters, CopyFigures, CopyStats, Direction};
-#[cfg(feature = "gpu")]
+#[cfg(any(feature = "gpu", feature = "vulkan"))]
 pub(crate) use error::causes;
 pub use error::{OutOfMemory, PoolError, ReturnError};
 pub use graph::GraphMemory;

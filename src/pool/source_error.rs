@@ -80,8 +80,10 @@ impl fmt::Display for SourceError {
         if self.code == 0 {
             return Ok(());
         }
-        let Some(name) = codes::name(self.call, self.code) else { return write!(f, " (code {})", self.code) };
-        write!(f, " (CUDA_ERROR_{name}, code {})", self.code)?;
+        let Some((prefix, name)) = codes::name(self.call, self.code) else {
+            return write!(f, " (code {})", self.code);
+        };
+        write!(f, " ({prefix}{name}, code {})", self.code)?;
         codes::advice(self.code).map_or(Ok(()), |advice| write!(f, ": {advice}"))
     }
 }

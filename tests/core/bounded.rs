@@ -1,6 +1,7 @@
 //! A part of a heap for one client.
 
 use allotment::lock::Spin;
+use allotment::out_of_memory::Cause;
 use allotment::{Bounded, Heap, Memory, Tlsf, heap};
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::NonNull;
@@ -18,6 +19,7 @@ fn no_more_than_the_bound_is_in_use() {
     let first = client.try_allocate(bytes(600)).unwrap();
     let error = client.try_allocate(bytes(401)).unwrap_err();
     assert_eq!((error.requested, error.free, error.largest_free), (401, 400, 400));
+    assert_eq!(error.cause(), Cause::Quota);
     assert_eq!((client.used(), client.largest_free()), (600, 400));
     let second = client.try_allocate_zeroed(bytes(400)).unwrap();
     assert_eq!((client.largest_free(), client.limit()), (0, 1000));
@@ -64,7 +66,7 @@ fn a_block_that_moves_counts_once() {
 fn what_the_heap_refuses_does_not_count() {
     static HEAP: Heap<Tlsf, Spin> = heap!(4 * 1024);
     let client = Client::new(&HEAP, 1 << 20);
-    assert!(client.try_allocate(bytes(8000)).is_err());
+    assert_eq!(client.try_allocate(bytes(8000)).unwrap_err().cause(), Cause::TooSmall);
     assert!(client.try_allocate_zeroed(bytes(8000)).is_err());
     assert_eq!(client.used(), 0);
     assert!(client.largest_free() < 4096);

@@ -12,7 +12,9 @@ use allotment::pressure::PressureHeap;
 use allotment::pressure::Shortage;
 use allotment::region::Capabilities;
 use allotment::zones::{Zone, Zones};
-use allotment::{Bounded, FreeError, Heap, Kept, Memory, Observed, PlannedHeap, Tiered, Tlsf, heap};
+use allotment::{
+    Bounded, FreeError, Heap, Kept, Memory, Observed, PlannedHeap, Sealable, Tiered, Tlsf, heap,
+};
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::NonNull;
 
@@ -172,6 +174,16 @@ fn bounded_observed() {
         assert_eq!(profile.peak_bytes, bounded.peak());
     });
     assert_eq!((bounded.used(), HEAP.used()), (0, 0));
+}
+
+/// A front that is not sealed changes nothing.
+#[test]
+fn sealable_observed() {
+    static HEAP: Heap<Tlsf, Spin> = heap!(256 * 1024);
+    let front = Sealable::<_>::new(Observed::<_, _, Spin>::new(&HEAP, Profile::new()));
+    exercise(&front);
+    front.memory().observers(|profile| settled(profile));
+    assert_eq!(HEAP.used(), 0);
 }
 
 /// Kept blocks change hands below an observer, which sees each as a block of its own.

@@ -104,7 +104,7 @@ fn errors_say_why() {
     unsafe { heap.claim(backing.region()) }.unwrap();
     let free = heap.free();
     let error = heap.try_allocate(Layout::from_size_align(5000, 32).unwrap()).unwrap_err();
-    assert_eq!(error, OutOfMemory { requested: 5000, align: 32, free, largest_free: free });
+    assert_eq!(error, OutOfMemory { requested: 5000, align: 32, free, largest_free: free, rule: None });
     let text = error.to_string();
     assert!(text.contains("5000") && text.contains(&free.to_string()), "{text}");
     assert_eq!((heap.stats().failed, heap.stats().largest_failed), (1, 5000));

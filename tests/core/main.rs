@@ -18,6 +18,8 @@ mod buddies;
 mod child;
 #[cfg(feature = "spin")]
 mod compositions;
+#[cfg(feature = "spin")]
+mod cores;
 mod edges;
 mod fits;
 #[cfg(all(feature = "std", target_os = "linux"))]
@@ -37,6 +39,8 @@ mod os_pressure;
 mod pressure;
 mod random;
 mod regions;
+#[cfg(feature = "spin")]
+mod seal;
 #[cfg(all(feature = "spin", target_os = "linux"))]
 mod statics;
 mod texts;

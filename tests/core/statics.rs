@@ -3,6 +3,7 @@
 //! A pointer cannot be zero. So what has one in it lies in `.data` as a whole: `heap!`, a clock, a sink, a list of zones. So do `Tiered` and
 //! `QuickLists`, the placements of hosts, whose lists end with an address for speed.
 
+use allotment::cores::{Cores, PerCore};
 use allotment::fixed::FixedPool;
 use allotment::harden::Full;
 use allotment::inject::{Attempt, Failing, FailureRule};
@@ -50,6 +51,17 @@ macro_rules! statics {
     };
 }
 
+struct OneCore;
+
+// SAFETY: nothing is allocated.
+unsafe impl Cores for OneCore {
+    type Token = ();
+    fn enter() -> (usize, ()) {
+        (0, ())
+    }
+    unsafe fn leave((): ()) {}
+}
+
 statics! {
     TLSF: Heap<Tlsf, Spin> = Heap::empty();
     TLSF16: Heap<Tlsf16, Counted<Spin>> = Heap::empty();
@@ -66,6 +78,7 @@ statics! {
     OBSERVED: Observed<Heap<Tlsf, Spin>, (Profile, Leaks<256>, Trace<8192>, Tags<8, 64>), Spin> =
         Observed::new(Heap::empty(), (Profile::new(), Leaks::new(), Trace::new(), Tags::new()));
     BOUNDED: Bounded<Heap<Tlsf, Spin>, Spin> = Bounded::new(Heap::empty(), 0);
+    PER_CORE: PerCore<Heap<Tlsf, Spin>, OneCore, Spin> = PerCore::new(Heap::empty());
     FAILING: Failing<Heap<Tlsf, Spin>, Never> = Failing::new(Heap::empty(), Never);
     PLANNED: PlannedHeap<Heap<Tlsf, Spin>, 64, Spin> = PlannedHeap::new(Heap::empty());
     RECORDER: Recorder<64> = Recorder::new();

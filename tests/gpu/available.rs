@@ -1,8 +1,10 @@
 //! With a driver, without one, and with one that is broken.
 
 use crate::support::{Gpu, on_system, stand_in};
-use allotment::gpu::{Context, Device, Error, Stream, is_available};
-use allotment::pool::SourceErrorKind;
+use allotment::gpu::{
+    Buffer, Context, CopyError, Device, DeviceMemory, Error, HostMemory, Pool, Rows, Stream, is_available,
+};
+use allotment::pool::{Event as _, PoolOptions, SourceErrorKind, Stream as _};
 use std::process::{self, Command};
 use std::{env, fs};
 
@@ -145,4 +147,100 @@ fn a_lost_device_is_told_from_other_errors() {
         error.to_string(),
         "cuCtxSynchronize: the device is lost (CUDA_ERROR_LAUNCH_FAILED, code 719)"
     );
+}
+
+/// A program over any pool and stream: fills, copies of all kinds, buffers that come and go. Returns what it has seen.
+fn program(pool: &Pool, stream: &Stream) -> (Vec<u32>, Vec<u64>, [u64; 3]) {
+    let mut seen = Vec::new();
+    let mut values: Buffer<u32> = Buffer::zeros(pool, 1000, stream).unwrap();
+    values.slice_mut(10..20).unwrap().fill(7).unwrap();
+    values.slice_mut(990..).unwrap().copy_from(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]).unwrap();
+    let mut rows = [0; 6];
+    let shape = Rows { width: 2, height: 3, pitch: 5, host_pitch: 2 };
+    values.slice(8..20).unwrap().copy_rows_to(&mut rows, shape).unwrap();
+    seen.extend(rows);
+    let mut second: Buffer<u32> = Buffer::zeros(pool, 1000, stream).unwrap();
+    second.as_view_mut().copy_from_view(&values.as_view()).unwrap();
+    drop(values);
+    let sent = second.slice_mut(..3).unwrap().copy_from_async(vec![40, 50, 60]).unwrap().wait().unwrap();
+    seen.extend(sent);
+    seen.extend(second.slice(..4).unwrap().copy_to_async(vec![0; 4]).unwrap().wait().unwrap());
+    seen.extend(second.to_vec().unwrap());
+    let mut wide: Buffer<u64> = Buffer::from_slice(pool, &[1, 2, 3, 4], stream).unwrap();
+    wide.slice_mut(1..3).unwrap().fill(0x0102_0304_0506_0708).unwrap();
+    wide.resize(pool, 6).unwrap();
+    stream.synchronize().unwrap();
+    let wide = wide.to_vec().unwrap();
+    drop(second);
+    let stats = pool.stats();
+    (seen, wide, [stats.blocks.current, stats.blocks.total, stats.requested.total])
+}
+
+fn on_the_host() -> (Vec<u32>, Vec<u64>, [u64; 3]) {
+    let pool = Pool::new(HostMemory::new(64 << 20), PoolOptions::new()).unwrap();
+    program(&pool, &Stream::host())
+}
+
+/// One program runs on a device, on the host beside it, and on a machine without a driver, and gives the same.
+#[test]
+fn a_program_runs_with_and_without_a_driver() {
+    if is_child() {
+        // The parent compares.
+        println!("[{:?}]", on_the_host());
+        return;
+    }
+    let gpu = Gpu::new();
+    let pool = Pool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap();
+    let expected = program(&pool, &gpu.stream);
+    assert_eq!(expected.0[..9], [0, 0, 7, 7, 7, 7, 40, 50, 60]);
+    assert_eq!(expected.1[..4], [1, 0x0102_0304_0506_0708, 0x0102_0304_0506_0708, 4]);
+    let before = (!on_system()).then(|| gpu.control().calls(""));
+    assert_eq!(on_the_host(), expected);
+    if let Some(before) = before {
+        assert_eq!(gpu.control().calls(""), before, "the driver was called for the host's stream");
+    }
+    drop(pool);
+    gpu.finish();
+    let mut command = Command::new(env::current_exe().unwrap());
+    command
+        .args(["--exact", "available::a_program_runs_with_and_without_a_driver", "--nocapture"])
+        .env(CHILD, "yes");
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains(&format!("[{expected:?}]")), "{text}");
+}
+
+/// What is of a device keeps its order beside the host's stream, and is refused on it.
+#[test]
+fn the_hosts_stream_and_a_device_are_in_order() {
+    let gpu = Gpu::new();
+    let (host, again) = (Stream::host(), Stream::host());
+    assert_eq!((host.id(), host.capture(), host.is_capturing()), (again.id(), Ok(None), Ok(false)));
+    assert_ne!(host.id(), gpu.stream.id());
+    let pool = Pool::new(HostMemory::new(8 << 20), PoolOptions::new()).unwrap();
+    let device = Pool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap();
+    let mut near: Buffer<u16> = Buffer::from_slice(&pool, &[1, 2, 3], &host).unwrap();
+    let mut far: Buffer<u16> = Buffer::zeros(&device, 3, &gpu.stream).unwrap();
+    far.as_view_mut().copy_from_view(&near.as_view()).unwrap();
+    far.slice_mut(1..2).unwrap().fill(9).unwrap();
+    near.as_view_mut().copy_from_view(&far.as_view()).unwrap();
+    assert_eq!(near.as_slice().unwrap(), [1, 9, 3]);
+    // Events of both, waited for by both.
+    let (of_host, of_device) = (host.record().unwrap(), gpu.stream.record().unwrap());
+    assert_eq!((gpu.stream.wait(&of_host), host.wait(&of_device)), (Ok(()), Ok(())));
+    assert_eq!((of_host.is_done(), of_host.synchronize(), of_device.is_done()), (Ok(true), Ok(()), Ok(true)));
+    // The host's stream does no work of a device.
+    let refused = |error: CopyError| matches!(error, CopyError::Call(error) if error.kind == SourceErrorKind::Unsupported);
+    // SAFETY: the values are never read.
+    let mut lost = unsafe { Buffer::<u16>::uninit(&device, 3, &host) }.unwrap();
+    assert!(refused(lost.slice_mut(..).unwrap().fill(1).unwrap_err()));
+    assert!(refused(lost.copy_from(&[1, 2, 3]).unwrap_err()));
+    assert!(refused(lost.as_view_mut().copy_from_view(&far.as_view()).unwrap_err()));
+    let context = host.context();
+    assert_eq!(context.synchronize(), Ok(()));
+    assert!(Stream::new(context).is_err() && context.capacity().is_err() && context.to_cudarc().is_err());
+    // SAFETY: it is refused.
+    assert_eq!(unsafe { context.reset() }.unwrap_err().kind, SourceErrorKind::Unsupported);
+    drop((near, far, lost, of_host, of_device, pool, device));
+    gpu.finish();
 }

@@ -772,7 +772,6 @@ fn errors_beside_the_memory_keep_their_codes() {
     let pinned = pinned_bytes();
     let options = PinnedOptions { write_combined: true, ..PinnedOptions::default() };
     let combined = Pinned::with_options(&gpu.context, options);
-    assert_eq!(*combined.options(), options);
     gpu.control().fail("cuMemHostGetDevicePointer_v2", 1, 2, 999);
     assert_eq!(combined.reserve(64 << 10, &gpu.stream).unwrap_err().code, 999);
     let failed = Registered::new(&gpu.context, vec![0; 4096]).unwrap_err();

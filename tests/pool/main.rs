@@ -1,6 +1,9 @@
 //! Pools over a simulated device.
 #![cfg(feature = "std")]
 
+mod any;
+#[path = "../any_pool/mod.rs"]
+mod any_pool;
 mod basics;
 mod bounds;
 mod checks;

@@ -17,8 +17,8 @@
 //! refused, `# lost <events>` counts events that were not recorded, and `# | <text>` is a note on the event before. The
 //! first comment may hold `key=value` pairs: `events` is the number of events, by which a file that was cut off is
 //! detected; `tail` is the number of the event from which on the recorder itself freed what the program had left (if
-//! `tail_bytes` is there too, `tail` is the number of these events). The unit of times is the recorder's; times never
-//! decrease. Comments that begin with `#^` say which functions asked for a block: [`Stacks`].
+//! `tail_bytes` is there too, `tail` is the number of these events). If `sample` is there, the trace has only one block for
+//! so many bytes on average ([`Sampling`]). The unit of times is the recorder's; times never decrease. Comments that begin with `#^` say which functions asked for a block: [`Stacks`].
 //!
 //! [`Reader`] checks every event as it streams by, in memory bounded by [`Limits`], and returns with each one the
 //! block's previous state. [`Records`] reads a trace without these checks, for conversions. [`Program`] is a whole trace
@@ -53,6 +53,6 @@ pub use error::{Place, Problem, TraceError};
 pub use event::{Action, Block, Event, Failure, Record};
 pub use program::{Kind, Op, Program, ProgramBuilder};
 pub use reader::{Checked, Reader, open};
-pub use records::{Header, Limits, Records};
+pub use records::{Header, Limits, Records, Sampling};
 pub use stacks::{Frame, Module, Node, Stacks};
 pub use writer::Writer;

@@ -30,6 +30,26 @@ impl Default for Limits {
     }
 }
 
+/// How a trace's blocks were chosen: each byte that was asked for began a sample with the probability 1 in `mean`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sampling {
+    /// Bytes for each sample on average.
+    pub mean: u64,
+}
+
+impl Sampling {
+    /// Returns how many blocks a block of `size` bytes stands for: 1 over the probability that it was chosen.
+    pub fn weight(self, size: u64) -> f64 {
+        -1.0 / (-(size.max(1) as f64) / self.mean as f64).exp_m1()
+    }
+
+    /// Returns the error of an estimate of so many bytes that is exceeded in one case of 20: two standard deviations, whose square is at
+    /// most `mean` times the bytes.
+    pub fn error(self, bytes: u64) -> f64 {
+        2.0 * (self.mean as f64 * bytes as f64).sqrt()
+    }
+}
+
 /// The `key=value` pairs of the first comment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Header {
@@ -60,6 +80,11 @@ impl Header {
             _ => word.to_owned(),
         };
         Self { text: self.text.split(' ').map(other).collect::<Vec<_>>().join(" ") }
+    }
+
+    /// Returns the sample that the trace is, if it does not have all blocks.
+    pub fn sampling(&self) -> Option<Sampling> {
+        Some(Sampling { mean: self.get("sample")?.parse().ok().filter(|&mean| mean > 0)? })
     }
 
     /// Returns the number of events that the header promises.

@@ -38,6 +38,7 @@ mod sysroot;
 mod toolchain;
 mod tools;
 mod traced;
+mod vulkan;
 mod wasm;
 mod wcet;
 mod words;
@@ -145,6 +146,8 @@ enum Command {
         #[arg(default_value = "100")]
         count: u64,
     },
+    /// Run the Vulkan tests on lavapipe, with validation and synchronisation validation, and count tests and messages
+    Vulkan,
     /// Check the style of comments and documents, the library's layers, public items and duplicates, and all firmware with clippy, warnings denied
     Lint {
         /// Only what compiles nothing: the style of comments and documents, the library's layers, public items and duplicates
@@ -192,6 +195,7 @@ fn main() -> ExitCode {
         Command::Plan { arguments } => bench::plan(&arguments),
         Command::GpuBundle(bundle) => gpu_bundle::run(&bundle),
         Command::GpuSeeds { count } => commands::gpu_seeds(count),
+        Command::Vulkan => vulkan::run(&setup),
         Command::Lint { style } => commands::lint(&setup, style),
         #[cfg(unix)]
         Command::Malloc(options) => malloc::run(&options, &setup),

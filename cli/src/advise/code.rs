@@ -2,6 +2,24 @@
 
 use super::classes::Classes;
 
+/// Returns the code of a pool of `most` blocks of `size` bytes.
+pub fn fixed_pool(size: usize, most: usize) -> String {
+    let (words, groups) = (size.div_ceil(8).max(1), most.div_ceil(32));
+    let groups = if groups > 1 { format!(", {groups}") } else { String::new() };
+    format!(
+        "use allotment::fixed::FixedPool;\n\n// With your own type instead of `[u64; {words}]`.\n\
+         static POOL: FixedPool<[u64; {words}], {most}{groups}> = FixedPool::new();\n"
+    )
+}
+
+/// Returns the code of a heap in an arena of so many bytes that keeps `count` blocks for requests of `least` to `most` bytes.
+pub fn kept(arena: usize, count: usize, least: usize, most: usize) -> String {
+    format!(
+        "use allotment::{{Heap, Kept, heap}};\n\n#[global_allocator]\n\
+         static HEAP: Kept<Heap, {count}> = Kept::new(heap!({arena}), {least}, {most});\n"
+    )
+}
+
 /// The placement of a heap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Choice {

@@ -59,18 +59,23 @@ pub fn smallest(id: &str, limit: usize, program: &Program, memory: &mut Arena) -
     with(id, Smallest { program, memory, limit })?.0
 }
 
-/// Tries every placement of allotment that may be advised.
+/// The heaps of microcontrollers: the default, and the smallest one.
+const CHIP: [&str; 2] = ["micro-tlsf", "tiny-heap"];
+
+/// Tries every placement of allotment that may be advised; for a `chip` the two that are meant for one.
 ///
 /// Each gets an even share of the time left, with some kept for the later phases. `unfinished` receives the names of
 /// those that needed more.
 pub fn named(
     program: &Program,
+    chip: bool,
     memory: &mut Arena,
     deadline: &Deadline,
     mut each: impl FnMut(&'static str),
     mut unfinished: impl FnMut(&'static str),
 ) -> Vec<Candidate> {
-    let advised: Vec<&Entry> = ENTRIES.iter().filter(|entry| entry.advised).collect();
+    let is_advised = |entry: &&Entry| entry.advised && (!chip || CHIP.contains(&entry.id));
+    let advised: Vec<&Entry> = ENTRIES.iter().filter(is_advised).collect();
     let shares = (0..advised.len()).rev().map(|after| share(deadline, after as u32 + 5));
     let tried =
         advised.iter().zip(shares).filter_map(|(&&Entry { id, code, limit, instructions, .. }, share)| {

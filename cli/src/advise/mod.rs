@@ -4,7 +4,7 @@ pub mod classes;
 pub mod code;
 mod fitted;
 mod measure;
-mod run;
+pub(crate) mod run;
 mod suggest;
 mod warn;
 
@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use allotment_planner::deadline::Deadline;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -40,6 +40,9 @@ pub struct AdviseArgs {
     /// Available RAM, such as 64K: advise the heap with the fewest instructions that fits, instead of the smallest
     #[arg(long, value_name = "BYTES", value_parser = parse_memory)]
     ram: Option<usize>,
+    /// Where the program runs: on a microcontroller (mcu), only `Heap` and `TinyHeap` are tried, with `FixedPool` and `Kept` beside them
+    #[arg(long, value_enum, default_value_t = Target::Any)]
+    target: Target,
     /// Room in the arena beyond what this run needs, in percent
     #[arg(long, default_value_t = 0, value_name = "PERCENT", value_parser = clap::value_parser!(u16).range(..=1000))]
     margin: u16,
@@ -52,6 +55,15 @@ pub struct AdviseArgs {
     /// Print JSON instead of text
     #[arg(long)]
     json: bool,
+}
+
+/// Where the program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Target {
+    /// Anywhere: every placement is tried.
+    Any,
+    /// On a microcontroller.
+    Mcu,
 }
 
 /// The advice as it is printed; sizes in bytes.
@@ -112,19 +124,20 @@ pub fn advise(args: &AdviseArgs) -> Result<bool, Failure> {
         bar.set_message(text.to_owned());
         bar.tick();
     };
+    let chip = args.target == Target::Mcu;
     let late = |id| unfinished.push(id);
-    let mut candidates = measure::named(&run.program, &mut memory, &deadline, &mut show, late);
+    let mut candidates = measure::named(&run.program, chip, &mut memory, &deadline, &mut show, late);
     show("slab-fitted");
     let phase = |memory: &mut Arena, parts| memory.until(deadline.within(share(&deadline, parts)()));
     phase(&mut memory, 4);
-    let fitted = measure::fitted(&run, &mut memory);
+    let fitted = if chip { None } else { measure::fitted(&run, &mut memory) };
     let slab_classes = fitted.as_ref().and_then(|fitted| match &fitted.choice {
         Choice::Slab(classes) => Some(classes.clone()),
         _ => None,
     });
     candidates.extend(fitted);
     #[cfg(any(unix, windows))]
-    if args.ram.is_none() {
+    if args.ram.is_none() && !chip {
         candidates.extend(measure::growing(&run.program, &deadline));
     }
     let mut late = |memory: &Arena, name| {
@@ -172,7 +185,8 @@ pub fn advise(args: &AdviseArgs) -> Result<bool, Failure> {
     let leaks = warn::leaks(&run);
     show("suggestions");
     phase(&mut memory, 1);
-    let suggestions = suggested(&run, &candidates, &best, &mut memory, &leaks);
+    let mut suggestions = suggested(&run, &candidates, &best, &mut memory, &leaks);
+    suggestions.extend(if chip { suggest::kept(&run, arena) } else { None });
     if memory.deadline().passed() {
         unfinished.push("suggestions");
     }
@@ -285,6 +299,7 @@ fn suggested(
 ) -> Vec<Suggestion> {
     let id = match best.candidate.choice {
         Choice::Named(id, _) => id,
+        Choice::Tiny if candidates.iter().all(|one| one.placement != "tlsf") => "micro-tlsf",
         _ => "tlsf",
     };
     let smallest = candidates.iter().find(|one| one.placement == id).and_then(|one| one.smallest);
@@ -358,12 +373,18 @@ fn text(mut out: impl Write, advice: &Advice, args: &AdviseArgs) -> io::Result<(
     if !advice.suggestions.is_empty() {
         writeln!(out, "\nsuggestions, each tried on this run:")?;
     }
-    for Suggestion { bytes_saved, calls_saved, text, .. } in &advice.suggestions {
-        write!(out, "  saves {bytes_saved} B")?;
+    for Suggestion { kind, bytes_saved, calls_saved, text, code } in &advice.suggestions {
+        match kind {
+            Kinds::Kept => write!(out, "  saves no memory")?,
+            _ => write!(out, "  saves {bytes_saved} B")?,
+        }
         if *calls_saved > 0 {
             write!(out, " and {calls_saved} calls")?;
         }
         writeln!(out, ": {text}")?;
+        for line in code.iter().flat_map(|code| code.lines()).filter(|line| !line.is_empty()) {
+            writeln!(out, "    {line}")?;
+        }
     }
     Ok(())
 }

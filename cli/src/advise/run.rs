@@ -48,7 +48,7 @@ impl Run {
     /// A [`Failure`] with the message for the user.
     pub fn read(input: &Input) -> Result<Self, Failure> {
         let wrong = Failure::trace(input.shown());
-        let mut trace = input.trace()?;
+        let mut trace = input.whole_trace()?;
         let tail = trace.header().tail().and_then(|tail| usize::try_from(tail).ok());
         let mut builder = ProgramBuilder::default();
         let mut lives: Vec<Life> = Vec::new();

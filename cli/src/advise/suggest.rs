@@ -9,6 +9,7 @@ use allotment_planner::solve::{Options, solve_within};
 use allotment_trace::{Kind, Op, Program};
 use serde::Serialize;
 
+use super::code;
 use super::measure::smallest;
 use super::run::{Life, Run};
 use super::warn::Leak;
@@ -27,6 +28,8 @@ pub enum Kinds {
     Growth,
     /// Short-lived blocks of one size, which a pool would serve.
     Pool,
+    /// Large blocks that come and go, for which room can be kept.
+    Kept,
     /// A plan for the whole run, if all runs are the same.
     Plan,
 }
@@ -42,6 +45,15 @@ pub struct Suggestion {
     pub calls_saved: usize,
     /// What to do.
     pub text: String,
+    /// Rust code to paste, if a type of the library does it.
+    pub code: Option<String>,
+}
+
+impl Suggestion {
+    /// Makes a suggestion without code.
+    fn new(kind: Kinds, bytes_saved: usize, calls_saved: usize, text: String) -> Self {
+        Self { kind, bytes_saved, calls_saved, text, code: None }
+    }
 }
 
 /// The inputs for trying a suggestion.
@@ -96,7 +108,7 @@ fn leak(bench: &mut Bench<'_>, leaks: &[Leak]) -> Vec<Suggestion> {
             let (blocks, size) = (leak.blocks, leak.size);
             let text =
                 format!("free the blocks of {size} B{tag}: {blocks} were not, and more came all the time");
-            found.push(Suggestion { kind: Kinds::Leak, bytes_saved, calls_saved: 0, text });
+            found.push(Suggestion::new(Kinds::Leak, bytes_saved, 0, text));
         }
     }
     found
@@ -113,7 +125,7 @@ fn alignment(bench: &mut Bench<'_>) -> Option<Suggestion> {
     let bytes_saved = bench.saves(&program);
     let text =
         format!("{blocks} blocks ask for alignments of up to {most} B: do without where they are not needed");
-    (bytes_saved > 0).then_some(Suggestion { kind: Kinds::Alignment, bytes_saved, calls_saved: 0, text })
+    (bytes_saved > 0).then(|| Suggestion::new(Kinds::Alignment, bytes_saved, 0, text))
 }
 
 /// Tries growing blocks with their largest size from the start.
@@ -136,7 +148,7 @@ fn growth(bench: &mut Bench<'_>) -> Option<Suggestion> {
     let text = format!(
         "{blocks} blocks are resized {calls_saved} times: ask for the size they reach at once (`with_capacity`)"
     );
-    (bytes_saved > 0).then_some(Suggestion { kind: Kinds::Growth, bytes_saved, calls_saved, text })
+    (bytes_saved > 0).then(|| Suggestion::new(Kinds::Growth, bytes_saved, calls_saved, text))
 }
 
 /// Tries a pool for each size of which many blocks come and go but few are live at once: an array of as many blocks as
@@ -183,9 +195,40 @@ fn pools(bench: &mut Bench<'_>) -> Vec<Suggestion> {
         let text = format!(
             "{blocks} blocks of {size} B come and go, at most {most} at once: a pool of {most} ({pool} B)"
         );
-        found.push(Suggestion { kind: Kinds::Pool, bytes_saved, calls_saved: calls, text });
+        let code = (align <= 8).then(|| code::fixed_pool(size, most));
+        found.push(Suggestion { code, ..Suggestion::new(Kinds::Pool, bytes_saved, calls, text) });
     }
     found
+}
+
+/// The most blocks for which room is kept.
+const KEPT: usize = 8;
+
+/// Returns how to keep room for the large blocks of a run that come and go: those of an eighth of the peak and more. That saves no memory;
+/// it keeps requests from failing after a long time, which no run shows. `arena` is that of the heap.
+pub fn kept(run: &Run, arena: usize) -> Option<Suggestion> {
+    let large: Vec<&Life> = run
+        .lives
+        .iter()
+        .filter(|life| {
+            life.sizes[0] >= (run.program.peak / 8).max(64) && life.align <= 8 && life.resized == 0
+        })
+        .collect();
+    let freed = large.iter().filter(|life| life.to.is_some()).count();
+    let (least, most) =
+        (large.iter().map(|life| life.sizes[0]).min()?, large.iter().map(|life| life.sizes[0]).max()?);
+    // All are live at once where the last of such a group begins.
+    let at_once = |at: usize| large.iter().filter(|life| Run::is_live(life, at)).count();
+    let count = large.iter().map(|life| at_once(life.from)).max().filter(|&count| count <= KEPT)?;
+    if freed <= count {
+        return None;
+    }
+    let text = format!(
+        "{} blocks of {least} to {most} B come and go, at most {count} at once: keep room for them, so that none fails after a long time",
+        large.len()
+    );
+    let code = Some(code::kept(arena, count, least, most));
+    Some(Suggestion { code, ..Suggestion::new(Kinds::Kept, 0, 0, text) })
 }
 
 /// The most blocks of a run that is planned as a whole; more would take too long.
@@ -213,5 +256,5 @@ fn plan(bench: &mut Bench<'_>) -> Option<Suggestion> {
     let text = format!(
         "if every run is like this one, a plan made beforehand needs {planned} B (`allotment plan`, `PlannedHeap`)"
     );
-    (bytes_saved > 0).then_some(Suggestion { kind: Kinds::Plan, bytes_saved, calls_saved, text })
+    (bytes_saved > 0).then(|| Suggestion::new(Kinds::Plan, bytes_saved, calls_saved, text))
 }

@@ -247,7 +247,7 @@ fn warn(input: &Input, cut: &ReadError, last: &str) {
 
 /// Reads a trace, up to where it is cut off if it is.
 fn read_trace(input: &Input) -> Result<Instance, PlanError> {
-    let mut trace = input.trace().map_err(|failure| PlanError::Trace(Box::new(failure)))?;
+    let mut trace = input.whole_trace().map_err(|failure| PlanError::Trace(Box::new(failure)))?;
     let instance = read::read_events(&mut trace)?;
     input.warn(trace.cut(), "the events before that are planned");
     if instance.is_empty() {

@@ -1,5 +1,6 @@
 //! What is counted for each stack, tag or size.
 
+use allotment_trace::{Header, Sampling};
 use clap::ValueEnum;
 use serde::Serialize;
 
@@ -33,15 +34,15 @@ impl Costs {
     pub fn add(&mut self, other: &Self) {
         let Self { calls, bytes, temporary, blocks, live, peak, peak_blocks, most, most_blocks, lifetimes } =
             self;
-        *calls += other.calls;
+        *calls = calls.saturating_add(other.calls);
         *bytes = bytes.saturating_add(other.bytes);
-        *temporary += other.temporary;
-        *blocks += other.blocks;
-        *live += other.live;
-        *peak += other.peak;
-        *peak_blocks += other.peak_blocks;
+        *temporary = temporary.saturating_add(other.temporary);
+        *blocks = blocks.saturating_add(other.blocks);
+        *live = live.saturating_add(other.live);
+        *peak = peak.saturating_add(other.peak);
+        *peak_blocks = peak_blocks.saturating_add(other.peak_blocks);
         *most = most.saturating_add(other.most);
-        *most_blocks += other.most_blocks;
+        *most_blocks = most_blocks.saturating_add(other.most_blocks);
         *lifetimes = lifetimes.saturating_add(other.lifetimes);
     }
 }
@@ -98,6 +99,35 @@ impl Measure {
     }
 }
 
+/// What a block of a trace stands for: itself, or more of its like if the trace is a sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Weight {
+    pub blocks: u64,
+    pub bytes: u64,
+}
+
+/// Weighs the blocks of a trace in their order.
+#[derive(Clone, Copy, Debug)]
+pub struct Weights {
+    sampling: Option<Sampling>,
+    /// What is added before a number of blocks is rounded down: the multiples of the golden ratio, which spread evenly.
+    spread: f64,
+}
+
+impl Weights {
+    pub fn new(header: &Header) -> Self {
+        Self { sampling: header.sampling(), spread: 0.5 }
+    }
+
+    /// Returns what the next block stands for. Sums of it have no bias.
+    pub fn of(&mut self, size: u64) -> Weight {
+        let Some(sampling) = self.sampling else { return Weight { blocks: 1, bytes: size } };
+        let weight = sampling.weight(size);
+        self.spread = (self.spread + 0.618_033_988_749_895).fract();
+        Weight { blocks: (weight + self.spread) as u64, bytes: (weight * size as f64).round() as u64 }
+    }
+}
+
 /// Costs by dense numbers, with those at the peak of the whole.
 #[derive(Default)]
 pub(super) struct Ledger {
@@ -121,23 +151,23 @@ impl Ledger {
         &mut self.costs[index]
     }
 
-    /// A block of so many bytes is live from now on.
-    pub(super) fn begin(&mut self, key: u32, size: u64) {
+    /// A block is live from now on.
+    pub(super) fn begin(&mut self, key: u32, Weight { blocks, bytes }: Weight) {
         let costs = self.of(key);
-        costs.calls += 1;
-        costs.bytes = costs.bytes.saturating_add(size);
-        costs.blocks += 1;
-        costs.live += size;
+        costs.calls = costs.calls.saturating_add(blocks);
+        costs.bytes = costs.bytes.saturating_add(bytes);
+        costs.blocks = costs.blocks.saturating_add(blocks);
+        costs.live = costs.live.saturating_add(bytes);
         costs.most = costs.most.max(costs.live);
         costs.most_blocks = costs.most_blocks.max(costs.blocks);
     }
 
-    /// A block of so many bytes is not live any more.
-    pub(super) fn end(&mut self, key: u32, size: u64, lifetime: u64, temporary: bool) {
+    /// A block is not live any more.
+    pub(super) fn end(&mut self, key: u32, Weight { blocks, bytes }: Weight, lifetime: u64, temporary: bool) {
         let costs = self.of(key);
-        costs.blocks -= 1;
-        costs.live -= size;
-        costs.lifetimes = costs.lifetimes.saturating_add(lifetime);
+        costs.blocks = costs.blocks.saturating_sub(blocks);
+        costs.live = costs.live.saturating_sub(bytes);
+        costs.lifetimes = costs.lifetimes.saturating_add(lifetime.saturating_mul(blocks));
         costs.temporary += u64::from(temporary);
     }
 

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use allotment_trace::{Action, Checked, Stacks};
+use allotment_trace::{Action, Checked, Sampling, Stacks};
 
-use super::costs::{Costs, Ledger};
+use super::costs::{Costs, Ledger, Weight, Weights};
 use crate::failure::Failure;
 use crate::input::Input;
 use crate::symbols;
@@ -48,6 +48,8 @@ pub struct Profile {
     /// The trace's name.
     pub name: String,
     pub events: u64,
+    /// How the blocks were chosen, if not all are there: all costs are estimates then.
+    pub sampling: Option<Sampling>,
     /// The time from the first event to the last, if the trace has times in nanoseconds.
     pub time: Option<Duration>,
     /// The most bytes that were live at once, and the event after which they were.
@@ -68,7 +70,7 @@ pub struct Profile {
 
 /// A live block.
 struct Live {
-    size: u64,
+    weight: Weight,
     stack: u32,
     tag: u32,
     class: u32,
@@ -106,6 +108,8 @@ struct Counting {
     times: Option<(u64, u64)>,
     /// The block of the last request.
     last: Option<u64>,
+    sampling: Option<Sampling>,
+    weights: Weights,
 }
 
 impl Profile {
@@ -129,6 +133,8 @@ impl Profile {
             events: 0,
             times: None,
             last: None,
+            sampling: reader.header().sampling(),
+            weights: Weights::new(reader.header()),
         };
         counting.names.of("".into());
         let mut reached = false;
@@ -188,12 +194,14 @@ impl Counting {
         }
         let known = self.live.remove(&event.id);
         if let Some(live) = &known {
-            let temporary = event.action == Action::Free && self.last == Some(event.id);
+            // A sample does not say what was asked for in between.
+            let temporary =
+                event.action == Action::Free && self.last == Some(event.id) && self.sampling.is_none();
             let lifetime = self.events - live.event;
-            self.stacks.end(live.stack, live.size, lifetime, temporary);
-            self.tags.end(live.tag, live.size, lifetime, temporary);
-            self.sizes.end(live.class, live.size, lifetime, temporary);
-            self.total.end(0, live.size, lifetime, temporary);
+            self.stacks.end(live.stack, live.weight, lifetime, temporary);
+            self.tags.end(live.tag, live.weight, lifetime, temporary);
+            self.sizes.end(live.class, live.weight, lifetime, temporary);
+            self.total.end(0, live.weight, lifetime, temporary);
         }
         if let Action::Allocate { size, .. } | Action::Reallocate { size } = event.action {
             let class = self.classes.of(size);
@@ -204,16 +212,24 @@ impl Counting {
                 Some(tag) => self.names.of(tag.clone()),
                 None => known.as_ref().map_or(0, |live| live.tag),
             };
-            self.stacks.begin(stack, size);
-            self.tags.begin(tag, size);
-            self.sizes.begin(class, size);
-            self.total.begin(0, size);
-            let live =
-                Live { size, stack, tag, class, event: self.events, time: self.times.map(|(_, last)| last) };
+            let weight = self.weights.of(size);
+            self.stacks.begin(stack, weight);
+            self.tags.begin(tag, weight);
+            self.sizes.begin(class, weight);
+            self.total.begin(0, weight);
+            let live = Live {
+                weight,
+                stack,
+                tag,
+                class,
+                event: self.events,
+                time: self.times.map(|(_, last)| last),
+            };
             self.live.insert(event.id, live);
             self.last = Some(event.id);
-            if checked.live_bytes > self.peak.0 {
-                self.peak = (checked.live_bytes, self.events);
+            let live = self.total.costs[0].live;
+            if live > self.peak.0 {
+                self.peak = (live, self.events);
                 for ledger in [&mut self.stacks, &mut self.tags, &mut self.sizes, &mut self.total] {
                     ledger.peak();
                 }
@@ -241,6 +257,7 @@ impl Counting {
         Profile {
             name,
             events: self.events,
+            sampling: self.sampling,
             time,
             peak: self.peak.0,
             peak_event: self.peak.1,

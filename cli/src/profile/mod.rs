@@ -6,6 +6,6 @@ mod costs;
 mod gather;
 mod stacks;
 
-pub use costs::{Costs, Measure};
+pub use costs::{Costs, Measure, Weights};
 pub use gather::{Mark, Profile};
 pub use stacks::{Holder, Label, holders, labels};

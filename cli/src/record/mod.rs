@@ -17,14 +17,14 @@ use std::time::Duration;
 use allotment_trace::{
     BinaryWriter, Header, Limits, Record, Records, Stacks, Writer, binary_header, write_binary,
 };
-use clap::Args;
+use clap::{ArgGroup, Args};
 use serde::Serialize;
 use signal_hook::consts::SIGXFSZ;
 
 use crate::failure::Failure;
 use crate::output::{Output, endings, writable};
 use crate::symbols;
-use crate::units::at_least_one;
+use crate::units::{at_least_one, parse_bytes};
 pub use library::LIBRARY;
 use library::Library;
 use raw::{Counts, Item, Raw, main_of, raws, read};
@@ -32,6 +32,7 @@ use run::{Control, Ended, Times};
 
 /// Arguments of `allotment record`.
 #[derive(Args, Debug)]
+#[command(group = ArgGroup::new("who").args(["stacks", "sample"]).multiple(true))]
 pub struct RecordArgs {
     /// Write the trace to this file: .trace or .txt (text), .bin (binary), each also .gz or .zst [default: PROGRAM.trace.zst, PROGRAM.bin.zst with stacks]
     #[arg(short, long, value_name = "OUT")]
@@ -63,8 +64,11 @@ pub struct RecordArgs {
     /// Record who asked for each block: the stack of calls (x86-64)
     #[arg(long)]
     stacks: bool,
+    /// Record only one block per so many bytes on average, with its stack, such as 512KiB: costs next to nothing, and `who`, `diff`, `budget`, `view` and profiles have estimates without bias
+    #[arg(long, value_name = "BYTES", value_parser = parse_sample)]
+    sample: Option<u64>,
     /// Leave the names of functions to the commands that read the trace: they need the same programs and libraries then
-    #[arg(long, requires = "stacks")]
+    #[arg(long, requires = "who")]
     no_symbols: bool,
     /// Keep the traces of all processes and program images, with process and image in their names, and wait for those that go on
     #[arg(long)]
@@ -75,6 +79,20 @@ pub struct RecordArgs {
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     program: Vec<OsString>,
+}
+
+/// Reads the mean of a sample.
+fn parse_sample(text: &str) -> Result<u64, String> {
+    match parse_bytes(text)? {
+        0 => Err("it must be at least 1".into()),
+        bytes => Ok(bytes),
+    }
+}
+
+impl RecordArgs {
+    fn has_stacks(&self) -> bool {
+        self.stacks || self.sample.is_some()
+    }
 }
 
 /// The summary of a recording as it is printed.
@@ -116,7 +134,7 @@ pub fn record(args: &RecordArgs) -> Result<u8, Failure> {
     let name = program.file_name().unwrap_or(program.as_os_str()).to_string_lossy().into_owned();
     let output = args.output.clone().unwrap_or_else(|| {
         // The binary form of a trace with stacks is a few times smaller.
-        let form = if args.stacks { "bin" } else { "trace" };
+        let form = if args.has_stacks() { "bin" } else { "trace" };
         format!("{name}.{form}.zst").into()
     });
     check_form(&output)?;
@@ -151,11 +169,14 @@ pub fn record(args: &RecordArgs) -> Result<u8, Failure> {
     if !args.no_times {
         command.env("ALLOTMENT_RECORD_TIMES", if args.exact_times { "exact" } else { "coarse" });
     }
-    if args.stacks {
+    if args.has_stacks() {
         if !cfg!(target_arch = "x86_64") {
-            return Err(Failure::Other("--stacks works on x86-64 only: record without it".into()));
+            return Err(Failure::Other("--stacks and --sample work on x86-64 only: record without".into()));
         }
         command.env("ALLOTMENT_RECORD_STACKS", "1");
+    }
+    if let Some(mean) = args.sample {
+        command.env("ALLOTMENT_RECORD_SAMPLE", mean.to_string());
     }
     let mut preload = library.path.clone().into_os_string();
     if let Some(others) = env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
@@ -339,7 +360,7 @@ fn convert(raw: &Raw, output: &Path, name: &str, args: &RecordArgs) -> Result<Re
     let binary = endings(output).0 == "bin";
     let mut writer = Kept::new(binary && !args.addresses)?;
     let mut stacks = Stacks::default();
-    let counts = read(raw, args.addresses, args.stacks, |item| match item {
+    let counts = read(raw, args.addresses, args.has_stacks(), |item| match item {
         Item::Stack(node) => writer.stack(node, output),
         Item::Record(record) => {
             if let (Record::Stack(line), false) = (&record, args.no_symbols) {
@@ -355,8 +376,9 @@ fn convert(raw: &Raw, output: &Path, name: &str, args: &RecordArgs) -> Result<Re
     let mut events = writer.finish().map_err(&wrong)?;
     events.rewind().map_err(&wrong)?;
     let name: String = name.chars().map(|c| if c.is_whitespace() { '_' } else { c }).collect();
+    let sample = args.sample.map_or(String::new(), |mean| format!(" sample={mean}"));
     let header = format!(
-        "name={name} events={} clock=ns unknown_frees={} missed_frees={}",
+        "name={name} events={} clock=ns unknown_frees={} missed_frees={}{sample}",
         counts.events, counts.unknown, counts.missed
     );
     let mut file = Output::create(output)?;

@@ -51,7 +51,7 @@ pub struct ReplayArgs {
     json: bool,
 }
 
-fn placement_names() -> clap::builder::PossibleValuesParser {
+pub(crate) fn placement_names() -> clap::builder::PossibleValuesParser {
     ENTRIES.iter().map(|entry| entry.id).into()
 }
 
@@ -100,7 +100,7 @@ pub struct Replayed {
 /// # Errors
 /// A [`Failure`] with the message for the user.
 pub(crate) fn read(input: &Input) -> Result<Program, Failure> {
-    let mut trace = input.trace()?;
+    let mut trace = input.whole_trace()?;
     let program = Program::compile_from(&mut trace).map_err(Failure::trace(input.shown()))?;
     input.warn(trace.cut(), "the events before that are used");
     if program.ops.is_empty() { Err(input.empty()) } else { Ok(program) }

@@ -6,7 +6,7 @@ use std::ptr::{self, NonNull};
 
 use allotment::lock::Unsync;
 use allotment::placement::LayoutPlacement;
-use allotment::{Heap, Region, Stats, TinyHeap};
+use allotment::{Heap, Kept, Region, Stats, TinyHeap};
 
 use super::arena::Range;
 
@@ -66,10 +66,35 @@ pub trait Make {
     /// The arena must be valid, and nothing else may use it as long as the subject lives.
     unsafe fn make(&self, arena: Range) -> Option<Box<Self::Subject>>;
 
+    /// Creates a subject that keeps blocks; `None` also if it cannot.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Make::make`].
+    unsafe fn make_kept(&self, _arena: Range, _keep: Keep) -> Option<Box<dyn Subject>> {
+        None
+    }
+
     /// Returns the bytes of the subject's state outside the arena.
     fn state(&self) -> usize {
         size_of::<Self::Subject>()
     }
+}
+
+/// Blocks that a [`Kept`] keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Keep {
+    /// How many, at most [`Keep::MOST`].
+    pub count: usize,
+    /// The sizes of the requests that they are kept for.
+    pub least: usize,
+    /// Bytes of each of them.
+    pub most: usize,
+}
+
+impl Keep {
+    /// The most blocks that are kept.
+    pub const MOST: usize = 4;
 }
 
 /// Creates a subject that needs no parameters.
@@ -84,7 +109,7 @@ impl<S> Default for Plain<S> {
 /// A heap of allotment without a lock.
 pub type Own<P> = Heap<P, Unsync>;
 
-impl<P: LayoutPlacement> Make for Plain<Own<P>> {
+impl<P: LayoutPlacement + 'static> Make for Plain<Own<P>> {
     type Subject = Own<P>;
 
     unsafe fn make(&self, arena: Range) -> Option<Box<Own<P>>> {
@@ -92,6 +117,88 @@ impl<P: LayoutPlacement> Make for Plain<Own<P>> {
         // SAFETY: the caller of `make` guarantees that the arena is valid and belongs to the subject.
         unsafe { heap.claim(Region::new(NonNull::new(arena.start)?, arena.size)) }.ok()?;
         Some(heap)
+    }
+
+    unsafe fn make_kept(&self, arena: Range, keep: Keep) -> Option<Box<dyn Subject>> {
+        // SAFETY: the caller guarantees the arena.
+        unsafe {
+            match keep.count {
+                1 => keeping::<P, 1>(arena, keep),
+                2 => keeping::<P, 2>(arena, keep),
+                3 => keeping::<P, 3>(arena, keep),
+                4 => keeping::<P, 4>(arena, keep),
+                _ => None,
+            }
+        }
+    }
+}
+
+/// A heap of another maker that keeps blocks.
+pub struct Keeping<'a, M>(pub &'a M, pub Keep);
+
+impl<M: Make> Make for Keeping<'_, M> {
+    type Subject = Box<dyn Subject>;
+
+    unsafe fn make(&self, arena: Range) -> Option<Box<Self::Subject>> {
+        // SAFETY: the caller keeps the contract of this method, which the call shares.
+        unsafe { self.0.make_kept(arena, self.1) }.map(Box::new)
+    }
+}
+
+// SAFETY: the boxed subject has the same guarantees.
+unsafe impl Subject for Box<dyn Subject> {
+    unsafe fn alloc(&mut self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller keeps the contract of this method, which the call shares.
+        unsafe { (**self).alloc(layout) }
+    }
+
+    unsafe fn dealloc(&mut self, block: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the contract of this method, which the call shares.
+        unsafe { (**self).dealloc(block, layout) }
+    }
+
+    unsafe fn realloc(&mut self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: the caller keeps the contract of this method, which the call shares.
+        unsafe { (**self).realloc(block, layout, size) }
+    }
+
+    fn stats(&self) -> Option<Stats> {
+        (**self).stats()
+    }
+}
+
+/// # Safety
+///
+/// As for [`Make::make`].
+unsafe fn keeping<P: LayoutPlacement + 'static, const COUNT: usize>(
+    arena: Range,
+    keep: Keep,
+) -> Option<Box<dyn Subject>> {
+    let kept = Box::new(Kept::<Own<P>, COUNT, Unsync>::new(Heap::empty(), keep.least, keep.most));
+    // SAFETY: the caller guarantees that the arena is valid and belongs to the subject.
+    unsafe { kept.memory().claim(Region::new(NonNull::new(arena.start)?, arena.size)) }.ok()?;
+    Some(kept)
+}
+
+// SAFETY: `Kept` is a global allocator with the same guarantees, and its blocks are those of its heap.
+unsafe impl<P: LayoutPlacement, const COUNT: usize> Subject for Kept<Own<P>, COUNT, Unsync> {
+    unsafe fn alloc(&mut self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller keeps the contract of this method, which the call shares.
+        unsafe { GlobalAlloc::alloc(self, layout) }
+    }
+
+    unsafe fn dealloc(&mut self, block: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the contract of this method, which the call shares.
+        unsafe { GlobalAlloc::dealloc(self, block, layout) }
+    }
+
+    unsafe fn realloc(&mut self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: the caller keeps the contract of this method, which the call shares.
+        unsafe { GlobalAlloc::realloc(self, block, layout, size) }
+    }
+
+    fn stats(&self) -> Option<Stats> {
+        Some(Heap::stats(self.memory()))
     }
 }
 

@@ -105,6 +105,7 @@ pub fn report_within(
     let (peak_event, peak) = recording.peak;
     let totals = Totals {
         events: trace.events.len(),
+        sample: trace.sampling.map_or(0, |sampling| sampling.mean),
         closing: trace.closing,
         lost: trace.lost,
         refused: trace.refused,
@@ -130,6 +131,8 @@ pub fn report_within(
     let suggestions =
         suggestions(trace, &totals, &outcome, &recording.series, &by_tag, &live_groups, &exact_sizes);
     exact_sizes.truncate(SIZES);
+    // What would need less memory does not follow from a sample.
+    let suggestions = if trace.sampling.is_some() { Vec::new() } else { suggestions };
     let buckets = recording.buckets;
     let times = trace.times.as_ref().filter(|times| !times.is_empty()).map(|times| {
         let start = |bucket| series::start(bucket, buckets, times.len()).min(times.len() - 1);

@@ -164,6 +164,7 @@ pub fn add_tried(all: &mut Vec<Suggestion>, tried: Vec<advise::Suggestion>) {
                 advise::Kinds::Alignment => Kind::Alignment,
                 advise::Kinds::Growth => Kind::Resizing,
                 advise::Kinds::Pool => Kind::Pool,
+                advise::Kinds::Kept => Kind::Fragmentation,
                 advise::Kinds::Plan => Kind::Plan,
             },
             saves: each.bytes_saved as u64,

@@ -7,6 +7,8 @@ use serde::Serialize;
 pub struct Totals {
     /// Events shown.
     pub events: usize,
+    /// Bytes for each sample on average, if the trace is one: all bytes are estimates then, and 0 if it is not.
+    pub sample: u64,
     /// Events left out at the end, where the recorder itself freed what was live.
     pub closing: usize,
     /// Events that the recorder reports as lost.

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use allotment_trace::{Action as Asked, Checked, Reader, TraceError};
+use allotment_trace::{Action as Asked, Checked, Reader, Sampling, TraceError};
+
+use crate::profile::Weights;
 
 /// The alignment in bytes of a request without one.
 const DEFAULT_ALIGN: u64 = 8;
@@ -74,6 +76,8 @@ pub struct Trace {
     pub lost: u64,
     /// Requests that were refused when the trace was recorded.
     pub refused: usize,
+    /// How the blocks were chosen, if not all are there: the bytes of each are those that it stands for.
+    pub sampling: Option<Sampling>,
     /// Events at the end that were left out: there the recorder itself freed what was still live.
     pub closing: usize,
 }
@@ -126,9 +130,11 @@ impl Trace {
             times: Some(vec![]),
             lost: 0,
             refused: 0,
+            sampling: reader.header().sampling(),
             closing: 0,
         };
-        let mut builder = Builder { trace, live: HashMap::new(), tags: HashMap::new() };
+        let weights = Weights::new(reader.header());
+        let mut builder = Builder { trace, live: HashMap::new(), tags: HashMap::new(), weights, bytes: 0 };
         for checked in reader.by_ref().take(most.unwrap_or(usize::MAX)) {
             builder.add(checked?)?;
         }
@@ -163,6 +169,9 @@ struct Builder {
     /// By id.
     live: HashMap<u64, u32>,
     tags: HashMap<Arc<str>, u32>,
+    weights: Weights,
+    /// Bytes that are live.
+    bytes: u64,
 }
 
 impl Builder {
@@ -172,14 +181,13 @@ impl Builder {
         if trace.events.len() == MOST {
             return Err(ReadError::TooMany);
         }
-        if checked.live_bytes > MOST_BYTES {
-            return Err(ReadError::TooLarge(trace.events.len()));
-        }
         let now = trace.events.len() as u32;
         // The reader has checked that the blocks of all events are live.
         let next = trace.blocks.len() as u32;
+        let mut weighed = |size| self.weights.of(size).bytes;
         let (action, size, block) = match event.action {
             Asked::Allocate { size, align } => {
+                let size = weighed(size);
                 let align = if align == 0 { DEFAULT_ALIGN } else { align };
                 let tag = match event.tag {
                     Some(tag) => *self.tags.entry(tag).or_insert_with_key(|tag| {
@@ -201,11 +209,16 @@ impl Builder {
                 (Action::Allocate, size, next)
             }
             Asked::Reallocate { size } => {
-                (Action::Resize, size, self.live.get(&event.id).copied().unwrap_or(next))
+                (Action::Resize, weighed(size), self.live.get(&event.id).copied().unwrap_or(next))
             }
             Asked::Free => (Action::Free, 0, self.live.remove(&event.id).unwrap_or(next)),
         };
         let Some(known) = trace.blocks.get_mut(block as usize) else { return Ok(()) };
+        let before = if action == Action::Allocate { 0 } else { known.size };
+        self.bytes = (self.bytes - before).saturating_add(size);
+        if self.bytes > MOST_BYTES {
+            return Err(ReadError::TooLarge(trace.events.len()));
+        }
         match action {
             Action::Allocate => {}
             Action::Resize => known.size = size,

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use allotment_cli::advise::classes::Classes;
-use allotment_cli::advise::code::Choice;
+use allotment_cli::advise::code::{Choice, fixed_pool, kept};
 use allotment_cli::replay::subject::ENTRIES;
 use serde_json::Value;
 
@@ -149,6 +149,35 @@ fn recorded_runs_get_heaps_that_serve_them() {
     assert_eq!((&refused["fits"], &refused["arena"]), (&false.into(), &least["arena"]));
 }
 
+/// For a chip the two heaps of chips are tried, with pools for equal blocks and room for large ones.
+#[test]
+fn chips_get_their_own_heaps() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("chip.trace");
+    // A buffer of 2000 bytes and 3 messages of 44 come and go 100 times.
+    let mut trace = String::new();
+    for round in 0..100 {
+        let id = |n: usize| round * 4 + n;
+        trace += &format!("a {} 2000 8\n", id(0));
+        (1..4).for_each(|n| trace += &format!("a {} 44 4\n", id(n)));
+        (0..4).for_each(|n| trace += &format!("f {}\n", id(n)));
+    }
+    fs::write(&path, trace).unwrap();
+    let advice = advice(path.to_str().unwrap(), &["--target", "mcu", "--rounds", "0"]);
+    let names: Vec<&str> =
+        advice["candidates"].as_array().unwrap().iter().filter_map(|one| one["placement"].as_str()).collect();
+    assert!(names.len() == 2 && names.contains(&"micro-tlsf") && names.contains(&"tiny-heap"), "{names:?}");
+    let of = |kind: &str| {
+        let all = advice["suggestions"].as_array().unwrap();
+        let one = all.iter().find(|one| one["kind"] == kind).unwrap_or_else(|| panic!("{kind}: {advice}"));
+        one["code"].as_str().unwrap_or_default().to_owned()
+    };
+    let pool = of("pool");
+    assert!(pool.contains("FixedPool<[u64; 6], 3>") || pool.contains("FixedPool<[u64; 250], 1>"), "{pool}");
+    let kept = of("kept");
+    assert!(kept.contains("Kept<Heap, 1>") && kept.contains("2000, 2000"), "{kept}");
+}
+
 /// All code that can be advised, in one program.
 #[test]
 fn the_code_of_every_choice_compiles() {
@@ -159,8 +188,15 @@ fn the_code_of_every_choice_compiles() {
     let slab = Choice::Slab(Classes { sizes: vec![16, 24, 104] });
     let mut source = String::new();
     let mut main = String::from("fn main() {\n");
-    for (n, choice) in named.chain([slab, Choice::Tiny, Choice::Growing]).enumerate() {
-        let code = choice.source(40_000).replace("#[global_allocator]\n", "");
+    let choices = named.chain([slab, Choice::Tiny, Choice::Growing]).map(|choice| choice.source(40_000));
+    // What is suggested beside them.
+    let pool = fixed_pool(44, 40);
+    source += &format!(
+        "mod pool {{\n{pool}pub fn run() {{ assert_eq!(POOL.alloc([0; 6]).unwrap().len(), 6); }}\n}}\n"
+    );
+    main += "pool::run();\n";
+    for (n, code) in choices.chain([kept(40_000, 2, 100, 16_000)]).enumerate() {
+        let code = code.replace("#[global_allocator]\n", "");
         let run = "pub fn run() {\n    let layout = std::alloc::Layout::new::<[u8; 100]>();\n    \
                    assert!(!unsafe { std::alloc::GlobalAlloc::alloc(&HEAP, layout) }.is_null());\n}";
         source += &format!("mod m{n} {{\n{code}{run}\n}}\n");

@@ -5,8 +5,11 @@ mod attach;
 mod bad;
 mod bench;
 mod convert;
+mod device;
+mod endure;
 #[cfg(target_os = "linux")]
 mod fate;
+mod import;
 mod outputs;
 mod plan;
 mod pool;

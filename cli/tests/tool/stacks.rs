@@ -438,3 +438,128 @@ fn stacks_of_a_real_program_are_whole() {
     let (whole, all) = (whole.count(), requests.len());
     assert!(all > 1000 && whole == all, "{whole} of {all} stacks are whole");
 }
+
+/// A sample that misses next to nothing is the whole: blocks are remembered and forgotten, moved and freed.
+#[test]
+fn a_sample_of_every_byte_is_the_whole_run() {
+    let (_folder, [program, whole, sample]) = files(["server", "whole.bin", "sample.bin"]);
+    compiled(&program, SERVER, &["-O1"]);
+    recorded(&whole, &program, &["1000"], &[]);
+    recorded(&sample, &program, &["1000"], &["--sample", "1"]);
+    let [whole, sampled] = [&whole, &sample].map(|trace| json(["who", trace, "--json"]));
+    assert_eq!(sampled["sample"], 1);
+    assert_eq!(whole["sample"], Value::Null);
+    for key in ["calls", "bytes", "blocks", "live", "peak"] {
+        assert_eq!(whole["lines"][0][key], sampled["lines"][0][key], "{key}");
+        assert_eq!(whole["total"][key], sampled["total"][key], "{key}");
+    }
+    // What needs all blocks says so, and what a sample does not say is not made up.
+    for args in [&["advise", &sample][..], &["replay", &sample], &["plan", &sample, "--form", "trace"]] {
+        let error = refused(args).1;
+        assert!(error.contains("record without --sample"), "{error}");
+    }
+    assert!(refused(["who", &sample, "--by", "temporary"]).1.contains("record without --sample"));
+    let page = json(["view", &sample, "--json", "--arena", "1MiB"]);
+    assert_eq!((&page["totals"]["sample"], &page["totals"]["live_bytes"]), (&1.into(), &30_000.into()));
+}
+
+/// What the lines of a program take, from one block in thirty or so: within the stated error in most runs, and on average without bias.
+#[test]
+fn estimates_of_a_sample_are_within_the_stated_error() {
+    let (_folder, [program, trace, profile]) = files(["server", "run.bin", "run.pb"]);
+    compiled(&program, SERVER, &["-O1"]);
+    let runs = 16;
+    let (mut within, mut sum) = (0, 0.0);
+    for _ in 0..runs {
+        recorded(&trace, &program, &["5000"], &["--sample", "10KiB"]);
+        let report = json(["who", &trace, "--json"]);
+        let leak =
+            &report["lines"].as_array().unwrap().iter().find(|line| line["function"] == "remember").unwrap();
+        let live = leak["live"].as_f64().unwrap();
+        let error = (live - 150_000.0).abs();
+        within += u32::from(error <= 2.0 * (10_240.0 * live).sqrt());
+        sum += live;
+        // Far fewer events than the 25,500 of the whole.
+        assert!(report["events"].as_u64().unwrap() < 3000, "{}", report["events"]);
+    }
+    assert!(within >= runs - 4, "{within} of {runs}");
+    // Five deviations of the mean of all runs.
+    let mean = sum / f64::from(runs);
+    assert!((mean - 150_000.0).abs() < 5.0 * (10_240.0 * 150_000.0 / f64::from(runs)).sqrt(), "{mean}");
+    let said = printed(["who", &trace]);
+    assert!(
+        said.contains("a sample, one block per 10240 B on average: all figures but events are estimates"),
+        "{said}"
+    );
+    assert!(said.contains(" ± "), "{said}");
+    printed(["convert", &trace, &profile]);
+    let error = refused(["record", "--sample", "0", "--", &program]).1;
+    assert!(error.contains("it must be at least 1"), "{error}");
+}
+
+/// Threads that free each other's blocks, and children: no block of a sample is freed twice or lost.
+#[test]
+fn a_sample_holds_over_threads_and_children() {
+    let (_folder, [program, trace]) = files(["threads", "run.bin"]);
+    let source = r#"#include <pthread.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#define MANY 20000
+static void *_Atomic passed[MANY];
+static void *makes(void *all) {
+    for (int n = 0; n < MANY; n++) {
+        void *block = malloc(16 + n % 300);
+        passed[n] = n % 3 ? block : realloc(block, 500);
+    }
+    return all;
+}
+static void *frees(void *all) {
+    for (int n = 0; n < MANY; n++) {
+        while (!passed[n]) sched_yield();
+        free(passed[n]);
+    }
+    return all;
+}
+int main(void) {
+    void *kept[100];
+    for (int n = 0; n < 100; n++) kept[n] = malloc(1000);
+    pthread_t threads[2];
+    pthread_create(&threads[0], 0, makes, 0);
+    pthread_create(&threads[1], 0, frees, 0);
+    for (int n = 0; n < 2; n++) pthread_join(threads[n], 0);
+    if (fork() == 0) {
+        for (int n = 0; n < 100; n++) free(kept[n]), kept[n] = malloc(2000);
+        _exit(0);
+    }
+    int status;
+    wait(&status);
+    for (int n = 0; n < 100; n++) free(kept[n]);
+    return status;
+}
+"#;
+    compiled(&program, source, &["-O1", "-pthread"]);
+    for sample in ["1", "64", "2KiB"] {
+        recorded(&trace, &program, &[], &["--sample", sample, "--children"]);
+        let header = open(Path::new(&trace)).unwrap().header().text().to_owned();
+        assert!(header.contains("unknown_frees=0 missed_frees=0"), "{sample}: {header}");
+        let report = json(["who", &trace, "--json", "--by", "bytes"]);
+        // What the system's own functions keep for a thread is not the program's.
+        let own = |line: &&Value| line["function"] == "makes" || line["function"] == "main";
+        for line in report["lines"].as_array().unwrap().iter().filter(own) {
+            assert_eq!(line["live"], 0, "{sample}: {line}");
+        }
+        assert!(report["lines"].as_array().unwrap().iter().filter(own).count() > 0, "{sample}: {report}");
+        let child =
+            fs::read_dir(Path::new(&trace).parent().unwrap()).unwrap().map(|file| file.unwrap().path());
+        let child = child
+            .filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("run."))
+            .find(|path| *path != Path::new(&trace));
+        let child = child.unwrap();
+        let report = json(["who", child.to_str().unwrap(), "--json"]);
+        if sample == "1" {
+            assert_eq!(report["total"]["live"], 200_000);
+        }
+        fs::remove_file(child).unwrap();
+    }
+}

@@ -45,6 +45,7 @@ mod host;
 #[cfg(any(feature = "std", all(feature = "host", any(unix, windows))))]
 pub use host::report_to_stderr;
 
+use core::alloc::Layout;
 use core::fmt;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -60,6 +61,8 @@ pub struct OutOfMemory {
     pub free: usize,
     /// The largest request in bytes, with natural alignment, that would have succeeded.
     pub largest_free: usize,
+    /// The rule that refuses the request, whether or not memory has room; `None` if there is no room.
+    pub rule: Option<Cause>,
 }
 
 /// Why a heap could not serve a request; see [`OutOfMemory::cause`].
@@ -74,6 +77,13 @@ pub enum Cause {
     /// The largest free block is long enough, but no free block has that many bytes behind an aligned address:
     /// request a smaller alignment, or allocate such blocks first.
     Alignment,
+    /// The client of a [`Bounded`](crate::Bounded) memory has used up what it may have.
+    Quota,
+    /// A [`Sealable`](crate::Sealable) memory is sealed: the program allocates although it has started.
+    Sealed,
+    /// An interrupt handler allocates from a [`Sealable`](crate::Sealable) memory that refuses it. The memory was not looked at, so
+    /// that the error says nothing about it.
+    Interrupt,
 }
 
 impl Cause {
@@ -83,6 +93,9 @@ impl Cause {
             Self::TooSmall => "the heap is too small",
             Self::Fragmentation => "fragmentation is the obstacle, enough is free but not in one piece",
             Self::Alignment => "the alignment is the obstacle, the largest free block is long enough",
+            Self::Quota => "the client has used up its quota",
+            Self::Sealed => "the heap is sealed, nothing is allocated after start-up",
+            Self::Interrupt => "an interrupt handler may not allocate",
         }
     }
 }
@@ -104,6 +117,9 @@ impl defmt::Format for Cause {
             Self::Alignment => {
                 defmt::write!(fmt, "the alignment is the obstacle, the largest free block is long enough");
             }
+            Self::Quota => defmt::write!(fmt, "the client has used up its quota"),
+            Self::Sealed => defmt::write!(fmt, "the heap is sealed, nothing is allocated after start-up"),
+            Self::Interrupt => defmt::write!(fmt, "an interrupt handler may not allocate"),
         }
     }
 }
@@ -112,12 +128,20 @@ impl defmt::Format for Cause {
 const NATURAL: usize = size_of::<usize>();
 
 impl OutOfMemory {
-    /// Returns the cause: too little memory, fragmentation or the alignment.
+    /// Makes the error of a request for `layout` that finds no room.
+    pub(crate) const fn new(layout: Layout, free: usize, largest_free: usize) -> Self {
+        Self { requested: layout.size(), align: layout.align(), free, largest_free, rule: None }
+    }
+
+    /// Returns the cause: [the rule](OutOfMemory::rule) that refuses the request, or else too little memory, fragmentation or the
+    /// alignment.
     ///
     /// A heap without statistics does not know its total free memory, so it reports fragmentation as
     /// [`Cause::TooSmall`].
     pub const fn cause(&self) -> Cause {
-        if self.free < self.requested {
+        if let Some(rule) = self.rule {
+            rule
+        } else if self.free < self.requested {
             Cause::TooSmall
         } else if self.largest_free < self.requested || self.align <= NATURAL {
             Cause::Fragmentation
@@ -129,7 +153,7 @@ impl OutOfMemory {
 
 impl fmt::Display for OutOfMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { requested, align, free, largest_free } = self;
+        let Self { requested, align, free, largest_free, rule: _ } = self;
         write!(
             f,
             "out of memory: {requested} bytes aligned to {align} requested, {free} free, \
@@ -214,7 +238,8 @@ mod tests {
     #[test]
     fn the_cause_is_named() {
         let ends = |error: &OutOfMemory, cause: &str| error.to_string().ends_with(cause);
-        let error = OutOfMemory { requested: 5000, align: 8, free: 4999, largest_free: 4000 };
+        let layout = Layout::from_size_align(5000, 8).unwrap();
+        let error = OutOfMemory::new(layout, 4999, 4000);
         assert_eq!(error.cause(), Cause::TooSmall);
         assert_eq!(
             error.to_string(),
@@ -230,5 +255,9 @@ mod tests {
         let error = OutOfMemory { align: 64, ..error };
         assert_eq!(error.cause(), Cause::Alignment);
         assert!(ends(&error, ": the alignment is the obstacle, the largest free block is long enough"));
+        // A rule comes before all others.
+        let error = OutOfMemory { free: 0, rule: Some(Cause::Sealed), ..error };
+        assert_eq!(error.cause(), Cause::Sealed);
+        assert!(ends(&error, ": the heap is sealed, nothing is allocated after start-up"));
     }
 }

@@ -392,8 +392,7 @@ impl<'h, const N: usize, const SPANS: usize, L: Lock> ZonesWith<'_, 'h, N, SPANS
         layout: Layout,
         allocate: impl FnOnce(&Zones<'h, N, SPANS, L>) -> Result<ZoneBlock, ZoneError>,
     ) -> Result<NonNull<u8>, OutOfMemory> {
-        let nothing =
-            OutOfMemory { requested: layout.size(), align: layout.align(), free: 0, largest_free: 0 };
+        let nothing = OutOfMemory::new(layout, 0, 0);
         if self.wanted.contains(Capabilities::DEVICE) {
             return Err(nothing);
         }

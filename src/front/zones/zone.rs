@@ -182,7 +182,7 @@ impl<'h> Zone<'h> {
     /// The error for a request that is not even passed to the heap.
     fn refusal(&self, layout: Layout) -> OutOfMemory {
         let largest_free = self.memory.largest_free();
-        OutOfMemory { requested: layout.size(), align: layout.align(), free: largest_free, largest_free }
+        OutOfMemory::new(layout, largest_free, largest_free)
     }
 
     /// Frees a block of this zone, after the O(1) check of [`Heap::try_deallocate`](crate::Heap::try_deallocate).

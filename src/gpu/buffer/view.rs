@@ -356,6 +356,8 @@ impl<'a, T: DeviceRepr + Copy> ViewMut<'a, T> {
             unsafe { host::copy(job, here, places.0, places.1, bytes) };
         } else {
             let is_pageable = on_host.contains(&true);
+            // The stream of the host cannot do what the driver does. Ordinary memory is waited for below.
+            let here = if here.is_host() && on_host[1] { there } else { here };
             if is_pageable && here.is_capturing()? {
                 let kind = SourceErrorKind::Capturing;
                 return Err(SourceError { kind, call: "a copy of ordinary host memory", code: 0 }.into());

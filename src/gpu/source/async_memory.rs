@@ -180,9 +180,13 @@ unsafe impl Source for AsyncMemory {
     fn reserve(&self, bytes: usize, stream: &Stream) -> Result<Segment, SourceError> {
         check_size("cuMemAllocFromPoolAsync", bytes, PAGE)?;
         let _bound = self.context.enter_relaxed()?;
-        // On a captured stream the allocation would become a part of the graph, made anew at every launch.
-        let aside =
-            if stream.is_capturing()? { Some(Stream::new(&self.context).map_err(call_of)?) } else { None };
+        // On a captured stream the allocation would become a part of the graph, made anew at every launch, and the host's stream is
+        // no queue of the device.
+        let aside = if stream.is_host() || stream.is_capturing()? {
+            Some(Stream::new(&self.context).map_err(call_of)?)
+        } else {
+            None
+        };
         let on = aside.as_ref().unwrap_or(stream);
         let mut address = 0;
         // SAFETY: the output has the type that the function writes; pool and stream are alive.

@@ -13,6 +13,8 @@ const GRANULARITY: usize = 64 << 10;
 
 /// Ordinary host memory, from the program's allocator. No device can access it. The driver passes copies to and
 /// from it through pinned memory of its own, and the host waits for them. Giving a segment back waits for the stream.
+///
+/// With [`Stream::host`](crate::gpu::Stream::host) no driver is needed.
 #[derive(Debug)]
 pub struct HostMemory {
     limit: usize,

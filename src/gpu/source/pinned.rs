@@ -115,11 +115,6 @@ impl Pinned {
     pub fn with_options(context: &Context, options: PinnedOptions) -> Self {
         Self { context: context.clone(), options }
     }
-
-    /// Returns the options.
-    pub fn options(&self) -> &PinnedOptions {
-        &self.options
-    }
 }
 
 // SAFETY: the driver hands out each range once, aligned, and the CPU can use it until `cuMemFreeHost`.

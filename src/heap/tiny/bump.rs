@@ -80,7 +80,7 @@ impl<const BYTES: usize, L: Lock> TinyBump<BYTES, L> {
     /// Returns the error of a failed request for `layout`.
     fn reason(&self, layout: Layout) -> OutOfMemory {
         let free = BYTES - self.used();
-        OutOfMemory { requested: layout.size(), align: layout.align(), free, largest_free: free }
+        OutOfMemory::new(layout, free, free)
     }
 
     /// Returns the bytes that have been handed out or skipped. O(1).

@@ -144,7 +144,7 @@ impl<const BYTES: usize, L: Lock, S: Statistics, const C: bool> TinyHeap<BYTES, 
         self.with_settled(|granules, statistics| {
             let largest_free = granules.largest() * GRANULE;
             let free = statistics.free().unwrap_or(largest_free);
-            OutOfMemory { requested: layout.size(), align: layout.align(), free, largest_free }
+            OutOfMemory::new(layout, free, largest_free)
         })
     }
 

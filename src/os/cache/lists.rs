@@ -1,8 +1,7 @@
 //! The lists of one thread, and what they are refilled from.
 
 use super::at_end::AtEnd;
-use super::block::{Block, Chain};
-use super::classes::{CLASSES, SIZES};
+use crate::front::small::{Block, CLASSES, Chain, SIZES};
 use core::mem;
 use core::ptr::{self, NonNull};
 
@@ -260,8 +259,8 @@ pub(super) const CLOSED: *mut Lists = ptr::from_ref(&NEVER[1].0).cast_mut();
 
 #[cfg(test)]
 mod tests {
-    use super::super::classes::class_of;
     use super::*;
+    use crate::front::small::class_of;
     use std::vec::Vec;
 
     #[test]

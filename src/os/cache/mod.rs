@@ -1,10 +1,6 @@
 //! The cache of a thread: per source and size class two lists of free blocks, which no other thread can reach.
 
 mod at_end;
-#[cfg_attr(not(any(unix, windows)), allow(dead_code))] // The growing heap uses all of it.
-mod block;
-#[cfg_attr(not(any(unix, windows)), allow(dead_code))] // As above.
-mod classes;
 mod lists;
 
 use crate::error::FreeError;
@@ -12,12 +8,13 @@ use crate::error::misuse::wrong_free;
 use core::ptr::{self, NonNull};
 use lists::CLOSED;
 
-pub(super) use block::{Block, Chain};
 #[cfg(test)]
-pub(super) use classes::LARGEST_ALIGN;
-pub(super) use classes::{CLASSES, SIZES, TABLED_CLASSES, tabled_class_of};
+pub(super) use crate::front::small::LARGEST_ALIGN;
+pub(super) use crate::front::small::{
+    Block, CLASSES, Chain, SIZES, TABLED_CLASSES, layout_of, tabled_class_of,
+};
 #[cfg(any(unix, windows))]
-pub(super) use classes::{LARGEST, SMALLEST, class_of, class_of_layout};
+pub(super) use crate::front::small::{LARGEST, SMALLEST, class_of, class_of_layout};
 #[cfg(all(target_os = "linux", target_arch = "x86_64", not(miri)))]
 pub(super) use lists::NEVER;
 pub(super) use lists::{Bin, Lists, NONE, Place, Source};

@@ -164,15 +164,15 @@ fn main() {
     model("pool of fixed blocks, 3 threads", 3, || {
         type Pool = FixedPool<u64, 2>;
         let shared = Arc::new((Pool::new(), Cells::<2>::new()));
-        let first = shared.0.take().expect("both are free").addr().get();
+        let first = shared.0.alloc_raw().expect("both are free").addr().get();
         // SAFETY: the block is not used.
-        unsafe { shared.0.give(std::ptr::NonNull::new(first as *mut u64).unwrap()).unwrap() };
+        unsafe { shared.0.free_raw(std::ptr::NonNull::new(first as *mut u64).unwrap()).unwrap() };
         let all = shared.clone();
         threads(3, move |_| {
-            if let Some(block) = all.0.take() {
+            if let Some(block) = all.0.alloc_raw() {
                 all.1.add((block.addr().get() - first) / 8);
                 // SAFETY: the block is not used any more.
-                unsafe { all.0.give(block) }.expect("it is ours");
+                unsafe { all.0.free_raw(block) }.expect("it is ours");
             }
         });
         assert_eq!(shared.0.available(), 2);

@@ -29,13 +29,13 @@ pub const STEPS: &[Step] = &[
     // What reads the source.
     Step::new("format", Landing, "cargo fmt --all --check"),
     Step::new("clippy, default features", Landing, "cargo clippy --quiet --target-dir target/lint --all-targets -- -D warnings").beside(),
-    Step::new("clippy, all features and packages", Landing, "cargo clippy --quiet --target-dir target/lint --workspace --exclude allotment-browser-tests --all-targets --features allotment/gpu,{all} -- -D warnings").beside(),
+    Step::new("clippy, all features and packages", Landing, "cargo clippy --quiet --target-dir target/lint --workspace --exclude allotment-browser-tests --all-targets --features allotment/gpu,allotment/vulkan,{all} -- -D warnings").beside(),
     Step::new("clippy, no features", Landing, "cargo clippy --quiet --target-dir target/lint --no-default-features -- -D warnings").beside(),
     Step::new("clippy, fuzz targets", Full, "cargo clippy --quiet --locked --all-targets -- -D warnings").folder("fuzz"),
     Step::new("clippy, benchmarks", Full, "cargo clippy --quiet --workspace --all-targets --no-default-features -- -D warnings").folder("benches").beside(),
     Step::new("style of comments", Landing, "cargo xtask lint --style"),
     Step::new("clippy, firmware", Full, "cargo xtask lint").beside(),
-    Step::new("documents", Landing, "cargo doc --quiet --target-dir target/lint --no-deps --workspace --features allotment/gpu,{all}").env(WARNINGS).beside(),
+    Step::new("documents", Landing, "cargo doc --quiet --target-dir target/lint --no-deps --workspace --features allotment/gpu,allotment/vulkan,{all}").env(WARNINGS).beside(),
     Step::new("documents, default features", Full, "cargo doc --quiet --no-deps --workspace").env(WARNINGS),
 
     // README's two commands. The first is `set-up` here: emulators from an empty cache, then every board once.
@@ -48,6 +48,8 @@ pub const STEPS: &[Step] = &[
     Step::new("tests, all features and packages", Landing, "cargo test --no-fail-fast --package allotment --package allotment-event --package allotment-common --package allotment-planner --package allotment-planner-capi --package allotment-trace --package allotment-interpreter --package xtask --package allotment-cli --package allotment-docs --package allotment-stand-in --package allotment-stand-in-driver --features allotment/gpu,{linked}"),
     // What the step before has built plans the same models as the wheel does in a fresh environment.
     Step::new("Python package, installed", Landing, "python3 planner/python/check.py --installed --built"),
+    // A driver and its validation from Debian's packages: all messages are expected, and there is a driver, or it fails.
+    Step::new("tests, Vulkan", Landing, "cargo xtask vulkan"),
     Step::new("tests, defmt", Landing, "cargo test --features defmt --test defmt"),
     // The step before the last has built them.
     Step::new("example, host", Landing, "{examples}host"),

@@ -6,6 +6,7 @@ $('about').textContent = [
   `${some(events, 'event')}, ${some(totals.blocks, 'block')}`,
   `addresses by ${report.placement} in granules of ${totals.granule} B`,
   ...totals.closing ? [`without ${some(totals.closing, 'free')} by the recorder at the end`] : [],
+  ...totals.sample ? [`a sample of one block per ${bytes(totals.sample)}, each drawn as large as what it stands for`] : [],
   ...totals.lost ? [`${some(totals.lost, 'event')} lost by the recorder`] : [],
   ...totals.refused ? [`${some(totals.refused, 'request')} refused when it was recorded`] : [],
 ].join(' · ');

@@ -1,27 +1,27 @@
-//! The size classes of small blocks: one table for all caches of threads.
+//! The size classes of small blocks: one table for all caches of threads and cores.
 
 use core::alloc::Layout;
 
 /// The largest small block in bytes.
-pub(in crate::os) const LARGEST: usize = 32 * 1024;
+pub(crate) const LARGEST: usize = 32 * 1024;
 
 /// The largest alignment of a small block in bytes, a multiple of which divides [`LARGEST`].
-pub(in crate::os) const LARGEST_ALIGN: usize = 4096;
+pub(crate) const LARGEST_ALIGN: usize = 4096;
 
 /// Sizes up to this one are multiples of 8 bytes, and larger ones have [`PER_OCTAVE`] classes per power of two.
 const FINE: usize = 128;
 const PER_OCTAVE: usize = 8;
 
 /// The smallest block in bytes. A free block holds a link and a mark.
-pub(in crate::os) const SMALLEST: usize = 2 * size_of::<u64>();
+pub(crate) const SMALLEST: usize = 2 * size_of::<u64>();
 
 const FINE_CLASSES: usize = (FINE - SMALLEST) / 8 + 1;
 
 /// The number of classes.
-pub(in crate::os) const CLASSES: usize = FINE_CLASSES + PER_OCTAVE * (LARGEST / FINE).ilog2() as usize;
+pub(crate) const CLASSES: usize = FINE_CLASSES + PER_OCTAVE * (LARGEST / FINE).ilog2() as usize;
 
 /// The block size of each class in bytes: 16, 24, .., 128, and then 8 steps per power of two, all multiples of 16.
-pub(in crate::os) const SIZES: [u16; CLASSES] = {
+pub(crate) const SIZES: [u16; CLASSES] = {
     let mut sizes = [SMALLEST as u16; CLASSES];
     let mut class = 1;
     while class < CLASSES {
@@ -34,7 +34,7 @@ pub(in crate::os) const SIZES: [u16; CLASSES] = {
 };
 
 /// Sizes up to this one are looked up in [`CLASS_OF`].
-pub(in crate::os) const TABLED: usize = 4096;
+pub(crate) const TABLED: usize = 4096;
 
 /// The class of a request by its length in words of 8 bytes.
 const CLASS_OF: [u8; TABLED / 8 + 1] = {
@@ -51,13 +51,13 @@ const CLASS_OF: [u8; TABLED / 8 + 1] = {
 };
 
 /// The number of classes of up to [`TABLED`] bytes.
-pub(in crate::os) const TABLED_CLASSES: usize = CLASS_OF[TABLED / 8] as usize + 1;
+pub(crate) const TABLED_CLASSES: usize = CLASS_OF[TABLED / 8] as usize + 1;
 
 /// Returns the smallest class whose blocks have `size` bytes and are all aligned to `align`, if a table has it: for at most [`TABLED`] bytes
 /// that are aligned to at most 16.
 #[inline(always)]
 #[allow(clippy::manual_div_ceil)] // They cannot overflow, and so take fewer instructions.
-pub(in crate::os) fn tabled_class_of(size: usize, align: usize) -> Option<usize> {
+pub(crate) fn tabled_class_of(size: usize, align: usize) -> Option<usize> {
     if size > TABLED || align > 16 {
         return None;
     }
@@ -69,7 +69,7 @@ pub(in crate::os) fn tabled_class_of(size: usize, align: usize) -> Option<usize>
 /// Returns the smallest class whose blocks have `size` bytes and are all aligned to `align`; `None` if the request is not one for a small
 /// block. O(1), or O(classes) for alignments above 16.
 #[inline]
-pub(in crate::os) fn class_of(size: usize, align: usize) -> Option<usize> {
+pub(crate) fn class_of(size: usize, align: usize) -> Option<usize> {
     tabled_class_of(size, align).or_else(|| other_class_of(size, align))
 }
 
@@ -96,8 +96,15 @@ fn other_class_of(size: usize, align: usize) -> Option<usize> {
 
 /// Returns the class of a layout, as [`class_of`].
 #[inline(always)]
-pub(in crate::os) fn class_of_layout(layout: Layout) -> Option<usize> {
+pub(crate) fn class_of_layout(layout: Layout) -> Option<usize> {
     class_of(layout.size(), layout.align())
+}
+
+/// Returns the layout of the blocks of `class`, which is requested for all of them, so that they are alike.
+#[inline(always)]
+pub(crate) fn layout_of(class: usize) -> Layout {
+    // SAFETY: 8 is a power of two, and the sizes are small.
+    unsafe { Layout::from_size_align_unchecked(SIZES[class] as usize, 8) }
 }
 
 #[cfg(test)]

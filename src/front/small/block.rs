@@ -5,7 +5,7 @@ use core::ptr;
 
 /// A free small block.
 #[repr(C)]
-pub(in crate::os) struct Block {
+pub(crate) struct Block {
     /// The next block of its list, or null.
     next: *mut Block,
     /// [`Block::mark_of`] the block and its link.
@@ -26,7 +26,7 @@ impl Block {
     ///
     /// It must be a small block that is not used any more.
     #[inline(always)]
-    pub(in crate::os) unsafe fn link(block: *mut Self, next: *mut Self) {
+    pub(crate) unsafe fn link(block: *mut Self, next: *mut Self) {
         // SAFETY: the caller guarantees the block, and small blocks have two words.
         unsafe { *block = Self { next, mark: Self::mark_of(block, next) } }
     }
@@ -36,7 +36,7 @@ impl Block {
     /// # Safety
     ///
     /// As for [`Block::link`]; the block must have been linked before.
-    pub(in crate::os) unsafe fn mark_again(block: *mut Self) {
+    pub(crate) unsafe fn mark_again(block: *mut Self) {
         // SAFETY: the caller's contract.
         unsafe { Self::link(block, (*block).next) }
     }
@@ -47,7 +47,7 @@ impl Block {
     ///
     /// A small block must begin there, live or not.
     #[inline(always)]
-    pub(in crate::os) unsafe fn is_free(block: *mut Self) -> bool {
+    pub(crate) unsafe fn is_free(block: *mut Self) -> bool {
         // Volatile, because the program may never have written there: whatever is read does no harm.
         // SAFETY: small blocks have two words.
         let (next, mark) = unsafe {
@@ -62,7 +62,7 @@ impl Block {
     ///
     /// It must be a block that [`Block::link`] has linked and that nothing else uses.
     #[inline(always)]
-    pub(super) unsafe fn next_checked(block: *mut Self) -> Option<*mut Self> {
+    pub(crate) unsafe fn next_checked(block: *mut Self) -> Option<*mut Self> {
         // SAFETY: the caller guarantees the block, which has two words.
         let Self { next, mark } = unsafe { block.read() };
         (mark == Self::mark_of(block, next)).then_some(next)
@@ -74,7 +74,7 @@ impl Block {
     ///
     /// As for [`Block::next_checked`].
     #[inline(always)]
-    pub(in crate::os) unsafe fn next(block: *mut Self) -> *mut Self {
+    pub(crate) unsafe fn next(block: *mut Self) -> *mut Self {
         // SAFETY: the caller's contract.
         unsafe { Self::next_checked(block) }.unwrap_or_else(|| corrupted(Fault::BrokenList, block.addr()))
     }
@@ -85,29 +85,29 @@ impl Block {
     ///
     /// As for [`Block::next_checked`].
     #[inline(always)]
-    pub(super) unsafe fn clear_mark(block: *mut Self) {
+    pub(crate) unsafe fn clear_mark(block: *mut Self) {
         // SAFETY: the caller guarantees the block, which has two words.
         unsafe { (*block).mark = 0 }
     }
 }
 
 /// Free blocks of one class in a list.
-pub(in crate::os) struct Chain {
+pub(crate) struct Chain {
     /// The first one; null if there is none.
-    pub(in crate::os) first: *mut Block,
+    pub(crate) first: *mut Block,
     /// How many there are.
-    pub(in crate::os) count: usize,
+    pub(crate) count: usize,
 }
 
 impl Chain {
-    pub(in crate::os) const NONE: Self = Self { first: ptr::null_mut(), count: 0 };
+    pub(crate) const NONE: Self = Self { first: ptr::null_mut(), count: 0 };
 
     /// Makes a list of one block.
     ///
     /// # Safety
     ///
     /// As for [`Block::link`].
-    pub(in crate::os) unsafe fn one(block: *mut Block) -> Self {
+    pub(crate) unsafe fn one(block: *mut Block) -> Self {
         // SAFETY: the caller's contract.
         unsafe { Block::link(block, ptr::null_mut()) };
         Self { first: block, count: 1 }
@@ -115,7 +115,7 @@ impl Chain {
 
     /// Removes the first block, to allocate it.
     #[inline(always)]
-    pub(in crate::os) fn pop(&mut self) -> Option<ptr::NonNull<u8>> {
+    pub(crate) fn pop(&mut self) -> Option<ptr::NonNull<u8>> {
         let first = ptr::NonNull::new(self.first)?;
         // SAFETY: the blocks of a chain are free and linked.
         unsafe {

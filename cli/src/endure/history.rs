@@ -1,0 +1,368 @@
+//! Plays histories of drawn episodes on a heap.
+
+use std::alloc::Layout;
+
+use indicatif::ProgressBar;
+
+use super::model::{Action, Model, Place, Step};
+use crate::replay::arena::Arena;
+use crate::replay::subject::{Make, Subject};
+
+/// How histories are drawn.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Histories of how many episodes.
+    pub length: u64,
+    /// Episodes of all histories together, at most.
+    pub episodes: u64,
+    /// Failures after which no more are drawn.
+    pub failures: u64,
+    pub seed: u64,
+    /// How many episodes in the mean follow each other as they were recorded.
+    pub run: f64,
+}
+
+/// A request that was not served, and what was in its way.
+#[derive(Clone, Copy, Debug, serde::Serialize)]
+pub struct Refused {
+    /// The number of the episode in its history, from 0.
+    pub episode: u64,
+    pub size: usize,
+    pub align: usize,
+    /// The requested bytes that were live.
+    pub live: usize,
+    /// The free bytes, and those of the largest free block, if the heap knows them.
+    pub free: Option<usize>,
+    pub largest: Option<usize>,
+}
+
+/// Histories in one arena.
+#[derive(Clone, Debug, Default, serde::Serialize)]
+pub struct Point {
+    pub arena: usize,
+    pub failures: u64,
+    pub episodes: u64,
+    pub histories: u64,
+    pub events: u64,
+    /// The most requested bytes that were live.
+    pub peak: usize,
+    /// The failure with the most free bytes.
+    pub refused: Option<Refused>,
+}
+
+#[derive(Clone, Copy)]
+struct Block {
+    start: *mut u8,
+    layout: Layout,
+}
+
+const NONE: Block = Block { start: std::ptr::null_mut(), layout: Layout::new::<()>() };
+
+/// What is to happen to a carried block.
+#[derive(Clone, Copy)]
+struct Due {
+    at: f32,
+    block: u32,
+    size: Option<usize>,
+}
+
+struct Player<'a, S: ?Sized> {
+    subject: &'a mut S,
+    model: &'a Model,
+    locals: Vec<Block>,
+    /// The blocks of a cell: the newest, and one that it replaces.
+    cells: Vec<[Block; 2]>,
+    /// Whether a cell has been filled and not been given up.
+    alive: Vec<bool>,
+    fixed: Vec<Block>,
+    carried: Vec<Block>,
+    unused: Vec<u32>,
+    /// Where the blocks are that this episode carries to later ones.
+    handles: Vec<u32>,
+    agenda: Vec<Vec<Due>>,
+    now: Vec<Due>,
+    /// The next of what happens once.
+    once: usize,
+    episode: u64,
+    live: usize,
+    peak: usize,
+    events: u64,
+}
+
+/// A request of a size and an alignment was not served.
+struct Failed(usize, usize);
+
+impl<'a, S: Subject + ?Sized> Player<'a, S> {
+    fn new(subject: &'a mut S, model: &'a Model) -> Self {
+        Self {
+            subject,
+            model,
+            locals: vec![NONE; model.locals],
+            cells: vec![[NONE; 2]; model.cells],
+            alive: vec![false; model.cells],
+            fixed: vec![NONE; model.fixed],
+            carried: Vec::new(),
+            unused: Vec::new(),
+            handles: vec![0; model.carried.len()],
+            agenda: vec![Vec::new(); model.longest + 2],
+            now: Vec::new(),
+            once: 0,
+            episode: 0,
+            live: 0,
+            peak: 0,
+            events: 0,
+        }
+    }
+
+    fn allocate(&mut self, size: usize, align: u8) -> Result<Block, Failed> {
+        self.events += 1;
+        let failed = Failed(size, 1 << align);
+        let Ok(layout) = Layout::from_size_align(size.max(1), 1 << align) else { return Err(failed) };
+        // SAFETY: the size is not zero.
+        let start = unsafe { self.subject.alloc(layout) };
+        if start.is_null() {
+            return Err(failed);
+        }
+        self.live += layout.size();
+        self.peak = self.peak.max(self.live);
+        Ok(Block { start, layout })
+    }
+
+    fn free(&mut self, block: Block) {
+        if !block.start.is_null() {
+            self.events += 1;
+            self.live -= block.layout.size();
+            // SAFETY: the block is live and has this layout: it is forgotten wherever it is freed.
+            unsafe { self.subject.dealloc(block.start, block.layout) }
+        }
+    }
+
+    fn resize(&mut self, block: Block, size: usize) -> Result<Block, Failed> {
+        if block.start.is_null() {
+            return Ok(block);
+        }
+        self.events += 1;
+        let size = size.max(1);
+        let failed = Failed(size, block.layout.align());
+        let Ok(layout) = Layout::from_size_align(size, block.layout.align()) else { return Err(failed) };
+        // SAFETY: the block is live and has this layout, and the new size makes a valid one.
+        let start = unsafe { self.subject.realloc(block.start, block.layout, size) };
+        if start.is_null() {
+            return Err(failed);
+        }
+        self.live = self.live - block.layout.size() + size;
+        self.peak = self.peak.max(self.live);
+        Ok(Block { start, layout })
+    }
+
+    fn slot(&mut self, place: Place) -> &mut Block {
+        match place {
+            Place::Local(index) => &mut self.locals[index as usize],
+            Place::Cell(index) => &mut self.cells[index as usize][0],
+            Place::Fixed(index) => &mut self.fixed[index as usize],
+            Place::Carried(index) => &mut self.carried[self.handles[index as usize] as usize],
+        }
+    }
+
+    /// Does one step; what happens `once` fills a cell, and what episodes do to one before that is left out.
+    #[inline]
+    fn step(&mut self, step: Step, once: bool) -> Result<(), Failed> {
+        let Step { place, action } = step;
+        match (place, action) {
+            (Place::Cell(cell), _) if !once && !self.alive[cell as usize] => Ok(()),
+            (Place::Carried(index), Action::Allocate(size, align)) => {
+                let block = self.allocate(size, align)?;
+                let handle = self.unused.pop().unwrap_or(self.carried.len() as u32);
+                match self.carried.get_mut(handle as usize) {
+                    Some(slot) => *slot = block,
+                    None => self.carried.push(block),
+                }
+                self.handles[index as usize] = handle;
+                for later in &self.model.carried[index as usize] {
+                    let ring = self.agenda.len() as u64;
+                    let due = (self.episode + u64::from(later.after)) % ring;
+                    self.agenda[due as usize].push(Due { at: later.at, block: handle, size: later.size });
+                }
+                Ok(())
+            }
+            (Place::Cell(cell), Action::Allocate(size, align)) => {
+                let block = self.allocate(size, align)?;
+                self.alive[cell as usize] = true;
+                let [newest, old] = &mut self.cells[cell as usize];
+                (*old, *newest) = (*newest, block);
+                Ok(())
+            }
+            (Place::Cell(cell), Action::Free) => {
+                let [newest, old] = &mut self.cells[cell as usize];
+                let freed = std::mem::replace(if old.start.is_null() { newest } else { old }, NONE);
+                self.free(freed);
+                Ok(())
+            }
+            (Place::Cell(cell), Action::End) => {
+                self.alive[cell as usize] = false;
+                for block in std::mem::replace(&mut self.cells[cell as usize], [NONE; 2]) {
+                    self.free(block);
+                }
+                Ok(())
+            }
+            (_, Action::Allocate(size, align)) => {
+                let block = self.allocate(size, align)?;
+                *self.slot(place) = block;
+                Ok(())
+            }
+            (_, Action::Resize(size)) => {
+                let block = *self.slot(place);
+                let block = self.resize(block, size)?;
+                *self.slot(place) = block;
+                Ok(())
+            }
+            (_, Action::Free | Action::End) => {
+                let block = std::mem::replace(self.slot(place), NONE);
+                self.free(block);
+                Ok(())
+            }
+        }
+    }
+
+    fn due(&mut self, due: Due) -> Result<(), Failed> {
+        let block = self.carried[due.block as usize];
+        match due.size {
+            Some(size) => self.carried[due.block as usize] = self.resize(block, size)?,
+            None => {
+                self.carried[due.block as usize] = NONE;
+                self.free(block);
+                self.unused.push(due.block);
+            }
+        }
+        Ok(())
+    }
+
+    /// Does what is due up to a share of the episode.
+    #[inline]
+    fn until(&mut self, share: f32, next: &mut usize) -> Result<(), Failed> {
+        while let Some(&due) = self.now.get(*next).filter(|due| due.at <= share) {
+            *next += 1;
+            self.due(due)?;
+        }
+        while let Some(&(episode, at, step)) = self.model.once.get(self.once) {
+            if u64::from(episode) > self.episode || (u64::from(episode) == self.episode && at > share) {
+                break;
+            }
+            self.once += 1;
+            self.step(step, true)?;
+        }
+        Ok(())
+    }
+
+    fn play(&mut self, number: usize) -> Result<(), Failed> {
+        let ring = self.agenda.len() as u64;
+        self.now.clear();
+        let slot = &mut self.agenda[(self.episode % ring) as usize];
+        std::mem::swap(&mut self.now, slot);
+        self.now.sort_by(|a, b| a.at.total_cmp(&b.at));
+        let model = self.model;
+        let steps = model.episode(number);
+        let part = 1.0 / steps.len().max(1) as f32;
+        let quiet = self.now.is_empty()
+            && model.once.get(self.once).is_none_or(|one| u64::from(one.0) > self.episode);
+        let mut next = 0;
+        for (index, &step) in steps.iter().enumerate() {
+            if !quiet {
+                self.until(index as f32 * part, &mut next)?;
+            }
+            self.step(step, false)?;
+        }
+        if !quiet {
+            self.until(1.0, &mut next)?;
+        }
+        self.episode += 1;
+        Ok(())
+    }
+
+    fn start(&mut self) -> Result<(), Failed> {
+        let model = self.model;
+        model.startup.iter().try_for_each(|&step| self.step(step, true))
+    }
+}
+
+/// Plays histories in one arena; the first one begins as it was recorded.
+pub fn survey<M: Make>(
+    make: &M,
+    model: &Model,
+    memory: &mut Arena,
+    arena: usize,
+    plan: &Plan,
+    bar: &ProgressBar,
+) -> Point {
+    let mut point = Point { arena, ..Point::default() };
+    while point.episodes < plan.episodes && point.failures < plan.failures {
+        let range = memory.range(arena, 0);
+        let length = plan.length.min(plan.episodes - point.episodes);
+        let number = point.histories;
+        // SAFETY: the memory is borrowed exclusively, and the subject ends before the next one is made.
+        let subject = unsafe { make.make(range) };
+        let ended = subject.map(|mut subject| history(&mut *subject, model, number, length, plan, bar));
+        point.histories += 1;
+        let Some(Ended { episodes, events, peak, refused }) = ended else {
+            // The arena is too small for the heap itself.
+            point.failures = plan.failures;
+            point.episodes += 1;
+            break;
+        };
+        point.episodes += episodes.max(1);
+        point.events += events;
+        point.peak = point.peak.max(peak);
+        if let Some(refused) = refused {
+            point.failures += 1;
+            if point.refused.is_none_or(|worst| worst.free < refused.free) {
+                point.refused = Some(refused);
+            }
+        }
+    }
+    point
+}
+
+struct Ended {
+    episodes: u64,
+    events: u64,
+    peak: usize,
+    refused: Option<Refused>,
+}
+
+fn history<S: Subject + ?Sized>(
+    subject: &mut S,
+    model: &Model,
+    number: u64,
+    length: u64,
+    plan: &Plan,
+    bar: &ProgressBar,
+) -> Ended {
+    let mut random =
+        fastrand::Rng::with_seed(plan.seed.wrapping_add(number.wrapping_mul(0x9E37_79B9_7F4A_7C15)));
+    let mut player = Player::new(subject, model);
+    let recorded = if number == 0 { model.len() as u64 } else { 0 };
+    let mut failed = player.start().err();
+    let mut next = usize::MAX;
+    while failed.is_none() && player.episode < length {
+        let jumps = next >= model.len() || random.f64() * plan.run < 1.0;
+        let draw = random.usize(..model.len());
+        next = match player.episode {
+            episode if episode < recorded => episode as usize,
+            _ if jumps => draw,
+            _ => next,
+        };
+        failed = player.play(next).err();
+        next += 1;
+        if player.episode.is_multiple_of(1024) {
+            bar.inc(1024);
+        }
+    }
+    let Player { episode, events, peak, live, .. } = player;
+    let refused = failed.map(|Failed(size, align)| {
+        let stats = subject.stats();
+        let free = stats.map(|stats| stats.free);
+        let largest = stats.map(|stats| stats.largest_free);
+        Refused { episode, size, align, live, free, largest }
+    });
+    Ended { episodes: episode, events, peak, refused }
+}

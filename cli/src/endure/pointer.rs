@@ -1,0 +1,64 @@
+//! Blocks of a host's recording as a device with pointers of 32 bits would request them.
+
+use super::thousands;
+
+/// Bytes of the headers of `String` and `Vec` on a host.
+const HEADER: usize = 24;
+/// Longer blocks of words are taken for data, which has the same size everywhere.
+const LONGEST: usize = 64;
+
+/// What is assumed about pointers, and how often it was.
+#[derive(Debug, Default)]
+pub struct Halved {
+    headers: [usize; 2],
+    words: [usize; 2],
+    other: usize,
+}
+
+impl Halved {
+    /// Returns the size of a block on the device, and counts it.
+    pub fn size(&mut self, size: usize, align: usize) -> usize {
+        let counted = match size {
+            _ if align != 8 || !size.is_multiple_of(8) => None,
+            _ if size.is_multiple_of(HEADER) => Some(&mut self.headers),
+            _ if size <= LONGEST => Some(&mut self.words),
+            _ => None,
+        };
+        let Some([requests, bytes]) = counted else {
+            self.other += 1;
+            return size;
+        };
+        *requests += 1;
+        *bytes += size / 2;
+        size / 2
+    }
+
+    /// Says what was assumed.
+    pub fn say(&self) {
+        let [headers, header_bytes] = self.headers.map(|number| thousands(number as u64));
+        let [words, word_bytes] = self.words.map(|number| thousands(number as u64));
+        eprintln!(
+            "allotment: pointers of 32 bits: of blocks aligned to 8, {headers} requests of multiples of {HEADER} B were taken for headers of \
+             String and Vec and halved (by {header_bytes} B in all), {words} of other words of at most {LONGEST} B as well (by {word_bytes} \
+             B); the other {} stay as they are",
+            thousands(self.other as u64)
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Halved;
+
+    #[test]
+    fn headers_and_boxes_of_words_are_halved() {
+        let mut halved = Halved::default();
+        assert_eq!(halved.size(24, 8), 12);
+        assert_eq!(halved.size(24 * 100, 8), 1200);
+        assert_eq!(halved.size(16, 8), 8);
+        for (size, align) in [(24, 1), (100, 8), (800, 8), (24, 16), (24, 4)] {
+            assert_eq!(halved.size(size, align), size);
+        }
+        assert_eq!((halved.headers, halved.words, halved.other), ([2, 1212], [1, 8], 5));
+    }
+}

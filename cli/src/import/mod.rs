@@ -1,0 +1,40 @@
+//! The files of other profilers, as text of a trace.
+
+mod heaptrack;
+mod lines;
+mod pickle;
+mod pytorch;
+
+use std::fs::File;
+use std::io::{self, BufRead, BufWriter, Write};
+use std::path::Path;
+
+use allotment_trace::decompressed;
+use tempfile::NamedTempFile;
+
+/// Converts a file of another profiler into a trace in a temporary file; `None` if it is none of those that are known.
+///
+/// # Errors
+/// If it cannot be read, or is damaged.
+pub fn converted(path: &Path) -> io::Result<Option<NamedTempFile>> {
+    // A pipe or a device is read once, as a trace.
+    if !path.is_file() {
+        return Ok(None);
+    }
+    // A file that is not there or cut off is named by what reads it as a trace.
+    let Ok(mut input) = File::open(path).and_then(decompressed) else { return Ok(None) };
+    let convert: fn(&mut dyn BufRead, &mut dyn Write) -> io::Result<()> = match input.fill_buf() {
+        Ok(start) if heaptrack::is_at(start) => heaptrack::convert,
+        Ok([0x80, 2..=5, ..]) => pytorch::convert,
+        _ => return Ok(None),
+    };
+    let file = NamedTempFile::new()?;
+    let mut output = BufWriter::new(file);
+    convert(&mut input, &mut output)?;
+    Ok(Some(output.into_inner().map_err(io::IntoInnerError::into_error)?))
+}
+
+/// An error in a file.
+fn damaged(why: impl std::fmt::Display) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why.to_string())
+}

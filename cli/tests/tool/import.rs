@@ -1,0 +1,133 @@
+//! The files of other profilers, made by those and by Python.
+
+use std::fs;
+use std::process::Command;
+
+use crate::{files, json, printed, refused};
+
+/// A recording by heaptrack has the figures that `heaptrack_print` says, and the stacks.
+#[cfg(target_os = "linux")]
+#[test]
+fn heaptrack_s_recordings_are_read() {
+    if !allotment_cli::record::is_installed("heaptrack") {
+        eprintln!("heaptrack is not installed: not compared");
+        return;
+    }
+    let (folder, [program, recording]) = files(["leaks", "run"]);
+    let source = "#include <stdlib.h>\nvoid *kept[100];\n__attribute__((noinline)) void remember(int n) { kept[n] = malloc(300); }\n\
+        int main(void) { for (int n = 0; n < 1000; n++) { void *block = malloc(64 + n % 7); if (n % 10 == 0) remember(n / 10); free(block); } return 0; }\n";
+    let file = folder.path().join("leaks.c");
+    fs::write(&file, source).unwrap();
+    assert!(
+        Command::new("cc").args(["-g", "-O1", "-w", "-o", &program]).arg(&file).status().unwrap().success()
+    );
+    let made = Command::new("heaptrack").args(["-o", &recording, &program]).output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let recording = [".zst", ".gz"].map(|end| format!("{recording}{end}"));
+    let recording = recording.iter().find(|path| fs::exists(path).unwrap()).unwrap();
+    let said = Command::new("heaptrack_print").arg(recording).output().unwrap();
+    let said = String::from_utf8_lossy(&said.stdout);
+    let figure = |start: &str| {
+        let line = said.lines().find(|line| line.starts_with(start)).unwrap_or_else(|| panic!("{said}"));
+        line.split(": ").nth(1).unwrap().split(' ').next().unwrap().to_owned()
+    };
+    let report = json(["who", recording, "--json"]);
+    assert_eq!(report["total"]["calls"].to_string(), figure("calls to allocation functions"));
+    assert_eq!(
+        figure("total memory leaked"),
+        format!("{:.2}K", report["total"]["live"].as_f64().unwrap() / 1000.0)
+    );
+    let first = &report["lines"][0];
+    assert_eq!((&first["blocks"], &first["live"]), (&100.into(), &30_000.into()), "{report}");
+    assert!(first["stack"].as_array().unwrap().len() > 2, "{first}");
+    // Every other command reads it as well.
+    assert!(printed(["diff", recording, "--from", "100", "--to", "1000"]).contains("live at the end"));
+    assert!(printed(["advise", recording]).contains("HEAP"));
+    assert_eq!(json(["view", recording, "--json"])["totals"]["live_bytes"], report["total"]["live"]);
+}
+
+#[test]
+fn damaged_recordings_of_heaptrack_name_the_line() {
+    let (_folder, [recording]) = files(["run"]);
+    let good =
+        "v 10400 3\nX program\ns 4 /bin/a\ns 4 main\ni 1000 1 2 0 0\nt 1 0\na 64 1\n+ 0\nc 5\n+ 0\n- 0\n";
+    fs::write(&recording, good).unwrap();
+    let report = json(["who", &recording, "--json"]);
+    assert_eq!((&report["total"]["calls"], &report["total"]["live"]), (&2.into(), &100.into()));
+    assert_eq!(report["lines"][0]["function"], "main");
+    assert_eq!(report["seconds"], 0.005);
+    for bad in ["+ 9", "t 7 0", "- x", "a 1", "+"] {
+        fs::write(&recording, format!("{good}{bad}\n")).unwrap();
+        let error = refused(["who", &recording]).1;
+        assert!(error.contains("line 12 is not one of heaptrack's"), "{bad}: {error}");
+    }
+    // A cycle of callers cannot be said: a caller comes first.
+    fs::write(&recording, "v 10400 3\ns 1 a\ni 1 1\nt 1 1\na 8 1\n+ 0\n").unwrap();
+    assert_eq!(json(["who", &recording, "--json"])["total"]["live"], 8);
+}
+
+/// Plain values as Python's `pickle` writes them, in all its protocols.
+const SNAPSHOT: &str = r#"
+import pickle, sys
+frames = [{'filename': 'model.py', 'line': 7, 'name': 'forward'}, {'filename': 'train.py', 'line': 3, 'name': 'main'}]
+other = [{'filename': 'train.py', 'line': 9, 'name': 'load'}]
+trace = [{'action': 'alloc', 'addr': 0x7f0000000000 + n * 4096, 'size': 1000, 'stream': 0, 'time_us': 1700000000000000 + n, 'frames': frames} for n in range(300)]
+trace += [{'action': kind, 'addr': 0x7f0000000000 + n * 4096, 'size': 1000, 'stream': 0, 'time_us': 1700000000001000 + n, 'frames': []}
+    for n in range(100) for kind in ('free_requested', 'free_completed')]
+segments = [{'device': 0, 'address': 0x7e0000000000, 'total_size': 1 << 21, 'segment_type': 'large', 'blocks': [
+    {'size': 4096, 'requested_size': 4000, 'address': 0x7e0000000000, 'state': 'active_allocated', 'frames': other},
+    {'size': 4096, 'requested_size': 0, 'address': 0x7e0000001000, 'state': 'inactive', 'frames': []}]}]
+snapshot = {'segments': segments, 'device_traces': [trace], 'allocator_settings': {'expandable_segments': False, 'ratio': 0.5}, 'x': None, 'big': (-1, 1 << 40, 'ä' * 300)}
+pickle.dump(snapshot, open(sys.argv[1], 'wb'), protocol=int(sys.argv[2]))
+"#;
+
+#[test]
+fn snapshots_of_pytorch_are_read() {
+    let (_folder, [snapshot]) = files(["snapshot.pickle"]);
+    for protocol in ["2", "4", "5"] {
+        let made = Command::new("python3").args(["-c", SNAPSHOT, &snapshot, protocol]).output();
+        let Ok(made) = made else { return eprintln!("python3 is not installed: not compared") };
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        let report = json(["who", &snapshot, "--json"]);
+        assert_eq!((&report["total"]["live"], &report["total"]["calls"]), (&204_000.into(), &301.into()));
+        let lines: Vec<(&str, u64)> = report["lines"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|line| (line["function"].as_str().unwrap(), line["live"].as_u64().unwrap()))
+            .collect();
+        assert_eq!(lines, [("forward", 200_000), ("load", 4000)], "{protocol}");
+        assert_eq!(report["lines"][0]["stack"][1], "main  train.py:3");
+    }
+    assert!(printed(["advise", &snapshot]).contains("HEAP"));
+}
+
+/// Files that would have something called, or more memory than there is, end with a message.
+#[test]
+fn hostile_pickles_are_refused() {
+    let (_folder, [snapshot]) = files(["snapshot.pickle"]);
+    let deep = [b"\x80\x04".to_vec(), vec![b']'; 3 << 20], vec![b'a'; (3 << 20) - 1], b".".to_vec()].concat();
+    let cases: [(&[u8], &str); 12] = [
+        (
+            b"\x80\x02cos\nsystem\n(X\x02\x00\x00\x00lstR.",
+            "byte 3: operation 0x63 makes no plain value, so it is refused",
+        ),
+        (b"\x80\x04\x8c\x02os\x8c\x06system\x93.", "operation 0x93 makes no plain value"),
+        (b"\x80\x04N\x81.", "operation 0x81 makes no plain value"),
+        (b"\x80\x04X\xff\xff\xff\xff", "the file ends too early"),
+        (b"\x80\x04\x8d\xff\xff\xff\xff\xff\xff\xff\xff.", "the file ends too early"),
+        (b"\x80\x04h\x07.", "a value that was not kept is named"),
+        (b"\x80\x04\x85.", "a value is missing"),
+        (b"\x80\x04e.", "a mark is missing"),
+        (b"\x80\x04}Na.", "only a list can be extended"),
+        (b"\x80\x04]NNs.", "only a dictionary has keys"),
+        // A list in itself.
+        (b"\x80\x04]q\x00h\x00a.", "no snapshot of PyTorch's memory"),
+        (&deep, "no snapshot of PyTorch's memory"),
+    ];
+    for (bytes, why) in cases {
+        fs::write(&snapshot, bytes).unwrap();
+        let error = refused(["who", &snapshot]).1;
+        assert!(error.contains(why), "{why}: {error}");
+    }
+}

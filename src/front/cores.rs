@@ -1,0 +1,403 @@
+//! [`PerCore`]: free blocks kept for each core, on chips and in kernels without threads of an operating system.
+//!
+//! The program says which core it runs on, and keeps everything else on that core away for a moment: it implements [`Cores`].
+//!
+//! ```
+//! use allotment::cores::{Cores, PerCore};
+//! use allotment::{Heap, Memory, heap};
+//! use core::alloc::Layout;
+//!
+//! /// An RP2040, whose cores read their numbers from a register; here there is one core.
+//! struct Chip;
+//! // SAFETY: interrupts are masked from `enter` to `leave`, and there is one core for each number.
+//! unsafe impl Cores for Chip {
+//!     type Token = bool;
+//!     fn enter() -> (usize, bool) {
+//!         // let masked = cortex_m::register::primask::read().is_inactive();
+//!         // cortex_m::interrupt::disable();
+//!         // (unsafe { 0xd000_0000 as *const u32 }.read_volatile() as usize, masked)
+//!         (0, false)
+//!     }
+//!     unsafe fn leave(_masked: bool) {
+//!         // if !masked { unsafe { cortex_m::interrupt::enable() } }
+//!     }
+//! }
+//!
+//! static HEAP: PerCore<Heap, Chip> = PerCore::new(heap!(128 * 1024));
+//!
+//! let block = HEAP.try_allocate(Layout::new::<[u8; 40]>())?;
+//! unsafe { HEAP.deallocate(block, Layout::new::<[u8; 40]>()) };
+//! HEAP.flush();
+//! assert_eq!(HEAP.memory().used(), 0);
+//! # Ok::<(), allotment::OutOfMemory>(())
+//! ```
+
+use crate::error::FreeError;
+use crate::error::misuse::wrong_free;
+use crate::front::small::{Block, Chain, SIZES, layout_of, tabled_class_of};
+use crate::lock::{self, Lock};
+use crate::memory::{Memory, allocator, global_alloc, pass_on};
+use core::alloc::Layout;
+use core::cell::UnsafeCell;
+use core::fmt;
+use core::marker::PhantomData;
+use core::mem::{self, MaybeUninit};
+use core::ptr::{self, NonNull};
+
+/// The cores of a machine, as [`PerCore`] needs them: the number of the one that the caller runs on, and a guard.
+///
+/// # Safety
+///
+/// From `enter` to `leave`, no other code may be between the two with the same number: neither on another core nor in an interrupt handler
+/// or another task of the same core. What was written before `leave` must be seen after the next `enter` with that number, which is so if
+/// the number is that of a core.
+pub unsafe trait Cores {
+    /// What `leave` needs, such as whether interrupts were masked before.
+    type Token;
+
+    /// Keeps other code of this core away, by masking interrupts or preemption, and returns the core's number, from 0. It must not allocate.
+    fn enter() -> (usize, Self::Token);
+
+    /// Ends what [`Cores::enter`] began.
+    ///
+    /// # Safety
+    ///
+    /// It must be called once for each `enter`, on the same core, with its token.
+    unsafe fn leave(token: Self::Token);
+}
+
+/// The longest blocks that are kept, in bytes.
+const LONGEST: usize = 512;
+
+/// The number of classes of up to [`LONGEST`] bytes.
+const CLASSES: usize = {
+    let mut classes = 0;
+    while SIZES[classes] as usize <= LONGEST {
+        classes += 1;
+    }
+    classes
+};
+
+/// The most blocks of a batch.
+const MOST: usize = 32;
+
+/// How many batches of a class are on their way between cores.
+const PLACES: usize = 4;
+
+/// Puts free blocks for each core in front of a memory, so that small requests take no lock that cores share.
+///
+/// ```text
+///  core       16 B | 24 B | 32 B | .. | 512 B        per class two batches of free blocks, linked through the blocks
+///                     |  whole batches, one lock
+///  depot      16 B | 24 B | 32 B | .. | 512 B        four batches on their way between cores
+///                     |  batches, one lock
+///  memory
+/// ```
+///
+/// Blocks of up to 512 bytes that are aligned to at most 8 have 31 classes; all other requests go to the memory. Any core may free a block,
+/// which then stays there. If a core frees more than it allocates, the surplus goes through the depot to cores that allocate more than
+/// they free, a batch at a time. A batch has `BATCH` bytes, at least one and at most 32 blocks. [`Cores`] says which core is running; one
+/// with a number from `CORES` on keeps nothing. `L` guards the depot: if handlers allocate, it must be one that they may take, as for a
+/// [`Heap`](crate::Heap).
+///
+/// Worst case: a request enters the guard twice, for O(1) steps each, takes the depot's lock once, and allocates one batch from
+/// the memory. A free enters the guard and takes the lock once, and frees one batch. Only a request that finds no memory takes
+/// longer: it gives back what its core and the depot keep, and tries again. Other cores keep at most two batches of each class then. The
+/// memory regards blocks that are kept as in use. A double free of one is reported, as is a write to it when it is allocated again.
+///
+/// (Bonwick and Adams, "Magazines and Vmem", USENIX 2001.)
+pub struct PerCore<M, C, L = lock::Default, const CORES: usize = 2, const BATCH: usize = 512> {
+    memory: M,
+    lock: L,
+    cores: [Core; CORES],
+    /// The first blocks of whole batches; null where there is none.
+    depot: UnsafeCell<[[*mut Block; PLACES]; CLASSES]>,
+    program: PhantomData<fn() -> C>,
+}
+
+/// What a core keeps, on cache lines of its own.
+#[repr(align(64))]
+struct Core(UnsafeCell<[Bin; CLASSES]>);
+
+/// The free blocks of a class that a core keeps: a batch in use, and a whole one or none, so that no sequence of requests goes to the
+/// depot more often than once per batch.
+struct Bin {
+    /// The first block of the batch in use, or null.
+    first: *mut Block,
+    /// How many blocks the batch in use has.
+    count: usize,
+    /// The first block of a whole batch, or null.
+    other: *mut Block,
+}
+
+impl Bin {
+    const EMPTY: Self = Self { first: ptr::null_mut(), count: 0, other: ptr::null_mut() };
+
+    /// Removes a block. `whole` is the length of a whole batch.
+    #[inline(always)]
+    fn pop(&mut self, whole: usize) -> Option<NonNull<u8>> {
+        if self.count == 0 {
+            *self = Self {
+                first: self.other,
+                count: if self.other.is_null() { 0 } else { whole },
+                ..Self::EMPTY
+            };
+        }
+        let mut chain = Chain { first: self.first, count: self.count };
+        let block = chain.pop();
+        (self.first, self.count) = (chain.first, chain.count);
+        block
+    }
+
+    /// Adds a block, and returns a whole batch that is too much.
+    ///
+    /// # Safety
+    ///
+    /// It must be a block of the bin's class that is not used any more.
+    #[inline(always)]
+    unsafe fn push(&mut self, block: *mut Block, whole: usize) -> *mut Block {
+        let mut surplus = ptr::null_mut();
+        if self.count >= whole {
+            surplus = mem::replace(&mut self.other, self.first);
+            (self.first, self.count) = (ptr::null_mut(), 0);
+        }
+        // SAFETY: the caller's contract.
+        unsafe { Block::link(block, self.first) };
+        (self.first, self.count) = (block, self.count + 1);
+        surplus
+    }
+
+    /// Takes blocks over if the bin has none in use, and returns those that are left over.
+    fn load(&mut self, chain: Chain) -> Chain {
+        if self.count > 0 {
+            return chain;
+        }
+        (self.first, self.count) = (chain.first, chain.count);
+        Chain::NONE
+    }
+}
+
+// SAFETY: what a core keeps is accessed only between `enter` and `leave` with its number, which one caller is at a time; the depot is
+// accessed only while the lock is held, and a lock that is `Sync` excludes all other callers.
+unsafe impl<M: Sync, C, L: Sync, const CORES: usize, const BATCH: usize> Sync
+    for PerCore<M, C, L, CORES, BATCH>
+{
+}
+// SAFETY: the blocks belong to the memory, which is sent with them.
+unsafe impl<M: Send, C, L: Send, const CORES: usize, const BATCH: usize> Send
+    for PerCore<M, C, L, CORES, BATCH>
+{
+}
+
+impl<M, C, L: Lock, const CORES: usize, const BATCH: usize> PerCore<M, C, L, CORES, BATCH> {
+    /// Creates a front of `memory` that keeps nothing yet.
+    pub const fn new(memory: M) -> Self {
+        let cores = [const { Core(UnsafeCell::new([const { Bin::EMPTY }; CLASSES])) }; CORES];
+        let depot = UnsafeCell::new([[ptr::null_mut(); PLACES]; CLASSES]);
+        Self { memory, lock: L::INIT, cores, depot, program: PhantomData }
+    }
+
+    /// Returns the memory behind this front.
+    pub const fn memory(&self) -> &M {
+        &self.memory
+    }
+
+    /// Returns how many blocks a whole batch of a class has.
+    #[inline(always)]
+    fn whole(class: usize) -> usize {
+        (BATCH / SIZES[class] as usize).clamp(1, MOST)
+    }
+
+    /// Leaves a whole batch in the depot, and returns whether there was a place for it.
+    fn leave_batch(&self, class: usize, first: *mut Block) -> bool {
+        self.lock.with(|| {
+            // SAFETY: the lock is held.
+            let places = unsafe { &mut (*self.depot.get())[class] };
+            places.iter_mut().find(|place| place.is_null()).map(|place| *place = first).is_some()
+        })
+    }
+
+    /// Takes a whole batch out of the depot, if there is one.
+    fn take_batch(&self, class: usize) -> Option<Chain> {
+        self.lock.with(|| {
+            // SAFETY: the lock is held.
+            let places = unsafe { &mut (*self.depot.get())[class] };
+            let place = places.iter_mut().find(|place| !place.is_null())?;
+            Some(Chain { first: mem::replace(place, ptr::null_mut()), count: Self::whole(class) })
+        })
+    }
+}
+
+impl<M: Memory, C: Cores, L: Lock, const CORES: usize, const BATCH: usize> PerCore<M, C, L, CORES, BATCH> {
+    /// Returns the class of a request, if blocks for it are kept.
+    #[inline(always)]
+    fn class_of(&self, layout: Layout) -> Option<usize> {
+        if layout.size() > LONGEST || layout.align() > 8 || self.memory.remembers() {
+            return None;
+        }
+        tabled_class_of(layout.size(), layout.align())
+    }
+
+    /// Runs `work` on this core's bin of a class, while nothing else uses it; `None` if the core has none.
+    #[inline(always)]
+    fn with_bin<T>(&self, class: usize, work: impl FnOnce(&mut Bin) -> T) -> Option<T> {
+        let (core, token) = C::enter();
+        // SAFETY: `enter` keeps everything else away that uses this core's bins.
+        let done = self.cores.get(core).map(|core| work(unsafe { &mut (*core.0.get())[class] }));
+        // SAFETY: entered above.
+        unsafe { C::leave(token) };
+        done
+    }
+
+    /// Gives back what this core and the depot keep: before the core sleeps for long, or to see what is in use.
+    pub fn flush(&self) {
+        for class in 0..CLASSES {
+            let whole = Self::whole(class);
+            if let Some(bin) = self.with_bin(class, |bin| mem::replace(bin, Bin::EMPTY)) {
+                self.free_chain(class, Chain { first: bin.first, count: bin.count });
+                self.free_chain(class, Chain { first: bin.other, count: whole });
+            }
+            while let Some(batch) = self.take_batch(class) {
+                self.free_chain(class, batch);
+            }
+        }
+    }
+
+    /// Frees blocks of a class that this call alone knows.
+    fn free_chain(&self, class: usize, mut chain: Chain) {
+        let mut blocks = [NonNull::dangling(); MOST];
+        let mut count = 0;
+        while let Some(block) = chain.pop() {
+            blocks[count] = block;
+            count += 1;
+        }
+        if count == 0 {
+            return;
+        }
+        // SAFETY: the blocks were allocated with this layout, and are not used.
+        unsafe { self.memory.deallocate_many(layout_of(class), &blocks[..count]) };
+    }
+
+    /// Allocates up to `want` blocks from the memory.
+    fn fetch(&self, class: usize, want: usize) -> Chain {
+        let mut blocks = [const { MaybeUninit::uninit() }; MOST];
+        let count = self.memory.allocate_many(layout_of(class), &mut blocks[..want]);
+        let mut chain = Chain { count, ..Chain::NONE };
+        for block in blocks[..count].iter().rev() {
+            // SAFETY: `allocate_many` has written the blocks that it counted, which are ours.
+            unsafe {
+                let block = block.assume_init().as_ptr().cast();
+                Block::link(block, chain.first);
+                chain.first = block;
+            }
+        }
+        chain
+    }
+
+    /// Allocates a block of a class of which this core keeps none.
+    #[cold]
+    #[inline(never)]
+    fn allocate_slow(&self, class: usize) -> Option<NonNull<u8>> {
+        let mut chain = self.take_batch(class).unwrap_or_else(|| self.fetch(class, Self::whole(class)));
+        if chain.count == 0 {
+            self.flush();
+            chain = self.fetch(class, 1);
+        }
+        let block = chain.pop()?;
+        if chain.count > 0 {
+            // A handler may have freed blocks meanwhile, or the caller may be on another core now.
+            let mut left = chain;
+            self.with_bin(class, |bin| left = bin.load(mem::replace(&mut left, Chain::NONE)));
+            self.free_chain(class, left);
+        }
+        Some(block)
+    }
+
+    /// Frees a whole batch, which another core may get.
+    #[cold]
+    #[inline(never)]
+    fn free_batch(&self, class: usize, first: *mut Block) {
+        if !self.leave_batch(class, first) {
+            self.free_chain(class, Chain { first, count: Self::whole(class) });
+        }
+    }
+}
+
+// SAFETY: blocks come from the memory, which keeps the contract, and are handed out once until they are freed. Blocks of a class have the
+// length of the class, and so have the layouts that the memory sees.
+unsafe impl<M: Memory, C: Cores, L: Lock, const CORES: usize, const BATCH: usize> Memory
+    for PerCore<M, C, L, CORES, BATCH>
+{
+    #[inline]
+    fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
+        match self.class_of(layout) {
+            Some(class) => {
+                let kept = self.with_bin(class, |bin| bin.pop(Self::whole(class))).flatten();
+                kept.or_else(|| self.allocate_slow(class))
+            }
+            None => self.memory.allocate(layout).or_else(|| {
+                self.flush();
+                self.memory.allocate(layout)
+            }),
+        }
+    }
+
+    #[inline]
+    unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
+        let Some(class) = self.class_of(layout) else {
+            // SAFETY: the caller's contract.
+            return unsafe { self.memory.deallocate(block, layout) };
+        };
+        let first = block.cast::<Block>().as_ptr();
+        // SAFETY: the caller passes a live block, which has two words and is not used any more.
+        let kept = unsafe {
+            if Block::is_free(first) {
+                return wrong_free(FreeError::AlreadyFree, block.addr().get());
+            }
+            self.with_bin(class, |bin| bin.push(first, Self::whole(class)))
+        };
+        match kept {
+            Some(surplus) if surplus.is_null() => {}
+            Some(surplus) => self.free_batch(class, surplus),
+            // SAFETY: a block of this class was allocated with this layout.
+            None => unsafe { self.memory.deallocate(block, layout_of(class)) },
+        }
+    }
+
+    /// Checks a block as the memory does, for which one that is kept is live.
+    fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        self.memory.check(block, self.class_of(layout).map_or(layout, layout_of))
+    }
+
+    /// Checks a block as the memory does, and whether it is kept.
+    unsafe fn check_owned(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        let Some(class) = self.class_of(layout) else {
+            // SAFETY: the caller's contract.
+            return unsafe { self.memory.check_owned(block, layout) };
+        };
+        // SAFETY: the caller's contract; the memory finds that a block of the class can begin there.
+        unsafe { self.memory.check_owned(block, layout_of(class))? };
+        // SAFETY: as above.
+        if unsafe { Block::is_free(block.cast().as_ptr()) } { Err(FreeError::AlreadyFree) } else { Ok(()) }
+    }
+
+    unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
+        let Ok(new) = Layout::from_size_align(size, layout.align()) else { return false };
+        let classes = (self.class_of(layout), self.class_of(new));
+        // SAFETY: the caller's contract; a block without a class belongs to the memory.
+        classes.0 == classes.1
+            && (classes.0.is_some() || unsafe { self.memory.try_resize(block, layout, size) })
+    }
+
+    // The memory regards blocks that are kept as in use.
+    pass_on!(|self| self.memory; statistics, largest_free, region, out_of_memory, take_reserve, remembers, own_lock);
+}
+
+global_alloc!([M: Memory, C: Cores, L: Lock, const CORES: usize, const BATCH: usize] PerCore<M, C, L, CORES, BATCH>);
+allocator!([M: Memory, C: Cores, L: Lock, const CORES: usize, const BATCH: usize] PerCore<M, C, L, CORES, BATCH>);
+
+impl<M, C, L, const CORES: usize, const BATCH: usize> fmt::Debug for PerCore<M, C, L, CORES, BATCH> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PerCore").field("cores", &CORES).field("batch", &BATCH).finish_non_exhaustive()
+    }
+}

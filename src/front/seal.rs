@@ -1,0 +1,221 @@
+//! [`Sealable`]: no allocation after start-up, and none in interrupt handlers.
+//!
+//! A program that allocates only while it starts cannot run out of memory a week later. [`Sealable::seal`] makes that a rule that is
+//! checked: each later request fails, with an error that says why.
+//!
+//! ```
+//! use allotment::out_of_memory::Cause;
+//! use allotment::{Heap, Memory, Sealable, heap};
+//! use core::alloc::Layout;
+//!
+//! static HEAP: Sealable<Heap> = Sealable::new(heap!(32 * 1024));
+//!
+//! let buffer = HEAP.try_allocate(Layout::new::<[u8; 100]>())?;
+//! HEAP.seal();
+//! let error = HEAP.try_allocate(Layout::new::<[u8; 200]>()).unwrap_err();
+//! assert_eq!((error.requested, error.align, error.cause()), (200, 1, Cause::Sealed));
+//! // Frees still work.
+//! unsafe { HEAP.deallocate(buffer, Layout::new::<[u8; 100]>()) };
+//! # Ok::<(), allotment::OutOfMemory>(())
+//! ```
+//!
+//! As a global allocator it calls the [hook](crate::error::out_of_memory::set_hook) with that error, which can log it.
+//!
+//! # Interrupt handlers
+//!
+//! The second parameter says how the memory learns that an interrupt handler is running: `()`, the default, never asks. [`CortexM`] asks the
+//! processor, with one instruction. On other processors the program implements [`Interrupts`]; on RISC-V for example with a flag that its
+//! handler sets:
+//!
+//! ```
+//! use allotment::lock::Spin;
+//! use allotment::out_of_memory::Cause;
+//! use allotment::seal::Interrupts;
+//! use allotment::{Heap, Memory, Sealable, Tlsf, heap};
+//! use core::alloc::Layout;
+//! use core::sync::atomic::{AtomicBool, Ordering};
+//!
+//! static HANDLING: AtomicBool = AtomicBool::new(false);
+//!
+//! struct Flag;
+//! impl Interrupts for Flag {
+//!     fn running() -> bool {
+//!         HANDLING.load(Ordering::Relaxed)
+//!     }
+//! }
+//!
+//! // No handler takes the lock to allocate, so that it may be one that does not mask interrupts.
+//! static HEAP: Sealable<Heap<Tlsf, Spin>, Flag> = Sealable::new(heap!(32 * 1024));
+//!
+//! fn handler() {
+//!     HANDLING.store(true, Ordering::Relaxed);
+//!     let error = HEAP.try_allocate(Layout::new::<u64>()).unwrap_err();
+//!     assert_eq!(error.cause(), Cause::Interrupt);
+//!     HANDLING.store(false, Ordering::Relaxed);
+//! }
+//! # handler();
+//! # assert!(HEAP.try_allocate(Layout::new::<u64>()).is_ok());
+//! ```
+
+use crate::error::out_of_memory::{Cause, OutOfMemory};
+use crate::memory::{Done, Memory, allocator, global_alloc, is_panicking, pass_on};
+use core::alloc::Layout;
+use core::fmt;
+use core::marker::PhantomData;
+use core::mem::MaybeUninit;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+/// Says whether an interrupt handler is running; see the [module](self).
+pub trait Interrupts {
+    /// Returns whether an interrupt handler is running on this core. It is called for each request, and must not allocate.
+    fn running() -> bool;
+}
+
+/// Lets handlers allocate, and asks nothing.
+impl Interrupts for () {
+    #[inline(always)]
+    fn running() -> bool {
+        false
+    }
+}
+
+/// Asks a Cortex-M core whether it handles an exception: its register IPSR is not 0 then.
+#[cfg(all(target_arch = "arm", target_os = "none"))]
+pub struct CortexM;
+
+#[cfg(all(target_arch = "arm", target_os = "none"))]
+impl Interrupts for CortexM {
+    #[inline(always)]
+    fn running() -> bool {
+        let exception: u32;
+        // SAFETY: it reads a register.
+        unsafe {
+            core::arch::asm!("mrs {}, ipsr", out(reg) exception, options(nomem, nostack, preserves_flags));
+        }
+        exception != 0
+    }
+}
+
+/// A memory that serves no requests once it is sealed, and none of interrupt handlers if `I` knows them; see the [module](self).
+///
+/// Frees always work, and so does making a block shorter where it is. A request costs one load and one branch more, and the question of
+/// `I`; a free costs nothing more. On a host, a thread that panics is served all the same, since it could not report its panic otherwise.
+pub struct Sealable<M, I = ()> {
+    memory: M,
+    sealed: AtomicBool,
+    interrupts: PhantomData<fn() -> I>,
+}
+
+impl<M, I> Sealable<M, I> {
+    /// Creates a front of `memory` that is not sealed.
+    pub const fn new(memory: M) -> Self {
+        Self { memory, sealed: AtomicBool::new(false), interrupts: PhantomData }
+    }
+
+    /// Seals the memory: requests that begin afterwards fail.
+    pub fn seal(&self) {
+        self.sealed.store(true, Ordering::Release);
+    }
+
+    /// Breaks the seal, for tests and for updates of a running program: requests are served again.
+    pub fn unseal(&self) {
+        self.sealed.store(false, Ordering::Release);
+    }
+
+    /// Returns whether the memory is sealed.
+    pub fn is_sealed(&self) -> bool {
+        self.sealed.load(Ordering::Acquire)
+    }
+
+    /// Returns the memory behind the seal.
+    pub const fn memory(&self) -> &M {
+        &self.memory
+    }
+}
+
+impl<M, I: Interrupts> Sealable<M, I> {
+    /// Returns the rule by which a request is refused now, if there is one.
+    #[inline(always)]
+    fn rule(&self) -> Option<Cause> {
+        if I::running() {
+            Some(Cause::Interrupt)
+        } else if self.is_sealed() && !is_panicking() {
+            Some(Cause::Sealed)
+        } else {
+            None
+        }
+    }
+}
+
+// SAFETY: blocks are those of the memory behind the seal, which keeps the contract.
+unsafe impl<M: Memory, I: Interrupts> Memory for Sealable<M, I> {
+    #[inline]
+    fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
+        if self.rule().is_some() {
+            return None;
+        }
+        self.memory.allocate(layout)
+    }
+
+    fn allocate_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
+        if self.rule().is_some() {
+            return None;
+        }
+        self.memory.allocate_zeroed(layout)
+    }
+
+    unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
+        // SAFETY: the caller's contract.
+        (size <= layout.size() || self.rule().is_none())
+            && unsafe { self.memory.try_resize(block, layout, size) }
+    }
+
+    unsafe fn change(&self, block: NonNull<u8>, old: Layout, new: Layout, done: Done) -> Option<NonNull<u8>> {
+        if self.rule().is_none() {
+            // SAFETY: the caller's contract.
+            return unsafe { self.memory.change(block, old, new, done) };
+        }
+        // SAFETY: the caller's contract.
+        let shorter = new.align() == old.align()
+            && new.size() <= old.size()
+            && unsafe { self.memory.try_resize(block, old, new.size()) };
+        if !shorter {
+            return None;
+        }
+        done(block);
+        Some(block)
+    }
+
+    fn allocate_many(&self, layout: Layout, blocks: &mut [MaybeUninit<NonNull<u8>>]) -> usize {
+        if self.rule().is_some() { 0 } else { self.memory.allocate_many(layout, blocks) }
+    }
+
+    /// Returns the largest request that is sure to succeed now: 0 where every request is refused.
+    fn largest_free(&self) -> usize {
+        if self.rule().is_some() { 0 } else { self.memory.largest_free() }
+    }
+
+    fn out_of_memory(&self, layout: Layout) -> OutOfMemory {
+        match self.rule() {
+            // The handler may have interrupted the holder of the memory's lock.
+            rule @ Some(Cause::Interrupt) => OutOfMemory { rule, ..OutOfMemory::new(layout, 0, 0) },
+            rule @ Some(_) => OutOfMemory { largest_free: 0, rule, ..self.memory.out_of_memory(layout) },
+            None => self.memory.out_of_memory(layout),
+        }
+    }
+
+    pass_on!(
+        |self| self.memory;
+        deallocate, try_deallocate, deallocate_many, check, statistics, region, take_reserve, remembers, locks
+    );
+}
+
+global_alloc!([M: Memory, I: Interrupts] Sealable<M, I>);
+allocator!([M: Memory, I: Interrupts] Sealable<M, I>);
+
+impl<M, I> fmt::Debug for Sealable<M, I> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sealable").field("sealed", &self.is_sealed()).finish_non_exhaustive()
+    }
+}

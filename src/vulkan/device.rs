@@ -1,0 +1,88 @@
+//! A device of Vulkan.
+
+use super::error::Error;
+use super::graves::Graves;
+use super::inner::Inner;
+use ash::vk;
+use core::ffi::CStr;
+use core::fmt;
+use core::sync::atomic::Ordering;
+use std::sync::Arc;
+
+/// A device of Vulkan with its queues. Clones refer to the same one.
+#[derive(Clone)]
+pub struct Device {
+    pub(super) inner: Arc<Inner>,
+    pub(super) graves: Arc<Graves>,
+}
+
+impl Device {
+    /// Makes device number `number` of the system, counted from 0, with a queue of each family, and with
+    /// `VK_EXT_memory_budget` and `VK_KHR_external_memory_fd` where it has them. It is destroyed with the last clone, and all that
+    /// was made of it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoLoader`] without Vulkan's library, [`Error::NoDriver`] without a driver, [`Error::NoDevice`],
+    /// [`Error::Unsupported`] below Vulkan 1.2 or without timeline semaphores, or the error of the driver.
+    pub fn new(number: usize) -> Result<Self, Error> {
+        Ok(Self::of(Inner::open(number)?))
+    }
+
+    /// Takes a device that the program has made, and will destroy.
+    ///
+    /// # Safety
+    ///
+    /// The handles must belong to each other. The device must have been made with a queue of each family in `families`, with the feature
+    /// `timelineSemaphore` and with the extensions in `extensions`, and must live until all that was made from this value is dropped. A queue that
+    /// a [`Stream`](super::Stream) uses may be used elsewhere only while no thread calls a method of the stream or of a pool that knows it.
+    pub unsafe fn from_ash(
+        entry: ash::Entry,
+        instance: ash::Instance,
+        physical: vk::PhysicalDevice,
+        device: ash::Device,
+        families: &[u32],
+        extensions: &[&CStr],
+    ) -> Self {
+        // SAFETY: the caller's contract.
+        Self::of(unsafe { Inner::adopt((entry, instance, physical, device), families, extensions, false) })
+    }
+
+    fn of(inner: Inner) -> Self {
+        let inner = Arc::new(inner);
+        Self { graves: Arc::new(Graves::new(&inner)), inner }
+    }
+
+    /// Returns the device's name.
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// Returns the device for calls of the program's own.
+    pub fn ash(&self) -> &ash::Device {
+        &self.inner.device
+    }
+
+    /// Returns the device's memory types and heaps.
+    pub fn memory(&self) -> &vk::PhysicalDeviceMemoryProperties {
+        &self.inner.memory
+    }
+
+    /// Returns the number of allocations of memory that pools and resources have on this device.
+    pub fn allocations(&self) -> u32 {
+        self.inner.allocations()
+    }
+
+    /// Lets pools and resources have at most `most` allocations of memory; what exists beyond that stays. It starts as
+    /// `maxMemoryAllocationCount`, which all allocators of the program share.
+    pub fn limit_allocations(&self, most: u32) {
+        let most = most.min(self.inner.limits.max_memory_allocation_count);
+        self.inner.most_allocations.store(most, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Device").field(&self.inner.name).finish()
+    }
+}

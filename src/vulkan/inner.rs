@@ -1,0 +1,269 @@
+//! A device of Vulkan as its driver knows it: handles, functions and limits.
+
+use super::error::{Error, Named, failed};
+use crate::pool::SourceError;
+use ash::vk;
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::collections::BTreeMap;
+use std::string::String;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::vec::Vec;
+
+/// The handles of a device, destroyed with this value where the library made them.
+pub(super) struct Inner {
+    /// Keeps the loader's library.
+    _entry: ash::Entry,
+    pub instance: ash::Instance,
+    pub physical: vk::PhysicalDevice,
+    pub device: ash::Device,
+    /// The functions that share memory as file descriptors, if they are enabled.
+    #[cfg_attr(not(unix), allow(dead_code, reason = "memory is shared as file descriptors on Unix only"))]
+    pub descriptors: Option<ash::khr::external_memory_fd::Device>,
+    /// Whether the driver tells the budgets of its heaps.
+    has_budget: bool,
+    pub limits: vk::PhysicalDeviceLimits,
+    pub memory: vk::PhysicalDeviceMemoryProperties,
+    pub name: String,
+    /// The families of queues that the program uses.
+    pub families: Vec<u32>,
+    /// A lock for each queue, by family and index: the host may not use a queue from two threads at once.
+    queues: Mutex<BTreeMap<(u32, u32), Queue>>,
+    /// Bytes in allocations, by heap.
+    taken: [AtomicU64; vk::MAX_MEMORY_HEAPS],
+    /// Allocations of memory that exist, and the most that may.
+    allocations: AtomicU32,
+    pub most_allocations: AtomicU32,
+    is_ours: bool,
+}
+
+/// What a device is made of: the loader, the instance, and the device.
+pub(super) type Handles = (ash::Entry, ash::Instance, vk::PhysicalDevice, ash::Device);
+
+/// A queue under its lock.
+pub(super) type Queue = Arc<Mutex<vk::Queue>>;
+
+/// An allocation of memory, which is counted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Allocated {
+    pub memory: vk::DeviceMemory,
+    pub bytes: u64,
+    heap: u32,
+}
+
+/// Returns what a process may still take of a heap of `total` bytes: what the budget and the usage of it leave where the driver tells them,
+/// else what the library has not taken.
+fn left(total: u64, taken: u64, told: Option<(u64, u64)>) -> u64 {
+    let (budget, usage) = told.unwrap_or((total, taken));
+    budget.saturating_sub(usage)
+}
+
+impl Inner {
+    /// Takes over a device that exists.
+    ///
+    /// # Safety
+    ///
+    /// The handles must be those of one device, which has the extensions in `extensions`, queues of `families` and the feature
+    /// `timelineSemaphore`, and lives until this value is dropped; with `is_ours` nothing else destroys it.
+    pub(super) unsafe fn adopt(
+        (entry, instance, physical, device): Handles,
+        families: &[u32],
+        extensions: &[&CStr],
+        is_ours: bool,
+    ) -> Self {
+        let descriptors = extensions
+            .contains(&ash::khr::external_memory_fd::NAME)
+            .then(|| ash::khr::external_memory_fd::Device::new(&instance, &device));
+        // SAFETY: the caller guarantees the handles.
+        let (properties, memory) = unsafe {
+            (
+                instance.get_physical_device_properties(physical),
+                instance.get_physical_device_memory_properties(physical),
+            )
+        };
+        let name = properties.device_name_as_c_str().unwrap_or(c"device").to_string_lossy().into_owned();
+        let most = AtomicU32::new(properties.limits.max_memory_allocation_count);
+        Self {
+            _entry: entry,
+            instance,
+            physical,
+            device,
+            descriptors,
+            has_budget: extensions.contains(&ash::ext::memory_budget::NAME),
+            limits: properties.limits,
+            memory,
+            name,
+            families: families.to_vec(),
+            queues: Mutex::default(),
+            taken: [const { AtomicU64::new(0) }; vk::MAX_MEMORY_HEAPS],
+            allocations: AtomicU32::new(0),
+            most_allocations: most,
+            is_ours,
+        }
+    }
+
+    /// Makes device number `number` with a queue of each family, and what extensions it has of those that are used here.
+    pub(super) fn open(number: usize) -> Result<Self, Error> {
+        // SAFETY: the loader's library has no other effect than to be loaded.
+        let entry = unsafe { ash::Entry::load() }.map_err(|_| Error::NoLoader)?;
+        let app = vk::ApplicationInfo::default().api_version(vk::API_VERSION_1_2);
+        let info = vk::InstanceCreateInfo::default().application_info(&app);
+        // SAFETY: the structures live until the call returns.
+        let instance = match unsafe { entry.create_instance(&info, None) } {
+            Ok(instance) => instance,
+            Err(vk::Result::ERROR_INCOMPATIBLE_DRIVER) => return Err(Error::NoDriver),
+            Err(code) => return Err(failed("vkCreateInstance", code).into()),
+        };
+        match Self::open_device(&instance, number) {
+            Ok((physical, device, families, extensions)) => {
+                // SAFETY: the device was made just now, with these queues and extensions.
+                Ok(unsafe { Self::adopt((entry, instance, physical, device), &families, &extensions, true) })
+            }
+            Err(error) => {
+                // SAFETY: nothing of the instance is left.
+                unsafe { instance.destroy_instance(None) };
+                Err(error)
+            }
+        }
+    }
+
+    #[allow(clippy::type_complexity, reason = "the parts are taken apart at once")]
+    fn open_device(
+        instance: &ash::Instance,
+        number: usize,
+    ) -> Result<(vk::PhysicalDevice, ash::Device, Vec<u32>, Vec<&'static CStr>), Error> {
+        // SAFETY: the instance is live, as it is in all calls below.
+        let all = unsafe { instance.enumerate_physical_devices() }.named("vkEnumeratePhysicalDevices")?;
+        let none = Error::NoDevice { number, count: all.len() };
+        let physical = *all.get(number).ok_or(none)?;
+        // SAFETY: the device is one of this instance.
+        if unsafe { instance.get_physical_device_properties(physical) }.api_version < vk::API_VERSION_1_2 {
+            return Err(Error::Unsupported("Vulkan 1.2"));
+        }
+        let mut timelines = vk::PhysicalDeviceTimelineSemaphoreFeatures::default();
+        let mut features = vk::PhysicalDeviceFeatures2::default().push_next(&mut timelines);
+        // SAFETY: as above.
+        unsafe { instance.get_physical_device_features2(physical, &mut features) };
+        if timelines.timeline_semaphore == vk::FALSE {
+            return Err(Error::Unsupported("timeline semaphores"));
+        }
+        // SAFETY: as above.
+        let has = unsafe { instance.enumerate_device_extension_properties(physical) }
+            .named("vkEnumerateDeviceExtensionProperties")?;
+        let wanted = [ash::ext::memory_budget::NAME, ash::khr::external_memory_fd::NAME];
+        let is_there = |name: &CStr| has.iter().any(|known| known.extension_name_as_c_str() == Ok(name));
+        let extensions: Vec<&CStr> = wanted.into_iter().filter(|name| is_there(name)).collect();
+        let names: Vec<_> = extensions.iter().map(|name| name.as_ptr()).collect();
+        // SAFETY: as above.
+        let families = unsafe { instance.get_physical_device_queue_family_properties(physical) };
+        let works = |family: &vk::QueueFamilyProperties| {
+            let work = vk::QueueFlags::GRAPHICS | vk::QueueFlags::COMPUTE | vk::QueueFlags::TRANSFER;
+            family.queue_count > 0 && family.queue_flags.intersects(work)
+        };
+        let numbers = (0..).zip(&families).filter(|(_, family)| works(family)).map(|(index, _)| index);
+        let families: Vec<u32> = numbers.collect();
+        let queue = |&family: &u32| {
+            vk::DeviceQueueCreateInfo::default().queue_family_index(family).queue_priorities(&[1.0])
+        };
+        let queues: Vec<_> = families.iter().map(queue).collect();
+        let mut timelines = vk::PhysicalDeviceTimelineSemaphoreFeatures::default().timeline_semaphore(true);
+        let info = vk::DeviceCreateInfo::default()
+            .queue_create_infos(&queues)
+            .enabled_extension_names(&names)
+            .push_next(&mut timelines);
+        // SAFETY: the structures live until the call returns.
+        let device = unsafe { instance.create_device(physical, &info, None) }.named("vkCreateDevice")?;
+        Ok((physical, device, families, extensions))
+    }
+
+    /// Returns a queue, under the lock that all its streams share.
+    pub(super) fn queue(&self, family: u32, index: u32) -> Queue {
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let queue = queues.entry((family, index)).or_insert_with(|| {
+            // SAFETY: the callers guarantee that the device has the queue.
+            Arc::new(Mutex::new(unsafe { self.device.get_device_queue(family, index) }))
+        });
+        queue.clone()
+    }
+
+    /// Returns the heap that a memory type lies in.
+    fn heap_of(&self, memory_type: u32) -> u32 {
+        self.memory.memory_types[memory_type as usize].heap_index
+    }
+
+    /// Returns the size of the heap of a memory type and what is left of it, in bytes. This is a driver call.
+    pub(super) fn capacity(&self, memory_type: u32) -> (u64, u64) {
+        let heap = self.heap_of(memory_type) as usize;
+        let total = self.memory.memory_heaps[heap].size;
+        let told = self.has_budget.then(|| {
+            let mut budget = vk::PhysicalDeviceMemoryBudgetPropertiesEXT::default();
+            let mut memory = vk::PhysicalDeviceMemoryProperties2::default().push_next(&mut budget);
+            // SAFETY: the device has the extension.
+            unsafe { self.instance.get_physical_device_memory_properties2(self.physical, &mut memory) };
+            (budget.heap_budget[heap], budget.heap_usage[heap])
+        });
+        (total, left(total, self.taken[heap].load(Ordering::Relaxed), told))
+    }
+
+    /// Allocates memory, as long as the device allows one more allocation.
+    pub(super) fn allocate(&self, info: &vk::MemoryAllocateInfo<'_>) -> Result<Allocated, SourceError> {
+        const CALL: &str = "vkAllocateMemory";
+        let most = self.most_allocations.load(Ordering::Relaxed);
+        let one_more = |count: u32| (count < most).then_some(count + 1);
+        let counted = self.allocations.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
+        counted.map_err(|_| failed(CALL, vk::Result::ERROR_TOO_MANY_OBJECTS))?;
+        // SAFETY: the callers pass structures that fit each other, for a memory type of this device.
+        let memory = unsafe { self.device.allocate_memory(info, None) }.named(CALL);
+        if memory.is_err() {
+            self.allocations.fetch_sub(1, Ordering::Relaxed);
+        }
+        let memory = memory?;
+        let (heap, bytes) = (self.heap_of(info.memory_type_index), info.allocation_size);
+        self.taken[heap as usize].fetch_add(bytes, Ordering::Relaxed);
+        Ok(Allocated { memory, bytes, heap })
+    }
+
+    /// Frees memory that [`Inner::allocate`] returned.
+    ///
+    /// # Safety
+    ///
+    /// No work may use it.
+    pub(super) unsafe fn free(&self, allocated: Allocated) {
+        // SAFETY: the caller's contract.
+        unsafe { self.device.free_memory(allocated.memory, None) };
+        self.taken[allocated.heap as usize].fetch_sub(allocated.bytes, Ordering::Relaxed);
+        self.allocations.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Returns the number of allocations of memory that exist.
+    pub(super) fn allocations(&self) -> u32 {
+        self.allocations.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if self.is_ours {
+            // SAFETY: this was the last value that refers to the device, and what was made of it is destroyed.
+            unsafe {
+                // A lost device can be destroyed as well.
+                let _ = self.device.device_wait_idle();
+                self.device.destroy_device(None);
+                self.instance.destroy_instance(None);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::left;
+
+    #[test]
+    fn a_budget_comes_before_what_was_taken() {
+        assert_eq!(left(100, 30, None), 70);
+        assert_eq!(left(100, 130, None), 0);
+        assert_eq!(left(100, 30, Some((80, 50))), 30);
+        assert_eq!(left(100, 0, Some((80, 90))), 0, "others have more than their share");
+    }
+}

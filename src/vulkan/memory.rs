@@ -1,0 +1,359 @@
+//! The source of pools in Vulkan's memory.
+
+use super::device::Device;
+use super::error::{Error, Named, failed};
+use super::inner::Allocated;
+use super::stream::Stream;
+use super::wish::Wish;
+use crate::pool::{Capacity, Segment, Source, SourceError, SourceErrorKind, Stream as _};
+use crate::region::Capabilities;
+use ash::vk;
+use core::fmt;
+use core::num::NonZeroUsize;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::BTreeMap;
+use std::format;
+use std::string::String;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Granularity of segments in bytes: no device has larger atoms of memory that is not coherent.
+const GRANULARITY: usize = 64 << 10;
+/// Alignment of segments in bytes. It costs only addresses, and no resource needs more.
+const ALIGNMENT: usize = 1 << 20;
+
+/// Memory of one memory type of a Vulkan device. Each segment is one allocation of Vulkan, with one buffer over all of it, and
+/// mapped as long as it exists if the CPU can reach it.
+///
+/// Memory of Vulkan has no addresses. Those of the segments are numbers of this source, which it turns into an allocation and an
+/// offset, [`DeviceMemory::place`]; those of two sources differ, where an address has 64 bits.
+pub struct DeviceMemory {
+    device: Device,
+    wish: Wish,
+    index: u32,
+    flags: vk::MemoryPropertyFlags,
+    /// The addresses that segments get.
+    first: usize,
+    end: usize,
+    segments: Mutex<BTreeMap<usize, Reserved>>,
+    name: String,
+}
+
+/// What Vulkan has of a segment.
+#[derive(Clone, Copy)]
+struct Reserved {
+    bytes: usize,
+    allocated: Allocated,
+    /// Null if buffers cannot lie in this memory.
+    buffer: vk::Buffer,
+    mapped: Option<NonZeroUsize>,
+}
+
+/// Where Vulkan has a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The allocation.
+    pub memory: vk::DeviceMemory,
+    /// Offset of the block in bytes, in the allocation and in the buffer.
+    pub offset: u64,
+    /// Size of the whole allocation in bytes.
+    pub bytes: u64,
+    /// The number of the memory type.
+    pub memory_type: u32,
+    /// The buffer over the whole allocation, with the usage of [`Wish::usage`]; null if no buffer can lie in this memory.
+    pub buffer: vk::Buffer,
+    /// The address at which the CPU has the block, with exposed provenance; `None` if it cannot reach it.
+    pub mapped: Option<NonZeroUsize>,
+}
+
+impl Place {
+    /// No place yet.
+    pub(super) fn none(memory_type: u32) -> Self {
+        let (memory, buffer) = (vk::DeviceMemory::null(), vk::Buffer::null());
+        Self { memory, offset: 0, bytes: 0, memory_type, buffer, mapped: None }
+    }
+}
+
+impl DeviceMemory {
+    /// Makes a source of the memory type that suits `wish` best.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoMemoryType`] if none does, and [`Error::Unsupported`] if it cannot be shared and should.
+    pub fn new(device: &Device, wish: Wish) -> Result<Self, Error> {
+        let memory = device.memory();
+        let index = wish.choose(memory).ok_or(Error::NoMemoryType)?;
+        if wish.shareable && device.inner.descriptors.is_none() {
+            return Err(Error::Unsupported("sharing memory as file descriptors"));
+        }
+        let flags = memory.memory_types[index as usize].property_flags;
+        static SOURCES: AtomicUsize = AtomicUsize::new(0);
+        // 16 TiB of addresses for each source.
+        let span = if usize::BITS >= 64 { 1 << (usize::BITS - 20) } else { usize::MAX };
+        let number = SOURCES.fetch_add(1, Ordering::Relaxed) % (1 << 18);
+        let start = number.wrapping_mul(span);
+        let (first, end) = if usize::BITS >= 64 {
+            (start + ALIGNMENT, start + span)
+        } else {
+            (ALIGNMENT, usize::MAX - ALIGNMENT)
+        };
+        let name = format!("{}, memory type {index}", device.name());
+        Ok(Self { device: device.clone(), wish, index, flags, first, end, segments: Mutex::default(), name })
+    }
+
+    /// Returns the number of the memory type.
+    pub fn memory_type(&self) -> u32 {
+        self.index
+    }
+
+    /// Returns the properties of the memory type.
+    pub fn flags(&self) -> vk::MemoryPropertyFlags {
+        self.flags
+    }
+
+    /// Returns where the byte at an address of a segment is; `None` if no segment has it. The answer holds as long as the block that
+    /// the byte is of. O(log segments).
+    pub fn place(&self, address: usize) -> Option<Place> {
+        let segments = self.segments();
+        let (start, found) = segments.range(..=address).next_back()?;
+        let offset = address - start;
+        (offset < found.bytes).then(|| Place {
+            memory: found.allocated.memory,
+            offset: offset as u64,
+            bytes: found.bytes as u64,
+            memory_type: self.index,
+            buffer: found.buffer,
+            mapped: found.mapped.and_then(|first| first.checked_add(offset)),
+        })
+    }
+
+    pub(super) fn device_of(&self) -> &Device {
+        &self.device
+    }
+
+    pub(super) const fn wish(&self) -> &Wish {
+        &self.wish
+    }
+
+    fn segments(&self) -> MutexGuard<'_, BTreeMap<usize, Reserved>> {
+        self.segments.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the least multiple of bytes that a block must be aligned and rounded up to, so that the CPU's view of one block can be flushed
+    /// and invalidated without touching its neighbours.
+    pub(super) fn atom(&self) -> u64 {
+        atom(self.flags, self.device.inner.limits.non_coherent_atom_size)
+    }
+
+    /// Allocates memory of this type.
+    pub(super) fn allocate(
+        &self,
+        bytes: u64,
+        dedicated: Option<vk::MemoryDedicatedAllocateInfo<'_>>,
+    ) -> Result<Allocated, SourceError> {
+        let inner = &self.device.inner;
+        if !self.wish.beyond_budget && bytes > inner.capacity(self.index).1 {
+            return Err(SourceError { kind: SourceErrorKind::OutOfMemory, call: "memory budget", code: 0 });
+        }
+        let mut info = vk::MemoryAllocateInfo::default().allocation_size(bytes).memory_type_index(self.index);
+        let mut export = vk::ExportMemoryAllocateInfo::default().handle_types(EXPORTED);
+        let mut flags = vk::MemoryAllocateFlagsInfo::default().flags(vk::MemoryAllocateFlags::DEVICE_ADDRESS);
+        let mut dedicated = dedicated;
+        if self.wish.shareable {
+            info = info.push_next(&mut export);
+        }
+        if self.wish.usage.contains(vk::BufferUsageFlags::SHADER_DEVICE_ADDRESS) {
+            info = info.push_next(&mut flags);
+        }
+        if let Some(dedicated) = &mut dedicated {
+            info = info.push_next(dedicated);
+        }
+        inner.allocate(&info)
+    }
+
+    /// Maps all of an allocation, if the CPU can reach it.
+    pub(super) fn map(&self, memory: vk::DeviceMemory) -> Result<Option<NonZeroUsize>, SourceError> {
+        if !self.flags.contains(vk::MemoryPropertyFlags::HOST_VISIBLE) {
+            return Ok(None);
+        }
+        let (device, flags) = (&self.device.inner.device, vk::MemoryMapFlags::empty());
+        // SAFETY: the callers pass an allocation that is new.
+        let mapped = unsafe { device.map_memory(memory, 0, vk::WHOLE_SIZE, flags) }.named("vkMapMemory")?;
+        Ok(NonZeroUsize::new(mapped.expose_provenance()))
+    }
+
+    /// Makes the buffer over a segment; null if buffers of this usage cannot lie in this memory.
+    fn cover(&self, bytes: usize, memory: vk::DeviceMemory) -> Result<vk::Buffer, SourceError> {
+        let inner = &self.device.inner;
+        let families = &inner.families;
+        let mut info = vk::BufferCreateInfo::default().size(bytes as u64).usage(self.wish.usage);
+        if families.len() > 1 {
+            info = info.sharing_mode(vk::SharingMode::CONCURRENT).queue_family_indices(families);
+        }
+        let mut external = vk::ExternalMemoryBufferCreateInfo::default().handle_types(EXPORTED);
+        if self.wish.shareable {
+            info = info.push_next(&mut external);
+        }
+        // SAFETY: the structures live until the call returns, and the families are the device's.
+        let buffer = unsafe { inner.device.create_buffer(&info, None) }.named("vkCreateBuffer")?;
+        // SAFETY: the buffer is new.
+        let needs = unsafe { inner.device.get_buffer_memory_requirements(buffer) };
+        let fits = needs.memory_type_bits & (1 << self.index) != 0 && needs.size <= bytes as u64;
+        let bound = if fits {
+            // SAFETY: both are new, the memory is of a type that the buffer allows, and long enough.
+            unsafe { inner.device.bind_buffer_memory(buffer, memory, 0) }.named("vkBindBufferMemory")
+        } else {
+            Ok(())
+        };
+        if fits && bound.is_ok() {
+            return Ok(buffer);
+        }
+        // SAFETY: nothing uses the buffer.
+        unsafe { inner.device.destroy_buffer(buffer, None) };
+        bound.map(|()| vk::Buffer::null())
+    }
+
+    /// Maps a new allocation and covers it with a buffer.
+    fn prepare(&self, bytes: usize, allocated: Allocated) -> Result<Reserved, SourceError> {
+        let mapped = self.map(allocated.memory)?;
+        let buffer = self.cover(bytes, allocated.memory)?;
+        Ok(Reserved { bytes, allocated, buffer, mapped })
+    }
+
+    /// The lowest free addresses for a segment.
+    fn vacant(&self, segments: &BTreeMap<usize, Reserved>, bytes: usize) -> Option<usize> {
+        let mut at = self.first;
+        for (&start, reserved) in segments {
+            if at.checked_add(bytes)? <= start {
+                break;
+            }
+            at = (start + reserved.bytes).checked_next_multiple_of(ALIGNMENT)?;
+        }
+        at.checked_add(bytes).is_some_and(|end| end <= self.end).then_some(at)
+    }
+}
+
+/// How memory is shared.
+pub(super) const EXPORTED: vk::ExternalMemoryHandleTypeFlags = vk::ExternalMemoryHandleTypeFlags::OPAQUE_FD;
+
+fn atom(flags: vk::MemoryPropertyFlags, size: u64) -> u64 {
+    let is_plain = !flags.contains(vk::MemoryPropertyFlags::HOST_VISIBLE)
+        || flags.contains(vk::MemoryPropertyFlags::HOST_COHERENT);
+    if is_plain { 1 } else { size.max(1) }
+}
+
+// SAFETY: addresses are handed out to one segment at a time, aligned, and each segment has an allocation of at least its length.
+unsafe impl Source for DeviceMemory {
+    type Stream = Stream;
+    const CPU_VISIBLE: bool = false;
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let has = |flags| self.flags.contains(flags);
+        let mut can = Capabilities::DMA;
+        can.set(Capabilities::DEVICE, has(vk::MemoryPropertyFlags::DEVICE_LOCAL));
+        can.set(Capabilities::PINNED, has(vk::MemoryPropertyFlags::HOST_VISIBLE));
+        can
+    }
+
+    fn granularity(&self) -> usize {
+        GRANULARITY
+    }
+
+    fn alignment(&self) -> usize {
+        ALIGNMENT
+    }
+
+    /// Returns the size of the heap, and what its budget leaves of it. Without `VK_EXT_memory_budget`, that is what the library
+    /// has not taken of it on this device.
+    fn capacity(&self) -> Result<Capacity, SourceError> {
+        let (total, free) = self.device.inner.capacity(self.index);
+        let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+        Ok(Capacity { total: bytes(total), free: bytes(free) })
+    }
+
+    fn reserve(&self, bytes: usize, _: &Stream) -> Result<Segment, SourceError> {
+        const CALL: &str = "vkAllocateMemory";
+        if bytes == 0 || bytes % GRANULARITY != 0 {
+            return Err(SourceError { kind: SourceErrorKind::Invalid, call: CALL, code: 0 });
+        }
+        let allocated = self.allocate(bytes as u64, None)?;
+        let free = |error| {
+            // SAFETY: the allocation is new, and no work uses it.
+            unsafe { self.device.inner.free(allocated) };
+            error
+        };
+        let reserved = self.prepare(bytes, allocated).map_err(free)?;
+        let mut segments = self.segments();
+        let vacant = self.vacant(&segments, bytes).and_then(NonZeroUsize::new);
+        let Some(address) = vacant else {
+            drop(segments);
+            self.destroy(reserved);
+            return Err(failed(CALL, vk::Result::ERROR_OUT_OF_DEVICE_MEMORY));
+        };
+        segments.insert(address.get(), reserved);
+        Ok(Segment { address, bytes, zeroed: false })
+    }
+
+    unsafe fn release(&self, segment: Segment, stream: &Stream) -> Result<(), SourceError> {
+        stream.synchronize()?;
+        let reserved = self.segments().remove(&segment.address.get());
+        let invalid = SourceError { kind: SourceErrorKind::Invalid, call: "vkFreeMemory", code: 0 };
+        self.destroy(reserved.ok_or(invalid)?);
+        Ok(())
+    }
+
+    /// Copies on the device, if the segments have buffers.
+    unsafe fn copy(&self, from: usize, to: usize, bytes: usize, stream: &Stream) -> Result<(), SourceError> {
+        const CALL: &str = "vkCmdCopyBuffer";
+        let invalid = SourceError { kind: SourceErrorKind::Invalid, call: CALL, code: 0 };
+        let (from, to) = (self.place(from).ok_or(invalid)?, self.place(to).ok_or(invalid)?);
+        if from.buffer == vk::Buffer::null() || to.buffer == vk::Buffer::null() {
+            return Err(SourceError::unsupported(CALL));
+        }
+        let region =
+            vk::BufferCopy::default().src_offset(from.offset).dst_offset(to.offset).size(bytes as u64);
+        // SAFETY: the buffers cover the segments, which live until work on `stream` is done, and allow transfers.
+        let copied = unsafe {
+            stream.run(|device, commands| device.cmd_copy_buffer(commands, from.buffer, to.buffer, &[region]))
+        };
+        copied.map(drop)
+    }
+}
+
+impl DeviceMemory {
+    /// Gives a segment back that no work uses.
+    fn destroy(&self, reserved: Reserved) {
+        // SAFETY: the callers have it alone; a mapping ends with its memory, and destroying a null buffer does nothing.
+        unsafe {
+            self.device.inner.device.destroy_buffer(reserved.buffer, None);
+            self.device.inner.free(reserved.allocated);
+        }
+    }
+}
+
+impl fmt::Debug for DeviceMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeviceMemory")
+            .field("name", &self.name)
+            .field("flags", &self.flags)
+            .field("segments", &self.segments().len())
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_memory_that_is_not_coherent_has_atoms() {
+        let visible = vk::MemoryPropertyFlags::HOST_VISIBLE;
+        assert_eq!(atom(visible, 64), 64);
+        assert_eq!(atom(visible | vk::MemoryPropertyFlags::HOST_COHERENT, 64), 1);
+        assert_eq!(atom(vk::MemoryPropertyFlags::DEVICE_LOCAL, 256), 1);
+        assert_eq!(atom(visible, 0), 1);
+    }
+}

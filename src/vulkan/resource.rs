@@ -1,0 +1,417 @@
+//! Buffers and images in a pool.
+
+use super::device::Device;
+use super::error::{Error, Named};
+use super::graves::Dead;
+use super::inner::Allocated;
+use super::memory::{DeviceMemory, EXPORTED, Place};
+use super::stream::Stream;
+use super::timeline::{Point, add};
+use crate::placement::SegmentPlacement;
+use crate::pool::{Allocation, DefaultPlacement, Pool, Stream as _};
+use ash::vk;
+use core::fmt;
+use core::num::NonZeroUsize;
+use core::ptr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::vec::Vec;
+
+/// A buffer or an image of Vulkan with its memory, a block of a pool. Where the driver prefers an allocation of its own for it, it
+/// has one.
+///
+/// It is used in the order of the stream that it was made on, and by other streams as [`Resource::used_on`] says. Dropping it
+/// does not block: the pool has the memory back at once, in that order, and the handle is destroyed when the device is done with it.
+pub struct Resource<H: Copy, P: SegmentPlacement = DefaultPlacement> {
+    raw: H,
+    /// How the handle is destroyed. Taken in the end.
+    dead: Option<Dead>,
+    owner: Option<Owner<P>>,
+    place: Place,
+    bytes: u64,
+    /// What its view from the CPU is flushed in multiples of.
+    atom: u64,
+    is_shareable: bool,
+    stream: Stream,
+    users: Mutex<Vec<Stream>>,
+}
+
+enum Owner<P: SegmentPlacement> {
+    Block(Arc<Pool<P, DeviceMemory>>, Allocation),
+    Own(Allocated),
+}
+
+/// What a resource asks of its memory.
+struct Needs {
+    bytes: u64,
+    align: u64,
+    types: u32,
+    /// Whether the driver wants an allocation for the resource alone.
+    is_dedicated: bool,
+}
+
+impl Needs {
+    fn of(needs: &vk::MemoryRequirements, dedicated: &vk::MemoryDedicatedRequirements<'_>) -> Self {
+        Self {
+            bytes: needs.size,
+            align: needs.alignment,
+            types: needs.memory_type_bits,
+            is_dedicated: dedicated.prefers_dedicated_allocation == vk::TRUE
+                || dedicated.requires_dedicated_allocation == vk::TRUE,
+        }
+    }
+
+    /// Lets the resource have whole units of `unit` bytes for itself.
+    fn whole(self, unit: u64) -> Self {
+        Self { bytes: self.bytes.next_multiple_of(unit), align: self.align.max(unit), ..self }
+    }
+}
+
+impl<P: SegmentPlacement> Resource<vk::Buffer, P> {
+    /// Makes a buffer of `bytes` bytes in a pool.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::WrongMemoryType`], the errors of [`Pool::allocate`] in [`Error::Pool`], or the error of the driver.
+    pub fn buffer(
+        pool: &Arc<Pool<P, DeviceMemory>>,
+        bytes: u64,
+        usage: vk::BufferUsageFlags,
+        stream: &Stream,
+    ) -> Result<Self, Error> {
+        let info = vk::BufferCreateInfo::default().size(bytes.max(1)).usage(usage);
+        // SAFETY: the description is complete.
+        unsafe { Self::buffer_from(pool, info, stream) }
+    }
+
+    /// Makes a buffer as `info` describes it in a pool.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Resource::buffer`], and [`Error::Unsupported`] for a buffer with a device address in a pool whose
+    /// [`Wish::usage`](super::Wish::usage) has none.
+    ///
+    /// # Safety
+    ///
+    /// The description must be valid for the device.
+    pub unsafe fn buffer_from(
+        pool: &Arc<Pool<P, DeviceMemory>>,
+        info: vk::BufferCreateInfo<'_>,
+        stream: &Stream,
+    ) -> Result<Self, Error> {
+        let source = pool.source();
+        let device = &source.device_of().inner.device;
+        let address = vk::BufferUsageFlags::SHADER_DEVICE_ADDRESS;
+        if info.usage.contains(address) && !source.wish().usage.contains(address) {
+            return Err(Error::Unsupported("device addresses in this pool; ask for them with `Wish::usage`"));
+        }
+        let mut external = vk::ExternalMemoryBufferCreateInfo::default().handle_types(EXPORTED);
+        let info = if source.wish().shareable { info.push_next(&mut external) } else { info };
+        // SAFETY: the caller's contract.
+        let raw = unsafe { device.create_buffer(&info, None) }.named("vkCreateBuffer")?;
+        let mut dedicated = vk::MemoryDedicatedRequirements::default();
+        let mut needs = vk::MemoryRequirements2::default().push_next(&mut dedicated);
+        let asked = vk::BufferMemoryRequirementsInfo2::default().buffer(raw);
+        // SAFETY: the buffer is new.
+        unsafe { device.get_buffer_memory_requirements2(&asked, &mut needs) };
+        let needs = needs.memory_requirements;
+        let alone = vk::MemoryDedicatedAllocateInfo::default().buffer(raw);
+        // SAFETY: the memory is of a type that the buffer allows, long enough and aligned.
+        let bind = |place: &Place| unsafe { device.bind_buffer_memory(raw, place.memory, place.offset) };
+        let needs = Needs::of(&needs, &dedicated);
+        Self::make(pool, raw, Dead::Buffer(raw), needs, alone, stream, |place| {
+            bind(place).named("vkBindBufferMemory")
+        })
+    }
+}
+
+impl<P: SegmentPlacement> Resource<vk::Image, P> {
+    /// Makes an image as `info` describes it in a pool. Where linear and optimal resources must keep a distance
+    /// (`bufferImageGranularity`), an optimal image has whole units of it for itself, so that a pool can have both.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Resource::buffer`], and [`Error::Unsupported`] if the pool's memory is to be shared.
+    ///
+    /// # Safety
+    ///
+    /// The description must be valid for the device.
+    pub unsafe fn image(
+        pool: &Arc<Pool<P, DeviceMemory>>,
+        info: vk::ImageCreateInfo<'_>,
+        stream: &Stream,
+    ) -> Result<Self, Error> {
+        let source = pool.source();
+        if source.wish().shareable {
+            return Err(Error::Unsupported("images in memory that is shared"));
+        }
+        let inner = &source.device_of().inner;
+        let device = &inner.device;
+        // SAFETY: the caller's contract.
+        let raw = unsafe { device.create_image(&info, None) }.named("vkCreateImage")?;
+        let mut dedicated = vk::MemoryDedicatedRequirements::default();
+        let mut needs = vk::MemoryRequirements2::default().push_next(&mut dedicated);
+        let asked = vk::ImageMemoryRequirementsInfo2::default().image(raw);
+        // SAFETY: the image is new.
+        unsafe { device.get_image_memory_requirements2(&asked, &mut needs) };
+        let needs = needs.memory_requirements;
+        let mut needs = Needs::of(&needs, &dedicated);
+        if info.tiling != vk::ImageTiling::LINEAR {
+            needs = needs.whole(inner.limits.buffer_image_granularity.max(1));
+        }
+        let alone = vk::MemoryDedicatedAllocateInfo::default().image(raw);
+        // SAFETY: the memory is of a type that the image allows, long enough and aligned.
+        let bind = |place: &Place| unsafe { device.bind_image_memory(raw, place.memory, place.offset) };
+        Self::make(pool, raw, Dead::Image(raw), needs, alone, stream, |place| {
+            bind(place).named("vkBindImageMemory")
+        })
+    }
+}
+
+impl<H: Copy, P: SegmentPlacement> Resource<H, P> {
+    /// Finds memory for a new handle and binds it.
+    fn make(
+        pool: &Arc<Pool<P, DeviceMemory>>,
+        raw: H,
+        dead: Dead,
+        needs: Needs,
+        alone: vk::MemoryDedicatedAllocateInfo<'_>,
+        stream: &Stream,
+        bind: impl FnOnce(&Place) -> Result<(), crate::pool::SourceError>,
+    ) -> Result<Self, Error> {
+        let source = pool.source();
+        let mut resource = Self {
+            raw,
+            dead: Some(dead),
+            owner: None,
+            place: Place::none(source.memory_type()),
+            bytes: needs.bytes,
+            atom: source.atom(),
+            is_shareable: source.wish().shareable,
+            stream: stream.retain(),
+            users: Mutex::default(),
+        };
+        // From here on the drop gives back what there is.
+        if needs.types & (1 << source.memory_type()) == 0 {
+            return Err(Error::WrongMemoryType { index: source.memory_type(), allowed: needs.types });
+        }
+        let needs = needs.whole(resource.atom);
+        if needs.is_dedicated {
+            let own = source.allocate(needs.bytes, Some(alone))?;
+            resource.owner = Some(Owner::Own(own));
+            let mapped = source.map(own.memory)?;
+            resource.place = Place { memory: own.memory, bytes: own.bytes, mapped, ..resource.place };
+        } else {
+            let length = usize::try_from(needs.bytes).unwrap_or(usize::MAX);
+            let align = usize::try_from(needs.align).unwrap_or(usize::MAX);
+            let block = pool.allocate_raw(length, align, stream)?;
+            let place = source.place(block.address());
+            resource.owner = Some(Owner::Block(pool.clone(), block));
+            resource.place = place.ok_or(Error::OutOfRange)?;
+        }
+        bind(&resource.place)?;
+        Ok(resource)
+    }
+
+    /// Returns Vulkan's handle, which is valid while this value lives, and for work that was submitted by then.
+    pub fn raw(&self) -> H {
+        self.raw
+    }
+
+    /// Returns the size of the memory in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Returns where the memory is.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// Returns whether the memory is an allocation of its own, not a block of the pool.
+    pub fn is_dedicated(&self) -> bool {
+        matches!(self.owner, Some(Owner::Own(_)))
+    }
+
+    /// Notes that work on `stream` uses the resource; see [`Pool::record_stream`]. The caller must still make `stream` wait for what it
+    /// needs of the resource's own stream.
+    pub fn used_on(&self, stream: &Stream) {
+        let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+        if stream.id() == self.stream.id() || users.iter().any(|user| user.id() == stream.id()) {
+            return;
+        }
+        users.push(stream.retain());
+        if let Some(Owner::Block(pool, block)) = &self.owner {
+            let noted = pool.record_stream(block, stream);
+            debug_assert!(noted.is_ok(), "the block is live and from its pool");
+        }
+    }
+
+    /// Writes into the memory with the CPU, after all work that may use it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] if the range is not inside the resource or the CPU cannot reach it, or the error of the driver.
+    pub fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+        let target = self.mapped(offset, bytes.len())?;
+        self.settle()?;
+        // SAFETY: the range is mapped and this value's, no work uses it, and there is no other reference into it.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len()) };
+        let Some(range) = self.range(offset, bytes.len()) else { return Ok(()) };
+        let device = &self.stream.device().inner.device;
+        // SAFETY: the range is mapped, in whole atoms.
+        Ok(unsafe { device.flush_mapped_memory_ranges(&[range]) }.named("vkFlushMappedMemoryRanges")?)
+    }
+
+    /// Reads the memory with the CPU, after all work that may write it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Resource::write`].
+    pub fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), Error> {
+        let from = self.mapped(offset, bytes.len())?;
+        self.settle()?;
+        if let Some(range) = self.range(offset, bytes.len()) {
+            let device = &self.stream.device().inner.device;
+            // SAFETY: the range is mapped, in whole atoms.
+            unsafe { device.invalidate_mapped_memory_ranges(&[range]) }
+                .named("vkInvalidateMappedMemoryRanges")?;
+        }
+        // SAFETY: the range is mapped and this value's, and no work writes it.
+        unsafe { ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    /// Blocks until all streams that use the resource have done what was submitted.
+    fn settle(&self) -> Result<(), Error> {
+        let users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+        users.iter().chain([&self.stream]).try_for_each(Stream::synchronize)?;
+        Ok(())
+    }
+
+    /// Returns where the CPU has a range of the resource.
+    fn mapped(&self, offset: u64, bytes: usize) -> Result<*mut u8, Error> {
+        let end = offset.checked_add(bytes as u64).filter(|&end| end <= self.bytes);
+        match (self.place.mapped, end) {
+            (Some(first), Some(_)) => Ok(ptr::with_exposed_provenance_mut(first.get() + offset as usize)),
+            _ => Err(Error::OutOfRange),
+        }
+    }
+
+    /// Returns what must be flushed or invalidated for a range; `None` if the memory is coherent.
+    fn range(&self, offset: u64, bytes: usize) -> Option<vk::MappedMemoryRange<'_>> {
+        let Place { memory, offset: start, bytes: whole, .. } = self.place;
+        let (first, length) = atoms(start + offset, bytes as u64, self.atom, whole)?;
+        Some(vk::MappedMemoryRange::default().memory(memory).offset(first).size(length))
+    }
+
+    /// Returns whether other processes can have the memory.
+    #[cfg_attr(not(unix), allow(dead_code, reason = "memory is shared as file descriptors on Unix only"))]
+    pub(super) fn is_shareable(&self) -> bool {
+        self.is_shareable
+    }
+
+    #[cfg_attr(not(unix), allow(dead_code, reason = "as above"))]
+    pub(super) fn device(&self) -> &Device {
+        self.stream.device()
+    }
+}
+
+impl Resource<vk::Buffer> {
+    /// Makes a buffer in memory of its own, with nothing of a pool.
+    ///
+    /// # Safety
+    ///
+    /// All must be of the stream's device, the buffer bound to the memory, and both this value's alone.
+    #[cfg_attr(not(unix), allow(dead_code, reason = "memory is shared as file descriptors on Unix only"))]
+    pub(super) unsafe fn own(
+        raw: vk::Buffer,
+        own: Allocated,
+        place: Place,
+        bytes: u64,
+        atom: u64,
+        stream: &Stream,
+    ) -> Self {
+        Self {
+            raw,
+            dead: Some(Dead::Buffer(raw)),
+            owner: Some(Owner::Own(own)),
+            place,
+            bytes,
+            atom,
+            is_shareable: true,
+            stream: stream.retain(),
+            users: Mutex::default(),
+        }
+    }
+}
+
+impl Resource<vk::Buffer> {
+    #[cfg_attr(not(unix), allow(dead_code, reason = "as above"))]
+    pub(super) fn set_mapped(&mut self, first: Option<NonZeroUsize>) {
+        self.place.mapped = first;
+    }
+}
+
+/// Returns the whole atoms around a range of an allocation of `whole` bytes, as offset and length; `None` if memory has no atoms.
+fn atoms(offset: u64, bytes: u64, atom: u64, whole: u64) -> Option<(u64, u64)> {
+    if atom <= 1 || bytes == 0 {
+        return None;
+    }
+    let first = offset / atom * atom;
+    let end = (offset + bytes).next_multiple_of(atom).min(whole);
+    Some((first, end - first))
+}
+
+impl<H: Copy, P: SegmentPlacement> Drop for Resource<H, P> {
+    fn drop(&mut self) {
+        let users = self.users.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let mut points: Vec<Point> = Vec::new();
+        for stream in users.iter().chain([&self.stream]) {
+            // A stream fails only with its device, and then no work runs.
+            if let Ok(event) = stream.record() {
+                add(&mut points, event.0);
+            }
+        }
+        let graves = &self.stream.device().graves;
+        if let Some(dead) = self.dead.take() {
+            graves.bury(points.clone(), dead);
+        }
+        match self.owner.take() {
+            Some(Owner::Block(pool, block)) => {
+                let freed = pool.deallocate(block);
+                debug_assert!(freed.is_ok(), "{freed:?}");
+            }
+            Some(Owner::Own(own)) => graves.bury(points, Dead::Memory(own)),
+            None => {}
+        }
+    }
+}
+
+impl<H: Copy + fmt::Debug, P: SegmentPlacement> fmt::Debug for Resource<H, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Resource").field("raw", &self.raw).field("bytes", &self.bytes).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_grow_to_whole_atoms() {
+        assert_eq!(atoms(100, 8, 64, 4096), Some((64, 64)));
+        assert_eq!(atoms(64, 64, 64, 4096), Some((64, 64)));
+        assert_eq!(atoms(63, 2, 64, 4096), Some((0, 128)));
+        assert_eq!(atoms(4090, 6, 64, 4096), Some((4032, 64)));
+        assert_eq!(atoms(90, 6, 64, 96), Some((64, 32)), "up to the end of the allocation");
+        assert_eq!((atoms(5, 0, 64, 4096), atoms(5, 9, 1, 4096)), (None, None));
+    }
+
+    #[test]
+    fn neighbours_share_no_unit() {
+        let needs = Needs { bytes: 100, align: 16, types: 1, is_dedicated: false }.whole(1024);
+        assert_eq!((needs.bytes, needs.align), (1024, 1024));
+        let needs = Needs { bytes: 4096, align: 4096, types: 1, is_dedicated: false }.whole(64);
+        assert_eq!((needs.bytes, needs.align), (4096, 4096));
+    }
+}
