@@ -1,16 +1,15 @@
 //! Memory allocators for programs of every size: the heap of a microcontroller, of a host program, and the memory of a
 //! GPU.
 //!
-//! An allocator is four independent choices, and every type of this crate is a composition of them:
+//! A heap is three choices, and any number of regions of memory:
 //!
 //! | choice | question | module |
 //! | --- | --- | --- |
-//! | region | where is the memory? | [`region`] |
-//! | metadata | where do the links of free blocks live, and how wide are they? | [`meta`] |
 //! | placement | which free block serves a request? | [`placement`] |
 //! | lock | which threads or interrupts may share it? | [`lock`] |
+//! | statistics | what does it count? | [`observe`] |
 //!
-//! [`Heap`] combines the four, and [`zones`] combines several heaps. [`heap!`] creates a heap that is ready without
+//! [`Heap`] combines the three, and [`zones`] combines several heaps. [`heap!`] creates a heap that is ready without
 //! an initialisation call:
 //!
 //! ```
@@ -24,7 +23,8 @@
 //! # drop(text);
 //! ```
 //!
-//! A request always takes the same path: layout, lock, placement, metadata, block, statistics.
+//! A request takes the lock, and the placement finds a block. [`Bounded`], [`Kept`], [`Observed`] and other fronts wrap a heap, or another
+//! front, and add one thing each.
 //!
 //! Memory whose use is known beforehand needs no allocator: [`plan`] lays out buffers in a `const`, and [`arena!`]
 //! gives typed access to them.

@@ -162,8 +162,7 @@ pub fn attach(args: &AttachArgs) -> Result<bool, Failure> {
     }
     let mut out = io::stdout().lock();
     if args.json {
-        serde_json::to_writer_pretty(&mut out, &follow.figures).map_err(io::Error::from)?;
-        writeln!(out)?;
+        crate::output::json(&mut out, &follow.figures)?;
     } else {
         writeln!(out, "{}: {}", args.output.display(), line(&follow.figures))?;
         if let Some(html) = &args.view {

@@ -16,7 +16,7 @@ use crate::units::parse_bytes;
 /// Arguments of `allotment budget`.
 #[derive(Args, Debug)]
 pub struct BudgetArgs {
-    /// The trace: text or binary, also .zst or .gz; - is the standard input
+    /// The trace: text or binary, a recording of heaptrack or a snapshot of PyTorch, also .zst or .gz; - is the standard input
     trace: PathBuf,
     /// What it may take, as TOML: tables [total], [function."NAME"] and [tag."NAME"] with peak, live, bytes and calls
     #[arg(long, value_name = "TOML")]
@@ -136,8 +136,7 @@ pub fn budget(args: &BudgetArgs) -> Result<bool, Failure> {
     let fine = !found.iter().any(|found| found.exceeded);
     let mut out = io::stdout().lock();
     if args.json {
-        serde_json::to_writer_pretty(&mut out, &found).map_err(io::Error::from)?;
-        writeln!(out)?;
+        crate::output::json(&mut out, &found)?;
         return Ok(fine);
     }
     for Found { of, what, limit, found, exceeded } in &found {

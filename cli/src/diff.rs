@@ -131,8 +131,7 @@ pub fn diff(args: &DiffArgs) -> Result<(), Failure> {
     };
     let mut out = io::stdout().lock();
     if args.json {
-        serde_json::to_writer_pretty(&mut out, &report).map_err(io::Error::from)?;
-        writeln!(out)?;
+        crate::output::json(&mut out, &report)?;
     } else {
         print(&mut out, &report, by, args.top)?;
     }

@@ -5,8 +5,18 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use flate2::write::GzEncoder;
+use serde::Serialize;
 
 use crate::failure::Failure;
+
+/// Writes a value as JSON that people can read, and ends the line.
+///
+/// # Errors
+/// Why it cannot be written.
+pub fn json(out: &mut impl Write, value: &(impl Serialize + ?Sized)) -> io::Result<()> {
+    serde_json::to_writer_pretty(&mut *out, value)?;
+    writeln!(out)
+}
 
 /// Splits a file's name into its form's ending, in lower case, and that of its compression, if any.
 pub fn endings(path: &Path) -> (String, Option<&'static str>) {

@@ -14,7 +14,7 @@ use crate::units::at_least_one;
 /// Arguments of `allotment who`.
 #[derive(Args, Debug)]
 pub struct WhoArgs {
-    /// The trace: text or binary, also .zst or .gz; - is the standard input
+    /// The trace: text or binary, a recording of heaptrack or a snapshot of PyTorch, also .zst or .gz; - is the standard input
     trace: PathBuf,
     /// What to count
     #[arg(long, value_enum, default_value_t, value_name = "MEASURE")]
@@ -99,8 +99,7 @@ pub fn who(args: &WhoArgs) -> Result<bool, Failure> {
             lines: holders.iter().map(|holder| line(&profile, holder)).collect(),
             tags: tags(&profile, args.by),
         };
-        serde_json::to_writer_pretty(&mut out, &report).map_err(io::Error::from)?;
-        writeln!(out)?;
+        crate::output::json(&mut out, &report)?;
         return Ok(true);
     }
     holders.retain(|holder| args.by.of(&holder.costs) > 0);

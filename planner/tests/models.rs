@@ -13,20 +13,8 @@ use allotment_planner::import::tflite::{
 };
 use allotment_planner::transform::{SpillError, in_place, peak_load, rematerialise, reorder, spill, stream};
 use allotment_planner::validate::validate;
-use common::{data, read, solved, tflite};
+use common::{MODELS, data, model as onnx, read, solved, tflite};
 use proptest::prelude::*;
-
-fn onnx(name: &str, dims: &[(&str, u64)]) -> Result<Graph, OnnxError> {
-    let dims: BTreeMap<String, u64> = dims.iter().map(|&(name, size)| (name.into(), size)).collect();
-    read_onnx(&std::fs::read(data(&format!("onnx/{name}.onnx"))).unwrap(), &dims)
-}
-
-const MODELS: [(&str, &[(&str, u64)]); 4] = [
-    ("kws_dscnn", &[]),
-    ("resnet8_cifar", &[("batch", 1)]),
-    ("encoder2_dyn", &[("batch", 1), ("seq", 64)]),
-    ("unet_w8", &[]),
-];
 
 #[test]
 fn onnx_shapes_and_lifetimes_are_those_of_the_runtime() {

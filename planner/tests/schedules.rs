@@ -8,13 +8,12 @@ use std::fmt::Write;
 
 use allotment_planner::deadline::Deadline;
 use allotment_planner::graph::{Graph, Kind, Lowering, Op, Sharing, Tensor};
-use allotment_planner::import::onnx::read_onnx;
 use allotment_planner::schedule::{
     Act, Action, Changes, Corruption, Schedule, Share, Written, WrittenPlace, WrittenStep, change, replay,
 };
 use allotment_planner::solve::{Options, solve_checked};
 use allotment_planner::write::{self, Planned};
-use common::data;
+use common::{MODELS, model};
 
 /// A random graph: chains and branches, operators of every way to share, several outputs, states, constants and dead ends.
 fn random_graph(random: &mut fastrand::Rng) -> Graph {
@@ -522,19 +521,11 @@ fn buffers_alone_are_replayed() {
     );
 }
 
-const MODELS: [(&str, &[(&str, u64)]); 4] = [
-    ("kws_dscnn", &[]),
-    ("resnet8_cifar", &[("batch", 1)]),
-    ("encoder2_dyn", &[("batch", 1), ("seq", 64)]),
-    ("unet_w8", &[]),
-];
-
 /// Real models, in every way.
 #[test]
 fn models_are_executed() {
     for (name, dims) in MODELS {
-        let dims: BTreeMap<String, u64> = dims.iter().map(|&(name, size)| (name.into(), size)).collect();
-        let graph = read_onnx(&std::fs::read(data(&format!("onnx/{name}.onnx"))).unwrap(), &dims).unwrap();
+        let graph = model(name, dims).unwrap();
         let lowering = Lowering { align: 16, inputs: true, weights: false };
         let load = allotment_planner::transform::peak_load(&graph, lowering);
         let ways = [

@@ -282,16 +282,8 @@ impl<M: Memory, C: Cores, L: Lock, const CORES: usize, const BATCH: usize> PerCo
     fn fetch(&self, class: usize, want: usize) -> Chain {
         let mut blocks = [const { MaybeUninit::uninit() }; MOST];
         let count = self.memory.allocate_many(layout_of(class), &mut blocks[..want]);
-        let mut chain = Chain { count, ..Chain::NONE };
-        for block in blocks[..count].iter().rev() {
-            // SAFETY: `allocate_many` has written the blocks that it counted, which are ours.
-            unsafe {
-                let block = block.assume_init().as_ptr().cast();
-                Block::link(block, chain.first);
-                chain.first = block;
-            }
-        }
-        chain
+        // SAFETY: `allocate_many` has written the blocks that it counted, which are ours.
+        unsafe { Chain::of(&blocks[..count]) }
     }
 
     /// Allocates a block of a class of which this core keeps none.

@@ -23,7 +23,7 @@
 //!
 //! # Interrupt handlers
 //!
-//! The second parameter says how the memory learns that an interrupt handler is running: `()`, the default, never asks. [`CortexM`] asks the
+//! The second parameter says how the memory learns that an interrupt handler is running: `()`, the default, never asks. `CortexM` asks the
 //! processor, with one instruction. On other processors the program implements [`Interrupts`]; on RISC-V for example with a flag that its
 //! handler sets:
 //!

@@ -71,17 +71,8 @@ impl<M: Memory> Depot<M> {
     fn fetch(&self, class: usize, want: usize) -> Chain {
         let mut blocks = [const { MaybeUninit::uninit() }; MOST];
         let count = self.heap.allocate_many(layout_of(class), &mut blocks[..want]);
-        let mut chain = Chain { first: ptr::null_mut(), count };
-        // A heap tends to return ascending addresses, and the first block of a list is used first.
-        for block in blocks[..count].iter().rev() {
-            // SAFETY: `allocate_many` has written the blocks that it counted, which are ours.
-            unsafe {
-                let block: NonNull<u8> = block.assume_init();
-                Block::link(block.as_ptr().cast(), chain.first);
-                chain.first = block.as_ptr().cast();
-            }
-        }
-        chain
+        // SAFETY: `allocate_many` has written the blocks that it counted, which are ours.
+        unsafe { Chain::of(&blocks[..count]) }
     }
 }
 

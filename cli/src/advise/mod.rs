@@ -35,7 +35,7 @@ use warn::{Growth, Leak};
 /// Arguments of `allotment advise`.
 #[derive(Args, Debug)]
 pub struct AdviseArgs {
-    /// The trace: text or binary, also .zst or .gz; - is the standard input
+    /// The trace: text or binary, a recording of heaptrack or a snapshot of PyTorch, also .zst or .gz; - is the standard input
     trace: PathBuf,
     /// Available RAM, such as 64K: advise the heap with the fewest instructions that fits, instead of the smallest
     #[arg(long, value_name = "BYTES", value_parser = parse_memory)]
@@ -310,8 +310,7 @@ fn suggested(
 fn print(advice: &Advice, args: &AdviseArgs) -> io::Result<()> {
     let mut out = io::stdout().lock();
     if args.json {
-        serde_json::to_writer_pretty(&mut out, advice)?;
-        return writeln!(out);
+        return crate::output::json(&mut out, advice);
     }
     text(&mut out, advice, args)
 }

@@ -131,8 +131,7 @@ pub fn convert(args: &ConvertArgs) -> Result<bool, Failure> {
     }
     let mut out = io::stdout().lock();
     if args.json {
-        serde_json::to_writer_pretty(&mut out, &report).map_err(io::Error::from)?;
-        writeln!(out)?;
+        crate::output::json(&mut out, &report)?;
     } else {
         let Report { events, failures, lost, notes, .. } = report;
         writeln!(
@@ -154,9 +153,7 @@ fn profile(input: &Input, form: Form, args: &ConvertArgs) -> Result<bool, Failur
         (profile.events, profile.by_stack.iter().skip(1).filter(|costs| costs.calls > 0).count());
     let mut out = io::stdout().lock();
     if args.json {
-        serde_json::to_writer_pretty(&mut out, &serde_json::json!({ "events": events, "stacks": stacks }))
-            .map_err(io::Error::from)?;
-        writeln!(out)?;
+        crate::output::json(&mut out, &serde_json::json!({ "events": events, "stacks": stacks }))?;
     } else {
         writeln!(out, "{}: {events} events, {stacks} stacks", args.output.display())?;
     }

@@ -31,7 +31,7 @@ use search::{Method, Search, Searched};
 /// Arguments of `allotment endure`.
 #[derive(Args, Debug)]
 pub struct EndureArgs {
-    /// The trace: text or binary, also .zst or .gz; - is the standard input
+    /// The trace: text or binary, a recording of heaptrack or a snapshot of PyTorch, also .zst or .gz; - is the standard input
     trace: PathBuf,
     /// Episodes begin at this mark: a comment `# mark NAME` of a text, or a note `mark NAME`
     #[arg(long, value_name = "NAME", conflicts_with = "tag")]
@@ -321,8 +321,7 @@ fn keeps(args: &EndureArgs, run: &Run, model: &Model, can: bool) -> Result<Vec<O
 fn print(forecast: &Forecast, args: &EndureArgs) -> io::Result<()> {
     let mut out = io::stdout().lock();
     if args.json {
-        serde_json::to_writer_pretty(&mut out, forecast)?;
-        return writeln!(out);
+        return crate::output::json(&mut out, forecast);
     }
     text(&mut out, forecast, args)
 }

@@ -397,8 +397,7 @@ pub fn plan(args: &PlanArgs) -> Result<bool, PlanError> {
     }
     if args.json {
         let mut out = io::stdout().lock();
-        serde_json::to_writer_pretty(&mut out, &figures).map_err(io::Error::from)?;
-        writeln!(out)?;
+        crate::output::json(&mut out, &figures)?;
     }
     Ok(kept)
 }

@@ -255,8 +255,7 @@ pub fn record(args: &RecordArgs) -> Result<u8, Failure> {
     }
     if args.json {
         let mut out = io::stdout().lock();
-        serde_json::to_writer_pretty(&mut out, &report).map_err(io::Error::from)?;
-        writeln!(out)?;
+        crate::output::json(&mut out, &report)?;
     } else {
         summary(&report);
     }

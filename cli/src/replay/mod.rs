@@ -26,7 +26,7 @@ use subject::{ENTRIES, Entry, HUGE, Make, Visitor, with};
 /// Arguments of `allotment replay`.
 #[derive(Args, Debug)]
 pub struct ReplayArgs {
-    /// The trace: text or binary, also .zst or .gz; - is the standard input
+    /// The trace: text or binary, a recording of heaptrack or a snapshot of PyTorch, also .zst or .gz; - is the standard input
     trace: PathBuf,
     /// Placements to replay on, separated by commas [default: all of allotment's own]
     #[arg(long, value_delimiter = ',', value_parser = placement_names(), value_name = "NAME")]
@@ -244,8 +244,7 @@ fn times(
 fn print(report: &Report, json: bool) -> io::Result<()> {
     let mut out = io::stdout().lock();
     if json {
-        serde_json::to_writer_pretty(&mut out, report)?;
-        return writeln!(out);
+        return crate::output::json(&mut out, report);
     }
     writeln!(out, "{} events, at most {} B live; arena of {} B", report.events, report.peak, report.arena)?;
     let or_dash = |value: Option<String>| value.unwrap_or_else(|| "-".into());

@@ -41,7 +41,7 @@ pub use who::Who;
 /// Arguments of `allotment view`.
 #[derive(Args, Debug)]
 pub struct ViewArgs {
-    /// The trace: text or binary, also .zst or .gz; - is the standard input
+    /// The trace: text or binary, a recording of heaptrack or a snapshot of PyTorch, also .zst or .gz; - is the standard input
     trace: PathBuf,
     /// Write the page to this file [default: TRACE.html, unless --json is given]
     #[arg(short, long, value_name = "HTML")]

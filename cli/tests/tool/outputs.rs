@@ -113,7 +113,7 @@ fn proofs_say_what_they_speak_of() {
         (&[], "optimal for this order (proved)"),
         (&["--in-place"], "optimal for this order and sharing (proved)"),
         (&["--reorder"], "optimal for all orders (proved)"),
-        (&["--reorder", "--in-place"], "optimal for this order and sharing (proved)"),
+        (&["--reorder", "--in-place"], "optimal for all orders (proved)"),
         (&["--spill", "--capacity", "3K"], "fits"),
     ];
     for (options, proved) in ways {

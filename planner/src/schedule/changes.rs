@@ -107,14 +107,23 @@ pub fn change(
         let lowered = Lowered::moved(made.graph, &made.spilled)?;
         return Ok(Changed { lowered, told });
     }
-    let mut all_orders = None;
+    let (mut all_orders, mut overwrites) = (None, Vec::new());
     if reorder {
+        let alone = rematerialise.is_none() && stream.is_none() && spill.is_none();
         let reordered = transform::reorder_for(&graph, lowering, in_place, &share());
         let how = if reordered.optimal { "the best order" } else { "the best order found" };
         told.push(format!("reorder: load {} -> {} B ({how})", reordered.before, reordered.after));
-        let alone = !in_place && rematerialise.is_none() && stream.is_none() && spill.is_none();
-        all_orders = Some(reordered.after).filter(|_| reordered.optimal && alone);
+        all_orders = Some(reordered.after).filter(|_| reordered.optimal && alone && !in_place);
         graph = reordered.graph;
+        // Of a small graph all orders are placed.
+        if let Some(found) =
+            alone.then(|| transform::together(&graph, lowering, in_place, &share())).flatten()
+        {
+            let how = if found.optimal { "the best of all orders" } else { "the best order found" };
+            told.push(format!("order, sharing and placement together: {} B ({how})", found.peak));
+            all_orders = Some(found.peak).filter(|_| found.optimal).or(all_orders);
+            (graph, overwrites) = (found.graph, found.overwrites);
+        }
     }
     if let Some(budget) = rematerialise {
         let made = transform::rematerialise_within(&graph, lowering, budget, &share());
@@ -142,7 +151,7 @@ pub fn change(
         tell_trips(&mut told, &graph, &spilled.trips);
         Lowered::moved(graph, &spilled)?
     } else if in_place {
-        let (lowered, views, overwrites) = Lowered::in_place(graph, lowering)?;
+        let (lowered, views, overwrites) = Lowered::in_place_by(graph, lowering, &overwrites)?;
         told.push(format!("in place: {views} views, {overwrites} tensors overwrite another"));
         lowered
     } else {

@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use crate::graph::{Graph, Lowering};
 use crate::model::{Buffer, Instance, InstanceError};
 use crate::solve::Solution;
-use crate::transform::{InPlace, Inside, Names, Spilled, in_place};
+use crate::transform::{InPlace, Inside, Names, Spilled, in_place_by};
 
 /// The memory that tensors are moved to.
 pub const SLOW: u32 = 1;
@@ -85,7 +85,18 @@ impl Lowered {
     /// # Errors
     /// If the tensors together are too large to be counted.
     pub fn in_place(graph: Graph, lowering: Lowering) -> Result<(Self, usize, usize), InstanceError> {
-        let InPlace { instance, inside, views, overwrites, .. } = in_place(&graph, lowering)?;
+        Self::in_place_by(graph, lowering, &[])
+    }
+
+    /// Lowers a graph like [`Self::in_place`]; `overwrites` says which input each operator overwrites that can, the first by default.
+    pub(crate) fn in_place_by(
+        graph: Graph,
+        lowering: Lowering,
+        overwrites: &[Option<usize>],
+    ) -> Result<(Self, usize, usize), InstanceError> {
+        let mut choices = overwrites.iter();
+        let mut choose = |_| choices.next().copied().unwrap_or(Some(0));
+        let InPlace { instance, inside, views, overwrites, .. } = in_place_by(&graph, lowering, &mut choose)?;
         let lowered = Self { instance, inside, scope: "this order and sharing", ..Self::default() };
         Ok((lowered.with_names(graph), views, overwrites))
     }

@@ -26,6 +26,16 @@ pub struct InPlace {
 /// # Errors
 /// If the tensors together are too large to be counted.
 pub fn in_place(graph: &Graph, lowering: Lowering) -> Result<InPlace, InstanceError> {
+    in_place_by(graph, lowering, &mut |_| Some(0))
+}
+
+/// Lowers a graph like [`in_place`]. `choose` is told how many inputs an operator may overwrite, one at least, and returns the number of
+/// the one that it does, or `None` for none of them.
+pub(crate) fn in_place_by(
+    graph: &Graph,
+    lowering: Lowering,
+    choose: &mut dyn FnMut(usize) -> Option<usize>,
+) -> Result<InPlace, InstanceError> {
     let lives = graph.lives(lowering);
     let tensors = &graph.tensors;
     let mut root: Vec<usize> = (0..tensors.len()).collect();
@@ -65,7 +75,15 @@ pub fn in_place(graph: &Graph, lowering: Lowering) -> Result<InPlace, InstanceEr
                         && last[group] == step
                         && tensors[output].bytes == tensors[group].bytes
                 };
-                op.inputs.iter().filter(planned).map(|&input| root[input]).find(free)
+                let mut candidates = Vec::new();
+                for group in op.inputs.iter().filter(planned).map(|&input| root[input]).filter(free) {
+                    // An operator may read a tensor twice.
+                    if !candidates.contains(&group) {
+                        candidates.push(group);
+                    }
+                }
+                let chosen = if candidates.is_empty() { None } else { choose(candidates.len()) };
+                chosen.and_then(|chosen| candidates.get(chosen).copied())
             }
         };
         if let Some(group) = target {

@@ -3,6 +3,7 @@
 mod cache_lines;
 mod in_place;
 mod joint;
+mod orders;
 mod remat;
 mod reorder;
 mod spill;
@@ -26,8 +27,10 @@ pub struct Inside {
 }
 
 pub use cache_lines::{CacheLines, cache_lines};
+pub(crate) use in_place::in_place_by;
 pub use in_place::{InPlace, in_place};
 pub use joint::{Joint, joint, sequential};
+pub(crate) use orders::together;
 pub use remat::{Rematerialised, rematerialise, rematerialise_within};
 pub use reorder::{Reordered, peak_load, reorder, reorder_for, reorder_within};
 pub(crate) use spill::Names;

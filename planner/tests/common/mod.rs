@@ -4,14 +4,31 @@
 pub mod onnx;
 pub mod parts;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use allotment_planner::graph::Graph;
+use allotment_planner::import::onnx::{OnnxError, read_onnx};
 use allotment_planner::model::{Buffer, Instance};
 use allotment_planner::read::read_instance;
 use allotment_planner::solve::{Options, Solution, solve};
 use allotment_planner::validate::validate;
 use flatbuffers::{FlatBufferBuilder, WIPOffset};
+
+/// Real models, with the sizes of their open dimensions.
+pub const MODELS: [(&str, &[(&str, u64)]); 4] = [
+    ("kws_dscnn", &[]),
+    ("resnet8_cifar", &[("batch", 1)]),
+    ("encoder2_dyn", &[("batch", 1), ("seq", 64)]),
+    ("unet_w8", &[]),
+];
+
+/// Reads a model of the test data.
+pub fn model(name: &str, dims: &[(&str, u64)]) -> Result<Graph, OnnxError> {
+    let dims: BTreeMap<String, u64> = dims.iter().map(|&(name, size)| (name.into(), size)).collect();
+    read_onnx(&std::fs::read(data(&format!("onnx/{name}.onnx"))).unwrap(), &dims)
+}
 
 pub fn data(path: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(path)

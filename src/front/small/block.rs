@@ -1,6 +1,7 @@
 //! Free blocks in lists: the link, and the one mark that shows double frees and writes to free blocks.
 
 use crate::error::misuse::{Fault, corrupted};
+use core::mem::MaybeUninit;
 use core::ptr;
 
 /// A free small block.
@@ -101,6 +102,24 @@ pub(crate) struct Chain {
 
 impl Chain {
     pub(crate) const NONE: Self = Self { first: ptr::null_mut(), count: 0 };
+
+    /// Makes a list of blocks in their order: heaps tend to return ascending addresses, and the first block is used first.
+    ///
+    /// # Safety
+    ///
+    /// All are written, and as for [`Block::link`].
+    pub(crate) unsafe fn of(blocks: &[MaybeUninit<ptr::NonNull<u8>>]) -> Self {
+        let mut chain = Self { count: blocks.len(), ..Self::NONE };
+        for block in blocks.iter().rev() {
+            // SAFETY: the caller's contract.
+            unsafe {
+                let block = block.assume_init().as_ptr().cast();
+                Block::link(block, chain.first);
+                chain.first = block;
+            }
+        }
+        chain
+    }
 
     /// Makes a list of one block.
     ///

@@ -114,8 +114,7 @@ pub(super) fn bench(args: &PlanArgs) -> Result<bool, PlanError> {
     let mut out = io::stdout().lock();
     if args.json {
         let lines: Vec<Line> = rows.iter().map(Line::Row).chain(failed.iter().map(Line::Failed)).collect();
-        serde_json::to_writer_pretty(&mut out, &lines).map_err(io::Error::from)?;
-        writeln!(out)?;
+        crate::output::json(&mut out, &lines)?;
     } else {
         writeln!(out, "{}\n{how}", render(&rows, &peers))?;
     }

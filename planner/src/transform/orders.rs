@@ -1,0 +1,405 @@
+//! Order, sharing and placement of a small graph, chosen together.
+//!
+//! The order of the least load is not always that of the smallest plan: blocks that are live together need not lie together without gaps.
+//! Here every order whose load is below the best plan so far is placed, the most promising first. How low a load the rest of an order can
+//! keep depends only on the set of operators that have run, so it is computed once for each set.
+
+use super::in_place::{InPlace, in_place_by};
+use crate::bounds;
+use crate::deadline::Deadline;
+use crate::graph::{Graph, Kind, Lowering, Sharing};
+use crate::model::Instance;
+use crate::solve::{Options, Status, solve_within};
+
+/// The most operators of a graph whose orders are all looked at.
+pub(crate) const SMALL: usize = 16;
+
+/// Ways of sharing that are tried for an order.
+const WAYS: usize = 256;
+
+/// An order, and what overwrites what.
+#[derive(Clone, Debug)]
+pub(crate) struct Together {
+    /// The graph in that order.
+    pub(crate) graph: Graph,
+    /// For each operator that may overwrite an input, in order, which of them it does.
+    pub(crate) overwrites: Vec<Option<usize>>,
+    /// The bytes of its plan.
+    pub(crate) peak: u64,
+    /// True if no order and no sharing has a smaller plan: proved.
+    pub(crate) optimal: bool,
+}
+
+/// What memory holds: a tensor with its views.
+#[derive(Clone, Debug)]
+struct Value {
+    bytes: u64,
+    /// The operators that make it or read it.
+    users: u32,
+    /// The operator that makes it; `None` if it is there from the start.
+    made: Option<usize>,
+    /// True if it stays to the end.
+    kept: bool,
+    /// True if it may be overwritten after the last use.
+    ours: bool,
+}
+
+/// The loads of a graph by sets of operators.
+struct Loads {
+    /// For each operator, those that must come before it.
+    before: Vec<u32>,
+    values: Vec<Value>,
+    /// For each operator the values that it may overwrite.
+    overwrites: Vec<Vec<usize>>,
+    /// For each set of operators that have run, the least that the largest load of the rest can be.
+    rest: Vec<u64>,
+}
+
+impl Loads {
+    fn new(graph: &Graph, lowering: Lowering, shared: bool) -> Self {
+        let before = graph.before();
+        let before = before.iter().map(|ops| ops.iter().fold(0, |set, op| set | 1 << op)).collect();
+        let lives = graph.lives(lowering);
+        let size = |n: usize| {
+            graph.tensors[n].bytes.checked_next_multiple_of(lowering.align.max(1)).unwrap_or(u64::MAX)
+        };
+        let kind = |n: usize| graph.tensors[n].kind;
+        let mut value_of: Vec<Option<usize>> = vec![None; graph.tensors.len()];
+        let mut values: Vec<Value> = Vec::new();
+        let mut overwrites = vec![Vec::new(); graph.ops.len()];
+        let mut add = |n: usize, made: Option<usize>, value_of: &mut Vec<Option<usize>>| {
+            let kept = matches!(kind(n), Kind::Output | Kind::Constant | Kind::State);
+            let ours = matches!(kind(n), Kind::Intermediate | Kind::Input);
+            value_of[n] = Some(values.len());
+            values.push(Value { bytes: size(n), users: made.map_or(0, |op| 1 << op), made, kept, ours });
+        };
+        for n in (0..graph.tensors.len()).filter(|&n| lives[n].is_some()) {
+            if !graph.ops.iter().any(|op| op.outputs.contains(&n)) || matches!(kind(n), Kind::State) {
+                add(n, None, &mut value_of);
+            }
+        }
+        for (step, op) in graph.ops.iter().enumerate() {
+            for &output in &op.outputs {
+                if lives[output].is_some() && value_of[output].is_none() {
+                    add(output, Some(step), &mut value_of);
+                }
+            }
+        }
+        // Views join what they view, in the order of the graph, as the lowering does it.
+        let mut root: Vec<usize> = (0..values.len()).collect();
+        if shared {
+            for op in graph.ops.iter().filter(|op| op.sharing == Sharing::View) {
+                let (Some(&output), Some(&input)) = (op.outputs.first(), op.inputs.first()) else { continue };
+                let (Some(own), Some(other)) = (value_of[output], value_of[input]) else { continue };
+                let group = root[other];
+                let shown = values[group].made.is_none() && kind(output) == Kind::Output;
+                if values[group].ours && !shown && graph.tensors[output].bytes <= graph.tensors[input].bytes {
+                    root[own] = group;
+                }
+            }
+        }
+        for (step, op) in graph.ops.iter().enumerate() {
+            for &input in &op.inputs {
+                if let Some(value) = value_of[input] {
+                    values[value].users |= 1 << step;
+                }
+            }
+        }
+        for n in 0..values.len() {
+            if root[n] != n {
+                let Value { users, kept, ours, .. } = values[n].clone();
+                let group = &mut values[root[n]];
+                group.users |= users;
+                group.kept |= kept;
+                group.ours &= ours;
+                values[n].bytes = 0;
+            }
+        }
+        if shared {
+            for (step, op) in graph.ops.iter().enumerate().filter(|(_, op)| op.sharing == Sharing::InPlace) {
+                let Some(output) = op.outputs.first().filter(|&&output| value_of[output].is_some()) else {
+                    continue;
+                };
+                for value in op.inputs.iter().filter_map(|&input| value_of[input]) {
+                    let group = root[value];
+                    // A group may have been overwritten by values of its own size only.
+                    if values[group].bytes == size(*output) {
+                        overwrites[step].push(group);
+                    }
+                }
+            }
+        }
+        let mut loads = Self { before, values, overwrites, rest: Vec::new() };
+        let count = graph.ops.len();
+        let all = (1_u32 << count) - 1;
+        loads.rest = vec![0; 1 << count];
+        for done in (0..all).rev() {
+            let load = loads.after(done);
+            let next = loads
+                .ready(done, count)
+                .map(|op| loads.during(load, done, op).max(loads.rest[(done | 1 << op) as usize]));
+            loads.rest[done as usize] = next.min().unwrap_or(u64::MAX);
+        }
+        loads
+    }
+
+    fn ready(&self, done: u32, count: usize) -> impl Iterator<Item = usize> + '_ {
+        (0..count).filter(move |&op| done >> op & 1 == 0 && self.before[op] & !done == 0)
+    }
+
+    /// Returns the bytes that are live after the operators in `done`.
+    fn after(&self, done: u32) -> u64 {
+        let live = |value: &&Value| {
+            value.made.is_none_or(|op| done >> op & 1 != 0) && (value.kept || value.users & !done != 0)
+        };
+        // What is there from the start and never read is live at the first step only.
+        let at_first = |value: &&Value| done == 0 && value.made.is_none();
+        let bytes =
+            self.values.iter().filter(|value| live(value) || at_first(value)).map(|value| value.bytes);
+        bytes.fold(0, u64::saturating_add)
+    }
+
+    /// Returns the bytes that are live while `op` runs after those in `done`, of which `load` are live before it.
+    fn during(&self, load: u64, done: u32, op: usize) -> u64 {
+        let made = self.values.iter().filter(|value| value.made == Some(op)).map(|value| value.bytes);
+        let made = made.fold(0, u64::saturating_add);
+        let last = done | 1 << op;
+        let overwritten = self.overwrites[op].iter().map(|&group| &self.values[group]);
+        let free = |value: &&Value| value.ours && !value.kept && value.users & !last == 0;
+        let saved = overwritten.filter(free).map(|value| value.bytes).next().unwrap_or(0);
+        load.saturating_add(made.saturating_sub(saved))
+    }
+}
+
+/// The search for the best order.
+struct Search<'a> {
+    graph: &'a Graph,
+    lowering: Lowering,
+    shared: bool,
+    loads: Loads,
+    deadline: &'a Deadline,
+    order: Vec<usize>,
+    best: Option<Together>,
+    /// The least that anything which was left out could need.
+    left_out: u64,
+}
+
+impl Search<'_> {
+    fn peak(&self) -> u64 {
+        self.best.as_ref().map_or(u64::MAX, |best| best.peak)
+    }
+
+    /// Tries all orders that go on from `self.order`, whose operators are `done` and whose largest load is `peak`.
+    fn go_on(&mut self, done: u32, peak: u64) {
+        let count = self.graph.ops.len();
+        if self.deadline.passed() {
+            self.left_out = self.left_out.min(peak);
+            return;
+        }
+        if self.order.len() == count {
+            self.place(peak);
+            return;
+        }
+        let load = self.loads.after(done);
+        let next = self.loads.ready(done, count).map(|op| {
+            let after = done | 1 << op;
+            let most = peak.max(self.loads.during(load, done, op));
+            (most.max(self.loads.rest[after as usize]), self.loads.after(after), op, most)
+        });
+        let mut next: Vec<(u64, u64, usize, u64)> = next.collect();
+        next.sort_unstable();
+        for (least, _, op, most) in next {
+            if least >= self.peak() {
+                break;
+            }
+            self.order.push(op);
+            self.go_on(done | 1 << op, most);
+            self.order.pop();
+        }
+    }
+
+    /// Places the tensors of the order, which has this load, with every way of sharing.
+    fn place(&mut self, load: u64) {
+        let ops = self.order.iter().map(|&n| self.graph.ops[n].clone()).collect();
+        let graph = Graph { tensors: self.graph.tensors.clone(), ops, chunked: Vec::new() };
+        if !self.shared {
+            if let Ok(instance) = graph.instance(self.lowering) {
+                self.solve(&graph, &instance, Vec::new());
+            }
+            return;
+        }
+        // Each way of sharing is a number in mixed radix: which candidate, or none, for each operator that has some.
+        let mut wanted: Vec<usize> = Vec::new();
+        for _ in 0..WAYS {
+            let (mut radixes, mut chosen) = (Vec::new(), Vec::new());
+            let mut choose = |candidates: usize| {
+                let digit = wanted.get(radixes.len()).copied().unwrap_or(0);
+                radixes.push(candidates + 1);
+                let choice = (digit < candidates).then_some(digit);
+                chosen.push(choice);
+                choice
+            };
+            let Ok(InPlace { instance, .. }) = in_place_by(&graph, self.lowering, &mut choose) else {
+                return;
+            };
+            self.solve(&graph, &instance, chosen);
+            if self.peak() <= load {
+                return;
+            }
+            if self.deadline.passed() {
+                break;
+            }
+            // The next number: the last digit that can be raised.
+            wanted.resize(radixes.len(), 0);
+            loop {
+                let Some(digit) = wanted.pop() else { return };
+                if digit + 1 < radixes[wanted.len()] {
+                    wanted.push(digit + 1);
+                    break;
+                }
+            }
+        }
+        self.left_out = self.left_out.min(load);
+    }
+
+    fn solve(&mut self, graph: &Graph, instance: &Instance, overwrites: Vec<Option<usize>>) {
+        let best = self.peak();
+        if bounds::lower_bound(instance).bytes >= best {
+            return;
+        }
+        let options = Options { threads: 1, ..Options::default() };
+        let solution = solve_within(instance, &options, self.deadline.part(8), None);
+        if solution.peak < best {
+            let peak = solution.peak;
+            self.best = Some(Together { graph: graph.clone(), overwrites, peak, optimal: false });
+        }
+        if solution.status != Status::Optimal {
+            self.left_out = self.left_out.min(solution.lower_bound);
+        }
+    }
+}
+
+/// Finds order, sharing (with `shared`) and placement of a graph of at most [`SMALL`] operators together; `None` for larger ones and those
+/// with bodies. Looks at all orders whose load is below the best plan, O(operators! · placement) at worst, until `deadline` passes.
+pub(crate) fn together(
+    graph: &Graph,
+    lowering: Lowering,
+    shared: bool,
+    deadline: &Deadline,
+) -> Option<Together> {
+    if graph.has_bodies() || graph.ops.is_empty() || graph.ops.len() > SMALL {
+        return None;
+    }
+    let loads = Loads::new(graph, lowering, shared);
+    let least = loads.rest[0].max(loads.after(0));
+    let mut search = Search {
+        graph,
+        lowering,
+        shared,
+        loads,
+        deadline,
+        order: Vec::new(),
+        best: None,
+        left_out: u64::MAX,
+    };
+    search.go_on(0, 0);
+    let left_out = search.left_out.max(least);
+    let best = search.best?;
+    Some(Together { optimal: best.peak <= left_out, ..best })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::{Op, Tensor};
+    use crate::validate::validate;
+
+    /// A graph of operators that read one or two tensors each, of few sizes, so that some may overwrite others.
+    fn random_graph(random: &mut fastrand::Rng, count: usize) -> Graph {
+        let tensors = (0..=count).map(|n| Tensor {
+            name: format!("t{n}"),
+            shape: Vec::new(),
+            dtype: "u8".into(),
+            bytes: [2, 3, 3, 4, 4, 5, 7][random.usize(..7)],
+            kind: match n {
+                0 => Kind::Input,
+                _ if n == count || random.u8(..8) == 0 => Kind::Output,
+                _ => Kind::Intermediate,
+            },
+        });
+        let tensors = tensors.collect();
+        let ops = (0..count).map(|n| Op {
+            name: format!("o{n}"),
+            kind: "op".into(),
+            inputs: (0..random.usize(1..=2)).map(|_| random.usize(n.saturating_sub(3)..=n)).collect(),
+            outputs: vec![n + 1],
+            sharing: [Sharing::None, Sharing::View, Sharing::InPlace, Sharing::InPlace][random.usize(..4)],
+            cost: 1,
+        });
+        Graph { tensors, ops: ops.collect(), chunked: Vec::new() }
+    }
+
+    /// Shows `visit` all orders.
+    fn all(loads: &Loads, count: usize, order: &mut Vec<usize>, visit: &mut dyn FnMut(&[usize])) {
+        let done = order.iter().fold(0, |set, op| set | 1 << op);
+        if order.len() == count {
+            visit(order);
+        }
+        for op in loads.ready(done, count).collect::<Vec<_>>() {
+            order.push(op);
+            all(loads, count, order, visit);
+            order.pop();
+        }
+    }
+
+    /// The least of all orders and all ways of sharing, each placed by itself, is found; and the loads of sets are those of buffers.
+    #[test]
+    fn no_order_and_no_sharing_is_better() {
+        let mut random = fastrand::Rng::with_seed(5);
+        for round in 0..120 {
+            let count = random.usize(2..7);
+            let graph = random_graph(&mut random, count);
+            let lowering = Lowering { inputs: random.bool(), ..Lowering::default() };
+            let shared = round % 3 > 0;
+            let loads = Loads::new(&graph, lowering, shared);
+            let mut best = u64::MAX;
+            all(&loads, count, &mut Vec::new(), &mut |order| {
+                let ops = order.iter().map(|&n| graph.ops[n].clone()).collect();
+                let ordered = Graph { tensors: graph.tensors.clone(), ops, chunked: Vec::new() };
+                let (mut done, mut peak) = (0, loads.after(0));
+                for &op in order {
+                    peak = peak.max(loads.during(loads.after(done), done, op));
+                    done |= 1 << op;
+                }
+                let mut wanted = vec![0_usize; count];
+                loop {
+                    let mut place = 0;
+                    let mut radixes = vec![1; count];
+                    let mut choose = |candidates: usize| {
+                        radixes[place] = candidates + 1;
+                        place += 1;
+                        Some(wanted[place - 1]).filter(|&digit| digit < candidates)
+                    };
+                    let instance = if shared {
+                        in_place_by(&ordered, lowering, &mut choose).unwrap().instance
+                    } else {
+                        ordered.instance(lowering).unwrap()
+                    };
+                    assert!(
+                        crate::bounds::lower_bound(&instance).bytes >= peak,
+                        "{round}: {peak} is not a bound"
+                    );
+                    let options = Options { threads: 1, ..Options::default() };
+                    let solution = solve_within(&instance, &options, Deadline::never(), None);
+                    validate(&instance, &solution.offsets, None).unwrap();
+                    best = best.min(solution.peak);
+                    let Some(digit) = (0..count).rev().find(|&n| wanted[n] + 1 < radixes[n]) else { break };
+                    wanted[digit] += 1;
+                    wanted[digit + 1..].fill(0);
+                }
+            });
+            let found = together(&graph, lowering, shared, &Deadline::never()).unwrap();
+            assert_eq!((found.peak, found.optimal), (best, true), "{round}: {graph:?}");
+        }
+    }
+}
