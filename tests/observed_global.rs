@@ -4,7 +4,7 @@
 use allotment::Observed;
 use allotment::observe::event::{Action, Header, Record, Records};
 use allotment::observe::{Leaks, Observation, Observer, Profile, TraceWriter, with_tag};
-use allotment::{GoodFit, Heap, Region, Tlsf, heap, lock::Spin, lock::Unsync, meta::SideTable};
+use allotment::{GoodFit, Heap, Region, Tlsf, heap, lock::Spin, lock::Unsync, placement::SideTable};
 use std::alloc::Layout;
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};

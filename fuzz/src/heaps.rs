@@ -5,9 +5,8 @@ use std::ptr::NonNull;
 
 use allotment::harden::Full;
 use allotment::lock::Unsync;
-use allotment::meta::{InBand, SideTable, Unchecked};
 use allotment::placement::SegregatedFit;
-use allotment::placement::{LayoutPlacement, MicroTlsf, QuickLists};
+use allotment::placement::{LayoutPlacement, MicroTlsf, QuickLists, SideTable};
 use allotment::{BestFit, Buddy, Bump, FirstFit, FreeError, GoodFit, Heap, Region, Slab, Tiered, Tlsf};
 
 use crate::choices::Choices;
@@ -80,7 +79,7 @@ pub fn operate(bytes: &[u8]) -> usize {
         10 => run::<FirstFit>(choices, Promise::Reuse),
         11 => run::<Full<FirstFit, 1>>(choices, Promise::Full),
         12 => run::<BestFit>(choices, Promise::Reuse),
-        13 => run::<GoodFit<InBand<u32>>>(choices, Promise::Reuse),
+        13 => run::<GoodFit<SideTable<u32, 64, 1, false>, { usize::MAX }>>(choices, Promise::Reuse),
         14 => run::<Buddy>(choices, Promise::Reuse),
         15 => run::<Full<Buddy>>(choices, Promise::Full),
         16 => run::<Slab>(choices, Promise::Reuse),

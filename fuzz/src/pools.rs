@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use allotment::meta::SideTable;
+use allotment::placement::SideTable;
 use allotment::placement::{GoodFit, Placement};
 use allotment::pool::{
     Adaptive, Age, Allocation, Buffer, DefaultPlacement, Event as _, Growth, Limit, Movable, Pool, PoolError,

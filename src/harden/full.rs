@@ -50,7 +50,7 @@ impl Held {
 }
 
 /// The most regions.
-const WINDOWS: usize = crate::meta::DEFAULT_REGIONS;
+const WINDOWS: usize = crate::region::DEFAULT_REGIONS;
 
 /// Bytes of the canary.
 const CANARY: usize = size_of::<u64>();
@@ -379,9 +379,6 @@ unsafe impl<P: LayoutPlacement, const Q: usize> LayoutPlacement for Full<P, Q> {
         if self.secret == 0 {
             let here = (&raw const *self).addr() as u64;
             self.set_secret(mix(clock() ^ here.rotate_left(32) ^ mix(start as u64)));
-        }
-        if self.count == 0 {
-            self.placement.set_key(mix(!self.secret) as usize);
         }
         // SAFETY: the caller hands over the memory: the placement gets a part, the maps the rest.
         unsafe {

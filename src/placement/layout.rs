@@ -1,11 +1,8 @@
-//! [`LayoutPlacement`]: placements in terms of layouts and addresses, and every [`Placement`] as one.
+//! [`LayoutPlacement`]: what a heap asks of its placement, in terms of layouts and addresses.
 
-use super::{Held, Placement};
 use crate::error::FreeError;
-use crate::meta::{FreeBlocks, Meta, region_size};
 use crate::observe::Statistics;
-use crate::region::{Region, RegionError, RegionRecord, Run};
-use crate::units::granules;
+use crate::region::{Region, RegionError, Run};
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
@@ -50,13 +47,6 @@ pub unsafe trait LayoutPlacement: Sized {
     #[doc(hidden)]
     const REMEMBERS: bool = false;
 
-    /// Sets a key with which links of free blocks are encoded, before the first region is claimed and if the placement can do
-    /// that. [`Full`](crate::harden::Full) calls this.
-    #[doc(hidden)]
-    fn set_key(&mut self, key: usize) {
-        let _ = key;
-    }
-
     /// Makes `memory` available and returns the bytes that it adds for blocks.
     ///
     /// # Errors
@@ -65,7 +55,8 @@ pub unsafe trait LayoutPlacement: Sized {
     ///
     /// # Safety
     ///
-    /// `memory` must satisfy the contract of [`Placement::claim`].
+    /// `memory` must be valid for reads and writes (unless the placement touches none of it) and used by nothing else, until
+    /// [`LayoutPlacement::release`] or forever.
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError>;
 
     /// Lengthens the region that starts at `start` by `bytes` bytes and returns the bytes that become available.
@@ -76,7 +67,7 @@ pub unsafe trait LayoutPlacement: Sized {
     ///
     /// # Safety
     ///
-    /// The `bytes` bytes behind the region must satisfy the contract of [`Placement::claim`].
+    /// The `bytes` bytes behind the region must satisfy the contract of [`LayoutPlacement::claim`].
     unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError>;
 
     /// Lengthens a region like [`LayoutPlacement::extend`], over `gap` bytes behind it that others use: these stay in use for ever.
@@ -88,7 +79,7 @@ pub unsafe trait LayoutPlacement: Sized {
     ///
     /// # Safety
     ///
-    /// The `bytes` bytes behind the gap must satisfy the contract of [`Placement::claim`].
+    /// The `bytes` bytes behind the gap must satisfy the contract of [`LayoutPlacement::claim`].
     #[doc(hidden)]
     unsafe fn extend_over(&mut self, start: *mut u8, gap: usize, bytes: usize) -> Result<usize, RegionError> {
         if gap > 0 {
@@ -308,206 +299,4 @@ pub unsafe trait LayoutPlacement: Sized {
     /// Returns region number `n`, from 0, in no particular order; `None` beyond the last one, or if the placement does
     /// not know its regions. O(1).
     fn region(&self, n: usize) -> Option<Region>;
-}
-
-/// Returns whether a block can begin at `address`. O(regions); short for the first region.
-#[inline(always)]
-fn is_known<S: Placement>(meta: &S::Meta, address: usize) -> bool {
-    let shift = const { <S::Meta as Meta>::GRANULE.ilog2() };
-    meta.regions().first().is_some_and(|record| record.begins(address, shift))
-        || meta.locate(address).is_some()
-}
-
-/// Returns the length and the alignment of a layout in granules.
-#[inline(always)]
-pub(super) fn measure<S: Placement>(layout: Layout) -> (usize, usize) {
-    measure_parts::<S>(layout.size(), layout.align())
-}
-
-/// Returns the length and the alignment of a block in granules, which need not be those of a layout together.
-#[inline(always)]
-#[allow(clippy::manual_div_ceil)]
-fn measure_parts<S: Placement>(size: usize, align: usize) -> (usize, usize) {
-    let granule = <S::Meta as Meta>::GRANULE;
-    // A layout's size cannot overflow when it is rounded up.
-    let len = ((size + (granule - 1)) >> granule.ilog2()).max(1);
-    (len, align.max(granule) / granule)
-}
-
-/// Allocates a block, first in the common way. `align` is a power of two, also one that no layout of this size has: no block does either.
-#[inline(always)]
-pub(super) fn allocate_from<S: Placement>(space: &mut S, size: usize, align: usize) -> Option<Grant> {
-    let (len, align) = measure_parts::<S>(size, align);
-    if let Some(grant) = quick_grant(space, len, align) {
-        return Some(grant);
-    }
-    let block = Placement::allocate(space, len, align)?;
-    Some(grant(space, &block))
-}
-
-/// Allocates a block in the common case; `None` if that takes more effort.
-#[inline(always)]
-fn quick_grant<S: Placement>(space: &mut S, len: usize, align: usize) -> Option<Grant> {
-    let (start, len) = space.allocate_quick_at(len, align)?;
-    // SAFETY: blocks lie in claimed regions, none of which holds the address 0.
-    let start = unsafe { NonNull::new_unchecked(start) };
-    Some(Grant { start, size: len * <S::Meta as Meta>::GRANULE })
-}
-
-/// Returns the memory of a block.
-#[inline(always)]
-fn grant<S: Placement>(space: &S, block: &Held<S>) -> Grant {
-    let start = space.meta().address(block.offset);
-    // SAFETY: blocks lie in claimed regions, none of which holds the address 0.
-    let start = unsafe { NonNull::new_unchecked(start) };
-    Grant { start, size: block.len * <S::Meta as Meta>::GRANULE }
-}
-
-// SAFETY: a `Placement` keeps the same promises in granules, and `FreeBlocks::address` maps them to addresses.
-unsafe impl<S: Placement> LayoutPlacement for S {
-    const EMPTY: Self = <S as Placement>::EMPTY;
-    const MAX_REGION: usize = region_size::<S::Meta>(S::MAX_LEN);
-    const MAX_REGIONS: usize = <S::Meta as Meta>::MAX_REGIONS;
-
-    fn set_key(&mut self, key: usize) {
-        // SAFETY: regions and blocks stay as they are.
-        unsafe { self.meta_mut() }.set_key(key);
-    }
-
-    unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
-        // SAFETY: the caller makes the same promises.
-        unsafe { Placement::claim(self, memory) }
-    }
-
-    unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError> {
-        // SAFETY: the caller makes the same promises.
-        unsafe { Placement::extend(self, start, bytes) }
-    }
-
-    unsafe fn extend_over(&mut self, start: *mut u8, gap: usize, bytes: usize) -> Result<usize, RegionError> {
-        // SAFETY: the caller makes the same promises.
-        unsafe { Placement::extend_over(self, start, gap, bytes) }
-    }
-
-    fn release(&mut self, start: *mut u8) -> Result<(Region, usize), RegionError> {
-        Placement::release(self, start)
-    }
-
-    #[inline(always)]
-    fn allocate(&mut self, layout: Layout) -> Option<Grant> {
-        let (len, align) = measure::<S>(layout);
-        let block = Placement::allocate(self, len, align)?;
-        Some(grant(self, &block))
-    }
-
-    #[inline(always)]
-    fn allocate_quick(&mut self, layout: Layout) -> Option<Grant> {
-        let (len, align) = measure::<S>(layout);
-        quick_grant(self, len, align)
-    }
-
-    fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)> {
-        let mut zeroed = [(0, 0); 16];
-        for (zeroed, record) in zeroed.iter_mut().zip(self.meta().regions()) {
-            *zeroed = (record.mark, record.roof);
-        }
-        let quick = LayoutPlacement::allocate_quick(self, layout);
-        let grant = if quick.is_some() { quick } else { LayoutPlacement::allocate(self, layout) }?;
-        let start = grant.start.addr().get();
-        let fresh = self.meta().regions().iter().zip(zeroed).any(|(record, (mark, roof))| {
-            let at = |index| record.base.wrapping_add(index * <S::Meta as Meta>::GRANULE).addr();
-            mark < roof && start >= at(mark) && start + grant.size <= at(roof)
-        });
-        let (front, back) = if fresh { <S::Meta as Meta>::DIRTY_EDGES } else { (grant.size, 0) };
-        Some((grant, front, back))
-    }
-
-    #[inline(always)]
-    unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
-        let (len, align) = measure::<S>(layout);
-        // If the block has to be looked up anyway, the look-up finds out whether it exists.
-        let block = if cfg!(debug_assertions) || !<S::Meta as Meta>::BOUNDARY_BITS {
-            self.checked_block_at(start.addr().get(), len, align)?
-        } else {
-            // A placement looks at granules, and would free the block that starts in front of such an address.
-            if <S::Meta as FreeBlocks>::CHECKED && start.addr().get() % <S::Meta as Meta>::GRANULE != 0 {
-                return Err(FreeError::Misaligned);
-            }
-            // SAFETY: the caller guarantees that the block is live.
-            unsafe { self.block_at(start.addr().get(), len, align) }
-        };
-        // SAFETY: the caller guarantees that the block is live.
-        let freed = unsafe { Placement::deallocate(self, block, len, align)? };
-        Ok(freed * <S::Meta as Meta>::GRANULE)
-    }
-
-    #[inline(always)]
-    unsafe fn deallocate_quick(&mut self, start: NonNull<u8>, layout: Layout) -> Option<usize> {
-        if cfg!(debug_assertions) {
-            // `deallocate` checks the block.
-            return None;
-        }
-        let (len, _) = measure::<S>(layout);
-        // SAFETY: the caller guarantees that the block is live and not used any more.
-        let freed = unsafe { self.deallocate_quick_at(start.addr().get(), len)? };
-        Some(freed * <S::Meta as Meta>::GRANULE)
-    }
-
-    #[inline(always)]
-    unsafe fn resize(&mut self, start: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)> {
-        let (len, align) = measure::<S>(layout);
-        let to = granules(size, const { <S::Meta as Meta>::GRANULE.ilog2() });
-        let block = if <S::Meta as Meta>::BOUNDARY_BITS {
-            // The free that follows says what is wrong.
-            if <S::Meta as FreeBlocks>::CHECKED && !is_known::<S>(self.meta(), start.addr().get()) {
-                return None;
-            }
-            // SAFETY: the caller guarantees that the block is live.
-            unsafe { self.block_at(start.addr().get(), len, align) }
-        } else {
-            self.checked_block_at(start.addr().get(), len, align).ok()?
-        };
-        // SAFETY: the caller guarantees that the block is live.
-        let (old, new) = unsafe { (block.len, Placement::resize(self, block, len, to, align)?.len) };
-        Some((old * <S::Meta as Meta>::GRANULE, new * <S::Meta as Meta>::GRANULE))
-    }
-
-    fn trim(&mut self) -> bool {
-        false
-    }
-
-    fn check(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        let (len, align) = measure::<S>(layout);
-        if !<S::Meta as Meta>::BOUNDARY_BITS {
-            return self.checked_block_at(start.addr().get(), len, align).map(|_| ());
-        }
-        self.meta().in_region(start.addr().get(), len).map(|_| ())
-    }
-
-    unsafe fn check_owned(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        let (len, align) = measure::<S>(layout);
-        self.checked_block_at(start.addr().get(), len, align).map(|_| ())
-    }
-
-    #[inline(always)]
-    fn largest_free(&self) -> usize {
-        self.largest() * <S::Meta as Meta>::GRANULE
-    }
-
-    fn set_saving(&mut self, on: bool) {
-        Placement::set_saving(self, on);
-    }
-
-    fn walk(&self, region: usize, visit: &mut dyn FnMut(Run) -> bool) {
-        if region < self.meta().regions().len() {
-            let size = |len: usize| len * <S::Meta as Meta>::GRANULE;
-            Placement::walk(self, region, &mut |offset, len, free| {
-                visit(Run { start: self.meta().address(offset).addr(), size: size(len), free })
-            });
-        }
-    }
-
-    fn region(&self, n: usize) -> Option<Region> {
-        self.meta().regions().get(n).map(RegionRecord::region)
-    }
 }

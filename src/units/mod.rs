@@ -1,7 +1,6 @@
 //! Granules, stored indices and size classes: the arithmetic that everything else uses.
 //!
-//! A *granule* is the unit in which memory is divided: a power of two of bytes, fixed by the metadata (see
-//! [`Meta::GRANULE`](crate::meta::Meta::GRANULE)). Inside the crate, offsets and lengths are counted in granules;
+//! A *granule* is the unit in which memory is divided: a power of two of bytes, fixed by the placement. Inside the crate, offsets and lengths are counted in granules;
 //! bytes appear only at the front ends.
 
 #[cfg(any(test, kani))]
@@ -11,7 +10,7 @@ pub(crate) mod contracts;
 #[cold]
 pub(crate) fn rare() {}
 
-/// An integer type in which metadata stores granule indices and node numbers.
+/// An integer type in which a placement stores granule indices and node numbers.
 ///
 /// Narrow indices make free blocks small: a listed free block holds four of them, so 16-bit indices give 8-byte
 /// blocks and 32-bit indices give 16-byte blocks.

@@ -2,7 +2,7 @@
 //! Robson's bound for all allocators every heap fails.
 
 use crate::shadow::{AnyHeap, Backing, Case, Subject};
-use allotment::meta::SideTable;
+use allotment::placement::SideTable;
 use allotment::placement::{LayoutPlacement, MicroTlsf};
 use allotment::{BestFit, Buddy, Bump, FirstFit, Heap, Tlsf, bounds};
 use proptest::prelude::*;

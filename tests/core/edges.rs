@@ -2,8 +2,7 @@
 
 use crate::shadow::{Backing, Case, Shadow};
 use allotment::lock::Unsync;
-use allotment::meta::{InBand, SideTable};
-use allotment::placement::{FirstFitMap, LayoutPlacement, Mapped, Placement};
+use allotment::placement::{FirstFitMap, LayoutPlacement, Mapped, SideTable};
 use allotment::{
     BestFit, Buddy, Bump, FirstFit, FreeError, GoodFit, Heap, Region, RegionError, Slab, Tlsf, Tlsf16,
 };
@@ -401,7 +400,6 @@ fn an_aligned_place_is_found_behind_one_that_does_not_do() {
     check::<Tlsf>();
     check::<FirstFit>();
     check::<BestFit>();
-    check::<allotment::GoodFit<InBand<u32>>>();
 }
 
 /// `BestFit` moves a short block that shrinks to free memory that is shorter than it is; a long one stays, and so does one that fits nowhere else.
@@ -587,12 +585,12 @@ fn a_lent_region_can_be_zeroed() {
 #[test]
 fn a_freed_block_of_a_side_table_is_not_resized() {
     let heap = Heap::<GoodFit<SideTable>, Unsync>::empty();
-    let slots = vec![allotment::meta::NodeSlot::EMPTY; 16].leak();
+    let slots = vec![allotment::placement::NodeSlot::EMPTY; 16].leak();
     let mut memory = vec![0u8; 8192];
     let layout = Layout::from_size_align(512, 8).unwrap();
     // SAFETY: the heap has no regions yet; the memory outlives it; what is freed is not used any more.
     unsafe {
-        assert!(heap.with_placement(|placement| placement.meta_mut().provide(slots).is_ok()));
+        assert!(heap.with_placement(|placement| placement.provide(slots).is_ok()));
         heap.claim(allotment::Region::new(NonNull::from(memory.as_mut_slice()).cast(), 8192)).unwrap();
         let block = heap.try_allocate(layout).unwrap();
         heap.dealloc(block.as_ptr(), layout);
@@ -680,7 +678,6 @@ fn many_blocks_are_had_at_once() {
     check::<Slab>();
     check::<allotment::Tiered>();
     check::<FirstFit>();
-    check::<allotment::placement::QuickLists<allotment::GoodFit<InBand<u32>>>>();
     check::<allotment::placement::MicroTlsf>();
     check::<allotment::harden::Full<Tlsf>>();
 }

@@ -2,8 +2,8 @@
 
 use crate::shadow::{Backing, Case, Shadow};
 use allotment::lock::Unsync;
-use allotment::meta::{NodeSlot, SideTable};
 use allotment::placement::{LayoutPlacement, MicroTlsf};
+use allotment::placement::{NodeSlot, SideTable};
 use allotment::{Buddy, Bump, FirstFit, GoodFit, Heap, Region, RegionError, Tlsf};
 use std::alloc::{GlobalAlloc, Layout};
 
@@ -306,12 +306,11 @@ fn a_side_table_works_from_a_static_array() {
     // SAFETY: the array is used here only; the backing outlives the heap; blocks are used and freed as
     // their layouts say.
     unsafe {
-        use allotment::placement::Placement;
         #[allow(static_mut_refs, reason = "nothing else refers to it")]
         let slots = &mut SLOTS;
-        heap.with_placement(|tlsf| tlsf.meta_mut().provide(slots).is_ok().then_some(()).unwrap());
+        heap.with_placement(|tlsf| tlsf.provide(slots).is_ok().then_some(()).unwrap());
         heap.claim(backing.region()).unwrap();
-        let nodes = || heap.with_placement(|tlsf| tlsf.meta().nodes());
+        let nodes = || heap.with_placement(|tlsf| tlsf.nodes());
         assert_eq!(nodes(), 1);
         let blocks: Vec<_> = (0..7).map(|_| heap.try_allocate(layout(100)).unwrap()).collect();
         assert_eq!(nodes(), 8, "one per block and one for the rest");

@@ -512,7 +512,7 @@ fn caches_show_nothing_of_themselves() {
 mod shared {
     use super::*;
     use allotment::harden::Full;
-    use allotment::meta::{InBand, SideTable};
+    use allotment::placement::SideTable;
     use allotment::placement::{MicroTlsf, QuickLists};
     use allotment::{BestFit, Buddy, Bump, GoodFit};
 
@@ -624,7 +624,6 @@ mod shared {
         first_fit: FirstFit;
         first_fit_unchecked: FirstFit<4, false>;
         best_fit: BestFit;
-        good_fit: GoodFit<InBand<u32>>;
         good_fit_side: GoodFit<SideTable<u32, 16>>;
         buddy: Buddy;
         buddy_one_region: Buddy<1, 8>;

@@ -2,9 +2,8 @@
 
 use crate::shadow::{AnyHeap, Case};
 use allotment::lock::Unsync;
-use allotment::meta::InBand;
 use allotment::placement::LayoutPlacement;
-use allotment::{BestFit, GoodFit, Heap, Region, Tlsf};
+use allotment::{BestFit, Heap, Region, Tlsf};
 use std::alloc::Layout;
 use std::ptr::NonNull;
 
@@ -122,5 +121,4 @@ fn fresh_memory_is_left_alone() {
     check::<Tlsf<u32, 1>>();
     check::<allotment::Tlsf16>();
     check::<BestFit>();
-    check::<GoodFit<InBand<u32>>>();
 }

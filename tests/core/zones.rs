@@ -2,7 +2,7 @@
 
 use allotment::FreeError;
 use allotment::lock::Spin;
-use allotment::meta::SideTable;
+use allotment::placement::SideTable;
 use allotment::region::Capabilities as Can;
 use allotment::zones::{Zone, ZoneError, Zones};
 use allotment::{Buddy, FirstFit, GoodFit, Heap, Memory, Region, Slab, Tlsf};
@@ -312,9 +312,8 @@ fn device_memory_is_for_those_who_ask() {
     #[cfg(not(feature = "alloc"))]
     // SAFETY: the heap has no region yet.
     unsafe {
-        let slots = vec![allotment::meta::NodeSlot::EMPTY; 100].leak();
-        let provided =
-            NODES.with_placement(|tlsf| allotment::placement::Placement::meta_mut(tlsf).provide(slots));
+        let slots = vec![allotment::placement::NodeSlot::EMPTY; 100].leak();
+        let provided = NODES.with_placement(|tlsf| tlsf.provide(slots));
         assert!(provided.is_ok());
     }
     let nowhere = std::ptr::without_provenance_mut::<u8>(1 << 20);

@@ -1,7 +1,7 @@
 //! Segments, growth, trimming, statistics.
 
 use super::{KIB, MIB, pool};
-use allotment::meta::SideTable;
+use allotment::placement::SideTable;
 use allotment::placement::{
     Apart, BuddyMap, DefaultClasses, FirstFitMap, GoodFit, SegmentPlacement, SlabMap,
 };

@@ -6,8 +6,7 @@ use std::time::Instant;
 
 use allotment::Region;
 use allotment::GoodFit;
-use allotment::meta::{BlockOf, SideTable};
-use allotment::placement::Placement;
+use allotment::placement::{Block, SegmentPlacement, SideTable};
 use anyhow::{Context, Result};
 
 use super::{Measure, Options};
@@ -239,7 +238,7 @@ type SideFit = GoodFit<Table256>;
 /// Good fit over a side table as a subject. A block's address is derived from the index of its token.
 struct Side {
     placement: SideFit,
-    tokens: Vec<BlockOf<Table256>>,
+    tokens: Vec<Block<u32>>,
     unused: Vec<u32>,
 }
 
@@ -248,16 +247,16 @@ unsafe impl Subject for Side {
     const MEMORY: bool = false;
 
     unsafe fn new(arena: Range) -> Option<Box<Self>> {
-        let mut placement = <SideFit as Placement>::EMPTY;
+        let mut placement = <SideFit as SegmentPlacement>::EMPTY;
         // SAFETY: a side table never touches the memory that it describes.
-        unsafe { Placement::claim(&mut placement, Region::new(NonNull::new(arena.start)?, arena.size)) }.ok()?;
+        unsafe { SegmentPlacement::claim(&mut placement, Region::new(NonNull::new(arena.start)?, arena.size)) }.ok()?;
         Some(Box::new(Self { placement, tokens: Vec::new(), unused: Vec::new() }))
     }
 
     #[inline(always)]
     unsafe fn alloc(&mut self, layout: Layout) -> *mut u8 {
         // What takes 8 bytes elsewhere takes 256 here, since the arena is in units of that.
-        let Some(block) = Placement::allocate(&mut self.placement, layout.size().div_ceil(256), 1) else {
+        let Some(block) = SegmentPlacement::allocate(&mut self.placement, layout.size().div_ceil(256), 1) else {
             return std::ptr::null_mut();
         };
         let slot = match self.unused.pop() {
@@ -278,7 +277,7 @@ unsafe impl Subject for Side {
         let slot = block.addr() / 16 - 1;
         let block = self.tokens[slot];
         // SAFETY: the block is live.
-        let freed = unsafe { Placement::deallocate(&mut self.placement, block, block.len, 1) };
+        let freed = unsafe { SegmentPlacement::deallocate(&mut self.placement, block, block.len, 1) };
         debug_assert!(freed.is_ok());
         self.unused.push(slot as u32);
     }

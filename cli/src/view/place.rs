@@ -3,8 +3,8 @@
 use std::fmt;
 use std::ptr::{NonNull, without_provenance_mut};
 
-use allotment::meta::{Block, SideTable};
 use allotment::placement::{Apart, BuddyMap, FirstFitMap, GoodFit, SegmentPlacement};
+use allotment::placement::{Block, SideTable};
 use allotment::region::{Region, RegionError};
 use allotment_planner::deadline::{Deadline, Watch};
 use clap::ValueEnum;

@@ -18,8 +18,8 @@ pub use map::RegionMap;
 
 use super::{Grant, LayoutPlacement};
 use crate::error::FreeError;
-use crate::meta::DEFAULT_REGIONS;
 use crate::observe::{NoStatistics, Statistics};
+use crate::region::DEFAULT_REGIONS;
 use crate::region::{Region, RegionError, Run};
 use crate::units::align_up;
 use core::alloc::Layout;

@@ -16,15 +16,10 @@ use core::ptr::NonNull;
 // length, until it is freed again. The tier keeps the same promises.
 unsafe impl<T: Tier> LayoutPlacement for QuickLists<T> {
     const EMPTY: Self = {
-        let () = T::FITS;
         Self { small: Small::EMPTY, large: Large::EMPTY, plenty: 0, whole: 0, saving: false, tier: T::EMPTY }
     };
     const MAX_REGION: usize = T::MAX_REGION;
     const MAX_REGIONS: usize = T::MAX_REGIONS;
-
-    fn set_key(&mut self, key: usize) {
-        LayoutPlacement::set_key(&mut self.tier, key);
-    }
 
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
         // SAFETY: the caller keeps the contract of this method, which the call shares.

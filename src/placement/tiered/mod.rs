@@ -17,7 +17,7 @@ pub(crate) use tier::Tier;
 use super::{Grant, LayoutPlacement, Tlsf};
 use crate::error::FreeError;
 use crate::error::misuse::{Fault, corrupted};
-use crate::meta::DEFAULT_REGIONS;
+use crate::region::DEFAULT_REGIONS;
 use classes::{Class, SMALL, STEP};
 use core::alloc::Layout;
 use core::ptr::NonNull;

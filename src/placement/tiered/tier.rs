@@ -2,12 +2,9 @@
 
 use super::classes::{Class, STEP};
 use super::key::Key;
-use super::page::SMALLEST_PAGE;
 use crate::error::FreeError;
-use crate::meta::{FreeBlocks, Meta};
-use crate::placement::layout::allocate_from;
-use crate::placement::{Grant, LayoutPlacement, Placement, Tlsf};
-use crate::units::{Index, granules};
+use crate::placement::{Grant, LayoutPlacement, Tlsf};
+use crate::units::Index;
 use core::alloc::Layout;
 use core::ptr::{self, NonNull};
 
@@ -78,16 +75,13 @@ pub(crate) struct Taken {
     pub(super) allocated: usize,
 }
 
-/// A placement at the bottom, whose blocks are all alike: [`Tlsf`], and every [`Placement`].
+/// The placement at the bottom, whose blocks are all alike: a [`Tlsf`] with any parameters.
 ///
 /// # Safety
 ///
 /// A block's length follows from the requested size alone, and it may be freed as if it had been requested with any other alignment.
 /// Blocks are aligned to 8 bytes at least.
 pub(crate) unsafe trait Bottom: LayoutPlacement {
-    /// Fails to compile if the memory is not the CPU's, or its granules are too short or too long.
-    const FITS: ();
-
     /// True if frees are checked in release builds as well.
     const CHECKS: bool;
 
@@ -101,7 +95,6 @@ pub(crate) unsafe trait Bottom: LayoutPlacement {
 
 // SAFETY: a block of TLSF has its size in granules of 8 bytes, whatever its alignment.
 unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool> Bottom for Tlsf<W, R, SL, C> {
-    const FITS: () = ();
     const CHECKS: bool = C;
 
     #[inline(always)]
@@ -116,31 +109,6 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool> Bottom for
     }
 }
 
-// SAFETY: a space keeps these promises for every request; no placement rounds by alignment.
-unsafe impl<S: Placement> Bottom for S {
-    const FITS: () = {
-        let granule = <S::Meta as Meta>::GRANULE;
-        assert!(
-            <S::Meta as Meta>::BOUNDARY_BITS,
-            "quick lists and pages are kept in the memory itself, so it must be CPU memory"
-        );
-        assert!(granule >= STEP, "quick lists need granules of 8 bytes or more");
-        assert!(granule <= SMALLEST_PAGE, "a page is at least one granule");
-    };
-    const CHECKS: bool = <S::Meta as FreeBlocks>::CHECKED;
-
-    #[inline(always)]
-    fn taken(size: usize) -> usize {
-        let granule = const { <S::Meta as Meta>::GRANULE };
-        S::granted(granules(size, granule.ilog2()), 1) * granule
-    }
-
-    #[inline(always)]
-    fn take(&mut self, size: usize, align: usize) -> Option<Grant> {
-        allocate_from(self, size, align)
-    }
-}
-
 /// A placement below [`QuickLists`](super::QuickLists) that can be asked for small blocks by their class: any
 /// [`Bottom`], and [`Pages`](super::Pages) over one.
 ///
@@ -149,9 +117,6 @@ unsafe impl<S: Placement> Bottom for S {
 /// Small blocks must satisfy the contract of [`LayoutPlacement`], with the whole size of their class and aligned to at least
 /// 8 bytes. A block's length follows from the requested size alone, and it may be freed as if it had been requested with any other alignment.
 pub(crate) unsafe trait Tier: LayoutPlacement {
-    /// That of the [`Bottom`].
-    const FITS: ();
-
     /// That of the [`Bottom`].
     const CHECKS: bool;
 
@@ -230,7 +195,6 @@ pub(super) unsafe fn give_to<P: LayoutPlacement>(
 
 // SAFETY: a bottom keeps these promises for every request, and blocks of a class are such.
 unsafe impl<B: Bottom> Tier for B {
-    const FITS: () = B::FITS;
     const CHECKS: bool = B::CHECKS;
     const BOUND: usize = 2;
 

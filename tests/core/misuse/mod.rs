@@ -8,11 +8,10 @@ mod worlds;
 use crate::shadow::Backing;
 use allotment::harden::Full;
 use allotment::lock::Unsync;
-use allotment::meta::InBand;
 use allotment::misuse::{Fault, Misuse, set_hook};
 use allotment::observe::NoStatistics;
 use allotment::placement::{LayoutPlacement, MicroTlsf, QuickLists};
-use allotment::{BestFit, Buddy, FirstFit, FreeError, GoodFit, Heap, Memory, Slab, Tiered, TinyHeap, Tlsf};
+use allotment::{BestFit, Buddy, FirstFit, FreeError, Heap, Memory, Slab, Tiered, TinyHeap, Tlsf};
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;
 use std::process::Command;
@@ -124,7 +123,6 @@ fn full_finds_what_it_promises() {
     full::<Tiered>();
     full::<BestFit>();
     full::<FirstFit>();
-    full::<GoodFit<InBand<u32>>>();
     full::<MicroTlsf>();
     full::<QuickLists<Tlsf>>();
     full::<Tiered<Tlsf<u32, 2, 16, false>>>();
@@ -656,12 +654,8 @@ const FATAL: &[(&str, fn(), &str)] = &[
     ("a trie with a circle, free", make_circle::<BestFit, true>, DAMAGED),
     ("a link to a live block, short links", overwrite_short_links::<0>, DAMAGED),
     ("a link back to a live block, short links", overwrite_short_links::<1>, DAMAGED),
-    ("an encoded link, request", overwrite_encoded::<GoodFit<InBand<u32>>, 1, 64, true>, NO_BLOCK),
-    ("an encoded link, free", overwrite_encoded::<GoodFit<InBand<u32>>, 2, 64, false>, NO_BLOCK),
     ("a link, below quick lists", overwrite_encoded::<Tiered, 1, 40_000, true>, DAMAGED),
     ("a link back to a live block, best fit", overwrite_encoded::<BestFit, 2, 64, false>, DAMAGED),
-    ("an encoded link, fine classes", overwrite_encoded::<GoodFit<InBand<u32>>, 1, 4000, true>, NO_BLOCK),
-    ("the length of a free block, request", overwrite_encoded::<GoodFit<InBand<u32>>, 0, 64, true>, NO_BLOCK),
     ("the length of a free block, best fit", lengthen::<BestFit>, DAMAGED),
     #[cfg(all(feature = "std", feature = "lock_api"))]
     (
@@ -776,7 +770,6 @@ const DAMAGED: &str = "allotment: a list of free blocks is damaged";
 const PANICKED: &str = "a hook panicked inside an allocator, which must not unwind";
 
 /// What is reported if a link is not followed. The address of a block that was taken from a damaged list would be told.
-const NO_BLOCK: &str = "allotment: a list of free blocks is damaged\n";
 
 /// Writes what a free block has in a word, a link or its length, to the same place of another one: at level `Full` that leads nowhere.
 fn overwrite_encoded<P: LayoutPlacement, const WORD: usize, const SIZE: usize, const REQUEST: bool>() {
@@ -1056,5 +1049,4 @@ fn basic_finds_addresses_outside() {
     outside::<Tlsf>();
     outside::<BestFit>();
     outside::<FirstFit>();
-    outside::<GoodFit<InBand<u32>>>();
 }

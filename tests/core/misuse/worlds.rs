@@ -7,9 +7,8 @@
 use crate::shadow::Backing;
 use allotment::harden::Full;
 use allotment::lock::Unsync;
-use allotment::meta::InBand;
 #[cfg(feature = "alloc")]
-use allotment::meta::SideTable;
+use allotment::placement::SideTable;
 use allotment::placement::{LayoutPlacement, MicroTlsf, QuickLists};
 use allotment::{BestFit, Buddy, Bump, FirstFit, FreeError, GoodFit, Heap, Memory, Slab, Tiered, Tlsf};
 use std::alloc::Layout;
@@ -204,7 +203,6 @@ worlds! {
     best_fit: BestFit, [208, 248], false;
     best_fit_u16: BestFit<u16, 4, 2>, [192, 232], false;
     best_fit_full: Full<BestFit, 0>, [264], true;
-    good_fit: GoodFit<InBand<u32>>, [104], false;
     buddy: Buddy, [72, 136], false;
     buddy_full: Full<Buddy, 2>, [200], true;
     slab: Slab, [1024], false;

@@ -3,82 +3,30 @@
 use super::Subject;
 use allotment::harden::Full;
 use allotment::lock::Unsync;
-use allotment::meta::{InBand, Meta, SideTable};
 use allotment::placement::{
-    Classes, Coalescing, FirstFitMap, FreeIndex, LayoutPlacement, Mapped, Placement, QuickLists, RegionMap,
+    Classes, FirstFitMap, Index, LayoutPlacement, Mapped, QuickLists, RegionMap, SegmentPlacement, SideTable,
 };
-use allotment::{Buddy, Bump, Heap, Slab, Tiered, Tlsf};
+use allotment::{Buddy, Bump, GoodFit, Heap, Slab, Tiered, Tlsf};
 
-/// Additional information about metadata for the tests.
-pub trait SubjectMeta: Meta {
-    const REGIONS: usize;
-    const MAPPED: bool = false;
-    /// Prepares the metadata for `bytes` bytes; see [`Subject::equip`].
-    fn equip(&mut self, bytes: usize) {
-        let _ = bytes;
-    }
-}
-
-/// Implements [`Subject::equip`] for a placement over any metadata.
-fn equip<S: Placement>(heap: &Heap<S, Unsync>, bytes: usize)
-where
-    S::Meta: SubjectMeta,
+impl<I: Index, const G: usize, const R: usize, const M: bool, const C: usize> Subject
+    for GoodFit<SideTable<I, G, R, M>, C>
 {
-    // SAFETY: the heap has no regions yet.
-    unsafe { heap.with_placement(|placement| placement.meta_mut().equip(bytes)) }
-}
-
-impl<I: allotment::meta::Index, const G: usize, const R: usize, const C: bool> SubjectMeta
-    for InBand<I, G, R, C>
-{
-    const REGIONS: usize = R;
-}
-
-impl<I: allotment::meta::Index, const G: usize, const R: usize, const M: bool> SubjectMeta
-    for SideTable<I, G, R, M>
-{
-    const REGIONS: usize = R;
-    const MAPPED: bool = true;
-
     #[cfg(not(feature = "alloc"))]
-    fn equip(&mut self, bytes: usize) {
-        let slots = (bytes / 16 + 64).min(60_000);
-        let slots = vec![allotment::meta::NodeSlot::EMPTY; slots].leak();
-        assert!(self.provide(slots).is_ok());
-    }
-}
-
-fn rounded<M: Meta>(size: usize) -> usize {
-    size.max(1).div_ceil(M::GRANULE) * M::GRANULE
-}
-
-/// What a block takes, given that every block has at least a unit.
-fn at_least<M: Meta>(size: usize) -> usize {
-    rounded::<M>(size).max(M::MIN_BLOCK * M::GRANULE)
-}
-
-/// Coarse granules need more room.
-const fn slack<M: Meta>(slack: f64) -> f64 {
-    if M::GRANULE > 16 { slack * M::GRANULE as f64 / 8.0 } else { slack }
-}
-
-const fn limit<M: Meta>() -> usize {
-    // Tests stay below the limit, as each region takes a few more indices.
-    (M::MAX_LEN - 1024).saturating_mul(M::GRANULE)
-}
-
-impl<M: SubjectMeta, F: FreeIndex<M> + FreeIndex<M::Near>> Subject for Coalescing<M, F> {
     fn equip(heap: &Heap<Self, Unsync>, bytes: usize) {
-        equip(heap, bytes);
+        let slots = vec![allotment::placement::NodeSlot::EMPTY; (bytes / 16 + 64).min(60_000)].leak();
+        // SAFETY: the heap has no regions yet.
+        assert!(unsafe { heap.with_placement(|placement| placement.provide(slots).is_ok()) });
     }
 
     fn taken(size: usize, _align: usize) -> usize {
-        at_least::<M>(size)
+        size.max(1).next_multiple_of(G)
     }
-    const REGIONS: usize = M::REGIONS;
-    const LIMIT: usize = limit::<M>();
-    const SLACK: f64 = slack::<M>(1.5);
-    const FINDS_DOUBLE_FREES: bool = M::MAPPED;
+    const REGIONS: usize = R;
+    // Tests stay below the limit, as each region takes a few more indices.
+    const LIMIT: usize = (<Self as SegmentPlacement>::MAX_LEN - 1024).saturating_mul(G);
+    // Coarse granules need more room.
+    const SLACK: f64 = if G > 16 { 1.5 * G as f64 / 8.0 } else { 1.5 };
+    const FINDS_DOUBLE_FREES: bool = true;
 }
 
 impl<N, const C: bool, const G: usize, const R: usize> Subject for Mapped<FirstFitMap<N, C>, G, R>
@@ -94,7 +42,7 @@ where
     const TRUSTS: bool = !C;
 }
 
-impl<W: allotment::meta::Index, const R: usize, const SL: usize, const C: bool, const B: bool> Subject
+impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: bool> Subject
     for Tlsf<W, R, SL, C, B>
 {
     fn taken(size: usize, _align: usize) -> usize {
@@ -248,7 +196,6 @@ macro_rules! for_each_placement {
             micro: allotment::placement::MicroTlsf;
             first_fit: FirstFit;
             best_fit: BestFit;
-            good_fit_u32: GoodFit<InBand<u32>>;
             buddy: Buddy;
             slab_odd: $crate::shadow::matrix::SlabOdd;
             tiered: Tiered;
@@ -283,7 +230,6 @@ macro_rules! for_each_placement {
             best_fit_many_lists: BestFit<u32, 1, 32>;
             best_fit_u16_many_lists: BestFit<u16, 12, 8>;
             good_fit_side_plain: GoodFit<SideTable<u32, 16, 3, false>, { usize::MAX }>;
-            good_fit_u32: GoodFit<InBand<u32>>;
             good_fit_side: GoodFit<SideTable<u32, 16>>;
             buddy: Buddy;
             buddy_8: Buddy<4, 8>;
@@ -293,10 +239,8 @@ macro_rules! for_each_placement {
             slab_first_fit: Slab<allotment::placement::DefaultClasses, FirstFitMap>;
             slab_odd: $crate::shadow::matrix::SlabOdd;
             tiered: Tiered;
-            tiered_good_fit_u32_16: Tiered<GoodFit<InBand<u32, 16>>>;
             quick_lists: QuickLists<Tlsf>;
             quick_lists_u16: QuickLists<Tlsf16>;
-            quick_good_fit_u32_16: QuickLists<GoodFit<InBand<u32, 16>>>;
             unchecked_tiered: Tiered<Tlsf<u32, 4, 16, false>>;
             full_tlsf: Full<Tlsf>;
             full_tiered: Full<Tiered>;
@@ -321,7 +265,7 @@ macro_rules! for_each_placement {
                 #[allow(unused_imports, reason = "as above")]
                 use allotment::{BestFit, Buddy, Bump, Tlsf16, FirstFit, GoodFit, Slab, Tiered, Tlsf};
                 #[allow(unused_imports, reason = "as above")]
-                use allotment::meta::{InBand, SideTable};
+                use allotment::placement::SideTable;
                 $run($crate::shadow::Case::of::<$placement>());
             }
         )*

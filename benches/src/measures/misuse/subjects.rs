@@ -6,10 +6,9 @@ use std::ptr::NonNull;
 
 use allotment::harden::Full;
 use allotment::lock::{self, Unsync};
-use allotment::meta::{InBand, SideTable, Unchecked};
 use allotment::observe::Profile;
 use allotment::os::{Cached, Growing};
-use allotment::placement::{LayoutPlacement, MicroTlsf, QuickLists};
+use allotment::placement::{LayoutPlacement, MicroTlsf, QuickLists, SideTable};
 use allotment::pressure::PressureHeap;
 use allotment::region::Capabilities;
 use allotment::zones::{Zone, Zones};
@@ -53,7 +52,6 @@ macro_rules! subjects {
 }
 
 type Plain<P> = Heap<P, Unsync>;
-type Off = Unchecked<u32>;
 
 /// Returns whether threads may share a subject.
 pub fn is_shared(id: &str) -> bool {
@@ -85,9 +83,6 @@ subjects! {
     "BestFit, Off": Plain<BestFit<u32, 8, 8, false>>;
     "BestFit, Basic": Plain<BestFit>;
     "BestFit, Full": Plain<Full<BestFit>>;
-    "GoodFit, Off": Plain<GoodFit<Off>>;
-    "GoodFit, Basic": Plain<GoodFit<InBand<u32>>>;
-    "GoodFit, Full": Plain<Full<GoodFit<InBand<u32>>>>;
     "Buddy, Basic": Plain<Buddy>;
     "Buddy, Full": Plain<Full<Buddy>>;
     "Slab, Basic": Plain<Slab>;

@@ -26,10 +26,6 @@ unsafe impl<L: Bottom> LayoutPlacement for Pages<L> {
     const MAX_REGION: usize = L::MAX_REGION;
     const MAX_REGIONS: usize = L::MAX_REGIONS;
 
-    fn set_key(&mut self, key: usize) {
-        LayoutPlacement::set_key(&mut self.large, key);
-    }
-
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
         let start = memory.start.as_ptr();
         let end = memory.checked_end()?;

@@ -247,7 +247,6 @@ impl<L: Bottom> Pages<L> {
 // SAFETY: a page is a live block of the underlying placement, and its objects are disjoint parts of it; an object is
 // handed out once, until it is given back. All other blocks come from the underlying placement.
 unsafe impl<L: Bottom> Tier for Pages<L> {
-    const FITS: () = L::FITS;
     const CHECKS: bool = L::CHECKS;
     const BOUND: usize = super::BOUND;
 
