@@ -769,7 +769,6 @@ const DAMAGED: &str = "allotment: a list of free blocks is damaged";
 
 const PANICKED: &str = "a hook panicked inside an allocator, which must not unwind";
 
-/// What is reported if a link is not followed. The address of a block that was taken from a damaged list would be told.
 
 /// Writes what a free block has in a word, a link or its length, to the same place of another one: at level `Full` that leads nowhere.
 fn overwrite_encoded<P: LayoutPlacement, const WORD: usize, const SIZE: usize, const REQUEST: bool>() {
