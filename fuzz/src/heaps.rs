@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use allotment::harden::Full;
 use allotment::lock::Unsync;
 use allotment::placement::SegregatedFit;
-use allotment::placement::{LayoutPlacement, MicroTlsf, QuickLists, SideTable};
+use allotment::placement::{Placement, MicroTlsf, QuickLists, SideTable};
 use allotment::{BestFit, Buddy, Bump, FirstFit, FreeError, GoodFit, Heap, Region, Slab, Tiered, Tlsf};
 
 use crate::choices::Choices;
@@ -89,7 +89,7 @@ pub fn operate(bytes: &[u8]) -> usize {
     }
 }
 
-fn run<P: LayoutPlacement>(mut choices: Choices<'_>, promise: Promise) -> usize {
+fn run<P: Placement>(mut choices: Choices<'_>, promise: Promise) -> usize {
     let mut memory = vec![0_u64; MEMORY / 8];
     let start = memory.as_mut_ptr().cast::<u8>();
     let heap = Heap::<P, Unsync>::empty();

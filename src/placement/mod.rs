@@ -1,6 +1,6 @@
 //! Placements, which choose the free block for a request.
 //!
-//! A [`Heap`](crate::Heap) takes any [`LayoutPlacement`], and a [`Pool`](crate::pool::Pool) any [`SegmentPlacement`]. [`Buddy`], [`FirstFit`], [`Slab`] and
+//! A [`Heap`](crate::Heap) takes any [`Placement`], and a [`Pool`](crate::pool::Pool) any [`SegmentPlacement`]. [`Buddy`], [`FirstFit`], [`Slab`] and
 //! [`Bump`] are maps of bits beside the memory ([`RegionMap`]), which serve both. [`Tlsf`] and [`BestFit`] are one engine, which keeps all it knows in the
 //! regions. [`GoodFit`] keeps a table beside the memory. The adapters for other crates' allocators work with addresses.
 //!
@@ -43,7 +43,8 @@ pub use external::LinkedList;
 pub(crate) use first_fit::MapLength;
 pub use first_fit::{FirstFit, FirstFitMap};
 pub use good_fit::{GoodFit, NodeSlot, SideTable};
-pub use layout::{Grant, LayoutPlacement};
+pub(crate) use layout::Change;
+pub use layout::Placement;
 #[cfg(feature = "alloc")]
 pub use mapped::Apart;
 pub use mapped::{Mapped, RegionMap};
@@ -66,13 +67,13 @@ type Chosen = Tlsf;
 
 /// The largest regions of all placements, so that these are computed for every target which the library is built for.
 const _: [usize; 9] = [
-    <BestFit as LayoutPlacement>::MAX_REGION,
-    <Buddy as LayoutPlacement>::MAX_REGION,
-    <Bump as LayoutPlacement>::MAX_REGION,
-    <FirstFit as LayoutPlacement>::MAX_REGION,
-    <GoodFit as LayoutPlacement>::MAX_REGION,
-    <MicroTlsf as LayoutPlacement>::MAX_REGION,
-    <Slab as LayoutPlacement>::MAX_REGION,
-    <Tiered as LayoutPlacement>::MAX_REGION,
-    <Tlsf as LayoutPlacement>::MAX_REGION,
+    <BestFit as Placement>::MAX_REGION,
+    <Buddy as Placement>::MAX_REGION,
+    <Bump as Placement>::MAX_REGION,
+    <FirstFit as Placement>::MAX_REGION,
+    <GoodFit as Placement>::MAX_REGION,
+    <MicroTlsf as Placement>::MAX_REGION,
+    <Slab as Placement>::MAX_REGION,
+    <Tiered as Placement>::MAX_REGION,
+    <Tlsf as Placement>::MAX_REGION,
 ];

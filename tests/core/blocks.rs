@@ -1,7 +1,7 @@
 //! The map of a heap: it contains all memory exactly once, no live block in free runs, and no free byte is missing.
 
 use allotment::lock::Unsync;
-use allotment::placement::{Index, LayoutPlacement, MicroTlsf, NodeSlot, SideTable};
+use allotment::placement::{Index, Placement, MicroTlsf, NodeSlot, SideTable};
 use allotment::region::Run;
 use allotment::{BestFit, Buddy, Bump, FirstFit, GoodFit, Heap, Region, Slab, Tiered, Tlsf};
 use std::alloc::{GlobalAlloc, Layout};
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::ptr::NonNull;
 
 /// A heap over two regions, and its live blocks by address.
-struct Subject<P: LayoutPlacement> {
+struct Subject<P: Placement> {
     heap: Heap<P, Unsync>,
     memory: [Vec<u128>; 2],
     live: BTreeMap<usize, Layout>,
@@ -30,7 +30,7 @@ enum Detail {
     Buddies,
 }
 
-impl<P: LayoutPlacement> Subject<P> {
+impl<P: Placement> Subject<P> {
     fn new(equip: impl FnOnce(&Heap<P, Unsync>)) -> Self {
         let heap = Heap::empty();
         equip(&heap);
@@ -126,7 +126,7 @@ impl<P: LayoutPlacement> Subject<P> {
     }
 }
 
-fn plain<P: LayoutPlacement>(detail: Detail) {
+fn plain<P: Placement>(detail: Detail) {
     Subject::<P>::new(|_| ()).run(detail, false);
     Subject::<P>::new(|_| ()).run(detail, true);
 }

@@ -2,7 +2,7 @@
 
 use crate::shadow::{Backing, Case, Shadow};
 use allotment::lock::Unsync;
-use allotment::placement::{FirstFitMap, LayoutPlacement, Mapped, SideTable};
+use allotment::placement::{FirstFitMap, Placement, Mapped, SideTable};
 use allotment::{
     BestFit, Buddy, Bump, FirstFit, FreeError, GoodFit, Heap, Region, RegionError, Slab, Tlsf, Tlsf16,
 };
@@ -300,7 +300,7 @@ mod wrong_frees {
 #[test]
 fn regions_that_do_not_fit_the_index_are_refused() {
     // The memory is never touched, so it may be as large as the address space allows.
-    fn claim<P: LayoutPlacement>(size: usize) -> Result<(), RegionError> {
+    fn claim<P: Placement>(size: usize) -> Result<(), RegionError> {
         let start = NonNull::new(std::ptr::without_provenance_mut(0x10_0000)).unwrap();
         // SAFETY: the region is refused before any byte of it is used.
         unsafe { Heap::<P, Unsync>::empty().claim(Region::new(start, size)) }
@@ -312,7 +312,7 @@ fn regions_that_do_not_fit_the_index_are_refused() {
     assert!(matches!(claim::<Bump>(1 << 40), Err(RegionError::TooLarge { .. })));
     assert_eq!(
         claim::<Tlsf>(usize::MAX - 0x10_0000),
-        Err(RegionError::TooLarge { max: <Tlsf as LayoutPlacement>::MAX_REGION })
+        Err(RegionError::TooLarge { max: <Tlsf as Placement>::MAX_REGION })
     );
     // A side table never touches the memory, which here is half a TiB in granules of 512 bytes.
     #[cfg(feature = "alloc")]
@@ -367,7 +367,7 @@ fn alignment_gaps_are_given_back() {
 /// a shorter one without such a place is found first.
 #[test]
 fn an_aligned_place_is_found_behind_one_that_does_not_do() {
-    fn check<P: LayoutPlacement>() {
+    fn check<P: Placement>() {
         const ALIGN: usize = 128;
         const SIZE: usize = 256;
         let mut backing = Backing::new(64 * 1024, 0);
@@ -657,7 +657,7 @@ fn slabs_refuse_the_layout_of_another_class() {
 /// While there is room, a request for many blocks gets them all.
 #[test]
 fn many_blocks_are_had_at_once() {
-    fn check<P: LayoutPlacement>() {
+    fn check<P: Placement>() {
         for size in [24, 300, 2_000] {
             let mut backing = Backing::new(64 * 1024, 0);
             let heap = Heap::<P, Unsync>::empty();

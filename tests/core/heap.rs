@@ -4,7 +4,7 @@ use crate::shadow::{Backing, Case, Shadow};
 use allotment::FreeError;
 use allotment::lock::Unsync;
 use allotment::observe::NoStatistics;
-use allotment::placement::{LayoutPlacement, MicroTlsf};
+use allotment::placement::{Placement, MicroTlsf};
 use allotment::{Buddy, FirstFit, Heap, OutOfMemory, Region, Slab, Tiered, Tlsf, harden, heap};
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::NonNull;
@@ -324,7 +324,7 @@ fn buddies_merge_with_buddies_only() {
 /// Some placements serve a request of no bytes as one of a single byte; all count its failure as that.
 #[test]
 fn a_failed_request_of_no_bytes_counts_as_one() {
-    fn check<P: LayoutPlacement>() {
+    fn check<P: Placement>() {
         let heap = Heap::<P, Unsync>::empty();
         assert!(heap.try_allocate(layout(0)).is_err());
         assert_eq!((heap.stats().failed, heap.stats().largest_failed), (1, 1));
@@ -337,7 +337,7 @@ fn a_failed_request_of_no_bytes_counts_as_one() {
 /// A heap knows its only region as it was claimed, and addresses below it are as foreign as those above it.
 #[test]
 fn only_the_region_is_known() {
-    fn check<P: LayoutPlacement>() {
+    fn check<P: Placement>() {
         let mut memory = vec![0_u64; 4096];
         let start = NonNull::from(&mut memory[0]).cast::<u8>();
         let heap = Heap::<P, Unsync>::empty();

@@ -2,7 +2,7 @@
 
 use crate::shadow::{Backing, Case, Shadow};
 use allotment::lock::Unsync;
-use allotment::placement::{LayoutPlacement, MicroTlsf};
+use allotment::placement::{Placement, MicroTlsf};
 use allotment::placement::{NodeSlot, SideTable};
 use allotment::{Buddy, Bump, FirstFit, GoodFit, Heap, Region, RegionError, Tlsf};
 use std::alloc::{GlobalAlloc, Layout};
@@ -117,7 +117,7 @@ mod whole {
 #[cfg(feature = "alloc")]
 #[test]
 fn regions_end_where_the_address_space_ends() {
-    fn check<P: LayoutPlacement>() {
+    fn check<P: Placement>() {
         let heap = Heap::<P, Unsync>::empty();
         let from = usize::MAX - 4095;
         for size in [4096, 4095, 4080] {
@@ -395,7 +395,7 @@ fn a_bump_heap_keeps_neighbours_apart() {
 /// A region can be extended up to the next one, however short it is.
 #[test]
 fn a_region_is_extended_up_to_its_neighbour() {
-    fn check<P: LayoutPlacement>(least: usize) {
+    fn check<P: Placement>(least: usize) {
         for size in (least..4096).step_by(40) {
             let mut backing = Backing::new(2 * size, 0);
             let (front, back) = split(backing.region(), size);

@@ -2,7 +2,7 @@
 
 use crate::shadow::{Backing, Case};
 use allotment::lock::Unsync;
-use allotment::placement::{LayoutPlacement, QuickLists};
+use allotment::placement::{Placement, QuickLists};
 use allotment::region::Run;
 use allotment::{Buddy, FreeError, Heap, Memory, Region, RegionError, Tiered, Tlsf};
 use std::alloc::{GlobalAlloc, Layout};
@@ -55,7 +55,7 @@ fn freed_blocks_are_kept_and_come_back() {
 /// Only a layout of no bytes can have the largest alignment. No block has it, whatever comes from pages.
 #[test]
 fn no_block_has_the_largest_alignment() {
-    fn check<P: LayoutPlacement>() {
+    fn check<P: Placement>() {
         let mut backing = Backing::new(SIZE, 0);
         let heap = Heap::<P, Unsync>::empty();
         // SAFETY: the memory outlives the heap.
@@ -191,7 +191,7 @@ fn no_more_than_an_eighth_is_kept_in_small_blocks() {
         true
     };
     // SAFETY: nothing is changed.
-    unsafe { heap.with_placement(|placement| LayoutPlacement::walk(placement, 0, &mut add)) };
+    unsafe { heap.with_placement(|placement| Placement::walk(placement, 0, &mut add)) };
     assert!((SIZE / 16..=SIZE / 8).contains(&(before - beneath)), "{} bytes are kept", before - beneath);
     // One request that needs it all has it all.
     let all = heap.try_allocate(bytes(before)).unwrap();

@@ -2,7 +2,7 @@
 
 use crate::shadow::{AnyHeap, Case};
 use allotment::lock::Unsync;
-use allotment::placement::LayoutPlacement;
+use allotment::placement::Placement;
 use allotment::{BestFit, Heap, Region, Tlsf};
 use std::alloc::Layout;
 use std::ptr::NonNull;
@@ -93,7 +93,7 @@ mod short_lives {
 /// Memory that was never used is not cleared again, but for the bookkeeping at its ends.
 #[test]
 fn fresh_memory_is_left_alone() {
-    fn check<P: LayoutPlacement>() {
+    fn check<P: Placement>() {
         let layout = Layout::from_size_align(3000, 8).unwrap();
         let mut memory = vec![0u64; 8192];
         let heap = Heap::<P, Unsync>::empty();

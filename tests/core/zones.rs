@@ -21,7 +21,7 @@ fn region(size: usize) -> Region {
     Region::new(NonNull::from(&mut *memory).cast(), size)
 }
 
-fn heap<P: allotment::placement::LayoutPlacement + Send>(sizes: &[usize]) -> &'static Heap<P, Spin> {
+fn heap<P: allotment::placement::Placement + Send>(sizes: &[usize]) -> &'static Heap<P, Spin> {
     let heap = Box::leak(Box::new(Heap::empty()));
     for &size in sizes {
         // SAFETY: the memory is leaked, and only this heap uses it.

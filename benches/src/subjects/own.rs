@@ -6,7 +6,7 @@ use std::ptr::{self, NonNull};
 use allotment::lock::{self, Lock, Unsync};
 use allotment::observe::{Counters, NoStatistics, Statistics};
 use allotment::os::{Cached, Depot};
-use allotment::placement::LayoutPlacement;
+use allotment::placement::Placement;
 use allotment::{Heap, Region, Tiered, TinyHeap, Tlsf};
 
 use super::registered::Registered;
@@ -32,7 +32,7 @@ pub mod one_region {
 }
 
 // SAFETY: `Heap` is a global allocator that uses only the memory that it claimed.
-unsafe impl<P: LayoutPlacement + 'static, L: Lock + 'static, S: Statistics + 'static> Registered
+unsafe impl<P: Placement + 'static, L: Lock + 'static, S: Statistics + 'static> Registered
     for Heap<P, L, S>
 {
     unsafe fn over(arena: Range) -> Option<Box<Self>> {
@@ -47,7 +47,7 @@ unsafe impl<P: LayoutPlacement + 'static, L: Lock + 'static, S: Statistics + 'st
 // SAFETY: `Cached` is a global allocator that uses only its heap's memory.
 unsafe impl<P, L, S> Registered for Cached<Heap<P, L, S>>
 where
-    P: LayoutPlacement + 'static,
+    P: Placement + 'static,
     L: Lock + 'static,
     S: Statistics + 'static,
 {

@@ -269,7 +269,7 @@ impl<P: Place> Blocks<P> {
 
 #[cfg(test)]
 mod tests {
-    use crate::placement::{BestFit, LayoutPlacement};
+    use crate::placement::{BestFit, Placement};
     use crate::region::{Region, Run};
     use crate::units::Index;
     use core::alloc::Layout;
@@ -282,7 +282,7 @@ mod tests {
     }
 
     /// The free runs of a region, as start and size.
-    fn free<P: LayoutPlacement>(placement: &P) -> Vec<(usize, usize)> {
+    fn free<P: Placement>(placement: &P) -> Vec<(usize, usize)> {
         let mut runs = vec![];
         placement.walk(0, &mut |run: Run| {
             if run.free {

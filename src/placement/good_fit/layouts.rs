@@ -2,7 +2,8 @@
 
 use super::{GoodFit, SideTable};
 use crate::error::FreeError;
-use crate::placement::{Grant, LayoutPlacement};
+use crate::observe::Statistics;
+use crate::placement::Placement;
 use crate::region::{Region, RegionError, Run};
 use crate::units::{Index, granules};
 use core::alloc::Layout;
@@ -25,46 +26,88 @@ impl<I: Index, const G: usize, const R: usize, const M: bool, const C: usize>
 }
 
 // SAFETY: blocks are disjoint and lie in claimed regions, as for a segment; lengths are rounded up to granules.
-unsafe impl<I: Index, const G: usize, const R: usize, const M: bool, const C: usize> LayoutPlacement
+unsafe impl<I: Index, const G: usize, const R: usize, const M: bool, const C: usize> Placement
     for GoodFit<SideTable<I, G, R, M>, C>
 {
     const EMPTY: Self = Self(SideTable::EMPTY);
     const MAX_REGION: usize = SideTable::<I, G, R, M>::MAX_LEN.saturating_mul(G);
     const MAX_REGIONS: usize = R;
+    const REMEMBERS: bool = false;
+    const MOVES_TO_SHRINK: bool = false;
 
-    unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
-        Ok(self.0.claim(memory)? * G)
+    unsafe fn claim<S: Statistics>(&mut self, memory: Region, statistics: &mut S) -> Result<(), RegionError> {
+        statistics.grown(self.0.claim(memory)? * G);
+        Ok(())
     }
 
-    unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError> {
-        Ok(self.0.extend(start, bytes)? * G)
+    unsafe fn extend<S: Statistics>(
+        &mut self,
+        start: *mut u8,
+        gap: usize,
+        bytes: usize,
+        statistics: &mut S,
+    ) -> Result<(), RegionError> {
+        if gap > 0 {
+            return Err(RegionError::Unsupported);
+        }
+        statistics.grown(self.0.extend(start, bytes)? * G);
+        Ok(())
     }
 
-    fn release(&mut self, start: *mut u8) -> Result<(Region, usize), RegionError> {
+    fn release<S: Statistics>(&mut self, start: *mut u8, statistics: &mut S) -> Result<Region, RegionError> {
         let (memory, len) = self.0.release(start)?;
-        Ok((memory, len * G))
+        statistics.shrunk(len * G);
+        Ok(memory)
     }
 
-    fn allocate(&mut self, layout: Layout) -> Option<Grant> {
+    fn allocate_fast<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>> {
         let id = self.0.allocate::<C>(Self::len_of(layout.size()), layout.align().div_ceil(G))?;
         let (first, len) = self.0.block(id);
-        // SAFETY: blocks lie in claimed regions, none of which holds the address 0.
-        let start = unsafe { NonNull::new_unchecked(self.0.regions.address(first)) };
-        Some(Grant { start, size: len * G })
+        statistics.allocated(len * G);
+        NonNull::new(self.0.regions.address(first))
     }
 
-    unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
+    fn allocate_slow<S: Statistics>(&mut self, _: Layout, _: &mut S) -> Option<NonNull<u8>> {
+        None
+    }
+
+    fn allocate_zeroed<S: Statistics>(&mut self, _: Layout, _: &mut S) -> Option<(NonNull<u8>, usize, usize)> {
+        None
+    }
+
+    fn allocate_shorter<S: Statistics>(&mut self, _: Layout, _: usize, _: &mut S) -> Option<NonNull<u8>> {
+        None
+    }
+
+    #[inline(always)]
+    unsafe fn free_fast<S: Statistics>(&mut self, _: NonNull<u8>, _: Layout, _: &mut S) -> bool {
+        false
+    }
+
+    unsafe fn free<S: Statistics>(
+        &mut self,
+        start: NonNull<u8>,
+        layout: Layout,
+        statistics: &mut S,
+    ) -> Result<(), FreeError> {
         let id = self.live(start, layout)?;
-        let (_, len) = self.0.block(id);
+        statistics.freed(self.0.block(id).1 * G);
         self.0.free(id);
-        Ok(len * G)
+        Ok(())
     }
 
-    unsafe fn resize(&mut self, start: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)> {
-        let id = self.live(start, layout).ok()?;
+    unsafe fn resize<S: Statistics>(
+        &mut self,
+        start: NonNull<u8>,
+        layout: Layout,
+        size: usize,
+        statistics: &mut S,
+    ) -> bool {
+        let Ok(id) = self.live(start, layout) else { return false };
         let (_, old) = self.0.block(id);
-        let new = self.0.resize(id, Self::len_of(size))?;
-        Some((old * G, new * G))
+        let Some(new) = self.0.resize(id, Self::len_of(size)) else { return false };
+        statistics.resized(old * G, new * G);
+        true
     }
 
     /// Nothing is kept.

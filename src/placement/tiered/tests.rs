@@ -202,7 +202,7 @@ fn empty_pages_go_back() {
     let class = classes::Class::of(32).unwrap();
     // SAFETY: the memory outlives the placement; blocks are live until they are freed.
     unsafe {
-        LayoutPlacement::claim(&mut pages, memory.region()).unwrap();
+        Placement::claim(&mut pages, memory.region()).unwrap();
         for saving in [false, true] {
             pages.set_saving(saving);
             // Until the class is worth a page.
@@ -212,12 +212,12 @@ fn empty_pages_go_back() {
                 pages.put(start, class).unwrap();
             }
             // SAFETY: the block is the test's.
-            assert!(LayoutPlacement::check_owned(&pages, starts[0], small).is_err());
+            assert!(Placement::check_owned(&pages, starts[0], small).is_err());
             let kept = used_of(pages.large());
             assert_eq!(kept == 0, saving, "{kept} bytes");
-            assert_eq!(LayoutPlacement::trim(&mut pages), !saving);
+            assert_eq!(Placement::trim(&mut pages), !saving);
             assert_eq!(used_of(pages.large()), 0);
-            assert!(!LayoutPlacement::trim(&mut pages), "nothing is left");
+            assert!(!Placement::trim(&mut pages), "nothing is left");
         }
     }
 }

@@ -3,7 +3,8 @@
 use super::classes::{Class, STEP};
 use super::key::Key;
 use crate::error::FreeError;
-use crate::placement::{Grant, LayoutPlacement, Tlsf};
+use crate::observe::NoStatistics;
+use crate::placement::{Placement, Tlsf};
 use crate::units::Index;
 use core::alloc::Layout;
 use core::ptr::{self, NonNull};
@@ -81,7 +82,7 @@ pub(crate) struct Taken {
 ///
 /// A block's length follows from the requested size alone, and it may be freed as if it had been requested with any other alignment.
 /// Blocks are aligned to 8 bytes at least.
-pub(crate) unsafe trait Bottom: LayoutPlacement {
+pub(crate) unsafe trait Bottom: Placement {
     /// True if frees are checked in release builds as well.
     const CHECKS: bool;
 
@@ -90,7 +91,7 @@ pub(crate) unsafe trait Bottom: LayoutPlacement {
 
     /// Allocates a block of `size` bytes, one at least. The alignment is a power of two, also one that no layout of this size has: no
     /// block does either.
-    fn take(&mut self, size: usize, align: usize) -> Option<Grant>;
+    fn take(&mut self, size: usize, align: usize) -> Option<NonNull<u8>>;
 }
 
 // SAFETY: a block of TLSF has its size in granules of 8 bytes, whatever its alignment.
@@ -103,9 +104,8 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool> Bottom for
     }
 
     #[inline(always)]
-    fn take(&mut self, size: usize, align: usize) -> Option<Grant> {
-        let grant = self.take(size, align);
-        if grant.is_some() { grant } else { self.take_with_care(size, align) }
+    fn take(&mut self, size: usize, align: usize) -> Option<NonNull<u8>> {
+        self.take(size, align)
     }
 }
 
@@ -114,9 +114,9 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool> Bottom for
 ///
 /// # Safety
 ///
-/// Small blocks must satisfy the contract of [`LayoutPlacement`], with the whole size of their class and aligned to at least
+/// Small blocks must satisfy the contract of [`Placement`], with the whole size of their class and aligned to at least
 /// 8 bytes. A block's length follows from the requested size alone, and it may be freed as if it had been requested with any other alignment.
-pub(crate) unsafe trait Tier: LayoutPlacement {
+pub(crate) unsafe trait Tier: Placement {
     /// That of the [`Bottom`].
     const CHECKS: bool;
 
@@ -154,7 +154,7 @@ pub(crate) unsafe trait Tier: LayoutPlacement {
     ///
     /// # Safety
     ///
-    /// The contract of [`LayoutPlacement::check_owned`].
+    /// The contract of [`Placement::check_owned`].
     unsafe fn check_small(&self, start: NonNull<u8>, class: Class, align: usize) -> Result<(), FreeError>;
 }
 
@@ -169,28 +169,28 @@ pub(super) fn layout_of(class: Class, align: usize) -> Layout {
     unsafe { Layout::from_size_align_unchecked(class.bytes(), align) }
 }
 
-/// Gives a block back to `space`; out of line, since it happens at several places.
+/// Frees a block of the bottom, and returns its bytes; out of line, since it happens at several places.
 ///
 /// # Errors
 ///
-/// [`FreeError`] if `space` detects that the block is not live, as [`LayoutPlacement::deallocate`] does; nothing is changed then.
+/// [`FreeError`] if the bottom detects that the block is not live; nothing is changed then.
 ///
 /// # Safety
 ///
-/// The contract of [`LayoutPlacement::deallocate`].
+/// The contract of [`Placement::free`].
 #[inline(never)]
-pub(super) unsafe fn give_to<P: LayoutPlacement>(
-    space: &mut P,
+pub(super) unsafe fn give_to<B: Bottom>(
+    bottom: &mut B,
     start: NonNull<u8>,
     layout: Layout,
 ) -> Result<usize, FreeError> {
     // SAFETY: the caller keeps the same contract.
     unsafe {
-        match space.deallocate_quick(start, layout) {
-            Some(size) => Ok(size),
-            None => space.deallocate(start, layout),
+        if !bottom.free_fast(start, layout, &mut NoStatistics) {
+            bottom.free(start, layout, &mut NoStatistics)?;
         }
     }
+    Ok(B::taken(layout.size()))
 }
 
 // SAFETY: a bottom keeps these promises for every request, and blocks of a class are such.
@@ -207,8 +207,8 @@ unsafe impl<B: Bottom> Tier for B {
 
     #[inline(always)]
     fn take(&mut self, class: Class, align: usize, _many: bool) -> Option<Taken> {
-        let grant = Bottom::take(self, class.bytes(), align.max(STEP))?;
-        Some(Taken { first: grant.start, rest: END, more: 0, allocated: grant.size })
+        let first = Bottom::take(self, class.bytes(), align.max(STEP))?;
+        Some(Taken { first, rest: END, more: 0, allocated: B::taken(class.bytes()) })
     }
 
     #[inline(always)]
@@ -225,6 +225,6 @@ unsafe impl<B: Bottom> Tier for B {
 
     unsafe fn check_small(&self, start: NonNull<u8>, class: Class, align: usize) -> Result<(), FreeError> {
         // SAFETY: the caller's contract.
-        unsafe { LayoutPlacement::check_owned(self, start, layout_of(class, align)) }
+        unsafe { Placement::check_owned(self, start, layout_of(class, align)) }
     }
 }

@@ -5,7 +5,7 @@ mod slot;
 
 use super::blocks::granules::{GRANULE, WORD, bit_words, granules, opaque};
 use super::blocks::{Blocks, Found, Place};
-use super::{Grant, LayoutPlacement};
+use super::Placement;
 use crate::error::FreeError;
 use crate::observe::{NoStatistics, Statistics};
 use crate::region::DEFAULT_REGIONS;
@@ -243,9 +243,9 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: bool> Tl
 
     /// Allocates a block of `size` bytes. A request for no bytes finds none.
     #[inline(always)]
-    pub(in crate::placement) fn take(&mut self, size: usize, align: usize) -> Option<Grant> {
-        let start = self.allocate_parts(size, align, &mut NoStatistics)?;
-        Some(Grant { start, size: granules(Self::at_least(size)) * GRANULE })
+    pub(in crate::placement) fn take(&mut self, size: usize, align: usize) -> Option<NonNull<u8>> {
+        let fast = self.allocate_parts(size, align, &mut NoStatistics);
+        if fast.is_some() { fast } else { self.take_with_care(size, align) }
     }
 
     /// Allocates a part of a block that was found, and notes that it may be used now.
@@ -269,17 +269,16 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: bool> Tl
         }
     }
 
-    /// Allocates a block like [`Self::take`], where that finds none: it looks at more blocks of the request's own list.
+    /// Allocates a block where [`Self::allocate_parts`] finds none: it looks at more blocks of the request's own list.
     #[inline(never)]
-    pub(in crate::placement) fn take_with_care(&mut self, size: usize, align: usize) -> Option<Grant> {
+    fn take_with_care(&mut self, size: usize, align: usize) -> Option<NonNull<u8>> {
         let (len, mask) = (granules(Self::at_least(size)), align - 1);
         let need = len.checked_add(mask / GRANULE).filter(|_| len > 0)?;
         for slot in &mut self.slots[..self.count] {
             // SAFETY: the regions are there.
             unsafe {
                 if let Some(found) = Blocks(*slot).search(need) {
-                    let start = NonNull::new_unchecked(Self::cut_and_tell(slot, found, len, need, mask));
-                    return Some(Grant { start, size: len * GRANULE });
+                    return Some(NonNull::new_unchecked(Self::cut_and_tell(slot, found, len, need, mask)));
                 }
             }
         }
@@ -371,20 +370,16 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: bool> Tl
 }
 
 // SAFETY: blocks are cut from free memory of a region and come back through `give`; the lists of a region know its memory only.
-unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: bool> LayoutPlacement
+unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: bool> Placement
     for Tlsf<W, R, SL, C, B>
 {
     const EMPTY: Self = Self { slots: [Slot::NONE; R], count: 0 };
     const MAX_REGION: usize = Slot::<W, SL, C, B>::MAX_BYTES;
     const MAX_REGIONS: usize = R;
+    const REMEMBERS: bool = false;
+    const MOVES_TO_SHRINK: bool = B;
 
-    unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
-        // SAFETY: the caller keeps the contract.
-        unsafe { self.claim_counted(memory, &mut NoStatistics)? };
-        Ok(self.slots().last().map_or(0, |slot| slot.len * GRANULE))
-    }
-
-    unsafe fn claim_counted<S: Statistics>(
+    unsafe fn claim<S: Statistics>(
         &mut self,
         memory: Region,
         statistics: &mut S,
@@ -420,12 +415,13 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: b
         Ok(())
     }
 
-    unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError> {
-        // SAFETY: the caller keeps the contract.
-        unsafe { self.extend_over(start, 0, bytes) }
-    }
-
-    unsafe fn extend_over(&mut self, start: *mut u8, gap: usize, bytes: usize) -> Result<usize, RegionError> {
+    unsafe fn extend<S: Statistics>(
+        &mut self,
+        start: *mut u8,
+        gap: usize,
+        bytes: usize,
+        statistics: &mut S,
+    ) -> Result<(), RegionError> {
         let number = self.number(start)?;
         let old = self.slots[number];
         let mut region = old.region();
@@ -466,10 +462,11 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: b
                 }
             }
         }
-        Ok((stop - old.end() + end - next) * GRANULE)
+        statistics.grown((stop - old.end() + end - next) * GRANULE);
+        Ok(())
     }
 
-    fn release(&mut self, start: *mut u8) -> Result<(Region, usize), RegionError> {
+    fn release<S: Statistics>(&mut self, start: *mut u8, statistics: &mut S) -> Result<Region, RegionError> {
         let number = self.number(start)?;
         let slot = self.slots[number];
         let blocks = Blocks(slot);
@@ -482,11 +479,12 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: b
         self.count -= 1;
         self.slots[number] = self.slots[self.count];
         self.slots[self.count] = Slot::NONE;
-        Ok((slot.region(), slot.len * GRANULE))
+        statistics.shrunk(slot.len * GRANULE);
+        Ok(slot.region())
     }
 
     #[inline(always)]
-    fn allocate_counted<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>> {
+    fn allocate_fast<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>> {
         self.allocate_parts(layout.size(), layout.align(), statistics)
     }
 
@@ -495,45 +493,31 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: b
     fn allocate_slow<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>> {
         // No layout of a byte has the largest alignment, and no block.
         if layout.size() > 0 || layout.align() > isize::MAX as usize {
-            let grant =
-                if CARES { self.take_with_care(layout.size(), layout.align())? } else { return None };
-            statistics.allocated(grant.size);
-            return Some(grant.start);
+            let block = if CARES { self.take_with_care(layout.size(), layout.align())? } else { return None };
+            statistics.allocated(Self::taken(layout.size()));
+            return Some(block);
         }
         self.allocate_parts(1, layout.align(), statistics)
     }
 
-    #[inline(always)]
-    fn allocate_quick(&mut self, layout: Layout) -> Option<Grant> {
-        self.take(layout.size(), layout.align())
-    }
-
-    #[inline(never)]
-    fn allocate(&mut self, layout: Layout) -> Option<Grant> {
-        // No layout of a byte has the largest alignment, and no block.
-        let layout =
-            if layout.size() == 0 { Layout::from_size_align(1, layout.align()).ok()? } else { layout };
-        let grant = self.take(layout.size(), layout.align());
-        if CARES && grant.is_none() {
-            return self.take_with_care(layout.size(), layout.align());
-        }
-        grant
-    }
-
-    fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)> {
+    fn allocate_zeroed<S: Statistics>(
+        &mut self,
+        layout: Layout,
+        statistics: &mut S,
+    ) -> Option<(NonNull<u8>, usize, usize)> {
         if cfg!(target_os = "none") {
             return None;
         }
         let before = self.slots;
-        let grant = LayoutPlacement::allocate(self, layout)?;
-        let start = grant.start.addr().get();
+        let block = self.allocate(layout, statistics)?;
+        let start = block.addr().get();
         let slot = before.iter().find(|slot| slot.holds(start))?;
-        let (front, back) = slot.fresh.to_clear(start, grant.size);
-        Some((grant, front, back))
+        let (front, back) = slot.fresh.to_clear(start, Self::taken(layout.size()));
+        Some((block, front, back))
     }
 
     #[inline(always)]
-    unsafe fn deallocate_counted<S: Statistics>(
+    unsafe fn free<S: Statistics>(
         &mut self,
         start: NonNull<u8>,
         layout: Layout,
@@ -550,25 +534,18 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: b
 
     /// Frees a block inline on hosts, where that saves a call.
     #[inline(always)]
-    unsafe fn deallocate_quick(&mut self, start: NonNull<u8>, layout: Layout) -> Option<usize> {
+    unsafe fn free_fast<S: Statistics>(&mut self, start: NonNull<u8>, layout: Layout, statistics: &mut S) -> bool {
         let size = Self::at_least(layout.size());
-        // Debug builds check each block first, as `deallocate_counted` does.
+        // Debug builds check each block first, as `free` does.
         if cfg!(any(target_os = "none", target_family = "wasm", debug_assertions)) || size == 0 {
-            return None;
+            return false;
         }
         // SAFETY: the caller keeps the contract; a block that is refused stays as it is.
-        unsafe { self.give(start.as_ptr(), size, &mut NoStatistics).ok()? };
-        Some(granules(size) * GRANULE)
-    }
-
-    unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
-        // SAFETY: the caller keeps the contract.
-        unsafe { self.deallocate_counted(start, layout, &mut NoStatistics)? };
-        Ok(Self::taken(layout.size()))
+        unsafe { self.give(start.as_ptr(), size, statistics).is_ok() }
     }
 
     #[inline(always)]
-    unsafe fn resize_counted<S: Statistics>(
+    unsafe fn resize<S: Statistics>(
         &mut self,
         start: NonNull<u8>,
         layout: Layout,
@@ -610,8 +587,6 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: b
         true
     }
 
-    const MOVES_TO_SHRINK: bool = B;
-
     #[inline(always)]
     fn allocate_shorter<S: Statistics>(
         &mut self,
@@ -632,12 +607,6 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: b
         } else {
             None
         }
-    }
-
-    unsafe fn resize(&mut self, start: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)> {
-        // SAFETY: the caller keeps the contract.
-        let done = unsafe { self.resize_counted(start, layout, size, &mut NoStatistics) };
-        done.then(|| (Self::taken(layout.size()), Self::taken(size)))
     }
 
     /// Nothing is kept.

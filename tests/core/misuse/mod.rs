@@ -10,7 +10,7 @@ use allotment::harden::Full;
 use allotment::lock::Unsync;
 use allotment::misuse::{Fault, Misuse, set_hook};
 use allotment::observe::NoStatistics;
-use allotment::placement::{LayoutPlacement, MicroTlsf, QuickLists};
+use allotment::placement::{Placement, MicroTlsf, QuickLists};
 use allotment::{BestFit, Buddy, FirstFit, FreeError, Heap, Memory, Slab, Tiered, TinyHeap, Tlsf};
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;
@@ -40,7 +40,7 @@ fn reported(f: impl FnOnce()) -> Option<Fault> {
 }
 
 /// Makes a heap over `backing`.
-fn heap<P: LayoutPlacement>(backing: &mut Backing) -> Heap<P, Unsync> {
+fn heap<P: Placement>(backing: &mut Backing) -> Heap<P, Unsync> {
     let heap = Heap::empty();
     // SAFETY: the backing outlives the heap in every test.
     unsafe { heap.claim(backing.region()).unwrap() };
@@ -48,7 +48,7 @@ fn heap<P: LayoutPlacement>(backing: &mut Backing) -> Heap<P, Unsync> {
 }
 
 /// What `Full` promises, with any placement behind it.
-fn full<P: LayoutPlacement>() {
+fn full<P: Placement>() {
     let mut backing = Backing::new(64 * 1024, 0);
     let heap = heap::<Full<P, 4>>(&mut backing);
     let allocate = |size| heap.try_allocate(layout(size)).unwrap();
@@ -315,11 +315,11 @@ fn no_canary_is_looked_for_outside() {
 }
 
 /// A second free of a block that is still free, between live neighbours, is found in release builds as well.
-fn basic<P: LayoutPlacement>(size: usize) {
+fn basic<P: Placement>(size: usize) {
     basic_in::<P>(size, 64 * 1024);
 }
 
-fn basic_in<P: LayoutPlacement>(size: usize, bytes: usize) {
+fn basic_in<P: Placement>(size: usize, bytes: usize) {
     let mut backing = Backing::new(bytes, 0);
     let heap = heap::<P>(&mut backing);
     // SAFETY: the second free is refused, which is what is tested.
@@ -771,7 +771,7 @@ const PANICKED: &str = "a hook panicked inside an allocator, which must not unwi
 
 
 /// Writes what a free block has in a word, a link or its length, to the same place of another one: at level `Full` that leads nowhere.
-fn overwrite_encoded<P: LayoutPlacement, const WORD: usize, const SIZE: usize, const REQUEST: bool>() {
+fn overwrite_encoded<P: Placement, const WORD: usize, const SIZE: usize, const REQUEST: bool>() {
     let mut backing = Backing::new(512 * 1024, 0);
     let heap = heap::<Full<P, 0>>(&mut backing);
     // SAFETY: a write to a freed block is the misuse that is tested.
@@ -796,7 +796,7 @@ fn overwrite_encoded<P: LayoutPlacement, const WORD: usize, const SIZE: usize, c
 }
 
 /// Makes a free block reach into the live one behind it, and asks for such a block.
-fn lengthen<P: LayoutPlacement>() {
+fn lengthen<P: Placement>() {
     let mut backing = Backing::new(64 * 1024, 0);
     let heap = heap::<Full<P, 0>>(&mut backing);
     // SAFETY: a write to a freed block is the misuse that is tested.
@@ -810,7 +810,7 @@ fn lengthen<P: LayoutPlacement>() {
 }
 
 /// Makes the ways down in a trie of free blocks lead to a node that is its own child.
-fn make_circle<P: LayoutPlacement, const FREES: bool>() {
+fn make_circle<P: Placement, const FREES: bool>() {
     let mut backing = Backing::new(64 * 1024, 0);
     let heap = heap::<P>(&mut backing);
     let layouts = (128..144).map(|granules| layout(8 * granules));
@@ -1021,7 +1021,7 @@ fn what_cannot_go_on_ends_the_program() {
 }
 
 /// Addresses that are in no region, or inside a granule, are reported by every placement with boundary bits, in release builds as well.
-fn outside<P: LayoutPlacement>() {
+fn outside<P: Placement>() {
     let mut memory = [Backing::new(16 * 1024, 0), Backing::new(16 * 1024, 0)];
     let other = [0x5a_u64; 32];
     let heap = Heap::<P, Unsync>::empty();

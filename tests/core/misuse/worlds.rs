@@ -9,7 +9,7 @@ use allotment::harden::Full;
 use allotment::lock::Unsync;
 #[cfg(feature = "alloc")]
 use allotment::placement::SideTable;
-use allotment::placement::{LayoutPlacement, MicroTlsf, QuickLists};
+use allotment::placement::{Placement, MicroTlsf, QuickLists};
 use allotment::{BestFit, Buddy, Bump, FirstFit, FreeError, GoodFit, Heap, Memory, Slab, Tiered, Tlsf};
 use std::alloc::Layout;
 use std::ptr::NonNull;
@@ -30,7 +30,7 @@ const LAYOUTS: &[(usize, usize)] = &[(1, 1), (16, 8), (24, 8), (40, 8), (16, 32)
 /// Sizes that blocks are resized to.
 const SIZES: &[usize] = &[8, 32];
 
-struct World<P: LayoutPlacement> {
+struct World<P: Placement> {
     heap: Heap<P, Unsync>,
     backing: Backing,
     live: Vec<(NonNull<u8>, Layout, u8)>,
@@ -38,7 +38,7 @@ struct World<P: LayoutPlacement> {
     stamp: u8,
 }
 
-impl<P: LayoutPlacement> World<P> {
+impl<P: Placement> World<P> {
     fn new(bytes: usize) -> Option<Self> {
         let mut backing = Backing::new(bytes, 0);
         let heap = Heap::empty();
@@ -132,7 +132,7 @@ impl<P: LayoutPlacement> World<P> {
 }
 
 /// Searches all paths of `depth` steps in an arena of `bytes` bytes. Returns the number of steps.
-fn search<P: LayoutPlacement>(bytes: usize, depth: usize, again: bool) -> usize {
+fn search<P: Placement>(bytes: usize, depth: usize, again: bool) -> usize {
     let mut steps: Vec<Step> = LAYOUTS
         .iter()
         .map(|&(size, align)| Step::Allocate(Layout::from_size_align(size, align).unwrap()))
@@ -143,7 +143,7 @@ fn search<P: LayoutPlacement>(bytes: usize, depth: usize, again: bool) -> usize 
         steps.push(Step::FreeAgain);
     }
     let (mut path, mut count) = (Vec::new(), 0);
-    fn extend<P: LayoutPlacement>(
+    fn extend<P: Placement>(
         bytes: usize,
         depth: usize,
         steps: &[Step],

@@ -5,7 +5,7 @@
 
 use super::{Backing, Local, layout};
 use crate::shadow::trace::{self, Event, Trace};
-use allotment::placement::{Grant, LayoutPlacement};
+use allotment::placement::{Grant, Placement};
 use allotment::pressure::{PressureHeap, Watermarks};
 use allotment::region::Run;
 use allotment::{BestFit, Buddy, FirstFit, FreeError, Heap, Region, RegionError, Slab, Tlsf};
@@ -18,12 +18,12 @@ static TRACES: LazyLock<Vec<Trace>> =
 
 /// Returns the events of `trace` that a heap of `arena` bytes serves before a request fails, without and with
 /// saving. Both runs use the same memory, since its address matters to some placements.
-fn both<P: LayoutPlacement>(trace: &Trace, arena: usize) -> [usize; 2] {
+fn both<P: Placement>(trace: &Trace, arena: usize) -> [usize; 2] {
     let mut backing = Backing::new(arena, 0);
     [false, true].map(|saves| life::<P>(trace, backing.region(), saves))
 }
 
-fn life<P: LayoutPlacement>(trace: &Trace, memory: Region, saves: bool) -> usize {
+fn life<P: Placement>(trace: &Trace, memory: Region, saves: bool) -> usize {
     let heap: Local<P> =
         PressureHeap::new(Heap::empty()).watermarks(Watermarks::percent(25, 10)).saves(saves);
     // SAFETY: the memory outlives the heap.
@@ -63,7 +63,7 @@ fn life<P: LayoutPlacement>(trace: &Trace, memory: Region, saves: bool) -> usize
 
 /// Returns the smallest arena, in steps of 1/256 of the peak, in which a trace runs to its end. (If the need is not
 /// monotone, the first one from below.)
-fn smallest<P: LayoutPlacement>(trace: &Trace, saves: bool) -> usize {
+fn smallest<P: Placement>(trace: &Trace, saves: bool) -> usize {
     (256..)
         .find(|step| {
             let mut backing = Backing::new(trace.peak * step / 256, 0);
@@ -73,7 +73,7 @@ fn smallest<P: LayoutPlacement>(trace: &Trace, saves: bool) -> usize {
 }
 
 /// Returns the events served without and with saving, summed over arenas from 1 to 1.25 times each trace's peak.
-fn lives<P: LayoutPlacement>(name: &str) -> [usize; 2] {
+fn lives<P: Placement>(name: &str) -> [usize; 2] {
     let mut sums = [0; 2];
     for trace in TRACES.iter() {
         let mut events = [0; 2];
@@ -145,7 +145,7 @@ fn rounded(request: Layout) -> Layout {
 
 // SAFETY: a cached block is a live, unused block of the inner placement, and is handed out only for requests of its
 // size.
-unsafe impl<P: LayoutPlacement> LayoutPlacement for Quick<P> {
+unsafe impl<P: Placement> Placement for Quick<P> {
     const EMPTY: Self = Self { inner: P::EMPTY, cached: [const { Vec::new() }; CLASSES], saving: false };
     const MAX_REGION: usize = P::MAX_REGION;
 

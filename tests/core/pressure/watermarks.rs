@@ -2,7 +2,7 @@
 
 use super::{Local, feed, free, layout};
 use crate::shadow::{Case, Shadow, Subject, random_run_on};
-use allotment::placement::{Grant, LayoutPlacement};
+use allotment::placement::{Grant, Placement};
 use allotment::pressure::Pressure::{Critical, Low, Normal};
 use allotment::pressure::{Amount, Pressure, PressureHeap, Transition, Watermarks};
 use allotment::region::Run;
@@ -178,50 +178,53 @@ pub struct Switched {
 }
 
 // SAFETY: all calls are passed on.
-unsafe impl LayoutPlacement for Switched {
-    const EMPTY: Self = Self { inner: <Tlsf as LayoutPlacement>::EMPTY, log: Vec::new() };
-    const MAX_REGION: usize = <Tlsf as LayoutPlacement>::MAX_REGION;
+unsafe impl Placement for Switched {
+    const EMPTY: Self = Self { inner: <Tlsf as Placement>::EMPTY, log: Vec::new() };
+    const MAX_REGION: usize = <Tlsf as Placement>::MAX_REGION;
+    const MAX_REGIONS: usize = <Tlsf as Placement>::MAX_REGIONS;
+    const REMEMBERS: bool = false;
+    const MOVES_TO_SHRINK: bool = false;
 
     unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
         // SAFETY: the caller's contract.
-        unsafe { LayoutPlacement::claim(&mut self.inner, memory) }
+        unsafe { Placement::claim(&mut self.inner, memory) }
     }
     unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError> {
         // SAFETY: the caller's contract.
-        unsafe { LayoutPlacement::extend(&mut self.inner, start, bytes) }
+        unsafe { Placement::extend(&mut self.inner, start, bytes) }
     }
     fn release(&mut self, start: *mut u8) -> Result<(Region, usize), RegionError> {
-        LayoutPlacement::release(&mut self.inner, start)
+        Placement::release(&mut self.inner, start)
     }
     fn allocate(&mut self, layout: Layout) -> Option<Grant> {
-        LayoutPlacement::allocate(&mut self.inner, layout)
+        Placement::allocate(&mut self.inner, layout)
     }
     fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)> {
         self.inner.allocate_zeroed(layout)
     }
     unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
         // SAFETY: the caller's contract.
-        unsafe { LayoutPlacement::deallocate(&mut self.inner, start, layout) }
+        unsafe { Placement::deallocate(&mut self.inner, start, layout) }
     }
     unsafe fn resize(&mut self, start: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)> {
         // SAFETY: the caller's contract.
-        unsafe { LayoutPlacement::resize(&mut self.inner, start, layout, size) }
+        unsafe { Placement::resize(&mut self.inner, start, layout, size) }
     }
     unsafe fn check_owned(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         // SAFETY: the caller's contract.
-        unsafe { LayoutPlacement::check_owned(&self.inner, start, layout) }
+        unsafe { Placement::check_owned(&self.inner, start, layout) }
     }
     fn largest_free(&self) -> usize {
-        LayoutPlacement::largest_free(&self.inner)
+        Placement::largest_free(&self.inner)
     }
     fn trim(&mut self) -> bool {
-        LayoutPlacement::trim(&mut self.inner)
+        Placement::trim(&mut self.inner)
     }
     fn walk(&self, region: usize, visit: &mut dyn FnMut(Run) -> bool) {
-        LayoutPlacement::walk(&self.inner, region, visit);
+        Placement::walk(&self.inner, region, visit);
     }
     fn region(&self, n: usize) -> Option<Region> {
-        LayoutPlacement::region(&self.inner, n)
+        Placement::region(&self.inner, n)
     }
     fn set_saving(&mut self, on: bool) {
         self.log.push(on);

@@ -4,7 +4,7 @@ use super::Subject;
 use allotment::harden::Full;
 use allotment::lock::Unsync;
 use allotment::placement::{
-    Classes, FirstFitMap, Index, LayoutPlacement, Mapped, QuickLists, RegionMap, SegmentPlacement, SideTable,
+    Classes, FirstFitMap, Index, Placement, Mapped, QuickLists, RegionMap, SegmentPlacement, SideTable,
 };
 use allotment::{Buddy, Bump, GoodFit, Heap, Slab, Tiered, Tlsf};
 
@@ -88,7 +88,7 @@ fn listed<L: Subject>(size: usize, align: usize) -> usize {
 
 impl<L: Subject> Subject for Tiered<L>
 where
-    Self: LayoutPlacement,
+    Self: Placement,
 {
     fn taken(size: usize, align: usize) -> usize {
         listed::<L>(size, align)
@@ -106,7 +106,7 @@ where
 
 impl<L: Subject> Subject for QuickLists<L>
 where
-    Self: LayoutPlacement,
+    Self: Placement,
 {
     fn equip(heap: &Heap<Self, Unsync>, bytes: usize) {
         let _ = (heap, bytes);

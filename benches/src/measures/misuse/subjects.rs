@@ -8,7 +8,7 @@ use allotment::harden::Full;
 use allotment::lock::{self, Unsync};
 use allotment::observe::Profile;
 use allotment::os::{Cached, Growing};
-use allotment::placement::{LayoutPlacement, MicroTlsf, QuickLists, SideTable};
+use allotment::placement::{Placement, MicroTlsf, QuickLists, SideTable};
 use allotment::pressure::PressureHeap;
 use allotment::region::Capabilities;
 use allotment::zones::{Zone, Zones};
@@ -120,7 +120,7 @@ fn region(arena: Range, part: usize, parts: usize) -> Option<Region> {
 }
 
 // SAFETY: the heap is a global allocator that uses only the memory that it claimed.
-unsafe impl<P: LayoutPlacement + 'static> Registered for PressureHeap<P> {
+unsafe impl<P: Placement + 'static> Registered for PressureHeap<P> {
     unsafe fn over(arena: Range) -> Option<Box<Self>> {
         let heap = Box::new(Self::new(Heap::empty()));
         // SAFETY: the caller gives the arena to this allocator alone.
@@ -130,7 +130,7 @@ unsafe impl<P: LayoutPlacement + 'static> Registered for PressureHeap<P> {
 }
 
 // SAFETY: the calls are passed on to a heap that uses only the memory that it claimed.
-unsafe impl<P: LayoutPlacement + 'static> Registered for Observed<Heap<P>, Profile> {
+unsafe impl<P: Placement + 'static> Registered for Observed<Heap<P>, Profile> {
     unsafe fn over(arena: Range) -> Option<Box<Self>> {
         let heap = Heap::empty();
         // SAFETY: the caller gives the arena to this allocator alone.
@@ -146,7 +146,7 @@ pub struct Joined<P> {
 }
 
 // SAFETY: the zones are heaps that use only the memory that they claimed.
-unsafe impl<P: LayoutPlacement + Send + 'static> Registered for Joined<P> {
+unsafe impl<P: Placement + Send + 'static> Registered for Joined<P> {
     /// Leaks the heaps, which must outlive the zones.
     unsafe fn over(arena: Range) -> Option<Box<Self>> {
         let heaps: &'static [Heap<P>; 2] = Box::leak(Box::new([Heap::empty(), Heap::empty()]));

@@ -5,7 +5,7 @@ mod layouts;
 mod tests;
 
 use crate::error::FreeError;
-use crate::placement::LayoutPlacement;
+use crate::placement::Placement;
 use crate::placement::tiered::classes::STEP;
 use crate::placement::tiered::classes::{CLASSES, Class};
 use crate::placement::tiered::key::Key;
@@ -151,15 +151,15 @@ impl<L: Bottom> Pages<L> {
     #[inline(never)]
     fn open(&mut self, class: Class) -> Option<*mut Page> {
         let layout = Self::page_layout(class);
-        let grant = self.large.take(layout.size(), layout.align())?;
-        let page = grant.start.as_ptr().cast::<Page>();
+        let start = self.large.take(layout.size(), layout.align())?;
+        let page = start.as_ptr().cast::<Page>();
         let (size, objects) = (class.bytes(), class.objects());
         // SAFETY: the block is ours, as long as a page, and aligned to a slot of the map; its objects are linked in the order of
         // their addresses.
         unsafe {
-            // A page in a region without a map, or a whole region that was handed out, is of no use.
-            let Some(entry) = (grant.size == layout.size()).then(|| self.entry(page)).flatten() else {
-                let _ = give_to(&mut self.large, grant.start, layout);
+            // A page in a region without a map is of no use.
+            let Some(entry) = self.entry(page) else {
+                let _ = give_to(&mut self.large, start, layout);
                 return None;
             };
             for back in 0..layout.size() / SMALLEST_PAGE {
@@ -238,7 +238,7 @@ impl<L: Bottom> Pages<L> {
     /// not count.
     fn overlaps(&self, from: usize, end: usize, except: *mut u8) -> bool {
         let meets = |start: usize, stop: usize| start < end && from < stop;
-        let mut regions = (0..).map_while(|n| LayoutPlacement::region(self, n));
+        let mut regions = (0..).map_while(|n| Placement::region(self, n));
         regions
             .any(|region| region.start.as_ptr() != except && meets(region.start.addr().get(), region.end()))
     }
@@ -274,9 +274,9 @@ unsafe impl<L: Bottom> Tier for Pages<L> {
                 return Some(Taken { allocated, ..unsafe { self.take_object(page, class, many) } });
             }
         }
-        let grant = self.large.take(class.bytes(), align.max(STEP))?;
+        let first = self.large.take(class.bytes(), align.max(STEP))?;
         self.direct[class.index()] = self.direct[class.index()].saturating_add(1);
-        Some(Taken { first: grant.start, rest: END, more: 0, allocated: grant.size })
+        Some(Taken { first, rest: END, more: 0, allocated: L::taken(class.bytes()) })
     }
 
     #[inline(always)]
@@ -324,7 +324,7 @@ unsafe impl<L: Bottom> Tier for Pages<L> {
         let at = start.addr().get();
         let Some(page) = self.find_page(at) else {
             // SAFETY: the caller's contract.
-            return unsafe { LayoutPlacement::check_owned(&self.large, start, layout_of(class, align)) };
+            return unsafe { Placement::check_owned(&self.large, start, layout_of(class, align)) };
         };
         let offset = at - page.addr();
         if offset % 8 != 0 {
