@@ -459,7 +459,11 @@ unsafe impl<P: Placement, const Q: usize> Placement for Full<P, Q> {
         Some(self.enter(start?, layout, statistics))
     }
 
-    fn allocate_zeroed<S: Statistics>(&mut self, _: Layout, _: &mut S) -> Option<(NonNull<u8>, usize, usize)> {
+    fn allocate_zeroed<S: Statistics>(
+        &mut self,
+        _: Layout,
+        _: &mut S,
+    ) -> Option<(NonNull<u8>, usize, usize)> {
         None
     }
 

@@ -131,11 +131,7 @@ impl Growth {
         !self.full
     }
 
-    fn claim<P: Placement, L: Lock, S: Statistics>(
-        &mut self,
-        heap: &Heap<P, L, S>,
-        region: Region,
-    ) -> bool {
+    fn claim<P: Placement, L: Lock, S: Statistics>(&mut self, heap: &Heap<P, L, S>, region: Region) -> bool {
         // SAFETY: the bytes are new, and nothing else uses them.
         let claimed = unsafe { heap.claim(region) }.is_ok();
         if claimed {

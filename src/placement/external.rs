@@ -137,7 +137,13 @@ unsafe impl Placement for LinkedList {
         Ok(())
     }
 
-    unsafe fn resize<S: Statistics>(&mut self, _: NonNull<u8>, layout: Layout, size: usize, _: &mut S) -> bool {
+    unsafe fn resize<S: Statistics>(
+        &mut self,
+        _: NonNull<u8>,
+        layout: Layout,
+        size: usize,
+        _: &mut S,
+    ) -> bool {
         // The allocator cannot, but need not where the rounded size is the same.
         size.max(2 * WORD).checked_next_multiple_of(WORD) == Some(Self::taken(layout))
     }
@@ -237,7 +243,13 @@ unsafe impl<const ORDER: usize> Placement for BuddySystem<ORDER> {
         Ok(())
     }
 
-    unsafe fn resize<S: Statistics>(&mut self, _: NonNull<u8>, layout: Layout, size: usize, _: &mut S) -> bool {
+    unsafe fn resize<S: Statistics>(
+        &mut self,
+        _: NonNull<u8>,
+        layout: Layout,
+        size: usize,
+        _: &mut S,
+    ) -> bool {
         // Not even within the rounded size: the allocator counts requested bytes, and a free with
         // another size than the allocation's would make its counters wrap.
         size == layout.size()

@@ -103,7 +103,12 @@ pub unsafe trait Placement: Sized {
     /// # Safety
     ///
     /// `start` must be the address of a live block for `layout` that is not used any more.
-    unsafe fn free_fast<S: Statistics>(&mut self, start: NonNull<u8>, layout: Layout, statistics: &mut S) -> bool;
+    unsafe fn free_fast<S: Statistics>(
+        &mut self,
+        start: NonNull<u8>,
+        layout: Layout,
+        statistics: &mut S,
+    ) -> bool;
 
     /// Frees a block.
     ///

@@ -1,7 +1,7 @@
 //! The map of a heap: it contains all memory exactly once, no live block in free runs, and no free byte is missing.
 
 use allotment::lock::Unsync;
-use allotment::placement::{Index, Placement, MicroTlsf, NodeSlot, SideTable};
+use allotment::placement::{Index, MicroTlsf, NodeSlot, Placement, SideTable};
 use allotment::region::Run;
 use allotment::{BestFit, Buddy, Bump, FirstFit, GoodFit, Heap, Region, Slab, Tiered, Tlsf};
 use std::alloc::{GlobalAlloc, Layout};

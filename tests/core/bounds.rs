@@ -3,7 +3,7 @@
 
 use crate::shadow::{AnyHeap, Backing, Case, Subject};
 use allotment::placement::SideTable;
-use allotment::placement::{Placement, MicroTlsf};
+use allotment::placement::{MicroTlsf, Placement};
 use allotment::{BestFit, Buddy, Bump, FirstFit, Heap, Tlsf, bounds};
 use proptest::prelude::*;
 use std::alloc::Layout;

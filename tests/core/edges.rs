@@ -2,7 +2,7 @@
 
 use crate::shadow::{Backing, Case, Shadow};
 use allotment::lock::Unsync;
-use allotment::placement::{FirstFitMap, Placement, Mapped, SideTable};
+use allotment::placement::{FirstFitMap, Mapped, Placement, SideTable};
 use allotment::{
     BestFit, Buddy, Bump, FirstFit, FreeError, GoodFit, Heap, Region, RegionError, Slab, Tlsf, Tlsf16,
 };

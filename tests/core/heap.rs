@@ -4,7 +4,7 @@ use crate::shadow::{Backing, Case, Shadow};
 use allotment::FreeError;
 use allotment::lock::Unsync;
 use allotment::observe::NoStatistics;
-use allotment::placement::{Placement, MicroTlsf};
+use allotment::placement::{MicroTlsf, Placement};
 use allotment::{Buddy, FirstFit, Heap, OutOfMemory, Region, Slab, Tiered, Tlsf, harden, heap};
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::NonNull;

@@ -2,7 +2,7 @@
 
 use crate::shadow::{Backing, Case, Shadow};
 use allotment::lock::Unsync;
-use allotment::placement::{Placement, MicroTlsf};
+use allotment::placement::{MicroTlsf, Placement};
 use allotment::placement::{NodeSlot, SideTable};
 use allotment::{Buddy, Bump, FirstFit, GoodFit, Heap, Region, RegionError, Tlsf};
 use std::alloc::{GlobalAlloc, Layout};

@@ -2,6 +2,7 @@
 
 use crate::shadow::{AnyHeap, Case};
 use allotment::lock::Unsync;
+use allotment::observe::NoStatistics;
 use allotment::placement::Placement;
 use allotment::{BestFit, Heap, Region, Tlsf};
 use std::alloc::Layout;
@@ -102,14 +103,14 @@ fn fresh_memory_is_left_alone() {
         unsafe {
             heap.claim(Region { zeroed: true, ..Region::new(start, 65_536) }).unwrap();
             let cleared = || {
-                let (grant, front, back) =
-                    heap.with_placement(|placement| placement.allocate_zeroed(layout)).unwrap();
-                (grant.start, front + back)
+                let zeroed = |placement: &mut P| placement.allocate_zeroed(layout, &mut NoStatistics);
+                let (block, front, back) = heap.with_placement(zeroed).unwrap();
+                (block, front + back)
             };
             let blocks = [(); 15].map(|()| cleared());
             assert!(blocks.iter().all(|&(_, bytes)| bytes <= 64), "{blocks:?}");
             for (block, _) in blocks {
-                heap.with_placement(|placement| placement.deallocate(block, layout)).unwrap();
+                heap.with_placement(|placement| placement.free(block, layout, &mut NoStatistics)).unwrap();
             }
             for _ in blocks {
                 let (_, bytes) = cleared();

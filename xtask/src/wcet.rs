@@ -41,10 +41,7 @@ struct Placement {
 
 const PLACEMENTS: [Placement; 6] = [
     Placement { name: "tiny", what: "`TinyHeap`" },
-    Placement {
-        name: "heap",
-        what: "`Heap` without any choice: `MicroTlsf`, four regions, statistics",
-    },
+    Placement { name: "heap", what: "`Heap` without any choice: `MicroTlsf`, four regions, statistics" },
     Placement {
         name: "tlsf16",
         what: "`Heap<Tlsf16>`: 16-bit words, one region, 8 classes per power of two",
@@ -149,9 +146,8 @@ pub fn run(setup: &Setup, options: &Options) -> Result<ExitCode> {
     }
     let targets: Vec<&str> = CORES.iter().map(|core| core.target).collect();
     let toolchain = toolchain::find(&targets, setup)?;
-    let chosen = |placement: &&Placement| {
-        options.placements.is_empty() || options.placements.contains(placement)
-    };
+    let chosen =
+        |placement: &&Placement| options.placements.is_empty() || options.placements.contains(placement);
     let mut counts = Counts::new();
     for core in &CORES {
         let emulator = setup::provide(core.emulator, false, setup)?;

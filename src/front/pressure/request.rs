@@ -164,12 +164,7 @@ impl<P: Placement, const HOOKS: usize> State<P, Monitor<HOOKS>> {
     /// Handles a served request that takes the heap's use beyond the band. The request is not counted yet.
     #[cold]
     #[inline(never)]
-    fn risen(
-        &mut self,
-        mut block: NonNull<u8>,
-        layout: Layout,
-        mut change: Change,
-    ) -> Option<NonNull<u8>> {
+    fn risen(&mut self, mut block: NonNull<u8>, layout: Layout, mut change: Change) -> Option<NonNull<u8>> {
         if self.statistics.headroom.is_missing() {
             // The first request, or the first one after a claim, must not take the memory that is to be reserved.
             // SAFETY: the block was just handed out for this layout, and it was given to no user yet.

@@ -71,7 +71,11 @@ unsafe impl<I: Index, const G: usize, const R: usize, const M: bool, const C: us
         None
     }
 
-    fn allocate_zeroed<S: Statistics>(&mut self, _: Layout, _: &mut S) -> Option<(NonNull<u8>, usize, usize)> {
+    fn allocate_zeroed<S: Statistics>(
+        &mut self,
+        _: Layout,
+        _: &mut S,
+    ) -> Option<(NonNull<u8>, usize, usize)> {
         None
     }
 

@@ -383,7 +383,11 @@ unsafe impl<M: RegionMap, const G: usize, const R: usize> Placement for Mapped<M
         if M::WHOLE { self.allocate_whole(layout, statistics) } else { None }
     }
 
-    fn allocate_zeroed<S: Statistics>(&mut self, _: Layout, _: &mut S) -> Option<(NonNull<u8>, usize, usize)> {
+    fn allocate_zeroed<S: Statistics>(
+        &mut self,
+        _: Layout,
+        _: &mut S,
+    ) -> Option<(NonNull<u8>, usize, usize)> {
         None
     }
 

@@ -110,7 +110,12 @@ unsafe impl<T: Tier> Placement for QuickLists<T> {
     }
 
     #[inline(always)]
-    unsafe fn free_fast<S: Statistics>(&mut self, start: NonNull<u8>, layout: Layout, statistics: &mut S) -> bool {
+    unsafe fn free_fast<S: Statistics>(
+        &mut self,
+        start: NonNull<u8>,
+        layout: Layout,
+        statistics: &mut S,
+    ) -> bool {
         if cfg!(debug_assertions) {
             // `free` checks the block.
             return false;

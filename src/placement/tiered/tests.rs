@@ -27,21 +27,20 @@ fn only_a_link_of_this_heap_looks_kept() {
     let mut tiered = Tiered::<Tlsf>::EMPTY;
     // SAFETY: the memory is used by one placement after the other; blocks are live until they are freed.
     unsafe {
-        let fill = |heap: &mut Tiered<Tlsf>| {
-            [(); 200].map(|()| heap.allocate_quick(small).or_else(|| heap.allocate(small)).unwrap().start)
-        };
+        let fill =
+            |heap: &mut Tiered<Tlsf>| [(); 200].map(|()| heap.allocate(small, &mut NoStatistics).unwrap());
         let free = |heap: &mut Tiered<Tlsf>, start| {
-            if heap.deallocate_quick(start, small).is_none() {
-                heap.deallocate(start, small).unwrap();
+            if !heap.free_fast(start, small, &mut NoStatistics) {
+                heap.free(start, small, &mut NoStatistics).unwrap();
             }
         };
-        earlier.claim(memory.region()).unwrap();
+        earlier.claim(memory.region(), &mut NoStatistics).unwrap();
         let starts = fill(&mut earlier);
         for &start in &starts {
             free(&mut earlier, start);
         }
         assert!(starts.iter().any(|&start| earlier.seems_kept(start)));
-        tiered.claim(memory.region()).unwrap();
+        tiered.claim(memory.region(), &mut NoStatistics).unwrap();
         assert!(!starts.iter().any(|&start| tiered.seems_kept(start)), "links of the earlier heap");
 
         let starts = fill(&mut tiered);
@@ -66,11 +65,8 @@ fn pages_serve_aligned_requests_whose_size_is_a_multiple_of_the_alignment() {
         let layout = Layout::from_size_align(size, align).unwrap();
         let mut tiered = Tiered::<Tlsf>::EMPTY;
         // SAFETY: the memory is used by one placement after the other.
-        unsafe { tiered.claim(memory.region()).unwrap() };
-        let mut starts = [(); 128].map(|()| {
-            let quick = tiered.allocate_quick(layout);
-            quick.or_else(|| tiered.allocate(layout)).unwrap().start
-        });
+        unsafe { tiered.claim(memory.region(), &mut NoStatistics).unwrap() };
+        let mut starts = [(); 128].map(|()| tiered.allocate(layout, &mut NoStatistics).unwrap());
         starts.sort();
         assert!(starts.windows(2).all(|pair| pair[1].addr().get() - pair[0].addr().get() >= size));
         assert!(starts.iter().all(|start| start.addr().get() % align == 0), "{size} aligned to {align}");
@@ -82,11 +78,13 @@ fn pages_serve_aligned_requests_whose_size_is_a_multiple_of_the_alignment() {
             // SAFETY: the block is live until here.
             unsafe {
                 assert_eq!(tiered.check_owned(start, layout), Ok(()));
-                assert_eq!(tiered.deallocate(start, layout), Ok(size));
+                let mut change = Change::EMPTY;
+                assert_eq!(tiered.free(start, layout, &mut change), Ok(()));
+                assert_eq!(change.used, -(size as isize));
             }
         }
         tiered.flush();
-        assert!(tiered.release(memory.region().start.as_ptr()).is_ok(), "a block is left");
+        assert!(tiered.release(memory.region().start.as_ptr(), &mut NoStatistics).is_ok(), "a block is left");
     }
 }
 
@@ -98,9 +96,9 @@ fn a_check_ends_though_a_list_leads_to_itself() {
         let mut tiered = QuickLists::<Tlsf>::EMPTY;
         // SAFETY: the memory is used by one placement after the other; a write to a freed block is what is tested.
         unsafe {
-            tiered.claim(memory.region()).unwrap();
-            let [freed, live] = [(); 2].map(|()| tiered.allocate(layout).unwrap().start);
-            tiered.deallocate(freed, layout).unwrap();
+            tiered.claim(memory.region(), &mut NoStatistics).unwrap();
+            let [freed, live] = [(); 2].map(|()| tiered.allocate(layout, &mut NoStatistics).unwrap());
+            tiered.free(freed, layout, &mut NoStatistics).unwrap();
             assert_eq!(tiered.check_owned(freed, layout), Err(FreeError::AlreadyFree));
             // Links of large blocks are not encoded.
             let key = if layout.size() <= SMALL { tiered.small.key } else { key::Key::NONE };
@@ -129,21 +127,23 @@ fn keeps_its_shares<T: Tier>(used_of: impl Fn(&T) -> usize) {
     let (mut kept, mut short) = (0, 0);
     // SAFETY: the memory outlives the placement; blocks are live until they are freed.
     unsafe {
-        let whole = lists.claim(memory.region()).unwrap();
+        let mut change = Change::EMPTY;
+        lists.claim(memory.region(), &mut change).unwrap();
+        let whole = change.capacity as usize;
         for step in 0..20_000 {
             let fills = step / 1000 % 2 == 0;
             let before = (lists.small.kept(), lists.large.kept());
             if live.is_empty() || (random.u8(..10) < 6) == fills {
                 let size = if random.bool() { random.usize(1..300) } else { random.usize(300..1300) };
                 let layout = Layout::from_size_align(size, 8).unwrap();
-                if let Some(grant) = lists.allocate_quick(layout).or_else(|| lists.allocate(layout)) {
-                    live.push((grant.start, layout));
+                if let Some(start) = lists.allocate(layout, &mut NoStatistics) {
+                    live.push((start, layout));
                 }
             } else {
                 let (start, layout) = live.swap_remove(random.usize(..live.len()));
                 let was_short = lists.plenty < 0;
-                if lists.deallocate_quick(start, layout).is_none() {
-                    lists.deallocate(start, layout).unwrap();
+                if !lists.free_fast(start, layout, &mut NoStatistics) {
+                    lists.free(start, layout, &mut NoStatistics).unwrap();
                 }
                 let after = (lists.small.kept(), lists.large.kept());
                 // What is given back may end the shortage.
@@ -162,11 +162,11 @@ fn keeps_its_shares<T: Tier>(used_of: impl Fn(&T) -> usize) {
         }
         assert!(kept > whole / 12 && short > 1000, "{kept} {short}");
         for (start, layout) in live.drain(..) {
-            lists.deallocate(start, layout).unwrap();
+            lists.free(start, layout, &mut NoStatistics).unwrap();
         }
         lists.flush();
         assert_eq!((lists.small.kept(), lists.large.kept(), used_of(&lists.tier)), (0, 0, 0));
-        lists.release(memory.region().start.as_ptr()).unwrap();
+        lists.release(memory.region().start.as_ptr(), &mut NoStatistics).unwrap();
         assert_eq!((lists.plenty, lists.whole), (0, 0));
     }
 }
@@ -202,7 +202,7 @@ fn empty_pages_go_back() {
     let class = classes::Class::of(32).unwrap();
     // SAFETY: the memory outlives the placement; blocks are live until they are freed.
     unsafe {
-        Placement::claim(&mut pages, memory.region()).unwrap();
+        pages.claim(memory.region(), &mut NoStatistics).unwrap();
         for saving in [false, true] {
             pages.set_saving(saving);
             // Until the class is worth a page.
@@ -229,12 +229,14 @@ fn kept_large_blocks_make_room_for_others() {
     let mut tiered = QuickLists::<Tlsf>::EMPTY;
     // SAFETY: the memory outlives the placement; blocks are live until they are freed.
     unsafe {
-        let whole = tiered.claim(memory.region()).unwrap();
+        let mut change = Change::EMPTY;
+        tiered.claim(memory.region(), &mut change).unwrap();
+        let whole = change.capacity as usize;
         let take_and_free = |tiered: &mut QuickLists<Tlsf>, size: usize| {
             let layout = Layout::from_size_align(size, 8).unwrap();
-            let starts = [(); 8].map(|()| tiered.allocate(layout).unwrap().start);
+            let starts = [(); 8].map(|()| tiered.allocate(layout, &mut NoStatistics).unwrap());
             for start in starts {
-                tiered.deallocate(start, layout).unwrap();
+                tiered.free(start, layout, &mut NoStatistics).unwrap();
             }
         };
         take_and_free(&mut tiered, 400);

@@ -3,9 +3,9 @@
 mod fresh;
 mod slot;
 
+use super::Placement;
 use super::blocks::granules::{GRANULE, WORD, bit_words, granules, opaque};
 use super::blocks::{Blocks, Found, Place};
-use super::Placement;
 use crate::error::FreeError;
 use crate::observe::{NoStatistics, Statistics};
 use crate::region::DEFAULT_REGIONS;
@@ -379,11 +379,7 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: b
     const REMEMBERS: bool = false;
     const MOVES_TO_SHRINK: bool = B;
 
-    unsafe fn claim<S: Statistics>(
-        &mut self,
-        memory: Region,
-        statistics: &mut S,
-    ) -> Result<(), RegionError> {
+    unsafe fn claim<S: Statistics>(&mut self, memory: Region, statistics: &mut S) -> Result<(), RegionError> {
         let parts = Slot::<W, SL, C, B>::parts(memory)?;
         let Parts { start, len, control } = parts;
         let from = memory.start.addr().get();
@@ -493,7 +489,8 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: b
     fn allocate_slow<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>> {
         // No layout of a byte has the largest alignment, and no block.
         if layout.size() > 0 || layout.align() > isize::MAX as usize {
-            let block = if CARES { self.take_with_care(layout.size(), layout.align())? } else { return None };
+            let block =
+                if CARES { self.take_with_care(layout.size(), layout.align())? } else { return None };
             statistics.allocated(Self::taken(layout.size()));
             return Some(block);
         }
@@ -534,7 +531,12 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: b
 
     /// Frees a block inline on hosts, where that saves a call.
     #[inline(always)]
-    unsafe fn free_fast<S: Statistics>(&mut self, start: NonNull<u8>, layout: Layout, statistics: &mut S) -> bool {
+    unsafe fn free_fast<S: Statistics>(
+        &mut self,
+        start: NonNull<u8>,
+        layout: Layout,
+        statistics: &mut S,
+    ) -> bool {
         let size = Self::at_least(layout.size());
         // Debug builds check each block first, as `free` does.
         if cfg!(any(target_os = "none", target_family = "wasm", debug_assertions)) || size == 0 {

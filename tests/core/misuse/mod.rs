@@ -10,7 +10,7 @@ use allotment::harden::Full;
 use allotment::lock::Unsync;
 use allotment::misuse::{Fault, Misuse, set_hook};
 use allotment::observe::NoStatistics;
-use allotment::placement::{Placement, MicroTlsf, QuickLists};
+use allotment::placement::{MicroTlsf, Placement, QuickLists};
 use allotment::{BestFit, Buddy, FirstFit, FreeError, Heap, Memory, Slab, Tiered, TinyHeap, Tlsf};
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;
@@ -768,7 +768,6 @@ fn overwrite_links() {
 const DAMAGED: &str = "allotment: a list of free blocks is damaged";
 
 const PANICKED: &str = "a hook panicked inside an allocator, which must not unwind";
-
 
 /// Writes what a free block has in a word, a link or its length, to the same place of another one: at level `Full` that leads nowhere.
 fn overwrite_encoded<P: Placement, const WORD: usize, const SIZE: usize, const REQUEST: bool>() {

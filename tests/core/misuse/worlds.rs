@@ -9,7 +9,7 @@ use allotment::harden::Full;
 use allotment::lock::Unsync;
 #[cfg(feature = "alloc")]
 use allotment::placement::SideTable;
-use allotment::placement::{Placement, MicroTlsf, QuickLists};
+use allotment::placement::{MicroTlsf, Placement, QuickLists};
 use allotment::{BestFit, Buddy, Bump, FirstFit, FreeError, GoodFit, Heap, Memory, Slab, Tiered, Tlsf};
 use std::alloc::Layout;
 use std::ptr::NonNull;

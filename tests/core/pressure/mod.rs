@@ -28,11 +28,7 @@ fn feed<P: Placement, const HOOKS: usize>(heap: &Local<P, HOOKS>, bytes: usize) 
 }
 
 /// Frees a block that [`PressureHeap::try_allocate`] returned for [`layout`] of `size`.
-fn free<P: Placement, const HOOKS: usize>(
-    heap: &Local<P, HOOKS>,
-    block: std::ptr::NonNull<u8>,
-    size: usize,
-) {
+fn free<P: Placement, const HOOKS: usize>(heap: &Local<P, HOOKS>, block: std::ptr::NonNull<u8>, size: usize) {
     // SAFETY: the tests free what they have allocated, once.
     unsafe { heap.try_deallocate(block, layout(size)) }.unwrap();
 }

@@ -2,7 +2,8 @@
 
 use super::{Local, feed, free, layout};
 use crate::shadow::{Case, Shadow, Subject, random_run_on};
-use allotment::placement::{Grant, Placement};
+use allotment::observe::Statistics;
+use allotment::placement::Placement;
 use allotment::pressure::Pressure::{Critical, Low, Normal};
 use allotment::pressure::{Amount, Pressure, PressureHeap, Transition, Watermarks};
 use allotment::region::Run;
@@ -185,30 +186,66 @@ unsafe impl Placement for Switched {
     const REMEMBERS: bool = false;
     const MOVES_TO_SHRINK: bool = false;
 
-    unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
+    unsafe fn claim<S: Statistics>(&mut self, memory: Region, statistics: &mut S) -> Result<(), RegionError> {
         // SAFETY: the caller's contract.
-        unsafe { Placement::claim(&mut self.inner, memory) }
+        unsafe { self.inner.claim(memory, statistics) }
     }
-    unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError> {
+    unsafe fn extend<S: Statistics>(
+        &mut self,
+        start: *mut u8,
+        gap: usize,
+        bytes: usize,
+        statistics: &mut S,
+    ) -> Result<(), RegionError> {
         // SAFETY: the caller's contract.
-        unsafe { Placement::extend(&mut self.inner, start, bytes) }
+        unsafe { self.inner.extend(start, gap, bytes, statistics) }
     }
-    fn release(&mut self, start: *mut u8) -> Result<(Region, usize), RegionError> {
-        Placement::release(&mut self.inner, start)
+    fn release<S: Statistics>(&mut self, start: *mut u8, statistics: &mut S) -> Result<Region, RegionError> {
+        self.inner.release(start, statistics)
     }
-    fn allocate(&mut self, layout: Layout) -> Option<Grant> {
-        Placement::allocate(&mut self.inner, layout)
+    fn allocate_fast<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>> {
+        self.inner.allocate_fast(layout, statistics)
     }
-    fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)> {
-        self.inner.allocate_zeroed(layout)
+    fn allocate_slow<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>> {
+        self.inner.allocate_slow(layout, statistics)
     }
-    unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
+    fn allocate_zeroed<S: Statistics>(
+        &mut self,
+        layout: Layout,
+        statistics: &mut S,
+    ) -> Option<(NonNull<u8>, usize, usize)> {
+        self.inner.allocate_zeroed(layout, statistics)
+    }
+    fn allocate_shorter<S: Statistics>(&mut self, _: Layout, _: usize, _: &mut S) -> Option<NonNull<u8>> {
+        None
+    }
+    unsafe fn free_fast<S: Statistics>(
+        &mut self,
+        start: NonNull<u8>,
+        layout: Layout,
+        statistics: &mut S,
+    ) -> bool {
         // SAFETY: the caller's contract.
-        unsafe { Placement::deallocate(&mut self.inner, start, layout) }
+        unsafe { self.inner.free_fast(start, layout, statistics) }
     }
-    unsafe fn resize(&mut self, start: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)> {
+    unsafe fn free<S: Statistics>(
+        &mut self,
+        start: NonNull<u8>,
+        layout: Layout,
+        statistics: &mut S,
+    ) -> Result<(), FreeError> {
         // SAFETY: the caller's contract.
-        unsafe { Placement::resize(&mut self.inner, start, layout, size) }
+        unsafe { self.inner.free(start, layout, statistics) }
+    }
+    unsafe fn resize<S: Statistics>(
+        &mut self,
+        start: NonNull<u8>,
+        layout: Layout,
+        size: usize,
+        statistics: &mut S,
+    ) -> bool {
+        // SAFETY: the caller's contract.
+        unsafe { self.inner.resize(start, layout, size, statistics) }
     }
     unsafe fn check_owned(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         // SAFETY: the caller's contract.

@@ -4,7 +4,7 @@ use super::Subject;
 use allotment::harden::Full;
 use allotment::lock::Unsync;
 use allotment::placement::{
-    Classes, FirstFitMap, Index, Placement, Mapped, QuickLists, RegionMap, SegmentPlacement, SideTable,
+    Classes, FirstFitMap, Index, Mapped, Placement, QuickLists, RegionMap, SegmentPlacement, SideTable,
 };
 use allotment::{Buddy, Bump, GoodFit, Heap, Slab, Tiered, Tlsf};
 

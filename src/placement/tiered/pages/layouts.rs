@@ -2,12 +2,12 @@
 
 use super::{Pages, WORTH_IT};
 use crate::error::FreeError;
+use crate::observe::Statistics;
+use crate::placement::Placement;
 use crate::placement::tiered::classes::CLASSES;
 use crate::placement::tiered::key::Key;
 use crate::placement::tiered::page::{NOWHERE, WINDOWS, Window};
 use crate::placement::tiered::tier::{Bottom, Tier};
-use crate::observe::Statistics;
-use crate::placement::Placement;
 use crate::region::{Region, RegionError, Run};
 use core::alloc::Layout;
 use core::ptr::{self, NonNull};
@@ -127,7 +127,12 @@ unsafe impl<L: Bottom> Placement for Pages<L> {
     }
 
     #[inline(always)]
-    unsafe fn free_fast<S: Statistics>(&mut self, start: NonNull<u8>, layout: Layout, statistics: &mut S) -> bool {
+    unsafe fn free_fast<S: Statistics>(
+        &mut self,
+        start: NonNull<u8>,
+        layout: Layout,
+        statistics: &mut S,
+    ) -> bool {
         // SAFETY: the caller keeps the contract of this method, which the call shares.
         unsafe { self.large.free_fast(start, layout, statistics) }
     }

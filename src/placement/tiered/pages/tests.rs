@@ -1,6 +1,7 @@
 //! Tests of pages by themselves.
 
 use super::*;
+use crate::observe::NoStatistics;
 use crate::placement::Tlsf;
 use crate::placement::tiered::classes::STEP;
 use crate::region::Region;
@@ -11,7 +12,7 @@ fn pages(memory: &mut [u128; 4096]) -> (Pages<Tlsf>, Class) {
     let mut pages = Pages::<Tlsf>::EMPTY;
     Tier::set_key(&mut pages, Key::new(memory.as_mut_ptr().cast()));
     // SAFETY: the memory is used by nothing else.
-    unsafe { pages.claim(Region::new(memory.as_mut_ptr(), size_of_val(memory))) }.unwrap();
+    unsafe { pages.claim(Region::new(memory.as_mut_ptr(), size_of_val(memory)), &mut NoStatistics) }.unwrap();
     for _ in 0..PATIENCE {
         pages.take(class, STEP, false).unwrap();
     }
