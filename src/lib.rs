@@ -83,7 +83,6 @@ pub mod harden;
 pub mod heap;
 pub mod lock;
 mod memory;
-pub mod meta;
 pub mod observe;
 #[cfg(feature = "std")]
 pub mod os;

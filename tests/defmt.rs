@@ -1,7 +1,7 @@
 //! With the feature `defmt`, every public value type that exists without `std` can be logged.
 
-use allotment::meta::Block;
 use allotment::out_of_memory::Cause;
+use allotment::placement::Block;
 use allotment::placement::Grant;
 use allotment::{FreeError, OutOfMemory, Region, RegionError, Stats};
 use std::fs;

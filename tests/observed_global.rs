@@ -4,8 +4,7 @@
 use allotment::Observed;
 use allotment::observe::event::{Action, Header, Record, Records};
 use allotment::observe::{Leaks, Observation, Observer, Profile, TraceWriter, with_tag};
-use allotment::placement::SegregatedFit;
-use allotment::{Heap, Region, Tlsf, heap, lock::Spin, lock::Unsync, meta::SideTable};
+use allotment::{GoodFit, Heap, Region, Tlsf, heap, lock::Spin, lock::Unsync, placement::SideTable};
 use std::alloc::Layout;
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
@@ -162,7 +161,7 @@ fn side_tables_leave_nothing_behind() {
     let _alone = alone();
     let mut memory = vec![0u8; 64 * 1024];
     let mark = HEAP.mark();
-    let heap = Heap::<SegregatedFit<SideTable<u32, 16>>, Unsync>::empty();
+    let heap = Heap::<GoodFit<SideTable<u32, 16>>, Unsync>::empty();
     // SAFETY: the memory outlives the heap.
     unsafe { heap.claim(Region::new(memory.as_mut_ptr(), memory.len())) }.unwrap();
     let blocks = (0..500).filter(|_| heap.try_allocate(Layout::new::<[u64; 4]>()).is_ok()).count();

@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 
 use allotment::harden::Full;
 use allotment::lock::Unsync;
-use allotment::placement::LayoutPlacement;
+use allotment::placement::Placement;
 use allotment::{BestFit, Buddy, Heap, Region, Tiered, Tlsf};
 
 /// Names the case to a process.
@@ -43,7 +43,7 @@ fn layout(size: usize) -> Layout {
 }
 
 /// Works with a heap for a while, commits a misuse, and goes on.
-fn commit<P: LayoutPlacement>(misuse: Misuse) {
+fn commit<P: Placement>(misuse: Misuse) {
     let mut memory = vec![0_u64; 8 * 1024];
     let heap = Heap::<Full<P, 4>, Unsync>::empty();
     // SAFETY: the memory outlives the heap, and blocks are used rightly but for the misuse.

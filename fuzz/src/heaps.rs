@@ -5,9 +5,7 @@ use std::ptr::NonNull;
 
 use allotment::harden::Full;
 use allotment::lock::Unsync;
-use allotment::meta::{InBand, SideTable, Unchecked};
-use allotment::placement::SegregatedFit;
-use allotment::placement::{LayoutPlacement, MicroTlsf, QuickLists};
+use allotment::placement::{Placement, MicroTlsf, QuickLists, SideTable};
 use allotment::{BestFit, Buddy, Bump, FirstFit, FreeError, GoodFit, Heap, Region, Slab, Tiered, Tlsf};
 
 use crate::choices::Choices;
@@ -68,29 +66,29 @@ pub fn operate(bytes: &[u8]) -> usize {
     let mut choices = Choices(bytes);
     match choices.byte() % 20 {
         0 => run::<Tlsf>(choices, Promise::Reuse),
-        1 => run::<SegregatedFit<Unchecked<u32>>>(choices, Promise::Reuse),
-        2 => run::<SegregatedFit<InBand<u16>>>(choices, Promise::Reuse),
+        1 => run::<Tiered<Tlsf<u32, 3, 16, false>>>(choices, Promise::Reuse),
+        2 => run::<Tlsf16>(choices, Promise::Reuse),
         3 => run::<Full<Tlsf>>(choices, Promise::Full),
         4 => run::<Tiered>(choices, Promise::Reuse),
         5 => run::<Full<Tiered, 4>>(choices, Promise::Full),
-        6 => run::<QuickLists<SegregatedFit>>(choices, Promise::Reuse),
+        6 => run::<QuickLists<Tlsf>>(choices, Promise::Reuse),
         7 => run::<MicroTlsf<4, false>>(choices, Promise::Reuse),
         8 => run::<MicroTlsf<4, true>>(choices, Promise::Reuse),
         9 => run::<Full<MicroTlsf, 2>>(choices, Promise::Full),
         10 => run::<FirstFit>(choices, Promise::Reuse),
         11 => run::<Full<FirstFit, 1>>(choices, Promise::Full),
         12 => run::<BestFit>(choices, Promise::Reuse),
-        13 => run::<GoodFit<InBand<u32>>>(choices, Promise::Reuse),
+        13 => run::<GoodFit<SideTable<u32, 64, 1, false>, { usize::MAX }>>(choices, Promise::Reuse),
         14 => run::<Buddy>(choices, Promise::Reuse),
         15 => run::<Full<Buddy>>(choices, Promise::Full),
         16 => run::<Slab>(choices, Promise::Reuse),
-        17 => run::<SegregatedFit<SideTable<u32, 16>>>(choices, Promise::Reuse),
+        17 => run::<GoodFit<SideTable<u32, 16>>>(choices, Promise::Reuse),
         18 => run::<Full<Slab, 3>>(choices, Promise::Full),
         _ => run::<Bump>(choices, Promise::Little),
     }
 }
 
-fn run<P: LayoutPlacement>(mut choices: Choices<'_>, promise: Promise) -> usize {
+fn run<P: Placement>(mut choices: Choices<'_>, promise: Promise) -> usize {
     let mut memory = vec![0_u64; MEMORY / 8];
     let start = memory.as_mut_ptr().cast::<u8>();
     let heap = Heap::<P, Unsync>::empty();

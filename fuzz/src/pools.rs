@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use allotment::Tlsf;
-use allotment::meta::SideTable;
-use allotment::placement::SegregatedFit;
+use allotment::placement::SideTable;
 use allotment::placement::{GoodFit, Placement};
 use allotment::pool::{
     Adaptive, Age, Allocation, Buffer, DefaultPlacement, Event as _, Growth, Limit, Movable, Pool, PoolError,
@@ -32,7 +30,7 @@ pub fn operate(bytes: &[u8]) -> usize {
     match choices.byte() % 3 {
         0 => run::<DefaultPlacement>(choices),
         1 => run::<GoodFit<SideTable<u32, 256>, { usize::MAX }>>(choices),
-        _ => run::<SegregatedFit<SideTable<u32, 512>>>(choices),
+        _ => run::<GoodFit<SideTable<u32, 512>>>(choices),
     }
 }
 

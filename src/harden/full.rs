@@ -4,9 +4,9 @@ use super::map::{GRANULE, Window};
 use super::poison;
 use crate::error::FreeError;
 use crate::error::misuse::{Fault, corrupted};
-use crate::placement::{Grant, LayoutPlacement};
-use crate::region::Run;
-use crate::region::{Region, RegionError};
+use crate::observe::{NoStatistics, Statistics};
+use crate::placement::Placement;
+use crate::region::{Region, RegionError, Run};
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
@@ -50,7 +50,7 @@ impl Held {
 }
 
 /// The most regions.
-const WINDOWS: usize = crate::meta::DEFAULT_REGIONS;
+const WINDOWS: usize = crate::region::DEFAULT_REGIONS;
 
 /// Bytes of the canary.
 const CANARY: usize = size_of::<u64>();
@@ -155,7 +155,7 @@ fn clock() -> u64 {
     0
 }
 
-impl<P: LayoutPlacement, const Q: usize> Full<P, Q> {
+impl<P: Placement, const Q: usize> Full<P, Q> {
     /// Sets the heap's secret, from which canaries and fill patterns are derived, before the first region is claimed. Without
     /// it the secret comes from addresses, and on x86-64 from the clock; firmware with a source of random numbers should set
     /// it through [`Heap::with_placement`](crate::Heap::with_placement).
@@ -210,7 +210,12 @@ impl<P: LayoutPlacement, const Q: usize> Full<P, Q> {
 
     /// Marks a block that the placement has allocated, and writes its canary.
     #[inline(always)]
-    fn enter(&mut self, start: NonNull<u8>, layout: Layout) -> Grant {
+    fn enter<S: Statistics>(
+        &mut self,
+        start: NonNull<u8>,
+        layout: Layout,
+        statistics: &mut S,
+    ) -> NonNull<u8> {
         let address = start.addr().get();
         // SAFETY: the placement hands out memory of its regions, with room for the canary.
         unsafe {
@@ -221,7 +226,8 @@ impl<P: LayoutPlacement, const Q: usize> Full<P, Q> {
             poison::open_new(start.as_ptr(), layout.size());
             self.seal(start, layout);
         }
-        Grant { start, size: taken(layout) }
+        statistics.allocated(taken(layout));
+        start
     }
 
     /// Finds the window in which a live block for `layout` may start, without reading live blocks; the error says why there is none.
@@ -333,8 +339,8 @@ impl<P: LayoutPlacement, const Q: usize> Full<P, Q> {
     unsafe fn give_back(&mut self, start: NonNull<u8>, outer: Layout) -> bool {
         // SAFETY: the caller's contract.
         unsafe {
-            self.placement.deallocate_quick(start, outer).is_some()
-                || self.placement.deallocate(start, outer).is_ok()
+            self.placement.free_fast(start, outer, &mut NoStatistics)
+                || self.placement.free(start, outer, &mut NoStatistics).is_ok()
         }
     }
 
@@ -353,7 +359,7 @@ impl<P: LayoutPlacement, const Q: usize> Full<P, Q> {
 }
 
 // SAFETY: blocks come from the placement, which makes the same promises; each is allocated once until it is freed.
-unsafe impl<P: LayoutPlacement, const Q: usize> LayoutPlacement for Full<P, Q> {
+unsafe impl<P: Placement, const Q: usize> Placement for Full<P, Q> {
     const EMPTY: Self = Self {
         windows: [Window::NONE; WINDOWS],
         count: 0,
@@ -365,8 +371,9 @@ unsafe impl<P: LayoutPlacement, const Q: usize> LayoutPlacement for Full<P, Q> {
     const MAX_REGION: usize = P::MAX_REGION;
     const MAX_REGIONS: usize = if P::MAX_REGIONS < WINDOWS { P::MAX_REGIONS } else { WINDOWS };
     const REMEMBERS: bool = true;
+    const MOVES_TO_SHRINK: bool = false;
 
-    unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
+    unsafe fn claim<S: Statistics>(&mut self, memory: Region, statistics: &mut S) -> Result<(), RegionError> {
         let start = memory.start.addr().get();
         let end = memory.checked_end()?;
         if self.windows.iter().any(|window| window.meets(start, end)) {
@@ -380,20 +387,26 @@ unsafe impl<P: LayoutPlacement, const Q: usize> LayoutPlacement for Full<P, Q> {
             let here = (&raw const *self).addr() as u64;
             self.set_secret(mix(clock() ^ here.rotate_left(32) ^ mix(start as u64)));
         }
-        if self.count == 0 {
-            self.placement.set_key(mix(!self.secret) as usize);
-        }
         // SAFETY: the caller hands over the memory: the placement gets a part, the maps the rest.
         unsafe {
-            let size = self.placement.claim(Region { size: window.room(), ..memory })?;
+            self.placement.claim(Region { size: window.room(), ..memory }, statistics)?;
             window.clear();
             self.windows[self.count] = window;
             self.count += 1;
-            Ok(size)
+            Ok(())
         }
     }
 
-    unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError> {
+    unsafe fn extend<S: Statistics>(
+        &mut self,
+        start: *mut u8,
+        gap: usize,
+        bytes: usize,
+        statistics: &mut S,
+    ) -> Result<(), RegionError> {
+        if gap > 0 {
+            return Err(RegionError::Unsupported);
+        }
         let opened = &self.windows[..self.count];
         let place = opened.iter().position(|window| window.start == start).ok_or(RegionError::Unknown)?;
         let old = self.windows[place];
@@ -410,7 +423,7 @@ unsafe impl<P: LayoutPlacement, const Q: usize> LayoutPlacement for Full<P, Q> {
         // placement.
         unsafe {
             old.move_to(&new);
-            let extended = self.placement.extend(start, more);
+            let extended = self.placement.extend(start, 0, more, statistics);
             match extended {
                 Ok(_) => self.windows[place] = new,
                 Err(_) => old.move_back(&new),
@@ -419,61 +432,89 @@ unsafe impl<P: LayoutPlacement, const Q: usize> LayoutPlacement for Full<P, Q> {
         }
     }
 
-    fn release(&mut self, start: *mut u8) -> Result<(Region, usize), RegionError> {
+    fn release<S: Statistics>(&mut self, start: *mut u8, statistics: &mut S) -> Result<Region, RegionError> {
         self.flush();
-        let (region, size) = self.placement.release(start)?;
+        let region = self.placement.release(start, statistics)?;
         let whole = self.whole(region);
         if let Some(place) = self.windows[..self.count].iter().position(|window| window.start == start) {
             self.count -= 1;
             self.windows[place] = self.windows[self.count];
             self.windows[self.count] = Window::NONE;
         }
-        Ok((whole, size))
+        Ok(whole)
     }
 
     #[inline(always)]
-    fn allocate_quick(&mut self, layout: Layout) -> Option<Grant> {
-        let grant = self.placement.allocate_quick(outer(layout)?)?;
-        Some(self.enter(grant.start, layout))
+    fn allocate_fast<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>> {
+        let start = self.placement.allocate_fast(outer(layout)?, &mut NoStatistics)?;
+        Some(self.enter(start, layout, statistics))
     }
 
-    fn allocate(&mut self, layout: Layout) -> Option<Grant> {
+    fn allocate_slow<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>> {
         let outer = outer(layout)?;
-        let mut grant = self.placement.allocate(outer);
-        if grant.is_none() && self.flush() {
-            grant = self.placement.allocate(outer);
+        let mut start = self.placement.allocate_slow(outer, &mut NoStatistics);
+        if start.is_none() && self.flush() {
+            start = self.placement.allocate(outer, &mut NoStatistics);
         }
-        let start = grant?.start;
-        Some(self.enter(start, layout))
+        Some(self.enter(start?, layout, statistics))
     }
 
-    unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
+    fn allocate_zeroed<S: Statistics>(
+        &mut self,
+        _: Layout,
+        _: &mut S,
+    ) -> Option<(NonNull<u8>, usize, usize)> {
+        None
+    }
+
+    fn allocate_shorter<S: Statistics>(&mut self, _: Layout, _: usize, _: &mut S) -> Option<NonNull<u8>> {
+        None
+    }
+
+    #[inline(always)]
+    unsafe fn free_fast<S: Statistics>(&mut self, _: NonNull<u8>, _: Layout, _: &mut S) -> bool {
+        false
+    }
+
+    unsafe fn free<S: Statistics>(
+        &mut self,
+        start: NonNull<u8>,
+        layout: Layout,
+        statistics: &mut S,
+    ) -> Result<(), FreeError> {
         // SAFETY: the block is live, and the caller does not use it any more.
         unsafe {
             let window = *self.find(start, layout)?;
             window.end_block(start.addr().get());
             self.hold(start, layout);
         }
-        Ok(taken(layout))
+        statistics.freed(taken(layout));
+        Ok(())
     }
 
-    unsafe fn resize(&mut self, start: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)> {
+    unsafe fn resize<S: Statistics>(
+        &mut self,
+        start: NonNull<u8>,
+        layout: Layout,
+        size: usize,
+        statistics: &mut S,
+    ) -> bool {
         // SAFETY: the caller guarantees the block.
-        let window = *unsafe { self.find(start, layout) }.ok()?;
-        let new = Layout::from_size_align(size, layout.align()).ok()?;
+        let Ok(&window) = (unsafe { self.find(start, layout) }) else { return false };
+        let Ok(new) = Layout::from_size_align(size, layout.align()) else { return false };
+        let (Some(old_outer), Some(new_outer)) = (outer(layout), outer(new)) else { return false };
         let (address, before, after) = (start.addr().get(), taken(layout), taken(new));
         // SAFETY: the caller guarantees a live block of `layout`; the bits of what is cut off or added change with it.
         unsafe {
-            let (old_outer, size) = (outer(layout)?, outer(new)?.size());
             let canary = Self::canary_at(start, layout);
             poison::open(canary.cast(), before - layout.size());
             // The old canary would vouch for the old layout. A canary that is cut off is erased while it is the block's.
             if after <= before {
                 canary.write_unaligned(0);
             }
-            if self.placement.resize(start, old_outer, size).is_none() {
+            if !self.placement.resize(start, old_outer, new_outer.size(), &mut NoStatistics) {
                 self.seal(start, layout);
-                return None;
+                return false;
             }
             if after > before {
                 canary.write_unaligned(0);
@@ -488,7 +529,8 @@ unsafe impl<P: LayoutPlacement, const Q: usize> LayoutPlacement for Full<P, Q> {
             }
             self.seal(start, new);
         }
-        Some((before, after))
+        statistics.resized(before, after);
+        true
     }
 
     fn trim(&mut self) -> bool {

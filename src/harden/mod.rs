@@ -5,7 +5,7 @@
 //!
 //! | level | type | costs |
 //! | --- | --- | --- |
-//! | `Off` | the placement's parameter `CHECKED`, as in `Tlsf<u32, 4, 8, false>`, and the default of firmware; metadata [`Unchecked`](crate::meta::Unchecked) | nothing |
+//! | `Off` | the placement's parameter `CHECKED`, as in `Tlsf<u32, 4, 8, false>`, and the default of firmware | nothing |
 //! | `Basic` | every other heap | a few instructions for an operation |
 //! | `Full` | [`Full`] around the placement, as in `Heap<Full<Tiered>>` | 8 bytes for a block, 1/32 of the memory, and the time to fill freed blocks |
 //!
@@ -42,10 +42,8 @@
 //! * every write to any of the 8 bytes after a block, when the block is freed or resized;
 //! * every write to the first 256 or the last 16 bytes of a freed block, until as many further blocks were freed as the quarantine holds
 //!   (16 unless the type says otherwise);
-//! * links and lengths of free blocks that were overwritten, before they are followed: links are encoded with a secret of the
-//!   heap and the block's own address, so a copied or invented link leads nowhere ([`SegregatedFit`](crate::placement::SegregatedFit),
-//!   [`Buddy`](crate::Buddy) and what is built on them, where the metadata [`InBand`](crate::meta::InBand) is checked and has room for
-//!   several regions; elsewhere the links must point back, as at level `Basic`);
+//! * links and lengths of free blocks that were overwritten, before they are followed: the links of small blocks in quick lists are encoded
+//!   with a key of the heap, and elsewhere links must point back, as at level `Basic`;
 //! * every attempt to allocate memory that is in use, as damaged bookkeeping would.
 //!
 //! `Full` does not detect writes far beyond a block, reads of freed blocks, a double free of an address that was allocated

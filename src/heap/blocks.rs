@@ -5,7 +5,7 @@
 use super::Heap;
 use crate::lock::Lock;
 use crate::observe::Statistics;
-use crate::placement::LayoutPlacement;
+use crate::placement::Placement;
 use crate::region::Run;
 
 const NONE: Run = Run { start: 0, size: 0, free: false };
@@ -24,7 +24,7 @@ struct Blocks<'h, P, L, S> {
     count: usize,
 }
 
-impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
+impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
     /// Iterates over all memory of the heap, for a map: every free block, and what is in use between them, region by
     /// region and by address within each, without gaps.
     ///
@@ -37,7 +37,7 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
     ///
     /// A few runs at a time are copied under the lock, so the heap may be used while a run is handled. Changes in
     /// the meantime may or may not be seen, but no byte is seen twice. For a map of a single moment use
-    /// [`Heap::with_placement`] and [`LayoutPlacement::walk`]. O(n) per refill and O(n²/16) in all, for n runs; metadata
+    /// [`Heap::with_placement`] and [`Placement::walk`]. O(n) per refill and O(n²/16) in all, for n runs; metadata
     /// in band also scans the boundary bits, a word of them at a time.
     ///
     /// ```
@@ -59,7 +59,7 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
     }
 }
 
-impl<P: LayoutPlacement, L: Lock, S: Statistics> Blocks<'_, P, L, S> {
+impl<P: Placement, L: Lock, S: Statistics> Blocks<'_, P, L, S> {
     /// Copies the next runs, and returns whether there are any.
     fn refill(&mut self) -> bool {
         let Self { heap, region, cursor, chunk, next, count } = self;
@@ -90,7 +90,7 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> Blocks<'_, P, L, S> {
     }
 }
 
-impl<P: LayoutPlacement, L: Lock, S: Statistics> Iterator for Blocks<'_, P, L, S> {
+impl<P: Placement, L: Lock, S: Statistics> Iterator for Blocks<'_, P, L, S> {
     type Item = Run;
 
     fn next(&mut self) -> Option<Run> {

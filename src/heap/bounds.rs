@@ -40,7 +40,7 @@
 
 #![forbid(unsafe_code)]
 
-use crate::placement::{BestFit, Buddy, BuddyMap, Bump, FirstFit, FirstFitMap, LayoutPlacement, Tlsf};
+use crate::placement::{BestFit, Buddy, BuddyMap, Bump, FirstFit, FirstFitMap, Placement, Tlsf};
 use crate::units::{Index, class_of, class_start};
 
 /// The limits of a program, in granules.
@@ -167,7 +167,7 @@ impl<const R: usize, const C: bool> FirstFit<R, C> {
 
 /// Bytes of an arena that has at least `len` granules beside the map of [`FirstFit`], at any start address.
 const fn first_fit_arena<const CHECKED: bool>(len: u128) -> usize {
-    if len > <FirstFit as LayoutPlacement>::MAX_REGION as u128 / 8 {
+    if len > <FirstFit as Placement>::MAX_REGION as u128 / 8 {
         return usize::MAX;
     }
     let words = FirstFitMap::<crate::placement::MapLength, CHECKED>::words_for(len as usize);

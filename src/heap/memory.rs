@@ -8,13 +8,13 @@ use crate::error::out_of_memory::OutOfMemory;
 use crate::lock::Lock;
 use crate::memory::{Memory, allocator, global_alloc, refused};
 use crate::observe::{Statistics, Stats};
-use crate::placement::LayoutPlacement;
+use crate::placement::Placement;
 use crate::region::Region;
 use core::alloc::Layout;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
-impl<P: LayoutPlacement, L: Lock, S: Statistics> Locked<'_, P, L, S> {
+impl<P: Placement, L: Lock, S: Statistics> Locked<'_, P, L, S> {
     /// Allocates a block by every means, and unlocks: once in a firmware, where code is scarce, and in each caller on hosts.
     #[cfg_attr(target_os = "none", inline(never))]
     #[cfg_attr(not(target_os = "none"), inline(always))]
@@ -56,7 +56,7 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> Locked<'_, P, L, S> {
 }
 
 /// The slow paths of a heap whose lock another caller holds.
-impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
+impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
     #[cold]
     #[inline(never)]
     fn wait_and_allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
@@ -95,9 +95,9 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
     }
 }
 
-// SAFETY: a `LayoutPlacement` hands out disjoint blocks of the requested size and alignment; the lock excludes concurrent
+// SAFETY: a `Placement` hands out disjoint blocks of the requested size and alignment; the lock excludes concurrent
 // callers; no method unwinds.
-unsafe impl<P: LayoutPlacement, L: Lock, S: Statistics> Memory for Heap<P, L, S> {
+unsafe impl<P: Placement, L: Lock, S: Statistics> Memory for Heap<P, L, S> {
     #[inline]
     fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
         let Some(mut state) = self.try_lock() else { return self.wait_and_allocate(layout) };
@@ -209,5 +209,5 @@ unsafe impl<P: LayoutPlacement, L: Lock, S: Statistics> Memory for Heap<P, L, S>
     }
 }
 
-global_alloc!([P: LayoutPlacement, L: Lock, S: Statistics] Heap<P, L, S>, plainly);
-allocator!([P: LayoutPlacement, L: Lock, S: Statistics] Heap<P, L, S>);
+global_alloc!([P: Placement, L: Lock, S: Statistics] Heap<P, L, S>, plainly);
+allocator!([P: Placement, L: Lock, S: Statistics] Heap<P, L, S>);

@@ -22,7 +22,7 @@ use crate::error::out_of_memory::OutOfMemory;
 use crate::lock::{self, Lock};
 use crate::memory::Memory;
 use crate::observe::{Counters, Statistics, Stats};
-use crate::placement::{self, Bump, LayoutPlacement};
+use crate::placement::{self, Bump, Placement};
 use crate::region::{Pending, Region, RegionError, StaticFlag, StaticRegion};
 use core::alloc::Layout;
 use core::cell::UnsafeCell;
@@ -113,7 +113,7 @@ impl<P, L: Lock, S> Heap<P, lock::Counted<L>, S> {
     }
 }
 
-impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
+impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
     /// Creates a heap without memory. Add some with [`Heap::claim`].
     pub const fn empty() -> Self {
         Self::with_pending(Pending::NONE)
@@ -223,7 +223,7 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
     ///
     /// # Errors
     ///
-    /// Those of [`LayoutPlacement::extend_over`].
+    /// Those of [`Placement::extend`].
     ///
     /// # Safety
     ///
@@ -236,9 +236,7 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
     ) -> Result<(), RegionError> {
         self.with_settled(|state| {
             // SAFETY: the caller makes the same promises.
-            let size = unsafe { state.placement.extend_over(start, gap, bytes)? };
-            state.statistics.grown(size);
-            Ok(())
+            unsafe { state.placement.extend(start, gap, bytes, &mut state.statistics) }
         })
     }
 
@@ -249,11 +247,7 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
     ///
     /// [`RegionError::Unknown`] if no region starts there, [`RegionError::InUse`] if it has live blocks.
     pub fn release(&self, start: *mut u8) -> Result<Region, RegionError> {
-        self.with_settled(|state| {
-            let (region, size) = state.placement.release(start)?;
-            state.statistics.shrunk(size);
-            Ok(region)
-        })
+        self.with_settled(|state| state.placement.release(start, &mut state.statistics))
     }
 
     /// Allocates a block for `layout`; a layout of size zero gets a block of one granule.
@@ -355,7 +349,7 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
     pub unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
         self.with(|state| {
             // SAFETY: the caller guarantees a live block of `layout`.
-            unsafe { state.placement.resize_counted(block, layout, size, &mut state.statistics) }
+            unsafe { state.placement.resize(block, layout, size, &mut state.statistics) }
         })
     }
 
@@ -389,7 +383,7 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> Heap<P, L, S> {
     }
 }
 
-impl<P: LayoutPlacement, L: Lock> Heap<P, L> {
+impl<P: Placement, L: Lock> Heap<P, L> {
     /// Returns the bytes in live blocks, with each request rounded up to its block's size. O(1).
     pub fn used(&self) -> usize {
         self.with(|state| state.statistics.used())
@@ -436,7 +430,7 @@ impl<const R: usize, const G: usize, L: Lock, S: Statistics> Heap<Bump<R, G>, L,
     }
 }
 
-impl<P: LayoutPlacement, L: Lock> fmt::Debug for Heap<P, L> {
+impl<P: Placement, L: Lock> fmt::Debug for Heap<P, L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Heap").field(&self.stats()).finish()
     }

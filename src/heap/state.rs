@@ -3,7 +3,7 @@
 use crate::error::FreeError;
 use crate::error::out_of_memory::OutOfMemory;
 use crate::observe::Statistics;
-use crate::placement::{Grant, LayoutPlacement};
+use crate::placement::{Change, Placement};
 use crate::region::{Pending, Region, RegionError};
 use core::alloc::Layout;
 use core::ptr::NonNull;
@@ -15,11 +15,11 @@ pub(crate) struct State<P, S> {
     pub(super) pending: Pending,
 }
 
-impl<P: LayoutPlacement, S: Statistics> State<P, S> {
+impl<P: Placement, S: Statistics> State<P, S> {
     /// Allocates a block by the placement's fast path; `None` if that takes more effort.
     #[inline(always)]
     pub(super) fn allocate_fast(&mut self, layout: Layout) -> Option<NonNull<u8>> {
-        self.placement.allocate_counted(layout, &mut self.statistics)
+        self.placement.allocate_fast(layout, &mut self.statistics)
     }
 
     /// Allocates a block after [`Self::allocate_fast`] has found none: claims pending memory, goes the placement's slow path, and counts
@@ -39,14 +39,10 @@ impl<P: LayoutPlacement, S: Statistics> State<P, S> {
         block
     }
 
-    /// Allocates a block like [`Self::allocate_slow`], without counting it or a failure, and returns its size too.
-    pub(crate) fn grant(&mut self, layout: Layout) -> Option<Grant> {
-        loop {
-            let grant = self.placement.allocate(layout);
-            if grant.is_some() || !self.settle() {
-                return grant;
-            }
-        }
+    /// Allocates a block like [`Self::allocate_slow`] without counting it or a failure: `change` tells its size.
+    pub(crate) fn allocate_uncounted(&mut self, layout: Layout, change: &mut Change) -> Option<NonNull<u8>> {
+        let block = self.placement.allocate_slow(layout, change);
+        if block.is_none() && self.settle() { self.placement.allocate(layout, change) } else { block }
     }
 
     /// Allocates a block after [`Self::allocate_fast`] has found none, without reclaiming blocks that are kept for other sizes; `None` if
@@ -60,9 +56,9 @@ impl<P: LayoutPlacement, S: Statistics> State<P, S> {
     /// Allocates a block, and returns how many bytes at its start and at its end must be cleared to make it all zero.
     pub(super) fn allocate_zeroed(&mut self, layout: Layout) -> Option<(NonNull<u8>, usize, usize)> {
         self.settle();
-        if let Some((grant, front, back)) = self.placement.allocate_zeroed(layout) {
-            self.statistics.allocated(grant.size);
-            return Some((grant.start, front, back));
+        let zeroed = self.placement.allocate_zeroed(layout, &mut self.statistics);
+        if zeroed.is_some() {
+            return zeroed;
         }
         let fast = self.allocate_fast(layout);
         let block = if fast.is_some() { fast } else { self.allocate_slow(layout) };
@@ -77,11 +73,7 @@ impl<P: LayoutPlacement, S: Statistics> State<P, S> {
     #[inline(always)]
     pub(super) unsafe fn free_fast(&mut self, block: NonNull<u8>, layout: Layout) -> bool {
         // SAFETY: the caller guarantees a live block of `layout`.
-        let freed = unsafe { self.placement.deallocate_quick(block, layout) };
-        if let Some(size) = freed {
-            self.statistics.freed(size);
-        }
-        freed.is_some()
+        unsafe { self.placement.free_fast(block, layout, &mut self.statistics) }
     }
 
     /// Frees a block in every case.
@@ -92,7 +84,7 @@ impl<P: LayoutPlacement, S: Statistics> State<P, S> {
     #[inline(always)]
     pub(super) unsafe fn free(&mut self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         // SAFETY: the caller guarantees a live block of `layout`.
-        unsafe { self.placement.deallocate_counted(block, layout, &mut self.statistics) }
+        unsafe { self.placement.free(block, layout, &mut self.statistics) }
     }
 
     /// Claims memory that is pending. Returns whether there was any.
@@ -118,7 +110,7 @@ impl<P: LayoutPlacement, S: Statistics> State<P, S> {
     /// The contract of [`Heap::claim`](super::Heap::claim).
     pub(super) unsafe fn claim(&mut self, region: Region) -> Result<(), RegionError> {
         // SAFETY: the caller keeps the contract of `Heap::claim`.
-        unsafe { self.placement.claim_counted(region, &mut self.statistics) }
+        unsafe { self.placement.claim(region, &mut self.statistics) }
     }
 
     /// Returns the error of a failed request for `layout`.

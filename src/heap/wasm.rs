@@ -5,9 +5,8 @@ use crate::error::out_of_memory::OutOfMemory;
 use crate::heap::Heap;
 use crate::lock::{self, Lock};
 use crate::memory::{Memory, allocator, global_alloc};
-use crate::meta::InBand;
 use crate::observe::{Counters, Statistics, Stats};
-use crate::placement::{LayoutPlacement, SegregatedFit};
+use crate::placement::{Placement, Tlsf};
 use crate::region::Region;
 use core::alloc::Layout;
 use core::cell::UnsafeCell;
@@ -37,7 +36,7 @@ use core::ptr::{self, NonNull};
 /// Allocation and free take the time of the placement `P`. With the default the heap adds 12 KB of code to a module;
 /// `WasmHeap<MicroTlsf<4, false>, ..>` adds 4 KB, serves up to 2 MiB in blocks of up to 500 KiB, and is faster. A [`TinyHeap`](crate::TinyHeap) adds 1.6 KB,
 /// for up to 512 KiB that do not grow. `cargo xtask wasm` compares them with other crates.
-pub struct WasmHeap<P = SegregatedFit<InBand<u32, 8, 1>>, L = lock::Default, S = Counters> {
+pub struct WasmHeap<P = Tlsf<u32, 1>, L = lock::Default, S = Counters> {
     heap: Heap<P, L, S>,
     lock: L,
     growth: UnsafeCell<Growth>,
@@ -82,7 +81,7 @@ impl Growth {
     const NONE: Self = Self { first: 0, size: 0, regions: 0, bytes: 0, full: false };
 
     /// Gives `heap` more memory for a request. Returns whether there was more. The memory grows only if the heap can use it.
-    fn lengthen<G: Grow, P: LayoutPlacement, L: Lock, S: Statistics>(
+    fn lengthen<G: Grow, P: Placement, L: Lock, S: Statistics>(
         &mut self,
         heap: &Heap<P, L, S>,
         layout: Layout,
@@ -132,11 +131,7 @@ impl Growth {
         !self.full
     }
 
-    fn claim<P: LayoutPlacement, L: Lock, S: Statistics>(
-        &mut self,
-        heap: &Heap<P, L, S>,
-        region: Region,
-    ) -> bool {
+    fn claim<P: Placement, L: Lock, S: Statistics>(&mut self, heap: &Heap<P, L, S>, region: Region) -> bool {
         // SAFETY: the bytes are new, and nothing else uses them.
         let claimed = unsafe { heap.claim(region) }.is_ok();
         if claimed {
@@ -200,7 +195,7 @@ unsafe impl Grow for Linear {
     }
 }
 
-impl<P: LayoutPlacement, L: Lock, S: Statistics> WasmHeap<P, L, S> {
+impl<P: Placement, L: Lock, S: Statistics> WasmHeap<P, L, S> {
     /// Creates the heap, without memory until the first request.
     #[allow(clippy::new_without_default, reason = "such a heap is only ever a static")]
     pub const fn new() -> Self {
@@ -239,7 +234,7 @@ impl<P: LayoutPlacement, L: Lock, S: Statistics> WasmHeap<P, L, S> {
 }
 
 // SAFETY: the heap keeps the contract.
-unsafe impl<P: LayoutPlacement, L: Lock, S: Statistics> Memory for WasmHeap<P, L, S> {
+unsafe impl<P: Placement, L: Lock, S: Statistics> Memory for WasmHeap<P, L, S> {
     #[inline]
     fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
         self.request::<Linear, _>(layout, || self.heap.allocate(layout))
@@ -311,14 +306,14 @@ unsafe impl<P: LayoutPlacement, L: Lock, S: Statistics> Memory for WasmHeap<P, L
     }
 }
 
-global_alloc!([P: LayoutPlacement, L: Lock, S: Statistics] WasmHeap<P, L, S>, plainly);
-allocator!([P: LayoutPlacement, L: Lock, S: Statistics] WasmHeap<P, L, S>);
+global_alloc!([P: Placement, L: Lock, S: Statistics] WasmHeap<P, L, S>, plainly);
+allocator!([P: Placement, L: Lock, S: Statistics] WasmHeap<P, L, S>);
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::lock::Unsync;
-    use crate::placement::{BestFit, FirstFit, MicroTlsf, QuickLists, Tlsf, Tlsf16};
+    use crate::placement::{BestFit, FirstFit, MicroTlsf, QuickLists, Tlsf16};
     use std::cell::Cell;
     use std::vec::Vec;
 
@@ -370,7 +365,7 @@ mod tests {
     type Local<P = Tlsf<u32, 1>> = WasmHeap<P, Unsync>;
 
     /// Fills the memory with blocks of this size, each with its number, and returns them.
-    fn fill<G: Grow, P: LayoutPlacement>(heap: &Local<P>, size: usize) -> Vec<NonNull<u8>> {
+    fn fill<G: Grow, P: Placement>(heap: &Local<P>, size: usize) -> Vec<NonNull<u8>> {
         let layout = Layout::from_size_align(size, 16).unwrap();
         let mut blocks = Vec::new();
         while let Some(block) = heap.request::<G, _>(layout, || heap.heap.allocate(layout)) {
@@ -493,7 +488,7 @@ mod tests {
     /// Other code lets the memory grow as well, as often as it likes and also meanwhile: the heap goes on behind that.
     #[test]
     fn gaps_are_left_alone() {
-        fn check<P: LayoutPlacement>(taken: usize) {
+        fn check<P: Placement>(taken: usize) {
             begin(taken);
             let heap = Local::<P>::new();
             let layout = Layout::new::<[u8; 70_000]>();
@@ -539,7 +534,7 @@ mod tests {
             check::<Tlsf<u32, 1>>(taken);
             check::<Tlsf>(taken);
             check::<FirstFit<32>>(taken);
-            check::<QuickLists<SegregatedFit>>(taken);
+            check::<QuickLists<Tlsf>>(taken);
         }
         check::<MicroTlsf<4, false>>(0);
         check::<MicroTlsf<8>>(0);
@@ -548,7 +543,7 @@ mod tests {
     /// Whatever a placement can serve lets the memory grow once, and whatever it cannot serve leaves it as it was.
     #[test]
     fn the_memory_grows_for_what_is_served_only() {
-        fn check<P: LayoutPlacement>(others: usize) {
+        fn check<P: Placement>(others: usize) {
             for size in (0..48)
                 .map(|n| (100 << (n / 3)) + 7777 * (n % 3))
                 .chain([1 << 40, isize::MAX as usize - 4095])
@@ -583,7 +578,7 @@ mod tests {
             check::<Tlsf16>(others);
             check::<FirstFit>(others);
             check::<BestFit>(others);
-            check::<QuickLists<SegregatedFit>>(others);
+            check::<QuickLists<Tlsf>>(others);
             check::<MicroTlsf<4, false>>(others);
             check::<MicroTlsf<1>>(others);
         }

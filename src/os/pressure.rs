@@ -19,7 +19,7 @@
 
 use crate::front::pressure::{Pressure, PressureHeap};
 use crate::lock::Lock;
-use crate::placement::LayoutPlacement;
+use crate::placement::Placement;
 use std::borrow::ToOwned;
 use std::format;
 use std::fs;
@@ -194,7 +194,7 @@ impl Watch {
     /// # Errors
     ///
     /// [`ReadError`] if there is no reading. The heap keeps the state that was reported last.
-    pub fn poll<P: LayoutPlacement, L: Lock, const HOOKS: usize>(
+    pub fn poll<P: Placement, L: Lock, const HOOKS: usize>(
         &mut self,
         heap: &PressureHeap<P, L, HOOKS>,
     ) -> Result<Pressure, ReadError> {

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::tlsf::Tlsf;
-use crate::meta::DEFAULT_REGIONS;
+use crate::region::DEFAULT_REGIONS;
 
 /// Indices on microcontrollers are short, and so are their lists.
 #[cfg(target_os = "none")]

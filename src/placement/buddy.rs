@@ -2,7 +2,7 @@
 
 use super::{Mapped, RegionMap};
 use crate::error::FreeError;
-use crate::meta::DEFAULT_REGIONS;
+use crate::region::DEFAULT_REGIONS;
 use core::hint::assert_unchecked;
 use core::ptr;
 

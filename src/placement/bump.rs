@@ -2,7 +2,7 @@
 
 use super::{Mapped, RegionMap};
 use crate::error::FreeError;
-use crate::meta::DEFAULT_REGIONS;
+use crate::region::DEFAULT_REGIONS;
 
 /// A bump pointer: allocation moves it up, and only the block below it can be freed or grown.
 ///

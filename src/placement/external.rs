@@ -2,29 +2,48 @@
 //!
 //! They are for moving over in one line, and for measuring against. What those allocators do not tell
 //! or cannot do stays so: a wrong free is as bad as it is there, blocks never change their size in
-//! place, regions cannot be released, and [`LayoutPlacement::largest_free`] is an upper bound: all that is free.
+//! place, regions cannot be released, and [`Placement::largest_free`] is an upper bound: all that is free.
 
-use super::{Grant, LayoutPlacement};
+use super::Placement;
 use crate::error::FreeError;
-use crate::region::Run;
-use crate::region::{Region, RegionError};
+use crate::observe::Statistics;
+use crate::region::{Region, RegionError, Run};
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
 /// Words that the allocators align to, and the least that they can use.
 const WORD: usize = size_of::<usize>();
 
-/// The parts of a [`LayoutPlacement`] that the adapted allocators do not have.
+/// The parts of a [`Placement`] that the adapted allocators do not have.
 macro_rules! what_adapters_lack {
     () => {
         const MAX_REGION: usize = isize::MAX as usize;
+        const MAX_REGIONS: usize = usize::MAX;
+        const REMEMBERS: bool = false;
+        const MOVES_TO_SHRINK: bool = false;
 
-        fn release(&mut self, _start: *mut u8) -> Result<(Region, usize), RegionError> {
+        fn release<S: Statistics>(&mut self, _: *mut u8, _: &mut S) -> Result<Region, RegionError> {
             Err(RegionError::Unsupported)
         }
 
-        fn allocate_quick(&mut self, layout: Layout) -> Option<Grant> {
-            self.allocate(layout)
+        fn allocate_slow<S: Statistics>(&mut self, _: Layout, _: &mut S) -> Option<NonNull<u8>> {
+            None
+        }
+
+        fn allocate_zeroed<S: Statistics>(
+            &mut self,
+            _: Layout,
+            _: &mut S,
+        ) -> Option<(NonNull<u8>, usize, usize)> {
+            None
+        }
+
+        fn allocate_shorter<S: Statistics>(&mut self, _: Layout, _: usize, _: &mut S) -> Option<NonNull<u8>> {
+            None
+        }
+
+        unsafe fn free_fast<S: Statistics>(&mut self, _: NonNull<u8>, _: Layout, _: &mut S) -> bool {
+            false
         }
 
         fn trim(&mut self) -> bool {
@@ -59,11 +78,11 @@ impl LinkedList {
 
 // SAFETY: the adapted allocator keeps the same promises.
 #[cfg(feature = "linked-list")]
-unsafe impl LayoutPlacement for LinkedList {
+unsafe impl Placement for LinkedList {
     const EMPTY: Self = Self(linked_list_allocator::Heap::empty());
     what_adapters_lack!();
 
-    unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
+    unsafe fn claim<S: Statistics>(&mut self, memory: Region, statistics: &mut S) -> Result<(), RegionError> {
         if !self.0.bottom().is_null() {
             return Err(RegionError::TooMany { max: 1 });
         }
@@ -74,10 +93,20 @@ unsafe impl LayoutPlacement for LinkedList {
         }
         // SAFETY: the caller hands the memory over; it is large enough.
         unsafe { self.0.init(memory.start.as_ptr(), size) };
-        Ok(self.0.size())
+        statistics.grown(self.0.size());
+        Ok(())
     }
 
-    unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError> {
+    unsafe fn extend<S: Statistics>(
+        &mut self,
+        start: *mut u8,
+        gap: usize,
+        bytes: usize,
+        statistics: &mut S,
+    ) -> Result<(), RegionError> {
+        if gap > 0 {
+            return Err(RegionError::Unsupported);
+        }
         if self.0.bottom().is_null() || start.addr().next_multiple_of(WORD) != self.0.bottom().addr() {
             return Err(RegionError::Unknown);
         }
@@ -86,25 +115,37 @@ unsafe impl LayoutPlacement for LinkedList {
         let bytes = Region::new(top, bytes).checked_end()? - top.addr().get();
         // SAFETY: the caller hands the memory over, and it follows the region.
         unsafe { self.0.extend(bytes) };
-        Ok(self.0.size() - before)
+        statistics.grown(self.0.size() - before);
+        Ok(())
     }
 
-    fn allocate(&mut self, layout: Layout) -> Option<Grant> {
-        let start = self.0.allocate_first_fit(layout).ok()?;
-        Some(Grant { start, size: Self::taken(layout) })
+    fn allocate_fast<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>> {
+        let block = self.0.allocate_first_fit(layout).ok()?;
+        statistics.allocated(Self::taken(layout));
+        Some(block)
     }
 
-    unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
+    unsafe fn free<S: Statistics>(
+        &mut self,
+        start: NonNull<u8>,
+        layout: Layout,
+        statistics: &mut S,
+    ) -> Result<(), FreeError> {
         // SAFETY: the caller makes the same promises.
         unsafe { self.0.deallocate(start, layout) };
-        Ok(Self::taken(layout))
+        statistics.freed(Self::taken(layout));
+        Ok(())
     }
 
-    unsafe fn resize(&mut self, _: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)> {
-        let old = Self::taken(layout);
-        let new = size.max(2 * WORD).checked_next_multiple_of(WORD)?;
+    unsafe fn resize<S: Statistics>(
+        &mut self,
+        _: NonNull<u8>,
+        layout: Layout,
+        size: usize,
+        _: &mut S,
+    ) -> bool {
         // The allocator cannot, but need not where the rounded size is the same.
-        (old == new).then_some((old, new))
+        size.max(2 * WORD).checked_next_multiple_of(WORD) == Some(Self::taken(layout))
     }
 
     unsafe fn check_owned(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
@@ -163,36 +204,55 @@ impl<const ORDER: usize> BuddySystem<ORDER> {
 
 // SAFETY: the adapted allocator keeps the same promises.
 #[cfg(feature = "buddy-system")]
-unsafe impl<const ORDER: usize> LayoutPlacement for BuddySystem<ORDER> {
+unsafe impl<const ORDER: usize> Placement for BuddySystem<ORDER> {
     const EMPTY: Self = Self(buddy_system_allocator::Heap::empty());
     what_adapters_lack!();
 
-    unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
+    unsafe fn claim<S: Statistics>(&mut self, memory: Region, statistics: &mut S) -> Result<(), RegionError> {
         // SAFETY: the caller hands over the memory of the region.
-        unsafe { self.add(memory.start.addr().get(), memory.checked_end()?) }
+        statistics.grown(unsafe { self.add(memory.start.addr().get(), memory.checked_end()?)? });
+        Ok(())
     }
 
     /// The allocator does not know where regions start: claim the new bytes as a region.
-    unsafe fn extend(&mut self, _start: *mut u8, _bytes: usize) -> Result<usize, RegionError> {
+    unsafe fn extend<S: Statistics>(
+        &mut self,
+        _: *mut u8,
+        _: usize,
+        _: usize,
+        _: &mut S,
+    ) -> Result<(), RegionError> {
         Err(RegionError::Unsupported)
     }
 
-    fn allocate(&mut self, layout: Layout) -> Option<Grant> {
-        let start = self.0.alloc(layout).ok()?;
-        Some(Grant { start, size: Self::taken(layout.size(), layout.align()) })
+    fn allocate_fast<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>> {
+        let block = self.0.alloc(layout).ok()?;
+        statistics.allocated(Self::taken(layout.size(), layout.align()));
+        Some(block)
     }
 
-    unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
+    unsafe fn free<S: Statistics>(
+        &mut self,
+        start: NonNull<u8>,
+        layout: Layout,
+        statistics: &mut S,
+    ) -> Result<(), FreeError> {
         // SAFETY: the caller makes the same promises.
         unsafe { self.0.dealloc(start, layout) };
-        Ok(Self::taken(layout.size(), layout.align()))
+        statistics.freed(Self::taken(layout.size(), layout.align()));
+        Ok(())
     }
 
-    unsafe fn resize(&mut self, _: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)> {
+    unsafe fn resize<S: Statistics>(
+        &mut self,
+        _: NonNull<u8>,
+        layout: Layout,
+        size: usize,
+        _: &mut S,
+    ) -> bool {
         // Not even within the rounded size: the allocator counts requested bytes, and a free with
         // another size than the allocation's would make its counters wrap.
-        let old = Self::taken(layout.size(), layout.align());
-        (size == layout.size()).then_some((old, old))
+        size == layout.size()
     }
 
     unsafe fn check_owned(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {

@@ -1,63 +1,36 @@
-//! [`LayoutPlacement`]: placements in terms of layouts and addresses, and every [`Placement`] as one.
+//! [`Placement`]: what a heap asks of its allocator, in terms of layouts and addresses.
 
-use super::{Held, Placement};
 use crate::error::FreeError;
-use crate::meta::{FreeBlocks, Meta, region_size};
 use crate::observe::Statistics;
-use crate::region::{Region, RegionError, RegionRecord, Run};
-use crate::units::granules;
+use crate::region::{Region, RegionError, Run};
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
-/// A block of memory that was handed out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Grant {
-    /// Its first byte, aligned as requested.
-    pub start: NonNull<u8>,
-    /// Its size in bytes, at least as large as requested.
-    pub size: usize,
-}
-
-#[cfg(feature = "defmt")]
-impl defmt::Format for Grant {
-    fn format(&self, fmt: defmt::Formatter<'_>) {
-        let start = self.start.as_ptr() as usize;
-        defmt::write!(fmt, "Grant {{ start: {=usize:#x}, size: {=usize} }}", start, self.size);
-    }
-}
-
 /// The interface between a [`Heap`](crate::Heap) and its allocator: requests are [`Layout`]s, blocks are addresses.
 ///
-/// A method with a body is built from those without one, or claims nothing (the constants). A wrapper that does not pass it on is
-/// slower at most, and never wrong. The items that are hidden from the documentation let a heap compile the fast paths of our own
-/// placements inline; no other placement needs them.
+/// Every change is counted in the heap's [`Statistics`], inside the placement, which knows when that costs least. Allocating has a fast
+/// path that is compiled into the caller and a slow path that is not, and so has freeing; the heap keeps its lock from the one to the other.
 ///
 /// # Safety
 ///
 /// Live blocks must not overlap, must lie in claimed regions, and must have the requested size and alignment.
-pub unsafe trait LayoutPlacement: Sized {
+pub unsafe trait Placement: Sized {
     /// A placement without regions.
     const EMPTY: Self;
 
     /// The size of the largest region in bytes.
     const MAX_REGION: usize;
 
-    /// The most regions that there can be, if that is known.
-    #[doc(hidden)]
-    const MAX_REGIONS: usize = usize::MAX;
+    /// The most regions that there can be; `usize::MAX` if the placement does not count them.
+    const MAX_REGIONS: usize;
 
     /// True if the placement remembers each block, to check each free: a front must not keep blocks for itself then.
-    #[doc(hidden)]
-    const REMEMBERS: bool = false;
+    const REMEMBERS: bool;
 
-    /// Sets a key with which links of free blocks are encoded, before the first region is claimed and if the placement can do
-    /// that. [`Full`](crate::harden::Full) calls this.
-    #[doc(hidden)]
-    fn set_key(&mut self, key: usize) {
-        let _ = key;
-    }
+    /// Whether a block that shrinks may move, to free memory that is shorter than it: see [`Placement::allocate_shorter`].
+    const MOVES_TO_SHRINK: bool;
 
-    /// Makes `memory` available and returns the bytes that it adds for blocks.
+    /// Adds `memory`.
     ///
     /// # Errors
     ///
@@ -65,67 +38,79 @@ pub unsafe trait LayoutPlacement: Sized {
     ///
     /// # Safety
     ///
-    /// `memory` must satisfy the contract of [`Placement::claim`].
-    unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError>;
+    /// `memory` must be valid for reads and writes (unless the placement touches none of it) and used by nothing else, until
+    /// [`Placement::release`] or forever.
+    unsafe fn claim<S: Statistics>(&mut self, memory: Region, statistics: &mut S) -> Result<(), RegionError>;
 
-    /// Lengthens the region that starts at `start` by `bytes` bytes and returns the bytes that become available.
+    /// Lengthens the region that starts at `start` by `bytes` bytes, which begin `gap` bytes behind it. What is in the gap stays in use
+    /// for ever.
     ///
     /// # Errors
     ///
-    /// [`RegionError`] if the region cannot be lengthened; nothing is changed then.
+    /// [`RegionError`] if the region cannot be lengthened, [`RegionError::Unsupported`] if the placement cannot leave a gap; nothing is
+    /// changed then.
     ///
     /// # Safety
     ///
-    /// The `bytes` bytes behind the region must satisfy the contract of [`Placement::claim`].
-    unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError>;
+    /// The `bytes` bytes must satisfy the contract of [`Placement::claim`].
+    unsafe fn extend<S: Statistics>(
+        &mut self,
+        start: *mut u8,
+        gap: usize,
+        bytes: usize,
+        statistics: &mut S,
+    ) -> Result<(), RegionError>;
 
-    /// Lengthens a region like [`LayoutPlacement::extend`], over `gap` bytes behind it that others use: these stay in use for ever.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`LayoutPlacement::extend`], [`RegionError::Unsupported`] if the placement cannot leave a gap, and [`RegionError::TooSmall`] if
-    /// the region's bookkeeping has no room behind it; nothing is changed then.
-    ///
-    /// # Safety
-    ///
-    /// The `bytes` bytes behind the gap must satisfy the contract of [`Placement::claim`].
-    #[doc(hidden)]
-    unsafe fn extend_over(&mut self, start: *mut u8, gap: usize, bytes: usize) -> Result<usize, RegionError> {
-        if gap > 0 {
-            return Err(RegionError::Unsupported);
-        }
-        // SAFETY: the caller makes the same promises.
-        unsafe { self.extend(start, bytes) }
-    }
-
-    /// Gives back the region that starts at `start` if none of its blocks is live. Also returns the bytes that are no
-    /// longer available.
+    /// Removes the region that starts at `start` if none of its blocks is live, and returns it.
     ///
     /// # Errors
     ///
     /// [`RegionError::Unknown`] if no region starts there, [`RegionError::InUse`] if it has live blocks.
-    fn release(&mut self, start: *mut u8) -> Result<(Region, usize), RegionError>;
+    fn release<S: Statistics>(&mut self, start: *mut u8, statistics: &mut S) -> Result<Region, RegionError>;
 
-    /// Allocates a block for `layout`; a size of zero gets a block of one granule.
-    fn allocate(&mut self, layout: Layout) -> Option<Grant>;
+    /// Allocates a block for `layout` in the common case, inline. Returns `None`, with nothing changed, if that takes more effort.
+    fn allocate_fast<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>>;
 
-    /// Allocates a block like [`LayoutPlacement::allocate`], but only in the common case and inline. Returns `None`, with
-    /// nothing changed, if that takes more effort. A heap calls this first, and then [`LayoutPlacement::allocate`].
-    #[doc(hidden)]
+    /// Allocates a block by all means, right after [`Placement::allocate_fast`] has found none. A size of zero gets a block of one granule.
+    fn allocate_slow<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>>;
+
+    /// Allocates a block on the fast path or the slow one.
     #[inline(always)]
-    fn allocate_quick(&mut self, layout: Layout) -> Option<Grant> {
-        let _ = layout;
-        None
+    fn allocate<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>> {
+        let fast = self.allocate_fast(layout, statistics);
+        if fast.is_some() { fast } else { self.allocate_slow(layout, statistics) }
     }
 
-    /// Allocates a block like [`LayoutPlacement::allocate`], and returns how many bytes at its start and at its end must be cleared to
-    /// make it all zero. `None` if there is no room, or the placement does not know which memory is zero.
-    fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)> {
-        let _ = layout;
-        None
-    }
+    /// Allocates a block, and returns how many bytes at its start and at its end must be cleared to make it all zero. `None` if there is
+    /// no room, or the placement does not know which memory is zero.
+    fn allocate_zeroed<S: Statistics>(
+        &mut self,
+        layout: Layout,
+        statistics: &mut S,
+    ) -> Option<(NonNull<u8>, usize, usize)>;
 
-    /// Frees a block and returns the bytes that become available.
+    /// Allocates the `size` bytes that a block of `layout` is to shrink to from free memory that is shorter than the block, if there is
+    /// any. Called only with [`Placement::MOVES_TO_SHRINK`].
+    fn allocate_shorter<S: Statistics>(
+        &mut self,
+        layout: Layout,
+        size: usize,
+        statistics: &mut S,
+    ) -> Option<NonNull<u8>>;
+
+    /// Frees a block in the common case, inline. Returns false, with nothing changed, if that takes more effort or gains nothing.
+    ///
+    /// # Safety
+    ///
+    /// `start` must be the address of a live block for `layout` that is not used any more.
+    unsafe fn free_fast<S: Statistics>(
+        &mut self,
+        start: NonNull<u8>,
+        layout: Layout,
+        statistics: &mut S,
+    ) -> bool;
+
+    /// Frees a block.
     ///
     /// # Errors
     ///
@@ -134,130 +119,25 @@ pub unsafe trait LayoutPlacement: Sized {
     /// # Safety
     ///
     /// `start` must be the address of a live block for `layout` that is not used any more.
-    unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError>;
+    unsafe fn free<S: Statistics>(
+        &mut self,
+        start: NonNull<u8>,
+        layout: Layout,
+        statistics: &mut S,
+    ) -> Result<(), FreeError>;
 
-    /// Frees a block like [`LayoutPlacement::deallocate`], but only in the common case and inline. Returns `None`, with nothing
-    /// changed, if that takes more effort or gains nothing.
-    ///
-    /// # Safety
-    ///
-    /// `start` must be the address of a live block for `layout` that is not used any more.
-    #[doc(hidden)]
-    #[inline(always)]
-    unsafe fn deallocate_quick(&mut self, start: NonNull<u8>, layout: Layout) -> Option<usize> {
-        let _ = (start, layout);
-        None
-    }
-
-    /// Changes a block's size without moving it. Returns the bytes that it took before and takes now, or `None` if that
-    /// is not possible.
+    /// Changes a block's size without moving it. Returns whether that was possible.
     ///
     /// # Safety
     ///
     /// `start` must be the address of a live block for `layout`; bytes that are cut off must not be used any more.
-    unsafe fn resize(&mut self, start: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)>;
-
-    /// Allocates a block like [`LayoutPlacement::allocate_quick`], and counts it.
-    #[doc(hidden)]
-    #[inline(always)]
-    fn allocate_counted<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>> {
-        let grant = self.allocate_quick(layout)?;
-        statistics.allocated(grant.size);
-        Some(grant.start)
-    }
-
-    /// Allocates a block like [`LayoutPlacement::allocate`], and counts it. A heap calls this right after
-    /// [`LayoutPlacement::allocate_counted`] has found none.
-    #[doc(hidden)]
-    #[inline(always)]
-    fn allocate_slow<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>> {
-        let grant = self.allocate(layout)?;
-        statistics.allocated(grant.size);
-        Some(grant.start)
-    }
-
-    /// Frees a block like [`LayoutPlacement::deallocate`], and counts it.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`LayoutPlacement::deallocate`].
-    ///
-    /// # Safety
-    ///
-    /// The contract of [`LayoutPlacement::deallocate`].
-    #[doc(hidden)]
-    #[inline(always)]
-    unsafe fn deallocate_counted<S: Statistics>(
-        &mut self,
-        start: NonNull<u8>,
-        layout: Layout,
-        statistics: &mut S,
-    ) -> Result<(), FreeError> {
-        // SAFETY: the caller keeps the contract.
-        statistics.freed(unsafe { self.deallocate(start, layout)? });
-        Ok(())
-    }
-
-    /// Changes a block's size like [`LayoutPlacement::resize`], and counts that. Returns whether it was possible.
-    ///
-    /// # Safety
-    ///
-    /// The contract of [`LayoutPlacement::resize`].
-    #[doc(hidden)]
-    #[inline(always)]
-    unsafe fn resize_counted<S: Statistics>(
+    unsafe fn resize<S: Statistics>(
         &mut self,
         start: NonNull<u8>,
         layout: Layout,
         size: usize,
         statistics: &mut S,
-    ) -> bool {
-        // SAFETY: the caller keeps the contract.
-        let resized = unsafe { self.resize(start, layout, size) };
-        if let Some((old, new)) = resized {
-            statistics.resized(old, new);
-        }
-        resized.is_some()
-    }
-
-    /// Whether a block that shrinks may move, to free memory that is shorter than it.
-    #[doc(hidden)]
-    const MOVES_TO_SHRINK: bool = false;
-
-    /// Allocates the `size` bytes that a block of `layout` is to shrink to from free memory that is shorter than the block, if there is
-    /// any, and counts them.
-    #[doc(hidden)]
-    #[inline(always)]
-    fn allocate_shorter<S: Statistics>(
-        &mut self,
-        layout: Layout,
-        size: usize,
-        statistics: &mut S,
-    ) -> Option<NonNull<u8>> {
-        let _ = (layout, size, statistics);
-        None
-    }
-
-    /// Makes memory available like [`LayoutPlacement::claim`], and counts it.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`LayoutPlacement::claim`].
-    ///
-    /// # Safety
-    ///
-    /// The contract of [`LayoutPlacement::claim`].
-    #[doc(hidden)]
-    #[inline(always)]
-    unsafe fn claim_counted<S: Statistics>(
-        &mut self,
-        memory: Region,
-        statistics: &mut S,
-    ) -> Result<(), RegionError> {
-        // SAFETY: the caller keeps the contract.
-        statistics.grown(unsafe { self.claim(memory)? });
-        Ok(())
-    }
+    ) -> bool;
 
     /// Makes memory that is kept for speed available to every request. Returns whether there was any.
     fn trim(&mut self) -> bool;
@@ -302,7 +182,7 @@ pub unsafe trait LayoutPlacement: Sized {
 
     /// Shows `visit` the free and used runs of region number `region`, in address order and without gaps, until it
     /// returns `false`. Shows nothing if there is no such region, or if the placement does not know.
-    /// [`Heap::blocks`](crate::Heap::blocks) describes the runs. O(runs), in band O(region / granule / word) as well.
+    /// [`Heap::blocks`](crate::Heap::blocks) describes the runs. O(runs), in the engine O(region / granule / word) as well.
     fn walk(&self, region: usize, visit: &mut dyn FnMut(Run) -> bool);
 
     /// Returns region number `n`, from 0, in no particular order; `None` beyond the last one, or if the placement does
@@ -310,204 +190,54 @@ pub unsafe trait LayoutPlacement: Sized {
     fn region(&self, n: usize) -> Option<Region>;
 }
 
-/// Returns whether a block can begin at `address`. O(regions); short for the first region.
-#[inline(always)]
-fn is_known<S: Placement>(meta: &S::Meta, address: usize) -> bool {
-    let shift = const { <S::Meta as Meta>::GRANULE.ilog2() };
-    meta.regions().first().is_some_and(|record| record.begins(address, shift))
-        || meta.locate(address).is_some()
+/// Counts what one call changes, for callers that need the number.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Change {
+    /// Bytes in live blocks.
+    pub(crate) used: isize,
+    /// Bytes of all regions.
+    pub(crate) capacity: isize,
 }
 
-/// Returns the length and the alignment of a layout in granules.
-#[inline(always)]
-pub(super) fn measure<S: Placement>(layout: Layout) -> (usize, usize) {
-    measure_parts::<S>(layout.size(), layout.align())
-}
+// SAFETY: `free` claims nothing.
+unsafe impl Statistics for Change {
+    const EMPTY: Self = Self { used: 0, capacity: 0 };
 
-/// Returns the length and the alignment of a block in granules, which need not be those of a layout together.
-#[inline(always)]
-#[allow(clippy::manual_div_ceil)]
-fn measure_parts<S: Placement>(size: usize, align: usize) -> (usize, usize) {
-    let granule = <S::Meta as Meta>::GRANULE;
-    // A layout's size cannot overflow when it is rounded up.
-    let len = ((size + (granule - 1)) >> granule.ilog2()).max(1);
-    (len, align.max(granule) / granule)
-}
-
-/// Allocates a block, first in the common way. `align` is a power of two, also one that no layout of this size has: no block does either.
-#[inline(always)]
-pub(super) fn allocate_from<S: Placement>(space: &mut S, size: usize, align: usize) -> Option<Grant> {
-    let (len, align) = measure_parts::<S>(size, align);
-    if let Some(grant) = quick_grant(space, len, align) {
-        return Some(grant);
-    }
-    let block = Placement::allocate(space, len, align)?;
-    Some(grant(space, &block))
-}
-
-/// Allocates a block in the common case; `None` if that takes more effort.
-#[inline(always)]
-fn quick_grant<S: Placement>(space: &mut S, len: usize, align: usize) -> Option<Grant> {
-    let (start, len) = space.allocate_quick_at(len, align)?;
-    // SAFETY: blocks lie in claimed regions, none of which holds the address 0.
-    let start = unsafe { NonNull::new_unchecked(start) };
-    Some(Grant { start, size: len * <S::Meta as Meta>::GRANULE })
-}
-
-/// Returns the memory of a block.
-#[inline(always)]
-fn grant<S: Placement>(space: &S, block: &Held<S>) -> Grant {
-    let start = space.meta().address(block.offset);
-    // SAFETY: blocks lie in claimed regions, none of which holds the address 0.
-    let start = unsafe { NonNull::new_unchecked(start) };
-    Grant { start, size: block.len * <S::Meta as Meta>::GRANULE }
-}
-
-// SAFETY: a `Placement` keeps the same promises in granules, and `FreeBlocks::address` maps them to addresses.
-unsafe impl<S: Placement> LayoutPlacement for S {
-    const EMPTY: Self = <S as Placement>::EMPTY;
-    const MAX_REGION: usize = region_size::<S::Meta>(S::MAX_LEN);
-    const MAX_REGIONS: usize = <S::Meta as Meta>::MAX_REGIONS;
-
-    fn set_key(&mut self, key: usize) {
-        // SAFETY: regions and blocks stay as they are.
-        unsafe { self.meta_mut() }.set_key(key);
-    }
-
-    unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
-        // SAFETY: the caller makes the same promises.
-        unsafe { Placement::claim(self, memory) }
-    }
-
-    unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError> {
-        // SAFETY: the caller makes the same promises.
-        unsafe { Placement::extend(self, start, bytes) }
-    }
-
-    unsafe fn extend_over(&mut self, start: *mut u8, gap: usize, bytes: usize) -> Result<usize, RegionError> {
-        // SAFETY: the caller makes the same promises.
-        unsafe { Placement::extend_over(self, start, gap, bytes) }
-    }
-
-    fn release(&mut self, start: *mut u8) -> Result<(Region, usize), RegionError> {
-        Placement::release(self, start)
+    #[inline(always)]
+    fn allocated(&mut self, size: usize) {
+        self.used += size as isize;
     }
 
     #[inline(always)]
-    fn allocate(&mut self, layout: Layout) -> Option<Grant> {
-        let (len, align) = measure::<S>(layout);
-        let block = Placement::allocate(self, len, align)?;
-        Some(grant(self, &block))
+    fn freed(&mut self, size: usize) {
+        self.used -= size as isize;
     }
 
     #[inline(always)]
-    fn allocate_quick(&mut self, layout: Layout) -> Option<Grant> {
-        let (len, align) = measure::<S>(layout);
-        quick_grant(self, len, align)
-    }
-
-    fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)> {
-        let mut zeroed = [(0, 0); 16];
-        for (zeroed, record) in zeroed.iter_mut().zip(self.meta().regions()) {
-            *zeroed = (record.mark, record.roof);
-        }
-        let quick = LayoutPlacement::allocate_quick(self, layout);
-        let grant = if quick.is_some() { quick } else { LayoutPlacement::allocate(self, layout) }?;
-        let start = grant.start.addr().get();
-        let fresh = self.meta().regions().iter().zip(zeroed).any(|(record, (mark, roof))| {
-            let at = |index| record.base.wrapping_add(index * <S::Meta as Meta>::GRANULE).addr();
-            mark < roof && start >= at(mark) && start + grant.size <= at(roof)
-        });
-        let (front, back) = if fresh { <S::Meta as Meta>::DIRTY_EDGES } else { (grant.size, 0) };
-        Some((grant, front, back))
+    fn resized(&mut self, old: usize, new: usize) {
+        self.used += new as isize - old as isize;
     }
 
     #[inline(always)]
-    unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
-        let (len, align) = measure::<S>(layout);
-        // If the block has to be looked up anyway, the look-up finds out whether it exists.
-        let block = if cfg!(debug_assertions) || !<S::Meta as Meta>::BOUNDARY_BITS {
-            self.checked_block_at(start.addr().get(), len, align)?
-        } else {
-            // A placement looks at granules, and would free the block that starts in front of such an address.
-            if <S::Meta as FreeBlocks>::CHECKED && start.addr().get() % <S::Meta as Meta>::GRANULE != 0 {
-                return Err(FreeError::Misaligned);
-            }
-            // SAFETY: the caller guarantees that the block is live.
-            unsafe { self.block_at(start.addr().get(), len, align) }
-        };
-        // SAFETY: the caller guarantees that the block is live.
-        let freed = unsafe { Placement::deallocate(self, block, len, align)? };
-        Ok(freed * <S::Meta as Meta>::GRANULE)
+    fn found(&mut self, size: usize) {
+        self.used += size as isize;
+    }
+
+    fn failed(&mut self, _size: usize) {}
+
+    #[inline(always)]
+    fn grown(&mut self, size: usize) {
+        self.capacity += size as isize;
     }
 
     #[inline(always)]
-    unsafe fn deallocate_quick(&mut self, start: NonNull<u8>, layout: Layout) -> Option<usize> {
-        if cfg!(debug_assertions) {
-            // `deallocate` checks the block.
-            return None;
-        }
-        let (len, _) = measure::<S>(layout);
-        // SAFETY: the caller guarantees that the block is live and not used any more.
-        let freed = unsafe { self.deallocate_quick_at(start.addr().get(), len)? };
-        Some(freed * <S::Meta as Meta>::GRANULE)
+    fn shrunk(&mut self, size: usize) {
+        self.capacity -= size as isize;
     }
 
-    #[inline(always)]
-    unsafe fn resize(&mut self, start: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)> {
-        let (len, align) = measure::<S>(layout);
-        let to = granules(size, const { <S::Meta as Meta>::GRANULE.ilog2() });
-        let block = if <S::Meta as Meta>::BOUNDARY_BITS {
-            // The free that follows says what is wrong.
-            if <S::Meta as FreeBlocks>::CHECKED && !is_known::<S>(self.meta(), start.addr().get()) {
-                return None;
-            }
-            // SAFETY: the caller guarantees that the block is live.
-            unsafe { self.block_at(start.addr().get(), len, align) }
-        } else {
-            self.checked_block_at(start.addr().get(), len, align).ok()?
-        };
-        // SAFETY: the caller guarantees that the block is live.
-        let (old, new) = unsafe { (block.len, Placement::resize(self, block, len, to, align)?.len) };
-        Some((old * <S::Meta as Meta>::GRANULE, new * <S::Meta as Meta>::GRANULE))
-    }
+    fn reset(&mut self) {}
 
-    fn trim(&mut self) -> bool {
-        false
-    }
-
-    fn check(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        let (len, align) = measure::<S>(layout);
-        if !<S::Meta as Meta>::BOUNDARY_BITS {
-            return self.checked_block_at(start.addr().get(), len, align).map(|_| ());
-        }
-        self.meta().in_region(start.addr().get(), len).map(|_| ())
-    }
-
-    unsafe fn check_owned(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        let (len, align) = measure::<S>(layout);
-        self.checked_block_at(start.addr().get(), len, align).map(|_| ())
-    }
-
-    #[inline(always)]
-    fn largest_free(&self) -> usize {
-        self.largest() * <S::Meta as Meta>::GRANULE
-    }
-
-    fn set_saving(&mut self, on: bool) {
-        Placement::set_saving(self, on);
-    }
-
-    fn walk(&self, region: usize, visit: &mut dyn FnMut(Run) -> bool) {
-        if region < self.meta().regions().len() {
-            let size = |len: usize| len * <S::Meta as Meta>::GRANULE;
-            Placement::walk(self, region, &mut |offset, len, free| {
-                visit(Run { start: self.meta().address(offset).addr(), size: size(len), free })
-            });
-        }
-    }
-
-    fn region(&self, n: usize) -> Option<Region> {
-        self.meta().regions().get(n).map(RegionRecord::region)
+    fn free(&self) -> Option<usize> {
+        None
     }
 }

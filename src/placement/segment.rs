@@ -1,11 +1,21 @@
 //! [`SegmentPlacement`]: what a [`Pool`](crate::pool::Pool) asks of the placement that divides one of its segments.
 
-use super::{Placement, Token};
 use crate::error::FreeError;
-use crate::meta::{Block, FreeBlocks, Meta};
 use crate::region::{Region, RegionError};
 use core::fmt;
 use core::ops::Range;
+
+/// An allocated block of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Block<T = ()> {
+    /// Index of the first granule.
+    pub offset: usize,
+    /// Length in granules.
+    pub len: usize,
+    /// What the placement needs to find the block without a search: in a side table, its node.
+    pub token: T,
+}
 
 /// Divides one segment of memory that the CPU may be unable to access. Offsets and lengths count granules.
 ///
@@ -94,72 +104,4 @@ pub unsafe trait SegmentPlacement: Sized {
 
     /// Returns the most granules that a request with natural alignment is certain to get now. O(1).
     fn largest(&self) -> usize;
-}
-
-// SAFETY: a `Placement` keeps the same promises, and never touches memory but through metadata, which is out of band here.
-unsafe impl<P: Placement> SegmentPlacement for P {
-    type Token = Token<P>;
-    const EMPTY: Self = <P as Placement>::EMPTY;
-    const GRANULE: usize = <P::Meta as Meta>::GRANULE;
-    const MAX_LEN: usize = <P as Placement>::MAX_LEN;
-    const EXACT: bool = true;
-
-    unsafe fn claim(&mut self, memory: Region) -> Result<(), RegionError> {
-        const {
-            assert!(
-                !<P::Meta as Meta>::BOUNDARY_BITS,
-                "a pool's metadata lies outside of its memory: use `SideTable`"
-            )
-        }
-        // SAFETY: the caller keeps the contract.
-        unsafe { Placement::claim(self, memory) }.map(|_| ())
-    }
-
-    unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<(), RegionError> {
-        // SAFETY: the caller keeps the contract.
-        unsafe { Placement::extend(self, start, bytes) }.map(|_| ())
-    }
-
-    fn granules(&self) -> Range<usize> {
-        self.meta().regions().first().map_or(0..0, |region| region.first..region.end())
-    }
-
-    #[inline(always)]
-    fn address(&self, offset: usize) -> usize {
-        self.meta().address(offset).addr()
-    }
-
-    #[inline(always)]
-    fn allocate(&mut self, len: usize, align: usize) -> Option<Block<Self::Token>> {
-        match Placement::allocate_quick(self, len, align) {
-            Some(block) => Some(block),
-            None => Placement::allocate(self, len, align),
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn deallocate(
-        &mut self,
-        block: Block<Self::Token>,
-        len: usize,
-        align: usize,
-    ) -> Result<(), FreeError> {
-        // SAFETY: the caller keeps the contract.
-        unsafe { Placement::deallocate(self, block, len, align) }.map(|_| ())
-    }
-
-    unsafe fn resize(
-        &mut self,
-        block: Block<Self::Token>,
-        len: usize,
-        to: usize,
-        align: usize,
-    ) -> Option<Block<Self::Token>> {
-        // SAFETY: the caller keeps the contract.
-        unsafe { Placement::resize(self, block, len, to, align) }
-    }
-
-    fn largest(&self) -> usize {
-        Placement::largest(self)
-    }
 }

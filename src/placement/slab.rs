@@ -2,7 +2,7 @@
 
 use super::{BuddyMap, Mapped, RegionMap};
 use crate::error::FreeError;
-use crate::meta::DEFAULT_REGIONS;
+use crate::region::DEFAULT_REGIONS;
 use crate::units::granules;
 use core::marker::PhantomData;
 use core::ptr;

@@ -10,7 +10,7 @@ use super::records::{Holder, Record, Request, SizeKind, lane_of};
 use super::state::State;
 use super::usage::Usage;
 use super::{CopyCounters, Source, SourceError};
-use crate::meta::SideTable;
+use crate::placement::SideTable;
 use crate::placement::{GoodFit, SegmentPlacement};
 use crate::units::granules;
 use core::num::NonZeroUsize;

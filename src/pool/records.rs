@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use crate::meta::Block;
+use crate::placement::Block;
 use std::vec::Vec;
 
 /// The group of segments that a request is served from, by its size.

@@ -30,7 +30,7 @@ pub enum RegionError {
     Unknown,
     /// The region still holds live blocks.
     InUse,
-    /// The side table has no node left: provide more (see [`SideTable`](crate::meta::SideTable)).
+    /// The side table has no node left: provide more (see [`SideTable`](crate::placement::SideTable)).
     NoNodes,
     /// The allocator behind an adapter cannot do this.
     Unsupported,

@@ -1,21 +1,19 @@
-//! Regions, the ranges of memory that an allocator divides: where they are, what they can do, and the table that finds them.
+//! Regions, the ranges of memory that an allocator divides: where they are, and what they can do.
 
 mod capabilities;
 mod error;
-mod record;
 mod statics;
-mod table;
 
 pub use capabilities::Capabilities;
 pub use error::RegionError;
-#[doc(hidden)]
-pub use record::RegionRecord;
 pub(crate) use statics::Pending;
 pub use statics::{StaticFlag, StaticRegion};
-pub(crate) use table::{Numbering, Regions};
 
 use core::mem::{self, MaybeUninit};
 use core::ptr::NonNull;
+
+/// The number of regions that a heap can have, unless a parameter of its placement says otherwise.
+pub const DEFAULT_REGIONS: usize = if usize::BITS > 32 { 8 } else { 4 };
 
 /// A contiguous range of memory: start address and size in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

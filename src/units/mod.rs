@@ -1,7 +1,6 @@
 //! Granules, stored indices and size classes: the arithmetic that everything else uses.
 //!
-//! A *granule* is the unit in which memory is divided: a power of two of bytes, fixed by the metadata (see
-//! [`Meta::GRANULE`](crate::meta::Meta::GRANULE)). Inside the crate, offsets and lengths are counted in granules;
+//! A *granule* is the unit in which memory is divided: a power of two of bytes, fixed by the placement. Inside the crate, offsets and lengths are counted in granules;
 //! bytes appear only at the front ends.
 
 #[cfg(any(test, kani))]
@@ -11,7 +10,7 @@ pub(crate) mod contracts;
 #[cold]
 pub(crate) fn rare() {}
 
-/// An integer type in which metadata stores granule indices and node numbers.
+/// An integer type in which a placement stores granule indices and node numbers.
 ///
 /// Narrow indices make free blocks small: a listed free block holds four of them, so 16-bit indices give 8-byte
 /// blocks and 32-bit indices give 16-byte blocks.
@@ -161,12 +160,6 @@ pub(crate) const fn class_start<const SL: usize>(class: usize) -> usize {
     }
 }
 
-/// Returns how many rows of four powers of two, `4 * SL` classes, a table needs for blocks of up to `len` granules. O(1).
-#[inline]
-pub(crate) const fn class_rows<const SL: usize>(len: usize) -> usize {
-    class_of::<SL>(len) / (4 * SL) + 1
-}
-
 #[cfg(any(test, kani))]
 crate::units::contracts::contracts! {
     /// The granules hold the bytes, and one fewer would not; there is one at least.
@@ -187,12 +180,11 @@ crate::units::contracts::contracts! {
         }
     }
 
-    /// A class holds the lengths from its start to the next one's, and there is a row for it.
+    /// A class holds the lengths from its start to the next one's.
     #[unwind(1)]
     fn classes_hold_their_lengths(len in 1..=usize::MAX / 2) {
         let class = class_of::<8>(len);
         assert!(class_start::<8>(class) <= len && len < class_start::<8>(class + 1));
-        assert!(class < 4 * 8 * class_rows::<8>(len));
     }
 
     /// A longer block has no lower class.
@@ -237,7 +229,6 @@ mod tests {
             assert_eq!(class_of::<SL>(start - 1), class - 1);
             let width = class_start::<SL>(class + 1) - start;
             assert!(width * SL <= start, "a class is at most 1/SL wide");
-            assert!(class < class_rows::<SL>(start) * 4 * SL);
         }
     }
 

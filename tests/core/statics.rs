@@ -8,10 +8,9 @@ use allotment::fixed::FixedPool;
 use allotment::harden::Full;
 use allotment::inject::{Attempt, Failing, FailureRule};
 use allotment::lock::{Counted, Spin};
-use allotment::meta::{NodeSlot, SideTable};
 use allotment::observe::{Counters, Leaks, Profile, Tags, Trace};
 use allotment::placement::MicroTlsf;
-use allotment::placement::SegregatedFit;
+use allotment::placement::{NodeSlot, SideTable};
 use allotment::plan::{RecordedPlan, Recorder};
 use allotment::pressure::PressureHeap;
 use allotment::{BestFit, Bounded, Buddy, Bump, FirstFit, GoodFit, Slab, Tlsf, Tlsf16};
@@ -73,7 +72,7 @@ statics! {
     BUDDY: Heap<Buddy, Spin> = Heap::empty();
     SLAB: Heap<Slab, Spin> = Heap::empty();
     BUMP: Heap<Bump, Spin> = Heap::empty();
-    SIDE: Heap<SegregatedFit<SideTable<u32>>, Spin> = Heap::empty();
+    SIDE: Heap<GoodFit<SideTable<u32>>, Spin> = Heap::empty();
     FULL: Heap<Full<Tlsf>, Spin> = Heap::empty();
     PRESSURE: PressureHeap<Tlsf, Spin, 16> = PressureHeap::new(Heap::empty());
     OBSERVED: Observed<Heap<Tlsf, Spin>, (Profile, Leaks<256>, Trace<8192>, Tags<8, 64>), Spin> =

@@ -4,8 +4,7 @@
 use crate::child::{child, role};
 use allotment::lock::{Counted, Spin};
 use allotment::os::{Cached, Depot};
-use allotment::placement::LayoutPlacement;
-use allotment::placement::SegregatedFit;
+use allotment::placement::Placement;
 use allotment::{FirstFit, FreeError, Heap, Memory, Region, Slab, Tiered, Tlsf};
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::RefCell;
@@ -57,7 +56,7 @@ impl Block {
     }
 }
 
-impl<P: LayoutPlacement + Send + 'static> Shadow<P> {
+impl<P: Placement + Send + 'static> Shadow<P> {
     fn new(size: usize, cache: usize) -> &'static Self {
         let heap: &'static Heap<P, Spin> = Box::leak(Box::new(Heap::empty()));
         let arena: &'static mut [u64] = vec![0; size / 8].leak();
@@ -174,7 +173,7 @@ fn on_threads(count: usize, body: impl Fn(usize) + Sync) {
     });
 }
 
-fn stress<P: LayoutPlacement + Send + 'static>(size: usize, cache: usize) {
+fn stress<P: Placement + Send + 'static>(size: usize, cache: usize) {
     let shadow = Shadow::<P>::new(size, cache);
     let mail: [Mutex<Vec<Block>>; 3] = Default::default();
     let largest = shadow.cached.heap().largest_free();
@@ -513,14 +512,14 @@ fn caches_show_nothing_of_themselves() {
 mod shared {
     use super::*;
     use allotment::harden::Full;
-    use allotment::meta::{InBand, SideTable, Unchecked};
+    use allotment::placement::SideTable;
     use allotment::placement::{MicroTlsf, QuickLists};
     use allotment::{BestFit, Buddy, Bump, GoodFit};
 
     /// Live blocks that threads hand to each other.
     type Mail = Mutex<Vec<Block>>;
 
-    fn work<P: LayoutPlacement + Send>(heap: &Heap<P, Spin>, seed: u64, mail: &Mail) {
+    fn work<P: Placement + Send>(heap: &Heap<P, Spin>, seed: u64, mail: &Mail) {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut live: Vec<Block> = Vec::new();
         let free = |block: Block| {
@@ -568,7 +567,7 @@ mod shared {
         live.into_iter().for_each(free);
     }
 
-    fn run<P: LayoutPlacement + Send>() {
+    fn run<P: Placement + Send>() {
         let heap = Heap::<P, Spin>::empty();
         let mut memory = vec![0u128; 20_000];
         let (first, second) = memory.split_at_mut(12_000);
@@ -619,21 +618,18 @@ mod shared {
 
     shared! {
         tlsf: Tlsf;
-        tlsf_u16: SegregatedFit<InBand<u16>>;
-        tlsf_one_region: SegregatedFit<InBand<u32, 8, 1>>;
-        tlsf_side: SegregatedFit<SideTable<u32, 16>>;
-        tlsf_off: SegregatedFit<Unchecked<u32>>;
+        tlsf_one_region: Tlsf<u32, 1>;
+        tlsf_off: Tlsf<u32, 4, 8, false>;
         micro: MicroTlsf;
         first_fit: FirstFit;
         first_fit_unchecked: FirstFit<4, false>;
         best_fit: BestFit;
-        good_fit: GoodFit<InBand<u32>>;
         good_fit_side: GoodFit<SideTable<u32, 16>>;
         buddy: Buddy;
         buddy_one_region: Buddy<1, 8>;
         slab: Slab;
         tiered: Tiered;
-        quick_lists: QuickLists<SegregatedFit>;
+        quick_lists: QuickLists<Tlsf>;
         full: Full<Tiered>;
         full_tlsf: Full<Tlsf>;
         full_first_fit: Full<FirstFit>;

@@ -2,15 +2,13 @@
 
 use crate::shadow::{Backing, Case};
 use allotment::lock::Unsync;
-use allotment::meta::InBand;
-use allotment::placement::SegregatedFit;
-use allotment::placement::{LayoutPlacement, QuickLists};
+use allotment::placement::{Placement, QuickLists};
 use allotment::region::Run;
-use allotment::{Buddy, FreeError, Heap, Memory, Region, RegionError, Tiered};
+use allotment::{Buddy, FreeError, Heap, Memory, Region, RegionError, Tiered, Tlsf};
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::NonNull;
 
-type Pages = Heap<Tiered<SegregatedFit<InBand<u32, 8, 1>>>, Unsync>;
+type Pages = Heap<Tiered<Tlsf<u32, 1, 16>>, Unsync>;
 
 const SIZE: usize = 1 << 20;
 
@@ -57,7 +55,7 @@ fn freed_blocks_are_kept_and_come_back() {
 /// Only a layout of no bytes can have the largest alignment. No block has it, whatever comes from pages.
 #[test]
 fn no_block_has_the_largest_alignment() {
-    fn check<P: LayoutPlacement>() {
+    fn check<P: Placement>() {
         let mut backing = Backing::new(SIZE, 0);
         let heap = Heap::<P, Unsync>::empty();
         // SAFETY: the memory outlives the heap.
@@ -72,7 +70,7 @@ fn no_block_has_the_largest_alignment() {
         }
     }
     check::<Tiered>();
-    check::<QuickLists<SegregatedFit>>();
+    check::<QuickLists<Tlsf>>();
 }
 
 #[test]
@@ -177,7 +175,7 @@ fn a_whole_page_is_taken_at_once() {
 #[test]
 fn no_more_than_an_eighth_is_kept_in_small_blocks() {
     let mut backing = Backing::new(SIZE, 0);
-    let heap = Heap::<QuickLists<SegregatedFit>, Unsync>::empty();
+    let heap = Heap::<QuickLists<Tlsf>, Unsync>::empty();
     // SAFETY: the backing outlives the heap.
     unsafe { heap.claim(backing.region()) }.unwrap();
     let before = heap.largest_free();
@@ -193,7 +191,7 @@ fn no_more_than_an_eighth_is_kept_in_small_blocks() {
         true
     };
     // SAFETY: nothing is changed.
-    unsafe { heap.with_placement(|placement| LayoutPlacement::walk(placement, 0, &mut add)) };
+    unsafe { heap.with_placement(|placement| Placement::walk(placement, 0, &mut add)) };
     assert!((SIZE / 16..=SIZE / 8).contains(&(before - beneath)), "{} bytes are kept", before - beneath);
     // One request that needs it all has it all.
     let all = heap.try_allocate(bytes(before)).unwrap();
@@ -252,7 +250,7 @@ fn regions_are_released_with_blocks_kept() {
         assert_eq!(heap.release(two.region().start.as_ptr()), Ok(two.region()));
     }
     check(Case::of::<Tiered>());
-    check(Case::of::<QuickLists<SegregatedFit>>());
+    check(Case::of::<QuickLists<Tlsf>>());
 }
 
 /// Two regions that share a frame of 4 KiB: a page of one is not lost with the other.

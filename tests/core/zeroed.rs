@@ -2,10 +2,9 @@
 
 use crate::shadow::{AnyHeap, Case};
 use allotment::lock::Unsync;
-use allotment::meta::InBand;
-use allotment::placement::LayoutPlacement;
-use allotment::placement::SegregatedFit;
-use allotment::{GoodFit, Heap, Region};
+use allotment::observe::NoStatistics;
+use allotment::placement::Placement;
+use allotment::{BestFit, Heap, Region, Tlsf};
 use std::alloc::Layout;
 use std::ptr::NonNull;
 
@@ -95,7 +94,7 @@ mod short_lives {
 /// Memory that was never used is not cleared again, but for the bookkeeping at its ends.
 #[test]
 fn fresh_memory_is_left_alone() {
-    fn check<P: LayoutPlacement>() {
+    fn check<P: Placement>() {
         let layout = Layout::from_size_align(3000, 8).unwrap();
         let mut memory = vec![0u64; 8192];
         let heap = Heap::<P, Unsync>::empty();
@@ -104,14 +103,14 @@ fn fresh_memory_is_left_alone() {
         unsafe {
             heap.claim(Region { zeroed: true, ..Region::new(start, 65_536) }).unwrap();
             let cleared = || {
-                let (grant, front, back) =
-                    heap.with_placement(|placement| placement.allocate_zeroed(layout)).unwrap();
-                (grant.start, front + back)
+                let zeroed = |placement: &mut P| placement.allocate_zeroed(layout, &mut NoStatistics);
+                let (block, front, back) = heap.with_placement(zeroed).unwrap();
+                (block, front + back)
             };
             let blocks = [(); 15].map(|()| cleared());
             assert!(blocks.iter().all(|&(_, bytes)| bytes <= 64), "{blocks:?}");
             for (block, _) in blocks {
-                heap.with_placement(|placement| placement.deallocate(block, layout)).unwrap();
+                heap.with_placement(|placement| placement.free(block, layout, &mut NoStatistics)).unwrap();
             }
             for _ in blocks {
                 let (_, bytes) = cleared();
@@ -119,8 +118,8 @@ fn fresh_memory_is_left_alone() {
             }
         }
     }
-    check::<SegregatedFit>();
-    check::<SegregatedFit<InBand<u32, 8, 1>>>();
-    check::<SegregatedFit<InBand<u16>>>();
-    check::<GoodFit<InBand<u32>>>();
+    check::<Tlsf>();
+    check::<Tlsf<u32, 1>>();
+    check::<allotment::Tlsf16>();
+    check::<BestFit>();
 }

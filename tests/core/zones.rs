@@ -2,11 +2,10 @@
 
 use allotment::FreeError;
 use allotment::lock::Spin;
-use allotment::meta::SideTable;
-use allotment::placement::SegregatedFit;
+use allotment::placement::SideTable;
 use allotment::region::Capabilities as Can;
 use allotment::zones::{Zone, ZoneError, Zones};
-use allotment::{Buddy, FirstFit, Heap, Memory, Region, Slab, Tlsf};
+use allotment::{Buddy, FirstFit, GoodFit, Heap, Memory, Region, Slab, Tlsf};
 use proptest::prelude::*;
 use std::alloc::{GlobalAlloc, Layout};
 use std::collections::BTreeMap;
@@ -22,7 +21,7 @@ fn region(size: usize) -> Region {
     Region::new(NonNull::from(&mut *memory).cast(), size)
 }
 
-fn heap<P: allotment::placement::LayoutPlacement + Send>(sizes: &[usize]) -> &'static Heap<P, Spin> {
+fn heap<P: allotment::placement::Placement + Send>(sizes: &[usize]) -> &'static Heap<P, Spin> {
     let heap = Box::leak(Box::new(Heap::empty()));
     for &size in sizes {
         // SAFETY: the memory is leaked, and only this heap uses it.
@@ -309,13 +308,12 @@ fn blocks_move_with_their_contents() {
 /// Memory that the core must not touch; a side table keeps the bookkeeping.
 #[test]
 fn device_memory_is_for_those_who_ask() {
-    static NODES: Heap<SegregatedFit<SideTable<u32, 64>>, Spin> = Heap::empty();
+    static NODES: Heap<GoodFit<SideTable<u32, 64>>, Spin> = Heap::empty();
     #[cfg(not(feature = "alloc"))]
     // SAFETY: the heap has no region yet.
     unsafe {
-        let slots = vec![allotment::meta::NodeSlot::EMPTY; 100].leak();
-        let provided =
-            NODES.with_placement(|tlsf| allotment::placement::Placement::meta_mut(tlsf).provide(slots));
+        let slots = vec![allotment::placement::NodeSlot::EMPTY; 100].leak();
+        let provided = NODES.with_placement(|tlsf| tlsf.provide(slots));
         assert!(provided.is_ok());
     }
     let nowhere = std::ptr::without_provenance_mut::<u8>(1 << 20);

@@ -1,8 +1,7 @@
 //! Segments, growth, trimming, statistics.
 
 use super::{KIB, MIB, pool};
-use allotment::meta::SideTable;
-use allotment::placement::SegregatedFit;
+use allotment::placement::SideTable;
 use allotment::placement::{
     Apart, BuddyMap, DefaultClasses, FirstFitMap, GoodFit, SegmentPlacement, SlabMap,
 };
@@ -64,7 +63,7 @@ fn every_placement_divides_segments() {
         assert!(pool.trim(0) > 0);
         assert_eq!((pool.source().reserved(), pool.source().segments()), (0, 0));
     }
-    run::<SegregatedFit<Table<256>>>(256);
+    run::<GoodFit<Table<256>>>(256);
     run::<GoodFit<Table<256>>>(256);
     run::<GoodFit<Table<512>>>(512);
     run::<GoodFit<Table<256>, { usize::MAX }>>(256);

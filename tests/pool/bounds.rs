@@ -1,8 +1,8 @@
 //! What is the longest, the last and the least: bounds of requests, of segments and of what goes back.
 
 use super::{KIB, MIB, pool};
-use allotment::meta::SideTable;
-use allotment::placement::{GoodFit, Placement};
+use allotment::placement::SideTable;
+use allotment::placement::{GoodFit, SegmentPlacement};
 use allotment::pool::{
     Age, DefaultPlacement, DevicePool, Growth, Limit, Pool, PoolError, PoolOptions, Reuse, SizeKind,
     SourceErrorKind,

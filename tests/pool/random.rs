@@ -2,7 +2,7 @@
 
 use super::{KIB, MIB, hand_over};
 use allotment::GoodFit;
-use allotment::meta::SideTable;
+use allotment::placement::SideTable;
 use allotment::pool::{
     Adaptive, BlockSnapshot, BlockState, Buffer, DefaultPlacement, DevicePool, Growth, Pool, PoolError,
     PoolOptions, Reuse, Snapshot, Stream as _,

@@ -20,7 +20,7 @@ use crate::{Setup, child, firmware, pages, setup};
 pub struct Options {
     /// Placements to count [default: all]
     #[arg(value_name = "PLACEMENT", value_parser = placement_named)]
-    placements: Vec<&'static LayoutPlacement>,
+    placements: Vec<&'static Placement>,
     /// Fail if a count is more than 5 % above its ceiling in benches/results/wcet.csv
     #[arg(long)]
     check: bool,
@@ -34,24 +34,21 @@ pub struct Options {
 
 /// A constant-time placement: a feature of the firmware in `boards/measure`.
 #[derive(Debug, PartialEq, Eq)]
-struct LayoutPlacement {
+struct Placement {
     name: &'static str,
     what: &'static str,
 }
 
-const PLACEMENTS: [LayoutPlacement; 6] = [
-    LayoutPlacement { name: "tiny", what: "`TinyHeap`" },
-    LayoutPlacement {
-        name: "heap",
-        what: "`Heap` without any choice: `MicroTlsf`, four regions, statistics",
-    },
-    LayoutPlacement {
+const PLACEMENTS: [Placement; 6] = [
+    Placement { name: "tiny", what: "`TinyHeap`" },
+    Placement { name: "heap", what: "`Heap` without any choice: `MicroTlsf`, four regions, statistics" },
+    Placement {
         name: "tlsf16",
         what: "`Heap<Tlsf16>`: 16-bit words, one region, 8 classes per power of two",
     },
-    LayoutPlacement { name: "tlsf", what: "`Heap<Tlsf>`: 32-bit words, four regions" },
-    LayoutPlacement { name: "slab", what: "`Heap<Slab>`, the same, over buddies" },
-    LayoutPlacement { name: "allotment-bump", what: "`Heap<Bump>`, the same" },
+    Placement { name: "tlsf", what: "`Heap<Tlsf>`: 32-bit words, four regions" },
+    Placement { name: "slab", what: "`Heap<Slab>`, the same, over buddies" },
+    Placement { name: "allotment-bump", what: "`Heap<Bump>`, the same" },
 ];
 
 /// A core: what Rust calls it, what it is, and how QEMU shows it.
@@ -85,7 +82,7 @@ const SLACK: f64 = 1.05;
 
 const HEADER: &str = "target,placement,call,worst";
 
-fn placement_named(name: &str) -> Result<&'static LayoutPlacement, String> {
+fn placement_named(name: &str) -> Result<&'static Placement, String> {
     PLACEMENTS.iter().find(|placement| placement.name == name).ok_or_else(|| {
         let names: Vec<_> = PLACEMENTS.iter().map(|placement| placement.name).collect();
         format!("there are {}", names.join(", "))
@@ -149,9 +146,8 @@ pub fn run(setup: &Setup, options: &Options) -> Result<ExitCode> {
     }
     let targets: Vec<&str> = CORES.iter().map(|core| core.target).collect();
     let toolchain = toolchain::find(&targets, setup)?;
-    let chosen = |placement: &&LayoutPlacement| {
-        options.placements.is_empty() || options.placements.contains(placement)
-    };
+    let chosen =
+        |placement: &&Placement| options.placements.is_empty() || options.placements.contains(placement);
     let mut counts = Counts::new();
     for core in &CORES {
         let emulator = setup::provide(core.emulator, false, setup)?;
@@ -177,7 +173,7 @@ pub fn run(setup: &Setup, options: &Options) -> Result<ExitCode> {
     Ok(if above.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn build(core: &Core, placement: &LayoutPlacement, more: &str, toolchain: &Toolchain) -> Result<PathBuf> {
+fn build(core: &Core, placement: &Placement, more: &str, toolchain: &Toolchain) -> Result<PathBuf> {
     let target_folder = firmware::root().join("boards/target");
     let mut cargo = toolchain.cargo("build");
     cargo.current_dir(firmware::root().join("boards/measure"));
@@ -190,7 +186,7 @@ fn build(core: &Core, placement: &LayoutPlacement, more: &str, toolchain: &Toolc
 }
 
 /// Takes a program's figures into the counts. A kind of call that was never made says nothing.
-fn enter(counts: &mut Counts, core: &Core, placement: &LayoutPlacement, figures: &Figures) -> Result<()> {
+fn enter(counts: &mut Counts, core: &Core, placement: &Placement, figures: &Figures) -> Result<()> {
     for call in CALLS {
         let figure = |name: &str| {
             let value = figures.get(&format!("{call}_{name}")).copied();
@@ -294,7 +290,7 @@ pub fn draw() -> Result<String> {
          find no room. *Moving*: resizes of blocks of up to 64 bytes that move, copying included. These are counts of \
          one compiler's code, not a proof over all paths; `cargo xtask wcet --check` in CI holds them to within 5 %.\n\n"
     );
-    for LayoutPlacement { name, what } in &PLACEMENTS {
+    for Placement { name, what } in &PLACEMENTS {
         let _ = writeln!(text, "* `{name}`: {what}");
     }
     text.push('\n');

@@ -5,9 +5,7 @@ use std::ptr::{NonNull, without_provenance_mut};
 use std::time::Instant;
 
 use allotment::Region;
-use allotment::meta::{BlockOf, SideTable};
-use allotment::placement::SegregatedFit;
-use allotment::placement::{GoodFit, Placement};
+use allotment::placement::{Block, GoodFit, SegmentPlacement, SideTable};
 use allotment::pool::{Allocation, DevicePool, PoolOptions};
 use allotment::sim::{DeviceMemory, Stream};
 use allotment_benches_common::rmm::{self, COUNTS, Nothing, SIZES, Target, workload};
@@ -67,7 +65,6 @@ fn run(options: &Options) -> Result<Vec<Row>> {
     let subjects: &[(&str, Run)] = &[
         ("allotment-pool-simulated", timed::<Device>),
         ("allotment-good-fit-side-table", timed::<Side<GoodFit<Table32>>>),
-        ("allotment-tlsf-side-table", timed::<Side<SegregatedFit<Table32>>>),
         #[cfg(feature = "peers")]
         ("offset-allocator", timed::<Peer>),
         ("best-fit map (reference)", timed::<BestFit>),
@@ -132,7 +129,7 @@ type Table32 = SideTable<u32, { GRANULE as usize }, 1, false>;
 /// One of allotment's placements over a side table.
 struct Side<P>(Box<P>);
 
-impl<P: Placement<Meta = Table32>> Offsets for Side<P> {
+impl<P: SegmentPlacement> Offsets for Side<P> {
     fn new(size: u64) -> Result<Self> {
         let mut placement = Box::new(P::EMPTY);
         let start = NonNull::new(without_provenance_mut(1 << 40)).context("not null")?;
@@ -143,16 +140,12 @@ impl<P: Placement<Meta = Table32>> Offsets for Side<P> {
     }
 }
 
-impl<P: Placement<Meta = Table32>> Target for Side<P> {
-    type Block = BlockOf<Table32>;
+impl<P: SegmentPlacement> Target for Side<P> {
+    type Block = Block<P::Token>;
 
     #[inline]
     fn allocate(&mut self, bytes: u64) -> Option<Self::Block> {
-        let len = granules(bytes) as usize;
-        match self.0.allocate_quick(len, 1) {
-            None => self.0.allocate(len, 1),
-            block => block,
-        }
+        self.0.allocate(granules(bytes) as usize, 1)
     }
 
     #[inline]

@@ -5,9 +5,8 @@ use std::ptr::{NonNull, without_provenance_mut};
 use std::time::Instant;
 
 use allotment::Region;
-use allotment::meta::{BlockOf, SideTable};
-use allotment::placement::Placement;
-use allotment::placement::SegregatedFit;
+use allotment::GoodFit;
+use allotment::placement::{Block, SegmentPlacement, SideTable};
 use anyhow::{Context, Result};
 
 use super::{Measure, Options};
@@ -32,11 +31,10 @@ const BY_BLOCKS: &str = "ns per operation, by live blocks";
 const STEPS_BY_BLOCKS: &str = "instructions per operation, by live blocks";
 
 /// The subjects, and the largest arena that each type can index.
-const SUBJECTS: [(&str, usize); 13] = [
+const SUBJECTS: [(&str, usize); 12] = [
     ("Heap", 8 << 30),
     ("Heap<Tlsf>", 8 << 30),
-    ("Heap<Tlsf>, 16 B, stripped", 32 << 30),
-    ("allotment-tlsf-side-table", usize::MAX),
+    ("allotment-good-fit-side-table", usize::MAX),
     ("Heap<FirstFit>", 8 << 30),
     ("Heap<BestFit>", 8 << 30),
     ("Heap<Buddy>", 8 << 30),
@@ -135,7 +133,7 @@ fn run(options: &Options) -> Result<Vec<Row>> {
 /// Measures time and instructions. The instructions of the harness are subtracted.
 fn measure(id: &str, churn: Churn) -> Result<Option<(f64, Option<f64>)>> {
     let found = match id {
-        "allotment-tlsf-side-table" => churn.visit::<Side>()?,
+        "allotment-good-fit-side-table" => churn.visit::<Side>()?,
         _ => with(id, churn).context("no such subject")??,
     };
     let small = Churn { arena: 64 << 10, blocks: 10, rounds: 1, ..churn };
@@ -235,12 +233,12 @@ impl Visitor for Churn {
 }
 
 type Table256 = SideTable<u32, 256, 1, false>;
-type SideTlsf = SegregatedFit<Table256>;
+type SideFit = GoodFit<Table256>;
 
-/// The TLSF over a side table as a subject. A block's address is derived from the index of its token.
+/// Good fit over a side table as a subject. A block's address is derived from the index of its token.
 struct Side {
-    tlsf: SideTlsf,
-    tokens: Vec<BlockOf<Table256>>,
+    placement: SideFit,
+    tokens: Vec<Block<u32>>,
     unused: Vec<u32>,
 }
 
@@ -249,16 +247,16 @@ unsafe impl Subject for Side {
     const MEMORY: bool = false;
 
     unsafe fn new(arena: Range) -> Option<Box<Self>> {
-        let mut tlsf = <SideTlsf as Placement>::EMPTY;
+        let mut placement = <SideFit as SegmentPlacement>::EMPTY;
         // SAFETY: a side table never touches the memory that it describes.
-        unsafe { Placement::claim(&mut tlsf, Region::new(NonNull::new(arena.start)?, arena.size)) }.ok()?;
-        Some(Box::new(Self { tlsf, tokens: Vec::new(), unused: Vec::new() }))
+        unsafe { SegmentPlacement::claim(&mut placement, Region::new(NonNull::new(arena.start)?, arena.size)) }.ok()?;
+        Some(Box::new(Self { placement, tokens: Vec::new(), unused: Vec::new() }))
     }
 
     #[inline(always)]
     unsafe fn alloc(&mut self, layout: Layout) -> *mut u8 {
         // What takes 8 bytes elsewhere takes 256 here, since the arena is in units of that.
-        let Some(block) = Placement::allocate(&mut self.tlsf, layout.size().div_ceil(256), 1) else {
+        let Some(block) = SegmentPlacement::allocate(&mut self.placement, layout.size().div_ceil(256), 1) else {
             return std::ptr::null_mut();
         };
         let slot = match self.unused.pop() {
@@ -279,7 +277,7 @@ unsafe impl Subject for Side {
         let slot = block.addr() / 16 - 1;
         let block = self.tokens[slot];
         // SAFETY: the block is live.
-        let freed = unsafe { Placement::deallocate(&mut self.tlsf, block, block.len, 1) };
+        let freed = unsafe { SegmentPlacement::deallocate(&mut self.placement, block, block.len, 1) };
         debug_assert!(freed.is_ok());
         self.unused.push(slot as u32);
     }
@@ -290,7 +288,7 @@ mod tests {
     #[test]
     fn the_subjects_are_known() {
         for (id, _) in super::SUBJECTS {
-            assert!(crate::subjects::entry(id).is_some() || id == "allotment-tlsf-side-table", "{id}");
+            assert!(crate::subjects::entry(id).is_some() || id == "allotment-good-fit-side-table", "{id}");
         }
     }
 }

@@ -20,7 +20,6 @@ use std::thread;
 use allotment::lock::{Spin, Unsync};
 use allotment::os::Cached;
 use allotment::placement::QuickLists;
-use allotment::placement::SegregatedFit;
 use allotment::{Heap, Tiered, Tlsf};
 
 use crate::arena::Range;
@@ -230,7 +229,7 @@ subjects! {
     "Heap<BestFit>": Heap<allotment::BestFit>, ours, Registered, "Heap<BestFit>, the same";
     "Heap<Buddy>": Heap<allotment::Buddy>, ours, Registered, "Heap<Buddy>, the same";
     "Heap<Slab>": Heap<allotment::Slab>, ours, Registered, "Heap<Slab>, the same, with its default classes over buddies";
-    "Heap<QuickLists>": Heap<QuickLists<SegregatedFit>>, ours, Registered, "Heap<QuickLists<SegregatedFit>>, merging deferred: several regions, Counters, the default lock";
+    "Heap<QuickLists>": Heap<QuickLists<Tlsf>>, ours, Registered, "Heap<QuickLists<Tlsf>>, merging deferred: several regions, Counters, the default lock";
     "Heap, spin": Heap<Tiered, Spin>, ours, Registered, "Heap behind lock::Spin instead of the default lock";
     "Cached": Cached, ours, Registered, "os::Cached over such a Heap, 512 KiB per thread";
     "TinyHeap": own::Tiny<TINY>, ours, Registered, "TinyHeap<524288>, whatever the arena: the default lock, no statistics";
@@ -260,11 +259,10 @@ subjects! {
     "jemalloc": tikv_jemallocator::Jemalloc, peer, Registered, "jemalloc (tikv-jemallocator), no arena limit";
     "Heap, no lock": own::Bare<Tiered>, ours, Bare, "Heap<Tiered, Unsync>: several regions, Counters";
     "Heap<Tlsf>, no lock": own::Bare<Tlsf>, ours, Bare, "Heap<Tlsf, Unsync>: several regions, Counters";
-    "Heap<QuickLists>, no lock": own::Bare<QuickLists<SegregatedFit>>, ours, Bare, "Heap<QuickLists<SegregatedFit>, Unsync>: several regions, Counters";
+    "Heap<QuickLists>, no lock": own::Bare<QuickLists<Tlsf>>, ours, Bare, "Heap<QuickLists<Tlsf>, Unsync>: several regions, Counters";
     "TinyHeap, no lock": own::Tiny<TINY, Unsync>, ours, Bare, "TinyHeap<524288, Unsync>, whatever the arena";
-    "Heap, stripped": own::Stripped<own::one_region::Tiered>, ours, Stripped, "Tiered<SegregatedFit<InBand<u32, 8, 1>>>: no lock, no statistics, one region";
+    "Heap, stripped": own::Stripped<own::one_region::Tiered>, ours, Stripped, "Tiered<Tlsf<u32, 1, 16>>: no lock, no statistics, one region";
     "Heap<Tlsf>, stripped": own::Stripped<own::one_region::Tlsf8>, ours, Stripped, "Tlsf<u32, 1>, the same way";
-    "Heap<Tlsf>, 16 B, stripped": own::Stripped<own::one_region::Tlsf16>, ours, Stripped, "SegregatedFit<InBand<u32, 16, 1>>, the same way";
     "Heap<Tlsf16>, stripped": own::Stripped<own::one_region::TlsfCompact>, ours, Stripped, "Tlsf<u16, 1, 8>, the same way: arenas up to 512 KiB";
     #[cfg(feature = "peers")]
     "talc-5, no lock": talc::Five, peer, Bare, "talc 5 as a plain value, default binning, one claimed arena";

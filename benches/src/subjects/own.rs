@@ -6,8 +6,8 @@ use std::ptr::{self, NonNull};
 use allotment::lock::{self, Lock, Unsync};
 use allotment::observe::{Counters, NoStatistics, Statistics};
 use allotment::os::{Cached, Depot};
-use allotment::placement::{LayoutPlacement, SegregatedFit};
-use allotment::{Heap, Region, Tiered, TinyHeap, Tlsf, meta::InBand};
+use allotment::placement::Placement;
+use allotment::{Heap, Region, Tiered, TinyHeap, Tlsf};
 
 use super::registered::Registered;
 use crate::arena::{Arena, Range};
@@ -23,20 +23,16 @@ pub const CACHE: usize = 512 << 10;
 
 /// Placements of one region.
 pub mod one_region {
-    use super::{InBand, SegregatedFit};
-
     /// 32-bit indices, 8-byte granules.
     pub type Tlsf8 = super::Tlsf<u32, 1>;
-    /// Small objects in front of segregated lists.
-    pub type Tiered = super::Tiered<SegregatedFit<InBand<u32, 8, 1>>>;
-    /// 32-bit indices, 16-byte granules.
-    pub type Tlsf16 = SegregatedFit<InBand<u32, 16, 1>>;
+    /// Small objects in front of TLSF.
+    pub type Tiered = super::Tiered<super::Tlsf<u32, 1, 16>>;
     /// 16-bit words, 8 lists per power of two, one region of up to 511 KiB.
     pub type TlsfCompact = allotment::Tlsf16;
 }
 
 // SAFETY: `Heap` is a global allocator that uses only the memory that it claimed.
-unsafe impl<P: LayoutPlacement + 'static, L: Lock + 'static, S: Statistics + 'static> Registered
+unsafe impl<P: Placement + 'static, L: Lock + 'static, S: Statistics + 'static> Registered
     for Heap<P, L, S>
 {
     unsafe fn over(arena: Range) -> Option<Box<Self>> {
@@ -51,7 +47,7 @@ unsafe impl<P: LayoutPlacement + 'static, L: Lock + 'static, S: Statistics + 'st
 // SAFETY: `Cached` is a global allocator that uses only its heap's memory.
 unsafe impl<P, L, S> Registered for Cached<Heap<P, L, S>>
 where
-    P: LayoutPlacement + 'static,
+    P: Placement + 'static,
     L: Lock + 'static,
     S: Statistics + 'static,
 {

@@ -12,7 +12,7 @@ mod subject {
     use allotment::observe::NoStatistics;
 
     #[cfg(feature = "allotment")]
-    type Subject = allotment::WasmHeap<allotment::placement::SegregatedFit<allotment::meta::InBand<u32, 8, 1>>, Alone, NoStatistics>;
+    type Subject = allotment::WasmHeap<allotment::Tlsf<u32, 1>, Alone, NoStatistics>;
     #[cfg(feature = "micro")]
     type Subject = allotment::WasmHeap<allotment::placement::MicroTlsf<4, false>, Alone, NoStatistics>;
     #[cfg(feature = "tiny")]

@@ -2,7 +2,7 @@
 
 use allotment::lock::{CriticalSection, Lock};
 use allotment::observe::{Counters, Statistics};
-use allotment::placement::{LayoutPlacement, MicroTlsf};
+use allotment::placement::{Placement, MicroTlsf};
 use allotment::{Region, RegionError, Stats};
 use core::alloc::Layout;
 use core::cell::UnsafeCell;
@@ -190,7 +190,7 @@ impl Heap {
     /// Creates a heap without memory.
     pub const fn new() -> Self {
         let state = State {
-            placement: <MicroTlsf<REGIONS> as LayoutPlacement>::EMPTY,
+            placement: <MicroTlsf<REGIONS> as Placement>::EMPTY,
             counters: <Counters as Statistics>::EMPTY,
             areas: [Area::NONE; REGIONS],
         };

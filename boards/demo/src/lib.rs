@@ -16,7 +16,7 @@ use alloc::{collections::BTreeMap, string::String, vec::Vec};
 use core::fmt;
 
 use allotment::Stats;
-use allotment::placement::LayoutPlacement;
+use allotment::placement::Placement;
 use inventory::{Device, Inventory};
 use watched::phase;
 pub use watched::{Watched, flush, stats, watch};
@@ -129,7 +129,7 @@ const TRACED: u32 = 3;
 /// # Errors
 ///
 /// The first failure, as in [`run`].
-pub fn run_watched<P: LayoutPlacement>(
+pub fn run_watched<P: Placement>(
     job: &Job,
     rounds: u32,
     heap: &Watched<P>,

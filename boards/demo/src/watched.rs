@@ -1,7 +1,7 @@
 //! The boards' heap, which is traced with the feature `trace`.
 
 use allotment::lock::CriticalSection;
-use allotment::placement::{self, LayoutPlacement};
+use allotment::placement::{self, Placement};
 use allotment::{Heap, Stats};
 
 #[cfg(feature = "trace")]
@@ -17,7 +17,7 @@ pub type Watched<P = placement::Default> = Heap<P, CriticalSection>;
 pub type Watched<P = placement::Default> = Observed<Heap<P, CriticalSection>, Trace<512>, CriticalSection>;
 
 /// Wraps `heap` with the observer, if there is one.
-pub const fn watch<P: LayoutPlacement>(heap: Heap<P, CriticalSection>) -> Watched<P> {
+pub const fn watch<P: Placement>(heap: Heap<P, CriticalSection>) -> Watched<P> {
     #[cfg(feature = "trace")]
     return Observed::new(heap, Trace::new().sink(to_defmt));
     #[cfg(not(feature = "trace"))]
@@ -25,14 +25,14 @@ pub const fn watch<P: LayoutPlacement>(heap: Heap<P, CriticalSection>) -> Watche
 }
 
 /// Returns the statistics of the wrapped heap.
-pub fn stats<P: LayoutPlacement>(heap: &Watched<P>) -> Stats {
+pub fn stats<P: Placement>(heap: &Watched<P>) -> Stats {
     #[cfg(feature = "trace")]
     let heap = heap.memory();
     heap.stats()
 }
 
 /// Logs the part of the trace that has not been logged yet.
-pub fn flush<P: LayoutPlacement>(heap: &Watched<P>) {
+pub fn flush<P: Placement>(heap: &Watched<P>) {
     #[cfg(feature = "trace")]
     heap.observers(|trace| trace.flush());
     #[cfg(not(feature = "trace"))]

@@ -67,9 +67,6 @@ impl Choice {
             Self::Tiny => (vec!["TinyHeap"], "TinyHeap::new()".into()),
             Self::Growing => (vec!["heap", "os::Growing"], "heap!()".into()),
         };
-        if code.contains("InBand") {
-            names.push("meta::InBand");
-        }
         names.sort_by_key(|name| (name.starts_with(char::is_lowercase), *name));
         let imports = match names.as_slice() {
             [one] => (*one).to_owned(),

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 
 use allotment::lock::Unsync;
-use allotment::placement::LayoutPlacement;
+use allotment::placement::Placement;
 use allotment::{Heap, Kept, Region, Stats, TinyHeap};
 
 use super::arena::Range;
@@ -109,7 +109,7 @@ impl<S> Default for Plain<S> {
 /// A heap of allotment without a lock.
 pub type Own<P> = Heap<P, Unsync>;
 
-impl<P: LayoutPlacement + 'static> Make for Plain<Own<P>> {
+impl<P: Placement + 'static> Make for Plain<Own<P>> {
     type Subject = Own<P>;
 
     unsafe fn make(&self, arena: Range) -> Option<Box<Own<P>>> {
@@ -170,7 +170,7 @@ unsafe impl Subject for Box<dyn Subject> {
 /// # Safety
 ///
 /// As for [`Make::make`].
-unsafe fn keeping<P: LayoutPlacement + 'static, const COUNT: usize>(
+unsafe fn keeping<P: Placement + 'static, const COUNT: usize>(
     arena: Range,
     keep: Keep,
 ) -> Option<Box<dyn Subject>> {
@@ -181,7 +181,7 @@ unsafe fn keeping<P: LayoutPlacement + 'static, const COUNT: usize>(
 }
 
 // SAFETY: `Kept` is a global allocator with the same guarantees, and its blocks are those of its heap.
-unsafe impl<P: LayoutPlacement, const COUNT: usize> Subject for Kept<Own<P>, COUNT, Unsync> {
+unsafe impl<P: Placement, const COUNT: usize> Subject for Kept<Own<P>, COUNT, Unsync> {
     unsafe fn alloc(&mut self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller keeps the contract of this method, which the call shares.
         unsafe { GlobalAlloc::alloc(self, layout) }
@@ -203,7 +203,7 @@ unsafe impl<P: LayoutPlacement, const COUNT: usize> Subject for Kept<Own<P>, COU
 }
 
 // SAFETY: `Heap` is a global allocator with the same guarantees, and its blocks lie in the claimed arena.
-unsafe impl<P: LayoutPlacement> Subject for Own<P> {
+unsafe impl<P: Placement> Subject for Own<P> {
     #[inline]
     unsafe fn alloc(&mut self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller keeps the contract of this method, which the call shares.

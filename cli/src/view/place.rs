@@ -3,8 +3,8 @@
 use std::fmt;
 use std::ptr::{NonNull, without_provenance_mut};
 
-use allotment::meta::{Block, SideTable};
-use allotment::placement::{Apart, BuddyMap, FirstFitMap, GoodFit, SegmentPlacement, SegregatedFit};
+use allotment::placement::{Apart, BuddyMap, FirstFitMap, GoodFit, SegmentPlacement};
+use allotment::placement::{Block, SideTable};
 use allotment::region::{Region, RegionError};
 use allotment_planner::deadline::{Deadline, Watch};
 use clap::ValueEnum;
@@ -25,9 +25,9 @@ const BASE: usize = 1 << (usize::BITS - 8);
 /// Placements for memory that is not accessed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Placing {
-    /// Two-level segregated fit
+    /// Nearly the smallest fitting block, by size class
     #[default]
-    Tlsf,
+    GoodFit,
     /// The fitting block with the lowest address
     FirstFit,
     /// The smallest fitting block
@@ -40,7 +40,7 @@ impl Placing {
     /// Returns its name on the command line.
     pub fn id(self) -> &'static str {
         match self {
-            Self::Tlsf => "tlsf",
+            Self::GoodFit => "good-fit",
             Self::FirstFit => "first-fit",
             Self::BestFit => "best-fit",
             Self::Buddy => "buddy",
@@ -51,7 +51,7 @@ impl Placing {
 impl fmt::Display for Placing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Tlsf => "Tlsf",
+            Self::GoodFit => "GoodFit",
             Self::FirstFit => "FirstFit",
             Self::BestFit => "BestFit",
             Self::Buddy => "Buddy",
@@ -179,8 +179,8 @@ type Table<const G: usize> = SideTable<u32, G, 1, false>;
 macro_rules! with {
     ($placing:expr, $granule:expr, $call:ident($($argument:expr),*)) => {
         match ($placing, $granule == GRANULE as u64) {
-            (Placing::Tlsf, true) => $call::<SegregatedFit<Table<GRANULE>>>($($argument),*),
-            (Placing::Tlsf, false) => $call::<SegregatedFit<Table<LARGE_GRANULE>>>($($argument),*),
+            (Placing::GoodFit, true) => $call::<GoodFit<Table<GRANULE>>>($($argument),*),
+            (Placing::GoodFit, false) => $call::<GoodFit<Table<LARGE_GRANULE>>>($($argument),*),
             (Placing::FirstFit, true) => $call::<Apart<FirstFitMap, GRANULE>>($($argument),*),
             (Placing::FirstFit, false) => $call::<Apart<FirstFitMap, LARGE_GRANULE>>($($argument),*),
             (Placing::BestFit, true) => $call::<GoodFit<Table<GRANULE>, { usize::MAX }>>($($argument),*),

@@ -56,7 +56,7 @@ const ROWS: &[Row] = &[
     ("too much", "replay {d}/ok.trace --arena 99999999999T", "", 2, "--arena"),
     ("no placement", "replay {d}/ok.trace --placement nice", "", 2, "possible values: tlsf"),
     ("two that exclude each other", "replay {d}/ok.trace --placement tlsf --all", "", 2, "cannot be used with"),
-    ("no placement", "view {d}/ok.trace --json --placement nice", "", 2, "possible values: tlsf"),
+    ("no placement", "view {d}/ok.trace --json --placement nice", "", 2, "possible values: good-fit"),
     ("no size", "view {d}/ok.trace --json --arena x", "", 2, "--arena"),
     ("zero", "view {d}/ok.trace --json --events 0", "", 2, "at least 1"),
     ("no form", "convert {d}/ok.trace {d}/x.doc --to doc", "", 2, "possible values: text"),

@@ -14,7 +14,7 @@ fn read(text: &str) -> Trace {
 }
 
 fn of(text: &str) -> Report {
-    report(&read(text), Placing::Tlsf, None).unwrap()
+    report(&read(text), Placing::GoodFit, None).unwrap()
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn a_small_trace_is_drawn_exactly() {
 fn buckets_hold_every_value() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/lua_small.trace.zst");
     let trace = Trace::read(&path, None).unwrap();
-    let report = report(&trace, Placing::Tlsf, None).unwrap();
+    let report = report(&trace, Placing::GoodFit, None).unwrap();
     let live = &report.series.live;
     let mut sizes = HashMap::new();
     let (mut now, mut peak) = (0, 0);
@@ -74,7 +74,7 @@ fn buckets_hold_every_value() {
 #[test]
 fn the_arena_is_the_smallest() {
     let trace = read(&firmware::trace(4000, "net"));
-    for placing in [Placing::Tlsf, Placing::FirstFit, Placing::BestFit] {
+    for placing in [Placing::GoodFit, Placing::FirstFit, Placing::BestFit] {
         let found = report(&trace, placing, None).unwrap().totals;
         let again = report(&trace, placing, Some(found.arena)).unwrap().totals;
         assert_eq!((found.failed, again.failed), (0, 0), "{placing}");
@@ -154,13 +154,13 @@ fn odd_traces_are_no_trouble() {
     let huge = of("a 1 20000000000 8\nf 1\n").totals;
     assert_eq!((huge.granule, huge.failed), (256, 0));
     for text in [format!("a 1 {} 8\n", 1_u64 << 50), format!("a 1 8 {}\n", 1_u64 << 62)] {
-        let error = report(&read(&text), Placing::Tlsf, None).unwrap_err();
+        let error = report(&read(&text), Placing::GoodFit, None).unwrap_err();
         assert!(error.to_string().starts_with("no arena"), "{error}");
     }
     let mut reader = Reader::new(&b"a 1 9000000000000000 8\n"[..]).unwrap();
     let error = Trace::gather("test".into(), &mut reader, None).unwrap_err();
     assert_eq!(error.to_string(), "more than 4 PiB are live after 0 events");
-    assert!(report(&read("a 1 8 8\n"), Placing::Tlsf, Some(3)).is_err());
+    assert!(report(&read("a 1 8 8\n"), Placing::GoodFit, Some(3)).is_err());
     let error =
         Trace::gather("test".into(), &mut Reader::new(&b"a 1 8 8\nf 2\n"[..]).unwrap(), None).unwrap_err();
     assert_eq!(error.to_string(), "line 2: block 2 is freed, but not live");

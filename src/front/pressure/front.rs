@@ -8,7 +8,7 @@ use crate::error::misuse::without_unwinding;
 use crate::heap::{Heap, State};
 use crate::lock::{self, Lock};
 use crate::observe::Stats;
-use crate::placement::{self, LayoutPlacement};
+use crate::placement::{self, Placement};
 use crate::region::{Region, RegionError, Run};
 use core::alloc::Layout;
 
@@ -79,7 +79,7 @@ impl<F: FnMut()> Drop for Finally<F> {
     }
 }
 
-impl<P: LayoutPlacement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
+impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
     /// Makes a heap that watches over `heap`, from which nothing may have been allocated yet:
     /// `PressureHeap::new(heap!(SIZE))` or `PressureHeap::new(Heap::empty())`. Without watermarks it is never under
     /// pressure.
@@ -118,7 +118,7 @@ impl<P: LayoutPlacement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> 
         self
     }
 
-    /// Sets whether the placement saves memory under pressure (see [`LayoutPlacement::set_saving`]). It does by default.
+    /// Sets whether the placement saves memory under pressure (see [`Placement::set_saving`]). It does by default.
     pub const fn saves(mut self, saves: bool) -> Self {
         self.0.statistics_mut().never_saves = !saves;
         self

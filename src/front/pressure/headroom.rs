@@ -1,7 +1,8 @@
 //! Headroom: memory that only critical requests may use.
 
 use crate::error::FreeError;
-use crate::placement::{FirstFit, LayoutPlacement};
+use crate::observe::Statistics;
+use crate::placement::{Change, FirstFit, Placement};
 use crate::region::Region;
 use core::alloc::Layout;
 use core::ptr::NonNull;
@@ -46,7 +47,7 @@ impl Headroom {
     pub(super) const NONE: Self = Self {
         size: 0,
         block: None,
-        space: <Space32 as LayoutPlacement>::EMPTY,
+        space: <Space32 as Placement>::EMPTY,
         used: 0,
         capacity: 0,
         live: 0,
@@ -67,33 +68,33 @@ impl Headroom {
     }
 
     /// Reserves the block in `placement`. Returns the bytes that it takes, if there was room.
-    pub(super) fn take_from<P: LayoutPlacement>(&mut self, placement: &mut P) -> Option<usize> {
+    pub(super) fn take_from<P: Placement>(&mut self, placement: &mut P) -> Option<usize> {
         let layout = Layout::from_size_align(self.size, align_of::<usize>()).ok()?;
-        let grant = placement.allocate(layout)?;
-        // SAFETY: the block was just handed out and is not used by anything else.
-        match unsafe { LayoutPlacement::claim(&mut self.space, Region::new(grant.start, layout.size())) } {
-            Ok(capacity) => {
-                self.capacity = capacity;
-                self.block = Some((grant.start, layout.size()));
-                Some(grant.size)
-            }
-            Err(_) => {
+        let (mut taken, mut added) = (Change::EMPTY, Change::EMPTY);
+        let start = placement.allocate(layout, &mut taken)?;
+        // SAFETY: the block was just allocated and is not used by anything else.
+        unsafe {
+            if self.space.claim(Region::new(start, layout.size()), &mut added).is_err() {
                 // The block is too small for a heap, so there will be no headroom.
-                // SAFETY: the block is live, with this layout, and was not used.
-                let _ = unsafe { placement.deallocate(grant.start, layout) };
-                None
+                let _ = placement.free(start, layout, &mut taken);
+                return None;
             }
         }
+        self.capacity = added.capacity as usize;
+        self.block = Some((start, layout.size()));
+        Some(taken.used as usize)
     }
 
     /// Gives the block back if nothing in it is used. Returns the bytes that become free.
-    pub(super) fn return_to<P: LayoutPlacement>(&mut self, placement: &mut P) -> Option<usize> {
+    pub(super) fn return_to<P: Placement>(&mut self, placement: &mut P) -> Option<usize> {
         let (start, size) = self.block.filter(|_| self.live == 0)?;
-        LayoutPlacement::release(&mut self.space, start.as_ptr()).ok()?;
+        let mut freed = Change::EMPTY;
+        self.space.release(start.as_ptr(), &mut freed).ok()?;
         (self.block, self.capacity) = (None, 0);
         let layout = Layout::from_size_align(size, align_of::<usize>()).ok()?;
         // SAFETY: the block was allocated with this layout, and nothing in it is used.
-        unsafe { placement.deallocate(start, layout) }.ok()
+        unsafe { placement.free(start, layout, &mut freed) }.ok()?;
+        Some(freed.used.unsigned_abs())
     }
 
     /// Whether `address` lies in the reserved block.
@@ -106,44 +107,51 @@ impl Headroom {
     }
 
     pub(super) fn allocate(&mut self, layout: Layout) -> Option<NonNull<u8>> {
-        let grant = LayoutPlacement::allocate(&mut self.space, layout)?;
-        self.used += grant.size;
+        let mut change = Change::EMPTY;
+        let block = self.space.allocate(layout, &mut change)?;
+        self.count(&change);
         self.live += 1;
-        Some(grant.start)
+        Some(block)
+    }
+
+    /// Counts what a call has changed.
+    fn count(&mut self, change: &Change) {
+        self.used = self.used.wrapping_add_signed(change.used);
     }
 
     pub(super) fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        LayoutPlacement::check(&self.space, block, layout)
+        Placement::check(&self.space, block, layout)
     }
 
     /// # Safety
     ///
-    /// Same contract as [`LayoutPlacement::check_owned`].
+    /// Same contract as [`Placement::check_owned`].
     pub(super) unsafe fn check_owned(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         // SAFETY: the caller's contract.
-        unsafe { LayoutPlacement::check_owned(&self.space, block, layout) }
+        unsafe { Placement::check_owned(&self.space, block, layout) }
     }
 
     /// # Safety
     ///
-    /// Same contract as [`LayoutPlacement::deallocate`]: `block` must be live in the headroom and allocated with
+    /// Same contract as [`Placement::free`]: `block` must be live in the headroom and allocated with
     /// `layout`.
     pub(super) unsafe fn deallocate(&mut self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        let mut change = Change::EMPTY;
         // SAFETY: the caller's contract.
-        self.used -= unsafe { LayoutPlacement::deallocate(&mut self.space, block, layout)? };
+        unsafe { self.space.free(block, layout, &mut change)? };
+        self.count(&change);
         self.live -= 1;
         Ok(())
     }
 
     /// # Safety
     ///
-    /// Same contract as [`LayoutPlacement::resize`]: `block` must be live in the headroom and allocated with `layout`.
+    /// Same contract as [`Placement::resize`]: `block` must be live in the headroom and allocated with `layout`.
     pub(super) unsafe fn resize(&mut self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
+        let mut change = Change::EMPTY;
         // SAFETY: the caller's contract.
-        let resized = unsafe { LayoutPlacement::resize(&mut self.space, block, layout, size) };
-        if let Some((old, new)) = resized {
-            self.used = self.used - old + new;
-        }
-        resized.is_some()
+        let resized = unsafe { self.space.resize(block, layout, size, &mut change) };
+        self.count(&change);
+        resized
     }
 }

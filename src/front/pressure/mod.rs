@@ -4,7 +4,7 @@
 //!
 //! * **watermarks** ([`Watermarks`]): a state, [`Pressure`], with hysteresis and a hook that is called on each
 //!   transition; unless the state is [`Pressure::Normal`], the placement saves memory
-//!   ([`LayoutPlacement::set_saving`](crate::placement::LayoutPlacement::set_saving));
+//!   ([`Placement::set_saving`](crate::placement::Placement::set_saving));
 //! * **reclaim hooks** ([`Reclaim`]): if a request finds no room, they are asked in order of priority to give
 //!   memory back, and the request is tried again;
 //! * **headroom**: memory that only requests marked as critical may use, in a scope

@@ -6,7 +6,7 @@ use super::watermarks::{Pressure, Watermarks};
 use crate::error::out_of_memory::OutOfMemory;
 use crate::heap::State;
 use crate::observe::{Counters, Statistics, Stats};
-use crate::placement::LayoutPlacement;
+use crate::placement::Placement;
 
 /// A change of the pressure state, as passed to the hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,7 +106,7 @@ impl<const HOOKS: usize> Monitor<HOOKS> {
     }
 }
 
-impl<P: LayoutPlacement, const HOOKS: usize> State<P, Monitor<HOOKS>> {
+impl<P: Placement, const HOOKS: usize> State<P, Monitor<HOOKS>> {
     /// Updates the pressure state, and reserves the headroom if that has not been done. Called when the heap's use
     /// leaves the band.
     pub(super) fn look(&mut self) {

@@ -9,28 +9,27 @@ use crate::heap::State;
 use crate::lock::Lock;
 use crate::memory::{Memory, allocator, global_alloc, pass_on};
 use crate::observe::{Statistics, Stats};
-use crate::placement::{Grant, LayoutPlacement};
+use crate::placement::{Change, Placement};
 use crate::region::Region;
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
-impl<P: LayoutPlacement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
+impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
     /// Makes one attempt, without hooks.
     #[inline(always)]
     fn attempt(&self, layout: Layout) -> Option<NonNull<u8>> {
         let (start, crossed) = self.0.with(|state| {
-            let grant = match state.placement.allocate_quick(layout) {
-                Some(grant) => grant,
-                None => match state.grant(layout) {
-                    Some(grant) => grant,
-                    None => return (None, false),
-                },
-            };
-            if state.statistics.rises(grant.size) {
-                return (state.risen(grant, layout), state.statistics.has_news());
+            let mut change = Change::EMPTY;
+            let mut block = state.placement.allocate_fast(layout, &mut change);
+            if block.is_none() {
+                block = state.allocate_uncounted(layout, &mut change);
             }
-            state.statistics.allocated(grant.size);
-            (Some(grant.start), false)
+            let Some(block) = block else { return (None, false) };
+            if state.statistics.rises(change.used as usize) {
+                return (state.risen(block, layout, change), state.statistics.has_news());
+            }
+            state.statistics.allocated(change.used as usize);
+            (Some(block), false)
         });
         if crossed {
             self.tell();
@@ -124,8 +123,7 @@ impl<P: LayoutPlacement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> 
                 return unsafe { state.statistics.headroom.deallocate(block, layout) }.map(|()| false);
             }
             // SAFETY: the caller guarantees the block.
-            let size = unsafe { state.placement.deallocate(block, layout)? };
-            state.statistics.freed(size);
+            unsafe { state.placement.free(block, layout, &mut state.statistics)? };
             if !state.statistics.has_fallen() {
                 return Ok(false);
             }
@@ -139,8 +137,8 @@ impl<P: LayoutPlacement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> 
     }
 }
 
-impl<P: LayoutPlacement, const HOOKS: usize> State<P, Monitor<HOOKS>> {
-    /// Checks a block, in the headroom or in the heap; see [`LayoutPlacement::check`].
+impl<P: Placement, const HOOKS: usize> State<P, Monitor<HOOKS>> {
+    /// Checks a block, in the headroom or in the heap; see [`Placement::check`].
     fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         match self.statistics.headroom.holds(block) {
             true => self.statistics.headroom.check(block, layout),
@@ -148,11 +146,11 @@ impl<P: LayoutPlacement, const HOOKS: usize> State<P, Monitor<HOOKS>> {
         }
     }
 
-    /// Checks a block; see [`LayoutPlacement::check_owned`].
+    /// Checks a block; see [`Placement::check_owned`].
     ///
     /// # Safety
     ///
-    /// The contract of [`LayoutPlacement::check_owned`].
+    /// The contract of [`Placement::check_owned`].
     unsafe fn check_owned(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         // SAFETY: the caller's contract.
         unsafe {
@@ -166,24 +164,23 @@ impl<P: LayoutPlacement, const HOOKS: usize> State<P, Monitor<HOOKS>> {
     /// Handles a served request that takes the heap's use beyond the band. The request is not counted yet.
     #[cold]
     #[inline(never)]
-    fn risen(&mut self, grant: Grant, layout: Layout) -> Option<NonNull<u8>> {
-        let mut grant = grant;
+    fn risen(&mut self, mut block: NonNull<u8>, layout: Layout, mut change: Change) -> Option<NonNull<u8>> {
         if self.statistics.headroom.is_missing() {
             // The first request, or the first one after a claim, must not take the memory that is to be reserved.
             // SAFETY: the block was just handed out for this layout, and it was given to no user yet.
-            if unsafe { self.placement.deallocate(grant.start, layout) }.is_ok() {
+            if unsafe { self.placement.free(block, layout, &mut change) }.is_ok() {
                 self.look();
-                grant = self.placement.allocate(layout)?;
+                block = self.placement.allocate(layout, &mut change)?;
             }
         }
-        self.statistics.allocated(grant.size);
+        self.statistics.allocated(change.used as usize);
         self.look();
-        Some(grant.start)
+        Some(block)
     }
 }
 
 // SAFETY: placement, lock and metadata are those of `Heap`, which fulfils the contract; hooks run outside the lock.
-unsafe impl<P: LayoutPlacement, L: Lock, const HOOKS: usize> Memory for PressureHeap<P, L, HOOKS> {
+unsafe impl<P: Placement, L: Lock, const HOOKS: usize> Memory for PressureHeap<P, L, HOOKS> {
     /// Allocates a block for `layout`. If there is no room, the request is tried in the headroom if it is critical,
     /// and again after each reclaim hook that gives memory back.
     #[inline]
@@ -237,9 +234,9 @@ unsafe impl<P: LayoutPlacement, L: Lock, const HOOKS: usize> Memory for Pressure
                 return (unsafe { state.statistics.headroom.resize(block, layout, size) }, false);
             }
             // SAFETY: the caller guarantees the block.
-            let resized = unsafe { state.placement.resize(block, layout, size) };
-            let Some((old, new)) = resized else { return (false, false) };
-            state.statistics.resized(old, new);
+            if !unsafe { state.placement.resize(block, layout, size, &mut state.statistics) } {
+                return (false, false);
+            }
             if !state.statistics.rises(0) && !state.statistics.has_fallen() {
                 return (true, false);
             }
@@ -270,11 +267,11 @@ unsafe impl<P: LayoutPlacement, L: Lock, const HOOKS: usize> Memory for Pressure
     pass_on!(|self| self.0; region, remembers, locks);
 }
 
-global_alloc!([P: LayoutPlacement, L: Lock, const HOOKS: usize] PressureHeap<P, L, HOOKS>);
-allocator!([P: LayoutPlacement, L: Lock, const HOOKS: usize] PressureHeap<P, L, HOOKS>);
+global_alloc!([P: Placement, L: Lock, const HOOKS: usize] PressureHeap<P, L, HOOKS>);
+allocator!([P: Placement, L: Lock, const HOOKS: usize] PressureHeap<P, L, HOOKS>);
 
 // SAFETY: the heap fulfils the contract.
-unsafe impl<P: LayoutPlacement, L: Lock, const HOOKS: usize> Memory for Critical<'_, P, L, HOOKS> {
+unsafe impl<P: Placement, L: Lock, const HOOKS: usize> Memory for Critical<'_, P, L, HOOKS> {
     /// Allocates a block, from the headroom if there is no room elsewhere. It is freed like any block of the heap.
     fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
         self.0.request(layout, true).ok()
@@ -291,4 +288,4 @@ unsafe impl<P: LayoutPlacement, L: Lock, const HOOKS: usize> Memory for Critical
     );
 }
 
-allocator!([P: LayoutPlacement, L: Lock, const HOOKS: usize] Critical<'_, P, L, HOOKS>);
+allocator!([P: Placement, L: Lock, const HOOKS: usize] Critical<'_, P, L, HOOKS>);

@@ -5,9 +5,7 @@ use super::classes::{SLOT, batch, objects};
 use super::pages::Pages;
 use super::system::{Shift, System};
 use crate::front::pressure::Pressure;
-use crate::meta::InBand;
 use crate::os::cache::{self, Block, CLASSES, Chain, LARGEST, SIZES};
-use crate::placement::{Placement, SegregatedFit};
 use core::ptr::NonNull;
 use std::alloc::{Layout, alloc, dealloc};
 use std::cell::RefCell;
@@ -447,7 +445,7 @@ fn addresses_are_asked_for_by_the_memory() {
 /// Not more addresses are asked for than free spans can be told apart in.
 #[test]
 fn addresses_are_limited_by_their_numbers() {
-    const MOST: usize = <SegregatedFit<InBand<u32, 16, 1>> as Placement>::MAX_LEN / 2;
+    const MOST: usize = super::image::MOST / 2;
     let mut pages = fresh();
     pages.limit(usize::MAX);
     assert!(pages.allocate_large(SLOT, SLOT, false).is_some());
@@ -549,18 +547,14 @@ fn tables_of_free_spans_go_back() {
 
 /// One block can have nearly all addresses of a heap. A request for more than all commits nothing.
 #[test]
-fn one_block_can_have_nearly_all() {
+fn one_block_can_have_all() {
     let mut pages = fresh();
     pages.limit(256 * SLOT);
     for slots in [300, 257] {
         assert!(pages.allocate_large(slots * SLOT, SLOT, false).is_none());
         assert_eq!(WORLD.with_borrow(|world| world.committed), 0, "{slots} slots");
     }
-    // The others are left to the bits of the placement that keeps the free ones.
-    for slots in [256, 255] {
-        assert!(pages.allocate_large(slots * SLOT, SLOT, false).is_none());
-    }
-    assert!(pages.allocate_large(254 * SLOT, SLOT, false).is_some());
+    assert!(pages.allocate_large(256 * SLOT, SLOT, false).is_some());
 }
 
 /// What is free at the end of the committed slots serves a request together with those that are not committed yet, and these are committed to
@@ -576,8 +570,7 @@ fn requests_get_the_last_addresses() {
         let (block, _) = take(first, &mut pages).unwrap();
         assert!(take(SLOTS - SLOTS / 100 - first, &mut pages).is_some(), "{first} slots first");
         while take(1, &mut pages).is_some() {}
-        // The bits of the placement take one slot in 128.
-        assert!(pages.figures().used >= (SLOTS - SLOTS / 128 - 4) * SLOT, "{:?}", pages.figures());
+        assert!(pages.figures().used >= (SLOTS - 4) * SLOT, "{:?}", pages.figures());
         // SAFETY: the block is live.
         assert!(unsafe { pages.free_large(block) });
     }
@@ -589,7 +582,7 @@ fn requests_get_the_last_addresses() {
     // SAFETY: the block is live.
     unsafe {
         assert!(!pages.resize_large(block, most) && pages.shift_large(block, most).is_none());
-        assert!(pages.resize_at_last(block, most) && !pages.resize_at_last(block, SLOTS * SLOT));
+        assert!(pages.resize_at_last(block, most) && !pages.resize_at_last(block, (SLOTS + 1) * SLOT));
     }
     assert_eq!(pages.large_size(block), Some(most));
 }

@@ -126,7 +126,7 @@ impl<S: System> Pages<S> {
     }
 
     /// Returns the bytes of the longest free span, for which nothing has to be committed.
-    pub(super) fn largest(&self) -> usize {
+    pub(super) fn largest(&mut self) -> usize {
         self.spans.largest()
     }
 }

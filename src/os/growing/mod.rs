@@ -15,6 +15,7 @@ mod classes;
 #[cfg(test)]
 mod fake;
 mod ground;
+mod image;
 mod large;
 mod memory;
 mod page;

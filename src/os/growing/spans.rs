@@ -2,20 +2,11 @@
 
 use super::classes::{LARGEST_PAGE, SLOT};
 use super::ground::{GRAIN, Ground, Range};
+use super::image::{IMAGE, Image, MOST};
 use super::page::Page;
 use super::system::{Shift, System};
-use crate::meta::{FreeBlocks, InBand};
-use crate::placement::{Placement, SegregatedFit};
-use crate::region::Region;
 use core::marker::PhantomData;
-use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicU8, Ordering};
-
-/// Bytes that stand for a slot in the image that free spans are kept in.
-const IMAGE: usize = 16;
-
-/// Where the free spans are. Its region is the image, whose granules stand for slots.
-type Free = SegregatedFit<InBand<u32, IMAGE, 1>>;
 
 /// The map's entry for a slot that starts no large block and is in no page.
 pub(super) const NOTHING: u8 = 0;
@@ -34,8 +25,8 @@ const RESERVE: usize = if usize::BITS > 32 { 64 << 30 } else { 1 << 30 };
 /// Spans of slots, in one reserved range of addresses that is committed as needed.
 ///
 /// ```text
-///  reserved   | slots ........................ | spans ... | map ... | touched ... | image ... |
-///  committed  | used | free | used | free  |     one entry for each slot
+///  reserved   | slots .................. | spans .. | map .. | touched .. | bounds .. | image .. |
+///  committed  | used | free | used |      one entry for each slot
 /// ```
 ///
 /// Free spans are found by TLSF. What it writes into free blocks goes to an image of the slots, 16 bytes for each, so that free slots are
@@ -43,14 +34,11 @@ const RESERVE: usize = if usize::BITS > 32 { 64 << 30 } else { 1 << 30 };
 /// them, what span it starts, one byte that says what is in it, and one bit that says whether it was written to since the
 /// system gave it: what was not is zero, and costs nothing.
 pub(super) struct Spans<S> {
-    index: Free,
+    index: Image,
     slots: Range,
     table: Range,
     map: Range,
     bits: Range,
-    image: Range,
-    /// Where the image starts. As granules, its address and the slots' as slots agree modulo every alignment that a span can have.
-    image_start: *mut u8,
     ground: Ground,
     /// Slots of free spans that the system has not got back, about.
     dirty: usize,
@@ -90,13 +78,11 @@ pub(super) struct Places {
 
 impl<S: System> Spans<S> {
     pub(super) const EMPTY: Self = Self {
-        index: <Free as Placement>::EMPTY,
+        index: Image::EMPTY,
         slots: Range::EMPTY,
         table: Range::EMPTY,
         map: Range::EMPTY,
         bits: Range::EMPTY,
-        image: Range::EMPTY,
-        image_start: ptr::null_mut(),
         ground: Ground::NONE,
         dirty: 0,
         refused: 0,
@@ -112,14 +98,15 @@ impl<S: System> Spans<S> {
         Places { base: self.slots.base, bytes: self.slots.committed, map: self.map.base }
     }
 
-    /// Bytes of the tables for `bytes` bytes of slots: spans, map, bits and image. The image starts somewhere in a grain.
-    const fn tables(bytes: usize) -> [usize; 4] {
+    /// Bytes of the tables for `bytes` bytes of slots: spans, map, bits, boundary bits and image. The image starts somewhere in a grain.
+    const fn tables(bytes: usize) -> [usize; 5] {
         let slots = bytes / SLOT;
         [
             (slots * size_of::<Page>()).next_multiple_of(GRAIN),
             slots.next_multiple_of(GRAIN),
             (slots / 8 + size_of::<usize>()).next_multiple_of(GRAIN),
-            (slots * IMAGE).next_multiple_of(GRAIN) + GRAIN,
+            Image::bound_bytes(slots).next_multiple_of(GRAIN),
+            Image::granule_bytes(slots).next_multiple_of(GRAIN) + GRAIN,
         ]
     }
 
@@ -129,7 +116,7 @@ impl<S: System> Spans<S> {
         let total =
             |bytes: usize| bytes + Self::tables(bytes).iter().sum::<usize>() + cycle(bytes) + LARGEST_PAGE;
         // More than three quarters of all addresses are never to be had, and what stands beside them must not overflow.
-        let longest = (<Free as Placement>::MAX_LEN / 2).saturating_mul(SLOT).min(usize::MAX / 4 * 3);
+        let longest = (MOST / 2).saturating_mul(SLOT).min(usize::MAX / 4 * 3);
         let most = most.clamp(LEAST, longest);
         let wanted = most & !(GRAIN - 1);
         let mut bytes = wanted;
@@ -149,24 +136,29 @@ impl<S: System> Spans<S> {
                 return None;
             }
         };
-        let [table, map, bits, image] = Self::tables(bytes);
+        let [table, map, bits, bounds, image] = Self::tables(bytes);
         let base = base.as_ptr();
         let mut at = base.wrapping_add(base.addr().next_multiple_of(LARGEST_PAGE) - base.addr());
-        for (range, reserved) in
-            [(&mut self.slots, bytes), (&mut self.table, table), (&mut self.map, map), (&mut self.bits, bits)]
-        {
+        for (range, reserved) in [
+            (&mut self.slots, bytes),
+            (&mut self.table, table),
+            (&mut self.map, map),
+            (&mut self.bits, bits),
+            (&mut self.index.bounds, bounds),
+        ] {
             *range = Range { base: at, reserved, committed: 0 };
             at = at.wrapping_add(reserved);
         }
         let place = self.slots.base.addr() / SLOT * IMAGE;
         let skipped = place.wrapping_sub(at.addr()) & (cycle(bytes) - 1);
-        self.image_start = at.wrapping_add(skipped);
+        self.index.start = at.wrapping_add(skipped);
         debug_assert_eq!(
-            self.image_start.addr() % cycle(bytes),
+            self.index.start.addr() % cycle(bytes),
             place % cycle(bytes),
             "what is aligned in the image is aligned memory"
         );
-        self.image = Range { base: at.wrapping_add(skipped & !(GRAIN - 1)), reserved: image, committed: 0 };
+        self.index.granules =
+            Range { base: at.wrapping_add(skipped & !(GRAIN - 1)), reserved: image, committed: 0 };
         self.ground = Ground { base: self.slots.base, bits: self.bits.base.cast() };
         Some(())
     }
@@ -184,8 +176,7 @@ impl<S: System> Spans<S> {
         if left == 0 || least > left / SLOT + self.index.largest() {
             return false;
         }
-        // The placement has bits at the end of the image: one granule in 128.
-        let need = (least + least / 64 + have / SLOT / 64 + 5) * SLOT;
+        let need = least * SLOT;
         let ahead = have.clamp(FIRST, AHEAD);
         // If the system refuses to commit ahead, it may still have what is needed.
         [need.max(ahead), need].into_iter().any(|step| self.grow_by(step.next_multiple_of(GRAIN).min(left)))
@@ -201,41 +192,24 @@ impl<S: System> Spans<S> {
     fn grow_by(&mut self, step: usize) -> bool {
         let have = self.slots.committed;
         let to = have + step;
-        let [table, map, bits, image] = Self::tables(to);
+        let [table, map, bits, bounds, image] = Self::tables(to);
         let committed = self.table.commit::<S>(table)
             && self.map.commit::<S>(map)
             && self.bits.commit::<S>(bits)
-            && self.image.commit::<S>(image)
+            && self.index.bounds.commit::<S>(bounds)
+            && self.index.granules.commit::<S>(image)
             && self.slots.commit::<S>(to);
-        let Some(start) = NonNull::new(self.image_start).filter(|_| committed) else { return false };
-        let size = step / SLOT * IMAGE;
-        // SAFETY: the memory is committed and used by nothing else.
-        let claimed = unsafe {
-            if have == 0 {
-                self.index.claim(Region { start, size, zeroed: false })
-            } else {
-                self.index.extend(start.as_ptr(), size)
-            }
-        };
-        claimed.is_ok()
+        if committed {
+            // SAFETY: all of it is committed, and the system's memory is zero.
+            unsafe { self.index.lengthen(to / SLOT) };
+        }
+        committed
     }
 
     /// Returns the address of a slot.
     #[inline(always)]
     pub(super) fn address(&self, slot: usize) -> *mut u8 {
         self.slots.base.wrapping_add(slot * SLOT)
-    }
-
-    /// Returns the address of the granule that stands for a slot.
-    #[inline(always)]
-    fn image_of(&self, slot: usize) -> usize {
-        self.image_start.addr() + slot * IMAGE
-    }
-
-    /// Returns the slot that a granule of the image stands for.
-    #[inline(always)]
-    fn slot_of_image(&self, granule: *mut u8) -> usize {
-        (granule.addr() - self.image_start.addr()) / IMAGE
     }
 
     /// Returns the slot of an address of the range.
@@ -260,7 +234,7 @@ impl<S: System> Spans<S> {
     /// uses at a span in use.
     #[inline(always)]
     pub(super) fn length(&self, slot: usize) -> *mut u32 {
-        self.image_start.wrapping_add(slot * IMAGE).cast()
+        self.index.granule(slot).cast()
     }
 
     /// Returns the map's entry of `slot`, which must be committed. Threads read it without the lock.
@@ -278,13 +252,11 @@ impl<S: System> Spans<S> {
     /// Takes a span of `len` slots aligned to `align` slots, a power of two. If it is to be zeroed, and few of its slots were
     /// written to before, these are cleared. O(1) but for growth and the bits of the slots.
     pub(super) fn allocate(&mut self, len: usize, align: usize, most: usize, zeroed: bool) -> Option<Taken> {
-        let quick = Placement::allocate(&mut self.index, len, align);
-        let block = match quick {
-            Some(block) => block,
-            None if self.grow(len, align, most) => Placement::allocate(&mut self.index, len, align)?,
+        let slot = match self.index.allocate(len, align) {
+            Some(slot) => slot,
+            None if self.grow(len, align, most) => self.index.allocate(len, align)?,
             None => return None,
         };
-        let slot = self.slot_of_image(self.index.meta().address(block.offset));
         let end = slot + len;
         let ground = self.ground;
         let touched = ground.touched(slot, end);
@@ -307,13 +279,8 @@ impl<S: System> Spans<S> {
     ///
     /// It must have come from [`Spans::allocate`] with this length and not be used any more.
     pub(super) unsafe fn free(&mut self, slot: usize, len: usize) {
-        let address = self.image_of(slot);
         // SAFETY: the caller guarantees a span of that length.
-        let freed = unsafe {
-            let block = self.index.block_at(address, len, 1);
-            Placement::deallocate(&mut self.index, block, len, 1)
-        };
-        debug_assert!(freed.is_ok());
+        unsafe { self.index.free(slot, len) };
         self.dirty += len;
     }
 
@@ -323,13 +290,8 @@ impl<S: System> Spans<S> {
     ///
     /// The span must have come from [`Spans::allocate`] with length `len`; slots that are cut off must not be used any more.
     pub(super) unsafe fn resize(&mut self, slot: usize, len: usize, to: usize) -> bool {
-        let address = self.image_of(slot);
         // SAFETY: the caller guarantees a span of that length.
-        let resized = unsafe {
-            let block = self.index.block_at(address, len, 1);
-            Placement::resize(&mut self.index, block, len, to, 1)
-        };
-        if resized.is_none() {
+        if !unsafe { self.index.resize(slot, len, to) } {
             return false;
         }
         if to > len {
@@ -380,21 +342,17 @@ impl<S: System> Spans<S> {
             }
         };
         let (mut slots, mut refused) = (0, 0);
-        let meta = self.index.meta();
-        self.index.walk(0, &mut |offset, len, is_free| {
-            if is_free {
-                let slot = self.slot_of_image(meta.address(offset));
-                let (purged, touched) = ground.purge::<S>(slot, slot + len, page);
-                slots += touched;
-                refused += ground.touched(slot, slot + len);
-                if !purged.is_empty() {
-                    // Nothing is known of a free span's slots, which the map shows as 0, and only the ends of its image are used.
-                    idle(spans.wrapping_add(slot).cast(), len * size_of::<Page>());
-                    idle(meta.address(offset + 1), len.saturating_sub(2) * IMAGE);
-                    idle(map.wrapping_add(slot), len);
-                }
+        let image = self.index.start;
+        self.index.each_free(|slot, len| {
+            let (purged, touched) = ground.purge::<S>(slot, slot + len, page);
+            slots += touched;
+            refused += ground.touched(slot, slot + len);
+            if !purged.is_empty() {
+                // Nothing is known of a free span's slots, which the map shows as 0, and only the ends of its image are used.
+                idle(spans.wrapping_add(slot).cast(), len * size_of::<Page>());
+                idle(image.wrapping_add((slot + 1) * IMAGE), len.saturating_sub(2) * IMAGE);
+                idle(map.wrapping_add(slot), len);
             }
-            true
         });
         (self.dirty, self.refused) = (refused, refused);
         self.footprint = self.footprint.saturating_sub(slots);
@@ -415,7 +373,7 @@ impl<S: System> Spans<S> {
     }
 
     /// Returns the bytes of the longest free span.
-    pub(super) fn largest(&self) -> usize {
+    pub(super) fn largest(&mut self) -> usize {
         self.index.largest() * SLOT
     }
 

@@ -1,6 +1,6 @@
 //! The words of free blocks, and the lists that they are in.
 
-use super::granules::{GRANULE, WORD, class};
+use super::granules::{WORD, class};
 use super::{Blocks, NONE, Place};
 use crate::error::misuse::{Fault, corrupted};
 use crate::units::{Index, log2};
@@ -10,7 +10,7 @@ use core::hint::assert_unchecked;
 impl<P: Place> Blocks<P> {
     /// Whether a granule alone has no room for links.
     pub(super) const WIDE: bool = {
-        let words = GRANULE / size_of::<P::Word>();
+        let words = P::GRANULE / size_of::<P::Word>();
         assert!(words >= 2, "a granule holds its length twice");
         words < 4
     };

@@ -8,9 +8,8 @@ use crate::error::FreeError;
 use crate::units::Index;
 use granules::{GRANULE, WORD};
 
-/// Longer requests, in granules, are cut from the front of a block, others from its back.
-const FROM_BACK: usize = 256;
-
+/// Blocks of a list that are looked at before a request fails, where that is asked for.
+const PROBES: usize = 16;
 /// The same where the shortest block that is long enough is found.
 const LONG: usize = 64;
 
@@ -23,7 +22,7 @@ const NONE: usize = 0;
 ///
 /// All methods return the same for the same region each time. The parts do not overlap, and nothing else uses them.
 /// Granule numbers start at [`Place::LISTS`] or above, so that they differ from those of lists, and fit a word. Granules are aligned to
-/// [`GRANULE`], bits and lists to their words. There is a bit for each granule, and one more.
+/// [`Place::GRANULE`], bits and lists to their words. There is a bit for each granule, and one more.
 pub(crate) unsafe trait Place: Copy {
     /// What free blocks and lists are made of.
     type Word: Index;
@@ -33,6 +32,8 @@ pub(crate) unsafe trait Place: Copy {
     const LISTS: usize;
     /// Whether blocks are checked when they are freed or leave their list: level `Basic` of [`harden`](crate::harden).
     const CHECKED: bool;
+    /// Bytes of a granule.
+    const GRANULE: usize = GRANULE;
     /// Whether each list is a trie by length, so that the shortest block that is long enough is found.
     const BEST: bool;
     /// Returns the number of the first granule.
@@ -87,10 +88,18 @@ pub(crate) struct Blocks<P>(pub(crate) P);
 
 #[allow(clippy::missing_safety_doc, reason = "one contract for all, above")]
 impl<P: Place> Blocks<P> {
+    /// Longer requests, in granules, are cut from the front of a block, others from its back: where blocks in front grow, as on hosts, also
+    /// pages of 4 KiB.
+    const FROM_BACK: usize = match P::GRANULE {
+        GRANULE if Self::WIDE && !cfg!(target_os = "none") => 640,
+        GRANULE => 256,
+        _ => 512,
+    };
+
     /// Returns the number of the granule that `address` is in, if it is in one.
     #[inline(always)]
     pub(crate) fn index(self, address: usize) -> usize {
-        address.wrapping_sub(self.0.granule(0).addr()) / GRANULE
+        address.wrapping_sub(self.0.granule(0).addr()) / P::GRANULE
     }
 
     /// The bit of a granule, in its word. Shifted to the right, since the compiler cannot do without a mask to the left.
@@ -233,6 +242,43 @@ impl<P: Place> Blocks<P> {
         }
     }
 
+    /// Returns whether a block that was found, which may be shorter than `need`, has an aligned place for `len` granules where [`Self::cut`]
+    /// looks for one.
+    pub(crate) unsafe fn fits(self, found: Found, len: usize, need: usize, mask: usize) -> bool {
+        // SAFETY: heads are free blocks.
+        let end = unsafe { self.get(found.index, Self::LEN) } + found.index;
+        let start = self.0.granule(found.index).addr();
+        let place =
+            if need > Self::FROM_BACK { start + mask } else { self.0.granule(end - len).addr() } & !mask;
+        place >= start && place + len * P::GRANULE <= self.0.granule(end).addr()
+    }
+
+    /// Finds a free block like [`Self::find`], where that finds none: one of the first blocks of the list for `need` that is long enough.
+    /// It becomes the first one.
+    pub(crate) unsafe fn search(self, need: usize) -> Option<Found> {
+        // A trie has been searched for all that is long enough.
+        if P::BEST || need > self.0.longest() {
+            return None;
+        }
+        // SAFETY: lists have free blocks.
+        unsafe {
+            let list = Self::class(need);
+            let mut index = (*self.0.head(list)).get();
+            for _ in 0..PROBES {
+                if index == NONE {
+                    break;
+                }
+                if self.get(index, Self::LEN) >= need {
+                    let len = self.leave(index);
+                    self.enter(index, len, list);
+                    return Some(Found { index, list });
+                }
+                index = self.get(index, Self::NEXT);
+            }
+        }
+        None
+    }
+
     /// Allocates `len` granules from a block that was found for `need`, at a multiple of `mask + 1` bytes; `need` is `len + mask /
     /// GRANULE`. What lies in front and behind is free again.
     #[inline(always)]
@@ -244,8 +290,8 @@ impl<P: Place> Blocks<P> {
                 return self.cut_out(index, len, need, mask);
             }
             let mut end = index + self.get(index, Self::LEN);
-            if need != len || len > FROM_BACK {
-                let place = if need > FROM_BACK {
+            if need != len || len > Self::FROM_BACK {
+                let place = if need > Self::FROM_BACK {
                     self.0.granule(index).wrapping_add(mask)
                 } else {
                     self.0.granule(end - len)
@@ -340,6 +386,23 @@ impl<P: Place> Blocks<P> {
         }
     }
 
+    /// Returns the length of the longest block that [`Self::search`] finds.
+    pub(crate) unsafe fn largest_of_several(self) -> usize {
+        let mut largest = 0;
+        // SAFETY: lists have free blocks.
+        unsafe {
+            let mut index = self.last_list().map_or(NONE, |list| (*self.0.head(list)).get());
+            for _ in 0..PROBES {
+                if index == NONE {
+                    break;
+                }
+                largest = largest.max(self.get(index, Self::LEN));
+                index = self.get(index, Self::NEXT);
+            }
+        }
+        largest
+    }
+
     /// Returns the length of the free block that starts with granule `index`, if one does. The granule begins with a boundary.
     pub(crate) unsafe fn free_len(self, index: usize) -> usize {
         // SAFETY: the caller passes a granule that begins with a boundary, so it can be read.
@@ -350,11 +413,11 @@ impl<P: Place> Blocks<P> {
     pub(crate) unsafe fn check(self, address: usize, len: usize) -> Result<(), FreeError> {
         let first = self.0.first();
         let end = first + self.0.longest();
-        let offset = address.wrapping_sub(self.0.granule(first).addr()) / GRANULE;
+        let offset = address.wrapping_sub(self.0.granule(first).addr()) / P::GRANULE;
         if offset >= end - first || len > end - first - offset {
             return Err(FreeError::Foreign);
         }
-        if address % GRANULE != 0 {
+        if address % P::GRANULE != 0 {
             return Err(FreeError::Misaligned);
         }
         let (start, stop) = (first + offset, first + offset + len);

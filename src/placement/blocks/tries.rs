@@ -269,7 +269,8 @@ impl<P: Place> Blocks<P> {
 
 #[cfg(test)]
 mod tests {
-    use crate::placement::{BestFit, LayoutPlacement};
+    use crate::observe::NoStatistics;
+    use crate::placement::{BestFit, Placement};
     use crate::region::{Region, Run};
     use crate::units::Index;
     use core::alloc::Layout;
@@ -282,7 +283,7 @@ mod tests {
     }
 
     /// The free runs of a region, as start and size.
-    fn free<P: LayoutPlacement>(placement: &P) -> Vec<(usize, usize)> {
+    fn free<P: Placement>(placement: &P) -> Vec<(usize, usize)> {
         let mut runs = vec![];
         placement.walk(0, &mut |run: Run| {
             if run.free {
@@ -304,7 +305,7 @@ mod tests {
         let mut live: Vec<(NonNull<u8>, Layout)> = vec![];
         // SAFETY: the memory outlives the placement, and blocks are live until they are freed.
         unsafe {
-            placement.claim(Region::new(start, 12_000)).unwrap();
+            placement.claim(Region::new(start, 12_000), &mut NoStatistics).unwrap();
             let whole = free(&placement);
             for _ in 0..STEPS {
                 let runs = free(&placement);
@@ -318,7 +319,7 @@ mod tests {
                             wanted.size().max(least).next_multiple_of(8) + (wanted.align() - 1) / 8 * 8;
                         // Single granules are in no list if links are long.
                         let best = runs.iter().map(|run| run.1).filter(|&run| run >= size).min();
-                        let found = placement.allocate(wanted).map(|grant| grant.start);
+                        let found = placement.allocate(wanted, &mut NoStatistics);
                         let run = found.map(|found| {
                             let holds =
                                 |run: &&(usize, usize)| (run.0..run.0 + run.1).contains(&found.addr().get());
@@ -331,7 +332,7 @@ mod tests {
                         let at = random.usize(..live.len());
                         let (block, old) = live[at];
                         let new = random.usize(1..old.size() * 2);
-                        if placement.resize(block, old, new).is_some() {
+                        if placement.resize(block, old, new, &mut NoStatistics) {
                             live[at].1 = layout(new, old.align());
                         } else {
                             assert!(new > old.size());
@@ -340,13 +341,13 @@ mod tests {
                     _ if !live.is_empty() => {
                         let (block, old) = live.swap_remove(random.usize(..live.len()));
                         block.write_bytes(0xa5, old.size());
-                        placement.deallocate(block, old).unwrap();
+                        placement.free(block, old, &mut NoStatistics).unwrap();
                     }
                     _ => {}
                 }
             }
             for (block, old) in live {
-                placement.deallocate(block, old).unwrap();
+                placement.free(block, old, &mut NoStatistics).unwrap();
             }
             assert_eq!(free(&placement), whole);
         }

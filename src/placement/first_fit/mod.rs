@@ -5,7 +5,7 @@ mod runs;
 
 use super::{Mapped, RegionMap};
 use crate::error::FreeError;
-use crate::meta::DEFAULT_REGIONS;
+use crate::region::DEFAULT_REGIONS;
 use chunks::{CHUNK, Chunks, LONG, Length};
 use runs::{Run, Runs};
 

@@ -2,7 +2,7 @@
 
 use super::RegionMap;
 use crate::error::FreeError;
-use crate::meta::Block;
+use crate::placement::Block;
 use crate::placement::SegmentPlacement;
 use crate::region::{Region, RegionError};
 use alloc::vec::Vec;

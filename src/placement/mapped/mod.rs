@@ -16,10 +16,10 @@ mod map;
 pub use apart::Apart;
 pub use map::RegionMap;
 
-use super::{Grant, LayoutPlacement};
+use super::Placement;
 use crate::error::FreeError;
-use crate::meta::DEFAULT_REGIONS;
-use crate::observe::{NoStatistics, Statistics};
+use crate::observe::Statistics;
+use crate::region::DEFAULT_REGIONS;
 use crate::region::{Region, RegionError, Run};
 use crate::units::align_up;
 use core::alloc::Layout;
@@ -226,7 +226,7 @@ impl<M: RegionMap, const G: usize, const R: usize> Mapped<M, G, R> {
     ///
     /// # Safety
     ///
-    /// The contract of [`LayoutPlacement::deallocate`].
+    /// The contract of [`Placement::free`].
     #[cfg_attr(target_os = "none", inline(never))]
     #[cfg_attr(not(target_os = "none"), inline(always))]
     unsafe fn free_parts<S: Statistics>(
@@ -235,14 +235,14 @@ impl<M: RegionMap, const G: usize, const R: usize> Mapped<M, G, R> {
         size: usize,
         align: usize,
         statistics: &mut S,
-    ) -> Result<usize, FreeError> {
+    ) -> Result<(), FreeError> {
         let (len, in_granules) = measure::<G>(size, align);
         if let Some((number, index)) = self.locate(start) {
             // SAFETY: `locate` returns numbers of regions.
             let slot = unsafe { self.slots.get_unchecked_mut(number) };
             if let Ok(freed) = slot.map.free(index, len, in_granules) {
                 statistics.freed(freed * G);
-                return Ok(freed * G);
+                return Ok(());
             }
         }
         // SAFETY: the caller keeps the contract.
@@ -253,7 +253,7 @@ impl<M: RegionMap, const G: usize, const R: usize> Mapped<M, G, R> {
     ///
     /// # Safety
     ///
-    /// The contract of [`LayoutPlacement::deallocate`].
+    /// The contract of [`Placement::free`].
     #[cold]
     #[inline(never)]
     unsafe fn free_rest<S: Statistics>(
@@ -262,7 +262,7 @@ impl<M: RegionMap, const G: usize, const R: usize> Mapped<M, G, R> {
         size: usize,
         align: usize,
         statistics: &mut S,
-    ) -> Result<usize, FreeError> {
+    ) -> Result<(), FreeError> {
         // SAFETY: they are those of a layout.
         let layout = unsafe { Layout::from_size_align_unchecked(size, align) };
         self.check_at(start, layout)?;
@@ -271,11 +271,10 @@ impl<M: RegionMap, const G: usize, const R: usize> Mapped<M, G, R> {
             // SAFETY: a block of no bytes has a granule.
             return unsafe { self.free_parts(start, 1, align, statistics) };
         };
-        let freed = slot.size::<G>();
-        statistics.freed(freed);
+        statistics.freed(slot.size::<G>());
         // SAFETY: the caller no longer uses the block, which is the whole region.
         unsafe { slot.open::<G>(slot.whole) };
-        Ok(freed)
+        Ok(())
     }
 
     /// Checks whether there is a live block.
@@ -291,15 +290,17 @@ impl<M: RegionMap, const G: usize, const R: usize> Mapped<M, G, R> {
 }
 
 // SAFETY: a map keeps the same promises in granules of its region.
-unsafe impl<M: RegionMap, const G: usize, const R: usize> LayoutPlacement for Mapped<M, G, R> {
+unsafe impl<M: RegionMap, const G: usize, const R: usize> Placement for Mapped<M, G, R> {
     const EMPTY: Self = {
         let () = Self::CHECKED;
         Self { slots: [Slot::NONE; R], count: 0 }
     };
     const MAX_REGION: usize = M::MAX_LEN.saturating_mul(G);
     const MAX_REGIONS: usize = R;
+    const REMEMBERS: bool = false;
+    const MOVES_TO_SHRINK: bool = false;
 
-    unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
+    unsafe fn claim<S: Statistics>(&mut self, memory: Region, statistics: &mut S) -> Result<(), RegionError> {
         let (base, len) = parts::<M, G>(memory)?;
         if self.overlaps(memory, usize::MAX) {
             return Err(RegionError::Overlap);
@@ -309,10 +310,20 @@ unsafe impl<M: RegionMap, const G: usize, const R: usize> LayoutPlacement for Ma
         self.count += 1;
         // SAFETY: the caller hands the memory over.
         unsafe { slot.open::<G>(len) };
-        Ok(slot.size::<G>())
+        statistics.grown(slot.size::<G>());
+        Ok(())
     }
 
-    unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError> {
+    unsafe fn extend<S: Statistics>(
+        &mut self,
+        start: *mut u8,
+        gap: usize,
+        bytes: usize,
+        statistics: &mut S,
+    ) -> Result<(), RegionError> {
+        if gap > 0 {
+            return Err(RegionError::Unsupported);
+        }
         let number = self.number(start)?;
         let slot = self.slots[number];
         let Slot { base, map, whole, .. } = slot;
@@ -339,10 +350,11 @@ unsafe impl<M: RegionMap, const G: usize, const R: usize> LayoutPlacement for Ma
         // SAFETY: the words move towards the region's new end, within its memory.
         unsafe { new.map.extend(target, len) };
         self.slots[number] = new;
-        Ok(new.size::<G>() - slot.size::<G>())
+        statistics.grown(new.size::<G>() - slot.size::<G>());
+        Ok(())
     }
 
-    fn release(&mut self, start: *mut u8) -> Result<(Region, usize), RegionError> {
+    fn release<S: Statistics>(&mut self, start: *mut u8, statistics: &mut S) -> Result<Region, RegionError> {
         let number = self.number(start)?;
         let slot = self.slots[number];
         if !slot.map.is_free() {
@@ -351,11 +363,12 @@ unsafe impl<M: RegionMap, const G: usize, const R: usize> LayoutPlacement for Ma
         self.count -= 1;
         self.slots[number] = self.slots[self.count];
         self.slots[self.count] = Slot::NONE;
-        Ok((slot.memory(), slot.size::<G>()))
+        statistics.shrunk(slot.size::<G>());
+        Ok(slot.memory())
     }
 
     #[inline(always)]
-    fn allocate_counted<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>> {
+    fn allocate_fast<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>> {
         self.allocate_parts(layout.size(), layout.align(), statistics)
     }
 
@@ -370,64 +383,51 @@ unsafe impl<M: RegionMap, const G: usize, const R: usize> LayoutPlacement for Ma
         if M::WHOLE { self.allocate_whole(layout, statistics) } else { None }
     }
 
-    #[inline(always)]
-    fn allocate_quick(&mut self, layout: Layout) -> Option<Grant> {
-        self.allocate(layout)
+    fn allocate_zeroed<S: Statistics>(
+        &mut self,
+        _: Layout,
+        _: &mut S,
+    ) -> Option<(NonNull<u8>, usize, usize)> {
+        None
     }
 
-    #[inline(never)]
-    fn allocate(&mut self, layout: Layout) -> Option<Grant> {
-        let fast = self.allocate_counted(layout, &mut NoStatistics);
-        let start = if fast.is_some() { fast } else { self.allocate_slow(layout, &mut NoStatistics) }?;
-        let whole = self.slots().iter().find(|slot| slot.whole > 0 && slot.base == start.as_ptr());
-        let (len, align) = measure::<G>(layout.size().max(1), layout.align());
-        Some(Grant { start, size: whole.map_or_else(|| M::granted(len, align) * G, Slot::size::<G>) })
+    fn allocate_shorter<S: Statistics>(&mut self, _: Layout, _: usize, _: &mut S) -> Option<NonNull<u8>> {
+        None
     }
 
     #[inline(always)]
-    unsafe fn deallocate_counted<S: Statistics>(
+    unsafe fn free_fast<S: Statistics>(&mut self, _: NonNull<u8>, _: Layout, _: &mut S) -> bool {
+        false
+    }
+
+    #[inline(always)]
+    unsafe fn free<S: Statistics>(
         &mut self,
         start: NonNull<u8>,
         layout: Layout,
         statistics: &mut S,
     ) -> Result<(), FreeError> {
         // SAFETY: the caller keeps the contract.
-        unsafe { self.free_parts(start.addr().get(), layout.size(), layout.align(), statistics).map(drop) }
-    }
-
-    unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
-        // SAFETY: the caller keeps the contract.
-        unsafe { self.free_parts(start.addr().get(), layout.size(), layout.align(), &mut NoStatistics) }
+        unsafe { self.free_parts(start.addr().get(), layout.size(), layout.align(), statistics) }
     }
 
     #[inline(always)]
-    unsafe fn resize_counted<S: Statistics>(
+    unsafe fn resize<S: Statistics>(
         &mut self,
         start: NonNull<u8>,
         layout: Layout,
         size: usize,
         statistics: &mut S,
     ) -> bool {
-        // SAFETY: the caller keeps the contract.
-        match unsafe { self.resize(start, layout, size) } {
-            Some((old, new)) => {
-                statistics.resized(old, new);
-                true
-            }
-            None => false,
-        }
-    }
-
-    unsafe fn resize(&mut self, start: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)> {
         let Some((number, index)) = self.locate(start.addr().get()) else {
-            let slot = self.slots().iter().find(|slot| slot.base == start.as_ptr())?;
-            let fits = slot.whole > 0 && size <= slot.size::<G>();
-            return fits.then_some((slot.size::<G>(), slot.size::<G>()));
+            let whole = self.slots().iter().find(|slot| slot.base == start.as_ptr() && slot.whole > 0);
+            return whole.is_some_and(|slot| size <= slot.size::<G>());
         };
         let (len, align) = measure::<G>(layout.size().max(1), layout.align());
         let (to, _) = measure::<G>(size.max(1), 1);
-        let counted = self.slots[number].map.resize(index, len, to, align)?;
-        Some((M::granted(len, align) * G, counted * G))
+        let Some(counted) = self.slots[number].map.resize(index, len, to, align) else { return false };
+        statistics.resized(M::granted(len, align) * G, counted * G);
+        true
     }
 
     /// Keeps nothing.

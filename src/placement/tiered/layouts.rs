@@ -7,141 +7,190 @@ use super::small::Small;
 use super::tier::{Free, Tier};
 use super::{LOOKS, QuickLists};
 use crate::error::FreeError;
-use crate::placement::{Grant, LayoutPlacement};
+use crate::observe::{NoStatistics, Statistics};
+use crate::placement::{Change, Placement};
 use crate::region::{Region, RegionError, Run};
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
 // SAFETY: a kept block is a live block of the tier that is not in use; it is handed out once, for a request of its own
 // length, until it is freed again. The tier keeps the same promises.
-unsafe impl<T: Tier> LayoutPlacement for QuickLists<T> {
+unsafe impl<T: Tier> Placement for QuickLists<T> {
     const EMPTY: Self = {
-        let () = T::CHECKED;
         Self { small: Small::EMPTY, large: Large::EMPTY, plenty: 0, whole: 0, saving: false, tier: T::EMPTY }
     };
     const MAX_REGION: usize = T::MAX_REGION;
     const MAX_REGIONS: usize = T::MAX_REGIONS;
+    const REMEMBERS: bool = false;
+    const MOVES_TO_SHRINK: bool = false;
 
-    fn set_key(&mut self, key: usize) {
-        LayoutPlacement::set_key(&mut self.tier, key);
-    }
-
-    unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
+    unsafe fn claim<S: Statistics>(&mut self, memory: Region, statistics: &mut S) -> Result<(), RegionError> {
+        let mut change = Change::EMPTY;
         // SAFETY: the caller keeps the contract of this method, which the call shares.
-        let size = unsafe { LayoutPlacement::claim(&mut self.tier, memory)? };
+        unsafe { self.tier.claim(memory, &mut change)? };
         if self.whole == 0 && self.small.kept() == 0 && self.large.kept() == 0 {
             let key = Key::new(memory.start.as_ptr());
             (self.small.key, self.large.key) = (key, key);
             Tier::set_key(&mut self.tier, key);
         }
-        self.resized(self.whole + size);
-        Ok(size)
+        self.resized(&change, statistics);
+        Ok(())
     }
 
-    unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError> {
+    unsafe fn extend<S: Statistics>(
+        &mut self,
+        start: *mut u8,
+        gap: usize,
+        bytes: usize,
+        statistics: &mut S,
+    ) -> Result<(), RegionError> {
+        let mut change = Change::EMPTY;
         // SAFETY: the caller keeps the contract of this method, which the call shares.
-        unsafe { self.extend_over(start, 0, bytes) }
+        unsafe { self.tier.extend(start, gap, bytes, &mut change)? };
+        self.resized(&change, statistics);
+        Ok(())
     }
 
-    unsafe fn extend_over(&mut self, start: *mut u8, gap: usize, bytes: usize) -> Result<usize, RegionError> {
-        // SAFETY: the caller keeps the contract of this method, which the call shares.
-        let size = unsafe { LayoutPlacement::extend_over(&mut self.tier, start, gap, bytes)? };
-        self.resized(self.whole + size);
-        Ok(size)
-    }
-
-    fn release(&mut self, start: *mut u8) -> Result<(Region, usize), RegionError> {
+    fn release<S: Statistics>(&mut self, start: *mut u8, statistics: &mut S) -> Result<Region, RegionError> {
         self.flush();
-        let (region, size) = LayoutPlacement::release(&mut self.tier, start)?;
-        self.resized(self.whole.saturating_sub(size));
-        Ok((region, size))
+        let mut change = Change::EMPTY;
+        let region = self.tier.release(start, &mut change)?;
+        self.resized(&change, statistics);
+        Ok(region)
     }
 
     #[inline(always)]
-    fn allocate_quick(&mut self, layout: Layout) -> Option<Grant> {
+    fn allocate_fast<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>> {
         let (size, align) = (layout.size(), layout.align());
         if let Some(class) = Class::of(size) {
-            let start = self.small.pop(class, align)?;
-            return Some(Grant { start, size: class.bytes() });
+            let block = self.small.pop(class, align)?;
+            statistics.allocated(class.bytes());
+            return Some(block);
         }
         let size = self.large_size(layout)?;
-        let start = self.large.pop(size, align)?;
-        Some(Grant { start, size })
+        let block = self.large.pop(size, align)?;
+        statistics.allocated(size);
+        Some(block)
     }
 
     #[inline(always)]
-    fn allocate(&mut self, layout: Layout) -> Option<Grant> {
-        match Class::of_any(layout.size()) {
-            Some(class) => self.allocate_small(class, layout.align()),
-            None => self.allocate_large(layout),
-        }
+    fn allocate_slow<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>> {
+        let (block, size) = match Class::of_any(layout.size()) {
+            Some(class) => (self.allocate_small(class, layout.align())?, class.bytes()),
+            None => (self.allocate_large(layout)?, T::taken(layout)),
+        };
+        statistics.allocated(size);
+        Some(block)
     }
 
-    fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)> {
-        if Class::of_any(layout.size()).is_some() {
+    fn allocate_zeroed<S: Statistics>(
+        &mut self,
+        layout: Layout,
+        statistics: &mut S,
+    ) -> Option<(NonNull<u8>, usize, usize)> {
+        // No tier of firmware knows which memory is zero.
+        if cfg!(target_os = "none") || Class::of_any(layout.size()).is_some() {
             return None;
         }
-        if let Some(grant) = self.allocate_quick(layout) {
-            return Some((grant, grant.size, 0));
+        if let Some(block) = self.allocate_fast(layout, statistics) {
+            return Some((block, layout.size(), 0));
         }
-        let mut zeroed = LayoutPlacement::allocate_zeroed(&mut self.tier, layout);
+        let mut zeroed = self.tier.allocate_zeroed(layout, &mut NoStatistics);
         if zeroed.is_none() && self.flush() {
-            zeroed = LayoutPlacement::allocate_zeroed(&mut self.tier, layout);
+            zeroed = self.tier.allocate_zeroed(layout, &mut NoStatistics);
         }
-        self.count_allocated(zeroed.map_or(0, |(grant, ..)| grant.size as isize));
-        zeroed
+        let zeroed = zeroed?;
+        self.count_allocated(T::taken(layout) as isize);
+        statistics.allocated(T::taken(layout));
+        Some(zeroed)
+    }
+
+    fn allocate_shorter<S: Statistics>(&mut self, _: Layout, _: usize, _: &mut S) -> Option<NonNull<u8>> {
+        None
     }
 
     #[inline(always)]
-    unsafe fn deallocate_quick(&mut self, start: NonNull<u8>, layout: Layout) -> Option<usize> {
+    unsafe fn free_fast<S: Statistics>(
+        &mut self,
+        start: NonNull<u8>,
+        layout: Layout,
+        statistics: &mut S,
+    ) -> bool {
         if cfg!(debug_assertions) {
-            // `deallocate` checks the block.
-            return None;
+            // `free` checks the block.
+            return false;
         }
         // SAFETY: the caller keeps the contract of this method, which the call shares.
         unsafe {
             if let Some(class) = Class::of(layout.size()) {
-                if T::CHECKS && Free::may_be(start) {
-                    return None;
+                if T::CHECKS && Free::may_be(start) || !self.small.push(start, class) {
+                    return false;
                 }
-                return self.small.push(start, class).then_some(class.bytes());
+                statistics.freed(class.bytes());
+                return true;
             }
-            let size = self.large_size(layout)?;
-            if T::CHECKS && self.large.may_hold(start, size) {
-                return None;
+            let Some(size) = self.large_size(layout) else { return false };
+            if T::CHECKS && self.large.may_hold(start, size) || !self.large.push(start, size) {
+                return false;
             }
-            self.large.push(start, size).then_some(size)
+            statistics.freed(size);
         }
+        true
     }
 
     #[inline(always)]
-    unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
+    unsafe fn free<S: Statistics>(
+        &mut self,
+        start: NonNull<u8>,
+        layout: Layout,
+        statistics: &mut S,
+    ) -> Result<(), FreeError> {
         // SAFETY: the caller keeps the contract of this method, which the calls share.
-        unsafe {
+        let size = unsafe {
             if cfg!(debug_assertions) {
                 self.check_among(start, layout, LOOKS)?;
             }
             match Class::of_any(layout.size()) {
-                Some(class) => self.deallocate_small(start, layout, class),
-                None => self.deallocate_large(start, layout),
+                Some(class) => {
+                    self.deallocate_small(start, layout, class)?;
+                    class.bytes()
+                }
+                None => {
+                    self.deallocate_large(start, layout)?;
+                    T::taken(layout)
+                }
             }
-        }
+        };
+        statistics.freed(size);
+        Ok(())
     }
 
-    unsafe fn resize(&mut self, start: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)> {
+    unsafe fn resize<S: Statistics>(
+        &mut self,
+        start: NonNull<u8>,
+        layout: Layout,
+        size: usize,
+        statistics: &mut S,
+    ) -> bool {
         match (Class::of_any(layout.size()), Class::of_any(size)) {
             // A small block keeps its place as long as its class fits: elsewhere a block is quickly found.
-            (Some(old), Some(new)) => (old == new).then_some((old.bytes(), new.bytes())),
-            (Some(_), None) => None,
+            (Some(old), Some(new)) => old == new,
+            (Some(_), None) => false,
             (None, class) => {
                 let wanted = class.map_or(size, Class::bytes);
+                let mut change = Change::EMPTY;
                 // SAFETY: the caller guarantees a live block of `layout`; a large block belongs to the tier.
-                let (old, new) = unsafe { LayoutPlacement::resize(&mut self.tier, start, layout, wanted)? };
-                self.count_allocated(new as isize - old as isize);
+                if !unsafe { self.tier.resize(start, layout, wanted, &mut change) } {
+                    return false;
+                }
+                self.count_allocated(change.used);
                 if let Some(class) = class {
                     self.tier.resized_to(class);
                 }
-                Some((old, class.map_or(new, Class::bytes)))
+                let old = T::taken(layout);
+                let new = class.map_or(old.wrapping_add_signed(change.used), Class::bytes);
+                statistics.resized(old, new);
+                true
             }
         }
     }
@@ -151,7 +200,7 @@ unsafe impl<T: Tier> LayoutPlacement for QuickLists<T> {
     }
 
     fn check(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        LayoutPlacement::check(&self.tier, start, layout)
+        Placement::check(&self.tier, start, layout)
     }
 
     unsafe fn check_owned(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
@@ -163,13 +212,13 @@ unsafe impl<T: Tier> LayoutPlacement for QuickLists<T> {
     }
 
     fn largest_free(&self) -> usize {
-        LayoutPlacement::largest_free(&self.tier)
+        Placement::largest_free(&self.tier)
     }
 
     /// Under pressure nothing is kept and no page is opened.
     fn set_saving(&mut self, on: bool) {
         self.saving = on;
-        LayoutPlacement::set_saving(&mut self.tier, on);
+        Placement::set_saving(&mut self.tier, on);
         self.settle();
         if on {
             self.flush();
@@ -177,10 +226,10 @@ unsafe impl<T: Tier> LayoutPlacement for QuickLists<T> {
     }
 
     fn walk(&self, region: usize, visit: &mut dyn FnMut(Run) -> bool) {
-        LayoutPlacement::walk(&self.tier, region, visit);
+        Placement::walk(&self.tier, region, visit);
     }
 
     fn region(&self, n: usize) -> Option<Region> {
-        LayoutPlacement::region(&self.tier, n)
+        Placement::region(&self.tier, n)
     }
 }

@@ -14,10 +14,11 @@ mod tier;
 pub use pages::Pages;
 pub(crate) use tier::Tier;
 
-use super::{Grant, LayoutPlacement, SegregatedFit};
+use super::{Change, Placement, Tlsf};
 use crate::error::FreeError;
 use crate::error::misuse::{Fault, corrupted};
-use crate::meta::InBand;
+use crate::observe::{NoStatistics, Statistics};
+use crate::region::DEFAULT_REGIONS;
 use classes::{Class, SMALL, STEP};
 use core::alloc::Layout;
 use core::ptr::NonNull;
@@ -51,7 +52,7 @@ const fn large_share(whole: usize) -> usize {
 
 /// The fast default for hosts: quick lists in front of pages of small objects, in front of a placement `L` for everything
 /// else. See [`QuickLists`] and [`Pages`].
-pub type Tiered<L = SegregatedFit<InBand<u32>>> = QuickLists<Pages<L>>;
+pub type Tiered<L = Tlsf<u32, DEFAULT_REGIONS, 16>> = QuickLists<Pages<L>>;
 
 /// Freed blocks are kept as they are, for the next request of their size, in front of a tier `T`: a placement, or
 /// [`Pages`] over one ([`Tiered`]). Merging them with their neighbours is deferred until memory is short.
@@ -131,8 +132,13 @@ impl<T: Tier> QuickLists<T> {
         }
     }
 
-    /// Counts the memory.
-    fn resized(&mut self, whole: usize) {
+    /// Counts memory that the tier has added or removed.
+    fn resized<S: Statistics>(&mut self, change: &Change, statistics: &mut S) {
+        let whole = self.whole.saturating_add_signed(change.capacity);
+        match change.capacity {
+            bytes @ 0.. => statistics.grown(bytes as usize),
+            bytes => statistics.shrunk(bytes.unsigned_abs()),
+        }
         let plenty = |whole: usize| (whole / 64 * PLENTY) as isize;
         self.plenty += plenty(whole) - plenty(self.whole);
         self.whole = whole;
@@ -182,16 +188,15 @@ impl<T: Tier> QuickLists<T> {
         // from its size alone, so this layout does for it.
         unsafe {
             let layout = Layout::from_size_align_unchecked(size, 1);
-            if let Ok(returned) = LayoutPlacement::deallocate(&mut self.tier, start, layout) {
-                self.count_allocated(-(returned as isize));
+            if self.tier.free(start, layout, &mut NoStatistics).is_ok() {
+                self.count_allocated(-(T::taken(layout) as isize));
             }
         }
     }
 
     /// Allocates a small block when the first one of its list does not fit.
     #[inline(never)]
-    fn allocate_small(&mut self, class: Class, align: usize) -> Option<Grant> {
-        let size = class.bytes();
+    fn allocate_small(&mut self, class: Class, align: usize) -> Option<NonNull<u8>> {
         if !self.small.is_empty(class) {
             if T::CHECKS {
                 // Such a block is never taken, so the common way need not look for it.
@@ -200,7 +205,7 @@ impl<T: Tier> QuickLists<T> {
                 }
             }
             if let Some(start) = self.small.pop_later(class, align) {
-                return Some(Grant { start, size });
+                return Some(start);
             }
         }
         // If memory is short, only one object is taken.
@@ -216,32 +221,32 @@ impl<T: Tier> QuickLists<T> {
         if taken.allocated > 0 {
             self.count_allocated(taken.allocated as isize);
         }
-        Some(Grant { start: taken.first, size })
+        Some(taken.first)
     }
 
     /// Allocates a large block when no kept one fits. Out of line like the small ones, so that each way saves few registers.
     #[inline(never)]
-    fn allocate_large(&mut self, layout: Layout) -> Option<Grant> {
-        let mut grant = LayoutPlacement::allocate_quick(&mut self.tier, layout);
-        if grant.is_none() {
-            grant = self.allocate_hard(layout);
+    fn allocate_large(&mut self, layout: Layout) -> Option<NonNull<u8>> {
+        let mut block = self.tier.allocate_fast(layout, &mut NoStatistics);
+        if block.is_none() {
+            block = self.allocate_hard(layout);
         }
-        let grant = grant?;
+        let block = block?;
         if self.large.miss() {
             self.settle();
         }
-        self.count_allocated(grant.size as isize);
-        Some(grant)
+        self.count_allocated(T::taken(layout) as isize);
+        Some(block)
     }
 
     /// Allocates a large block from the tier; if it has none, after giving back all kept blocks.
     #[inline(never)]
-    fn allocate_hard(&mut self, layout: Layout) -> Option<Grant> {
-        let grant = LayoutPlacement::allocate(&mut self.tier, layout);
-        if grant.is_none() && self.flush() {
-            return LayoutPlacement::allocate(&mut self.tier, layout);
+    fn allocate_hard(&mut self, layout: Layout) -> Option<NonNull<u8>> {
+        let block = self.tier.allocate_slow(layout, &mut NoStatistics);
+        if block.is_none() && self.flush() {
+            return self.tier.allocate(layout, &mut NoStatistics);
         }
-        grant
+        block
     }
 
     /// Frees a small block when its list may have no room.
@@ -269,14 +274,14 @@ impl<T: Tier> QuickLists<T> {
     ///
     /// # Safety
     ///
-    /// The contract of [`LayoutPlacement::deallocate`].
+    /// The contract of [`Placement::free`].
     #[inline(never)]
     unsafe fn deallocate_small(
         &mut self,
         start: NonNull<u8>,
         layout: Layout,
         class: Class,
-    ) -> Result<usize, FreeError> {
+    ) -> Result<(), FreeError> {
         // SAFETY: the caller keeps the contract of this method, which the calls share.
         unsafe {
             if T::CHECKS && (start.addr().get() % STEP != 0 || self.seems_kept(start)) {
@@ -284,16 +289,16 @@ impl<T: Tier> QuickLists<T> {
             }
             self.free_small(start, class);
         }
-        Ok(class.bytes())
+        Ok(())
     }
 
     /// Frees a block that is larger than a small one by every means.
     ///
     /// # Safety
     ///
-    /// The contract of [`LayoutPlacement::deallocate`].
+    /// The contract of [`Placement::free`].
     #[inline(never)]
-    unsafe fn deallocate_large(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
+    unsafe fn deallocate_large(&mut self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         // SAFETY: the caller keeps the contract of this method, which the calls share.
         unsafe {
             if let Some(size) = self.large_size(layout) {
@@ -301,7 +306,7 @@ impl<T: Tier> QuickLists<T> {
                     self.check_among(start, Self::as_freed(layout), ALL_LOOKS)?;
                 }
                 if self.large.push(start, size) {
-                    return Ok(size);
+                    return Ok(());
                 }
             }
             self.free_large(start, layout)
@@ -328,7 +333,7 @@ impl<T: Tier> QuickLists<T> {
     /// Returns whether a kept block can be at `address`. O(regions).
     #[inline(never)]
     fn owns(&self, address: usize) -> bool {
-        let mut regions = (0..).map_while(|n| LayoutPlacement::region(&self.tier, n));
+        let mut regions = (0..).map_while(|n| Placement::region(&self.tier, n));
         address % STEP == 0
             && regions.any(|region| address.wrapping_sub(region.start.addr().get()) < region.size)
     }
@@ -337,7 +342,7 @@ impl<T: Tier> QuickLists<T> {
     ///
     /// # Safety
     ///
-    /// The contract of [`LayoutPlacement::check_owned`].
+    /// The contract of [`Placement::check_owned`].
     unsafe fn check_among(&self, start: NonNull<u8>, layout: Layout, most: usize) -> Result<(), FreeError> {
         let held = match Class::of_any(layout.size()) {
             Some(class) if !self.small.holds(start.as_ptr(), class, most) => {
@@ -351,24 +356,23 @@ impl<T: Tier> QuickLists<T> {
             return Err(FreeError::AlreadyFree);
         }
         // SAFETY: the caller's contract.
-        unsafe { LayoutPlacement::check_owned(&self.tier, start, layout) }
+        unsafe { Placement::check_owned(&self.tier, start, layout) }
     }
 
     /// Frees a block of the tier.
     #[inline(always)]
-    unsafe fn free_large(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
+    unsafe fn free_large(&mut self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         // SAFETY: the caller keeps the contract of this method, which the call shares.
-        let size = unsafe {
-            match LayoutPlacement::deallocate_quick(&mut self.tier, start, layout) {
-                Some(size) => size,
-                None => LayoutPlacement::deallocate(&mut self.tier, start, layout)?,
+        unsafe {
+            if !self.tier.free_fast(start, layout, &mut NoStatistics) {
+                self.tier.free(start, layout, &mut NoStatistics)?;
             }
-        };
-        self.count_allocated(-(size as isize));
+        }
+        self.count_allocated(-(T::taken(layout) as isize));
         if self.large.kept() > 0 {
             self.evict_large();
         }
-        Ok(size)
+        Ok(())
     }
 
     /// Gives back a kept large block, if one is soon found.

@@ -76,11 +76,6 @@ impl Window {
         }
         Some(self.base.wrapping_add((slot - back as usize) * SMALLEST_PAGE).cast())
     }
-
-    /// One past the map: the end of the region.
-    pub(super) fn end(&self) -> usize {
-        self.map.addr() + self.slots
-    }
 }
 
 /// Number of regions that can have pages.

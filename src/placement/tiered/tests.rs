@@ -3,7 +3,6 @@
 use super::classes::{CLASSES, OBJECTS};
 use super::page::{HEADER, LARGEST_PAGE, SMALLEST_PAGE};
 use super::*;
-use crate::placement::{Placement, SegregatedFit};
 use crate::region::Region;
 use core::cell::UnsafeCell;
 
@@ -24,25 +23,24 @@ impl Memory {
 fn only_a_link_of_this_heap_looks_kept() {
     let memory = Memory(UnsafeCell::new([0; 64 << 10]));
     let small = Layout::new::<[u64; 2]>();
-    let mut earlier = Tiered::<SegregatedFit>::EMPTY;
-    let mut tiered = Tiered::<SegregatedFit>::EMPTY;
+    let mut earlier = Tiered::<Tlsf>::EMPTY;
+    let mut tiered = Tiered::<Tlsf>::EMPTY;
     // SAFETY: the memory is used by one placement after the other; blocks are live until they are freed.
     unsafe {
-        let fill = |heap: &mut Tiered<SegregatedFit>| {
-            [(); 200].map(|()| heap.allocate_quick(small).or_else(|| heap.allocate(small)).unwrap().start)
-        };
-        let free = |heap: &mut Tiered<SegregatedFit>, start| {
-            if heap.deallocate_quick(start, small).is_none() {
-                heap.deallocate(start, small).unwrap();
+        let fill =
+            |heap: &mut Tiered<Tlsf>| [(); 200].map(|()| heap.allocate(small, &mut NoStatistics).unwrap());
+        let free = |heap: &mut Tiered<Tlsf>, start| {
+            if !heap.free_fast(start, small, &mut NoStatistics) {
+                heap.free(start, small, &mut NoStatistics).unwrap();
             }
         };
-        earlier.claim(memory.region()).unwrap();
+        earlier.claim(memory.region(), &mut NoStatistics).unwrap();
         let starts = fill(&mut earlier);
         for &start in &starts {
             free(&mut earlier, start);
         }
         assert!(starts.iter().any(|&start| earlier.seems_kept(start)));
-        tiered.claim(memory.region()).unwrap();
+        tiered.claim(memory.region(), &mut NoStatistics).unwrap();
         assert!(!starts.iter().any(|&start| tiered.seems_kept(start)), "links of the earlier heap");
 
         let starts = fill(&mut tiered);
@@ -65,13 +63,10 @@ fn pages_serve_aligned_requests_whose_size_is_a_multiple_of_the_alignment() {
     let memory = Memory(UnsafeCell::new([0; 64 << 10]));
     for (size, align) in [(16, 16), (48, 16), (96, 32), (64, 64), (192, 64), (256, 256)] {
         let layout = Layout::from_size_align(size, align).unwrap();
-        let mut tiered = Tiered::<SegregatedFit>::EMPTY;
+        let mut tiered = Tiered::<Tlsf>::EMPTY;
         // SAFETY: the memory is used by one placement after the other.
-        unsafe { tiered.claim(memory.region()).unwrap() };
-        let mut starts = [(); 128].map(|()| {
-            let quick = tiered.allocate_quick(layout);
-            quick.or_else(|| tiered.allocate(layout)).unwrap().start
-        });
+        unsafe { tiered.claim(memory.region(), &mut NoStatistics).unwrap() };
+        let mut starts = [(); 128].map(|()| tiered.allocate(layout, &mut NoStatistics).unwrap());
         starts.sort();
         assert!(starts.windows(2).all(|pair| pair[1].addr().get() - pair[0].addr().get() >= size));
         assert!(starts.iter().all(|start| start.addr().get() % align == 0), "{size} aligned to {align}");
@@ -83,11 +78,13 @@ fn pages_serve_aligned_requests_whose_size_is_a_multiple_of_the_alignment() {
             // SAFETY: the block is live until here.
             unsafe {
                 assert_eq!(tiered.check_owned(start, layout), Ok(()));
-                assert_eq!(tiered.deallocate(start, layout), Ok(size));
+                let mut change = Change::EMPTY;
+                assert_eq!(tiered.free(start, layout, &mut change), Ok(()));
+                assert_eq!(change.used, -(size as isize));
             }
         }
         tiered.flush();
-        assert!(tiered.release(memory.region().start.as_ptr()).is_ok(), "a block is left");
+        assert!(tiered.release(memory.region().start.as_ptr(), &mut NoStatistics).is_ok(), "a block is left");
     }
 }
 
@@ -96,12 +93,12 @@ fn pages_serve_aligned_requests_whose_size_is_a_multiple_of_the_alignment() {
 fn a_check_ends_though_a_list_leads_to_itself() {
     let memory = Memory(UnsafeCell::new([0; 64 << 10]));
     for layout in [Layout::new::<[u64; 6]>(), Layout::new::<[u64; 60]>()] {
-        let mut tiered = QuickLists::<SegregatedFit>::EMPTY;
+        let mut tiered = QuickLists::<Tlsf>::EMPTY;
         // SAFETY: the memory is used by one placement after the other; a write to a freed block is what is tested.
         unsafe {
-            tiered.claim(memory.region()).unwrap();
-            let [freed, live] = [(); 2].map(|()| tiered.allocate(layout).unwrap().start);
-            tiered.deallocate(freed, layout).unwrap();
+            tiered.claim(memory.region(), &mut NoStatistics).unwrap();
+            let [freed, live] = [(); 2].map(|()| tiered.allocate(layout, &mut NoStatistics).unwrap());
+            tiered.free(freed, layout, &mut NoStatistics).unwrap();
             assert_eq!(tiered.check_owned(freed, layout), Err(FreeError::AlreadyFree));
             // Links of large blocks are not encoded.
             let key = if layout.size() <= SMALL { tiered.small.key } else { key::Key::NONE };
@@ -112,10 +109,10 @@ fn a_check_ends_though_a_list_leads_to_itself() {
 }
 
 /// Bytes of a placement's blocks in use, by its own map.
-fn used_of(placement: &SegregatedFit) -> usize {
+fn used_of(placement: &Tlsf) -> usize {
     let mut used = 0;
-    Placement::walk(placement, 0, &mut |_, len, is_free| {
-        used += if is_free { 0 } else { len * 8 };
+    placement.walk(0, &mut |run| {
+        used += if run.free { 0 } else { run.size };
         true
     });
     used
@@ -130,23 +127,27 @@ fn keeps_its_shares<T: Tier>(used_of: impl Fn(&T) -> usize) {
     let (mut kept, mut short) = (0, 0);
     // SAFETY: the memory outlives the placement; blocks are live until they are freed.
     unsafe {
-        let whole = lists.claim(memory.region()).unwrap();
+        let mut change = Change::EMPTY;
+        lists.claim(memory.region(), &mut change).unwrap();
+        let whole = change.capacity as usize;
         for step in 0..20_000 {
             let fills = step / 1000 % 2 == 0;
             let before = (lists.small.kept(), lists.large.kept());
             if live.is_empty() || (random.u8(..10) < 6) == fills {
                 let size = if random.bool() { random.usize(1..300) } else { random.usize(300..1300) };
                 let layout = Layout::from_size_align(size, 8).unwrap();
-                if let Some(grant) = lists.allocate_quick(layout).or_else(|| lists.allocate(layout)) {
-                    live.push((grant.start, layout));
+                if let Some(start) = lists.allocate(layout, &mut NoStatistics) {
+                    live.push((start, layout));
                 }
             } else {
                 let (start, layout) = live.swap_remove(random.usize(..live.len()));
                 let was_short = lists.plenty < 0;
-                if lists.deallocate_quick(start, layout).is_none() {
-                    lists.deallocate(start, layout).unwrap();
+                if !lists.free_fast(start, layout, &mut NoStatistics) {
+                    lists.free(start, layout, &mut NoStatistics).unwrap();
                 }
                 let after = (lists.small.kept(), lists.large.kept());
+                // What is given back may end the shortage.
+                let was_short = was_short && lists.plenty < 0;
                 assert!(
                     !was_short || after.0 <= before.0 && after.1 <= before.1,
                     "kept while memory is short"
@@ -161,11 +162,11 @@ fn keeps_its_shares<T: Tier>(used_of: impl Fn(&T) -> usize) {
         }
         assert!(kept > whole / 12 && short > 1000, "{kept} {short}");
         for (start, layout) in live.drain(..) {
-            lists.deallocate(start, layout).unwrap();
+            lists.free(start, layout, &mut NoStatistics).unwrap();
         }
         lists.flush();
         assert_eq!((lists.small.kept(), lists.large.kept(), used_of(&lists.tier)), (0, 0, 0));
-        lists.release(memory.region().start.as_ptr()).unwrap();
+        lists.release(memory.region().start.as_ptr(), &mut NoStatistics).unwrap();
         assert_eq!((lists.plenty, lists.whole), (0, 0));
     }
 }
@@ -184,24 +185,24 @@ fn pages_are_no_longer_than_they_have_to_be() {
 
 #[test]
 fn no_more_is_kept_than_the_shares() {
-    keeps_its_shares::<SegregatedFit>(used_of);
+    keeps_its_shares::<Tlsf>(used_of);
 }
 
 #[test]
 fn no_more_is_kept_than_the_shares_over_pages() {
-    keeps_its_shares::<Pages<SegregatedFit>>(|pages| used_of(pages.large()));
+    keeps_its_shares::<Pages<Tlsf>>(|pages| used_of(pages.large()));
 }
 
 /// An empty page that was kept for its class goes back by a trim, which says so.
 #[test]
 fn empty_pages_go_back() {
     let memory = Memory(UnsafeCell::new([0; 64 << 10]));
-    let mut pages = Pages::<SegregatedFit>::EMPTY;
+    let mut pages = Pages::<Tlsf>::EMPTY;
     let small = Layout::new::<[u64; 4]>();
     let class = classes::Class::of(32).unwrap();
     // SAFETY: the memory outlives the placement; blocks are live until they are freed.
     unsafe {
-        LayoutPlacement::claim(&mut pages, memory.region()).unwrap();
+        pages.claim(memory.region(), &mut NoStatistics).unwrap();
         for saving in [false, true] {
             pages.set_saving(saving);
             // Until the class is worth a page.
@@ -211,12 +212,12 @@ fn empty_pages_go_back() {
                 pages.put(start, class).unwrap();
             }
             // SAFETY: the block is the test's.
-            assert!(LayoutPlacement::check_owned(&pages, starts[0], small).is_err());
+            assert!(Placement::check_owned(&pages, starts[0], small).is_err());
             let kept = used_of(pages.large());
             assert_eq!(kept == 0, saving, "{kept} bytes");
-            assert_eq!(LayoutPlacement::trim(&mut pages), !saving);
+            assert_eq!(Placement::trim(&mut pages), !saving);
             assert_eq!(used_of(pages.large()), 0);
-            assert!(!LayoutPlacement::trim(&mut pages), "nothing is left");
+            assert!(!Placement::trim(&mut pages), "nothing is left");
         }
     }
 }
@@ -225,15 +226,17 @@ fn empty_pages_go_back() {
 #[test]
 fn kept_large_blocks_make_room_for_others() {
     let memory = Memory(UnsafeCell::new([0; 64 << 10]));
-    let mut tiered = QuickLists::<SegregatedFit>::EMPTY;
+    let mut tiered = QuickLists::<Tlsf>::EMPTY;
     // SAFETY: the memory outlives the placement; blocks are live until they are freed.
     unsafe {
-        let whole = tiered.claim(memory.region()).unwrap();
-        let take_and_free = |tiered: &mut QuickLists<SegregatedFit>, size: usize| {
+        let mut change = Change::EMPTY;
+        tiered.claim(memory.region(), &mut change).unwrap();
+        let whole = change.capacity as usize;
+        let take_and_free = |tiered: &mut QuickLists<Tlsf>, size: usize| {
             let layout = Layout::from_size_align(size, 8).unwrap();
-            let starts = [(); 8].map(|()| tiered.allocate(layout).unwrap().start);
+            let starts = [(); 8].map(|()| tiered.allocate(layout, &mut NoStatistics).unwrap());
             for start in starts {
-                tiered.deallocate(start, layout).unwrap();
+                tiered.free(start, layout, &mut NoStatistics).unwrap();
             }
         };
         take_and_free(&mut tiered, 400);

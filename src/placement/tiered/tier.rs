@@ -3,9 +3,9 @@
 use super::classes::{Class, STEP};
 use super::key::Key;
 use crate::error::FreeError;
-use crate::meta::{FreeBlocks, Meta};
-use crate::placement::layout::allocate_from;
-use crate::placement::{Grant, LayoutPlacement, Placement};
+use crate::observe::NoStatistics;
+use crate::placement::{Placement, Tlsf};
+use crate::units::Index;
 use core::alloc::Layout;
 use core::ptr::{self, NonNull};
 
@@ -76,18 +76,48 @@ pub(crate) struct Taken {
     pub(super) allocated: usize,
 }
 
-/// A placement below [`QuickLists`](super::QuickLists) that can be asked for small blocks by their class: any
-/// [`Placement`], and [`Pages`](super::Pages) over one.
+/// The placement at the bottom, whose blocks are all alike: a [`Tlsf`] with any parameters.
 ///
 /// # Safety
 ///
-/// Small blocks must satisfy the contract of [`LayoutPlacement`], with the whole size of their class and aligned to at least
-/// 8 bytes. A block's length follows from the requested size alone, and it may be freed as if it had been requested with any other alignment.
-pub(crate) unsafe trait Tier: LayoutPlacement {
-    /// Fails to compile if the memory is not the CPU's, or its granules are too short.
-    const CHECKED: ();
+/// A block's length follows from the requested size alone, and it may be freed as if it had been requested with any other alignment.
+/// Blocks are aligned to 8 bytes at least.
+pub(crate) unsafe trait Bottom: Placement {
+    /// True if frees are checked in release builds as well.
+    const CHECKS: bool;
 
-    /// True if frees are checked in release builds as well: that of the metadata, see [`FreeBlocks::CHECKED`].
+    /// Returns the bytes that a block of `size` bytes takes, which is the size of a layout.
+    fn taken(size: usize) -> usize;
+
+    /// Allocates a block of `size` bytes, one at least. The alignment is a power of two, also one that no layout of this size has: no
+    /// block does either.
+    fn take(&mut self, size: usize, align: usize) -> Option<NonNull<u8>>;
+}
+
+// SAFETY: a block of TLSF has its size in granules of 8 bytes, whatever its alignment.
+unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool> Bottom for Tlsf<W, R, SL, C> {
+    const CHECKS: bool = C;
+
+    #[inline(always)]
+    fn taken(size: usize) -> usize {
+        Self::taken(size)
+    }
+
+    #[inline(always)]
+    fn take(&mut self, size: usize, align: usize) -> Option<NonNull<u8>> {
+        self.take(size, align)
+    }
+}
+
+/// A placement below [`QuickLists`](super::QuickLists) that can be asked for small blocks by their class: any
+/// [`Bottom`], and [`Pages`](super::Pages) over one.
+///
+/// # Safety
+///
+/// Small blocks must satisfy the contract of [`Placement`], with the whole size of their class and aligned to at least
+/// 8 bytes. A block's length follows from the requested size alone, and it may be freed as if it had been requested with any other alignment.
+pub(crate) unsafe trait Tier: Placement {
+    /// That of the [`Bottom`].
     const CHECKS: bool;
 
     /// The most blocks that the lists give back when a free finds no room.
@@ -124,7 +154,7 @@ pub(crate) unsafe trait Tier: LayoutPlacement {
     ///
     /// # Safety
     ///
-    /// The contract of [`LayoutPlacement::check_owned`].
+    /// The contract of [`Placement::check_owned`].
     unsafe fn check_small(&self, start: NonNull<u8>, class: Class, align: usize) -> Result<(), FreeError>;
 }
 
@@ -139,70 +169,46 @@ pub(super) fn layout_of(class: Class, align: usize) -> Layout {
     unsafe { Layout::from_size_align_unchecked(class.bytes(), align) }
 }
 
-/// A block of `class` straight from `space`.
-#[inline(always)]
-pub(super) fn take_from<S: Placement>(space: &mut S, class: Class, align: usize) -> Option<Grant> {
-    allocate_from(space, class.bytes(), align.max(STEP))
-}
-
-/// Gives a block back to `space`; out of line, since it happens at several places.
+/// Frees a block of the bottom, and returns its bytes; out of line, since it happens at several places.
 ///
 /// # Errors
 ///
-/// [`FreeError`] if `space` detects that the block is not live, as [`LayoutPlacement::deallocate`] does; nothing is changed then.
+/// [`FreeError`] if the bottom detects that the block is not live; nothing is changed then.
 ///
 /// # Safety
 ///
-/// The contract of [`LayoutPlacement::deallocate`].
+/// The contract of [`Placement::free`].
 #[inline(never)]
-pub(super) unsafe fn give_to<P: LayoutPlacement>(
-    space: &mut P,
+pub(super) unsafe fn give_to<B: Bottom>(
+    bottom: &mut B,
     start: NonNull<u8>,
     layout: Layout,
 ) -> Result<usize, FreeError> {
     // SAFETY: the caller keeps the same contract.
     unsafe {
-        match space.deallocate_quick(start, layout) {
-            Some(size) => Ok(size),
-            None => space.deallocate(start, layout),
+        if !bottom.free_fast(start, layout, &mut NoStatistics) {
+            bottom.free(start, layout, &mut NoStatistics)?;
         }
     }
+    Ok(B::taken(layout.size()))
 }
 
-/// Fails to compile as [`Tier::CHECKED`] describes.
-pub(super) const fn check<S: Placement>() {
-    assert!(
-        <S::Meta as Meta>::BOUNDARY_BITS,
-        "quick lists and pages are kept in the memory itself, so it must be CPU memory"
-    );
-    assert!(<S::Meta as Meta>::GRANULE >= STEP, "quick lists need granules of 8 bytes or more");
-}
-
-/// What a block for `layout` takes of a space whose blocks are alike.
-#[inline(always)]
-pub(super) fn taken_from<S: Placement>(layout: Layout) -> usize {
-    let granule = <S::Meta as Meta>::GRANULE;
-    let (len, align) = crate::placement::measure::<S>(layout);
-    S::granted(len, align) * granule
-}
-
-// SAFETY: a space keeps these promises for every request, and blocks of a class are such; no placement rounds by alignment.
-unsafe impl<S: Placement> Tier for S {
-    const CHECKED: () = check::<S>();
-    const CHECKS: bool = <S::Meta as FreeBlocks>::CHECKED;
+// SAFETY: a bottom keeps these promises for every request, and blocks of a class are such.
+unsafe impl<B: Bottom> Tier for B {
+    const CHECKS: bool = B::CHECKS;
     const BOUND: usize = 2;
 
     fn set_key(&mut self, _key: Key) {}
 
     #[inline(always)]
     fn taken(layout: Layout) -> usize {
-        taken_from::<S>(layout)
+        B::taken(layout.size())
     }
 
     #[inline(always)]
     fn take(&mut self, class: Class, align: usize, _many: bool) -> Option<Taken> {
-        let grant = take_from(self, class, align)?;
-        Some(Taken { first: grant.start, rest: END, more: 0, allocated: grant.size })
+        let first = Bottom::take(self, class.bytes(), align.max(STEP))?;
+        Some(Taken { first, rest: END, more: 0, allocated: B::taken(class.bytes()) })
     }
 
     #[inline(always)]
@@ -219,6 +225,6 @@ unsafe impl<S: Placement> Tier for S {
 
     unsafe fn check_small(&self, start: NonNull<u8>, class: Class, align: usize) -> Result<(), FreeError> {
         // SAFETY: the caller's contract.
-        unsafe { LayoutPlacement::check_owned(self, start, layout_of(class, align)) }
+        unsafe { Placement::check_owned(self, start, layout_of(class, align)) }
     }
 }

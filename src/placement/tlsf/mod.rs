@@ -1,19 +1,21 @@
 //! Two-level segregated fit: every region with lists of its own.
 
+mod fresh;
 mod slot;
 
+use super::Placement;
 use super::blocks::granules::{GRANULE, WORD, bit_words, granules, opaque};
-use super::blocks::{Blocks, Place};
-use super::{Grant, LayoutPlacement};
+use super::blocks::{Blocks, Found, Place};
 use crate::error::FreeError;
-use crate::meta::DEFAULT_REGIONS;
 use crate::observe::{NoStatistics, Statistics};
+use crate::region::DEFAULT_REGIONS;
 use crate::region::{Region, RegionError, Run};
 use crate::units::{Index, align_up};
 use core::alloc::Layout;
 use core::hint::assert_unchecked;
 use core::marker::PhantomData;
 use core::ptr::{self, NonNull};
+use fresh::Fresh;
 use slot::{Record, Slot};
 
 /// Two-level segregated fit in granules of 8 bytes for up to `REGIONS` regions, each of which holds its own lists.
@@ -29,7 +31,8 @@ use slot::{Record, Slot};
 ///
 /// After Masmano, Ripoll, Crespo and Real, "TLSF: a new dynamic memory allocator for real-time systems" (ECRTS 2004), with `SUBLISTS`
 /// lists per power of two, a power of two as well. The list for the request's own length is looked at before the next one, so that a
-/// block of the same size that was just freed is found again. Memory that is known to be zero is cleared all the same.
+/// block of the same size that was just freed is found again. On hosts, up to 16 of its blocks are looked at before a request fails. Memory of a region that was zero is not cleared for a request of zeroed
+/// memory if it was never allocated, except in firmware.
 ///
 /// `W` is the word that free blocks and lists are made of: `u32` for regions of up to 32 GiB, or `u16` for regions of up to 511 KiB, whose
 /// lists take half of the memory. The lists take as much of a region as its length needs: with `u32` and 8 lists per power of two 376 bytes
@@ -61,6 +64,9 @@ unsafe impl<W, const R: usize, const SL: usize, const C: bool, const B: bool> Se
 
 /// Bytes of the longest block that moves when it shrinks, if the heap does that.
 const MOST_COPIED: usize = 4096;
+
+/// Whether a request looks at several blocks of its own list before it fails: not in firmware, whose requests are as fast when they fail.
+const CARES: bool = !cfg!(target_os = "none");
 
 /// Bytes of a word of boundary bits.
 const BITS_WORD: usize = WORD / 8;
@@ -109,7 +115,8 @@ impl<W: Index, const SL: usize, const C: bool, const B: bool> Slot<W, SL, C, B> 
         let origin = parts.start.wrapping_add(Self::FRONT).wrapping_sub(Self::FIRST * GRANULE);
         let end = origin.wrapping_add((Self::FIRST + parts.len) * GRANULE);
         let bits = end.wrapping_add(parts.control - Self::FRONT).cast::<u32>();
-        Self { origin, len: parts.len, bits: bits.wrapping_sub(Self::FIRST / WORD), word: PhantomData }
+        let bits = bits.wrapping_sub(Self::FIRST / WORD);
+        Self { origin, len: parts.len, bits, fresh: Fresh::NONE, word: PhantomData }
     }
 
     /// Returns the words of boundary bits.
@@ -206,20 +213,76 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: bool> Tl
         }
         let len = opaque(len);
         // The first region has its place whether it is there or not: it has no room then.
-        let mut slot = self.first();
+        const { assert!(R > 0, "a heap needs room for at least one region") }
+        let mut slot = self.slots.as_mut_ptr();
         let mut need = len + mask / GRANULE;
         // SAFETY: the regions are there.
         unsafe {
             loop {
                 if let Some(found) = Blocks(*slot).find(need) {
                     statistics.allocated(len * GRANULE);
-                    return Some(NonNull::new_unchecked(Blocks(*slot).cut(found, len, need, mask)));
+                    let start = if (*slot).fresh.is_known() {
+                        Self::cut_and_tell(slot, found, len, need, mask)
+                    } else {
+                        Blocks(*slot).cut(found, len, need, mask)
+                    };
+                    return Some(NonNull::new_unchecked(start));
                 }
-                slot = self.behind(slot)?;
+                slot = self.behind(slot)?.cast_mut();
                 // Else the compiler would do all of the search that is the same for all regions in front of the loop.
                 need = opaque(need);
             }
         }
+    }
+
+    /// Returns the bytes that a block of `size` bytes takes.
+    #[inline(always)]
+    pub(in crate::placement) const fn taken(size: usize) -> usize {
+        Self::granules_of(size) * GRANULE
+    }
+
+    /// Allocates a block of `size` bytes. A request for no bytes finds none.
+    #[inline(always)]
+    pub(in crate::placement) fn take(&mut self, size: usize, align: usize) -> Option<NonNull<u8>> {
+        let fast = self.allocate_parts(size, align, &mut NoStatistics);
+        if fast.is_some() { fast } else { self.take_with_care(size, align) }
+    }
+
+    /// Allocates a part of a block that was found, and notes that it may be used now.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Blocks::cut`].
+    #[inline(never)]
+    unsafe fn cut_and_tell(
+        slot: *mut Slot<W, SL, C, B>,
+        found: Found,
+        len: usize,
+        need: usize,
+        mask: usize,
+    ) -> *mut u8 {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let start = Blocks(*slot).cut(found, len, need, mask);
+            (*slot).fresh.touch(start.addr(), len * GRANULE);
+            start
+        }
+    }
+
+    /// Allocates a block where [`Self::allocate_parts`] finds none: it looks at more blocks of the request's own list.
+    #[inline(never)]
+    fn take_with_care(&mut self, size: usize, align: usize) -> Option<NonNull<u8>> {
+        let (len, mask) = (granules(Self::at_least(size)), align - 1);
+        let need = len.checked_add(mask / GRANULE).filter(|_| len > 0)?;
+        for slot in &mut self.slots[..self.count] {
+            // SAFETY: the regions are there.
+            unsafe {
+                if let Some(found) = Blocks(*slot).search(need) {
+                    return Some(NonNull::new_unchecked(Self::cut_and_tell(slot, found, len, need, mask)));
+                }
+            }
+        }
+        None
     }
 
     /// Frees a block of no bytes.
@@ -288,6 +351,12 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: bool> Tl
         Ok(())
     }
 
+    /// Notes that memory may be used now.
+    #[inline(never)]
+    fn tell(&mut self, start: usize, size: usize) {
+        self.slots.iter_mut().for_each(|slot| slot.fresh.touch(start, size));
+    }
+
     fn number(&self, start: *mut u8) -> Result<usize, RegionError> {
         let starts = |slot: &Slot<W, SL, C, B>| slot.region().start.as_ptr() == start;
         self.slots().iter().position(starts).ok_or(RegionError::Unknown)
@@ -301,24 +370,16 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: bool> Tl
 }
 
 // SAFETY: blocks are cut from free memory of a region and come back through `give`; the lists of a region know its memory only.
-unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: bool> LayoutPlacement
+unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: bool> Placement
     for Tlsf<W, R, SL, C, B>
 {
     const EMPTY: Self = Self { slots: [Slot::NONE; R], count: 0 };
     const MAX_REGION: usize = Slot::<W, SL, C, B>::MAX_BYTES;
     const MAX_REGIONS: usize = R;
+    const REMEMBERS: bool = false;
+    const MOVES_TO_SHRINK: bool = B;
 
-    unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
-        // SAFETY: the caller keeps the contract.
-        unsafe { self.claim_counted(memory, &mut NoStatistics)? };
-        Ok(self.slots().last().map_or(0, |slot| slot.len * GRANULE))
-    }
-
-    unsafe fn claim_counted<S: Statistics>(
-        &mut self,
-        memory: Region,
-        statistics: &mut S,
-    ) -> Result<(), RegionError> {
+    unsafe fn claim<S: Statistics>(&mut self, memory: Region, statistics: &mut S) -> Result<(), RegionError> {
         let parts = Slot::<W, SL, C, B>::parts(memory)?;
         let Parts { start, len, control } = parts;
         let from = memory.start.addr().get();
@@ -327,6 +388,9 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: b
         }
         let Some(slot) = self.slots.get_mut(self.count) else { return Err(RegionError::TooMany { max: R }) };
         *slot = Slot::of(&parts);
+        if memory.zeroed {
+            slot.fresh = Fresh::new(slot.granule(slot.first()).addr(), slot.granule(slot.end()).addr());
+        }
         self.count += 1;
         let slot = *slot;
         statistics.grown(len * GRANULE);
@@ -347,12 +411,13 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: b
         Ok(())
     }
 
-    unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError> {
-        // SAFETY: the caller keeps the contract.
-        unsafe { self.extend_over(start, 0, bytes) }
-    }
-
-    unsafe fn extend_over(&mut self, start: *mut u8, gap: usize, bytes: usize) -> Result<usize, RegionError> {
+    unsafe fn extend<S: Statistics>(
+        &mut self,
+        start: *mut u8,
+        gap: usize,
+        bytes: usize,
+        statistics: &mut S,
+    ) -> Result<(), RegionError> {
         let number = self.number(start)?;
         let old = self.slots[number];
         let mut region = old.region();
@@ -371,7 +436,7 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: b
         if parts.len <= old.len || next > end {
             return Err(RegionError::TooSmall);
         }
-        let slot = Slot::<W, SL, C, B>::of(&parts);
+        let slot = Slot::<W, SL, C, B> { fresh: old.fresh, ..Slot::of(&parts) };
         self.slots[number] = slot;
         let (bits, words) = (slot.all_bits(), bit_words(old.len));
         // SAFETY: the bits move to the region's new end, within its memory, and then the lists if they are in front of them; the new
@@ -393,10 +458,11 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: b
                 }
             }
         }
-        Ok((stop - old.end() + end - next) * GRANULE)
+        statistics.grown((stop - old.end() + end - next) * GRANULE);
+        Ok(())
     }
 
-    fn release(&mut self, start: *mut u8) -> Result<(Region, usize), RegionError> {
+    fn release<S: Statistics>(&mut self, start: *mut u8, statistics: &mut S) -> Result<Region, RegionError> {
         let number = self.number(start)?;
         let slot = self.slots[number];
         let blocks = Blocks(slot);
@@ -409,40 +475,46 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: b
         self.count -= 1;
         self.slots[number] = self.slots[self.count];
         self.slots[self.count] = Slot::NONE;
-        Ok((slot.region(), slot.len * GRANULE))
+        statistics.shrunk(slot.len * GRANULE);
+        Ok(slot.region())
     }
 
     #[inline(always)]
-    fn allocate_counted<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>> {
+    fn allocate_fast<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>> {
         self.allocate_parts(layout.size(), layout.align(), statistics)
     }
 
-    /// Allocates a granule for a request for no bytes; for all others there is no other path.
+    /// Allocates a granule for a request for no bytes; for all others, on hosts, it looks at more blocks.
     #[inline(always)]
     fn allocate_slow<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>> {
         // No layout of a byte has the largest alignment, and no block.
         if layout.size() > 0 || layout.align() > isize::MAX as usize {
-            return None;
+            let block =
+                if CARES { self.take_with_care(layout.size(), layout.align())? } else { return None };
+            statistics.allocated(Self::taken(layout.size()));
+            return Some(block);
         }
         self.allocate_parts(1, layout.align(), statistics)
     }
 
-    #[inline(always)]
-    fn allocate_quick(&mut self, layout: Layout) -> Option<Grant> {
-        self.allocate(layout)
+    fn allocate_zeroed<S: Statistics>(
+        &mut self,
+        layout: Layout,
+        statistics: &mut S,
+    ) -> Option<(NonNull<u8>, usize, usize)> {
+        if cfg!(target_os = "none") {
+            return None;
+        }
+        let before = self.slots;
+        let block = self.allocate(layout, statistics)?;
+        let start = block.addr().get();
+        let slot = before.iter().find(|slot| slot.holds(start))?;
+        let (front, back) = slot.fresh.to_clear(start, Self::taken(layout.size()));
+        Some((block, front, back))
     }
 
-    #[inline(never)]
-    fn allocate(&mut self, layout: Layout) -> Option<Grant> {
-        // No layout of a byte has the largest alignment, and no block.
-        let layout =
-            if layout.size() == 0 { Layout::from_size_align(1, layout.align()).ok()? } else { layout };
-        let start = self.allocate_counted(layout, &mut NoStatistics)?;
-        Some(Grant { start, size: Self::granules_of(layout.size()) * GRANULE })
-    }
-
     #[inline(always)]
-    unsafe fn deallocate_counted<S: Statistics>(
+    unsafe fn free<S: Statistics>(
         &mut self,
         start: NonNull<u8>,
         layout: Layout,
@@ -459,25 +531,23 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: b
 
     /// Frees a block inline on hosts, where that saves a call.
     #[inline(always)]
-    unsafe fn deallocate_quick(&mut self, start: NonNull<u8>, layout: Layout) -> Option<usize> {
+    unsafe fn free_fast<S: Statistics>(
+        &mut self,
+        start: NonNull<u8>,
+        layout: Layout,
+        statistics: &mut S,
+    ) -> bool {
         let size = Self::at_least(layout.size());
-        // Debug builds check each block first, as `deallocate_counted` does.
+        // Debug builds check each block first, as `free` does.
         if cfg!(any(target_os = "none", target_family = "wasm", debug_assertions)) || size == 0 {
-            return None;
+            return false;
         }
         // SAFETY: the caller keeps the contract; a block that is refused stays as it is.
-        unsafe { self.give(start.as_ptr(), size, &mut NoStatistics).ok()? };
-        Some(granules(size) * GRANULE)
-    }
-
-    unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
-        // SAFETY: the caller keeps the contract.
-        unsafe { self.deallocate_counted(start, layout, &mut NoStatistics)? };
-        Ok(Self::granules_of(layout.size()) * GRANULE)
+        unsafe { self.give(start.as_ptr(), size, statistics).is_ok() }
     }
 
     #[inline(always)]
-    unsafe fn resize_counted<S: Statistics>(
+    unsafe fn resize<S: Statistics>(
         &mut self,
         start: NonNull<u8>,
         layout: Layout,
@@ -496,6 +566,7 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: b
         unsafe {
             if new > old {
                 let Some(slot) = self.slot_of(start.addr().get()) else { return false };
+                let is_known = slot.fresh.is_known();
                 let index = Blocks(*slot).index(start.addr().get());
                 if C && (!slot.holds(start.addr().get()) || old > slot.end() - index) {
                     return false;
@@ -503,6 +574,9 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: b
                 let Some(found) = Blocks(*slot).take_behind(index + old, new - old) else { return false };
                 len += found;
                 spare = len - new;
+                if is_known {
+                    self.tell(start.addr().get(), new * GRANULE);
+                }
                 assert_unchecked(new * GRANULE > old * GRANULE);
                 statistics.resized(old * GRANULE, new * GRANULE);
             }
@@ -514,8 +588,6 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: b
         }
         true
     }
-
-    const MOVES_TO_SHRINK: bool = B;
 
     #[inline(always)]
     fn allocate_shorter<S: Statistics>(
@@ -539,12 +611,6 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: b
         }
     }
 
-    unsafe fn resize(&mut self, start: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)> {
-        // SAFETY: the caller keeps the contract.
-        let done = unsafe { self.resize_counted(start, layout, size, &mut NoStatistics) };
-        done.then(|| (Self::granules_of(layout.size()) * GRANULE, Self::granules_of(size) * GRANULE))
-    }
-
     /// Nothing is kept.
     fn trim(&mut self) -> bool {
         false
@@ -565,7 +631,9 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: b
 
     fn largest_free(&self) -> usize {
         // SAFETY: the regions are there.
-        let largest = |slot: &Slot<W, SL, C, B>| unsafe { Blocks(*slot).largest() };
+        let largest = |slot: &Slot<W, SL, C, B>| unsafe {
+            if CARES && !B { Blocks(*slot).largest_of_several() } else { Blocks(*slot).largest() }
+        };
         self.slots().iter().map(largest).max().unwrap_or(0) * GRANULE
     }
 

@@ -1,5 +1,6 @@
 //! The regions of a [`Tlsf`](super::Tlsf): where their lists, granules and bits are.
 
+use super::fresh::Fresh;
 use crate::placement::blocks::Place;
 use crate::placement::blocks::granules::{GRANULE, WORD, class};
 use crate::region::Region;
@@ -28,6 +29,8 @@ pub(super) struct Slot<W, const SUBLISTS: usize, const CHECKED: bool, const BEST
     pub(super) len: usize,
     /// Where the bit of granule number 0 would be.
     pub(super) bits: *mut u32,
+    /// Its memory that is known to be zero.
+    pub(super) fresh: Fresh,
     pub(super) word: PhantomData<W>,
 }
 
@@ -45,8 +48,13 @@ const fn least(a: usize, b: usize) -> usize {
 }
 
 impl<W: Index, const SL: usize, const C: bool, const B: bool> Slot<W, SL, C, B> {
-    pub(super) const NONE: Self =
-        Self { origin: ptr::null_mut(), len: 0, bits: ptr::null_mut(), word: PhantomData };
+    pub(super) const NONE: Self = Self {
+        origin: ptr::null_mut(),
+        len: 0,
+        bits: ptr::null_mut(),
+        fresh: Fresh::NONE,
+        word: PhantomData,
+    };
 
     /// No region is longer in granules, since its bytes must be addresses.
     const ADDRESSABLE: usize = usize::MAX / (GRANULE * 8 + 1) * 8 - 2048;

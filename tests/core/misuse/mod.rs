@@ -8,12 +8,10 @@ mod worlds;
 use crate::shadow::Backing;
 use allotment::harden::Full;
 use allotment::lock::Unsync;
-use allotment::meta::{InBand, Unchecked};
 use allotment::misuse::{Fault, Misuse, set_hook};
 use allotment::observe::NoStatistics;
-use allotment::placement::SegregatedFit;
-use allotment::placement::{LayoutPlacement, MicroTlsf, QuickLists};
-use allotment::{BestFit, Buddy, FirstFit, FreeError, GoodFit, Heap, Memory, Slab, Tiered, TinyHeap, Tlsf};
+use allotment::placement::{MicroTlsf, Placement, QuickLists};
+use allotment::{BestFit, Buddy, FirstFit, FreeError, Heap, Memory, Slab, Tiered, TinyHeap, Tlsf};
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;
 use std::process::Command;
@@ -42,7 +40,7 @@ fn reported(f: impl FnOnce()) -> Option<Fault> {
 }
 
 /// Makes a heap over `backing`.
-fn heap<P: LayoutPlacement>(backing: &mut Backing) -> Heap<P, Unsync> {
+fn heap<P: Placement>(backing: &mut Backing) -> Heap<P, Unsync> {
     let heap = Heap::empty();
     // SAFETY: the backing outlives the heap in every test.
     unsafe { heap.claim(backing.region()).unwrap() };
@@ -50,7 +48,7 @@ fn heap<P: LayoutPlacement>(backing: &mut Backing) -> Heap<P, Unsync> {
 }
 
 /// What `Full` promises, with any placement behind it.
-fn full<P: LayoutPlacement>() {
+fn full<P: Placement>() {
     let mut backing = Backing::new(64 * 1024, 0);
     let heap = heap::<Full<P, 4>>(&mut backing);
     let allocate = |size| heap.try_allocate(layout(size)).unwrap();
@@ -125,10 +123,9 @@ fn full_finds_what_it_promises() {
     full::<Tiered>();
     full::<BestFit>();
     full::<FirstFit>();
-    full::<GoodFit<InBand<u32>>>();
     full::<MicroTlsf>();
-    full::<QuickLists<SegregatedFit>>();
-    full::<SegregatedFit<Unchecked<u32>>>();
+    full::<QuickLists<Tlsf>>();
+    full::<Tiered<Tlsf<u32, 2, 16, false>>>();
     #[cfg(feature = "linked-list")]
     full::<allotment::LinkedList>();
 }
@@ -318,11 +315,11 @@ fn no_canary_is_looked_for_outside() {
 }
 
 /// A second free of a block that is still free, between live neighbours, is found in release builds as well.
-fn basic<P: LayoutPlacement>(size: usize) {
+fn basic<P: Placement>(size: usize) {
     basic_in::<P>(size, 64 * 1024);
 }
 
-fn basic_in<P: LayoutPlacement>(size: usize, bytes: usize) {
+fn basic_in<P: Placement>(size: usize, bytes: usize) {
     let mut backing = Backing::new(bytes, 0);
     let heap = heap::<P>(&mut backing);
     // SAFETY: the second free is refused, which is what is tested.
@@ -363,7 +360,7 @@ fn basic_finds_second_frees() {
         basic::<MicroTlsf>(size);
         basic::<MicroTlsf<4, true>>(size);
         basic::<MicroTlsf<1, true>>(size);
-        basic::<QuickLists<SegregatedFit>>(size);
+        basic::<QuickLists<Tlsf>>(size);
         if size > 8 {
             basic::<Tlsf>(size);
             basic::<BestFit>(size);
@@ -657,12 +654,8 @@ const FATAL: &[(&str, fn(), &str)] = &[
     ("a trie with a circle, free", make_circle::<BestFit, true>, DAMAGED),
     ("a link to a live block, short links", overwrite_short_links::<0>, DAMAGED),
     ("a link back to a live block, short links", overwrite_short_links::<1>, DAMAGED),
-    ("an encoded link, request", overwrite_encoded::<SegregatedFit, 1, 64, true>, NO_BLOCK),
-    ("an encoded link, free", overwrite_encoded::<SegregatedFit, 2, 64, false>, NO_BLOCK),
-    ("an encoded link, below quick lists", overwrite_encoded::<Tiered, 1, 40_000, true>, NO_BLOCK),
+    ("a link, below quick lists", overwrite_encoded::<Tiered, 1, 40_000, true>, DAMAGED),
     ("a link back to a live block, best fit", overwrite_encoded::<BestFit, 2, 64, false>, DAMAGED),
-    ("an encoded link, fine classes", overwrite_encoded::<GoodFit<InBand<u32>>, 1, 4000, true>, NO_BLOCK),
-    ("the length of a free block, request", overwrite_encoded::<SegregatedFit, 0, 64, true>, NO_BLOCK),
     ("the length of a free block, best fit", lengthen::<BestFit>, DAMAGED),
     #[cfg(all(feature = "std", feature = "lock_api"))]
     (
@@ -776,11 +769,8 @@ const DAMAGED: &str = "allotment: a list of free blocks is damaged";
 
 const PANICKED: &str = "a hook panicked inside an allocator, which must not unwind";
 
-/// What is reported if a link is not followed. The address of a block that was taken from a damaged list would be told.
-const NO_BLOCK: &str = "allotment: a list of free blocks is damaged\n";
-
 /// Writes what a free block has in a word, a link or its length, to the same place of another one: at level `Full` that leads nowhere.
-fn overwrite_encoded<P: LayoutPlacement, const WORD: usize, const SIZE: usize, const REQUEST: bool>() {
+fn overwrite_encoded<P: Placement, const WORD: usize, const SIZE: usize, const REQUEST: bool>() {
     let mut backing = Backing::new(512 * 1024, 0);
     let heap = heap::<Full<P, 0>>(&mut backing);
     // SAFETY: a write to a freed block is the misuse that is tested.
@@ -805,7 +795,7 @@ fn overwrite_encoded<P: LayoutPlacement, const WORD: usize, const SIZE: usize, c
 }
 
 /// Makes a free block reach into the live one behind it, and asks for such a block.
-fn lengthen<P: LayoutPlacement>() {
+fn lengthen<P: Placement>() {
     let mut backing = Backing::new(64 * 1024, 0);
     let heap = heap::<Full<P, 0>>(&mut backing);
     // SAFETY: a write to a freed block is the misuse that is tested.
@@ -819,7 +809,7 @@ fn lengthen<P: LayoutPlacement>() {
 }
 
 /// Makes the ways down in a trie of free blocks lead to a node that is its own child.
-fn make_circle<P: LayoutPlacement, const FREES: bool>() {
+fn make_circle<P: Placement, const FREES: bool>() {
     let mut backing = Backing::new(64 * 1024, 0);
     let heap = heap::<P>(&mut backing);
     let layouts = (128..144).map(|granules| layout(8 * granules));
@@ -1030,7 +1020,7 @@ fn what_cannot_go_on_ends_the_program() {
 }
 
 /// Addresses that are in no region, or inside a granule, are reported by every placement with boundary bits, in release builds as well.
-fn outside<P: LayoutPlacement>() {
+fn outside<P: Placement>() {
     let mut memory = [Backing::new(16 * 1024, 0), Backing::new(16 * 1024, 0)];
     let other = [0x5a_u64; 32];
     let heap = Heap::<P, Unsync>::empty();
@@ -1057,5 +1047,4 @@ fn basic_finds_addresses_outside() {
     outside::<Tlsf>();
     outside::<BestFit>();
     outside::<FirstFit>();
-    outside::<GoodFit<InBand<u32>>>();
 }

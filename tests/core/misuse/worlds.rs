@@ -8,10 +8,8 @@ use crate::shadow::Backing;
 use allotment::harden::Full;
 use allotment::lock::Unsync;
 #[cfg(feature = "alloc")]
-use allotment::meta::SideTable;
-use allotment::meta::{InBand, Unchecked};
-use allotment::placement::SegregatedFit;
-use allotment::placement::{LayoutPlacement, MicroTlsf, QuickLists};
+use allotment::placement::SideTable;
+use allotment::placement::{MicroTlsf, Placement, QuickLists};
 use allotment::{BestFit, Buddy, Bump, FirstFit, FreeError, GoodFit, Heap, Memory, Slab, Tiered, Tlsf};
 use std::alloc::Layout;
 use std::ptr::NonNull;
@@ -32,7 +30,7 @@ const LAYOUTS: &[(usize, usize)] = &[(1, 1), (16, 8), (24, 8), (40, 8), (16, 32)
 /// Sizes that blocks are resized to.
 const SIZES: &[usize] = &[8, 32];
 
-struct World<P: LayoutPlacement> {
+struct World<P: Placement> {
     heap: Heap<P, Unsync>,
     backing: Backing,
     live: Vec<(NonNull<u8>, Layout, u8)>,
@@ -40,7 +38,7 @@ struct World<P: LayoutPlacement> {
     stamp: u8,
 }
 
-impl<P: LayoutPlacement> World<P> {
+impl<P: Placement> World<P> {
     fn new(bytes: usize) -> Option<Self> {
         let mut backing = Backing::new(bytes, 0);
         let heap = Heap::empty();
@@ -134,7 +132,7 @@ impl<P: LayoutPlacement> World<P> {
 }
 
 /// Searches all paths of `depth` steps in an arena of `bytes` bytes. Returns the number of steps.
-fn search<P: LayoutPlacement>(bytes: usize, depth: usize, again: bool) -> usize {
+fn search<P: Placement>(bytes: usize, depth: usize, again: bool) -> usize {
     let mut steps: Vec<Step> = LAYOUTS
         .iter()
         .map(|&(size, align)| Step::Allocate(Layout::from_size_align(size, align).unwrap()))
@@ -145,7 +143,7 @@ fn search<P: LayoutPlacement>(bytes: usize, depth: usize, again: bool) -> usize 
         steps.push(Step::FreeAgain);
     }
     let (mut path, mut count) = (Vec::new(), 0);
-    fn extend<P: LayoutPlacement>(
+    fn extend<P: Placement>(
         bytes: usize,
         depth: usize,
         steps: &[Step],
@@ -197,27 +195,22 @@ worlds! {
     tlsf: Tlsf, [208, 248], false;
     tlsf_off: Tlsf<u32, 8, 8, false>, [208, 248], false;
     tlsf_full: Full<Tlsf, 2>, [264], true;
-    lists: SegregatedFit, [64, 104], false;
-    lists_u16: SegregatedFit<InBand<u16>>, [56, 104], false;
-    lists_off: SegregatedFit<Unchecked<u32>>, [64, 104], false;
-    lists_full: Full<SegregatedFit, 2>, [128, 168], true;
     #[cfg(feature = "alloc")]
-    lists_side: SegregatedFit<SideTable<u32, 16>>, [96, 192], true;
+    lists_side: GoodFit<SideTable<u32, 16>>, [96, 192], true;
     first_fit: FirstFit, [96, 128], true;
     first_fit_off: FirstFit<2, false>, [104], false;
     first_fit_full: Full<FirstFit, 1>, [168], true;
     best_fit: BestFit, [208, 248], false;
     best_fit_u16: BestFit<u16, 4, 2>, [192, 232], false;
     best_fit_full: Full<BestFit, 0>, [264], true;
-    good_fit: GoodFit<InBand<u32>>, [104], false;
     buddy: Buddy, [72, 136], false;
     buddy_full: Full<Buddy, 2>, [200], true;
     slab: Slab, [1024], false;
     micro: MicroTlsf<4, true>, [192, 232], false;
     micro_off: MicroTlsf<4, false>, [192, 232], false;
     micro_full: Full<MicroTlsf, 2>, [264], true;
-    quick: QuickLists<SegregatedFit>, [104, 1024], false;
-    tiered: Tiered, [104, 20_000], false;
-    tiered_full: Full<Tiered, 2>, [168, 20_000], true;
+    quick: QuickLists<Tlsf>, [248, 1024], false;
+    tiered: Tiered, [312, 20_000], false;
+    tiered_full: Full<Tiered, 2>, [376, 20_000], true;
     bump: Bump, [104], false;
 }

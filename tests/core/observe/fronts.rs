@@ -169,7 +169,7 @@ fn region(size: usize) -> Region {
     Region::new(NonNull::from(&mut *memory).cast(), size)
 }
 
-fn heap<P: allotment::placement::LayoutPlacement>(size: usize) -> Heap<P, Spin> {
+fn heap<P: allotment::placement::Placement>(size: usize) -> Heap<P, Spin> {
     let heap = Heap::empty();
     // SAFETY: the memory is leaked and this heap's alone.
     unsafe { heap.claim(region(size)) }.unwrap();

@@ -7,7 +7,7 @@ mod watermarks;
 
 use crate::shadow::{Backing, Front};
 use allotment::lock::Unsync;
-use allotment::placement::LayoutPlacement;
+use allotment::placement::Placement;
 use allotment::pressure::PressureHeap;
 use allotment::{Memory, Region, RegionError, Stats};
 use std::alloc::Layout;
@@ -21,23 +21,19 @@ fn layout(size: usize) -> Layout {
 type Local<P, const HOOKS: usize = 4> = PressureHeap<P, Unsync, HOOKS>;
 
 /// Gives a heap memory that is never given back; its exact size does not matter.
-fn feed<P: LayoutPlacement, const HOOKS: usize>(heap: &Local<P, HOOKS>, bytes: usize) {
+fn feed<P: Placement, const HOOKS: usize>(heap: &Local<P, HOOKS>, bytes: usize) {
     let backing = Box::leak(Box::new(Backing::new(bytes, 0)));
     // SAFETY: the memory is leaked, and only this heap uses it.
     unsafe { heap.claim(backing.region()) }.unwrap();
 }
 
 /// Frees a block that [`PressureHeap::try_allocate`] returned for [`layout`] of `size`.
-fn free<P: LayoutPlacement, const HOOKS: usize>(
-    heap: &Local<P, HOOKS>,
-    block: std::ptr::NonNull<u8>,
-    size: usize,
-) {
+fn free<P: Placement, const HOOKS: usize>(heap: &Local<P, HOOKS>, block: std::ptr::NonNull<u8>, size: usize) {
     // SAFETY: the tests free what they have allocated, once.
     unsafe { heap.try_deallocate(block, layout(size)) }.unwrap();
 }
 
-impl<P: LayoutPlacement, const HOOKS: usize> Front for Local<P, HOOKS> {
+impl<P: Placement, const HOOKS: usize> Front for Local<P, HOOKS> {
     fn stats(&self) -> Stats {
         self.stats()
     }

@@ -5,8 +5,8 @@
 
 use super::{Backing, Local, layout};
 use crate::shadow::trace::{self, Event, Trace};
-use allotment::placement::SegregatedFit;
-use allotment::placement::{Grant, LayoutPlacement};
+use allotment::observe::{NoStatistics, Statistics};
+use allotment::placement::Placement;
 use allotment::pressure::{PressureHeap, Watermarks};
 use allotment::region::Run;
 use allotment::{BestFit, Buddy, FirstFit, FreeError, Heap, Region, RegionError, Slab, Tlsf};
@@ -19,12 +19,12 @@ static TRACES: LazyLock<Vec<Trace>> =
 
 /// Returns the events of `trace` that a heap of `arena` bytes serves before a request fails, without and with
 /// saving. Both runs use the same memory, since its address matters to some placements.
-fn both<P: LayoutPlacement>(trace: &Trace, arena: usize) -> [usize; 2] {
+fn both<P: Placement>(trace: &Trace, arena: usize) -> [usize; 2] {
     let mut backing = Backing::new(arena, 0);
     [false, true].map(|saves| life::<P>(trace, backing.region(), saves))
 }
 
-fn life<P: LayoutPlacement>(trace: &Trace, memory: Region, saves: bool) -> usize {
+fn life<P: Placement>(trace: &Trace, memory: Region, saves: bool) -> usize {
     let heap: Local<P> =
         PressureHeap::new(Heap::empty()).watermarks(Watermarks::percent(25, 10)).saves(saves);
     // SAFETY: the memory outlives the heap.
@@ -64,7 +64,7 @@ fn life<P: LayoutPlacement>(trace: &Trace, memory: Region, saves: bool) -> usize
 
 /// Returns the smallest arena, in steps of 1/256 of the peak, in which a trace runs to its end. (If the need is not
 /// monotone, the first one from below.)
-fn smallest<P: LayoutPlacement>(trace: &Trace, saves: bool) -> usize {
+fn smallest<P: Placement>(trace: &Trace, saves: bool) -> usize {
     (256..)
         .find(|step| {
             let mut backing = Backing::new(trace.peak * step / 256, 0);
@@ -74,7 +74,7 @@ fn smallest<P: LayoutPlacement>(trace: &Trace, saves: bool) -> usize {
 }
 
 /// Returns the events served without and with saving, summed over arenas from 1 to 1.25 times each trace's peak.
-fn lives<P: LayoutPlacement>(name: &str) -> [usize; 2] {
+fn lives<P: Placement>(name: &str) -> [usize; 2] {
     let mut sums = [0; 2];
     for trace in TRACES.iter() {
         let mut events = [0; 2];
@@ -110,10 +110,10 @@ fn saving_heaps_live_longer() {
     ] {
         assert!(with >= without, "{name}: {with} events with saving, {without} without");
     }
-    let [without, with] = lives::<Quick<SegregatedFit>>("quick");
+    let [without, with] = lives::<Quick<Tlsf>>("quick");
     assert!(with > without + without / 20, "{with} events with saving, {without} without");
     let needs = |saves| -> f64 {
-        let need = |trace| smallest::<Quick<SegregatedFit>>(trace, saves) as f64 / 256.0;
+        let need = |trace| smallest::<Quick<Tlsf>>(trace, saves) as f64 / 256.0;
         TRACES.iter().map(need).sum::<f64>() / TRACES.len() as f64
     };
     let [without, with] = [needs(false), needs(true)];
@@ -146,47 +146,79 @@ fn rounded(request: Layout) -> Layout {
 
 // SAFETY: a cached block is a live, unused block of the inner placement, and is handed out only for requests of its
 // size.
-unsafe impl<P: LayoutPlacement> LayoutPlacement for Quick<P> {
+unsafe impl<P: Placement> Placement for Quick<P> {
     const EMPTY: Self = Self { inner: P::EMPTY, cached: [const { Vec::new() }; CLASSES], saving: false };
     const MAX_REGION: usize = P::MAX_REGION;
+    const MAX_REGIONS: usize = P::MAX_REGIONS;
+    const REMEMBERS: bool = false;
+    const MOVES_TO_SHRINK: bool = false;
 
-    unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
+    unsafe fn claim<S: Statistics>(&mut self, memory: Region, statistics: &mut S) -> Result<(), RegionError> {
         // SAFETY: the caller's contract.
-        unsafe { self.inner.claim(memory) }
+        unsafe { self.inner.claim(memory, statistics) }
     }
-    unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError> {
+    unsafe fn extend<S: Statistics>(
+        &mut self,
+        start: *mut u8,
+        gap: usize,
+        bytes: usize,
+        statistics: &mut S,
+    ) -> Result<(), RegionError> {
         // SAFETY: the caller's contract.
-        unsafe { self.inner.extend(start, bytes) }
+        unsafe { self.inner.extend(start, gap, bytes, statistics) }
     }
-    fn release(&mut self, start: *mut u8) -> Result<(Region, usize), RegionError> {
-        self.inner.release(start)
+    fn release<S: Statistics>(&mut self, start: *mut u8, statistics: &mut S) -> Result<Region, RegionError> {
+        self.inner.release(start, statistics)
     }
-    fn allocate(&mut self, layout: Layout) -> Option<Grant> {
+    fn allocate_fast<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>> {
         let cached = class(layout).and_then(|class| self.cached[class].pop());
-        match cached {
-            Some(start) => Some(Grant { start, size: rounded(layout).size() }),
-            None => self.inner.allocate(rounded(layout)),
+        if cached.is_some() {
+            statistics.allocated(rounded(layout).size());
+            return cached;
         }
+        self.inner.allocate(rounded(layout), statistics)
     }
-    fn allocate_quick(&mut self, layout: Layout) -> Option<Grant> {
-        self.allocate(layout)
+    fn allocate_slow<S: Statistics>(&mut self, _: Layout, _: &mut S) -> Option<NonNull<u8>> {
+        None
     }
-    unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
+    fn allocate_zeroed<S: Statistics>(
+        &mut self,
+        _: Layout,
+        _: &mut S,
+    ) -> Option<(NonNull<u8>, usize, usize)> {
+        None
+    }
+    fn allocate_shorter<S: Statistics>(&mut self, _: Layout, _: usize, _: &mut S) -> Option<NonNull<u8>> {
+        None
+    }
+    unsafe fn free_fast<S: Statistics>(&mut self, _: NonNull<u8>, _: Layout, _: &mut S) -> bool {
+        false
+    }
+    unsafe fn free<S: Statistics>(
+        &mut self,
+        start: NonNull<u8>,
+        layout: Layout,
+        statistics: &mut S,
+    ) -> Result<(), FreeError> {
         match class(layout) {
             Some(class) if !self.saving && self.cached[class].len() < DEPTH => {
                 self.cached[class].push(start);
-                Ok(rounded(layout).size())
+                statistics.freed(rounded(layout).size());
+                Ok(())
             }
             // SAFETY: the caller's contract.
-            _ => unsafe { self.inner.deallocate(start, rounded(layout)) },
+            _ => unsafe { self.inner.free(start, rounded(layout), statistics) },
         }
     }
-    unsafe fn deallocate_quick(&mut self, _: NonNull<u8>, _: Layout) -> Option<usize> {
-        None
-    }
-    unsafe fn resize(&mut self, start: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)> {
+    unsafe fn resize<S: Statistics>(
+        &mut self,
+        start: NonNull<u8>,
+        layout: Layout,
+        size: usize,
+        statistics: &mut S,
+    ) -> bool {
         // SAFETY: the caller's contract.
-        unsafe { self.inner.resize(start, rounded(layout), size.next_multiple_of(8)) }
+        unsafe { self.inner.resize(start, rounded(layout), size.next_multiple_of(8), statistics) }
     }
     unsafe fn check_owned(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         // SAFETY: the caller's contract.
@@ -210,7 +242,7 @@ unsafe impl<P: LayoutPlacement> LayoutPlacement for Quick<P> {
         for (class, blocks) in self.cached.iter_mut().enumerate().filter(|_| on) {
             for block in blocks.drain(..) {
                 // SAFETY: cached blocks are live blocks of the inner placement, of this size.
-                unsafe { self.inner.deallocate(block, layout((class + 1) * 8)) }.unwrap();
+                unsafe { self.inner.free(block, layout((class + 1) * 8), &mut NoStatistics) }.unwrap();
             }
         }
     }

@@ -2,7 +2,8 @@
 
 use super::{Local, feed, free, layout};
 use crate::shadow::{Case, Shadow, Subject, random_run_on};
-use allotment::placement::{Grant, LayoutPlacement};
+use allotment::observe::Statistics;
+use allotment::placement::Placement;
 use allotment::pressure::Pressure::{Critical, Low, Normal};
 use allotment::pressure::{Amount, Pressure, PressureHeap, Transition, Watermarks};
 use allotment::region::Run;
@@ -178,50 +179,89 @@ pub struct Switched {
 }
 
 // SAFETY: all calls are passed on.
-unsafe impl LayoutPlacement for Switched {
-    const EMPTY: Self = Self { inner: <Tlsf as LayoutPlacement>::EMPTY, log: Vec::new() };
-    const MAX_REGION: usize = <Tlsf as LayoutPlacement>::MAX_REGION;
+unsafe impl Placement for Switched {
+    const EMPTY: Self = Self { inner: <Tlsf as Placement>::EMPTY, log: Vec::new() };
+    const MAX_REGION: usize = <Tlsf as Placement>::MAX_REGION;
+    const MAX_REGIONS: usize = <Tlsf as Placement>::MAX_REGIONS;
+    const REMEMBERS: bool = false;
+    const MOVES_TO_SHRINK: bool = false;
 
-    unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
+    unsafe fn claim<S: Statistics>(&mut self, memory: Region, statistics: &mut S) -> Result<(), RegionError> {
         // SAFETY: the caller's contract.
-        unsafe { LayoutPlacement::claim(&mut self.inner, memory) }
+        unsafe { self.inner.claim(memory, statistics) }
     }
-    unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError> {
+    unsafe fn extend<S: Statistics>(
+        &mut self,
+        start: *mut u8,
+        gap: usize,
+        bytes: usize,
+        statistics: &mut S,
+    ) -> Result<(), RegionError> {
         // SAFETY: the caller's contract.
-        unsafe { LayoutPlacement::extend(&mut self.inner, start, bytes) }
+        unsafe { self.inner.extend(start, gap, bytes, statistics) }
     }
-    fn release(&mut self, start: *mut u8) -> Result<(Region, usize), RegionError> {
-        LayoutPlacement::release(&mut self.inner, start)
+    fn release<S: Statistics>(&mut self, start: *mut u8, statistics: &mut S) -> Result<Region, RegionError> {
+        self.inner.release(start, statistics)
     }
-    fn allocate(&mut self, layout: Layout) -> Option<Grant> {
-        LayoutPlacement::allocate(&mut self.inner, layout)
+    fn allocate_fast<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>> {
+        self.inner.allocate_fast(layout, statistics)
     }
-    fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)> {
-        self.inner.allocate_zeroed(layout)
+    fn allocate_slow<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>> {
+        self.inner.allocate_slow(layout, statistics)
     }
-    unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
+    fn allocate_zeroed<S: Statistics>(
+        &mut self,
+        layout: Layout,
+        statistics: &mut S,
+    ) -> Option<(NonNull<u8>, usize, usize)> {
+        self.inner.allocate_zeroed(layout, statistics)
+    }
+    fn allocate_shorter<S: Statistics>(&mut self, _: Layout, _: usize, _: &mut S) -> Option<NonNull<u8>> {
+        None
+    }
+    unsafe fn free_fast<S: Statistics>(
+        &mut self,
+        start: NonNull<u8>,
+        layout: Layout,
+        statistics: &mut S,
+    ) -> bool {
         // SAFETY: the caller's contract.
-        unsafe { LayoutPlacement::deallocate(&mut self.inner, start, layout) }
+        unsafe { self.inner.free_fast(start, layout, statistics) }
     }
-    unsafe fn resize(&mut self, start: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)> {
+    unsafe fn free<S: Statistics>(
+        &mut self,
+        start: NonNull<u8>,
+        layout: Layout,
+        statistics: &mut S,
+    ) -> Result<(), FreeError> {
         // SAFETY: the caller's contract.
-        unsafe { LayoutPlacement::resize(&mut self.inner, start, layout, size) }
+        unsafe { self.inner.free(start, layout, statistics) }
+    }
+    unsafe fn resize<S: Statistics>(
+        &mut self,
+        start: NonNull<u8>,
+        layout: Layout,
+        size: usize,
+        statistics: &mut S,
+    ) -> bool {
+        // SAFETY: the caller's contract.
+        unsafe { self.inner.resize(start, layout, size, statistics) }
     }
     unsafe fn check_owned(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         // SAFETY: the caller's contract.
-        unsafe { LayoutPlacement::check_owned(&self.inner, start, layout) }
+        unsafe { Placement::check_owned(&self.inner, start, layout) }
     }
     fn largest_free(&self) -> usize {
-        LayoutPlacement::largest_free(&self.inner)
+        Placement::largest_free(&self.inner)
     }
     fn trim(&mut self) -> bool {
-        LayoutPlacement::trim(&mut self.inner)
+        Placement::trim(&mut self.inner)
     }
     fn walk(&self, region: usize, visit: &mut dyn FnMut(Run) -> bool) {
-        LayoutPlacement::walk(&self.inner, region, visit);
+        Placement::walk(&self.inner, region, visit);
     }
     fn region(&self, n: usize) -> Option<Region> {
-        LayoutPlacement::region(&self.inner, n)
+        Placement::region(&self.inner, n)
     }
     fn set_saving(&mut self, on: bool) {
         self.log.push(on);

@@ -2,6 +2,7 @@
 
 use super::{Front, Subject, empty};
 use allotment::lock::Unsync;
+use allotment::observe::Statistics;
 use allotment::{FreeError, Heap, OutOfMemory, Region, RegionError};
 use std::alloc::Layout;
 use std::ptr::NonNull;
@@ -135,22 +136,52 @@ impl<P: Subject> AnyHeap for Heap<P, Unsync> {
     }
 
     fn grant(&self, layout: Layout, zeroed: bool) -> Option<(NonNull<u8>, usize)> {
+        let mut used = Used::EMPTY;
         let allocate = |placement: &mut P| match zeroed {
-            true => placement.allocate_zeroed(layout),
-            false => placement.allocate(layout).map(|grant| (grant, 0, 0)),
+            true => placement.allocate_zeroed(layout, &mut used),
+            false => placement.allocate(layout, &mut used).map(|block| (block, 0, 0)),
         };
         // SAFETY: the heap is not used, and counts nothing; the parts lie in the block.
         unsafe {
-            let (grant, front, back) = self.with_placement(allocate)?;
-            let size = grant.size.max(layout.size());
-            grant.start.write_bytes(0, front);
-            grant.start.add(size - back).write_bytes(0, back);
-            Some((grant.start, grant.size))
+            let (block, front, back) = self.with_placement(allocate)?;
+            let size = (used.0 as usize).max(layout.size());
+            block.write_bytes(0, front);
+            block.add(size - back).write_bytes(0, back);
+            Some((block, used.0 as usize))
         }
     }
 
     unsafe fn take_back(&self, block: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
+        let mut used = Used::EMPTY;
         // SAFETY: the caller's contract.
-        unsafe { self.with_placement(|placement| placement.deallocate(block, layout)) }
+        unsafe { self.with_placement(|placement| placement.free(block, layout, &mut used)) }?;
+        Ok(used.0.unsigned_abs())
+    }
+}
+
+/// Counts the bytes of live blocks that a call adds.
+struct Used(isize);
+
+// SAFETY: nothing is called.
+unsafe impl Statistics for Used {
+    const EMPTY: Self = Self(0);
+    fn allocated(&mut self, size: usize) {
+        self.0 += size as isize;
+    }
+    fn freed(&mut self, size: usize) {
+        self.0 -= size as isize;
+    }
+    fn resized(&mut self, old: usize, new: usize) {
+        self.0 += new as isize - old as isize;
+    }
+    fn found(&mut self, size: usize) {
+        self.0 += size as isize;
+    }
+    fn failed(&mut self, _: usize) {}
+    fn grown(&mut self, _: usize) {}
+    fn shrunk(&mut self, _: usize) {}
+    fn reset(&mut self) {}
+    fn free(&self) -> Option<usize> {
+        None
     }
 }

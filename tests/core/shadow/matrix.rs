@@ -3,83 +3,30 @@
 use super::Subject;
 use allotment::harden::Full;
 use allotment::lock::Unsync;
-use allotment::meta::{InBand, Meta, SideTable};
 use allotment::placement::{
-    Classes, Coalescing, FirstFitMap, FreeIndex, Mapped, Placement, QuickLists, RegionMap, SegregatedFit,
-    table_rows,
+    Classes, FirstFitMap, Index, Mapped, Placement, QuickLists, RegionMap, SegmentPlacement, SideTable,
 };
-use allotment::{Buddy, Bump, Heap, Slab, Tiered, Tlsf};
+use allotment::{Buddy, Bump, GoodFit, Heap, Slab, Tiered, Tlsf};
 
-/// Additional information about metadata for the tests.
-pub trait SubjectMeta: Meta {
-    const REGIONS: usize;
-    const MAPPED: bool = false;
-    /// Prepares the metadata for `bytes` bytes; see [`Subject::equip`].
-    fn equip(&mut self, bytes: usize) {
-        let _ = bytes;
-    }
-}
-
-/// Implements [`Subject::equip`] for a placement over any metadata.
-fn equip<S: Placement>(heap: &Heap<S, Unsync>, bytes: usize)
-where
-    S::Meta: SubjectMeta,
+impl<I: Index, const G: usize, const R: usize, const M: bool, const C: usize> Subject
+    for GoodFit<SideTable<I, G, R, M>, C>
 {
-    // SAFETY: the heap has no regions yet.
-    unsafe { heap.with_placement(|placement| placement.meta_mut().equip(bytes)) }
-}
-
-impl<I: allotment::meta::Index, const G: usize, const R: usize, const C: bool> SubjectMeta
-    for InBand<I, G, R, C>
-{
-    const REGIONS: usize = R;
-}
-
-impl<I: allotment::meta::Index, const G: usize, const R: usize, const M: bool> SubjectMeta
-    for SideTable<I, G, R, M>
-{
-    const REGIONS: usize = R;
-    const MAPPED: bool = true;
-
     #[cfg(not(feature = "alloc"))]
-    fn equip(&mut self, bytes: usize) {
-        let slots = (bytes / 16 + 64).min(60_000);
-        let slots = vec![allotment::meta::NodeSlot::EMPTY; slots].leak();
-        assert!(self.provide(slots).is_ok());
-    }
-}
-
-fn rounded<M: Meta>(size: usize) -> usize {
-    size.max(1).div_ceil(M::GRANULE) * M::GRANULE
-}
-
-/// What a block takes, given that every block has at least a unit.
-fn at_least<M: Meta>(size: usize) -> usize {
-    rounded::<M>(size).max(M::MIN_BLOCK * M::GRANULE)
-}
-
-/// Coarse granules need more room.
-const fn slack<M: Meta>(slack: f64) -> f64 {
-    if M::GRANULE > 16 { slack * M::GRANULE as f64 / 8.0 } else { slack }
-}
-
-const fn limit<M: Meta>() -> usize {
-    // Tests stay below the limit, as each region takes a few more indices.
-    (M::MAX_LEN - 1024).saturating_mul(M::GRANULE)
-}
-
-impl<M: SubjectMeta, F: FreeIndex<M> + FreeIndex<M::Near>> Subject for Coalescing<M, F> {
     fn equip(heap: &Heap<Self, Unsync>, bytes: usize) {
-        equip(heap, bytes);
+        let slots = vec![allotment::placement::NodeSlot::EMPTY; (bytes / 16 + 64).min(60_000)].leak();
+        // SAFETY: the heap has no regions yet.
+        assert!(unsafe { heap.with_placement(|placement| placement.provide(slots).is_ok()) });
     }
 
     fn taken(size: usize, _align: usize) -> usize {
-        at_least::<M>(size)
+        size.max(1).next_multiple_of(G)
     }
-    const REGIONS: usize = M::REGIONS;
-    const LIMIT: usize = limit::<M>();
-    const SLACK: f64 = slack::<M>(1.5);
-    const FINDS_DOUBLE_FREES: bool = M::MAPPED;
+    const REGIONS: usize = R;
+    // Tests stay below the limit, as each region takes a few more indices.
+    const LIMIT: usize = (<Self as SegmentPlacement>::MAX_LEN - 1024).saturating_mul(G);
+    // Coarse granules need more room.
+    const SLACK: f64 = if G > 16 { 1.5 * G as f64 / 8.0 } else { 1.5 };
+    const FINDS_DOUBLE_FREES: bool = true;
 }
 
 impl<N, const C: bool, const G: usize, const R: usize> Subject for Mapped<FirstFitMap<N, C>, G, R>
@@ -95,7 +42,7 @@ where
     const TRUSTS: bool = !C;
 }
 
-impl<W: allotment::meta::Index, const R: usize, const SL: usize, const C: bool, const B: bool> Subject
+impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: bool> Subject
     for Tlsf<W, R, SL, C, B>
 {
     fn taken(size: usize, _align: usize) -> usize {
@@ -139,9 +86,9 @@ fn listed<L: Subject>(size: usize, align: usize) -> usize {
     if size <= 256 { size.max(1).next_multiple_of(8) } else { L::taken(size, align) }
 }
 
-impl<L: Subject + Placement> Subject for Tiered<L>
+impl<L: Subject> Subject for Tiered<L>
 where
-    L::Meta: SubjectMeta,
+    Self: Placement,
 {
     fn taken(size: usize, align: usize) -> usize {
         listed::<L>(size, align)
@@ -157,9 +104,9 @@ where
     const SLACK: f64 = L::SLACK + 0.5;
 }
 
-impl<L: Subject + Placement> Subject for QuickLists<L>
+impl<L: Subject> Subject for QuickLists<L>
 where
-    L::Meta: SubjectMeta,
+    Self: Placement,
 {
     fn equip(heap: &Heap<Self, Unsync>, bytes: usize) {
         let _ = (heap, bytes);
@@ -232,7 +179,6 @@ impl Classes for OddClasses {
     const SIZES: &'static [usize] = &[24, 40, 104];
 }
 
-pub type SmallTable = SegregatedFit<InBand<u16, 8, 2>, { table_rows::<4>(512 * 1024, 8) }, 4>;
 pub type SlabOdd = Slab<OddClasses>;
 
 /// Makes a module of tests, one per placement and metadata, each calling `$run` with its [`Case`](super::Case).
@@ -245,22 +191,17 @@ macro_rules! for_each_placement {
         #[cfg(feature = "std")]
         $crate::for_each_placement! { @ $run;
             tlsf: Tlsf;
-            lists_u32: SegregatedFit<InBand<u32>>;
-            lists_small_table: $crate::shadow::matrix::SmallTable;
-            lists_side: SegregatedFit<SideTable<u32, 16>>;
+            good_fit_side_16: GoodFit<SideTable<u32, 16>>;
             good_fit_side_plain: GoodFit<SideTable<u32, 16, 3, false>, { usize::MAX }>;
-            lists_one_region: SegregatedFit<InBand<u32, 8, 1>>;
             micro: allotment::placement::MicroTlsf;
             first_fit: FirstFit;
             best_fit: BestFit;
-            good_fit_u32: GoodFit<InBand<u32>>;
             buddy: Buddy;
             slab_odd: $crate::shadow::matrix::SlabOdd;
             tiered: Tiered;
-            quick_lists: QuickLists<SegregatedFit>;
+            quick_lists: QuickLists<Tlsf>;
             full_tiered: Full<Tiered>;
             full_tlsf: Full<Tlsf<u32, 1>>;
-            full_one_region: Full<SegregatedFit<InBand<u32, 8, 1>>>;
             bump: Bump;
         }
         #[cfg(not(feature = "std"))]
@@ -272,20 +213,12 @@ macro_rules! for_each_placement {
             tlsf_nine_regions: Tlsf<u32, 9, 4>;
             tlsf_16: Tlsf16;
             tlsf_16_off: Tlsf<u16, 3, 4, false>;
-            lists_u16: SegregatedFit<InBand<u16>>;
-            lists_u32: SegregatedFit<InBand<u32>>;
-            lists_u32_16: SegregatedFit<InBand<u32, 16>>;
-            lists_u16_4: SegregatedFit<InBand<u16, 4>>;
-            lists_one_region: SegregatedFit<InBand<u32, 8, 1>>;
-            lists_nine_regions: SegregatedFit<InBand<u32, 8, 9>>;
             micro: allotment::placement::MicroTlsf;
             micro_off: allotment::placement::MicroTlsf<4, false>;
             micro_one_region: allotment::placement::MicroTlsf<1>;
             micro_twelve_regions: allotment::placement::MicroTlsf<12>;
-            lists_small_table: $crate::shadow::matrix::SmallTable;
-            lists_side: SegregatedFit<SideTable<u32, 16>>;
-            lists_side_256: SegregatedFit<SideTable<u32>>;
-            lists_side_u16: SegregatedFit<SideTable<u16, 64>>;
+            good_fit_side_256: GoodFit<SideTable<u32>>;
+            good_fit_side_u16: GoodFit<SideTable<u16, 64>>;
             first_fit: FirstFit;
             first_fit_unchecked: FirstFit<3, false>;
             first_fit_narrow: Mapped<FirstFitMap<u16>, 16, 3>;
@@ -297,7 +230,6 @@ macro_rules! for_each_placement {
             best_fit_many_lists: BestFit<u32, 1, 32>;
             best_fit_u16_many_lists: BestFit<u16, 12, 8>;
             good_fit_side_plain: GoodFit<SideTable<u32, 16, 3, false>, { usize::MAX }>;
-            good_fit_u32: GoodFit<InBand<u32>>;
             good_fit_side: GoodFit<SideTable<u32, 16>>;
             buddy: Buddy;
             buddy_8: Buddy<4, 8>;
@@ -307,12 +239,9 @@ macro_rules! for_each_placement {
             slab_first_fit: Slab<allotment::placement::DefaultClasses, FirstFitMap>;
             slab_odd: $crate::shadow::matrix::SlabOdd;
             tiered: Tiered;
-            tiered_good_fit_u32_16: Tiered<GoodFit<InBand<u32, 16>>>;
-            quick_lists: QuickLists<SegregatedFit>;
-            quick_lists_u16: QuickLists<SegregatedFit<InBand<u16, 8, 1>>>;
-            quick_good_fit_u32_16: QuickLists<GoodFit<InBand<u32, 16>>>;
-            unchecked_lists: SegregatedFit<allotment::meta::Unchecked<u32>>;
-            unchecked_tiered: Tiered<SegregatedFit<allotment::meta::Unchecked<u32>>>;
+            quick_lists: QuickLists<Tlsf>;
+            quick_lists_u16: QuickLists<Tlsf16>;
+            unchecked_tiered: Tiered<Tlsf<u32, 4, 16, false>>;
             full_tlsf: Full<Tlsf>;
             full_tiered: Full<Tiered>;
             full_best_fit: Full<BestFit, 1>;
@@ -332,11 +261,11 @@ macro_rules! for_each_placement {
                 #[allow(unused_imports, reason = "as below")]
                 use allotment::harden::Full;
                 #[allow(unused_imports, reason = "some calls need few of these")]
-                use allotment::placement::{FirstFitMap, Mapped, QuickLists, SegregatedFit};
+                use allotment::placement::{FirstFitMap, Mapped, QuickLists};
                 #[allow(unused_imports, reason = "as above")]
                 use allotment::{BestFit, Buddy, Bump, Tlsf16, FirstFit, GoodFit, Slab, Tiered, Tlsf};
                 #[allow(unused_imports, reason = "as above")]
-                use allotment::meta::{InBand, SideTable};
+                use allotment::placement::SideTable;
                 $run($crate::shadow::Case::of::<$placement>());
             }
         )*

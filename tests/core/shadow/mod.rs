@@ -13,7 +13,7 @@ pub mod trace;
 pub use any::{AnyHeap, Case};
 
 use allotment::lock::Unsync;
-use allotment::placement::LayoutPlacement;
+use allotment::placement::Placement;
 use allotment::{Heap, Region, RegionError, Stats};
 use std::alloc::{GlobalAlloc, Layout};
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ use std::ptr::NonNull;
 use std::sync::LazyLock;
 
 /// Additional information about a placement for the tests, which use it as a [`Case`].
-pub trait Subject: LayoutPlacement {
+pub trait Subject: Placement {
     /// Returns the bytes that a block takes, computed independently of the code under test.
     fn taken(size: usize, align: usize) -> usize;
     /// Returns another number of bytes that it may take.

@@ -6,11 +6,9 @@ use std::ptr::NonNull;
 
 use allotment::harden::Full;
 use allotment::lock::{self, Unsync};
-use allotment::meta::{InBand, SideTable, Unchecked};
 use allotment::observe::Profile;
 use allotment::os::{Cached, Growing};
-use allotment::placement::SegregatedFit;
-use allotment::placement::{LayoutPlacement, MicroTlsf, QuickLists};
+use allotment::placement::{Placement, MicroTlsf, QuickLists, SideTable};
 use allotment::pressure::PressureHeap;
 use allotment::region::Capabilities;
 use allotment::zones::{Zone, Zones};
@@ -54,7 +52,6 @@ macro_rules! subjects {
 }
 
 type Plain<P> = Heap<P, Unsync>;
-type Off = Unchecked<u32>;
 
 /// Returns whether threads may share a subject.
 pub fn is_shared(id: &str) -> bool {
@@ -68,15 +65,15 @@ pub fn is_shared(id: &str) -> bool {
 
 // The placements, then the fronts. A placement without `Off` has no metadata that leaves its checks out.
 subjects! {
-    "Heap, Off": Heap<Tiered<SegregatedFit<Off>>>;
+    "Heap, Off": Heap<Tiered<Tlsf<u32, 4, 16, false>>>;
     "Heap, Basic": Heap;
     "Heap, Full": Heap<Full<Tiered>>;
     "Tlsf, Off": Plain<Tlsf<u32, 8, 8, false>>;
     "Tlsf, Basic": Plain<Tlsf>;
     "Tlsf, Full": Plain<Full<Tlsf>>;
-    "QuickLists, Off": Plain<QuickLists<SegregatedFit<Off>>>;
-    "QuickLists, Basic": Plain<QuickLists<SegregatedFit>>;
-    "QuickLists, Full": Plain<Full<QuickLists<SegregatedFit>>>;
+    "QuickLists, Off": Plain<QuickLists<Tlsf<u32, 4, 16, false>>>;
+    "QuickLists, Basic": Plain<QuickLists<Tlsf>>;
+    "QuickLists, Full": Plain<Full<QuickLists<Tlsf>>>;
     "MicroTlsf, Off": Plain<MicroTlsf<4, false>>;
     "MicroTlsf, Basic": Plain<MicroTlsf<4, true>>;
     "MicroTlsf, Full": Plain<Full<MicroTlsf>>;
@@ -86,15 +83,12 @@ subjects! {
     "BestFit, Off": Plain<BestFit<u32, 8, 8, false>>;
     "BestFit, Basic": Plain<BestFit>;
     "BestFit, Full": Plain<Full<BestFit>>;
-    "GoodFit, Off": Plain<GoodFit<Off>>;
-    "GoodFit, Basic": Plain<GoodFit<InBand<u32>>>;
-    "GoodFit, Full": Plain<Full<GoodFit<InBand<u32>>>>;
     "Buddy, Basic": Plain<Buddy>;
     "Buddy, Full": Plain<Full<Buddy>>;
     "Slab, Basic": Plain<Slab>;
     "Slab, Full": Plain<Full<Slab>>;
-    "side table, Basic": Plain<SegregatedFit<SideTable<u32, 8>>>;
-    "side table, Full": Plain<Full<SegregatedFit<SideTable<u32, 8>>>>;
+    "side table, Basic": Plain<GoodFit<SideTable<u32, 8>>>;
+    "side table, Full": Plain<Full<GoodFit<SideTable<u32, 8>>>>;
     "Bump, Basic": Plain<Bump>;
     "Bump, Full": Plain<Full<Bump>>;
     "TinyHeap, Off": Tiny<TINY, lock::Default, false>;
@@ -126,7 +120,7 @@ fn region(arena: Range, part: usize, parts: usize) -> Option<Region> {
 }
 
 // SAFETY: the heap is a global allocator that uses only the memory that it claimed.
-unsafe impl<P: LayoutPlacement + 'static> Registered for PressureHeap<P> {
+unsafe impl<P: Placement + 'static> Registered for PressureHeap<P> {
     unsafe fn over(arena: Range) -> Option<Box<Self>> {
         let heap = Box::new(Self::new(Heap::empty()));
         // SAFETY: the caller gives the arena to this allocator alone.
@@ -136,7 +130,7 @@ unsafe impl<P: LayoutPlacement + 'static> Registered for PressureHeap<P> {
 }
 
 // SAFETY: the calls are passed on to a heap that uses only the memory that it claimed.
-unsafe impl<P: LayoutPlacement + 'static> Registered for Observed<Heap<P>, Profile> {
+unsafe impl<P: Placement + 'static> Registered for Observed<Heap<P>, Profile> {
     unsafe fn over(arena: Range) -> Option<Box<Self>> {
         let heap = Heap::empty();
         // SAFETY: the caller gives the arena to this allocator alone.
@@ -152,7 +146,7 @@ pub struct Joined<P> {
 }
 
 // SAFETY: the zones are heaps that use only the memory that they claimed.
-unsafe impl<P: LayoutPlacement + Send + 'static> Registered for Joined<P> {
+unsafe impl<P: Placement + Send + 'static> Registered for Joined<P> {
     /// Leaks the heaps, which must outlive the zones.
     unsafe fn over(arena: Range) -> Option<Box<Self>> {
         let heaps: &'static [Heap<P>; 2] = Box::leak(Box::new([Heap::empty(), Heap::empty()]));

@@ -1,7 +1,7 @@
 //! allotment's heaps.
 
 use allotment::observe::Statistics;
-use allotment::placement::LayoutPlacement;
+use allotment::placement::Placement;
 use allotment::{Heap, Region};
 use core::ptr::NonNull;
 
@@ -39,7 +39,7 @@ pub type Chosen = Heap<allotment::Slab, Alone>;
 #[cfg(feature = "allotment-bump")]
 pub type Chosen = Heap<allotment::Bump, Alone>;
 
-impl<P: LayoutPlacement, S: Statistics> Subject for Heap<P, Alone, S> {
+impl<P: Placement, S: Statistics> Subject for Heap<P, Alone, S> {
     const EMPTY: Self = Self::empty();
 
     unsafe fn give(&mut self, start: *mut u8, size: usize) {

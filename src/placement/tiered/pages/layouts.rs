@@ -2,18 +2,18 @@
 
 use super::{Pages, WORTH_IT};
 use crate::error::FreeError;
-use crate::meta::Meta;
+use crate::observe::Statistics;
+use crate::placement::Placement;
 use crate::placement::tiered::classes::CLASSES;
 use crate::placement::tiered::key::Key;
 use crate::placement::tiered::page::{NOWHERE, WINDOWS, Window};
-use crate::placement::tiered::tier::{Tier, give_to};
-use crate::placement::{Grant, LayoutPlacement, Placement};
+use crate::placement::tiered::tier::{Bottom, Tier};
 use crate::region::{Region, RegionError, Run};
 use core::alloc::Layout;
 use core::ptr::{self, NonNull};
 
 // SAFETY: requests that do not come by class go to the underlying placement, which makes these promises.
-unsafe impl<L: Placement> LayoutPlacement for Pages<L> {
+unsafe impl<L: Bottom> Placement for Pages<L> {
     const EMPTY: Self = Self {
         heads: [ptr::null_mut(); CLASSES],
         windows: [Window::NONE; WINDOWS],
@@ -22,16 +22,14 @@ unsafe impl<L: Placement> LayoutPlacement for Pages<L> {
         key: Key::NONE,
         idle: false,
         saving: false,
-        large: <L as Placement>::EMPTY,
+        large: L::EMPTY,
     };
-    const MAX_REGION: usize = <L as LayoutPlacement>::MAX_REGION;
-    const MAX_REGIONS: usize = <L as LayoutPlacement>::MAX_REGIONS;
+    const MAX_REGION: usize = L::MAX_REGION;
+    const MAX_REGIONS: usize = L::MAX_REGIONS;
+    const REMEMBERS: bool = false;
+    const MOVES_TO_SHRINK: bool = false;
 
-    fn set_key(&mut self, key: usize) {
-        LayoutPlacement::set_key(&mut self.large, key);
-    }
-
-    unsafe fn claim(&mut self, memory: Region) -> Result<usize, RegionError> {
+    unsafe fn claim<S: Statistics>(&mut self, memory: Region, statistics: &mut S) -> Result<(), RegionError> {
         let start = memory.start.as_ptr();
         let end = memory.checked_end()?;
         if self.overlaps(start.addr(), end, ptr::null_mut()) {
@@ -40,29 +38,34 @@ unsafe impl<L: Placement> LayoutPlacement for Pages<L> {
         let unused = self.windows.iter().position(|window| window.slots == 0);
         let Some(index) = unused.filter(|_| memory.size >= WORTH_IT) else {
             // SAFETY: the caller keeps the contract of this method, which the call shares.
-            return unsafe { LayoutPlacement::claim(&mut self.large, memory) };
+            return unsafe { self.large.claim(memory, statistics) };
         };
         let window = Window::over(start, end - start.addr());
         // SAFETY: the caller guarantees the contract for all of the memory; the placement gets a part, the map the rest.
         unsafe {
             let rest = Region { size: end - start.addr() - window.slots, ..memory };
-            let claimed = LayoutPlacement::claim(&mut self.large, rest)?;
+            self.large.claim(rest, statistics)?;
             window.map.write_bytes(NOWHERE, window.slots);
             self.windows[index] = window;
             self.opened = self.opened.max(index + 1);
-            Ok(claimed)
+            Ok(())
         }
     }
 
-    unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<usize, RegionError> {
+    unsafe fn extend<S: Statistics>(
+        &mut self,
+        start: *mut u8,
+        gap: usize,
+        bytes: usize,
+        statistics: &mut S,
+    ) -> Result<(), RegionError> {
+        if gap > 0 {
+            return Err(RegionError::Unsupported);
+        }
         let index = self.windows.iter().position(|window| window.slots > 0 && window.start == start);
-        let old_end = match index {
-            Some(index) => self.windows[index].end(),
-            None => match self.large.meta().region_at(start) {
-                Ok(region) => self.large.meta().regions()[region].raw_end(),
-                Err(error) => return Err(error),
-            },
-        };
+        let mut regions = (0..).map_while(|n| Placement::region(self, n));
+        let old = regions.find(|region| region.start.as_ptr() == start).ok_or(RegionError::Unknown)?;
+        let old_end = old.end();
         // Checked before anything is written: nothing else may use the memory behind the region.
         let end = Region::from_address(old_end, bytes).checked_end()?;
         if self.overlaps(old_end, end, start) {
@@ -70,7 +73,7 @@ unsafe impl<L: Placement> LayoutPlacement for Pages<L> {
         }
         let Some(index) = index else {
             // SAFETY: the caller keeps the contract of this method, which the call shares.
-            return unsafe { LayoutPlacement::extend(&mut self.large, start, bytes) };
+            return unsafe { self.large.extend(start, 0, bytes, statistics) };
         };
         let old = self.windows[index];
         let new = Window::over(start, end - start.addr());
@@ -79,7 +82,7 @@ unsafe impl<L: Placement> LayoutPlacement for Pages<L> {
         unsafe {
             ptr::copy(old.map, new.map, old.slots);
             let more = new.map.addr() - old.map.addr();
-            let extended = LayoutPlacement::extend(&mut self.large, start, more);
+            let extended = self.large.extend(start, 0, more, statistics);
             match extended {
                 Ok(_) => {
                     new.map.add(old.slots).write_bytes(NOWHERE, new.slots - old.slots);
@@ -91,75 +94,99 @@ unsafe impl<L: Placement> LayoutPlacement for Pages<L> {
         }
     }
 
-    fn release(&mut self, start: *mut u8) -> Result<(Region, usize), RegionError> {
-        let (mut region, size) = LayoutPlacement::release(&mut self.large, start)?;
+    fn release<S: Statistics>(&mut self, start: *mut u8, statistics: &mut S) -> Result<Region, RegionError> {
+        let mut region = self.large.release(start, statistics)?;
         let mut windows = self.windows.iter_mut();
         if let Some(window) = windows.find(|window| window.slots > 0 && window.start == start) {
             region.size += window.slots;
             *window = Window::NONE;
         }
-        Ok((region, size))
+        Ok(region)
     }
 
     #[inline(always)]
-    fn allocate(&mut self, layout: Layout) -> Option<Grant> {
-        LayoutPlacement::allocate(&mut self.large, layout)
+    fn allocate_fast<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>> {
+        self.large.allocate_fast(layout, statistics)
     }
 
     #[inline(always)]
-    fn allocate_quick(&mut self, layout: Layout) -> Option<Grant> {
-        LayoutPlacement::allocate_quick(&mut self.large, layout)
+    fn allocate_slow<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>> {
+        self.large.allocate_slow(layout, statistics)
     }
 
-    fn allocate_zeroed(&mut self, layout: Layout) -> Option<(Grant, usize, usize)> {
-        LayoutPlacement::allocate_zeroed(&mut self.large, layout)
+    fn allocate_zeroed<S: Statistics>(
+        &mut self,
+        layout: Layout,
+        statistics: &mut S,
+    ) -> Option<(NonNull<u8>, usize, usize)> {
+        self.large.allocate_zeroed(layout, statistics)
+    }
+
+    fn allocate_shorter<S: Statistics>(&mut self, _: Layout, _: usize, _: &mut S) -> Option<NonNull<u8>> {
+        None
     }
 
     #[inline(always)]
-    unsafe fn deallocate(&mut self, start: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
+    unsafe fn free_fast<S: Statistics>(
+        &mut self,
+        start: NonNull<u8>,
+        layout: Layout,
+        statistics: &mut S,
+    ) -> bool {
         // SAFETY: the caller keeps the contract of this method, which the call shares.
-        unsafe { give_to(&mut self.large, start, layout) }
+        unsafe { self.large.free_fast(start, layout, statistics) }
     }
 
     #[inline(always)]
-    unsafe fn deallocate_quick(&mut self, start: NonNull<u8>, layout: Layout) -> Option<usize> {
+    unsafe fn free<S: Statistics>(
+        &mut self,
+        start: NonNull<u8>,
+        layout: Layout,
+        statistics: &mut S,
+    ) -> Result<(), FreeError> {
         // SAFETY: the caller keeps the contract of this method, which the call shares.
-        unsafe { LayoutPlacement::deallocate_quick(&mut self.large, start, layout) }
+        unsafe { self.large.free(start, layout, statistics) }
     }
 
-    unsafe fn resize(&mut self, start: NonNull<u8>, layout: Layout, size: usize) -> Option<(usize, usize)> {
+    unsafe fn resize<S: Statistics>(
+        &mut self,
+        start: NonNull<u8>,
+        layout: Layout,
+        size: usize,
+        statistics: &mut S,
+    ) -> bool {
         // SAFETY: the caller keeps the contract of this method, which the call shares.
-        unsafe { LayoutPlacement::resize(&mut self.large, start, layout, size) }
+        unsafe { self.large.resize(start, layout, size, statistics) }
     }
 
     fn trim(&mut self) -> bool {
         let closed = self.give_back().is_some();
-        LayoutPlacement::trim(&mut self.large) || closed
+        Placement::trim(&mut self.large) || closed
     }
 
     unsafe fn check_owned(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         match self.find_page(start.addr().get()) {
             Some(_) => Err(FreeError::NotABlock),
             // SAFETY: the caller's contract.
-            None => unsafe { LayoutPlacement::check_owned(&self.large, start, layout) },
+            None => unsafe { Placement::check_owned(&self.large, start, layout) },
         }
     }
 
     fn largest_free(&self) -> usize {
-        LayoutPlacement::largest_free(&self.large)
+        Placement::largest_free(&self.large)
     }
 
     fn set_saving(&mut self, on: bool) {
         self.saving = on;
-        LayoutPlacement::set_saving(&mut self.large, on);
+        Placement::set_saving(&mut self.large, on);
     }
 
     fn walk(&self, region: usize, visit: &mut dyn FnMut(Run) -> bool) {
-        LayoutPlacement::walk(&self.large, region, visit);
+        Placement::walk(&self.large, region, visit);
     }
 
     fn region(&self, n: usize) -> Option<Region> {
-        let mut region = LayoutPlacement::region(&self.large, n)?;
+        let mut region = Placement::region(&self.large, n)?;
         // Its map, in its last bytes.
         let own = |window: &&Window| window.slots > 0 && window.start == region.start.as_ptr();
         region.size += self.windows.iter().find(own).map_or(0, |window| window.slots);

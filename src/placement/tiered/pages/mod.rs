@@ -5,16 +5,12 @@ mod layouts;
 mod tests;
 
 use crate::error::FreeError;
-use crate::meta::{FreeBlocks, Meta};
-use crate::placement::layout::allocate_from;
+use crate::placement::Placement;
 use crate::placement::tiered::classes::STEP;
 use crate::placement::tiered::classes::{CLASSES, Class};
 use crate::placement::tiered::key::Key;
 use crate::placement::tiered::page::{NOWHERE, Page, SMALLEST_PAGE, WINDOWS, Window};
-use crate::placement::tiered::tier::{
-    END, Free, Taken, Tier, check, give_to, layout_of, take_from, taken_from,
-};
-use crate::placement::{LayoutPlacement, Placement};
+use crate::placement::tiered::tier::{Bottom, END, Free, Taken, Tier, give_to, layout_of};
 use core::alloc::Layout;
 use core::ptr::{self, NonNull};
 
@@ -63,7 +59,8 @@ pub struct Pages<L> {
 // SAFETY: the pointers are to memory that the claimer handed over for exclusive use.
 unsafe impl<L: Send> Send for Pages<L> {}
 
-impl<L: Placement> Pages<L> {
+#[allow(private_bounds, reason = "whatever can be at the bottom is public itself")]
+impl<L: Bottom> Pages<L> {
     /// The layout of a page of `class`.
     #[inline(always)]
     fn page_layout(class: Class) -> Layout {
@@ -154,15 +151,15 @@ impl<L: Placement> Pages<L> {
     #[inline(never)]
     fn open(&mut self, class: Class) -> Option<*mut Page> {
         let layout = Self::page_layout(class);
-        let grant = allocate_from(&mut self.large, layout.size(), layout.align())?;
-        let page = grant.start.as_ptr().cast::<Page>();
+        let start = self.large.take(layout.size(), layout.align())?;
+        let page = start.as_ptr().cast::<Page>();
         let (size, objects) = (class.bytes(), class.objects());
         // SAFETY: the block is ours, as long as a page, and aligned to a slot of the map; its objects are linked in the order of
         // their addresses.
         unsafe {
-            // A page in a region without a map, or a whole region that was handed out, is of no use.
-            let Some(entry) = (grant.size == layout.size()).then(|| self.entry(page)).flatten() else {
-                let _ = give_to(&mut self.large, grant.start, layout);
+            // A page in a region without a map is of no use.
+            let Some(entry) = self.entry(page) else {
+                let _ = give_to(&mut self.large, start, layout);
                 return None;
             };
             for back in 0..layout.size() / SMALLEST_PAGE {
@@ -241,22 +238,16 @@ impl<L: Placement> Pages<L> {
     /// not count.
     fn overlaps(&self, from: usize, end: usize, except: *mut u8) -> bool {
         let meets = |start: usize, stop: usize| start < end && from < stop;
-        self.large.meta().regions().iter().any(|record| {
-            let start = record.raw.0;
-            let window = self.windows.iter().find(|window| window.slots > 0 && window.start == start);
-            start != except && meets(start.addr(), window.map_or(record.raw_end(), Window::end))
-        })
+        let mut regions = (0..).map_while(|n| Placement::region(self, n));
+        regions
+            .any(|region| region.start.as_ptr() != except && meets(region.start.addr().get(), region.end()))
     }
 }
 
 // SAFETY: a page is a live block of the underlying placement, and its objects are disjoint parts of it; an object is
 // handed out once, until it is given back. All other blocks come from the underlying placement.
-unsafe impl<L: Placement> Tier for Pages<L> {
-    const CHECKED: () = {
-        check::<L>();
-        assert!(<L::Meta as Meta>::GRANULE <= SMALLEST_PAGE, "a page is at least one granule");
-    };
-    const CHECKS: bool = <L::Meta as FreeBlocks>::CHECKED;
+unsafe impl<L: Bottom> Tier for Pages<L> {
+    const CHECKS: bool = L::CHECKS;
     const BOUND: usize = super::BOUND;
 
     fn set_key(&mut self, key: Key) {
@@ -265,7 +256,7 @@ unsafe impl<L: Placement> Tier for Pages<L> {
 
     #[inline(always)]
     fn taken(layout: Layout) -> usize {
-        taken_from::<L>(layout)
+        L::taken(layout.size())
     }
 
     #[inline(always)]
@@ -283,9 +274,9 @@ unsafe impl<L: Placement> Tier for Pages<L> {
                 return Some(Taken { allocated, ..unsafe { self.take_object(page, class, many) } });
             }
         }
-        let grant = take_from(&mut self.large, class, align)?;
+        let first = self.large.take(class.bytes(), align.max(STEP))?;
         self.direct[class.index()] = self.direct[class.index()].saturating_add(1);
-        Some(Taken { first: grant.start, rest: END, more: 0, allocated: grant.size })
+        Some(Taken { first, rest: END, more: 0, allocated: L::taken(class.bytes()) })
     }
 
     #[inline(always)]
@@ -333,7 +324,7 @@ unsafe impl<L: Placement> Tier for Pages<L> {
         let at = start.addr().get();
         let Some(page) = self.find_page(at) else {
             // SAFETY: the caller's contract.
-            return unsafe { LayoutPlacement::check_owned(&self.large, start, layout_of(class, align)) };
+            return unsafe { Placement::check_owned(&self.large, start, layout_of(class, align)) };
         };
         let offset = at - page.addr();
         if offset % 8 != 0 {

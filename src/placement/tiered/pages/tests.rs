@@ -1,17 +1,18 @@
 //! Tests of pages by themselves.
 
 use super::*;
-use crate::placement::SegregatedFit;
+use crate::observe::NoStatistics;
+use crate::placement::Tlsf;
 use crate::placement::tiered::classes::STEP;
 use crate::region::Region;
 
 /// Memory, and pages in it. Objects of 48 bytes come from a page from now on.
-fn pages(memory: &mut [u128; 4096]) -> (Pages<SegregatedFit>, Class) {
+fn pages(memory: &mut [u128; 4096]) -> (Pages<Tlsf>, Class) {
     let class = Class::of(48).unwrap();
-    let mut pages = Pages::<SegregatedFit>::EMPTY;
+    let mut pages = Pages::<Tlsf>::EMPTY;
     Tier::set_key(&mut pages, Key::new(memory.as_mut_ptr().cast()));
     // SAFETY: the memory is used by nothing else.
-    unsafe { pages.claim(Region::new(memory.as_mut_ptr(), size_of_val(memory))) }.unwrap();
+    unsafe { pages.claim(Region::new(memory.as_mut_ptr(), size_of_val(memory)), &mut NoStatistics) }.unwrap();
     for _ in 0..PATIENCE {
         pages.take(class, STEP, false).unwrap();
     }
@@ -19,7 +20,7 @@ fn pages(memory: &mut [u128; 4096]) -> (Pages<SegregatedFit>, Class) {
 }
 
 /// Takes all objects of the next page, which it returns as well.
-fn fill(pages: &mut Pages<SegregatedFit>, class: Class) -> (NonNull<u8>, Vec<NonNull<u8>>) {
+fn fill(pages: &mut Pages<Tlsf>, class: Class) -> (NonNull<u8>, Vec<NonNull<u8>>) {
     let mut take = || pages.take(class, STEP, false).unwrap().first;
     let objects: Vec<_> = (0..class.objects()).map(|_| take()).collect();
     let page = pages.find_page(objects[0].addr().get()).unwrap();

@@ -1,7 +1,6 @@
 //! The map of a side table: from the first granule of an allocated block to its node, by hashing with chains.
 
-use super::nodes::Nodes;
-use crate::meta::{Id, NIL};
+use super::nodes::{Id, NIL, Nodes};
 use crate::units::Index;
 use core::mem::MaybeUninit;
 

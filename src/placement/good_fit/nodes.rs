@@ -1,9 +1,14 @@
 //! The nodes of a side table: one for each block, linked in the order of addresses, in an array that may grow.
 
-use crate::meta::{Block, Id, NIL};
 use crate::units::Index;
 use core::mem::MaybeUninit;
 use core::ptr;
+
+/// The number of a node. [`NIL`] stands for no block.
+pub(super) type Id = usize;
+
+/// No block.
+pub(super) const NIL: Id = 0;
 
 /// One block, free or allocated: 24 bytes with 32-bit indices.
 #[derive(Clone, Copy)]
@@ -22,7 +27,7 @@ pub(super) struct Node<I> {
 }
 
 impl<I: Index> Node<I> {
-    pub(super) const NONE: Self =
+    const NONE: Self =
         Self { start: I::NIL, len: I::NIL, before: I::NIL, after: I::NIL, next: I::NIL, prev: I::NIL };
 }
 
@@ -99,7 +104,7 @@ impl<I: Index, const MAPPED: bool> Nodes<I, MAPPED> {
     }
 
     /// Creates a node with the given contents; [`NIL`] if there is no slot. O(1), amortised if the table grows.
-    pub(super) fn create(&mut self, node: Node<I>) -> Id {
+    fn create(&mut self, node: Node<I>) -> Id {
         let id = self.pool.get();
         if id != NIL {
             self.pool = self.node(id).next;
@@ -113,6 +118,11 @@ impl<I: Index, const MAPPED: bool> Nodes<I, MAPPED> {
         unsafe { (*self.slots.add(self.used)).node = MaybeUninit::new(node) };
         self.used += 1;
         self.used
+    }
+
+    /// Creates a node with no contents.
+    pub(super) fn create_empty(&mut self) -> Id {
+        self.create(Node::NONE)
     }
 
     /// Puts a node that nothing refers to into the pool.
@@ -140,13 +150,34 @@ impl<I: Index, const MAPPED: bool> Nodes<I, MAPPED> {
 
     /// Marks node `id` as an allocated block of `len` granules and enters it in the map.
     #[inline(always)]
-    pub(super) fn set_allocated(&mut self, id: Id, len: usize) -> Block<u32> {
+    pub(super) fn set_allocated(&mut self, id: Id, len: usize) {
         let node = self.node_mut(id);
         node.len = I::new(len);
         node.prev = I::NIL;
-        let offset = node.start.get();
         self.map_insert(id);
-        Block { offset, len, token: id as u32 }
+    }
+
+    /// Returns the index of a block's first granule.
+    #[inline(always)]
+    pub(super) fn start(&self, id: Id) -> usize {
+        self.node(id).start.get()
+    }
+
+    /// Returns the free block in front of block `id`, or [`NIL`] if there is none.
+    #[inline(always)]
+    pub(super) fn free_before(&self, id: Id) -> Id {
+        self.free_or_nil(self.node(id).before.get())
+    }
+
+    /// Returns the free block behind block `id`, or [`NIL`] if there is none.
+    #[inline(always)]
+    pub(super) fn free_behind(&self, id: Id) -> Id {
+        self.free_or_nil(self.node(id).after.get())
+    }
+
+    #[inline(always)]
+    fn free_or_nil(&self, id: Id) -> Id {
+        if id != NIL && self.is_free(id) { id } else { NIL }
     }
 
     /// Puts a new node for `[start, start + len)` behind node `id`; flags as given in `len`.
