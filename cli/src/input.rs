@@ -65,9 +65,15 @@ impl Input {
     /// Opens it as a trace of all requests, like [`Input::trace`].
     ///
     /// # Errors
-    /// If it is only a sample, from which no run can be repeated; and those of [`Input::trace`].
+    /// If it is only a sample or a profile, from which no run can be repeated; and those of [`Input::trace`].
     pub fn whole_trace(&self) -> Result<Reader<'static>, Failure> {
         let reader = self.trace()?;
+        if reader.header().get("order") == Some("none") {
+            return Err(Failure::Other(format!(
+                "{}: a profile does not say in which order blocks come and go, so no run can be repeated from it: record a trace",
+                self.shown.display()
+            )));
+        }
         match reader.header().sampling() {
             None => Ok(reader),
             Some(_) => Err(Failure::Other(format!(

@@ -9,6 +9,7 @@ pub mod endure;
 pub mod failure;
 mod import;
 mod input;
+mod messages;
 mod output;
 pub mod plan;
 mod profile;
