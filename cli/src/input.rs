@@ -17,6 +17,17 @@ pub struct Input {
     _kept: Option<NamedTempFile>,
 }
 
+/// Returns the file of the recording that goes on and will write `path`, if that is not there yet.
+fn running(path: &Path) -> Option<PathBuf> {
+    #[cfg(target_os = "linux")]
+    return (!path.exists())
+        .then(|| crate::record::Running::of(path)?.file())
+        .flatten()
+        .map(|(file, _)| file);
+    #[cfg(not(target_os = "linux"))]
+    None
+}
+
 impl Input {
     /// Takes `path`, or the whole standard input if that is `-`, which is kept in a temporary file.
     ///
@@ -24,7 +35,8 @@ impl Input {
     /// If the standard input cannot be read, or kept.
     pub fn new(path: &Path) -> Result<Self, Failure> {
         if path.as_os_str() != "-" {
-            return Self { path: path.into(), shown: path.into(), _kept: None }.imported();
+            let file = running(path).unwrap_or_else(|| path.into());
+            return Self { path: file, shown: path.into(), _kept: None }.imported();
         }
         let shown = PathBuf::from("standard input");
         let keep = || {

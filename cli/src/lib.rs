@@ -19,6 +19,8 @@ pub mod record;
 pub mod replay;
 mod symbols;
 mod template;
+#[cfg(target_os = "linux")]
+pub mod top;
 mod units;
 pub mod view;
 pub mod who;

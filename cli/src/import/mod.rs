@@ -32,6 +32,12 @@ pub fn converted(path: &Path) -> io::Result<Option<NamedTempFile>> {
     if input.by_ref().take(START).read_to_end(&mut start).is_err() {
         return Ok(None);
     }
+    #[cfg(target_os = "linux")]
+    if start.starts_with(b"ALLOTREC") {
+        let mut output = BufWriter::new(NamedTempFile::new()?);
+        crate::record::write_so_far(path, &mut output)?;
+        return Ok(Some(output.into_inner().map_err(io::IntoInnerError::into_error)?));
+    }
     let convert: fn(&mut dyn BufRead, &mut dyn Write) -> io::Result<()> = match &*start {
         start if heaptrack::is_at(start) => heaptrack::convert,
         [0x80, 2..=5, ..] => pytorch::convert,
@@ -40,8 +46,7 @@ pub fn converted(path: &Path) -> io::Result<Option<NamedTempFile>> {
         _ => return Ok(None),
     };
     let mut input = io::Cursor::new(start).chain(input);
-    let file = NamedTempFile::new()?;
-    let mut output = BufWriter::new(file);
+    let mut output = BufWriter::new(NamedTempFile::new()?);
     convert(&mut input, &mut output)?;
     Ok(Some(output.into_inner().map_err(io::IntoInnerError::into_error)?))
 }
