@@ -47,7 +47,11 @@ pub fn serve(
     drop(out);
     thread::scope(|scope| {
         scope.spawn(|| {
-            while first {
+            // What is complete was drawn.
+            if !first {
+                return;
+            }
+            loop {
                 let (begun, now) = (Instant::now(), goes_on());
                 // At first there may be no event, and at the end no file for a moment.
                 if let Ok(html) = draw(now) {
