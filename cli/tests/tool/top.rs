@@ -148,7 +148,7 @@ fn what_is_not_recorded_is_said() {
     );
     let error = refused(["top", "--pid", &std::process::id().to_string()]).1;
     assert!(
-        error.contains("it is not being recorded") && error.contains("allotment record --sample 512KiB -- /"),
+        error.contains("it is not being recorded") && error.contains("allotment record --sample 512KiB -- "),
         "{error}"
     );
     assert!(refused(["top", "--pid", "999999999"]).1.contains("there is no such process"));
