@@ -17,6 +17,17 @@ pub struct Input {
     _kept: Option<NamedTempFile>,
 }
 
+/// Returns the file of the recording that goes on and will write `path`, if that is not there yet.
+fn running(path: &Path) -> Option<PathBuf> {
+    #[cfg(target_os = "linux")]
+    return (!path.exists())
+        .then(|| crate::record::Running::of(path)?.file())
+        .flatten()
+        .map(|(file, _)| file);
+    #[cfg(not(target_os = "linux"))]
+    None
+}
+
 impl Input {
     /// Takes `path`, or the whole standard input if that is `-`, which is kept in a temporary file.
     ///
@@ -24,7 +35,8 @@ impl Input {
     /// If the standard input cannot be read, or kept.
     pub fn new(path: &Path) -> Result<Self, Failure> {
         if path.as_os_str() != "-" {
-            return Self { path: path.into(), shown: path.into(), _kept: None }.imported();
+            let file = running(path).unwrap_or_else(|| path.into());
+            return Self { path: file, shown: path.into(), _kept: None }.imported();
         }
         let shown = PathBuf::from("standard input");
         let keep = || {
@@ -65,9 +77,15 @@ impl Input {
     /// Opens it as a trace of all requests, like [`Input::trace`].
     ///
     /// # Errors
-    /// If it is only a sample, from which no run can be repeated; and those of [`Input::trace`].
+    /// If it is only a sample or a profile, from which no run can be repeated; and those of [`Input::trace`].
     pub fn whole_trace(&self) -> Result<Reader<'static>, Failure> {
         let reader = self.trace()?;
+        if reader.header().get("order") == Some("none") {
+            return Err(Failure::Other(format!(
+                "{}: a profile does not say in which order blocks come and go, so no run can be repeated from it: record a trace",
+                self.shown.display()
+            )));
+        }
         match reader.header().sampling() {
             None => Ok(reader),
             Some(_) => Err(Failure::Other(format!(

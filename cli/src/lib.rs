@@ -9,6 +9,7 @@ pub mod endure;
 pub mod failure;
 mod import;
 mod input;
+mod messages;
 mod output;
 pub mod plan;
 mod profile;
@@ -18,6 +19,8 @@ pub mod record;
 pub mod replay;
 mod symbols;
 mod template;
+#[cfg(target_os = "linux")]
+pub mod top;
 mod units;
 pub mod view;
 pub mod who;

@@ -20,6 +20,8 @@ use allotment_cli::plan::{self, PlanArgs};
 use allotment_cli::record::{self, RecordArgs};
 use allotment_cli::replay::{self, ReplayArgs};
 use allotment_cli::table;
+#[cfg(target_os = "linux")]
+use allotment_cli::top::{self, TopArgs};
 use allotment_cli::view::{self, ViewArgs};
 use allotment_cli::who::{self, WhoArgs};
 use clap::{CommandFactory, Parser, Subcommand};
@@ -67,6 +69,11 @@ enum Command {
     Diff(DiffArgs),
     /// Check a recorded run against what it may take: in all, by function, by tag
     Budget(BudgetArgs),
+    /// Show who holds the memory of a program while it runs (Linux)
+    ///
+    /// The exit status is the program's; 128 and the signal if that ended it.
+    #[cfg(target_os = "linux")]
+    Top(TopArgs),
     /// Print what a shell needs to complete commands and options
     Completions {
         /// The shell
@@ -87,6 +94,11 @@ fn main() -> ExitCode {
         Command::Plan(args) => plan::plan(&args).map_err(Failure::from),
         #[cfg(target_os = "linux")]
         Command::Record(args) => match record::record(&args) {
+            Ok(status) => return ExitCode::from(status),
+            Err(error) => Err(error),
+        },
+        #[cfg(target_os = "linux")]
+        Command::Top(args) => match top::top(&args) {
             Ok(status) => return ExitCode::from(status),
             Err(error) => Err(error),
         },

@@ -26,28 +26,43 @@ pub fn build_id(path: &Path) -> Option<String> {
 /// Looks up the functions at all nodes that have no names yet, as far as their files are there and are the same; the lines that name
 /// them in a trace.
 pub fn resolve(stacks: &mut Stacks) -> Vec<String> {
-    let mut wanted: Vec<BTreeSet<u64>> = vec![BTreeSet::new(); stacks.modules().len()];
-    for &node in stacks.nodes() {
-        let addresses = (node.module as usize).checked_sub(1).and_then(|module| wanted.get_mut(module));
-        if let Some(addresses) = addresses.filter(|_| stacks.frames(node).is_empty()) {
-            addresses.insert(node.address);
-        }
-    }
-    let mut names = Names::new(stacks.strings());
-    for (index, addresses) in wanted.into_iter().enumerate() {
-        let Some(file) = stacks.modules().get(index).filter(|_| !addresses.is_empty()).and_then(find) else {
-            continue;
-        };
-        let module = index as u32 + 1;
-        for address in addresses {
-            let frames = frames(&file, address);
-            if !frames.is_empty() {
-                names.add(module, address, &frames);
-                stacks.name(module, address, frames);
+    Resolver::default().resolve(stacks)
+}
+
+/// Looks up functions, and keeps the files that it has opened for the next time.
+#[derive(Default)]
+pub struct Resolver {
+    files: HashMap<usize, Option<Loader>>,
+    /// Nodes that were looked at.
+    seen: usize,
+}
+
+impl Resolver {
+    /// Looks up the functions at the nodes that are new, like [`resolve`].
+    pub fn resolve(&mut self, stacks: &mut Stacks) -> Vec<String> {
+        let mut wanted: Vec<BTreeSet<u64>> = vec![BTreeSet::new(); stacks.modules().len()];
+        for &node in &stacks.nodes()[self.seen..] {
+            let addresses = (node.module as usize).checked_sub(1).and_then(|module| wanted.get_mut(module));
+            if let Some(addresses) = addresses.filter(|_| stacks.frames(node).is_empty()) {
+                addresses.insert(node.address);
             }
         }
+        self.seen = stacks.nodes().len();
+        let mut names = Names::new(stacks.strings());
+        for (index, addresses) in wanted.into_iter().enumerate().filter(|(_, wanted)| !wanted.is_empty()) {
+            let module = stacks.modules().get(index);
+            let Some(file) = self.files.entry(index).or_insert_with(|| find(module?)) else { continue };
+            let module = index as u32 + 1;
+            for address in addresses {
+                let frames = frames(file, address);
+                if !frames.is_empty() {
+                    names.add(module, address, &frames);
+                    stacks.name(module, address, frames);
+                }
+            }
+        }
+        names.lines
     }
-    names.lines
 }
 
 /// Opens what knows the names of a module: its debug information by the build id, where systems keep it, or the file itself.

@@ -4,17 +4,13 @@
 //! (`C`), and everything else is an instant (`i`). `args.record` of each holds the line of the text form, so nothing is
 //! lost.
 
-use std::fs::File;
-use std::io::{self, BufWriter, Seek, Write};
+use std::io::{self, Write};
 
-use allotment_trace::{Action, Event, Failure as Refused, Header, Record, Writer, decompressed};
-use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
+use allotment_trace::{Action, Event, Failure as Refused, Header, Record, Writer};
+use serde::Serialize;
 
 use super::Sink;
 use super::live::Live;
-use crate::failure::Failure;
-use crate::input::Input;
 
 /// Writes the JSON.
 pub struct Chrome<W: Write> {
@@ -126,121 +122,4 @@ impl<W: Write> Sink for Chrome<W> {
     fn finish(&mut self) -> io::Result<()> {
         writeln!(self.output, "\n]}}")
     }
-}
-
-/// Returns the text form of a Chrome trace that [`Chrome`] wrote, in an unnamed file. Traces of other programs have no
-/// records and are refused.
-pub fn to_text(input: &Input) -> Result<File, Failure> {
-    let path = input.shown();
-    let wrong = Failure::file(path);
-    let input = decompressed(File::open(input.path()).map_err(&wrong)?).map_err(&wrong)?;
-    let mut text = BufWriter::new(tempfile::tempfile()?);
-    let mut found = 0;
-    let mut json = serde_json::Deserializer::from_reader(input);
-    let parsed = Top { text: &mut text, found: &mut found }.deserialize(&mut json).and_then(|()| json.end());
-    // The error includes line and column.
-    parsed.map_err(|error| Failure::Other(format!("{}: {error}", path.display())))?;
-    if found == 0 {
-        let path = path.display();
-        return Err(Failure::Other(format!(
-            "{path}: no records: only what `allotment convert` wrote can be read"
-        )));
-    }
-    let mut text = text.into_inner().map_err(io::IntoInnerError::into_error)?;
-    text.rewind()?;
-    Ok(text)
-}
-
-/// The outermost object, read element by element.
-struct Top<'a, W: Write> {
-    text: &'a mut W,
-    found: &'a mut u64,
-}
-
-impl<'de, W: Write> DeserializeSeed<'de> for Top<'_, W> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_map(self)
-    }
-}
-
-impl<'de, W: Write> Visitor<'de> for Top<'_, W> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("an object with `traceEvents`")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        while let Some(key) = map.next_key::<String>()? {
-            match key.as_str() {
-                "traceEvents" => {
-                    map.next_value_seed(Entries { text: &mut *self.text, found: &mut *self.found })?;
-                }
-                "otherData" => {
-                    let Other { header } = map.next_value()?;
-                    if let Some(header) = header.filter(|header| !header.is_empty()) {
-                        line(self.text, &format!("# {header}"))?;
-                    }
-                }
-                _ => {
-                    map.next_value::<IgnoredAny>()?;
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-#[derive(Deserialize)]
-struct Other {
-    header: Option<String>,
-}
-
-/// The array of entries.
-struct Entries<'a, W: Write> {
-    text: &'a mut W,
-    found: &'a mut u64,
-}
-
-#[derive(Deserialize)]
-struct ReadEntry {
-    args: Option<ReadArgs>,
-}
-
-#[derive(Deserialize)]
-struct ReadArgs {
-    record: Option<String>,
-}
-
-impl<'de, W: Write> DeserializeSeed<'de> for Entries<'_, W> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_seq(self)
-    }
-}
-
-impl<'de, W: Write> Visitor<'de> for Entries<'_, W> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("an array of events")
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
-        while let Some(ReadEntry { args }) = seq.next_element()? {
-            if let Some(record) = args.and_then(|args| args.record) {
-                *self.found += 1;
-                line(self.text, &record)?;
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Writes one line; a record is never longer than a line.
-fn line<E: serde::de::Error>(text: &mut impl Write, line: &str) -> Result<(), E> {
-    writeln!(text, "{}", line.replace('\n', " ")).map_err(E::custom)
 }

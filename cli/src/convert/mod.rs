@@ -3,16 +3,15 @@
 mod chrome;
 mod live;
 mod massif;
+mod pickle;
 mod pprof;
 mod profiles;
+mod snapshot;
 
-use std::fs::File;
-use std::io::{self, BufRead, Seek, Write};
+use std::io::{self, Seek, Write};
 use std::path::{Path, PathBuf};
 
-use allotment_trace::{
-    BinaryError, Header, Limits, Record, Records, TraceError, Writer, decompressed, write_binary,
-};
+use allotment_trace::{BinaryError, Header, Limits, Record, Records, TraceError, Writer, write_binary};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
@@ -20,13 +19,14 @@ use crate::failure::Failure;
 use crate::input::Input;
 use crate::output::{Output, endings, writable};
 use crate::profile::{Measure, Profile};
+use snapshot::Snapshot;
 
 /// Arguments of `allotment convert`.
 #[derive(Args, Debug)]
 pub struct ConvertArgs {
-    /// The trace: text, binary, or a Chrome trace that this command wrote (.json); each also .gz or .zst; - is the standard input
+    /// The trace: text, binary, or a Chrome trace that this command wrote (.json), a recording of heaptrack, a snapshot of PyTorch, or a profile of pprof; each also .gz or .zst; - is the standard input
     input: PathBuf,
-    /// The output, whose ending selects the form: .trace or .txt, .bin, .json, .massif, .folded, .pb, .dhat; each also .gz or .zst
+    /// The output, whose ending selects the form: .trace or .txt, .bin, .json, .massif, .folded, .pb, .dhat, .pickle; each also .gz or .zst
     output: PathBuf,
     /// The form of the output, whatever its ending
     #[arg(long, value_enum)]
@@ -57,6 +57,8 @@ pub enum Form {
     Pprof,
     /// For the viewer of Valgrind's DHAT; nor can this
     Dhat,
+    /// A snapshot of PyTorch, for its viewer at pytorch.org/memory_viz
+    Pytorch,
 }
 
 /// The summary of a conversion as it is printed.
@@ -111,7 +113,7 @@ pub fn convert(args: &ConvertArgs) -> Result<bool, Failure> {
         None => form_of(&args.output)?,
     };
     let input = Input::new(&args.input)?;
-    let mut records = open(&input)?;
+    let mut records = input.records()?;
     writable(&args.output).map_err(Failure::file(&args.output))?;
     // An empty trace, or one whose start is not understood, leaves no file.
     let mut records = records.by_ref().peekable();
@@ -119,7 +121,7 @@ pub fn convert(args: &ConvertArgs) -> Result<bool, Failure> {
         return Err(input.empty());
     }
     drop(records);
-    if matches!(form, Form::Folded | Form::Pprof | Form::Dhat) {
+    if matches!(form, Form::Folded | Form::Pprof | Form::Dhat | Form::Pytorch) {
         return profile(&input, form, args);
     }
     let mut report = pass(&input, form, &args.output, None)?;
@@ -143,14 +145,19 @@ pub fn convert(args: &ConvertArgs) -> Result<bool, Failure> {
     Ok(true)
 }
 
-/// Writes a form that has no events.
+/// Writes a form for viewers that want the whole run.
 fn profile(input: &Input, form: Form, args: &ConvertArgs) -> Result<bool, Failure> {
-    let profile = Profile::read(input, None)?;
     let mut file = Output::create(&args.output)?;
-    profiles::write(&profile, form, args.by, &mut file).map_err(Failure::file(&args.output))?;
+    let (events, stacks) = if form == Form::Pytorch {
+        let snapshot = Snapshot::read(input)?;
+        snapshot.write(&mut file).map_err(Failure::file(&args.output))?;
+        snapshot.counts()
+    } else {
+        let profile = Profile::read(input, None)?;
+        profiles::write(&profile, form, args.by, &mut file).map_err(Failure::file(&args.output))?;
+        (profile.events, profile.by_stack.iter().skip(1).filter(|costs| costs.calls > 0).count())
+    };
     file.finish()?;
-    let (events, stacks) =
-        (profile.events, profile.by_stack.iter().skip(1).filter(|costs| costs.calls > 0).count());
     let mut out = io::stdout().lock();
     if args.json {
         crate::output::json(&mut out, &serde_json::json!({ "events": events, "stacks": stacks }))?;
@@ -169,37 +176,19 @@ fn form_of(path: &Path) -> Result<Form, Failure> {
         "folded" => Form::Folded,
         "pb" | "pprof" => Form::Pprof,
         "dhat" => Form::Dhat,
+        "pickle" => Form::Pytorch,
         _ => {
             let path = path.display();
             return Err(Failure::Other(format!(
-                "{path}: write .trace, .txt, .bin, .json, .massif, .folded, .pb or .dhat, or say --to"
+                "{path}: write .trace, .txt, .bin, .json, .massif, .folded, .pb, .dhat or .pickle, or say --to"
             )));
         }
     })
 }
 
-/// Opens a trace in any readable format and returns its records.
-fn open(input: &Input) -> Result<Records<'static>, Failure> {
-    if !is_json(input)? {
-        return input.records();
-    }
-    let text = chrome::to_text(input)?;
-    Records::new(text, Limits::default()).map_err(Failure::trace(input.shown()))
-}
-
-/// Returns whether the input is JSON, judged by its ending, or by its first byte if it has no name.
-fn is_json(input: &Input) -> Result<bool, Failure> {
-    if input.shown() == input.path() {
-        return Ok(endings(input.path()).0 == "json");
-    }
-    let wrong = Failure::file(input.shown());
-    let mut start = decompressed(File::open(input.path()).map_err(&wrong)?).map_err(&wrong)?;
-    Ok(start.fill_buf().map_err(&wrong)?.first() == Some(&b'{'))
-}
-
 /// Converts the input in one pass. `events` replaces the number in the header, if given.
 fn pass(input: &Input, form: Form, output: &Path, events: Option<u64>) -> Result<Report, Failure> {
-    let records = open(input)?;
+    let records = input.records()?;
     let header = match events {
         Some(events) => records.header().with("events", events),
         None => records.header().clone(),
@@ -241,7 +230,9 @@ fn write(
         }
         Form::Chrome => Box::new(chrome::Chrome::new(file, header).map_err(Failure::file(output))?),
         // The others have no events.
-        Form::Massif | Form::Folded | Form::Pprof | Form::Dhat => Box::new(massif::Massif::new(file, header)),
+        Form::Massif | Form::Folded | Form::Pprof | Form::Dhat | Form::Pytorch => {
+            Box::new(massif::Massif::new(file, header))
+        }
     };
     pour(&mut records, input, output, &mut *sink, &mut report)?;
     sink.finish().map_err(Failure::file(output))?;

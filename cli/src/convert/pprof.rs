@@ -2,91 +2,10 @@
 
 use std::collections::HashMap;
 
-use prost::Message;
+use prost::Message as _;
 
+use crate::messages::{Function, Line, Location, Mapping, Pprof, Sample, ValueType};
 use crate::profile::{Costs, Profile, labels};
-
-#[derive(Clone, PartialEq, Message)]
-pub struct Pprof {
-    #[prost(message, repeated, tag = "1")]
-    sample_type: Vec<ValueType>,
-    #[prost(message, repeated, tag = "2")]
-    sample: Vec<Sample>,
-    #[prost(message, repeated, tag = "3")]
-    mapping: Vec<Mapping>,
-    #[prost(message, repeated, tag = "4")]
-    location: Vec<Location>,
-    #[prost(message, repeated, tag = "5")]
-    function: Vec<Function>,
-    #[prost(string, repeated, tag = "6")]
-    string_table: Vec<String>,
-    #[prost(int64, tag = "10")]
-    duration_nanos: i64,
-    #[prost(int64, tag = "14")]
-    default_sample_type: i64,
-}
-
-#[derive(Clone, Copy, PartialEq, Message)]
-struct ValueType {
-    #[prost(int64, tag = "1")]
-    r#type: i64,
-    #[prost(int64, tag = "2")]
-    unit: i64,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Sample {
-    /// The innermost first.
-    #[prost(uint64, repeated, tag = "1")]
-    location_id: Vec<u64>,
-    #[prost(int64, repeated, tag = "2")]
-    value: Vec<i64>,
-}
-
-#[derive(Clone, Copy, PartialEq, Message)]
-struct Mapping {
-    #[prost(uint64, tag = "1")]
-    id: u64,
-    #[prost(int64, tag = "5")]
-    filename: i64,
-    #[prost(int64, tag = "6")]
-    build_id: i64,
-    #[prost(bool, tag = "7")]
-    has_functions: bool,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Location {
-    #[prost(uint64, tag = "1")]
-    id: u64,
-    #[prost(uint64, tag = "2")]
-    mapping_id: u64,
-    #[prost(uint64, tag = "3")]
-    address: u64,
-    /// The innermost first, each inlined into the next.
-    #[prost(message, repeated, tag = "4")]
-    line: Vec<Line>,
-}
-
-#[derive(Clone, Copy, PartialEq, Message)]
-struct Line {
-    #[prost(uint64, tag = "1")]
-    function_id: u64,
-    #[prost(int64, tag = "2")]
-    line: i64,
-}
-
-#[derive(Clone, Copy, PartialEq, Message)]
-struct Function {
-    #[prost(uint64, tag = "1")]
-    id: u64,
-    #[prost(int64, tag = "2")]
-    name: i64,
-    #[prost(int64, tag = "3")]
-    system_name: i64,
-    #[prost(int64, tag = "4")]
-    filename: i64,
-}
 
 /// The kinds of values, with the names that `pprof` knows from other heaps.
 const VALUES: [(&str, &str); 5] = [
@@ -157,6 +76,7 @@ pub fn pprof(profile: &Profile) -> Vec<u8> {
     }
     let mapping = (1..).zip(stacks.modules()).map(|(id, module)| Mapping {
         id,
+        memory_start: 0,
         filename: strings.of(&module.path),
         build_id: strings.of(module.build_id.as_deref().unwrap_or("")),
         has_functions: true,

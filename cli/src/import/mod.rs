@@ -1,16 +1,21 @@
 //! The files of other profilers, as text of a trace.
 
+mod chrome;
 mod heaptrack;
 mod lines;
 mod pickle;
+mod pprof;
 mod pytorch;
 
 use std::fs::File;
-use std::io::{self, BufRead, BufWriter, Write};
+use std::io::{self, BufRead, BufWriter, Read, Write};
 use std::path::Path;
 
 use allotment_trace::decompressed;
 use tempfile::NamedTempFile;
+
+/// Bytes by which a file is known.
+const START: u64 = 4096;
 
 /// Converts a file of another profiler into a trace in a temporary file; `None` if it is none of those that are known.
 ///
@@ -23,13 +28,25 @@ pub fn converted(path: &Path) -> io::Result<Option<NamedTempFile>> {
     }
     // A file that is not there or cut off is named by what reads it as a trace.
     let Ok(mut input) = File::open(path).and_then(decompressed) else { return Ok(None) };
-    let convert: fn(&mut dyn BufRead, &mut dyn Write) -> io::Result<()> = match input.fill_buf() {
-        Ok(start) if heaptrack::is_at(start) => heaptrack::convert,
-        Ok([0x80, 2..=5, ..]) => pytorch::convert,
+    let mut start = Vec::new();
+    if input.by_ref().take(START).read_to_end(&mut start).is_err() {
+        return Ok(None);
+    }
+    #[cfg(target_os = "linux")]
+    if start.starts_with(b"ALLOTREC") {
+        let mut output = BufWriter::new(NamedTempFile::new()?);
+        crate::record::write_so_far(path, &mut output)?;
+        return Ok(Some(output.into_inner().map_err(io::IntoInnerError::into_error)?));
+    }
+    let convert: fn(&mut dyn BufRead, &mut dyn Write) -> io::Result<()> = match &*start {
+        start if heaptrack::is_at(start) => heaptrack::convert,
+        [0x80, 2..=5, ..] => pytorch::convert,
+        start if pprof::is_at(start) => pprof::convert,
+        start if chrome::is_at(start) => chrome::convert,
         _ => return Ok(None),
     };
-    let file = NamedTempFile::new()?;
-    let mut output = BufWriter::new(file);
+    let mut input = io::Cursor::new(start).chain(input);
+    let mut output = BufWriter::new(NamedTempFile::new()?);
     convert(&mut input, &mut output)?;
     Ok(Some(output.into_inner().map_err(io::IntoInnerError::into_error)?))
 }

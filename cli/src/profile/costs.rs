@@ -129,7 +129,7 @@ impl Weights {
 }
 
 /// Costs by dense numbers, with those at the peak of the whole.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Ledger {
     pub(super) costs: Vec<Costs>,
     /// Those that have changed since the peak.

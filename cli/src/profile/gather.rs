@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use allotment_trace::{Action, Checked, Sampling, Stacks};
+use allotment_trace::{Action, Checked, Event, Header, Sampling, Stacks};
 
 use super::costs::{Costs, Ledger, Weight, Weights};
 use crate::failure::Failure;
@@ -69,6 +69,7 @@ pub struct Profile {
 }
 
 /// A live block.
+#[derive(Clone)]
 struct Live {
     weight: Weight,
     stack: u32,
@@ -79,6 +80,7 @@ struct Live {
 }
 
 /// Numbers for values in the order in which they come.
+#[derive(Clone)]
 struct Numbers<T>(HashMap<T, u32>);
 
 impl<T: std::hash::Hash + Eq> Numbers<T> {
@@ -94,7 +96,9 @@ impl<T: std::hash::Hash + Eq> Numbers<T> {
     }
 }
 
-struct Counting {
+/// Counts the events of a run, one after the other.
+#[derive(Clone)]
+pub struct Counting {
     live: HashMap<u64, Live>,
     stacks: Ledger,
     tags: Ledger,
@@ -121,22 +125,7 @@ impl Profile {
         let mut reader = input.trace()?.with_stacks();
         let (tail, clock) = (reader.header().tail(), reader.header().get("clock") == Some("ns"));
         let binary = reader.is_binary();
-        let mut counting = Counting {
-            live: HashMap::new(),
-            stacks: Ledger::default(),
-            tags: Ledger::default(),
-            sizes: Ledger::default(),
-            total: Ledger::default(),
-            names: Numbers(HashMap::new()),
-            classes: Numbers(HashMap::new()),
-            peak: (0, 0),
-            events: 0,
-            times: None,
-            last: None,
-            sampling: reader.header().sampling(),
-            weights: Weights::new(reader.header()),
-        };
-        counting.names.of("".into());
+        let mut counting = Counting::new(reader.header());
         let mut reached = false;
         for checked in &mut reader {
             let checked = checked.map_err(Failure::trace(input.shown()))?;
@@ -150,7 +139,7 @@ impl Profile {
             };
             // The names of functions stand behind the last event.
             if !reached && !closing {
-                counting.event(&checked);
+                counting.event(&checked.event, checked.stack);
             }
         }
         if counting.events == 0 {
@@ -181,14 +170,35 @@ impl Profile {
 }
 
 impl Counting {
+    /// Begins with a trace's header.
+    pub fn new(header: &Header) -> Self {
+        let mut counting = Self {
+            live: HashMap::new(),
+            stacks: Ledger::default(),
+            tags: Ledger::default(),
+            sizes: Ledger::default(),
+            total: Ledger::default(),
+            names: Numbers(HashMap::new()),
+            classes: Numbers(HashMap::new()),
+            peak: (0, 0),
+            events: 0,
+            times: None,
+            last: None,
+            sampling: header.sampling(),
+            weights: Weights::new(header),
+        };
+        counting.names.of("".into());
+        counting
+    }
+
     /// Returns whether an event comes later than `time` after the first one.
     fn is_after(&self, checked: &Checked, time: Duration) -> bool {
         let (Some((first, _)), Some(now)) = (self.times, checked.event.time) else { return false };
         u128::from(now - first) > time.as_nanos()
     }
 
-    fn event(&mut self, checked: &Checked) {
-        let event = &checked.event;
+    /// Counts an event that a stack made, or 0.
+    pub fn event(&mut self, event: &Event, stack: u32) {
         if let Some(time) = event.time {
             self.times = Some((self.times.map_or(time, |(first, _)| first), time));
         }
@@ -206,8 +216,7 @@ impl Counting {
         if let Action::Allocate { size, .. } | Action::Reallocate { size } = event.action {
             let class = self.classes.of(size);
             // A resize without a stack or a tag leaves the block to whom it belongs.
-            let stack =
-                if checked.stack > 0 { checked.stack } else { known.as_ref().map_or(0, |live| live.stack) };
+            let stack = if stack > 0 { stack } else { known.as_ref().map_or(0, |live| live.stack) };
             let tag = match &event.tag {
                 Some(tag) => self.names.of(tag.clone()),
                 None => known.as_ref().map_or(0, |live| live.tag),
@@ -238,7 +247,8 @@ impl Counting {
         self.events += 1;
     }
 
-    fn finish(self, name: String, stacks: Stacks, clock: bool) -> Profile {
+    /// Returns what was counted. `clock` says whether times are nanoseconds.
+    pub fn finish(self, name: String, stacks: Stacks, clock: bool) -> Profile {
         let mut since: HashMap<u32, (u64, u64)> = HashMap::new();
         let mut times = HashMap::new();
         let first = self.times.map_or(0, |(first, _)| first);

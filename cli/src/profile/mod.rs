@@ -7,5 +7,5 @@ mod gather;
 mod stacks;
 
 pub use costs::{Costs, Measure, Weights};
-pub use gather::{Mark, Profile};
+pub use gather::{Counting, Mark, Profile};
 pub use stacks::{Holder, Label, holders, labels};

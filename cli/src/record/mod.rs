@@ -4,6 +4,7 @@ mod library;
 mod program;
 mod raw;
 mod run;
+mod running;
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -27,8 +28,11 @@ use crate::symbols;
 use crate::units::{at_least_one, parse_bytes};
 pub use library::LIBRARY;
 use library::Library;
-use raw::{Counts, Item, Raw, main_of, raws, read};
-use run::{Control, Ended, Times};
+use raw::{Counts, Raw, main_of, raws, read};
+pub(crate) use raw::{Follower, Item};
+pub(crate) use run::Control;
+use run::{Ended, Times};
+pub use running::{Running, write_so_far};
 
 /// Arguments of `allotment record`.
 #[derive(Args, Debug)]
@@ -153,12 +157,9 @@ pub fn record(args: &RecordArgs) -> Result<u8, Failure> {
     if let Some(warning) = &known.warning {
         eprintln!("allotment: warning: {warning}");
     }
-    let folder = match output.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
+    let folder = running::folder_of(&output);
     let folder = tempfile::Builder::new()
-        .prefix(".allotment-record-")
+        .prefix(&running::prefix(&output))
         .tempdir_in(folder)
         .map_err(Failure::file(folder))?;
     let folder_path = folder.path().canonicalize().map_err(Failure::file(folder.path()))?;
@@ -189,6 +190,7 @@ pub fn record(args: &RecordArgs) -> Result<u8, Failure> {
     }
     let control = Control::create(&folder_path.join("raw.control")).map_err(Failure::file(&folder_path))?;
     control.limit(args.max_events.map_or(0, |events| events as u64))?;
+    control.sample(args.sample.unwrap_or(0))?;
     let partial = args.after.is_some() || args.length.is_some() || args.paused;
     let times =
         Times { after: args.after, length: args.length, paused: args.paused, children: args.children };

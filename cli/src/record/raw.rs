@@ -2,13 +2,13 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use allotment_event as device;
 use allotment_trace::{Action, Event, Failure as Refused, Record};
-use memmap2::Mmap;
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
@@ -41,7 +41,7 @@ pub struct Raw {
 /// The first page of such a file (`head::Head` of the library).
 pub struct RawHead {
     /// Bytes of the trace.
-    length: u64,
+    pub length: u64,
     /// The system's error that ended the recording, or 0.
     stopped: u64,
     /// The program image that wrote it.
@@ -57,8 +57,12 @@ impl RawHead {
     const SIZE: usize = 4096;
 
     fn read(path: &Path) -> Option<Self> {
+        Self::of(&File::open(path).ok()?)
+    }
+
+    fn of(file: &File) -> Option<Self> {
         let mut head = [0; Self::SIZE];
-        File::open(path).ok()?.read_exact(&mut head).ok()?;
+        file.read_exact_at(&mut head, 0).ok()?;
         let word = |at: usize| head[at..].first_chunk().map_or(0, |&bytes| u64::from_ne_bytes(bytes));
         let text =
             |at: usize, most: usize| head[at..at + most].split(|&byte| byte == 0).next().unwrap_or_default();
@@ -186,6 +190,26 @@ impl Repair {
         }
     }
 
+    /// Hands over what stands for a record of the library.
+    fn record(
+        &mut self,
+        record: device::Record<'_>,
+        image: Option<&Path>,
+        mut give: impl FnMut(Item) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let line = match record {
+            device::Record::Event(event) => return self.event(&event, give),
+            device::Record::Lost { events } => return give(Record::Lost(events).into()),
+            device::Record::Note { text } => {
+                self.stacks.as_mut().and_then(|stacks| stacks.module(text, image))
+            }
+            device::Record::Name { tag, name } => {
+                self.stacks.as_mut().and_then(|stacks| stacks.node(tag, name))
+            }
+        };
+        line.map_or(Ok(()), |line| give(Record::Stack(line).into()))
+    }
+
     /// The records that stand for this event, in order.
     fn event(
         &mut self,
@@ -265,34 +289,87 @@ pub fn read(
         let why = io::Error::from_raw_os_error(i32::try_from(head.stopped).unwrap_or_default());
         eprintln!("allotment: warning: recording ended before the program did: {why}");
     }
-    let file = File::open(&raw.path).map_err(Failure::file(&raw.path))?;
-    // SAFETY: the file lies in a folder of this process, and no process makes it shorter. What one that still runs writes comes behind
-    // the length that was read.
-    let map = unsafe { Mmap::map(&file) }.map_err(Failure::file(&raw.path))?;
-    let end = usize::try_from(head.length).unwrap_or(usize::MAX).saturating_add(RawHead::SIZE).min(map.len());
-    let damaged = |why: device::DecodeError| Failure::Other(format!("{}: {why}", raw.path.display()));
-    let (header, records) = device::Records::new(&map[RawHead::SIZE.min(end)..end]).map_err(damaged)?;
-    if header.lost > 0 {
-        give(Record::Lost(header.lost).into())?;
+    let mut follower = Follower::new(&raw.path, addresses, stacks)?;
+    follower.step(&mut give)?;
+    let live = follower.repair.live.values();
+    let (blocks, bytes) = live.fold((0, 0), |(n, sum), &(_, size)| (n + 1, sum + size));
+    Ok(Counts { live_blocks: blocks, live_bytes: bytes, ..follower.repair.counts })
+}
+
+/// Bytes that are read at a time: more than the longest record.
+const CHUNK: usize = 1 << 20;
+
+/// Reads a recording as far as it has come, again and again while the program runs.
+pub struct Follower {
+    path: PathBuf,
+    file: File,
+    image: Option<PathBuf>,
+    /// `None` until the header is there.
+    decoder: Option<device::Decoder>,
+    /// Bytes of the trace that were read.
+    at: u64,
+    repair: Repair,
+}
+
+impl Follower {
+    /// Opens a file of the preload library.
+    ///
+    /// # Errors
+    /// If it cannot be opened.
+    pub fn new(path: &Path, addresses: bool, stacks: bool) -> Result<Self, Failure> {
+        let file = File::open(path).map_err(Failure::file(path))?;
+        let repair = Repair::new(addresses, stacks);
+        Ok(Self { path: path.into(), file, image: None, decoder: None, at: 0, repair })
     }
-    let mut repair = Repair::new(addresses, stacks);
-    for record in records {
-        match record.map_err(damaged)? {
-            device::Record::Event(event) => repair.event(&event, &mut give)?,
-            device::Record::Lost { events } => give(Record::Lost(events).into())?,
-            device::Record::Note { text } => {
-                if let Some(line) = repair.stacks.as_mut().and_then(|s| s.module(text, head.image.as_deref()))
-                {
-                    give(Record::Stack(line).into())?;
+
+    /// Returns the program image that is recorded, once that is known.
+    pub fn image(&self) -> Option<&Path> {
+        self.image.as_deref()
+    }
+
+    /// Hands over what has come since the last time.
+    ///
+    /// # Errors
+    /// If the file is damaged or cannot be read, and those of `give`.
+    pub fn step(&mut self, mut give: impl FnMut(Item) -> Result<(), Failure>) -> Result<(), Failure> {
+        let wrong = Failure::file(&self.path);
+        let damaged = |why: device::DecodeError| Failure::Other(format!("{}: {why}", self.path.display()));
+        let Some(head) = RawHead::of(&self.file) else { return Ok(()) };
+        let mut chunk = vec![0; CHUNK];
+        loop {
+            let size = head.length.saturating_sub(self.at).min(CHUNK as u64) as usize;
+            let size =
+                self.file.read_at(&mut chunk[..size], RawHead::SIZE as u64 + self.at).map_err(&wrong)?;
+            let mut rest = &chunk[..size];
+            if self.decoder.is_none() {
+                if size < device::Header::SIZE {
+                    return Ok(());
+                }
+                let header = device::Header::decode(rest).map_err(damaged)?;
+                self.decoder = Some(device::Decoder::new(&header));
+                self.image.clone_from(&head.image);
+                rest = &rest[device::Header::SIZE..];
+                if header.lost > 0 {
+                    give(Record::Lost(header.lost).into())?;
                 }
             }
-            device::Record::Name { tag, name } => {
-                if let Some(line) = repair.stacks.as_mut().and_then(|stacks| stacks.node(tag, name)) {
-                    give(Record::Stack(line).into())?;
+            let Some(decoder) = &mut self.decoder else { return Ok(()) };
+            while !rest.is_empty() {
+                match decoder.decode(rest) {
+                    Ok((record, size)) => {
+                        self.repair.record(record, self.image.as_deref(), &mut give)?;
+                        rest = &rest[size..];
+                    }
+                    // It goes on in the next part.
+                    Err(device::DecodeError::Truncated) => break,
+                    Err(why) => return Err(damaged(why)),
                 }
+            }
+            let used = size - rest.len();
+            self.at += used as u64;
+            if used == 0 || self.at >= head.length {
+                return Ok(());
             }
         }
     }
-    let (blocks, bytes) = repair.live.values().fold((0, 0), |(n, sum), &(_, size)| (n + 1, sum + size));
-    Ok(Counts { live_blocks: blocks, live_bytes: bytes, ..repair.counts })
 }

@@ -11,11 +11,15 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use allotment_trace::Header;
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, wait};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
 use crate::failure::Failure;
+
+/// Where the mean of a sample stands in that page; the library does not read it.
+const SAMPLE: u64 = 16;
 
 /// The page that is shared with the preload library: whether it pauses, and how many events are wanted.
 pub struct Control(File);
@@ -37,6 +41,23 @@ impl Control {
     /// If the file cannot be written.
     pub fn pause(&self, paused: bool) -> io::Result<()> {
         self.0.write_all_at(&u64::from(paused).to_ne_bytes(), 0)
+    }
+
+    /// Notes that only a sample is recorded, for those who read the recording while it goes on.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn sample(&self, mean: u64) -> io::Result<()> {
+        self.0.write_all_at(&mean.to_ne_bytes(), SAMPLE)
+    }
+
+    /// Returns the header of a trace of the recording whose control file is there.
+    pub fn header(path: &Path) -> Header {
+        let mut mean = [0; 8];
+        let read = File::open(path).and_then(|file| file.read_exact_at(&mut mean, SAMPLE));
+        let mean = u64::from_ne_bytes(mean);
+        let sample = if read.is_ok() && mean > 0 { format!(" sample={mean}") } else { String::new() };
+        Header::new(&format!("clock=ns{sample}"))
     }
 
     /// Ends the recording of each program image after `events`; 0 is no limit.

@@ -11,6 +11,7 @@ mod place;
 mod recording;
 mod report;
 mod series;
+mod serve;
 mod spread;
 mod suggest;
 mod totals;
@@ -58,6 +59,9 @@ pub struct ViewArgs {
     /// Read no more than this many events
     #[arg(long, value_name = "EVENTS", value_parser = at_least_one)]
     events: Option<usize>,
+    /// Serve the page at 127.0.0.1 instead, and draw it again while a recording goes on [default: a free port]
+    #[arg(long, value_name = "PORT", num_args = 0..=1, require_equals = true, default_missing_value = "0", conflicts_with_all = ["output", "json"])]
+    serve: Option<u16>,
     /// Time limit of the search for the smallest arena and for suggestions
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
     time_limit: Duration,
@@ -68,6 +72,13 @@ pub struct ViewArgs {
 /// # Errors
 /// A [`Failure`] with the message for the user.
 pub fn view(args: &ViewArgs) -> Result<(), Failure> {
+    if let Some(port) = args.serve {
+        let limit = args.time_limit;
+        return serve::serve(&args.trace, port, |goes_on| {
+            let limit = if goes_on { limit.min(LIVE) } else { limit };
+            Ok(page(&draw(&args.trace, args.placement, args.arena, args.events, limit)?)?)
+        });
+    }
     let output = args.output.clone().or_else(|| (!args.json).then(|| beside(&args.trace)));
     if let Some(path) = &output {
         writable(path).map_err(Failure::file(path))?;
@@ -107,6 +118,9 @@ pub fn write_page(trace: &Path, html: &Path) -> Result<(), Failure> {
 
 /// The time limit of a page that another command draws.
 const LIMIT: Duration = Duration::from_secs(60);
+
+/// The time limit of a page that is drawn again soon.
+const LIVE: Duration = Duration::from_secs(2);
 
 /// The longest time that suggestions are tried for.
 const TRIED: Duration = Duration::from_secs(20);

@@ -76,3 +76,59 @@ fn what_is_no_trace_is_refused() {
     assert!(refused(["convert", &json, &out]).1.contains("line 1"));
     assert!(refused(["convert", &json, "out.doc"]).1.contains("write .trace"));
 }
+
+/// Valgrind's own `ms_print` draws the run, and names the peak.
+#[test]
+fn ms_print_reads_massif() {
+    let (_folder, [massif]) = files(["run.massif"]);
+    let trace = data("espeak.trace.zst");
+    printed(["convert", trace.to_str().unwrap(), &massif]);
+    let Ok(output) = std::process::Command::new("ms_print").arg(&massif).output() else {
+        return eprintln!("ms_print is not installed: not compared");
+    };
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && output.stderr.is_empty(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let peak = json(["who", trace.to_str().unwrap(), "--json"])["total"]["peak"].as_u64().unwrap();
+    let peak: String = peak.to_string();
+    let digits: String = said.chars().filter(|c| *c != ',').collect();
+    assert!(said.contains("(peak)") && digits.contains(&format!(" {peak} ")), "{peak}: {said}");
+}
+
+/// DHAT's file has all fields of version 2, whose viewer refuses one without; folded stacks are a list of names and a number.
+#[test]
+fn dhat_and_folded_keep_to_their_schemas() {
+    let (_folder, [text, dhat, folded]) = files(["a.trace", "a.dhat", "a.folded"]);
+    fs::write(&text, TEXT).unwrap();
+    printed(["convert", &text, &dhat]);
+    printed(["convert", &text, &folded, "--by", "bytes"]);
+    let dhat: serde_json::Value = serde_json::from_slice(&fs::read(&dhat).unwrap()).unwrap();
+    assert_eq!(
+        (&dhat["dhatFileVersion"], &dhat["bklt"], &dhat["bkacc"]),
+        (&2.into(), &true.into(), &false.into())
+    );
+    for key in ["mode", "verb", "tu", "Mtu", "cmd"] {
+        assert!(dhat[key].is_string(), "{key}");
+    }
+    for key in ["pid", "te", "tg", "tuth"] {
+        assert!(dhat[key].is_u64(), "{key}");
+    }
+    let frames = dhat["ftbl"].as_array().unwrap();
+    assert_eq!(frames[0], "[root]");
+    let points = dhat["pps"].as_array().unwrap();
+    assert!(!points.is_empty());
+    for point in points {
+        for key in ["tb", "tbk", "tl", "mb", "mbk", "gb", "gbk", "eb", "ebk"] {
+            assert!(point[key].is_u64(), "{key}: {point}");
+        }
+        let stack = point["fs"].as_array().unwrap();
+        assert!(stack.iter().all(|frame| (frame.as_u64().unwrap() as usize) < frames.len()), "{point}");
+    }
+    for line in fs::read_to_string(&folded).unwrap().lines() {
+        let (names, figure) = line.rsplit_once(' ').unwrap();
+        assert!(!names.is_empty() && figure.parse::<u64>().is_ok(), "{line}");
+    }
+}

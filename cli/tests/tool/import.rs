@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use crate::{files, json, printed, refused};
+use crate::{data, files, json, printed, refused};
 
 /// A recording by heaptrack has the figures that `heaptrack_print` says, and the stacks.
 #[cfg(target_os = "linux")]
@@ -130,4 +130,125 @@ fn hostile_pickles_are_refused() {
         let error = refused(["who", &snapshot]).1;
         assert!(error.contains(why), "{why}: {error}");
     }
+}
+
+/// What a server holds, by stack: two live blocks, one freed.
+const HELD: &str = "# name=held clock=ns\n#^s main\n#^s leak\n#^s a.c\n#^f 0 10 1 0 0\n#^f 0 20 2 3 7\n#^n 0 0 10\n#^n 1 0 20\n\
+    #^2\na 1 100 8 @1000\n#^1\na 2 50 8 @2000 #net\n#^2\na 3 101 8 @3000\nf 2 @4000\n";
+
+/// The functions that hold memory, with it.
+fn held(report: &serde_json::Value) -> Vec<(String, u64)> {
+    let lines = report["lines"].as_array().unwrap().iter();
+    lines
+        .filter(|line| line["live"] != 0)
+        .map(|line| (line["function"].as_str().unwrap().to_owned(), line["live"].as_u64().unwrap()))
+        .collect()
+}
+
+/// A profile says what each stack holds, and nothing of the order.
+#[test]
+fn profiles_of_pprof_are_read() {
+    let (folder, [trace, profile, page, other]) =
+        files(["held.trace", "held.pb.gz", "held.html", "more.trace"]);
+    fs::write(&trace, HELD).unwrap();
+    printed(["convert", &trace, &profile]);
+    let report = json(["who", &profile, "--json"]);
+    assert_eq!(held(&report), [("leak".into(), 201)]);
+    assert_eq!((&report["total"]["calls"], &report["total"]["bytes"]), (&3.into(), &251.into()));
+    assert_eq!(report["lines"][0]["stack"][0], "leak  a.c:7");
+    // Its name does not matter, nor whether it is compressed.
+    let plain = folder.path().join("held");
+    printed(["convert", &trace, plain.to_str().unwrap(), "--to", "pprof"]);
+    assert_eq!(json(["who", plain.to_str().unwrap(), "--json"])["lines"], report["lines"]);
+    fs::write(&other, format!("{HELD}#^2\na 4 1000 8\n")).unwrap();
+    let grown = json(["diff", &profile, &other, "--json"]);
+    assert_eq!(
+        (&grown["lines"][0]["what"], &grown["lines"][0]["grown"]),
+        (&"leak  a.c".into(), &1000.into())
+    );
+    printed(["view", &profile, "-o", &page]);
+    assert!(fs::read_to_string(&page).unwrap().contains("a.c"));
+    for command in ["advise", "replay"] {
+        assert!(
+            refused([command, &profile])
+                .1
+                .contains("a profile does not say in which order blocks come and go")
+        );
+    }
+    fs::write(&profile, b"\x0a\x04\x08\x01\x10\x02\xff\xff\xff").unwrap();
+    assert!(refused(["who", &profile]).1.contains("held.pb.gz: no profile of pprof: "));
+}
+
+/// Chrome's JSON that `convert` wrote is a trace for every command.
+#[test]
+fn chrome_traces_are_read_by_every_command() {
+    let (_folder, [trace, chrome]) = files(["held.trace", "held.json.gz"]);
+    fs::write(&trace, HELD).unwrap();
+    printed(["convert", &trace, &chrome]);
+    assert_eq!(json(["who", &chrome, "--json"])["lines"], json(["who", &trace, "--json"])["lines"]);
+    assert!(printed(["advise", &chrome]).contains("HEAP"));
+    assert!(printed(["diff", &trace, &chrome]).contains("201 B to 201 B (+0)"));
+}
+
+/// A snapshot has the run as PyTorch would have written it: it is read back, and by Python, whose dictionaries have all keys that
+/// `torch.cuda.memory._snapshot` names and the viewer reads.
+#[test]
+fn snapshots_for_memory_viz_have_the_whole_run() {
+    let (_folder, [trace, snapshot, real]) = files(["held.trace", "held.pickle", "real.pickle"]);
+    fs::write(&trace, HELD).unwrap();
+    printed(["convert", &trace, &snapshot]);
+    let report = json(["who", &snapshot, "--json"]);
+    assert_eq!(report["lines"], {
+        let mut lines = json(["who", &trace, "--json"])["lines"].clone();
+        for key in ["first_seconds", "last_seconds"] {
+            lines[0][key] = report["lines"][0][key].clone();
+        }
+        lines
+    });
+    // A real run keeps its figures, and devices stay apart.
+    let run = data("espeak.trace.zst");
+    let run = run.to_str().unwrap();
+    printed(["convert", run, &real]);
+    let (before, after) = (json(["who", run, "--json"]), json(["who", &real, "--json"]));
+    for key in ["live", "peak", "blocks"] {
+        assert_eq!(before["total"][key], after["total"][key], "{key}");
+    }
+    let check = r#"
+import pickle, pickletools, sys
+# Those that the viewer's own unpickler knows.
+known = {'PROTO', 'STOP', 'EMPTY_DICT', 'EMPTY_LIST', 'MARK', 'APPENDS', 'SETITEMS', 'BININT', 'BININT1', 'BININT2', 'LONG1', 'BINUNICODE',
+    'MEMOIZE', 'BINGET', 'LONG_BINGET'}
+for path in sys.argv[1:]:
+    assert {op.name for op, _, _ in pickletools.genops(open(path, 'rb'))} <= known
+    snapshot = pickle.load(open(path, 'rb'))
+    live = {}
+    for trace in snapshot['device_traces']:
+        for entry in trace:
+            assert {'action', 'size', 'stream', 'time_us', 'frames'} <= entry.keys(), entry
+            for frame in entry['frames']:
+                assert frame.keys() == {'name', 'filename', 'line'}, frame
+            if entry['action'] == 'alloc':
+                inside = [s for s in snapshot['segments'] if s['address'] <= entry['addr'] < s['address'] + s['total_size']]
+                assert len(inside) == 1 and entry['addr'] not in live, entry
+                live[entry['addr']] = entry['size']
+            elif entry['action'] == 'free_completed':
+                assert live.pop(entry['addr']) == entry['size']
+    found = {}
+    for segment in snapshot['segments']:
+        at = segment['address']
+        for block in segment['blocks']:
+            assert block['address'] == at, block
+            at += block['size']
+            if block['state'] == 'active_allocated':
+                found[block['address']] = block['requested_size']
+        assert at == segment['address'] + segment['total_size'], segment
+    assert found == live and live, (found, live)
+    print(len(live))
+"#;
+    let Ok(checked) = Command::new("python3").args(["-c", check, &snapshot, &real]).output() else {
+        return eprintln!("python3 is not installed: not compared");
+    };
+    assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
+    let live = String::from_utf8(checked.stdout).unwrap();
+    assert_eq!(live, format!("2\n{}\n", before["total"]["blocks"]));
 }

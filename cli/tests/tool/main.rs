@@ -18,6 +18,8 @@ mod record;
 mod replay;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod stacks;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod top;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -1,0 +1,155 @@
+//! Follows a recording, and says what it holds now.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use allotment_trace::{Record, Stacks};
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::profile::{Costs, Counting, Label, Measure, holders};
+use crate::record::{Control, Follower, Item};
+use crate::symbols::Resolver;
+
+/// A recording as far as it was read.
+pub struct Follow {
+    path: PathBuf,
+    others: usize,
+    follower: Follower,
+    counting: Counting,
+    stacks: Stacks,
+    names: Resolver,
+    /// The stack of the next event.
+    stack: u32,
+    begun: Instant,
+    /// What each line held the last time, and when that was.
+    before: HashMap<Label, Costs>,
+    total_before: Costs,
+    shown: Instant,
+}
+
+/// What a line of the program holds.
+#[derive(Clone, Debug, Serialize)]
+pub struct Line {
+    pub function: String,
+    pub file: Option<String>,
+    pub line: u32,
+    #[serde(flatten)]
+    pub costs: Costs,
+    /// Live bytes more than the last time, per second.
+    pub grows: i64,
+}
+
+/// What a program holds at one moment.
+#[derive(Clone, Debug, Serialize)]
+pub struct Moment {
+    pub program: String,
+    /// Since the recording was found.
+    pub seconds: f64,
+    pub events: u64,
+    pub peak: u64,
+    /// True if all figures but events are estimates.
+    pub sampled: bool,
+    /// Other processes and program images of the recording.
+    pub others: usize,
+    pub live: u64,
+    pub blocks: u64,
+    /// Live bytes more than the last time, and requests, per second.
+    pub grows: i64,
+    pub calls: u64,
+    pub lines: Vec<Line>,
+}
+
+impl Moment {
+    /// Returns a copy with the first lines only.
+    pub fn first(&self, lines: usize) -> Self {
+        Self { lines: self.lines.iter().take(lines).cloned().collect(), ..self.clone() }
+    }
+}
+
+impl Follow {
+    fn new(path: &Path) -> Result<Self, Failure> {
+        let header = Control::header(&path.with_file_name("raw.control"));
+        let now = Instant::now();
+        Ok(Self {
+            path: path.into(),
+            others: 0,
+            follower: Follower::new(path, false, true)?,
+            counting: Counting::new(&header),
+            stacks: Stacks::default(),
+            names: Resolver::default(),
+            stack: 0,
+            begun: now,
+            before: HashMap::new(),
+            total_before: Costs::default(),
+            shown: now,
+        })
+    }
+
+    /// Reads what has come in `path`, which may be another file than before: a program may start another in its place.
+    pub fn go_on(follow: &mut Option<Self>, path: &Path, others: usize) -> Result<(), Failure> {
+        if follow.as_ref().is_none_or(|follow| follow.path != path) {
+            // It may have ended just now.
+            let Ok(new) = Self::new(path) else { return Ok(()) };
+            *follow = Some(new);
+        }
+        let Some(follow) = follow else { return Ok(()) };
+        follow.others = others;
+        follow.read()
+    }
+
+    fn read(&mut self) -> Result<(), Failure> {
+        let Self { follower, counting, stacks, stack, .. } = self;
+        follower.step(|item| {
+            match item {
+                Item::Stack(node) => *stack = node,
+                Item::Record(Record::Stack(line)) => stacks.read(&line),
+                Item::Record(Record::Event(event)) => counting.event(&event, std::mem::take(stack)),
+                Item::Record(_) => {}
+            }
+            Ok(())
+        })
+    }
+
+    /// Returns what is held now.
+    pub fn moment(&mut self, by: Measure) -> Result<Moment, Failure> {
+        // The file is still open when the recording has ended.
+        self.read()?;
+        self.names.resolve(&mut self.stacks);
+        let name = self.follower.image().and_then(Path::file_name).unwrap_or_default();
+        let name = name.to_string_lossy().into_owned();
+        let profile = self.counting.clone().finish(name, self.stacks.clone(), true);
+        let seconds = self.shown.elapsed().as_secs_f64().max(1e-3);
+        let per_second = |now: u64, before: u64| ((now as f64 - before as f64) / seconds) as i64;
+        let mut held = HashMap::new();
+        let mut lines = Vec::new();
+        for holder in holders(&profile, by) {
+            let before = self.before.get(&holder.label).map_or(0, |costs| costs.live);
+            lines.push(Line {
+                function: holder.label.function.to_string(),
+                file: holder.label.file.as_deref().map(str::to_owned),
+                line: holder.label.line,
+                costs: holder.costs,
+                grows: per_second(holder.costs.live, before),
+            });
+            held.insert(holder.label, holder.costs);
+        }
+        let total = profile.total;
+        let moment = Moment {
+            program: profile.name,
+            seconds: self.begun.elapsed().as_secs_f64(),
+            events: profile.events,
+            peak: profile.peak,
+            sampled: profile.sampling.is_some(),
+            others: self.others,
+            live: total.live,
+            blocks: total.blocks,
+            grows: per_second(total.live, self.total_before.live),
+            calls: per_second(total.calls, self.total_before.calls).unsigned_abs(),
+            lines,
+        };
+        (self.before, self.total_before, self.shown) = (held, total, Instant::now());
+        Ok(moment)
+    }
+}

@@ -1,0 +1,187 @@
+//! `allotment top`: who holds the memory of a program while it runs.
+//!
+//! A recording runs beside it, as `allotment record` does; `follow` reads what has come, and `screen` draws it.
+
+mod follow;
+mod screen;
+
+use std::env;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use signal_hook::consts::SIGINT;
+use tempfile::TempDir;
+
+use crate::failure::Failure;
+use crate::profile::Measure;
+use crate::record::Running;
+use crate::units::{at_least_one, parse_bytes};
+use follow::{Follow, Moment};
+use screen::Screen;
+
+/// Arguments of `allotment top`.
+#[derive(Args, Debug)]
+pub struct TopArgs {
+    /// A recording that goes on: the file that `allotment record` will write
+    #[arg(required_unless_present_any = ["program", "pid"], conflicts_with_all = ["program", "pid"])]
+    recording: Option<PathBuf>,
+    /// A process that is being recorded
+    #[arg(long, value_name = "PROCESS", conflicts_with = "program")]
+    pid: Option<u32>,
+    /// Keep the trace in this file, as `record` does
+    #[arg(short, long, value_name = "OUT", requires = "program")]
+    output: Option<PathBuf>,
+    /// Record only one block per so many bytes on average, such as 512KiB; 1 records all
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes, requires = "program")]
+    sample: Option<u64>,
+    /// The time from one picture to the next
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
+    interval: Duration,
+    /// What the lines are sorted by
+    #[arg(long, value_enum, default_value_t, value_name = "MEASURE")]
+    by: Measure,
+    /// Name so many lines
+    #[arg(long, value_name = "LINES", default_value = "15", value_parser = at_least_one)]
+    top: usize,
+    /// Print a line of JSON each time
+    #[arg(long)]
+    json: bool,
+    /// Write what the program prints to this file, instead of nowhere
+    #[arg(long, value_name = "FILE", requires = "program")]
+    log: Option<PathBuf>,
+    /// The program and its arguments
+    #[arg(last = true)]
+    program: Vec<OsString>,
+}
+
+/// A recording in a process of its own.
+struct Recorder {
+    child: Child,
+    /// The file that it writes.
+    output: PathBuf,
+    /// What it says, in a file of the folder.
+    said: PathBuf,
+    _folder: TempDir,
+}
+
+impl Recorder {
+    fn start(args: &TopArgs) -> Result<Self, Failure> {
+        let folder = TempDir::new()?;
+        let output = args.output.clone().unwrap_or_else(|| folder.path().join("top.bin"));
+        let said = folder.path().join("said");
+        let mut command = Command::new(env::current_exe()?);
+        command.args(["record", "--stacks", "-o"]).arg(&output);
+        if let Some(sample) = args.sample.filter(|&sample| sample > 1) {
+            command.arg("--sample").arg(sample.to_string());
+        }
+        let log = args.log.as_deref();
+        let log = log.map(|path| File::create(path).map_err(Failure::file(path))).transpose()?;
+        command.stdout(log.map_or_else(Stdio::null, Stdio::from)).stderr(File::create(&said)?);
+        let child = command.arg("--").args(&args.program).spawn()?;
+        Ok(Self { child, output, said, _folder: folder })
+    }
+
+    /// Says what the recording said, and returns the program's status.
+    fn finish(&self, status: ExitStatus, kept: bool) -> io::Result<u8> {
+        let said = std::fs::read_to_string(&self.said)?;
+        // Without -o there is no trace to speak of.
+        let trace = format!("allotment: {}: ", self.output.display());
+        for line in said.lines().filter(|line| kept || !line.starts_with(&trace)) {
+            eprintln!("{line}");
+        }
+        Ok(match (status.code(), status.signal()) {
+            (Some(code), _) => code as u8,
+            (None, signal) => 128_u8.wrapping_add(signal.unwrap_or(0) as u8),
+        })
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        // It ends the program, if it has not ended.
+        if let (Ok(None), Some(process)) =
+            (self.child.try_wait(), rustix::process::Pid::from_raw(self.child.id().cast_signed()))
+        {
+            let _ = rustix::process::kill_process(process, rustix::process::Signal::TERM);
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// Runs `allotment top`; the exit status, which is the program's.
+///
+/// # Errors
+/// A [`Failure`] with the message for the user.
+pub fn top(args: &TopArgs) -> Result<u8, Failure> {
+    let stopped = Arc::new(AtomicBool::new(false));
+    // ^C goes to the recording as well, which ends the program.
+    signal_hook::flag::register(SIGINT, stopped.clone())?;
+    let mut recorder = if args.program.is_empty() { None } else { Some(Recorder::start(args)?) };
+    let find = || match (&recorder, &args.recording, args.pid) {
+        (Some(recorder), ..) => Ok(Running::of(&recorder.output)),
+        (None, Some(recording), _) => match Running::of(recording) {
+            None => Err(Failure::Other(format!(
+                "{}: there is no recording that goes on: start one with allotment record --stacks -o {0} -- PROGRAM",
+                recording.display()
+            ))),
+            found => Ok(found),
+        },
+        (None, None, Some(process)) => Running::of_process(process).map(Some),
+        (None, None, None) => Ok(None),
+    };
+    let mut running = find()?;
+    let mut follow: Option<Follow> = None;
+    let mut screen = Screen::new(io::stdout().is_terminal() && !args.json, args.top, args.by);
+    let mut next = Instant::now() + args.interval;
+    loop {
+        let ended = match &mut recorder {
+            Some(recorder) => recorder.child.try_wait()?,
+            None => None,
+        };
+        if running.is_none() {
+            running = recorder.as_ref().and_then(|recorder| Running::of(&recorder.output));
+        }
+        let file = running.as_ref().and_then(Running::file);
+        if let Some((path, others)) = &file {
+            Follow::go_on(&mut follow, path, others.saturating_sub(1))?;
+        }
+        let gone = file.is_none() && recorder.is_none();
+        let over = ended.is_some()
+            || gone
+            || (recorder.is_none() && stopped.load(std::sync::atomic::Ordering::Relaxed));
+        if Instant::now() >= next || over {
+            if let Some(follow) = &mut follow {
+                let moment = follow.moment(args.by)?;
+                show(&mut screen, &moment, args)?;
+            }
+            next = Instant::now() + args.interval;
+        }
+        if over {
+            screen.close()?;
+            return match (&mut recorder, ended) {
+                (Some(recorder), Some(status)) => Ok(recorder.finish(status, args.output.is_some())?),
+                _ => Ok(0),
+            };
+        }
+        thread::sleep(args.interval.min(Duration::from_millis(20)));
+    }
+}
+
+fn show(screen: &mut Screen, moment: &Moment, args: &TopArgs) -> Result<(), Failure> {
+    if args.json {
+        let mut out = io::stdout().lock();
+        serde_json::to_writer(&mut out, &moment.first(args.top)).map_err(io::Error::from)?;
+        writeln!(out)?;
+        return Ok(out.flush()?);
+    }
+    Ok(screen.draw(moment)?)
+}

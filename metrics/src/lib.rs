@@ -1,0 +1,210 @@
+//! Metrics of heaps and pools while a program runs, in the text form of Prometheus (OpenMetrics).
+//!
+//! [`Memory`] is a collector of the crate `prometheus-client`: it asks its sources for their figures when it is scraped, and costs
+//! nothing in between. The names are those of OpenTelemetry, with `_` for `.` and the unit at the end, as Prometheus has it.
+//!
+//! ```
+//! use allotment::pool::PoolStats;
+//! use allotment_metrics::Memory;
+//! use prometheus_client::registry::Registry;
+//!
+//! let mut registry = Registry::default();
+//! registry.register_collector(Box::new(Memory::default().pool("buffers", || PoolStats { hits: 7, ..PoolStats::default() })));
+//! let mut text = String::new();
+//! prometheus_client::encoding::text::encode(&mut text, &registry)?;
+//! assert!(text.contains("allotment_memory_requests_total{heap=\"buffers\",result=\"hit\"} 7\n"));
+//! # Ok::<(), std::fmt::Error>(())
+//! ```
+//!
+//! | metric | heaps | growing | pools | |
+//! | --- | --- | --- | --- | --- |
+//! | `allotment_memory_used_bytes` | x | x | x | live blocks, rounding included |
+//! | `allotment_memory_peak_bytes` | x | x | x | the most of that so far |
+//! | `allotment_memory_requested_bytes` | | | x | live blocks, as requested |
+//! | `allotment_memory_limit_bytes` | x | | | what the heap can hold |
+//! | `allotment_memory_committed_bytes` | | x | x | what the system or the device has given |
+//! | `allotment_memory_reserved_bytes` | | x | | addresses |
+//! | `allotment_memory_free_bytes` | x | x | x | held, and in no live block |
+//! | `allotment_memory_largest_free_bytes` | x | | x | the largest request that is sure to succeed, or the largest free block |
+//! | `allotment_memory_blocks` | x | | x | live blocks |
+//! | `allotment_memory_failures_total` | x | | x | requests that failed |
+//! | `allotment_memory_allocated_bytes_total` | | | x | all that was ever allocated |
+//! | `allotment_memory_released_bytes_total` | | x | | what went back to the system |
+//! | `allotment_memory_requests_total` | | | x | by `result`: `hit`, or `miss` where the source was asked |
+//! | `allotment_memory_waits_total` | | | x | how often the caller was blocked for an event |
+//! | `allotment_memory_source_seconds_total` | | | x | time in calls of the source |
+
+use std::fmt;
+use std::time::Duration;
+
+use allotment::Stats;
+use allotment::os::Figures;
+use allotment::pool::PoolStats;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Unit;
+
+/// A metric of which each heap may have a value.
+struct Family {
+    name: &'static str,
+    help: &'static str,
+    unit: Option<Unit>,
+    kind: MetricType,
+}
+
+const fn gauge(name: &'static str, help: &'static str, unit: Option<Unit>) -> Family {
+    Family { name, help, unit, kind: MetricType::Gauge }
+}
+
+const fn counter(name: &'static str, help: &'static str, unit: Option<Unit>) -> Family {
+    Family { name, help, unit, kind: MetricType::Counter }
+}
+
+/// All metrics in the order in which they are written.
+static FAMILIES: [Family; 15] = [
+    gauge("used", "Live blocks, rounding included", Some(Unit::Bytes)),
+    gauge("peak", "The most that was used so far", Some(Unit::Bytes)),
+    gauge("requested", "Live blocks, as requested", Some(Unit::Bytes)),
+    gauge("limit", "What the heap can hold", Some(Unit::Bytes)),
+    gauge("committed", "Memory that the system or the device has given", Some(Unit::Bytes)),
+    gauge("reserved", "Addresses that were reserved", Some(Unit::Bytes)),
+    gauge("free", "Memory that is held, and in no live block", Some(Unit::Bytes)),
+    gauge("largest_free", "The largest free block", Some(Unit::Bytes)),
+    gauge("blocks", "Live blocks", None),
+    counter("failures", "Requests that failed", None),
+    counter("allocated", "All that was ever allocated", Some(Unit::Bytes)),
+    counter("released", "Memory that went back to the system", Some(Unit::Bytes)),
+    counter("requests", "Requests, by whether the source was asked", None),
+    counter("waits", "Events that the caller was blocked for", None),
+    counter("source", "Time in calls of the source", Some(Unit::Seconds)),
+];
+
+/// What a metric is of one heap.
+enum Value {
+    Count(u64),
+    /// With a second label.
+    Labelled((&'static str, &'static str), u64),
+    Time(Duration),
+}
+
+/// The values of a heap by the names of their metrics.
+type Values = Vec<(&'static str, Value)>;
+
+/// A heap's name, and the function that returns its values.
+type Source = (String, Box<dyn Fn() -> Values + Send + Sync>);
+
+/// Collects the figures of heaps and pools, each with a name: the label `heap`.
+#[derive(Default)]
+pub struct Memory {
+    sources: Vec<Source>,
+}
+
+impl Memory {
+    /// Adds a heap with the statistics that `stats` returns.
+    #[must_use]
+    pub fn heap(self, name: &str, stats: impl Fn() -> Stats + Send + Sync + 'static) -> Self {
+        self.with(name, move || {
+            let stats = stats();
+            let count = |value: usize| Value::Count(value as u64);
+            vec![
+                ("used", count(stats.used)),
+                ("peak", count(stats.peak)),
+                ("limit", count(stats.capacity)),
+                ("free", count(stats.free)),
+                ("largest_free", count(stats.largest_free)),
+                ("blocks", count(stats.live_blocks)),
+                ("failures", count(stats.failed)),
+            ]
+        })
+    }
+
+    /// Adds a heap that grows, with the figures that `figures` returns.
+    #[must_use]
+    pub fn growing(self, name: &str, figures: impl Fn() -> Figures + Send + Sync + 'static) -> Self {
+        self.with(name, move || {
+            let figures = figures();
+            let count = |value: usize| Value::Count(value as u64);
+            vec![
+                ("used", count(figures.used)),
+                ("peak", count(figures.peak)),
+                ("committed", count(figures.committed)),
+                ("reserved", count(figures.reserved)),
+                ("free", count(figures.dirty)),
+                ("released", Value::Count(figures.purged)),
+            ]
+        })
+    }
+
+    /// Adds a pool with the statistics that `stats` returns.
+    #[must_use]
+    pub fn pool(self, name: &str, stats: impl Fn() -> PoolStats + Send + Sync + 'static) -> Self {
+        self.with(name, move || {
+            let stats = stats();
+            vec![
+                ("used", Value::Count(stats.allocated.current)),
+                ("peak", Value::Count(stats.allocated.peak)),
+                ("requested", Value::Count(stats.requested.current)),
+                ("committed", Value::Count(stats.reserved.current)),
+                ("free", Value::Count(stats.inactive.current)),
+                ("largest_free", Value::Count(stats.largest_free)),
+                ("blocks", Value::Count(stats.blocks.current)),
+                ("failures", Value::Count(stats.failures)),
+                ("allocated", Value::Count(stats.allocated.total)),
+                ("requests", Value::Labelled(("result", "hit"), stats.hits)),
+                ("requests", Value::Labelled(("result", "miss"), stats.misses)),
+                ("waits", Value::Count(stats.calls.synchronize)),
+                ("source", Value::Time(stats.calls.time)),
+            ]
+        })
+    }
+
+    fn with(mut self, name: &str, values: impl Fn() -> Values + Send + Sync + 'static) -> Self {
+        // `prometheus-client` writes labels as they are.
+        let name = name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+        self.sources.push((name, Box::new(values)));
+        self
+    }
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.sources.iter().map(|(name, _)| name)).finish()
+    }
+}
+
+impl Collector for Memory {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        // Each is asked once, so that its figures are of one moment.
+        let all: Vec<(&str, Values)> =
+            self.sources.iter().map(|(name, values)| (name.as_str(), values())).collect();
+        for Family { name, help, unit, kind } in &FAMILIES {
+            if !all.iter().any(|(_, values)| values.iter().any(|(own, _)| own == name)) {
+                continue;
+            }
+            let full = format!("allotment_memory_{name}");
+            let mut family = encoder.encode_descriptor(&full, help, unit.as_ref(), *kind)?;
+            for (heap, values) in &all {
+                for (_, value) in values.iter().filter(|(own, _)| own == name) {
+                    let mut labels = vec![("heap", *heap)];
+                    if let Value::Labelled(label, _) = value {
+                        labels.push(*label);
+                    }
+                    let metric = family.encode_family(&labels)?;
+                    match (value, kind) {
+                        (Value::Count(count) | Value::Labelled(_, count), MetricType::Gauge) => {
+                            ConstGauge::new(i64::try_from(*count).unwrap_or(i64::MAX)).encode(metric)?;
+                        }
+                        (Value::Count(count) | Value::Labelled(_, count), _) => {
+                            ConstCounter::new(*count).encode(metric)?;
+                        }
+                        (Value::Time(time), _) => ConstCounter::new(time.as_secs_f64()).encode(metric)?,
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
