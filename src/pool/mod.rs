@@ -69,6 +69,8 @@ pub mod sim;
 
 #[cfg(feature = "gpu")]
 pub(crate) use allocator::pass_on_blocks;
+#[cfg(feature = "gpu")]
+pub(crate) use allocator::Owned;
 pub use allocator::{AnyPool, DeviceAllocator};
 pub use base::{Allocation, DefaultPlacement, DevicePool, Pool};
 pub use buffer::{Buffer, Movable};

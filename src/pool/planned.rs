@@ -4,12 +4,12 @@
 
 use super::shown::debug_as_display;
 use super::stream::follow;
-use super::{Buffer, Pool, PoolError, Source, Stream};
-use crate::placement::SegmentPlacement;
+use super::allocator::{DeviceAllocator, Owned};
+use super::{PoolError, Stream};
 use crate::plan::Placed;
 use core::fmt;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
 /// Why a buffer of a plan is not available.
@@ -95,7 +95,8 @@ enum SlotState {
     Lost,
 }
 
-/// A static plan in one block of a pool, in which every buffer lies at its planned offset.
+/// A static plan in one block of a pool, in which every buffer lies at its planned offset. The pool is any
+/// [`DeviceAllocator`], borrowed or shared; clones refer to the same arena, and its buffers keep it.
 ///
 /// The plan is either made by the compiler ([`plan::Plan`](crate::plan::Plan), [`arena!`](crate::arena!)) or at run
 /// time ([`plan::OwnedPlan`](crate::plan::OwnedPlan)). Every buffer that the program takes is checked against those
@@ -132,54 +133,67 @@ enum SlotState {
 /// # let _ = (hidden, output);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct PlannedArena<'p, P: SegmentPlacement, S: Source> {
-    block: Buffer<'p, P, S>,
-    plan: Placed<'p>,
-    stream: S::Stream,
+pub struct PlannedArena<A: DeviceAllocator>(Arc<Shared<A>>);
+
+struct Shared<A: DeviceAllocator> {
+    block: Owned<A>,
+    /// The offset and size of each buffer. All lie within the block, whose size is a `usize`.
+    spans: Vec<(usize, usize)>,
+    stream: A::Stream,
     live: Mutex<Live>,
 }
 
-impl<'p, P: SegmentPlacement, S: Source> PlannedArena<'p, P, S> {
+impl<A: DeviceAllocator> Clone for PlannedArena<A> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<A: DeviceAllocator> PlannedArena<A> {
     /// Takes a block of the plan's size and alignment from the pool, for work on `stream`. O(buffers) plus the
     /// pool's work.
     ///
     /// # Errors
     ///
-    /// The [`PoolError`] of [`Pool::allocate_aligned`].
+    /// The [`PoolError`] of [`DeviceAllocator::allocate`].
     #[track_caller]
-    pub fn new(pool: &'p Pool<P, S>, plan: Placed<'p>, stream: &S::Stream) -> Result<Self, PoolError> {
+    pub fn new(pool: A, plan: Placed<'_>, stream: &A::Stream) -> Result<Self, PoolError> {
         // A plan larger than the address space is larger than any pool, so the request below fails.
         let bytes = usize::try_from(plan.peak()).unwrap_or(usize::MAX);
         let align = usize::try_from(plan.align()).unwrap_or(usize::MAX);
-        let block = pool.allocate_aligned(bytes, align, stream)?;
-        let slots = std::vec![SlotState::Free; plan.buffers().len()];
+        let block = Owned::allocate(pool, bytes, align, stream)?;
+        let spans = plan.offsets().iter().zip(plan.buffers());
+        let spans: Vec<_> =
+            spans.map(|(&offset, buffer)| (offset as usize, buffer.size as usize)).collect();
+        let slots = std::vec![SlotState::Free; spans.len()];
         let live = Mutex::new(Live { places: BTreeMap::new(), slots });
-        Ok(Self { block, plan, stream: stream.clone(), live })
-    }
-
-    /// Returns the plan.
-    pub fn plan(&self) -> Placed<'p> {
-        self.plan
+        Ok(Self(Arc::new(Shared { block, spans, stream: stream.clone(), live })))
     }
 
     /// Returns the device address of the arena's first byte.
     pub fn address(&self) -> usize {
-        self.block.address()
+        self.0.block.address()
     }
 
     /// Returns the arena's length in bytes, the plan's peak.
     pub fn bytes(&self) -> usize {
-        self.block.bytes()
+        self.0.block.bytes()
     }
 
     /// Returns the pool that the memory comes from.
-    pub fn pool(&self) -> &'p Pool<P, S> {
-        self.block.pool()
+    pub fn pool(&self) -> &A {
+        self.0.block.allocator()
+    }
+
+    /// The block of the whole plan.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn block(&self) -> &Owned<A> {
+        &self.0.block
     }
 
     /// Returns the stream that orders the work on the buffers.
-    pub fn stream(&self) -> &S::Stream {
-        &self.stream
+    pub fn stream(&self) -> &A::Stream {
+        &self.0.stream
     }
 
     /// Returns a handle to buffer `slot`, whether it is free or not.
@@ -187,9 +201,9 @@ impl<'p, P: SegmentPlacement, S: Source> PlannedArena<'p, P, S> {
     /// # Errors
     ///
     /// [`SlotError::Unknown`] if the plan has no such buffer.
-    pub fn slot(&self, slot: usize) -> Result<PlannedSlot<'_, 'p, P, S>, SlotError> {
-        if slot < self.plan.buffers().len() {
-            Ok(PlannedSlot { arena: self, slot })
+    pub fn slot(&self, slot: usize) -> Result<PlannedSlot<A>, SlotError> {
+        if slot < self.0.spans.len() {
+            Ok(PlannedSlot { arena: self.clone(), slot })
         } else {
             Err(SlotError::Unknown { slot })
         }
@@ -200,19 +214,19 @@ impl<'p, P: SegmentPlacement, S: Source> PlannedArena<'p, P, S> {
     /// # Errors
     ///
     /// [`SlotError`] if there is no such buffer, if it is already live or lost, or if a live one shares its memory.
-    pub fn take(&self, slot: usize) -> Result<PlannedBuffer<'_, 'p, P, S>, SlotError> {
+    pub fn take(&self, slot: usize) -> Result<PlannedBuffer<A>, SlotError> {
         self.slot(slot)?;
         self.enter(&mut self.lock(), slot)?;
-        Ok(PlannedBuffer { arena: self, slot, users: Mutex::new(Vec::new()) })
+        Ok(PlannedBuffer { arena: self.clone(), slot, users: Mutex::new(Vec::new()) })
     }
 
     fn lock(&self) -> MutexGuard<'_, Live> {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Offset and size of a buffer. Both lie within the block, whose size is a `usize`.
+    /// Offset and size of a buffer.
     fn span(&self, slot: usize) -> (usize, usize) {
-        (self.plan.offsets()[slot] as usize, self.plan.buffers()[slot].size as usize)
+        self.0.spans[slot]
     }
 
     fn enter(&self, live: &mut Live, slot: usize) -> Result<(), SlotError> {
@@ -244,9 +258,9 @@ impl<'p, P: SegmentPlacement, S: Source> PlannedArena<'p, P, S> {
     }
 
     /// Makes the arena's stream wait for the others. Returns whether the driver did so.
-    fn settle(&self, users: &mut Vec<S::Stream>) -> bool {
+    fn settle(&self, users: &mut Vec<A::Stream>) -> bool {
         while let Some(user) = users.last() {
-            if follow(&self.stream, user).is_err() {
+            if follow(&self.0.stream, user).is_err() {
                 return false;
             }
             users.pop();
@@ -255,39 +269,31 @@ impl<'p, P: SegmentPlacement, S: Source> PlannedArena<'p, P, S> {
     }
 }
 
-impl<P: SegmentPlacement, S: Source> fmt::Debug for PlannedArena<'_, P, S> {
+impl<A: DeviceAllocator> fmt::Debug for PlannedArena<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let live = self.lock().slots.iter().filter(|&&state| state == SlotState::Live).count();
         f.debug_struct("PlannedArena")
-            .field("block", &self.block)
+            .field("block", &self.0.block)
             .field("live", &live)
             .finish_non_exhaustive()
     }
 }
 
 /// A handle to a buffer of a [`PlannedArena`], from which typed buffers of the module `gpu` are made.
-pub struct PlannedSlot<'a, 'p, P: SegmentPlacement, S: Source> {
-    arena: &'a PlannedArena<'p, P, S>,
+pub struct PlannedSlot<A: DeviceAllocator> {
+    arena: PlannedArena<A>,
     slot: usize,
 }
 
-impl<P: SegmentPlacement, S: Source> Clone for PlannedSlot<'_, '_, P, S> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<P: SegmentPlacement, S: Source> Copy for PlannedSlot<'_, '_, P, S> {}
-
-impl<P: SegmentPlacement, S: Source> fmt::Debug for PlannedSlot<'_, '_, P, S> {
+impl<A: DeviceAllocator> fmt::Debug for PlannedSlot<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("PlannedSlot").field(&self.slot).finish()
     }
 }
 
-impl<'a, 'p, P: SegmentPlacement, S: Source> PlannedSlot<'a, 'p, P, S> {
+impl<A: DeviceAllocator> PlannedSlot<A> {
     /// Returns the buffer's number in the plan.
-    pub fn number(self) -> usize {
+    pub fn number(&self) -> usize {
         self.slot
     }
 
@@ -297,8 +303,8 @@ impl<'a, 'p, P: SegmentPlacement, S: Source> PlannedSlot<'a, 'p, P, S> {
     ///
     /// [`SlotError::Stream`] if `stream` is not the arena's, [`SlotError::Length`] if the buffer is shorter, and
     /// the errors of [`PlannedArena::take`].
-    pub fn take(self, bytes: usize, stream: &S::Stream) -> Result<PlannedBuffer<'a, 'p, P, S>, SlotError> {
-        if stream.id() != self.arena.stream.id() {
+    pub fn take(&self, bytes: usize, stream: &A::Stream) -> Result<PlannedBuffer<A>, SlotError> {
+        if stream.id() != self.arena.stream().id() {
             return Err(SlotError::Stream);
         }
         let (_, have) = self.arena.span(self.slot);
@@ -310,22 +316,22 @@ impl<'a, 'p, P: SegmentPlacement, S: Source> PlannedSlot<'a, 'p, P, S> {
 }
 
 /// A live buffer of a [`PlannedArena`]. Dropping it makes room for the buffers that share its memory.
-pub struct PlannedBuffer<'a, 'p, P: SegmentPlacement, S: Source> {
-    arena: &'a PlannedArena<'p, P, S>,
+pub struct PlannedBuffer<A: DeviceAllocator> {
+    arena: PlannedArena<A>,
     slot: usize,
     /// Other streams that use the buffer.
-    users: Mutex<Vec<S::Stream>>,
+    users: Mutex<Vec<A::Stream>>,
 }
 
-impl<'a, 'p, P: SegmentPlacement, S: Source> PlannedBuffer<'a, 'p, P, S> {
+impl<A: DeviceAllocator> PlannedBuffer<A> {
     /// Returns the buffer's number in the plan.
     pub fn slot(&self) -> usize {
         self.slot
     }
 
     /// Returns the arena that the buffer lies in.
-    pub fn arena(&self) -> &'a PlannedArena<'p, P, S> {
-        self.arena
+    pub fn arena(&self) -> &PlannedArena<A> {
+        &self.arena
     }
 
     /// Returns the device address of the first byte.
@@ -339,12 +345,12 @@ impl<'a, 'p, P: SegmentPlacement, S: Source> PlannedBuffer<'a, 'p, P, S> {
     }
 
     /// Notes that work on `stream` uses the buffer. The next buffer at this address is ordered after that work.
-    pub fn used_on(&self, stream: &S::Stream) {
-        if stream.id() == self.arena.stream.id() {
+    pub fn used_on(&self, stream: &A::Stream) {
+        if stream.id() == self.arena.stream().id() {
             return;
         }
         // If this handle is forgotten, the block as a whole still waits.
-        self.arena.block.used_on(stream);
+        self.arena.0.block.used_on(stream);
         let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
         if users.iter().all(|user| user.id() != stream.id()) {
             users.push(stream.clone());
@@ -380,7 +386,7 @@ impl<'a, 'p, P: SegmentPlacement, S: Source> PlannedBuffer<'a, 'p, P, S> {
     }
 }
 
-impl<P: SegmentPlacement, S: Source> Drop for PlannedBuffer<'_, '_, P, S> {
+impl<A: DeviceAllocator> Drop for PlannedBuffer<A> {
     fn drop(&mut self) {
         let users = self.users.get_mut().unwrap_or_else(PoisonError::into_inner);
         let settled = self.arena.settle(users);
@@ -394,7 +400,7 @@ impl<P: SegmentPlacement, S: Source> Drop for PlannedBuffer<'_, '_, P, S> {
     }
 }
 
-impl<P: SegmentPlacement, S: Source> fmt::Debug for PlannedBuffer<'_, '_, P, S> {
+impl<A: DeviceAllocator> fmt::Debug for PlannedBuffer<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let address = self.address();
         f.debug_struct("PlannedBuffer")

@@ -1,9 +1,8 @@
 //! The recorded requests of one stream, and the plan for them.
 
 use super::PatternError;
-use crate::placement::SegmentPlacement;
 use crate::plan::{self, OwnedPlan, rules_for};
-use crate::pool::{Buffer, Pool, Source};
+use crate::pool::allocator::{DeviceAllocator, Owned};
 use std::vec::Vec;
 
 /// How many recorded requests are tried when the one that is due does not match.
@@ -49,9 +48,9 @@ pub(super) enum Outcome {
     Deviates,
 }
 
-pub(super) struct Lane<'p, P: SegmentPlacement, S: Source> {
-    pub stream: S::Stream,
-    block: Option<Buffer<'p, P, S>>,
+pub(super) struct Lane<A: DeviceAllocator> {
+    pub stream: A::Stream,
+    block: Option<Owned<A>>,
     requests: Vec<Request>,
     /// Planned requests, sorted by the event that ends them.
     ends: Vec<(u32, u32)>,
@@ -68,8 +67,8 @@ pub(super) struct Lane<'p, P: SegmentPlacement, S: Source> {
     pub naive: u64,
 }
 
-impl<'p, P: SegmentPlacement, S: Source> Lane<'p, P, S> {
-    pub(super) fn new(stream: S::Stream) -> Self {
+impl<A: DeviceAllocator> Lane<A> {
+    pub(super) fn new(stream: A::Stream) -> Self {
         Self {
             stream,
             block: None,
@@ -110,7 +109,10 @@ impl<'p, P: SegmentPlacement, S: Source> Lane<'p, P, S> {
     }
 
     /// Plans the recorded requests and takes a block for the plan from the pool.
-    pub(super) fn plan(&mut self, pool: &'p Pool<P, S>) -> Result<(), PatternError> {
+    pub(super) fn plan(&mut self, pool: &A) -> Result<(), PatternError>
+    where
+        A: Clone,
+    {
         let planned = |request: &Request| request.end != OPEN && !request.shared;
         let buffers: Vec<plan::Buffer<'_>> = self
             .requests
@@ -127,7 +129,7 @@ impl<'p, P: SegmentPlacement, S: Source> Lane<'p, P, S> {
         // A plan larger than the address space is larger than any pool, so the request below fails.
         let bytes = usize::try_from(placed.peak()).unwrap_or(usize::MAX);
         if bytes > 0 {
-            let block = pool.allocate_aligned(bytes, placed.align() as usize, &self.stream);
+            let block = Owned::allocate(pool.clone(), bytes, placed.align() as usize, &self.stream);
             self.block = Some(block.map_err(PatternError::Pool)?);
         }
         let mut offsets = placed.offsets().iter();
@@ -153,7 +155,7 @@ impl<'p, P: SegmentPlacement, S: Source> Lane<'p, P, S> {
     }
 
     /// Returns the lane's block.
-    pub(super) fn block(&self) -> Option<&Buffer<'p, P, S>> {
+    pub(super) fn block(&self) -> Option<&Owned<A>> {
         self.block.as_ref()
     }
 
@@ -209,22 +211,22 @@ impl<'p, P: SegmentPlacement, S: Source> Lane<'p, P, S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pool::DefaultPlacement;
+    use crate::pool::DevicePool;
     use crate::pool::sim::DeviceMemory;
 
     #[test]
     fn events_are_recorded_while_there_are_numbers() {
         let lane = |now: u32| {
-            let mut lane = Lane::<'static, DefaultPlacement, _>::new(DeviceMemory::<false>::new(1).stream());
+            let mut lane = Lane::<DevicePool<DeviceMemory>>::new(DeviceMemory::<false>::new(1).stream());
             lane.now = now;
             lane
         };
-        let mut last: Lane<'_, _, DeviceMemory> = lane(OPEN - 3);
+        let mut last: Lane<_> = lane(OPEN - 3);
         assert_eq!((last.record(1, 1), last.now), (Some(0), OPEN - 2));
         last.freed(0);
         assert_eq!((last.requests[0].start, last.requests[0].end, last.now), (OPEN - 3, OPEN - 2, OPEN - 1));
         assert_eq!(last.record(1, 1), None);
-        let mut last: Lane<'_, _, DeviceMemory> = lane(OPEN - 2);
+        let mut last: Lane<_> = lane(OPEN - 2);
         assert_eq!(last.record(1, 1), Some(0));
         last.freed(0);
         // There is no number left for the free, so the buffer counts as one that is never freed.

@@ -14,12 +14,12 @@ pub use buffer::PatternBuffer;
 
 use super::numbers::ByNumber;
 use super::shown::debug_as_display;
-use super::{Pool, PoolError, Source, Stream, StreamId};
-use crate::placement::SegmentPlacement;
+use super::allocator::{DeviceAllocator, Owned};
+use super::{PoolError, Stream, StreamId};
 use crate::plan::PlanError;
 use core::fmt;
 use lane::{Lane, Outcome};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
 /// Why an iteration has no new plan.
@@ -101,17 +101,17 @@ enum Phase {
     Serving,
 }
 
-struct State<'p, P: SegmentPlacement, S: Source> {
+struct State<A: DeviceAllocator> {
     phase: Phase,
     /// Whether the next iteration is to be recorded.
     wanted: bool,
-    lanes: Vec<Lane<'p, P, S>>,
+    lanes: Vec<Lane<A>>,
     by_stream: ByNumber<StreamId, usize>,
     recent: usize,
     stats: PatternStats,
 }
 
-impl<P: SegmentPlacement, S: Source> State<'_, P, S> {
+impl<A: DeviceAllocator> State<A> {
     fn lane(&mut self, id: StreamId) -> Option<usize> {
         if self.lanes.get(self.recent).is_none_or(|lane| lane.stream.id() != id) {
             self.recent = *self.by_stream.get(&id)?;
@@ -125,7 +125,8 @@ impl<P: SegmentPlacement, S: Source> State<'_, P, S> {
     }
 }
 
-/// Serves the iterations of a repetitive program from a plan, and all other requests from a pool.
+/// Serves the iterations of a repetitive program from a plan, and all other requests from a pool, which is any
+/// [`DeviceAllocator`], borrowed or shared. Clones refer to the same pattern, and its buffers keep it.
 ///
 /// The first iteration is recorded: its requests go to the pool while their sizes, alignments and streams and the
 /// order of requests and frees are noted. When the second iteration begins, each stream's requests are planned in
@@ -157,15 +158,26 @@ impl<P: SegmentPlacement, S: Source> State<'_, P, S> {
 /// assert_eq!((stats.arena, stats.naive), (9 << 20, 18 << 20));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Pattern<'p, P: SegmentPlacement, S: Source> {
-    pool: &'p Pool<P, S>,
-    state: Mutex<State<'p, P, S>>,
+pub struct Pattern<A: DeviceAllocator>(Arc<Shared<A>>);
+
+struct Shared<A: DeviceAllocator> {
+    pool: A,
+    state: Mutex<State<A>>,
 }
 
-impl<'p, P: SegmentPlacement, S: Source> Pattern<'p, P, S> {
+impl<A: DeviceAllocator> Clone for Pattern<A> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+/// What requests are rounded up to, in bytes: the granule of pools.
+const GRANULE: usize = 256;
+
+impl<A: DeviceAllocator + Clone> Pattern<A> {
     /// Makes a pattern without a plan, which records the first iteration. Requests before that iteration go to the
     /// pool.
-    pub fn new(pool: &'p Pool<P, S>) -> Self {
+    pub fn new(pool: A) -> Self {
         let state = State {
             phase: Phase::Idle,
             wanted: true,
@@ -174,22 +186,13 @@ impl<'p, P: SegmentPlacement, S: Source> Pattern<'p, P, S> {
             recent: 0,
             stats: PatternStats::default(),
         };
-        Self { pool, state: Mutex::new(state) }
-    }
-
-    /// Returns the pool behind the pattern.
-    pub fn pool(&self) -> &'p Pool<P, S> {
-        self.pool
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State<'p, P, S>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        Self(Arc::new(Shared { pool, state: Mutex::new(state) }))
     }
 
     /// Begins an iteration. After a recorded one, this makes the plan, in O(n²) for a stream with n requests;
     /// otherwise it takes at most O(requests of the plan).
     ///
-    /// The segments that served the recorded iteration stay in the pool; [`Pool::trim`] gives them back.
+    /// The segments that served the recorded iteration stay in the pool; [`Pool::trim`](super::Pool::trim) gives them back.
     ///
     /// # Errors
     ///
@@ -222,21 +225,22 @@ impl<'p, P: SegmentPlacement, S: Source> Pattern<'p, P, S> {
         self.lock().wanted = true;
     }
 
-    /// Returns the statistics. O(1).
-    pub fn stats(&self) -> PatternStats {
-        self.lock().stats
+    /// Allocates a block of the pool.
+    #[track_caller]
+    fn pooled(&self, bytes: usize, align: usize, stream: &A::Stream) -> Result<Owned<A>, PoolError> {
+        Owned::allocate(self.0.pool.clone(), bytes, align, stream)
     }
 
     /// Drops the plan and all recorded requests.
-    fn forget(state: &mut State<'p, P, S>) {
+    fn forget(state: &mut State<A>) {
         state.phase = Phase::Idle;
         state.lanes.clear();
         state.by_stream.clear();
         (state.stats.arena, state.stats.lower_bound, state.stats.naive) = (0, 0, 0);
     }
 
-    fn plan(&self, state: &mut State<'p, P, S>) -> Result<(), PatternError> {
-        let planned = state.lanes.iter_mut().try_for_each(|lane| lane.plan(self.pool));
+    fn plan(&self, state: &mut State<A>) -> Result<(), PatternError> {
+        let planned = state.lanes.iter_mut().try_for_each(|lane| lane.plan(&self.0.pool));
         if let Err(error) = planned {
             Self::forget(state);
             return Err(error);
@@ -254,13 +258,13 @@ impl<'p, P: SegmentPlacement, S: Source> Pattern<'p, P, S> {
     ///
     /// # Errors
     ///
-    /// The [`PoolError`] of [`Pool::allocate`]; only requests that go to the pool can fail.
+    /// The [`PoolError`] of [`DeviceAllocator::allocate`]; only requests that go to the pool can fail.
     #[track_caller]
     pub fn allocate(
         &self,
         bytes: usize,
-        stream: &S::Stream,
-    ) -> Result<PatternBuffer<'_, 'p, P, S>, PoolError> {
+        stream: &A::Stream,
+    ) -> Result<PatternBuffer<A>, PoolError> {
         self.allocate_aligned(bytes, 1, stream)
     }
 
@@ -268,21 +272,20 @@ impl<'p, P: SegmentPlacement, S: Source> Pattern<'p, P, S> {
     ///
     /// # Errors
     ///
-    /// The [`PoolError`] of [`Pool::allocate_aligned`]; only requests that go to the pool can fail.
+    /// The [`PoolError`] of [`DeviceAllocator::allocate`]; only requests that go to the pool can fail.
     #[track_caller]
     pub fn allocate_aligned(
         &self,
         bytes: usize,
         align: usize,
-        stream: &S::Stream,
-    ) -> Result<PatternBuffer<'_, 'p, P, S>, PoolError> {
-        let granule = P::GRANULE;
-        let size = bytes.max(1).checked_next_multiple_of(granule).unwrap_or(usize::MAX);
+        stream: &A::Stream,
+    ) -> Result<PatternBuffer<A>, PoolError> {
+        let size = bytes.max(1).checked_next_multiple_of(GRANULE).unwrap_or(usize::MAX);
         let mut state = self.lock();
         let phase = state.phase;
         if phase == Phase::Idle || !align.is_power_of_two() {
             drop(state);
-            return Ok(PatternBuffer::pooled(self, self.pool.allocate_aligned(bytes, align, stream)?, None));
+            return Ok(PatternBuffer::pooled(self, self.pooled(bytes, align, stream)?, None));
         }
         state.count(|counts| counts.requests += 1);
         if phase == Phase::Serving {
@@ -296,10 +299,10 @@ impl<'p, P: SegmentPlacement, S: Source> Pattern<'p, P, S> {
                 Some((_, Outcome::Deviates)) | None => state.count(|counts| counts.deviations += 1),
             }
             drop(state);
-            return Ok(PatternBuffer::pooled(self, self.pool.allocate_aligned(bytes, align, stream)?, None));
+            return Ok(PatternBuffer::pooled(self, self.pooled(bytes, align, stream)?, None));
         }
         drop(state);
-        let buffer = self.pool.allocate_aligned(bytes, align, stream)?;
+        let buffer = self.pooled(bytes, align, stream)?;
         let mut state = self.lock();
         let mut recorded = None;
         if state.phase == Phase::Recording {
@@ -312,7 +315,7 @@ impl<'p, P: SegmentPlacement, S: Source> Pattern<'p, P, S> {
                     lane
                 }
             };
-            let request = state.lanes[lane].record(size, align.max(granule));
+            let request = state.lanes[lane].record(size, align.max(GRANULE));
             recorded = request.map(|request| (state.stats.recorded, lane, request));
         }
         drop(state);
@@ -320,7 +323,23 @@ impl<'p, P: SegmentPlacement, S: Source> Pattern<'p, P, S> {
     }
 }
 
-impl<P: SegmentPlacement, S: Source> fmt::Debug for Pattern<'_, P, S> {
+impl<A: DeviceAllocator> Pattern<A> {
+    /// Returns the pool behind the pattern.
+    pub fn pool(&self) -> &A {
+        &self.0.pool
+    }
+
+    /// Returns the statistics. O(1).
+    pub fn stats(&self) -> PatternStats {
+        self.lock().stats
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<A>> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<A: DeviceAllocator> fmt::Debug for Pattern<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pattern").field("stats", &self.stats()).finish_non_exhaustive()
     }
