@@ -55,11 +55,9 @@ mod source;
 mod stable;
 mod staging;
 mod stream;
+mod usage;
 
-pub use buffer::{
-    AllocateError, Backer, Backing, Buffer, CopyError, CudarcMemory, DlTensor, Foreign, Lease, MemoryKind,
-    Pool, PoolBlock, Rows, Touch, Transfer, View, ViewMut,
-};
+pub use buffer::{Buffer, DlTensor, MemoryKind, Pool, Rows, Transfer, View, ViewMut};
 pub use context::Context;
 pub use cudarc;
 pub use device::Device;
@@ -67,13 +65,12 @@ pub use error::Error;
 pub use launch::Launch;
 pub use library::is_available;
 pub use manager::{
-    Access, ManageError, ManagedBlock, ManagerOptions, MemoryManager, MemoryRequest, Policy, PolicyRule,
-    Recommendation, Site, StoreTotals, Totals, Usage,
+    ManagerOptions, MemoryManager, MemoryRequest, Policy, PolicyRule, Recommendation, StoreTotals, Totals,
 };
 pub use sequences::{KvCache, Sequence};
 #[cfg(unix)]
 pub use share::SharedMemory;
-pub use share::{Imported, IpcHandle, ShareError};
+pub use share::IpcHandle;
 pub use source::{
     Advice, AsyncMemory, DeviceMemory, HostMemory, Location, Managed, Pinned, PinnedOptions, Registered,
     Virtual, pinned_bytes,
@@ -81,3 +78,4 @@ pub use source::{
 pub use stable::{StableSlice, StableSliceMut};
 pub use staging::{Batch, BatchReport, MmapStaging, Progress, Staging, StagingError, StagingOptions};
 pub use stream::{Event, Stream};
+pub use usage::{Access, Usage};

@@ -6,6 +6,7 @@ use super::{CopyCounters, MemoryKind, PoolStats, Segment, Source, Stream};
 use crate::placement::SegmentPlacement;
 use core::fmt;
 use std::sync::Arc;
+use std::vec::Vec;
 
 /// An allocator of device memory: a [`Pool`] of any placement and source, or an adaptor
 /// that wraps other allocators, such as [`Chain`](super::Chain).
@@ -119,6 +120,9 @@ pub trait AnyPool: Sealed + Send + Sync {
     /// Returns the segment that contains a live block of this pool. O(1).
     fn segment_of(&self, block: &Allocation) -> Option<Segment>;
 
+    /// Returns the lengths of the pieces of a segment; see [`Source::pieces`].
+    fn pieces(&self, segment: usize) -> Option<Vec<usize>>;
+
     /// Returns the pool's statistics.
     fn stats(&self) -> PoolStats;
 
@@ -153,6 +157,10 @@ where
 
     fn segment_of(&self, block: &Allocation) -> Option<Segment> {
         Self::segment_of(self, block)
+    }
+
+    fn pieces(&self, segment: usize) -> Option<Vec<usize>> {
+        self.source().pieces(segment)
     }
 
     fn stats(&self) -> PoolStats {

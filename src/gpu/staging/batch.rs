@@ -2,7 +2,7 @@
 
 use super::{Host, Staging, mark};
 use crate::gpu::abi::CopyAttributes;
-use crate::gpu::buffer::{Backing, CopyError, Job, MemoryKind, View, ViewMut};
+use crate::gpu::buffer::{Backing, Job, MemoryKind, View, ViewMut};
 use crate::gpu::error::{Error, check};
 use crate::gpu::library::{self, call};
 use crate::gpu::stream::Stream;
@@ -270,7 +270,7 @@ fn submit(way: Way, runs: &[Run], pinned: u64, stream: &Stream) -> Result<usize,
 
 /// Submits the collected copies of a lane, ordered with the streams of the views, and marks their end on the pinned
 /// buffer.
-fn flush(way: Way, lane: &mut Lane<'_>, host: &mut Host, stream: &Stream) -> Result<usize, CopyError> {
+fn flush(way: Way, lane: &mut Lane<'_>, host: &mut Host, stream: &Stream) -> Result<usize, Error> {
     let pieces = mem::take(&mut lane.pieces);
     if pieces.is_empty() {
         return Ok(0);
@@ -321,13 +321,13 @@ impl<'s, 'v> Batch<'s, 'v> {
     ///
     /// # Errors
     ///
-    /// [`CopyError::Length`], or the error of the driver, which may be that of an earlier
+    /// [`Error::Length`], or the error of the driver, which may be that of an earlier
     /// copy.
     pub fn upload<T: DeviceRepr + Copy>(
         &mut self,
         mut to: ViewMut<'v, T>,
         values: &[T],
-    ) -> Result<(), CopyError> {
+    ) -> Result<(), Error> {
         to.as_view().check(values.len())?;
         self.count(size_of_val(values));
         let View { address, stream, backing, .. } = to.0;
@@ -360,13 +360,13 @@ impl<'s, 'v> Batch<'s, 'v> {
     ///
     /// # Errors
     ///
-    /// [`CopyError::Length`], or the error of the driver, which may be that of an earlier
+    /// [`Error::Length`], or the error of the driver, which may be that of an earlier
     /// copy.
     pub fn download<T: DeviceRepr + Copy>(
         &mut self,
         from: View<'v, T>,
         values: &'v mut [T],
-    ) -> Result<(), CopyError> {
+    ) -> Result<(), Error> {
         from.check(values.len())?;
         self.count(size_of_val(values));
         if from.backing.kind() == MemoryKind::Host {
@@ -374,8 +374,8 @@ impl<'s, 'v> Batch<'s, 'v> {
         }
         if self.staging.results.is_empty() {
             self.staging.pin_results().map_err(|error| match error {
-                Error::Call(error) => CopyError::Call(error),
-                _ => CopyError::Call(SourceError::unsupported("cuMemHostAlloc")),
+                Error::Call(error) => Error::Call(error),
+                _ => Error::Call(SourceError::unsupported("cuMemHostAlloc")),
             })?;
         }
         let View { address, stream, backing, .. } = from;
@@ -405,7 +405,7 @@ impl<'s, 'v> Batch<'s, 'v> {
     }
 
     /// Submits the copies to the device, and continues in the next pinned buffer.
-    fn flush_up(&mut self) -> Result<(), CopyError> {
+    fn flush_up(&mut self) -> Result<(), Error> {
         if self.up.pieces.is_empty() {
             return Ok(());
         }
@@ -418,7 +418,7 @@ impl<'s, 'v> Batch<'s, 'v> {
     }
 
     /// Submits the copies to the host, and continues in the next pinned buffer after delivering its results.
-    fn flush_down(&mut self) -> Result<(), CopyError> {
+    fn flush_down(&mut self) -> Result<(), Error> {
         if self.down.pieces.is_empty() {
             return Ok(());
         }
@@ -436,7 +436,7 @@ impl<'s, 'v> Batch<'s, 'v> {
     }
 
     /// Copies results from one pinned buffer, or from all, to their destinations. Waits for them.
-    fn deliver(&mut self, of: Option<usize>) -> Result<(), CopyError> {
+    fn deliver(&mut self, of: Option<usize>) -> Result<(), Error> {
         for (slot, at, place) in mem::take(&mut self.down.results) {
             if of.is_some_and(|of| of != slot) {
                 self.down.results.push((slot, at, place));
@@ -455,7 +455,7 @@ impl<'s, 'v> Batch<'s, 'v> {
     /// # Errors
     ///
     /// The error of the driver.
-    pub fn finish(mut self) -> Result<BatchReport, CopyError> {
+    pub fn finish(mut self) -> Result<BatchReport, Error> {
         self.flush_up()?;
         self.flush_down()?;
         self.deliver(None)?;

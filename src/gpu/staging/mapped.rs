@@ -69,13 +69,13 @@ impl MmapStaging {
     ///
     /// [`StagingError`]; [`StagingError::Read`] with [`io::ErrorKind::InvalidInput`] if the range is not within the file
     /// as it was mapped.
-    pub fn read<A: Backer, W>(
+    pub fn read<W>(
         &mut self,
         range: impl RangeBounds<u64>,
-        allocator: &A,
+        allocator: &impl Backer,
         stream: &Stream,
         work: impl FnMut(ViewMut<'_, u8>, &Progress) -> Result<(), W>,
-    ) -> Result<Progress, StagingError<A::Error, W>> {
+    ) -> Result<Progress, StagingError<W>> {
         let (at, end) = self.part(range).map_err(StagingError::Read)?;
         let shrunk = Cell::new(None);
         let source = Cursor { file: &self.file, map: &self.map, at, end, shrunk: &shrunk };
@@ -90,13 +90,13 @@ impl MmapStaging {
     ///
     /// Those of [`MmapStaging::read`], and [`StagingError::Write`] if the file was not opened for reading and writing or
     /// its storage fails. Chunks before the one that failed may have been changed already.
-    pub fn update<A: Backer, W>(
+    pub fn update<W>(
         &mut self,
         range: impl RangeBounds<u64>,
-        allocator: &A,
+        allocator: &impl Backer,
         stream: &Stream,
         work: impl FnMut(ViewMut<'_, u8>, &Progress) -> Result<(), W>,
-    ) -> Result<Progress, StagingError<A::Error, W>> {
+    ) -> Result<Progress, StagingError<W>> {
         let (at, end) = self.part(range).map_err(StagingError::Read)?;
         if !self.is_writable {
             return Err(StagingError::Write(io::ErrorKind::PermissionDenied.into()));
@@ -134,7 +134,7 @@ impl MmapStaging {
     }
 
     /// Replaces the error of a cursor that found a shorter file.
-    fn explain<A, W>(&self, error: StagingError<A, W>, shrunk: &Cell<Option<u64>>) -> StagingError<A, W> {
+    fn explain<W>(&self, error: StagingError<W>, shrunk: &Cell<Option<u64>>) -> StagingError<W> {
         match shrunk.get() {
             Some(left) => StagingError::Shrunk { mapped: self.map.len() as u64, left },
             None => error,

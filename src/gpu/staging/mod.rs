@@ -1,14 +1,14 @@
 //! Data that is streamed through a device in chunks, and small copies that are joined.
 
+#![expect(private_bounds, reason = "what allocates is a closed list")]
+
 mod batch;
 mod mapped;
 
 pub use batch::{Batch, BatchReport};
 pub use mapped::MmapStaging;
 
-use crate::gpu::buffer::{
-    AllocateError, Backer, Backing as _, Buffer, CopyError, Job, Lease, MemoryKind, ViewMut,
-};
+use crate::gpu::buffer::{Backer, Buffer, Job, MemoryKind, ViewMut};
 use crate::gpu::context::Context;
 use crate::gpu::error::Error;
 use crate::gpu::library::call;
@@ -56,13 +56,11 @@ impl Progress {
     }
 }
 
-/// Why staging failed; `A` is the allocator's error, `W` the error of the user's function.
+/// Why staging failed; `W` is the error of the user's function.
 #[non_exhaustive]
-pub enum StagingError<A, W> {
-    /// There is no memory for the chunks on the device.
-    Allocate(AllocateError<A>),
-    /// The driver failed.
-    Copy(CopyError),
+pub enum StagingError<W> {
+    /// There is no memory for the chunks on the device, or the driver failed.
+    Device(Error),
     /// The input could not be read.
     Read(io::Error),
     /// The results could not be written.
@@ -78,11 +76,10 @@ pub enum StagingError<A, W> {
     Work(W),
 }
 
-impl<A: fmt::Display, W: fmt::Display> fmt::Display for StagingError<A, W> {
+impl<W: fmt::Display> fmt::Display for StagingError<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Allocate(error) => error.fmt(f),
-            Self::Copy(error) => error.fmt(f),
+            Self::Device(error) => error.fmt(f),
             Self::Read(error) => write!(f, "the input cannot be read: {error}"),
             Self::Write(error) => write!(f, "the results cannot be written: {error}"),
             Self::Shrunk { mapped, left } => {
@@ -94,11 +91,10 @@ impl<A: fmt::Display, W: fmt::Display> fmt::Display for StagingError<A, W> {
 }
 
 /// Shows the sentence of `Display`, with the `Debug` of the errors that it holds.
-impl<A: fmt::Debug, W: fmt::Debug> fmt::Debug for StagingError<A, W> {
+impl<W: fmt::Debug> fmt::Debug for StagingError<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Allocate(error) => error.fmt(f),
-            Self::Copy(error) => fmt::Debug::fmt(error, f),
+            Self::Device(error) => fmt::Debug::fmt(error, f),
             Self::Read(error) => write!(f, "the input cannot be read: {error}"),
             Self::Write(error) => write!(f, "the results cannot be written: {error}"),
             Self::Shrunk { mapped, left } => {
@@ -109,17 +105,17 @@ impl<A: fmt::Debug, W: fmt::Debug> fmt::Debug for StagingError<A, W> {
     }
 }
 
-impl<A: fmt::Debug + fmt::Display, W: fmt::Debug + fmt::Display> core::error::Error for StagingError<A, W> {}
+impl<W: fmt::Debug + fmt::Display> core::error::Error for StagingError<W> {}
 
-impl<A, W> From<CopyError> for StagingError<A, W> {
-    fn from(error: CopyError) -> Self {
-        Self::Copy(error)
+impl<W> From<Error> for StagingError<W> {
+    fn from(error: Error) -> Self {
+        Self::Device(error)
     }
 }
 
-impl<A, W> From<SourceError> for StagingError<A, W> {
+impl<W> From<SourceError> for StagingError<W> {
     fn from(error: SourceError) -> Self {
-        Self::Copy(error.into())
+        Self::Device(error.into())
     }
 }
 
@@ -133,12 +129,12 @@ impl<A, W> From<SourceError> for StagingError<A, W> {
 /// ```
 ///
 /// ```no_run
-/// use allotment::gpu::{Context, Staging, StagingOptions, Stream, Virtual};
-/// use allotment::pool::{DevicePool, PoolOptions};
+/// use allotment::gpu::{Context, Pool, Staging, StagingOptions, Stream, Virtual};
+/// use allotment::pool::PoolOptions;
 ///
 /// let context = Context::new(0)?;
 /// let stream = Stream::new(&context)?;
-/// let pool = DevicePool::new(Virtual::new(&context)?, PoolOptions::new())?;
+/// let pool = Pool::new(Virtual::new(&context)?, PoolOptions::new())?;
 /// let mut staging = Staging::new(&context, StagingOptions::default())?;
 /// let file = std::fs::File::open("larger-than-the-device.bin")?;
 /// let done = staging.read(file, &pool, &stream, |mut chunk, progress| {
@@ -163,7 +159,7 @@ pub struct Staging {
 
 /// A pinned buffer, and the copy that uses it.
 struct Host {
-    memory: Buffer<u8, Lease<Pinned>>,
+    memory: Buffer<u8>,
     copy: Option<Event>,
     /// Bytes of results that are under way.
     len: usize,
@@ -203,12 +199,7 @@ impl Staging {
 
     fn pin(pinned: &Arc<Pinned>, options: &StagingOptions, stream: &Stream) -> Result<Vec<Host>, Error> {
         let host = |_| {
-            let memory = Buffer::zeros(pinned, options.chunk, stream).map_err(|error| match error {
-                AllocateError::Allocation(error) | AllocateError::Copy(CopyError::Call(error)) => {
-                    error.into()
-                }
-                AllocateError::Copy(_) => Error::Unsupported("chunks of this size"),
-            })?;
+            let memory = Buffer::zeros(pinned, options.chunk, stream)?;
             Ok(Host { memory, copy: Some(stream.record()?), len: 0 })
         };
         (0..options.slots).map(host).collect()
@@ -231,13 +222,13 @@ impl Staging {
     /// # Errors
     ///
     /// [`StagingError`]; work that was submitted before the error still runs.
-    pub fn read<A: Backer, W>(
+    pub fn read<W>(
         &mut self,
         source: impl Read,
-        allocator: &A,
+        allocator: &impl Backer,
         stream: &Stream,
         work: impl FnMut(ViewMut<'_, u8>, &Progress) -> Result<(), W>,
-    ) -> Result<Progress, StagingError<A::Error, W>> {
+    ) -> Result<Progress, StagingError<W>> {
         self.stage(source, None, allocator, stream, work)
     }
 
@@ -247,35 +238,32 @@ impl Staging {
     /// # Errors
     ///
     /// [`StagingError`]; work that was submitted before the error still runs.
-    pub fn read_write<A: Backer, W>(
+    pub fn read_write<W>(
         &mut self,
         source: impl Read,
         mut sink: impl Write,
-        allocator: &A,
+        allocator: &impl Backer,
         stream: &Stream,
         work: impl FnMut(ViewMut<'_, u8>, &Progress) -> Result<(), W>,
-    ) -> Result<Progress, StagingError<A::Error, W>> {
+    ) -> Result<Progress, StagingError<W>> {
         if self.results.is_empty() {
-            self.pin_results().map_err(|error| match error {
-                Error::Call(error) => StagingError::from(error),
-                _ => StagingError::from(SourceError::unsupported("cuMemHostAlloc")),
-            })?;
+            self.pin_results()?;
         }
         self.results.iter_mut().for_each(|host| host.len = 0);
         self.stage(source, Some(&mut sink), allocator, stream, work)
     }
 
-    fn stage<A: Backer, W>(
+    fn stage<W>(
         &mut self,
         mut source: impl Read,
         mut sink: Option<&mut dyn Write>,
-        allocator: &A,
+        allocator: &impl Backer,
         stream: &Stream,
         mut work: impl FnMut(ViewMut<'_, u8>, &Progress) -> Result<(), W>,
-    ) -> Result<Progress, StagingError<A::Error, W>> {
+    ) -> Result<Progress, StagingError<W>> {
         let start = Instant::now();
         let mut progress = Progress::default();
-        let mut device: Vec<Buffer<u8, A::Backing<'_>>> = Vec::new();
+        let mut device: Vec<Buffer<u8>> = Vec::new();
         // Events after the last use of each chunk on the device.
         let mut free: Vec<Event> = Vec::new();
         let slots = self.options.slots;
@@ -289,10 +277,9 @@ impl Staging {
                 break;
             }
             if device.len() <= slot {
-                let chunk =
-                    Buffer::zeros(allocator, self.options.chunk, stream).map_err(StagingError::Allocate)?;
+                let chunk = Buffer::zeros(allocator, self.options.chunk, stream)?;
                 if chunk.kind() == MemoryKind::Host {
-                    return Err(CopyError::Unreachable.into());
+                    return Err(Error::Unreachable.into());
                 }
                 chunk.backing().used_on(&self.up);
                 if sink.is_some() {
@@ -359,7 +346,7 @@ fn mark(stream: &Stream) -> Result<Event, SourceError> {
 }
 
 /// Writes the results of a buffer, if it has any, once they have arrived.
-fn write_back<A, W>(result: &mut Host, sink: &mut &mut dyn Write) -> Result<(), StagingError<A, W>> {
+fn write_back<W>(result: &mut Host, sink: &mut &mut dyn Write) -> Result<(), StagingError<W>> {
     let len = core::mem::take(&mut result.len);
     if len > 0 {
         let bytes = result.bytes()?;

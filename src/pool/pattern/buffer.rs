@@ -5,7 +5,7 @@ use crate::pool::stream::follow;
 use crate::pool::Stream;
 use crate::pool::allocator::{DeviceAllocator, Owned};
 use core::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::vec::Vec;
 
 /// A buffer of a [`Pattern`], from its plan or from the pool. Dropping it frees the memory.
@@ -18,6 +18,8 @@ enum Origin<A: DeviceAllocator> {
     Plan {
         lane: usize,
         slot: usize,
+        /// The lane's block, which waits for other streams even if this handle is forgotten.
+        block: Arc<Owned<A>>,
         address: usize,
         bytes: usize,
         /// Other streams that use the buffer.
@@ -35,11 +37,12 @@ impl<A: DeviceAllocator> PatternBuffer<A> {
         pattern: &Pattern<A>,
         lane: usize,
         slot: usize,
+        block: Arc<Owned<A>>,
         address: usize,
         bytes: usize,
     ) -> Self {
         let users = Mutex::new(Vec::new());
-        Self { pattern: pattern.clone(), origin: Origin::Plan { lane, slot, address, bytes, users } }
+        Self { pattern: pattern.clone(), origin: Origin::Plan { lane, slot, block, address, bytes, users } }
     }
 
     pub(super) fn pooled(
@@ -71,6 +74,15 @@ impl<A: DeviceAllocator> PatternBuffer<A> {
         self.pattern.pool()
     }
 
+    /// The block of the pool that the buffer is, or lies in.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn block(&self) -> &Owned<A> {
+        match &self.origin {
+            Origin::Plan { block, .. } => block,
+            Origin::Pool { buffer, .. } => buffer,
+        }
+    }
+
     /// Returns whether the buffer was served from the plan.
     pub fn is_planned(&self) -> bool {
         matches!(self.origin, Origin::Plan { .. })
@@ -82,16 +94,11 @@ impl<A: DeviceAllocator> PatternBuffer<A> {
     /// are left to the pool.
     pub fn used_on(&self, stream: &A::Stream) {
         match &self.origin {
-            Origin::Plan { lane, users, .. } => {
-                let state = self.pattern.lock();
-                let lane = &state.lanes[*lane];
-                if lane.stream.id() == stream.id() {
+            Origin::Plan { lane, block, users, .. } => {
+                if self.pattern.lock().lanes[*lane].stream.id() == stream.id() {
                     return;
                 }
-                // If this handle is forgotten, the block as a whole still waits.
-                if let Some(block) = lane.block() {
-                    block.used_on(stream);
-                }
+                block.used_on(stream);
                 let mut users = users.lock().unwrap_or_else(PoisonError::into_inner);
                 if users.iter().all(|user| user.id() != stream.id()) {
                     users.push(stream.clone());

@@ -3,6 +3,7 @@
 use super::PatternError;
 use crate::plan::{self, OwnedPlan, rules_for};
 use crate::pool::allocator::{DeviceAllocator, Owned};
+use std::sync::Arc;
 use std::vec::Vec;
 
 /// How many recorded requests are tried when the one that is due does not match.
@@ -39,9 +40,9 @@ enum Place {
 }
 
 /// How a request is served.
-pub(super) enum Outcome {
+pub(super) enum Outcome<A: DeviceAllocator> {
     /// From the plan.
-    Planned { slot: usize, address: usize },
+    Planned { slot: usize, address: usize, block: Arc<Owned<A>> },
     /// From the pool, as in the recorded iteration.
     Outside,
     /// From the pool, unlike in the recorded iteration.
@@ -50,7 +51,7 @@ pub(super) enum Outcome {
 
 pub(super) struct Lane<A: DeviceAllocator> {
     pub stream: A::Stream,
-    block: Option<Owned<A>>,
+    block: Option<Arc<Owned<A>>>,
     requests: Vec<Request>,
     /// Planned requests, sorted by the event that ends them.
     ends: Vec<(u32, u32)>,
@@ -130,7 +131,7 @@ impl<A: DeviceAllocator> Lane<A> {
         let bytes = usize::try_from(placed.peak()).unwrap_or(usize::MAX);
         if bytes > 0 {
             let block = Owned::allocate(pool.clone(), bytes, placed.align() as usize, &self.stream);
-            self.block = Some(block.map_err(PatternError::Pool)?);
+            self.block = Some(Arc::new(block.map_err(PatternError::Pool)?));
         }
         let mut offsets = placed.offsets().iter();
         for (number, request) in self.requests.iter_mut().enumerate() {
@@ -154,11 +155,6 @@ impl<A: DeviceAllocator> Lane<A> {
         self.live
     }
 
-    /// Returns the lane's block.
-    pub(super) fn block(&self) -> Option<&Owned<A>> {
-        self.block.as_ref()
-    }
-
     /// Marks the buffers as late that should have been freed before event `now` and are still live.
     fn expect_ends(&mut self, now: u32) {
         while let Some(&(end, slot)) = self.ends.get(self.next_end).filter(|end| end.0 <= now) {
@@ -173,7 +169,7 @@ impl<A: DeviceAllocator> Lane<A> {
     }
 
     /// Finds the request's place. O(1), amortised over the iteration.
-    pub(super) fn serve(&mut self, size: usize, align: usize) -> Outcome {
+    pub(super) fn serve(&mut self, size: usize, align: usize) -> Outcome<A> {
         let last = self.requests.len().min(self.next + WINDOW);
         let same = |&slot: &usize| self.requests[slot].size == size && align <= self.requests[slot].align;
         let Some(slot) = (self.next..last).find(same) else { return Outcome::Deviates };
@@ -192,7 +188,7 @@ impl<A: DeviceAllocator> Lane<A> {
         let address = block.address() + offset;
         self.requests[slot].place = Place::Live;
         self.live += 1;
-        Outcome::Planned { slot, address }
+        Outcome::Planned { slot, address, block: block.clone() }
     }
 
     /// Frees a buffer of the plan. O(1).

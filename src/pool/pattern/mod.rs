@@ -291,9 +291,9 @@ impl<A: DeviceAllocator + Clone> Pattern<A> {
         if phase == Phase::Serving {
             let found = state.lane(stream.id()).map(|lane| (lane, state.lanes[lane].serve(size, align)));
             match found {
-                Some((lane, Outcome::Planned { slot, address })) => {
+                Some((lane, Outcome::Planned { slot, address, block })) => {
                     state.count(|counts| counts.hits += 1);
-                    return Ok(PatternBuffer::planned(self, lane, slot, address, bytes));
+                    return Ok(PatternBuffer::planned(self, lane, slot, block, address, bytes));
                 }
                 Some((_, Outcome::Outside)) => state.count(|counts| counts.outside += 1),
                 Some((_, Outcome::Deviates)) | None => state.count(|counts| counts.deviations += 1),
