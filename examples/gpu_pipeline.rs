@@ -175,8 +175,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     // One large pinned copy, beside it.
     let pinned = Arc::new(Pinned::new(&context));
-    let host = Buffer::<u8, _>::zeros(&pinned, 64 << 20, &stream)?;
-    let mut large = Buffer::<u8, _>::zeros(&pool, 64 << 20, &stream)?;
+    let host = Buffer::<u8>::zeros(&pinned, 64 << 20, &stream)?;
+    let mut large = Buffer::<u8>::zeros(&pool, 64 << 20, &stream)?;
     stream.synchronize()?;
     let start = Instant::now();
     for _ in 0..8 {

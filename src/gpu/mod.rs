@@ -68,9 +68,9 @@ pub use manager::{
     ManagerOptions, MemoryManager, MemoryRequest, Policy, PolicyRule, Recommendation, StoreTotals, Totals,
 };
 pub use sequences::{KvCache, Sequence};
+pub use share::IpcHandle;
 #[cfg(unix)]
 pub use share::SharedMemory;
-pub use share::IpcHandle;
 pub use source::{
     Advice, AsyncMemory, DeviceMemory, HostMemory, Location, Managed, Pinned, PinnedOptions, Registered,
     Virtual, pinned_bytes,

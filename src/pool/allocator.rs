@@ -56,12 +56,7 @@ pub unsafe trait DeviceAllocator: Send + Sync {
     /// # Errors
     ///
     /// The [`PoolError`] of [`Pool::allocate_raw`], such as [`PoolError::OutOfMemory`].
-    fn allocate(
-        &self,
-        bytes: usize,
-        align: usize,
-        stream: &Self::Stream,
-    ) -> Result<Allocation, PoolError>;
+    fn allocate(&self, bytes: usize, align: usize, stream: &Self::Stream) -> Result<Allocation, PoolError>;
 
     /// Frees a block; see [`Pool::deallocate`].
     ///
@@ -99,6 +94,7 @@ pub unsafe trait DeviceAllocator: Send + Sync {
 ///     fn device(&self) -> Option<usize> { self.0.device() }
 ///     fn copies(&self) -> &Arc<CopyCounters> { self.0.copies() }
 ///     fn segment_of(&self, block: &Allocation) -> Option<Segment> { self.0.segment_of(block) }
+///     fn pieces(&self, segment: usize) -> Option<Vec<usize>> { self.0.pieces(segment) }
 ///     fn stats(&self) -> PoolStats { self.0.stats() }
 ///     fn trim(&self, keep: usize) -> usize { self.0.trim(keep) }
 /// }

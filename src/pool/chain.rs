@@ -1,8 +1,8 @@
 //! An adaptor over several allocators: a fallback for what is full, and one allocator for each range of sizes.
 
+use super::Stream;
 use super::allocator::{AnyPool, DeviceAllocator};
 use super::base::Allocation;
-use super::Stream;
 use super::error::{OutOfMemory, PoolError, ReturnError};
 use std::boxed::Box;
 use std::vec::Vec;
@@ -115,7 +115,9 @@ unsafe impl<A: DeviceAllocator> DeviceAllocator for Chain<A> {
             return Err(PoolError::TooLarge { max });
         }
         let first = self.allocators.partition_point(|of_size| of_size.0 < bytes);
-        let each = self.allocators[first..].iter().map(|(_, allocator)| allocator as &dyn DeviceAllocator<Stream = A::Stream>);
+        let each = self.allocators[first..]
+            .iter()
+            .map(|(_, allocator)| allocator as &dyn DeviceAllocator<Stream = A::Stream>);
         allocate_from_first(each, bytes, align, stream).map(|(block, _)| block)
     }
 

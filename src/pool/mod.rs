@@ -68,9 +68,9 @@ mod planned;
 pub mod sim;
 
 #[cfg(feature = "gpu")]
-pub(crate) use allocator::pass_on_blocks;
-#[cfg(feature = "gpu")]
 pub(crate) use allocator::Owned;
+#[cfg(feature = "gpu")]
+pub(crate) use allocator::pass_on_blocks;
 pub use allocator::{AnyPool, DeviceAllocator};
 pub use base::{Allocation, DefaultPlacement, DevicePool, Pool};
 pub use buffer::{Buffer, Movable};

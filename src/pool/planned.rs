@@ -2,9 +2,9 @@
 
 #![forbid(unsafe_code)]
 
+use super::allocator::{DeviceAllocator, Owned};
 use super::shown::debug_as_display;
 use super::stream::follow;
-use super::allocator::{DeviceAllocator, Owned};
 use super::{PoolError, Stream};
 use crate::plan::Placed;
 use core::fmt;
@@ -163,8 +163,7 @@ impl<A: DeviceAllocator> PlannedArena<A> {
         let align = usize::try_from(plan.align()).unwrap_or(usize::MAX);
         let block = Owned::allocate(pool, bytes, align, stream)?;
         let spans = plan.offsets().iter().zip(plan.buffers());
-        let spans: Vec<_> =
-            spans.map(|(&offset, buffer)| (offset as usize, buffer.size as usize)).collect();
+        let spans: Vec<_> = spans.map(|(&offset, buffer)| (offset as usize, buffer.size as usize)).collect();
         let slots = std::vec![SlotState::Free; spans.len()];
         let live = Mutex::new(Live { places: BTreeMap::new(), slots });
         Ok(Self(Arc::new(Shared { block, spans, stream: stream.clone(), live })))

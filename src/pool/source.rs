@@ -5,8 +5,8 @@ use crate::region::Capabilities;
 use core::num::NonZeroUsize;
 use core::time::Duration;
 use std::sync::OnceLock;
-use std::vec::Vec;
 use std::time::Instant;
+use std::vec::Vec;
 
 /// A range of memory that a [`Source`] has reserved for a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -119,7 +119,9 @@ unsafe impl<A: DeviceAllocator<Stream = Stream>> Backing for Owned<A> {
 
     fn segment(&self) -> (usize, usize) {
         let segment = Self::segment(self);
-        segment.map_or((Self::address(self), Self::bytes(self)), |segment| (segment.address.get(), segment.bytes))
+        segment.map_or((Self::address(self), Self::bytes(self)), |segment| {
+            (segment.address.get(), segment.bytes)
+        })
     }
 
     fn copies(&self) -> Option<&Arc<CopyCounters>> {

@@ -152,7 +152,7 @@ impl DlTensor {
         let ordinal =
             |device: Option<usize>| device.unwrap_or(buffer.stream.context().device().ordinal) as i32;
         let device = match buffer.kind() {
-            MemoryKind::Device => Device { kind: CUDA, id: ordinal(buffer.backing().device()) },
+            MemoryKind::Device => Device { kind: CUDA, id: ordinal(buffer.device()) },
             MemoryKind::Managed | MemoryKind::ReadMostly => Device { kind: CUDA_MANAGED, id: ordinal(None) },
             MemoryKind::Pinned => Device { kind: CUDA_HOST, id: ordinal(None) },
             MemoryKind::Host => Device { kind: CPU, id: 0 },

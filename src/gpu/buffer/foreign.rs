@@ -96,12 +96,7 @@ impl<T: DeviceRepr + Copy> Buffer<T> {
     /// The memory must be that of the stream's device, aligned for `T` and hold `len` values from `address` on. Until
     /// this buffer is dropped nothing else may use it, and it must not be freed; with an owner that has no destructor,
     /// not before the work that was submitted to the stream is done either.
-    pub unsafe fn from_raw(
-        address: u64,
-        len: usize,
-        owner: impl Send + 'static,
-        stream: &Stream,
-    ) -> Self {
+    pub unsafe fn from_raw(address: u64, len: usize, owner: impl Send + 'static, stream: &Stream) -> Self {
         // SAFETY: the caller's contract.
         unsafe {
             let backing = Foreign::new(owner, address as usize, len * size_of::<T>(), stream);

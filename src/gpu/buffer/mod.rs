@@ -157,8 +157,7 @@ impl<T: DeviceRepr + Copy> Buffer<T> {
     /// # Errors
     ///
     /// The errors of [`Buffer::uninit`], or the error of the driver.
-    pub fn from_slice(allocator: &impl Backer, values: &[T], stream: &Stream) -> Result<Self, Error>
-    {
+    pub fn from_slice(allocator: &impl Backer, values: &[T], stream: &Stream) -> Result<Self, Error> {
         // SAFETY: all values are written next.
         let mut buffer = unsafe { Self::uninit(allocator, values.len(), stream)? };
         buffer.as_view_mut().copy_from(values)?;
@@ -358,6 +357,25 @@ impl<T> Buffer<T> {
         self.backing().usage()
     }
 
+    /// Returns the number of the device that has the memory; `None` for host memory and for memory of both.
+    pub fn device(&self) -> Option<usize> {
+        self.backing().device()
+    }
+
+    /// Returns the pool, for further buffers; `None` if the memory is no block of one alone.
+    pub fn pool(&self) -> Option<Pool> {
+        match &self.memory {
+            Memory::Block(block) => Some(Pool::over(block.allocator().clone())),
+            Memory::Other(_) => None,
+        }
+    }
+
+    /// Notes that work on `stream` uses the memory, which is given back after that work. The caller must order the two
+    /// streams.
+    pub fn used_on(&self, stream: &Stream) {
+        self.backing().used_on(stream);
+    }
+
     /// Returns the stream that orders all work on the buffer.
     pub const fn stream(&self) -> &Stream {
         &self.stream
@@ -372,7 +390,7 @@ impl<T> Buffer<T> {
     pub fn switch_to(&mut self, stream: &Stream) -> Result<(), Error> {
         if stream.id() != self.stream.id() {
             stream.wait(&self.stream.record()?)?;
-            self.backing().used_on(stream);
+            self.used_on(stream);
             self.stream = stream.clone();
         }
         Ok(())

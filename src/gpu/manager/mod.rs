@@ -195,11 +195,7 @@ impl MemoryManager {
         self.devices.iter().any(|device| self.store(device, kind).is_some())
     }
 
-    fn store<'m>(
-        &'m self,
-        device: &'m DeviceStores,
-        kind: MemoryKind,
-    ) -> Option<&'m Store> {
+    fn store<'m>(&'m self, device: &'m DeviceStores, kind: MemoryKind) -> Option<&'m Store> {
         let managed = |which: usize| device.managed.as_ref().map(|stores| &stores[which]);
         match kind {
             MemoryKind::Device => Some(&device.own),

@@ -18,12 +18,7 @@ pub(super) struct ManagedBlock {
 }
 
 impl ManagedBlock {
-    pub(super) fn new(
-        store: Store,
-        block: Allocation,
-        registry: Arc<Registry>,
-        record: Arc<Record>,
-    ) -> Self {
+    pub(super) fn new(store: Store, block: Allocation, registry: Arc<Registry>, record: Arc<Record>) -> Self {
         Self { block: Owned::new(store, block), registry, record }
     }
 }

@@ -281,9 +281,9 @@ impl Staging {
                 if chunk.kind() == MemoryKind::Host {
                     return Err(Error::Unreachable.into());
                 }
-                chunk.backing().used_on(&self.up);
+                chunk.used_on(&self.up);
                 if sink.is_some() {
-                    chunk.backing().used_on(&self.down);
+                    chunk.used_on(&self.down);
                 }
                 free.push(stream.record()?);
                 device.push(chunk);

@@ -1,9 +1,9 @@
 //! The buffers that a pattern hands out.
 
 use super::{Pattern, Phase};
-use crate::pool::stream::follow;
 use crate::pool::Stream;
 use crate::pool::allocator::{DeviceAllocator, Owned};
+use crate::pool::stream::follow;
 use core::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::vec::Vec;

@@ -12,9 +12,9 @@ mod lane;
 
 pub use buffer::PatternBuffer;
 
+use super::allocator::{DeviceAllocator, Owned};
 use super::numbers::ByNumber;
 use super::shown::debug_as_display;
-use super::allocator::{DeviceAllocator, Owned};
 use super::{PoolError, Stream, StreamId};
 use crate::plan::PlanError;
 use core::fmt;
@@ -260,11 +260,7 @@ impl<A: DeviceAllocator + Clone> Pattern<A> {
     ///
     /// The [`PoolError`] of [`DeviceAllocator::allocate`]; only requests that go to the pool can fail.
     #[track_caller]
-    pub fn allocate(
-        &self,
-        bytes: usize,
-        stream: &A::Stream,
-    ) -> Result<PatternBuffer<A>, PoolError> {
+    pub fn allocate(&self, bytes: usize, stream: &A::Stream) -> Result<PatternBuffer<A>, PoolError> {
         self.allocate_aligned(bytes, 1, stream)
     }
 

@@ -4,7 +4,7 @@ use std::io::{self, Read};
 use std::sync::Arc;
 use std::time::Instant;
 
-use allotment::gpu::{Buffer, CopyError, DeviceMemory, Pinned, Staging, StagingOptions, Stream};
+use allotment::gpu::{Buffer, Error, DeviceMemory, Pinned, Staging, StagingOptions, Stream};
 use allotment::pool::{DevicePool, Limit, PoolOptions, Stream as _};
 use allotment_benches_common::gpu::BANDWIDTH;
 use anyhow::Result;
@@ -45,8 +45,8 @@ pub fn measure(setup: &Setup) -> Result<Vec<Sample>> {
     };
 
     let pinned = Arc::new(Pinned::new(&gpu.context));
-    let host = Buffer::<u8, _>::zeros(&pinned, bytes, &stream)?;
-    let mut device = Buffer::<u8, _>::zeros(&pool, bytes, &stream)?;
+    let host = Buffer::<u8>::zeros(&pinned, bytes, &stream)?;
+    let mut device = Buffer::<u8>::zeros(&pool, bytes, &stream)?;
     stream.synchronize()?;
     let start = Instant::now();
     for _ in 0..times {
@@ -58,7 +58,7 @@ pub fn measure(setup: &Setup) -> Result<Vec<Sample>> {
 
     let all = (times * bytes) as u64;
     let mut staging = Staging::new(&gpu.context, StagingOptions::default())?;
-    let work = |_: allotment::gpu::ViewMut<'_, u8>, _: &allotment::gpu::Progress| Ok::<(), CopyError>(());
+    let work = |_: allotment::gpu::ViewMut<'_, u8>, _: &allotment::gpu::Progress| Ok::<(), Error>(());
     // The first use makes the pool reserve the chunks and initialises the streams.
     staging.read(AsTheyAre { left: 64 << 20 }, &pool, &stream, work)?;
     stream.synchronize()?;
