@@ -10,7 +10,7 @@
 //! `-- 1024` stages as many MiB.
 
 use allotment::gpu::cudarc::driver::sys;
-use allotment::gpu::{Buffer, Context, DeviceMemory, Pinned, Staging, StagingOptions, Stream, ViewMut};
+use allotment::gpu::{Buffer, Context, DeviceMemory, Pinned, Staging, Stream, ViewMut};
 use allotment::pool::{DevicePool, Limit, PoolOptions, Stream as _};
 use std::error::Error;
 use std::ffi::{CString, c_void};
@@ -148,7 +148,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let pool = DevicePool::new(DeviceMemory::new(&context), PoolOptions::new().limit(Limit::Bytes(limit)))?;
     let kernel = Kernel::load(&context)?;
     context.time_copies(true);
-    let mut staging = Staging::new(&context, StagingOptions::default())?;
+    let mut staging = Staging::new(&context)?;
     let mut check = Check::default();
     let source = Numbers { next: 0, left: bytes };
     let done =

@@ -7,7 +7,7 @@ use allotment::meta::SideTable;
 use allotment::placement::SegregatedFit;
 use allotment::placement::{GoodFit, Placement};
 use allotment::pool::{
-    Adaptive, Age, Allocation, Buffer, DefaultPlacement, Event as _, Growth, Limit, Movable, Pool, PoolError,
+    Allocation, Buffer, DefaultPlacement, Event as _, Growth, Limit, Pool, PoolError,
     PoolOptions, ReturnError, Reuse, Snapshot, SourceErrorKind, Stream as _,
 };
 use allotment::sim::{Call, DeviceMemory, Hazard, Stream};
@@ -47,10 +47,10 @@ fn options(choices: &mut Choices<'_>) -> PoolOptions {
         _ => options.growth(Growth::Fitted(8 * MIB)),
     };
     if flags & 2 != 0 {
-        options = options.adaptive(Adaptive { window: 1 + choices.below(8) as u64, factor: 1.0 });
+        options = options.adaptive(1 + choices.below(8) as u64, 1.0);
     }
     if flags & 4 != 0 {
-        options = options.trim_after(Age::Steps(choices.below(4) as u64));
+        options = options.trim_after_steps(choices.below(4) as u64);
     }
     if flags & 8 != 0 {
         options = options.limit(Limit::Bytes((4 + choices.below(32)) * MIB));
@@ -63,7 +63,7 @@ fn options(choices: &mut Choices<'_>) -> PoolOptions {
 
 enum Held<'p, P: Placement> {
     Buffer(Buffer<'p, P, DeviceMemory>),
-    Movable(Movable<'p, P, DeviceMemory>),
+    Movable(Buffer<'p, P, DeviceMemory>),
     Raw(Allocation),
 }
 

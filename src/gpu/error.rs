@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use crate::pool::{MemoryKind, PoolError, SlotError, SourceError, causes, kind};
+use crate::pool::{MemoryKind, PlannedError, PoolError, SourceError, causes, kind};
 use core::fmt;
 
 /// The names by which systems know the driver, the names that cudarc tries first.
@@ -61,7 +61,7 @@ pub enum Error {
     /// No pool that may serve the request has room ([`PoolError::OutOfMemory`] names all of them), or one has failed.
     Pool(PoolError),
     /// The plan does not have the buffer for this.
-    Slot(SlotError),
+    Planned(PlannedError),
     /// The exported range is empty, or does not consist of whole and aligned values of the type.
     Values {
         /// Length of the range in bytes.
@@ -127,7 +127,7 @@ impl fmt::Display for Error {
             Self::Invisible => f.write_str("the CPU cannot access a device's own memory"),
             Self::Tensor(reason) => write!(f, "the tensor {reason}"),
             Self::Pool(error) => error.fmt(f),
-            Self::Slot(error) => error.fmt(f),
+            Self::Planned(error) => error.fmt(f),
             Self::Values { bytes, offset } => {
                 write!(f, "{bytes} bytes at offset {offset} are not whole and aligned values")
             }
@@ -149,7 +149,7 @@ impl fmt::Display for Error {
     }
 }
 
-causes!(Error: Call(SourceError), Pool(PoolError), Slot(SlotError));
+causes!(Error: Call(SourceError), Pool(PoolError), Planned(PlannedError));
 
 /// What a driver returns that has done what was asked.
 const SUCCESS: u32 = 0;

@@ -52,7 +52,6 @@ mod relaxed;
 mod sequences;
 mod share;
 mod source;
-mod stable;
 mod staging;
 mod stream;
 mod usage;
@@ -72,10 +71,9 @@ pub use share::IpcHandle;
 #[cfg(unix)]
 pub use share::SharedMemory;
 pub use source::{
-    Advice, AsyncMemory, DeviceMemory, HostMemory, Location, Managed, Pinned, PinnedOptions, Registered,
-    Virtual, pinned_bytes,
+    Advice, AsyncMemory, DeviceMemory, HostMemory, Location, Managed, Pinned, Registered, Virtual,
+    pinned_bytes,
 };
-pub use stable::{StableSlice, StableSliceMut};
-pub use staging::{Batch, BatchReport, MmapStaging, Progress, Staging, StagingError, StagingOptions};
+pub use staging::{Batch, BatchReport, MmapStaging, Progress, Staging, StagingError};
 pub use stream::{Event, Stream};
 pub use usage::{Access, Usage};

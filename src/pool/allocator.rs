@@ -1,8 +1,10 @@
 //! The one interface of all that device memory is allocated from: pools, and adaptors over other allocators.
 
 use super::base::{Allocation, Pool};
+#[cfg(feature = "gpu")]
+use super::copies::CopyCounters;
 use super::error::{PoolError, ReturnError};
-use super::{CopyCounters, MemoryKind, PoolStats, Segment, Source, Stream};
+use super::{MemoryKind, PoolStats, Segment, Source, Stream};
 use crate::placement::SegmentPlacement;
 use core::fmt;
 use std::sync::Arc;
@@ -84,15 +86,13 @@ pub unsafe trait DeviceAllocator: Send + Sync {
 /// [`kind`](AnyPool::kind): only [`Pool`] implements it.
 ///
 /// ```compile_fail
-/// use allotment::pool::{Allocation, AnyPool, CopyCounters, MemoryKind, PoolStats, Segment};
-/// use std::sync::Arc;
+/// use allotment::pool::{Allocation, AnyPool, MemoryKind, PoolStats, Segment};
 ///
 /// struct Claims<'a>(&'a dyn AnyPool);
 /// impl AnyPool for Claims<'_> {
 ///     fn name(&self) -> &str { self.0.name() }
 ///     fn kind(&self) -> MemoryKind { MemoryKind::Host } // whatever it is
 ///     fn device(&self) -> Option<usize> { self.0.device() }
-///     fn copies(&self) -> &Arc<CopyCounters> { self.0.copies() }
 ///     fn segment_of(&self, block: &Allocation) -> Option<Segment> { self.0.segment_of(block) }
 ///     fn pieces(&self, segment: usize) -> Option<Vec<usize>> { self.0.pieces(segment) }
 ///     fn stats(&self) -> PoolStats { self.0.stats() }
@@ -110,9 +110,6 @@ pub trait AnyPool: Sealed + Send + Sync {
     /// Returns the number of the device that has the memory; `None` for host memory and for memory of both.
     fn device(&self) -> Option<usize>;
 
-    /// Returns the counters of copies to and from the pool's blocks.
-    fn copies(&self) -> &Arc<CopyCounters>;
-
     /// Returns the segment that contains a live block of this pool. O(1).
     fn segment_of(&self, block: &Allocation) -> Option<Segment>;
 
@@ -127,9 +124,18 @@ pub trait AnyPool: Sealed + Send + Sync {
 }
 
 /// What may be an [`AnyPool`].
-trait Sealed {}
+trait Sealed {
+    /// Returns the counters of copies to and from the pool's blocks.
+    #[cfg(feature = "gpu")]
+    fn copies(&self) -> &Arc<CopyCounters>;
+}
 
-impl<P: SegmentPlacement, S: Source> Sealed for Pool<P, S> {}
+impl<P: SegmentPlacement, S: Source> Sealed for Pool<P, S> {
+    #[cfg(feature = "gpu")]
+    fn copies(&self) -> &Arc<CopyCounters> {
+        &self.copies
+    }
+}
 
 impl<P: SegmentPlacement, S: Source> AnyPool for Pool<P, S>
 where
@@ -145,10 +151,6 @@ where
 
     fn device(&self) -> Option<usize> {
         self.source().device()
-    }
-
-    fn copies(&self) -> &Arc<CopyCounters> {
-        Self::copies(self)
     }
 
     fn segment_of(&self, block: &Allocation) -> Option<Segment> {
@@ -295,6 +297,12 @@ impl<A: DeviceAllocator> Owned<A> {
             let noted = self.allocator.record_stream(block, stream);
             debug_assert!(noted.is_ok(), "a block is live and from its pool");
         }
+    }
+
+    /// Returns the counters of the pool that the block lies in.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn copies(&self) -> Option<&Arc<CopyCounters>> {
+        self.home().map(Sealed::copies)
     }
 
     /// Returns the pool that the block lies in, of those that serve the requests.

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use super::copies::CopyCounters;
 use super::error::{PoolError, ReturnError};
 use super::hooks::{Hooks, LeakHook};
 use super::lanes::{Held, Lanes};
@@ -9,7 +10,7 @@ use super::options::{Age, Checks, Limit, PoolOptions, Reuse};
 use super::records::{Holder, Record, Request, SizeKind, lane_of};
 use super::state::State;
 use super::usage::Usage;
-use super::{CopyCounters, Source, SourceError};
+use super::{Source, SourceError};
 use crate::meta::SideTable;
 use crate::placement::{GoodFit, SegmentPlacement};
 use crate::units::granules;
@@ -47,6 +48,11 @@ impl Allocation {
     /// Returns the requested length in bytes.
     pub const fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// The same block at the address that it was moved to.
+    pub(super) fn at(self, address: usize) -> Self {
+        Self { address: NonZeroUsize::new(address).unwrap_or(self.address), ..self }
     }
 }
 

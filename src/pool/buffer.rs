@@ -57,20 +57,31 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
 }
 
 /// A block of a pool that is freed when it is dropped.
+///
+/// One of [`Pool::allocate_movable`] may be moved by [`Pool::compact`]: its address is valid until the next compaction of its
+/// stream. It stays where it is while other streams use it ([`Pool::record_stream`]).
 pub struct Buffer<'a, P: SegmentPlacement, S: Source> {
     pool: &'a Pool<P, S>,
+    /// Whether compaction may move the block.
+    movable: bool,
     /// Taken when the buffer is dropped.
     allocation: Option<Allocation>,
 }
 
 impl<'a, P: SegmentPlacement, S: Source> Buffer<'a, P, S> {
     pub(super) fn new(pool: &'a Pool<P, S>, allocation: Allocation) -> Self {
-        Self { pool, allocation: Some(allocation) }
+        Self { pool, movable: false, allocation: Some(allocation) }
     }
 
-    /// Returns the device address of the first byte.
+    /// Returns the device address of the first byte. O(1), inside the pool's lock if the block may be moved.
     pub fn address(&self) -> usize {
-        self.allocation.as_ref().map_or(0, Allocation::address)
+        let Some(block) = &self.allocation else { return 0 };
+        if !self.movable {
+            return block.address();
+        }
+        let state = self.pool.lock();
+        let number = self.pool.record(&state, block);
+        number.map_or(0, |number| self.pool.user_address(&state, state.record(number)))
     }
 
     /// Returns the requested length in bytes.
@@ -100,15 +111,23 @@ impl<'a, P: SegmentPlacement, S: Source> Buffer<'a, P, S> {
         }
     }
 
-    /// Returns the allocation without freeing it. The caller must free it with [`Pool::deallocate`].
+    /// Returns the allocation without freeing it. The caller must free it with [`Pool::deallocate`]. It is not moved any more.
     pub fn into_raw(mut self) -> Option<Allocation> {
-        self.allocation.take()
+        let address = self.address();
+        let allocation = self.allocation.take();
+        if self.movable {
+            allocation.iter().for_each(|block| self.pool.fix(block));
+        }
+        allocation.map(|block| block.at(address))
     }
 }
 
 impl<P: SegmentPlacement, S: Source> Drop for Buffer<'_, P, S> {
     fn drop(&mut self) {
         if let Some(allocation) = self.allocation.take() {
+            if self.movable {
+                self.pool.fix(&allocation);
+            }
             let freed = self.pool.deallocate(allocation);
             debug_assert!(freed.is_ok(), "{freed:?}");
         }
@@ -121,54 +140,6 @@ impl<P: SegmentPlacement, S: Source> fmt::Debug for Buffer<'_, P, S> {
     }
 }
 
-/// A handle to a block that [`Pool::compact`] may move. Its address is valid until the next compaction of its
-/// stream, and dropping the handle frees the block.
-///
-/// A block that other streams use ([`Pool::record_stream`]) stays where it is.
-pub struct Movable<'a, P: SegmentPlacement, S: Source> {
-    pool: &'a Pool<P, S>,
-    /// Taken when the handle is dropped.
-    allocation: Option<Allocation>,
-}
-
-impl<P: SegmentPlacement, S: Source> Movable<'_, P, S> {
-    /// Returns the current device address of the first byte. O(1), inside the pool's lock.
-    pub fn address(&self) -> usize {
-        let state = self.pool.lock();
-        let number = self.allocation.as_ref().and_then(|block| self.pool.record(&state, block).ok());
-        number.map_or(0, |number| self.pool.user_address(&state, state.record(number)))
-    }
-
-    /// Returns the requested length in bytes.
-    pub fn bytes(&self) -> usize {
-        self.allocation.as_ref().map_or(0, Allocation::bytes)
-    }
-
-    /// Notes that work on `stream` uses the block, which is then not moved; see
-    /// [`Buffer::used_on`](super::Buffer::used_on).
-    pub fn used_on(&self, stream: &S::Stream) {
-        if let Some(allocation) = &self.allocation {
-            let noted = self.pool.record_stream(allocation, stream);
-            debug_assert!(noted.is_ok(), "a handle is live and from its pool");
-        }
-    }
-}
-
-impl<P: SegmentPlacement, S: Source> Drop for Movable<'_, P, S> {
-    fn drop(&mut self) {
-        if let Some(allocation) = self.allocation.take() {
-            let freed = self.pool.deallocate_movable(allocation);
-            debug_assert!(freed.is_ok(), "{freed:?}");
-        }
-    }
-}
-
-impl<P: SegmentPlacement, S: Source> fmt::Debug for Movable<'_, P, S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Movable").field("address", &self.address()).field("bytes", &self.bytes()).finish()
-    }
-}
-
 impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     /// Allocates `bytes` bytes for work on `stream`, aligned to the granule, in a block that may be moved.
     ///
@@ -176,22 +147,21 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     ///
     /// The [`PoolError`] of [`Pool::allocate`].
     #[track_caller]
-    pub fn allocate_movable(&self, bytes: usize, stream: &S::Stream) -> Result<Movable<'_, P, S>, PoolError> {
+    pub fn allocate_movable(&self, bytes: usize, stream: &S::Stream) -> Result<Buffer<'_, P, S>, PoolError> {
         let allocation = self.allocate_raw(bytes, 1, stream)?;
         let mut state = self.lock();
         if let Ok(number) = self.record(&state, &allocation) {
             state.extra.movable.insert(number);
         }
         drop(state);
-        Ok(Movable { pool: self, allocation: Some(allocation) })
+        Ok(Buffer { pool: self, movable: true, allocation: Some(allocation) })
     }
 
-    fn deallocate_movable(&self, allocation: Allocation) -> Result<(), super::ReturnError> {
+    /// Forgets that a block may be moved.
+    fn fix(&self, allocation: &Allocation) {
         let mut state = self.lock();
-        if let Ok(number) = self.record(&state, &allocation) {
+        if let Ok(number) = self.record(&state, allocation) {
             state.extra.movable.remove(&number);
         }
-        drop(state);
-        self.deallocate(allocation)
     }
 }

@@ -4,20 +4,20 @@
 
 use super::base::{Allocation, Pool};
 use super::error::PoolError;
-use super::hooks::Leak;
 use super::options::Reuse;
 use super::records::{Request, SizeKind};
 use super::state::{State, bytes_of};
 use super::stats::{PoolStats, SourceCalls};
 use super::stream;
 use super::supply::Denied;
-use super::{CopyCounters, Source, SourceErrorKind, Stream, StreamId};
+use super::{BlockSnapshot, Direction, Source, SourceErrorKind, Stream, StreamId};
 use crate::placement::SegmentPlacement;
 use core::fmt;
 use core::panic::Location;
+use core::time::Duration;
 use std::boxed::Box;
 use std::collections::BTreeSet;
-use std::sync::{Arc, PoisonError};
+use std::sync::PoisonError;
 
 impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     /// Allocates like [`Pool::allocate_aligned`], but returns an [`Allocation`], which does not free the block when
@@ -169,10 +169,13 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         PoolStats { copies, ..state.figures.stats(largest, state.supply.calls) }
     }
 
-    /// Returns the counters that report copies to and from the pool's blocks, and fills of them. Code that makes
-    /// such copies counts them here; [`PoolStats::copies`] shows the sums.
-    pub fn copies(&self) -> &Arc<CopyCounters> {
-        &self.copies
+    /// Counts a copy of `bytes` bytes to or from the pool's blocks, or a fill of them, and the time that it took if that is known.
+    /// Code that makes such copies calls this; [`PoolStats::copies`] shows the sums. O(1), without a lock.
+    pub fn count_copy(&self, direction: Direction, bytes: usize, time: Option<Duration>) {
+        self.copies.count(direction, bytes);
+        if let Some(time) = time {
+            self.copies.time(direction, bytes, time);
+        }
     }
 
     /// Returns the statistics of one stream, `None` if the pool does not know it. O(1).
@@ -185,7 +188,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
 
     /// Sets a hook that gets the blocks which were never freed, if there are any, when the pool is dropped. Without
     /// a hook they are written to standard error if [`Checks::sites`](super::Checks::sites) is on.
-    pub fn on_leak(&self, hook: impl FnOnce(&[Leak]) + Send + 'static) {
+    pub fn on_leak(&self, hook: impl FnOnce(&[BlockSnapshot]) + Send + 'static) {
         *self.on_leak.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(hook));
     }
 

@@ -13,6 +13,7 @@
 //! pool does.
 
 // What a pool is told, what it calls, and what it says. The files are in layers, from the ground up: see ARCHITECTURE.md.
+mod blocks;
 mod classes;
 mod codes;
 mod copies;
@@ -73,27 +74,28 @@ pub(crate) use allocator::Owned;
 pub(crate) use allocator::pass_on_blocks;
 pub use allocator::{AnyPool, DeviceAllocator};
 pub use base::{Allocation, DefaultPlacement, DevicePool, Pool};
-pub use buffer::{Buffer, Movable};
+pub use blocks::{BlockSnapshot, BlockState};
+pub use buffer::Buffer;
 pub use chain::Chain;
 #[cfg(feature = "gpu")]
 pub(crate) use chain::allocate_from_first;
 pub use compact::Compaction;
-pub use copies::{CopyCounters, CopyFigures, CopyStats, Direction};
+#[cfg(feature = "gpu")]
+pub(crate) use copies::CopyCounters;
+pub use copies::{CopyFigures, CopyStats, Direction};
 #[cfg(any(feature = "gpu", feature = "vulkan"))]
 pub(crate) use error::causes;
 pub use error::{OutOfMemory, PoolError, ReturnError};
 pub use graph::GraphMemory;
-pub use hooks::Leak;
 pub use kind::MemoryKind;
-pub use options::{Adaptive, Age, Captures, Checks, Growth, Limit, PoolOptions, Reuse};
-pub use pattern::{Pattern, PatternBuffer, PatternCounts, PatternError, PatternStats};
-pub use planned::{PlannedArena, PlannedBuffer, PlannedSlot, SlotError};
-pub use records::SizeKind;
+pub use options::{Checks, Growth, Limit, PoolOptions, Reuse};
+pub use pattern::{Pattern, PatternBuffer, PatternStats};
+pub use planned::{PlannedArena, PlannedBuffer, PlannedError, PlannedSlot};
 pub(crate) use shown::debug_as_display;
-pub use snapshot::{BlockSnapshot, BlockState, SegmentSnapshot, Snapshot};
+pub use snapshot::{SegmentSnapshot, Snapshot};
 pub use source::{Capacity, Segment, Source};
 #[cfg(feature = "gpu")]
 pub(crate) use source_error::kind;
 pub use source_error::{SourceError, SourceErrorKind};
 pub use stats::{Counter, PoolStats, SourceCalls};
-pub use stream::{CaptureId, Event, HostOrder, Stream, StreamId};
+pub use stream::{Event, HostOrder, Stream, StreamId};

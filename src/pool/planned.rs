@@ -6,16 +6,16 @@ use super::allocator::{DeviceAllocator, Owned};
 use super::shown::debug_as_display;
 use super::stream::follow;
 use super::{PoolError, Stream};
-use crate::plan::Placed;
+use crate::plan::{Placed, PlanError};
 use core::fmt;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
-/// Why a buffer of a plan is not available.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// Why a buffer of a plan is not available, or an iteration has no new plan.
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum SlotError {
+pub enum PlannedError {
     /// The plan has no buffer with this number.
     Unknown {
         /// The number that was requested.
@@ -53,9 +53,18 @@ pub enum SlotError {
         /// The buffer's number.
         slot: usize,
     },
+    /// Buffers of the old plan are live. The old plan stays, and the iteration is served from it.
+    Busy {
+        /// The number of these buffers.
+        live: usize,
+    },
+    /// The pool has no room for the plan. All requests of a [`Pattern`](super::Pattern) go to the pool.
+    Pool(PoolError),
+    /// The requests cannot be planned. All requests of a [`Pattern`](super::Pattern) go to the pool.
+    Plan(PlanError),
 }
 
-impl fmt::Display for SlotError {
+impl fmt::Display for PlannedError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unknown { slot } => write!(f, "the plan has no buffer {slot}"),
@@ -74,12 +83,15 @@ impl fmt::Display for SlotError {
                     "buffer {slot} of the plan may still be in use on another stream, because the driver failed"
                 )
             }
+            Self::Busy { live } => write!(f, "{live} buffers of the old plan are still live"),
+            Self::Pool(error) => write!(f, "no room for the plan: {error}"),
+            Self::Plan(error) => error.fmt(f),
         }
     }
 }
 
-debug_as_display!(SlotError);
-impl core::error::Error for SlotError {}
+debug_as_display!(PlannedError);
+impl core::error::Error for PlannedError {}
 
 /// The live buffers of a plan.
 struct Live {
@@ -109,7 +121,7 @@ enum SlotState {
 /// ```
 /// use allotment::arena;
 /// use allotment::plan::Planned;
-/// use allotment::pool::{DevicePool, PlannedArena, PoolOptions, SlotError};
+/// use allotment::pool::{DevicePool, PlannedArena, PoolOptions, PlannedError};
 /// use allotment::sim::DeviceMemory;
 ///
 /// arena! {
@@ -127,7 +139,7 @@ enum SlotState {
 ///
 /// let input = arena.take(Net::INPUT.index())?;
 /// let hidden = arena.take(Net::HIDDEN.index())?;
-/// assert_eq!(arena.take(Net::OUTPUT.index()).unwrap_err(), SlotError::Overlap { slot: 2, with: 0 });
+/// assert_eq!(arena.take(Net::OUTPUT.index()).unwrap_err(), PlannedError::Overlap { slot: 2, with: 0 });
 /// drop(input);
 /// let output = arena.take(Net::OUTPUT.index())?;
 /// # let _ = (hidden, output);
@@ -199,12 +211,12 @@ impl<A: DeviceAllocator> PlannedArena<A> {
     ///
     /// # Errors
     ///
-    /// [`SlotError::Unknown`] if the plan has no such buffer.
-    pub fn slot(&self, slot: usize) -> Result<PlannedSlot<A>, SlotError> {
+    /// [`PlannedError::Unknown`] if the plan has no such buffer.
+    pub fn slot(&self, slot: usize) -> Result<PlannedSlot<A>, PlannedError> {
         if slot < self.0.spans.len() {
             Ok(PlannedSlot { arena: self.clone(), slot })
         } else {
-            Err(SlotError::Unknown { slot })
+            Err(PlannedError::Unknown { slot })
         }
     }
 
@@ -212,8 +224,8 @@ impl<A: DeviceAllocator> PlannedArena<A> {
     ///
     /// # Errors
     ///
-    /// [`SlotError`] if there is no such buffer, if it is already live or lost, or if a live one shares its memory.
-    pub fn take(&self, slot: usize) -> Result<PlannedBuffer<A>, SlotError> {
+    /// [`PlannedError`] if there is no such buffer, if it is already live or lost, or if a live one shares its memory.
+    pub fn take(&self, slot: usize) -> Result<PlannedBuffer<A>, PlannedError> {
         self.slot(slot)?;
         self.enter(&mut self.lock(), slot)?;
         Ok(PlannedBuffer { arena: self.clone(), slot, users: Mutex::new(Vec::new()) })
@@ -228,18 +240,18 @@ impl<A: DeviceAllocator> PlannedArena<A> {
         self.0.spans[slot]
     }
 
-    fn enter(&self, live: &mut Live, slot: usize) -> Result<(), SlotError> {
+    fn enter(&self, live: &mut Live, slot: usize) -> Result<(), PlannedError> {
         match live.slots[slot] {
             SlotState::Free => {}
-            SlotState::Live => return Err(SlotError::Live { slot }),
-            SlotState::Lost => return Err(SlotError::Lost { slot }),
+            SlotState::Live => return Err(PlannedError::Live { slot }),
+            SlotState::Lost => return Err(PlannedError::Lost { slot }),
         }
         let (offset, size) = self.span(slot);
         if size > 0 {
             // Live buffers do not overlap, so the last one that starts below this end also reaches the furthest.
             if let Some((&other, &with)) = live.places.range(..offset + size).next_back() {
                 if other + self.span(with).1 > offset {
-                    return Err(SlotError::Overlap { slot, with });
+                    return Err(PlannedError::Overlap { slot, with });
                 }
             }
             live.places.insert(offset, slot);
@@ -300,15 +312,15 @@ impl<A: DeviceAllocator> PlannedSlot<A> {
     ///
     /// # Errors
     ///
-    /// [`SlotError::Stream`] if `stream` is not the arena's, [`SlotError::Length`] if the buffer is shorter, and
+    /// [`PlannedError::Stream`] if `stream` is not the arena's, [`PlannedError::Length`] if the buffer is shorter, and
     /// the errors of [`PlannedArena::take`].
-    pub fn take(&self, bytes: usize, stream: &A::Stream) -> Result<PlannedBuffer<A>, SlotError> {
+    pub fn take(&self, bytes: usize, stream: &A::Stream) -> Result<PlannedBuffer<A>, PlannedError> {
         if stream.id() != self.arena.stream().id() {
-            return Err(SlotError::Stream);
+            return Err(PlannedError::Stream);
         }
         let (_, have) = self.arena.span(self.slot);
         if bytes > have {
-            return Err(SlotError::Length { have, asked: bytes });
+            return Err(PlannedError::Length { have, asked: bytes });
         }
         self.arena.take(self.slot)
     }
@@ -361,14 +373,14 @@ impl<A: DeviceAllocator> PlannedBuffer<A> {
     ///
     /// # Errors
     ///
-    /// The [`SlotError`] of [`PlannedArena::take`], together with this buffer, which stays live.
-    pub fn turn_into(mut self, slot: usize) -> Result<Self, (SlotError, Self)> {
+    /// The [`PlannedError`] of [`PlannedArena::take`], together with this buffer, which stays live.
+    pub fn turn_into(mut self, slot: usize) -> Result<Self, (PlannedError, Self)> {
         if let Err(error) = self.arena.slot(slot) {
             return Err((error, self));
         }
         // Another thread may take this memory at once, so settle first.
         if !self.arena.settle(self.users.get_mut().unwrap_or_else(PoisonError::into_inner)) {
-            return Err((SlotError::Lost { slot: self.slot }, self));
+            return Err((PlannedError::Lost { slot: self.slot }, self));
         }
         let mut live = self.arena.lock();
         self.arena.leave(&mut live, self.slot);

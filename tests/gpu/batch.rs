@@ -2,8 +2,7 @@
 
 use crate::support::{Gpu, on_system};
 use allotment::gpu::{
-    AsyncMemory, BatchReport, Buffer, DeviceMemory, Error, HostMemory, Staging, StagingOptions, Stream,
-    Virtual,
+    AsyncMemory, BatchReport, Buffer, DeviceMemory, Error, HostMemory, Staging, Stream, Virtual,
 };
 use allotment::pool::{DevicePool, PoolOptions, Source};
 use std::sync::Arc;
@@ -11,7 +10,7 @@ use std::sync::Arc;
 const CHUNK: usize = 64 << 10;
 
 fn staging(gpu: &Gpu) -> Staging {
-    Staging::new(&gpu.context, StagingOptions { chunk: CHUNK, slots: 2 }).unwrap()
+    Staging::with_chunks(&gpu.context, CHUNK, 2).unwrap()
 }
 
 fn pool(gpu: &Gpu) -> Arc<DevicePool<DeviceMemory>> {
@@ -325,7 +324,7 @@ fn batches_wait_for_pinned_memory_only() {
     let memory = Arc::new(DeviceMemory::new(&gpu.context));
     let (control, number) = (gpu.control(), Gpu::number(&gpu.stream));
     for slots in 2..=4 {
-        let mut staging = Staging::new(&gpu.context, StagingOptions { chunk: CHUNK, slots }).unwrap();
+        let mut staging = Staging::with_chunks(&gpu.context, CHUNK, slots).unwrap();
         let mut buffer = Buffer::<u8>::zeros(&memory, (slots + 1) * CHUNK, &gpu.stream).unwrap();
         gpu.context.synchronize().unwrap();
         control.hold(number, true);
@@ -363,7 +362,7 @@ fn downloads_that_fail_write_nothing() {
         return;
     }
     let memory = Arc::new(DeviceMemory::new(&gpu.context));
-    let mut staging = Staging::new(&gpu.context, StagingOptions { chunk: CHUNK, slots: 3 }).unwrap();
+    let mut staging = Staging::with_chunks(&gpu.context, CHUNK, 3).unwrap();
     let data: Vec<u8> = (0..3 * CHUNK).map(|at| (at / CHUNK) as u8 + 1).collect();
     let buffer = Buffer::from_slice(&memory, &data, &gpu.stream).unwrap();
     // Something is in all of the pinned memory.

@@ -5,10 +5,11 @@ use allotment::gpu::cudarc::driver::PushKernelArg;
 use allotment::gpu::cudarc::driver::{DeviceRepr, LaunchConfig, sys};
 use allotment::gpu::cudarc::nvrtc::Ptx;
 use allotment::gpu::{
-    AsyncMemory, Buffer, Context, DeviceMemory, Error, HostMemory, Pinned, Pool, Rows, StableSlice,
-    StableSliceMut, Stream,
+    AsyncMemory, Buffer, Context, DeviceMemory, Error, HostMemory, Pinned, Pool, Rows, Stream,
 };
 use allotment::pool::{PoolOptions, Source, SourceErrorKind, Stream as _};
+use stable_deref_trait::StableDeref;
+use std::ops::{Deref, DerefMut};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Waker};
@@ -261,16 +262,15 @@ fn fills_take_few_calls() {
 /// Whatever keeps its values in place can be the host's side of a copy.
 #[test]
 fn any_owner_of_values_is_copied() {
-    fn up<O: StableSlice<u32>>(buffer: &mut Buffer<u32>, owner: O) {
-        let values = owner.as_slice().to_vec();
+    fn up<O: StableDeref + Deref<Target = [u32]> + 'static>(buffer: &mut Buffer<u32>, owner: O) {
+        let values = owner.to_vec();
         let owner = buffer.as_view_mut().copy_from_async(owner).unwrap().wait().unwrap();
-        assert_eq!((owner.as_slice(), buffer.to_vec().unwrap()), (&values[..], values.clone()));
+        assert_eq!((&*owner, buffer.to_vec().unwrap()), (&values[..], values.clone()));
     }
-    fn down<O: StableSliceMut<u32>>(buffer: &Buffer<u32>, owner: O) {
-        let mut owner = buffer.as_view().copy_to_async(owner).unwrap().wait().unwrap();
+    fn down<O: StableDeref + DerefMut<Target = [u32]> + 'static>(buffer: &Buffer<u32>, owner: O) {
+        let owner = buffer.as_view().copy_to_async(owner).unwrap().wait().unwrap();
         let values = buffer.to_vec().unwrap();
-        assert_eq!(owner.as_slice(), values);
-        assert_eq!(owner.as_mut_slice(), values);
+        assert_eq!(*owner, values);
     }
     let gpu = Gpu::new();
     let pool = Pool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap();
@@ -278,7 +278,7 @@ fn any_owner_of_values_is_copied() {
     up(&mut buffer, vec![1, 2, 3]);
     up(&mut buffer, vec![4, 5, 6].into_boxed_slice());
     up(&mut buffer, Arc::<[u32]>::from([7, 8, 9]));
-    up(&mut buffer, Arc::new(vec![10, 11, 12]));
+    up(&mut buffer, Arc::<[u32]>::from(vec![10, 11, 12]));
     up::<&'static [u32]>(&mut buffer, &[13, 14, 15]);
     up(&mut buffer, vec![16, 17, 18].leak());
     down(&buffer, vec![0; 3]);

@@ -7,8 +7,7 @@ use allotment::gpu::{
     Stream, Virtual,
 };
 use allotment::pool::{
-    Age, Captures, DevicePool, Event as _, PoolError, PoolOptions, Reuse, Source, SourceErrorKind,
-    Stream as _,
+    DevicePool, Event as _, PoolError, PoolOptions, Reuse, Source, SourceErrorKind, Stream as _,
 };
 use allotment_stand_in::Misuse;
 use std::sync::Arc;
@@ -64,7 +63,7 @@ fn stays_whole<S: Source<Stream = Stream> + Send + Sync + 'static>(
     launches: usize,
 ) {
     const LEN: usize = 40 * KIB;
-    let options = PoolOptions::new().reuse(reuse).trim_after(Age::Steps(1));
+    let options = PoolOptions::new().reuse(reuse).trim_after_steps(1);
     let pool = Arc::new(DevicePool::new(source, options).unwrap());
     let other = Stream::new(&gpu.context).unwrap();
     let zeros = |stream| Buffer::<u8>::zeros(&pool, LEN, stream).unwrap();
@@ -220,7 +219,7 @@ fn a_capture_is_noticed_without_a_handle() {
 #[test]
 fn declared_captures_cost_no_calls() {
     let gpu = Gpu::new();
-    let options = PoolOptions::new().captures(Captures::Declared);
+    let options = PoolOptions::new().declared_captures();
     let pool = Arc::new(DevicePool::new(DeviceMemory::new(&gpu.context), options).unwrap());
     let first = pool.allocate(MIB, &gpu.stream).unwrap();
     let address = first.address();

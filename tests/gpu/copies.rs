@@ -4,7 +4,7 @@ use crate::support::{Gpu, on_system};
 use allotment::gpu::cudarc::driver::sys;
 use allotment::gpu::{
     Buffer, Context, DeviceMemory, Error, HostMemory, Managed, MemoryKind, Pinned, Pool, Rows, Staging,
-    StagingOptions, Stream,
+    Stream,
 };
 use allotment::pool::{
     CopyFigures, CopyStats, DevicePool, Direction, PoolOptions, SourceError, SourceErrorKind,
@@ -110,7 +110,7 @@ fn pools_count_the_copies_of_their_blocks() {
     assert_eq!(counted, [(1, 1000), (1, 1000), (1, 1000), (0, 0), (0, 0), (1, 1000)]);
     let counted = figures(&other.stats().copies);
     assert_eq!(counted, [(0, 0), (1, 1000), (0, 0), (0, 0), (1, 1000), (0, 0)]);
-    let mut staging = Staging::new(&gpu.context, StagingOptions { chunk: 64 << 10, slots: 2 }).unwrap();
+    let mut staging = Staging::with_chunks(&gpu.context, 64 << 10, 2).unwrap();
     let mut result = Vec::new();
     let data = vec![5; 100_000];
     staging.read_write(&*data, &mut result, &pool, &gpu.stream, |_, _| Ok::<_, Error>(())).unwrap();

@@ -4,7 +4,7 @@ use crate::support::{Gpu, on_system};
 use allotment::gpu::cudarc::driver::{DeviceRepr, ValidAsZeroBits};
 use allotment::gpu::{
     Advice, AsyncMemory, Buffer, Context, DeviceMemory, DlTensor, Error, HostMemory, Location, Managed,
-    MemoryKind, Pinned, Pool, Staging, StagingError, StagingOptions, Stream, Virtual,
+    MemoryKind, Pinned, Pool, Staging, StagingError, Stream, Virtual,
 };
 use allotment::pool::{
     Checks, DeviceAllocator, DevicePool, Event as _, PoolError, PoolOptions, SourceErrorKind, Stream as _,
@@ -315,7 +315,7 @@ fn a_device_that_was_reset_comes_back() {
     let checked = Pool::new(Pinned::new(&gpu.context), checked).unwrap();
     let watched: Buffer<u32> = Buffer::from_slice(&checked, &[1, 2, 3], &gpu.stream).unwrap();
     // No copy is under way in this one, for whose end it would have to wait.
-    let mut staging = Staging::new(&gpu.context, StagingOptions { chunk: 1, slots: 2 }).unwrap();
+    let mut staging = Staging::with_chunks(&gpu.context, 1, 2).unwrap();
     let nothing = staging.read(io::empty(), &pool, &gpu.stream, |_, _| Ok::<_, ()>(()));
     assert_eq!(nothing.unwrap().chunks, 0);
     gpu.context.time_copies(true);

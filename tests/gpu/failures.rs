@@ -4,7 +4,7 @@
 use crate::support::{on_system, stand_in};
 use allotment::gpu::{
     AsyncMemory, Buffer, Context, DeviceMemory, Error, Managed, ManagerOptions, MemoryKind, MemoryManager,
-    Pinned, Registered, Staging, StagingOptions, Stream, Virtual, pinned_bytes,
+    Pinned, Registered, Staging, Stream, Virtual, pinned_bytes,
 };
 use allotment::pool::{Event as _, PoolError, Source, Stream as _};
 use include_dir::{Dir, File, include_dir};
@@ -208,7 +208,7 @@ fn of_managers_and_batches() {
         let made = MemoryManager::new(std::slice::from_ref(&context), ManagerOptions::default());
         let manager = made.map_err(call_of)?;
         let stream = manager.streams().next().unwrap();
-        let mut staging = Staging::new(&context, StagingOptions { chunk: 64 << 10, slots: 2 })?;
+        let mut staging = Staging::with_chunks(&context, 64 << 10, 2)?;
         let mut buffers = Vec::new();
         for placement in [MemoryKind::Device, MemoryKind::ReadMostly, MemoryKind::Pinned, MemoryKind::Host] {
             let request = manager.request().memory(placement);

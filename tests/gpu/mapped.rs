@@ -2,9 +2,7 @@
 
 use crate::staging::{CHUNK, add_one, data};
 use crate::support::Gpu;
-use allotment::gpu::{
-    DeviceMemory, Error, MmapStaging, Progress, Staging, StagingError, StagingOptions, ViewMut,
-};
+use allotment::gpu::{DeviceMemory, Error, MmapStaging, Progress, Staging, StagingError, ViewMut};
 use allotment::pool::{DevicePool, Limit, PoolOptions, Stream as _};
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -36,7 +34,7 @@ impl Drop for Folder {
 }
 
 fn staging(gpu: &Gpu) -> Staging {
-    Staging::new(&gpu.context, StagingOptions { chunk: CHUNK, slots: 3 }).unwrap()
+    Staging::with_chunks(&gpu.context, CHUNK, 3).unwrap()
 }
 
 fn nothing(_: ViewMut<'_, u8>, _: &Progress) -> Result<(), Error> {

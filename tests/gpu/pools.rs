@@ -7,7 +7,8 @@ use allotment::gpu::{
 };
 use allotment::plan::Planned;
 use allotment::pool::{
-    Chain, DevicePool, Limit, Pattern, PlannedArena, PoolError, PoolOptions, SlotError, Source, Stream as _,
+    Chain, DevicePool, Limit, Pattern, PlannedArena, PlannedError, PoolError, PoolOptions, Source,
+    Stream as _,
 };
 use std::sync::Arc;
 
@@ -283,7 +284,7 @@ fn static_plans_hold_typed_buffers() {
         second.slice_mut(500..1500).unwrap().copy_from_view(&first.as_view()).unwrap();
         assert!(matches!(
             Buffer::<u32>::zeros(&output, 1000, &gpu.stream),
-            Err(Error::Slot(SlotError::Overlap { slot: 2, with: 0 }))
+            Err(Error::Planned(PlannedError::Overlap { slot: 2, with: 0 }))
         ));
         drop(first);
         let mut third = Buffer::<u32>::zeros(&output, 1000, &gpu.stream).unwrap();
@@ -292,11 +293,11 @@ fn static_plans_hold_typed_buffers() {
     }
     assert!(matches!(
         Buffer::<u32>::zeros(&input, 1001, &gpu.stream),
-        Err(Error::Slot(SlotError::Length { have: 4000, asked: 4004 }))
+        Err(Error::Planned(PlannedError::Length { have: 4000, asked: 4004 }))
     ));
     assert!(matches!(
         Buffer::<u32>::zeros(&odd, 10, &gpu.stream),
-        Err(Error::Slot(SlotError::Align { slot: 3 }))
+        Err(Error::Planned(PlannedError::Align { slot: 3 }))
     ));
     drop(arena);
     drop(pool);
@@ -332,7 +333,7 @@ fn recorded_patterns_hold_typed_buffers() {
             assert!(buffer.to_vec().unwrap().iter().all(|&each| each == value));
         }
     }
-    let total = pattern.stats().total;
+    let total = pattern.stats();
     assert_eq!((total.hits, total.outside, total.deviations), (3 * 54, 3 * 6, 0));
     drop(pattern);
     gpu.stream.synchronize().unwrap();

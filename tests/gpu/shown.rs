@@ -4,7 +4,7 @@ use crate::support::{Gpu, on_system};
 use allotment::gpu::cudarc::nvrtc::Ptx;
 use allotment::gpu::{
     Access, AsyncMemory, Buffer, DeviceMemory, DlTensor, Error, KvCache, ManagerOptions, MemoryKind,
-    MemoryManager, MmapStaging, Pool, Registered, Staging, StagingError, StagingOptions, Stream,
+    MemoryManager, MmapStaging, Pool, Registered, Staging, StagingError, Stream,
 };
 use allotment::pool::{PoolError, PoolOptions, SourceError, SourceErrorKind, Stream as _};
 use std::fmt::{Debug, Display};
@@ -49,9 +49,8 @@ fn values_show_their_type_and_what_tells_them_apart() {
     let kernel = module.load_function("scale_f32").unwrap();
     shows(&stream.launch(&kernel), &format!("Launch {{ stream: Stream({}), .. }}", stream.id().0));
 
-    let options = StagingOptions { chunk: 64 << 10, slots: 2 };
-    let mut staging = Staging::new(context, options).unwrap();
-    shows(&staging, "Staging { options: StagingOptions { chunk: 65536, slots: 2 }, .. }");
+    let mut staging = Staging::with_chunks(context, 64 << 10, 2).unwrap();
+    shows(&staging, "Staging { chunks: (65536, 2), .. }");
     let batch = staging.batch(stream);
     shows(&batch, "Batch { report: BatchReport { copies: 0, bytes: 0, calls: 0 }, .. }");
     drop(batch);

@@ -4,7 +4,7 @@ use crate::support::{Gpu, on_system, release};
 use allotment::gpu::cudarc::driver::sys;
 use allotment::gpu::{
     Advice, AsyncMemory, Buffer, Context, DeviceMemory, Error, HostMemory, KvCache, Location, Managed,
-    Pinned, PinnedOptions, Pool, Registered, Stream, Virtual, pinned_bytes,
+    Pinned, Pool, Registered, Stream, Virtual, pinned_bytes,
 };
 use allotment::pool::{DevicePool, PoolOptions, Segment, Source, SourceErrorKind, Stream as _};
 use allotment::region::Capabilities;
@@ -193,8 +193,8 @@ fn pinned() {
     drop(source);
 
     let unit = 64 << 10;
-    let options = PinnedOptions { write_combined: true, portable: false, limit: before + 2 * unit };
-    let source = Pinned::with_options(&gpu.context, options);
+    let limit = before + 2 * unit;
+    let source = Pinned::new(&gpu.context).write_combined().not_portable().limit(limit);
     let segments = [(); 2].map(|()| source.reserve(unit, &gpu.stream).unwrap());
     assert_eq!((pinned_bytes(), source.capacity().unwrap().free), (before + 2 * unit, 0));
     let error = source.reserve(unit, &gpu.stream).unwrap_err();
@@ -222,7 +222,7 @@ fn flags_of(gpu: &Gpu, segment: Segment) -> u32 {
 
 #[test]
 fn the_default_limit_of_pinned_memory_is_a_part_of_the_systems() {
-    let limit = PinnedOptions::default().limit;
+    let limit = Pinned::new(&Gpu::new().context).capacity().unwrap().total;
     // Every machine that runs this test has between 512 MiB and 64 TiB.
     assert!((128 << 20..16 << 40).contains(&limit), "{limit}");
 }
@@ -462,8 +462,7 @@ fn memory_with_two_addresses_is_refused() {
     gpu.control().set_attribute(0, 91, 0); // CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM
     let refused = Registered::new(&gpu.context, vec![0; 4096]).unwrap_err();
     assert!(matches!(refused, Error::Unsupported(_)), "{refused}");
-    let options = PinnedOptions { write_combined: true, ..PinnedOptions::default() };
-    let combined = Pinned::with_options(&gpu.context, options);
+    let combined = Pinned::new(&gpu.context).write_combined();
     let refused = combined.reserve(64 << 10, &gpu.stream).unwrap_err();
     assert_eq!(refused.kind, SourceErrorKind::Unsupported);
     assert_eq!((pinned_bytes(), gpu.live()), (before, Live::default()));
@@ -773,8 +772,7 @@ fn errors_beside_the_memory_keep_their_codes() {
         return;
     }
     let pinned = pinned_bytes();
-    let options = PinnedOptions { write_combined: true, ..PinnedOptions::default() };
-    let combined = Pinned::with_options(&gpu.context, options);
+    let combined = Pinned::new(&gpu.context).write_combined();
     gpu.control().fail("cuMemHostGetDevicePointer_v2", 1, 2, 999);
     assert_eq!(combined.reserve(64 << 10, &gpu.stream).unwrap_err().code, 999);
     let failed = Registered::new(&gpu.context, vec![0; 4096]).unwrap_err();

@@ -7,7 +7,7 @@ use allotment::placement::{
     Apart, BuddyMap, DefaultClasses, FirstFitMap, GoodFit, SegmentPlacement, SlabMap,
 };
 use allotment::pool::{
-    Age, AnyPool, CopyFigures, CopyStats, DevicePool, Direction, Growth, Limit, Pool, PoolError, PoolOptions,
+    AnyPool, CopyFigures, CopyStats, DevicePool, Direction, Growth, Limit, Pool, PoolError, PoolOptions,
     PoolStats, ReturnError, Reuse, Source, Stream as _,
 };
 use allotment::sim::{Call, DeviceMemory};
@@ -239,7 +239,7 @@ fn trimming_keeps_what_it_is_told() {
 
 #[test]
 fn empty_segments_go_back_with_age() {
-    let options = PoolOptions::new().trim_after(Age::Steps(2));
+    let options = PoolOptions::new().trim_after_steps(2);
     let by_step = pool(256, options.clone());
     let stream = by_step.source().stream();
     drop(by_step.allocate(20 * MIB, &stream).unwrap());
@@ -247,7 +247,7 @@ fn empty_segments_go_back_with_age() {
     drop(by_step.allocate(20 * MIB, &stream).unwrap());
     assert_eq!((by_step.step(), by_step.step(), by_step.step()), (0, 20 * MIB, 0));
 
-    let by_time = pool(256, options.trim_after(Age::Time(Duration::from_secs(5))));
+    let by_time = pool(256, options.trim_after(Duration::from_secs(5)));
     let stream = by_time.source().stream();
     drop(by_time.allocate(20 * MIB, &stream).unwrap());
     by_time.source().advance(Duration::from_millis(4900));
@@ -343,10 +343,10 @@ fn copies_are_counted_by_direction() {
     let _block = pool.allocate(MIB, &stream).unwrap();
     assert_eq!(pool.stats().copies, CopyStats::default());
     for (number, &direction) in Direction::ALL.iter().enumerate() {
-        for _ in 0..=number {
-            pool.copies().count(direction, 1000);
+        for _ in 0..number {
+            pool.count_copy(direction, 1000, None);
         }
-        pool.copies().time(direction, 1000, Duration::from_micros(number as u64));
+        pool.count_copy(direction, 1000, Some(Duration::from_micros(number as u64)));
     }
     let stats = pool.stats().copies;
     for (number, &direction) in Direction::ALL.iter().enumerate() {

@@ -4,8 +4,8 @@ use super::{KIB, MIB, hand_over};
 use allotment::GoodFit;
 use allotment::meta::SideTable;
 use allotment::pool::{
-    Adaptive, BlockSnapshot, BlockState, Buffer, DefaultPlacement, DevicePool, Growth, Pool, PoolError,
-    PoolOptions, Reuse, Snapshot, Stream as _,
+    BlockSnapshot, BlockState, Buffer, DefaultPlacement, DevicePool, Growth, Pool, PoolError, PoolOptions,
+    Reuse, Snapshot, Stream as _,
 };
 use allotment::sim::{DeviceMemory, Stream};
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ fn random_programs_use_nothing_twice() {
         let streams: Vec<Stream> = (0..random.usize(1..5)).map(|_| device.stream()).collect();
         let mut options = PoolOptions::new().reuse(reuse).lean(lean);
         if random.bool() {
-            options = options.adaptive(Adaptive { window: random.u64(1..6), factor: 1.0 });
+            options = options.adaptive(random.u64(1..6), 1.0);
         }
         let pool = DevicePool::new(device.clone(), options).unwrap();
         let mut live: Vec<(Buffer<'_, DefaultPlacement, DeviceMemory>, u64, &Stream)> = vec![];

@@ -125,7 +125,7 @@ unsafe impl<A: DeviceAllocator<Stream = Stream>> Backing for Owned<A> {
     }
 
     fn copies(&self) -> Option<&Arc<CopyCounters>> {
-        self.home().map(AnyPool::copies)
+        Self::copies(self)
     }
 
     fn pieces(&self) -> Option<Vec<usize>> {

@@ -4,7 +4,7 @@ use super::{ALIGNMENT, Backer, Backing, Memory, MemoryKind};
 use crate::gpu::error::Error;
 use crate::gpu::stream::Stream;
 use crate::pool::{
-    CopyCounters, DeviceAllocator, Pattern, PatternBuffer, PlannedBuffer, PlannedSlot, SlotError,
+    CopyCounters, DeviceAllocator, Pattern, PatternBuffer, PlannedBuffer, PlannedError, PlannedSlot,
 };
 use std::sync::Arc;
 
@@ -64,7 +64,7 @@ impl<A: DeviceAllocator<Stream = Stream> + 'static> Backer for PlannedSlot<A> {
     fn allocate(&self, bytes: usize, stream: &Stream) -> Result<Memory, Error> {
         let buffer = self.take(bytes, stream)?;
         if buffer.address() % ALIGNMENT != 0 {
-            return Err(SlotError::Align { slot: self.number() }.into());
+            return Err(PlannedError::Align { slot: self.number() }.into());
         }
         Ok(Memory::other(buffer))
     }

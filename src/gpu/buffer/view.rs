@@ -5,14 +5,14 @@ use super::job::Job;
 use super::{Backing, Error, MemoryKind, Rows, Transfer, bounds};
 use crate::gpu::library::call;
 use crate::gpu::source::{self, Advice, Location};
-use crate::gpu::stable::{StableSlice, StableSliceMut};
 use crate::gpu::stream::Stream;
 use crate::pool::{SourceError, SourceErrorKind, Stream as _};
 use core::marker::PhantomData;
-use core::ops::RangeBounds;
+use core::ops::{Deref, DerefMut, RangeBounds};
 use core::ptr;
 use cudarc::driver::DeviceRepr;
 use cudarc::driver::sys::{CUDA_MEMCPY2D, CUmemorytype};
+use stable_deref_trait::StableDeref;
 use std::vec::Vec;
 
 /// A shared view of a part of a buffer.
@@ -144,8 +144,11 @@ impl<'a, T: DeviceRepr + Copy> View<'a, T> {
     /// # Errors
     ///
     /// [`Error::Length`], or the error of the driver. The memory is dropped in that case.
-    pub fn copy_to_async<O: StableSliceMut<T>>(&self, mut values: O) -> Result<Transfer<O>, Error> {
-        let place = values.as_mut_slice();
+    pub fn copy_to_async<O>(&self, mut values: O) -> Result<Transfer<O>, Error>
+    where
+        O: StableDeref + DerefMut<Target = [T]> + 'static,
+    {
+        let place = &mut *values;
         self.check(place.len())?;
         // SAFETY: the place has the same length and keeps its address until the transfer is done.
         unsafe { self.submit_to(place.as_mut_ptr())? };
@@ -319,8 +322,11 @@ impl<'a, T: DeviceRepr + Copy> ViewMut<'a, T> {
     /// # Errors
     ///
     /// [`Error::Length`], or the error of the driver. The memory is dropped in that case.
-    pub fn copy_from_async<O: StableSlice<T>>(&mut self, values: O) -> Result<Transfer<O>, Error> {
-        let place = values.as_slice();
+    pub fn copy_from_async<O>(&mut self, values: O) -> Result<Transfer<O>, Error>
+    where
+        O: StableDeref + Deref<Target = [T]> + 'static,
+    {
+        let place = &*values;
         self.0.check(place.len())?;
         // SAFETY: the place has the same length and keeps its address until the transfer is done.
         unsafe { self.submit_from(place.as_ptr())? };

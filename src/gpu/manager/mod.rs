@@ -19,7 +19,7 @@ pub use request::MemoryRequest;
 use super::buffer::Buffer;
 use super::context::Context;
 use super::error::Error;
-use super::source::{DeviceMemory, HostMemory, Managed, Pinned, PinnedOptions, Virtual};
+use super::source::{DeviceMemory, HostMemory, Managed, Pinned, Virtual};
 use super::stream::Stream;
 use super::usage::{Access, Registry};
 use crate::pool::{AnyPool, DeviceAllocator, DevicePool, MemoryKind, PoolOptions};
@@ -120,9 +120,11 @@ impl MemoryManager {
     pub fn new(contexts: &[Context], options: ManagerOptions) -> Result<Self, Error> {
         options.policy.check()?;
         let first = contexts.first().ok_or(Error::NoContext)?;
-        let mut limits = PinnedOptions::default();
-        limits.limit = options.pinned_limit.unwrap_or(limits.limit);
-        let pinned = DevicePool::new(Pinned::with_options(first, limits), options.pinned.clone())?;
+        let pinned = match options.pinned_limit {
+            Some(limit) => Pinned::new(first).limit(limit),
+            None => Pinned::new(first),
+        };
+        let pinned = DevicePool::new(pinned, options.pinned.clone())?;
         let host = HostMemory::new(options.host_limit.unwrap_or(isize::MAX as usize));
         let host = DevicePool::new(host, options.host.clone())?;
         Ok(Self {

@@ -31,13 +31,13 @@ pub struct BatchReport {
 /// except on a default stream and during a graph capture.
 ///
 /// ```no_run
-/// use allotment::gpu::{Buffer, Context, DeviceMemory, Staging, StagingOptions, Stream};
+/// use allotment::gpu::{Buffer, Context, DeviceMemory, Staging, Stream};
 /// use allotment::pool::{DevicePool, PoolOptions};
 ///
 /// let context = Context::new(0)?;
 /// let stream = Stream::new(&context)?;
 /// let pool = DevicePool::new(DeviceMemory::new(&context), PoolOptions::new())?;
-/// let mut staging = Staging::new(&context, StagingOptions::default())?;
+/// let mut staging = Staging::new(&context)?;
 /// let mut layers =
 ///     (0..100).map(|_| Buffer::<f32, _>::zeros(&pool, 25, &stream)).collect::<Result<Vec<_>, _>>()?;
 /// let mut batch = staging.batch(&stream);
@@ -337,7 +337,7 @@ impl<'s, 'v> Batch<'s, 'v> {
         let segment = backing.segment();
         let (mut from, mut left, mut address) = (values.as_ptr().cast::<u8>(), size_of_val(values), address);
         while left > 0 {
-            if self.up.used == self.staging.options.chunk {
+            if self.up.used == self.staging.chunk {
                 self.flush_up()?;
             }
             let Lane { slot, used, pieces, .. } = &mut self.up;
@@ -383,11 +383,11 @@ impl<'s, 'v> Batch<'s, 'v> {
         let (mut pointer, mut left, mut address) =
             (values.as_mut_ptr().cast::<u8>(), size_of_val(values), address);
         while left > 0 {
-            if self.down.used == self.staging.options.chunk {
+            if self.down.used == self.staging.chunk {
                 self.flush_down()?;
             }
             let Lane { slot, used, pieces, results } = &mut self.down;
-            let bytes = left.min(self.staging.options.chunk - *used);
+            let bytes = left.min(self.staging.chunk - *used);
             pieces.push(Piece { address, at: *used, bytes, segment, stream, backing });
             results.push((*slot, *used, Place { pointer, bytes, _memory: PhantomData }));
             *used += bytes;
@@ -411,7 +411,7 @@ impl<'s, 'v> Batch<'s, 'v> {
         }
         let host = &mut self.staging.filled[self.up.slot];
         self.report.calls += flush(Way::Up, &mut self.up, host, self.stream)?;
-        self.up.slot = (self.up.slot + 1) % self.staging.options.slots;
+        self.up.slot = (self.up.slot + 1) % self.staging.slots;
         self.up.used = 0;
         self.staging.next[0] = self.up.slot;
         Ok(())
@@ -428,7 +428,7 @@ impl<'s, 'v> Batch<'s, 'v> {
             let slot = self.down.slot;
             self.down.results.retain(|result| result.0 != slot);
         }
-        self.down.slot = (self.down.slot + 1) % self.staging.options.slots;
+        self.down.slot = (self.down.slot + 1) % self.staging.slots;
         self.down.used = 0;
         self.staging.next[1] = self.down.slot;
         self.report.calls += calls?;

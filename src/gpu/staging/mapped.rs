@@ -22,14 +22,14 @@ use std::io::{self, Read, Write};
 /// at the same time are copied as they were before or afterwards.
 ///
 /// ```no_run
-/// use allotment::gpu::{Context, DeviceMemory, MmapStaging, Pool, Staging, StagingOptions, Stream};
+/// use allotment::gpu::{Context, DeviceMemory, MmapStaging, Pool, Staging, Stream};
 /// use allotment::pool::PoolOptions;
 /// use std::fs::File;
 ///
 /// let context = Context::new(0)?;
 /// let stream = Stream::new(&context)?;
 /// let pool = Pool::new(DeviceMemory::new(&context), PoolOptions::new())?;
-/// let staging = Staging::new(&context, StagingOptions::default())?;
+/// let staging = Staging::new(&context)?;
 /// let file = File::options().read(true).write(true).open("larger-than-the-device.bin")?;
 /// let mut staging = MmapStaging::new(staging, file)?;
 /// // Any work on the chunk in the order of `stream`; the results replace what is in the file.

@@ -22,22 +22,6 @@ use std::sync::Arc;
 use std::time::Instant;
 use std::vec::Vec;
 
-/// Options of a [`Staging`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StagingOptions {
-    /// Bytes per chunk, rounded up to a multiple of 64 KiB. The default is 16 MiB.
-    pub chunk: usize,
-    /// Number of chunks under way at once, at least 2: while one is filled, the previous one is copied and the one
-    /// before that is worked on. The default is 3.
-    pub slots: usize,
-}
-
-impl Default for StagingOptions {
-    fn default() -> Self {
-        Self { chunk: 16 << 20, slots: 3 }
-    }
-}
-
 /// How much was staged so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Progress {
@@ -129,13 +113,13 @@ impl<W> From<SourceError> for StagingError<W> {
 /// ```
 ///
 /// ```no_run
-/// use allotment::gpu::{Context, Pool, Staging, StagingOptions, Stream, Virtual};
+/// use allotment::gpu::{Context, Pool, Staging, Stream, Virtual};
 /// use allotment::pool::PoolOptions;
 ///
 /// let context = Context::new(0)?;
 /// let stream = Stream::new(&context)?;
 /// let pool = Pool::new(Virtual::new(&context)?, PoolOptions::new())?;
-/// let mut staging = Staging::new(&context, StagingOptions::default())?;
+/// let mut staging = Staging::new(&context)?;
 /// let file = std::fs::File::open("larger-than-the-device.bin")?;
 /// let done = staging.read(file, &pool, &stream, |mut chunk, progress| {
 ///     println!("{} bytes", progress.bytes);
@@ -145,7 +129,9 @@ impl<W> From<SourceError> for StagingError<W> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Staging {
-    options: StagingOptions,
+    /// Bytes per chunk.
+    chunk: usize,
+    slots: usize,
     pinned: Arc<Pinned>,
     /// The streams for copies to the device, and back.
     up: Stream,
@@ -180,43 +166,51 @@ impl Host {
 }
 
 impl Staging {
-    /// Makes a ring and pins the buffers for data that goes to the device.
+    /// Makes a ring of three chunks of 16 MiB, and pins the buffers for data that goes to the device.
     ///
     /// # Errors
     ///
     /// The error of the driver, or [`SourceErrorKind::OutOfMemory`](crate::pool::SourceErrorKind::OutOfMemory) at
     /// the limit of [`Pinned`] memory.
-    pub fn new(context: &Context, options: StagingOptions) -> Result<Self, Error> {
-        let options = StagingOptions {
-            chunk: options.chunk.max(1).checked_next_multiple_of(64 << 10).unwrap_or(options.chunk),
-            slots: options.slots.max(2),
-        };
-        let pinned = Arc::new(Pinned::new(context));
-        let (up, down) = (Stream::new(context)?, Stream::new(context)?);
-        let filled = Self::pin(&pinned, &options, &up)?;
-        Ok(Self { options, pinned, up, down, filled, results: Vec::new(), next: [0; 2] })
+    pub fn new(context: &Context) -> Result<Self, Error> {
+        Self::with_chunks(context, 16 << 20, 3)
     }
 
-    fn pin(pinned: &Arc<Pinned>, options: &StagingOptions, stream: &Stream) -> Result<Vec<Host>, Error> {
+    /// Makes a ring like [`Staging::new`], of chunks of this many bytes, rounded up to a multiple of 64 KiB, of which `slots`, at
+    /// least 2, are under way at once: while one is filled, the previous one is copied and the one before that is worked on.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Staging::new`].
+    pub fn with_chunks(context: &Context, chunk: usize, slots: usize) -> Result<Self, Error> {
+        let chunk = chunk.max(1).checked_next_multiple_of(64 << 10).unwrap_or(chunk);
+        let slots = slots.max(2);
+        let pinned = Arc::new(Pinned::new(context));
+        let (up, down) = (Stream::new(context)?, Stream::new(context)?);
+        let filled = Self::pin(&pinned, chunk, slots, &up)?;
+        Ok(Self { chunk, slots, pinned, up, down, filled, results: Vec::new(), next: [0; 2] })
+    }
+
+    fn pin(pinned: &Arc<Pinned>, chunk: usize, slots: usize, stream: &Stream) -> Result<Vec<Host>, Error> {
         let host = |_| {
-            let memory = Buffer::zeros(pinned, options.chunk, stream)?;
+            let memory = Buffer::zeros(pinned, chunk, stream)?;
             Ok(Host { memory, copy: Some(stream.record()?), len: 0 })
         };
-        (0..options.slots).map(host).collect()
+        (0..slots).map(host).collect()
     }
 
     fn pin_results(&mut self) -> Result<(), Error> {
-        self.results = Self::pin(&self.pinned, &self.options, &self.down)?;
+        self.results = Self::pin(&self.pinned, self.chunk, self.slots, &self.down)?;
         Ok(())
     }
 
-    /// Returns the options, with the chunk and the slots as rounded.
-    pub fn options(&self) -> &StagingOptions {
-        &self.options
+    /// Returns the bytes of a chunk and the number of chunks under way, as rounded.
+    pub const fn chunks(&self) -> (usize, usize) {
+        (self.chunk, self.slots)
     }
 
     /// Streams all of `source` through `work`, which submits work on each chunk to `stream`, or to other streams
-    /// that it orders with it. The device memory for [`StagingOptions::slots`] chunks comes from `allocator`.
+    /// that it orders with it. The device memory for the chunks under way comes from `allocator`.
     /// Returns when everything is submitted, which may be before all work is done.
     ///
     /// # Errors
@@ -266,7 +260,7 @@ impl Staging {
         let mut device: Vec<Buffer<u8>> = Vec::new();
         // Events after the last use of each chunk on the device.
         let mut free: Vec<Event> = Vec::new();
-        let slots = self.options.slots;
+        let slots = self.slots;
         for slot in (0..slots).cycle() {
             if let Some(sink) = &mut sink {
                 write_back(&mut self.results[slot], sink)?;
@@ -277,7 +271,7 @@ impl Staging {
                 break;
             }
             if device.len() <= slot {
-                let chunk = Buffer::zeros(allocator, self.options.chunk, stream)?;
+                let chunk = Buffer::zeros(allocator, self.chunk, stream)?;
                 if chunk.kind() == MemoryKind::Host {
                     return Err(Error::Unreachable.into());
                 }
@@ -334,7 +328,7 @@ impl Staging {
 
 impl fmt::Debug for Staging {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Staging").field("options", &self.options).finish_non_exhaustive()
+        f.debug_struct("Staging").field("chunks", &self.chunks()).finish_non_exhaustive()
     }
 }
 

@@ -14,46 +14,21 @@ pub use buffer::PatternBuffer;
 
 use super::allocator::{DeviceAllocator, Owned};
 use super::numbers::ByNumber;
-use super::shown::debug_as_display;
+use super::planned::PlannedError;
 use super::{PoolError, Stream, StreamId};
-use crate::plan::PlanError;
 use core::fmt;
 use lane::{Lane, Outcome};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
-/// Why an iteration has no new plan.
-#[derive(Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum PatternError {
-    /// Buffers of the old plan are live. The old plan stays, and the iteration is served from it.
-    Busy {
-        /// The number of these buffers.
-        live: usize,
-    },
-    /// The pool has no room for the plan. All requests go to the pool.
-    Pool(PoolError),
-    /// The requests cannot be planned. All of them go to the pool.
-    Plan(PlanError),
-}
-
-impl fmt::Display for PatternError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Busy { live } => write!(f, "{live} buffers of the old plan are still live"),
-            Self::Pool(error) => write!(f, "no room for the plan: {error}"),
-            Self::Plan(error) => error.fmt(f),
-        }
-    }
-}
-
-debug_as_display!(PatternError);
-impl core::error::Error for PatternError {}
-
-/// Counts of requests, in one iteration or in all.
+/// Statistics of a [`Pattern`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct PatternCounts {
+pub struct PatternStats {
+    /// Iterations that have begun.
+    pub iterations: u64,
+    /// Iterations that were recorded.
+    pub recorded: u64,
     /// All requests.
     pub requests: u64,
     /// Requests that were served from the plan.
@@ -64,33 +39,19 @@ pub struct PatternCounts {
     /// Requests that went to the pool because they differ from the recorded ones, or because their place in the
     /// plan was still occupied.
     pub deviations: u64,
-}
-
-impl PatternCounts {
-    /// Returns the share of requests that were served from the plan, 0 to 1; 1 if there were none.
-    pub fn hit_rate(&self) -> f64 {
-        if self.requests == 0 { 1.0 } else { self.hits as f64 / self.requests as f64 }
-    }
-}
-
-/// Statistics of a [`Pattern`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct PatternStats {
-    /// Iterations that have begun.
-    pub iterations: u64,
-    /// Iterations that were recorded.
-    pub recorded: u64,
-    /// The current iteration so far.
-    pub iteration: PatternCounts,
-    /// All iterations together.
-    pub total: PatternCounts,
     /// Bytes of the plan, over all streams; 0 without a plan.
     pub arena: u64,
     /// A lower bound in bytes: no plan for these requests can be smaller.
     pub lower_bound: u64,
     /// Bytes that the planned requests would take if none of them shared memory.
     pub naive: u64,
+}
+
+impl PatternStats {
+    /// Returns the share of requests that were served from the plan, 0 to 1; 1 if there were none.
+    pub fn hit_rate(&self) -> f64 {
+        if self.requests == 0 { 1.0 } else { self.hits as f64 / self.requests as f64 }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,6 +70,8 @@ struct State<A: DeviceAllocator> {
     by_stream: ByNumber<StreamId, usize>,
     recent: usize,
     stats: PatternStats,
+    /// The counts of requests when the iteration began.
+    before: [u64; 4],
 }
 
 impl<A: DeviceAllocator> State<A> {
@@ -117,11 +80,6 @@ impl<A: DeviceAllocator> State<A> {
             self.recent = *self.by_stream.get(&id)?;
         }
         Some(self.recent)
-    }
-
-    fn count(&mut self, count: impl Fn(&mut PatternCounts)) {
-        count(&mut self.stats.iteration);
-        count(&mut self.stats.total);
     }
 }
 
@@ -154,7 +112,7 @@ impl<A: DeviceAllocator> State<A> {
 ///     drop(pattern.allocate(9 << 20, &stream)?);
 /// }
 /// let stats = pattern.stats();
-/// assert_eq!((stats.total.requests, stats.total.hits, stats.recorded), (30, 27, 1));
+/// assert_eq!((stats.requests, stats.hits, stats.recorded), (30, 27, 1));
 /// assert_eq!((stats.arena, stats.naive), (9 << 20, 18 << 20));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -185,6 +143,7 @@ impl<A: DeviceAllocator + Clone> Pattern<A> {
             by_stream: ByNumber::default(),
             recent: 0,
             stats: PatternStats::default(),
+            before: [0; 4],
         };
         Self(Arc::new(Shared { pool, state: Mutex::new(state) }))
     }
@@ -196,11 +155,12 @@ impl<A: DeviceAllocator + Clone> Pattern<A> {
     ///
     /// # Errors
     ///
-    /// A [`PatternError`] if there is no new plan. The iteration has begun all the same.
-    pub fn begin(&self) -> Result<(), PatternError> {
+    /// A [`PlannedError`] if there is no new plan. The iteration has begun all the same.
+    pub fn begin(&self) -> Result<(), PlannedError> {
         let mut state = self.lock();
         state.stats.iterations += 1;
-        state.stats.iteration = PatternCounts::default();
+        let PatternStats { requests, hits, outside, deviations, .. } = state.stats;
+        state.before = [requests, hits, outside, deviations];
         if state.phase == Phase::Recording && !state.wanted {
             return self.plan(&mut state);
         }
@@ -208,7 +168,7 @@ impl<A: DeviceAllocator + Clone> Pattern<A> {
             let live: usize = state.lanes.iter().map(Lane::live).sum();
             if live > 0 {
                 state.lanes.iter_mut().for_each(Lane::begin);
-                return Err(PatternError::Busy { live });
+                return Err(PlannedError::Busy { live });
             }
             Self::forget(&mut state);
             state.wanted = false;
@@ -239,7 +199,7 @@ impl<A: DeviceAllocator + Clone> Pattern<A> {
         (state.stats.arena, state.stats.lower_bound, state.stats.naive) = (0, 0, 0);
     }
 
-    fn plan(&self, state: &mut State<A>) -> Result<(), PatternError> {
+    fn plan(&self, state: &mut State<A>) -> Result<(), PlannedError> {
         let planned = state.lanes.iter_mut().try_for_each(|lane| lane.plan(&self.0.pool));
         if let Err(error) = planned {
             Self::forget(state);
@@ -283,16 +243,16 @@ impl<A: DeviceAllocator + Clone> Pattern<A> {
             drop(state);
             return Ok(PatternBuffer::pooled(self, self.pooled(bytes, align, stream)?, None));
         }
-        state.count(|counts| counts.requests += 1);
+        state.stats.requests += 1;
         if phase == Phase::Serving {
             let found = state.lane(stream.id()).map(|lane| (lane, state.lanes[lane].serve(size, align)));
             match found {
                 Some((lane, Outcome::Planned { slot, address, block })) => {
-                    state.count(|counts| counts.hits += 1);
+                    state.stats.hits += 1;
                     return Ok(PatternBuffer::planned(self, lane, slot, block, address, bytes));
                 }
-                Some((_, Outcome::Outside)) => state.count(|counts| counts.outside += 1),
-                Some((_, Outcome::Deviates)) | None => state.count(|counts| counts.deviations += 1),
+                Some((_, Outcome::Outside)) => state.stats.outside += 1,
+                Some((_, Outcome::Deviates)) | None => state.stats.deviations += 1,
             }
             drop(state);
             return Ok(PatternBuffer::pooled(self, self.pooled(bytes, align, stream)?, None));
@@ -325,9 +285,23 @@ impl<A: DeviceAllocator> Pattern<A> {
         &self.0.pool
     }
 
-    /// Returns the statistics. O(1).
+    /// Returns the statistics over all iterations. O(1).
     pub fn stats(&self) -> PatternStats {
         self.lock().stats
+    }
+
+    /// Returns the statistics with the requests of the current iteration alone. O(1).
+    pub fn iteration(&self) -> PatternStats {
+        let state = self.lock();
+        let [requests, hits, outside, deviations] = state.before;
+        let all = state.stats;
+        PatternStats {
+            requests: all.requests - requests,
+            hits: all.hits - hits,
+            outside: all.outside - outside,
+            deviations: all.deviations - deviations,
+            ..all
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State<A>> {

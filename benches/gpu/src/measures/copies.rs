@@ -4,7 +4,7 @@ use std::io::{self, Read};
 use std::sync::Arc;
 use std::time::Instant;
 
-use allotment::gpu::{Buffer, Error, DeviceMemory, Pinned, Staging, StagingOptions, Stream};
+use allotment::gpu::{Buffer, Error, DeviceMemory, Pinned, Staging, Stream};
 use allotment::pool::{DevicePool, Limit, PoolOptions, Stream as _};
 use allotment_benches_common::gpu::BANDWIDTH;
 use anyhow::Result;
@@ -57,7 +57,7 @@ pub fn measure(setup: &Setup) -> Result<Vec<Sample>> {
     drop((device, host));
 
     let all = (times * bytes) as u64;
-    let mut staging = Staging::new(&gpu.context, StagingOptions::default())?;
+    let mut staging = Staging::new(&gpu.context)?;
     let work = |_: allotment::gpu::ViewMut<'_, u8>, _: &allotment::gpu::Progress| Ok::<(), Error>(());
     // The first use makes the pool reserve the chunks and initialises the streams.
     staging.read(AsTheyAre { left: 64 << 20 }, &pool, &stream, work)?;
