@@ -10,8 +10,8 @@
 //! `-- 1024` stages as many MiB.
 
 use allotment::gpu::cudarc::driver::sys;
-use allotment::gpu::{Buffer, Context, DeviceMemory, Pinned, Staging, Stream, ViewMut};
-use allotment::pool::{DevicePool, Limit, PoolOptions, Stream as _};
+use allotment::gpu::{Buffer, Context, DeviceMemory, Pinned, Pool, Staging, Stream, ViewMut};
+use allotment::pool::{Limit, PoolOptions, Stream as _};
 use std::error::Error;
 use std::ffi::{CString, c_void};
 use std::io::{self, Read, Write};
@@ -145,7 +145,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     // At most 512 MiB of the device, and never more than a quarter of what is free.
     let limit = (context.capacity()?.free / 4).min(512 << 20);
-    let pool = DevicePool::new(DeviceMemory::new(&context), PoolOptions::new().limit(Limit::Bytes(limit)))?;
+    let pool = Pool::new(DeviceMemory::new(&context), PoolOptions::new().limit(Limit::Bytes(limit)))?;
     let kernel = Kernel::load(&context)?;
     context.time_copies(true);
     let mut staging = Staging::new(&context)?;
