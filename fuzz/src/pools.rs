@@ -7,7 +7,7 @@ use allotment::meta::SideTable;
 use allotment::placement::SegregatedFit;
 use allotment::placement::{GoodFit, Placement};
 use allotment::pool::{
-    Allocation, Buffer, DefaultPlacement, Event as _, Growth, Limit, Pool, PoolError,
+    Allocation, Block as PoolBlock, DefaultPlacement, Event as _, Growth, Limit, RawPool, PoolError,
     PoolOptions, ReturnError, Reuse, Snapshot, SourceErrorKind, Stream as _,
 };
 use allotment::sim::{Call, DeviceMemory, Hazard, Stream};
@@ -62,8 +62,8 @@ fn options(choices: &mut Choices<'_>) -> PoolOptions {
 }
 
 enum Held<'p, P: Placement> {
-    Buffer(Buffer<'p, P, DeviceMemory>),
-    Movable(Buffer<'p, P, DeviceMemory>),
+    Buffer(PoolBlock<'p, P, DeviceMemory>),
+    Movable(PoolBlock<'p, P, DeviceMemory>),
     Raw(Allocation),
 }
 
@@ -102,7 +102,7 @@ fn hand_over(from: &Stream, to: &Stream) -> Option<()> {
 }
 
 struct Run<'p, P: Placement> {
-    pool: &'p Pool<P, DeviceMemory>,
+    pool: &'p RawPool<P, DeviceMemory>,
     device: &'p DeviceMemory,
     streams: &'p [Stream],
     live: Vec<Block<'p, P>>,
@@ -118,7 +118,7 @@ fn run<P: Placement>(mut choices: Choices<'_>) -> usize {
     let device: DeviceMemory =
         DeviceMemory::new((8 + choices.below(56)) * MIB).with_granularity(64 * KIB).with_room(room);
     let streams: Vec<Stream> = (0..1 + choices.below(4)).map(|_| device.stream()).collect();
-    let Ok(pool) = Pool::<P, _>::new(device.clone(), options(&mut choices)) else { return 0 };
+    let Ok(pool) = RawPool::<P, _>::new(device.clone(), options(&mut choices)) else { return 0 };
     let mut run = Run {
         pool: &pool,
         device: &device,

@@ -1,6 +1,6 @@
 //! The one interface of all that device memory is allocated from: pools, and adaptors over other allocators.
 
-use super::base::{Allocation, Pool};
+use super::base::{Allocation, RawPool};
 #[cfg(feature = "gpu")]
 use super::copies::CopyCounters;
 use super::error::{PoolError, ReturnError};
@@ -10,7 +10,7 @@ use core::fmt;
 use std::sync::Arc;
 use std::vec::Vec;
 
-/// An allocator of device memory: a [`Pool`] of any placement and source, or an adaptor
+/// An allocator of device memory: a [`RawPool`] of any placement and source, or an adaptor
 /// that wraps other allocators, such as [`Chain`](super::Chain).
 ///
 /// An adaptor implements the required methods and passes everything else on to what it wraps. References and [`Arc`]s
@@ -45,7 +45,7 @@ use std::vec::Vec;
 /// # Safety
 ///
 /// A block from [`allocate`](DeviceAllocator::allocate) must have at least the requested length and alignment, must not be handed out
-/// again before it was freed, and must come from a [`Pool`]: requests that are passed on may ask for more, but not for less.
+/// again before it was freed, and must come from a [`RawPool`]: requests that are passed on may ask for more, but not for less.
 /// [`deallocate`](DeviceAllocator::deallocate) and [`record_stream`](DeviceAllocator::record_stream) must pass the block and the stream
 /// on to where the block came from, and [`pool_of`](DeviceAllocator::pool_of) must return that pool.
 pub unsafe trait DeviceAllocator: Send + Sync {
@@ -53,25 +53,25 @@ pub unsafe trait DeviceAllocator: Send + Sync {
     type Stream: Stream;
 
     /// Allocates `bytes` bytes for work on `stream`, aligned to `align` bytes, a power of two; see
-    /// [`Pool::allocate_raw`].
+    /// [`RawPool::allocate_raw`].
     ///
     /// # Errors
     ///
-    /// The [`PoolError`] of [`Pool::allocate_raw`], such as [`PoolError::OutOfMemory`].
+    /// The [`PoolError`] of [`RawPool::allocate_raw`], such as [`PoolError::OutOfMemory`].
     fn allocate(&self, bytes: usize, align: usize, stream: &Self::Stream) -> Result<Allocation, PoolError>;
 
-    /// Frees a block; see [`Pool::deallocate`].
+    /// Frees a block; see [`RawPool::deallocate`].
     ///
     /// # Errors
     ///
-    /// The [`ReturnError`] of [`Pool::deallocate`], such as [`ReturnError::AlreadyFree`].
+    /// The [`ReturnError`] of [`RawPool::deallocate`], such as [`ReturnError::AlreadyFree`].
     fn deallocate(&self, block: Allocation) -> Result<(), ReturnError>;
 
-    /// Notes that work on `stream` uses a block; see [`Pool::record_stream`].
+    /// Notes that work on `stream` uses a block; see [`RawPool::record_stream`].
     ///
     /// # Errors
     ///
-    /// The [`ReturnError`] of [`Pool::record_stream`].
+    /// The [`ReturnError`] of [`RawPool::record_stream`].
     fn record_stream(&self, block: &Allocation, stream: &Self::Stream) -> Result<(), ReturnError>;
 
     /// Returns the pool that a block is from; `None` if it is of another allocator. O(1), and O(pools) for adaptors
@@ -83,7 +83,7 @@ pub unsafe trait DeviceAllocator: Send + Sync {
 }
 
 /// A pool of any placement and source: what is known of its memory. It is sealed, because buffers trust its
-/// [`kind`](AnyPool::kind): only [`Pool`] implements it.
+/// [`kind`](AnyPool::kind): only [`RawPool`] implements it.
 ///
 /// ```compile_fail
 /// use allotment::pool::{Allocation, AnyPool, MemoryKind, PoolStats, Segment};
@@ -130,14 +130,14 @@ trait Sealed {
     fn copies(&self) -> &Arc<CopyCounters>;
 }
 
-impl<P: SegmentPlacement, S: Source> Sealed for Pool<P, S> {
+impl<P: SegmentPlacement, S: Source> Sealed for RawPool<P, S> {
     #[cfg(feature = "gpu")]
     fn copies(&self) -> &Arc<CopyCounters> {
         &self.copies
     }
 }
 
-impl<P: SegmentPlacement, S: Source> AnyPool for Pool<P, S>
+impl<P: SegmentPlacement, S: Source> AnyPool for RawPool<P, S>
 where
     Self: Send + Sync,
 {
@@ -172,7 +172,7 @@ where
 
 // SAFETY: a pool keeps a block from everyone else until it is freed and the work of its streams is done, and finds blocks that are not
 // its own.
-unsafe impl<P: SegmentPlacement, S: Source> DeviceAllocator for Pool<P, S>
+unsafe impl<P: SegmentPlacement, S: Source> DeviceAllocator for RawPool<P, S>
 where
     Self: Send + Sync,
 {

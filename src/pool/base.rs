@@ -25,12 +25,12 @@ use std::vec::Vec;
 pub type DefaultPlacement = GoodFit<SideTable<u32, 256, 1, false>>;
 
 /// A pool with the default placement.
-pub type DevicePool<S> = Pool<DefaultPlacement, S>;
+pub type DevicePool<S> = RawPool<DefaultPlacement, S>;
 
 /// A block of a pool, identified by its address, its length and its record in the pool. Dropping an `Allocation`
-/// does not free the block; [`Pool::allocate`] returns a [`Buffer`](super::Buffer), which frees itself.
+/// does not free the block; [`RawPool::allocate`] returns a [`Block`](super::Block), which frees itself.
 #[derive(Debug, PartialEq, Eq, Hash)]
-#[must_use = "the block stays allocated until `Pool::deallocate`"]
+#[must_use = "the block stays allocated until `RawPool::deallocate`"]
 pub struct Allocation {
     address: NonZeroUsize,
     bytes: usize,
@@ -84,13 +84,13 @@ impl Allocation {
 /// may do. When there is no room, the pool takes these measures in turn and makes another attempt after each: it
 /// reserves or lengthens a segment; gives empty segments whose work is done back to the source; waits for freed
 /// blocks; gives back all empty segments; compacts movable blocks ([`Reuse::Aggressive`]); and calls the hooks of
-/// [`Pool::register`]. With a [`Chain`](super::Chain), other pools come last.
+/// [`RawPool::register`]. With a [`Chain`](super::Chain), other pools come last.
 ///
 /// All methods may be called from any thread. The pool has one lock, which it holds during driver calls but not
 /// while hooks run. Once threads wait for it that use different streams, each stream's heap gets a lock of its own (up
 /// to 8), and requests that the stream heap can serve take no other. An operation without driver calls takes the placement's
 /// time plus O(log segments).
-pub struct Pool<P: SegmentPlacement, S: Source> {
+pub struct RawPool<P: SegmentPlacement, S: Source> {
     pub(super) source: S,
     pub(super) options: PoolOptions,
     /// The most bytes that may be reserved.
@@ -110,7 +110,7 @@ pub struct Pool<P: SegmentPlacement, S: Source> {
     pub(super) state: Lanes<P, S>,
 }
 
-impl<P: SegmentPlacement, S: Source> Pool<P, S> {
+impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     /// Makes a pool, which reserves nothing yet.
     ///
     /// # Errors
@@ -180,7 +180,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         state.figures.counted.reserved.current.saturating_add(bytes as u64) <= self.limit() as u64
     }
 
-    /// Changes the limit. Memory that is reserved beyond it stays until it is free and [trimmed](Pool::trim). O(1).
+    /// Changes the limit. Memory that is reserved beyond it stays until it is free and [trimmed](RawPool::trim). O(1).
     ///
     /// # Errors
     ///

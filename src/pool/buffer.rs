@@ -2,12 +2,12 @@
 
 #![forbid(unsafe_code)]
 
-use super::base::{Allocation, Pool};
+use super::base::{Allocation, RawPool};
 use super::{PoolError, Source};
 use crate::placement::SegmentPlacement;
 use core::fmt;
 
-impl<P: SegmentPlacement, S: Source> Pool<P, S> {
+impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     /// Allocates `bytes` bytes for work on `stream`, aligned to the granule. A request for 0 bytes takes one
     /// granule. O(log segments) plus the placement's work unless memory must be found elsewhere, which takes driver
     /// calls.
@@ -18,17 +18,17 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     /// request exceeds what a segment can hold, [`PoolError::Capturing`] if it needs a driver call during a graph
     /// capture, and the other cases of [`PoolError`].
     #[track_caller]
-    pub fn allocate(&self, bytes: usize, stream: &S::Stream) -> Result<Buffer<'_, P, S>, PoolError> {
+    pub fn allocate(&self, bytes: usize, stream: &S::Stream) -> Result<Block<'_, P, S>, PoolError> {
         self.allocate_aligned(bytes, 1, stream)
     }
 
     /// Makes `count` blocks of `bytes` bytes ready for `stream`, so that as many requests of that size need no driver call
-    /// unless memory is given back meanwhile. Memory that another size was made ready in is used for this one too; [`Pool::preallocate`]
+    /// unless memory is given back meanwhile. Memory that another size was made ready in is used for this one too; [`RawPool::preallocate`]
     /// reserves for all sizes together. O(count) requests.
     ///
     /// # Errors
     ///
-    /// The errors of [`Pool::allocate`]. What was reserved by then stays in the pool.
+    /// The errors of [`RawPool::allocate`]. What was reserved by then stays in the pool.
     #[track_caller]
     pub fn preallocate_blocks(
         &self,
@@ -40,36 +40,36 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         ready.collect::<Result<std::vec::Vec<_>, _>>().map(drop)
     }
 
-    /// Allocates like [`Pool::allocate`], at an address that is a multiple of `align` bytes, a power of two.
+    /// Allocates like [`RawPool::allocate`], at an address that is a multiple of `align` bytes, a power of two.
     ///
     /// # Errors
     ///
-    /// The same errors as [`Pool::allocate`], and [`PoolError::TooLarge`] if `align` is not a power of two.
+    /// The same errors as [`RawPool::allocate`], and [`PoolError::TooLarge`] if `align` is not a power of two.
     #[track_caller]
     pub fn allocate_aligned(
         &self,
         bytes: usize,
         align: usize,
         stream: &S::Stream,
-    ) -> Result<Buffer<'_, P, S>, PoolError> {
-        Ok(Buffer::new(self, self.allocate_raw(bytes, align, stream)?))
+    ) -> Result<Block<'_, P, S>, PoolError> {
+        Ok(Block::new(self, self.allocate_raw(bytes, align, stream)?))
     }
 }
 
 /// A block of a pool that is freed when it is dropped.
 ///
-/// One of [`Pool::allocate_movable`] may be moved by [`Pool::compact`]: its address is valid until the next compaction of its
-/// stream. It stays where it is while other streams use it ([`Pool::record_stream`]).
-pub struct Buffer<'a, P: SegmentPlacement, S: Source> {
-    pool: &'a Pool<P, S>,
+/// One of [`RawPool::allocate_movable`] may be moved by [`RawPool::compact`]: its address is valid until the next compaction of its
+/// stream. It stays where it is while other streams use it ([`RawPool::record_stream`]).
+pub struct Block<'a, P: SegmentPlacement, S: Source> {
+    pool: &'a RawPool<P, S>,
     /// Whether compaction may move the block.
     movable: bool,
     /// Taken when the buffer is dropped.
     allocation: Option<Allocation>,
 }
 
-impl<'a, P: SegmentPlacement, S: Source> Buffer<'a, P, S> {
-    pub(super) fn new(pool: &'a Pool<P, S>, allocation: Allocation) -> Self {
+impl<'a, P: SegmentPlacement, S: Source> Block<'a, P, S> {
+    pub(super) fn new(pool: &'a RawPool<P, S>, allocation: Allocation) -> Self {
         Self { pool, movable: false, allocation: Some(allocation) }
     }
 
@@ -96,11 +96,11 @@ impl<'a, P: SegmentPlacement, S: Source> Buffer<'a, P, S> {
     }
 
     /// Returns the pool that the buffer comes from.
-    pub fn pool(&self) -> &'a Pool<P, S> {
+    pub fn pool(&self) -> &'a RawPool<P, S> {
         self.pool
     }
 
-    /// Notes that work on `stream` uses the buffer; see [`Pool::record_stream`].
+    /// Notes that work on `stream` uses the buffer; see [`RawPool::record_stream`].
     ///
     /// This only determines when the memory may be used again. The caller must still make `stream` wait until the
     /// buffer's own stream has produced the contents, as for any work that one stream takes over from another.
@@ -111,7 +111,7 @@ impl<'a, P: SegmentPlacement, S: Source> Buffer<'a, P, S> {
         }
     }
 
-    /// Returns the allocation without freeing it. The caller must free it with [`Pool::deallocate`]. It is not moved any more.
+    /// Returns the allocation without freeing it. The caller must free it with [`RawPool::deallocate`]. It is not moved any more.
     pub fn into_raw(mut self) -> Option<Allocation> {
         let address = self.address();
         let allocation = self.allocation.take();
@@ -122,7 +122,7 @@ impl<'a, P: SegmentPlacement, S: Source> Buffer<'a, P, S> {
     }
 }
 
-impl<P: SegmentPlacement, S: Source> Drop for Buffer<'_, P, S> {
+impl<P: SegmentPlacement, S: Source> Drop for Block<'_, P, S> {
     fn drop(&mut self) {
         if let Some(allocation) = self.allocation.take() {
             if self.movable {
@@ -134,27 +134,27 @@ impl<P: SegmentPlacement, S: Source> Drop for Buffer<'_, P, S> {
     }
 }
 
-impl<P: SegmentPlacement, S: Source> fmt::Debug for Buffer<'_, P, S> {
+impl<P: SegmentPlacement, S: Source> fmt::Debug for Block<'_, P, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Buffer").field(&self.allocation).finish()
+        f.debug_tuple("Block").field(&self.allocation).finish()
     }
 }
 
-impl<P: SegmentPlacement, S: Source> Pool<P, S> {
+impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     /// Allocates `bytes` bytes for work on `stream`, aligned to the granule, in a block that may be moved.
     ///
     /// # Errors
     ///
-    /// The [`PoolError`] of [`Pool::allocate`].
+    /// The [`PoolError`] of [`RawPool::allocate`].
     #[track_caller]
-    pub fn allocate_movable(&self, bytes: usize, stream: &S::Stream) -> Result<Buffer<'_, P, S>, PoolError> {
+    pub fn allocate_movable(&self, bytes: usize, stream: &S::Stream) -> Result<Block<'_, P, S>, PoolError> {
         let allocation = self.allocate_raw(bytes, 1, stream)?;
         let mut state = self.lock();
         if let Ok(number) = self.record(&state, &allocation) {
             state.extra.movable.insert(number);
         }
         drop(state);
-        Ok(Buffer { pool: self, movable: true, allocation: Some(allocation) })
+        Ok(Block { pool: self, movable: true, allocation: Some(allocation) })
     }
 
     /// Forgets that a block may be moved.

@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::base::{Allocation, Pool};
+use super::base::{Allocation, RawPool};
 use super::error::PoolError;
 use super::options::Reuse;
 use super::records::{Request, SizeKind};
@@ -19,13 +19,13 @@ use std::boxed::Box;
 use std::collections::BTreeSet;
 use std::sync::PoisonError;
 
-impl<P: SegmentPlacement, S: Source> Pool<P, S> {
-    /// Allocates like [`Pool::allocate_aligned`], but returns an [`Allocation`], which does not free the block when
+impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
+    /// Allocates like [`RawPool::allocate_aligned`], but returns an [`Allocation`], which does not free the block when
     /// it is dropped.
     ///
     /// # Errors
     ///
-    /// The same errors as [`Pool::allocate_aligned`].
+    /// The same errors as [`RawPool::allocate_aligned`].
     #[track_caller]
     #[inline]
     pub fn allocate_raw(
@@ -241,15 +241,15 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     }
 }
 
-impl<P: SegmentPlacement, S: Source> fmt::Debug for Pool<P, S> {
+impl<P: SegmentPlacement, S: Source> fmt::Debug for RawPool<P, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pool").field("source", &self.source.name()).field("stats", &self.stats()).finish()
+        f.debug_struct("RawPool").field("source", &self.source.name()).field("stats", &self.stats()).finish()
     }
 }
 
 /// Waits for freed blocks that are still in use, and gives all segments back, including those with blocks that were
 /// never freed. If the driver fails while it waits, the segments that work may still use stay reserved.
-impl<P: SegmentPlacement, S: Source> Drop for Pool<P, S> {
+impl<P: SegmentPlacement, S: Source> Drop for RawPool<P, S> {
     fn drop(&mut self) {
         let leaks = self.leaks();
         let hook = self.on_leak.get_mut().unwrap_or_else(PoisonError::into_inner).take();

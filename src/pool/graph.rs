@@ -7,7 +7,7 @@ use super::order::Capture;
 use super::records::Holder;
 use super::state::{State, bytes_of};
 use super::stream::{captures, follow};
-use super::{Pool, PoolError, Source, Stream};
+use super::{PoolError, RawPool, Source, Stream};
 use crate::placement::SegmentPlacement;
 use core::fmt;
 use std::vec::Vec;
@@ -79,7 +79,7 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
     }
 }
 
-impl<P: SegmentPlacement, S: Source> Pool<P, S> {
+impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     /// Keeps a block that is about to be freed if a capture has used it. Returns whether it does.
     #[cold]
     pub(super) fn keep_for_graph(&self, state: &mut State<P, S>, number: u32) -> bool {
@@ -98,8 +98,8 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     /// A pool notices a capture by itself. Requests for a captured stream are served from segments of their own,
     /// which grow if need be, and a block that is freed there serves only further requests of that stream in that
     /// capture. Other blocks that are freed while their stream is captured, or that a captured stream was noted to
-    /// use ([`Pool::record_stream`]), are kept as well. Without a handle all this lasts until
-    /// [`Pool::release_capture`], or as long as the pool.
+    /// use ([`RawPool::record_stream`]), are kept as well. Without a handle all this lasts until
+    /// [`RawPool::release_capture`], or as long as the pool.
     ///
     /// A block that was allocated before the capture, is used by the graph and is freed after the capture has
     /// ended is not seen: it must live as long as the graph, like every other input.
@@ -206,7 +206,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
 /// is launched no more. Launches that are still under way must be on the captured stream or noted with
 /// [`GraphMemory::launched_on`].
 pub struct GraphMemory<'a, P: SegmentPlacement, S: Source> {
-    pool: &'a Pool<P, S>,
+    pool: &'a RawPool<P, S>,
     id: u64,
 }
 

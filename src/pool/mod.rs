@@ -1,7 +1,7 @@
 //! Pools: memory from a growing source, allocated and freed in the order of a device's streams (feature `std`).
 //!
 //! ```text
-//!  Pool         options, one lock, and what to do when there is no room
+//!  RawPool      options, one lock, and what to do when there is no room
 //!  Stream heap  the memory of one stream: segments for small and for large requests
 //!  Placement    the placement that divides a segment; the same ones as in a heap, over a side table
 //!  Source       reserves segments: device, pinned, managed or virtual memory, or a simulation (`sim`)
@@ -9,7 +9,7 @@
 //! ```
 //!
 //! In front of a pool: [`PlannedArena`] keeps a static plan in one block, [`Pattern`] records an iteration and
-//! serves the next ones from a plan, and [`Chain`] falls back to other pools. [`Pool::start_trace`] records what a
+//! serves the next ones from a plan, and [`Chain`] falls back to other pools. [`RawPool::start_trace`] records what a
 //! pool does.
 
 // What a pool is told, what it calls, and what it says. The files are in layers, from the ground up: see ARCHITECTURE.md.
@@ -73,9 +73,9 @@ pub(crate) use allocator::Owned;
 #[cfg(feature = "gpu")]
 pub(crate) use allocator::pass_on_blocks;
 pub use allocator::{AnyPool, DeviceAllocator};
-pub use base::{Allocation, DefaultPlacement, DevicePool, Pool};
+pub use base::{Allocation, DefaultPlacement, DevicePool, RawPool};
 pub use blocks::{BlockSnapshot, BlockState};
-pub use buffer::Buffer;
+pub use buffer::Block;
 pub use chain::Chain;
 #[cfg(feature = "gpu")]
 pub(crate) use chain::allocate_from_first;

@@ -93,7 +93,7 @@ impl Captures {
 pub(super) enum Age {
     /// This much time, by the source's clock.
     Time(Duration),
-    /// This many calls of [`Pool::step`](super::Pool::step).
+    /// This many calls of [`RawPool::step`](super::RawPool::step).
     Steps(u64),
 }
 
@@ -101,7 +101,7 @@ pub(super) enum Age {
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Adaptive {
-    /// The number of recent calls of [`Pool::step`](super::Pool::step) that count, 1 or more.
+    /// The number of recent calls of [`RawPool::step`](super::RawPool::step) that count, 1 or more.
     pub window: u64,
     /// How much to keep, as a multiple of the highest usage within the window; 1 or more.
     pub factor: f64,
@@ -126,7 +126,7 @@ impl Checks {
     pub const ALL: Self = Self { fill: Some(0xdd), guard: true, sites: true };
 }
 
-/// Options of a [`Pool`](super::Pool). The defaults suit a GPU: segments of 2 MiB for requests up to 1 MiB,
+/// Options of a [`RawPool`](super::RawPool). The defaults suit a GPU: segments of 2 MiB for requests up to 1 MiB,
 /// segments of 20 MiB for larger ones, and a segment of its own for each request above 10 MiB; no limit, no
 /// trimming, no checks.
 ///
@@ -260,15 +260,15 @@ impl PoolOptions {
         self
     }
 
-    /// Gives segments back at the call of [`Pool::step`](super::Pool::step) at which they have been empty for this many calls.
+    /// Gives segments back at the call of [`RawPool::step`](super::RawPool::step) at which they have been empty for this many calls.
     #[must_use]
     pub fn trim_after_steps(mut self, steps: u64) -> Self {
         self.trim_after = Some(Age::Steps(steps));
         self
     }
 
-    /// Keeps what the program uses and not more. The window is the number of recent calls of [`Pool::step`](super::Pool::step) that
-    /// count, 1 or more; the factor says how much to keep, as a multiple of the highest usage within the window, 1 or more. At every [`Pool::step`](super::Pool::step), the pool gives back
+    /// Keeps what the program uses and not more. The window is the number of recent calls of [`RawPool::step`](super::RawPool::step) that
+    /// count, 1 or more; the factor says how much to keep, as a multiple of the highest usage within the window, 1 or more. At every [`RawPool::step`](super::RawPool::step), the pool gives back
     /// segments that were empty for a whole window; then it gives back further empty segments, those first that
     /// have been empty the longest, until at most `factor` times the window's highest active memory is reserved. It
     /// waits for nothing.
@@ -283,7 +283,7 @@ impl PoolOptions {
         self
     }
 
-    /// Asks streams whether they are being captured only between [`Pool::graph_memory`](super::Pool::graph_memory), which the
+    /// Asks streams whether they are being captured only between [`RawPool::graph_memory`](super::RawPool::graph_memory), which the
     /// program calls at the start of each capture, and the drop of its handle, not at every request and every free. Otherwise
     /// requests make no driver call at all. Without the handle, a launch of the graph overwrites memory that the pool has given to
     /// others.

@@ -6,7 +6,7 @@ use super::blocks::{BlockSnapshot, BlockState};
 use super::records::{Holder, Record};
 use super::state::{State, bytes_of};
 use super::stats::PoolStats;
-use super::{Pool, Source};
+use super::{RawPool, Source};
 use crate::placement::SegmentPlacement;
 use std::collections::HashMap;
 use std::format;
@@ -41,7 +41,7 @@ pub struct Snapshot {
     pub segments: Vec<SegmentSnapshot>,
 }
 
-impl<P: SegmentPlacement, S: Source> Pool<P, S> {
+impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     /// Returns all segments and blocks. O(blocks · log blocks), inside the pool's lock.
     pub fn snapshot(&self) -> Snapshot {
         let mut state = self.lock();

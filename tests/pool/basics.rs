@@ -7,8 +7,8 @@ use allotment::placement::{
     Apart, BuddyMap, DefaultClasses, FirstFitMap, GoodFit, SegmentPlacement, SlabMap,
 };
 use allotment::pool::{
-    AnyPool, CopyFigures, CopyStats, DevicePool, Direction, Growth, Limit, Pool, PoolError, PoolOptions,
-    PoolStats, ReturnError, Reuse, Source, Stream as _,
+    AnyPool, CopyFigures, CopyStats, DevicePool, Direction, Growth, Limit, PoolError, PoolOptions, PoolStats,
+    RawPool, ReturnError, Reuse, Source, Stream as _,
 };
 use allotment::sim::{Call, DeviceMemory};
 use std::time::Duration;
@@ -48,7 +48,7 @@ fn every_placement_divides_segments() {
     fn run<P: SegmentPlacement>(granule: usize) {
         let device: DeviceMemory = DeviceMemory::new(64 * MIB);
         let stream = device.stream();
-        let pool = Pool::<P, _>::new(device, PoolOptions::new()).unwrap();
+        let pool = RawPool::<P, _>::new(device, PoolOptions::new()).unwrap();
         let mut buffers: Vec<_> =
             (1..200).map(|n| pool.allocate(n * 997 % (300 * KIB) + 1, &stream).unwrap()).collect();
         let mut spans: Vec<_> = buffers.iter().map(|b| (b.address(), b.address() + b.bytes())).collect();
@@ -159,7 +159,7 @@ fn a_segment_grows_in_place_where_the_source_can() {
     let stream = device.stream();
     let options =
         PoolOptions::new().small(0, 0).growth(Growth::Fixed(2 * MIB)).exact_above(usize::MAX, 2 * MIB);
-    let pool = Pool::<allotment::pool::DefaultPlacement, _>::new(device, options).unwrap();
+    let pool = RawPool::<allotment::pool::DefaultPlacement, _>::new(device, options).unwrap();
     let first = pool.allocate(3 * MIB, &stream).unwrap();
     let second = pool.allocate(30 * MIB, &stream).unwrap();
     assert_eq!((pool.source().reserved(), pool.source().segments()), (34 * MIB, 1));
@@ -295,7 +295,7 @@ fn statistics_are_right() {
     let device: DeviceMemory =
         DeviceMemory::new(64 * MIB).with_latency(Duration::from_micros(50), Duration::from_micros(1));
     let (a, b) = (device.stream(), device.stream());
-    let pool = Pool::<allotment::pool::DefaultPlacement, _>::new(device, PoolOptions::new()).unwrap();
+    let pool = RawPool::<allotment::pool::DefaultPlacement, _>::new(device, PoolOptions::new()).unwrap();
     let first = pool.allocate(100, &a).unwrap();
     let second = pool.allocate(1000, &b).unwrap();
     let third = pool.allocate(300, &a).unwrap();
@@ -422,7 +422,8 @@ fn a_buffer_lets_go_of_its_block() {
 fn a_pool_gives_everything_back_when_it_ends() {
     let device: DeviceMemory = DeviceMemory::new(64 * MIB);
     let (a, b) = (device.stream(), device.stream());
-    let pool = Pool::<allotment::pool::DefaultPlacement, _>::new(device.clone(), PoolOptions::new()).unwrap();
+    let pool =
+        RawPool::<allotment::pool::DefaultPlacement, _>::new(device.clone(), PoolOptions::new()).unwrap();
     let buffer = pool.allocate(MIB, &a).unwrap();
     a.launch(1, buffer.address(), MIB);
     b.launch(1, buffer.address(), MIB);

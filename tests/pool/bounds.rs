@@ -4,7 +4,7 @@ use super::{KIB, MIB, pool};
 use allotment::meta::SideTable;
 use allotment::placement::{GoodFit, Placement};
 use allotment::pool::{
-    DefaultPlacement, DevicePool, Growth, Limit, Pool, PoolError, PoolOptions, Reuse, SourceErrorKind,
+    DefaultPlacement, DevicePool, Growth, Limit, PoolError, PoolOptions, RawPool, Reuse, SourceErrorKind,
 };
 use allotment::sim::{Call, DeviceMemory, Stream};
 use std::time::Duration;
@@ -61,7 +61,7 @@ fn no_segment_is_longer_than_its_placement() {
             let device: DeviceMemory = DeviceMemory::new(1 << 40).with_granularity(granularity);
             let stream = device.stream();
             let options = PoolOptions::new().small(0, 0).growth(Growth::Fixed(growth));
-            let pool = Pool::<Short, _>::new(device, options).unwrap();
+            let pool = RawPool::<Short, _>::new(device, options).unwrap();
             let _block = pool.allocate(KIB, &stream).unwrap();
             assert_eq!(pool.source().reserved(), longest / granularity * granularity, "{growth}");
         }

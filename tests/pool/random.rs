@@ -4,7 +4,7 @@ use super::{KIB, MIB, hand_over};
 use allotment::GoodFit;
 use allotment::meta::SideTable;
 use allotment::pool::{
-    BlockSnapshot, BlockState, Buffer, DefaultPlacement, DevicePool, Growth, Pool, PoolError, PoolOptions,
+    Block, BlockSnapshot, BlockState, DefaultPlacement, DevicePool, Growth, PoolError, PoolOptions, RawPool,
     Reuse, Snapshot, Stream as _,
 };
 use allotment::sim::{DeviceMemory, Stream};
@@ -24,7 +24,7 @@ fn random_programs_use_nothing_twice() {
             options = options.adaptive(random.u64(1..6), 1.0);
         }
         let pool = DevicePool::new(device.clone(), options).unwrap();
-        let mut live: Vec<(Buffer<'_, DefaultPlacement, DeviceMemory>, u64, &Stream)> = vec![];
+        let mut live: Vec<(Block<'_, DefaultPlacement, DeviceMemory>, u64, &Stream)> = vec![];
         // First byte and end of live blocks.
         let mut spans = BTreeMap::new();
         let (mut owner, mut bytes) = (0, 0);
@@ -117,7 +117,7 @@ fn the_largest_free_block_is_always_known() {
             DeviceMemory::new(random.usize(8..64) * MIB).with_granularity(64 * KIB).with_room(room);
         let streams: Vec<Stream> = (0..random.usize(1..6)).map(|_| device.stream()).collect();
         let options = PoolOptions::new().reuse(reuse).lean(random.bool()).growth(Growth::Fixed(MIB));
-        let pool = Pool::<Exact, _>::new(device, options).unwrap();
+        let pool = RawPool::<Exact, _>::new(device, options).unwrap();
         let mut live = vec![];
         for round in 0..600 {
             // Streams are added one after the other.

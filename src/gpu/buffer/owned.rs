@@ -41,7 +41,7 @@ impl Pool {
     ///
     /// # Errors
     ///
-    /// The errors of [`Pool::new`](crate::pool::Pool::new).
+    /// The errors of [`Pool::new`](crate::pool::RawPool::new).
     pub fn new<S>(source: S, options: PoolOptions) -> Result<Self, PoolError>
     where
         S: Source<Stream = Stream> + Send + Sync + 'static,
@@ -95,9 +95,9 @@ impl Backer for Pool {
     }
 }
 
-impl<P: SegmentPlacement, S: Source<Stream = Stream>> Backer for Arc<pool::Pool<P, S>>
+impl<P: SegmentPlacement, S: Source<Stream = Stream>> Backer for Arc<pool::RawPool<P, S>>
 where
-    pool::Pool<P, S>: Send + Sync + 'static,
+    pool::RawPool<P, S>: Send + Sync + 'static,
 {
     #[track_caller]
     fn allocate(&self, bytes: usize, stream: &Stream) -> Result<Memory, Error> {

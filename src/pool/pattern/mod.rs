@@ -151,7 +151,7 @@ impl<A: DeviceAllocator + Clone> Pattern<A> {
     /// Begins an iteration. After a recorded one, this makes the plan, in O(n²) for a stream with n requests;
     /// otherwise it takes at most O(requests of the plan).
     ///
-    /// The segments that served the recorded iteration stay in the pool; [`Pool::trim`](super::Pool::trim) gives them back.
+    /// The segments that served the recorded iteration stay in the pool; [`RawPool::trim`](super::RawPool::trim) gives them back.
     ///
     /// # Errors
     ///
