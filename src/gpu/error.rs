@@ -84,7 +84,7 @@ pub enum Error {
     PolicyNotTotal,
     /// This row of a policy, counted from 0, names no target.
     PolicyNoTarget(usize),
-    /// A policy's [`share`](super::Policy::share) is not above 0.5 and up to 1.
+    /// A policy's [`share`](super::manager::Policy::share) is not above 0.5 and up to 1.
     PolicyShare,
     /// The stream belongs to a device that the manager does not have.
     OtherDevice {

@@ -2,10 +2,8 @@
 
 use crate::support::{Gpu, on_system};
 use allotment::gpu::cudarc::driver::sys;
-use allotment::gpu::{
-    Access, AsyncMemory, Buffer, DeviceMemory, Managed, ManagerOptions, MemoryKind, MemoryManager, Pinned,
-    Stream, Virtual,
-};
+use allotment::gpu::manager::{Access, ManagerOptions, MemoryManager};
+use allotment::gpu::{AsyncMemory, Buffer, DeviceMemory, Managed, MemoryKind, Pinned, Stream, Virtual};
 use allotment::pool::{
     DevicePool, Event as _, PoolError, PoolOptions, Reuse, Source, SourceErrorKind, Stream as _,
 };

@@ -2,9 +2,10 @@
 
 use crate::support::{Gpu, on_system};
 use allotment::gpu::cudarc::driver::{DeviceRepr, ValidAsZeroBits};
+use allotment::gpu::share::DlTensor;
 use allotment::gpu::{
-    Advice, AsyncMemory, Buffer, Context, DeviceMemory, DlTensor, Error, HostMemory, Location, Managed,
-    MemoryKind, Pinned, Pool, Staging, StagingError, Stream, Virtual,
+    Advice, AsyncMemory, Buffer, Context, DeviceMemory, Error, HostMemory, Location, Managed, MemoryKind,
+    Pinned, Pool, Staging, StagingError, Stream, Virtual,
 };
 use allotment::pool::{
     Checks, DeviceAllocator, DevicePool, Event as _, PoolError, PoolOptions, SourceErrorKind, Stream as _,
@@ -351,7 +352,7 @@ fn a_device_that_was_reset_comes_back() {
     assert_eq!(unsafe { gpu.context.reset() }.unwrap_err().kind, SourceErrorKind::Lost);
     drop((watched, checked));
     let read = staging.read(&[1; 9][..], &pool, &gpu.stream, |_, _| Ok::<_, ()>(()));
-    let Err(StagingError::Device(error)) = read else { panic!("{read:?}") };
+    let Err(StagingError::Copy(error)) = read else { panic!("{read:?}") };
     assert!(is_lost::<()>(Err(error)));
     drop(staging);
 

@@ -2,9 +2,10 @@
 //! call.
 
 use crate::support::{on_system, stand_in};
+use allotment::gpu::manager::{ManagerOptions, MemoryManager};
 use allotment::gpu::{
-    AsyncMemory, Buffer, Context, DeviceMemory, Error, Managed, ManagerOptions, MemoryKind, MemoryManager,
-    Pinned, Registered, Staging, Stream, Virtual, pinned_bytes,
+    AsyncMemory, Buffer, Context, DeviceMemory, Error, Managed, MemoryKind, Pinned, Registered, Staging,
+    Stream, Virtual, pinned_bytes,
 };
 use allotment::pool::{Event as _, PoolError, Source, Stream as _};
 use include_dir::{Dir, File, include_dir};

@@ -2,10 +2,10 @@
 
 use crate::support::{Gpu, on_system};
 use allotment::gpu::cudarc::driver::sys;
-use allotment::gpu::{
-    Access, Buffer, Context, Error, ManagerOptions, MemoryKind, MemoryManager, MemoryRequest, Policy,
-    PolicyRule, Stream, Usage, pinned_bytes,
+use allotment::gpu::manager::{
+    Access, ManagerOptions, MemoryManager, MemoryRequest, Policy, PolicyRule, Usage,
 };
+use allotment::gpu::{Buffer, Context, Error, MemoryKind, Stream, pinned_bytes};
 use allotment::pool::{Limit, PoolError, PoolOptions, Stream as _};
 
 const MIB: usize = 1 << 20;
@@ -401,7 +401,7 @@ fn options_and_reports_are_data() {
     let buffer = manager.allocate::<u8>(5, None, Access::Unknown).unwrap();
     assert_eq!(buffer.kind(), MemoryKind::Host);
     let totals = manager.totals();
-    let read: allotment::gpu::Totals =
+    let read: allotment::gpu::manager::Totals =
         serde_json::from_str(&serde_json::to_string(&totals).unwrap()).unwrap();
     assert_eq!(read, totals);
     drop(buffer);

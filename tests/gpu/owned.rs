@@ -5,9 +5,8 @@ use allotment::gpu::cudarc::driver::{
     CudaFunction, DevicePtr as _, DeviceRepr, LaunchConfig, ValidAsZeroBits,
 };
 use allotment::gpu::cudarc::nvrtc::Ptx;
-use allotment::gpu::{
-    Buffer, DeviceMemory, Error, HostMemory, ManagerOptions, MemoryKind, MemoryManager, Pinned, Pool, Stream,
-};
+use allotment::gpu::manager::{ManagerOptions, MemoryManager};
+use allotment::gpu::{Buffer, DeviceMemory, Error, HostMemory, MemoryKind, Pinned, Pool, Stream};
 use allotment::pool::{
     Allocation, AnyPool, Capacity, Chain, DeviceAllocator, DevicePool, Limit, PoolError, PoolOptions,
     ReturnError, Segment, Source, SourceError, Stream as _,

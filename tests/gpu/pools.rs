@@ -299,6 +299,7 @@ fn static_plans_hold_typed_buffers() {
         Buffer::<u32>::zeros(&odd, 10, &gpu.stream),
         Err(Error::Planned(PlannedError::Align { slot: 3 }))
     ));
+    drop((input, hidden, output, odd));
     drop(arena);
     drop(pool);
     gpu.finish();

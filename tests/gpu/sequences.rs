@@ -1,7 +1,8 @@
 //! Sequences that grow page by page and share their beginnings.
 
 use crate::support::{Gpu, on_system};
-use allotment::gpu::{Buffer, KvCache, Sequence, Stream};
+use allotment::gpu::sequences::{KvCache, Sequence};
+use allotment::gpu::{Buffer, Stream};
 use allotment::pool::SourceErrorKind;
 
 const MIB: usize = 1 << 20;

@@ -2,9 +2,10 @@
 
 use crate::support::{Gpu, on_system};
 use allotment::gpu::cudarc::driver::sys;
+use allotment::gpu::manager::{ManagerOptions, MemoryManager};
+use allotment::gpu::share::{IpcHandle, SharedMemory};
 use allotment::gpu::{
-    AsyncMemory, Buffer, Context, DeviceMemory, Error, IpcHandle, ManagerOptions, MemoryKind, MemoryManager,
-    Pinned, Pool, SharedMemory, Stream, Virtual,
+    AsyncMemory, Buffer, Context, DeviceMemory, Error, MemoryKind, Pinned, Pool, Stream, Virtual,
 };
 use allotment::pool::{DevicePool, PoolOptions};
 use std::os::fd::{AsFd, OwnedFd};

@@ -2,9 +2,12 @@
 
 use crate::support::{Gpu, on_system};
 use allotment::gpu::cudarc::nvrtc::Ptx;
+use allotment::gpu::manager::{Access, ManagerOptions, MemoryManager};
+use allotment::gpu::sequences::KvCache;
+use allotment::gpu::share::DlTensor;
 use allotment::gpu::{
-    Access, AsyncMemory, Buffer, DeviceMemory, DlTensor, Error, KvCache, ManagerOptions, MemoryKind,
-    MemoryManager, MmapStaging, Pool, Registered, Staging, StagingError, Stream,
+    AsyncMemory, Buffer, DeviceMemory, Error, MemoryKind, MmapStaging, Pool, Registered, Staging,
+    StagingError, Stream,
 };
 use allotment::pool::{PoolError, PoolOptions, SourceError, SourceErrorKind, Stream as _};
 use std::fmt::{Debug, Display};

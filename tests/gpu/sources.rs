@@ -2,9 +2,10 @@
 
 use crate::support::{Gpu, on_system, release};
 use allotment::gpu::cudarc::driver::sys;
+use allotment::gpu::sequences::KvCache;
 use allotment::gpu::{
-    Advice, AsyncMemory, Buffer, Context, DeviceMemory, Error, HostMemory, KvCache, Location, Managed,
-    Pinned, Pool, Registered, Stream, Virtual, pinned_bytes,
+    Advice, AsyncMemory, Buffer, Context, DeviceMemory, Error, HostMemory, Location, Managed, Pinned, Pool,
+    Registered, Stream, Virtual, pinned_bytes,
 };
 use allotment::pool::{DevicePool, PoolOptions, Segment, Source, SourceErrorKind, Stream as _};
 use allotment::region::Capabilities;

@@ -199,7 +199,7 @@ fn errors_of_all_sides_are_told_apart() {
             gpu.control().fail(name, nth, 1, 999);
             let error =
                 staging.read_write(&*data(3, 0), io::sink(), &memory, &gpu.stream, nothing).unwrap_err();
-            let is_memory = matches!(error, StagingError::Device(_));
+            let is_memory = matches!(error, StagingError::Allocate(_));
             assert!(
                 is_memory == (name == "cuMemAlloc_v2") && error.to_string().contains("999"),
                 "{name}: {error}"
@@ -272,7 +272,7 @@ fn pinned_memory_is_asked_for_when_it_is_needed() {
     };
     gpu.control().fail("cuMemHostAlloc", 1, 1, 999);
     let refused = write(&mut staging, &[1; 10]).unwrap_err();
-    assert!(matches!(refused, StagingError::Device(Error::Call(error)) if error.code == 999), "{refused}");
+    assert!(matches!(refused, StagingError::Copy(Error::Call(error)) if error.code == 999), "{refused}");
     let waits = || gpu.control().calls("cuEventSynchronize");
     let before = waits();
     assert_eq!(write(&mut staging, &[]).unwrap(), 0);
@@ -283,7 +283,7 @@ fn pinned_memory_is_asked_for_when_it_is_needed() {
     let mut staging = Staging::with_chunks(&gpu.context, chunk, count).unwrap();
     let host = Arc::new(HostMemory::new(1 << 20));
     let refused = staging.read(&[1; 10][..], &host, &gpu.stream, nothing).unwrap_err();
-    assert!(matches!(refused, StagingError::Device(Error::Unreachable)), "{refused}");
+    assert!(matches!(refused, StagingError::Copy(Error::Unreachable)), "{refused}");
     drop((staging, memory, host));
     gpu.finish();
 }

@@ -77,7 +77,8 @@ impl DataType {
 /// that function.
 ///
 /// ```no_run
-/// use allotment::gpu::{Buffer, Context, DlTensor, Pool, Stream, Virtual};
+/// use allotment::gpu::{Buffer, Context, Pool, Stream, Virtual};
+/// use allotment::gpu::share::DlTensor;
 /// use allotment::pool::PoolOptions;
 ///
 /// let context = Context::new(0)?;

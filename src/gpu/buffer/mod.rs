@@ -54,7 +54,7 @@ const ALIGNMENT: usize = 256;
 ///
 /// The constructors take what allocates: a [`Pool`], an `Arc` of a [`DevicePool`](crate::pool::DevicePool) whose other methods the
 /// program calls as well, a [`PlannedSlot`](crate::pool::PlannedSlot) or a [`Pattern`](crate::pool::Pattern), a
-/// [`MemoryRequest`](super::MemoryRequest), or an `Arc` of a [`Source`](crate::pool::Source), which reserves a segment for
+/// [`MemoryRequest`](super::manager::MemoryRequest), or an `Arc` of a [`Source`](crate::pool::Source), which reserves a segment for
 /// each buffer. An allocator of the program's own implements [`DeviceAllocator`](crate::pool::DeviceAllocator) and goes into [`Pool::over`].
 ///
 /// ```no_run
@@ -351,7 +351,7 @@ impl<T> Buffer<T> {
         self.memory.get()
     }
 
-    /// Returns the accesses so far, which are counted for buffers of a [`MemoryManager`](super::MemoryManager); `None` for others.
+    /// Returns the accesses so far, which are counted for buffers of a [`MemoryManager`](super::manager::MemoryManager); `None` for others.
     /// O(1).
     pub fn usage(&self) -> Option<Usage> {
         self.backing().usage()

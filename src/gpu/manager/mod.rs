@@ -12,6 +12,7 @@ mod report;
 mod request;
 mod store;
 
+pub use super::usage::{Access, Usage};
 pub use policy::{Policy, PolicyRule};
 pub use report::{Recommendation, StoreTotals, Totals};
 pub use request::MemoryRequest;
@@ -21,7 +22,7 @@ use super::context::Context;
 use super::error::Error;
 use super::source::{DeviceMemory, HostMemory, Managed, Pinned, Virtual};
 use super::stream::Stream;
-use super::usage::{Access, Registry};
+use super::usage::Registry;
 use crate::pool::{AnyPool, DeviceAllocator, DevicePool, MemoryKind, PoolOptions};
 use core::fmt;
 use cudarc::driver::{DeviceRepr, ValidAsZeroBits};
@@ -56,7 +57,8 @@ pub struct ManagerOptions {
 /// A device's own memory is [`Virtual`] if the device supports that, else [`DeviceMemory`].
 ///
 /// ```no_run
-/// use allotment::gpu::{Access, Context, ManagerOptions, MemoryManager};
+/// use allotment::gpu::Context;
+/// use allotment::gpu::manager::{Access, ManagerOptions, MemoryManager};
 ///
 /// let manager = MemoryManager::new(&[Context::new(0)?], ManagerOptions::default())?;
 /// let weights = manager.allocate::<f32>(1 << 20, None, Access::Random)?; // on the device

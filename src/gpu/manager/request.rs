@@ -17,7 +17,8 @@ use std::vec::Vec;
 /// A request to a manager: an allocator for [`Buffer`](crate::gpu::Buffer)'s functions, for one buffer or many.
 ///
 /// ```no_run
-/// # use allotment::gpu::{Access, Buffer, Context, ManagerOptions, MemoryKind, MemoryManager, Stream};
+/// # use allotment::gpu::{Buffer, Context, MemoryKind, Stream};
+/// # use allotment::gpu::manager::{Access, ManagerOptions, MemoryManager};
 /// # let context = Context::new(0)?;
 /// # let stream = Stream::new(&context)?;
 /// # let manager = MemoryManager::new(&[context], ManagerOptions::default())?;

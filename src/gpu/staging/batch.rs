@@ -39,7 +39,7 @@ pub struct BatchReport {
 /// let pool = DevicePool::new(DeviceMemory::new(&context), PoolOptions::new())?;
 /// let mut staging = Staging::new(&context)?;
 /// let mut layers =
-///     (0..100).map(|_| Buffer::<f32, _>::zeros(&pool, 25, &stream)).collect::<Result<Vec<_>, _>>()?;
+///     (0..100).map(|_| Buffer::<f32>::zeros(&pool, 25, &stream)).collect::<Result<Vec<_>, _>>()?;
 /// let mut batch = staging.batch(&stream);
 /// for layer in &mut layers {
 ///     batch.upload(layer.as_view_mut(), &[1.0; 25])?;

@@ -43,8 +43,10 @@ impl Progress {
 /// Why staging failed; `W` is the error of the user's function.
 #[non_exhaustive]
 pub enum StagingError<W> {
-    /// There is no memory for the chunks on the device, or the driver failed.
-    Device(Error),
+    /// There is no memory for the chunks on the device.
+    Allocate(Error),
+    /// The driver failed.
+    Copy(Error),
     /// The input could not be read.
     Read(io::Error),
     /// The results could not be written.
@@ -63,7 +65,7 @@ pub enum StagingError<W> {
 impl<W: fmt::Display> fmt::Display for StagingError<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Device(error) => error.fmt(f),
+            Self::Allocate(error) | Self::Copy(error) => error.fmt(f),
             Self::Read(error) => write!(f, "the input cannot be read: {error}"),
             Self::Write(error) => write!(f, "the results cannot be written: {error}"),
             Self::Shrunk { mapped, left } => {
@@ -78,7 +80,7 @@ impl<W: fmt::Display> fmt::Display for StagingError<W> {
 impl<W: fmt::Debug> fmt::Debug for StagingError<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Device(error) => fmt::Debug::fmt(error, f),
+            Self::Allocate(error) | Self::Copy(error) => fmt::Debug::fmt(error, f),
             Self::Read(error) => write!(f, "the input cannot be read: {error}"),
             Self::Write(error) => write!(f, "the results cannot be written: {error}"),
             Self::Shrunk { mapped, left } => {
@@ -93,13 +95,13 @@ impl<W: fmt::Debug + fmt::Display> core::error::Error for StagingError<W> {}
 
 impl<W> From<Error> for StagingError<W> {
     fn from(error: Error) -> Self {
-        Self::Device(error)
+        Self::Copy(error)
     }
 }
 
 impl<W> From<SourceError> for StagingError<W> {
     fn from(error: SourceError) -> Self {
-        Self::Device(error.into())
+        Self::Copy(error.into())
     }
 }
 
@@ -193,7 +195,10 @@ impl Staging {
 
     fn pin(pinned: &Arc<Pinned>, chunk: usize, slots: usize, stream: &Stream) -> Result<Vec<Host>, Error> {
         let host = |_| {
-            let memory = Buffer::zeros(pinned, chunk, stream)?;
+            let memory = Buffer::zeros(pinned, chunk, stream).map_err(|error| match error {
+                Error::Call(_) => error,
+                _ => Error::Unsupported("chunks of this size"),
+            })?;
             Ok(Host { memory, copy: Some(stream.record()?), len: 0 })
         };
         (0..slots).map(host).collect()
@@ -271,7 +276,8 @@ impl Staging {
                 break;
             }
             if device.len() <= slot {
-                let chunk = Buffer::zeros(allocator, self.chunk, stream)?;
+                let chunk = Buffer::zeros(allocator, self.chunk, stream);
+                let chunk = chunk.map_err(StagingError::Allocate)?;
                 if chunk.kind() == MemoryKind::Host {
                     return Err(Error::Unreachable.into());
                 }

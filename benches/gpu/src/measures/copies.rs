@@ -4,8 +4,8 @@ use std::io::{self, Read};
 use std::sync::Arc;
 use std::time::Instant;
 
-use allotment::gpu::{Buffer, Error, DeviceMemory, Pinned, Staging, Stream};
-use allotment::pool::{DevicePool, Limit, PoolOptions, Stream as _};
+use allotment::gpu::{Buffer, DeviceMemory, Error, Pinned, Pool, Staging, Stream};
+use allotment::pool::{Limit, PoolOptions, Stream as _};
 use allotment_benches_common::gpu::BANDWIDTH;
 use anyhow::Result;
 
@@ -37,7 +37,7 @@ pub fn measure(setup: &Setup) -> Result<Vec<Sample>> {
     }
     let stream = Stream::new(&gpu.context)?;
     let options = PoolOptions::new().limit(Limit::Bytes(setup.budget));
-    let pool = DevicePool::new(DeviceMemory::new(&gpu.context), options)?;
+    let pool = Pool::new(DeviceMemory::new(&gpu.context), options)?;
     let mut samples = Vec::new();
     let mut add = |case: &str, bytes: u64, start: Instant| {
         let bandwidth = bytes as f64 / start.elapsed().as_secs_f64() / 1e9;
