@@ -190,7 +190,7 @@ fn values_show_where_they_are() {
     assert_eq!((format!("{slot:?}"), slot.number()), ("PlannedSlot(1)".into(), 1));
     shows(&arena, &["PlannedArena {", "live: 0, .."]);
     let planned = slot.take(512, &stream).unwrap();
-    shows(&arena, &["PlannedArena { block: Buffer(", "live: 1, .."]);
+    shows(&arena, &["PlannedArena { block: Owned(", "live: 1, .."]);
     assert!(planned.arena().address() == arena.address() && std::ptr::eq(*arena.pool(), &pool));
     let id = |stream| allotment::pool::Stream::id(stream);
     assert_eq!((arena.bytes(), id(arena.stream())), (1024, id(&stream)));
