@@ -102,7 +102,7 @@ impl DeviceStores {
                 Some([Arc::new(pool(managed.clone())?) as Store, Arc::new(pool(managed)?)])
             }
             Err(Error::Unsupported(_)) => None,
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(error),
         };
         Ok(Self { context: context.clone(), stream: Stream::new(context)?, own, managed })
     }
