@@ -7,7 +7,7 @@ use allotment::meta::SideTable;
 use allotment::placement::SegregatedFit;
 use allotment::placement::{GoodFit, Placement};
 use allotment::pool::{
-    Allocation, Block as PoolBlock, DefaultPlacement, Event as _, Growth, Limit, RawPool, PoolError,
+    Allocation, PoolBlock, DefaultPlacement, Event as _, Growth, Limit, RawPool, PoolError,
     PoolOptions, ReturnError, Reuse, Snapshot, SourceErrorKind, Stream as _,
 };
 use allotment::sim::{Call, DeviceMemory, Hazard, Stream};

@@ -28,7 +28,7 @@ pub type DefaultPlacement = GoodFit<SideTable<u32, 256, 1, false>>;
 pub type DevicePool<S> = RawPool<DefaultPlacement, S>;
 
 /// A block of a pool, identified by its address, its length and its record in the pool. Dropping an `Allocation`
-/// does not free the block; [`RawPool::allocate`] returns a [`Block`](super::Block), which frees itself.
+/// does not free the block; [`RawPool::allocate`] returns a [`PoolBlock`](super::PoolBlock), which frees itself.
 #[derive(Debug, PartialEq, Eq, Hash)]
 #[must_use = "the block stays allocated until `RawPool::deallocate`"]
 pub struct Allocation {

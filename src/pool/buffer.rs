@@ -18,7 +18,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     /// request exceeds what a segment can hold, [`PoolError::Capturing`] if it needs a driver call during a graph
     /// capture, and the other cases of [`PoolError`].
     #[track_caller]
-    pub fn allocate(&self, bytes: usize, stream: &S::Stream) -> Result<Block<'_, P, S>, PoolError> {
+    pub fn allocate(&self, bytes: usize, stream: &S::Stream) -> Result<PoolBlock<'_, P, S>, PoolError> {
         self.allocate_aligned(bytes, 1, stream)
     }
 
@@ -51,8 +51,8 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         bytes: usize,
         align: usize,
         stream: &S::Stream,
-    ) -> Result<Block<'_, P, S>, PoolError> {
-        Ok(Block::new(self, self.allocate_raw(bytes, align, stream)?))
+    ) -> Result<PoolBlock<'_, P, S>, PoolError> {
+        Ok(PoolBlock::new(self, self.allocate_raw(bytes, align, stream)?))
     }
 }
 
@@ -60,7 +60,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
 ///
 /// One of [`RawPool::allocate_movable`] may be moved by [`RawPool::compact`]: its address is valid until the next compaction of its
 /// stream. It stays where it is while other streams use it ([`RawPool::record_stream`]).
-pub struct Block<'a, P: SegmentPlacement, S: Source> {
+pub struct PoolBlock<'a, P: SegmentPlacement, S: Source> {
     pool: &'a RawPool<P, S>,
     /// Whether compaction may move the block.
     movable: bool,
@@ -68,7 +68,7 @@ pub struct Block<'a, P: SegmentPlacement, S: Source> {
     allocation: Option<Allocation>,
 }
 
-impl<'a, P: SegmentPlacement, S: Source> Block<'a, P, S> {
+impl<'a, P: SegmentPlacement, S: Source> PoolBlock<'a, P, S> {
     pub(super) fn new(pool: &'a RawPool<P, S>, allocation: Allocation) -> Self {
         Self { pool, movable: false, allocation: Some(allocation) }
     }
@@ -122,7 +122,7 @@ impl<'a, P: SegmentPlacement, S: Source> Block<'a, P, S> {
     }
 }
 
-impl<P: SegmentPlacement, S: Source> Drop for Block<'_, P, S> {
+impl<P: SegmentPlacement, S: Source> Drop for PoolBlock<'_, P, S> {
     fn drop(&mut self) {
         if let Some(allocation) = self.allocation.take() {
             if self.movable {
@@ -134,9 +134,9 @@ impl<P: SegmentPlacement, S: Source> Drop for Block<'_, P, S> {
     }
 }
 
-impl<P: SegmentPlacement, S: Source> fmt::Debug for Block<'_, P, S> {
+impl<P: SegmentPlacement, S: Source> fmt::Debug for PoolBlock<'_, P, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Block").field(&self.allocation).finish()
+        f.debug_tuple("PoolBlock").field(&self.allocation).finish()
     }
 }
 
@@ -147,14 +147,18 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     ///
     /// The [`PoolError`] of [`RawPool::allocate`].
     #[track_caller]
-    pub fn allocate_movable(&self, bytes: usize, stream: &S::Stream) -> Result<Block<'_, P, S>, PoolError> {
+    pub fn allocate_movable(
+        &self,
+        bytes: usize,
+        stream: &S::Stream,
+    ) -> Result<PoolBlock<'_, P, S>, PoolError> {
         let allocation = self.allocate_raw(bytes, 1, stream)?;
         let mut state = self.lock();
         if let Ok(number) = self.record(&state, &allocation) {
             state.extra.movable.insert(number);
         }
         drop(state);
-        Ok(Block { pool: self, movable: true, allocation: Some(allocation) })
+        Ok(PoolBlock { pool: self, movable: true, allocation: Some(allocation) })
     }
 
     /// Forgets that a block may be moved.

@@ -75,7 +75,7 @@ pub(crate) use allocator::pass_on_blocks;
 pub use allocator::{AnyPool, DeviceAllocator};
 pub use base::{Allocation, DefaultPlacement, DevicePool, RawPool};
 pub use blocks::{BlockSnapshot, BlockState};
-pub use buffer::Block;
+pub use buffer::PoolBlock;
 pub use chain::Chain;
 #[cfg(feature = "gpu")]
 pub(crate) use chain::allocate_from_first;

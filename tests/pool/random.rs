@@ -4,8 +4,8 @@ use super::{KIB, MIB, hand_over};
 use allotment::GoodFit;
 use allotment::meta::SideTable;
 use allotment::pool::{
-    Block, BlockSnapshot, BlockState, DefaultPlacement, DevicePool, Growth, PoolError, PoolOptions, RawPool,
-    Reuse, Snapshot, Stream as _,
+    BlockSnapshot, BlockState, DefaultPlacement, DevicePool, Growth, PoolBlock, PoolError, PoolOptions,
+    RawPool, Reuse, Snapshot, Stream as _,
 };
 use allotment::sim::{DeviceMemory, Stream};
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ fn random_programs_use_nothing_twice() {
             options = options.adaptive(random.u64(1..6), 1.0);
         }
         let pool = DevicePool::new(device.clone(), options).unwrap();
-        let mut live: Vec<(Block<'_, DefaultPlacement, DeviceMemory>, u64, &Stream)> = vec![];
+        let mut live: Vec<(PoolBlock<'_, DefaultPlacement, DeviceMemory>, u64, &Stream)> = vec![];
         // First byte and end of live blocks.
         let mut spans = BTreeMap::new();
         let (mut owner, mut bytes) = (0, 0);

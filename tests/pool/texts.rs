@@ -176,13 +176,16 @@ fn values_show_where_they_are() {
         assert!(parts.iter().all(|part| text.contains(part)), "{text}");
     };
     let buffer = pool.allocate(KIB, &stream).unwrap();
-    shows(&buffer, &["Block(Some(Allocation {", &format!("address: {}", buffer.address()), "bytes: 1024"]);
+    shows(
+        &buffer,
+        &["PoolBlock(Some(Allocation {", &format!("address: {}", buffer.address()), "bytes: 1024"],
+    );
     assert!(std::ptr::eq(buffer.pool(), &pool));
     let (start, bytes) = buffer.segment();
     assert!((start..start + bytes).contains(&buffer.address()) && bytes == 2 * MIB);
     let movable = pool.allocate_movable(3 * KIB, &stream).unwrap();
     let address = movable.address();
-    assert!(format!("{movable:?}").starts_with(&format!("Block(Some(Allocation {{ address: {address}")));
+    assert!(format!("{movable:?}").starts_with(&format!("PoolBlock(Some(Allocation {{ address: {address}")));
     shows(&pool, &["RawPool { source: \"simulated device\", stats: PoolStats {", "current: 4096"]);
 
     let arena = PlannedArena::new(&pool, Pair::PLACED, &stream).unwrap();
