@@ -10,8 +10,8 @@
 //! `-- 1024` stages as many MiB.
 
 use allotment::gpu::cudarc::driver::sys;
-use allotment::gpu::{Buffer, Context, DeviceMemory, Pinned, Staging, StagingOptions, Stream, ViewMut};
-use allotment::pool::{DevicePool, Limit, PoolOptions, Stream as _};
+use allotment::gpu::{Buffer, Context, DeviceMemory, Pinned, Pool, Staging, Stream, ViewMut};
+use allotment::pool::{Limit, PoolOptions, Stream as _};
 use std::error::Error;
 use std::ffi::{CString, c_void};
 use std::io::{self, Read, Write};
@@ -145,10 +145,10 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     // At most 512 MiB of the device, and never more than a quarter of what is free.
     let limit = (context.capacity()?.free / 4).min(512 << 20);
-    let pool = DevicePool::new(DeviceMemory::new(&context), PoolOptions::new().limit(Limit::Bytes(limit)))?;
+    let pool = Pool::new(DeviceMemory::new(&context), PoolOptions::new().limit(Limit::Bytes(limit)))?;
     let kernel = Kernel::load(&context)?;
     context.time_copies(true);
-    let mut staging = Staging::new(&context, StagingOptions::default())?;
+    let mut staging = Staging::new(&context)?;
     let mut check = Check::default();
     let source = Numbers { next: 0, left: bytes };
     let done =
@@ -175,8 +175,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     // One large pinned copy, beside it.
     let pinned = Arc::new(Pinned::new(&context));
-    let host = Buffer::<u8, _>::zeros(&pinned, 64 << 20, &stream)?;
-    let mut large = Buffer::<u8, _>::zeros(&pool, 64 << 20, &stream)?;
+    let host = Buffer::<u8>::zeros(&pinned, 64 << 20, &stream)?;
+    let mut large = Buffer::<u8>::zeros(&pool, 64 << 20, &stream)?;
     stream.synchronize()?;
     let start = Instant::now();
     for _ in 0..8 {

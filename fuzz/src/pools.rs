@@ -5,7 +5,7 @@ use std::time::Duration;
 use allotment::placement::SideTable;
 use allotment::placement::{GoodFit, Placement};
 use allotment::pool::{
-    Adaptive, Age, Allocation, Buffer, DefaultPlacement, Event as _, Growth, Limit, Movable, Pool, PoolError,
+    Allocation, PoolBlock, DefaultPlacement, Event as _, Growth, Limit, RawPool, PoolError,
     PoolOptions, ReturnError, Reuse, Snapshot, SourceErrorKind, Stream as _,
 };
 use allotment::sim::{Call, DeviceMemory, Hazard, Stream};
@@ -45,10 +45,10 @@ fn options(choices: &mut Choices<'_>) -> PoolOptions {
         _ => options.growth(Growth::Fitted(8 * MIB)),
     };
     if flags & 2 != 0 {
-        options = options.adaptive(Adaptive { window: 1 + choices.below(8) as u64, factor: 1.0 });
+        options = options.adaptive(1 + choices.below(8) as u64, 1.0);
     }
     if flags & 4 != 0 {
-        options = options.trim_after(Age::Steps(choices.below(4) as u64));
+        options = options.trim_after_steps(choices.below(4) as u64);
     }
     if flags & 8 != 0 {
         options = options.limit(Limit::Bytes((4 + choices.below(32)) * MIB));
@@ -60,8 +60,8 @@ fn options(choices: &mut Choices<'_>) -> PoolOptions {
 }
 
 enum Held<'p, P: Placement> {
-    Buffer(Buffer<'p, P, DeviceMemory>),
-    Movable(Movable<'p, P, DeviceMemory>),
+    Buffer(PoolBlock<'p, P, DeviceMemory>),
+    Movable(PoolBlock<'p, P, DeviceMemory>),
     Raw(Allocation),
 }
 
@@ -100,7 +100,7 @@ fn hand_over(from: &Stream, to: &Stream) -> Option<()> {
 }
 
 struct Run<'p, P: Placement> {
-    pool: &'p Pool<P, DeviceMemory>,
+    pool: &'p RawPool<P, DeviceMemory>,
     device: &'p DeviceMemory,
     streams: &'p [Stream],
     live: Vec<Block<'p, P>>,
@@ -116,7 +116,7 @@ fn run<P: Placement>(mut choices: Choices<'_>) -> usize {
     let device: DeviceMemory =
         DeviceMemory::new((8 + choices.below(56)) * MIB).with_granularity(64 * KIB).with_room(room);
     let streams: Vec<Stream> = (0..1 + choices.below(4)).map(|_| device.stream()).collect();
-    let Ok(pool) = Pool::<P, _>::new(device.clone(), options(&mut choices)) else { return 0 };
+    let Ok(pool) = RawPool::<P, _>::new(device.clone(), options(&mut choices)) else { return 0 };
     let mut run = Run {
         pool: &pool,
         device: &device,

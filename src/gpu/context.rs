@@ -150,7 +150,7 @@ impl Context {
     ///
     /// From then on everything that was made from this context and its clones answers with such an error, and can only be
     /// dropped, which does nothing. For further work make a new context, of this device or another one, and new pools
-    /// from the options of the old ones ([`Pool::options`](crate::pool::Pool::options)).
+    /// from the options of the old ones ([`Pool::options`](crate::pool::RawPool::options)).
     ///
     /// ```compile_fail,E0133
     /// # use allotment::gpu::{Buffer, Context};

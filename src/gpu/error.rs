@@ -2,15 +2,15 @@
 
 #![forbid(unsafe_code)]
 
-use crate::pool::{SourceError, causes, kind};
+use crate::pool::{MemoryKind, PlannedError, PoolError, SourceError, causes, kind};
 use core::fmt;
 
 /// The names by which systems know the driver, the names that cudarc tries first.
 pub(super) const NAMES: &[&str] =
     if cfg!(windows) { &["nvcuda.dll"] } else { &["libcuda.so", "libcuda.so.1"] };
 
-/// A call of this module failed.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// Something in this module was refused or failed. What was refused has called no driver.
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
     /// The system has no CUDA driver.
@@ -33,6 +33,66 @@ pub enum Error {
     Unsupported(&'static str),
     /// A driver call failed.
     Call(SourceError),
+    /// The lengths differ, or a range exceeds the buffer.
+    Length {
+        /// The number of values that the buffer or slice has.
+        have: usize,
+        /// The number of values that were requested.
+        asked: usize,
+    },
+    /// The allocator's memory is not aligned for the values.
+    Align {
+        /// The alignment in bytes that the type asks for.
+        asked: usize,
+    },
+    /// The rows are longer than the distance between their starts.
+    Pitch {
+        /// Values from the start of one row to the start of the next.
+        pitch: usize,
+        /// Values per row.
+        width: usize,
+    },
+    /// No device can access the memory ([`MemoryKind::Host`]).
+    Unreachable,
+    /// The CPU cannot access the memory ([`MemoryKind::Device`]).
+    Invisible,
+    /// A tensor of another library cannot be used as it is, or ours not by others.
+    Tensor(&'static str),
+    /// No pool that may serve the request has room ([`PoolError::OutOfMemory`] names all of them), or one has failed.
+    Pool(PoolError),
+    /// The plan does not have the buffer for this.
+    Planned(PlannedError),
+    /// The exported range is empty, or does not consist of whole and aligned values of the type.
+    Values {
+        /// Length of the range in bytes.
+        bytes: usize,
+        /// Where the range begins in the shared memory, in bytes.
+        offset: usize,
+    },
+    /// The range exceeds the shared memory.
+    Range {
+        /// Where the range ends, in bytes.
+        end: usize,
+        /// Length of the shared memory in bytes.
+        shared: usize,
+    },
+    /// The memory cannot be exported; see [`Virtual::shareable`](super::Virtual::shareable).
+    NotShareable,
+    /// A memory manager needs at least one device.
+    NoContext,
+    /// The last row of a policy does not fit every request.
+    PolicyNotTotal,
+    /// This row of a policy, counted from 0, names no target.
+    PolicyNoTarget(usize),
+    /// A policy's [`share`](super::manager::Policy::share) is not above 0.5 and up to 1.
+    PolicyShare,
+    /// The stream belongs to a device that the manager does not have.
+    OtherDevice {
+        /// The number of that device.
+        ordinal: usize,
+    },
+    /// The device has no such memory, and no other kind was allowed.
+    Unavailable(MemoryKind),
 }
 
 impl fmt::Display for Error {
@@ -56,11 +116,40 @@ impl fmt::Display for Error {
             ),
             Self::Unsupported(what) => write!(f, "the device does not support {what}"),
             Self::Call(error) => error.fmt(f),
+            Self::Length { have, asked } => write!(f, "{asked} values requested, but there are {have}"),
+            Self::Align { asked } => {
+                write!(f, "the allocator's memory is not aligned to {asked} bytes, as the values must be")
+            }
+            Self::Pitch { pitch, width } => {
+                write!(f, "rows of {width} values do not fit into a pitch of {pitch}")
+            }
+            Self::Unreachable => f.write_str("no device can access ordinary host memory"),
+            Self::Invisible => f.write_str("the CPU cannot access a device's own memory"),
+            Self::Tensor(reason) => write!(f, "the tensor {reason}"),
+            Self::Pool(error) => error.fmt(f),
+            Self::Planned(error) => error.fmt(f),
+            Self::Values { bytes, offset } => {
+                write!(f, "{bytes} bytes at offset {offset} are not whole and aligned values")
+            }
+            Self::Range { end, shared } => {
+                write!(f, "the range ends at byte {end}, but only {shared} bytes are shared")
+            }
+            Self::NotShareable => f.write_str("the memory was not allocated for sharing"),
+            Self::NoContext => f.write_str("a memory manager needs at least one device"),
+            Self::PolicyNotTotal => {
+                f.write_str("the last rule must fit every request, with no access and no size limit")
+            }
+            Self::PolicyNoTarget(row) => write!(f, "rule {row} names no target"),
+            Self::PolicyShare => f.write_str("the share must be above 0.5 and at most 1"),
+            Self::OtherDevice { ordinal } => {
+                write!(f, "the stream belongs to device {ordinal}, which the manager does not have")
+            }
+            Self::Unavailable(kind) => write!(f, "the device has no {kind}"),
         }
     }
 }
 
-causes!(Error: Call(SourceError));
+causes!(Error: Call(SourceError), Pool(PoolError), Planned(PlannedError));
 
 /// What a driver returns that has done what was asked.
 const SUCCESS: u32 = 0;

@@ -1,8 +1,9 @@
 //! Kernels with buffers as arguments.
 
-use super::buffer::{Backing, CopyError, MemoryKind, Touch, View, ViewMut};
+use super::buffer::{Backing, MemoryKind, View, ViewMut};
 use super::error::{Error, failed};
 use super::stream::Stream;
+use super::usage::Touch;
 use crate::pool::{SourceError, Stream as _};
 use core::fmt;
 use cudarc::driver::{CudaFunction, DeviceRepr, LaunchArgs, LaunchConfig, PushKernelArg};
@@ -87,20 +88,20 @@ impl<'a> Launch<'a> {
     ///
     /// # Errors
     ///
-    /// [`CopyError::Unreachable`] if no device can access one of the buffers, or the error of the driver.
+    /// [`Error::Unreachable`] if no device can access one of the buffers, or the error of the driver.
     ///
     /// # Safety
     ///
     /// The arguments must be those of the kernel in their order, and it must write only to what was given to
     /// [`Launch::write`], within its length.
-    pub unsafe fn submit(self, config: LaunchConfig) -> Result<(), CopyError> {
+    pub unsafe fn submit(self, config: LaunchConfig) -> Result<(), Error> {
         let Self { stream, kernel, arguments } = self;
         let mut others: Vec<&Stream> = Vec::new();
         let mut addresses = Vec::new();
         for argument in &arguments {
             let Argument::Memory { address, backing, stream: own, .. } = argument else { continue };
             if backing.kind() == MemoryKind::Host {
-                return Err(CopyError::Unreachable);
+                return Err(Error::Unreachable);
             }
             addresses.push(*address);
             if own.id() != stream.id() && others.iter().all(|other| other.id() != own.id()) {

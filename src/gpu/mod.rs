@@ -12,9 +12,9 @@
 //!  Buffer  View  Transfer            values of one type in such memory, and copies
 //!  Staging                           streams data of any size through a device in chunks; Batch joins small copies
 //!  MmapStaging                       the same for a mapped file, also in place
-//!  KvCache                           sequences that grow page by page and share their beginnings
-//!  IpcHandle  SharedMemory           memory shared with other processes
-//!  MemoryManager                     one front for all of them: pools, and a table that selects one
+//!  sequences                         sequences that grow page by page and share their beginnings
+//!  share                             memory shared with other processes and libraries
+//!  manager                           one front for all of them: pools, and a table that selects one
 //! ```
 //!
 //! ```no_run
@@ -47,37 +47,25 @@ mod device;
 mod error;
 mod launch;
 mod library;
-mod manager;
+pub mod manager;
 mod relaxed;
-mod sequences;
-mod share;
+pub mod sequences;
+pub mod share;
 mod source;
-mod stable;
 mod staging;
 mod stream;
+mod usage;
 
-pub use buffer::{
-    AllocateError, Backer, Backing, Buffer, CopyError, CudarcMemory, DlTensor, Foreign, Lease, MemoryKind,
-    Pool, PoolBlock, Rows, Touch, Transfer, View, ViewMut,
-};
+pub use buffer::{Buffer, MemoryKind, Pool, Rows, Transfer, View, ViewMut};
 pub use context::Context;
 pub use cudarc;
 pub use device::Device;
 pub use error::Error;
 pub use launch::Launch;
 pub use library::is_available;
-pub use manager::{
-    Access, ManageError, ManagedBlock, ManagerOptions, MemoryManager, MemoryRequest, Policy, PolicyRule,
-    Recommendation, Site, StoreTotals, Totals, Usage,
-};
-pub use sequences::{KvCache, Sequence};
-#[cfg(unix)]
-pub use share::SharedMemory;
-pub use share::{Imported, IpcHandle, ShareError};
 pub use source::{
-    Advice, AsyncMemory, DeviceMemory, HostMemory, Location, Managed, Pinned, PinnedOptions, Registered,
-    Virtual, pinned_bytes,
+    Advice, AsyncMemory, DeviceMemory, HostMemory, Location, Managed, Pinned, Registered, Virtual,
+    pinned_bytes,
 };
-pub use stable::{StableSlice, StableSliceMut};
-pub use staging::{Batch, BatchReport, MmapStaging, Progress, Staging, StagingError, StagingOptions};
+pub use staging::{Batch, BatchReport, MmapStaging, Progress, Staging, StagingError};
 pub use stream::{Event, Stream};

@@ -27,7 +27,8 @@ use std::vec::Vec;
 /// ASPLOS 2025). Pages that sequences give back are kept for others.
 ///
 /// ```no_run
-/// use allotment::gpu::{Context, KvCache, Stream};
+/// use allotment::gpu::{Context, Stream};
+/// use allotment::gpu::sequences::KvCache;
 ///
 /// let context = Context::new(0)?;
 /// let stream = Stream::new(&context)?;

@@ -4,7 +4,7 @@ use super::context::Context;
 use super::error::{Error, NOT_READY, check};
 use super::library::{self, call, code_of};
 use super::relaxed::Relaxed;
-use crate::pool::{self, CaptureId, SourceError, StreamId};
+use crate::pool::{self, SourceError, StreamId};
 use core::fmt;
 use core::ptr;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -332,7 +332,7 @@ impl pool::Stream for Stream {
         unsafe { call!(cuStreamSynchronize(self.shared.raw)) }
     }
 
-    fn capture(&self) -> Result<Option<CaptureId>, SourceError> {
+    fn capture(&self) -> Result<Option<u64>, SourceError> {
         static FOUND: OnceLock<Option<CaptureInfo>> = OnceLock::new();
         self.shared.context.check()?;
         if self.is_host() {
@@ -348,7 +348,7 @@ impl pool::Stream for Stream {
         // and the last three may be null.
         let code = unsafe { info(self.shared.raw, &mut status, &mut id, none(), none(), ptr::null_mut()) };
         check("cuStreamGetCaptureInfo", code)?;
-        Ok((status == CAPTURING).then_some(CaptureId(id)))
+        Ok((status == CAPTURING).then_some(id))
     }
 
     fn is_capturing(&self) -> Result<bool, SourceError> {

@@ -1,4 +1,4 @@
-//! [`SegmentPlacement`]: what a [`Pool`](crate::pool::Pool) asks of the placement that divides one of its segments.
+//! [`SegmentPlacement`]: what a [`Pool`](crate::pool::RawPool) asks of the placement that divides one of its segments.
 
 use crate::error::FreeError;
 use crate::region::{Region, RegionError};
@@ -19,7 +19,7 @@ pub struct Block<T = ()> {
 
 /// Divides one segment of memory that the CPU may be unable to access. Offsets and lengths count granules.
 ///
-/// A [`Pool`](crate::pool::Pool) has one such value for each of its segments.
+/// A [`Pool`](crate::pool::RawPool) has one such value for each of its segments.
 ///
 /// # Safety
 ///

@@ -1,12 +1,16 @@
 //! The one interface of all that device memory is allocated from: pools, and adaptors over other allocators.
 
-use super::base::{Allocation, Pool};
+use super::base::{Allocation, RawPool};
+#[cfg(feature = "gpu")]
+use super::copies::CopyCounters;
 use super::error::{PoolError, ReturnError};
-use super::{CopyCounters, MemoryKind, PoolStats, Segment, Source};
+use super::{MemoryKind, PoolStats, Segment, Source, Stream};
 use crate::placement::SegmentPlacement;
+use core::fmt;
 use std::sync::Arc;
+use std::vec::Vec;
 
-/// An allocator of device memory whose streams have type `T`: a [`Pool`] of any placement and source, or an adaptor
+/// An allocator of device memory: a [`RawPool`] of any placement and source, or an adaptor
 /// that wraps other allocators, such as [`Chain`](super::Chain).
 ///
 /// An adaptor implements the required methods and passes everything else on to what it wraps. References and [`Arc`]s
@@ -18,14 +22,15 @@ use std::sync::Arc;
 /// use allotment::pool::{Allocation, AnyPool, DeviceAllocator, PoolError, ReturnError};
 ///
 /// struct Short<A>(A);
-/// impl<T, A: DeviceAllocator<T>> DeviceAllocator<T> for Short<A> {
-///     fn allocate(&self, _bytes: usize, align: usize, stream: &T) -> Result<Allocation, PoolError> {
+/// impl<A: DeviceAllocator> DeviceAllocator for Short<A> {
+///     type Stream = A::Stream;
+///     fn allocate(&self, _bytes: usize, align: usize, stream: &A::Stream) -> Result<Allocation, PoolError> {
 ///         self.0.allocate(256, align, stream) // whatever was asked for
 ///     }
 ///     fn deallocate(&self, block: Allocation) -> Result<(), ReturnError> {
 ///         self.0.deallocate(block)
 ///     }
-///     fn record_stream(&self, block: &Allocation, stream: &T) -> Result<(), ReturnError> {
+///     fn record_stream(&self, block: &Allocation, stream: &A::Stream) -> Result<(), ReturnError> {
 ///         self.0.record_stream(block, stream)
 ///     }
 ///     fn pool_of(&self, block: &Allocation) -> Option<&dyn AnyPool> {
@@ -40,31 +45,34 @@ use std::sync::Arc;
 /// # Safety
 ///
 /// A block from [`allocate`](DeviceAllocator::allocate) must have at least the requested length and alignment, must not be handed out
-/// again before it was freed, and must come from a [`Pool`]: requests that are passed on may ask for more, but not for less.
+/// again before it was freed, and must come from a [`RawPool`]: requests that are passed on may ask for more, but not for less.
 /// [`deallocate`](DeviceAllocator::deallocate) and [`record_stream`](DeviceAllocator::record_stream) must pass the block and the stream
 /// on to where the block came from, and [`pool_of`](DeviceAllocator::pool_of) must return that pool.
-pub unsafe trait DeviceAllocator<T>: Send + Sync {
-    /// Allocates `bytes` bytes for work on `stream`, aligned to `align` bytes, a power of two; see
-    /// [`Pool::allocate_raw`].
-    ///
-    /// # Errors
-    ///
-    /// The [`PoolError`] of [`Pool::allocate_raw`], such as [`PoolError::OutOfMemory`].
-    fn allocate(&self, bytes: usize, align: usize, stream: &T) -> Result<Allocation, PoolError>;
+pub unsafe trait DeviceAllocator: Send + Sync {
+    /// The queues that order the work on its memory.
+    type Stream: Stream;
 
-    /// Frees a block; see [`Pool::deallocate`].
+    /// Allocates `bytes` bytes for work on `stream`, aligned to `align` bytes, a power of two; see
+    /// [`RawPool::allocate_raw`].
     ///
     /// # Errors
     ///
-    /// The [`ReturnError`] of [`Pool::deallocate`], such as [`ReturnError::AlreadyFree`].
+    /// The [`PoolError`] of [`RawPool::allocate_raw`], such as [`PoolError::OutOfMemory`].
+    fn allocate(&self, bytes: usize, align: usize, stream: &Self::Stream) -> Result<Allocation, PoolError>;
+
+    /// Frees a block; see [`RawPool::deallocate`].
+    ///
+    /// # Errors
+    ///
+    /// The [`ReturnError`] of [`RawPool::deallocate`], such as [`ReturnError::AlreadyFree`].
     fn deallocate(&self, block: Allocation) -> Result<(), ReturnError>;
 
-    /// Notes that work on `stream` uses a block; see [`Pool::record_stream`].
+    /// Notes that work on `stream` uses a block; see [`RawPool::record_stream`].
     ///
     /// # Errors
     ///
-    /// The [`ReturnError`] of [`Pool::record_stream`].
-    fn record_stream(&self, block: &Allocation, stream: &T) -> Result<(), ReturnError>;
+    /// The [`ReturnError`] of [`RawPool::record_stream`].
+    fn record_stream(&self, block: &Allocation, stream: &Self::Stream) -> Result<(), ReturnError>;
 
     /// Returns the pool that a block is from; `None` if it is of another allocator. O(1), and O(pools) for adaptors
     /// over several.
@@ -75,19 +83,18 @@ pub unsafe trait DeviceAllocator<T>: Send + Sync {
 }
 
 /// A pool of any placement and source: what is known of its memory. It is sealed, because buffers trust its
-/// [`kind`](AnyPool::kind): only [`Pool`] implements it.
+/// [`kind`](AnyPool::kind): only [`RawPool`] implements it.
 ///
 /// ```compile_fail
-/// use allotment::pool::{Allocation, AnyPool, CopyCounters, MemoryKind, PoolStats, Segment};
-/// use std::sync::Arc;
+/// use allotment::pool::{Allocation, AnyPool, MemoryKind, PoolStats, Segment};
 ///
 /// struct Claims<'a>(&'a dyn AnyPool);
 /// impl AnyPool for Claims<'_> {
 ///     fn name(&self) -> &str { self.0.name() }
 ///     fn kind(&self) -> MemoryKind { MemoryKind::Host } // whatever it is
 ///     fn device(&self) -> Option<usize> { self.0.device() }
-///     fn copies(&self) -> &Arc<CopyCounters> { self.0.copies() }
 ///     fn segment_of(&self, block: &Allocation) -> Option<Segment> { self.0.segment_of(block) }
+///     fn pieces(&self, segment: usize) -> Option<Vec<usize>> { self.0.pieces(segment) }
 ///     fn stats(&self) -> PoolStats { self.0.stats() }
 ///     fn trim(&self, keep: usize) -> usize { self.0.trim(keep) }
 /// }
@@ -103,11 +110,11 @@ pub trait AnyPool: Sealed + Send + Sync {
     /// Returns the number of the device that has the memory; `None` for host memory and for memory of both.
     fn device(&self) -> Option<usize>;
 
-    /// Returns the counters of copies to and from the pool's blocks.
-    fn copies(&self) -> &Arc<CopyCounters>;
-
     /// Returns the segment that contains a live block of this pool. O(1).
     fn segment_of(&self, block: &Allocation) -> Option<Segment>;
+
+    /// Returns the lengths of the pieces of a segment; see [`Source::pieces`].
+    fn pieces(&self, segment: usize) -> Option<Vec<usize>>;
 
     /// Returns the pool's statistics.
     fn stats(&self) -> PoolStats;
@@ -117,11 +124,20 @@ pub trait AnyPool: Sealed + Send + Sync {
 }
 
 /// What may be an [`AnyPool`].
-trait Sealed {}
+trait Sealed {
+    /// Returns the counters of copies to and from the pool's blocks.
+    #[cfg(feature = "gpu")]
+    fn copies(&self) -> &Arc<CopyCounters>;
+}
 
-impl<P: SegmentPlacement, S: Source> Sealed for Pool<P, S> {}
+impl<P: SegmentPlacement, S: Source> Sealed for RawPool<P, S> {
+    #[cfg(feature = "gpu")]
+    fn copies(&self) -> &Arc<CopyCounters> {
+        &self.copies
+    }
+}
 
-impl<P: SegmentPlacement, S: Source> AnyPool for Pool<P, S>
+impl<P: SegmentPlacement, S: Source> AnyPool for RawPool<P, S>
 where
     Self: Send + Sync,
 {
@@ -137,12 +153,12 @@ where
         self.source().device()
     }
 
-    fn copies(&self) -> &Arc<CopyCounters> {
-        Self::copies(self)
-    }
-
     fn segment_of(&self, block: &Allocation) -> Option<Segment> {
         Self::segment_of(self, block)
+    }
+
+    fn pieces(&self, segment: usize) -> Option<Vec<usize>> {
+        self.source().pieces(segment)
     }
 
     fn stats(&self) -> PoolStats {
@@ -156,10 +172,12 @@ where
 
 // SAFETY: a pool keeps a block from everyone else until it is freed and the work of its streams is done, and finds blocks that are not
 // its own.
-unsafe impl<P: SegmentPlacement, S: Source> DeviceAllocator<S::Stream> for Pool<P, S>
+unsafe impl<P: SegmentPlacement, S: Source> DeviceAllocator for RawPool<P, S>
 where
     Self: Send + Sync,
 {
+    type Stream = S::Stream;
+
     #[track_caller]
     fn allocate(&self, bytes: usize, align: usize, stream: &S::Stream) -> Result<Allocation, PoolError> {
         self.allocate_raw(bytes, align, stream)
@@ -184,7 +202,7 @@ where
 
 /// The methods of [`DeviceAllocator`] but `allocate`, inside its `impl`, which call another allocator.
 macro_rules! pass_on_blocks {
-    (|$this:ident| $allocator:expr, $stream:ty) => {
+    (|$this:ident| $allocator:expr) => {
         fn deallocate(&$this, block: $crate::pool::Allocation) -> Result<(), $crate::pool::ReturnError> {
             $allocator.deallocate(block)
         }
@@ -192,7 +210,7 @@ macro_rules! pass_on_blocks {
         fn record_stream(
             &$this,
             block: &$crate::pool::Allocation,
-            stream: &$stream,
+            stream: &Self::Stream,
         ) -> Result<(), $crate::pool::ReturnError> {
             $allocator.record_stream(block, stream)
         }
@@ -213,15 +231,104 @@ pub(crate) use pass_on_blocks;
 macro_rules! behind {
     ($($pointer:ty),*) => {$(
         // SAFETY: it is the allocator that it points to.
-        unsafe impl<T, A: DeviceAllocator<T> + ?Sized> DeviceAllocator<T> for $pointer {
+        unsafe impl<A: DeviceAllocator + ?Sized> DeviceAllocator for $pointer {
+            type Stream = A::Stream;
+
             #[track_caller]
-            fn allocate(&self, bytes: usize, align: usize, stream: &T) -> Result<Allocation, PoolError> {
+            fn allocate(
+                &self,
+                bytes: usize,
+                align: usize,
+                stream: &A::Stream,
+            ) -> Result<Allocation, PoolError> {
                 (**self).allocate(bytes, align, stream)
             }
 
-            pass_on_blocks!(|self| (**self), T);
+            pass_on_blocks!(|self| (**self));
         }
     )*};
 }
 
 behind!(&A, Arc<A>);
+
+/// A block of an allocator, which is freed when this is dropped.
+pub(crate) struct Owned<A: DeviceAllocator> {
+    allocator: A,
+    /// Taken when the block is freed.
+    block: Option<Allocation>,
+}
+
+impl<A: DeviceAllocator> Owned<A> {
+    /// Owns a block that `allocator` has just allocated.
+    pub(crate) const fn new(allocator: A, block: Allocation) -> Self {
+        Self { allocator, block: Some(block) }
+    }
+
+    /// Allocates a block and owns it.
+    #[track_caller]
+    pub(crate) fn allocate(
+        allocator: A,
+        bytes: usize,
+        align: usize,
+        stream: &A::Stream,
+    ) -> Result<Self, PoolError> {
+        let block = allocator.allocate(bytes, align, stream)?;
+        Ok(Self::new(allocator, block))
+    }
+
+    /// Returns the allocator.
+    pub(crate) const fn allocator(&self) -> &A {
+        &self.allocator
+    }
+
+    /// Returns the address of the first byte.
+    pub(crate) fn address(&self) -> usize {
+        self.block.as_ref().map_or(0, Allocation::address)
+    }
+
+    /// Returns the requested length in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.block.as_ref().map_or(0, Allocation::bytes)
+    }
+
+    /// Notes that work on `stream` uses the block.
+    pub(crate) fn used_on(&self, stream: &A::Stream) {
+        if let Some(block) = &self.block {
+            let noted = self.allocator.record_stream(block, stream);
+            debug_assert!(noted.is_ok(), "a block is live and from its pool");
+        }
+    }
+
+    /// Returns the counters of the pool that the block lies in.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn copies(&self) -> Option<&Arc<CopyCounters>> {
+        self.home().map(Sealed::copies)
+    }
+
+    /// Returns the pool that the block lies in, of those that serve the requests.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn home(&self) -> Option<&dyn AnyPool> {
+        self.allocator.pool_of(self.block.as_ref()?)
+    }
+
+    /// Returns the segment that contains the block.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn segment(&self) -> Option<Segment> {
+        self.home()?.segment_of(self.block.as_ref()?)
+    }
+}
+
+impl<A: DeviceAllocator> fmt::Debug for Owned<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Owned").field(&self.block).finish()
+    }
+}
+
+impl<A: DeviceAllocator> Drop for Owned<A> {
+    fn drop(&mut self) {
+        if let Some(block) = self.block.take() {
+            let freed = self.allocator.deallocate(block);
+            debug_assert!(freed.is_ok(), "{freed:?}");
+        }
+    }
+}

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use super::copies::CopyCounters;
 use super::error::{PoolError, ReturnError};
 use super::hooks::{Hooks, LeakHook};
 use super::lanes::{Held, Lanes};
@@ -9,7 +10,7 @@ use super::options::{Age, Checks, Limit, PoolOptions, Reuse};
 use super::records::{Holder, Record, Request, SizeKind, lane_of};
 use super::state::State;
 use super::usage::Usage;
-use super::{CopyCounters, Source, SourceError};
+use super::{Source, SourceError};
 use crate::placement::SideTable;
 use crate::placement::{GoodFit, SegmentPlacement};
 use crate::units::granules;
@@ -24,12 +25,12 @@ use std::vec::Vec;
 pub type DefaultPlacement = GoodFit<SideTable<u32, 256, 1, false>>;
 
 /// A pool with the default placement.
-pub type DevicePool<S> = Pool<DefaultPlacement, S>;
+pub type DevicePool<S> = RawPool<DefaultPlacement, S>;
 
 /// A block of a pool, identified by its address, its length and its record in the pool. Dropping an `Allocation`
-/// does not free the block; [`Pool::allocate`] returns a [`Buffer`](super::Buffer), which frees itself.
+/// does not free the block; [`RawPool::allocate`] returns a [`PoolBlock`](super::PoolBlock), which frees itself.
 #[derive(Debug, PartialEq, Eq, Hash)]
-#[must_use = "the block stays allocated until `Pool::deallocate`"]
+#[must_use = "the block stays allocated until `RawPool::deallocate`"]
 pub struct Allocation {
     address: NonZeroUsize,
     bytes: usize,
@@ -47,6 +48,11 @@ impl Allocation {
     /// Returns the requested length in bytes.
     pub const fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// The same block at the address that it was moved to.
+    pub(super) fn at(self, address: usize) -> Self {
+        Self { address: NonZeroUsize::new(address).unwrap_or(self.address), ..self }
     }
 }
 
@@ -78,13 +84,13 @@ impl Allocation {
 /// may do. When there is no room, the pool takes these measures in turn and makes another attempt after each: it
 /// reserves or lengthens a segment; gives empty segments whose work is done back to the source; waits for freed
 /// blocks; gives back all empty segments; compacts movable blocks ([`Reuse::Aggressive`]); and calls the hooks of
-/// [`Pool::register`]. With a [`Chain`](super::Chain), other pools come last.
+/// [`RawPool::register`]. With a [`Chain`](super::Chain), other pools come last.
 ///
 /// All methods may be called from any thread. The pool has one lock, which it holds during driver calls but not
 /// while hooks run. Once threads wait for it that use different streams, each stream's heap gets a lock of its own (up
 /// to 8), and requests that the stream heap can serve take no other. An operation without driver calls takes the placement's
 /// time plus O(log segments).
-pub struct Pool<P: SegmentPlacement, S: Source> {
+pub struct RawPool<P: SegmentPlacement, S: Source> {
     pub(super) source: S,
     pub(super) options: PoolOptions,
     /// The most bytes that may be reserved.
@@ -104,7 +110,7 @@ pub struct Pool<P: SegmentPlacement, S: Source> {
     pub(super) state: Lanes<P, S>,
 }
 
-impl<P: SegmentPlacement, S: Source> Pool<P, S> {
+impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     /// Makes a pool, which reserves nothing yet.
     ///
     /// # Errors
@@ -174,7 +180,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         state.figures.counted.reserved.current.saturating_add(bytes as u64) <= self.limit() as u64
     }
 
-    /// Changes the limit. Memory that is reserved beyond it stays until it is free and [trimmed](Pool::trim). O(1).
+    /// Changes the limit. Memory that is reserved beyond it stays until it is free and [trimmed](RawPool::trim). O(1).
     ///
     /// # Errors
     ///

@@ -6,7 +6,7 @@ use super::records::{LANES, Request, SizeKind, lane_of};
 use super::state::State;
 use super::stream::captures;
 use super::streams::Fence;
-use super::{Pool, Source, Stream};
+use super::{RawPool, Source, Stream};
 use crate::placement::SegmentPlacement;
 
 /// How far a pool goes to use memory that another stream has freed.
@@ -20,7 +20,7 @@ pub(super) enum Patience {
     Block,
 }
 
-impl<P: SegmentPlacement, S: Source> Pool<P, S> {
+impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     /// Whether the work on everything freed in stream heap `from` is done, or can be waited for with this patience by
     /// the stream of heap `to`.
     fn is_quiet(&self, state: &mut State<P, S>, from: usize, to: usize, patience: Patience) -> bool {

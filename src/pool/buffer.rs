@@ -2,12 +2,12 @@
 
 #![forbid(unsafe_code)]
 
-use super::base::{Allocation, Pool};
+use super::base::{Allocation, RawPool};
 use super::{PoolError, Source};
 use crate::placement::SegmentPlacement;
 use core::fmt;
 
-impl<P: SegmentPlacement, S: Source> Pool<P, S> {
+impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     /// Allocates `bytes` bytes for work on `stream`, aligned to the granule. A request for 0 bytes takes one
     /// granule. O(log segments) plus the placement's work unless memory must be found elsewhere, which takes driver
     /// calls.
@@ -18,17 +18,17 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     /// request exceeds what a segment can hold, [`PoolError::Capturing`] if it needs a driver call during a graph
     /// capture, and the other cases of [`PoolError`].
     #[track_caller]
-    pub fn allocate(&self, bytes: usize, stream: &S::Stream) -> Result<Buffer<'_, P, S>, PoolError> {
+    pub fn allocate(&self, bytes: usize, stream: &S::Stream) -> Result<PoolBlock<'_, P, S>, PoolError> {
         self.allocate_aligned(bytes, 1, stream)
     }
 
     /// Makes `count` blocks of `bytes` bytes ready for `stream`, so that as many requests of that size need no driver call
-    /// unless memory is given back meanwhile. Memory that another size was made ready in is used for this one too; [`Pool::preallocate`]
+    /// unless memory is given back meanwhile. Memory that another size was made ready in is used for this one too; [`RawPool::preallocate`]
     /// reserves for all sizes together. O(count) requests.
     ///
     /// # Errors
     ///
-    /// The errors of [`Pool::allocate`]. What was reserved by then stays in the pool.
+    /// The errors of [`RawPool::allocate`]. What was reserved by then stays in the pool.
     #[track_caller]
     pub fn preallocate_blocks(
         &self,
@@ -40,37 +40,48 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         ready.collect::<Result<std::vec::Vec<_>, _>>().map(drop)
     }
 
-    /// Allocates like [`Pool::allocate`], at an address that is a multiple of `align` bytes, a power of two.
+    /// Allocates like [`RawPool::allocate`], at an address that is a multiple of `align` bytes, a power of two.
     ///
     /// # Errors
     ///
-    /// The same errors as [`Pool::allocate`], and [`PoolError::TooLarge`] if `align` is not a power of two.
+    /// The same errors as [`RawPool::allocate`], and [`PoolError::TooLarge`] if `align` is not a power of two.
     #[track_caller]
     pub fn allocate_aligned(
         &self,
         bytes: usize,
         align: usize,
         stream: &S::Stream,
-    ) -> Result<Buffer<'_, P, S>, PoolError> {
-        Ok(Buffer::new(self, self.allocate_raw(bytes, align, stream)?))
+    ) -> Result<PoolBlock<'_, P, S>, PoolError> {
+        Ok(PoolBlock::new(self, self.allocate_raw(bytes, align, stream)?))
     }
 }
 
 /// A block of a pool that is freed when it is dropped.
-pub struct Buffer<'a, P: SegmentPlacement, S: Source> {
-    pool: &'a Pool<P, S>,
+///
+/// One of [`RawPool::allocate_movable`] may be moved by [`RawPool::compact`]: its address is valid until the next compaction of its
+/// stream. It stays where it is while other streams use it ([`RawPool::record_stream`]).
+pub struct PoolBlock<'a, P: SegmentPlacement, S: Source> {
+    pool: &'a RawPool<P, S>,
+    /// Whether compaction may move the block.
+    movable: bool,
     /// Taken when the buffer is dropped.
     allocation: Option<Allocation>,
 }
 
-impl<'a, P: SegmentPlacement, S: Source> Buffer<'a, P, S> {
-    pub(super) fn new(pool: &'a Pool<P, S>, allocation: Allocation) -> Self {
-        Self { pool, allocation: Some(allocation) }
+impl<'a, P: SegmentPlacement, S: Source> PoolBlock<'a, P, S> {
+    pub(super) fn new(pool: &'a RawPool<P, S>, allocation: Allocation) -> Self {
+        Self { pool, movable: false, allocation: Some(allocation) }
     }
 
-    /// Returns the device address of the first byte.
+    /// Returns the device address of the first byte. O(1), inside the pool's lock if the block may be moved.
     pub fn address(&self) -> usize {
-        self.allocation.as_ref().map_or(0, Allocation::address)
+        let Some(block) = &self.allocation else { return 0 };
+        if !self.movable {
+            return block.address();
+        }
+        let state = self.pool.lock();
+        let number = self.pool.record(&state, block);
+        number.map_or(0, |number| self.pool.user_address(&state, state.record(number)))
     }
 
     /// Returns the requested length in bytes.
@@ -85,11 +96,11 @@ impl<'a, P: SegmentPlacement, S: Source> Buffer<'a, P, S> {
     }
 
     /// Returns the pool that the buffer comes from.
-    pub fn pool(&self) -> &'a Pool<P, S> {
+    pub fn pool(&self) -> &'a RawPool<P, S> {
         self.pool
     }
 
-    /// Notes that work on `stream` uses the buffer; see [`Pool::record_stream`].
+    /// Notes that work on `stream` uses the buffer; see [`RawPool::record_stream`].
     ///
     /// This only determines when the memory may be used again. The caller must still make `stream` wait until the
     /// buffer's own stream has produced the contents, as for any work that one stream takes over from another.
@@ -100,98 +111,61 @@ impl<'a, P: SegmentPlacement, S: Source> Buffer<'a, P, S> {
         }
     }
 
-    /// Returns the allocation without freeing it. The caller must free it with [`Pool::deallocate`].
+    /// Returns the allocation without freeing it. The caller must free it with [`RawPool::deallocate`]. It is not moved any more.
     pub fn into_raw(mut self) -> Option<Allocation> {
-        self.allocation.take()
+        let address = self.address();
+        let allocation = self.allocation.take();
+        if self.movable {
+            allocation.iter().for_each(|block| self.pool.fix(block));
+        }
+        allocation.map(|block| block.at(address))
     }
 }
 
-impl<P: SegmentPlacement, S: Source> Drop for Buffer<'_, P, S> {
+impl<P: SegmentPlacement, S: Source> Drop for PoolBlock<'_, P, S> {
     fn drop(&mut self) {
         if let Some(allocation) = self.allocation.take() {
+            if self.movable {
+                self.pool.fix(&allocation);
+            }
             let freed = self.pool.deallocate(allocation);
             debug_assert!(freed.is_ok(), "{freed:?}");
         }
     }
 }
 
-impl<P: SegmentPlacement, S: Source> fmt::Debug for Buffer<'_, P, S> {
+impl<P: SegmentPlacement, S: Source> fmt::Debug for PoolBlock<'_, P, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Buffer").field(&self.allocation).finish()
+        f.debug_tuple("PoolBlock").field(&self.allocation).finish()
     }
 }
 
-/// A handle to a block that [`Pool::compact`] may move. Its address is valid until the next compaction of its
-/// stream, and dropping the handle frees the block.
-///
-/// A block that other streams use ([`Pool::record_stream`]) stays where it is.
-pub struct Movable<'a, P: SegmentPlacement, S: Source> {
-    pool: &'a Pool<P, S>,
-    /// Taken when the handle is dropped.
-    allocation: Option<Allocation>,
-}
-
-impl<P: SegmentPlacement, S: Source> Movable<'_, P, S> {
-    /// Returns the current device address of the first byte. O(1), inside the pool's lock.
-    pub fn address(&self) -> usize {
-        let state = self.pool.lock();
-        let number = self.allocation.as_ref().and_then(|block| self.pool.record(&state, block).ok());
-        number.map_or(0, |number| self.pool.user_address(&state, state.record(number)))
-    }
-
-    /// Returns the requested length in bytes.
-    pub fn bytes(&self) -> usize {
-        self.allocation.as_ref().map_or(0, Allocation::bytes)
-    }
-
-    /// Notes that work on `stream` uses the block, which is then not moved; see
-    /// [`Buffer::used_on`](super::Buffer::used_on).
-    pub fn used_on(&self, stream: &S::Stream) {
-        if let Some(allocation) = &self.allocation {
-            let noted = self.pool.record_stream(allocation, stream);
-            debug_assert!(noted.is_ok(), "a handle is live and from its pool");
-        }
-    }
-}
-
-impl<P: SegmentPlacement, S: Source> Drop for Movable<'_, P, S> {
-    fn drop(&mut self) {
-        if let Some(allocation) = self.allocation.take() {
-            let freed = self.pool.deallocate_movable(allocation);
-            debug_assert!(freed.is_ok(), "{freed:?}");
-        }
-    }
-}
-
-impl<P: SegmentPlacement, S: Source> fmt::Debug for Movable<'_, P, S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Movable").field("address", &self.address()).field("bytes", &self.bytes()).finish()
-    }
-}
-
-impl<P: SegmentPlacement, S: Source> Pool<P, S> {
+impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     /// Allocates `bytes` bytes for work on `stream`, aligned to the granule, in a block that may be moved.
     ///
     /// # Errors
     ///
-    /// The [`PoolError`] of [`Pool::allocate`].
+    /// The [`PoolError`] of [`RawPool::allocate`].
     #[track_caller]
-    pub fn allocate_movable(&self, bytes: usize, stream: &S::Stream) -> Result<Movable<'_, P, S>, PoolError> {
+    pub fn allocate_movable(
+        &self,
+        bytes: usize,
+        stream: &S::Stream,
+    ) -> Result<PoolBlock<'_, P, S>, PoolError> {
         let allocation = self.allocate_raw(bytes, 1, stream)?;
         let mut state = self.lock();
         if let Ok(number) = self.record(&state, &allocation) {
             state.extra.movable.insert(number);
         }
         drop(state);
-        Ok(Movable { pool: self, allocation: Some(allocation) })
+        Ok(PoolBlock { pool: self, movable: true, allocation: Some(allocation) })
     }
 
-    fn deallocate_movable(&self, allocation: Allocation) -> Result<(), super::ReturnError> {
+    /// Forgets that a block may be moved.
+    fn fix(&self, allocation: &Allocation) {
         let mut state = self.lock();
-        if let Ok(number) = self.record(&state, &allocation) {
+        if let Ok(number) = self.record(&state, allocation) {
             state.extra.movable.remove(&number);
         }
-        drop(state);
-        self.deallocate(allocation)
     }
 }

@@ -1,5 +1,6 @@
 //! An adaptor over several allocators: a fallback for what is full, and one allocator for each range of sizes.
 
+use super::Stream;
 use super::allocator::{AnyPool, DeviceAllocator};
 use super::base::Allocation;
 use super::error::{OutOfMemory, PoolError, ReturnError};
@@ -12,8 +13,8 @@ use std::vec::Vec;
 ///
 /// [`PoolError::OutOfMemory`] with the figures of all if none has room, else the first other error.
 #[track_caller]
-pub(crate) fn allocate_from_first<'a, T: 'a>(
-    allocators: impl Iterator<Item = &'a dyn DeviceAllocator<T>>,
+pub(crate) fn allocate_from_first<'a, T: Stream + 'a>(
+    allocators: impl Iterator<Item = &'a dyn DeviceAllocator<Stream = T>>,
     bytes: usize,
     align: usize,
     stream: &T,
@@ -49,7 +50,7 @@ pub(crate) fn allocate_from_first<'a, T: 'a>(
 /// let stream = device.stream();
 /// let fast = DevicePool::new(device, PoolOptions::new())?;
 /// let slow = DevicePool::new(host, PoolOptions::new())?;
-/// let chain = Chain::new(vec![&fast as &dyn DeviceAllocator<_>, &slow]);
+/// let chain = Chain::new(vec![&fast as &dyn DeviceAllocator<Stream = _>, &slow]);
 ///
 /// let block = chain.allocate(8 << 20, 1, &stream)?; // the device has 4 MiB
 /// assert_eq!(chain.pool_of(&block).unwrap().name(), "simulated host");
@@ -95,27 +96,28 @@ impl<A> Chain<A> {
     }
 }
 
-impl<A> Chain<A> {
+impl<A: DeviceAllocator> Chain<A> {
     /// The allocator that has the block.
-    fn owner<T>(&self, block: &Allocation) -> Option<&A>
-    where
-        A: DeviceAllocator<T>,
-    {
+    fn owner(&self, block: &Allocation) -> Option<&A> {
         let mut each = self.allocators.iter().map(|(_, allocator)| allocator);
         each.find(|allocator| allocator.pool_of(block).is_some())
     }
 }
 
 // SAFETY: a block is passed to the allocator whose pool has it.
-unsafe impl<T, A: DeviceAllocator<T>> DeviceAllocator<T> for Chain<A> {
+unsafe impl<A: DeviceAllocator> DeviceAllocator for Chain<A> {
+    type Stream = A::Stream;
+
     #[track_caller]
-    fn allocate(&self, bytes: usize, align: usize, stream: &T) -> Result<Allocation, PoolError> {
+    fn allocate(&self, bytes: usize, align: usize, stream: &A::Stream) -> Result<Allocation, PoolError> {
         let max = self.allocators.last().map_or(0, |last| last.0);
         if bytes > max {
             return Err(PoolError::TooLarge { max });
         }
         let first = self.allocators.partition_point(|of_size| of_size.0 < bytes);
-        let each = self.allocators[first..].iter().map(|(_, allocator)| allocator as &dyn DeviceAllocator<T>);
+        let each = self.allocators[first..]
+            .iter()
+            .map(|(_, allocator)| allocator as &dyn DeviceAllocator<Stream = A::Stream>);
         allocate_from_first(each, bytes, align, stream).map(|(block, _)| block)
     }
 
@@ -123,7 +125,7 @@ unsafe impl<T, A: DeviceAllocator<T>> DeviceAllocator<T> for Chain<A> {
         self.owner(&block).ok_or(ReturnError::Foreign)?.deallocate(block)
     }
 
-    fn record_stream(&self, block: &Allocation, stream: &T) -> Result<(), ReturnError> {
+    fn record_stream(&self, block: &Allocation, stream: &A::Stream) -> Result<(), ReturnError> {
         self.owner(block).ok_or(ReturnError::Foreign)?.record_stream(block, stream)
     }
 

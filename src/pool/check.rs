@@ -3,7 +3,7 @@
 use super::error::{PoolError, ReturnError};
 use super::records::Record;
 use super::state::{State, bytes_of};
-use super::{Pool, Source, SourceErrorKind, Stream as _};
+use super::{RawPool, Source, SourceErrorKind, Stream as _};
 use crate::placement::SegmentPlacement;
 use core::{ptr, slice};
 
@@ -31,7 +31,7 @@ unsafe fn first_other(address: usize, bytes: usize, value: u8) -> Option<usize> 
     bytes.iter().position(|&byte| byte != value)
 }
 
-impl<P: SegmentPlacement, S: Source> Pool<P, S> {
+impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     /// The byte that free memory is filled with, if it is filled at all.
     pub(super) fn filled(&self) -> Option<u8> {
         if S::CPU_VISIBLE { self.options.checks.fill } else { None }

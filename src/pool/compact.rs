@@ -3,7 +3,7 @@
 use super::records::{Holder, Record, Request, lane_of};
 use super::state::{State, bytes_of};
 use super::stream::captures;
-use super::{Pool, Source, SourceError, StreamId};
+use super::{RawPool, Source, SourceError, StreamId};
 use crate::placement::SegmentPlacement;
 use std::collections::HashMap;
 use std::vec::Vec;
@@ -26,7 +26,7 @@ pub struct Compaction {
 /// How many free blocks of a block's own segment are tried as its new place.
 const CHOICES: usize = 8;
 
-impl<P: SegmentPlacement, S: Source> Pool<P, S> {
+impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     /// Moves the movable blocks of a stream together, by copies in its order: from the least used segments into
     /// free blocks of the others, and within a segment towards its start. The free memory then lies in fewer and
     /// larger blocks. The copies are not waited for. Does nothing while a stream of the pool is capturing a graph.

@@ -104,7 +104,7 @@ sums! {
 
 /// Counts copies from any thread without a lock. All operations are O(1).
 #[derive(Debug, Default)]
-pub struct CopyCounters([Meter; Direction::ALL.len()]);
+pub(crate) struct CopyCounters([Meter; Direction::ALL.len()]);
 
 #[derive(Debug, Default)]
 struct Meter {
@@ -116,14 +116,14 @@ struct Meter {
 
 impl CopyCounters {
     /// Counts a copy of `bytes` bytes that was submitted.
-    pub fn count(&self, direction: Direction, bytes: usize) {
+    pub(crate) fn count(&self, direction: Direction, bytes: usize) {
         let meter = &self.0[direction as usize];
         meter.count.fetch_add(1, Ordering::Relaxed);
         meter.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     /// Adds the measured time of a copy that was counted before.
-    pub fn time(&self, direction: Direction, bytes: usize, time: Duration) {
+    pub(crate) fn time(&self, direction: Direction, bytes: usize, time: Duration) {
         let meter = &self.0[direction as usize];
         meter.timed_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
@@ -131,7 +131,7 @@ impl CopyCounters {
     }
 
     /// Returns everything that was counted so far.
-    pub fn stats(&self) -> CopyStats {
+    pub(crate) fn stats(&self) -> CopyStats {
         let of = |direction: Direction| {
             let meter = &self.0[direction as usize];
             CopyFigures {

@@ -2,30 +2,30 @@
 
 #![forbid(unsafe_code)]
 
-use super::base::{Allocation, Pool};
+use super::base::{Allocation, RawPool};
 use super::error::PoolError;
-use super::hooks::Leak;
 use super::options::Reuse;
 use super::records::{Request, SizeKind};
 use super::state::{State, bytes_of};
 use super::stats::{PoolStats, SourceCalls};
 use super::stream;
 use super::supply::Denied;
-use super::{CopyCounters, Source, SourceErrorKind, Stream, StreamId};
+use super::{BlockSnapshot, Direction, Source, SourceErrorKind, Stream, StreamId};
 use crate::placement::SegmentPlacement;
 use core::fmt;
 use core::panic::Location;
+use core::time::Duration;
 use std::boxed::Box;
 use std::collections::BTreeSet;
-use std::sync::{Arc, PoisonError};
+use std::sync::PoisonError;
 
-impl<P: SegmentPlacement, S: Source> Pool<P, S> {
-    /// Allocates like [`Pool::allocate_aligned`], but returns an [`Allocation`], which does not free the block when
+impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
+    /// Allocates like [`RawPool::allocate_aligned`], but returns an [`Allocation`], which does not free the block when
     /// it is dropped.
     ///
     /// # Errors
     ///
-    /// The same errors as [`Pool::allocate_aligned`].
+    /// The same errors as [`RawPool::allocate_aligned`].
     #[track_caller]
     #[inline]
     pub fn allocate_raw(
@@ -169,10 +169,13 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         PoolStats { copies, ..state.figures.stats(largest, state.supply.calls) }
     }
 
-    /// Returns the counters that report copies to and from the pool's blocks, and fills of them. Code that makes
-    /// such copies counts them here; [`PoolStats::copies`] shows the sums.
-    pub fn copies(&self) -> &Arc<CopyCounters> {
-        &self.copies
+    /// Counts a copy of `bytes` bytes to or from the pool's blocks, or a fill of them, and the time that it took if that is known.
+    /// Code that makes such copies calls this; [`PoolStats::copies`] shows the sums. O(1), without a lock.
+    pub fn count_copy(&self, direction: Direction, bytes: usize, time: Option<Duration>) {
+        self.copies.count(direction, bytes);
+        if let Some(time) = time {
+            self.copies.time(direction, bytes, time);
+        }
     }
 
     /// Returns the statistics of one stream, `None` if the pool does not know it. O(1).
@@ -185,7 +188,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
 
     /// Sets a hook that gets the blocks which were never freed, if there are any, when the pool is dropped. Without
     /// a hook they are written to standard error if [`Checks::sites`](super::Checks::sites) is on.
-    pub fn on_leak(&self, hook: impl FnOnce(&[Leak]) + Send + 'static) {
+    pub fn on_leak(&self, hook: impl FnOnce(&[BlockSnapshot]) + Send + 'static) {
         *self.on_leak.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(hook));
     }
 
@@ -238,15 +241,15 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     }
 }
 
-impl<P: SegmentPlacement, S: Source> fmt::Debug for Pool<P, S> {
+impl<P: SegmentPlacement, S: Source> fmt::Debug for RawPool<P, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pool").field("source", &self.source.name()).field("stats", &self.stats()).finish()
+        f.debug_struct("RawPool").field("source", &self.source.name()).field("stats", &self.stats()).finish()
     }
 }
 
 /// Waits for freed blocks that are still in use, and gives all segments back, including those with blocks that were
 /// never freed. If the driver fails while it waits, the segments that work may still use stay reserved.
-impl<P: SegmentPlacement, S: Source> Drop for Pool<P, S> {
+impl<P: SegmentPlacement, S: Source> Drop for RawPool<P, S> {
     fn drop(&mut self) {
         let leaks = self.leaks();
         let hook = self.on_leak.get_mut().unwrap_or_else(PoisonError::into_inner).take();

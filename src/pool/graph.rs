@@ -7,7 +7,7 @@ use super::order::Capture;
 use super::records::Holder;
 use super::state::{State, bytes_of};
 use super::stream::{captures, follow};
-use super::{CaptureId, Pool, PoolError, Source, Stream};
+use super::{PoolError, RawPool, Source, Stream};
 use crate::placement::SegmentPlacement;
 use core::fmt;
 use std::vec::Vec;
@@ -58,7 +58,7 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
     }
 
     /// The capture that must keep a block which is about to be freed, and the further ones that use it.
-    fn keeper(&mut self, number: u32) -> Option<(usize, Vec<CaptureId>)> {
+    fn keeper(&mut self, number: u32) -> Option<(usize, Vec<u64>)> {
         let record = self.record(number);
         let (heap, shared, serial) =
             (usize::from(record.heap), record.holder == Holder::Shared, record.serial);
@@ -79,7 +79,7 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
     }
 }
 
-impl<P: SegmentPlacement, S: Source> Pool<P, S> {
+impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     /// Keeps a block that is about to be freed if a capture has used it. Returns whether it does.
     #[cold]
     pub(super) fn keep_for_graph(&self, state: &mut State<P, S>, number: u32) -> bool {
@@ -98,8 +98,8 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     /// A pool notices a capture by itself. Requests for a captured stream are served from segments of their own,
     /// which grow if need be, and a block that is freed there serves only further requests of that stream in that
     /// capture. Other blocks that are freed while their stream is captured, or that a captured stream was noted to
-    /// use ([`Pool::record_stream`]), are kept as well. Without a handle all this lasts until
-    /// [`Pool::release_capture`], or as long as the pool.
+    /// use ([`RawPool::record_stream`]), are kept as well. Without a handle all this lasts until
+    /// [`RawPool::release_capture`], or as long as the pool.
     ///
     /// A block that was allocated before the capture, is used by the graph and is freed after the capture has
     /// ended is not seen: it must live as long as the graph, like every other input.
@@ -136,7 +136,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
 
     /// Frees the memory of a capture once its graph is launched no more, as dropping its [`GraphMemory`] does, for programs
     /// that know the capture by its number only. Returns whether the pool had memory of it. O(captures).
-    pub fn release_capture(&self, id: CaptureId) -> bool {
+    pub fn release_capture(&self, id: u64) -> bool {
         let mut state = self.lock();
         let Some(capture) = state.order.captures.iter_mut().find(|capture| capture.id == id) else {
             return false;
@@ -147,7 +147,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     }
 
     /// Notes that a graph was launched on a stream; see [`GraphMemory::launched_on`].
-    pub(super) fn graph_launched_on(&self, id: CaptureId, stream: &S::Stream) {
+    pub(super) fn graph_launched_on(&self, id: u64, stream: &S::Stream) {
         let mut state = self.lock();
         let Some(capture) = state.order.captures.iter_mut().find(|capture| capture.id == id) else { return };
         if capture.launches.iter().all(|known| known.id() != stream.id()) {
@@ -206,13 +206,13 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
 /// is launched no more. Launches that are still under way must be on the captured stream or noted with
 /// [`GraphMemory::launched_on`].
 pub struct GraphMemory<'a, P: SegmentPlacement, S: Source> {
-    pool: &'a Pool<P, S>,
-    id: CaptureId,
+    pool: &'a RawPool<P, S>,
+    id: u64,
 }
 
 impl<P: SegmentPlacement, S: Source> GraphMemory<'_, P, S> {
     /// Returns the number of the capture.
-    pub fn id(&self) -> CaptureId {
+    pub fn id(&self) -> u64 {
         self.id
     }
 
@@ -240,6 +240,6 @@ impl<P: SegmentPlacement, S: Source> Drop for GraphMemory<'_, P, S> {
 
 impl<P: SegmentPlacement, S: Source> fmt::Debug for GraphMemory<'_, P, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("GraphMemory").field(&self.id.0).finish()
+        f.debug_tuple("GraphMemory").field(&self.id).finish()
     }
 }

@@ -4,7 +4,7 @@ use super::options::{Growth, Reuse};
 use super::records::{Request, SizeKind};
 use super::state::{State, bytes_of};
 use super::supply::Denied;
-use super::{Pool, Source};
+use super::{RawPool, Source};
 use crate::placement::SegmentPlacement;
 use core::ptr;
 use std::vec::Vec;
@@ -17,7 +17,7 @@ fn round_up(bytes: usize, step: usize) -> usize {
     bytes.checked_next_multiple_of(step).unwrap_or(usize::MAX & !(step - 1))
 }
 
-impl<P: SegmentPlacement, S: Source> Pool<P, S> {
+impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     /// Contiguous bytes that `request` is sure to fit into.
     fn piece(&self, request: &Request) -> usize {
         let granule = P::GRANULE;

@@ -4,12 +4,12 @@
 use super::records::{Holder, Request};
 use super::state::{State, bytes_of};
 use super::supply::Denied;
-use super::{Pool, Source};
+use super::{RawPool, Source};
 use crate::placement::SegmentPlacement;
 use core::ops::Range;
 use std::vec::Vec;
 
-impl<P: SegmentPlacement, S: Source> Pool<P, S> {
+impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     /// Granules per page; 0 if the source cannot take pages back.
     fn page(&self) -> usize {
         self.source.page() / P::GRANULE

@@ -3,10 +3,9 @@
 
 #![forbid(unsafe_code)]
 
+use super::blocks::BlockSnapshot;
 use super::error::OutOfMemory;
 use crate::front::pressure::{Hook, HookId, Key, Registry, Shortage, TooManyHooks};
-use core::fmt;
-use core::panic::Location;
 use std::boxed::Box;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -60,26 +59,5 @@ impl Hooks {
     }
 }
 
-/// A block that was never freed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Leak {
-    /// Address of the block.
-    pub address: usize,
-    /// Requested bytes.
-    pub bytes: u64,
-    /// Where it was requested, if [`Checks::sites`](super::Checks::sites) is on.
-    pub site: Option<&'static Location<'static>>,
-}
-
-impl fmt::Display for Leak {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} bytes at {:#x} were not freed", self.bytes, self.address)?;
-        match self.site {
-            Some(site) => write!(f, "; allocated at {site}"),
-            None => Ok(()),
-        }
-    }
-}
-
 /// The function that is called with a pool's leaks.
-pub(super) type LeakHook = Box<dyn FnOnce(&[Leak]) + Send>;
+pub(super) type LeakHook = Box<dyn FnOnce(&[BlockSnapshot]) + Send>;

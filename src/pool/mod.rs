@@ -1,7 +1,7 @@
 //! Pools: memory from a growing source, allocated and freed in the order of a device's streams (feature `std`).
 //!
 //! ```text
-//!  Pool         options, one lock, and what to do when there is no room
+//!  RawPool      options, one lock, and what to do when there is no room
 //!  Stream heap  the memory of one stream: segments for small and for large requests
 //!  Placement    the placement that divides a segment; the same ones as in a heap, over a side table
 //!  Source       reserves segments: device, pinned, managed or virtual memory, or a simulation (`sim`)
@@ -9,10 +9,11 @@
 //! ```
 //!
 //! In front of a pool: [`PlannedArena`] keeps a static plan in one block, [`Pattern`] records an iteration and
-//! serves the next ones from a plan, and [`Chain`] falls back to other pools. [`Pool::start_trace`] records what a
+//! serves the next ones from a plan, and [`Chain`] falls back to other pools. [`RawPool::start_trace`] records what a
 //! pool does.
 
 // What a pool is told, what it calls, and what it says. The files are in layers, from the ground up: see ARCHITECTURE.md.
+mod blocks;
 mod classes;
 mod codes;
 mod copies;
@@ -68,30 +69,33 @@ mod planned;
 pub mod sim;
 
 #[cfg(feature = "gpu")]
+pub(crate) use allocator::Owned;
+#[cfg(feature = "gpu")]
 pub(crate) use allocator::pass_on_blocks;
 pub use allocator::{AnyPool, DeviceAllocator};
-pub use base::{Allocation, DefaultPlacement, DevicePool, Pool};
-pub use buffer::{Buffer, Movable};
+pub use base::{Allocation, DefaultPlacement, DevicePool, RawPool};
+pub use blocks::{BlockSnapshot, BlockState};
+pub use buffer::PoolBlock;
 pub use chain::Chain;
 #[cfg(feature = "gpu")]
 pub(crate) use chain::allocate_from_first;
 pub use compact::Compaction;
-pub use copies::{CopyCounters, CopyFigures, CopyStats, Direction};
+#[cfg(feature = "gpu")]
+pub(crate) use copies::CopyCounters;
+pub use copies::{CopyFigures, CopyStats, Direction};
 #[cfg(any(feature = "gpu", feature = "vulkan"))]
 pub(crate) use error::causes;
 pub use error::{OutOfMemory, PoolError, ReturnError};
 pub use graph::GraphMemory;
-pub use hooks::Leak;
 pub use kind::MemoryKind;
-pub use options::{Adaptive, Age, Captures, Checks, Growth, Limit, PoolOptions, Reuse};
-pub use pattern::{Pattern, PatternBuffer, PatternCounts, PatternError, PatternStats};
-pub use planned::{PlannedArena, PlannedBuffer, PlannedSlot, SlotError};
-pub use records::SizeKind;
+pub use options::{Checks, Growth, Limit, PoolOptions, Reuse};
+pub use pattern::{Pattern, PatternBuffer, PatternStats};
+pub use planned::{PlannedArena, PlannedBuffer, PlannedError, PlannedSlot};
 pub(crate) use shown::debug_as_display;
-pub use snapshot::{BlockSnapshot, BlockState, SegmentSnapshot, Snapshot};
+pub use snapshot::{SegmentSnapshot, Snapshot};
 pub use source::{Capacity, Segment, Source};
 #[cfg(feature = "gpu")]
 pub(crate) use source_error::kind;
 pub use source_error::{SourceError, SourceErrorKind};
 pub use stats::{Counter, PoolStats, SourceCalls};
-pub use stream::{CaptureId, Event, HostOrder, Stream, StreamId};
+pub use stream::{Event, HostOrder, Stream, StreamId};

@@ -73,13 +73,11 @@ pub enum Reuse {
 /// How a pool learns that a stream is being captured into a graph.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub enum Captures {
+pub(super) enum Captures {
     /// The pool asks the stream at every request and every free, a cheap call of the driver.
     #[default]
     Noticed,
-    /// The pool asks only between [`Pool::graph_memory`](super::Pool::graph_memory), which the program calls at the
-    /// start of each capture, and the drop of its handle. Otherwise requests make no driver call at all. Without the
-    /// handle, a launch of the graph overwrites memory that the pool has given to others.
+    /// As [`PoolOptions::declared_captures`] says.
     Declared,
 }
 
@@ -92,18 +90,18 @@ impl Captures {
 /// How long a segment may stay empty before it goes back to the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub enum Age {
+pub(super) enum Age {
     /// This much time, by the source's clock.
     Time(Duration),
-    /// This many calls of [`Pool::step`](super::Pool::step).
+    /// This many calls of [`RawPool::step`](super::RawPool::step).
     Steps(u64),
 }
 
 /// How a pool follows the program's usage; see [`PoolOptions::adaptive`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct Adaptive {
-    /// The number of recent calls of [`Pool::step`](super::Pool::step) that count, 1 or more.
+pub(super) struct Adaptive {
+    /// The number of recent calls of [`RawPool::step`](super::RawPool::step) that count, 1 or more.
     pub window: u64,
     /// How much to keep, as a multiple of the highest usage within the window; 1 or more.
     pub factor: f64,
@@ -128,7 +126,7 @@ impl Checks {
     pub const ALL: Self = Self { fill: Some(0xdd), guard: true, sites: true };
 }
 
-/// Options of a [`Pool`](super::Pool). The defaults suit a GPU: segments of 2 MiB for requests up to 1 MiB,
+/// Options of a [`RawPool`](super::RawPool). The defaults suit a GPU: segments of 2 MiB for requests up to 1 MiB,
 /// segments of 20 MiB for larger ones, and a segment of its own for each request above 10 MiB; no limit, no
 /// trimming, no checks.
 ///
@@ -254,15 +252,23 @@ impl PoolOptions {
         self
     }
 
-    /// Gives segments back that have been empty for this long: at a step, and after a request or a free if it is a time,
-    /// when the pool then waits for no work. Nothing happens in a program that calls neither.
+    /// Gives segments back that have been empty for this long, by the source's clock: at a step, and after a request or a free, when
+    /// the pool then waits for no work. Nothing happens in a program that calls neither.
     #[must_use]
-    pub fn trim_after(mut self, age: Age) -> Self {
-        self.trim_after = Some(age);
+    pub fn trim_after(mut self, time: Duration) -> Self {
+        self.trim_after = Some(Age::Time(time));
         self
     }
 
-    /// Keeps what the program uses and not more. At every [`Pool::step`](super::Pool::step), the pool gives back
+    /// Gives segments back at the call of [`RawPool::step`](super::RawPool::step) at which they have been empty for this many calls.
+    #[must_use]
+    pub fn trim_after_steps(mut self, steps: u64) -> Self {
+        self.trim_after = Some(Age::Steps(steps));
+        self
+    }
+
+    /// Keeps what the program uses and not more. The window is the number of recent calls of [`RawPool::step`](super::RawPool::step) that
+    /// count, 1 or more; the factor says how much to keep, as a multiple of the highest usage within the window, 1 or more. At every [`RawPool::step`](super::RawPool::step), the pool gives back
     /// segments that were empty for a whole window; then it gives back further empty segments, those first that
     /// have been empty the longest, until at most `factor` times the window's highest active memory is reserved. It
     /// waits for nothing.
@@ -272,15 +278,18 @@ impl PoolOptions {
     /// pool keeps no more blocks than `factor` times the most that were live at once in this window and the one
     /// before.
     #[must_use]
-    pub fn adaptive(mut self, follow: Adaptive) -> Self {
-        self.adaptive = Some(follow);
+    pub fn adaptive(mut self, window: u64, factor: f64) -> Self {
+        self.adaptive = Some(Adaptive { window, factor });
         self
     }
 
-    /// Sets how the pool learns that a stream is being captured.
+    /// Asks streams whether they are being captured only between [`RawPool::graph_memory`](super::RawPool::graph_memory), which the
+    /// program calls at the start of each capture, and the drop of its handle, not at every request and every free. Otherwise
+    /// requests make no driver call at all. Without the handle, a launch of the graph overwrites memory that the pool has given to
+    /// others.
     #[must_use]
-    pub fn captures(mut self, captures: Captures) -> Self {
-        self.captures = captures;
+    pub fn declared_captures(mut self) -> Self {
+        self.captures = Captures::Declared;
         self
     }
 

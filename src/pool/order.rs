@@ -8,7 +8,7 @@
 #![forbid(unsafe_code)]
 
 use super::numbers::ByNumber;
-use super::{CaptureId, Source, Stream, StreamId};
+use super::{Source, Stream, StreamId};
 use std::collections::{BTreeMap, VecDeque};
 use std::vec::Vec;
 
@@ -37,7 +37,7 @@ pub(super) struct Waiting {
 
 /// A capture that the pool has served, and the memory of its graph.
 pub(super) struct Capture<S: Source> {
-    pub(super) id: CaptureId,
+    pub(super) id: u64,
     /// One of the captured streams, which tells whether the capture is still under way.
     pub(super) stream: S::Stream,
     pub(super) under_way: bool,
@@ -45,7 +45,7 @@ pub(super) struct Capture<S: Source> {
     pub(super) heaps: Vec<usize>,
     /// Freed blocks of other stream heaps, or used on several streams, each with the further captures that use it: nothing may
     /// use them before all these graphs are given up.
-    pub(super) held: Vec<(u32, Vec<CaptureId>)>,
+    pub(super) held: Vec<(u32, Vec<u64>)>,
     /// Streams on which the graph was launched.
     pub(super) launches: Vec<S::Stream>,
     pub(super) given_up: bool,
@@ -61,7 +61,7 @@ pub(super) struct Order<S: Source> {
     /// Captures whose memory is kept.
     pub captures: Vec<Capture<S>>,
     /// Live blocks that captured streams use as well: their serial numbers, and the captures.
-    pub touched_by: ByNumber<u32, (u32, Vec<CaptureId>)>,
+    pub touched_by: ByNumber<u32, (u32, Vec<u64>)>,
     /// Whether streams must be asked at every request and free whether they are being captured.
     pub asks: bool,
 }
@@ -107,7 +107,7 @@ impl<S: Source> Order<S> {
     }
 
     /// The last of these captures whose memory is still kept, and those before it.
-    pub(super) fn keeper_among(&self, mut captures: Vec<CaptureId>) -> Option<(usize, Vec<CaptureId>)> {
+    pub(super) fn keeper_among(&self, mut captures: Vec<u64>) -> Option<(usize, Vec<u64>)> {
         loop {
             let id = captures.pop()?;
             if let Some(place) = self.captures.iter().position(|capture| capture.id == id) {

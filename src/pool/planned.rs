@@ -2,20 +2,20 @@
 
 #![forbid(unsafe_code)]
 
+use super::allocator::{DeviceAllocator, Owned};
 use super::shown::debug_as_display;
 use super::stream::follow;
-use super::{Buffer, Pool, PoolError, Source, Stream};
-use crate::placement::SegmentPlacement;
-use crate::plan::Placed;
+use super::{PoolError, Stream};
+use crate::plan::{Placed, PlanError};
 use core::fmt;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
-/// Why a buffer of a plan is not available.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// Why a buffer of a plan is not available, or an iteration has no new plan.
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum SlotError {
+pub enum PlannedError {
     /// The plan has no buffer with this number.
     Unknown {
         /// The number that was requested.
@@ -53,9 +53,18 @@ pub enum SlotError {
         /// The buffer's number.
         slot: usize,
     },
+    /// Buffers of the old plan are live. The old plan stays, and the iteration is served from it.
+    Busy {
+        /// The number of these buffers.
+        live: usize,
+    },
+    /// The pool has no room for the plan. All requests of a [`Pattern`](super::Pattern) go to the pool.
+    Pool(PoolError),
+    /// The requests cannot be planned. All requests of a [`Pattern`](super::Pattern) go to the pool.
+    Plan(PlanError),
 }
 
-impl fmt::Display for SlotError {
+impl fmt::Display for PlannedError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unknown { slot } => write!(f, "the plan has no buffer {slot}"),
@@ -74,12 +83,15 @@ impl fmt::Display for SlotError {
                     "buffer {slot} of the plan may still be in use on another stream, because the driver failed"
                 )
             }
+            Self::Busy { live } => write!(f, "{live} buffers of the old plan are still live"),
+            Self::Pool(error) => write!(f, "no room for the plan: {error}"),
+            Self::Plan(error) => error.fmt(f),
         }
     }
 }
 
-debug_as_display!(SlotError);
-impl core::error::Error for SlotError {}
+debug_as_display!(PlannedError);
+impl core::error::Error for PlannedError {}
 
 /// The live buffers of a plan.
 struct Live {
@@ -95,7 +107,8 @@ enum SlotState {
     Lost,
 }
 
-/// A static plan in one block of a pool, in which every buffer lies at its planned offset.
+/// A static plan in one block of a pool, in which every buffer lies at its planned offset. The pool is any
+/// [`DeviceAllocator`], borrowed or shared; clones refer to the same arena, and its buffers keep it.
 ///
 /// The plan is either made by the compiler ([`plan::Plan`](crate::plan::Plan), [`arena!`](crate::arena!)) or at run
 /// time ([`plan::OwnedPlan`](crate::plan::OwnedPlan)). Every buffer that the program takes is checked against those
@@ -108,7 +121,7 @@ enum SlotState {
 /// ```
 /// use allotment::arena;
 /// use allotment::plan::Planned;
-/// use allotment::pool::{DevicePool, PlannedArena, PoolOptions, SlotError};
+/// use allotment::pool::{DevicePool, PlannedArena, PoolOptions, PlannedError};
 /// use allotment::sim::DeviceMemory;
 ///
 /// arena! {
@@ -126,72 +139,84 @@ enum SlotState {
 ///
 /// let input = arena.take(Net::INPUT.index())?;
 /// let hidden = arena.take(Net::HIDDEN.index())?;
-/// assert_eq!(arena.take(Net::OUTPUT.index()).unwrap_err(), SlotError::Overlap { slot: 2, with: 0 });
+/// assert_eq!(arena.take(Net::OUTPUT.index()).unwrap_err(), PlannedError::Overlap { slot: 2, with: 0 });
 /// drop(input);
 /// let output = arena.take(Net::OUTPUT.index())?;
 /// # let _ = (hidden, output);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct PlannedArena<'p, P: SegmentPlacement, S: Source> {
-    block: Buffer<'p, P, S>,
-    plan: Placed<'p>,
-    stream: S::Stream,
+pub struct PlannedArena<A: DeviceAllocator>(Arc<Shared<A>>);
+
+struct Shared<A: DeviceAllocator> {
+    block: Owned<A>,
+    /// The offset and size of each buffer. All lie within the block, whose size is a `usize`.
+    spans: Vec<(usize, usize)>,
+    stream: A::Stream,
     live: Mutex<Live>,
 }
 
-impl<'p, P: SegmentPlacement, S: Source> PlannedArena<'p, P, S> {
+impl<A: DeviceAllocator> Clone for PlannedArena<A> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<A: DeviceAllocator> PlannedArena<A> {
     /// Takes a block of the plan's size and alignment from the pool, for work on `stream`. O(buffers) plus the
     /// pool's work.
     ///
     /// # Errors
     ///
-    /// The [`PoolError`] of [`Pool::allocate_aligned`].
+    /// The [`PoolError`] of [`DeviceAllocator::allocate`].
     #[track_caller]
-    pub fn new(pool: &'p Pool<P, S>, plan: Placed<'p>, stream: &S::Stream) -> Result<Self, PoolError> {
+    pub fn new(pool: A, plan: Placed<'_>, stream: &A::Stream) -> Result<Self, PoolError> {
         // A plan larger than the address space is larger than any pool, so the request below fails.
         let bytes = usize::try_from(plan.peak()).unwrap_or(usize::MAX);
         let align = usize::try_from(plan.align()).unwrap_or(usize::MAX);
-        let block = pool.allocate_aligned(bytes, align, stream)?;
-        let slots = std::vec![SlotState::Free; plan.buffers().len()];
+        let block = Owned::allocate(pool, bytes, align, stream)?;
+        let spans = plan.offsets().iter().zip(plan.buffers());
+        let spans: Vec<_> = spans.map(|(&offset, buffer)| (offset as usize, buffer.size as usize)).collect();
+        let slots = std::vec![SlotState::Free; spans.len()];
         let live = Mutex::new(Live { places: BTreeMap::new(), slots });
-        Ok(Self { block, plan, stream: stream.clone(), live })
-    }
-
-    /// Returns the plan.
-    pub fn plan(&self) -> Placed<'p> {
-        self.plan
+        Ok(Self(Arc::new(Shared { block, spans, stream: stream.clone(), live })))
     }
 
     /// Returns the device address of the arena's first byte.
     pub fn address(&self) -> usize {
-        self.block.address()
+        self.0.block.address()
     }
 
     /// Returns the arena's length in bytes, the plan's peak.
     pub fn bytes(&self) -> usize {
-        self.block.bytes()
+        self.0.block.bytes()
     }
 
     /// Returns the pool that the memory comes from.
-    pub fn pool(&self) -> &'p Pool<P, S> {
-        self.block.pool()
+    pub fn pool(&self) -> &A {
+        self.0.block.allocator()
+    }
+
+    /// The block of the whole plan.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn block(&self) -> &Owned<A> {
+        &self.0.block
     }
 
     /// Returns the stream that orders the work on the buffers.
-    pub fn stream(&self) -> &S::Stream {
-        &self.stream
+    pub fn stream(&self) -> &A::Stream {
+        &self.0.stream
     }
 
     /// Returns a handle to buffer `slot`, whether it is free or not.
     ///
     /// # Errors
     ///
-    /// [`SlotError::Unknown`] if the plan has no such buffer.
-    pub fn slot(&self, slot: usize) -> Result<PlannedSlot<'_, 'p, P, S>, SlotError> {
-        if slot < self.plan.buffers().len() {
-            Ok(PlannedSlot { arena: self, slot })
+    /// [`PlannedError::Unknown`] if the plan has no such buffer.
+    pub fn slot(&self, slot: usize) -> Result<PlannedSlot<A>, PlannedError> {
+        if slot < self.0.spans.len() {
+            Ok(PlannedSlot { arena: self.clone(), slot })
         } else {
-            Err(SlotError::Unknown { slot })
+            Err(PlannedError::Unknown { slot })
         }
     }
 
@@ -199,34 +224,34 @@ impl<'p, P: SegmentPlacement, S: Source> PlannedArena<'p, P, S> {
     ///
     /// # Errors
     ///
-    /// [`SlotError`] if there is no such buffer, if it is already live or lost, or if a live one shares its memory.
-    pub fn take(&self, slot: usize) -> Result<PlannedBuffer<'_, 'p, P, S>, SlotError> {
+    /// [`PlannedError`] if there is no such buffer, if it is already live or lost, or if a live one shares its memory.
+    pub fn take(&self, slot: usize) -> Result<PlannedBuffer<A>, PlannedError> {
         self.slot(slot)?;
         self.enter(&mut self.lock(), slot)?;
-        Ok(PlannedBuffer { arena: self, slot, users: Mutex::new(Vec::new()) })
+        Ok(PlannedBuffer { arena: self.clone(), slot, users: Mutex::new(Vec::new()) })
     }
 
     fn lock(&self) -> MutexGuard<'_, Live> {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Offset and size of a buffer. Both lie within the block, whose size is a `usize`.
+    /// Offset and size of a buffer.
     fn span(&self, slot: usize) -> (usize, usize) {
-        (self.plan.offsets()[slot] as usize, self.plan.buffers()[slot].size as usize)
+        self.0.spans[slot]
     }
 
-    fn enter(&self, live: &mut Live, slot: usize) -> Result<(), SlotError> {
+    fn enter(&self, live: &mut Live, slot: usize) -> Result<(), PlannedError> {
         match live.slots[slot] {
             SlotState::Free => {}
-            SlotState::Live => return Err(SlotError::Live { slot }),
-            SlotState::Lost => return Err(SlotError::Lost { slot }),
+            SlotState::Live => return Err(PlannedError::Live { slot }),
+            SlotState::Lost => return Err(PlannedError::Lost { slot }),
         }
         let (offset, size) = self.span(slot);
         if size > 0 {
             // Live buffers do not overlap, so the last one that starts below this end also reaches the furthest.
             if let Some((&other, &with)) = live.places.range(..offset + size).next_back() {
                 if other + self.span(with).1 > offset {
-                    return Err(SlotError::Overlap { slot, with });
+                    return Err(PlannedError::Overlap { slot, with });
                 }
             }
             live.places.insert(offset, slot);
@@ -244,9 +269,9 @@ impl<'p, P: SegmentPlacement, S: Source> PlannedArena<'p, P, S> {
     }
 
     /// Makes the arena's stream wait for the others. Returns whether the driver did so.
-    fn settle(&self, users: &mut Vec<S::Stream>) -> bool {
+    fn settle(&self, users: &mut Vec<A::Stream>) -> bool {
         while let Some(user) = users.last() {
-            if follow(&self.stream, user).is_err() {
+            if follow(&self.0.stream, user).is_err() {
                 return false;
             }
             users.pop();
@@ -255,39 +280,31 @@ impl<'p, P: SegmentPlacement, S: Source> PlannedArena<'p, P, S> {
     }
 }
 
-impl<P: SegmentPlacement, S: Source> fmt::Debug for PlannedArena<'_, P, S> {
+impl<A: DeviceAllocator> fmt::Debug for PlannedArena<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let live = self.lock().slots.iter().filter(|&&state| state == SlotState::Live).count();
         f.debug_struct("PlannedArena")
-            .field("block", &self.block)
+            .field("block", &self.0.block)
             .field("live", &live)
             .finish_non_exhaustive()
     }
 }
 
 /// A handle to a buffer of a [`PlannedArena`], from which typed buffers of the module `gpu` are made.
-pub struct PlannedSlot<'a, 'p, P: SegmentPlacement, S: Source> {
-    arena: &'a PlannedArena<'p, P, S>,
+pub struct PlannedSlot<A: DeviceAllocator> {
+    arena: PlannedArena<A>,
     slot: usize,
 }
 
-impl<P: SegmentPlacement, S: Source> Clone for PlannedSlot<'_, '_, P, S> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<P: SegmentPlacement, S: Source> Copy for PlannedSlot<'_, '_, P, S> {}
-
-impl<P: SegmentPlacement, S: Source> fmt::Debug for PlannedSlot<'_, '_, P, S> {
+impl<A: DeviceAllocator> fmt::Debug for PlannedSlot<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("PlannedSlot").field(&self.slot).finish()
     }
 }
 
-impl<'a, 'p, P: SegmentPlacement, S: Source> PlannedSlot<'a, 'p, P, S> {
+impl<A: DeviceAllocator> PlannedSlot<A> {
     /// Returns the buffer's number in the plan.
-    pub fn number(self) -> usize {
+    pub fn number(&self) -> usize {
         self.slot
     }
 
@@ -295,37 +312,37 @@ impl<'a, 'p, P: SegmentPlacement, S: Source> PlannedSlot<'a, 'p, P, S> {
     ///
     /// # Errors
     ///
-    /// [`SlotError::Stream`] if `stream` is not the arena's, [`SlotError::Length`] if the buffer is shorter, and
+    /// [`PlannedError::Stream`] if `stream` is not the arena's, [`PlannedError::Length`] if the buffer is shorter, and
     /// the errors of [`PlannedArena::take`].
-    pub fn take(self, bytes: usize, stream: &S::Stream) -> Result<PlannedBuffer<'a, 'p, P, S>, SlotError> {
-        if stream.id() != self.arena.stream.id() {
-            return Err(SlotError::Stream);
+    pub fn take(&self, bytes: usize, stream: &A::Stream) -> Result<PlannedBuffer<A>, PlannedError> {
+        if stream.id() != self.arena.stream().id() {
+            return Err(PlannedError::Stream);
         }
         let (_, have) = self.arena.span(self.slot);
         if bytes > have {
-            return Err(SlotError::Length { have, asked: bytes });
+            return Err(PlannedError::Length { have, asked: bytes });
         }
         self.arena.take(self.slot)
     }
 }
 
 /// A live buffer of a [`PlannedArena`]. Dropping it makes room for the buffers that share its memory.
-pub struct PlannedBuffer<'a, 'p, P: SegmentPlacement, S: Source> {
-    arena: &'a PlannedArena<'p, P, S>,
+pub struct PlannedBuffer<A: DeviceAllocator> {
+    arena: PlannedArena<A>,
     slot: usize,
     /// Other streams that use the buffer.
-    users: Mutex<Vec<S::Stream>>,
+    users: Mutex<Vec<A::Stream>>,
 }
 
-impl<'a, 'p, P: SegmentPlacement, S: Source> PlannedBuffer<'a, 'p, P, S> {
+impl<A: DeviceAllocator> PlannedBuffer<A> {
     /// Returns the buffer's number in the plan.
     pub fn slot(&self) -> usize {
         self.slot
     }
 
     /// Returns the arena that the buffer lies in.
-    pub fn arena(&self) -> &'a PlannedArena<'p, P, S> {
-        self.arena
+    pub fn arena(&self) -> &PlannedArena<A> {
+        &self.arena
     }
 
     /// Returns the device address of the first byte.
@@ -339,12 +356,12 @@ impl<'a, 'p, P: SegmentPlacement, S: Source> PlannedBuffer<'a, 'p, P, S> {
     }
 
     /// Notes that work on `stream` uses the buffer. The next buffer at this address is ordered after that work.
-    pub fn used_on(&self, stream: &S::Stream) {
-        if stream.id() == self.arena.stream.id() {
+    pub fn used_on(&self, stream: &A::Stream) {
+        if stream.id() == self.arena.stream().id() {
             return;
         }
         // If this handle is forgotten, the block as a whole still waits.
-        self.arena.block.used_on(stream);
+        self.arena.0.block.used_on(stream);
         let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
         if users.iter().all(|user| user.id() != stream.id()) {
             users.push(stream.clone());
@@ -356,14 +373,14 @@ impl<'a, 'p, P: SegmentPlacement, S: Source> PlannedBuffer<'a, 'p, P, S> {
     ///
     /// # Errors
     ///
-    /// The [`SlotError`] of [`PlannedArena::take`], together with this buffer, which stays live.
-    pub fn turn_into(mut self, slot: usize) -> Result<Self, (SlotError, Self)> {
+    /// The [`PlannedError`] of [`PlannedArena::take`], together with this buffer, which stays live.
+    pub fn turn_into(mut self, slot: usize) -> Result<Self, (PlannedError, Self)> {
         if let Err(error) = self.arena.slot(slot) {
             return Err((error, self));
         }
         // Another thread may take this memory at once, so settle first.
         if !self.arena.settle(self.users.get_mut().unwrap_or_else(PoisonError::into_inner)) {
-            return Err((SlotError::Lost { slot: self.slot }, self));
+            return Err((PlannedError::Lost { slot: self.slot }, self));
         }
         let mut live = self.arena.lock();
         self.arena.leave(&mut live, self.slot);
@@ -380,7 +397,7 @@ impl<'a, 'p, P: SegmentPlacement, S: Source> PlannedBuffer<'a, 'p, P, S> {
     }
 }
 
-impl<P: SegmentPlacement, S: Source> Drop for PlannedBuffer<'_, '_, P, S> {
+impl<A: DeviceAllocator> Drop for PlannedBuffer<A> {
     fn drop(&mut self) {
         let users = self.users.get_mut().unwrap_or_else(PoisonError::into_inner);
         let settled = self.arena.settle(users);
@@ -394,7 +411,7 @@ impl<P: SegmentPlacement, S: Source> Drop for PlannedBuffer<'_, '_, P, S> {
     }
 }
 
-impl<P: SegmentPlacement, S: Source> fmt::Debug for PlannedBuffer<'_, '_, P, S> {
+impl<A: DeviceAllocator> fmt::Debug for PlannedBuffer<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let address = self.address();
         f.debug_struct("PlannedBuffer")

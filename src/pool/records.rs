@@ -7,8 +7,7 @@ use std::vec::Vec;
 
 /// The group of segments that a request is served from, by its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub enum SizeKind {
+pub(super) enum SizeKind {
     /// Segments for small requests ([`PoolOptions::small`](super::PoolOptions::small)).
     Small,
     /// Segments for all other requests.

@@ -9,7 +9,7 @@ use super::options::Reuse;
 use super::records::{Request, SizeKind};
 use super::state::State;
 use super::supply::Denied;
-use super::{Pool, PoolError, Source};
+use super::{PoolError, RawPool, Source};
 use crate::placement::SegmentPlacement;
 use std::boxed::Box;
 use std::string::ToString;
@@ -38,7 +38,7 @@ struct Need<'a> {
     denied: Option<Denied>,
 }
 
-impl<P: SegmentPlacement, S: Source> Pool<P, S> {
+impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     /// Serves a request that the stream heap's own free blocks could not: from waiting blocks, from other streams, from
     /// the source, and then by every other means.
     #[cold]

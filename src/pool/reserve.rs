@@ -6,12 +6,12 @@ use super::segments::Entry;
 use super::state::State;
 use super::stream::captures;
 use super::supply::Denied;
-use super::{Pool, Segment, Source, SourceError};
+use super::{RawPool, Segment, Source, SourceError};
 use crate::placement::SegmentPlacement;
 use crate::region::Region;
 use core::ptr::{self, NonNull};
 
-impl<P: SegmentPlacement, S: Source> Pool<P, S> {
+impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     /// Reserves a segment of `bytes` bytes for the stream heap.
     pub(super) fn reserve(
         &self,

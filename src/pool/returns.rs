@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::base::{Allocation, Pool};
+use super::base::{Allocation, RawPool};
 use super::error::ReturnError;
 use super::options::Reuse;
 use super::records::Holder;
@@ -10,10 +10,10 @@ use super::state::{State, bytes_of};
 use super::{Segment, Source, Stream};
 use crate::placement::SegmentPlacement;
 
-impl<P: SegmentPlacement, S: Source> Pool<P, S> {
+impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     /// Frees a block. Work that is submitted to its stream from here on may use the memory at once; other streams
     /// may use it when all work submitted so far is done, including work on the streams given to
-    /// [`Pool::record_stream`]. O(1) plus the placement's work, and O(log segments) if the stream has several segments.
+    /// [`RawPool::record_stream`]. O(1) plus the placement's work, and O(log segments) if the stream has several segments.
     ///
     /// # Errors
     ///
@@ -39,12 +39,12 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         sound
     }
 
-    /// Frees a block like [`Pool::deallocate`], when the last work on it was submitted to `stream`. The block's own
+    /// Frees a block like [`RawPool::deallocate`], when the last work on it was submitted to `stream`. The block's own
     /// stream need not wait for that work: it gets the memory back after an event on `stream`.
     ///
     /// # Errors
     ///
-    /// The same errors as [`Pool::deallocate`].
+    /// The same errors as [`RawPool::deallocate`].
     pub fn deallocate_on(&self, allocation: Allocation, stream: &S::Stream) -> Result<(), ReturnError> {
         let mut state = self.lock();
         let number = self.record(&state, &allocation)?;
@@ -59,7 +59,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     /// # Errors
     ///
     /// [`ReturnError::AlreadyFree`] if the address lies in a segment of the pool but no live block starts there,
-    /// [`ReturnError::Foreign`] if it lies in none, and [`ReturnError::Overrun`] as in [`Pool::deallocate`].
+    /// [`ReturnError::Foreign`] if it lies in none, and [`ReturnError::Overrun`] as in [`RawPool::deallocate`].
     pub fn deallocate_at(&self, address: usize) -> Result<(), ReturnError> {
         let mut state = self.lock();
         let live = |holder| matches!(holder, Holder::Live | Holder::Shared);

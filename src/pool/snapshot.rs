@@ -2,49 +2,16 @@
 
 #![forbid(unsafe_code)]
 
-use super::hooks::Leak;
-use super::records::Holder;
-use super::state::bytes_of;
+use super::blocks::{BlockSnapshot, BlockState};
+use super::records::{Holder, Record};
+use super::state::{State, bytes_of};
 use super::stats::PoolStats;
-use super::{Pool, SizeKind, Source};
+use super::{RawPool, Source};
 use crate::placement::SegmentPlacement;
 use std::collections::HashMap;
+use std::format;
 use std::string::{String, ToString};
 use std::vec::Vec;
-
-/// The state of a block in a [`Snapshot`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub enum BlockState {
-    /// Allocated.
-    Live,
-    /// Freed, but waiting for events.
-    Waiting,
-    /// Freed, and kept for requests of its class.
-    Cached,
-    /// Free.
-    Free,
-    /// A hole: pages without memory.
-    Hole,
-}
-
-/// A block in a [`Snapshot`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct BlockSnapshot {
-    /// Address of the first byte, guards included.
-    pub address: usize,
-    /// Bytes that the block takes, guards included.
-    pub bytes: u64,
-    /// Requested bytes; 0 for free blocks.
-    pub requested: u64,
-    /// Whether the block is live, waiting, kept, free or a hole.
-    pub state: BlockState,
-    /// The stream that it was allocated for; for a free block, the segment's stream.
-    pub stream: u64,
-    /// Where it was requested, as `file:line:column`, if [`Checks::sites`](super::Checks::sites) is on.
-    pub site: Option<String>,
-}
 
 /// A segment in a [`Snapshot`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,8 +23,8 @@ pub struct SegmentSnapshot {
     pub bytes: u64,
     /// The stream that owns it.
     pub stream: u64,
-    /// The size group of the requests that it serves.
-    pub kind: SizeKind,
+    /// The size group of the requests that it serves: `Small`, `Large`, or `Huge` with [`PoolOptions::lean`](super::PoolOptions::lean).
+    pub kind: String,
     /// Its blocks by address, free ones included.
     pub blocks: Vec<BlockSnapshot>,
 }
@@ -74,7 +41,7 @@ pub struct Snapshot {
     pub segments: Vec<SegmentSnapshot>,
 }
 
-impl<P: SegmentPlacement, S: Source> Pool<P, S> {
+impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     /// Returns all segments and blocks. O(blocks · log blocks), inside the pool's lock.
     pub fn snapshot(&self) -> Snapshot {
         let mut state = self.lock();
@@ -85,7 +52,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
                 address: entry.memory.address.get(),
                 bytes: entry.memory.bytes as u64,
                 stream: state.heap(entry.heap).id.0,
-                kind: entry.kind,
+                kind: format!("{:?}", entry.kind),
                 blocks: Vec::new(),
             };
             segments.push((segment, number));
@@ -94,19 +61,7 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
         let place = segments.iter().enumerate().map(|(index, &(_, number))| (number, index));
         let place: HashMap<u32, usize> = place.collect();
         for (number, record) in state.records() {
-            let block = BlockSnapshot {
-                address: state.address(record),
-                bytes: bytes_of::<P>(record.len as usize),
-                requested: record.requested,
-                state: match record.holder {
-                    Holder::Waiting => BlockState::Waiting,
-                    Holder::Cached => BlockState::Cached,
-                    Holder::Hole => BlockState::Hole,
-                    _ => BlockState::Live,
-                },
-                stream: state.heap(usize::from(record.heap)).id.0,
-                site: state.extra.sites.get(&number).map(|site| site.to_string()),
-            };
+            let block = shown(&state, number, record);
             segments[place[&record.segment]].0.blocks.push(block);
         }
         let segments = segments.into_iter().map(|(segment, _)| with_gaps(segment)).collect();
@@ -116,18 +71,38 @@ impl<P: SegmentPlacement, S: Source> Pool<P, S> {
     }
 
     /// Returns the blocks that are live now, by address. O(blocks · log blocks).
-    pub fn leaks(&self) -> Vec<Leak> {
+    pub fn leaks(&self) -> Vec<BlockSnapshot> {
         let state = self.lock();
         let live =
             state.records().filter(|(_, record)| matches!(record.holder, Holder::Live | Holder::Shared));
-        let leak = live.map(|(number, record)| Leak {
+        let leak = live.map(|(number, record)| BlockSnapshot {
             address: self.user_address(&state, record),
-            bytes: record.requested,
-            site: state.extra.sites.get(&number).copied(),
+            ..shown(&state, number, record)
         });
-        let mut leaks: Vec<Leak> = leak.collect();
+        let mut leaks: Vec<BlockSnapshot> = leak.collect();
         leaks.sort_unstable_by_key(|leak| leak.address);
         leaks
+    }
+}
+
+/// A block of the pool as it is.
+fn shown<P: SegmentPlacement, S: Source>(
+    state: &State<P, S>,
+    number: u32,
+    record: &Record<P::Token>,
+) -> BlockSnapshot {
+    BlockSnapshot {
+        address: state.address(record),
+        bytes: bytes_of::<P>(record.len as usize),
+        requested: record.requested,
+        state: match record.holder {
+            Holder::Waiting => BlockState::Waiting,
+            Holder::Cached => BlockState::Cached,
+            Holder::Hole => BlockState::Hole,
+            _ => BlockState::Live,
+        },
+        stream: state.heap(usize::from(record.heap)).id.0,
+        site: state.extra.sites.get(&number).map(|site| site.to_string()),
     }
 }
 

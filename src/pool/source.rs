@@ -6,6 +6,7 @@ use core::num::NonZeroUsize;
 use core::time::Duration;
 use std::sync::OnceLock;
 use std::time::Instant;
+use std::vec::Vec;
 
 /// A range of memory that a [`Source`] has reserved for a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -161,6 +162,13 @@ pub unsafe trait Source {
     unsafe fn map(&self, address: usize, bytes: usize, stream: &Self::Stream) -> Result<(), SourceError> {
         let _ = (address, bytes, stream);
         Err(SourceError::unsupported("map"))
+    }
+
+    /// Returns the lengths in bytes of the pieces of memory, one behind the other, that the segment at this address consists of, if
+    /// other processes can map them by file descriptors.
+    fn pieces(&self, segment: usize) -> Option<Vec<usize>> {
+        let _ = segment;
+        None
     }
 
     /// Copies `bytes` bytes within the source's memory, in the order of `stream`. Pools move movable blocks with

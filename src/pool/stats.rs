@@ -105,7 +105,7 @@ pub struct PoolStats {
     /// Calls of the source. Set for a whole pool only.
     pub calls: SourceCalls,
     /// Copies to and from the pool's blocks, and fills of them, as reported to
-    /// [`Pool::copies`](super::Pool::copies); the buffers of feature `gpu` report theirs. Compaction's own moves do
+    /// [`RawPool::count_copy`](super::RawPool::count_copy); the buffers of feature `gpu` report theirs. Compaction's own moves do
     /// not count. Set for a whole pool only.
     #[cfg_attr(feature = "serde", serde(default))]
     pub copies: CopyStats,

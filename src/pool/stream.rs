@@ -8,10 +8,6 @@ use super::{SourceError, SourceErrorKind};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub u64);
 
-/// Identifies the capture of a graph. No other capture has the same number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CaptureId(pub u64);
-
 /// A queue of work that is done in the order of its submission.
 ///
 /// A pool needs four operations: to mark a point in the queue, to ask whether that point has passed, to wait for
@@ -47,7 +43,7 @@ pub trait Stream: Clone {
     /// The error of the driver, or of the submitted work itself.
     fn synchronize(&self) -> Result<(), SourceError>;
 
-    /// Returns the number of the capture that the stream's work goes into instead of running; `None` if it runs. A
+    /// Returns the number of the capture that the stream's work goes into instead of running, which no other capture has; `None` if it runs. A
     /// pool asks at every request, so this should be cheap. The default is `None`.
     ///
     /// # Errors
@@ -55,7 +51,7 @@ pub trait Stream: Clone {
     /// The error of the driver, [`SourceErrorKind::Capturing`](super::SourceErrorKind::Capturing) if this stream
     /// cannot be used because another one is being captured.
     #[inline]
-    fn capture(&self) -> Result<Option<CaptureId>, SourceError> {
+    fn capture(&self) -> Result<Option<u64>, SourceError> {
         Ok(None)
     }
 

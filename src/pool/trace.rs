@@ -5,7 +5,7 @@
 use super::extra::PoolTrace;
 use super::records::{Holder, Request};
 use super::state::State;
-use super::{Pool, Source};
+use super::{RawPool, Source};
 use crate::observe::event::Action;
 use crate::observe::output::Output;
 use crate::placement::SegmentPlacement;
@@ -14,15 +14,15 @@ use std::format;
 use std::io::{self, Write};
 use std::vec::Vec;
 
-impl<P: SegmentPlacement, S: Source> Pool<P, S> {
+impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     /// Starts a trace of everything that is allocated, freed, moved or refused, in the [binary
     /// form](crate::observe::event) that `allotment view`, `replay` and `convert` read. A trace that is already
     /// running is finished first. O(blocks · log blocks).
     ///
     /// Ids are addresses, sizes are as requested, alignments are at least a granule, and times are nanoseconds by
     /// the source's clock. An event's tag is named `stream` and the stream's number. Blocks that are live already
-    /// come first, by address, as if they were allocated now. [`Pool::step`] adds a note `step` with its number. A
-    /// write error ends the trace; [`Pool::finish_trace`] returns that error. The writer is called inside the
+    /// come first, by address, as if they were allocated now. [`RawPool::step`] adds a note `step` with its number. A
+    /// write error ends the trace; [`RawPool::finish_trace`] returns that error. The writer is called inside the
     /// pool's lock and must not use the pool.
     ///
     /// ```

@@ -7,13 +7,13 @@ use super::options::{Age, Reuse};
 use super::records::{LANES, lane_of};
 use super::state::State;
 use super::usage::Usage;
-use super::{Pool, Source, Stream};
+use super::{RawPool, Source, Stream};
 use crate::placement::SegmentPlacement;
 use core::time::Duration;
 use std::collections::HashMap;
 use std::vec::Vec;
 
-impl<P: SegmentPlacement, S: Source> Pool<P, S> {
+impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     /// Gives empty segments back to the source, and free pages of others where the source can take pages
     /// ([`Source::page`]), while at least `keep` bytes stay reserved. Returns the released bytes. Freed blocks whose events have passed count as free. The pool waits for nothing, though the driver
     /// itself may: memory whose stream has work left stays. An event that is recorded here may need a moment even on an idle stream,

@@ -9,12 +9,12 @@ use super::order::{Mark, Queue, Waiting};
 use super::records::{Holder, Request};
 use super::state::{State, bytes_of};
 use super::stream::captures;
-use super::{Event, Pool, Source, Stream, StreamId};
+use super::{Event, RawPool, Source, Stream, StreamId};
 use crate::placement::SegmentPlacement;
 use std::collections::VecDeque;
 use std::vec::Vec;
 
-impl<P: SegmentPlacement, S: Source> Pool<P, S> {
+impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     /// Calls the driver for an event on `stream`; `None` if it cannot be recorded now.
     fn try_record(
         &self,

@@ -8,7 +8,7 @@ use super::memory::{DeviceMemory, EXPORTED, Place};
 use super::stream::Stream;
 use super::timeline::{Point, add};
 use crate::placement::SegmentPlacement;
-use crate::pool::{Allocation, DefaultPlacement, Pool, Stream as _};
+use crate::pool::{Allocation, DefaultPlacement, RawPool, Stream as _};
 use ash::vk;
 use core::fmt;
 use core::num::NonZeroUsize;
@@ -36,7 +36,7 @@ pub struct Resource<H: Copy, P: SegmentPlacement = DefaultPlacement> {
 }
 
 enum Owner<P: SegmentPlacement> {
-    Block(Arc<Pool<P, DeviceMemory>>, Allocation),
+    Block(Arc<RawPool<P, DeviceMemory>>, Allocation),
     Own(Allocated),
 }
 
@@ -71,9 +71,9 @@ impl<P: SegmentPlacement> Resource<vk::Buffer, P> {
     ///
     /// # Errors
     ///
-    /// [`Error::WrongMemoryType`], the errors of [`Pool::allocate`] in [`Error::Pool`], or the error of the driver.
+    /// [`Error::WrongMemoryType`], the errors of [`RawPool::allocate`] in [`Error::Pool`], or the error of the driver.
     pub fn buffer(
-        pool: &Arc<Pool<P, DeviceMemory>>,
+        pool: &Arc<RawPool<P, DeviceMemory>>,
         bytes: u64,
         usage: vk::BufferUsageFlags,
         stream: &Stream,
@@ -94,7 +94,7 @@ impl<P: SegmentPlacement> Resource<vk::Buffer, P> {
     ///
     /// The description must be valid for the device.
     pub unsafe fn buffer_from(
-        pool: &Arc<Pool<P, DeviceMemory>>,
+        pool: &Arc<RawPool<P, DeviceMemory>>,
         info: vk::BufferCreateInfo<'_>,
         stream: &Stream,
     ) -> Result<Self, Error> {
@@ -136,7 +136,7 @@ impl<P: SegmentPlacement> Resource<vk::Image, P> {
     ///
     /// The description must be valid for the device.
     pub unsafe fn image(
-        pool: &Arc<Pool<P, DeviceMemory>>,
+        pool: &Arc<RawPool<P, DeviceMemory>>,
         info: vk::ImageCreateInfo<'_>,
         stream: &Stream,
     ) -> Result<Self, Error> {
@@ -170,7 +170,7 @@ impl<P: SegmentPlacement> Resource<vk::Image, P> {
 impl<H: Copy, P: SegmentPlacement> Resource<H, P> {
     /// Finds memory for a new handle and binds it.
     fn make(
-        pool: &Arc<Pool<P, DeviceMemory>>,
+        pool: &Arc<RawPool<P, DeviceMemory>>,
         raw: H,
         dead: Dead,
         needs: Needs,
@@ -232,7 +232,7 @@ impl<H: Copy, P: SegmentPlacement> Resource<H, P> {
         matches!(self.owner, Some(Owner::Own(_)))
     }
 
-    /// Notes that work on `stream` uses the resource; see [`Pool::record_stream`]. The caller must still make `stream` wait for what it
+    /// Notes that work on `stream` uses the resource; see [`RawPool::record_stream`]. The caller must still make `stream` wait for what it
     /// needs of the resource's own stream.
     pub fn used_on(&self, stream: &Stream) {
         let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,7 +1,7 @@
 //! What every source and its streams must let a pool do, written once: over the simulated device and over a driver of Vulkan.
 
 use allotment::pool::{
-    Buffer, DefaultPlacement, DevicePool, Event as _, Limit, PoolError, PoolOptions, Reuse, Source, Stream,
+    DefaultPlacement, DevicePool, Event as _, Limit, PoolBlock, PoolError, PoolOptions, Reuse, Source, Stream,
 };
 use std::thread;
 
@@ -199,7 +199,7 @@ pub(crate) fn random_programs_use_nothing_twice<W: World>() {
         let streams: Vec<_> = (0..3).map(|_| world.stream()).collect();
         let options = PoolOptions::new().reuse(reuse).limit(Limit::Bytes(16 * MIB));
         let pool = pool(&world, options);
-        let mut live: Vec<(Buffer<'_, DefaultPlacement, W::Source>, usize, u8)> = Vec::new();
+        let mut live: Vec<(PoolBlock<'_, DefaultPlacement, W::Source>, usize, u8)> = Vec::new();
         let mut owner: u8 = 0;
         for _ in 0..400 {
             let number = random.usize(..streams.len());

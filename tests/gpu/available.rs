@@ -2,7 +2,7 @@
 
 use crate::support::{Gpu, on_system, stand_in};
 use allotment::gpu::{
-    Buffer, Context, CopyError, Device, DeviceMemory, Error, HostMemory, Pool, Rows, Stream, is_available,
+    Buffer, Context, Device, DeviceMemory, Error, HostMemory, Pool, Rows, Stream, is_available,
 };
 use allotment::pool::{Event as _, PoolOptions, SourceErrorKind, Stream as _};
 use std::process::{self, Command};
@@ -230,7 +230,8 @@ fn the_hosts_stream_and_a_device_are_in_order() {
     assert_eq!((gpu.stream.wait(&of_host), host.wait(&of_device)), (Ok(()), Ok(())));
     assert_eq!((of_host.is_done(), of_host.synchronize(), of_device.is_done()), (Ok(true), Ok(()), Ok(true)));
     // The host's stream does no work of a device.
-    let refused = |error: CopyError| matches!(error, CopyError::Call(error) if error.kind == SourceErrorKind::Unsupported);
+    let refused =
+        |error: Error| matches!(error, Error::Call(error) if error.kind == SourceErrorKind::Unsupported);
     // SAFETY: the values are never read.
     let mut lost = unsafe { Buffer::<u16>::uninit(&device, 3, &host) }.unwrap();
     assert!(refused(lost.slice_mut(..).unwrap().fill(1).unwrap_err()));

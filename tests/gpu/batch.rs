@@ -2,8 +2,7 @@
 
 use crate::support::{Gpu, on_system};
 use allotment::gpu::{
-    AsyncMemory, BatchReport, Buffer, CopyError, DeviceMemory, HostMemory, Staging, StagingOptions, Stream,
-    Virtual,
+    AsyncMemory, BatchReport, Buffer, DeviceMemory, Error, HostMemory, Staging, Stream, Virtual,
 };
 use allotment::pool::{DevicePool, PoolOptions, Source};
 use std::sync::Arc;
@@ -11,11 +10,11 @@ use std::sync::Arc;
 const CHUNK: usize = 64 << 10;
 
 fn staging(gpu: &Gpu) -> Staging {
-    Staging::new(&gpu.context, StagingOptions { chunk: CHUNK, slots: 2 }).unwrap()
+    Staging::with_chunks(&gpu.context, CHUNK, 2).unwrap()
 }
 
-fn pool(gpu: &Gpu) -> DevicePool<DeviceMemory> {
-    DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap()
+fn pool(gpu: &Gpu) -> Arc<DevicePool<DeviceMemory>> {
+    Arc::new(DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap())
 }
 
 /// Counts the driver calls that copy.
@@ -33,16 +32,16 @@ fn copies(gpu: &Gpu) -> u64 {
 
 /// Uploads different values to each buffer and reads all of them back. Returns the reports of both batches. The
 /// driver refuses `refused` calls.
-fn round_trip<S: Source<Stream = Stream> + Send + Sync>(
+fn round_trip<S: Source<Stream = Stream> + Send + Sync + 'static>(
     gpu: &Gpu,
-    pool: &DevicePool<S>,
+    pool: &Arc<DevicePool<S>>,
     lens: &[usize],
     stream: &Stream,
     refused: u64,
 ) -> [BatchReport; 2] {
     let mut staging = staging(gpu);
     let mut buffers: Vec<_> =
-        lens.iter().map(|&len| Buffer::<u32, _>::zeros(pool, len, &gpu.stream).unwrap()).collect();
+        lens.iter().map(|&len| Buffer::<u32>::zeros(pool, len, &gpu.stream).unwrap()).collect();
     let mut random = fastrand::Rng::with_seed(5);
     let values: Vec<Vec<u32>> = lens.iter().map(|&len| (0..len).map(|_| random.u32(..)).collect()).collect();
     let before = (!on_system()).then(|| copies(gpu));
@@ -115,10 +114,17 @@ fn any_memory_and_any_size() {
     let lens: Vec<usize> = (0..60).map(|_| 1 << random.usize(0..17)).collect();
     round_trip(&gpu, &pool(&gpu), &lens, &gpu.stream, 0);
     let options = PoolOptions::new();
-    let virtual_pool = DevicePool::new(Virtual::new(&gpu.context).unwrap(), options.clone()).unwrap();
+    let virtual_pool =
+        Arc::new(DevicePool::new(Virtual::new(&gpu.context).unwrap(), options.clone()).unwrap());
     round_trip(&gpu, &virtual_pool, &lens, &gpu.stream, 0);
     drop(virtual_pool);
-    round_trip(&gpu, &DevicePool::new(HostMemory::new(1 << 30), options).unwrap(), &lens, &gpu.stream, 0);
+    round_trip(
+        &gpu,
+        &Arc::new(DevicePool::new(HostMemory::new(1 << 30), options).unwrap()),
+        &lens,
+        &gpu.stream,
+        0,
+    );
     gpu.finish();
 }
 
@@ -132,8 +138,8 @@ fn copies_do_not_cross_what_the_driver_gave_out() {
     // The stand-in's segments are adjacent, and each is one block.
     let memory = Arc::new(DeviceMemory::new(&gpu.context));
     let (mut low, mut high) = (
-        Buffer::<u8, _>::zeros(&memory, 2 << 20, &gpu.stream).unwrap(),
-        Buffer::<u8, _>::zeros(&memory, 2 << 20, &gpu.stream).unwrap(),
+        Buffer::<u8>::zeros(&memory, 2 << 20, &gpu.stream).unwrap(),
+        Buffer::<u8>::zeros(&memory, 2 << 20, &gpu.stream).unwrap(),
     );
     assert_eq!(low.address() + (2 << 20), high.address());
     let mut staging = staging(&gpu);
@@ -174,7 +180,7 @@ fn copies_do_not_cross_what_the_driver_gave_out() {
 fn rows_are_at_equal_distances() {
     let gpu = Gpu::new();
     let memory = Arc::new(DeviceMemory::new(&gpu.context));
-    let mut buffer = Buffer::<u8, _>::zeros(&memory, 64, &gpu.stream).unwrap();
+    let mut buffer = Buffer::<u8>::zeros(&memory, 64, &gpu.stream).unwrap();
     let mut staging = staging(&gpu);
     for (starts, calls) in [
         (vec![0, 8, 16, 24], 1),
@@ -225,7 +231,7 @@ fn batches_are_in_order_with_the_buffers_streams() {
         let memory = Arc::new(AsyncMemory::new(&gpu.context).unwrap());
         let other = Stream::new(&gpu.context).unwrap();
         let mut staging = staging(&gpu);
-        let mut first = Buffer::<u8, _>::zeros(&memory, 4, &other).unwrap();
+        let mut first = Buffer::<u8>::zeros(&memory, 4, &other).unwrap();
         let streams = [Gpu::number(&gpu.stream), Gpu::number(&other)];
         gpu.control().hold_all(true);
         first.as_view_mut().fill(1).unwrap();
@@ -256,15 +262,9 @@ fn errors_are_typed_and_leave_nothing_half_done() {
     let mut buffer = Buffer::from_slice(&pool, &[1u8; 8], &gpu.stream).unwrap();
     let copied = gpu.context.copy_stats();
     let mut batch = staging.batch(&gpu.stream);
-    assert_eq!(
-        batch.upload(buffer.slice_mut(..2).unwrap(), &[1]),
-        Err(CopyError::Length { have: 2, asked: 1 })
-    );
+    assert_eq!(batch.upload(buffer.slice_mut(..2).unwrap(), &[1]), Err(Error::Length { have: 2, asked: 1 }));
     let mut batch = staging.batch(&gpu.stream);
-    assert_eq!(
-        batch.download(buffer.slice(..1).unwrap(), &mut []),
-        Err(CopyError::Length { have: 1, asked: 0 })
-    );
+    assert_eq!(batch.download(buffer.slice(..1).unwrap(), &mut []), Err(Error::Length { have: 1, asked: 0 }));
     assert_eq!(batch.finish().unwrap(), BatchReport::default());
     assert_eq!(gpu.context.copy_stats(), copied);
     let mut batch = staging.batch(&gpu.stream);
@@ -277,7 +277,7 @@ fn errors_are_typed_and_leave_nothing_half_done() {
             batch.upload(buffer.slice_mut(..4).unwrap(), &[3; 4]).unwrap();
             gpu.control().fail(name, 1, 1, 999);
             match batch.finish() {
-                Err(CopyError::Call(error)) => assert_eq!((error.call, error.code), (name, 999)),
+                Err(Error::Call(error)) => assert_eq!((error.call, error.code), (name, 999)),
                 // Without a mark the copy was waited for.
                 other => assert!(name == "cuEventRecord" && other.is_ok(), "{other:?}"),
             }
@@ -324,8 +324,8 @@ fn batches_wait_for_pinned_memory_only() {
     let memory = Arc::new(DeviceMemory::new(&gpu.context));
     let (control, number) = (gpu.control(), Gpu::number(&gpu.stream));
     for slots in 2..=4 {
-        let mut staging = Staging::new(&gpu.context, StagingOptions { chunk: CHUNK, slots }).unwrap();
-        let mut buffer = Buffer::<u8, _>::zeros(&memory, (slots + 1) * CHUNK, &gpu.stream).unwrap();
+        let mut staging = Staging::with_chunks(&gpu.context, CHUNK, slots).unwrap();
+        let mut buffer = Buffer::<u8>::zeros(&memory, (slots + 1) * CHUNK, &gpu.stream).unwrap();
         gpu.context.synchronize().unwrap();
         control.hold(number, true);
         // Each batch is a copy and a mark.
@@ -362,7 +362,7 @@ fn downloads_that_fail_write_nothing() {
         return;
     }
     let memory = Arc::new(DeviceMemory::new(&gpu.context));
-    let mut staging = Staging::new(&gpu.context, StagingOptions { chunk: CHUNK, slots: 3 }).unwrap();
+    let mut staging = Staging::with_chunks(&gpu.context, CHUNK, 3).unwrap();
     let data: Vec<u8> = (0..3 * CHUNK).map(|at| (at / CHUNK) as u8 + 1).collect();
     let buffer = Buffer::from_slice(&memory, &data, &gpu.stream).unwrap();
     // Something is in all of the pinned memory.
@@ -378,7 +378,7 @@ fn downloads_that_fail_write_nothing() {
     batch.download(buffer.slice(CHUNK..2 * CHUNK).unwrap(), &mut lost).unwrap();
     gpu.control().fail("cuMemcpyDtoHAsync_v2", 1, 1, 999);
     let failed = batch.download(buffer.slice(2 * CHUNK..2 * CHUNK + 8).unwrap(), &mut last).unwrap_err();
-    assert!(matches!(failed, CopyError::Call(error) if error.code == 999), "{failed}");
+    assert!(matches!(failed, Error::Call(error) if error.code == 999), "{failed}");
     batch.finish().unwrap();
     assert!(first == data[..CHUNK]);
     assert!(lost.iter().chain(&last).all(|&byte| byte == 0));
@@ -397,7 +397,7 @@ fn batches_wait_for_all_streams() {
         let memory = Arc::new(DeviceMemory::new(&gpu.context));
         let others = [(); 3].map(|()| Stream::new(&gpu.context).unwrap());
         let mut staging = staging(&gpu);
-        let mut buffers = others.each_ref().map(|other| Buffer::<u8, _>::zeros(&memory, 4, other).unwrap());
+        let mut buffers = others.each_ref().map(|other| Buffer::<u8>::zeros(&memory, 4, other).unwrap());
         gpu.context.synchronize().unwrap();
         gpu.control().hold_all(true);
         buffers.iter_mut().for_each(|buffer| buffer.as_view_mut().fill(1).unwrap());

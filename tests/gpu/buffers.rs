@@ -5,10 +5,11 @@ use allotment::gpu::cudarc::driver::PushKernelArg;
 use allotment::gpu::cudarc::driver::{DeviceRepr, LaunchConfig, sys};
 use allotment::gpu::cudarc::nvrtc::Ptx;
 use allotment::gpu::{
-    AllocateError, AsyncMemory, Backer, Backing as _, Buffer, Context, CopyError, DeviceMemory, HostMemory,
-    Pinned, Pool, Rows, StableSlice, StableSliceMut, Stream,
+    AsyncMemory, Buffer, Context, DeviceMemory, Error, HostMemory, Pinned, Pool, Rows, Stream,
 };
-use allotment::pool::{PoolOptions, SourceErrorKind, Stream as _};
+use allotment::pool::{PoolOptions, Source, SourceErrorKind, Stream as _};
+use stable_deref_trait::StableDeref;
+use std::ops::{Deref, DerefMut};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Waker};
@@ -46,19 +47,19 @@ fn values_go_and_come_back() {
     assert_eq!(buffer.slice(996..).unwrap().to_vec().unwrap(), [996, 997, 8, 9]);
     buffer.as_view_mut().clear().unwrap();
     assert_eq!(buffer.to_vec().unwrap(), [0; 1000]);
-    let mut bytes = Buffer::<u8, _>::zeros(&memory, 5, &gpu.stream).unwrap();
+    let mut bytes = Buffer::<u8>::zeros(&memory, 5, &gpu.stream).unwrap();
     bytes.as_view_mut().fill(3).unwrap();
     bytes.slice_mut(1..4).unwrap().slice(1..2).unwrap().fill(4).unwrap();
     assert_eq!(bytes.to_vec().unwrap(), [3, 3, 4, 3, 3]);
-    let mut halves = Buffer::<u16, _>::zeros(&memory, 2, &gpu.stream).unwrap();
+    let mut halves = Buffer::<u16>::zeros(&memory, 2, &gpu.stream).unwrap();
     halves.as_view_mut().fill(0x1234).unwrap();
     assert_eq!(halves.to_vec().unwrap(), [0x1234; 2]);
     drop((buffer, bytes, halves, memory));
     gpu.finish();
 }
 
-fn length<T>(have: usize, asked: usize) -> Result<T, CopyError> {
-    Err(CopyError::Length { have, asked })
+fn length<T>(have: usize, asked: usize) -> Result<T, Error> {
+    Err(Error::Length { have, asked })
 }
 
 #[test]
@@ -83,16 +84,16 @@ fn wrong_lengths_are_refused_before_any_call() {
     assert_eq!(buffer.slice(..=usize::MAX).map(|view| view.len()), length(3, usize::MAX));
     let rows = |width, height, pitch, host_pitch| Rows { width, height, pitch, host_pitch };
     let mut copy_rows = |rows| buffer.as_view_mut().copy_rows_from(&[0; 4], rows);
-    assert_eq!(copy_rows(rows(2, 1, 1, 2)), Err(CopyError::Pitch { pitch: 1, width: 2 }));
+    assert_eq!(copy_rows(rows(2, 1, 1, 2)), Err(Error::Pitch { pitch: 1, width: 2 }));
     assert_eq!(copy_rows(rows(1, 3, 2, 1)), length(3, 5));
     assert_eq!(copy_rows(rows(1, 3, 1, 2)), length(4, 5));
     assert_eq!(copy_rows(rows(1, usize::MAX, 2, 1)), length(3, usize::MAX));
     assert_eq!(buffer.as_view_mut().copy_from_async(vec![1, 2]).err(), length::<()>(3, 2).err());
-    let huge = Buffer::<u32, _>::zeros(&memory, usize::MAX, &gpu.stream).unwrap_err();
-    assert!(matches!(huge, AllocateError::Copy(CopyError::Length { .. })));
+    let huge = Buffer::<u32>::zeros(&memory, usize::MAX, &gpu.stream).unwrap_err();
+    assert!(matches!(huge, Error::Length { .. }));
     assert_eq!(gpu.control().calls(""), before);
-    let large = Buffer::<u8, _>::zeros(&memory, isize::MAX as usize, &gpu.stream).unwrap_err();
-    assert!(matches!(large, AllocateError::Allocation(error) if error.is_out_of_memory()));
+    let large = Buffer::<u8>::zeros(&memory, isize::MAX as usize, &gpu.stream).unwrap_err();
+    assert!(matches!(large, Error::Call(error) if error.is_out_of_memory()));
     assert_eq!(buffer.to_vec().unwrap(), [1, 2, 3]);
     drop((buffer, other, memory));
     gpu.finish();
@@ -105,7 +106,7 @@ fn nothing_is_copied_without_a_call() {
         return;
     }
     let memory = device(&gpu);
-    let mut empty = Buffer::<u32, _>::zeros(&memory, 0, &gpu.stream).unwrap();
+    let mut empty = Buffer::<u32>::zeros(&memory, 0, &gpu.stream).unwrap();
     let mut other = Buffer::from_slice(&memory, &[], &gpu.stream).unwrap();
     let three = Buffer::from_slice(&memory, &[1u32, 2, 3], &gpu.stream).unwrap();
     let before = gpu.control().calls("");
@@ -125,10 +126,7 @@ fn nothing_is_copied_without_a_call() {
 /// Every size of a value, in memory that a device fills and in memory that the CPU fills; with a neighbour that stays.
 #[test]
 fn any_value_fills() {
-    fn fills<T: Fill, A: Backer>(gpu: &Gpu, memory: &A, value: T)
-    where
-        A::Error: std::fmt::Debug,
-    {
+    fn fills<T: Fill, S: Memory>(gpu: &Gpu, memory: &Arc<S>, value: T) {
         for len in [1, 2, 63, 64, 65, 300] {
             let zeros = vec![T::zeroed(); len + 2];
             let mut buffer = Buffer::from_slice(memory, &zeros, &gpu.stream).unwrap();
@@ -151,6 +149,9 @@ fn any_value_fills() {
     gpu.finish();
 }
 
+trait Memory: Source<Stream = Stream> + Send + Sync + 'static {}
+impl<S: Source<Stream = Stream> + Send + Sync + 'static> Memory for S {}
+
 trait Fill: DeviceRepr + bytemuck::Pod + PartialEq {}
 impl<T: DeviceRepr + bytemuck::Pod + PartialEq> Fill for T {}
 
@@ -158,7 +159,7 @@ impl<T: DeviceRepr + bytemuck::Pod + PartialEq> Fill for T {}
 fn rows() {
     let gpu = Gpu::new();
     let memory = device(&gpu);
-    let mut buffer = Buffer::<u16, _>::zeros(&memory, 12, &gpu.stream).unwrap();
+    let mut buffer = Buffer::<u16>::zeros(&memory, 12, &gpu.stream).unwrap();
     let rows = Rows { width: 2, height: 3, pitch: 4, host_pitch: 3 };
     buffer.slice_mut(1..).unwrap().copy_rows_from(&[1, 2, 0, 3, 4, 0, 5, 6], rows).unwrap();
     assert_eq!(buffer.to_vec().unwrap(), [0, 1, 2, 0, 0, 3, 4, 0, 0, 5, 6, 0]);
@@ -172,10 +173,7 @@ fn rows() {
 /// Rows of any shape, beside a model of them: in memory of a device and of the host, and of values of several sizes.
 #[test]
 fn rows_are_those_of_their_shape() {
-    fn check<T: Fill, A: Backer>(gpu: &Gpu, memory: &A, value: impl Fn(u32) -> T)
-    where
-        A::Error: std::fmt::Debug,
-    {
+    fn check<T: Fill, S: Memory>(gpu: &Gpu, memory: &Arc<S>, value: impl Fn(u32) -> T) {
         let mut random = fastrand::Rng::with_seed(4);
         for _ in 0..40 {
             let (width, height) = (random.usize(0..6), random.usize(0..5));
@@ -216,7 +214,7 @@ fn rows_are_those_of_their_shape() {
     }
     each!(|bits| bits as u8, |bits| bits as u16, |bits| bits, |bits| [bits as u8, 1, 2], |bits| [bits; 4]);
     // Of no row or no value the rest of the shape does not matter.
-    let mut buffer = Buffer::<u8, _>::zeros(&device, 3, &gpu.stream).unwrap();
+    let mut buffer = Buffer::<u8>::zeros(&device, 3, &gpu.stream).unwrap();
     for (width, height, pitch) in [(0, 3, 1000), (5, 0, 1), (0, 0, 0)] {
         let shape = Rows { width, height, pitch, host_pitch: pitch };
         assert_eq!(buffer.as_view_mut().copy_rows_from(&[], shape), Ok(()));
@@ -264,16 +262,15 @@ fn fills_take_few_calls() {
 /// Whatever keeps its values in place can be the host's side of a copy.
 #[test]
 fn any_owner_of_values_is_copied() {
-    fn up<O: StableSlice<u32>>(buffer: &mut Buffer<u32>, owner: O) {
-        let values = owner.as_slice().to_vec();
+    fn up<O: StableDeref + Deref<Target = [u32]> + 'static>(buffer: &mut Buffer<u32>, owner: O) {
+        let values = owner.to_vec();
         let owner = buffer.as_view_mut().copy_from_async(owner).unwrap().wait().unwrap();
-        assert_eq!((owner.as_slice(), buffer.to_vec().unwrap()), (&values[..], values.clone()));
+        assert_eq!((&*owner, buffer.to_vec().unwrap()), (&values[..], values.clone()));
     }
-    fn down<O: StableSliceMut<u32>>(buffer: &Buffer<u32>, owner: O) {
-        let mut owner = buffer.as_view().copy_to_async(owner).unwrap().wait().unwrap();
+    fn down<O: StableDeref + DerefMut<Target = [u32]> + 'static>(buffer: &Buffer<u32>, owner: O) {
+        let owner = buffer.as_view().copy_to_async(owner).unwrap().wait().unwrap();
         let values = buffer.to_vec().unwrap();
-        assert_eq!(owner.as_slice(), values);
-        assert_eq!(owner.as_mut_slice(), values);
+        assert_eq!(*owner, values);
     }
     let gpu = Gpu::new();
     let pool = Pool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap();
@@ -281,7 +278,7 @@ fn any_owner_of_values_is_copied() {
     up(&mut buffer, vec![1, 2, 3]);
     up(&mut buffer, vec![4, 5, 6].into_boxed_slice());
     up(&mut buffer, Arc::<[u32]>::from([7, 8, 9]));
-    up(&mut buffer, Arc::new(vec![10, 11, 12]));
+    up(&mut buffer, Arc::<[u32]>::from(vec![10, 11, 12]));
     up::<&'static [u32]>(&mut buffer, &[13, 14, 15]);
     up(&mut buffer, vec![16, 17, 18].leak());
     down(&buffer, vec![0; 3]);
@@ -324,7 +321,7 @@ fn transfers_wait_when_they_are_dropped() {
         control.fail("cuStreamAddCallback", 1, 1, 999);
         let mut poll =
             || transfer.as_mut().poll(&mut TaskContext::from_waker(Waker::noop())).map(|done| done.map(drop));
-        let std::task::Poll::Ready(Err(CopyError::Call(error))) = poll() else { panic!("it is not told") };
+        let std::task::Poll::Ready(Err(Error::Call(error))) = poll() else { panic!("it is not told") };
         assert_eq!((error.call, error.code), ("cuStreamAddCallback", 999));
         assert!(poll().is_pending());
         assert_eq!(control.calls("cuStreamAddCallback"), 1);
@@ -339,7 +336,7 @@ fn transfers_wait_when_they_are_dropped() {
 fn asynchronous_copies_keep_the_hosts_side() {
     let gpu = Gpu::new();
     let memory = device(&gpu);
-    let mut buffer = Buffer::<u32, _>::zeros(&memory, 4, &gpu.stream).unwrap();
+    let mut buffer = Buffer::<u32>::zeros(&memory, 4, &gpu.stream).unwrap();
     let up = buffer.as_view_mut().copy_from_async(vec![1, 2, 3, 4]).unwrap();
     let down = buffer.as_view().copy_to_async(vec![0; 4]).unwrap();
     assert_eq!(down.wait().unwrap(), [1, 2, 3, 4]);
@@ -354,7 +351,7 @@ fn asynchronous_copies_keep_the_hosts_side() {
         let down = buffer.as_view().copy_to_async(vec![0; 4]).unwrap();
         gpu.control().fail("cuEventSynchronize", 1, 1, 999);
         let error = down.wait().unwrap_err();
-        assert!(matches!(error, CopyError::Call(error) if error.code == 999));
+        assert!(matches!(error, Error::Call(error) if error.code == 999));
     }
     drop((buffer, memory));
     gpu.finish();
@@ -367,8 +364,8 @@ fn pinned_buffers_are_slices_and_copies_from_them_do_not_wait() {
         return;
     }
     let (memory, pinned) = (device(&gpu), Arc::new(Pinned::new(&gpu.context)));
-    let mut host = Buffer::<u32, _>::zeros(&pinned, 3, &gpu.stream).unwrap();
-    let mut buffer = Buffer::<u32, _>::zeros(&memory, 3, &gpu.stream).unwrap();
+    let mut host = Buffer::<u32>::zeros(&pinned, 3, &gpu.stream).unwrap();
+    let mut buffer = Buffer::<u32>::zeros(&memory, 3, &gpu.stream).unwrap();
     host.as_mut_slice().unwrap().copy_from_slice(&[1, 2, 3]);
     let number = Gpu::number(&gpu.stream);
     gpu.control().hold(number, true);
@@ -422,7 +419,7 @@ fn a_buffer_that_goes_waits_for_its_last_reader() {
     let memory = Arc::new(AsyncMemory::new(&gpu.context).unwrap());
     let other = Stream::new(&gpu.context).unwrap();
     let from = Buffer::from_slice(&memory, &[5u8; 100], &gpu.stream).unwrap();
-    let mut to = Buffer::<u8, _>::zeros(&memory, 100, &other).unwrap();
+    let mut to = Buffer::<u8>::zeros(&memory, 100, &other).unwrap();
     let streams = [Gpu::number(&gpu.stream), Gpu::number(&other)];
     gpu.control().hold_all(true);
     to.as_view_mut().copy_from_view(&from.as_view()).unwrap();
@@ -448,7 +445,7 @@ fn a_buffer_outlives_a_copy_whose_order_failed() {
     let memory = Arc::new(AsyncMemory::new(&gpu.context).unwrap());
     let other = Stream::new(&gpu.context).unwrap();
     let from = Buffer::from_slice(&memory, &[5u8; 100], &gpu.stream).unwrap();
-    let mut to = Buffer::<u8, _>::zeros(&memory, 100, &other).unwrap();
+    let mut to = Buffer::<u8>::zeros(&memory, 100, &other).unwrap();
     gpu.control().hold_all(true);
     gpu.control().fail("cuStreamWaitEvent", 2, 1, 999); // the one after the copy was submitted
     assert!(to.as_view_mut().copy_from_view(&from.as_view()).is_err());
@@ -469,7 +466,7 @@ fn switching_the_stream_keeps_the_order() {
     }
     let memory = device(&gpu);
     let other = Stream::new(&gpu.context).unwrap();
-    let mut buffer = Buffer::<u32, _>::zeros(&memory, 1, &gpu.stream).unwrap();
+    let mut buffer = Buffer::<u32>::zeros(&memory, 1, &gpu.stream).unwrap();
     gpu.control().hold_all(true);
     buffer.as_view_mut().fill(1).unwrap();
     buffer.switch_to(&other).unwrap();
@@ -492,7 +489,7 @@ fn copies_cross_devices() {
     let stream = Stream::new(&second).unwrap();
     let (here, there) = (device(&gpu), Arc::new(DeviceMemory::new(&second)));
     let near = Buffer::from_slice(&here, &[1.5f32, 2.5], &gpu.stream).unwrap();
-    let mut far = Buffer::<f32, _>::zeros(&there, 2, &stream).unwrap();
+    let mut far = Buffer::<f32>::zeros(&there, 2, &stream).unwrap();
     far.as_view_mut().copy_from_view(&near.as_view()).unwrap();
     drop(near);
     assert_eq!(far.to_vec().unwrap(), [1.5, 2.5]);
@@ -544,7 +541,7 @@ fn cudarc_launches_kernels_with_our_buffers() {
         let foreign = second.to_cudarc().unwrap().default_stream();
         let error = buffer.with_cudarc(&foreign, |_| ()).unwrap_err();
         let call = |error| match error {
-            CopyError::Call(error) => (error.kind, error.call),
+            Error::Call(error) => (error.kind, error.call),
             error => panic!("{error}"),
         };
         assert_eq!(call(error), (SourceErrorKind::Invalid, "a stream of another device"));
@@ -564,19 +561,19 @@ fn a_copy_that_fails_says_which_call_it_was() {
         return;
     }
     let memory = device(&gpu);
-    let mut buffer = Buffer::<u32, _>::zeros(&memory, 2, &gpu.stream).unwrap();
+    let mut buffer = Buffer::<u32>::zeros(&memory, 2, &gpu.stream).unwrap();
     let before = copies(&gpu);
     for name in ["cuMemcpyHtoDAsync_v2", "cuStreamSynchronize"] {
         gpu.control().fail(name, 1, 1, sys::CUresult::CUDA_ERROR_UNKNOWN as u32);
         let error = buffer.copy_from(&[1, 2]).unwrap_err();
-        assert!(matches!(error, CopyError::Call(error) if error.call == name && error.code == 999));
+        assert!(matches!(error, Error::Call(error) if error.call == name && error.code == 999));
         buffer.copy_from(&[3, 4]).unwrap();
         assert_eq!(buffer.to_vec().unwrap(), [3, 4]);
     }
     assert_eq!(copies(&gpu), before + 6);
     gpu.control().fail("cuMemsetD8Async", 1, 1, 999);
-    let failed = Buffer::<u32, _>::zeros(&memory, 2, &gpu.stream).unwrap_err();
-    assert!(matches!(failed, AllocateError::Copy(CopyError::Call(_))));
+    let failed = Buffer::<u32>::zeros(&memory, 2, &gpu.stream).unwrap_err();
+    assert!(matches!(failed, Error::Call(_)));
     drop((buffer, memory));
     gpu.finish();
 }
@@ -591,13 +588,13 @@ fn a_buffer_that_goes_waits_for_all_its_streams() {
     let memory = Arc::new(AsyncMemory::new(&gpu.context).unwrap());
     let others = [(); 3].map(|()| Stream::new(&gpu.context).unwrap());
     let from = Buffer::from_slice(&memory, &[5u8; 100], &gpu.stream).unwrap();
-    let mut to = others.each_ref().map(|other| Buffer::<u8, _>::zeros(&memory, 100, other).unwrap());
+    let mut to = others.each_ref().map(|other| Buffer::<u8>::zeros(&memory, 100, other).unwrap());
     gpu.context.synchronize().unwrap();
     gpu.control().hold_all(true);
     for value in [1, 2] {
         for (to, other) in to.iter_mut().zip(&others) {
             to.as_view_mut().fill(value).unwrap();
-            from.backing().used_on(other);
+            from.used_on(other);
         }
     }
     let marks = gpu.control().calls("cuEventRecord");
@@ -628,7 +625,7 @@ fn copies_between_devices_name_their_contexts() {
     gpu.context.enable_peer(&second).unwrap();
     let (here, there) = (device(&gpu), Arc::new(DeviceMemory::new(&second)));
     let far = Buffer::from_slice(&there, &[1u8, 2, 3], &gpu.stream).unwrap();
-    let mut near = Buffer::<u8, _>::zeros(&here, 3, &gpu.stream).unwrap();
+    let mut near = Buffer::<u8>::zeros(&here, 3, &gpu.stream).unwrap();
     let calls = || ["cuMemcpyPeerAsync", "cuDevicePrimaryCtxRetain"].map(|name| gpu.control().calls(name));
     let [copied, retained] = calls();
     near.as_view_mut().copy_from_view(&far.as_view()).unwrap();
@@ -640,7 +637,7 @@ fn copies_between_devices_name_their_contexts() {
     assert_eq!(calls(), [copied + 1, retained + 1], "of one device");
     gpu.control().fail("cuDevicePrimaryCtxRetain", 1, 1, 999);
     let failed = near.as_view_mut().copy_from_view(&far.as_view()).unwrap_err();
-    assert!(matches!(failed, CopyError::Call(error) if error.code == 999), "{failed}");
+    assert!(matches!(failed, Error::Call(error) if error.code == 999), "{failed}");
     drop((far, near, other, here, there, second));
     gpu.finish();
 }

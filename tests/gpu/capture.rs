@@ -2,15 +2,13 @@
 
 use crate::support::{Gpu, on_system};
 use allotment::gpu::cudarc::driver::sys;
-use allotment::gpu::{
-    Access, AsyncMemory, Buffer, DeviceMemory, Managed, ManagerOptions, MemoryKind, MemoryManager, Pinned,
-    Stream, Virtual,
-};
+use allotment::gpu::manager::{Access, ManagerOptions, MemoryManager};
+use allotment::gpu::{AsyncMemory, Buffer, DeviceMemory, Managed, MemoryKind, Pinned, Stream, Virtual};
 use allotment::pool::{
-    Age, Captures, DevicePool, Event as _, PoolError, PoolOptions, Reuse, Source, SourceErrorKind,
-    Stream as _,
+    DevicePool, Event as _, PoolError, PoolOptions, Reuse, Source, SourceErrorKind, Stream as _,
 };
 use allotment_stand_in::Misuse;
+use std::sync::Arc;
 
 /// Begins a capture, in the mode that forbids unsafe calls from all threads.
 fn begin(stream: &Stream) {
@@ -56,17 +54,17 @@ const KIB: usize = 1 << 10;
 
 /// Records a graph that gets and frees memory, and launches it many times with other work in between, on its own
 /// stream and on another one. Neither may see a byte of the other.
-fn stays_whole<S: Source<Stream = Stream> + Send + Sync>(
+fn stays_whole<S: Source<Stream = Stream> + Send + Sync + 'static>(
     gpu: &Gpu,
     source: S,
     reuse: Reuse,
     launches: usize,
 ) {
     const LEN: usize = 40 * KIB;
-    let options = PoolOptions::new().reuse(reuse).trim_after(Age::Steps(1));
-    let pool = DevicePool::new(source, options).unwrap();
+    let options = PoolOptions::new().reuse(reuse).trim_after_steps(1);
+    let pool = Arc::new(DevicePool::new(source, options).unwrap());
     let other = Stream::new(&gpu.context).unwrap();
-    let zeros = |stream| Buffer::<u8, _>::zeros(&pool, LEN, stream).unwrap();
+    let zeros = |stream| Buffer::<u8>::zeros(&pool, LEN, stream).unwrap();
     let before = zeros(&gpu.stream);
     let mut shared = zeros(&other);
     shared.switch_to(&gpu.stream).unwrap();
@@ -79,7 +77,7 @@ fn stays_whole<S: Source<Stream = Stream> + Send + Sync>(
         scratch.as_view_mut().fill(value).unwrap();
         outcome.as_view_mut().copy_from_view(&scratch.as_view()).unwrap();
     }
-    let large = Buffer::<u8, _>::zeros(&pool, 100 * MIB, &gpu.stream).unwrap(); // the pool grows for it
+    let large = Buffer::<u8>::zeros(&pool, 100 * MIB, &gpu.stream).unwrap(); // the pool grows for it
     drop((before, shared, large));
     assert_eq!((pool.trim(0), pool.step()), (0, 0));
     assert_eq!(pool.compact(gpu.stream.id()).moves, 0);
@@ -116,7 +114,7 @@ fn stays_whole<S: Source<Stream = Stream> + Send + Sync>(
     }
 }
 
-fn of<S: Source<Stream = Stream> + Send + Sync>(source: impl Fn(&Gpu) -> S) {
+fn of<S: Source<Stream = Stream> + Send + Sync + 'static>(source: impl Fn(&Gpu) -> S) {
     for reuse in [Reuse::None, Reuse::Basic, Reuse::Advanced, Reuse::Aggressive] {
         let gpu = Gpu::new();
         stays_whole(&gpu, source(&gpu), reuse, 30);
@@ -155,19 +153,19 @@ fn buffers_and_managers_record() {
     let gpu = Gpu::new();
     let manager = MemoryManager::new(std::slice::from_ref(&gpu.context), ManagerOptions::default()).unwrap();
     let request = manager.request().access(Access::Random);
-    let warm = Buffer::<u8, _>::zeros(&request, MIB, &gpu.stream).unwrap();
+    let warm = Buffer::<u8>::zeros(&request, MIB, &gpu.stream).unwrap();
     gpu.context.time_copies(true);
     // Meanwhile, a copy under way on another stream is queried.
     let other = Stream::new(&gpu.context).unwrap();
-    let mut far = Buffer::<u8, _>::zeros(&request, MIB, &other).unwrap();
+    let mut far = Buffer::<u8>::zeros(&request, MIB, &other).unwrap();
     drop(warm);
     let fills = gpu.context.copy_stats().fill.count;
     begin(&gpu.stream);
     let records = |gpu: &Gpu| (!on_system()).then(|| gpu.control().calls("cuEventRecord"));
     let recorded = records(&gpu);
-    let buffer = Buffer::<u8, _>::zeros(&request, MIB, &gpu.stream).unwrap();
+    let buffer = Buffer::<u8>::zeros(&request, MIB, &gpu.stream).unwrap();
     let pinned = manager.request().memory(MemoryKind::Pinned);
-    let pinned = Buffer::<u8, _>::zeros(&pinned, MIB, &gpu.stream).unwrap();
+    let pinned = Buffer::<u8>::zeros(&pinned, MIB, &gpu.stream).unwrap();
     assert_eq!(manager.cleanup(), 0);
     far.as_view_mut().fill(1).unwrap();
     other.synchronize().unwrap();
@@ -195,7 +193,7 @@ fn a_graph_stays_whole_over_a_thousand_launches() {
 #[test]
 fn a_capture_is_noticed_without_a_handle() {
     let gpu = Gpu::new();
-    let pool = DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap();
+    let pool = Arc::new(DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap());
     drop(pool.allocate(MIB, &gpu.stream).unwrap());
     begin(&gpu.stream);
     let inside = pool.allocate(MIB, &gpu.stream).unwrap();
@@ -219,8 +217,8 @@ fn a_capture_is_noticed_without_a_handle() {
 #[test]
 fn declared_captures_cost_no_calls() {
     let gpu = Gpu::new();
-    let options = PoolOptions::new().captures(Captures::Declared);
-    let pool = DevicePool::new(DeviceMemory::new(&gpu.context), options).unwrap();
+    let options = PoolOptions::new().declared_captures();
+    let pool = Arc::new(DevicePool::new(DeviceMemory::new(&gpu.context), options).unwrap());
     let first = pool.allocate(MIB, &gpu.stream).unwrap();
     let address = first.address();
     begin(&gpu.stream);
@@ -248,10 +246,12 @@ fn a_capture_of_somebody_else_is_not_spoiled() {
     begin(&theirs);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let pinned = DevicePool::new(Pinned::new(&gpu.context), PoolOptions::new()).unwrap();
-            let device = DevicePool::new(Virtual::new(&gpu.context).unwrap(), PoolOptions::new()).unwrap();
-            let ordered =
-                DevicePool::new(AsyncMemory::new(&gpu.context).unwrap(), PoolOptions::new()).unwrap();
+            let pinned = Arc::new(DevicePool::new(Pinned::new(&gpu.context), PoolOptions::new()).unwrap());
+            let device =
+                Arc::new(DevicePool::new(Virtual::new(&gpu.context).unwrap(), PoolOptions::new()).unwrap());
+            let ordered = Arc::new(
+                DevicePool::new(AsyncMemory::new(&gpu.context).unwrap(), PoolOptions::new()).unwrap(),
+            );
             let block = pinned.allocate(MIB, &gpu.stream).unwrap();
             block.used_on(&other);
             drop((block, device.allocate(MIB, &gpu.stream).unwrap(), ordered.allocate(MIB, &other).unwrap()));
@@ -275,7 +275,7 @@ fn handles_of_captured_streams_are_wrapped() {
     // SAFETY: the stream is alive until the end of the test.
     let wrapped = || unsafe { Stream::from_raw(&gpu.context, theirs.raw()) }.unwrap();
     for is_known in [false, true] {
-        let pool = DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap();
+        let pool = Arc::new(DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap());
         let before = is_known.then(|| pool.allocate(MIB, &wrapped()).unwrap());
         begin(&theirs);
         let first = pool.allocate(MIB, &wrapped()).unwrap();
@@ -313,7 +313,7 @@ fn the_default_stream_beside_a_capture() {
     // SAFETY: as above.
     let ordered = unsafe { Stream::from_raw(&gpu.context, raw) }.unwrap();
     let default = Stream::default_of(&gpu.context);
-    let pool = DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap();
+    let pool = Arc::new(DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap());
     let (first, far) = (pool.allocate(MIB, &default).unwrap(), pool.allocate(MIB, &gpu.stream).unwrap());
     far.used_on(&default);
     begin(&ordered);

@@ -3,8 +3,8 @@
 use crate::support::{Gpu, on_system};
 use allotment::gpu::cudarc::driver::sys;
 use allotment::gpu::{
-    Buffer, Context, CopyError, DeviceMemory, Foreign, HostMemory, Managed, MemoryKind, Pinned, Pool, Rows,
-    Staging, StagingOptions, Stream,
+    Buffer, Context, DeviceMemory, Error, HostMemory, Managed, MemoryKind, Pinned, Pool, Rows, Staging,
+    Stream,
 };
 use allotment::pool::{
     CopyFigures, CopyStats, DevicePool, Direction, PoolOptions, SourceError, SourceErrorKind,
@@ -29,7 +29,7 @@ fn every_direction_is_counted() {
     let mut near = Buffer::from_slice(&device, &[1u32; 100], stream).unwrap(); // to the device
     let mut page = Buffer::from_slice(&pinned, &[2u32; 100], stream).unwrap(); // on the host
     let mut plain = Buffer::from_slice(&host, &[3u32; 100], stream).unwrap(); // on the host
-    let mut both = Buffer::<u32, _>::zeros(&managed, 100, stream).unwrap(); // fill
+    let mut both = Buffer::<u32>::zeros(&managed, 100, stream).unwrap(); // fill
     let kinds = [near.kind(), page.kind(), plain.kind(), both.kind()];
     assert_eq!(kinds, [MemoryKind::Device, MemoryKind::Pinned, MemoryKind::Host, MemoryKind::Managed]);
     near.as_view_mut().copy_from_view(&page.as_view()).unwrap(); // to the device
@@ -80,15 +80,15 @@ fn devices_that_copy_to_each_other_are_peers() {
     let near = Buffer::from_slice(&here, &[5.5f32, 6.5], &gpu.stream).unwrap();
     gpu.context.synchronize().unwrap();
     // SAFETY: the memory is not used otherwise, and lives longer.
-    let foreign = unsafe { Buffer::<f32, Foreign<()>>::from_raw(near.address(), 2, (), &gpu.stream) };
+    let foreign = unsafe { Buffer::<f32>::from_raw(near.address(), 2, (), &gpu.stream) };
     let mut back = block.migrate(&there, &stream).unwrap();
     assert_eq!(peers(), 2, "of one device");
     back.as_view_mut().copy_from_view(&foreign.as_view()).unwrap();
     assert_eq!((back.to_vec().unwrap(), peers()), (vec![5.5, 6.5], 3));
     drop(foreign);
     // SAFETY: as above.
-    let foreign = unsafe { Buffer::<f32, Foreign<()>>::from_raw(back.address(), 2, (), &stream) };
-    let mut third = Buffer::<f32, _>::zeros(&here, 2, &gpu.stream).unwrap();
+    let foreign = unsafe { Buffer::<f32>::from_raw(back.address(), 2, (), &stream) };
+    let mut third = Buffer::<f32>::zeros(&here, 2, &gpu.stream).unwrap();
     third.as_view_mut().copy_from_view(&foreign.as_view()).unwrap();
     assert_eq!((third.to_vec().unwrap(), gpu.context.copy_stats().peer.count), (vec![5.5, 6.5], 1));
     drop((third, foreign));
@@ -99,10 +99,10 @@ fn devices_that_copy_to_each_other_are_peers() {
 #[test]
 fn pools_count_the_copies_of_their_blocks() {
     let gpu = Gpu::new();
-    let pool = DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap();
-    let other = DevicePool::new(Pinned::new(&gpu.context), PoolOptions::new()).unwrap();
+    let pool = Arc::new(DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap());
+    let other = Arc::new(DevicePool::new(Pinned::new(&gpu.context), PoolOptions::new()).unwrap());
     let mut first = Buffer::from_slice(&pool, &[1u8; 1000], &gpu.stream).unwrap();
-    let second = Buffer::<u8, _>::zeros(&pool, 1000, &gpu.stream).unwrap();
+    let second = Buffer::<u8>::zeros(&pool, 1000, &gpu.stream).unwrap();
     first.as_view_mut().copy_from_view(&second.as_view()).unwrap(); // both of one pool
     let third = second.migrate(&other, &gpu.stream).unwrap(); // of two
     assert_eq!(third.to_vec().unwrap(), [0; 1000]);
@@ -110,10 +110,10 @@ fn pools_count_the_copies_of_their_blocks() {
     assert_eq!(counted, [(1, 1000), (1, 1000), (1, 1000), (0, 0), (0, 0), (1, 1000)]);
     let counted = figures(&other.stats().copies);
     assert_eq!(counted, [(0, 0), (1, 1000), (0, 0), (0, 0), (1, 1000), (0, 0)]);
-    let mut staging = Staging::new(&gpu.context, StagingOptions { chunk: 64 << 10, slots: 2 }).unwrap();
+    let mut staging = Staging::with_chunks(&gpu.context, 64 << 10, 2).unwrap();
     let mut result = Vec::new();
     let data = vec![5; 100_000];
-    staging.read_write(&*data, &mut result, &pool, &gpu.stream, |_, _| Ok::<_, CopyError>(())).unwrap();
+    staging.read_write(&*data, &mut result, &pool, &gpu.stream, |_, _| Ok::<_, Error>(())).unwrap();
     let stats = pool.stats().copies;
     assert_eq!((stats.to_device.count, stats.to_device.bytes), (3, 101_000));
     assert_eq!((stats.to_host.count, stats.to_host.bytes), (3, 101_000));
@@ -129,9 +129,9 @@ fn bandwidth_is_what_the_events_say() {
     if on_system() {
         return;
     }
-    let pool = DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap();
+    let pool = Arc::new(DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap());
     gpu.control().rate(1_000_000_000);
-    let mut buffer = Buffer::<u8, _>::zeros(&pool, 1 << 20, &gpu.stream).unwrap();
+    let mut buffer = Buffer::<u8>::zeros(&pool, 1 << 20, &gpu.stream).unwrap();
     buffer.copy_from(&vec![1; 1 << 20]).unwrap();
     gpu.context.time_copies(true);
     buffer.copy_from(&vec![2; 1 << 20]).unwrap();
@@ -139,7 +139,7 @@ fn bandwidth_is_what_the_events_say() {
     gpu.control().hold_all(true);
     buffer.as_view_mut().clear().unwrap();
     let pinned = Arc::new(Pinned::new(&gpu.context));
-    let mut host = Buffer::<u8, _>::zeros(&pinned, 1 << 20, &gpu.stream).unwrap();
+    let mut host = Buffer::<u8>::zeros(&pinned, 1 << 20, &gpu.stream).unwrap();
     host.as_view_mut().copy_from_view(&buffer.as_view()).unwrap();
     let stats = gpu.context.copy_stats();
     let known = CopyFigures { timed_bytes: 1 << 20, ..stats.to_device };
@@ -181,7 +181,7 @@ fn copies_under_way_do_not_pile_up() {
         return;
     }
     let memory = Arc::new(DeviceMemory::new(&gpu.context));
-    let mut buffer = Buffer::<u8, _>::zeros(&memory, 64, &gpu.stream).unwrap();
+    let mut buffer = Buffer::<u8>::zeros(&memory, 64, &gpu.stream).unwrap();
     gpu.context.time_copies(true);
     gpu.control().hold_all(true);
     for _ in 0..1000 {
@@ -200,7 +200,7 @@ fn copies_under_way_do_not_pile_up() {
 #[test]
 fn host_memory_is_the_cpus_alone() {
     let gpu = Gpu::new();
-    let pool = DevicePool::new(HostMemory::new(8 << 20), PoolOptions::new()).unwrap();
+    let pool = Arc::new(DevicePool::new(HostMemory::new(8 << 20), PoolOptions::new()).unwrap());
     let device = Arc::new(DeviceMemory::new(&gpu.context));
     let before = (!on_system()).then(|| gpu.control().calls("cuMemcpyHtoDAsync_v2"));
     let mut buffer = Buffer::from_slice(&pool, &[1u16, 2, 3, 4, 5, 6], &gpu.stream).unwrap();
@@ -220,15 +220,15 @@ fn host_memory_is_the_cpus_alone() {
         let cudarc = gpu.context.to_cudarc().unwrap();
         let stream = cudarc.default_stream();
         let made = gpu.control().calls("");
-        assert_eq!(buffer.with_cudarc(&stream, |_| ()), Err(CopyError::Unreachable));
+        assert_eq!(buffer.with_cudarc(&stream, |_| ()), Err(Error::Unreachable));
         assert_eq!(gpu.control().calls(""), made);
         assert!(made > calls);
     }
     // To the device and back, and between two host buffers.
-    let mut near = Buffer::<u16, _>::zeros(&device, 6, &gpu.stream).unwrap();
+    let mut near = Buffer::<u16>::zeros(&device, 6, &gpu.stream).unwrap();
     near.as_view_mut().copy_from_view(&buffer.as_view()).unwrap();
     near.slice_mut(1..2).unwrap().fill(5).unwrap();
-    let mut second = Buffer::<u16, _>::zeros(&pool, 6, &gpu.stream).unwrap();
+    let mut second = Buffer::<u16>::zeros(&pool, 6, &gpu.stream).unwrap();
     second.as_view_mut().copy_from_view(&near.as_view()).unwrap();
     assert_eq!(second.as_slice().unwrap(), [70, 5, 0, 71, 5, 6]);
     buffer.as_view_mut().copy_from_view(&second.as_view()).unwrap();
@@ -251,7 +251,7 @@ fn ordinary_memory_has_no_copy_under_way() {
     gpu.control().hold_all(true);
     let host = Arc::new(HostMemory::new(1 << 20));
     let device = Arc::new(DeviceMemory::new(&gpu.context));
-    let mut near = Buffer::<u8, _>::zeros(&device, 100, &gpu.stream).unwrap();
+    let mut near = Buffer::<u8>::zeros(&device, 100, &gpu.stream).unwrap();
     let mut plain = Buffer::from_slice(&host, &[1u8; 100], &gpu.stream).unwrap();
     near.as_view_mut().copy_from_view(&plain.as_view()).unwrap();
     plain.copy_from(&[9; 100]).unwrap();
@@ -277,7 +277,7 @@ fn ordinary_memory_has_no_copy_under_way() {
     let began = gpu.context.bind(|| unsafe { sys::cuStreamBeginCapture_v2(gpu.stream.raw(), relaxed) });
     began.unwrap().result().unwrap();
     let refused = near.as_view_mut().copy_from_view(&plain.as_view()).unwrap_err();
-    assert!(matches!(refused, CopyError::Call(SourceError { kind: SourceErrorKind::Capturing, .. })));
+    assert!(matches!(refused, Error::Call(SourceError { kind: SourceErrorKind::Capturing, .. })));
     let mut graph = ptr::null_mut();
     // SAFETY: the capture began above, and the output has the type that the function writes.
     let ended = gpu.context.bind(|| unsafe { sys::cuStreamEndCapture(gpu.stream.raw(), &mut graph) });
@@ -295,8 +295,8 @@ fn only_copies_with_both_marks_are_timed() {
     if on_system() {
         return;
     }
-    let pool = DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap();
-    let mut buffer = Buffer::<u8, _>::zeros(&pool, 1000, &gpu.stream).unwrap();
+    let pool = Arc::new(DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap());
+    let mut buffer = Buffer::<u8>::zeros(&pool, 1000, &gpu.stream).unwrap();
     gpu.control().rate(1_000_000_000);
     gpu.context.time_copies(true);
     let timed = |done, count| {
@@ -334,9 +334,9 @@ fn pools_time_the_copies_of_their_blocks() {
     if on_system() {
         return;
     }
-    let pools =
-        [(); 2].map(|()| DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap());
-    let buffer = |pool| Buffer::<u8, _>::zeros(pool, 1000, &gpu.stream).unwrap();
+    let pools = [(); 2]
+        .map(|()| Arc::new(DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap()));
+    let buffer = |pool| Buffer::<u8>::zeros(pool, 1000, &gpu.stream).unwrap();
     let [mut first, second, mut third] = [buffer(&pools[0]), buffer(&pools[0]), buffer(&pools[1])];
     gpu.control().rate(1_000_000_000);
     gpu.context.time_copies(true);

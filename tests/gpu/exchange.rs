@@ -2,9 +2,10 @@
 
 use crate::support::{Gpu, on_system};
 use allotment::gpu::cudarc::driver::{DeviceRepr, ValidAsZeroBits};
+use allotment::gpu::share::DlTensor;
 use allotment::gpu::{
-    Advice, AllocateError, AsyncMemory, Buffer, Context, CopyError, DeviceMemory, DlTensor, HostMemory,
-    Location, Managed, MemoryKind, Pinned, Pool, Staging, StagingError, StagingOptions, Stream, Virtual,
+    Advice, AsyncMemory, Buffer, Context, DeviceMemory, Error, HostMemory, Location, Managed, MemoryKind,
+    Pinned, Pool, Staging, StagingError, Stream, Virtual,
 };
 use allotment::pool::{
     Checks, DeviceAllocator, DevicePool, Event as _, PoolError, PoolOptions, SourceErrorKind, Stream as _,
@@ -73,7 +74,7 @@ fn buffers_become_tensors_and_come_back() {
     let host = Arc::new(HostMemory::new(1 << 20));
     let pinned = Pool::new(Pinned::new(&gpu.context), PoolOptions::new()).unwrap();
     for (raw, device) in [
-        (DlTensor::new(Buffer::<u8, _>::zeros(&host, 4, &gpu.stream).unwrap(), &[4]).unwrap(), 1),
+        (DlTensor::new(Buffer::<u8>::zeros(&host, 4, &gpu.stream).unwrap(), &[4]).unwrap(), 1),
         (DlTensor::new(Buffer::<u8>::zeros(&pinned, 4, &gpu.stream).unwrap(), &[4]).unwrap(), 3),
     ] {
         let raw = raw.into_raw();
@@ -81,7 +82,7 @@ fn buffers_become_tensors_and_come_back() {
         assert_eq!(unsafe { (*raw.cast::<Managed32>()).device_type }, device);
         // SAFETY: as above.
         let tensor = unsafe { DlTensor::from_raw(raw) }.unwrap();
-        assert!(matches!(tensor.into_buffer::<u8>(&gpu.stream), Err(CopyError::Tensor(_))));
+        assert!(matches!(tensor.into_buffer::<u8>(&gpu.stream), Err(Error::Tensor(_))));
     }
     drop((pool, pinned, host));
     gpu.finish();
@@ -142,7 +143,7 @@ fn tensors_that_do_not_fit_are_refused() {
     ];
     for (number, (strides, change)) in wrong.into_iter().enumerate() {
         let refused = tensor(strides, change).into_buffer::<u32>(&gpu.stream);
-        assert!(matches!(refused, Err(CopyError::Tensor(_))), "{number}");
+        assert!(matches!(refused, Err(Error::Tensor(_))), "{number}");
         assert_eq!(ENDED.load(Ordering::Relaxed), 3 + number);
     }
     // Without values the place does not matter, and neither does the stride of a dimension of one.
@@ -161,23 +162,23 @@ fn tensors_that_do_not_fit_are_refused() {
     assert!(unsafe { DlTensor::from_raw(ptr::null_mut()) }.is_none());
     let buffer: Buffer<u32> = Buffer::zeros(&pool, 10, &gpu.stream).unwrap();
     let refused = DlTensor::new(buffer, &[3, 3]).map(drop);
-    assert_eq!(refused, Err(CopyError::Length { have: 10, asked: 9 }));
+    assert_eq!(refused, Err(Error::Length { have: 10, asked: 9 }));
     // Beside a length of 0 the others may be of any size; DLPack's numbers end at 2^63, and so do strides.
     for shape in [&[0, 1 << 40, 1 << 40][..], &[0, usize::MAX], &[1 << 62, 2, 0]] {
         let refused = DlTensor::new(Buffer::<u32>::zeros(&pool, 0, &gpu.stream).unwrap(), shape).map(drop);
-        assert!(matches!(refused, Err(CopyError::Tensor(_))), "{shape:?}");
+        assert!(matches!(refused, Err(Error::Tensor(_))), "{shape:?}");
     }
     let mut long = [1i64, 5];
     let huge = tensor(long.as_mut_ptr(), |tensor| {
         // SAFETY: there are two lengths.
         unsafe { (*tensor.shape, *tensor.shape.add(1)) = (i64::MAX, i64::MAX) }
     });
-    assert!(matches!(huge.into_buffer::<u32>(&gpu.stream), Err(CopyError::Tensor(_))));
+    assert!(matches!(huge.into_buffer::<u32>(&gpu.stream), Err(Error::Tensor(_))));
     let beyond = tensor(ptr::null_mut(), |tensor| {
         tensor.ndim = 0;
         (tensor.data, tensor.byte_offset) = (ptr::without_provenance_mut(4096), u64::MAX);
     });
-    assert!(matches!(beyond.into_buffer::<u32>(&gpu.stream), Err(CopyError::Tensor(_))));
+    assert!(matches!(beyond.into_buffer::<u32>(&gpu.stream), Err(Error::Tensor(_))));
     drop((scalar, memory, pool));
     gpu.finish();
 }
@@ -211,7 +212,7 @@ fn tensors_name_their_values_and_memory() {
     assert_eq!(numbers::<f32>(&own, stream), [2, 32, 1, 2, 0]);
     assert_eq!(numbers::<f64>(&own, stream), [2, 64, 1, 2, 0]);
     let unknown = DlTensor::new(Buffer::<u128>::zeros(&own, 3, stream).unwrap(), &[3]).map(drop);
-    assert_eq!(unknown, Err(CopyError::Tensor("has values of a type that DLPack does not know")));
+    assert_eq!(unknown, Err(Error::Tensor("has values of a type that DLPack does not know")));
     let managed = Pool::new(Managed::new(&gpu.context).unwrap(), PoolOptions::new()).unwrap();
     assert_eq!(numbers::<f32>(&managed, stream), [2, 32, 1, 13, 0]);
     if !on_system() {
@@ -287,8 +288,8 @@ fn managed_blocks_are_brought_to_the_device() {
     gpu.finish();
 }
 
-fn is_lost<T>(outcome: Result<T, CopyError>) -> bool {
-    matches!(outcome, Err(CopyError::Call(error)) if error.kind == SourceErrorKind::Lost)
+fn is_lost<T>(outcome: Result<T, Error>) -> bool {
+    matches!(outcome, Err(Error::Call(error)) if error.kind == SourceErrorKind::Lost)
 }
 
 /// After a reset nothing of before calls the driver any more, which the stand-in would notice; a new context of the
@@ -300,7 +301,7 @@ fn a_device_that_was_reset_comes_back() {
         return;
     }
     let options = PoolOptions::new();
-    let pool = DevicePool::new(DeviceMemory::new(&gpu.context), options.clone()).unwrap();
+    let pool = Arc::new(DevicePool::new(DeviceMemory::new(&gpu.context), options.clone()).unwrap());
     let pool = Pool::over(pool);
     let ordered = Pool::new(AsyncMemory::new(&gpu.context).unwrap(), options.clone()).unwrap();
     let pinned = Pool::new(Pinned::new(&gpu.context), options.clone()).unwrap();
@@ -315,7 +316,7 @@ fn a_device_that_was_reset_comes_back() {
     let checked = Pool::new(Pinned::new(&gpu.context), checked).unwrap();
     let watched: Buffer<u32> = Buffer::from_slice(&checked, &[1, 2, 3], &gpu.stream).unwrap();
     // No copy is under way in this one, for whose end it would have to wait.
-    let mut staging = Staging::new(&gpu.context, StagingOptions { chunk: 1, slots: 2 }).unwrap();
+    let mut staging = Staging::with_chunks(&gpu.context, 1, 2).unwrap();
     let nothing = staging.read(io::empty(), &pool, &gpu.stream, |_, _| Ok::<_, ()>(()));
     assert_eq!(nothing.unwrap().chunks, 0);
     gpu.context.time_copies(true);
@@ -339,7 +340,7 @@ fn a_device_that_was_reset_comes_back() {
     }
     for pool in [&pool, &ordered, &pinned, &growing] {
         let refused = Buffer::<u32>::zeros(pool, 3, &gpu.stream);
-        let Err(AllocateError::Allocation(PoolError::Source(error))) = refused else {
+        let Err(Error::Pool(PoolError::Source(error))) = refused else {
             panic!("{refused:?}");
         };
         assert_eq!(error.kind, SourceErrorKind::Lost);

@@ -2,9 +2,9 @@
 //! call.
 
 use crate::support::{on_system, stand_in};
+use allotment::gpu::manager::{ManagerOptions, MemoryManager};
 use allotment::gpu::{
-    AllocateError, AsyncMemory, Buffer, Context, CopyError, DeviceMemory, Error, ManageError, Managed,
-    ManagerOptions, MemoryKind, MemoryManager, Pinned, Registered, ShareError, Staging, StagingOptions,
+    AsyncMemory, Buffer, Context, DeviceMemory, Error, Managed, MemoryKind, Pinned, Registered, Staging,
     Stream, Virtual, pinned_bytes,
 };
 use allotment::pool::{Event as _, PoolError, Source, Stream as _};
@@ -170,35 +170,25 @@ fn of_buffers() {
     // Without an event to order it, a segment is leaked rather than freed.
     let keeps = ["cuEventCreate", "cuEventRecord", "cuStreamWaitEvent", "cuEventSynchronize"];
     fails_cleanly(&keeps, || {
-        let called = |error| match error {
-            AllocateError::Allocation(error) | AllocateError::Copy(CopyError::Call(error)) => {
-                Error::Call(error)
-            }
-            error => panic!("{error}"),
-        };
-        let copied = |error| called(AllocateError::Copy(error));
         let context = Context::new(0)?;
         let memory = Arc::new(AsyncMemory::new(&context)?);
         let (stream, other) = (Stream::new(&context)?, Stream::new(&context)?);
-        let mut from = Buffer::from_slice(&memory, &[1u32, 2, 3], &stream).map_err(called)?;
-        let mut to = Buffer::<u32, _>::zeros(&memory, 3, &other).map_err(called)?;
-        to.as_view_mut().copy_from_view(&from.as_view()).map_err(copied)?;
-        from.as_view_mut().copy_from_async(vec![4, 5, 6]).map_err(copied)?.wait().map_err(copied)?;
-        to.switch_to(&stream).map_err(copied)?;
-        assert_eq!(to.to_vec().map_err(copied)?, [1, 2, 3]);
+        let mut from = Buffer::from_slice(&memory, &[1u32, 2, 3], &stream)?;
+        let mut to = Buffer::<u32>::zeros(&memory, 3, &other)?;
+        to.as_view_mut().copy_from_view(&from.as_view())?;
+        from.as_view_mut().copy_from_async(vec![4, 5, 6])?.wait()?;
+        to.switch_to(&stream)?;
+        assert_eq!(to.to_vec()?, [1, 2, 3]);
         Ok(())
     });
 }
 
 /// Extracts the error of a driver call, wherever it is reported.
-fn call_of(error: AllocateError<ManageError>) -> Error {
+fn call_of(error: Error) -> Error {
     match error {
-        AllocateError::Copy(CopyError::Call(error)) => error.into(),
-        AllocateError::Allocation(ManageError::Driver(error)) => error,
-        AllocateError::Allocation(ManageError::Pool(PoolError::Source(error))) => error.into(),
-        AllocateError::Allocation(ManageError::Pool(PoolError::OutOfMemory(full))) => {
-            full.source.expect("nothing is limited").into()
-        }
+        Error::Call(_) => error,
+        Error::Pool(PoolError::Source(error)) => error.into(),
+        Error::Pool(PoolError::OutOfMemory(full)) => full.source.expect("nothing is limited").into(),
         error => panic!("{error}"),
     }
 }
@@ -215,12 +205,11 @@ fn of_managers_and_batches() {
         "cuStreamIsCapturing",
     ];
     fails_cleanly(&keeps, || {
-        let copied = |error| call_of(AllocateError::Copy(error));
         let context = Context::new(0)?;
         let made = MemoryManager::new(std::slice::from_ref(&context), ManagerOptions::default());
-        let manager = made.map_err(|error| call_of(AllocateError::Allocation(error)))?;
+        let manager = made.map_err(call_of)?;
         let stream = manager.streams().next().unwrap();
-        let mut staging = Staging::new(&context, StagingOptions { chunk: 64 << 10, slots: 2 })?;
+        let mut staging = Staging::with_chunks(&context, 64 << 10, 2)?;
         let mut buffers = Vec::new();
         for placement in [MemoryKind::Device, MemoryKind::ReadMostly, MemoryKind::Pinned, MemoryKind::Host] {
             let request = manager.request().memory(placement);
@@ -228,15 +217,15 @@ fn of_managers_and_batches() {
         }
         let mut batch = staging.batch(stream);
         for buffer in &mut buffers {
-            batch.upload(buffer.slice_mut(..50).unwrap(), &[2; 50]).map_err(copied)?;
+            batch.upload(buffer.slice_mut(..50).unwrap(), &[2; 50])?;
         }
-        batch.finish().map_err(copied)?;
+        batch.finish()?;
         let mut back = [[0; 100]; 4];
         let mut batch = staging.batch(stream);
         for (buffer, back) in buffers.iter().zip(&mut back) {
-            batch.download(buffer.as_view(), back).map_err(copied)?;
+            batch.download(buffer.as_view(), back)?;
         }
-        batch.finish().map_err(copied)?;
+        batch.finish()?;
         assert!(back.iter().all(|back| back[..50] == [2; 50] && back[50..] == [1; 50]));
         drop(buffers);
         manager.cleanup();
@@ -247,24 +236,15 @@ fn of_managers_and_batches() {
 #[test]
 fn of_shared_memory() {
     fails_cleanly(&[], || {
-        let shared = |error| match error {
-            ShareError::Driver(error) => error,
-            error => panic!("{error}"),
-        };
-        let copied = |error| call_of(AllocateError::Copy(error));
         let context = Context::new(0)?;
         let stream = Stream::new(&context)?;
         let source = Arc::new(Virtual::shareable(&context)?);
         let made = Buffer::from_slice(&source, &[1u32, 2, 3], &stream);
-        let buffer = made.map_err(|error| match error {
-            AllocateError::Allocation(error) | AllocateError::Copy(CopyError::Call(error)) => error,
-            error => panic!("{error}"),
-        })?;
+        let buffer = made?;
         // SAFETY: the memory holds these values, and the stream is the same.
-        let mut mapped =
-            unsafe { Buffer::<u32, _>::map(&buffer.share().map_err(shared)?, &stream) }.map_err(shared)?;
-        mapped.slice_mut(..1).unwrap().copy_from(&[4]).map_err(copied)?;
-        assert_eq!(buffer.to_vec().map_err(copied)?, [4, 2, 3]);
+        let mut mapped = unsafe { Buffer::<u32>::map(&buffer.share()?, &stream) }?;
+        mapped.slice_mut(..1).unwrap().copy_from(&[4])?;
+        assert_eq!(buffer.to_vec()?, [4, 2, 3]);
         Ok(())
     });
 }

@@ -2,11 +2,10 @@
 
 use crate::support::{Gpu, on_system};
 use allotment::gpu::cudarc::driver::sys;
-use allotment::gpu::{
-    Access, AllocateError, Backing as _, Buffer, Context, CopyError, ManageError, ManagedBlock,
-    ManagerOptions, MemoryKind, MemoryManager, MemoryRequest, Policy, PolicyRule, Stream, Usage,
-    pinned_bytes,
+use allotment::gpu::manager::{
+    Access, ManagerOptions, MemoryManager, MemoryRequest, Policy, PolicyRule, Usage,
 };
+use allotment::gpu::{Buffer, Context, Error, MemoryKind, Stream, pinned_bytes};
 use allotment::pool::{Limit, PoolError, PoolOptions, Stream as _};
 
 const MIB: usize = 1 << 20;
@@ -15,7 +14,7 @@ fn manager(gpu: &Gpu) -> MemoryManager {
     MemoryManager::new(std::slice::from_ref(&gpu.context), ManagerOptions::default()).unwrap()
 }
 
-fn bytes<'m>(request: &MemoryRequest<'m>, len: usize, gpu: &Gpu) -> Buffer<u8, ManagedBlock<'m>> {
+fn bytes<'m>(request: &MemoryRequest<'m>, len: usize, gpu: &Gpu) -> Buffer<u8> {
     Buffer::zeros(request, len, &gpu.stream).unwrap()
 }
 
@@ -41,14 +40,14 @@ fn the_table_decides() {
         let mut buffer = manager.allocate::<u8>(len, named, access).unwrap();
         assert_eq!(buffer.kind(), target, "{named:?} {access:?} {len}");
         // The other kinds are of the host, or of both.
-        assert_eq!(buffer.backing().device(), (target == MemoryKind::Device).then_some(0), "{target:?}");
+        assert_eq!(buffer.device(), (target == MemoryKind::Device).then_some(0), "{target:?}");
         assert!(buffer.to_vec().unwrap().iter().all(|&value| value == 0));
         buffer.slice_mut(len - 1..).unwrap().fill(9).unwrap();
         assert_eq!(buffer.to_vec().unwrap().last(), Some(&9));
         // The CPU can access everything but the device's own memory.
         match buffer.as_mut_slice() {
             Ok(values) => values[0] = 7,
-            Err(error) => assert_eq!((error, target), (CopyError::Invisible, MemoryKind::Device)),
+            Err(error) => assert_eq!((error, target), (Error::Invisible, MemoryKind::Device)),
         }
         let visible = buffer.as_slice().map(|values| values[0]);
         assert_eq!(visible.is_ok(), target != MemoryKind::Device);
@@ -91,18 +90,15 @@ fn the_table_can_be_replaced() {
         Err(error) => error,
         Ok(_) => panic!("it was accepted"),
     };
-    assert_eq!(wrong(with(vec![])), ManageError::PolicyNotTotal);
-    assert_eq!(wrong(with(vec![rule(&[], Some(1 << 40), MemoryKind::Host)])), ManageError::PolicyNotTotal);
-    assert_eq!(
-        wrong(with(vec![rule(&[Access::Random], None, MemoryKind::Host)])),
-        ManageError::PolicyNotTotal
-    );
+    assert_eq!(wrong(with(vec![])), Error::PolicyNotTotal);
+    assert_eq!(wrong(with(vec![rule(&[], Some(1 << 40), MemoryKind::Host)])), Error::PolicyNotTotal);
+    assert_eq!(wrong(with(vec![rule(&[Access::Random], None, MemoryKind::Host)])), Error::PolicyNotTotal);
     let empty = PolicyRule { targets: vec![], ..rule(&[Access::Random], None, MemoryKind::Host) };
-    assert_eq!(wrong(with(vec![empty, rule(&[], None, MemoryKind::Host)])), ManageError::PolicyNoTarget(0));
+    assert_eq!(wrong(with(vec![empty, rule(&[], None, MemoryKind::Host)])), Error::PolicyNoTarget(0));
     for share in [0.5, 1.1, f64::NAN] {
-        assert_eq!(wrong(Policy { share, ..Policy::default() }), ManageError::PolicyShare);
+        assert_eq!(wrong(Policy { share, ..Policy::default() }), Error::PolicyShare);
     }
-    assert_eq!(MemoryManager::new(&[], ManagerOptions::default()).err(), Some(ManageError::NoDevice));
+    assert_eq!(MemoryManager::new(&[], ManagerOptions::default()).err(), Some(Error::NoContext));
     gpu.finish();
 }
 
@@ -124,8 +120,8 @@ fn full_places_fall_back_as_far_as_allowed() {
     let held: Vec<_> = (0..4).map(|_| bytes(&any, 6 * MIB, &gpu)).collect();
     let targets: Vec<_> = held.iter().map(|buffer| buffer.kind()).collect();
     assert_eq!(targets, [MemoryKind::Device, MemoryKind::Managed, MemoryKind::Pinned, MemoryKind::Host]);
-    let full = |request: &MemoryRequest<'_>| match Buffer::<u8, _>::zeros(request, 6 * MIB, &gpu.stream) {
-        Err(AllocateError::Allocation(ManageError::Pool(PoolError::OutOfMemory(full)))) => full,
+    let full = |request: &MemoryRequest<'_>| match Buffer::<u8>::zeros(request, 6 * MIB, &gpu.stream) {
+        Err(Error::Pool(PoolError::OutOfMemory(full))) => full,
         other => panic!("{other:?}"),
     };
     let error = full(&any);
@@ -160,17 +156,17 @@ fn what_a_device_lacks_is_a_typed_error_or_passed_over() {
     let (managed, read_only) =
         (both.request().memory(MemoryKind::Managed), both.request().access(Access::ReadOnly));
     let on = |request, stream| {
-        let made = Buffer::<u8, _>::zeros(request, 100, stream);
+        let made = Buffer::<u8>::zeros(request, 100, stream);
         made.map(|buffer| (buffer.kind(), buffer.as_view().address() >= (1 << 48) + (1 << 44)))
     };
     assert_eq!(on(&managed, &streams[0]), Ok((MemoryKind::Managed, false)));
-    let lacks = AllocateError::Allocation(ManageError::Unavailable(MemoryKind::Managed));
+    let lacks = Error::Unavailable(MemoryKind::Managed);
     assert_eq!(on(&managed, &streams[1]), Err(lacks));
     assert_eq!(on(&read_only, &streams[1]), Ok((MemoryKind::Device, true)));
     // A stream of one manager with memory of another.
     let one = manager(&gpu);
-    let error = Buffer::<u8, _>::zeros(&one.request(), 100, &streams[1]).unwrap_err();
-    assert_eq!(error, AllocateError::Allocation(ManageError::OtherDevice { ordinal: 1 }));
+    let error = Buffer::<u8>::zeros(&one.request(), 100, &streams[1]).unwrap_err();
+    assert_eq!(error, Error::OtherDevice { ordinal: 1 });
     drop((managed, read_only));
     drop((one, streams, both, second));
     gpu.finish();
@@ -185,7 +181,7 @@ fn read_only_memory_is_advised_so_and_kept_apart() {
     let manager = manager(&gpu);
     let table = bytes(&manager.request().access(Access::ReadOnly), 1000, &gpu);
     let plain = bytes(&manager.request().memory(MemoryKind::Managed), 1000, &gpu);
-    let advised = |buffer: &Buffer<u8, ManagedBlock<'_>>| {
+    let advised = |buffer: &Buffer<u8>| {
         let mut value = 0i32;
         let which = sys::CUmem_range_attribute::CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY;
         // SAFETY: the output has the attribute's size, and the range is that of the buffer.
@@ -202,8 +198,8 @@ fn read_only_memory_is_advised_so_and_kept_apart() {
         gpu.control().fail(name, 1, 1, 999);
     }
     let failed =
-        Buffer::<u8, _>::zeros(&manager.request().access(Access::ReadOnly), 10, &gpu.stream).unwrap_err();
-    assert!(matches!(failed, AllocateError::Allocation(ManageError::Driver(_))), "{failed:?}");
+        Buffer::<u8>::zeros(&manager.request().access(Access::ReadOnly), 10, &gpu.stream).unwrap_err();
+    assert!(matches!(failed, Error::Call(_)), "{failed:?}");
     assert_eq!(manager.totals().blocks, 0);
     gpu.control().clear_failures();
     drop(manager);
@@ -216,10 +212,10 @@ fn read_only_memory_is_advised_so_and_kept_apart() {
 fn measured_accesses_revise_the_table() {
     let gpu = Gpu::new();
     let manager = manager(&gpu);
-    fn polled(manager: &MemoryManager) -> Buffer<u32, ManagedBlock<'_>> {
+    fn polled(manager: &MemoryManager) -> Buffer<u32> {
         manager.allocate(MIB, None, Access::Unknown).unwrap()
     }
-    fn small(manager: &MemoryManager) -> Buffer<u32, ManagedBlock<'_>> {
+    fn small(manager: &MemoryManager) -> Buffer<u32> {
         manager.allocate(16, None, Access::Unknown).unwrap()
     }
     let flags = polled(&manager);
@@ -231,7 +227,7 @@ fn measured_accesses_revise_the_table() {
         flags.slice(..1).unwrap().to_vec().unwrap();
         kernel.as_view_mut().fill(1).unwrap();
     }
-    let usage = flags.backing().usage();
+    let usage = flags.usage().unwrap();
     assert_eq!((usage.to_host, usage.host_bytes, usage.on_device), (40, 160, 1));
     let [first, second] = manager.recommendations().try_into().unwrap();
     assert_eq!(
@@ -258,7 +254,7 @@ fn measured_accesses_revise_the_table() {
     let request = manager.request().memory(MemoryKind::Pinned);
     let moved = flags.migrate(&request, &gpu.stream).unwrap();
     // Its first own access is that of the device, which wrote it.
-    assert_eq!((moved.kind(), moved.backing().usage().on_device), (MemoryKind::Pinned, 1));
+    assert_eq!((moved.kind(), moved.usage().unwrap().on_device), (MemoryKind::Pinned, 1));
     assert_eq!(manager.recommendations().len(), 1);
     drop((next, last, moved, kernel));
     assert_eq!(manager.recommendations(), []);
@@ -405,7 +401,7 @@ fn options_and_reports_are_data() {
     let buffer = manager.allocate::<u8>(5, None, Access::Unknown).unwrap();
     assert_eq!(buffer.kind(), MemoryKind::Host);
     let totals = manager.totals();
-    let read: allotment::gpu::Totals =
+    let read: allotment::gpu::manager::Totals =
         serde_json::from_str(&serde_json::to_string(&totals).unwrap()).unwrap();
     assert_eq!(read, totals);
     drop(buffer);

@@ -2,9 +2,7 @@
 
 use crate::staging::{CHUNK, add_one, data};
 use crate::support::Gpu;
-use allotment::gpu::{
-    CopyError, DeviceMemory, MmapStaging, Progress, Staging, StagingError, StagingOptions, ViewMut,
-};
+use allotment::gpu::{DeviceMemory, Error, MmapStaging, Progress, Staging, StagingError, ViewMut};
 use allotment::pool::{DevicePool, Limit, PoolOptions, Stream as _};
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -36,10 +34,10 @@ impl Drop for Folder {
 }
 
 fn staging(gpu: &Gpu) -> Staging {
-    Staging::new(&gpu.context, StagingOptions { chunk: CHUNK, slots: 3 }).unwrap()
+    Staging::with_chunks(&gpu.context, CHUNK, 3).unwrap()
 }
 
-fn nothing(_: ViewMut<'_, u8>, _: &Progress) -> Result<(), CopyError> {
+fn nothing(_: ViewMut<'_, u8>, _: &Progress) -> Result<(), Error> {
     Ok(())
 }
 
@@ -56,7 +54,7 @@ fn a_mapped_file_larger_than_the_device_is_changed_in_place() {
     // 4.4 MiB through a device with 4 MiB, in a pool of 2 MiB, by 192 KiB of pinned memory.
     let gpu = Gpu::with_memory(4 << 20);
     let options = PoolOptions::new().limit(Limit::Bytes(2 << 20));
-    let pool = DevicePool::new(DeviceMemory::new(&gpu.context), options).unwrap();
+    let pool = Arc::new(DevicePool::new(DeviceMemory::new(&gpu.context), options).unwrap());
     let mut mapped = MmapStaging::new(staging(&gpu), file).unwrap();
     let done = mapped.update(.., &pool, &gpu.stream, |chunk, _| add_one(chunk)).unwrap();
     assert_eq!((done.bytes, done.chunks), (expected.len() as u64, 71));
@@ -97,7 +95,7 @@ fn a_mapped_file_that_shrinks_is_an_error() {
     let file = folder.file("file", &before);
     let other = file.try_clone().unwrap();
     let mut mapped = MmapStaging::new(staging(&gpu), file).unwrap();
-    let is_shrunk = |done: Result<Progress, StagingError<_, CopyError>>, length: usize| {
+    let is_shrunk = |done: Result<Progress, StagingError<Error>>, length: usize| {
         let error = done.unwrap_err();
         let (whole, length) = (before.len() as u64, length as u64);
         let found =

@@ -5,10 +5,8 @@ use allotment::gpu::cudarc::driver::{
     CudaFunction, DevicePtr as _, DeviceRepr, LaunchConfig, ValidAsZeroBits,
 };
 use allotment::gpu::cudarc::nvrtc::Ptx;
-use allotment::gpu::{
-    AllocateError, Backer, Buffer, CopyError, DeviceMemory, Error, Foreign, HostMemory, ManagerOptions,
-    MemoryKind, MemoryManager, Pinned, Pool, Stream,
-};
+use allotment::gpu::manager::{ManagerOptions, MemoryManager};
+use allotment::gpu::{Buffer, DeviceMemory, Error, HostMemory, MemoryKind, Pinned, Pool, Stream};
 use allotment::pool::{
     Allocation, AnyPool, Capacity, Chain, DeviceAllocator, DevicePool, Limit, PoolError, PoolOptions,
     ReturnError, Segment, Source, SourceError, Stream as _,
@@ -62,7 +60,7 @@ fn a_struct_holds_pool_and_buffers() {
     .unwrap();
     assert_eq!(sum, 600.0);
     assert_eq!(last.to_vec().unwrap(), [1.0; 100]);
-    assert_eq!(last.backing().pool().pools()[0].stats().blocks.current, 1);
+    assert_eq!(last.pool().unwrap().pools()[0].stats().blocks.current, 1);
     drop(last);
     gpu.finish();
 }
@@ -98,7 +96,9 @@ fn memory_that_does_not_fit_is_refused() {
     /// Wants less than was asked for.
     struct Short(Pool);
     // SAFETY: none of the program's memory is used, as this test shows.
-    unsafe impl DeviceAllocator<Stream> for Short {
+    unsafe impl DeviceAllocator for Short {
+        type Stream = Stream;
+
         fn allocate(&self, bytes: usize, align: usize, stream: &Stream) -> Result<Allocation, PoolError> {
             DeviceAllocator::allocate(&self.0, bytes / 2, align, stream)
         }
@@ -169,10 +169,10 @@ fn memory_that_does_not_fit_is_refused() {
     let host = Pool::new(HostMemory::new(8 * MIB), PoolOptions::new()).unwrap();
     let short = Pool::over(Short(host.clone()));
     let refused = Buffer::from_slice(&short, &vec![9u32; KIB], &gpu.stream).map(drop);
-    assert_eq!(refused, Err(AllocateError::Copy(CopyError::Length { have: KIB / 2, asked: KIB })));
+    assert_eq!(refused, Err(Error::Length { have: KIB / 2, asked: KIB }));
     let packed = Arc::new(Packed(HostMemory::new(8 * MIB)));
-    let lines = Buffer::<Line, _>::zeros(&packed, 2, &gpu.stream);
-    assert_eq!(lines.err(), Some(AllocateError::Copy(CopyError::Align { asked: 64 })));
+    let lines = Buffer::<Line>::zeros(&packed, 2, &gpu.stream);
+    assert_eq!(lines.err(), Some(Error::Align { asked: 64 }));
     let words = Buffer::from_slice(&packed, &[1u64, 2], &gpu.stream).unwrap();
     assert_eq!(words.as_slice().unwrap(), [1, 2]);
     // What was refused went back.
@@ -241,10 +241,10 @@ fn a_launch_takes_several_buffers() {
     scaled(&mut values).unwrap();
     drop(values);
     let host = Arc::new(HostMemory::new(MIB));
-    let mut unreachable = Buffer::<f32, _>::zeros(&host, 3, &gpu.stream).unwrap();
+    let mut unreachable = Buffer::<f32>::zeros(&host, 3, &gpu.stream).unwrap();
     let launch = gpu.stream.launch(&kernel).write(unreachable.as_view_mut()).value(&2.5f32).value(&3u64);
     // SAFETY: as above; it is refused.
-    assert_eq!(unsafe { launch.submit(config) }, Err(CopyError::Unreachable));
+    assert_eq!(unsafe { launch.submit(config) }, Err(Error::Unreachable));
     drop((unreachable, host, pool, other, kernel));
     gpu.finish();
 }
@@ -307,7 +307,7 @@ fn views_are_cudarcs_pointers() {
     assert_eq!(to.to_vec().unwrap(), [expected; 10]);
     assert_eq!(own.clone_dtoh(&to.slice(3..).unwrap()).unwrap(), [expected; 7]);
     let host = Arc::new(HostMemory::new(MIB));
-    let unreachable = Buffer::<u8, _>::zeros(&host, 3, &gpu.stream).unwrap();
+    let unreachable = Buffer::<u8>::zeros(&host, 3, &gpu.stream).unwrap();
     assert_eq!(unreachable.as_view().device_ptr(&other).0, 0);
     assert!(own.context().check_err().is_err(), "no device reads the host's memory");
     drop((unreachable, host, from, to, pool, other, own));
@@ -317,21 +317,21 @@ fn views_are_cudarcs_pointers() {
 /// Memory of another library as a buffer: its owner goes after the work, or is left alone.
 #[test]
 fn foreign_memory_is_wrapped() {
-    struct Owner<'a>(&'a AtomicUsize, Option<Buffer<u32>>);
-    impl Drop for Owner<'_> {
+    struct Owner(Arc<AtomicUsize>, Option<Buffer<u32>>);
+    impl Drop for Owner {
         fn drop(&mut self) {
             self.0.fetch_add(1, Ordering::Relaxed);
             drop(self.1.take());
         }
     }
     let gpu = Gpu::new();
-    let (pool, dropped) = (pool(&gpu), AtomicUsize::new(0));
+    let (pool, dropped) = (pool(&gpu), Arc::new(AtomicUsize::new(0)));
     let memory: Buffer<u32> = Buffer::zeros(&pool, 100, &gpu.stream).unwrap();
     let address = memory.address();
     let other = Stream::new(&gpu.context).unwrap();
     gpu.stream.synchronize().unwrap();
     // SAFETY: the memory is not used otherwise, and its work is done.
-    let mut borrowed = unsafe { Buffer::<u32, Foreign<()>>::from_raw(address, 100, (), &other) };
+    let mut borrowed = unsafe { Buffer::<u32>::from_raw(address, 100, (), &other) };
     borrowed.as_view_mut().fill(5).unwrap();
     drop(borrowed);
     other.synchronize().unwrap();
@@ -340,7 +340,8 @@ fn foreign_memory_is_wrapped() {
         gpu.control().hold_all(true);
     }
     // SAFETY: as above, and the memory stays as long as its owner.
-    let mut owned = unsafe { Buffer::<u32, _>::from_raw(address, 50, Owner(&dropped, Some(memory)), &other) };
+    let mut owned =
+        unsafe { Buffer::<u32>::from_raw(address, 50, Owner(dropped.clone(), Some(memory)), &other) };
     owned.as_view_mut().fill(6).unwrap();
     assert_eq!(dropped.load(Ordering::Relaxed), 0);
     drop(owned);
@@ -417,7 +418,7 @@ fn transfers_are_futures() {
             });
             block_on(transfer).0
         });
-        assert!(matches!(failed, Err(CopyError::Call(error)) if error.code == 700), "{failed:?}");
+        assert!(matches!(failed, Err(Error::Call(error)) if error.code == 700), "{failed:?}");
         control.reset();
         std::mem::forget((buffer, pool));
         std::mem::forget(gpu.stream);
@@ -487,17 +488,14 @@ fn kernels_reach_the_memory_of_peers() {
 /// Whatever a block comes from, it is not given out again while another stream uses it.
 #[test]
 fn blocks_in_use_by_other_streams_stay() {
-    fn stays<A: Backer>(gpu: &Gpu, other: &Stream, allocator: &A)
-    where
-        A::Error: std::fmt::Debug,
-    {
-        let mut used = Buffer::<u8, _>::zeros(allocator, MIB, &gpu.stream).unwrap();
+    fn stays(gpu: &Gpu, other: &Stream, make: impl Fn() -> Buffer<u8>) {
+        let mut used = make();
         gpu.context.synchronize().unwrap();
         gpu.control().hold_all(true);
         used.switch_to(other).unwrap();
         used.as_view_mut().fill(5).unwrap();
         drop(used);
-        let mut next = Buffer::<u8, _>::zeros(allocator, MIB, &gpu.stream).unwrap();
+        let mut next = make();
         next.as_view_mut().fill(9).unwrap();
         [&gpu.stream, other].iter().for_each(|stream| _ = gpu.control().run(Gpu::number(stream)));
         gpu.control().hold_all(false);
@@ -510,9 +508,12 @@ fn blocks_in_use_by_other_streams_stay() {
     let other = Stream::new(&gpu.context).unwrap();
     let pool = pool(&gpu);
     let manager = MemoryManager::new(std::slice::from_ref(&gpu.context), ManagerOptions::default()).unwrap();
-    stays(&gpu, &other, &pool);
-    stays(&gpu, &other, &manager.request().memory(MemoryKind::Device));
-    stays(&gpu, &other, &Arc::new(DeviceMemory::new(&gpu.context)));
+    stays(&gpu, &other, || Buffer::zeros(&pool, MIB, &gpu.stream).unwrap());
+    let request = manager.request().memory(MemoryKind::Device);
+    stays(&gpu, &other, || Buffer::zeros(&request, MIB, &gpu.stream).unwrap());
+    let source = Arc::new(DeviceMemory::new(&gpu.context));
+    stays(&gpu, &other, || Buffer::zeros(&source, MIB, &gpu.stream).unwrap());
+    drop((request, source));
     drop((pool, other));
     drop(manager);
     gpu.finish();

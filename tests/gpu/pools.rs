@@ -3,29 +3,30 @@
 use crate::support::{Gpu, on_system};
 use allotment::arena;
 use allotment::gpu::{
-    AllocateError, AsyncMemory, Backing, Buffer, DeviceMemory, Managed, Pinned, Pool, Registered, Stream,
-    Virtual,
+    AsyncMemory, Buffer, DeviceMemory, Error, Managed, Pinned, Pool, Registered, Stream, Virtual,
 };
 use allotment::plan::Planned;
 use allotment::pool::{
-    Chain, DevicePool, Limit, Pattern, PlannedArena, PoolError, PoolOptions, SlotError, Source, Stream as _,
+    Chain, DevicePool, Limit, Pattern, PlannedArena, PlannedError, PoolError, PoolOptions, Source,
+    Stream as _,
 };
+use std::sync::Arc;
 
 /// Many buffers of many sizes on two streams, each filled with its own number; freed memory is used again.
-fn serves<S: Source<Stream = Stream> + Send + Sync>(gpu: &Gpu, source: S) {
+fn serves<S: Source<Stream = Stream> + Send + Sync + 'static>(gpu: &Gpu, source: S) {
     let other = Stream::new(&gpu.context).unwrap();
-    let pool = DevicePool::new(source, PoolOptions::new().limit(Limit::Bytes(256 << 20))).unwrap();
+    let pool = Arc::new(DevicePool::new(source, PoolOptions::new().limit(Limit::Bytes(256 << 20))).unwrap());
     let mut random = fastrand::Rng::with_seed(7);
     let mut live = Vec::new();
     for number in 0..400u32 {
         if live.len() == 20 {
-            let (buffer, number): (Buffer<u32, _>, u32) = live.swap_remove(random.usize(..20));
+            let (buffer, number): (Buffer<u32>, u32) = live.swap_remove(random.usize(..20));
             let values = buffer.to_vec().unwrap();
             assert!(values.iter().all(|&value| value == number), "{number}");
         }
         let stream = if random.bool() { &gpu.stream } else { &other };
         let len = 1 << random.u32(0..18);
-        let mut buffer = Buffer::<u32, _>::zeros(&pool, len, stream).unwrap();
+        let mut buffer = Buffer::<u32>::zeros(&pool, len, stream).unwrap();
         assert_eq!(buffer.address() % 256, 0);
         buffer.as_view_mut().fill(number).unwrap();
         if random.bool() {
@@ -89,9 +90,9 @@ fn of_registered_memory() {
 #[test]
 fn virtual_memory_is_one_segment_that_grows() {
     let gpu = Gpu::new();
-    let pool = DevicePool::new(Virtual::new(&gpu.context).unwrap(), PoolOptions::new()).unwrap();
+    let pool = Arc::new(DevicePool::new(Virtual::new(&gpu.context).unwrap(), PoolOptions::new()).unwrap());
     let buffers: Vec<_> =
-        (0..8).map(|_| Buffer::<u8, _>::zeros(&pool, 16 << 20, &gpu.stream).unwrap()).collect();
+        (0..8).map(|_| Buffer::<u8>::zeros(&pool, 16 << 20, &gpu.stream).unwrap()).collect();
     assert_eq!(pool.stats().segments.current, 1);
     let end = buffers.iter().map(|buffer| buffer.address() + (16 << 20)).max().unwrap();
     let start = buffers.iter().map(|buffer| buffer.address()).min().unwrap();
@@ -108,8 +109,8 @@ fn shared_pools_have_statistics() {
     let pool = |source| Pool::new(source, PoolOptions::new().first_segment(4 << 20)).unwrap();
     let pools = [(); 2].map(|()| pool(DeviceMemory::new(&gpu.context)));
     let chain = Pool::over(Chain::new(pools.to_vec()));
-    let buffers = [&pools[0], &pools[1], &chain]
-        .map(|pool| Buffer::<u8, _>::zeros(pool, 1 << 20, &gpu.stream).unwrap());
+    let buffers =
+        [&pools[0], &pools[1], &chain].map(|pool| Buffer::<u8>::zeros(pool, 1 << 20, &gpu.stream).unwrap());
     let [first, second] = [0, 1].map(|n| pools[n].stats());
     assert_eq!((first.blocks.current, second.blocks.current, first.reserved.current), (2, 1, 4 << 20));
     assert_eq!(first, pools[0].pools()[0].stats());
@@ -131,16 +132,16 @@ fn blocks_wait_for_their_work() {
     }
     let other = Stream::new(&gpu.context).unwrap();
     let options = PoolOptions::new().limit(Limit::Bytes(20 << 20));
-    let pool = DevicePool::new(DeviceMemory::new(&gpu.context), options).unwrap();
+    let pool = Arc::new(DevicePool::new(DeviceMemory::new(&gpu.context), options).unwrap());
     gpu.control().hold_all(true);
-    let first = Buffer::<u8, _>::zeros(&pool, 15 << 20, &gpu.stream).unwrap();
+    let first = Buffer::<u8>::zeros(&pool, 15 << 20, &gpu.stream).unwrap();
     let address = first.address();
     drop(first);
-    let again = Buffer::<u8, _>::zeros(&pool, 15 << 20, &gpu.stream).unwrap();
+    let again = Buffer::<u8>::zeros(&pool, 15 << 20, &gpu.stream).unwrap();
     assert_eq!(again.address(), address, "the same stream has it at once");
     drop(again);
     assert!(gpu.control().pending(Gpu::number(&gpu.stream)) > 0);
-    let mut moved = Buffer::<u8, _>::zeros(&pool, 15 << 20, &other).unwrap();
+    let mut moved = Buffer::<u8>::zeros(&pool, 15 << 20, &other).unwrap();
     assert_eq!(gpu.control().pending(Gpu::number(&gpu.stream)), 0, "another one when its work is over");
     moved.as_view_mut().fill(1).unwrap();
     gpu.control().hold_all(false);
@@ -159,13 +160,13 @@ fn blocks_wait_for_other_streams() {
     }
     let other = Stream::new(&gpu.context).unwrap();
     let options = PoolOptions::new().limit(Limit::Bytes(20 << 20));
-    let pool = DevicePool::new(DeviceMemory::new(&gpu.context), options).unwrap();
+    let pool = Arc::new(DevicePool::new(DeviceMemory::new(&gpu.context), options).unwrap());
     gpu.control().hold_all(true);
-    let mut used = Buffer::<u8, _>::zeros(&pool, 15 << 20, &gpu.stream).unwrap();
+    let mut used = Buffer::<u8>::zeros(&pool, 15 << 20, &gpu.stream).unwrap();
     used.switch_to(&other).unwrap();
     used.as_view_mut().fill(9).unwrap();
     drop(used);
-    let mut next = Buffer::<u8, _>::zeros(&pool, 15 << 20, &gpu.stream).unwrap();
+    let mut next = Buffer::<u8>::zeros(&pool, 15 << 20, &gpu.stream).unwrap();
     next.as_view_mut().fill(1).unwrap();
     gpu.control().run(Gpu::number(&gpu.stream));
     gpu.control().run(Gpu::number(&other));
@@ -182,8 +183,8 @@ fn a_full_device_is_a_typed_error() {
     if on_system() {
         return;
     }
-    let pool = DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap();
-    let kept = Buffer::<u8, _>::zeros(&pool, 1 << 20, &gpu.stream).unwrap();
+    let pool = Arc::new(DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap());
+    let kept = Buffer::<u8>::zeros(&pool, 1 << 20, &gpu.stream).unwrap();
     let error = pool.allocate(8 << 30, &gpu.stream).unwrap_err();
     let PoolError::OutOfMemory(full) = error else { panic!("{error}") };
     assert_eq!(full.requested, 8 << 30);
@@ -199,7 +200,7 @@ fn a_full_device_is_a_typed_error() {
 fn a_pool_grows_while_a_stream_captures() {
     use allotment::gpu::cudarc::driver::sys;
     let gpu = Gpu::new();
-    let pool = DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap();
+    let pool = Arc::new(DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap());
     drop(pool.allocate(1 << 10, &gpu.stream).unwrap());
     let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
     // SAFETY: the stream is alive.
@@ -221,7 +222,7 @@ fn a_pool_grows_while_a_stream_captures() {
 #[test]
 fn movable_blocks_keep_their_contents() {
     let gpu = Gpu::new();
-    let pool = DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap();
+    let pool = Arc::new(DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap());
     let mut blocks: Vec<_> =
         (0..8u8).map(|n| (pool.allocate_movable(2 << 20, &gpu.stream).unwrap(), n)).collect();
     let address = |address| std::num::NonZeroUsize::new(address).unwrap();
@@ -246,12 +247,12 @@ fn movable_blocks_keep_their_contents() {
 
 #[test]
 fn pinned_blocks_are_slices() {
-    fn first<B: Backing>(buffer: &Buffer<u16, B>) -> u16 {
+    fn first(buffer: &Buffer<u16>) -> u16 {
         buffer.as_slice().unwrap()[0]
     }
     let gpu = Gpu::new();
-    let pool = DevicePool::new(Pinned::new(&gpu.context), PoolOptions::new()).unwrap();
-    let mut buffer = Buffer::<u16, _>::zeros(&pool, 100, &gpu.stream).unwrap();
+    let pool = Arc::new(DevicePool::new(Pinned::new(&gpu.context), PoolOptions::new()).unwrap());
+    let mut buffer = Buffer::<u16>::zeros(&pool, 100, &gpu.stream).unwrap();
     buffer.as_mut_slice().unwrap()[0] = 5;
     assert_eq!((first(&buffer), buffer.to_vec().unwrap()[0]), (5, 5));
     drop(buffer);
@@ -272,32 +273,33 @@ arena! {
 #[test]
 fn static_plans_hold_typed_buffers() {
     let gpu = Gpu::new();
-    let pool = DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap();
-    let arena = PlannedArena::new(&pool, Net::PLACED, &gpu.stream).unwrap();
+    let pool = Arc::new(DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap());
+    let arena = PlannedArena::new(pool.clone(), Net::PLACED, &gpu.stream).unwrap();
     let [input, hidden, output, odd] = [0, 1, 2, 3].map(|slot| arena.slot(slot).unwrap());
     for round in 0..3 {
         let numbers: Vec<u32> = (round..round + 1000).collect();
         let first = Buffer::from_slice(&input, &numbers, &gpu.stream).unwrap();
         assert_eq!(first.address() as usize - arena.address(), Net::INPUT.offset());
-        let mut second = Buffer::<u32, _>::zeros(&hidden, 2000, &gpu.stream).unwrap();
+        let mut second = Buffer::<u32>::zeros(&hidden, 2000, &gpu.stream).unwrap();
         second.slice_mut(500..1500).unwrap().copy_from_view(&first.as_view()).unwrap();
         assert!(matches!(
-            Buffer::<u32, _>::zeros(&output, 1000, &gpu.stream),
-            Err(AllocateError::Allocation(SlotError::Overlap { slot: 2, with: 0 }))
+            Buffer::<u32>::zeros(&output, 1000, &gpu.stream),
+            Err(Error::Planned(PlannedError::Overlap { slot: 2, with: 0 }))
         ));
         drop(first);
-        let mut third = Buffer::<u32, _>::zeros(&output, 1000, &gpu.stream).unwrap();
+        let mut third = Buffer::<u32>::zeros(&output, 1000, &gpu.stream).unwrap();
         third.as_view_mut().copy_from_view(&second.slice(500..1500).unwrap()).unwrap();
         assert_eq!(third.to_vec().unwrap(), numbers);
     }
     assert!(matches!(
-        Buffer::<u32, _>::zeros(&input, 1001, &gpu.stream),
-        Err(AllocateError::Allocation(SlotError::Length { have: 4000, asked: 4004 }))
+        Buffer::<u32>::zeros(&input, 1001, &gpu.stream),
+        Err(Error::Planned(PlannedError::Length { have: 4000, asked: 4004 }))
     ));
     assert!(matches!(
-        Buffer::<u32, _>::zeros(&odd, 10, &gpu.stream),
-        Err(AllocateError::Allocation(SlotError::Align { slot: 3 }))
+        Buffer::<u32>::zeros(&odd, 10, &gpu.stream),
+        Err(Error::Planned(PlannedError::Align { slot: 3 }))
     ));
+    drop((input, hidden, output, odd));
     drop(arena);
     drop(pool);
     gpu.finish();
@@ -308,8 +310,8 @@ fn static_plans_hold_typed_buffers() {
 fn recorded_patterns_hold_typed_buffers() {
     let gpu = Gpu::new();
     let other = Stream::new(&gpu.context).unwrap();
-    let pool = DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap();
-    let pattern = Pattern::new(&pool);
+    let pool = Arc::new(DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap());
+    let pattern = Pattern::new(pool.clone());
     for iteration in 0..4u32 {
         pattern.begin().unwrap();
         let mut live = Vec::new();
@@ -317,7 +319,7 @@ fn recorded_patterns_hold_typed_buffers() {
             let stream = if number % 3 == 0 { &other } else { &gpu.stream };
             let value = iteration * 100 + number;
             let mut buffer =
-                Buffer::<u32, _>::zeros(&pattern, 1000 * (number as usize % 7 + 1), stream).unwrap();
+                Buffer::<u32>::zeros(&pattern, 1000 * (number as usize % 7 + 1), stream).unwrap();
             buffer.as_view_mut().fill(value).unwrap();
             if number % 10 == 9 {
                 buffer.switch_to(if number % 3 == 0 { &gpu.stream } else { &other }).unwrap();
@@ -332,7 +334,7 @@ fn recorded_patterns_hold_typed_buffers() {
             assert!(buffer.to_vec().unwrap().iter().all(|&each| each == value));
         }
     }
-    let total = pattern.stats().total;
+    let total = pattern.stats();
     assert_eq!((total.hits, total.outside, total.deviations), (3 * 54, 3 * 6, 0));
     drop(pattern);
     gpu.stream.synchronize().unwrap();

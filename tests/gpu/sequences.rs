@@ -1,13 +1,14 @@
 //! Sequences that grow page by page and share their beginnings.
 
 use crate::support::{Gpu, on_system};
-use allotment::gpu::{Buffer, Foreign, KvCache, Sequence, Stream};
+use allotment::gpu::sequences::{KvCache, Sequence};
+use allotment::gpu::{Buffer, Stream};
 use allotment::pool::SourceErrorKind;
 
 const MIB: usize = 1 << 20;
 
 /// The bytes of a part of a sequence.
-fn part(sequence: &Sequence, stream: &Stream, start: usize, len: usize) -> Buffer<u8, Foreign<()>> {
+fn part(sequence: &Sequence, stream: &Stream, start: usize, len: usize) -> Buffer<u8> {
     assert!(start + len <= sequence.bytes());
     // SAFETY: the memory is the sequence's, whose work runs on this stream; the tests keep it longer.
     unsafe { Buffer::from_raw(sequence.address() + start as u64, len, (), stream) }

@@ -2,9 +2,10 @@
 
 use crate::support::{Gpu, on_system};
 use allotment::gpu::cudarc::driver::sys;
+use allotment::gpu::manager::{ManagerOptions, MemoryManager};
+use allotment::gpu::share::{IpcHandle, SharedMemory};
 use allotment::gpu::{
-    AsyncMemory, Backer, Buffer, Context, DeviceMemory, Error, Imported, IpcHandle, ManagerOptions,
-    MemoryKind, MemoryManager, Pinned, Pool, ShareError, SharedMemory, Stream, Virtual,
+    AsyncMemory, Buffer, Context, DeviceMemory, Error, MemoryKind, Pinned, Pool, Stream, Virtual,
 };
 use allotment::pool::{DevicePool, PoolOptions};
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,7 +22,7 @@ fn in_another_process(test: &str, shared: String) {
     assert!(output.status.success() && text.contains("1 passed"), "{text}");
 }
 
-fn open(handle: &IpcHandle, gpu: &Gpu) -> Result<Buffer<u32, Imported>, ShareError> {
+fn open(handle: &IpcHandle, gpu: &Gpu) -> Result<Buffer<u32>, Error> {
     // SAFETY: the tests export values of this type, and keep them until the other process has ended.
     unsafe { Buffer::open(handle, &gpu.stream) }
 }
@@ -43,10 +44,10 @@ fn handles_name_blocks_of_pools() {
         let mut bytes = handle.to_bytes();
         bytes[72..].copy_from_slice(&(1u64 << 40).to_le_bytes());
         let error = open(&IpcHandle::from_bytes(&bytes), &gpu).unwrap_err();
-        assert!(matches!(error, ShareError::Range { .. }), "{error}");
+        assert!(matches!(error, Error::Range { .. }), "{error}");
         return gpu.finish();
     }
-    let pool = DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap();
+    let pool = Arc::new(DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap());
     let before = Buffer::from_slice(&pool, &[8u8; 1000], &gpu.stream).unwrap();
     let buffer = Buffer::from_slice(&pool, &[1u32, 2, 3], &gpu.stream).unwrap();
     let handle = buffer.export().unwrap();
@@ -67,30 +68,30 @@ fn wrong_handles_and_memory_are_typed_errors() {
     let buffer = Buffer::from_slice(&memory, &[1u32, 2, 3], &gpu.stream).unwrap();
     let handle = buffer.export().unwrap();
     // The process's own memory.
-    assert!(matches!(open(&handle, &gpu), Err(ShareError::Driver(Error::Call(_)))));
+    assert!(matches!(open(&handle, &gpu), Err(Error::Call(_))));
     let changed = |at: usize, value: u64| {
         let mut bytes = handle.to_bytes();
         bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
         open(&IpcHandle::from_bytes(&bytes), &gpu).unwrap_err()
     };
-    assert!(matches!(changed(0, 1), ShareError::Driver(Error::Call(_))));
-    assert_eq!(changed(72, 0), ShareError::Values { bytes: 0, offset: 0 });
-    assert_eq!(changed(72, 5), ShareError::Values { bytes: 5, offset: 0 });
-    assert_eq!(changed(64, 2), ShareError::Values { bytes: 12, offset: 2 });
+    assert!(matches!(changed(0, 1), Error::Call(_)));
+    assert_eq!(changed(72, 0), Error::Values { bytes: 0, offset: 0 });
+    assert_eq!(changed(72, 5), Error::Values { bytes: 5, offset: 0 });
+    assert_eq!(changed(64, 2), Error::Values { bytes: 12, offset: 2 });
     let pinned = Buffer::from_slice(&Arc::new(Pinned::new(&gpu.context)), &[1u8], &gpu.stream).unwrap();
-    assert_eq!(pinned.export(), Err(ShareError::NotShareable));
+    assert_eq!(pinned.export(), Err(Error::NotShareable));
     // The driver has no handles for this kind of memory.
     let ordered = AsyncMemory::new(&gpu.context).unwrap();
     let ordered = Buffer::from_slice(&Arc::new(ordered), &[1u8], &gpu.stream).unwrap();
-    assert!(matches!(ordered.export(), Err(ShareError::Driver(Error::Call(_)))));
+    assert!(matches!(ordered.export(), Err(Error::Call(_))));
     let plain = Virtual::new(&gpu.context).unwrap();
     let plain = Buffer::from_slice(&Arc::new(plain), &[1u8], &gpu.stream).unwrap();
-    assert!(matches!(plain.share(), Err(ShareError::NotShareable)));
+    assert!(matches!(plain.share(), Err(Error::NotShareable)));
     drop((buffer, memory, pinned, ordered, plain));
     gpu.finish();
 }
 
-fn map(shared: &SharedMemory, gpu: &Gpu) -> Result<Buffer<u32, Imported>, ShareError> {
+fn map(shared: &SharedMemory, gpu: &Gpu) -> Result<Buffer<u32>, Error> {
     // SAFETY: the tests share values of this type, and wait before they use them elsewhere.
     unsafe { Buffer::map(shared, &gpu.stream) }
 }
@@ -102,7 +103,7 @@ const MIB: usize = 1 << 20;
 fn descriptors_are_of_the_pieces_that_a_buffer_lies_in() {
     let gpu = Gpu::new();
     let options = PoolOptions::new().growth(allotment::pool::Growth::Fixed(4 * MIB)).small(0, 0);
-    let pool = DevicePool::new(Virtual::shareable(&gpu.context).unwrap(), options).unwrap();
+    let pool = Arc::new(DevicePool::new(Virtual::shareable(&gpu.context).unwrap(), options).unwrap());
     let first = Buffer::from_slice(&pool, &vec![1u32; MIB / 2], &gpu.stream).unwrap();
     let second = Buffer::from_slice(&pool, &vec![2u32; MIB], &gpu.stream).unwrap(); // the segment has grown
     assert_eq!(pool.stats().segments.current, 1);
@@ -137,7 +138,7 @@ fn memory_is_given_up_behind_the_work_on_it() {
     let shared = buffer.share().unwrap();
     let mut mapped = map(&shared, &gpu).unwrap();
     let other = Stream::new(&gpu.context).unwrap();
-    let mut copy = Buffer::<u32, _>::zeros(&memory, 3, &other).unwrap();
+    let mut copy = Buffer::<u32>::zeros(&memory, 3, &other).unwrap();
     gpu.control().hold_all(true);
     mapped.as_view_mut().fill(9).unwrap();
     copy.as_view_mut().copy_from_view(&mapped.as_view()).unwrap();
@@ -194,11 +195,11 @@ fn wrong_descriptors_leave_nothing_behind() {
     let mut shared = buffer.share().unwrap();
     let piece = shared.pieces[0].1;
     for (offset, bytes, error) in [
-        (0, 0, ShareError::Values { bytes: 0, offset: 0 }),
-        (0, 6, ShareError::Values { bytes: 6, offset: 0 }),
-        (2, 4, ShareError::Values { bytes: 4, offset: 2 }),
-        (piece, 4, ShareError::Range { end: piece + 4, shared: piece }),
-        (usize::MAX - 3, 4, ShareError::Range { end: usize::MAX, shared: piece }),
+        (0, 0, Error::Values { bytes: 0, offset: 0 }),
+        (0, 6, Error::Values { bytes: 6, offset: 0 }),
+        (2, 4, Error::Values { bytes: 4, offset: 2 }),
+        (piece, 4, Error::Range { end: piece + 4, shared: piece }),
+        (usize::MAX - 3, 4, Error::Range { end: usize::MAX, shared: piece }),
     ] {
         (shared.offset, shared.bytes) = (offset, bytes);
         assert_eq!(map(&shared, &gpu).unwrap_err(), error);
@@ -209,15 +210,15 @@ fn wrong_descriptors_leave_nothing_behind() {
     let file = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
     let right = shared.pieces[0].0.try_clone().unwrap();
     shared.pieces.push((file, piece));
-    assert!(matches!(map(&shared, &gpu), Err(ShareError::Driver(Error::Call(_)))));
+    assert!(matches!(map(&shared, &gpu), Err(Error::Call(_))));
     shared.pieces.swap(0, 1);
     let unmapped = || gpu.driver.iter().map(|control| control.calls("cuMemUnmap")).sum::<u64>();
     let before_it = unmapped();
-    assert!(matches!(map(&shared, &gpu), Err(ShareError::Driver(Error::Call(_)))));
+    assert!(matches!(map(&shared, &gpu), Err(Error::Call(_))));
     assert_eq!(unmapped(), before_it, "nothing was mapped");
     shared.pieces.swap(0, 1);
     shared.pieces[1] = (right, 2 * piece);
-    assert!(matches!(map(&shared, &gpu), Err(ShareError::Driver(Error::Call(_)))));
+    assert!(matches!(map(&shared, &gpu), Err(Error::Call(_))));
     shared.pieces.truncate(1);
     if let Some(before) = before {
         for name in [
@@ -229,7 +230,7 @@ fn wrong_descriptors_leave_nothing_behind() {
         ] {
             gpu.control().fail(name, 1, 1, 999);
             let error = map(&shared, &gpu).unwrap_err();
-            assert!(matches!(error, ShareError::Driver(Error::Call(error)) if error.call == name), "{error}");
+            assert!(matches!(error, Error::Call(error) if error.call == name), "{error}");
             gpu.control().clear_failures();
             if name != "cuMemRelease" {
                 assert_eq!(gpu.live(), before, "{name}");
@@ -238,7 +239,7 @@ fn wrong_descriptors_leave_nothing_behind() {
         for name in ["cuMemRetainAllocationHandle", "cuMemExportToShareableHandle"] {
             gpu.control().fail(name, 1, 1, 999);
             let error = buffer.share().unwrap_err();
-            assert!(matches!(error, ShareError::Driver(Error::Call(error)) if error.call == name), "{error}");
+            assert!(matches!(error, Error::Call(error) if error.call == name), "{error}");
         }
         let fds = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED;
         gpu.control().set_attribute(0, fds as u32, 0);
@@ -257,7 +258,7 @@ fn wrong_descriptors_leave_nothing_behind() {
 fn whole_pieces_are_shared_without_their_neighbours() {
     let gpu = Gpu::new();
     let options = PoolOptions::new().growth(allotment::pool::Growth::Fixed(4 * MIB)).small(0, 0);
-    let pool = DevicePool::new(Virtual::shareable(&gpu.context).unwrap(), options).unwrap();
+    let pool = Arc::new(DevicePool::new(Virtual::shareable(&gpu.context).unwrap(), options).unwrap());
     let buffers =
         [1u32, 2, 3].map(|value| Buffer::from_slice(&pool, &vec![value; MIB], &gpu.stream).unwrap());
     assert_eq!(pool.stats().segments.current, 1);
@@ -274,11 +275,8 @@ fn whole_pieces_are_shared_without_their_neighbours() {
 /// A handle names the driver's allocation and the place in it, whatever the block comes from.
 #[test]
 fn handles_name_the_allocation_around_a_block() {
-    fn names<A: Backer>(allocator: &A, stream: &Stream)
-    where
-        A::Error: std::fmt::Debug,
-    {
-        let buffers = [(); 3].map(|()| Buffer::<u32, _>::zeros(allocator, 1000, stream).unwrap());
+    fn names(make: impl Fn() -> Result<Buffer<u32>, Error>) {
+        let buffers = [(); 3].map(|()| make().unwrap());
         let places = buffers.each_ref().map(|buffer| {
             let handle = buffer.export().unwrap();
             let offset = u64::from_le_bytes(handle.to_bytes()[64..72].try_into().unwrap());
@@ -298,10 +296,11 @@ fn handles_name_the_allocation_around_a_block() {
     let second = Context::new(1).unwrap();
     let manager = MemoryManager::new(std::slice::from_ref(&second), ManagerOptions::default()).unwrap();
     let pool = Pool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap();
-    let borrowed = DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap();
-    names(&manager.request().memory(MemoryKind::Device), manager.streams().next().unwrap());
-    names(&pool, &gpu.stream);
-    names(&borrowed, &gpu.stream);
+    let borrowed = Arc::new(DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap());
+    let request = manager.request().memory(MemoryKind::Device);
+    names(|| Buffer::zeros(&request, 1000, manager.streams().next().unwrap()));
+    names(|| Buffer::zeros(&pool, 1000, &gpu.stream));
+    names(|| Buffer::zeros(&borrowed, 1000, &gpu.stream));
     drop((pool, borrowed));
     drop((manager, second));
     gpu.finish();

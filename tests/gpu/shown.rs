@@ -2,10 +2,12 @@
 
 use crate::support::{Gpu, on_system};
 use allotment::gpu::cudarc::nvrtc::Ptx;
+use allotment::gpu::manager::{Access, ManagerOptions, MemoryManager};
+use allotment::gpu::sequences::KvCache;
+use allotment::gpu::share::DlTensor;
 use allotment::gpu::{
-    Access, AllocateError, AsyncMemory, Buffer, CopyError, DeviceMemory, DlTensor, Error, Foreign, KvCache,
-    ManageError, ManagerOptions, MemoryKind, MemoryManager, MmapStaging, Pool, Registered, ShareError,
-    Staging, StagingError, StagingOptions, Stream,
+    AsyncMemory, Buffer, DeviceMemory, Error, MemoryKind, MmapStaging, Pool, Registered, Staging,
+    StagingError, Stream,
 };
 use allotment::pool::{PoolError, PoolOptions, SourceError, SourceErrorKind, Stream as _};
 use std::fmt::{Debug, Display};
@@ -28,21 +30,11 @@ fn values_show_their_type_and_what_tells_them_apart() {
     shows(&stream.record().unwrap(), "Event { .. }");
 
     let memory = Arc::new(DeviceMemory::new(context));
-    let leased = Buffer::<u8, _>::zeros(&memory, 10, stream).unwrap();
+    let leased = Buffer::<u8>::zeros(&memory, 10, stream).unwrap();
     shows(&leased, &format!("Buffer {{ address: {}, len: 10, .. }}", leased.address()));
-    shows(
-        leased.backing(),
-        &format!("Lease {{ segment: Segment {{ address: {}, bytes: 2097152", leased.address()),
-    );
     let pool = Pool::new(DeviceMemory::new(context), PoolOptions::new()).unwrap();
     shows(&pool, "[\"device 0\"]");
     let pooled: Buffer<u8> = Buffer::zeros(&pool, 10, stream).unwrap();
-    let block = format!("PoolBlock(Some(Allocation {{ address: {}", pooled.address());
-    shows(pooled.backing(), &block);
-    // SAFETY: the memory is not used otherwise, and lives longer.
-    let foreign = unsafe { Buffer::<u8, Foreign<()>>::from_raw(leased.address(), 5, (), stream) };
-    shows(foreign.backing(), &format!("Foreign {{ address: {}, bytes: 5, .. }}", leased.address()));
-    drop(foreign);
     shows(&DlTensor::new(pooled, &[2, 5]).unwrap(), "DlTensor { shape: [2, 5], .. }");
     shows(&AsyncMemory::new(context).unwrap(), "AsyncMemory { context: Context { device: ");
     let registered = Registered::new(context, vec![0; 2048]).unwrap();
@@ -60,9 +52,8 @@ fn values_show_their_type_and_what_tells_them_apart() {
     let kernel = module.load_function("scale_f32").unwrap();
     shows(&stream.launch(&kernel), &format!("Launch {{ stream: Stream({}), .. }}", stream.id().0));
 
-    let options = StagingOptions { chunk: 64 << 10, slots: 2 };
-    let mut staging = Staging::new(context, options).unwrap();
-    shows(&staging, "Staging { options: StagingOptions { chunk: 65536, slots: 2 }, .. }");
+    let mut staging = Staging::with_chunks(context, 64 << 10, 2).unwrap();
+    shows(&staging, "Staging { chunks: (65536, 2), .. }");
     let batch = staging.batch(stream);
     shows(&batch, "Batch { report: BatchReport { copies: 0, bytes: 0, calls: 0 }, .. }");
     drop(batch);
@@ -80,8 +71,7 @@ fn values_show_their_type_and_what_tells_them_apart() {
     shows(&request, "MemoryRequest { site: Location { file: \"tests/gpu/shown.rs\"");
     let rest = "memory: Some(Pinned), access: Random, fallback: Some([]), .. }";
     assert!(format!("{request:?}").ends_with(rest), "{request:?}");
-    let managed = Buffer::<u8, _>::zeros(&request, 10, stream).unwrap();
-    shows(managed.backing(), "ManagedBlock { kind: Pinned, block: PoolBlock(Some(Allocation { address: ");
+    let managed = Buffer::<u8>::zeros(&request, 10, stream).unwrap();
 
     drop((leased, memory, pool, registered, sequence, cache, kernel, module, mapped, managed));
     drop(manager);
@@ -113,31 +103,23 @@ fn errors_say_what_is_wrong() {
     says(Error::Unsupported("memory pools"), "the device does not support memory pools");
     says(Error::from(call), called);
 
-    says(CopyError::Length { have: 3, asked: 4 }, "4 values requested, but there are 3");
-    says(CopyError::Pitch { pitch: 1, width: 2 }, "rows of 2 values do not fit into a pitch of 1");
-    says(CopyError::Unreachable, "no device can access ordinary host memory");
-    says(CopyError::Invisible, "the CPU cannot access a device's own memory");
-    says(CopyError::Tensor("has gaps"), "the tensor has gaps");
-    says(CopyError::from(call), called);
-    says(AllocateError::Allocation(call), called);
-    says(
-        AllocateError::<SourceError>::from(CopyError::Unreachable),
-        "no device can access ordinary host memory",
-    );
+    says(Error::Length { have: 3, asked: 4 }, "4 values requested, but there are 3");
+    says(Error::Pitch { pitch: 1, width: 2 }, "rows of 2 values do not fit into a pitch of 1");
+    says(Error::Unreachable, "no device can access ordinary host memory");
+    says(Error::Invisible, "the CPU cannot access a device's own memory");
+    says(Error::Tensor("has gaps"), "the tensor has gaps");
 
-    says(ShareError::Values { bytes: 5, offset: 2 }, "5 bytes at offset 2 are not whole and aligned values");
-    says(ShareError::Range { end: 9, shared: 8 }, "the range ends at byte 9, but only 8 bytes are shared");
-    says(ShareError::NotShareable, "the memory was not allocated for sharing");
-    says(ShareError::from(call), called);
-    says(ShareError::from(Error::NoDriver), no_driver);
+    says(Error::Values { bytes: 5, offset: 2 }, "5 bytes at offset 2 are not whole and aligned values");
+    says(Error::Range { end: 9, shared: 8 }, "the range ends at byte 9, but only 8 bytes are shared");
+    says(Error::NotShareable, "the memory was not allocated for sharing");
 
-    says(ManageError::NoDevice, "a memory manager needs at least one device");
+    says(Error::NoContext, "a memory manager needs at least one device");
     let total = "the last rule must fit every request, with no access and no size limit";
-    says(ManageError::PolicyNotTotal, total);
-    says(ManageError::PolicyNoTarget(4), "rule 4 names no target");
-    says(ManageError::PolicyShare, "the share must be above 0.5 and at most 1");
+    says(Error::PolicyNotTotal, total);
+    says(Error::PolicyNoTarget(4), "rule 4 names no target");
+    says(Error::PolicyShare, "the share must be above 0.5 and at most 1");
     let other = "the stream belongs to device 1, which the manager does not have";
-    says(ManageError::OtherDevice { ordinal: 1 }, other);
+    says(Error::OtherDevice { ordinal: 1 }, other);
     for (kind, name) in [
         (MemoryKind::Device, "device memory"),
         (MemoryKind::Managed, "managed memory"),
@@ -145,21 +127,18 @@ fn errors_say_what_is_wrong() {
         (MemoryKind::Pinned, "pinned memory"),
         (MemoryKind::Host, "host memory"),
     ] {
-        says(ManageError::Unavailable(kind), &format!("the device has no {name}"));
+        says(Error::Unavailable(kind), &format!("the device has no {name}"));
     }
-    says(ManageError::from(PoolError::from(call)), &PoolError::from(call).to_string());
-    says(ManageError::from(Error::NoDriver), no_driver);
-    says(ManageError::from(call), called);
+    says(Error::from(PoolError::from(call)), &PoolError::from(call).to_string());
 
-    type Staged = StagingError<SourceError, CopyError>;
-    says(Staged::Allocate(AllocateError::Allocation(call)), called);
-    says(Staged::from(CopyError::Invisible), "the CPU cannot access a device's own memory");
+    type Staged = StagingError<Error>;
+    says(Staged::from(Error::Invisible), "the CPU cannot access a device's own memory");
     says(Staged::from(call), called);
     let broken = || io::Error::other("broken");
     says(Staged::Read(broken()), "the input cannot be read: broken");
     says(Staged::Write(broken()), "the results cannot be written: broken");
     says(Staged::Shrunk { mapped: 9, left: 8 }, "the mapped file had 9 bytes and has only 8 now");
-    says(Staged::Work(CopyError::Unreachable), "no device can access ordinary host memory");
+    says(Staged::Work(Error::Unreachable), "no device can access ordinary host memory");
 }
 
 /// A stream has one number, wherever it is shown.

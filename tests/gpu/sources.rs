@@ -2,9 +2,10 @@
 
 use crate::support::{Gpu, on_system, release};
 use allotment::gpu::cudarc::driver::sys;
+use allotment::gpu::sequences::KvCache;
 use allotment::gpu::{
-    Advice, AsyncMemory, Buffer, Context, CopyError, DeviceMemory, Error, HostMemory, KvCache, Location,
-    Managed, Pinned, PinnedOptions, Pool, Registered, Stream, Virtual, pinned_bytes,
+    Advice, AsyncMemory, Buffer, Context, DeviceMemory, Error, HostMemory, Location, Managed, Pinned, Pool,
+    Registered, Stream, Virtual, pinned_bytes,
 };
 use allotment::pool::{DevicePool, PoolOptions, Segment, Source, SourceErrorKind, Stream as _};
 use allotment::region::Capabilities;
@@ -20,7 +21,7 @@ fn slice<S: Source>(_: &S, segment: Segment) -> &'static mut [u8] {
 }
 
 /// Checks what the trait requires of every source.
-fn keeps_the_contract<S: Source<Stream = Stream> + Send + Sync>(gpu: &Gpu, source: &S) {
+fn keeps_the_contract<S: Source<Stream = Stream> + Send + Sync + 'static>(gpu: &Gpu, source: &S) {
     let unit = source.granularity();
     assert!(unit.is_power_of_two() && source.alignment().is_power_of_two());
     let before = source.capacity().unwrap();
@@ -80,7 +81,7 @@ fn device_memory() {
 }
 
 /// A segment with pending work is given back when the work is done.
-fn waits_for_its_work<S: Source<Stream = Stream> + Send + Sync>(gpu: &Gpu, source: &S) {
+fn waits_for_its_work<S: Source<Stream = Stream> + Send + Sync + 'static>(gpu: &Gpu, source: &S) {
     let segment = source.reserve(source.granularity(), &gpu.stream).unwrap();
     let number = Gpu::number(&gpu.stream);
     gpu.control().hold(number, true);
@@ -193,8 +194,8 @@ fn pinned() {
     drop(source);
 
     let unit = 64 << 10;
-    let options = PinnedOptions { write_combined: true, portable: false, limit: before + 2 * unit };
-    let source = Pinned::with_options(&gpu.context, options);
+    let limit = before + 2 * unit;
+    let source = Pinned::new(&gpu.context).write_combined().not_portable().limit(limit);
     let segments = [(); 2].map(|()| source.reserve(unit, &gpu.stream).unwrap());
     assert_eq!((pinned_bytes(), source.capacity().unwrap().free), (before + 2 * unit, 0));
     let error = source.reserve(unit, &gpu.stream).unwrap_err();
@@ -222,7 +223,7 @@ fn flags_of(gpu: &Gpu, segment: Segment) -> u32 {
 
 #[test]
 fn the_default_limit_of_pinned_memory_is_a_part_of_the_systems() {
-    let limit = PinnedOptions::default().limit;
+    let limit = Pinned::new(&Gpu::new().context).capacity().unwrap().total;
     // Every machine that runs this test has between 512 MiB and 64 TiB.
     assert!((128 << 20..16 << 40).contains(&limit), "{limit}");
 }
@@ -236,7 +237,7 @@ fn managed() {
     let source = Managed::new(&gpu.context).unwrap();
     keeps_the_contract(&gpu, &source);
     let source = Arc::new(source);
-    let buffer = Buffer::<u32, _>::zeros(&source, 1000, &gpu.stream).unwrap();
+    let buffer = Buffer::<u32>::zeros(&source, 1000, &gpu.stream).unwrap();
     let (address, bytes) = (buffer.address(), buffer.bytes());
     let advice = [
         Advice::ReadMostly(true),
@@ -275,7 +276,7 @@ fn managed() {
     let moved = buffer.migrate(&device, &gpu.stream).unwrap();
     assert_eq!(moved.slice(998..).unwrap().to_vec().unwrap(), [0, 7]);
     let error = moved.as_view().prefetch(Location::Host).unwrap_err();
-    assert!(matches!(error, CopyError::Call(error) if error.kind == SourceErrorKind::Invalid));
+    assert!(matches!(error, Error::Call(error) if error.kind == SourceErrorKind::Invalid));
     drop((moved, device, source));
     gpu.finish();
 }
@@ -462,8 +463,7 @@ fn memory_with_two_addresses_is_refused() {
     gpu.control().set_attribute(0, 91, 0); // CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM
     let refused = Registered::new(&gpu.context, vec![0; 4096]).unwrap_err();
     assert!(matches!(refused, Error::Unsupported(_)), "{refused}");
-    let options = PinnedOptions { write_combined: true, ..PinnedOptions::default() };
-    let combined = Pinned::with_options(&gpu.context, options);
+    let combined = Pinned::new(&gpu.context).write_combined();
     let refused = combined.reserve(64 << 10, &gpu.stream).unwrap_err();
     assert_eq!(refused.kind, SourceErrorKind::Unsupported);
     assert_eq!((pinned_bytes(), gpu.live()), (before, Live::default()));
@@ -495,7 +495,10 @@ fn managed_memory_leaves_a_full_device_alone() {
 /// Copies between devices, from and to every kind of memory, with and without access.
 #[test]
 fn devices_copy_to_each_other() {
-    fn copies<A: Source<Stream = Stream> + Send + Sync, B: Source<Stream = Stream> + Send + Sync>(
+    fn copies<
+        A: Source<Stream = Stream> + Send + Sync + 'static,
+        B: Source<Stream = Stream> + Send + Sync + 'static,
+    >(
         here: (A, &Stream),
         there: (B, &Stream),
     ) {
@@ -521,7 +524,7 @@ fn devices_copy_to_each_other() {
     let ordered = AsyncMemory::new(&second).unwrap();
     ordered.allow(first).unwrap();
     let ordered = Arc::new(ordered);
-    let other = Buffer::<u8, _>::zeros(&ordered, 100, b).unwrap();
+    let other = Buffer::<u8>::zeros(&ordered, 100, b).unwrap();
     b.synchronize().unwrap();
     let copy = |to, from| {
         // SAFETY: both ranges are live.
@@ -533,7 +536,7 @@ fn devices_copy_to_each_other() {
     first.enable_peer(&second).unwrap();
     first.enable_peer(&second).unwrap();
     let open = Arc::new(Virtual::with_peers(&second, std::slice::from_ref(first)).unwrap());
-    let shared = Buffer::<u8, _>::zeros(&open, 100, b).unwrap();
+    let shared = Buffer::<u8>::zeros(&open, 100, b).unwrap();
     b.synchronize().unwrap();
     copy(shared.address() + 50, shared.address());
     copy(other.address(), shared.address());
@@ -550,9 +553,9 @@ fn virtual_memory_gives_pages_back_between_blocks() {
     const MIB: usize = 1 << 20;
     let gpu = Gpu::new();
     let source = Virtual::new(&gpu.context).unwrap().with_pieces(2 * MIB);
-    let pool = DevicePool::new(source, PoolOptions::new()).unwrap();
+    let pool = Arc::new(DevicePool::new(source, PoolOptions::new()).unwrap());
     let mut blocks: Vec<_> =
-        (0..9u8).map(|n| (Buffer::<u8, _>::zeros(&pool, 16 * MIB, &gpu.stream).unwrap(), n)).collect();
+        (0..9u8).map(|n| (Buffer::<u8>::zeros(&pool, 16 * MIB, &gpu.stream).unwrap(), n)).collect();
     for (block, n) in &mut blocks {
         block.as_view_mut().fill(*n).unwrap();
     }
@@ -570,7 +573,7 @@ fn virtual_memory_gives_pages_back_between_blocks() {
     for (block, n) in &blocks {
         assert_eq!(block.to_vec().unwrap(), vec![*n; 16 * MIB]);
     }
-    let more = Buffer::<u8, _>::zeros(&pool, 40 * MIB, &gpu.stream).unwrap();
+    let more = Buffer::<u8>::zeros(&pool, 40 * MIB, &gpu.stream).unwrap();
     assert_eq!(more.to_vec().unwrap(), vec![0; 40 * MIB]);
     assert_eq!(pool.stats().segments.current, 1, "in the same addresses");
     drop((more, blocks));
@@ -624,7 +627,7 @@ fn virtual_memory_takes_few_calls() {
 /// The facts that pools go by, of every source: which device, whether memory is zero at first, and the pages that can go.
 #[test]
 fn sources_say_what_their_memory_is() {
-    fn facts<S: Source<Stream = Stream> + Send + Sync>(
+    fn facts<S: Source<Stream = Stream> + Send + Sync + 'static>(
         source: &S,
         stream: &Stream,
     ) -> (Option<usize>, usize, bool) {
@@ -770,8 +773,7 @@ fn errors_beside_the_memory_keep_their_codes() {
         return;
     }
     let pinned = pinned_bytes();
-    let options = PinnedOptions { write_combined: true, ..PinnedOptions::default() };
-    let combined = Pinned::with_options(&gpu.context, options);
+    let combined = Pinned::new(&gpu.context).write_combined();
     gpu.control().fail("cuMemHostGetDevicePointer_v2", 1, 2, 999);
     assert_eq!(combined.reserve(64 << 10, &gpu.stream).unwrap_err().code, 999);
     let failed = Registered::new(&gpu.context, vec![0; 4096]).unwrap_err();

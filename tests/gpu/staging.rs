@@ -1,10 +1,7 @@
 //! Data that is streamed through a device in chunks.
 
 use crate::support::{Gpu, on_system};
-use allotment::gpu::{
-    Buffer, CopyError, DeviceMemory, Error, HostMemory, Progress, Staging, StagingError, StagingOptions,
-    Virtual,
-};
+use allotment::gpu::{Buffer, DeviceMemory, Error, HostMemory, Progress, Staging, StagingError, Virtual};
 use allotment::pool::{DevicePool, Limit, PoolOptions, Stream as _};
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -20,7 +17,7 @@ pub fn data(chunks: usize, more: usize) -> Vec<u8> {
 }
 
 /// Adds 1 to every byte of a chunk on the host, since the stand-in's kernels work on words.
-pub fn add_one(mut chunk: allotment::gpu::ViewMut<'_, u8>) -> Result<(), CopyError> {
+pub fn add_one(mut chunk: allotment::gpu::ViewMut<'_, u8>) -> Result<(), Error> {
     let bytes: Vec<u8> = chunk.as_view().to_vec()?.iter().map(|byte| byte.wrapping_add(1)).collect();
     chunk.copy_from(&bytes)
 }
@@ -28,11 +25,11 @@ pub fn add_one(mut chunk: allotment::gpu::ViewMut<'_, u8>) -> Result<(), CopyErr
 #[test]
 fn everything_goes_through_in_order() {
     let gpu = Gpu::new();
-    let pool = DevicePool::new(Virtual::new(&gpu.context).unwrap(), PoolOptions::new()).unwrap();
+    let pool = Arc::new(DevicePool::new(Virtual::new(&gpu.context).unwrap(), PoolOptions::new()).unwrap());
     for slots in [0, 2, 3, 5] {
-        let options = StagingOptions { chunk: CHUNK - 100, slots };
-        let mut staging = Staging::new(&gpu.context, options).unwrap();
-        assert_eq!(*staging.options(), StagingOptions { chunk: CHUNK, slots: slots.max(2) });
+        let (chunk, count) = (CHUNK - 100, slots);
+        let mut staging = Staging::with_chunks(&gpu.context, chunk, count).unwrap();
+        assert_eq!(staging.chunks(), (CHUNK, slots.max(2)));
         for (chunks, more) in [(0, 0), (0, 1), (1, 0), (2, 5), (7, 0), (9, 77)] {
             let data = data(chunks, more);
             let mut result = Vec::new();
@@ -64,10 +61,10 @@ fn held_streams_do_not_mix_chunks_up() {
     if on_system() {
         return;
     }
-    let pool = DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap();
-    let options = StagingOptions { chunk: CHUNK, slots: 3 };
+    let pool = Arc::new(DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap());
+    let (chunk, count) = (CHUNK, 3);
     let data = data(10, 9);
-    let mut staging = Staging::new(&gpu.context, options).unwrap();
+    let mut staging = Staging::with_chunks(&gpu.context, chunk, count).unwrap();
     gpu.control().hold_all(true);
     let mut result = Vec::new();
     let mut number = 0u8;
@@ -93,10 +90,10 @@ fn chunks_wait_for_their_work() {
     if on_system() {
         return;
     }
-    let pool = DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap();
+    let pool = Arc::new(DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap());
     let data = data(9, 0);
-    let mut staging = Staging::new(&gpu.context, StagingOptions { chunk: CHUNK, slots: 3 }).unwrap();
-    let mut firsts = Buffer::<u8, _>::zeros(&pool, 9, &gpu.stream).unwrap();
+    let mut staging = Staging::with_chunks(&gpu.context, CHUNK, 3).unwrap();
+    let mut firsts = Buffer::<u8>::zeros(&pool, 9, &gpu.stream).unwrap();
     gpu.control().hold_all(true);
     let done = staging.read(&*data, &pool, &gpu.stream, |chunk, progress| {
         let at = progress.chunks as usize - 1;
@@ -120,14 +117,14 @@ fn more_than_the_device_has_goes_through() {
     // Streams 1 GiB through a device with half as much memory, in a pool of 64 MiB.
     let gpu = Gpu::with_memory(512 << 20);
     let options = PoolOptions::new().limit(Limit::Bytes(64 << 20));
-    let pool = DevicePool::new(DeviceMemory::new(&gpu.context), options).unwrap();
-    let mut staging = Staging::new(&gpu.context, StagingOptions { chunk: 8 << 20, slots: 3 }).unwrap();
+    let pool = Arc::new(DevicePool::new(DeviceMemory::new(&gpu.context), options).unwrap());
+    let mut staging = Staging::with_chunks(&gpu.context, 8 << 20, 3).unwrap();
     assert_eq!(gpu.context.device().memory, 512 << 20);
     let total = (1 << 30) + 1;
     let done = staging.read(io::repeat(5).take(total), &pool, &gpu.stream, |chunk, _| {
         let last = chunk.len() - 1;
         assert_eq!(chunk.as_view().slice(last..)?.to_vec()?, [5]);
-        Ok::<_, CopyError>(())
+        Ok::<_, Error>(())
     });
     let done = done.unwrap();
     assert_eq!((done.bytes, done.chunks), (total, 129));
@@ -152,8 +149,8 @@ fn a_file_larger_than_the_device_goes_through() {
     let gpu = Gpu::with_memory(4 << 20);
     assert!(bytes.len() > gpu.context.device().memory);
     let options = PoolOptions::new().limit(Limit::Bytes(2 << 20));
-    let pool = DevicePool::new(DeviceMemory::new(&gpu.context), options).unwrap();
-    let mut staging = Staging::new(&gpu.context, StagingOptions { chunk: CHUNK, slots: 3 }).unwrap();
+    let pool = Arc::new(DevicePool::new(DeviceMemory::new(&gpu.context), options).unwrap());
+    let mut staging = Staging::with_chunks(&gpu.context, CHUNK, 3).unwrap();
     let (source, sink) = (File::open(&from).unwrap(), File::create(&to).unwrap());
     let done = staging.read_write(source, sink, &pool, &gpu.stream, |chunk, _| add_one(chunk)).unwrap();
     assert_eq!((done.bytes, done.chunks), (bytes.len() as u64, 71));
@@ -183,8 +180,8 @@ impl Read for Broken {
 fn errors_of_all_sides_are_told_apart() {
     let gpu = Gpu::new();
     let memory = Arc::new(DeviceMemory::new(&gpu.context));
-    let mut staging = Staging::new(&gpu.context, StagingOptions { chunk: CHUNK, slots: 2 }).unwrap();
-    let nothing = |_: allotment::gpu::ViewMut<'_, u8>, _: &_| Ok::<_, CopyError>(());
+    let mut staging = Staging::with_chunks(&gpu.context, CHUNK, 2).unwrap();
+    let nothing = |_: allotment::gpu::ViewMut<'_, u8>, _: &_| Ok::<_, Error>(());
     let error = staging.read(Broken(3 * CHUNK), &memory, &gpu.stream, nothing).unwrap_err();
     assert!(matches!(&error, StagingError::Read(error) if error.to_string() == "broken"), "{error}");
     let full = &mut [0u8; CHUNK][..];
@@ -244,9 +241,9 @@ impl Read for Slow<'_> {
 fn interrupted_reads_go_on() {
     let gpu = Gpu::new();
     let memory = Arc::new(DeviceMemory::new(&gpu.context));
-    let mut staging = Staging::new(&gpu.context, StagingOptions { chunk: CHUNK, slots: 2 }).unwrap();
+    let mut staging = Staging::with_chunks(&gpu.context, CHUNK, 2).unwrap();
     let (data, mut result) = (data(3, 7), Vec::new());
-    let nothing = |_: allotment::gpu::ViewMut<'_, u8>, _: &_| Ok::<_, CopyError>(());
+    let nothing = |_: allotment::gpu::ViewMut<'_, u8>, _: &_| Ok::<_, Error>(());
     staging.read_write(Slow(&data, 0), &mut result, &memory, &gpu.stream, nothing).unwrap();
     assert!(result == data);
     gpu.stream.synchronize().unwrap();
@@ -261,22 +258,21 @@ fn pinned_memory_is_asked_for_when_it_is_needed() {
     if on_system() {
         return;
     }
-    let options = StagingOptions { chunk: CHUNK, slots: 2 };
-    let endless = StagingOptions { chunk: usize::MAX, ..options };
-    let refused = Staging::new(&gpu.context, endless).unwrap_err();
+    let (chunk, count) = (CHUNK, 2);
+    let refused = Staging::with_chunks(&gpu.context, usize::MAX, count).unwrap_err();
     assert_eq!(refused, Error::Unsupported("chunks of this size"));
     gpu.control().fail("cuMemHostAlloc", 2, 1, 999);
-    let refused = Staging::new(&gpu.context, options).unwrap_err();
+    let refused = Staging::with_chunks(&gpu.context, chunk, count).unwrap_err();
     assert!(matches!(refused, Error::Call(error) if error.code == 999), "{refused}");
     let memory = Arc::new(DeviceMemory::new(&gpu.context));
-    let mut staging = Staging::new(&gpu.context, options).unwrap();
-    let nothing = |_: allotment::gpu::ViewMut<'_, u8>, _: &_| Ok::<_, CopyError>(());
+    let mut staging = Staging::with_chunks(&gpu.context, chunk, count).unwrap();
+    let nothing = |_: allotment::gpu::ViewMut<'_, u8>, _: &_| Ok::<_, Error>(());
     let write = |staging: &mut Staging, data: &[u8]| {
         staging.read_write(data, io::sink(), &memory, &gpu.stream, nothing).map(|done| done.chunks)
     };
     gpu.control().fail("cuMemHostAlloc", 1, 1, 999);
     let refused = write(&mut staging, &[1; 10]).unwrap_err();
-    assert!(matches!(refused, StagingError::Copy(CopyError::Call(error)) if error.code == 999), "{refused}");
+    assert!(matches!(refused, StagingError::Copy(Error::Call(error)) if error.code == 999), "{refused}");
     let waits = || gpu.control().calls("cuEventSynchronize");
     let before = waits();
     assert_eq!(write(&mut staging, &[]).unwrap(), 0);
@@ -284,10 +280,10 @@ fn pinned_memory_is_asked_for_when_it_is_needed() {
     assert_eq!(write(&mut staging, &[1; 10]).unwrap(), 1);
     drop(staging);
     // Chunks have to be where a device can work on them.
-    let mut staging = Staging::new(&gpu.context, options).unwrap();
+    let mut staging = Staging::with_chunks(&gpu.context, chunk, count).unwrap();
     let host = Arc::new(HostMemory::new(1 << 20));
     let refused = staging.read(&[1; 10][..], &host, &gpu.stream, nothing).unwrap_err();
-    assert!(matches!(refused, StagingError::Copy(CopyError::Unreachable)), "{refused}");
+    assert!(matches!(refused, StagingError::Copy(Error::Unreachable)), "{refused}");
     drop((staging, memory, host));
     gpu.finish();
 }

@@ -176,8 +176,8 @@ fn threads_without_a_context_wait_and_destroy() {
 fn launches_through_cudarc_add_no_stream() {
     let gpu = Gpu::new();
     let cudarc = gpu.context.to_cudarc().unwrap().new_stream().unwrap();
-    let pool = DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap();
-    let mut buffer = Buffer::<u8, _>::zeros(&pool, 100, &gpu.stream).unwrap();
+    let pool = Arc::new(DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap());
+    let mut buffer = Buffer::<u8>::zeros(&pool, 100, &gpu.stream).unwrap();
     buffer.with_cudarc(&cudarc, |_| ()).unwrap();
     for _ in 0..4100 {
         buffer.with_cudarc(&cudarc, |slice| assert_eq!(slice.len(), 100)).unwrap();
@@ -193,7 +193,7 @@ fn launches_through_cudarc_add_no_stream() {
 #[test]
 fn streams_that_the_program_drops_are_destroyed() {
     let gpu = Gpu::new();
-    let pool = DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap();
+    let pool = Arc::new(DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap());
     for _ in 0..50 {
         let stream = Stream::new(&gpu.context).unwrap();
         drop(pool.allocate(1 << 20, &stream).unwrap());
@@ -238,7 +238,7 @@ fn the_threads_context_is_left_alone() {
     let second = Context::new(1).unwrap();
     let before = current();
     let work = || {
-        let pool = DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap();
+        let pool = Arc::new(DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap());
         let mut buffer = Buffer::from_slice(&pool, &[1u8, 2], &gpu.stream).unwrap();
         buffer.as_view_mut().fill(3).unwrap();
         assert_eq!(buffer.to_vec().unwrap(), [3, 3]);

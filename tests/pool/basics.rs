@@ -6,8 +6,8 @@ use allotment::placement::{
     Apart, BuddyMap, DefaultClasses, FirstFitMap, GoodFit, SegmentPlacement, SlabMap,
 };
 use allotment::pool::{
-    Age, AnyPool, CopyFigures, CopyStats, DevicePool, Direction, Growth, Limit, Pool, PoolError, PoolOptions,
-    PoolStats, ReturnError, Reuse, Source, Stream as _,
+    AnyPool, CopyFigures, CopyStats, DevicePool, Direction, Growth, Limit, PoolError, PoolOptions, PoolStats,
+    RawPool, ReturnError, Reuse, Source, Stream as _,
 };
 use allotment::sim::{Call, DeviceMemory};
 use std::time::Duration;
@@ -47,7 +47,7 @@ fn every_placement_divides_segments() {
     fn run<P: SegmentPlacement>(granule: usize) {
         let device: DeviceMemory = DeviceMemory::new(64 * MIB);
         let stream = device.stream();
-        let pool = Pool::<P, _>::new(device, PoolOptions::new()).unwrap();
+        let pool = RawPool::<P, _>::new(device, PoolOptions::new()).unwrap();
         let mut buffers: Vec<_> =
             (1..200).map(|n| pool.allocate(n * 997 % (300 * KIB) + 1, &stream).unwrap()).collect();
         let mut spans: Vec<_> = buffers.iter().map(|b| (b.address(), b.address() + b.bytes())).collect();
@@ -158,7 +158,7 @@ fn a_segment_grows_in_place_where_the_source_can() {
     let stream = device.stream();
     let options =
         PoolOptions::new().small(0, 0).growth(Growth::Fixed(2 * MIB)).exact_above(usize::MAX, 2 * MIB);
-    let pool = Pool::<allotment::pool::DefaultPlacement, _>::new(device, options).unwrap();
+    let pool = RawPool::<allotment::pool::DefaultPlacement, _>::new(device, options).unwrap();
     let first = pool.allocate(3 * MIB, &stream).unwrap();
     let second = pool.allocate(30 * MIB, &stream).unwrap();
     assert_eq!((pool.source().reserved(), pool.source().segments()), (34 * MIB, 1));
@@ -238,7 +238,7 @@ fn trimming_keeps_what_it_is_told() {
 
 #[test]
 fn empty_segments_go_back_with_age() {
-    let options = PoolOptions::new().trim_after(Age::Steps(2));
+    let options = PoolOptions::new().trim_after_steps(2);
     let by_step = pool(256, options.clone());
     let stream = by_step.source().stream();
     drop(by_step.allocate(20 * MIB, &stream).unwrap());
@@ -246,7 +246,7 @@ fn empty_segments_go_back_with_age() {
     drop(by_step.allocate(20 * MIB, &stream).unwrap());
     assert_eq!((by_step.step(), by_step.step(), by_step.step()), (0, 20 * MIB, 0));
 
-    let by_time = pool(256, options.trim_after(Age::Time(Duration::from_secs(5))));
+    let by_time = pool(256, options.trim_after(Duration::from_secs(5)));
     let stream = by_time.source().stream();
     drop(by_time.allocate(20 * MIB, &stream).unwrap());
     by_time.source().advance(Duration::from_millis(4900));
@@ -294,7 +294,7 @@ fn statistics_are_right() {
     let device: DeviceMemory =
         DeviceMemory::new(64 * MIB).with_latency(Duration::from_micros(50), Duration::from_micros(1));
     let (a, b) = (device.stream(), device.stream());
-    let pool = Pool::<allotment::pool::DefaultPlacement, _>::new(device, PoolOptions::new()).unwrap();
+    let pool = RawPool::<allotment::pool::DefaultPlacement, _>::new(device, PoolOptions::new()).unwrap();
     let first = pool.allocate(100, &a).unwrap();
     let second = pool.allocate(1000, &b).unwrap();
     let third = pool.allocate(300, &a).unwrap();
@@ -342,10 +342,10 @@ fn copies_are_counted_by_direction() {
     let _block = pool.allocate(MIB, &stream).unwrap();
     assert_eq!(pool.stats().copies, CopyStats::default());
     for (number, &direction) in Direction::ALL.iter().enumerate() {
-        for _ in 0..=number {
-            pool.copies().count(direction, 1000);
+        for _ in 0..number {
+            pool.count_copy(direction, 1000, None);
         }
-        pool.copies().time(direction, 1000, Duration::from_micros(number as u64));
+        pool.count_copy(direction, 1000, Some(Duration::from_micros(number as u64)));
     }
     let stats = pool.stats().copies;
     for (number, &direction) in Direction::ALL.iter().enumerate() {
@@ -421,7 +421,8 @@ fn a_buffer_lets_go_of_its_block() {
 fn a_pool_gives_everything_back_when_it_ends() {
     let device: DeviceMemory = DeviceMemory::new(64 * MIB);
     let (a, b) = (device.stream(), device.stream());
-    let pool = Pool::<allotment::pool::DefaultPlacement, _>::new(device.clone(), PoolOptions::new()).unwrap();
+    let pool =
+        RawPool::<allotment::pool::DefaultPlacement, _>::new(device.clone(), PoolOptions::new()).unwrap();
     let buffer = pool.allocate(MIB, &a).unwrap();
     a.launch(1, buffer.address(), MIB);
     b.launch(1, buffer.address(), MIB);

@@ -4,8 +4,7 @@ use super::{KIB, MIB, pool};
 use allotment::placement::SideTable;
 use allotment::placement::{GoodFit, SegmentPlacement};
 use allotment::pool::{
-    Age, DefaultPlacement, DevicePool, Growth, Limit, Pool, PoolError, PoolOptions, Reuse, SizeKind,
-    SourceErrorKind,
+    DefaultPlacement, DevicePool, Growth, Limit, PoolError, PoolOptions, RawPool, Reuse, SourceErrorKind,
 };
 use allotment::sim::{Call, DeviceMemory, Stream};
 use std::time::Duration;
@@ -40,15 +39,15 @@ fn sizes_choose_their_segments_up_to_the_bounds() {
         let _block = pool.allocate(bytes, &stream).unwrap();
         let segments = pool.snapshot().segments;
         assert_eq!(segments.len(), 1);
-        (segments[0].kind, segments[0].bytes as usize / MIB)
+        format!("{} {}", segments[0].kind, segments[0].bytes as usize / MIB)
     };
-    for (lean, longest) in [(false, SizeKind::Large), (true, SizeKind::Huge)] {
+    for (lean, longest) in [(false, "Large 12"), (true, "Huge 12")] {
         let options = PoolOptions::new().lean(lean);
-        assert_eq!(segment(options.clone(), MIB), (SizeKind::Small, 2));
-        assert_eq!(segment(options.clone(), MIB + 1), (SizeKind::Large, 20));
-        assert_eq!(segment(options.clone(), 10 * MIB), (SizeKind::Large, 20));
-        assert_eq!(segment(options.clone(), 10 * MIB + 1), (longest, 12));
-        assert_eq!(segment(options.small(0, 0), 1), (SizeKind::Large, 20));
+        assert_eq!(segment(options.clone(), MIB), "Small 2");
+        assert_eq!(segment(options.clone(), MIB + 1), "Large 20");
+        assert_eq!(segment(options.clone(), 10 * MIB), "Large 20");
+        assert_eq!(segment(options.clone(), 10 * MIB + 1), longest);
+        assert_eq!(segment(options.small(0, 0), 1), "Large 20");
     }
 }
 
@@ -62,7 +61,7 @@ fn no_segment_is_longer_than_its_placement() {
             let device: DeviceMemory = DeviceMemory::new(1 << 40).with_granularity(granularity);
             let stream = device.stream();
             let options = PoolOptions::new().small(0, 0).growth(Growth::Fixed(growth));
-            let pool = Pool::<Short, _>::new(device, options).unwrap();
+            let pool = RawPool::<Short, _>::new(device, options).unwrap();
             let _block = pool.allocate(KIB, &stream).unwrap();
             assert_eq!(pool.source().reserved(), longest / granularity * granularity, "{growth}");
         }
@@ -253,7 +252,7 @@ fn a_limit_is_reached_but_not_exceeded() {
 #[test]
 fn requests_and_frees_give_old_segments_back() {
     let (age, second) = (Duration::from_secs(10), Duration::from_secs(1));
-    let pool = pool(512, PoolOptions::new().trim_after(Age::Time(age)));
+    let pool = pool(512, PoolOptions::new().trim_after(age));
     let device = pool.source().clone().with_latency(Duration::ZERO, Duration::ZERO);
     let (stream, other) = (device.stream(), device.stream());
     drop((0..10).map(|_| pool.allocate(20 * MIB, &stream).unwrap()).collect::<Vec<_>>());
@@ -302,7 +301,7 @@ fn requests_and_frees_give_old_segments_back() {
 #[test]
 fn the_age_counts_from_the_last_free() {
     let age = Duration::from_millis(10);
-    let pool = pool(64, PoolOptions::new().trim_after(Age::Time(age)));
+    let pool = pool(64, PoolOptions::new().trim_after(age));
     let device = pool.source().clone().with_latency(Duration::ZERO, Duration::ZERO);
     let stream = device.stream();
     device.advance(Duration::from_secs(1));

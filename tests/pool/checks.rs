@@ -3,7 +3,7 @@
 use super::{KIB, MIB, pool};
 use allotment::pool::{
     Allocation, AnyPool as _, BlockState, Chain, Checks, DeviceAllocator, DevicePool, MemoryKind, PoolError,
-    PoolOptions, ReturnError, SizeKind, Stream as _,
+    PoolOptions, ReturnError, Stream as _,
 };
 use allotment::sim::{Call, DeviceMemory, HostMemory};
 use std::sync::{Arc, Mutex};
@@ -112,9 +112,9 @@ fn leaks_are_told_with_the_place() {
     assert_eq!(pool.leaks().len(), 1);
     drop(pool);
     let told = told.lock().unwrap();
-    assert_eq!((told.len(), told[0].bytes, told[0].address), (1, 1234, leaked.address()));
-    let site = told[0].site.unwrap();
-    assert_eq!((site.line(), site.file()), (line, file!()));
+    assert_eq!((told.len(), told[0].requested, told[0].address), (1, 1234, leaked.address()));
+    let site = told[0].site.as_ref().unwrap();
+    assert!(site.starts_with(&format!("{}:{line}:", file!())), "{site}");
     assert!(told[0].to_string().contains("1234 bytes"));
 }
 
@@ -148,7 +148,7 @@ fn leaks_are_listed_by_address() {
     blocks.push(pool.allocate_raw(10, 1, &stream).unwrap());
     blocks.sort_by_key(Allocation::address);
     let leaks: Vec<_> =
-        pool.leaks().iter().map(|leak| (leak.address, leak.bytes as usize, leak.site)).collect();
+        pool.leaks().iter().map(|leak| (leak.address, leak.requested as usize, leak.site.clone())).collect();
     assert_eq!(leaks, blocks.iter().map(|block| (block.address(), block.bytes(), None)).collect::<Vec<_>>());
     let told = Arc::new(Mutex::new(0));
     let sink = told.clone();
@@ -188,7 +188,7 @@ fn a_snapshot_shows_every_byte() {
     assert_eq!(sums[BlockState::Live as usize], stats.allocated.current);
     assert_eq!(sums[BlockState::Waiting as usize], 3 * MIB as u64);
     assert_eq!(sums[BlockState::Free as usize], stats.inactive.current);
-    let large = snapshot.segments.iter().find(|segment| segment.kind == SizeKind::Large).unwrap();
+    let large = snapshot.segments.iter().find(|segment| segment.kind == "Large").unwrap();
     assert_eq!((large.stream, large.bytes as usize), (b.id().0, 20 * MIB));
     let longest = snapshot.segments.iter().flat_map(|segment| &segment.blocks);
     let longest = longest.filter(|block| block.state == BlockState::Free).map(|block| block.bytes).max();
@@ -213,7 +213,7 @@ fn a_chain_falls_back_and_says_what_all_have() {
     let stream = device.stream();
     let fast = DevicePool::new(device.clone(), PoolOptions::new()).unwrap();
     let slow = DevicePool::new(HostMemory::new(24 * MIB), PoolOptions::new()).unwrap();
-    let chain = Chain::new(vec![&fast as &dyn DeviceAllocator<_>, &slow]);
+    let chain = Chain::new(vec![&fast as &dyn DeviceAllocator<Stream = _>, &slow]);
     let name = |block: &Allocation| chain.pool_of(block).unwrap().name();
     let small = chain.allocate(100 * KIB, 1, &stream).unwrap();
     assert_eq!(name(&small), "simulated device");
@@ -246,7 +246,6 @@ fn a_pool_behind_an_adaptor_is_the_same() {
     assert!(chain.pool_of(&theirs).is_none());
     let any = chain.pool_of(&block).unwrap();
     assert_eq!((any.name(), any.kind(), any.device()), ("simulated device", MemoryKind::Device, None));
-    assert!(Arc::ptr_eq(any.copies(), pool.copies()));
     assert_eq!((any.stats(), any.segment_of(&block)), (pool.stats(), pool.segment_of(&block)));
     let segment = any.segment_of(&block).unwrap();
     let within = block.address() - segment.address.get() < segment.bytes;
@@ -267,7 +266,7 @@ fn adaptors_compose() {
     let pool = || Arc::new(DevicePool::new(device.clone(), PoolOptions::new()).unwrap());
     let (small, large, spare) = (pool(), pool(), pool());
     let both = Chain::by_size(vec![(8 * MIB, large.clone()), (KIB, small.clone())]);
-    let all: [Arc<dyn DeviceAllocator<_>>; 2] = [Arc::new(both), spare.clone()];
+    let all: [Arc<dyn DeviceAllocator<Stream = _>>; 2] = [Arc::new(both), spare.clone()];
     let chain = Chain::new(all.into());
     let blocks: Vec<_> =
         [1, KIB, KIB + 1, 8 * MIB].map(|bytes| chain.allocate(bytes, 1, &stream).unwrap()).into();

@@ -2,7 +2,7 @@
 //! more often, or reserve more, is to be made on purpose: then the table changes with it.
 
 use super::{KIB, MIB, hand_over};
-use allotment::pool::{Adaptive, Age, Captures, DevicePool, Growth, Limit, PoolOptions, Reuse, Stream as _};
+use allotment::pool::{DevicePool, Growth, Limit, PoolOptions, Reuse, Stream as _};
 use allotment::sim::{DeviceMemory, Stream};
 
 /// Numbers that are the same everywhere.
@@ -112,11 +112,8 @@ fn programs() -> Vec<(PoolOptions, usize)> {
         (grows().lean(true), 64 * MIB),
         (grows().lean(true).reuse(Reuse::Aggressive).limit(Limit::Bytes(24 * MIB)), 64 * MIB),
         (new().lean(true).growth(Growth::Fitted(8 * MIB)).exact_above(4 * MIB, 128 * KIB), 32 * MIB),
-        (new().adaptive(Adaptive { window: 3, factor: 1.25 }).first_segment(5 * MIB), 0),
-        (
-            new().trim_after(Age::Steps(2)).captures(Captures::Declared).growth(Growth::Fixed(4 * MIB)),
-            8 * MIB,
-        ),
+        (new().adaptive(3, 1.25).first_segment(5 * MIB), 0),
+        (new().trim_after_steps(2).declared_captures().growth(Growth::Fixed(4 * MIB)), 8 * MIB),
     ]
 }
 

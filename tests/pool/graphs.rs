@@ -1,7 +1,7 @@
 //! Memory of graphs: whose it is, what the capture may ask of the driver, and when it comes back.
 
 use super::{KIB, MIB};
-use allotment::pool::{Captures, Compaction, DevicePool, PoolError, PoolOptions, Reuse, Stream as _};
+use allotment::pool::{Compaction, DevicePool, PoolError, PoolOptions, Reuse, Stream as _};
 use allotment::sim::{Call, DeviceMemory, Stream};
 
 fn device(mib: usize) -> (DeviceMemory, [Stream; 3]) {
@@ -26,7 +26,7 @@ fn each_graph_has_memory_of_its_own() {
     let two = pool.allocate(MIB, &a).unwrap().address();
     a.set_capturing(false);
     assert!(first.id() != second.id() && one != two);
-    assert_eq!(format!("{first:?}"), format!("GraphMemory({})", first.id().0));
+    assert_eq!(format!("{first:?}"), format!("GraphMemory({})", first.id()));
     assert_eq!((first.bytes(), second.bytes(), device.reserved()), (2 * MIB, 4 * MIB, 6 * MIB));
     assert_eq!(pool.trim(0), 0);
     drop(second);
@@ -303,7 +303,7 @@ fn nothing_moves_during_a_capture() {
 #[test]
 fn declared_captures_end_with_their_handle() {
     let (device, [a, ..]) = device(64);
-    let pool = DevicePool::new(device.clone(), PoolOptions::new().captures(Captures::Declared)).unwrap();
+    let pool = DevicePool::new(device.clone(), PoolOptions::new().declared_captures()).unwrap();
     let address = pool.allocate(MIB, &a).unwrap().address();
     for _ in 0..3 {
         a.set_capturing(true);

@@ -1,9 +1,7 @@
 //! Options that cannot work are refused before anything is reserved.
 
 use super::MIB;
-use allotment::pool::{
-    Adaptive, Age, Captures, Checks, DevicePool, Growth, Limit, PoolError, PoolOptions, Reuse,
-};
+use allotment::pool::{Checks, DevicePool, Growth, Limit, PoolError, PoolOptions, Reuse};
 use allotment::sim::DeviceMemory;
 
 #[test]
@@ -21,9 +19,9 @@ fn options_that_cannot_work_are_named() {
         ("granule", PoolOptions::new().granule(128)),
         ("granule", PoolOptions::new().granule(768)),
         ("granule", PoolOptions::new().granule(1024)), // more than the source aligns to
-        ("adaptive", PoolOptions::new().adaptive(Adaptive { window: 0, factor: 1.5 })),
-        ("adaptive", PoolOptions::new().adaptive(Adaptive { window: 5, factor: 0.9 })),
-        ("adaptive", PoolOptions::new().adaptive(Adaptive { window: 5, factor: f64::NAN })),
+        ("adaptive", PoolOptions::new().adaptive(0, 1.5)),
+        ("adaptive", PoolOptions::new().adaptive(5, 0.9)),
+        ("adaptive", PoolOptions::new().adaptive(5, f64::NAN)),
         ("classes", PoolOptions::new().classes(&[])),
         ("classes", PoolOptions::new().classes(&[512, 512])),
     ];
@@ -42,7 +40,7 @@ fn options_work_up_to_their_bounds() {
     let above_one = f64::from_bits(1f64.to_bits() + 1);
     let below_one = f64::from_bits(1f64.to_bits() - 1);
     let geometric = |first, percent, most| new().growth(Growth::Geometric { first, percent, most });
-    let follow = |window, factor| new().adaptive(Adaptive { window, factor });
+    let follow = |window, factor| new().adaptive(window, factor);
     let works = [
         new().limit(Limit::None),
         new().limit(Limit::Fraction(f64::MIN_POSITIVE)),
@@ -110,9 +108,9 @@ fn each_option_leaves_the_others() {
         |options| options.classes(&[512]),
         |options| options.reuse(Reuse::Aggressive),
         |options| options.lean(true),
-        |options| options.trim_after(Age::Steps(1)),
-        |options| options.adaptive(Adaptive { window: 5, factor: 2.0 }),
-        |options| options.captures(Captures::Declared),
+        |options| options.trim_after_steps(1),
+        |options| options.adaptive(5, 2.0),
+        |options| options.declared_captures(),
         |options| options.checks(Checks { fill: Some(1), ..Checks::default() }),
     ];
     for (n, first) in set.iter().enumerate() {
@@ -126,9 +124,8 @@ fn each_option_leaves_the_others() {
 #[cfg(feature = "serde")]
 #[test]
 fn options_are_written_and_read() {
-    let follow = Adaptive { window: 9, factor: 1.5 };
     let options = PoolOptions::new().limit(Limit::Fraction(0.25)).granule(512).first_segment(MIB);
-    let options = options.adaptive(follow);
+    let options = options.adaptive(9, 1.5);
     let text = serde_json::to_string(&options).unwrap();
     assert_eq!(serde_json::from_str::<PoolOptions>(&text).unwrap(), options);
     let part: PoolOptions = serde_json::from_str(r#"{"reuse": "Aggressive", "small_limit": 0}"#).unwrap();

@@ -1,7 +1,7 @@
 //! The order of streams: memory is never used while earlier work on it may run, and nothing waits needlessly.
 
 use super::{KIB, MIB, hand_over};
-use allotment::pool::{Captures, DevicePool, PoolError, PoolOptions, Reuse};
+use allotment::pool::{DevicePool, PoolError, PoolOptions, Reuse};
 use allotment::sim::{Call, DeviceMemory, Stream};
 
 fn device(mib: usize) -> (DeviceMemory, Stream, Stream) {
@@ -205,7 +205,7 @@ fn streams_of_one_capture_share_no_memory() {
 #[test]
 fn captures_that_are_not_declared_have_ordinary_memory() {
     let (device, a, _) = device(64);
-    let options = PoolOptions::new().captures(Captures::Declared);
+    let options = PoolOptions::new().declared_captures();
     let pool = DevicePool::new(device.clone(), options).unwrap();
     let address = pool.allocate(MIB, &a).unwrap().address();
     a.set_capturing(true);

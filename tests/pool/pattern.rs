@@ -2,14 +2,14 @@
 
 use super::{KIB, MIB, hand_over, pool};
 use allotment::pool::{
-    DefaultPlacement, DevicePool, Pattern, PatternBuffer, PatternCounts, PatternError, PoolError, PoolOptions,
+    DevicePool, Pattern, PatternBuffer, PatternStats, PlannedError, PoolError, PoolOptions,
 };
 use allotment::sim::{Call, DeviceMemory, Stream};
 use allotment_trace::{Action, Event, open};
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
-type Held<'a, 'p> = PatternBuffer<'a, 'p, DefaultPlacement, DeviceMemory>;
+type Held<'p> = PatternBuffer<&'p DevicePool<DeviceMemory>>;
 
 /// Live buffers, which are checked not to overlap.
 #[derive(Default)]
@@ -66,8 +66,11 @@ fn runs_of_pytorch_are_served_from_their_plan() {
         }
         let (stats, peak) = (pattern.stats(), pool.stats().requested.peak);
         assert_eq!((stats.iterations, stats.recorded), (3, 1));
-        assert_eq!((stats.iteration.hits, stats.iteration.hit_rate()), (events.len() as u64 / 2, 1.0));
-        assert_eq!((stats.total.hits, stats.total.deviations), (events.len() as u64, 0));
+        assert_eq!(
+            (pattern.iteration().hits, pattern.iteration().hit_rate()),
+            (events.len() as u64 / 2, 1.0)
+        );
+        assert_eq!((stats.hits, stats.deviations), (events.len() as u64, 0));
         assert!(stats.arena >= stats.lower_bound && stats.naive > stats.arena);
         assert!(stats.arena as f64 <= 1.03 * stats.lower_bound as f64, "{name}: {stats:?}, {peak}");
     }
@@ -96,7 +99,7 @@ fn whatever_the_program_does_nothing_overlaps() {
                 pattern.record_again();
             }
             match pattern.begin() {
-                Ok(()) | Err(PatternError::Busy { .. }) => {}
+                Ok(()) | Err(PlannedError::Busy { .. }) => {}
                 Err(error) => panic!("{error}"),
             }
             let odd = if iteration < 2 { 0 } else { random.u32(0..20) };
@@ -141,7 +144,7 @@ fn whatever_the_program_does_nothing_overlaps() {
                 spans.remove(&live.swap_remove(random.usize(..live.len())).0);
             }
         }
-        let total = pattern.stats().total;
+        let total = pattern.stats();
         assert!(total.hits + total.outside + total.deviations <= total.requests);
         hits += total.hits;
         drop(live);
@@ -163,7 +166,7 @@ fn what_differs_goes_to_the_pool() {
         for &kib in sizes {
             drop(pattern.allocate(kib * KIB, &stream).unwrap());
         }
-        let counts = pattern.stats().iteration;
+        let counts = pattern.iteration();
         (counts.requests, counts.hits, counts.deviations)
     };
     assert_eq!(run(&[1, 2, 3, 4]), (4, 0, 0), "recorded");
@@ -205,7 +208,7 @@ fn what_outlives_the_iteration_is_left_to_the_pool() {
         }
     }
     let stats = pattern.stats();
-    assert_eq!((stats.total.hits, stats.total.outside, stats.total.deviations), (3, 3, 0));
+    assert_eq!((stats.hits, stats.outside, stats.deviations), (3, 3, 0));
     assert_eq!(stats.arena, 10 * KIB as u64);
 }
 
@@ -242,7 +245,7 @@ fn uses_on_other_streams_are_waited_for() {
     assert!(own.pending() > 0, "it waits for the other one");
     other.run();
     own.run();
-    assert_eq!(pattern.stats().total.outside, 3);
+    assert_eq!(pattern.stats().outside, 3);
     drop(pattern);
     drop(pool);
     assert_eq!(device.take_hazards(), []);
@@ -355,10 +358,10 @@ fn a_plan_with_live_buffers_stays() {
     let kept = iteration(true).unwrap();
     assert!(kept.is_planned());
     pattern.record_again();
-    assert_eq!(pattern.begin(), Err(PatternError::Busy { live: 1 }));
+    assert_eq!(pattern.begin(), Err(PlannedError::Busy { live: 1 }));
     let next = iteration(true).unwrap();
     assert!(!next.is_planned(), "its place is taken");
-    assert_eq!(pattern.stats().iteration.deviations, 1);
+    assert_eq!(pattern.iteration().deviations, 1);
     drop((kept, next));
     pattern.begin().unwrap();
     assert!(!iteration(true).unwrap().is_planned(), "recorded again");
@@ -376,10 +379,10 @@ fn without_room_for_the_plan_all_goes_to_the_pool() {
     let old = pool.allocate(6 * MIB, &stream).unwrap();
     drop(pattern.allocate(9 * MIB, &stream).unwrap());
     let _other = pool.allocate(9 * MIB, &stream).unwrap();
-    assert!(matches!(pattern.begin(), Err(PatternError::Pool(PoolError::OutOfMemory(_)))));
+    assert!(matches!(pattern.begin(), Err(PlannedError::Pool(PoolError::OutOfMemory(_)))));
     drop(old);
     assert!(!pattern.allocate(5 * MIB, &stream).unwrap().is_planned());
-    assert_eq!((pattern.stats().arena, pattern.stats().iteration.requests), (0, 0));
+    assert_eq!((pattern.stats().arena, pattern.iteration().requests), (0, 0));
     pattern.record_again();
     pattern.begin().unwrap();
     drop(pattern.allocate(5 * MIB, &stream).unwrap());
@@ -403,7 +406,7 @@ fn no_call_is_made_while_a_graph_is_recorded() {
         drop(buffers);
         assert!(iteration < 2 || device.all_calls() == calls);
     }
-    assert_eq!((pattern.stats().iteration.hit_rate(), device.calls(Call::Record)), (1.0, 0));
+    assert_eq!((pattern.iteration().hit_rate(), device.calls(Call::Record)), (1.0, 0));
 }
 
 #[test]
@@ -425,12 +428,12 @@ fn threads_have_lanes_of_their_own() {
             }
         });
     }
-    assert_eq!(pattern.stats().total.deviations, 0, "however the threads take turns");
+    assert_eq!(pattern.stats().deviations, 0, "however the threads take turns");
 }
 
 #[test]
 fn the_hit_rate_is_a_share() {
-    let rate = |requests, hits| PatternCounts { requests, hits, ..PatternCounts::default() }.hit_rate();
+    let rate = |requests, hits| PatternStats { requests, hits, ..PatternStats::default() }.hit_rate();
     assert_eq!((rate(0, 0), rate(4, 0), rate(4, 3), rate(4, 4)), (1.0, 0.0, 0.75, 1.0));
 }
 
@@ -445,7 +448,7 @@ fn nothing_is_planned_without_memory() {
     pattern.begin().unwrap();
     assert_eq!((pool.stats().blocks.current, pattern.stats().arena), (1, 0));
     assert!(!pattern.allocate(KIB, &stream).unwrap().is_planned());
-    assert_eq!(pattern.stats().total.outside, 1);
+    assert_eq!(pattern.stats().outside, 1);
     drop(kept);
 }
 

@@ -3,7 +3,7 @@
 use super::{KIB, MIB, hand_over, pool};
 use allotment::arena;
 use allotment::plan::{Buffer, OwnedPlan, PlanError, Planned, RULES, Violation};
-use allotment::pool::{DevicePool, PlannedArena, PoolError, PoolOptions, SlotError};
+use allotment::pool::{DevicePool, PlannedArena, PlannedError, PoolError, PoolOptions};
 use allotment::sim::{Call, DeviceMemory};
 
 arena! {
@@ -44,23 +44,23 @@ fn what_overlaps_is_not_had_at_once() {
     let (input, output) = (Net::INPUT.index(), Net::OUTPUT.index());
     assert!(Net::INPUT.shares_place_with(Net::OUTPUT));
     let held = arena.take(input).unwrap();
-    assert_eq!(arena.take(input).unwrap_err(), SlotError::Live { slot: input });
-    assert_eq!(arena.take(output).unwrap_err(), SlotError::Overlap { slot: output, with: input });
-    assert_eq!(arena.take(4).unwrap_err(), SlotError::Unknown { slot: 4 });
+    assert_eq!(arena.take(input).unwrap_err(), PlannedError::Live { slot: input });
+    assert_eq!(arena.take(output).unwrap_err(), PlannedError::Overlap { slot: output, with: input });
+    assert_eq!(arena.take(4).unwrap_err(), PlannedError::Unknown { slot: 4 });
     let hidden = arena.take(Net::HIDDEN.index()).unwrap();
     drop(held);
     let held = arena.take(output).unwrap();
     // Another buffer that shares memory is live, so this one stays unchanged.
     let (error, held) = held.turn_into(Net::HIDDEN.index()).unwrap_err();
-    assert_eq!((error, held.slot()), (SlotError::Live { slot: 1 }, output));
-    assert_eq!(arena.take(input).unwrap_err(), SlotError::Overlap { slot: input, with: output });
+    assert_eq!((error, held.slot()), (PlannedError::Live { slot: 1 }, output));
+    assert_eq!(arena.take(input).unwrap_err(), PlannedError::Overlap { slot: input, with: output });
     drop(hidden);
     let scaled = Net::SCALED.index();
-    assert_eq!(arena.take(scaled).unwrap_err(), SlotError::Overlap { slot: scaled, with: output });
+    assert_eq!(arena.take(scaled).unwrap_err(), PlannedError::Overlap { slot: scaled, with: output });
     let (address, held) = (held.address(), held.turn_into(scaled).unwrap());
     assert_eq!((held.slot(), held.address()), (scaled, address), "in place");
     let (error, _held) = held.turn_into(9).unwrap_err();
-    assert_eq!(error, SlotError::Unknown { slot: 9 });
+    assert_eq!(error, PlannedError::Unknown { slot: 9 });
 }
 
 /// Random buffers, taken and dropped at random: live ones never overlap, and no free one is refused.
@@ -87,7 +87,7 @@ fn random_takes_are_refused_exactly_when_they_overlap() {
                 let start = plan.placed().offsets()[slot];
                 start..start + buffers[slot].size
             };
-            let clashes = |other: &allotment::pool::PlannedBuffer<'_, '_, _, _>| {
+            let clashes = |other: &allotment::pool::PlannedBuffer<_>| {
                 let (a, b) = (span(slot), span(other.slot()));
                 other.slot() == slot || (a.start < b.end && b.start < a.end && !a.is_empty() && !b.is_empty())
             };
@@ -96,7 +96,9 @@ fn random_takes_are_refused_exactly_when_they_overlap() {
                     assert!(!live.iter().any(clashes));
                     live.push(buffer);
                 }
-                Err(SlotError::Live { .. } | SlotError::Overlap { .. }) => assert!(live.iter().any(clashes)),
+                Err(PlannedError::Live { .. } | PlannedError::Overlap { .. }) => {
+                    assert!(live.iter().any(clashes))
+                }
                 Err(error) => panic!("{error}"),
             }
             if random.bool() && !live.is_empty() {
@@ -166,8 +168,8 @@ fn what_the_driver_cannot_order_stays_out_of_use() {
     input.used_on(&other);
     device.fail(Call::Record, 1);
     drop(input);
-    assert_eq!(arena.take(0).unwrap_err(), SlotError::Lost { slot: 0 });
-    assert_eq!(arena.take(2).unwrap_err(), SlotError::Overlap { slot: 2, with: 0 });
+    assert_eq!(arena.take(0).unwrap_err(), PlannedError::Lost { slot: 0 });
+    assert_eq!(arena.take(2).unwrap_err(), PlannedError::Overlap { slot: 2, with: 0 });
     assert!(arena.take(1).is_ok());
 }
 
@@ -183,8 +185,8 @@ fn what_the_driver_cannot_order_does_not_turn() {
     other.launch(1, input.address(), input.bytes());
     device.fail(Call::Record, 1);
     let (error, input) = input.turn_into(Net::OUTPUT.index()).unwrap_err();
-    assert_eq!((error, input.slot()), (SlotError::Lost { slot: 0 }, 0));
-    assert_eq!(arena.take(2).unwrap_err(), SlotError::Overlap { slot: 2, with: 0 });
+    assert_eq!((error, input.slot()), (PlannedError::Lost { slot: 0 }, 0));
+    assert_eq!(arena.take(2).unwrap_err(), PlannedError::Overlap { slot: 2, with: 0 });
     let output = input.turn_into(Net::OUTPUT.index()).unwrap();
     assert_eq!((output.slot(), device.calls(Call::Wait)), (2, 1));
     drop(output);
@@ -216,11 +218,11 @@ fn names_check_length_and_stream() {
     let pool = DevicePool::new(device, PoolOptions::new()).unwrap();
     let arena = PlannedArena::new(&pool, Net::PLACED, &own).unwrap();
     let slot = arena.slot(0).unwrap();
-    assert_eq!(slot.take(4, &other).unwrap_err(), SlotError::Stream);
+    assert_eq!(slot.take(4, &other).unwrap_err(), PlannedError::Stream);
     let error = slot.take(MIB + 1, &own).unwrap_err();
-    assert_eq!(error, SlotError::Length { have: MIB, asked: MIB + 1 });
+    assert_eq!(error, PlannedError::Length { have: MIB, asked: MIB + 1 });
     assert_eq!(slot.take(MIB, &own).unwrap().bytes(), MIB);
-    assert_eq!(arena.slot(4).unwrap_err(), SlotError::Unknown { slot: 4 });
+    assert_eq!(arena.slot(4).unwrap_err(), PlannedError::Unknown { slot: 4 });
 }
 
 #[test]

@@ -4,8 +4,8 @@ use super::{KIB, MIB, hand_over};
 use allotment::GoodFit;
 use allotment::placement::SideTable;
 use allotment::pool::{
-    Adaptive, BlockSnapshot, BlockState, Buffer, DefaultPlacement, DevicePool, Growth, Pool, PoolError,
-    PoolOptions, Reuse, Snapshot, Stream as _,
+    BlockSnapshot, BlockState, DefaultPlacement, DevicePool, Growth, PoolBlock, PoolError, PoolOptions,
+    RawPool, Reuse, Snapshot, Stream as _,
 };
 use allotment::sim::{DeviceMemory, Stream};
 use std::collections::BTreeMap;
@@ -21,10 +21,10 @@ fn random_programs_use_nothing_twice() {
         let streams: Vec<Stream> = (0..random.usize(1..5)).map(|_| device.stream()).collect();
         let mut options = PoolOptions::new().reuse(reuse).lean(lean);
         if random.bool() {
-            options = options.adaptive(Adaptive { window: random.u64(1..6), factor: 1.0 });
+            options = options.adaptive(random.u64(1..6), 1.0);
         }
         let pool = DevicePool::new(device.clone(), options).unwrap();
-        let mut live: Vec<(Buffer<'_, DefaultPlacement, DeviceMemory>, u64, &Stream)> = vec![];
+        let mut live: Vec<(PoolBlock<'_, DefaultPlacement, DeviceMemory>, u64, &Stream)> = vec![];
         // First byte and end of live blocks.
         let mut spans = BTreeMap::new();
         let (mut owner, mut bytes) = (0, 0);
@@ -117,7 +117,7 @@ fn the_largest_free_block_is_always_known() {
             DeviceMemory::new(random.usize(8..64) * MIB).with_granularity(64 * KIB).with_room(room);
         let streams: Vec<Stream> = (0..random.usize(1..6)).map(|_| device.stream()).collect();
         let options = PoolOptions::new().reuse(reuse).lean(random.bool()).growth(Growth::Fixed(MIB));
-        let pool = Pool::<Exact, _>::new(device, options).unwrap();
+        let pool = RawPool::<Exact, _>::new(device, options).unwrap();
         let mut live = vec![];
         for round in 0..600 {
             // Streams are added one after the other.

@@ -50,12 +50,12 @@ fn what_waits_is_waited_for_before_a_request_fails() {
 
 #[test]
 fn hooks_are_asked_before_a_request_fails() {
-    use allotment::pool::{Allocation, DefaultPlacement, Pool};
+    use allotment::pool::{Allocation, DefaultPlacement, RawPool};
     use allotment::pressure::Shortage;
     use std::sync::{LazyLock, Mutex};
-    type Shared = Pool<DefaultPlacement, DeviceMemory>;
+    type Shared = RawPool<DefaultPlacement, DeviceMemory>;
     static POOL: LazyLock<Shared> =
-        LazyLock::new(|| Pool::new(DeviceMemory::new(4 * MIB), PoolOptions::new()).unwrap());
+        LazyLock::new(|| RawPool::new(DeviceMemory::new(4 * MIB), PoolOptions::new()).unwrap());
     static CACHE: Mutex<Vec<Allocation>> = Mutex::new(Vec::new());
     static ASKED: Mutex<Vec<Shortage>> = Mutex::new(Vec::new());
     fn drop_one(shortage: &Shortage) -> usize {

@@ -4,8 +4,8 @@ use super::{KIB, MIB, pool};
 use allotment::arena;
 use allotment::plan::{PlanError, Planned};
 use allotment::pool::{
-    Leak, MemoryKind, OutOfMemory, Pattern, PatternError, PlannedArena, PoolError, PoolOptions, PoolStats,
-    ReturnError, SlotError, SourceCalls, SourceError, SourceErrorKind,
+    BlockSnapshot, BlockState, MemoryKind, OutOfMemory, Pattern, PlannedArena, PlannedError, PoolError,
+    PoolOptions, PoolStats, ReturnError, SourceCalls, SourceError, SourceErrorKind,
 };
 use std::fmt::Display;
 use std::panic::Location;
@@ -109,27 +109,27 @@ fn errors_of_pools_say_what_is_wrong() {
 #[test]
 fn errors_of_plans_name_the_buffer() {
     say(&[
-        (SlotError::Unknown { slot: 3 }, "the plan has no buffer 3"),
-        (SlotError::Live { slot: 3 }, "buffer 3 of the plan is already live"),
+        (PlannedError::Unknown { slot: 3 }, "the plan has no buffer 3"),
+        (PlannedError::Live { slot: 3 }, "buffer 3 of the plan is already live"),
         (
-            SlotError::Overlap { slot: 3, with: 4 },
+            PlannedError::Overlap { slot: 3, with: 4 },
             "buffer 3 of the plan shares memory with buffer 4, which is still live",
         ),
-        (SlotError::Stream, "the plan's arena is for work on another stream"),
-        (SlotError::Length { have: 5, asked: 6 }, "6 bytes requested, but the plan's buffer has 5"),
-        (SlotError::Align { slot: 3 }, "buffer 3 of the plan is not aligned to 256 bytes"),
+        (PlannedError::Stream, "the plan's arena is for work on another stream"),
+        (PlannedError::Length { have: 5, asked: 6 }, "6 bytes requested, but the plan's buffer has 5"),
+        (PlannedError::Align { slot: 3 }, "buffer 3 of the plan is not aligned to 256 bytes"),
         (
-            SlotError::Lost { slot: 3 },
+            PlannedError::Lost { slot: 3 },
             "buffer 3 of the plan may still be in use on another stream, because the driver failed",
         ),
     ]);
     say(&[
-        (PatternError::Busy { live: 2 }, "2 buffers of the old plan are still live"),
+        (PlannedError::Busy { live: 2 }, "2 buffers of the old plan are still live"),
         (
-            PatternError::Pool(PoolError::NotCapturing),
+            PlannedError::Pool(PoolError::NotCapturing),
             "no room for the plan: the stream is not capturing a graph",
         ),
-        (PatternError::Plan(PlanError::NoRule), &PlanError::NoRule.to_string()),
+        (PlannedError::Plan(PlanError::NoRule), &PlanError::NoRule.to_string()),
     ]);
 }
 
@@ -143,10 +143,20 @@ fn kinds_and_leaks_have_names() {
         (MemoryKind::Host, "host memory"),
     ]);
     let site = Location::caller();
-    let leak = Leak { address: 0x100, bytes: 7, site: None };
+    let leak = BlockSnapshot {
+        address: 0x100,
+        bytes: 256,
+        requested: 7,
+        state: BlockState::Live,
+        stream: 0,
+        site: None,
+    };
     say(&[
-        (leak, "7 bytes at 0x100 were not freed"),
-        (Leak { site: Some(site), ..leak }, &format!("7 bytes at 0x100 were not freed; allocated at {site}")),
+        (leak.clone(), "7 bytes at 0x100 were not freed"),
+        (
+            BlockSnapshot { site: Some(site.to_string()), ..leak },
+            &format!("7 bytes at 0x100 were not freed; allocated at {site}"),
+        ),
     ]);
 }
 
@@ -166,24 +176,27 @@ fn values_show_where_they_are() {
         assert!(parts.iter().all(|part| text.contains(part)), "{text}");
     };
     let buffer = pool.allocate(KIB, &stream).unwrap();
-    shows(&buffer, &["Buffer(Some(Allocation {", &format!("address: {}", buffer.address()), "bytes: 1024"]);
+    shows(
+        &buffer,
+        &["PoolBlock(Some(Allocation {", &format!("address: {}", buffer.address()), "bytes: 1024"],
+    );
     assert!(std::ptr::eq(buffer.pool(), &pool));
     let (start, bytes) = buffer.segment();
     assert!((start..start + bytes).contains(&buffer.address()) && bytes == 2 * MIB);
     let movable = pool.allocate_movable(3 * KIB, &stream).unwrap();
     let address = movable.address();
-    assert_eq!(format!("{movable:?}"), format!("Movable {{ address: {address}, bytes: 3072 }}"));
-    shows(&pool, &["Pool { source: \"simulated device\", stats: PoolStats {", "current: 4096"]);
+    assert!(format!("{movable:?}").starts_with(&format!("PoolBlock(Some(Allocation {{ address: {address}")));
+    shows(&pool, &["RawPool { source: \"simulated device\", stats: PoolStats {", "current: 4096"]);
 
     let arena = PlannedArena::new(&pool, Pair::PLACED, &stream).unwrap();
     let slot = arena.slot(1).unwrap();
     assert_eq!((format!("{slot:?}"), slot.number()), ("PlannedSlot(1)".into(), 1));
     shows(&arena, &["PlannedArena {", "live: 0, .."]);
     let planned = slot.take(512, &stream).unwrap();
-    shows(&arena, &["PlannedArena { block: Buffer(", "live: 1, .."]);
-    assert!(std::ptr::eq(planned.arena(), &arena) && std::ptr::eq(arena.pool(), &pool));
+    shows(&arena, &["PlannedArena { block: Owned(", "live: 1, .."]);
+    assert!(planned.arena().address() == arena.address() && std::ptr::eq(*arena.pool(), &pool));
     let id = |stream| allotment::pool::Stream::id(stream);
-    assert_eq!((arena.plan().peak(), id(arena.stream())), (1024, id(&stream)));
+    assert_eq!((arena.bytes(), id(arena.stream())), (1024, id(&stream)));
 
     let pattern = Pattern::new(&pool);
     pattern.begin().unwrap();
@@ -191,7 +204,7 @@ fn values_show_where_they_are() {
     shows(&pattern, &["Pattern { stats: PatternStats { iterations: 1, recorded: 1,"]);
     let text = format!("PatternBuffer {{ address: {}, planned: false }}", recorded.address());
     assert_eq!(format!("{recorded:?}"), text);
-    assert!(std::ptr::eq(pattern.pool(), &pool) && std::ptr::eq(recorded.pool(), &pool));
+    assert!(std::ptr::eq(*pattern.pool(), &pool) && std::ptr::eq(*recorded.pool(), &pool));
     drop(recorded);
     pattern.begin().unwrap();
     shows(&pattern.allocate(KIB, &stream).unwrap(), &["planned: true"]);

@@ -2,8 +2,8 @@
 
 use super::{KIB, MIB, trace::Shared};
 use allotment::pool::{
-    self, Allocation, BlockState, Capacity, CaptureId, DevicePool, PoolError, PoolOptions, ReturnError,
-    Reuse, Segment, Source, SourceError, SourceErrorKind, Stream as _, StreamId,
+    self, Allocation, BlockState, Capacity, DevicePool, PoolError, PoolOptions, ReturnError, Reuse, Segment,
+    Source, SourceError, SourceErrorKind, Stream as _, StreamId,
 };
 use allotment::region::Capabilities;
 use allotment::sim::{self, Call, DeviceMemory};
@@ -58,7 +58,7 @@ impl pool::Stream for Stream {
         self.stream.synchronize()
     }
 
-    fn capture(&self) -> Result<Option<CaptureId>, SourceError> {
+    fn capture(&self) -> Result<Option<u64>, SourceError> {
         self.asked.fetch_add(1, Ordering::Relaxed);
         drop(self.gate.lock());
         match *self.fails.lock().unwrap() {

@@ -1,13 +1,13 @@
 //! Pools that follow the program's usage.
 
 use super::{KIB, MIB, pool};
-use allotment::pool::{Adaptive, DevicePool, PoolOptions, PoolStats, Reuse};
+use allotment::pool::{DevicePool, PoolOptions, PoolStats, Reuse};
 use allotment::sim::{DeviceMemory, Stream};
 use allotment_trace::{Action, Event, open};
 use std::collections::HashMap;
 use std::path::Path;
 
-const FOLLOW: Adaptive = Adaptive { window: 8, factor: 1.25 };
+const FOLLOW: (u64, f64) = (8, 1.25);
 
 /// Runs steps of `count` buffers of random sizes up to `most`, all live at once.
 fn work(pool: &DevicePool<DeviceMemory>, stream: &Stream, steps: usize, count: usize, most: usize) {
@@ -41,7 +41,7 @@ fn what_is_reserved_follows_the_work() {
         let options = PoolOptions::new().reuse(reuse);
         let (before, after, ..) = run(options.clone());
         assert!(before.reserved.current <= after.reserved.current, "it keeps what it had");
-        let (before, after, rate, shift) = run(options.adaptive(FOLLOW));
+        let (before, after, rate, shift) = run(options.adaptive(FOLLOW.0, FOLLOW.1));
         assert!(before.reserved.current > 400 * MIB as u64, "{reuse:?}: {before:?}");
         assert!(after.reserved.current < 64 * MIB as u64, "{reuse:?}: {after:?}");
         // A step with random sizes sometimes needs more blocks of a class than the last ones.
@@ -82,8 +82,7 @@ fn runs_of_pytorch_reserve_what_the_last_one_needs() {
     };
     let (first, second, _, rate) = run(PoolOptions::new());
     assert!(second >= first && rate > 0.99, "{first} {second} {rate}");
-    let (resnet, bert, _, following) =
-        run(PoolOptions::new().adaptive(Adaptive { window: 15, factor: 1.25 }));
+    let (resnet, bert, _, following) = run(PoolOptions::new().adaptive(15, 1.25));
     // 172 MiB are live in the training, and 49 in the inference.
     assert!(resnet > 150 * MIB as u64 && bert < 100 * MIB as u64, "{resnet} {bert}");
     assert!(following > 0.985, "{following}, {rate} without");
@@ -110,14 +109,14 @@ fn classes_fit_what_is_asked_for() {
         }
         unreachable!()
     };
-    let (given, fitted) = (lost(PoolOptions::new()), lost(PoolOptions::new().adaptive(FOLLOW)));
+    let (given, fitted) = (lost(PoolOptions::new()), lost(PoolOptions::new().adaptive(FOLLOW.0, FOLLOW.1)));
     assert!(given > 0.4 && fitted == 0.0, "{given} {fitted}");
 }
 
 #[test]
 fn no_more_blocks_are_kept_than_were_live() {
-    let follow = Adaptive { window: 2, factor: 1.5 };
-    let pool = pool(512, PoolOptions::new().reuse(Reuse::Basic).adaptive(follow));
+    let follow = (2, 1.5);
+    let pool = pool(512, PoolOptions::new().reuse(Reuse::Basic).adaptive(follow.0, follow.1));
     let stream = pool.source().stream();
     let kept = || {
         let blocks = pool.snapshot().segments.into_iter().flat_map(|segment| segment.blocks);
@@ -146,8 +145,8 @@ fn no_more_blocks_are_kept_than_were_live() {
 /// What is kept of a class is kept for all streams together.
 #[test]
 fn streams_share_what_is_kept() {
-    let follow = Adaptive { window: 1, factor: 1.0 };
-    let pool = pool(512, PoolOptions::new().reuse(Reuse::Basic).adaptive(follow));
+    let follow = (1, 1.0);
+    let pool = pool(512, PoolOptions::new().reuse(Reuse::Basic).adaptive(follow.0, follow.1));
     let streams = [(); 3].map(|()| pool.source().stream());
     let kept = || {
         let blocks = pool.snapshot().segments.into_iter().flat_map(|segment| segment.blocks);
@@ -170,8 +169,8 @@ fn streams_share_what_is_kept() {
 fn segments_with_work_to_do_stay() {
     let device: DeviceMemory = DeviceMemory::new(256 * MIB);
     let stream = device.stream();
-    let follow = Adaptive { window: 1, factor: 1.0 };
-    let pool = DevicePool::new(device.clone(), PoolOptions::new().adaptive(follow)).unwrap();
+    let follow = (1, 1.0);
+    let pool = DevicePool::new(device.clone(), PoolOptions::new().adaptive(follow.0, follow.1)).unwrap();
     let buffer = pool.allocate(5 * MIB, &stream).unwrap();
     stream.launch(1, buffer.address(), 5 * MIB);
     drop(buffer);
@@ -187,8 +186,8 @@ fn segments_with_work_to_do_stay() {
 /// suffice.
 #[test]
 fn no_more_is_reserved_than_was_active_at_once() {
-    let follow = Adaptive { window: 4, factor: 1.0 };
-    let pool = pool(512, PoolOptions::new().adaptive(follow));
+    let follow = (4, 1.0);
+    let pool = pool(512, PoolOptions::new().adaptive(follow.0, follow.1));
     let stream = pool.source().stream();
     let step = || {
         for mib in [12, 14, 16] {
@@ -207,8 +206,8 @@ fn no_more_is_reserved_than_was_active_at_once() {
 #[test]
 fn a_peak_counts_for_the_whole_window() {
     for window in 2..6 {
-        let follow = Adaptive { window, factor: 1.0 };
-        let pool = pool(512, PoolOptions::new().adaptive(follow));
+        let follow = (window, 1.0);
+        let pool = pool(512, PoolOptions::new().adaptive(follow.0, follow.1));
         let stream = pool.source().stream();
         let allocate = |mib: usize| pool.allocate(mib * MIB, &stream).unwrap();
         drop((allocate(12), allocate(14)));

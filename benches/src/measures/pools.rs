@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use allotment::placement::{Apart, FirstFitMap, SegmentPlacement};
-use allotment::pool::{DefaultPlacement, DevicePool, Growth, Pool, PoolOptions};
+use allotment::pool::{DefaultPlacement, DevicePool, Growth, RawPool, PoolOptions};
 use allotment::sim::DeviceMemory;
 use anyhow::{Context, Result};
 
@@ -102,7 +102,7 @@ fn run(options: &Options) -> Result<Vec<Row>> {
 fn reserved<P: SegmentPlacement>(trace: &Trace, options: PoolOptions, room: usize) -> Result<(u64, u64)> {
     let device: DeviceMemory = DeviceMemory::new(4 << 30).with_granularity(2 * MIB).with_room(room);
     let stream = device.stream();
-    let pool = Pool::<P, _>::new(device, options)?;
+    let pool = RawPool::<P, _>::new(device, options)?;
     let mut live: Vec<_> = (0..trace.slots).map(|_| None).collect();
     for op in &trace.ops {
         let slot = &mut live[op.slot as usize];

@@ -15,7 +15,7 @@ use core::cell::RefCell;
 use core::ffi::{CStr, c_char, c_double, c_int, c_void};
 use core::ptr;
 use heap::gpu::{Context, DeviceMemory, Error, Stream, Virtual};
-use heap::pool::{Allocation, CaptureId, DevicePool, Limit, PoolError, SourceError, Stream as _};
+use heap::pool::{Allocation, DevicePool, Limit, PoolError, SourceError, Stream as _};
 use options::Options;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -62,7 +62,7 @@ pub struct MempoolId {
 struct GraphPool {
     /// How many graphs use it.
     graphs: usize,
-    captures: Vec<CaptureId>,
+    captures: Vec<u64>,
 }
 
 /// Why a call failed.

@@ -1,28 +1,14 @@
-//! The memory that buffers lie in.
+//! The memory that buffers lie in, and what gives it to them.
 
+use crate::gpu::error::Error;
 use crate::gpu::stream::Stream;
-use crate::pool::{CopyCounters, MemoryKind, Segment, Source, SourceError, Stream as _};
-use core::fmt;
+use crate::gpu::usage::{Touch, Usage};
+use crate::pool::{
+    AnyPool, CopyCounters, DeviceAllocator, MemoryKind, Owned, Segment, Source, SourceError, Stream as _,
+};
+use std::boxed::Box;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::vec::Vec;
-
-/// One use of a buffer's memory, as far as this module sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Touch {
-    /// A copy from host memory writes it.
-    FromHost,
-    /// A copy to host memory reads it.
-    ToHost,
-    /// The CPU reads it in place.
-    HostRead,
-    /// The CPU writes it in place.
-    HostWrite,
-    /// A device copies within its memory, or fills it.
-    OnDevice,
-    /// It is passed to kernels.
-    Kernel,
-}
 
 /// Memory that a buffer owns and that is given back when this value is dropped. Threads share it, so that a view of it, and
 /// a task that waits for a copy, can go to another thread.
@@ -33,7 +19,7 @@ pub enum Touch {
 /// that was submitted before the drop, both to its own stream and to the streams given to [`Backing::used_on`]. The
 /// memory must be readable and writable through pointers with exposed provenance while no work uses it, unless
 /// [`Backing::kind`] is [`MemoryKind::Device`].
-pub unsafe trait Backing: Sync {
+pub(in crate::gpu) unsafe trait Backing: Send + Sync {
     /// Returns the device address of the first byte.
     fn address(&self) -> usize;
 
@@ -64,32 +50,88 @@ pub unsafe trait Backing: Sync {
     fn touched(&self, touch: Touch, bytes: usize) {
         let _ = (touch, bytes);
     }
+
+    /// Returns the accesses so far; `None` if nothing counts them.
+    fn usage(&self) -> Option<Usage> {
+        None
+    }
+
+    /// Returns the lengths of the pieces of the segment, if other processes can map them.
+    fn pieces(&self) -> Option<Vec<usize>> {
+        None
+    }
+}
+
+/// The memory of one buffer.
+pub(in crate::gpu) enum Memory {
+    /// A block of a pool, which it keeps alive.
+    Block(Owned<Arc<dyn DeviceAllocator<Stream = Stream>>>),
+    /// Any other memory.
+    Other(Box<dyn Backing>),
+}
+
+impl Memory {
+    /// Memory that is no block of a pool alone.
+    pub(in crate::gpu) fn other(backing: impl Backing + 'static) -> Self {
+        Self::Other(Box::new(backing))
+    }
+
+    pub(in crate::gpu) fn get(&self) -> &dyn Backing {
+        match self {
+            Self::Block(block) => block,
+            Self::Other(backing) => &**backing,
+        }
+    }
 }
 
 /// Gives buffers their memory: a source, a pool, a plan or a request to a manager.
-///
-/// A program's own allocator implements [`DeviceAllocator`](crate::pool::DeviceAllocator) instead, and backs buffers as a
-/// [`Pool`](super::Pool) ([`Pool::over`](super::Pool::over)). This trait is for what owns the memory
-/// of one buffer; it is sealed, so programs cannot implement it.
-#[expect(private_bounds, reason = "the trait is sealed")]
-pub trait Backer: Sealed {
-    /// The memory of one buffer.
-    type Backing<'a>: Backing
-    where
-        Self: 'a;
-    /// The error of a failed allocation.
-    type Error;
-
+pub(in crate::gpu) trait Backer {
     /// Allocates at least `bytes` bytes for work on `stream`, aligned to 256 bytes.
     ///
     /// # Errors
     ///
     /// The error of the allocator.
-    fn allocate(&self, bytes: usize, stream: &Stream) -> Result<Self::Backing<'_>, Self::Error>;
+    fn allocate(&self, bytes: usize, stream: &Stream) -> Result<Memory, Error>;
 }
 
-/// What may be a [`Backer`].
-pub(in crate::gpu) trait Sealed {}
+// SAFETY: the pool hands a block out to one value at a time. It comes back when that value is dropped, and is handed out
+// again only after the work of its stream and of those that were noted.
+unsafe impl<A: DeviceAllocator<Stream = Stream>> Backing for Owned<A> {
+    fn address(&self) -> usize {
+        Self::address(self)
+    }
+
+    fn bytes(&self) -> usize {
+        Self::bytes(self)
+    }
+
+    fn used_on(&self, stream: &Stream) {
+        Self::used_on(self, stream);
+    }
+
+    fn kind(&self) -> MemoryKind {
+        self.home().map_or(MemoryKind::Device, AnyPool::kind)
+    }
+
+    fn device(&self) -> Option<usize> {
+        self.home().and_then(AnyPool::device)
+    }
+
+    fn segment(&self) -> (usize, usize) {
+        let segment = Self::segment(self);
+        segment.map_or((Self::address(self), Self::bytes(self)), |segment| {
+            (segment.address.get(), segment.bytes)
+        })
+    }
+
+    fn copies(&self) -> Option<&Arc<CopyCounters>> {
+        Self::copies(self)
+    }
+
+    fn pieces(&self) -> Option<Vec<usize>> {
+        self.home()?.pieces(Self::segment(self)?.address.get())
+    }
+}
 
 /// The streams that use memory besides its own stream.
 #[derive(Debug, Default)]
@@ -112,25 +154,11 @@ impl Uses {
 
 /// A segment of a source that serves one buffer, rounded up to the source's granularity. It suits few and large
 /// buffers; small ones belong in a pool.
-pub struct Lease<S: Source<Stream = Stream>> {
+pub(in crate::gpu) struct Lease<S: Source<Stream = Stream>> {
     source: Arc<S>,
     segment: Segment,
     stream: Stream,
     uses: Uses,
-}
-
-impl<S: Source<Stream = Stream>> Lease<S> {
-    /// Returns the source of the segment.
-    #[cfg(unix)]
-    pub(in crate::gpu) fn source(&self) -> &S {
-        &self.source
-    }
-}
-
-impl<S: Source<Stream = Stream>> fmt::Debug for Lease<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lease").field("segment", &self.segment).finish_non_exhaustive()
-    }
 }
 
 // SAFETY: the source reserved the segment for this value alone, and it goes back in the order of its stream, which waits
@@ -157,6 +185,10 @@ unsafe impl<S: Source<Stream = Stream> + Send + Sync> Backing for Lease<S> {
     fn device(&self) -> Option<usize> {
         self.source.device()
     }
+
+    fn pieces(&self) -> Option<Vec<usize>> {
+        self.source.pieces(self.segment.address.get())
+    }
 }
 
 impl<S: Source<Stream = Stream>> Drop for Lease<S> {
@@ -169,19 +201,12 @@ impl<S: Source<Stream = Stream>> Drop for Lease<S> {
     }
 }
 
-impl<S: Source<Stream = Stream> + Send + Sync> Sealed for Arc<S> {}
-
-impl<S: Source<Stream = Stream> + Send + Sync> Backer for Arc<S> {
-    type Backing<'a>
-        = Lease<S>
-    where
-        Self: 'a;
-    type Error = SourceError;
-
-    fn allocate(&self, bytes: usize, stream: &Stream) -> Result<Lease<S>, SourceError> {
+impl<S: Source<Stream = Stream> + Send + Sync + 'static> Backer for Arc<S> {
+    fn allocate(&self, bytes: usize, stream: &Stream) -> Result<Memory, Error> {
         // A size that cannot be rounded up cannot be reserved either; the source reports that.
         let bytes = bytes.checked_next_multiple_of(self.granularity()).unwrap_or(bytes);
         let segment = self.reserve(bytes, stream)?;
-        Ok(Lease { source: self.clone(), segment, stream: stream.clone(), uses: Uses::default() })
+        let (source, stream) = (self.clone(), stream.clone());
+        Ok(Memory::other(Lease { source, segment, stream, uses: Uses::default() }))
     }
 }

@@ -1,6 +1,6 @@
 //! Conversions between buffers and cudarc's slices.
 
-use super::{Backing, Buffer, CopyError, Foreign, MemoryKind, Touch, View, ViewMut};
+use super::{Buffer, Foreign, Memory, MemoryKind, Touch, View, ViewMut};
 use crate::gpu::context::Context;
 use crate::gpu::error::Error;
 use crate::gpu::stream::Stream;
@@ -12,9 +12,6 @@ use cudarc::driver::{
 };
 use std::sync::Arc;
 
-/// Memory of a cudarc slice, which frees it in the order of its stream.
-pub type CudarcMemory<T> = Foreign<CudaSlice<T>>;
-
 /// Gives up the pointer of a borrowed slice without freeing the memory, in the order of its stream.
 struct Lent<T>(ManuallyDrop<CudaSlice<T>>);
 
@@ -25,7 +22,7 @@ impl<T> Drop for Lent<T> {
     }
 }
 
-impl<T: DeviceRepr + Copy> Buffer<T, CudarcMemory<T>> {
+impl<T: DeviceRepr + Copy + Send + 'static> Buffer<T> {
     /// Makes a buffer of a cudarc slice, which it takes over.
     ///
     /// # Errors
@@ -39,26 +36,26 @@ impl<T: DeviceRepr + Copy> Buffer<T, CudarcMemory<T>> {
         // SAFETY: the slice owns its memory, which is its context's, and frees it in the order of this stream.
         unsafe {
             let backing = Foreign::in_order(slice, address, bytes, &stream);
-            Ok(Self::from_backing(backing, len, &stream))
+            Ok(Self::from_memory(Memory::other(backing), len, &stream))
         }
     }
 }
 
-impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
+impl<T: DeviceRepr + Copy> Buffer<T> {
     /// Lends the buffer to cudarc, for launching kernels or for cudarc's own copies. From here on `stream` orders
     /// the work on the buffer; it waits for whatever cudarc does with the slice on other streams in the meantime.
     ///
     /// # Errors
     ///
-    /// [`CopyError::Unreachable`] if no device can access the memory, [`CopyError::Call`] if the stream belongs to
+    /// [`Error::Unreachable`] if no device can access the memory, [`Error::Call`] if the stream belongs to
     /// another device or the driver fails.
     pub fn with_cudarc<R>(
         &mut self,
         stream: &Arc<CudaStream>,
         function: impl FnOnce(&mut CudaViewMut<'_, T>) -> R,
-    ) -> Result<R, CopyError> {
+    ) -> Result<R, Error> {
         if self.kind() == MemoryKind::Host {
-            return Err(CopyError::Unreachable);
+            return Err(Error::Unreachable);
         }
         let context = self.stream().context().clone();
         let own = Stream::from_cudarc(&context, stream.clone()).map_err(|error| {

@@ -37,7 +37,9 @@ impl Pool {
 struct Prefetching(Pool);
 
 // SAFETY: it is the pool, for all that this is about.
-unsafe impl DeviceAllocator<Stream> for Prefetching {
+unsafe impl DeviceAllocator for Prefetching {
+    type Stream = Stream;
+
     #[track_caller]
     fn allocate(&self, bytes: usize, align: usize, stream: &Stream) -> Result<Allocation, PoolError> {
         let block = self.0.allocate(bytes, align, stream)?;
@@ -54,5 +56,5 @@ unsafe impl DeviceAllocator<Stream> for Prefetching {
         Ok(block)
     }
 
-    pass_on_blocks!(|self| self.0, Stream);
+    pass_on_blocks!(|self| self.0);
 }

@@ -3,7 +3,7 @@
 //! The layout is that of `DLManagedTensor` in DLPack's `dlpack.h` (version 0.8; the later `DLManagedTensorVersioned` holds
 //! the same tensor).
 
-use super::{Backing, Buffer, CopyError, Foreign, MemoryKind};
+use super::{Buffer, Error, MemoryKind};
 use crate::gpu::stream::Stream;
 use core::any::TypeId;
 use core::ffi::c_void;
@@ -77,7 +77,8 @@ impl DataType {
 /// that function.
 ///
 /// ```no_run
-/// use allotment::gpu::{Buffer, Context, DlTensor, Pool, Stream, Virtual};
+/// use allotment::gpu::{Buffer, Context, Pool, Stream, Virtual};
+/// use allotment::gpu::share::DlTensor;
 /// use allotment::pool::PoolOptions;
 ///
 /// let context = Context::new(0)?;
@@ -88,7 +89,7 @@ impl DataType {
 /// // SAFETY: it was made above, and is not used otherwise.
 /// let tensor = unsafe { DlTensor::from_raw(tensor) }.unwrap();
 /// assert_eq!(tensor.shape(), [2, 3]);
-/// let values: Buffer<f32, _> = tensor.into_buffer(&stream)?; // without a copy
+/// let values: Buffer<f32> = tensor.into_buffer(&stream)?; // without a copy
 /// # drop(values);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -98,20 +99,20 @@ pub struct DlTensor(NonNull<Managed>);
 unsafe impl Send for DlTensor {}
 
 /// What a tensor of ours keeps until it is ended.
-struct Exported<T, B: Backing> {
+struct Exported<T> {
     managed: Managed,
     shape: Vec<i64>,
     strides: Vec<i64>,
-    _buffer: Buffer<T, B>,
+    _buffer: Buffer<T>,
 }
 
 /// Ends a tensor that [`DlTensor::new`] has made.
-unsafe extern "C" fn end<T, B: Backing>(managed: *mut Managed) {
+unsafe extern "C" fn end<T>(managed: *mut Managed) {
     // SAFETY: `new` has put the box there, and the owner of the tensor calls this once.
-    drop(unsafe { Box::from_raw((*managed).context.cast::<Exported<T, B>>()) });
+    drop(unsafe { Box::from_raw((*managed).context.cast::<Exported<T>>()) });
 }
 
-const UNCOUNTED: CopyError = CopyError::Tensor("has a shape that cannot be counted");
+const UNCOUNTED: Error = Error::Tensor("has a shape that cannot be counted");
 
 /// The strides of a tensor of these lengths without gaps, the last dimension first; `None` if they cannot be counted.
 fn compact(lengths: &[i64]) -> Option<Vec<i64>> {
@@ -132,18 +133,17 @@ impl DlTensor {
     ///
     /// # Errors
     ///
-    /// [`CopyError::Length`] if the shape has another number of values, and [`CopyError::Tensor`] if DLPack has no such
+    /// [`Error::Length`] if the shape has another number of values, and [`Error::Tensor`] if DLPack has no such
     /// values (it has integers and floating-point numbers), or no such shape.
-    pub fn new<T, B>(buffer: Buffer<T, B>, shape: &[usize]) -> Result<Self, CopyError>
+    pub fn new<T>(buffer: Buffer<T>, shape: &[usize]) -> Result<Self, Error>
     where
         T: DeviceRepr + Copy + Send + 'static,
-        B: Backing + Send + 'static,
     {
         let data_type =
-            DataType::of::<T>().ok_or(CopyError::Tensor("has values of a type that DLPack does not know"))?;
+            DataType::of::<T>().ok_or(Error::Tensor("has values of a type that DLPack does not know"))?;
         let asked = shape.iter().try_fold(1usize, |product, &length| product.checked_mul(length));
         if asked != Some(buffer.len()) {
-            return Err(CopyError::Length { have: buffer.len(), asked: asked.unwrap_or(usize::MAX) });
+            return Err(Error::Length { have: buffer.len(), asked: asked.unwrap_or(usize::MAX) });
         }
         // A shape with a 0 may have any other lengths beside it.
         let lengths: Option<Vec<i64>> = shape.iter().map(|&length| i64::try_from(length).ok()).collect();
@@ -153,13 +153,13 @@ impl DlTensor {
         let ordinal =
             |device: Option<usize>| device.unwrap_or(buffer.stream.context().device().ordinal) as i32;
         let device = match buffer.kind() {
-            MemoryKind::Device => Device { kind: CUDA, id: ordinal(buffer.backing.device()) },
+            MemoryKind::Device => Device { kind: CUDA, id: ordinal(buffer.device()) },
             MemoryKind::Managed | MemoryKind::ReadMostly => Device { kind: CUDA_MANAGED, id: ordinal(None) },
             MemoryKind::Pinned => Device { kind: CUDA_HOST, id: ordinal(None) },
             MemoryKind::Host => Device { kind: CPU, id: 0 },
         };
         let tensor = RawTensor {
-            data: ptr::with_exposed_provenance_mut(buffer.backing.address()),
+            data: ptr::with_exposed_provenance_mut(buffer.backing().address()),
             device,
             dimensions: shape.len() as i32,
             data_type,
@@ -169,7 +169,7 @@ impl DlTensor {
         };
         // The other library calls the deleter even if the program closes the one that this is part of.
         crate::os::stay_loaded();
-        let managed = Managed { tensor, context: ptr::null_mut(), deleter: Some(end::<T, B>) };
+        let managed = Managed { tensor, context: ptr::null_mut(), deleter: Some(end::<T>) };
         let exported = Box::into_raw(Box::new(Exported { managed, shape, strides, _buffer: buffer }));
         // SAFETY: made above; nothing else uses it.
         let exported = unsafe { &mut *exported };
@@ -235,22 +235,22 @@ impl DlTensor {
     ///
     /// # Errors
     ///
-    /// [`CopyError::Tensor`] if it has values of another type, lies on another device or in memory of no device, or has
+    /// [`Error::Tensor`] if it has values of another type, lies on another device or in memory of no device, or has
     /// gaps. The tensor is ended then.
-    pub fn into_buffer<T>(self, stream: &Stream) -> Result<Buffer<T, Foreign<Self>>, CopyError>
+    pub fn into_buffer<T>(self, stream: &Stream) -> Result<Buffer<T>, Error>
     where
         T: DeviceRepr + Copy + 'static,
     {
         let raw = self.raw();
         let ordinal = stream.context().device().ordinal as i32;
         if DataType::of::<T>() != Some(raw.data_type) {
-            return Err(CopyError::Tensor("has values of another type"));
+            return Err(Error::Tensor("has values of another type"));
         }
         if raw.device != (Device { kind: CUDA, id: ordinal }) {
-            return Err(CopyError::Tensor("is not in the memory of the stream's device"));
+            return Err(Error::Tensor("is not in the memory of the stream's device"));
         }
         if !self.is_contiguous() {
-            return Err(CopyError::Tensor("has gaps between its values"));
+            return Err(Error::Tensor("has gaps between its values"));
         }
         let lengths = self.dimensions(raw.shape).iter().map(|&length| usize::try_from(length).ok());
         let len = lengths.into_iter().try_fold(1usize, |product, length| product.checked_mul(length?));
@@ -258,7 +258,7 @@ impl DlTensor {
         let address = (raw.data.expose_provenance() as u64).checked_add(raw.byte_offset);
         let (len, address) = len.zip(address).ok_or(UNCOUNTED)?;
         if len > 0 && address % align_of::<T>() as u64 != 0 {
-            return Err(CopyError::Tensor("is not aligned for its values"));
+            return Err(Error::Tensor("is not aligned for its values"));
         }
         // SAFETY: DLPack promises that the memory holds these values until the tensor is ended.
         Ok(unsafe { Buffer::from_raw(address, len, self, stream) })

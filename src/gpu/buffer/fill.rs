@@ -2,7 +2,7 @@
 
 use super::host::{self, Element};
 use super::job::Job;
-use super::{CopyError, MemoryKind, View, ViewMut};
+use super::{Error, MemoryKind, View, ViewMut};
 use crate::gpu::library::call;
 use bytemuck::NoUninit;
 use core::ptr;
@@ -14,7 +14,7 @@ impl<T: DeviceRepr + Copy> ViewMut<'_, T> {
     /// # Errors
     ///
     /// The error of the driver.
-    pub fn clear(&mut self) -> Result<(), CopyError>
+    pub fn clear(&mut self) -> Result<(), Error>
     where
         T: ValidAsZeroBits,
     {
@@ -29,7 +29,7 @@ impl<T: DeviceRepr + Copy> ViewMut<'_, T> {
     /// # Errors
     ///
     /// The error of the driver.
-    pub fn fill(&mut self, value: T) -> Result<(), CopyError>
+    pub fn fill(&mut self, value: T) -> Result<(), Error>
     where
         T: NoUninit,
     {
@@ -54,7 +54,7 @@ impl<T: DeviceRepr + Copy> ViewMut<'_, T> {
     /// # Safety
     ///
     /// The elements must end where the view ends, and the resulting bytes must be valid for the view's type.
-    unsafe fn fill_with<E: Element>(&mut self, value: E, len: usize) -> Result<(), CopyError> {
+    unsafe fn fill_with<E: Element>(&mut self, value: E, len: usize) -> Result<(), Error> {
         if len == 0 {
             return Ok(());
         }
@@ -75,7 +75,7 @@ impl<T: DeviceRepr + Copy> ViewMut<'_, T> {
     /// # Safety
     ///
     /// These must be the bytes of one value.
-    unsafe fn fill_by_columns(&mut self, value: &[u8]) -> Result<(), CopyError> {
+    unsafe fn fill_by_columns(&mut self, value: &[u8]) -> Result<(), Error> {
         /// Values that are written by columns.
         const FIRST: usize = 64;
         let (View { address, backing, stream, len, .. }, size) = (self.0, value.len());

@@ -1,17 +1,16 @@
 //! Memory that does not come from an allocator of this crate: of another library, process or mapping.
 
 use super::backing::Uses;
-use super::{Backing, Buffer, MemoryKind};
+use super::{Backing, Buffer, Memory, MemoryKind};
 use crate::gpu::stream::Stream;
 use crate::pool::Stream as _;
-use core::fmt;
 use core::mem::{self, ManuallyDrop};
 use cudarc::driver::DeviceRepr;
 
 /// Device memory that is accessible as long as its owner `P` exists. Dropping this waits for the work on the memory and
 /// then drops the owner; if `P` has no destructor, as `()`, it does neither. An owner that frees the memory in the order of the
-/// stream, as [`CudarcMemory`](super::CudarcMemory), is dropped without waiting on the host.
-pub struct Foreign<P> {
+/// stream, as a slice of cudarc, is dropped without waiting on the host.
+pub(in crate::gpu) struct Foreign<P> {
     piece: ManuallyDrop<P>,
     address: usize,
     bytes: usize,
@@ -49,16 +48,9 @@ impl<P> Foreign<P> {
 // SAFETY: only the drop uses the owner, which needs no reference that threads could share; all other fields are `Sync`.
 unsafe impl<P> Sync for Foreign<P> {}
 
-impl<P> fmt::Debug for Foreign<P> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { address, bytes, .. } = self;
-        f.debug_struct("Foreign").field("address", address).field("bytes", bytes).finish_non_exhaustive()
-    }
-}
-
 // SAFETY: the creator guarantees that the memory is there until the piece is dropped, which happens after the work
 // on it.
-unsafe impl<P> Backing for Foreign<P> {
+unsafe impl<P: Send> Backing for Foreign<P> {
     fn address(&self) -> usize {
         self.address
     }
@@ -95,7 +87,7 @@ impl<P> Drop for Foreign<P> {
     }
 }
 
-impl<T: DeviceRepr + Copy, P> Buffer<T, Foreign<P>> {
+impl<T: DeviceRepr + Copy> Buffer<T> {
     /// Makes a buffer of `len` values that another library has in a device's memory, for work on `stream`. `owner` frees
     /// the memory when it is dropped, after the work of this buffer; with `()` the other library frees it.
     ///
@@ -104,11 +96,11 @@ impl<T: DeviceRepr + Copy, P> Buffer<T, Foreign<P>> {
     /// The memory must be that of the stream's device, aligned for `T` and hold `len` values from `address` on. Until
     /// this buffer is dropped nothing else may use it, and it must not be freed; with an owner that has no destructor,
     /// not before the work that was submitted to the stream is done either.
-    pub unsafe fn from_raw(address: u64, len: usize, owner: P, stream: &Stream) -> Self {
+    pub unsafe fn from_raw(address: u64, len: usize, owner: impl Send + 'static, stream: &Stream) -> Self {
         // SAFETY: the caller's contract.
         unsafe {
             let backing = Foreign::new(owner, address as usize, len * size_of::<T>(), stream);
-            Self::from_backing(backing, len, stream)
+            Self::from_memory(Memory::other(backing), len, stream)
         }
     }
 }

@@ -1,17 +1,18 @@
 //! Typed buffers and copies.
 //!
 //! ```text
-//!  Backer     what memory is allocated from: a source, a pool, a plan, a manager
-//!  Backing    memory with an owner: a Lease of a source, a block of a pool, a slice of cudarc
+//!  Backer     what memory is allocated from: a source, a pool, a plan, a manager (private)
+//!  Memory     memory with an owner: a block of a pool, or any Backing, such as a Lease of a source (private)
 //!  Buffer     values of one type in such memory, and the stream that orders all work on them
 //!  View, ViewMut   a part of a buffer;   Transfer   an asynchronous copy that keeps the host's side alive
 //! ```
+
+#![expect(private_bounds, reason = "what allocates is a closed list")]
 
 mod backing;
 mod cudarc_slice;
 mod current;
 mod dlpack;
-mod error;
 mod fill;
 mod foreign;
 mod host;
@@ -23,19 +24,18 @@ mod transfer;
 mod view;
 
 pub use crate::pool::MemoryKind;
-pub(in crate::gpu) use backing::Sealed;
-pub use backing::{Backer, Backing, Lease, Touch};
-pub use cudarc_slice::CudarcMemory;
+pub(in crate::gpu) use backing::{Backer, Backing, Memory};
 pub use dlpack::DlTensor;
-pub use error::{AllocateError, CopyError};
-pub use foreign::Foreign;
+pub(in crate::gpu) use foreign::Foreign;
 pub(super) use job::Job;
-pub use owned::{Pool, PoolBlock};
+pub use owned::Pool;
 pub use rows::Rows;
 pub use transfer::Transfer;
 pub use view::{View, ViewMut};
 
+use super::error::Error;
 use super::stream::Stream;
+use super::usage::{Touch, Usage};
 use crate::pool::Stream as _;
 use core::fmt;
 use core::marker::PhantomData;
@@ -44,10 +44,7 @@ use core::{ptr, slice};
 use cudarc::driver::{DeviceRepr, ValidAsZeroBits};
 use std::vec::Vec;
 
-/// What is made in memory of an allocator `A`, or why it was not.
-type Made<T, A> = Result<T, AllocateError<<A as Backer>::Error>>;
-
-/// The alignment in bytes that [`Backer`] promises.
+/// The alignment in bytes of the memory that buffers get.
 const ALIGNMENT: usize = 256;
 
 /// Values of one type in memory that a device can use. Dropping the buffer gives the memory back.
@@ -55,36 +52,41 @@ const ALIGNMENT: usize = 256;
 /// All work on a buffer runs in the order of its stream. The host waits only where host memory is read or written.
 /// Copies between buffers of different streams are ordered by events.
 ///
+/// The constructors take what allocates: a [`Pool`], an `Arc` of a [`DevicePool`](crate::pool::DevicePool) whose other methods the
+/// program calls as well, a [`PlannedSlot`](crate::pool::PlannedSlot) or a [`Pattern`](crate::pool::Pattern), a
+/// [`MemoryRequest`](super::manager::MemoryRequest), or an `Arc` of a [`Source`](crate::pool::Source), which reserves a segment for
+/// each buffer. An allocator of the program's own implements [`DeviceAllocator`](crate::pool::DeviceAllocator) and goes into [`Pool::over`].
+///
 /// ```no_run
-/// use allotment::gpu::{Buffer, Context, DeviceMemory, Stream};
-/// use allotment::pool::{DevicePool, PoolOptions};
+/// use allotment::gpu::{Buffer, Context, DeviceMemory, Pool, Stream};
+/// use allotment::pool::PoolOptions;
 ///
 /// let context = Context::new(0)?;
-/// let pool = DevicePool::new(DeviceMemory::new(&context), PoolOptions::new())?;
+/// let pool = Pool::new(DeviceMemory::new(&context), PoolOptions::new())?;
 /// let stream = Stream::new(&context)?;
 /// let mut numbers = Buffer::from_slice(&pool, &[1u32, 2, 3, 4], &stream)?;
 /// numbers.slice_mut(..2)?.copy_from(&[5, 6])?;
 /// assert_eq!(numbers.to_vec()?, [5, 6, 3, 4]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Buffer<T, B: Backing = PoolBlock> {
-    backing: B,
+pub struct Buffer<T> {
+    memory: Memory,
     len: usize,
     stream: Stream,
     _values: PhantomData<T>,
 }
 
 // SAFETY: the values are in the memory of the backing, and the owner of the buffer may copy them.
-unsafe impl<T: Send, B: Backing + Send> Send for Buffer<T, B> {}
+unsafe impl<T: Send> Send for Buffer<T> {}
 // SAFETY: as above; shared access only reads.
-unsafe impl<T: Sync, B: Backing + Sync> Sync for Buffer<T, B> {}
+unsafe impl<T: Sync> Sync for Buffer<T> {}
 
-impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
+impl<T: DeviceRepr + Copy> Buffer<T> {
     /// Allocates memory for `len` values, which may be 0, and whose contents are unspecified.
     ///
     /// # Errors
     ///
-    /// [`CopyError::Length`] if there are more values than can be counted, [`CopyError::Align`] if a [`Source`](crate::pool::Source) of
+    /// [`Error::Length`] if there are more values than can be counted, [`Error::Align`] if a [`Source`](crate::pool::Source) of
     /// the program's own aligns less than the type asks for, or the error of the allocator. A type that is aligned to more than 256 bytes
     /// is refused by the compiler:
     ///
@@ -109,10 +111,7 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
     /// # Safety
     ///
     /// No value may be read before it has been written.
-    pub unsafe fn uninit<'a, A>(allocator: &'a A, len: usize, stream: &Stream) -> Made<Self, A>
-    where
-        A: Backer<Backing<'a> = B>,
-    {
+    pub unsafe fn uninit(allocator: &impl Backer, len: usize, stream: &Stream) -> Result<Self, Error> {
         const {
             assert!(
                 align_of::<T>() <= ALIGNMENT,
@@ -121,20 +120,21 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
         }
         let most = isize::MAX as usize / size_of::<T>().max(1);
         if len > most {
-            return Err(CopyError::Length { have: most, asked: len }.into());
+            return Err(Error::Length { have: most, asked: len });
         }
         let bytes = len * size_of::<T>();
         // A buffer without values has an address all the same.
-        let backing = allocator.allocate(bytes.max(1), stream).map_err(AllocateError::Allocation)?;
+        let memory = allocator.allocate(bytes.max(1), stream)?;
+        let backing = memory.get();
         // The allocator promised both, but one of the program may be wrong, and a source may align to less.
         if backing.bytes() < bytes {
             let have = backing.bytes() / size_of::<T>().max(1);
-            return Err(CopyError::Length { have, asked: len }.into());
+            return Err(Error::Length { have, asked: len });
         }
         if backing.address() % align_of::<T>() != 0 {
-            return Err(CopyError::Align { asked: align_of::<T>() }.into());
+            return Err(Error::Align { asked: align_of::<T>() });
         }
-        Ok(Self { backing, len, stream: stream.clone(), _values: PhantomData })
+        Ok(Self { memory, len, stream: stream.clone(), _values: PhantomData })
     }
 
     /// Makes a buffer of `len` zeros. Does not wait.
@@ -142,9 +142,8 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
     /// # Errors
     ///
     /// The errors of [`Buffer::uninit`], or the error of the driver.
-    pub fn zeros<'a, A>(allocator: &'a A, len: usize, stream: &Stream) -> Made<Self, A>
+    pub fn zeros(allocator: &impl Backer, len: usize, stream: &Stream) -> Result<Self, Error>
     where
-        A: Backer<Backing<'a> = B>,
         T: ValidAsZeroBits,
     {
         // SAFETY: all values are written next.
@@ -158,10 +157,7 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
     /// # Errors
     ///
     /// The errors of [`Buffer::uninit`], or the error of the driver.
-    pub fn from_slice<'a, A>(allocator: &'a A, values: &[T], stream: &Stream) -> Made<Self, A>
-    where
-        A: Backer<Backing<'a> = B>,
-    {
+    pub fn from_slice(allocator: &impl Backer, values: &[T], stream: &Stream) -> Result<Self, Error> {
         // SAFETY: all values are written next.
         let mut buffer = unsafe { Self::uninit(allocator, values.len(), stream)? };
         buffer.as_view_mut().copy_from(values)?;
@@ -174,11 +170,7 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
     /// # Errors
     ///
     /// The errors of [`Buffer::uninit`], or the error of the driver. This buffer is dropped in that case.
-    pub fn migrate<'a, A: Backer>(
-        self,
-        allocator: &'a A,
-        stream: &Stream,
-    ) -> Made<Buffer<T, A::Backing<'a>>, A> {
+    pub fn migrate(self, allocator: &impl Backer, stream: &Stream) -> Result<Self, Error> {
         // SAFETY: all values are written next.
         let mut buffer = unsafe { Buffer::uninit(allocator, self.len, stream)? };
         buffer.as_view_mut().copy_from_view(&self.as_view())?;
@@ -192,9 +184,8 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
     /// # Errors
     ///
     /// The errors of [`Buffer::uninit`], or the error of the driver. The buffer is unchanged then.
-    pub fn resize<'a, A>(&mut self, allocator: &'a A, len: usize) -> Made<(), A>
+    pub fn resize(&mut self, allocator: &impl Backer, len: usize) -> Result<(), Error>
     where
-        A: Backer<Backing<'a> = B>,
         T: ValidAsZeroBits,
     {
         let before = self.len;
@@ -218,7 +209,7 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
 
     /// Returns the number of values that the memory has room for.
     pub fn capacity(&self) -> usize {
-        self.backing.bytes().checked_div(size_of::<T>()).unwrap_or(usize::MAX)
+        self.backing().bytes().checked_div(size_of::<T>()).unwrap_or(usize::MAX)
     }
 
     /// Copies all values to a vector on the host. Waits.
@@ -226,7 +217,7 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
     /// # Errors
     ///
     /// The error of the driver.
-    pub fn to_vec(&self) -> Result<Vec<T>, CopyError> {
+    pub fn to_vec(&self) -> Result<Vec<T>, Error> {
         self.as_view().to_vec()
     }
 
@@ -234,8 +225,8 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
     ///
     /// # Errors
     ///
-    /// [`CopyError::Length`] if the lengths differ, or the error of the driver.
-    pub fn copy_from(&mut self, values: &[T]) -> Result<(), CopyError> {
+    /// [`Error::Length`] if the lengths differ, or the error of the driver.
+    pub fn copy_from(&mut self, values: &[T]) -> Result<(), Error> {
         self.as_view_mut().copy_from(values)
     }
 
@@ -243,8 +234,8 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
     ///
     /// # Errors
     ///
-    /// [`CopyError::Length`] if the lengths differ, or the error of the driver.
-    pub fn copy_to(&self, values: &mut [T]) -> Result<(), CopyError> {
+    /// [`Error::Length`] if the lengths differ, or the error of the driver.
+    pub fn copy_to(&self, values: &mut [T]) -> Result<(), Error> {
         self.as_view().copy_to(values)
     }
 
@@ -254,7 +245,7 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
             address: self.address(),
             len: self.len,
             stream: &self.stream,
-            backing: &self.backing,
+            backing: self.backing(),
             _values: PhantomData,
         }
     }
@@ -268,8 +259,8 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
     ///
     /// # Errors
     ///
-    /// [`CopyError::Length`] if the range exceeds the buffer.
-    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<View<'_, T>, CopyError> {
+    /// [`Error::Length`] if the range exceeds the buffer.
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<View<'_, T>, Error> {
         self.as_view().slice(range)
     }
 
@@ -277,19 +268,19 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
     ///
     /// # Errors
     ///
-    /// [`CopyError::Length`] if the range exceeds the buffer.
-    pub fn slice_mut(&mut self, range: impl RangeBounds<usize>) -> Result<ViewMut<'_, T>, CopyError> {
+    /// [`Error::Length`] if the range exceeds the buffer.
+    pub fn slice_mut(&mut self, range: impl RangeBounds<usize>) -> Result<ViewMut<'_, T>, Error> {
         Ok(ViewMut(self.as_view().slice(range)?))
     }
 }
 
-impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
+impl<T: DeviceRepr + Copy> Buffer<T> {
     /// Returns the values in place, once all work on them is done, if the CPU can access them. Waits.
     ///
     /// # Errors
     ///
-    /// [`CopyError::Invisible`] if the CPU cannot access them, or the error of the driver.
-    pub fn as_slice(&self) -> Result<&[T], CopyError> {
+    /// [`Error::Invisible`] if the CPU cannot access them, or the error of the driver.
+    pub fn as_slice(&self) -> Result<&[T], Error> {
         let values = ptr::with_exposed_provenance(self.settled_on_host(Touch::HostRead)?);
         // SAFETY: the CPU can read memory of this kind, which holds this many values. The stream, which waits for
         // all other streams in use, has no work left on it, and nothing that writes can be submitted while the
@@ -301,32 +292,32 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
     ///
     /// # Errors
     ///
-    /// [`CopyError::Invisible`] if the CPU cannot access them, or the error of the driver.
-    pub fn as_mut_slice(&mut self) -> Result<&mut [T], CopyError> {
+    /// [`Error::Invisible`] if the CPU cannot access them, or the error of the driver.
+    pub fn as_mut_slice(&mut self) -> Result<&mut [T], Error> {
         let values = ptr::with_exposed_provenance_mut(self.settled_on_host(Touch::HostWrite)?);
         // SAFETY: as above, and no work at all can be submitted while the buffer is borrowed mutably.
         Ok(unsafe { slice::from_raw_parts_mut(values, self.len) })
     }
 
     /// Waits for all work on the values, which the CPU is about to use in place, and returns the address of the first.
-    fn settled_on_host(&self, touch: Touch) -> Result<usize, CopyError> {
+    fn settled_on_host(&self, touch: Touch) -> Result<usize, Error> {
         if self.kind() == MemoryKind::Device {
-            return Err(CopyError::Invisible);
+            return Err(Error::Invisible);
         }
         self.stream.synchronize()?;
-        self.backing.touched(touch, self.bytes());
-        Ok(self.backing.address())
+        self.backing().touched(touch, self.bytes());
+        Ok(self.backing().address())
     }
 }
 
-impl<T, B: Backing> Buffer<T, B> {
+impl<T> Buffer<T> {
     /// Makes a buffer of `len` values in memory that already holds them.
     ///
     /// # Safety
     ///
     /// The memory must hold so many values, and be aligned for them.
-    pub(super) unsafe fn from_backing(backing: B, len: usize, stream: &Stream) -> Self {
-        Self { backing, len, stream: stream.clone(), _values: PhantomData }
+    pub(super) unsafe fn from_memory(memory: Memory, len: usize, stream: &Stream) -> Self {
+        Self { memory, len, stream: stream.clone(), _values: PhantomData }
     }
 
     /// Returns the number of values.
@@ -347,17 +338,42 @@ impl<T, B: Backing> Buffer<T, B> {
     /// Returns the device address of the first value. Kernels may take it as an argument in the order of
     /// [`Buffer::stream`], unless the memory is [`MemoryKind::Host`].
     pub fn address(&self) -> u64 {
-        self.backing.address() as u64
+        self.backing().address() as u64
     }
 
     /// Returns the kind of memory that the buffer lies in.
     pub fn kind(&self) -> MemoryKind {
-        self.backing.kind()
+        self.backing().kind()
     }
 
     /// Returns the memory.
-    pub const fn backing(&self) -> &B {
-        &self.backing
+    pub(super) fn backing(&self) -> &dyn Backing {
+        self.memory.get()
+    }
+
+    /// Returns the accesses so far, which are counted for buffers of a [`MemoryManager`](super::manager::MemoryManager); `None` for others.
+    /// O(1).
+    pub fn usage(&self) -> Option<Usage> {
+        self.backing().usage()
+    }
+
+    /// Returns the number of the device that has the memory; `None` for host memory and for memory of both.
+    pub fn device(&self) -> Option<usize> {
+        self.backing().device()
+    }
+
+    /// Returns the pool, for further buffers; `None` if the memory is no block of one alone.
+    pub fn pool(&self) -> Option<Pool> {
+        match &self.memory {
+            Memory::Block(block) => Some(Pool::over(block.allocator().clone())),
+            Memory::Other(_) => None,
+        }
+    }
+
+    /// Notes that work on `stream` uses the memory, which is given back after that work. The caller must order the two
+    /// streams.
+    pub fn used_on(&self, stream: &Stream) {
+        self.backing().used_on(stream);
     }
 
     /// Returns the stream that orders all work on the buffer.
@@ -371,17 +387,17 @@ impl<T, B: Backing> Buffer<T, B> {
     /// # Errors
     ///
     /// The error of the driver; the buffer keeps its stream in that case.
-    pub fn switch_to(&mut self, stream: &Stream) -> Result<(), CopyError> {
+    pub fn switch_to(&mut self, stream: &Stream) -> Result<(), Error> {
         if stream.id() != self.stream.id() {
             stream.wait(&self.stream.record()?)?;
-            self.backing.used_on(stream);
+            self.used_on(stream);
             self.stream = stream.clone();
         }
         Ok(())
     }
 }
 
-impl<T, B: Backing> fmt::Debug for Buffer<T, B> {
+impl<T> fmt::Debug for Buffer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Buffer")
             .field("address", &self.address())
@@ -391,7 +407,7 @@ impl<T, B: Backing> fmt::Debug for Buffer<T, B> {
 }
 
 /// Returns the first value and the number of values of a range within `len`.
-fn bounds(range: impl RangeBounds<usize>, len: usize) -> Result<(usize, usize), CopyError> {
+fn bounds(range: impl RangeBounds<usize>, len: usize) -> Result<(usize, usize), Error> {
     let start = match range.start_bound() {
         Bound::Included(&start) => start,
         Bound::Excluded(&before) => before.saturating_add(1),
@@ -403,7 +419,7 @@ fn bounds(range: impl RangeBounds<usize>, len: usize) -> Result<(usize, usize), 
         Bound::Unbounded => len,
     };
     if end > len || start > end {
-        return Err(CopyError::Length { have: len, asked: end.max(start) });
+        return Err(Error::Length { have: len, asked: end.max(start) });
     }
     Ok((start, end - start))
 }

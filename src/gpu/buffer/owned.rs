@@ -1,11 +1,12 @@
 //! Pools that their buffers keep alive, so that neither has a lifetime and both can go to other threads.
 
-use super::backing::Sealed;
-use super::{Backer, Backing, MemoryKind};
+use super::{ALIGNMENT, Backer, Memory};
+use crate::gpu::error::Error;
 use crate::gpu::stream::Stream;
+use crate::placement::SegmentPlacement;
 use crate::pool::{
-    Allocation, AnyPool, CopyCounters, DeviceAllocator, DevicePool, PoolError, PoolOptions, PoolStats,
-    Source, pass_on_blocks,
+    self, Allocation, AnyPool, DeviceAllocator, DevicePool, Owned, PoolError, PoolOptions, PoolStats, Source,
+    pass_on_blocks,
 };
 use core::fmt;
 use core::ops::Add;
@@ -31,17 +32,16 @@ use std::vec::Vec;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// A buffer takes one atomic operation more than one that borrows its
-/// [`DevicePool`](crate::pool::DevicePool). The methods are those of [`DeviceAllocator`].
+/// The methods are those of [`DeviceAllocator`].
 #[derive(Clone)]
-pub struct Pool(Arc<dyn DeviceAllocator<Stream>>);
+pub struct Pool(Arc<dyn DeviceAllocator<Stream = Stream>>);
 
 impl Pool {
     /// Makes a pool over a source, which reserves nothing yet.
     ///
     /// # Errors
     ///
-    /// The errors of [`Pool::new`](crate::pool::Pool::new).
+    /// The errors of [`Pool::new`](crate::pool::RawPool::new).
     pub fn new<S>(source: S, options: PoolOptions) -> Result<Self, PoolError>
     where
         S: Source<Stream = Stream> + Send + Sync + 'static,
@@ -51,7 +51,7 @@ impl Pool {
 
     /// Makes a pool of any allocator: of an `Arc<DevicePool<_>>` whose other methods the program calls as well, or of an
     /// adaptor such as [`Chain`](crate::pool::Chain).
-    pub fn over(allocator: impl DeviceAllocator<Stream> + 'static) -> Self {
+    pub fn over(allocator: impl DeviceAllocator<Stream = Stream> + 'static) -> Self {
         Self(Arc::new(allocator))
     }
 
@@ -69,13 +69,15 @@ impl Pool {
 }
 
 // SAFETY: it is the allocator that it was made of.
-unsafe impl DeviceAllocator<Stream> for Pool {
+unsafe impl DeviceAllocator for Pool {
+    type Stream = Stream;
+
     #[track_caller]
     fn allocate(&self, bytes: usize, align: usize, stream: &Stream) -> Result<Allocation, PoolError> {
         self.0.allocate(bytes, align, stream)
     }
 
-    pass_on_blocks!(|self| self.0, Stream);
+    pass_on_blocks!(|self| self.0);
 }
 
 impl fmt::Debug for Pool {
@@ -85,91 +87,20 @@ impl fmt::Debug for Pool {
     }
 }
 
-impl Sealed for Pool {}
-
 impl Backer for Pool {
-    type Backing<'a> = PoolBlock;
-    type Error = PoolError;
-
     #[track_caller]
-    fn allocate(&self, bytes: usize, stream: &Stream) -> Result<PoolBlock, PoolError> {
+    fn allocate(&self, bytes: usize, stream: &Stream) -> Result<Memory, Error> {
         // Pools of devices align all blocks to their granule, but an adaptor may wrap others.
-        let block = self.0.allocate(bytes, super::ALIGNMENT, stream)?;
-        Ok(PoolBlock::new(self.clone(), block))
+        Ok(Memory::Block(Owned::allocate(self.0.clone(), bytes, ALIGNMENT, stream)?))
     }
 }
 
-/// A block of an allocator `A`: of a [`Pool`], which it keeps alive, unless it is another. Dropping it frees the block.
-pub struct PoolBlock<A: DeviceAllocator<Stream> = Pool> {
-    allocator: A,
-    /// Taken when the block is freed.
-    block: Option<Allocation>,
-}
-
-impl<A: DeviceAllocator<Stream>> PoolBlock<A> {
-    /// Owns a block that `allocator` has just allocated.
-    pub(in crate::gpu) const fn new(allocator: A, block: Allocation) -> Self {
-        Self { allocator, block: Some(block) }
-    }
-
-    /// Returns the pool, for further buffers.
-    pub const fn pool(&self) -> &A {
-        &self.allocator
-    }
-
-    /// The pool that the block lies in, of those that serve the requests.
-    fn home(&self) -> Option<&dyn AnyPool> {
-        self.allocator.pool_of(self.block.as_ref()?)
-    }
-}
-
-impl<A: DeviceAllocator<Stream>> fmt::Debug for PoolBlock<A> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("PoolBlock").field(&self.block).finish()
-    }
-}
-
-// SAFETY: the pool hands a block out to one value at a time. It comes back when that value is dropped, and is handed out
-// again only after the work of its stream and of those that were noted.
-unsafe impl<A: DeviceAllocator<Stream>> Backing for PoolBlock<A> {
-    fn address(&self) -> usize {
-        self.block.as_ref().map_or(0, Allocation::address)
-    }
-
-    fn bytes(&self) -> usize {
-        self.block.as_ref().map_or(0, Allocation::bytes)
-    }
-
-    fn used_on(&self, stream: &Stream) {
-        if let Some(block) = &self.block {
-            let noted = self.allocator.record_stream(block, stream);
-            debug_assert!(noted.is_ok(), "a block is live and from its pool");
-        }
-    }
-
-    fn kind(&self) -> MemoryKind {
-        self.home().map_or(MemoryKind::Device, AnyPool::kind)
-    }
-
-    fn device(&self) -> Option<usize> {
-        self.home().and_then(AnyPool::device)
-    }
-
-    fn segment(&self) -> (usize, usize) {
-        let segment = self.home().and_then(|home| home.segment_of(self.block.as_ref()?));
-        segment.map_or((self.address(), self.bytes()), |segment| (segment.address.get(), segment.bytes))
-    }
-
-    fn copies(&self) -> Option<&Arc<CopyCounters>> {
-        self.home().map(AnyPool::copies)
-    }
-}
-
-impl<A: DeviceAllocator<Stream>> Drop for PoolBlock<A> {
-    fn drop(&mut self) {
-        if let Some(block) = self.block.take() {
-            let freed = self.allocator.deallocate(block);
-            debug_assert!(freed.is_ok(), "{freed:?}");
-        }
+impl<P: SegmentPlacement, S: Source<Stream = Stream>> Backer for Arc<pool::RawPool<P, S>>
+where
+    pool::RawPool<P, S>: Send + Sync + 'static,
+{
+    #[track_caller]
+    fn allocate(&self, bytes: usize, stream: &Stream) -> Result<Memory, Error> {
+        Backer::allocate(&Pool(self.clone()), bytes, stream)
     }
 }

@@ -1,102 +1,71 @@
-//! Buffers in blocks of pools, and in static and recorded plans that lie in such blocks.
+//! Buffers in static and recorded plans.
 
-use super::backing::Sealed;
-use super::{ALIGNMENT, Backer, Backing, MemoryKind};
+use super::{ALIGNMENT, Backer, Backing, Memory, MemoryKind};
+use crate::gpu::error::Error;
 use crate::gpu::stream::Stream;
-use crate::placement::SegmentPlacement;
 use crate::pool::{
-    Buffer as PoolBuffer, CopyCounters, Pattern, PatternBuffer, PlannedBuffer, PlannedSlot, Pool, PoolError,
-    SlotError, Source,
+    CopyCounters, DeviceAllocator, Pattern, PatternBuffer, PlannedBuffer, PlannedError, PlannedSlot,
 };
 use std::sync::Arc;
 
-/// Implements [`Backing`] for a buffer of the module `pool`, by its methods of the same names and its pool.
-macro_rules! in_pool {
-    ($buffer:ident<$($lifetime:lifetime),+>, |$this:ident| $pool:expr, $segment:expr) => {
-        // SAFETY: a pool hands out a block, and a plan in it a place, to one buffer at a time. It comes back when the buffer is
-        // dropped, and is handed out again only after the work of its stream, or of the plan's, and of the streams that were noted.
-        unsafe impl<P: SegmentPlacement + Send, S: Source<Stream = Stream> + Send + Sync> Backing for $buffer<$($lifetime,)+ P, S> {
+/// Implements [`Backing`] for a buffer of a plan, by its methods of the same names and the block that the plan lies in.
+macro_rules! in_block {
+    ($buffer:ident, |$this:ident| $block:expr) => {
+        // SAFETY: a plan hands out a place to one buffer at a time. It comes back when the buffer is dropped, and is handed out again
+        // only after the work of the plan's stream and of the streams that were noted.
+        unsafe impl<A: DeviceAllocator<Stream = Stream>> Backing for $buffer<A> {
             fn address(&self) -> usize {
-                $buffer::address(self)
+                Self::address(self)
             }
 
             fn bytes(&self) -> usize {
-                $buffer::bytes(self)
+                Self::bytes(self)
             }
 
             fn used_on(&self, stream: &Stream) {
-                $buffer::used_on(self, stream);
+                Self::used_on(self, stream);
             }
 
             fn kind(&$this) -> MemoryKind {
-                MemoryKind::of($pool.source())
+                Backing::kind($block)
             }
 
             fn device(&$this) -> Option<usize> {
-                $pool.source().device()
+                Backing::device($block)
             }
 
             fn segment(&$this) -> (usize, usize) {
-                $segment
+                Backing::segment($block)
             }
 
             fn copies(&$this) -> Option<&Arc<CopyCounters>> {
-                Some($pool.copies())
+                Backing::copies($block)
+            }
+
+            fn pieces(&$this) -> Option<std::vec::Vec<usize>> {
+                Backing::pieces($block)
             }
         }
     };
 }
 
-in_pool!(PoolBuffer<'_>, |self| self.pool(), PoolBuffer::segment(self));
-in_pool!(PlannedBuffer<'_, '_>, |self| self.arena().pool(), (self.address(), self.bytes()));
-in_pool!(PatternBuffer<'_, '_>, |self| self.pool(), (self.address(), self.bytes()));
+in_block!(PlannedBuffer, |self| self.arena().block());
+in_block!(PatternBuffer, |self| self.block());
 
-/// The alignment to request: blocks start at granules, so usually none.
-const fn alignment<P: SegmentPlacement>() -> usize {
-    if P::GRANULE >= ALIGNMENT { 1 } else { ALIGNMENT }
+impl<A: DeviceAllocator<Stream = Stream> + Clone + 'static> Backer for Pattern<A> {
+    #[track_caller]
+    fn allocate(&self, bytes: usize, stream: &Stream) -> Result<Memory, Error> {
+        Ok(Memory::other(self.allocate_aligned(bytes, ALIGNMENT, stream)?))
+    }
 }
 
-/// Implements [`Backer`] for a pool or a pattern over one, by its method `allocate_aligned`.
-macro_rules! from_pool {
-    ($allocator:ident $(<$lifetime:lifetime>)?, $buffer:ident) => {
-        impl<$($lifetime,)? P: SegmentPlacement + Send, S: Source<Stream = Stream> + Send + Sync> Sealed for $allocator<$($lifetime,)? P, S> {}
-
-        impl<$($lifetime,)? P: SegmentPlacement + Send, S: Source<Stream = Stream> + Send + Sync> Backer for $allocator<$($lifetime,)? P, S> {
-            type Backing<'a>
-                = $buffer<'a, $($lifetime,)? P, S>
-            where
-                Self: 'a;
-            type Error = PoolError;
-
-            #[track_caller]
-            fn allocate(&self, bytes: usize, stream: &Stream) -> Result<Self::Backing<'_>, PoolError> {
-                self.allocate_aligned(bytes, alignment::<P>(), stream)
-            }
-        }
-    };
-}
-
-from_pool!(Pool, PoolBuffer);
-from_pool!(Pattern<'p>, PatternBuffer);
-
-impl<P: SegmentPlacement + Send, S: Source<Stream = Stream> + Send + Sync> Sealed
-    for PlannedSlot<'_, '_, P, S>
-{
-}
-
-impl<'a, 'p, P: SegmentPlacement + Send, S: Source<Stream = Stream> + Send + Sync> Backer
-    for PlannedSlot<'a, 'p, P, S>
-{
-    type Backing<'b>
-        = PlannedBuffer<'a, 'p, P, S>
-    where
-        Self: 'b;
-    type Error = SlotError;
-
+impl<A: DeviceAllocator<Stream = Stream> + 'static> Backer for PlannedSlot<A> {
     /// Takes the planned buffer, which the plan must align to 256 bytes.
-    fn allocate(&self, bytes: usize, stream: &Stream) -> Result<PlannedBuffer<'a, 'p, P, S>, SlotError> {
+    fn allocate(&self, bytes: usize, stream: &Stream) -> Result<Memory, Error> {
         let buffer = self.take(bytes, stream)?;
-        let aligned = buffer.address() % ALIGNMENT == 0;
-        if aligned { Ok(buffer) } else { Err(SlotError::Align { slot: self.number() }) }
+        if buffer.address() % ALIGNMENT != 0 {
+            return Err(PlannedError::Align { slot: self.number() }.into());
+        }
+        Ok(Memory::other(buffer))
     }
 }

@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::CopyError;
+use super::Error;
 
 /// The shape of a copy of rows. All lengths are in values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,19 +24,19 @@ impl Rows {
     }
 
     /// Refuses a shape that does not fit into the two lengths.
-    pub(super) fn check(&self, buffer: usize, host: usize) -> Result<(), CopyError> {
+    pub(super) fn check(&self, buffer: usize, host: usize) -> Result<(), Error> {
         let Self { width, height, pitch, host_pitch } = *self;
         if width == 0 || height == 0 {
             return Ok(());
         }
         for (pitch, have) in [(pitch, buffer), (host_pitch, host)] {
             if pitch < width {
-                return Err(CopyError::Pitch { pitch, width });
+                return Err(Error::Pitch { pitch, width });
             }
             let span = pitch.checked_mul(height - 1).and_then(|before| before.checked_add(width));
             let asked = span.unwrap_or(usize::MAX);
             if asked > have {
-                return Err(CopyError::Length { have, asked });
+                return Err(Error::Length { have, asked });
             }
         }
         Ok(())

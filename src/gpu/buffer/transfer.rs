@@ -1,6 +1,6 @@
 //! Asynchronous copies that keep the host's side alive until they are done.
 
-use super::CopyError;
+use super::Error;
 use crate::gpu::error::check;
 use crate::gpu::library::call;
 use crate::gpu::stream::{Event, Stream};
@@ -60,7 +60,7 @@ impl<O> Transfer<O> {
     /// # Errors
     ///
     /// The error of the driver.
-    pub fn is_done(&self) -> Result<bool, CopyError> {
+    pub fn is_done(&self) -> Result<bool, Error> {
         match &self.event {
             Some(event) => Ok(event.is_done()?),
             None => Ok(false),
@@ -97,7 +97,7 @@ impl<O> Transfer<O> {
         Ok(false)
     }
 
-    fn finish(&mut self) -> Result<(), CopyError> {
+    fn finish(&mut self) -> Result<(), Error> {
         match &self.event {
             Some(event) => event.synchronize()?,
             None => self.stream.synchronize()?,
@@ -110,7 +110,7 @@ impl<O> Transfer<O> {
     /// # Errors
     ///
     /// The error of the driver. The memory is leaked in that case, since it may still be in use.
-    pub fn wait(mut self) -> Result<O, CopyError> {
+    pub fn wait(mut self) -> Result<O, Error> {
         let finished = self.finish();
         let owner = self.owner.take().expect("it is taken here and in `drop` only");
         if let Err(error) = finished {
@@ -127,12 +127,12 @@ impl<O> Unpin for Transfer<O> {}
 /// Completes with the host's side when the copy is done. If the driver fails, the memory is leaked, since it may still be
 /// in use. Once it has completed it stays pending.
 impl<O> Future for Transfer<O> {
-    type Output = Result<O, CopyError>;
+    type Output = Result<O, Error>;
 
     fn poll(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         let done = match this.is_done() {
-            Ok(false) if this.owner.is_some() => this.notify(task.waker()).map_err(CopyError::Call),
+            Ok(false) if this.owner.is_some() => this.notify(task.waker()).map_err(Error::Call),
             done => done,
         };
         match (done, this.owner.take()) {

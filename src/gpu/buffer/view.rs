@@ -2,17 +2,17 @@
 
 use super::host;
 use super::job::Job;
-use super::{Backing, CopyError, MemoryKind, Rows, Transfer, bounds};
+use super::{Backing, Error, MemoryKind, Rows, Transfer, bounds};
 use crate::gpu::library::call;
 use crate::gpu::source::{self, Advice, Location};
-use crate::gpu::stable::{StableSlice, StableSliceMut};
 use crate::gpu::stream::Stream;
 use crate::pool::{SourceError, SourceErrorKind, Stream as _};
 use core::marker::PhantomData;
-use core::ops::RangeBounds;
+use core::ops::{Deref, DerefMut, RangeBounds};
 use core::ptr;
 use cudarc::driver::DeviceRepr;
 use cudarc::driver::sys::{CUDA_MEMCPY2D, CUmemorytype};
+use stable_deref_trait::StableDeref;
 use std::vec::Vec;
 
 /// A shared view of a part of a buffer.
@@ -36,10 +36,10 @@ impl<T> Copy for View<'_, T> {}
 pub struct ViewMut<'a, T>(pub(in crate::gpu) View<'a, T>);
 
 /// Waits for a copy to or from host memory, which must have ended even after an error.
-fn finish(stream: &Stream) -> Result<(), CopyError> {
+fn finish(stream: &Stream) -> Result<(), Error> {
     stream.synchronize().map_err(|error| {
         let _ = stream.context().synchronize();
-        CopyError::Call(error)
+        Error::Call(error)
     })
 }
 
@@ -69,16 +69,16 @@ impl<'a, T: DeviceRepr + Copy> View<'a, T> {
     ///
     /// # Errors
     ///
-    /// [`CopyError::Length`] if the range exceeds the view.
-    pub fn slice(self, range: impl RangeBounds<usize>) -> Result<Self, CopyError> {
+    /// [`Error::Length`] if the range exceeds the view.
+    pub fn slice(self, range: impl RangeBounds<usize>) -> Result<Self, Error> {
         let (start, len) = bounds(range, self.len)?;
         Ok(Self { address: self.address + (start * size_of::<T>()) as u64, len, ..self })
     }
 
     /// Refuses lengths that differ.
-    pub(in crate::gpu) fn check(&self, asked: usize) -> Result<(), CopyError> {
+    pub(in crate::gpu) fn check(&self, asked: usize) -> Result<(), Error> {
         if asked != self.len {
-            return Err(CopyError::Length { have: self.len, asked });
+            return Err(Error::Length { have: self.len, asked });
         }
         Ok(())
     }
@@ -109,8 +109,8 @@ impl<'a, T: DeviceRepr + Copy> View<'a, T> {
     ///
     /// # Errors
     ///
-    /// [`CopyError::Length`], or the error of the driver.
-    pub fn copy_to(&self, values: &mut [T]) -> Result<(), CopyError> {
+    /// [`Error::Length`], or the error of the driver.
+    pub fn copy_to(&self, values: &mut [T]) -> Result<(), Error> {
         self.check(values.len())?;
         // SAFETY: the slice has the same length and is borrowed until the copy is done.
         unsafe { self.submit_to(values.as_mut_ptr())? };
@@ -122,7 +122,7 @@ impl<'a, T: DeviceRepr + Copy> View<'a, T> {
     /// # Errors
     ///
     /// The error of the driver.
-    pub fn to_vec(&self) -> Result<Vec<T>, CopyError> {
+    pub fn to_vec(&self) -> Result<Vec<T>, Error> {
         let mut values = Vec::with_capacity(self.len);
         // SAFETY: there is room for this many values, and the vector lives until the copy is done.
         unsafe { self.submit_to(values.as_mut_ptr())? };
@@ -133,7 +133,7 @@ impl<'a, T: DeviceRepr + Copy> View<'a, T> {
     }
 
     /// Waits for a copy to or from the host, if there is anything to copy.
-    fn finish(&self) -> Result<(), CopyError> {
+    fn finish(&self) -> Result<(), Error> {
         if self.bytes() == 0 { Ok(()) } else { finish(self.stream) }
     }
 
@@ -143,9 +143,12 @@ impl<'a, T: DeviceRepr + Copy> View<'a, T> {
     ///
     /// # Errors
     ///
-    /// [`CopyError::Length`], or the error of the driver. The memory is dropped in that case.
-    pub fn copy_to_async<O: StableSliceMut<T>>(&self, mut values: O) -> Result<Transfer<O>, CopyError> {
-        let place = values.as_mut_slice();
+    /// [`Error::Length`], or the error of the driver. The memory is dropped in that case.
+    pub fn copy_to_async<O>(&self, mut values: O) -> Result<Transfer<O>, Error>
+    where
+        O: StableDeref + DerefMut<Target = [T]> + 'static,
+    {
+        let place = &mut *values;
         self.check(place.len())?;
         // SAFETY: the place has the same length and keeps its address until the transfer is done.
         unsafe { self.submit_to(place.as_mut_ptr())? };
@@ -158,7 +161,7 @@ impl<'a, T: DeviceRepr + Copy> View<'a, T> {
     ///
     /// The error of the driver, which refuses memory that is not from
     /// [`Managed`](crate::gpu::Managed).
-    pub fn prefetch(&self, to: Location) -> Result<(), CopyError> {
+    pub fn prefetch(&self, to: Location) -> Result<(), Error> {
         if self.bytes() > 0 {
             // SAFETY: the range is that of the view.
             unsafe { source::prefetch(self.address, self.bytes(), to, self.stream)? };
@@ -172,7 +175,7 @@ impl<'a, T: DeviceRepr + Copy> View<'a, T> {
     ///
     /// The error of the driver, which refuses memory that is not from
     /// [`Managed`](crate::gpu::Managed).
-    pub fn advise(&self, advice: Advice) -> Result<(), CopyError> {
+    pub fn advise(&self, advice: Advice) -> Result<(), Error> {
         if self.bytes() > 0 {
             // SAFETY: the range is that of the view.
             unsafe { source::advise(self.stream.context(), self.address, self.bytes(), advice)? };
@@ -184,8 +187,8 @@ impl<'a, T: DeviceRepr + Copy> View<'a, T> {
     ///
     /// # Errors
     ///
-    /// [`CopyError::Length`], [`CopyError::Pitch`], or the error of the driver.
-    pub fn copy_rows_to(&self, values: &mut [T], rows: Rows) -> Result<(), CopyError> {
+    /// [`Error::Length`], [`Error::Pitch`], or the error of the driver.
+    pub fn copy_rows_to(&self, values: &mut [T], rows: Rows) -> Result<(), Error> {
         rows.check(self.len, values.len())?;
         if rows.bytes::<T>() == 0 {
             return Ok(());
@@ -229,7 +232,7 @@ impl<'a, T: DeviceRepr + Copy> View<'a, T> {
         }
     }
 
-    fn submit_rows(&self, copy: &CUDA_MEMCPY2D, job: Job<'_>) -> Result<(), CopyError> {
+    fn submit_rows(&self, copy: &CUDA_MEMCPY2D, job: Job<'_>) -> Result<(), Error> {
         job.submit(self.stream, || {
             // SAFETY: the shape was checked against both sides, which are borrowed until the copy is done.
             unsafe { call!(cuMemcpy2DAsync_v2(copy, self.stream.raw())) }
@@ -263,8 +266,8 @@ impl<'a, T: DeviceRepr + Copy> ViewMut<'a, T> {
     ///
     /// # Errors
     ///
-    /// [`CopyError::Length`] if the range exceeds the view.
-    pub fn slice(self, range: impl RangeBounds<usize>) -> Result<Self, CopyError> {
+    /// [`Error::Length`] if the range exceeds the view.
+    pub fn slice(self, range: impl RangeBounds<usize>) -> Result<Self, Error> {
         self.0.slice(range).map(Self)
     }
 
@@ -272,8 +275,8 @@ impl<'a, T: DeviceRepr + Copy> ViewMut<'a, T> {
     ///
     /// # Errors
     ///
-    /// [`CopyError::Length`] if there are fewer than `len` values.
-    pub fn split_at(self, len: usize) -> Result<(Self, Self), CopyError> {
+    /// [`Error::Length`] if there are fewer than `len` values.
+    pub fn split_at(self, len: usize) -> Result<(Self, Self), Error> {
         Ok((Self(self.0.slice(..len)?), Self(self.0.slice(len..)?)))
     }
 
@@ -304,8 +307,8 @@ impl<'a, T: DeviceRepr + Copy> ViewMut<'a, T> {
     ///
     /// # Errors
     ///
-    /// [`CopyError::Length`], or the error of the driver.
-    pub fn copy_from(&mut self, values: &[T]) -> Result<(), CopyError> {
+    /// [`Error::Length`], or the error of the driver.
+    pub fn copy_from(&mut self, values: &[T]) -> Result<(), Error> {
         self.0.check(values.len())?;
         // SAFETY: the slice has the same length and is borrowed until the copy is done.
         unsafe { self.submit_from(values.as_ptr())? };
@@ -318,9 +321,12 @@ impl<'a, T: DeviceRepr + Copy> ViewMut<'a, T> {
     ///
     /// # Errors
     ///
-    /// [`CopyError::Length`], or the error of the driver. The memory is dropped in that case.
-    pub fn copy_from_async<O: StableSlice<T>>(&mut self, values: O) -> Result<Transfer<O>, CopyError> {
-        let place = values.as_slice();
+    /// [`Error::Length`], or the error of the driver. The memory is dropped in that case.
+    pub fn copy_from_async<O>(&mut self, values: O) -> Result<Transfer<O>, Error>
+    where
+        O: StableDeref + Deref<Target = [T]> + 'static,
+    {
+        let place = &*values;
         self.0.check(place.len())?;
         // SAFETY: the place has the same length and keeps its address until the transfer is done.
         unsafe { self.submit_from(place.as_ptr())? };
@@ -333,8 +339,8 @@ impl<'a, T: DeviceRepr + Copy> ViewMut<'a, T> {
     ///
     /// # Errors
     ///
-    /// [`CopyError::Length`], or the error of the driver.
-    pub fn copy_from_view(&mut self, from: &View<'_, T>) -> Result<(), CopyError> {
+    /// [`Error::Length`], or the error of the driver.
+    pub fn copy_from_view(&mut self, from: &View<'_, T>) -> Result<(), Error> {
         self.0.check(from.len)?;
         if from.bytes() == 0 {
             return Ok(());
@@ -394,8 +400,8 @@ impl<'a, T: DeviceRepr + Copy> ViewMut<'a, T> {
     ///
     /// # Errors
     ///
-    /// [`CopyError::Length`], [`CopyError::Pitch`], or the error of the driver.
-    pub fn copy_rows_from(&mut self, values: &[T], rows: Rows) -> Result<(), CopyError> {
+    /// [`Error::Length`], [`Error::Pitch`], or the error of the driver.
+    pub fn copy_rows_from(&mut self, values: &[T], rows: Rows) -> Result<(), Error> {
         rows.check(self.0.len, values.len())?;
         if rows.bytes::<T>() == 0 {
             return Ok(());

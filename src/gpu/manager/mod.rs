@@ -3,7 +3,7 @@
 //! ```text
 //!  MemoryManager   a pool for each kind of memory, on each device
 //!  Policy          a table that selects the pool for a request
-//!  MemoryRequest   a request being prepared;   ManagedBlock   the memory that it gets
+//!  MemoryRequest   a request being prepared
 //!  Usage           the counted accesses of a buffer;   Recommendation   advice that follows from them
 //! ```
 
@@ -11,25 +11,24 @@ mod policy;
 mod report;
 mod request;
 mod store;
-mod usage;
 
+pub use super::usage::{Access, Usage};
 pub use policy::{Policy, PolicyRule};
 pub use report::{Recommendation, StoreTotals, Totals};
-pub use request::{ManageError, MemoryRequest};
-pub use store::ManagedBlock;
-pub use usage::{Access, Site, Usage};
+pub use request::MemoryRequest;
 
-use super::buffer::{AllocateError, Buffer};
+use super::buffer::Buffer;
 use super::context::Context;
 use super::error::Error;
-use super::source::{DeviceMemory, HostMemory, Managed, Pinned, PinnedOptions, Virtual};
+use super::source::{DeviceMemory, HostMemory, Managed, Pinned, Virtual};
 use super::stream::Stream;
+use super::usage::Registry;
 use crate::pool::{AnyPool, DeviceAllocator, DevicePool, MemoryKind, PoolOptions};
 use core::fmt;
 use cudarc::driver::{DeviceRepr, ValidAsZeroBits};
-use std::boxed::Box;
+use std::sync::Arc;
 use std::vec::Vec;
-use usage::Registry;
+use store::Store;
 
 /// Options of a [`MemoryManager`].
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -58,7 +57,8 @@ pub struct ManagerOptions {
 /// A device's own memory is [`Virtual`] if the device supports that, else [`DeviceMemory`].
 ///
 /// ```no_run
-/// use allotment::gpu::{Access, Context, ManagerOptions, MemoryManager};
+/// use allotment::gpu::Context;
+/// use allotment::gpu::manager::{Access, ManagerOptions, MemoryManager};
 ///
 /// let manager = MemoryManager::new(&[Context::new(0)?], ManagerOptions::default())?;
 /// let weights = manager.allocate::<f32>(1 << 20, None, Access::Random)?; // on the device
@@ -75,11 +75,8 @@ pub struct MemoryManager {
     pinned: Store,
     host: Store,
     policy: Policy,
-    registry: Registry,
+    registry: Arc<Registry>,
 }
-
-/// A pool of any source.
-type Store = Box<dyn DeviceAllocator<Stream>>;
 
 /// The pools of one device.
 struct DeviceStores {
@@ -92,26 +89,26 @@ struct DeviceStores {
 }
 
 impl DeviceStores {
-    fn new(context: &Context, options: &ManagerOptions) -> Result<Self, ManageError> {
+    fn new(context: &Context, options: &ManagerOptions) -> Result<Self, Error> {
         let own: Store = if context.device().virtual_memory {
-            Box::new(DevicePool::new(Virtual::new(context)?, options.device.clone())?)
+            Arc::new(DevicePool::new(Virtual::new(context)?, options.device.clone())?)
         } else {
-            Box::new(DevicePool::new(DeviceMemory::new(context), options.device.clone())?)
+            Arc::new(DevicePool::new(DeviceMemory::new(context), options.device.clone())?)
         };
         let managed = match Managed::new(context) {
             Ok(managed) => {
                 let pool = |source| DevicePool::new(source, options.managed.clone());
                 // Advice applies to whole pages, so blocks of the two pools must not share any.
-                Some([Box::new(pool(managed.clone())?) as Store, Box::new(pool(managed)?)])
+                Some([Arc::new(pool(managed.clone())?) as Store, Arc::new(pool(managed)?)])
             }
             Err(Error::Unsupported(_)) => None,
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(error),
         };
         Ok(Self { context: context.clone(), stream: Stream::new(context)?, own, managed })
     }
 
-    fn stores(&self) -> impl Iterator<Item = &dyn DeviceAllocator<Stream>> {
-        core::iter::once(&*self.own).chain(self.managed.iter().flatten().map(|store| &**store))
+    fn stores(&self) -> impl Iterator<Item = &Store> {
+        core::iter::once(&self.own).chain(self.managed.iter().flatten())
     }
 }
 
@@ -120,14 +117,16 @@ impl MemoryManager {
     ///
     /// # Errors
     ///
-    /// [`ManageError::NoDevice`] if there is no context, the errors of [`Policy::check`],
-    /// [`ManageError::Pool`] if options cannot work, or the error of the driver.
-    pub fn new(contexts: &[Context], options: ManagerOptions) -> Result<Self, ManageError> {
+    /// [`Error::NoContext`] if there is no context, the errors of [`Policy::check`],
+    /// [`Error::Pool`] if options cannot work, or the error of the driver.
+    pub fn new(contexts: &[Context], options: ManagerOptions) -> Result<Self, Error> {
         options.policy.check()?;
-        let first = contexts.first().ok_or(ManageError::NoDevice)?;
-        let mut limits = PinnedOptions::default();
-        limits.limit = options.pinned_limit.unwrap_or(limits.limit);
-        let pinned = DevicePool::new(Pinned::with_options(first, limits), options.pinned.clone())?;
+        let first = contexts.first().ok_or(Error::NoContext)?;
+        let pinned = match options.pinned_limit {
+            Some(limit) => Pinned::new(first).limit(limit),
+            None => Pinned::new(first),
+        };
+        let pinned = DevicePool::new(pinned, options.pinned.clone())?;
         let host = HostMemory::new(options.host_limit.unwrap_or(isize::MAX as usize));
         let host = DevicePool::new(host, options.host.clone())?;
         Ok(Self {
@@ -135,10 +134,10 @@ impl MemoryManager {
                 .iter()
                 .map(|context| DeviceStores::new(context, &options))
                 .collect::<Result<_, _>>()?,
-            pinned: Box::new(pinned),
-            host: Box::new(host),
+            pinned: Arc::new(pinned),
+            host: Arc::new(host),
             policy: options.policy,
-            registry: Registry::default(),
+            registry: Arc::default(),
         })
     }
 
@@ -147,14 +146,14 @@ impl MemoryManager {
     ///
     /// # Errors
     ///
-    /// The errors of [`Buffer::zeros`], with a [`ManageError`] if no pool can serve the request.
+    /// The errors of [`Buffer::zeros`]: [`Error::Pool`] and [`Error::Unavailable`] if no pool can serve the request.
     #[track_caller]
     pub fn allocate<T: DeviceRepr + Copy + ValidAsZeroBits>(
         &self,
         len: usize,
         kind: impl Into<Option<MemoryKind>>,
         access: Access,
-    ) -> Result<Buffer<T, ManagedBlock<'_>>, AllocateError<ManageError>> {
+    ) -> Result<Buffer<T>, Error> {
         let request = self.request().memory(kind).access(access);
         Buffer::zeros(&request, len, &self.devices[0].stream)
     }
@@ -180,8 +179,8 @@ impl MemoryManager {
         self.devices.iter().map(|device| &device.context)
     }
 
-    fn stores(&self) -> impl Iterator<Item = &dyn DeviceAllocator<Stream>> {
-        self.devices.iter().flat_map(DeviceStores::stores).chain([&*self.pinned, &*self.host])
+    fn stores(&self) -> impl Iterator<Item = &Store> {
+        self.devices.iter().flat_map(DeviceStores::stores).chain([&self.pinned, &self.host])
     }
 
     /// The pools, each with its own facts and figures.
@@ -200,18 +199,14 @@ impl MemoryManager {
         self.devices.iter().any(|device| self.store(device, kind).is_some())
     }
 
-    fn store<'m>(
-        &'m self,
-        device: &'m DeviceStores,
-        kind: MemoryKind,
-    ) -> Option<&'m dyn DeviceAllocator<Stream>> {
-        let managed = |which: usize| device.managed.as_ref().map(|stores| &*stores[which]);
+    fn store<'m>(&'m self, device: &'m DeviceStores, kind: MemoryKind) -> Option<&'m Store> {
+        let managed = |which: usize| device.managed.as_ref().map(|stores| &stores[which]);
         match kind {
-            MemoryKind::Device => Some(&*device.own),
+            MemoryKind::Device => Some(&device.own),
             MemoryKind::Managed => managed(0),
             MemoryKind::ReadMostly => managed(1),
-            MemoryKind::Pinned => Some(&*self.pinned),
-            MemoryKind::Host => Some(&*self.host),
+            MemoryKind::Pinned => Some(&self.pinned),
+            MemoryKind::Host => Some(&self.host),
         }
     }
 }

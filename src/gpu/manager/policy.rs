@@ -2,8 +2,8 @@
 
 #![forbid(unsafe_code)]
 
-use super::request::ManageError;
-use super::usage::{Access, Usage};
+use crate::gpu::error::Error;
+use crate::gpu::usage::{Access, Usage};
 use crate::pool::MemoryKind;
 use std::vec;
 use std::vec::Vec;
@@ -73,17 +73,17 @@ impl Policy {
     ///
     /// # Errors
     ///
-    /// [`ManageError::PolicyNotTotal`], [`ManageError::PolicyNoTarget`] or [`ManageError::PolicyShare`], for the first thing that is
+    /// [`Error::PolicyNotTotal`], [`Error::PolicyNoTarget`] or [`Error::PolicyShare`], for the first thing that is
     /// wrong.
-    pub fn check(&self) -> Result<(), ManageError> {
+    pub fn check(&self) -> Result<(), Error> {
         if !self.rules.last().is_some_and(|rule| rule.access.is_empty() && rule.up_to.is_none()) {
-            return Err(ManageError::PolicyNotTotal);
+            return Err(Error::PolicyNotTotal);
         }
         if let Some(row) = self.rules.iter().position(|rule| rule.targets.is_empty()) {
-            return Err(ManageError::PolicyNoTarget(row));
+            return Err(Error::PolicyNoTarget(row));
         }
         if !(self.share > 0.5 && self.share <= 1.0) {
-            return Err(ManageError::PolicyShare);
+            return Err(Error::PolicyShare);
         }
         Ok(())
     }

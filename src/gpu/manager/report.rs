@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::MemoryManager;
-use super::usage::{Access, Site, Usage};
+use crate::gpu::usage::{Access, Site, Usage};
 use crate::pool::{CopyStats, MemoryKind, PoolStats};
 use core::cmp::Reverse;
 use core::fmt;

@@ -1,67 +1,24 @@
 //! Requests to a manager, and how they are served.
 
 use super::store::ManagedBlock;
-use super::usage::{Access, Site};
+
 use super::{DeviceStores, MemoryManager};
-use crate::gpu::buffer::{Backer, Sealed};
+use crate::gpu::buffer::{Backer, Memory};
 use crate::gpu::error::Error;
 use crate::gpu::source::{self, Advice};
 use crate::gpu::stream::Stream;
-use crate::pool::{MemoryKind, PoolError, SourceError, allocate_from_first, causes};
+use crate::gpu::usage::{Access, Site};
+use crate::pool::{DeviceAllocator, MemoryKind, allocate_from_first};
 use core::fmt;
+use std::boxed::Box;
 use std::vec;
 use std::vec::Vec;
-
-/// Why a manager could not be made or could not serve a request.
-#[derive(Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ManageError {
-    /// A manager needs at least one device.
-    NoDevice,
-    /// The policy has no last row that fits every request.
-    PolicyNotTotal,
-    /// This row of the policy, counted from 0, names no target.
-    PolicyNoTarget(usize),
-    /// The policy's [`share`](super::Policy::share) is not above 0.5 and up to 1.
-    PolicyShare,
-    /// The stream belongs to a device that the manager does not have.
-    OtherDevice {
-        /// The number of that device.
-        ordinal: usize,
-    },
-    /// The device has no such memory, and no other kind was allowed.
-    Unavailable(MemoryKind),
-    /// No allowed pool has room ([`PoolError::OutOfMemory`] names all of them), or one has failed.
-    Pool(PoolError),
-    /// A driver call failed.
-    Driver(Error),
-}
-
-impl fmt::Display for ManageError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoDevice => f.write_str("a memory manager needs at least one device"),
-            Self::PolicyNotTotal => {
-                f.write_str("the last rule must fit every request, with no access and no size limit")
-            }
-            Self::PolicyNoTarget(row) => write!(f, "rule {row} names no target"),
-            Self::PolicyShare => f.write_str("the share must be above 0.5 and at most 1"),
-            Self::OtherDevice { ordinal } => {
-                write!(f, "the stream belongs to device {ordinal}, which the manager does not have")
-            }
-            Self::Unavailable(kind) => write!(f, "the device has no {kind}"),
-            Self::Pool(error) => error.fmt(f),
-            Self::Driver(error) => error.fmt(f),
-        }
-    }
-}
-
-causes!(ManageError: Pool(PoolError), Driver(Error), Driver(SourceError));
 
 /// A request to a manager: an allocator for [`Buffer`](crate::gpu::Buffer)'s functions, for one buffer or many.
 ///
 /// ```no_run
-/// # use allotment::gpu::{Access, Buffer, Context, ManagerOptions, MemoryKind, MemoryManager, Stream};
+/// # use allotment::gpu::{Buffer, Context, MemoryKind, Stream};
+/// # use allotment::gpu::manager::{Access, ManagerOptions, MemoryManager};
 /// # let context = Context::new(0)?;
 /// # let stream = Stream::new(&context)?;
 /// # let manager = MemoryManager::new(&[context], ManagerOptions::default())?;
@@ -69,7 +26,7 @@ causes!(ManageError: Pool(PoolError), Driver(Error), Driver(SourceError));
 /// let table = Buffer::from_slice(&request, &[1u32, 2, 3], &stream)?;
 /// // In device memory, or where that is full, pinned: nowhere else.
 /// let large = manager.request().memory(MemoryKind::Device).fallback(&[MemoryKind::Pinned]);
-/// let frames = Buffer::<u8, _>::zeros(&large, 1 << 30, &stream)?;
+/// let frames = Buffer::<u8>::zeros(&large, 1 << 30, &stream)?;
 /// let frames = frames.migrate(&manager.request().memory(MemoryKind::Pinned), &stream)?;
 /// # drop((table, frames));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -131,10 +88,10 @@ impl<'m> MemoryRequest<'m> {
         targets
     }
 
-    fn device(&self, stream: &Stream) -> Result<&'m DeviceStores, ManageError> {
+    fn device(&self, stream: &Stream) -> Result<&'m DeviceStores, Error> {
         let context = stream.context();
         let found = self.manager.devices.iter().find(|device| device.context == *context);
-        found.ok_or(ManageError::OtherDevice { ordinal: context.device().ordinal })
+        found.ok_or(Error::OtherDevice { ordinal: context.device().ordinal })
     }
 }
 
@@ -149,38 +106,30 @@ impl fmt::Debug for MemoryRequest<'_> {
     }
 }
 
-impl Sealed for MemoryRequest<'_> {}
-
-impl<'m> Backer for MemoryRequest<'m> {
-    type Backing<'a>
-        = ManagedBlock<'m>
-    where
-        Self: 'a;
-    type Error = ManageError;
-
+impl Backer for MemoryRequest<'_> {
     /// Allocates from the first of [`MemoryRequest::targets`] that has room; each pool tries everything it can before the
     /// next one is asked. O(1) besides that.
-    fn allocate(&self, bytes: usize, stream: &Stream) -> Result<ManagedBlock<'m>, ManageError> {
+    fn allocate(&self, bytes: usize, stream: &Stream) -> Result<Memory, Error> {
         let device = self.device(stream)?;
         let manager = self.manager;
         let targets = self.targets(bytes);
         let there = targets.iter().filter_map(|&target| Some((target, manager.store(device, target)?)));
         let stores: Vec<_> = there.collect();
         if let (true, Some(&wished)) = (stores.is_empty(), targets.first()) {
-            return Err(ManageError::Unavailable(wished));
+            return Err(Error::Unavailable(wished));
         }
         // Blocks start at granules of 256 bytes, which is the alignment that buffers need.
-        let each = stores.iter().map(|&(_, store)| store);
+        let each = stores.iter().map(|&(_, store)| &**store as &dyn DeviceAllocator<Stream = Stream>);
         let (block, place) = allocate_from_first(each, bytes, 1, stream)?;
         let (kind, store) = stores[place];
         let (address, registry) = (block.address(), &manager.registry);
         let record = registry.enter(self.site, address, bytes, self.access, kind);
-        let placed = ManagedBlock::new(store, block, registry, record);
+        let placed = ManagedBlock::new(store.clone(), block, registry.clone(), record);
         if kind == MemoryKind::ReadMostly {
             let advice = Advice::ReadMostly(true);
             // SAFETY: the block is owned here, and is given back after an error.
             unsafe { source::advise(&device.context, address as u64, bytes, advice)? };
         }
-        Ok(placed)
+        Ok(Memory::Other(Box::new(placed)))
     }
 }

@@ -1,47 +1,40 @@
 //! The blocks of a manager's pools.
 
-use super::usage::{Record, Registry, Usage};
-use crate::gpu::buffer::{Backing, PoolBlock, Touch};
+use crate::gpu::buffer::Backing;
 use crate::gpu::stream::Stream;
-use crate::pool::{Allocation, CopyCounters, DeviceAllocator, MemoryKind};
-use core::fmt;
+use crate::gpu::usage::{Record, Registry, Touch, Usage};
+use crate::pool::{Allocation, CopyCounters, DeviceAllocator, MemoryKind, Owned};
 use std::sync::Arc;
+use std::vec::Vec;
+
+/// A pool of any source.
+pub(super) type Store = Arc<dyn DeviceAllocator<Stream = Stream>>;
 
 /// A block of one of a manager's pools. Dropping it frees the block.
-pub struct ManagedBlock<'m> {
-    block: PoolBlock<&'m dyn DeviceAllocator<Stream>>,
-    registry: &'m Registry,
+pub(super) struct ManagedBlock {
+    block: Owned<Store>,
+    registry: Arc<Registry>,
     record: Arc<Record>,
 }
 
-impl<'m> ManagedBlock<'m> {
-    pub(super) fn new(
-        store: &'m dyn DeviceAllocator<Stream>,
-        block: Allocation,
-        registry: &'m Registry,
-        record: Arc<Record>,
-    ) -> Self {
-        Self { block: PoolBlock::new(store, block), registry, record }
-    }
-
-    /// Returns the accesses so far. O(1).
-    pub fn usage(&self) -> Usage {
-        self.record.usage()
+impl ManagedBlock {
+    pub(super) fn new(store: Store, block: Allocation, registry: Arc<Registry>, record: Arc<Record>) -> Self {
+        Self { block: Owned::new(store, block), registry, record }
     }
 }
 
 // SAFETY: it is the block of the pool, which keeps these promises.
-unsafe impl Backing for ManagedBlock<'_> {
+unsafe impl Backing for ManagedBlock {
     fn address(&self) -> usize {
-        self.block.address()
+        Backing::address(&self.block)
     }
 
     fn bytes(&self) -> usize {
-        self.block.bytes()
+        Backing::bytes(&self.block)
     }
 
     fn used_on(&self, stream: &Stream) {
-        self.block.used_on(stream);
+        Backing::used_on(&self.block, stream);
     }
 
     fn kind(&self) -> MemoryKind {
@@ -53,7 +46,7 @@ unsafe impl Backing for ManagedBlock<'_> {
     }
 
     fn segment(&self) -> (usize, usize) {
-        self.block.segment()
+        Backing::segment(&self.block)
     }
 
     fn copies(&self) -> Option<&Arc<CopyCounters>> {
@@ -63,17 +56,19 @@ unsafe impl Backing for ManagedBlock<'_> {
     fn touched(&self, touch: Touch, bytes: usize) {
         self.record.touch(touch, bytes);
     }
-}
 
-impl Drop for ManagedBlock<'_> {
-    /// The block is freed after this, as a field.
-    fn drop(&mut self) {
-        self.registry.leave(&self.record);
+    fn usage(&self) -> Option<Usage> {
+        Some(self.record.usage())
+    }
+
+    fn pieces(&self) -> Option<Vec<usize>> {
+        self.block.pieces()
     }
 }
 
-impl fmt::Debug for ManagedBlock<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ManagedBlock").field("kind", &self.kind()).field("block", &self.block).finish()
+impl Drop for ManagedBlock {
+    /// The block is freed after this, as a field.
+    fn drop(&mut self) {
+        self.registry.leave(&self.record);
     }
 }

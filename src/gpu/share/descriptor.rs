@@ -1,18 +1,16 @@
 //! Virtual memory shared as file descriptors.
 
-use super::{Imported, ShareError, values, within};
+use super::{values, within};
 use crate::gpu::abi::AccessDesc;
-use crate::gpu::buffer::{Backing, Buffer, Lease};
+use crate::gpu::buffer::{Buffer, Foreign, Memory};
 use crate::gpu::context::Context;
+use crate::gpu::error::Error;
 use crate::gpu::library::call;
-use crate::gpu::source::Virtual;
 use crate::gpu::stream::Stream;
-use crate::placement::SegmentPlacement;
-use crate::pool::{self, SourceError};
+use crate::pool::SourceError;
 use core::ptr;
 use cudarc::driver::DeviceRepr;
 use cudarc::driver::sys::CUmemAllocationHandleType as HandleType;
-use std::boxed::Box;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::vec::Vec;
 
@@ -32,46 +30,24 @@ pub struct SharedMemory {
     pub bytes: usize,
 }
 
-impl<T: DeviceRepr + Copy> Buffer<T, Lease<Virtual>> {
+impl<T: DeviceRepr + Copy> Buffer<T> {
     /// Exports the memory as file descriptors, with which other processes, and this one, can map it
-    /// ([`Buffer::map`]). They get access to whole pieces. Does not wait: the caller must make sure that the work on the
-    /// buffer is done before others use it. O(pieces of the segment).
+    /// ([`Buffer::map`]). They get access to whole pieces, which contain other blocks of the segment too if the buffer is one of a
+    /// pool. Does not wait: the caller must make sure that the work on the buffer is done before others use it. O(pieces of the
+    /// segment).
     ///
     /// # Errors
     ///
-    /// [`ShareError::NotShareable`] if the source was not made by [`Virtual::shareable`], or the error of the
-    /// driver.
-    pub fn share(&self) -> Result<SharedMemory, ShareError> {
-        self.share_from(self.backing().source())
-    }
-}
-
-impl<T: DeviceRepr + Copy, P: SegmentPlacement + Send> Buffer<T, pool::Buffer<'_, P, Virtual>> {
-    /// Exports the memory as file descriptors, with which other processes, and this one, can map it
-    /// ([`Buffer::map`]). They get access to whole pieces, which contain other blocks of the segment too. Does not wait: the
-    /// caller must make sure that the work on the buffer is done before others use it. O(pieces of the segment).
-    ///
-    /// # Errors
-    ///
-    /// [`ShareError::NotShareable`] if the source was not made by [`Virtual::shareable`], or the error of the
-    /// driver.
-    pub fn share(&self) -> Result<SharedMemory, ShareError> {
-        self.share_from(self.backing().pool().source())
-    }
-}
-
-impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
-    /// Exports memory of `source`.
-    fn share_from(&self, source: &Virtual) -> Result<SharedMemory, ShareError> {
-        if !source.is_shareable() {
-            return Err(ShareError::NotShareable);
-        }
+    /// [`Error::NotShareable`] if the source was not made by [`Virtual::shareable`](crate::gpu::Virtual::shareable), or the error of
+    /// the driver.
+    pub fn share(&self) -> Result<SharedMemory, Error> {
+        let pieces = self.backing().pieces().ok_or(Error::NotShareable)?;
         let _bound = self.stream().context().enter_relaxed()?;
         let (first, last) = (self.address(), self.address() + self.bytes() as u64);
         let (segment, _) = self.backing().segment();
         let mut shared = SharedMemory { pieces: Vec::new(), offset: 0, bytes: self.bytes() };
         let mut start = segment as u64;
-        for bytes in source.pieces(segment) {
+        for bytes in pieces {
             let end = start + bytes as u64;
             if end > first && start < last {
                 if shared.pieces.is_empty() {
@@ -147,18 +123,18 @@ impl Drop for Range {
     }
 }
 
-impl<T: DeviceRepr + Copy> Buffer<T, Imported> {
+impl<T: DeviceRepr + Copy> Buffer<T> {
     /// Maps memory that this or another process shares, for work on `stream`.
     ///
     /// # Errors
     ///
-    /// [`ShareError::Values`], [`ShareError::Range`], or the error of the driver, for example if a descriptor was
+    /// [`Error::Values`], [`Error::Range`], or the error of the driver, for example if a descriptor was
     /// not exported by it or a piece has a different length.
     ///
     /// # Safety
     ///
     /// The memory must hold values of `T`, and all of its users must order their accesses among themselves.
-    pub unsafe fn map(shared: &SharedMemory, stream: &Stream) -> Result<Self, ShareError> {
+    pub unsafe fn map(shared: &SharedMemory, stream: &Stream) -> Result<Self, Error> {
         let SharedMemory { ref pieces, offset, bytes } = *shared;
         let len = values::<T>(bytes, offset)?;
         let total = pieces.iter().try_fold(0usize, |sum, &(_, bytes)| sum.checked_add(bytes));
@@ -178,8 +154,8 @@ impl<T: DeviceRepr + Copy> Buffer<T, Imported> {
         // SAFETY: the range stays mapped as long as `range` exists; the caller guarantees the order with other
         // users.
         unsafe {
-            let backing = Imported::new(Box::new(range), address, bytes, stream);
-            Ok(Self::from_backing(backing, len, stream))
+            let backing = Foreign::new(range, address, bytes, stream);
+            Ok(Self::from_memory(Memory::other(backing), len, stream))
         }
     }
 }

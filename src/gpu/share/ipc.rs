@@ -1,15 +1,15 @@
 //! Handles with which other processes open a device's memory.
 
-use super::{Imported, ShareError, values, within};
-use crate::gpu::buffer::{Backing, Buffer, MemoryKind};
+use super::{values, within};
+use crate::gpu::buffer::{Buffer, Foreign, Memory, MemoryKind};
 use crate::gpu::context::Context;
+use crate::gpu::error::Error;
 use crate::gpu::library::call;
 use crate::gpu::stream::Stream;
 use core::ffi::c_char;
 use core::ptr;
 use cudarc::driver::DeviceRepr;
 use cudarc::driver::sys::CUipcMemHandle;
-use std::boxed::Box;
 
 /// A range of a device's memory that other processes on the same machine can open. It is plain bytes, which may be
 /// sent in any way.
@@ -48,7 +48,7 @@ impl IpcHandle {
     }
 }
 
-impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
+impl<T: DeviceRepr + Copy> Buffer<T> {
     /// Exports a handle with which other processes open the memory ([`Buffer::open`]). They get access to the whole
     /// allocation that contains it: in a pool, a segment with all its blocks. The memory lives until this buffer or
     /// its pool gives it back, which must happen after every other process has closed it. Does not wait: the caller
@@ -56,11 +56,11 @@ impl<T: DeviceRepr + Copy, B: Backing> Buffer<T, B> {
     ///
     /// # Errors
     ///
-    /// [`ShareError::NotShareable`] if the memory is not a device's own, or the error of the driver, which can
+    /// [`Error::NotShareable`] if the memory is not a device's own, or the error of the driver, which can
     /// export only memory of [`DeviceMemory`](crate::gpu::DeviceMemory).
-    pub fn export(&self) -> Result<IpcHandle, ShareError> {
+    pub fn export(&self) -> Result<IpcHandle, Error> {
         if self.kind() != MemoryKind::Device {
-            return Err(ShareError::NotShareable);
+            return Err(Error::NotShareable);
         }
         let _bound = self.stream().context().enter_relaxed()?;
         let (start, bytes) = self.backing().segment();
@@ -88,20 +88,20 @@ impl Drop for Opened {
     }
 }
 
-impl<T: DeviceRepr + Copy> Buffer<T, Imported> {
+impl<T: DeviceRepr + Copy> Buffer<T> {
     /// Opens memory that another process has exported, for work on `stream`. The same allocation may be opened
     /// several times.
     ///
     /// # Errors
     ///
-    /// [`ShareError::Values`], [`ShareError::Range`], or the error of the driver: for an invalid handle, for memory
+    /// [`Error::Values`], [`Error::Range`], or the error of the driver: for an invalid handle, for memory
     /// that no longer exists, and for the process's own memory, which it cannot open.
     ///
     /// # Safety
     ///
     /// The memory must hold values of `T`, and the exporting process must not free it while this buffer exists.
     /// Both processes must order their accesses.
-    pub unsafe fn open(handle: &IpcHandle, stream: &Stream) -> Result<Self, ShareError> {
+    pub unsafe fn open(handle: &IpcHandle, stream: &Stream) -> Result<Self, Error> {
         let number = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
         let (offset, bytes) = (number(handle.offset), number(handle.bytes));
         let len = values::<T>(bytes, offset)?;
@@ -121,8 +121,8 @@ impl<T: DeviceRepr + Copy> Buffer<T, Imported> {
         let address = start as usize + offset;
         // SAFETY: the caller guarantees that the memory exists; it is open as long as `opened` is.
         unsafe {
-            let backing = Imported::new(Box::new(opened), address, bytes, stream);
-            Ok(Self::from_backing(backing, len, stream))
+            let backing = Foreign::new(opened, address, bytes, stream);
+            Ok(Self::from_memory(Memory::other(backing), len, stream))
         }
     }
 }

@@ -37,7 +37,7 @@ pub use device_memory::DeviceMemory;
 pub use host_memory::HostMemory;
 pub use managed::{Advice, Location, Managed};
 pub(super) use managed::{advise, prefetch};
-pub use pinned::{Pinned, PinnedOptions, pinned_bytes};
+pub use pinned::{Pinned, pinned_bytes};
 pub use registered::Registered;
 pub use virtual_memory::Virtual;
 

@@ -29,7 +29,7 @@ pub fn pinned_bytes() -> usize {
 }
 
 /// A quarter of the memory that the process may have; pinning more starves all other programs.
-fn default_limit() -> usize {
+pub(super) fn default_limit() -> usize {
     limit_by(|file| fs::read_to_string(file).ok())
 }
 
@@ -78,42 +78,42 @@ impl Drop for Share {
     }
 }
 
-/// Options of pinned memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PinnedOptions {
-    /// Lets the CPU's writes bypass its caches: copies to the device are faster, reads by the CPU very slow. Off by
-    /// default.
-    pub write_combined: bool,
-    /// Pins the memory for every context of the process, not only this one. On by default.
-    pub portable: bool,
-    /// The most bytes that the process may pin through this module, over all sources. The default is a quarter of
-    /// the system's memory or of what its control group allows, whichever is less, or 1 GiB if neither is known.
-    pub limit: usize,
-}
-
-impl Default for PinnedOptions {
-    fn default() -> Self {
-        Self { write_combined: false, portable: true, limit: default_limit() }
-    }
-}
-
 /// Page-locked host memory, from `cuMemHostAlloc`. A device copies to and from it at full speed and asynchronously,
 /// and its addresses are the same on host and device. Giving a segment back waits for the stream.
 #[derive(Debug)]
 pub struct Pinned {
     context: Context,
-    options: PinnedOptions,
+    write_combined: bool,
+    portable: bool,
+    limit: usize,
 }
 
 impl Pinned {
-    /// Makes a source with the default options.
+    /// Makes a source. Its memory is pinned for every context of the process.
     pub fn new(context: &Context) -> Self {
-        Self::with_options(context, PinnedOptions::default())
+        Self { context: context.clone(), write_combined: false, portable: true, limit: default_limit() }
     }
 
-    /// Makes a source with these options.
-    pub fn with_options(context: &Context, options: PinnedOptions) -> Self {
-        Self { context: context.clone(), options }
+    /// Lets the CPU's writes bypass its caches: copies to the device are faster, reads by the CPU very slow.
+    #[must_use]
+    pub fn write_combined(mut self) -> Self {
+        self.write_combined = true;
+        self
+    }
+
+    /// Pins the memory for this context alone.
+    #[must_use]
+    pub fn not_portable(mut self) -> Self {
+        self.portable = false;
+        self
+    }
+
+    /// Sets the most bytes that the process may pin through this module, over all sources. The default is a quarter of
+    /// the system's memory or of what its control group allows, whichever is less, or 1 GiB if neither is known.
+    #[must_use]
+    pub fn limit(mut self, bytes: usize) -> Self {
+        self.limit = bytes;
+        self
     }
 }
 
@@ -123,20 +123,20 @@ unsafe impl Source for Pinned {
 
     /// Returns the limit and what is left of it. No driver call.
     fn capacity(&self) -> Result<Capacity, SourceError> {
-        let total = self.options.limit;
+        let total = self.limit;
         Ok(Capacity { total, free: total.saturating_sub(pinned_bytes()) })
     }
 
     fn reserve(&self, bytes: usize, _: &Stream) -> Result<Segment, SourceError> {
         check_size("cuMemHostAlloc", bytes, GRANULARITY)?;
-        let share = Share::take(bytes, self.options.limit)?;
+        let share = Share::take(bytes, self.limit)?;
         let _bound = self.context.enter_relaxed()?;
         const MAPPED: u32 = 2;
-        let flags = u32::from(self.options.portable) | MAPPED | u32::from(self.options.write_combined) << 2;
+        let flags = u32::from(self.portable) | MAPPED | u32::from(self.write_combined) << 2;
         let mut pointer = ptr::null_mut();
         // SAFETY: the output has the type that the function writes, and the flags are valid.
         unsafe { call!(cuMemHostAlloc(&mut pointer, bytes, flags))? };
-        if self.options.write_combined {
+        if self.write_combined {
             if let Err(error) = check_one_address(pointer.cast()) {
                 // SAFETY: allocated above and not used. A second error would say less than the first.
                 let _ = unsafe { call!(cuMemFreeHost(pointer)) };

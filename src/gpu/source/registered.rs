@@ -1,15 +1,16 @@
 //! The program's own memory, page-locked.
 
-use super::pinned::{PinnedOptions, Share};
+use super::pinned::{Share, default_limit};
 use super::{ALIGNMENT, check_one_address, check_size, segment};
 use crate::gpu::context::Context;
 use crate::gpu::error::Error;
 use crate::gpu::library::call;
-use crate::gpu::stable::StableSliceMut;
 use crate::gpu::stream::Stream;
 use crate::pool::{Capacity, Direction, Segment, Source, SourceError, SourceErrorKind, Stream as _};
 use crate::region::Capabilities;
 use core::fmt;
+use core::ops::DerefMut;
+use stable_deref_trait::StableDeref;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -18,7 +19,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 ///
 /// The source owns the memory, because a copy that was submitted must not outlive it: if segments are still reserved when
 /// this is dropped, the memory is leaked. [`Registered::into_memory`] returns it.
-pub struct Registered<M: StableSliceMut<u8>> {
+pub struct Registered<M: StableDeref + DerefMut<Target = [u8]> + 'static> {
     context: Context,
     /// Taken when this is dropped.
     memory: Option<M>,
@@ -33,14 +34,14 @@ pub struct Registered<M: StableSliceMut<u8>> {
 }
 
 // SAFETY: the pointer is to the memory, which may go to another thread.
-unsafe impl<M: StableSliceMut<u8> + Send> Send for Registered<M> {}
+unsafe impl<M: StableDeref + DerefMut<Target = [u8]> + 'static + Send> Send for Registered<M> {}
 // SAFETY: shared access goes through the lock and does not touch the memory, and the driver allows any memory to be
 // used from any thread.
-unsafe impl<M: StableSliceMut<u8> + Send> Sync for Registered<M> {}
+unsafe impl<M: StableDeref + DerefMut<Target = [u8]> + 'static + Send> Sync for Registered<M> {}
 
-impl<M: StableSliceMut<u8>> Registered<M> {
+impl<M: StableDeref + DerefMut<Target = [u8]> + 'static> Registered<M> {
     /// Page-locks memory for all contexts. It counts towards the default limit of pinned memory
-    /// ([`PinnedOptions::limit`]).
+    /// ([`Pinned::limit`](crate::gpu::Pinned::limit)).
     ///
     /// # Errors
     ///
@@ -48,7 +49,7 @@ impl<M: StableSliceMut<u8>> Registered<M> {
     /// page-locked, [`Error::Unsupported`] if devices reach it by other addresses than the host, or the error of the
     /// driver. The memory is dropped in that case.
     pub fn new(context: &Context, memory: M) -> Result<Self, Error> {
-        Self::with_limit(context, memory, PinnedOptions::default().limit)
+        Self::with_limit(context, memory, default_limit())
     }
 
     /// Page-locks memory like [`Registered::new`], with a limit in bytes for everything that the process has pinned
@@ -58,7 +59,7 @@ impl<M: StableSliceMut<u8>> Registered<M> {
     ///
     /// The errors of [`Registered::new`].
     pub fn with_limit(context: &Context, mut memory: M, limit: usize) -> Result<Self, Error> {
-        let slice = memory.as_mut_slice();
+        let slice = &mut *memory;
         let (pointer, len) = (slice.as_mut_ptr(), slice.len());
         if len == 0 {
             let kind = SourceErrorKind::Invalid;
@@ -111,7 +112,7 @@ impl<M: StableSliceMut<u8>> Registered<M> {
     }
 }
 
-impl<M: StableSliceMut<u8>> Drop for Registered<M> {
+impl<M: StableDeref + DerefMut<Target = [u8]> + 'static> Drop for Registered<M> {
     fn drop(&mut self) {
         if self.take().is_none() {
             // Segments were forgotten, so that copies may still be under way.
@@ -120,7 +121,7 @@ impl<M: StableSliceMut<u8>> Drop for Registered<M> {
     }
 }
 
-impl<M: StableSliceMut<u8>> fmt::Debug for Registered<M> {
+impl<M: StableDeref + DerefMut<Target = [u8]> + 'static> fmt::Debug for Registered<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Registered").field("bytes", &self.bytes).finish_non_exhaustive()
     }
@@ -128,7 +129,7 @@ impl<M: StableSliceMut<u8>> fmt::Debug for Registered<M> {
 
 // SAFETY: each range is reserved once, inside the memory and aligned. The memory is owned by this value, which leaks it if
 // it goes first, and the CPU can use it.
-unsafe impl<M: StableSliceMut<u8>> Source for Registered<M> {
+unsafe impl<M: StableDeref + DerefMut<Target = [u8]> + 'static> Source for Registered<M> {
     describe!(|self| "registered", cpu_visible: true, Capabilities::PINNED.union(Capabilities::DMA), granularity: ALIGNMENT, alignment: ALIGNMENT);
 
     /// Returns the size of the usable slice and what is left of it. No driver call. O(segments).

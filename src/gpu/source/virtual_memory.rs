@@ -138,19 +138,6 @@ impl Virtual {
         self
     }
 
-    /// Returns whether the memory can be shared as file descriptors.
-    #[cfg(unix)]
-    pub(in crate::gpu) const fn is_shareable(&self) -> bool {
-        self.shareable
-    }
-
-    /// Returns the lengths in bytes of the pieces of physical memory of the segment that starts at this address.
-    #[cfg(unix)]
-    pub(in crate::gpu) fn pieces(&self, segment: usize) -> Vec<usize> {
-        let pieces = |found: &Reserved| found.pieces.values().copied().collect();
-        self.segments().get(&(segment as u64)).map(pieces).unwrap_or_default()
-    }
-
     fn segments(&self) -> MutexGuard<'_, BTreeMap<u64, Reserved>> {
         self.segments.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -242,6 +229,11 @@ fn unmap_pieces(pieces: &BTreeMap<u64, usize>) -> Result<(), SourceError> {
 // SAFETY: the driver reserves each range of addresses once, and what is reserved of it is mapped until it is released.
 unsafe impl Source for Virtual {
     describe!(|self| &self.name, cpu_visible: false, Capabilities::DEVICE, granularity: self.granularity, alignment: self.piece);
+
+    fn pieces(&self, segment: usize) -> Option<Vec<usize>> {
+        let pieces = |found: &Reserved| found.pieces.values().copied().collect();
+        self.shareable.then(|| self.segments().get(&(segment as u64)).map(pieces).unwrap_or_default())
+    }
 
     fn device(&self) -> Option<usize> {
         Some(self.context.device().ordinal)

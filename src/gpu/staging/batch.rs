@@ -2,7 +2,7 @@
 
 use super::{Host, Staging, mark};
 use crate::gpu::abi::CopyAttributes;
-use crate::gpu::buffer::{Backing, CopyError, Job, MemoryKind, View, ViewMut};
+use crate::gpu::buffer::{Backing, Job, MemoryKind, View, ViewMut};
 use crate::gpu::error::{Error, check};
 use crate::gpu::library::{self, call};
 use crate::gpu::stream::Stream;
@@ -31,15 +31,15 @@ pub struct BatchReport {
 /// except on a default stream and during a graph capture.
 ///
 /// ```no_run
-/// use allotment::gpu::{Buffer, Context, DeviceMemory, Staging, StagingOptions, Stream};
+/// use allotment::gpu::{Buffer, Context, DeviceMemory, Staging, Stream};
 /// use allotment::pool::{DevicePool, PoolOptions};
 ///
 /// let context = Context::new(0)?;
 /// let stream = Stream::new(&context)?;
 /// let pool = DevicePool::new(DeviceMemory::new(&context), PoolOptions::new())?;
-/// let mut staging = Staging::new(&context, StagingOptions::default())?;
+/// let mut staging = Staging::new(&context)?;
 /// let mut layers =
-///     (0..100).map(|_| Buffer::<f32, _>::zeros(&pool, 25, &stream)).collect::<Result<Vec<_>, _>>()?;
+///     (0..100).map(|_| Buffer::<f32>::zeros(&pool, 25, &stream)).collect::<Result<Vec<_>, _>>()?;
 /// let mut batch = staging.batch(&stream);
 /// for layer in &mut layers {
 ///     batch.upload(layer.as_view_mut(), &[1.0; 25])?;
@@ -270,7 +270,7 @@ fn submit(way: Way, runs: &[Run], pinned: u64, stream: &Stream) -> Result<usize,
 
 /// Submits the collected copies of a lane, ordered with the streams of the views, and marks their end on the pinned
 /// buffer.
-fn flush(way: Way, lane: &mut Lane<'_>, host: &mut Host, stream: &Stream) -> Result<usize, CopyError> {
+fn flush(way: Way, lane: &mut Lane<'_>, host: &mut Host, stream: &Stream) -> Result<usize, Error> {
     let pieces = mem::take(&mut lane.pieces);
     if pieces.is_empty() {
         return Ok(0);
@@ -321,13 +321,13 @@ impl<'s, 'v> Batch<'s, 'v> {
     ///
     /// # Errors
     ///
-    /// [`CopyError::Length`], or the error of the driver, which may be that of an earlier
+    /// [`Error::Length`], or the error of the driver, which may be that of an earlier
     /// copy.
     pub fn upload<T: DeviceRepr + Copy>(
         &mut self,
         mut to: ViewMut<'v, T>,
         values: &[T],
-    ) -> Result<(), CopyError> {
+    ) -> Result<(), Error> {
         to.as_view().check(values.len())?;
         self.count(size_of_val(values));
         let View { address, stream, backing, .. } = to.0;
@@ -337,7 +337,7 @@ impl<'s, 'v> Batch<'s, 'v> {
         let segment = backing.segment();
         let (mut from, mut left, mut address) = (values.as_ptr().cast::<u8>(), size_of_val(values), address);
         while left > 0 {
-            if self.up.used == self.staging.options.chunk {
+            if self.up.used == self.staging.chunk {
                 self.flush_up()?;
             }
             let Lane { slot, used, pieces, .. } = &mut self.up;
@@ -360,13 +360,13 @@ impl<'s, 'v> Batch<'s, 'v> {
     ///
     /// # Errors
     ///
-    /// [`CopyError::Length`], or the error of the driver, which may be that of an earlier
+    /// [`Error::Length`], or the error of the driver, which may be that of an earlier
     /// copy.
     pub fn download<T: DeviceRepr + Copy>(
         &mut self,
         from: View<'v, T>,
         values: &'v mut [T],
-    ) -> Result<(), CopyError> {
+    ) -> Result<(), Error> {
         from.check(values.len())?;
         self.count(size_of_val(values));
         if from.backing.kind() == MemoryKind::Host {
@@ -374,8 +374,8 @@ impl<'s, 'v> Batch<'s, 'v> {
         }
         if self.staging.results.is_empty() {
             self.staging.pin_results().map_err(|error| match error {
-                Error::Call(error) => CopyError::Call(error),
-                _ => CopyError::Call(SourceError::unsupported("cuMemHostAlloc")),
+                Error::Call(error) => Error::Call(error),
+                _ => Error::Call(SourceError::unsupported("cuMemHostAlloc")),
             })?;
         }
         let View { address, stream, backing, .. } = from;
@@ -383,11 +383,11 @@ impl<'s, 'v> Batch<'s, 'v> {
         let (mut pointer, mut left, mut address) =
             (values.as_mut_ptr().cast::<u8>(), size_of_val(values), address);
         while left > 0 {
-            if self.down.used == self.staging.options.chunk {
+            if self.down.used == self.staging.chunk {
                 self.flush_down()?;
             }
             let Lane { slot, used, pieces, results } = &mut self.down;
-            let bytes = left.min(self.staging.options.chunk - *used);
+            let bytes = left.min(self.staging.chunk - *used);
             pieces.push(Piece { address, at: *used, bytes, segment, stream, backing });
             results.push((*slot, *used, Place { pointer, bytes, _memory: PhantomData }));
             *used += bytes;
@@ -405,20 +405,20 @@ impl<'s, 'v> Batch<'s, 'v> {
     }
 
     /// Submits the copies to the device, and continues in the next pinned buffer.
-    fn flush_up(&mut self) -> Result<(), CopyError> {
+    fn flush_up(&mut self) -> Result<(), Error> {
         if self.up.pieces.is_empty() {
             return Ok(());
         }
         let host = &mut self.staging.filled[self.up.slot];
         self.report.calls += flush(Way::Up, &mut self.up, host, self.stream)?;
-        self.up.slot = (self.up.slot + 1) % self.staging.options.slots;
+        self.up.slot = (self.up.slot + 1) % self.staging.slots;
         self.up.used = 0;
         self.staging.next[0] = self.up.slot;
         Ok(())
     }
 
     /// Submits the copies to the host, and continues in the next pinned buffer after delivering its results.
-    fn flush_down(&mut self) -> Result<(), CopyError> {
+    fn flush_down(&mut self) -> Result<(), Error> {
         if self.down.pieces.is_empty() {
             return Ok(());
         }
@@ -428,7 +428,7 @@ impl<'s, 'v> Batch<'s, 'v> {
             let slot = self.down.slot;
             self.down.results.retain(|result| result.0 != slot);
         }
-        self.down.slot = (self.down.slot + 1) % self.staging.options.slots;
+        self.down.slot = (self.down.slot + 1) % self.staging.slots;
         self.down.used = 0;
         self.staging.next[1] = self.down.slot;
         self.report.calls += calls?;
@@ -436,7 +436,7 @@ impl<'s, 'v> Batch<'s, 'v> {
     }
 
     /// Copies results from one pinned buffer, or from all, to their destinations. Waits for them.
-    fn deliver(&mut self, of: Option<usize>) -> Result<(), CopyError> {
+    fn deliver(&mut self, of: Option<usize>) -> Result<(), Error> {
         for (slot, at, place) in mem::take(&mut self.down.results) {
             if of.is_some_and(|of| of != slot) {
                 self.down.results.push((slot, at, place));
@@ -455,7 +455,7 @@ impl<'s, 'v> Batch<'s, 'v> {
     /// # Errors
     ///
     /// The error of the driver.
-    pub fn finish(mut self) -> Result<BatchReport, CopyError> {
+    pub fn finish(mut self) -> Result<BatchReport, Error> {
         self.flush_up()?;
         self.flush_down()?;
         self.deliver(None)?;

@@ -22,14 +22,14 @@ use std::io::{self, Read, Write};
 /// at the same time are copied as they were before or afterwards.
 ///
 /// ```no_run
-/// use allotment::gpu::{Context, DeviceMemory, MmapStaging, Pool, Staging, StagingOptions, Stream};
+/// use allotment::gpu::{Context, DeviceMemory, MmapStaging, Pool, Staging, Stream};
 /// use allotment::pool::PoolOptions;
 /// use std::fs::File;
 ///
 /// let context = Context::new(0)?;
 /// let stream = Stream::new(&context)?;
 /// let pool = Pool::new(DeviceMemory::new(&context), PoolOptions::new())?;
-/// let staging = Staging::new(&context, StagingOptions::default())?;
+/// let staging = Staging::new(&context)?;
 /// let file = File::options().read(true).write(true).open("larger-than-the-device.bin")?;
 /// let mut staging = MmapStaging::new(staging, file)?;
 /// // Any work on the chunk in the order of `stream`; the results replace what is in the file.
@@ -69,13 +69,13 @@ impl MmapStaging {
     ///
     /// [`StagingError`]; [`StagingError::Read`] with [`io::ErrorKind::InvalidInput`] if the range is not within the file
     /// as it was mapped.
-    pub fn read<A: Backer, W>(
+    pub fn read<W>(
         &mut self,
         range: impl RangeBounds<u64>,
-        allocator: &A,
+        allocator: &impl Backer,
         stream: &Stream,
         work: impl FnMut(ViewMut<'_, u8>, &Progress) -> Result<(), W>,
-    ) -> Result<Progress, StagingError<A::Error, W>> {
+    ) -> Result<Progress, StagingError<W>> {
         let (at, end) = self.part(range).map_err(StagingError::Read)?;
         let shrunk = Cell::new(None);
         let source = Cursor { file: &self.file, map: &self.map, at, end, shrunk: &shrunk };
@@ -90,13 +90,13 @@ impl MmapStaging {
     ///
     /// Those of [`MmapStaging::read`], and [`StagingError::Write`] if the file was not opened for reading and writing or
     /// its storage fails. Chunks before the one that failed may have been changed already.
-    pub fn update<A: Backer, W>(
+    pub fn update<W>(
         &mut self,
         range: impl RangeBounds<u64>,
-        allocator: &A,
+        allocator: &impl Backer,
         stream: &Stream,
         work: impl FnMut(ViewMut<'_, u8>, &Progress) -> Result<(), W>,
-    ) -> Result<Progress, StagingError<A::Error, W>> {
+    ) -> Result<Progress, StagingError<W>> {
         let (at, end) = self.part(range).map_err(StagingError::Read)?;
         if !self.is_writable {
             return Err(StagingError::Write(io::ErrorKind::PermissionDenied.into()));
@@ -134,7 +134,7 @@ impl MmapStaging {
     }
 
     /// Replaces the error of a cursor that found a shorter file.
-    fn explain<A, W>(&self, error: StagingError<A, W>, shrunk: &Cell<Option<u64>>) -> StagingError<A, W> {
+    fn explain<W>(&self, error: StagingError<W>, shrunk: &Cell<Option<u64>>) -> StagingError<W> {
         match shrunk.get() {
             Some(left) => StagingError::Shrunk { mapped: self.map.len() as u64, left },
             None => error,

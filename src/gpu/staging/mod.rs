@@ -1,14 +1,14 @@
 //! Data that is streamed through a device in chunks, and small copies that are joined.
 
+#![expect(private_bounds, reason = "what allocates is a closed list")]
+
 mod batch;
 mod mapped;
 
 pub use batch::{Batch, BatchReport};
 pub use mapped::MmapStaging;
 
-use crate::gpu::buffer::{
-    AllocateError, Backer, Backing as _, Buffer, CopyError, Job, Lease, MemoryKind, ViewMut,
-};
+use crate::gpu::buffer::{Backer, Buffer, Job, MemoryKind, ViewMut};
 use crate::gpu::context::Context;
 use crate::gpu::error::Error;
 use crate::gpu::library::call;
@@ -21,22 +21,6 @@ use std::io::{self, Read, Write};
 use std::sync::Arc;
 use std::time::Instant;
 use std::vec::Vec;
-
-/// Options of a [`Staging`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StagingOptions {
-    /// Bytes per chunk, rounded up to a multiple of 64 KiB. The default is 16 MiB.
-    pub chunk: usize,
-    /// Number of chunks under way at once, at least 2: while one is filled, the previous one is copied and the one
-    /// before that is worked on. The default is 3.
-    pub slots: usize,
-}
-
-impl Default for StagingOptions {
-    fn default() -> Self {
-        Self { chunk: 16 << 20, slots: 3 }
-    }
-}
 
 /// How much was staged so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -56,13 +40,13 @@ impl Progress {
     }
 }
 
-/// Why staging failed; `A` is the allocator's error, `W` the error of the user's function.
+/// Why staging failed; `W` is the error of the user's function.
 #[non_exhaustive]
-pub enum StagingError<A, W> {
+pub enum StagingError<W> {
     /// There is no memory for the chunks on the device.
-    Allocate(AllocateError<A>),
+    Allocate(Error),
     /// The driver failed.
-    Copy(CopyError),
+    Copy(Error),
     /// The input could not be read.
     Read(io::Error),
     /// The results could not be written.
@@ -78,11 +62,10 @@ pub enum StagingError<A, W> {
     Work(W),
 }
 
-impl<A: fmt::Display, W: fmt::Display> fmt::Display for StagingError<A, W> {
+impl<W: fmt::Display> fmt::Display for StagingError<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Allocate(error) => error.fmt(f),
-            Self::Copy(error) => error.fmt(f),
+            Self::Allocate(error) | Self::Copy(error) => error.fmt(f),
             Self::Read(error) => write!(f, "the input cannot be read: {error}"),
             Self::Write(error) => write!(f, "the results cannot be written: {error}"),
             Self::Shrunk { mapped, left } => {
@@ -94,11 +77,10 @@ impl<A: fmt::Display, W: fmt::Display> fmt::Display for StagingError<A, W> {
 }
 
 /// Shows the sentence of `Display`, with the `Debug` of the errors that it holds.
-impl<A: fmt::Debug, W: fmt::Debug> fmt::Debug for StagingError<A, W> {
+impl<W: fmt::Debug> fmt::Debug for StagingError<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Allocate(error) => error.fmt(f),
-            Self::Copy(error) => fmt::Debug::fmt(error, f),
+            Self::Allocate(error) | Self::Copy(error) => fmt::Debug::fmt(error, f),
             Self::Read(error) => write!(f, "the input cannot be read: {error}"),
             Self::Write(error) => write!(f, "the results cannot be written: {error}"),
             Self::Shrunk { mapped, left } => {
@@ -109,15 +91,15 @@ impl<A: fmt::Debug, W: fmt::Debug> fmt::Debug for StagingError<A, W> {
     }
 }
 
-impl<A: fmt::Debug + fmt::Display, W: fmt::Debug + fmt::Display> core::error::Error for StagingError<A, W> {}
+impl<W: fmt::Debug + fmt::Display> core::error::Error for StagingError<W> {}
 
-impl<A, W> From<CopyError> for StagingError<A, W> {
-    fn from(error: CopyError) -> Self {
+impl<W> From<Error> for StagingError<W> {
+    fn from(error: Error) -> Self {
         Self::Copy(error)
     }
 }
 
-impl<A, W> From<SourceError> for StagingError<A, W> {
+impl<W> From<SourceError> for StagingError<W> {
     fn from(error: SourceError) -> Self {
         Self::Copy(error.into())
     }
@@ -133,13 +115,13 @@ impl<A, W> From<SourceError> for StagingError<A, W> {
 /// ```
 ///
 /// ```no_run
-/// use allotment::gpu::{Context, Staging, StagingOptions, Stream, Virtual};
-/// use allotment::pool::{DevicePool, PoolOptions};
+/// use allotment::gpu::{Context, Pool, Staging, Stream, Virtual};
+/// use allotment::pool::PoolOptions;
 ///
 /// let context = Context::new(0)?;
 /// let stream = Stream::new(&context)?;
-/// let pool = DevicePool::new(Virtual::new(&context)?, PoolOptions::new())?;
-/// let mut staging = Staging::new(&context, StagingOptions::default())?;
+/// let pool = Pool::new(Virtual::new(&context)?, PoolOptions::new())?;
+/// let mut staging = Staging::new(&context)?;
 /// let file = std::fs::File::open("larger-than-the-device.bin")?;
 /// let done = staging.read(file, &pool, &stream, |mut chunk, progress| {
 ///     println!("{} bytes", progress.bytes);
@@ -149,7 +131,9 @@ impl<A, W> From<SourceError> for StagingError<A, W> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Staging {
-    options: StagingOptions,
+    /// Bytes per chunk.
+    chunk: usize,
+    slots: usize,
     pinned: Arc<Pinned>,
     /// The streams for copies to the device, and back.
     up: Stream,
@@ -163,7 +147,7 @@ pub struct Staging {
 
 /// A pinned buffer, and the copy that uses it.
 struct Host {
-    memory: Buffer<u8, Lease<Pinned>>,
+    memory: Buffer<u8>,
     copy: Option<Event>,
     /// Bytes of results that are under way.
     len: usize,
@@ -184,60 +168,66 @@ impl Host {
 }
 
 impl Staging {
-    /// Makes a ring and pins the buffers for data that goes to the device.
+    /// Makes a ring of three chunks of 16 MiB, and pins the buffers for data that goes to the device.
     ///
     /// # Errors
     ///
     /// The error of the driver, or [`SourceErrorKind::OutOfMemory`](crate::pool::SourceErrorKind::OutOfMemory) at
     /// the limit of [`Pinned`] memory.
-    pub fn new(context: &Context, options: StagingOptions) -> Result<Self, Error> {
-        let options = StagingOptions {
-            chunk: options.chunk.max(1).checked_next_multiple_of(64 << 10).unwrap_or(options.chunk),
-            slots: options.slots.max(2),
-        };
-        let pinned = Arc::new(Pinned::new(context));
-        let (up, down) = (Stream::new(context)?, Stream::new(context)?);
-        let filled = Self::pin(&pinned, &options, &up)?;
-        Ok(Self { options, pinned, up, down, filled, results: Vec::new(), next: [0; 2] })
+    pub fn new(context: &Context) -> Result<Self, Error> {
+        Self::with_chunks(context, 16 << 20, 3)
     }
 
-    fn pin(pinned: &Arc<Pinned>, options: &StagingOptions, stream: &Stream) -> Result<Vec<Host>, Error> {
+    /// Makes a ring like [`Staging::new`], of chunks of this many bytes, rounded up to a multiple of 64 KiB, of which `slots`, at
+    /// least 2, are under way at once: while one is filled, the previous one is copied and the one before that is worked on.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Staging::new`].
+    pub fn with_chunks(context: &Context, chunk: usize, slots: usize) -> Result<Self, Error> {
+        let chunk = chunk.max(1).checked_next_multiple_of(64 << 10).unwrap_or(chunk);
+        let slots = slots.max(2);
+        let pinned = Arc::new(Pinned::new(context));
+        let (up, down) = (Stream::new(context)?, Stream::new(context)?);
+        let filled = Self::pin(&pinned, chunk, slots, &up)?;
+        Ok(Self { chunk, slots, pinned, up, down, filled, results: Vec::new(), next: [0; 2] })
+    }
+
+    fn pin(pinned: &Arc<Pinned>, chunk: usize, slots: usize, stream: &Stream) -> Result<Vec<Host>, Error> {
         let host = |_| {
-            let memory = Buffer::zeros(pinned, options.chunk, stream).map_err(|error| match error {
-                AllocateError::Allocation(error) | AllocateError::Copy(CopyError::Call(error)) => {
-                    error.into()
-                }
-                AllocateError::Copy(_) => Error::Unsupported("chunks of this size"),
+            let memory = Buffer::zeros(pinned, chunk, stream).map_err(|error| match error {
+                Error::Call(_) => error,
+                _ => Error::Unsupported("chunks of this size"),
             })?;
             Ok(Host { memory, copy: Some(stream.record()?), len: 0 })
         };
-        (0..options.slots).map(host).collect()
+        (0..slots).map(host).collect()
     }
 
     fn pin_results(&mut self) -> Result<(), Error> {
-        self.results = Self::pin(&self.pinned, &self.options, &self.down)?;
+        self.results = Self::pin(&self.pinned, self.chunk, self.slots, &self.down)?;
         Ok(())
     }
 
-    /// Returns the options, with the chunk and the slots as rounded.
-    pub fn options(&self) -> &StagingOptions {
-        &self.options
+    /// Returns the bytes of a chunk and the number of chunks under way, as rounded.
+    pub const fn chunks(&self) -> (usize, usize) {
+        (self.chunk, self.slots)
     }
 
     /// Streams all of `source` through `work`, which submits work on each chunk to `stream`, or to other streams
-    /// that it orders with it. The device memory for [`StagingOptions::slots`] chunks comes from `allocator`.
+    /// that it orders with it. The device memory for the chunks under way comes from `allocator`.
     /// Returns when everything is submitted, which may be before all work is done.
     ///
     /// # Errors
     ///
     /// [`StagingError`]; work that was submitted before the error still runs.
-    pub fn read<A: Backer, W>(
+    pub fn read<W>(
         &mut self,
         source: impl Read,
-        allocator: &A,
+        allocator: &impl Backer,
         stream: &Stream,
         work: impl FnMut(ViewMut<'_, u8>, &Progress) -> Result<(), W>,
-    ) -> Result<Progress, StagingError<A::Error, W>> {
+    ) -> Result<Progress, StagingError<W>> {
         self.stage(source, None, allocator, stream, work)
     }
 
@@ -247,38 +237,35 @@ impl Staging {
     /// # Errors
     ///
     /// [`StagingError`]; work that was submitted before the error still runs.
-    pub fn read_write<A: Backer, W>(
+    pub fn read_write<W>(
         &mut self,
         source: impl Read,
         mut sink: impl Write,
-        allocator: &A,
+        allocator: &impl Backer,
         stream: &Stream,
         work: impl FnMut(ViewMut<'_, u8>, &Progress) -> Result<(), W>,
-    ) -> Result<Progress, StagingError<A::Error, W>> {
+    ) -> Result<Progress, StagingError<W>> {
         if self.results.is_empty() {
-            self.pin_results().map_err(|error| match error {
-                Error::Call(error) => StagingError::from(error),
-                _ => StagingError::from(SourceError::unsupported("cuMemHostAlloc")),
-            })?;
+            self.pin_results()?;
         }
         self.results.iter_mut().for_each(|host| host.len = 0);
         self.stage(source, Some(&mut sink), allocator, stream, work)
     }
 
-    fn stage<A: Backer, W>(
+    fn stage<W>(
         &mut self,
         mut source: impl Read,
         mut sink: Option<&mut dyn Write>,
-        allocator: &A,
+        allocator: &impl Backer,
         stream: &Stream,
         mut work: impl FnMut(ViewMut<'_, u8>, &Progress) -> Result<(), W>,
-    ) -> Result<Progress, StagingError<A::Error, W>> {
+    ) -> Result<Progress, StagingError<W>> {
         let start = Instant::now();
         let mut progress = Progress::default();
-        let mut device: Vec<Buffer<u8, A::Backing<'_>>> = Vec::new();
+        let mut device: Vec<Buffer<u8>> = Vec::new();
         // Events after the last use of each chunk on the device.
         let mut free: Vec<Event> = Vec::new();
-        let slots = self.options.slots;
+        let slots = self.slots;
         for slot in (0..slots).cycle() {
             if let Some(sink) = &mut sink {
                 write_back(&mut self.results[slot], sink)?;
@@ -289,14 +276,14 @@ impl Staging {
                 break;
             }
             if device.len() <= slot {
-                let chunk =
-                    Buffer::zeros(allocator, self.options.chunk, stream).map_err(StagingError::Allocate)?;
+                let chunk = Buffer::zeros(allocator, self.chunk, stream);
+                let chunk = chunk.map_err(StagingError::Allocate)?;
                 if chunk.kind() == MemoryKind::Host {
-                    return Err(CopyError::Unreachable.into());
+                    return Err(Error::Unreachable.into());
                 }
-                chunk.backing().used_on(&self.up);
+                chunk.used_on(&self.up);
                 if sink.is_some() {
-                    chunk.backing().used_on(&self.down);
+                    chunk.used_on(&self.down);
                 }
                 free.push(stream.record()?);
                 device.push(chunk);
@@ -347,7 +334,7 @@ impl Staging {
 
 impl fmt::Debug for Staging {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Staging").field("options", &self.options).finish_non_exhaustive()
+        f.debug_struct("Staging").field("chunks", &self.chunks()).finish_non_exhaustive()
     }
 }
 
@@ -359,7 +346,7 @@ fn mark(stream: &Stream) -> Result<Event, SourceError> {
 }
 
 /// Writes the results of a buffer, if it has any, once they have arrived.
-fn write_back<A, W>(result: &mut Host, sink: &mut &mut dyn Write) -> Result<(), StagingError<A, W>> {
+fn write_back<W>(result: &mut Host, sink: &mut &mut dyn Write) -> Result<(), StagingError<W>> {
     let len = core::mem::take(&mut result.len);
     if len > 0 {
         let bytes = result.bytes()?;

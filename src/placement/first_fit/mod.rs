@@ -27,7 +27,7 @@ pub type FirstFit<const REGIONS: usize = DEFAULT_REGIONS, const CHECKED: bool = 
 
 /// The map of [`FirstFit`], for regions of up to `N`'s largest number of granules.
 ///
-/// [`Apart`](super::Apart) takes it for segments of a [`Pool`](crate::pool::Pool), and [`Mapped`] for other granules, or on firmware for
+/// [`Apart`](super::Apart) takes it for segments of a [`Pool`](crate::pool::RawPool), and [`Mapped`] for other granules, or on firmware for
 /// larger regions: `Mapped<FirstFitMap<u32>, 8>`.
 #[derive(Clone, Copy)]
 pub struct FirstFitMap<N = MapLength, const CHECKED: bool = true> {

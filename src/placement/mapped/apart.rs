@@ -8,7 +8,7 @@ use crate::region::{Region, RegionError};
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// Divides one segment of a [`Pool`](crate::pool::Pool) in granules of `GRANULE` bytes, by a [`RegionMap`] in the host's memory.
+/// Divides one segment of a [`Pool`](crate::pool::RawPool) in granules of `GRANULE` bytes, by a [`RegionMap`] in the host's memory.
 pub struct Apart<M: RegionMap, const GRANULE: usize> {
     map: M,
     words: Vec<u32>,

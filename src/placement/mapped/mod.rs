@@ -6,7 +6,7 @@
 //!
 //! [`Mapped`] brings a [`RegionMap`] to each of its regions, and turns layouts and addresses into lengths and indices. The
 //! map does the rest, in a file of its own: it knows no addresses. [`Apart`] does the same for a segment of a
-//! [`Pool`](crate::pool::Pool), with the words in the host's memory.
+//! [`Pool`](crate::pool::RawPool), with the words in the host's memory.
 
 #[cfg(feature = "alloc")]
 mod apart;

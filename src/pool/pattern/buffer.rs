@@ -1,53 +1,56 @@
 //! The buffers that a pattern hands out.
 
 use super::{Pattern, Phase};
-use crate::placement::SegmentPlacement;
+use crate::pool::Stream;
+use crate::pool::allocator::{DeviceAllocator, Owned};
 use crate::pool::stream::follow;
-use crate::pool::{Buffer, Pool, Source, Stream};
 use core::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::vec::Vec;
 
 /// A buffer of a [`Pattern`], from its plan or from the pool. Dropping it frees the memory.
-pub struct PatternBuffer<'a, 'p, P: SegmentPlacement, S: Source> {
-    pattern: &'a Pattern<'p, P, S>,
-    origin: Origin<'p, P, S>,
+pub struct PatternBuffer<A: DeviceAllocator> {
+    pattern: Pattern<A>,
+    origin: Origin<A>,
 }
 
-enum Origin<'p, P: SegmentPlacement, S: Source> {
+enum Origin<A: DeviceAllocator> {
     Plan {
         lane: usize,
         slot: usize,
+        /// The lane's block, which waits for other streams even if this handle is forgotten.
+        block: Arc<Owned<A>>,
         address: usize,
         bytes: usize,
         /// Other streams that use the buffer.
-        users: Mutex<Vec<S::Stream>>,
+        users: Mutex<Vec<A::Stream>>,
     },
     Pool {
-        buffer: Buffer<'p, P, S>,
+        buffer: Owned<A>,
         /// The recording, the lane and the request number under which it was recorded.
         recorded: Option<(u64, usize, usize)>,
     },
 }
 
-impl<'a, 'p, P: SegmentPlacement, S: Source> PatternBuffer<'a, 'p, P, S> {
+impl<A: DeviceAllocator> PatternBuffer<A> {
     pub(super) fn planned(
-        pattern: &'a Pattern<'p, P, S>,
+        pattern: &Pattern<A>,
         lane: usize,
         slot: usize,
+        block: Arc<Owned<A>>,
         address: usize,
         bytes: usize,
     ) -> Self {
         let users = Mutex::new(Vec::new());
-        Self { pattern, origin: Origin::Plan { lane, slot, address, bytes, users } }
+        Self { pattern: pattern.clone(), origin: Origin::Plan { lane, slot, block, address, bytes, users } }
     }
 
     pub(super) fn pooled(
-        pattern: &'a Pattern<'p, P, S>,
-        buffer: Buffer<'p, P, S>,
+        pattern: &Pattern<A>,
+        buffer: Owned<A>,
         recorded: Option<(u64, usize, usize)>,
     ) -> Self {
-        Self { pattern, origin: Origin::Pool { buffer, recorded } }
+        Self { pattern: pattern.clone(), origin: Origin::Pool { buffer, recorded } }
     }
 
     /// Returns the device address of the first byte.
@@ -67,8 +70,17 @@ impl<'a, 'p, P: SegmentPlacement, S: Source> PatternBuffer<'a, 'p, P, S> {
     }
 
     /// Returns the pool that the memory comes from.
-    pub fn pool(&self) -> &'p Pool<P, S> {
-        self.pattern.pool
+    pub fn pool(&self) -> &A {
+        self.pattern.pool()
+    }
+
+    /// The block of the pool that the buffer is, or lies in.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn block(&self) -> &Owned<A> {
+        match &self.origin {
+            Origin::Plan { block, .. } => block,
+            Origin::Pool { buffer, .. } => buffer,
+        }
     }
 
     /// Returns whether the buffer was served from the plan.
@@ -80,18 +92,13 @@ impl<'a, 'p, P: SegmentPlacement, S: Source> PatternBuffer<'a, 'p, P, S> {
     /// done. When a buffer of the plan is dropped, the stream that it was allocated for waits for that work, on the
     /// device; to avoid such waits, use buffers on other streams in the recorded iteration already, so that they
     /// are left to the pool.
-    pub fn used_on(&self, stream: &S::Stream) {
+    pub fn used_on(&self, stream: &A::Stream) {
         match &self.origin {
-            Origin::Plan { lane, users, .. } => {
-                let state = self.pattern.lock();
-                let lane = &state.lanes[*lane];
-                if lane.stream.id() == stream.id() {
+            Origin::Plan { lane, block, users, .. } => {
+                if self.pattern.lock().lanes[*lane].stream.id() == stream.id() {
                     return;
                 }
-                // If this handle is forgotten, the block as a whole still waits.
-                if let Some(block) = lane.block() {
-                    block.used_on(stream);
-                }
+                block.used_on(stream);
                 let mut users = users.lock().unwrap_or_else(PoisonError::into_inner);
                 if users.iter().all(|user| user.id() != stream.id()) {
                     users.push(stream.clone());
@@ -111,7 +118,7 @@ impl<'a, 'p, P: SegmentPlacement, S: Source> PatternBuffer<'a, 'p, P, S> {
     }
 }
 
-impl<P: SegmentPlacement, S: Source> Drop for PatternBuffer<'_, '_, P, S> {
+impl<A: DeviceAllocator> Drop for PatternBuffer<A> {
     fn drop(&mut self) {
         match &mut self.origin {
             Origin::Plan { lane, slot, users, .. } => {
@@ -134,7 +141,7 @@ impl<P: SegmentPlacement, S: Source> Drop for PatternBuffer<'_, '_, P, S> {
     }
 }
 
-impl<P: SegmentPlacement, S: Source> fmt::Debug for PatternBuffer<'_, '_, P, S> {
+impl<A: DeviceAllocator> fmt::Debug for PatternBuffer<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let planned = self.is_planned();
         f.debug_struct("PatternBuffer").field("address", &self.address()).field("planned", &planned).finish()

@@ -1,9 +1,9 @@
 //! The recorded requests of one stream, and the plan for them.
 
-use super::PatternError;
-use crate::placement::SegmentPlacement;
 use crate::plan::{self, OwnedPlan, rules_for};
-use crate::pool::{Buffer, Pool, Source};
+use crate::pool::allocator::{DeviceAllocator, Owned};
+use crate::pool::planned::PlannedError;
+use std::sync::Arc;
 use std::vec::Vec;
 
 /// How many recorded requests are tried when the one that is due does not match.
@@ -40,18 +40,18 @@ enum Place {
 }
 
 /// How a request is served.
-pub(super) enum Outcome {
+pub(super) enum Outcome<A: DeviceAllocator> {
     /// From the plan.
-    Planned { slot: usize, address: usize },
+    Planned { slot: usize, address: usize, block: Arc<Owned<A>> },
     /// From the pool, as in the recorded iteration.
     Outside,
     /// From the pool, unlike in the recorded iteration.
     Deviates,
 }
 
-pub(super) struct Lane<'p, P: SegmentPlacement, S: Source> {
-    pub stream: S::Stream,
-    block: Option<Buffer<'p, P, S>>,
+pub(super) struct Lane<A: DeviceAllocator> {
+    pub stream: A::Stream,
+    block: Option<Arc<Owned<A>>>,
     requests: Vec<Request>,
     /// Planned requests, sorted by the event that ends them.
     ends: Vec<(u32, u32)>,
@@ -68,8 +68,8 @@ pub(super) struct Lane<'p, P: SegmentPlacement, S: Source> {
     pub naive: u64,
 }
 
-impl<'p, P: SegmentPlacement, S: Source> Lane<'p, P, S> {
-    pub(super) fn new(stream: S::Stream) -> Self {
+impl<A: DeviceAllocator> Lane<A> {
+    pub(super) fn new(stream: A::Stream) -> Self {
         Self {
             stream,
             block: None,
@@ -110,7 +110,10 @@ impl<'p, P: SegmentPlacement, S: Source> Lane<'p, P, S> {
     }
 
     /// Plans the recorded requests and takes a block for the plan from the pool.
-    pub(super) fn plan(&mut self, pool: &'p Pool<P, S>) -> Result<(), PatternError> {
+    pub(super) fn plan(&mut self, pool: &A) -> Result<(), PlannedError>
+    where
+        A: Clone,
+    {
         let planned = |request: &Request| request.end != OPEN && !request.shared;
         let buffers: Vec<plan::Buffer<'_>> = self
             .requests
@@ -121,14 +124,14 @@ impl<'p, P: SegmentPlacement, S: Source> Lane<'p, P, S> {
                 plan::Buffer::new(request.size as u64, steps).align(request.align as u64)
             })
             .collect();
-        let found = OwnedPlan::new(&buffers, rules_for(buffers.len())).map_err(PatternError::Plan)?;
+        let found = OwnedPlan::new(&buffers, rules_for(buffers.len())).map_err(PlannedError::Plan)?;
         let placed = found.placed();
         (self.bytes, self.lower_bound, self.naive) = (placed.peak(), placed.lower_bound(), placed.naive());
         // A plan larger than the address space is larger than any pool, so the request below fails.
         let bytes = usize::try_from(placed.peak()).unwrap_or(usize::MAX);
         if bytes > 0 {
-            let block = pool.allocate_aligned(bytes, placed.align() as usize, &self.stream);
-            self.block = Some(block.map_err(PatternError::Pool)?);
+            let block = Owned::allocate(pool.clone(), bytes, placed.align() as usize, &self.stream);
+            self.block = Some(Arc::new(block.map_err(PlannedError::Pool)?));
         }
         let mut offsets = placed.offsets().iter();
         for (number, request) in self.requests.iter_mut().enumerate() {
@@ -152,11 +155,6 @@ impl<'p, P: SegmentPlacement, S: Source> Lane<'p, P, S> {
         self.live
     }
 
-    /// Returns the lane's block.
-    pub(super) fn block(&self) -> Option<&Buffer<'p, P, S>> {
-        self.block.as_ref()
-    }
-
     /// Marks the buffers as late that should have been freed before event `now` and are still live.
     fn expect_ends(&mut self, now: u32) {
         while let Some(&(end, slot)) = self.ends.get(self.next_end).filter(|end| end.0 <= now) {
@@ -171,7 +169,7 @@ impl<'p, P: SegmentPlacement, S: Source> Lane<'p, P, S> {
     }
 
     /// Finds the request's place. O(1), amortised over the iteration.
-    pub(super) fn serve(&mut self, size: usize, align: usize) -> Outcome {
+    pub(super) fn serve(&mut self, size: usize, align: usize) -> Outcome<A> {
         let last = self.requests.len().min(self.next + WINDOW);
         let same = |&slot: &usize| self.requests[slot].size == size && align <= self.requests[slot].align;
         let Some(slot) = (self.next..last).find(same) else { return Outcome::Deviates };
@@ -190,7 +188,7 @@ impl<'p, P: SegmentPlacement, S: Source> Lane<'p, P, S> {
         let address = block.address() + offset;
         self.requests[slot].place = Place::Live;
         self.live += 1;
-        Outcome::Planned { slot, address }
+        Outcome::Planned { slot, address, block: block.clone() }
     }
 
     /// Frees a buffer of the plan. O(1).
@@ -209,22 +207,22 @@ impl<'p, P: SegmentPlacement, S: Source> Lane<'p, P, S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pool::DefaultPlacement;
+    use crate::pool::DevicePool;
     use crate::pool::sim::DeviceMemory;
 
     #[test]
     fn events_are_recorded_while_there_are_numbers() {
         let lane = |now: u32| {
-            let mut lane = Lane::<'static, DefaultPlacement, _>::new(DeviceMemory::<false>::new(1).stream());
+            let mut lane = Lane::<DevicePool<DeviceMemory>>::new(DeviceMemory::<false>::new(1).stream());
             lane.now = now;
             lane
         };
-        let mut last: Lane<'_, _, DeviceMemory> = lane(OPEN - 3);
+        let mut last: Lane<_> = lane(OPEN - 3);
         assert_eq!((last.record(1, 1), last.now), (Some(0), OPEN - 2));
         last.freed(0);
         assert_eq!((last.requests[0].start, last.requests[0].end, last.now), (OPEN - 3, OPEN - 2, OPEN - 1));
         assert_eq!(last.record(1, 1), None);
-        let mut last: Lane<'_, _, DeviceMemory> = lane(OPEN - 2);
+        let mut last: Lane<_> = lane(OPEN - 2);
         assert_eq!(last.record(1, 1), Some(0));
         last.freed(0);
         // There is no number left for the free, so the buffer counts as one that is never freed.

@@ -12,48 +12,23 @@ mod lane;
 
 pub use buffer::PatternBuffer;
 
+use super::allocator::{DeviceAllocator, Owned};
 use super::numbers::ByNumber;
-use super::shown::debug_as_display;
-use super::{Pool, PoolError, Source, Stream, StreamId};
-use crate::placement::SegmentPlacement;
-use crate::plan::PlanError;
+use super::planned::PlannedError;
+use super::{PoolError, Stream, StreamId};
 use core::fmt;
 use lane::{Lane, Outcome};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
-/// Why an iteration has no new plan.
-#[derive(Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum PatternError {
-    /// Buffers of the old plan are live. The old plan stays, and the iteration is served from it.
-    Busy {
-        /// The number of these buffers.
-        live: usize,
-    },
-    /// The pool has no room for the plan. All requests go to the pool.
-    Pool(PoolError),
-    /// The requests cannot be planned. All of them go to the pool.
-    Plan(PlanError),
-}
-
-impl fmt::Display for PatternError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Busy { live } => write!(f, "{live} buffers of the old plan are still live"),
-            Self::Pool(error) => write!(f, "no room for the plan: {error}"),
-            Self::Plan(error) => error.fmt(f),
-        }
-    }
-}
-
-debug_as_display!(PatternError);
-impl core::error::Error for PatternError {}
-
-/// Counts of requests, in one iteration or in all.
+/// Statistics of a [`Pattern`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct PatternCounts {
+pub struct PatternStats {
+    /// Iterations that have begun.
+    pub iterations: u64,
+    /// Iterations that were recorded.
+    pub recorded: u64,
     /// All requests.
     pub requests: u64,
     /// Requests that were served from the plan.
@@ -64,33 +39,19 @@ pub struct PatternCounts {
     /// Requests that went to the pool because they differ from the recorded ones, or because their place in the
     /// plan was still occupied.
     pub deviations: u64,
-}
-
-impl PatternCounts {
-    /// Returns the share of requests that were served from the plan, 0 to 1; 1 if there were none.
-    pub fn hit_rate(&self) -> f64 {
-        if self.requests == 0 { 1.0 } else { self.hits as f64 / self.requests as f64 }
-    }
-}
-
-/// Statistics of a [`Pattern`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct PatternStats {
-    /// Iterations that have begun.
-    pub iterations: u64,
-    /// Iterations that were recorded.
-    pub recorded: u64,
-    /// The current iteration so far.
-    pub iteration: PatternCounts,
-    /// All iterations together.
-    pub total: PatternCounts,
     /// Bytes of the plan, over all streams; 0 without a plan.
     pub arena: u64,
     /// A lower bound in bytes: no plan for these requests can be smaller.
     pub lower_bound: u64,
     /// Bytes that the planned requests would take if none of them shared memory.
     pub naive: u64,
+}
+
+impl PatternStats {
+    /// Returns the share of requests that were served from the plan, 0 to 1; 1 if there were none.
+    pub fn hit_rate(&self) -> f64 {
+        if self.requests == 0 { 1.0 } else { self.hits as f64 / self.requests as f64 }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,31 +62,29 @@ enum Phase {
     Serving,
 }
 
-struct State<'p, P: SegmentPlacement, S: Source> {
+struct State<A: DeviceAllocator> {
     phase: Phase,
     /// Whether the next iteration is to be recorded.
     wanted: bool,
-    lanes: Vec<Lane<'p, P, S>>,
+    lanes: Vec<Lane<A>>,
     by_stream: ByNumber<StreamId, usize>,
     recent: usize,
     stats: PatternStats,
+    /// The counts of requests when the iteration began.
+    before: [u64; 4],
 }
 
-impl<P: SegmentPlacement, S: Source> State<'_, P, S> {
+impl<A: DeviceAllocator> State<A> {
     fn lane(&mut self, id: StreamId) -> Option<usize> {
         if self.lanes.get(self.recent).is_none_or(|lane| lane.stream.id() != id) {
             self.recent = *self.by_stream.get(&id)?;
         }
         Some(self.recent)
     }
-
-    fn count(&mut self, count: impl Fn(&mut PatternCounts)) {
-        count(&mut self.stats.iteration);
-        count(&mut self.stats.total);
-    }
 }
 
-/// Serves the iterations of a repetitive program from a plan, and all other requests from a pool.
+/// Serves the iterations of a repetitive program from a plan, and all other requests from a pool, which is any
+/// [`DeviceAllocator`], borrowed or shared. Clones refer to the same pattern, and its buffers keep it.
 ///
 /// The first iteration is recorded: its requests go to the pool while their sizes, alignments and streams and the
 /// order of requests and frees are noted. When the second iteration begins, each stream's requests are planned in
@@ -153,19 +112,30 @@ impl<P: SegmentPlacement, S: Source> State<'_, P, S> {
 ///     drop(pattern.allocate(9 << 20, &stream)?);
 /// }
 /// let stats = pattern.stats();
-/// assert_eq!((stats.total.requests, stats.total.hits, stats.recorded), (30, 27, 1));
+/// assert_eq!((stats.requests, stats.hits, stats.recorded), (30, 27, 1));
 /// assert_eq!((stats.arena, stats.naive), (9 << 20, 18 << 20));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Pattern<'p, P: SegmentPlacement, S: Source> {
-    pool: &'p Pool<P, S>,
-    state: Mutex<State<'p, P, S>>,
+pub struct Pattern<A: DeviceAllocator>(Arc<Shared<A>>);
+
+struct Shared<A: DeviceAllocator> {
+    pool: A,
+    state: Mutex<State<A>>,
 }
 
-impl<'p, P: SegmentPlacement, S: Source> Pattern<'p, P, S> {
+impl<A: DeviceAllocator> Clone for Pattern<A> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+/// What requests are rounded up to, in bytes: the granule of pools.
+const GRANULE: usize = 256;
+
+impl<A: DeviceAllocator + Clone> Pattern<A> {
     /// Makes a pattern without a plan, which records the first iteration. Requests before that iteration go to the
     /// pool.
-    pub fn new(pool: &'p Pool<P, S>) -> Self {
+    pub fn new(pool: A) -> Self {
         let state = State {
             phase: Phase::Idle,
             wanted: true,
@@ -173,31 +143,24 @@ impl<'p, P: SegmentPlacement, S: Source> Pattern<'p, P, S> {
             by_stream: ByNumber::default(),
             recent: 0,
             stats: PatternStats::default(),
+            before: [0; 4],
         };
-        Self { pool, state: Mutex::new(state) }
-    }
-
-    /// Returns the pool behind the pattern.
-    pub fn pool(&self) -> &'p Pool<P, S> {
-        self.pool
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State<'p, P, S>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        Self(Arc::new(Shared { pool, state: Mutex::new(state) }))
     }
 
     /// Begins an iteration. After a recorded one, this makes the plan, in O(n²) for a stream with n requests;
     /// otherwise it takes at most O(requests of the plan).
     ///
-    /// The segments that served the recorded iteration stay in the pool; [`Pool::trim`] gives them back.
+    /// The segments that served the recorded iteration stay in the pool; [`RawPool::trim`](super::RawPool::trim) gives them back.
     ///
     /// # Errors
     ///
-    /// A [`PatternError`] if there is no new plan. The iteration has begun all the same.
-    pub fn begin(&self) -> Result<(), PatternError> {
+    /// A [`PlannedError`] if there is no new plan. The iteration has begun all the same.
+    pub fn begin(&self) -> Result<(), PlannedError> {
         let mut state = self.lock();
         state.stats.iterations += 1;
-        state.stats.iteration = PatternCounts::default();
+        let PatternStats { requests, hits, outside, deviations, .. } = state.stats;
+        state.before = [requests, hits, outside, deviations];
         if state.phase == Phase::Recording && !state.wanted {
             return self.plan(&mut state);
         }
@@ -205,7 +168,7 @@ impl<'p, P: SegmentPlacement, S: Source> Pattern<'p, P, S> {
             let live: usize = state.lanes.iter().map(Lane::live).sum();
             if live > 0 {
                 state.lanes.iter_mut().for_each(Lane::begin);
-                return Err(PatternError::Busy { live });
+                return Err(PlannedError::Busy { live });
             }
             Self::forget(&mut state);
             state.wanted = false;
@@ -222,21 +185,22 @@ impl<'p, P: SegmentPlacement, S: Source> Pattern<'p, P, S> {
         self.lock().wanted = true;
     }
 
-    /// Returns the statistics. O(1).
-    pub fn stats(&self) -> PatternStats {
-        self.lock().stats
+    /// Allocates a block of the pool.
+    #[track_caller]
+    fn pooled(&self, bytes: usize, align: usize, stream: &A::Stream) -> Result<Owned<A>, PoolError> {
+        Owned::allocate(self.0.pool.clone(), bytes, align, stream)
     }
 
     /// Drops the plan and all recorded requests.
-    fn forget(state: &mut State<'p, P, S>) {
+    fn forget(state: &mut State<A>) {
         state.phase = Phase::Idle;
         state.lanes.clear();
         state.by_stream.clear();
         (state.stats.arena, state.stats.lower_bound, state.stats.naive) = (0, 0, 0);
     }
 
-    fn plan(&self, state: &mut State<'p, P, S>) -> Result<(), PatternError> {
-        let planned = state.lanes.iter_mut().try_for_each(|lane| lane.plan(self.pool));
+    fn plan(&self, state: &mut State<A>) -> Result<(), PlannedError> {
+        let planned = state.lanes.iter_mut().try_for_each(|lane| lane.plan(&self.0.pool));
         if let Err(error) = planned {
             Self::forget(state);
             return Err(error);
@@ -254,13 +218,9 @@ impl<'p, P: SegmentPlacement, S: Source> Pattern<'p, P, S> {
     ///
     /// # Errors
     ///
-    /// The [`PoolError`] of [`Pool::allocate`]; only requests that go to the pool can fail.
+    /// The [`PoolError`] of [`DeviceAllocator::allocate`]; only requests that go to the pool can fail.
     #[track_caller]
-    pub fn allocate(
-        &self,
-        bytes: usize,
-        stream: &S::Stream,
-    ) -> Result<PatternBuffer<'_, 'p, P, S>, PoolError> {
+    pub fn allocate(&self, bytes: usize, stream: &A::Stream) -> Result<PatternBuffer<A>, PoolError> {
         self.allocate_aligned(bytes, 1, stream)
     }
 
@@ -268,38 +228,37 @@ impl<'p, P: SegmentPlacement, S: Source> Pattern<'p, P, S> {
     ///
     /// # Errors
     ///
-    /// The [`PoolError`] of [`Pool::allocate_aligned`]; only requests that go to the pool can fail.
+    /// The [`PoolError`] of [`DeviceAllocator::allocate`]; only requests that go to the pool can fail.
     #[track_caller]
     pub fn allocate_aligned(
         &self,
         bytes: usize,
         align: usize,
-        stream: &S::Stream,
-    ) -> Result<PatternBuffer<'_, 'p, P, S>, PoolError> {
-        let granule = P::GRANULE;
-        let size = bytes.max(1).checked_next_multiple_of(granule).unwrap_or(usize::MAX);
+        stream: &A::Stream,
+    ) -> Result<PatternBuffer<A>, PoolError> {
+        let size = bytes.max(1).checked_next_multiple_of(GRANULE).unwrap_or(usize::MAX);
         let mut state = self.lock();
         let phase = state.phase;
         if phase == Phase::Idle || !align.is_power_of_two() {
             drop(state);
-            return Ok(PatternBuffer::pooled(self, self.pool.allocate_aligned(bytes, align, stream)?, None));
+            return Ok(PatternBuffer::pooled(self, self.pooled(bytes, align, stream)?, None));
         }
-        state.count(|counts| counts.requests += 1);
+        state.stats.requests += 1;
         if phase == Phase::Serving {
             let found = state.lane(stream.id()).map(|lane| (lane, state.lanes[lane].serve(size, align)));
             match found {
-                Some((lane, Outcome::Planned { slot, address })) => {
-                    state.count(|counts| counts.hits += 1);
-                    return Ok(PatternBuffer::planned(self, lane, slot, address, bytes));
+                Some((lane, Outcome::Planned { slot, address, block })) => {
+                    state.stats.hits += 1;
+                    return Ok(PatternBuffer::planned(self, lane, slot, block, address, bytes));
                 }
-                Some((_, Outcome::Outside)) => state.count(|counts| counts.outside += 1),
-                Some((_, Outcome::Deviates)) | None => state.count(|counts| counts.deviations += 1),
+                Some((_, Outcome::Outside)) => state.stats.outside += 1,
+                Some((_, Outcome::Deviates)) | None => state.stats.deviations += 1,
             }
             drop(state);
-            return Ok(PatternBuffer::pooled(self, self.pool.allocate_aligned(bytes, align, stream)?, None));
+            return Ok(PatternBuffer::pooled(self, self.pooled(bytes, align, stream)?, None));
         }
         drop(state);
-        let buffer = self.pool.allocate_aligned(bytes, align, stream)?;
+        let buffer = self.pooled(bytes, align, stream)?;
         let mut state = self.lock();
         let mut recorded = None;
         if state.phase == Phase::Recording {
@@ -312,7 +271,7 @@ impl<'p, P: SegmentPlacement, S: Source> Pattern<'p, P, S> {
                     lane
                 }
             };
-            let request = state.lanes[lane].record(size, align.max(granule));
+            let request = state.lanes[lane].record(size, align.max(GRANULE));
             recorded = request.map(|request| (state.stats.recorded, lane, request));
         }
         drop(state);
@@ -320,7 +279,37 @@ impl<'p, P: SegmentPlacement, S: Source> Pattern<'p, P, S> {
     }
 }
 
-impl<P: SegmentPlacement, S: Source> fmt::Debug for Pattern<'_, P, S> {
+impl<A: DeviceAllocator> Pattern<A> {
+    /// Returns the pool behind the pattern.
+    pub fn pool(&self) -> &A {
+        &self.0.pool
+    }
+
+    /// Returns the statistics over all iterations. O(1).
+    pub fn stats(&self) -> PatternStats {
+        self.lock().stats
+    }
+
+    /// Returns the statistics with the requests of the current iteration alone. O(1).
+    pub fn iteration(&self) -> PatternStats {
+        let state = self.lock();
+        let [requests, hits, outside, deviations] = state.before;
+        let all = state.stats;
+        PatternStats {
+            requests: all.requests - requests,
+            hits: all.hits - hits,
+            outside: all.outside - outside,
+            deviations: all.deviations - deviations,
+            ..all
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<A>> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<A: DeviceAllocator> fmt::Debug for Pattern<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pattern").field("stats", &self.stats()).finish_non_exhaustive()
     }

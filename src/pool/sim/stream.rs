@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::device::{Call, Shared, Span};
-use crate::pool::{self, CaptureId, SourceError, SourceErrorKind, StreamId};
+use crate::pool::{self, SourceError, SourceErrorKind, StreamId};
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -92,10 +92,10 @@ impl pool::Stream for Stream {
         finished(done)
     }
 
-    fn capture(&self) -> Result<Option<CaptureId>, SourceError> {
+    fn capture(&self) -> Result<Option<u64>, SourceError> {
         match self.capture.load(Ordering::Acquire) {
             0 => Ok(None),
-            number => Ok(Some(CaptureId(number))),
+            number => Ok(Some(number)),
         }
     }
 

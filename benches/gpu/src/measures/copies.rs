@@ -4,8 +4,8 @@ use std::io::{self, Read};
 use std::sync::Arc;
 use std::time::Instant;
 
-use allotment::gpu::{Buffer, CopyError, DeviceMemory, Pinned, Staging, StagingOptions, Stream};
-use allotment::pool::{DevicePool, Limit, PoolOptions, Stream as _};
+use allotment::gpu::{Buffer, DeviceMemory, Error, Pinned, Pool, Staging, Stream};
+use allotment::pool::{Limit, PoolOptions, Stream as _};
 use allotment_benches_common::gpu::BANDWIDTH;
 use anyhow::Result;
 
@@ -37,7 +37,7 @@ pub fn measure(setup: &Setup) -> Result<Vec<Sample>> {
     }
     let stream = Stream::new(&gpu.context)?;
     let options = PoolOptions::new().limit(Limit::Bytes(setup.budget));
-    let pool = DevicePool::new(DeviceMemory::new(&gpu.context), options)?;
+    let pool = Pool::new(DeviceMemory::new(&gpu.context), options)?;
     let mut samples = Vec::new();
     let mut add = |case: &str, bytes: u64, start: Instant| {
         let bandwidth = bytes as f64 / start.elapsed().as_secs_f64() / 1e9;
@@ -45,8 +45,8 @@ pub fn measure(setup: &Setup) -> Result<Vec<Sample>> {
     };
 
     let pinned = Arc::new(Pinned::new(&gpu.context));
-    let host = Buffer::<u8, _>::zeros(&pinned, bytes, &stream)?;
-    let mut device = Buffer::<u8, _>::zeros(&pool, bytes, &stream)?;
+    let host = Buffer::<u8>::zeros(&pinned, bytes, &stream)?;
+    let mut device = Buffer::<u8>::zeros(&pool, bytes, &stream)?;
     stream.synchronize()?;
     let start = Instant::now();
     for _ in 0..times {
@@ -57,8 +57,8 @@ pub fn measure(setup: &Setup) -> Result<Vec<Sample>> {
     drop((device, host));
 
     let all = (times * bytes) as u64;
-    let mut staging = Staging::new(&gpu.context, StagingOptions::default())?;
-    let work = |_: allotment::gpu::ViewMut<'_, u8>, _: &allotment::gpu::Progress| Ok::<(), CopyError>(());
+    let mut staging = Staging::new(&gpu.context)?;
+    let work = |_: allotment::gpu::ViewMut<'_, u8>, _: &allotment::gpu::Progress| Ok::<(), Error>(());
     // The first use makes the pool reserve the chunks and initialises the streams.
     staging.read(AsTheyAre { left: 64 << 20 }, &pool, &stream, work)?;
     stream.synchronize()?;

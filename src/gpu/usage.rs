@@ -2,12 +2,28 @@
 
 #![forbid(unsafe_code)]
 
-use crate::gpu::buffer::Touch;
 use crate::pool::MemoryKind;
 use core::panic::Location;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// One use of a buffer's memory, as far as this module sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::gpu) enum Touch {
+    /// A copy from host memory writes it.
+    FromHost,
+    /// A copy to host memory reads it.
+    ToHost,
+    /// The CPU reads it in place.
+    HostRead,
+    /// The CPU writes it in place.
+    HostWrite,
+    /// A device copies within its memory, or fills it.
+    OnDevice,
+    /// It is passed to kernels.
+    Kernel,
+}
 
 /// How memory will be used, as far as the caller knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -108,7 +124,7 @@ impl Counters {
 }
 
 /// The call site that requested a buffer.
-pub type Site = &'static Location<'static>;
+pub(in crate::gpu) type Site = &'static Location<'static>;
 
 /// What is known of a live buffer.
 #[derive(Debug)]
