@@ -113,7 +113,8 @@ pub fn change(
         // Of a small graph all orders are placed, from that of the least load on.
         let small = alone.then(|| transform::together(&graph, lowering, in_place, &share())).flatten();
         if let Some(found) = small {
-            let how = if found.peak <= found.least { "the best of all orders" } else { "the best order found" };
+            let how =
+                if found.peak <= found.least { "the best of all orders" } else { "the best order found" };
             told.push(format!("order, sharing and placement together: {} B ({how})", found.peak));
             all_orders = Some(found.least);
             (graph, overwrites) = (found.graph, found.overwrites);

@@ -115,9 +115,8 @@ pub(super) fn cut(
     let (bytes, reached) = flow.cut(SOURCE, SINK, watch)?;
     let first = of.iter().map(|&node| reached[node]).collect();
     // It overwrites only what nothing else needs later.
-    let dead = |value: usize| {
-        steps.values[value].users.iter().all(|&user| user == op || side[user] != Some(false))
-    };
+    let dead =
+        |value: usize| steps.values[value].users.iter().all(|&user| user == op || side[user] != Some(false));
     Some(Some((steps.during(load.saturating_add(bytes), op, dead), first)))
 }
 

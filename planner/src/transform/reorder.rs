@@ -94,8 +94,13 @@ pub fn reorder_for(graph: &Graph, lowering: Lowering, in_place: bool, deadline: 
     let steps = Steps::new(graph, lowering, in_place);
     let judge = Judge { graph, lowering, in_place };
     let before = judge.load_of(graph);
-    let unchanged =
-        |least: u64| Reordered { graph: graph.clone(), before, after: before, least, optimal: before <= least };
+    let unchanged = |least: u64| Reordered {
+        graph: graph.clone(),
+        before,
+        after: before,
+        least,
+        optimal: before <= least,
+    };
     if graph.has_bodies() {
         return unchanged(0);
     }
