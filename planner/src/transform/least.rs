@@ -23,9 +23,8 @@ pub(super) fn last_of(
     for &op in users {
         if least > known {
             // Where another must come after it, it is not the last.
-            match cut(steps, op, users, classes, watch)? {
-                Some((load, _)) => least = least.min(load),
-                None => {}
+            if let Some((load, _)) = cut(steps, op, users, classes, watch)? {
+                least = least.min(load);
             }
         }
     }
