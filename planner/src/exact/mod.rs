@@ -1,5 +1,6 @@
 //! Exact search.
 
+pub mod filled;
 pub mod general;
 mod orders;
 pub mod perfect;

@@ -110,19 +110,20 @@ pub fn change(
     let (mut all_orders, mut overwrites) = (None, Vec::new());
     if reorder {
         let alone = rematerialise.is_none() && stream.is_none() && spill.is_none();
-        let reordered = transform::reorder_for(&graph, lowering, in_place, &share());
-        let how = if reordered.optimal { "the best order" } else { "the best order found" };
-        told.push(format!("reorder: load {} -> {} B ({how})", reordered.before, reordered.after));
-        all_orders = Some(reordered.after).filter(|_| reordered.optimal && alone && !in_place);
-        graph = reordered.graph;
-        // Of a small graph all orders are placed.
-        if let Some(found) =
-            alone.then(|| transform::together(&graph, lowering, in_place, &share())).flatten()
-        {
-            let how = if found.optimal { "the best of all orders" } else { "the best order found" };
+        // Of a small graph all orders are placed, from that of the least load on.
+        let small = alone.then(|| transform::together(&graph, lowering, in_place, &share())).flatten();
+        if let Some(found) = small {
+            let how =
+                if found.peak <= found.least { "the best of all orders" } else { "the best order found" };
             told.push(format!("order, sharing and placement together: {} B ({how})", found.peak));
-            all_orders = Some(found.peak).filter(|_| found.optimal).or(all_orders);
+            all_orders = Some(found.least);
             (graph, overwrites) = (found.graph, found.overwrites);
+        } else {
+            let found = transform::reorder_for(&graph, lowering, in_place, &share());
+            let (before, after, least) = (found.before, found.after, found.least);
+            told.push(format!("reorder: load {before} -> {after} B, of any order at least {least} B"));
+            all_orders = Some(least).filter(|_| alone);
+            graph = found.graph;
         }
     }
     if let Some(budget) = rematerialise {

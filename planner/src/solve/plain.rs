@@ -1,10 +1,12 @@
 //! Plans plain rectangles with greedy plans and exact searches side by side.
 
+use std::sync::atomic::Ordering;
+
 use super::Shared;
 use super::climb::{Climb, Scaled};
 use super::portfolio::{Packed, Portfolio};
 use crate::boxes::Join;
-use crate::exact::perfect;
+use crate::exact::{filled, perfect};
 use crate::greedy::descent::{Descent, Prefer, descend};
 
 /// Instances up to this size are searched exactly as a whole.
@@ -37,6 +39,14 @@ pub(super) fn plain(shared: &Shared, threads: usize, seed: u64) {
     let alone = || (instance.len() <= STACKED).then(|| perfect::pack(instance, &shared.deadline)).flatten();
     if let Some(offsets) = stacked.or_else(|| if shared.done() { None } else { alone() }) {
         shared.offer(offsets);
+    }
+    // Little to spare: then what is missing is guessed.
+    if small && !shared.done() {
+        let bound = shared.bound.load(Ordering::Relaxed);
+        let goal = if shared.capacity < u64::MAX { shared.capacity.max(bound) } else { bound };
+        if let Some(offsets) = filled::pack(instance, goal, &shared.deadline.part(8)) {
+            shared.offer(offsets);
+        }
     }
     let whole = small.then(|| Scaled::new(instance, None)).flatten();
     let boxed = boxes.and_then(|boxes| Scaled::new(&boxes.instance, Some(boxes)));

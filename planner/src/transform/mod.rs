@@ -3,10 +3,12 @@
 mod cache_lines;
 mod in_place;
 mod joint;
+mod least;
 mod orders;
 mod remat;
 mod reorder;
 mod spill;
+mod steps;
 mod stream;
 
 /// A tensor or buffer that lies in a buffer of another name.

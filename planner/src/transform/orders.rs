@@ -5,9 +5,10 @@
 //! keep depends only on the set of operators that have run, so it is computed once for each set.
 
 use super::in_place::{InPlace, in_place_by};
+use super::steps::Steps;
 use crate::bounds;
 use crate::deadline::Deadline;
-use crate::graph::{Graph, Kind, Lowering, Sharing};
+use crate::graph::{Graph, Lowering};
 use crate::model::Instance;
 use crate::solve::{Options, Status, solve_within};
 
@@ -26,110 +27,28 @@ pub(crate) struct Together {
     pub(crate) overwrites: Vec<Option<usize>>,
     /// The bytes of its plan.
     pub(crate) peak: u64,
-    /// True if no order and no sharing has a smaller plan: proved.
-    pub(crate) optimal: bool,
-}
-
-/// What memory holds: a tensor with its views.
-#[derive(Clone, Debug)]
-struct Value {
-    bytes: u64,
-    /// The operators that make it or read it.
-    users: u32,
-    /// The operator that makes it; `None` if it is there from the start.
-    made: Option<usize>,
-    /// True if it stays to the end.
-    kept: bool,
-    /// True if it may be overwritten after the last use.
-    ours: bool,
+    /// The bytes that no plan of any order and sharing gets below: proved.
+    pub(crate) least: u64,
 }
 
 /// The loads of a graph by sets of operators.
 struct Loads {
+    steps: Steps,
     /// For each operator, those that must come before it.
     before: Vec<u32>,
-    values: Vec<Value>,
-    /// For each operator the values that it may overwrite.
-    overwrites: Vec<Vec<usize>>,
+    /// For each value its users.
+    users: Vec<u32>,
     /// For each set of operators that have run, the least that the largest load of the rest can be.
     rest: Vec<u64>,
 }
 
 impl Loads {
     fn new(graph: &Graph, lowering: Lowering, shared: bool) -> Self {
-        let before = graph.before();
-        let before = before.iter().map(|ops| ops.iter().fold(0, |set, op| set | 1 << op)).collect();
-        let lives = graph.lives(lowering);
-        let size = |n: usize| {
-            graph.tensors[n].bytes.checked_next_multiple_of(lowering.align.max(1)).unwrap_or(u64::MAX)
-        };
-        let kind = |n: usize| graph.tensors[n].kind;
-        let mut value_of: Vec<Option<usize>> = vec![None; graph.tensors.len()];
-        let mut values: Vec<Value> = Vec::new();
-        let mut overwrites = vec![Vec::new(); graph.ops.len()];
-        let mut add = |n: usize, made: Option<usize>, value_of: &mut Vec<Option<usize>>| {
-            let kept = matches!(kind(n), Kind::Output | Kind::Constant | Kind::State);
-            let ours = matches!(kind(n), Kind::Intermediate | Kind::Input);
-            value_of[n] = Some(values.len());
-            values.push(Value { bytes: size(n), users: made.map_or(0, |op| 1 << op), made, kept, ours });
-        };
-        for n in (0..graph.tensors.len()).filter(|&n| lives[n].is_some()) {
-            if !graph.ops.iter().any(|op| op.outputs.contains(&n)) || matches!(kind(n), Kind::State) {
-                add(n, None, &mut value_of);
-            }
-        }
-        for (step, op) in graph.ops.iter().enumerate() {
-            for &output in &op.outputs {
-                if lives[output].is_some() && value_of[output].is_none() {
-                    add(output, Some(step), &mut value_of);
-                }
-            }
-        }
-        // Views join what they view, in the order of the graph, as the lowering does it.
-        let mut root: Vec<usize> = (0..values.len()).collect();
-        if shared {
-            for op in graph.ops.iter().filter(|op| op.sharing == Sharing::View) {
-                let (Some(&output), Some(&input)) = (op.outputs.first(), op.inputs.first()) else { continue };
-                let (Some(own), Some(other)) = (value_of[output], value_of[input]) else { continue };
-                let group = root[other];
-                let shown = values[group].made.is_none() && kind(output) == Kind::Output;
-                if values[group].ours && !shown && graph.tensors[output].bytes <= graph.tensors[input].bytes {
-                    root[own] = group;
-                }
-            }
-        }
-        for (step, op) in graph.ops.iter().enumerate() {
-            for &input in &op.inputs {
-                if let Some(value) = value_of[input] {
-                    values[value].users |= 1 << step;
-                }
-            }
-        }
-        for n in 0..values.len() {
-            if root[n] != n {
-                let Value { users, kept, ours, .. } = values[n].clone();
-                let group = &mut values[root[n]];
-                group.users |= users;
-                group.kept |= kept;
-                group.ours &= ours;
-                values[n].bytes = 0;
-            }
-        }
-        if shared {
-            for (step, op) in graph.ops.iter().enumerate().filter(|(_, op)| op.sharing == Sharing::InPlace) {
-                let Some(output) = op.outputs.first().filter(|&&output| value_of[output].is_some()) else {
-                    continue;
-                };
-                for value in op.inputs.iter().filter_map(|&input| value_of[input]) {
-                    let group = root[value];
-                    // A group may have been overwritten by values of its own size only.
-                    if values[group].bytes == size(*output) {
-                        overwrites[step].push(group);
-                    }
-                }
-            }
-        }
-        let mut loads = Self { before, values, overwrites, rest: Vec::new() };
+        let steps = Steps::new(graph, lowering, shared);
+        let set = |ops: &Vec<usize>| ops.iter().fold(0, |set, op| set | 1 << op);
+        let before = steps.before.iter().map(set).collect();
+        let users = steps.values.iter().map(|value| set(&value.users)).collect();
+        let mut loads = Self { steps, before, users, rest: Vec::new() };
         let count = graph.ops.len();
         let all = (1_u32 << count) - 1;
         loads.rest = vec![0; 1 << count];
@@ -149,25 +68,18 @@ impl Loads {
 
     /// Returns the bytes that are live after the operators in `done`.
     fn after(&self, done: u32) -> u64 {
-        let live = |value: &&Value| {
-            value.made.is_none_or(|op| done >> op & 1 != 0) && (value.kept || value.users & !done != 0)
-        };
-        // What is there from the start and never read is live at the first step only.
-        let at_first = |value: &&Value| done == 0 && value.made.is_none();
-        let bytes =
-            self.values.iter().filter(|value| live(value) || at_first(value)).map(|value| value.bytes);
+        let bytes = self.steps.values.iter().zip(&self.users).map(|(value, &users)| {
+            let live = value.made.is_none_or(|op| done >> op & 1 != 0) && (value.kept || users & !done != 0);
+            // What is there from the start and never read is live at the first step only.
+            if live || done == 0 && value.made.is_none() { value.bytes } else { 0 }
+        });
         bytes.fold(0, u64::saturating_add)
     }
 
     /// Returns the bytes that are live while `op` runs after those in `done`, of which `load` are live before it.
     fn during(&self, load: u64, done: u32, op: usize) -> u64 {
-        let made = self.values.iter().filter(|value| value.made == Some(op)).map(|value| value.bytes);
-        let made = made.fold(0, u64::saturating_add);
         let last = done | 1 << op;
-        let overwritten = self.overwrites[op].iter().map(|&group| &self.values[group]);
-        let free = |value: &&Value| value.ours && !value.kept && value.users & !last == 0;
-        let saved = overwritten.filter(free).map(|value| value.bytes).next().unwrap_or(0);
-        load.saturating_add(made.saturating_sub(saved))
+        self.steps.during(load, op, |value| self.users[value] & !last == 0)
     }
 }
 
@@ -271,7 +183,7 @@ impl Search<'_> {
         let solution = solve_within(instance, &options, self.deadline.part(8), None);
         if solution.peak < best {
             let peak = solution.peak;
-            self.best = Some(Together { graph: graph.clone(), overwrites, peak, optimal: false });
+            self.best = Some(Together { graph: graph.clone(), overwrites, peak, least: 0 });
         }
         if solution.status != Status::Optimal {
             self.left_out = self.left_out.min(solution.lower_bound);
@@ -303,15 +215,15 @@ pub(crate) fn together(
         left_out: u64::MAX,
     };
     search.go_on(0, 0);
-    let left_out = search.left_out.max(least);
+    let least = search.left_out.max(least);
     let best = search.best?;
-    Some(Together { optimal: best.peak <= left_out, ..best })
+    Some(Together { least: least.min(best.peak), ..best })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::{Op, Tensor};
+    use crate::graph::{Kind, Op, Sharing, Tensor};
     use crate::validate::validate;
 
     /// A graph of operators that read one or two tensors each, of few sizes, so that some may overwrite others.
@@ -399,7 +311,7 @@ mod tests {
                 }
             });
             let found = together(&graph, lowering, shared, &Deadline::never()).unwrap();
-            assert_eq!((found.peak, found.optimal), (best, true), "{round}: {graph:?}");
+            assert_eq!((found.peak, found.least), (best, best), "{round}: {graph:?}");
         }
     }
 }

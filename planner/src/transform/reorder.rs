@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::in_place;
+use super::least::{cut, last_of};
+use super::steps::{Live, Steps};
 use crate::deadline::{Deadline, Watch};
-use crate::graph::{Graph, Kind, Lowering};
+use crate::graph::{Graph, Lowering};
 
 /// A graph in another order.
 #[derive(Clone, Debug)]
@@ -15,6 +17,8 @@ pub struct Reordered {
     pub before: u64,
     /// The largest load in the new order, in bytes.
     pub after: u64,
+    /// A load that no order gets below, in bytes: proved.
+    pub least: u64,
     /// True if no order has a smaller load: proved.
     pub optimal: bool,
 }
@@ -36,111 +40,10 @@ pub fn peak_load(graph: &Graph, lowering: Lowering) -> u64 {
     loads.max().map_or(0, |load| u64::try_from(load).unwrap_or(u64::MAX))
 }
 
-/// The parts of a graph that are needed to try orders.
-struct Steps {
-    /// For each operator, those that must come before it.
-    before: Vec<Vec<usize>>,
-    /// For each operator the bytes that it makes live.
-    makes: Vec<u64>,
-    /// For each operator the tensors it reads or makes that end when all of their operators ran.
-    touches: Vec<Vec<usize>>,
-    /// For each tensor that ends, its bytes and operators (producer and readers).
-    ends: Vec<(u64, Vec<usize>)>,
-    /// Bytes that are live before the first operator.
-    base: u64,
-    /// Bytes that are live throughout, which `base` has as well.
-    fixed: u64,
-    /// For each operator the bytes of the other tensors that it reads and writes.
-    needs: Vec<u64>,
-    /// Operators, and what they touch.
-    size: usize,
-}
-
 impl Steps {
-    fn new(graph: &Graph, lowering: Lowering) -> Self {
-        let count = graph.ops.len();
-        let mut made_by = vec![None; graph.tensors.len()];
-        let mut users: Vec<Vec<usize>> = vec![Vec::new(); graph.tensors.len()];
-        for (n, op) in graph.ops.iter().enumerate() {
-            for &tensor in &op.outputs {
-                made_by[tensor] = Some(n);
-                users[tensor].push(n);
-            }
-            for &tensor in &op.inputs {
-                users[tensor].push(n);
-            }
-        }
-        let mut steps = Self {
-            before: graph.before(),
-            makes: vec![0; count],
-            touches: vec![Vec::new(); count],
-            ends: Vec::new(),
-            base: 0,
-            fixed: 0,
-            needs: vec![0; count],
-            size: 0,
-        };
-        for operators in &mut users {
-            operators.sort_unstable();
-            operators.dedup();
-        }
-        for (n, tensor) in graph.tensors.iter().enumerate() {
-            let bytes = tensor.bytes.checked_next_multiple_of(lowering.align.max(1)).unwrap_or(u64::MAX);
-            match tensor.kind {
-                Kind::Constant if !lowering.weights => {}
-                Kind::Persistent => {}
-                Kind::Input if !lowering.inputs => {}
-                Kind::Constant | Kind::State => {
-                    steps.base = steps.base.saturating_add(bytes);
-                    steps.fixed = steps.fixed.saturating_add(bytes);
-                }
-                kind => {
-                    for &op in &users[n] {
-                        steps.needs[op] = steps.needs[op].saturating_add(bytes);
-                    }
-                    match made_by[n] {
-                        Some(op) => steps.makes[op] = steps.makes[op].saturating_add(bytes),
-                        None => steps.base = steps.base.saturating_add(bytes),
-                    }
-                    if kind != Kind::Output && !users[n].is_empty() {
-                        for &op in &users[n] {
-                            steps.touches[op].push(steps.ends.len());
-                        }
-                        steps.ends.push((bytes, users[n].clone()));
-                    }
-                }
-            }
-        }
-        steps.size = 8 * (count + steps.touches.iter().map(Vec::len).sum::<usize>());
-        steps
-    }
-
-    /// Returns the largest load of an order.
-    fn load(&self, order: &[usize]) -> u64 {
-        let mut users: Vec<usize> = self.ends.iter().map(|(_, users)| users.len()).collect();
-        let (mut load, mut peak) = (self.base, self.base);
-        for &op in order {
-            load = load.saturating_add(self.makes[op]);
-            peak = peak.max(load);
-            for &end in &self.touches[op] {
-                users[end] -= 1;
-                if users[end] == 0 {
-                    load = load.saturating_sub(self.ends[end].0);
-                }
-            }
-        }
-        peak
-    }
-
-    /// Returns a load that no order gets below: that of the operator which needs the most, and that before the first.
-    fn least(&self) -> u64 {
-        let needs = self.needs.iter().copied().max().unwrap_or(0);
-        self.fixed.saturating_add(needs).max(self.base)
-    }
-
     /// Returns the work of running `op`, in elementary steps.
     fn work(&self, op: usize) -> usize {
-        200 + 4 * self.touches[op].iter().map(|&end| self.ends[end].1.len() + 1).sum::<usize>()
+        200 + 4 * self.touches[op].iter().map(|&value| self.values[value].users.len() + 1).sum::<usize>()
     }
 
     fn ready(&self, done: &[u64], op: usize) -> bool {
@@ -151,13 +54,11 @@ impl Steps {
     fn run(&self, done: &[u64], load: u64, op: usize) -> (u64, u64, Vec<u64>) {
         let mut after = done.to_vec();
         after[op / 64] |= 1 << (op % 64);
-        let during = load.saturating_add(self.makes[op]);
-        let freed = self.touches[op].iter().map(|&end| &self.ends[end]);
-        let freed: u64 = freed
-            .filter(|(_, users)| users.iter().all(|&user| has(&after, user)))
-            .map(|(bytes, _)| bytes)
-            .sum();
-        (during, during.saturating_sub(freed), after)
+        let ended = |&value: &usize| self.values[value].users.iter().all(|&user| has(&after, user));
+        let freed = self.touches[op].iter().filter(|&value| ended(value));
+        let freed: u64 = freed.map(|&value| self.values[value].bytes).sum();
+        let during = self.during(load, op, |value| ended(&value));
+        (during, load.saturating_add(self.makes[op]).saturating_sub(freed), after)
     }
 }
 
@@ -188,65 +89,139 @@ pub fn reorder_within(graph: &Graph, lowering: Lowering, deadline: &Deadline) ->
 }
 
 /// Reorders like [`reorder_within`]; with `in_place` each order is judged by its load when tensors share memory, so that the result is no
-/// worse than the old order there either. `before`, `after` and `optimal` speak of that load then.
+/// worse than the old order there either. The loads and `optimal` speak of that then.
 pub fn reorder_for(graph: &Graph, lowering: Lowering, in_place: bool, deadline: &Deadline) -> Reordered {
-    let steps = Steps::new(graph, lowering);
-    let judge = Judge { graph, lowering, in_place, steps: &steps };
-    let old: Vec<usize> = (0..graph.ops.len()).collect();
+    let steps = Steps::new(graph, lowering, in_place);
+    let judge = Judge { graph, lowering, in_place };
     let before = judge.load_of(graph);
-    let unchanged = |optimal| Reordered { graph: graph.clone(), before, after: before, optimal };
+    let unchanged = |least: u64| Reordered {
+        graph: graph.clone(),
+        before,
+        after: before,
+        least,
+        optimal: before <= least,
+    };
     if graph.has_bodies() {
-        return unchanged(false);
+        return unchanged(0);
     }
-    let load = judge.load(&old);
-    let mut best = Best { judge: &judge, order: old, load };
-    let plain = std::cell::Cell::new(steps.load(&best.order));
-    let mut optimal = false;
-    // What one operator needs, no order gets below; in place it may need less.
-    let least = if in_place { 0 } else { steps.least() };
-    let mut search = || {
-        let watch = &mut Watch::new(deadline);
-        let offer = |order: Vec<usize>, load: u64, best: &mut Best| {
-            plain.set(plain.get().min(load));
-            best.offer(order);
-            best.load <= least
-        };
-        let order = walk(&steps, &mut |_, _| 1.0, watch)?;
-        if offer(order.1, order.0, &mut best) {
+    let order: Vec<usize> = (0..graph.ops.len()).collect();
+    let mut best = Best { judge: &judge, steps: &steps, plain: steps.load(&order).0, order, load: before };
+    let mut least = steps.base;
+    // Ended by the deadline or not: the best so far is what there is.
+    let _ = search(&steps, &mut best, &mut least, deadline);
+    if best.load >= before {
+        return unchanged(least);
+    }
+    let (after, graph) = (best.load, judge.reordered(&best.order));
+    Reordered { graph, before, after, least, optimal: after <= least }
+}
+
+/// Improves `best` and raises `least`, a load that no order gets below, until they meet or `deadline` passes.
+fn search(steps: &Steps, best: &mut Best, least: &mut u64, deadline: &Deadline) -> Option<()> {
+    let watch = &mut Watch::new(deadline);
+    let classes = vec![0; steps.makes.len()];
+    best.offer(walk(steps, &classes, &mut |_, _| 1.0, watch)?.1);
+    // A bound for the first, then better orders by what the bound says about them, then a bound for those.
+    for _ in 0..2 {
+        let share = deadline.part(6);
+        raise(steps, &best.order, least, &mut Watch::new(&share));
+        if best.load <= *least {
             return Some(());
         }
-        // Of many operators few graphs are so narrow that it ends.
-        let share = &deadline.part(if graph.ops.len() > 64 { 8 } else { 2 });
-        if let Some(order) = exact(&steps, plain.get(), &mut Watch::new(share)) {
-            best.offer(order);
-            optimal = !in_place;
-            if optimal {
-                return Some(());
+        divide(steps, best, *least, &mut |_, _| 1.0, watch)?;
+    }
+    // Of many operators few graphs are so narrow that it ends.
+    let share = &deadline.part(if steps.makes.len() > 64 { 8 } else { 2 });
+    if let Some((load, order)) = exact(steps, best.plain, &mut Watch::new(share)) {
+        best.offer(order);
+        *least = load.max(*least);
+    }
+    let mut random = fastrand::Rng::with_seed(0);
+    for width in BEAMS {
+        if best.load <= *least {
+            return Some(());
+        }
+        for n in 0..NOISY / BEAMS.len() {
+            let noise = [0.05, 0.2, 0.5, 1.0][n % 4];
+            let mut noise = |_, _| 1.0 + noise * random.f64();
+            if n % 4 == 0 {
+                divide(steps, best, *least, &mut noise, watch)?;
+            } else {
+                best.offer(walk(steps, &classes, &mut noise, watch)?.1);
             }
         }
-        let mut random = fastrand::Rng::with_seed(0);
-        for width in BEAMS {
-            let (load, order) = beam(&steps, width, watch)?;
-            if offer(order, load, &mut best) {
-                return Some(());
-            }
-            for n in 0..NOISY / BEAMS.len() {
-                let noise = [0.05, 0.2, 0.5, 1.0][n % 4];
-                let (load, order) = walk(&steps, &mut |_, _| 1.0 + noise * random.f64(), watch)?;
-                if offer(order, load, &mut best) {
-                    return Some(());
-                }
-            }
-            shifts(&steps, &mut best, least, &mut random, watch)?;
+        shifts(steps, best, *least, &mut random, watch)?;
+        best.offer(beam(steps, width, watch)?);
+    }
+    raise(steps, &best.order, least, watch);
+    Some(())
+}
+
+/// Raises `least` by what must be live while the operators run that need the most in `order`.
+fn raise(steps: &Steps, order: &[usize], least: &mut u64, watch: &mut Watch) {
+    let (_, loads) = steps.load(order);
+    let mut worst = order.to_vec();
+    worst.sort_by_key(|&op| std::cmp::Reverse(loads[op]));
+    let classes = vec![0; order.len()];
+    for op in worst {
+        if loads[op] <= *least {
+            break;
         }
-        Some(())
-    };
-    // Ended by the deadline or not: the best so far is what there is.
-    let _ = search();
-    let reordered = judge.reordered(&best.order);
-    let after = judge.load_of(&reordered);
-    optimal |= after.min(before) <= least;
-    if after >= before { unchanged(optimal) } else { Reordered { graph: reordered, before, after, optimal } }
+        let Some(Some((load, _))) = cut(steps, op, &[], &classes, watch) else { break };
+        *least = load.max(*least);
+        for &value in &steps.touches[op] {
+            let users = &steps.values[value].users;
+            if users.len() > 2 && loads[op] > *least {
+                let Some(load) = last_of(steps, users, &classes, *least, watch) else { return };
+                *least = load.max(*least);
+            }
+        }
+    }
+}
+
+/// Divides the operators, again and again, into what best runs before the one that needs the most and what runs after it, and offers what
+/// the rule for the next operator makes of each division.
+fn divide(
+    steps: &Steps,
+    best: &mut Best,
+    least: u64,
+    noise: &mut dyn FnMut(usize, u64) -> f64,
+    watch: &mut Watch,
+) -> Option<()> {
+    let mut classes = vec![0_usize; steps.makes.len()];
+    while best.load > least {
+        let (peak, order) = walk(steps, &classes, noise, watch)?;
+        let (_, loads) = steps.load(&order);
+        best.offer(order.clone());
+        if peak <= least {
+            break;
+        }
+        let mut sizes = vec![0_usize; 2 * classes.len() + 1];
+        classes.iter().for_each(|&class| sizes[class] += 1);
+        // The one that needs the most of those that can still be moved; none if it would not help.
+        let open = order.iter().copied().filter(|&op| sizes[classes[op]] > 1);
+        let Some(op) = open.max_by_key(|&op| loads[op]).filter(|&op| loads[op] >= best.plain) else { break };
+        let (_, first) = cut(steps, op, &[], &classes, watch)??;
+        let own = classes[op];
+        for (n, class) in classes.iter_mut().enumerate() {
+            *class += match (*class).cmp(&own) {
+                std::cmp::Ordering::Less => 0,
+                std::cmp::Ordering::Greater => 2,
+                std::cmp::Ordering::Equal if first[n] => 0,
+                std::cmp::Ordering::Equal if n == op => 1,
+                std::cmp::Ordering::Equal => 2,
+            };
+        }
+        dense(&mut classes);
+    }
+    Some(())
+}
+
+/// Numbers classes without gaps.
+fn dense(classes: &mut [usize]) {
+    let used: std::collections::BTreeSet<usize> = classes.iter().copied().collect();
+    let numbers: HashMap<usize, usize> = used.into_iter().zip(0..).collect();
+    classes.iter_mut().for_each(|class| *class = numbers[class]);
 }
 
 /// How good an order is.
@@ -254,18 +229,12 @@ struct Judge<'a> {
     graph: &'a Graph,
     lowering: Lowering,
     in_place: bool,
-    steps: &'a Steps,
 }
 
 impl Judge<'_> {
     fn reordered(&self, order: &[usize]) -> Graph {
         let ops = order.iter().map(|&n| self.graph.ops[n].clone()).collect();
         Graph { tensors: self.graph.tensors.clone(), ops, chunked: Vec::new() }
-    }
-
-    /// The load of an order, by the cheapest means.
-    fn load(&self, order: &[usize]) -> u64 {
-        if self.in_place { self.load_of(&self.reordered(order)) } else { self.steps.load(order) }
     }
 
     fn load_of(&self, graph: &Graph) -> u64 {
@@ -275,36 +244,38 @@ impl Judge<'_> {
             None => peak_load(graph, self.lowering),
         }
     }
-
-    /// The work of judging an order, in elementary steps.
-    fn work(&self) -> usize {
-        if self.in_place { 60 * (self.graph.ops.len() + self.graph.tensors.len()) } else { self.steps.size }
-    }
 }
 
 /// The best order so far.
 struct Best<'a> {
     judge: &'a Judge<'a>,
+    steps: &'a Steps,
     order: Vec<usize>,
+    /// Its load, and that by `steps`, which is no more.
     load: u64,
+    plain: u64,
 }
 
 impl Best<'_> {
-    /// Takes an order if it is better; true if it is no worse.
-    fn offer(&mut self, order: Vec<usize>) -> bool {
-        let load = self.judge.load(&order);
-        let no_worse = load <= self.load;
-        if no_worse {
-            (self.order, self.load) = (order, load);
+    /// Takes an order if it is no worse.
+    fn offer(&mut self, order: Vec<usize>) {
+        let (plain, _) = self.steps.load(&order);
+        if plain > self.plain.max(self.load) {
+            return;
         }
-        no_worse
+        let load = self.judge.load_of(&self.judge.reordered(&order));
+        if load <= self.load {
+            (self.order, self.load, self.plain) = (order, load, plain);
+        }
     }
 }
 
 /// Runs next, at each step, what is ready and keeps the load the least: first that it does not exceed the peak so far, then that
-/// little stays. Each load is multiplied by what `noise` returns. Returns the peak and the order; `None` if `watch` ended it.
+/// little stays. Lower classes run first. Each load is multiplied by what `noise` returns. Returns the peak and the order; `None` if
+/// `watch` ended it.
 fn walk(
     steps: &Steps,
+    classes: &[usize],
     noise: &mut dyn FnMut(usize, u64) -> f64,
     watch: &mut Watch,
 ) -> Option<(u64, Vec<usize>)> {
@@ -315,33 +286,25 @@ fn walk(
         missing[op] = before.len();
         before.iter().for_each(|&other| after[other].push(op));
     }
-    let mut users: Vec<usize> = steps.ends.iter().map(|(_, users)| users.len()).collect();
     let mut ready: Vec<usize> = (0..count).filter(|&op| missing[op] == 0).collect();
-    let (mut load, mut peak, mut order) = (steps.base, steps.base, Vec::with_capacity(count));
+    let (mut live, mut peak, mut order) = (Live::new(steps), steps.base, Vec::with_capacity(count));
     while !ready.is_empty() {
-        let mut best: Option<(u64, f64, usize)> = None;
+        let mut best: Option<(usize, u64, f64, usize)> = None;
         for (place, &op) in ready.iter().enumerate() {
             if watch.passed(20 + 4 * steps.touches[op].len()) {
                 return None;
             }
-            let during = load.saturating_add(steps.makes[op]);
-            let freed = steps.touches[op].iter().filter(|&&end| users[end] == 1);
-            let freed: u64 = freed.map(|&end| steps.ends[end].0).sum();
+            let during = live.during(op);
             let over = during.saturating_sub(peak);
-            let stays = during.saturating_sub(freed) as f64 * noise(op, during);
-            if best.is_none_or(|(known, stay, _)| (over, stays) < (known, stay)) {
-                best = Some((over, stays, place));
+            let stays = live.after(op) as f64 * noise(op, during);
+            let own = (classes[op], over, stays);
+            if best.is_none_or(|(class, known, stay, _)| own < (class, known, stay)) {
+                best = Some((own.0, own.1, own.2, place));
             }
         }
-        let op = ready.remove(best?.2);
-        load = load.saturating_add(steps.makes[op]);
-        peak = peak.max(load);
-        for &end in &steps.touches[op] {
-            users[end] -= 1;
-            if users[end] == 0 {
-                load = load.saturating_sub(steps.ends[end].0);
-            }
-        }
+        let op = ready.remove(best?.3);
+        peak = peak.max(live.during(op));
+        live.run(op);
         for &next in &after[op] {
             missing[next] -= 1;
             if missing[next] == 0 {
@@ -366,7 +329,7 @@ fn shifts(
         if best.load <= least {
             break;
         }
-        if watch.passed(best.judge.work()) {
+        if watch.passed(steps.size) {
             return None;
         }
         let from = random.usize(..count);
@@ -385,8 +348,8 @@ fn shifts(
     Some(())
 }
 
-/// Dijkstra over the sets of operators that ran, the length of a path being its largest load.
-fn exact(steps: &Steps, known: u64, watch: &mut Watch) -> Option<Vec<usize>> {
+/// Finds the best order by Dijkstra's algorithm over the sets of operators that ran, the length of a path being its largest load.
+fn exact(steps: &Steps, known: u64, watch: &mut Watch) -> Option<(u64, Vec<usize>)> {
     let count = steps.makes.len();
     let start = vec![0_u64; count.div_ceil(64).max(1)];
     // By set: the smallest largest load that leads there, and the way.
@@ -405,7 +368,7 @@ fn exact(steps: &Steps, known: u64, watch: &mut Watch) -> Option<Vec<usize>> {
                 at = from.clone();
             }
             order.reverse();
-            return Some(order);
+            return Some((peak, order));
         }
         if best[&done].0 < peak {
             continue;
@@ -433,8 +396,8 @@ fn exact(steps: &Steps, known: u64, watch: &mut Watch) -> Option<Vec<usize>> {
     None
 }
 
-/// Keeps the best `width` sets of operators that ran at each step. Returns the peak and the order; `None` if `watch` ended it.
-fn beam(steps: &Steps, width: usize, watch: &mut Watch) -> Option<(u64, Vec<usize>)> {
+/// Keeps the best `width` sets of operators that ran at each step. Returns the order; `None` if `watch` ended it.
+fn beam(steps: &Steps, width: usize, watch: &mut Watch) -> Option<Vec<usize>> {
     let count = steps.makes.len();
     struct State {
         peak: u64,
@@ -466,5 +429,5 @@ fn beam(steps: &Steps, width: usize, watch: &mut Watch) -> Option<(u64, Vec<usiz
         states.sort_by(|a, b| (a.peak, a.load, &a.order).cmp(&(b.peak, b.load, &b.order)));
         states.truncate(width);
     }
-    states.into_iter().next().map(|state| (state.peak, state.order))
+    states.into_iter().next().map(|state| state.order)
 }

@@ -1,0 +1,192 @@
+//! What memory holds while a graph runs, by the operators that have run.
+
+use crate::graph::{Graph, Kind, Lowering, Sharing};
+
+/// What memory holds: a tensor, with its views where they share its memory.
+#[derive(Clone, Debug)]
+pub(super) struct Value {
+    pub(super) bytes: u64,
+    /// The operators that make it or read it, ascending.
+    pub(super) users: Vec<usize>,
+    /// The operator that makes it; `None` if it is there from the start.
+    pub(super) made: Option<usize>,
+    /// True if it stays to the end.
+    pub(super) kept: bool,
+    /// True if it may be overwritten after the last use.
+    pub(super) ours: bool,
+}
+
+/// The parts of a graph that are needed to try orders.
+pub(super) struct Steps {
+    /// For each operator, those that must come before it.
+    pub(super) before: Vec<Vec<usize>>,
+    pub(super) values: Vec<Value>,
+    /// For each operator the bytes that it makes live.
+    pub(super) makes: Vec<u64>,
+    /// For each operator the values that it makes or reads and that end.
+    pub(super) touches: Vec<Vec<usize>>,
+    /// For each operator the values that it may overwrite.
+    pub(super) overwrites: Vec<Vec<usize>>,
+    /// Bytes that are live before the first operator, but for what is never read.
+    pub(super) base: u64,
+    /// Operators, and what they touch.
+    pub(super) size: usize,
+}
+
+impl Steps {
+    /// Takes a graph apart. With `shared`, views lie in what they view, and an output may overwrite an input of its size.
+    pub(super) fn new(graph: &Graph, lowering: Lowering, shared: bool) -> Self {
+        let lives = graph.lives(lowering);
+        let size = |n: usize| {
+            graph.tensors[n].bytes.checked_next_multiple_of(lowering.align.max(1)).unwrap_or(u64::MAX)
+        };
+        let kind = |n: usize| graph.tensors[n].kind;
+        let mut value_of: Vec<Option<usize>> = vec![None; graph.tensors.len()];
+        let mut values: Vec<Value> = Vec::new();
+        let mut add = |n: usize, made: Option<usize>, value_of: &mut Vec<Option<usize>>| {
+            let kept = matches!(kind(n), Kind::Output | Kind::Constant | Kind::State);
+            let ours = matches!(kind(n), Kind::Intermediate | Kind::Input);
+            value_of[n] = Some(values.len());
+            values.push(Value { bytes: size(n), users: made.into_iter().collect(), made, kept, ours });
+        };
+        let mut is_made = vec![false; graph.tensors.len()];
+        graph.ops.iter().flat_map(|op| &op.outputs).for_each(|&output| is_made[output] = true);
+        for n in (0..graph.tensors.len()).filter(|&n| lives[n].is_some()) {
+            if !is_made[n] || kind(n) == Kind::State {
+                add(n, None, &mut value_of);
+            }
+        }
+        for (step, op) in graph.ops.iter().enumerate() {
+            for &output in &op.outputs {
+                if lives[output].is_some() && value_of[output].is_none() {
+                    add(output, Some(step), &mut value_of);
+                }
+            }
+        }
+        for (step, op) in graph.ops.iter().enumerate() {
+            for value in op.inputs.iter().filter_map(|&input| value_of[input]) {
+                values[value].users.push(step);
+            }
+        }
+        // Views join what they view, in the order of the graph, as the lowering does it.
+        let mut root: Vec<usize> = (0..values.len()).collect();
+        if shared {
+            for op in graph.ops.iter().filter(|op| op.sharing == Sharing::View) {
+                let (Some(&output), Some(&input)) = (op.outputs.first(), op.inputs.first()) else { continue };
+                let (Some(own), Some(other)) = (value_of[output], value_of[input]) else { continue };
+                let group = root[other];
+                let shown = values[group].made.is_none() && kind(output) == Kind::Output;
+                if values[group].ours && !shown && graph.tensors[output].bytes <= graph.tensors[input].bytes {
+                    root[own] = group;
+                }
+            }
+        }
+        for n in 0..values.len() {
+            if root[n] != n {
+                let Value { users, kept, ours, .. } = values[n].clone();
+                let group = &mut values[root[n]];
+                group.users.extend(users);
+                group.kept |= kept;
+                group.ours &= ours;
+                values[n].bytes = 0;
+            }
+        }
+        let count = graph.ops.len();
+        let mut overwrites = vec![Vec::new(); count];
+        if shared {
+            for (step, op) in graph.ops.iter().enumerate().filter(|(_, op)| op.sharing == Sharing::InPlace) {
+                let Some(output) = op.outputs.first().filter(|&&output| value_of[output].is_some()) else {
+                    continue;
+                };
+                for value in op.inputs.iter().filter_map(|&input| value_of[input]) {
+                    let group = root[value];
+                    // A group may have been overwritten by values of its own size only.
+                    if values[group].bytes == size(*output) && values[group].ours && !values[group].kept {
+                        overwrites[step].push(group);
+                    }
+                }
+            }
+        }
+        let mut steps = Self {
+            before: graph.before(),
+            values: Vec::new(),
+            makes: vec![0; count],
+            touches: vec![Vec::new(); count],
+            overwrites,
+            base: 0,
+            size: 0,
+        };
+        for (n, value) in values.iter_mut().enumerate() {
+            value.users.sort_unstable();
+            value.users.dedup();
+            match value.made {
+                Some(op) => steps.makes[op] = steps.makes[op].saturating_add(value.bytes),
+                None if value.kept || !value.users.is_empty() => {
+                    steps.base = steps.base.saturating_add(value.bytes);
+                }
+                None => {}
+            }
+            if !value.kept && root[n] == n {
+                value.users.iter().for_each(|&op| steps.touches[op].push(n));
+            }
+        }
+        steps.size = 8 * (count + steps.touches.iter().map(Vec::len).sum::<usize>());
+        steps.values = values;
+        steps
+    }
+
+    /// Returns the bytes that are live while `op` runs, of which `load` are live before it. `last` tells whether `op` is the only user of a
+    /// value that has not run.
+    pub(super) fn during(&self, load: u64, op: usize, last: impl Fn(usize) -> bool) -> u64 {
+        let overwritten = self.overwrites[op].iter().find(|&&value| last(value));
+        let saved = overwritten.map_or(0, |&value| self.values[value].bytes);
+        load.saturating_add(self.makes[op].saturating_sub(saved))
+    }
+
+    /// Returns the largest load of an order, and for each operator the load while it runs.
+    pub(super) fn load(&self, order: &[usize]) -> (u64, Vec<u64>) {
+        let mut state = Live::new(self);
+        let mut loads = vec![0; self.makes.len()];
+        for &op in order {
+            loads[op] = state.during(op);
+            state.run(op);
+        }
+        (loads.iter().copied().fold(self.base, u64::max), loads)
+    }
+}
+
+/// What is live after some operators.
+pub(super) struct Live<'a> {
+    steps: &'a Steps,
+    /// For each value the users that have not run.
+    users: Vec<usize>,
+    pub(super) load: u64,
+}
+
+impl<'a> Live<'a> {
+    /// What is live before the first operator.
+    pub(super) fn new(steps: &'a Steps) -> Self {
+        let users = steps.values.iter().map(|value| value.users.len()).collect();
+        Self { steps, users, load: steps.base }
+    }
+
+    /// Returns the load while `op` runs next.
+    pub(super) fn during(&self, op: usize) -> u64 {
+        self.steps.during(self.load, op, |value| self.users[value] == 1)
+    }
+
+    /// Returns the load after `op` has run next.
+    pub(super) fn after(&self, op: usize) -> u64 {
+        let ended = self.steps.touches[op].iter().filter(|&&value| self.users[value] == 1);
+        let freed: u64 = ended.map(|&value| self.steps.values[value].bytes).sum();
+        self.load.saturating_add(self.steps.makes[op]).saturating_sub(freed)
+    }
+
+    /// Runs `op`.
+    pub(super) fn run(&mut self, op: usize) {
+        self.load = self.after(op);
+        for &value in &self.steps.touches[op] {
+            self.users[value] -= 1;
+        }
+    }
+}
