@@ -62,7 +62,7 @@ const NOT_WITH_BENCH: [&str; 20] = [
 /// Arguments of `allotment plan`.
 #[derive(Args, Debug)]
 pub struct PlanArgs {
-    /// Buffers or a model: .csv, .trace, .txt, .bin, .onnx, .tflite, .json; each also .zst or .gz; - is the standard input
+    /// Buffers or a model: .csv, .plc, .trace, .txt, .bin, .onnx, .tflite, .json; each also .zst or .gz; - is the standard input
     input: PathBuf,
     /// The form of the input, whatever its name; needed for the standard input unless that is a trace or CSV
     #[arg(long, value_enum)]

@@ -21,6 +21,8 @@ use crate::output::endings;
 pub enum Form {
     /// Buffers as comma-separated values
     Csv,
+    /// Buffers as idealloc's binary records
+    Plc,
     /// An allocation trace, text or binary
     Trace,
     /// An ONNX model
@@ -51,6 +53,7 @@ impl Form {
     fn of(path: &Path) -> Option<Self> {
         Some(match endings(path).0.as_str() {
             "csv" => Self::Csv,
+            "plc" => Self::Plc,
             "trace" | "txt" | "bin" => Self::Trace,
             "onnx" => Self::Onnx,
             "tflite" => Self::Tflite,
@@ -124,6 +127,7 @@ fn read_form(args: &PlanArgs, input: &Input) -> Result<Source, PlanError> {
                     if args.price.is_empty() { Uses::default() } else { read::read_uses(&lines, &instance)? };
                 Source::Instance(instance, uses)
             }
+            Form::Plc => Source::Instance(read::read_plc(&records(contents()?, input)?)?, Uses::default()),
             Form::Onnx => {
                 let bytes = bytes()?;
                 let shapes = args.shapes.as_deref().map(read_shapes).transpose()?.unwrap_or_default();
@@ -215,6 +219,20 @@ fn lines(mut contents: Contents, input: &Input) -> Result<Vec<u8>, PlanError> {
             return Err(cut.into());
         }
         warn(input, &cut, &format!("line {lines}"));
+    }
+    Ok(contents.bytes)
+}
+
+/// Returns the records of idealloc's form that a file holds. If it is cut off, the last one is left out and the user is
+/// told.
+fn records(mut contents: Contents, input: &Input) -> Result<Vec<u8>, PlanError> {
+    if let Some(cut) = contents.cut {
+        let records = contents.bytes.len() / read::PLC_RECORD;
+        contents.bytes.truncate(records * read::PLC_RECORD);
+        if records == 0 {
+            return Err(cut.into());
+        }
+        warn(input, &cut, &format!("record {}", records - 1));
     }
     Ok(contents.bytes)
 }

@@ -122,7 +122,7 @@ fn folders_that_are_none_are_refused() {
         (vec!["--bench", "/nowhere"], "/nowhere"),
         (
             vec!["--bench", empty.path().to_str().unwrap()],
-            "it holds neither instances.csv nor any .csv",
+            "it holds neither instances.csv nor any .csv or .plc",
         ),
         (vec!["--bench", path, "--stored"], "--stored needs a folder with the table instances.csv"),
         (vec!["--bench", path, "-o", "out.csv"], "name a file that ends in .html"),
