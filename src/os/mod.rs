@@ -38,6 +38,7 @@ mod depot;
 mod fork;
 #[cfg(any(unix, windows))]
 mod growing;
+mod mapping;
 mod rack;
 #[cfg(target_os = "linux")]
 mod shared;
@@ -50,6 +51,7 @@ pub use depot::Depot;
 pub use fork::{ForkError, protect_at_fork};
 #[cfg(any(unix, windows))]
 pub use growing::{Figures, Growing};
+pub use mapping::{Huge, MapError, Mapping};
 #[cfg(target_os = "linux")]
 pub use shared::SharedHeap;
 #[cfg(feature = "gpu")]
