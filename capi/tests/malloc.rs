@@ -187,6 +187,6 @@ fn options_are_read_as_the_tool_reads_them() {
     let mut unknown = Vec::new();
     let options =
         Options::read(" stats,what ,, limit=1M,background,limit=", |word| unknown.push(word.to_owned()));
-    assert_eq!(options, Options { stats: true, background: true, limit: Some(1 << 20) });
+    assert_eq!(options, Options { stats: true, background: true, limit: Some(1 << 20), huge: None });
     assert_eq!(unknown, ["what", "limit="]);
 }

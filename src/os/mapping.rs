@@ -198,6 +198,29 @@ impl Mapping {
     }
 }
 
+/// Asks the kernel for huge pages behind a region, or for none.
+///
+/// # Safety
+///
+/// The region must be a mapping of the caller.
+#[cfg(any(unix, windows))]
+pub(super) unsafe fn advise(region: Region, huge: Huge) -> Result<(), MapError> {
+    #[cfg(all(target_os = "linux", not(miri)))]
+    {
+        let advice = match huge {
+            Huge::Advise => libc::MADV_HUGEPAGE,
+            Huge::Never => libc::MADV_NOHUGEPAGE,
+            Huge::Table(_) => return Err(MapError::Unsupported),
+        };
+        // SAFETY: the caller's contract. A kernel without such pages does not know the advice.
+        if unsafe { libc::madvise(region.start.as_ptr().cast(), region.size, advice) } == 0 {
+            return Ok(());
+        }
+    }
+    let _ = (region, huge);
+    Err(MapError::Unsupported)
+}
+
 #[cfg(all(target_os = "linux", not(miri)))]
 mod linux {
     use super::{Huge, MapError, Mapping, NODES, Policy};
@@ -275,14 +298,9 @@ mod linux {
     /// Keeps the wishes that come after the mapping itself, in the order that makes the first pages the right ones.
     fn keep(wish: &Mapping, region: Region) -> Result<(), MapError> {
         let (start, size) = (region.start.as_ptr().cast(), region.size);
-        let advice = match wish.huge {
-            Some(Huge::Advise) => Some(libc::MADV_HUGEPAGE),
-            Some(Huge::Never) => Some(libc::MADV_NOHUGEPAGE),
-            _ => None,
-        };
-        if let Some(advice) = advice {
-            // SAFETY: the memory is a new mapping of ours. A kernel without such pages does not know the advice.
-            checked(unsafe { libc::madvise(start, size, advice) }, |_| MapError::Unsupported)?;
+        if let Some(huge @ (Huge::Advise | Huge::Never)) = wish.huge {
+            // SAFETY: the memory is a new mapping of ours.
+            unsafe { super::advise(region, huge)? };
         }
         if wish.policy != Policy::Any {
             if wish.no_node {
@@ -290,7 +308,7 @@ mod linux {
             }
             let mode = if wish.policy == Policy::Bind { libc::MPOL_BIND } else { libc::MPOL_INTERLEAVE };
             // The kernel reads one bit less than it is told.
-            // SAFETY: as above; the nodes are as many bits.
+            // SAFETY: the memory is a new mapping of ours; the nodes are as many bits.
             let result = unsafe {
                 libc::syscall(libc::SYS_mbind, start, size, mode, wish.nodes.as_ptr(), NODES + 1, 0)
             };

@@ -1,6 +1,6 @@
 //! Mappings, by the kernel's own word.
 
-use crate::alone;
+use crate::{HEAP, alone};
 use allotment::os::{Huge, MapError, Mapping};
 use allotment::{Heap, Region, Tlsf, lock::Unsync};
 use std::alloc::Layout;
@@ -196,6 +196,7 @@ fn what_the_kernel_refuses_has_a_type() {
 /// A region is any heap's.
 #[test]
 fn heaps_live_in_mappings() {
+    let _alone = alone();
     let region = Mapping::new(4 * MIB).huge(Huge::Advise).map().unwrap();
     let heap = Heap::<Tlsf, Unsync>::empty();
     // SAFETY: the mapping is new, and goes back when the heap is gone; the block is live.
@@ -208,4 +209,61 @@ fn heaps_live_in_mappings() {
     }
     drop(heap);
     unmap(region);
+}
+
+/// Writes to new blocks of many sizes, about 70 MiB together, and returns how many page faults that was.
+fn faults_of_new_blocks() -> i64 {
+    let before = faults();
+    let large: Vec<Vec<u8>> = (0..60).map(|n| vec![n; MIB]).collect();
+    let small: Vec<Vec<u8>> = (0..40_000).map(|n| vec![n as u8; 16 + n % 400]).collect();
+    let count = faults() - before;
+    drop(std::hint::black_box((large, small)));
+    count
+}
+
+#[test]
+fn reserved_bytes_fault_no_more() {
+    let _alone = alone();
+    HEAP.trim();
+    let without = faults_of_new_blocks();
+    assert!(without > 2_000, "{without}: the memory was there already");
+    HEAP.trim();
+    HEAP.reserve(90 * MIB).unwrap();
+    let with = faults_of_new_blocks();
+    assert!(with <= 2, "{with} of {without}");
+    // Freed again it is free memory like any other, most of which goes back.
+    assert!(HEAP.figures().dirty < 60 * MIB, "{:?}", HEAP.figures());
+    assert!(HEAP.reserve(usize::MAX / 2).is_err() && HEAP.reserve(0).is_ok());
+}
+
+#[test]
+fn the_heap_asks_for_huge_pages_and_gives_them_back_whole() {
+    let _alone = alone();
+    assert!(matches!(HEAP.huge(Huge::Table(2 * MIB)), Err(MapError::Unsupported)));
+    let mode = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
+    if HEAP.huge(Huge::Advise).is_err() || mode.contains("[never]") {
+        return;
+    }
+    let total = || {
+        let text = fs::read_to_string("/proc/self/smaps_rollup").unwrap();
+        let line = text.lines().find(|line| line.starts_with("AnonHugePages:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap()
+    };
+    HEAP.trim();
+    let before = total();
+    let block = vec![1_u8; 64 * MIB];
+    assert!(total() >= before + 44 * 1024, "{} KiB of huge pages after {before}", total());
+    // Free memory between live blocks goes back only where it is a whole huge page.
+    let mut all: Vec<Vec<u8>> = (0..64).map(|_| vec![1_u8; 512 * 1024]).collect();
+    let full = total();
+    all.retain(|part| part.as_ptr().addr() % (2 * MIB) >= MIB);
+    HEAP.trim();
+    assert!(total() + 8 * 1024 >= full, "{} KiB of {full}", total());
+    drop((all, block));
+    HEAP.trim();
+    assert!(total() <= full / 8, "{} KiB of {full}", total());
+    HEAP.huge(Huge::Never).unwrap();
+    let block = vec![1_u8; 64 * MIB];
+    assert!(total() <= full / 4, "{} KiB of {full}", total());
+    drop(block);
 }

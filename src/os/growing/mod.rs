@@ -11,6 +11,7 @@
 //!  system   64 GiB of addresses, or four times the machine's memory
 //! ```
 
+mod ask;
 mod classes;
 #[cfg(test)]
 mod fake;
@@ -19,6 +20,7 @@ mod large;
 mod memory;
 mod page;
 mod pages;
+mod ready;
 mod spans;
 mod state;
 mod system;
