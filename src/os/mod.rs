@@ -38,6 +38,8 @@ mod depot;
 mod fork;
 #[cfg(any(unix, windows))]
 mod growing;
+#[cfg(all(target_os = "linux", not(miri)))]
+mod guarded;
 mod mapping;
 mod rack;
 #[cfg(target_os = "linux")]
@@ -51,6 +53,8 @@ pub use depot::Depot;
 pub use fork::{ForkError, protect_at_fork};
 #[cfg(any(unix, windows))]
 pub use growing::{Figures, Growing};
+#[cfg(all(target_os = "linux", not(miri)))]
+pub use guarded::Guarded;
 pub use mapping::{Huge, MapError, Mapping};
 #[cfg(target_os = "linux")]
 pub use shared::SharedHeap;
