@@ -37,6 +37,11 @@ struct AllotmentFigures allotment_figures(void);
 // Call it in Android's `onTrimMemory` and `onLowMemory`, and when the thermal state changes.
 size_t allotment_pressure(int level);
 
+// Has the system provide the memory of the next `bytes` bytes that the heap takes for blocks, so that no access to them is a page fault. Small
+// blocks count with their pages: the first one of a size takes 16 to 256 KiB. `malloc_trim` ends it, and a later call replaces it. Returns 0, or
+// `ENOMEM` if there is not so much.
+int allotment_reserve(size_t bytes);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif  // __cplusplus

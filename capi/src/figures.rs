@@ -41,3 +41,12 @@ pub extern "C" fn allotment_pressure(level: c_int) -> usize {
         2.. => Pressure::Critical,
     })
 }
+
+/// Has the system provide the memory of the next `bytes` bytes that the heap takes for blocks, so that no access to them is a page fault. Small
+/// blocks count with their pages: the first one of a size takes 16 to 256 KiB. `malloc_trim` ends it, and a later call replaces it. Returns 0, or
+/// `ENOMEM` if there is not so much.
+#[unsafe(no_mangle)]
+pub extern "C" fn allotment_reserve(bytes: usize) -> c_int {
+    crate::start::before_request();
+    if HEAP.reserve(bytes).is_ok() { 0 } else { libc::ENOMEM }
+}

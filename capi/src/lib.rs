@@ -10,7 +10,8 @@
 //! * `stats`: prints the heap's figures to standard error when the program ends;
 //! * `limit=BYTES`: reserves so many bytes of addresses, such as `4096K`, `64MiB` or `1.5G`; the heap never has more;
 //! * `background`: starts a thread that gives free memory back when the program has not used the heap for four seconds. It is not the default,
-//!   since some of the system's functions refuse programs with threads (`unshare`, `setns`).
+//!   since some of the system's functions refuse programs with threads (`unshare`, `setns`);
+//! * `thp`: asks for transparent huge pages behind the heap, for programs that visit much memory at random; `nothp` asks for none.
 //!
 //! They are read at the first request, which may come before this library's constructor. Other words are named on standard error and ignored. A
 //! program that runs with more rights than its caller (set-user-ID) reads none.

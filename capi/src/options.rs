@@ -7,6 +7,8 @@ pub struct Options {
     pub stats: bool,
     /// Have a thread give free memory back when the program is at rest.
     pub background: bool,
+    /// Ask for transparent huge pages, or for none.
+    pub huge: Option<bool>,
     /// The most bytes that the heap may have.
     pub limit: Option<u64>,
 }
@@ -19,6 +21,8 @@ impl Options {
             match (word, word.strip_prefix("limit=").map(bytes)) {
                 ("stats", _) => options.stats = true,
                 ("background", _) => options.background = true,
+                ("thp", _) => options.huge = Some(true),
+                ("nothp", _) => options.huge = Some(false),
                 (_, Some(Some(limit))) => options.limit = Some(limit),
                 _ => unknown(word),
             }

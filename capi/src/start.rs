@@ -8,6 +8,7 @@ use core::ffi::{CStr, c_char};
 use core::fmt::Write;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, Ordering};
+use heap::os::Huge;
 
 unsafe extern "C" {
     #[cfg(target_os = "linux")]
@@ -42,7 +43,7 @@ pub fn before_request() {
     }
 }
 
-/// Reads the options, and sets the limit. Words that are no options are named, once.
+/// Reads the options, and sets the limit and the kind of pages. Words that are no options are named, once.
 #[cold]
 #[inline(never)]
 fn configure() -> Options {
@@ -52,7 +53,7 @@ fn configure() -> Options {
             let mut line = Line::new();
             let _ = writeln!(
                 line,
-                "allotment: ALLOTMENT_OPTIONS: `{word:.60}` is ignored: it is none of `stats`, `background`, `limit=BYTES`, with BYTES like \
+                "allotment: ALLOTMENT_OPTIONS: `{word:.60}` is ignored: it is none of `stats`, `background`, `thp`, `nothp`, `limit=BYTES`, with BYTES like \
                  4096, 64M, 64MiB, or 1.5G"
             );
             line.print();
@@ -61,6 +62,10 @@ fn configure() -> Options {
     let options = environment(c"ALLOTMENT_OPTIONS", |text| Options::read(text, say));
     if let Some(bytes) = options.limit {
         HEAP.limit(usize::try_from(bytes).unwrap_or(usize::MAX));
+    }
+    if let Some(huge) = options.huge.filter(|_| is_first) {
+        // It is a hint: a kernel without such pages goes on without.
+        let _ = HEAP.huge(if huge { Huge::Advise } else { Huge::Never });
     }
     options
 }

@@ -1,5 +1,6 @@
 // Programs for `liballotment.so`, chosen by the first argument. Each prints what it finds, and the test compares.
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <malloc.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -124,6 +125,32 @@ static void information(void) {
   printf("%d\n", malloc_info(0, stdout));
 }
 
+// Page faults of writing to 60 MiB of new blocks, without and with memory that was reserved for them.
+static long faults(void) {
+  struct rusage before, after;
+  getrusage(RUSAGE_SELF, &before);
+  for (int k = 0; k < 60; k++) memset(malloc(MIB), 1, MIB);
+  getrusage(RUSAGE_SELF, &after);
+  return after.ru_minflt - before.ru_minflt;
+}
+static void reserve(void) {
+  int (*ask)(size_t) = (int (*)(size_t))dlsym(RTLD_DEFAULT, "allotment_reserve");
+  long without = faults();
+  int refused = ask((size_t)1 << 60), done = ask(64 * MIB);
+  printf("%d %d %ld ", refused, done, without);
+  printf("%ld\n", faults());
+}
+
+// KiB of huge pages behind a large block.
+static void huge(void) {
+  memset(malloc(64 * MIB), 1, 64 * MIB);
+  FILE *file = fopen("/proc/self/smaps_rollup", "r");
+  char line[200];
+  long kibibytes = -1;
+  while (file && fgets(line, sizeof line, file)) sscanf(line, "AnonHugePages: %ld", &kibibytes);
+  printf("%ld\n", kibibytes);
+}
+
 int main(int count, char **arguments) {
   const char *what = count > 1 ? arguments[1] : "";
   setvbuf(stdout, NULL, _IOLBF, 0);
@@ -136,6 +163,8 @@ int main(int count, char **arguments) {
   else if (!strcmp(what, "limit_addresses")) limit_addresses();
   else if (!strcmp(what, "large_pages")) large_pages();
   else if (!strcmp(what, "information")) information();
+  else if (!strcmp(what, "reserve")) reserve();
+  else if (!strcmp(what, "huge")) huge();
   else if (!strcmp(what, "count")) printf("%zu %lu\n", drain(MIB, 400), getauxval(AT_SECURE));
   else return 2;
   return 0;

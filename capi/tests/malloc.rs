@@ -157,6 +157,26 @@ fn malloc_info_tells_of_this_heap() {
     assert_eq!(opened, xml.matches("</").count(), "{xml}");
 }
 
+/// What was reserved is there, by the kernel's count.
+#[test]
+fn reserved_bytes_fault_no_more() {
+    let text = run("reserve", "");
+    let figures: Vec<i64> = text.split_whitespace().map(|figure| figure.parse().unwrap()).collect();
+    let [refused, done, without, with] = figures[..] else { panic!("{text}") };
+    assert_eq!((refused, done), (12, 0), "ENOMEM");
+    assert!(without >= 60 * 256 && with <= 4, "{text}");
+}
+
+#[test]
+fn huge_pages_are_an_option() {
+    let mode = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
+    let kibibytes = |options| number(&run("huge", options));
+    assert_eq!(kibibytes("nothp"), 0);
+    if mode.contains("[madvise]") || mode.contains("[always]") {
+        assert!(kibibytes("stats,thp") >= 60 * 1024);
+    }
+}
+
 #[test]
 fn options_are_read_as_the_tool_reads_them() {
     let limit = |text: &str| {
@@ -187,6 +207,8 @@ fn options_are_read_as_the_tool_reads_them() {
     let mut unknown = Vec::new();
     let options =
         Options::read(" stats,what ,, limit=1M,background,limit=", |word| unknown.push(word.to_owned()));
-    assert_eq!(options, Options { stats: true, background: true, limit: Some(1 << 20) });
+    assert_eq!(options, Options { stats: true, background: true, limit: Some(1 << 20), huge: None });
     assert_eq!(unknown, ["what", "limit="]);
+    assert_eq!(Options::read("thp", |_| ()).huge, Some(true));
+    assert_eq!(Options::read("thp,nothp", |_| ()).huge, Some(false));
 }

@@ -21,10 +21,15 @@ impl fmt::Write for Line {
     }
 }
 
-/// Writes one line to standard error in one piece, without allocating.
-pub(crate) fn print(text: fmt::Arguments<'_>) {
+/// Passes a line to `write` in one piece, without allocating.
+pub(crate) fn line(text: fmt::Arguments<'_>, write: impl FnOnce(&[u8])) {
     let mut line = Line { text: [0; 320], len: 0 };
     // Errors are ignored: there is no other place to report to.
     let _ = fmt::write(&mut line, format_args!("{text}\n"));
-    let _ = std::io::stderr().write_all(&line.text[..line.len]);
+    write(&line.text[..line.len]);
+}
+
+/// Writes one line to standard error in one piece, without allocating.
+pub(crate) fn print(text: fmt::Arguments<'_>) {
+    line(text, |line| _ = std::io::stderr().write_all(line));
 }

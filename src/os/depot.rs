@@ -4,6 +4,7 @@ use super::cache::{
     self, Block, Chain, Lists, NONE, Place, SIZES, Source, TABLED_CLASSES as CLASSES, layout_of,
 };
 use super::rack::Rack;
+use crate::error::FreeError;
 use crate::heap::Heap;
 use crate::memory::Memory;
 use core::cell::{Cell, UnsafeCell};
@@ -109,6 +110,10 @@ impl<M: Memory> Source for Depot<M> {
 
     fn capacity(&self, class: usize) -> usize {
         self.capacities.get(class).copied().unwrap_or(0).into()
+    }
+
+    fn check(&self, class: usize, block: NonNull<u8>) -> Result<(), FreeError> {
+        self.heap.check(block, layout_of(class))
     }
 
     fn allocate(&'static self, class: usize, want: usize) -> Chain {

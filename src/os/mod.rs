@@ -38,6 +38,9 @@ mod depot;
 mod fork;
 #[cfg(any(unix, windows))]
 mod growing;
+#[cfg(all(target_os = "linux", not(miri)))]
+mod guarded;
+mod mapping;
 mod rack;
 #[cfg(target_os = "linux")]
 mod shared;
@@ -50,6 +53,9 @@ pub use depot::Depot;
 pub use fork::{ForkError, protect_at_fork};
 #[cfg(any(unix, windows))]
 pub use growing::{Figures, Growing};
+#[cfg(all(target_os = "linux", not(miri)))]
+pub use guarded::Guarded;
+pub use mapping::{Huge, MapError, Mapping};
 #[cfg(target_os = "linux")]
 pub use shared::SharedHeap;
 #[cfg(feature = "gpu")]

@@ -346,3 +346,21 @@ fn other_alignments_are_refused() {
         }
     }
 }
+
+/// A free inside a block is refused if the address is less aligned than all blocks of the size, and the block stays live.
+#[test]
+fn frees_inside_blocks_are_refused() {
+    for (size, offsets) in
+        [(48, &[1_usize, 4, 8, 40][..]), (600, &[1, 4, 8, 64, 304]), (4096, &[16, 256]), (20_000, &[8, 512])]
+    {
+        let block = NonNull::new(HEAP.allocate_raw(size, 16)).unwrap();
+        for &offset in offsets {
+            // SAFETY: the free is refused, and the block is live.
+            unsafe {
+                assert_eq!(HEAP.free(block.add(offset)), Err(FreeError::NotABlock), "{size} + {offset}");
+            }
+        }
+        // SAFETY: the block is live.
+        unsafe { HEAP.free(block).unwrap() };
+    }
+}

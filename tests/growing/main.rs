@@ -9,6 +9,8 @@ mod fork;
 mod forked;
 mod fronts;
 #[cfg(target_os = "linux")]
+mod mapping;
+#[cfg(target_os = "linux")]
 mod memory;
 #[cfg(target_os = "linux")]
 mod shared;

@@ -1,6 +1,7 @@
 //! The lists of one thread, and what they are refilled from.
 
 use super::at_end::AtEnd;
+use crate::error::FreeError;
 use crate::front::small::{Block, CLASSES, Chain, SIZES};
 use core::mem;
 use core::ptr::{self, NonNull};
@@ -17,6 +18,9 @@ pub(in crate::os) trait Source {
 
     /// Returns how many blocks of a class a list may hold, at most 64; none are kept if it is 0.
     fn capacity(&self, class: usize) -> usize;
+
+    /// Checks whether a block of a class can begin at an address, live or free, as far as the source knows without reading it.
+    fn check(&self, class: usize, block: NonNull<u8>) -> Result<(), FreeError>;
 
     /// Allocates up to `want` blocks of a class, or a whole list that another thread has freed. There is none only if memory has run out,
     /// and no thread keeps any.

@@ -52,7 +52,7 @@ pub(super) fn allocate_slow(source: &'static dyn Source, class: usize) -> Option
 ///
 /// # Errors
 ///
-/// [`FreeError::AlreadyFree`] if the block is marked as free.
+/// What the source finds if no block of the class can begin there, and [`FreeError::AlreadyFree`] if the block is marked as free.
 ///
 /// # Safety
 ///
@@ -66,6 +66,7 @@ pub(super) unsafe fn try_free_slow(
 ) -> Result<(), FreeError> {
     // SAFETY: only this thread accesses its lists, and the source does only when they are left alone; the caller guarantees the block.
     unsafe {
+        source.check(class, block)?;
         let first = block.cast().as_ptr();
         if Block::is_free(first) {
             return Err(FreeError::AlreadyFree);

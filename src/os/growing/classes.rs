@@ -44,6 +44,24 @@ const NUMBERS: [Numbers; CLASSES] = {
     all
 };
 
+/// The bits that the addresses of all blocks of a class lack.
+const MASKS: [u16; CLASSES] = {
+    let mut all = [0; CLASSES];
+    let mut class = 0;
+    while class < CLASSES {
+        let size = SIZES[class] as usize;
+        all[class] = ((size & size.wrapping_neg()) - 1) as u16;
+        class += 1;
+    }
+    all
+};
+
+/// Returns the bits that the addresses of all blocks of `class` lack: pages are aligned to more than any block's size has bits for.
+#[inline(always)]
+pub(super) const fn mask(class: usize) -> usize {
+    MASKS[class] as usize
+}
+
 /// Returns the bytes of a page of `class`, a power of two that pages are aligned to.
 #[inline(always)]
 pub(super) const fn page_size(class: usize) -> usize {

@@ -90,6 +90,7 @@ impl Ground {
     /// Gives the memory of slots back to the system, from the first to the last that were written to, where they fill its
     /// pages. Returns the slots that were given back, and how many of these had been written to.
     pub(super) fn purge<S: System>(self, from: usize, end: usize, page: usize) -> (ops::Range<usize>, usize) {
+        let page = page.max(S::unit());
         let Some(first) = (from..end).find(|&slot| self.is_touched(slot)) else { return (from..from, 0) };
         let last = (first..end).rev().find(|&slot| self.is_touched(slot)).unwrap_or(first);
         let start = self.address(first).addr().next_multiple_of(page) - self.base.addr();

@@ -2,12 +2,13 @@
 
 use super::classes::SLOT;
 use super::spans::{NOTHING, WHOLE};
+use super::state::is_start;
 use super::state::{self, SHARED};
-use super::{Growing, bin, is_start};
+use super::{Growing, free_fast};
 use crate::error::FreeError;
 use crate::error::misuse::wrong_free;
 use crate::memory::{Done, Memory, allocator};
-use crate::os::cache::{self, Bin, Block, LARGEST, class_of_layout, tabled_class_of};
+use crate::os::cache::{self, Block, LARGEST, class_of_layout, tabled_class_of};
 use crate::region::Region;
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::{self, NonNull};
@@ -28,7 +29,7 @@ unsafe fn free_other(block: NonNull<u8>, layout: Layout) {
     // SAFETY: the caller's contract.
     unsafe {
         match class_of_layout(layout) {
-            Some(class) if Bin::free(bin(class), block) => {}
+            Some(class) if free_fast(class, block) => {}
             Some(class) => cache::free_slow(&SHARED, class, block),
             None if state::free_large(block) => {}
             None => wrong_free(FreeError::Foreign, block.addr().get()),
@@ -99,7 +100,7 @@ unsafe impl Memory for Growing {
         // SAFETY: the caller passes a live block with its layout.
         unsafe {
             match tabled_class_of(layout.size(), layout.align()) {
-                Some(class) if Bin::free(bin(class), block) => {}
+                Some(class) if free_fast(class, block) => {}
                 Some(class) => cache::free_slow(&SHARED, class, block),
                 None => free_other(block, layout),
             }

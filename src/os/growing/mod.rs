@@ -11,6 +11,7 @@
 //!  system   64 GiB of addresses, or four times the machine's memory
 //! ```
 
+mod ask;
 mod classes;
 #[cfg(test)]
 mod fake;
@@ -20,6 +21,7 @@ mod large;
 mod memory;
 mod page;
 mod pages;
+mod ready;
 mod spans;
 mod state;
 mod system;
@@ -30,12 +32,11 @@ use crate::error::FreeError;
 use crate::error::misuse::wrong_free;
 use crate::front::pressure::Pressure;
 use crate::os::cache::{self, Bin, Block, LARGEST, Lists, SIZES, class_of, tabled_class_of};
-use classes::{objects, page_size};
+use classes::mask;
 use core::ptr::{self, NonNull};
-use core::sync::atomic::Ordering;
 use pages::Pages;
 use spans::{NOTHING, WHOLE};
-use state::SHARED;
+use state::{SHARED, is_start};
 
 pub use pages::Figures;
 
@@ -90,20 +91,23 @@ macro_rules! __growing {
     };
 }
 
-/// Returns whether a small block can begin at an address in a page of a class, live or free.
-fn is_start(block: NonNull<u8>, class: usize) -> bool {
-    // Pages lie at multiples of their size, and a division of 32 bits takes less time.
-    let base = SHARED.base.load(Ordering::Relaxed).addr();
-    let offset = ((block.addr().get() - base) % page_size(class)) as u32;
-    let size = u32::from(SIZES[class]);
-    offset % size == 0 && offset / size < objects(class) as u32
-}
-
 /// Returns the calling thread's bin of a class.
 #[inline(always)]
 fn bin(class: usize) -> *mut Bin {
     // SAFETY: every place has lists, and the class is one.
     unsafe { Lists::bin(thread::get(), class) }
+}
+
+/// Puts a block into the thread's list in use of a class, if that has room, and the block is not marked as free and may begin there by the
+/// low bits of its address.
+///
+/// # Safety
+///
+/// It must be a block of the class that is not used any more.
+#[inline(always)]
+unsafe fn free_fast(class: usize, block: NonNull<u8>) -> bool {
+    // SAFETY: the bin is this thread's, and the caller guarantees the block.
+    block.addr().get() & mask(class) == 0 && unsafe { Bin::free(bin(class), block) }
 }
 
 /// Returns the class of the page that an address lies in, if it is one of small blocks.
@@ -176,7 +180,7 @@ impl Growing {
     #[inline(always)]
     pub unsafe fn free_fast(&self, block: NonNull<u8>) -> bool {
         // SAFETY: the caller guarantees the block, which lies in a page of that class.
-        class_at(block).is_some_and(|class| unsafe { Bin::free(bin(class), block) })
+        class_at(block).is_some_and(|class| unsafe { free_fast(class, block) })
     }
 
     /// Allocates as [`Growing::allocate_raw`], with all bytes zero. Memory that the system has just given is not cleared again.
@@ -202,8 +206,9 @@ impl Growing {
     ///
     /// # Errors
     ///
-    /// With nothing done: [`FreeError::Foreign`] if the address is in no block of this heap, and [`FreeError::AlreadyFree`] if the
-    /// block is one of up to 32 KiB that was freed and not handed out again.
+    /// With nothing done: [`FreeError::Foreign`] if the address is in no block of this heap, [`FreeError::AlreadyFree`] if the
+    /// block is one of up to 32 KiB that was freed and not handed out again, and [`FreeError::NotABlock`] for most addresses inside such a block:
+    /// those that are less aligned than all blocks of its size.
     ///
     /// # Safety
     ///
@@ -213,7 +218,7 @@ impl Growing {
         // SAFETY: the caller guarantees the block, which lies in a page of that class if there is one.
         unsafe {
             match class_at(block) {
-                Some(class) if Bin::free(bin(class), block) => Ok(()),
+                Some(class) if free_fast(class, block) => Ok(()),
                 Some(class) => cache::try_free_slow(&SHARED, class, block),
                 None if state::free_large(block) => Ok(()),
                 None => Err(FreeError::Foreign),

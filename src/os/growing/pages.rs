@@ -2,6 +2,7 @@
 
 use super::classes::{SLOT, batch, page_size};
 use super::page::NONE;
+use super::ready::Ready;
 use super::spans::{NOTHING, Places, Spans, Taken, default_reserve};
 use super::system::System;
 use crate::front::pressure::Pressure;
@@ -64,6 +65,8 @@ pub(super) struct Pages<S> {
     pub(super) look: u32,
     /// The time of the last purge.
     pub(super) purged_at: u64,
+    /// Slots that the system was asked to provide, from which spans are taken first.
+    pub(super) ready: Ready,
     /// How short memory is outside the heap.
     pub(super) pressure: Pressure,
 }
@@ -79,6 +82,7 @@ impl<S: System> Pages<S> {
         most: 0,
         look: LOOK,
         purged_at: 0,
+        ready: Ready::NONE,
         pressure: Pressure::Normal,
     };
 
@@ -163,6 +167,9 @@ impl<S: System> Pages<S> {
     /// Takes a span as [`Spans::allocate`] does, from what bundles and empty pages keep as well if memory has run out. If the process has more
     /// memory than ever then, free memory goes back first, so that the program's peak is not raised by what it does not use.
     pub(super) fn allocate_span(&mut self, len: usize, align: usize, zeroed: bool) -> Option<Taken> {
+        if let Some(slot) = self.ready.take(len, align, &mut self.spans) {
+            return Some(Taken { slot, dirty: true });
+        }
         let most = self.most();
         let mut taken = self.spans.allocate(len, align, most, zeroed);
         if taken.is_none() && self.gather() {

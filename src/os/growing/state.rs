@@ -1,12 +1,13 @@
 //! What all threads share, behind one lock: pages, from which the caches of threads are refilled, and large blocks.
 
-use super::classes::{SLOT, batch};
+use super::classes::{SLOT, batch, objects, page_size};
 use super::pages::Pages;
 use super::spans::{NOTHING, Places};
 use super::system::{Host, System};
 use super::thread;
+use crate::error::FreeError;
 use crate::lock::{Futex, Lock};
-use crate::os::cache::{self, Chain, Lists, Place, Source, class_of};
+use crate::os::cache::{self, Chain, Lists, Place, SIZES, Source, class_of};
 #[cfg(unix)]
 use crate::os::fork;
 use core::cell::UnsafeCell;
@@ -101,6 +102,15 @@ fn insist<T>(mut request: impl FnMut(&mut Pages<Host>) -> Option<T>) -> Option<T
     })
 }
 
+/// Returns whether a small block can begin at an address in a page of a class, live or free.
+pub(super) fn is_start(block: NonNull<u8>, class: usize) -> bool {
+    // Pages lie at multiples of their size, and a division of 32 bits takes less time.
+    let base = SHARED.base.load(Ordering::Relaxed).addr();
+    let offset = ((block.addr().get() - base) % page_size(class)) as u32;
+    let size = u32::from(SIZES[class]);
+    offset % size == 0 && offset / size < objects(class) as u32
+}
+
 /// The class of a thread's lists.
 fn class_of_lists() -> Option<usize> {
     class_of(size_of::<Lists>(), align_of::<Lists>())
@@ -118,6 +128,14 @@ impl Source for Shared {
 
     fn capacity(&self, class: usize) -> usize {
         batch(class)
+    }
+
+    fn check(&self, class: usize, block: NonNull<u8>) -> Result<(), FreeError> {
+        match self.entry(block.as_ptr()) {
+            NOTHING => Err(FreeError::Foreign),
+            entry if entry as usize == class + 1 && is_start(block, class) => Ok(()),
+            _ => Err(FreeError::NotABlock),
+        }
     }
 
     fn allocate(&'static self, class: usize, want: usize) -> Chain {

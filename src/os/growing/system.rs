@@ -1,6 +1,7 @@
 //! What the growing heap asks of the operating system.
 
 use core::ptr::NonNull;
+use core::sync::atomic::AtomicUsize;
 
 /// What became of a move without copying.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -59,8 +60,23 @@ pub(super) unsafe trait System {
         Shift::Refused
     }
 
+    /// Has the system provide the pages of committed memory at once, with their contents. Returns whether it did. Both are multiples of
+    /// [`System::page`].
+    ///
+    /// # Safety
+    ///
+    /// The range must be committed.
+    unsafe fn populate(_start: *mut u8, _bytes: usize) -> bool {
+        false
+    }
+
     /// Bytes of a page of the system.
     fn page() -> usize;
+
+    /// Bytes in multiples of which memory is given back: a page, or more while larger ones are asked for.
+    fn unit() -> usize {
+        Self::page()
+    }
 
     /// Bytes of the machine's memory; 0 if the system does not tell.
     fn memory() -> u64 {
@@ -78,6 +94,9 @@ pub(super) unsafe trait System {
 
 /// Bytes of the largest pages of systems.
 pub(super) const LARGEST_PAGE: usize = 64 * 1024;
+
+/// Bytes of a huge page while the heap asks for these; else 0.
+pub(super) static UNIT: AtomicUsize = AtomicUsize::new(0);
 
 /// The operating system that the program runs on.
 pub(super) struct Host;
@@ -129,6 +148,16 @@ mod unix {
                 rustix::mm::mmap_anonymous(start.cast(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags)
             }
             .is_ok()
+        }
+
+        #[cfg(target_os = "linux")]
+        unsafe fn populate(start: *mut u8, bytes: usize) -> bool {
+            // SAFETY: the advice changes no contents.
+            unsafe { rustix::mm::madvise(start.cast(), bytes, Advice::LinuxPopulateWrite) }.is_ok()
+        }
+
+        fn unit() -> usize {
+            super::UNIT.load(core::sync::atomic::Ordering::Relaxed).max(Self::page())
         }
 
         #[cfg(target_os = "linux")]

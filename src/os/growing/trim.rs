@@ -43,9 +43,9 @@ impl<S: System> Pages<S> {
         }
     }
 
-    /// Gives bundles and empty pages back to the spans. Returns whether there were any.
+    /// Gives bundles, empty pages, and what was to be ready back to the spans. Returns whether there was any.
     pub(super) fn gather(&mut self) -> bool {
-        let mut any = false;
+        let mut any = self.ready.end(&mut self.spans);
         for class in 0..CLASSES {
             while let Some(bundle) = self.pop_bundle(class) {
                 // SAFETY: bundles are free blocks of the class.

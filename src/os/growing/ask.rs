@@ -1,0 +1,109 @@
+//! What a program asks of the heap beside blocks: huge pages, and memory that is there before it is needed.
+
+use super::Growing;
+use super::classes::SLOT;
+use super::page::NONE;
+use super::pages::Pages;
+use super::ready;
+use super::state::SHARED;
+use super::system::{self, System};
+use crate::error::OutOfMemory;
+use crate::os::cache::CLASSES;
+use crate::os::mapping::{Huge, MapError, advise};
+use crate::region::Region;
+use core::alloc::Layout;
+use core::sync::atomic::Ordering;
+
+/// Bytes of a huge page of nearly all machines.
+const HUGE: usize = 2 << 20;
+
+impl Growing {
+    /// Asks for transparent huge pages behind the heap, or for none. What the heap has already follows when it is next given
+    /// back, or when the kernel joins pages by itself. While huge pages are asked for, free memory goes back in whole ones, so that none is
+    /// broken up, and the program keeps a little more.
+    ///
+    /// Programs that visit much memory at random gain up to half of the time, since they wait less for the tables of
+    /// addresses; a program that fills one table once may lose. Call [`Growing::limit`] first: this reserves the addresses.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError::Unsupported`] if the system has no such pages, and for [`Huge::Table`]; [`MapError::Memory`] if there are
+    /// no addresses.
+    pub fn huge(&self, huge: Huge) -> Result<(), MapError> {
+        SHARED.with(|pages| {
+            let region = pages.reserved_region().ok_or_else(no_memory)?;
+            // SAFETY: the addresses are the heap's, and the advice changes no contents.
+            unsafe { advise(region, huge)? };
+            system::UNIT.store(if huge == Huge::Advise { HUGE } else { 0 }, Ordering::Relaxed);
+            Ok(())
+        })
+    }
+
+    /// Has the system provide the memory of the next `bytes` bytes that the heap takes for blocks, so that no access to them is a page fault.
+    /// Small blocks count with their pages: the first one of a size takes 16 to 256 KiB. What other threads take counts
+    /// as well, [`Growing::trim`] ends it, and a later call replaces it.
+    ///
+    /// ```
+    /// # #[global_allocator]
+    /// # static HEAP: allotment::os::Growing = allotment::heap!();
+    /// HEAP.reserve(64 << 20)?;
+    /// let table = vec![1_u8; 48 << 20]; // no page fault
+    /// # drop(table);
+    /// # Ok::<(), allotment::OutOfMemory>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfMemory`] if the heap's limit or the system does not allow so much.
+    pub fn reserve(&self, bytes: usize) -> Result<(), OutOfMemory> {
+        let done = SHARED.with(|pages| pages.make_ready(bytes));
+        done.then_some(()).ok_or_else(|| {
+            let layout = Layout::from_size_align(bytes, SLOT).unwrap_or(Layout::new::<u8>());
+            let largest = SHARED.with(|pages| pages.largest());
+            OutOfMemory::new(layout, largest, largest)
+        })
+    }
+}
+
+fn no_memory() -> MapError {
+    MapError::Memory(std::io::ErrorKind::OutOfMemory.into())
+}
+
+impl<S: System> Pages<S> {
+    /// Returns the reserved addresses of blocks, which are reserved now if they were not before.
+    fn reserved_region(&mut self) -> Option<Region> {
+        if let Some(region) = self.region() {
+            return Some(region);
+        }
+        let taken = self.allocate_span(1, 1, false)?;
+        // SAFETY: the span was just taken.
+        unsafe { self.spans.free(taken.slot, 1) };
+        self.region()
+    }
+
+    /// Has the system provide the memory that the heap takes next, and that of the pages which have free blocks. Returns whether there is
+    /// so much.
+    fn make_ready(&mut self, bytes: usize) -> bool {
+        self.ready.end(&mut self.spans);
+        let len = bytes.div_ceil(SLOT);
+        if len == 0 {
+            return true;
+        }
+        let Some(taken) = self.allocate_span(len, 1, false) else { return false };
+        // SAFETY: the span was just taken.
+        unsafe { self.ready.begin(taken.slot, len, &self.spans) };
+        for class in 0..CLASSES {
+            let head = self.shelves[class].head;
+            let mut next = head;
+            while next != NONE {
+                // SAFETY: a listed page is in use.
+                unsafe {
+                    let page = &*self.spans.page(next as usize);
+                    ready::provide::<S>(self.spans.address(next as usize), page.len as usize * SLOT);
+                    next = if page.next == head { NONE } else { page.next };
+                }
+            }
+        }
+        true
+    }
+}

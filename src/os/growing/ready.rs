@@ -1,0 +1,81 @@
+//! Slots that the system has provided before a span takes them.
+
+use super::classes::SLOT;
+use super::page::Page;
+use super::spans::Spans;
+use super::system::System;
+use core::ptr;
+use core::sync::atomic::AtomicU8;
+
+/// A span in use that later ones are cut from. A live span has no mark of its length, so that its parts are live spans.
+pub(super) struct Ready {
+    slot: usize,
+    end: usize,
+}
+
+impl Ready {
+    pub(super) const NONE: Self = Self { slot: 0, end: 0 };
+
+    /// Cuts a span of `len` slots aligned to `align` slots, if there are so many. O(1).
+    #[inline]
+    pub(super) fn take<S: System>(
+        &mut self,
+        len: usize,
+        align: usize,
+        spans: &mut Spans<S>,
+    ) -> Option<usize> {
+        let slot = self.slot.next_multiple_of(align);
+        if self.end.saturating_sub(slot) < len {
+            return None;
+        }
+        if slot > self.slot {
+            // SAFETY: the slots in front are a part of the span, and nothing uses them.
+            unsafe { spans.free(self.slot, slot - self.slot) };
+        }
+        self.slot = slot + len;
+        Some(slot)
+    }
+
+    /// Gives what is left back to the spans. Returns whether there was any.
+    pub(super) fn end<S: System>(&mut self, spans: &mut Spans<S>) -> bool {
+        let Self { slot, end } = core::mem::replace(self, Self::NONE);
+        if slot < end {
+            // SAFETY: the slots are a part of the span, and nothing uses them.
+            unsafe { spans.free(slot, end - slot) };
+        }
+        slot < end
+    }
+
+    /// Provides the memory of `len` slots from `slot` on, and cuts spans from them from now on.
+    ///
+    /// # Safety
+    ///
+    /// They must be a span in use that nothing else knows of.
+    pub(super) unsafe fn begin<S: System>(&mut self, slot: usize, len: usize, spans: &Spans<S>) {
+        *self = Self { slot, end: slot + len };
+        let (start, bytes) = (spans.address(slot), len * SLOT);
+        // SAFETY: the span is committed, and so is what stands beside it.
+        unsafe {
+            if !provide::<S>(start, bytes) {
+                for offset in (0..bytes).step_by(SLOT) {
+                    start.wrapping_add(offset).write_volatile(0);
+                }
+            }
+            provide::<S>(spans.page(slot).cast(), len * size_of::<Page>());
+            provide::<S>(ptr::from_ref::<AtomicU8>(spans.entry(slot)).cast_mut().cast(), len);
+            let [first, last] = [slot, slot + len - 1].map(|slot| spans.length(slot).cast::<u8>());
+            provide::<S>(first, last.addr() - first.addr() + size_of::<u32>());
+        }
+    }
+}
+
+/// Has the system provide memory, with its contents, and returns whether it did.
+///
+/// # Safety
+///
+/// The memory must be committed, as far as the pages of the system that it is in.
+pub(super) unsafe fn provide<S: System>(start: *mut u8, bytes: usize) -> bool {
+    let (page, skipped) = (S::page(), start.addr() % S::page());
+    // SAFETY: the caller's contract.
+    unsafe { S::populate(start.wrapping_sub(skipped), (bytes + skipped).next_multiple_of(page)) }
+}

@@ -1,0 +1,135 @@
+//! What a fault in a pool, or a wrong free, has to say.
+
+use super::pool::{BYTES, Pool, Slot, Trace};
+use crate::error::report;
+use core::ffi::{CStr, c_int, c_void};
+use core::fmt;
+use core::mem;
+use core::ptr;
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+/// The pool that was made last.
+static POOLS: AtomicPtr<Pool> = AtomicPtr::new(ptr::null_mut());
+
+/// What was done with signals before, of [`SIGNALS`].
+static mut BEFORE: [mem::MaybeUninit<libc::sigaction>; 2] = [const { mem::MaybeUninit::uninit() }; 2];
+
+const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
+
+/// Has faults in a pool reported from now on.
+///
+/// # Safety
+///
+/// The pool must stay for good, and its state must be initialised.
+pub(super) unsafe fn watch(pool: *mut Pool) {
+    static BEGUN: AtomicBool = AtomicBool::new(false);
+    let mut last = POOLS.load(Ordering::Acquire);
+    loop {
+        // SAFETY: nothing else knows of the pool yet.
+        unsafe { (*pool).next = last };
+        match POOLS.compare_exchange(last, pool, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => break,
+            Err(other) => last = other,
+        }
+    }
+    if BEGUN.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    for (n, signal) in SIGNALS.into_iter().enumerate() {
+        // SAFETY: the action is one that the system knows, and only this call writes to the place.
+        unsafe {
+            let mut action: libc::sigaction = mem::zeroed();
+            action.sa_sigaction = on_fault as *const () as usize;
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+            libc::sigemptyset(&mut action.sa_mask);
+            libc::sigaction(signal, &action, (&raw mut BEFORE[n]).cast());
+        }
+    }
+}
+
+/// Reports a fault in a pool. The access is then tried again, with what was done with the signal before: the program ends, or its own
+/// handler runs.
+unsafe extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
+    // SAFETY: the system passes the signal's own information; pools stay for good.
+    unsafe {
+        let address = (*info).si_addr().addr();
+        let mut pool = POOLS.load(Ordering::Acquire);
+        while let Some(one) = pool.as_ref() {
+            if address.wrapping_sub(one.region().start.addr().get()) < BYTES {
+                match one.nearest(address) {
+                    Some(slot) => tell_fault(address, slot),
+                    None => {
+                        print_raw(format_args!("allotment: access to {address:#x} beside all sampled blocks"))
+                    }
+                }
+                break;
+            }
+            pool = one.next;
+        }
+        if let Some(n) = SIGNALS.iter().position(|&known| known == signal) {
+            libc::sigaction(signal, (&raw const BEFORE[n]).cast(), ptr::null_mut());
+        }
+    }
+}
+
+/// Writes a line to standard error without the lock that the standard library has for it, which the thread may hold.
+fn print_raw(text: fmt::Arguments<'_>) {
+    // SAFETY: the bytes are initialised. A failure to write them cannot be reported.
+    report::line(text, |line| _ = unsafe { libc::write(2, line.as_ptr().cast(), line.len()) });
+}
+
+fn tell_fault(address: usize, slot: &Slot) {
+    let (end, size) = (slot.start + slot.size, slot.size);
+    let what = if slot.live { "access outside of a block" } else { "use after free" };
+    let start = slot.start;
+    if address < start {
+        let far = start - address;
+        print_raw(format_args!(
+            "allotment: {what} at {address:#x}, {far} bytes before the block of {size} bytes at {start:#x}"
+        ));
+    } else if address >= end {
+        let far = address - end;
+        print_raw(format_args!(
+            "allotment: {what} at {address:#x}, {far} bytes behind the block of {size} bytes at {start:#x}"
+        ));
+    } else {
+        let far = address - start;
+        print_raw(format_args!(
+            "allotment: {what} at {address:#x}, {far} bytes into the block of {size} bytes at {start:#x}"
+        ));
+    }
+    tell("the access", &Trace::here());
+    tell_block(slot);
+}
+
+/// Prints who allocated a block, and who freed it.
+pub(super) fn tell_block(slot: &Slot) {
+    tell("allocated", &slot.allocated);
+    if !slot.live {
+        tell("freed", &slot.freed);
+    }
+}
+
+/// Prints a stack, each address with its file and the place there, which `addr2line -e FILE PLACE` turns into a line.
+fn tell(what: &str, trace: &Trace) {
+    print_raw(format_args!("  {what}, by thread {}:", trace.thread));
+    for (n, &address) in trace.frames().iter().enumerate() {
+        let mut place = mem::MaybeUninit::<libc::Dl_info>::uninit();
+        // SAFETY: the place is valid for a write, and was written to if the address is known. Names end with a zero byte.
+        unsafe {
+            let known = libc::dladdr(ptr::without_provenance(address), place.as_mut_ptr()) != 0;
+            let place = known.then(|| place.assume_init());
+            match place.filter(|place| !place.dli_fname.is_null()) {
+                Some(place) => {
+                    let file = CStr::from_ptr(place.dli_fname).to_str().unwrap_or("?");
+                    let offset = address.wrapping_sub(place.dli_fbase.addr());
+                    print_raw(format_args!("    #{n} {address:#x} {file} {offset:#x}"));
+                }
+                None => print_raw(format_args!("    #{n} {address:#x}")),
+            }
+        }
+    }
+    if trace.frames().is_empty() {
+        print_raw(format_args!("    (the feature `backtrace` records stacks)"));
+    }
+}

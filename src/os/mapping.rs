@@ -1,0 +1,353 @@
+//! Memory of the system for a heap, a zone or a pool: huge pages, nodes, pages that are there at once, pages that stay.
+
+use crate::region::Region;
+use core::fmt;
+use std::io;
+
+/// Which pages of the system memory is to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Huge {
+    /// The kernel is asked for transparent huge pages (`MADV_HUGEPAGE`): it uses them where it has them at once, and
+    /// joins others later.
+    Advise,
+    /// The kernel is asked for none (`MADV_NOHUGEPAGE`), also where they are its default.
+    Never,
+    /// Pages of this size in bytes, a power of two, from the table that the machine's owner has filled (`hugetlbfs`,
+    /// `vm.nr_hugepages`).
+    Table(usize),
+}
+
+/// Why the system does not give memory as a [`Mapping`] asks for.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum MapError {
+    /// This system cannot do it at all: it is not Linux, or its kernel lacks the part.
+    Unsupported,
+    /// The size is zero or too large, or the size of a page is no power of two.
+    Size,
+    /// There are no addresses or no memory left: ask for less, or raise the limit of addresses (`ulimit -v`).
+    Memory(io::Error),
+    /// The machine's table has not enough free pages of this size, or none of this size at all: raise `vm.nr_hugepages`.
+    Table(io::Error),
+    /// A node does not exist, or the process may not use it.
+    Node(io::Error),
+    /// The pages cannot be provided now: memory has run out on these nodes, or in the process's control group.
+    Populate(io::Error),
+    /// The process may not lock so much: raise its limit (`ulimit -l`, `RLIMIT_MEMLOCK`).
+    Lock(io::Error),
+}
+
+impl fmt::Display for MapError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unsupported => f.write_str("this system cannot map memory in this way"),
+            Self::Size => f.write_str("a mapping cannot have this size, or pages of this size"),
+            Self::Memory(error) => write!(f, "the system has no addresses or memory left: {error}"),
+            Self::Table(error) => write!(f, "the table of huge pages has not enough of this size: {error}"),
+            Self::Node(error) => write!(f, "the memory cannot be on these nodes: {error}"),
+            Self::Populate(error) => write!(f, "the pages cannot be provided now: {error}"),
+            Self::Lock(error) => write!(f, "the process may not lock so much memory: {error}"),
+        }
+    }
+}
+
+impl core::error::Error for MapError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match self {
+            Self::Unsupported | Self::Size => None,
+            Self::Memory(error)
+            | Self::Table(error)
+            | Self::Node(error)
+            | Self::Populate(error)
+            | Self::Lock(error) => Some(error),
+        }
+    }
+}
+
+/// Which nodes memory is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Policy {
+    /// Wherever the kernel wants.
+    Any,
+    /// On these nodes only.
+    Bind,
+    /// On these nodes in turn, page by page.
+    Interleave,
+}
+
+/// The most nodes of a machine.
+const NODES: usize = 1024;
+
+/// A set of nodes, one bit each, in the words that the kernel reads.
+type Nodes = [usize; NODES / usize::BITS as usize];
+
+/// Builds a region from memory of the system, which any heap, zone or pool can have.
+///
+/// ```
+/// use allotment::os::{Huge, Mapping};
+/// use allotment::{Heap, Tlsf, lock::Unsync};
+///
+/// let heap = Heap::<Tlsf, Unsync>::empty();
+/// # #[cfg(target_os = "linux")]
+/// // SAFETY: the mapping is new, and it is never unmapped.
+/// unsafe { heap.claim(Mapping::new(8 << 20).huge(Huge::Advise).populate().map()?) }?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// The memory is zero, private to the process, and stays until [`Mapping::unmap`]. What the kernel refuses is an error
+/// that says which wish it was, and then nothing stays mapped. All wishes are kept before the first page is there, so
+/// that `populate` and `lock` bring pages of the right kind, on the right node.
+///
+/// Linux. Elsewhere [`Mapping::map`] returns [`MapError::Unsupported`].
+#[derive(Clone, Debug)]
+pub struct Mapping {
+    size: usize,
+    huge: Option<Huge>,
+    policy: Policy,
+    nodes: Nodes,
+    /// A node that no machine has was asked for.
+    no_node: bool,
+    populate: bool,
+    lock: bool,
+}
+
+impl Mapping {
+    /// Asks for `size` bytes, which are rounded up to whole pages.
+    pub const fn new(size: usize) -> Self {
+        Self {
+            size,
+            huge: None,
+            policy: Policy::Any,
+            nodes: [0; NODES / usize::BITS as usize],
+            no_node: false,
+            populate: false,
+            lock: false,
+        }
+    }
+
+    /// Asks for huge pages, or for none. Without it the machine's setting counts. With [`Huge::Advise`] a mapping of
+    /// 2 MiB and more starts at a multiple of 2 MiB.
+    pub const fn huge(mut self, huge: Huge) -> Self {
+        self.huge = Some(huge);
+        self
+    }
+
+    /// Asks for memory of one node only, by the kernel's number (`/sys/devices/system/node`). It replaces the wish for other nodes.
+    pub fn node(self, node: u32) -> Self {
+        self.on(Policy::Bind, &[node])
+    }
+
+    /// Asks for memory of several nodes in turn, page by page. It replaces the wish for other nodes.
+    pub fn interleave(self, nodes: &[u32]) -> Self {
+        self.on(Policy::Interleave, nodes)
+    }
+
+    fn on(mut self, policy: Policy, nodes: &[u32]) -> Self {
+        (self.policy, self.nodes, self.no_node) = (policy, [0; _], nodes.is_empty());
+        for &node in nodes {
+            match self.nodes.get_mut(node as usize / usize::BITS as usize) {
+                Some(word) => *word |= 1 << (node % usize::BITS),
+                None => self.no_node = true,
+            }
+        }
+        self
+    }
+
+    /// Asks for all pages at once, so that no access to them is a page fault later.
+    pub const fn populate(mut self) -> Self {
+        self.populate = true;
+        self
+    }
+
+    /// Asks that the pages stay in memory and are never swapped out (`mlock`). They are there at once, too.
+    pub const fn lock(mut self) -> Self {
+        self.lock = true;
+        self
+    }
+
+    /// Maps the memory.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError`], with nothing mapped.
+    pub fn map(&self) -> Result<Region, MapError> {
+        #[cfg(all(target_os = "linux", not(miri)))]
+        return linux::map(self);
+        #[cfg(not(all(target_os = "linux", not(miri))))]
+        Err(MapError::Unsupported)
+    }
+
+    /// Gives a mapping back to the system.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError::Memory`] if the system refuses: it has no room to note that a part of its memory is gone.
+    ///
+    /// # Safety
+    ///
+    /// The region must be as [`Mapping::map`] returned it, and nothing may use it any more.
+    pub unsafe fn unmap(region: Region) -> Result<(), MapError> {
+        #[cfg(all(target_os = "linux", not(miri)))]
+        // SAFETY: the caller's contract.
+        return unsafe { linux::unmap(region) };
+        #[cfg(not(all(target_os = "linux", not(miri))))]
+        {
+            let _ = region;
+            Err(MapError::Unsupported)
+        }
+    }
+}
+
+/// Asks the kernel for huge pages behind a region, or for none.
+///
+/// # Safety
+///
+/// The region must be a mapping of the caller.
+#[cfg(any(unix, windows))]
+pub(super) unsafe fn advise(region: Region, huge: Huge) -> Result<(), MapError> {
+    #[cfg(all(target_os = "linux", not(miri)))]
+    {
+        let advice = match huge {
+            Huge::Advise => libc::MADV_HUGEPAGE,
+            Huge::Never => libc::MADV_NOHUGEPAGE,
+            Huge::Table(_) => return Err(MapError::Unsupported),
+        };
+        // SAFETY: the caller's contract. A kernel without such pages does not know the advice.
+        if unsafe { libc::madvise(region.start.as_ptr().cast(), region.size, advice) } == 0 {
+            return Ok(());
+        }
+    }
+    let _ = (region, huge);
+    Err(MapError::Unsupported)
+}
+
+#[cfg(all(target_os = "linux", not(miri)))]
+mod linux {
+    use super::{Huge, MapError, Mapping, NODES, Policy};
+    use crate::region::Region;
+    use core::ffi::c_int;
+    use core::ptr::{self, NonNull};
+    use std::io;
+
+    /// The size of the transparent huge pages of nearly all machines.
+    const TRANSPARENT: usize = 2 << 20;
+
+    /// Unmaps a new mapping unless all wishes were kept.
+    struct Guard(Region);
+
+    impl Drop for Guard {
+        fn drop(&mut self) {
+            // SAFETY: the mapping is ours, and nothing uses it.
+            let _ = unsafe { unmap(self.0) };
+        }
+    }
+
+    fn page() -> usize {
+        // SAFETY: it has no preconditions.
+        usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(64 * 1024)
+    }
+
+    /// Returns the last error of the C library, unless a call succeeded.
+    fn checked(result: c_int, error: fn(io::Error) -> MapError) -> Result<(), MapError> {
+        if result == 0 { Ok(()) } else { Err(failed(error)) }
+    }
+
+    fn failed(error: fn(io::Error) -> MapError) -> MapError {
+        let cause = io::Error::last_os_error();
+        if cause.raw_os_error() == Some(libc::ENOSYS) { MapError::Unsupported } else { error(cause) }
+    }
+
+    pub(super) fn map(wish: &Mapping) -> Result<Region, MapError> {
+        let (unit, flags, error): (_, _, fn(_) -> _) = match wish.huge {
+            Some(Huge::Table(size)) if !size.is_power_of_two() => return Err(MapError::Size),
+            Some(Huge::Table(size)) => {
+                let flags = libc::MAP_HUGETLB | (size.trailing_zeros() as c_int) << libc::MAP_HUGE_SHIFT;
+                (size, flags, MapError::Table)
+            }
+            _ => (page(), 0, MapError::Memory),
+        };
+        let size = wish.size.checked_next_multiple_of(unit).filter(|&size| size > 0).ok_or(MapError::Size)?;
+        let align = match wish.huge {
+            Some(Huge::Advise) if size >= TRANSPARENT => TRANSPARENT,
+            _ => unit,
+        };
+        // Mappings begin at pages of their own kind.
+        let long = size.checked_add(align - unit).ok_or(MapError::Size)?;
+        let (access, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags);
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let start = unsafe { libc::mmap(ptr::null_mut(), long, access, flags, -1, 0) };
+        if start == libc::MAP_FAILED {
+            return Err(failed(error));
+        }
+        let start = start.cast::<u8>();
+        let front = start.addr().next_multiple_of(align) - start.addr();
+        let region = Region { zeroed: true, ..Region::new(start.wrapping_add(front), size) };
+        for (part, bytes) in [(start, front), (start.wrapping_add(front + size), align - unit - front)] {
+            if bytes > 0 {
+                // SAFETY: the part is in the mapping and not in the region.
+                unsafe { libc::munmap(part.cast(), bytes) };
+            }
+        }
+        let guard = Guard(region);
+        keep(wish, region)?;
+        core::mem::forget(guard);
+        Ok(region)
+    }
+
+    /// Keeps the wishes that come after the mapping itself, in the order that makes the first pages the right ones.
+    fn keep(wish: &Mapping, region: Region) -> Result<(), MapError> {
+        let (start, size) = (region.start.as_ptr().cast(), region.size);
+        if let Some(huge @ (Huge::Advise | Huge::Never)) = wish.huge {
+            // SAFETY: the memory is a new mapping of ours.
+            unsafe { super::advise(region, huge)? };
+        }
+        if wish.policy != Policy::Any {
+            if wish.no_node {
+                return Err(MapError::Node(io::Error::from_raw_os_error(libc::EINVAL)));
+            }
+            let mode = if wish.policy == Policy::Bind { libc::MPOL_BIND } else { libc::MPOL_INTERLEAVE };
+            // The kernel reads one bit less than it is told.
+            // SAFETY: the memory is a new mapping of ours; the nodes are as many bits.
+            let result = unsafe {
+                libc::syscall(libc::SYS_mbind, start, size, mode, wish.nodes.as_ptr(), NODES + 1, 0)
+            };
+            checked(result as c_int, MapError::Node)?;
+        }
+        if wish.populate {
+            populate(region.start, size).map_err(MapError::Populate)?;
+        }
+        if wish.lock {
+            // SAFETY: as above.
+            checked(unsafe { libc::mlock(start, size) }, MapError::Lock)?;
+        }
+        Ok(())
+    }
+
+    /// Has the kernel provide all pages of memory. A kernel before Linux 5.14 does so at a write to each.
+    fn populate(start: NonNull<u8>, size: usize) -> io::Result<()> {
+        // SAFETY: the memory is a new mapping of ours, of whole pages.
+        if unsafe { libc::madvise(start.as_ptr().cast(), size, libc::MADV_POPULATE_WRITE) } == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        if error.raw_os_error() != Some(libc::EINVAL) {
+            return Err(error);
+        }
+        for offset in (0..size).step_by(page()) {
+            // SAFETY: as above.
+            unsafe { start.as_ptr().add(offset).write_volatile(0) };
+        }
+        Ok(())
+    }
+
+    /// Unmaps a region.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Mapping::unmap`].
+    pub(super) unsafe fn unmap(region: Region) -> Result<(), MapError> {
+        // SAFETY: the caller guarantees that nothing uses it.
+        checked(unsafe { libc::munmap(region.start.as_ptr().cast(), region.size) }, MapError::Memory)
+    }
+}
