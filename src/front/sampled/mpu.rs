@@ -30,37 +30,51 @@ fn settle() {
     unsafe { asm!("dsb", "isb", options(nostack, preserves_flags)) }
 }
 
-/// Turns the unit on, with all memory that no region covers as it is without it.
-fn enable() {
-    write(CTRL, read(CTRL) | 5);
-    settle();
+/// What the units of both versions have in common.
+macro_rules! guarded {
+    ($unit:ident, |$range:ident| $set:block, $clear:block) => {
+        // SAFETY: regions stop accesses to their range, and none if they are off.
+        unsafe impl<const REGION: usize> Guarded for $unit<REGION> {
+            // All memory that no region covers stays as it is without the unit.
+            fn enable() {
+                write(CTRL, read(CTRL) | 5);
+                settle();
+            }
+
+            fn set($range: Range<usize>) {
+                $set
+                settle();
+            }
+
+            fn clear() {
+                $clear
+                settle();
+            }
+
+            fn fault_address() -> Option<usize> {
+                // A data access that was refused, whose address is valid.
+                (read(STATUS) & 0x82 == 0x82).then(|| read(ADDRESS))
+            }
+
+            #[inline(always)]
+            fn callers(into: &mut [usize; CALLERS]) {
+                let stack: usize;
+                // SAFETY: it reads a register.
+                unsafe { asm!("mov {}, sp", out(reg) stack, options(nomem, nostack, preserves_flags)) }
+                super::calls::callers(stack, into);
+            }
+        }
+    };
 }
 
-fn fault_address() -> Option<usize> {
-    // A data access that was refused, whose address is valid.
-    (read(STATUS) & 0x82 == 0x82).then(|| read(ADDRESS))
-}
-
-#[inline(always)]
-fn callers(into: &mut [usize; CALLERS]) {
-    let stack: usize;
-    // SAFETY: it reads a register.
-    unsafe { asm!("mov {}, sp", out(reg) stack, options(nomem, nostack, preserves_flags)) }
-    super::calls::callers(stack, into);
-}
-
-/// The memory protection unit of Cortex-M0+, M3, M4 and M7: its region `REGION`, which must have the highest number that the program uses.
+/// The memory protection unit of Cortex-M3, M4 and M7: its region `REGION`, which must have the highest number that the program uses.
 ///
 /// A region is a power of two long and aligned to that, so of a freed block it covers the longest such part.
 pub struct ArmV7Mpu<const REGION: usize = 7>;
 
-// SAFETY: a region with no access stops those to its range, and one that is off none.
-unsafe impl<const REGION: usize> Guarded for ArmV7Mpu<REGION> {
-    fn enable() {
-        enable();
-    }
-
-    fn set(range: Range<usize>) {
+guarded!(
+    ArmV7Mpu,
+    |range| {
         let mut length = 1 << (31 - (range.end - range.start).leading_zeros());
         let mut start;
         // The longest range of those that the hardware knows; 32 bytes always are one.
@@ -74,60 +88,32 @@ unsafe impl<const REGION: usize> Guarded for ArmV7Mpu<REGION> {
         write(BASE, start);
         // Nothing may be executed or accessed there.
         write(LIMIT, 1 << 28 | (2 * length.trailing_zeros() as usize - 1));
-        settle();
-    }
-
-    fn clear() {
+    },
+    {
         write(NUMBER, REGION);
         write(LIMIT, 0);
-        settle();
     }
-
-    fn fault_address() -> Option<usize> {
-        fault_address()
-    }
-
-    #[inline(always)]
-    fn callers(into: &mut [usize; CALLERS]) {
-        callers(into);
-    }
-}
+);
 
 /// The memory protection unit of Cortex-M23, M33, M55 and M85: its regions `REGION` and the next one.
 ///
 /// No region refuses reads of privileged code, but where two overlap each access is a fault. No other region may cover the heap.
 pub struct ArmV8Mpu<const REGION: usize = 6>;
 
-// SAFETY: two regions stop accesses to their common range, and none if they are off.
-unsafe impl<const REGION: usize> Guarded for ArmV8Mpu<REGION> {
-    fn enable() {
-        enable();
-    }
-
-    fn set(range: Range<usize>) {
+guarded!(
+    ArmV8Mpu,
+    |range| {
         for region in [REGION, REGION + 1] {
             write(NUMBER, region);
             // Read only, and nothing may be executed there.
             write(BASE, range.start | 0b101);
             write(LIMIT, (range.end - 32) | 1);
         }
-        settle();
-    }
-
-    fn clear() {
+    },
+    {
         for region in [REGION, REGION + 1] {
             write(NUMBER, region);
             write(LIMIT, 0);
         }
-        settle();
     }
-
-    fn fault_address() -> Option<usize> {
-        fault_address()
-    }
-
-    #[inline(always)]
-    fn callers(into: &mut [usize; CALLERS]) {
-        callers(into);
-    }
-}
+);
