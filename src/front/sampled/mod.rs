@@ -76,7 +76,7 @@ const CALLERS: usize = 4;
 type Callers = [usize; CALLERS];
 
 /// The length and alignment of a guard in bytes: what the hardware can watch, and what holds a record.
-const GRANULE: usize = 8 * size_of::<usize>();
+const GRANULE: usize = size_of::<[usize; 8]>();
 
 /// Hardware that stops each access to a range of memory, of which [`Sampled`] uses one.
 ///
