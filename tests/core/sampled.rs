@@ -79,7 +79,10 @@ fn a_fault_names_the_block() {
         assert_eq!((caught.address, caught.block, caught.size), (end + 2, block.addr().get(), 40));
         assert_eq!((caught.tag, caught.allocated, caught.freed), (Some("radio"), [7, 0, 0, 0], None));
         let text = format!("{caught}");
-        assert!(text.contains("42 bytes from the start of a block of 40 bytes, radio; allocated at [7"), "{text}");
+        assert!(
+            text.contains("42 bytes from the start of a block of 40 bytes, radio; allocated at [7"),
+            "{text}"
+        );
         assert_eq!(RANGE.take(), None, "the access can be done");
         assert_eq!(front.check(block, layout), Ok(()));
         // SAFETY: the block is live the first time, and has this layout.
@@ -130,7 +133,8 @@ fn blocks_are_whole() {
                 match next(5) {
                     0 | 1 => {
                         let zeroed = next(2) == 0;
-                        let block = if zeroed { front.allocate_zeroed(layout) } else { front.allocate(layout) };
+                        let block =
+                            if zeroed { front.allocate_zeroed(layout) } else { front.allocate(layout) };
                         let Some(block) = block else { continue };
                         assert_eq!(block.addr().get() % layout.align(), 0);
                         if zeroed {
@@ -162,7 +166,10 @@ fn blocks_are_whole() {
                 if let Some(range) = RANGE.with_borrow(|range| range.clone()) {
                     for (block, layout, _) in &live {
                         let from = block.addr().get();
-                        assert!(from + layout.size() <= range.start || range.end <= from, "a live block is watched");
+                        assert!(
+                            from + layout.size() <= range.start || range.end <= from,
+                            "a live block is watched"
+                        );
                     }
                 }
             }

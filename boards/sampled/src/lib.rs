@@ -166,7 +166,12 @@ pub fn run<G: Guarded>(heap: &Sampled<Heap, G>) -> Result<(), Failure> {
         runs += u32::from(overflows(heap, seed * 0x9e37_79b1)?);
     }
     let faults = COUNT.load(Ordering::Relaxed);
-    defmt::info!("summary stopped={=u32} runs=100 faults={=u32} peak={=usize}", runs, faults, heap.memory().peak());
+    defmt::info!(
+        "summary stopped={=u32} runs=100 faults={=u32} peak={=usize}",
+        runs,
+        faults,
+        heap.memory().peak()
+    );
     if runs < 99 {
         return Err(Failure::Runs(runs));
     }

@@ -125,7 +125,12 @@ pub struct Caught {
 impl fmt::Display for Caught {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = if self.freed.is_some() { "freed block" } else { "block" };
-        write!(f, "access to {:#x}, {} bytes from ", self.address, self.address.wrapping_sub(self.block) as isize)?;
+        write!(
+            f,
+            "access to {:#x}, {} bytes from ",
+            self.address,
+            self.address.wrapping_sub(self.block) as isize
+        )?;
         write!(f, "the start of a {what} of {} bytes", self.size)?;
         if let Some(tag) = self.tag {
             write!(f, ", {tag}")?;
@@ -250,8 +255,7 @@ impl<M, G, L: Lock, const PERIOD: u32> Sampled<M, G, L, PERIOD> {
     #[inline(always)]
     fn may_be_sampled(&self, block: NonNull<u8>, layout: Layout) -> bool {
         let end = block.addr().get().wrapping_add(layout.size());
-        end % GRANULE == 0
-            && self.marks.load(Ordering::Relaxed).wrapping_shr((end / GRANULE) as u32) & 1 != 0
+        end % GRANULE == 0 && self.marks.load(Ordering::Relaxed).wrapping_shr((end / GRANULE) as u32) & 1 != 0
     }
 
     /// Returns whether a block is a sampled one; `Err` if it is free.
@@ -433,7 +437,8 @@ unsafe impl<M: Memory, G: Guarded, L: Lock, const PERIOD: u32> Memory for Sample
 
     #[inline]
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
-        if self.may_be_sampled(block, layout) && self.free_guarded(block, block.addr().get() + layout.size()) {
+        if self.may_be_sampled(block, layout) && self.free_guarded(block, block.addr().get() + layout.size())
+        {
             return;
         }
         // SAFETY: the caller's contract; the block is the memory's own.

@@ -57,7 +57,9 @@ unsafe impl Guarded for RiscvPmp {
     fn fault_address() -> Option<usize> {
         let (cause, address): (usize, usize);
         // SAFETY: it reads two registers.
-        unsafe { asm!("csrr {}, mcause", "csrr {}, mtval", out(reg) cause, out(reg) address, options(nomem, nostack)) }
+        unsafe {
+            asm!("csrr {}, mcause", "csrr {}, mtval", out(reg) cause, out(reg) address, options(nomem, nostack))
+        }
         // A load or a store that was refused.
         (cause == 5 || cause == 7).then_some(address)
     }
