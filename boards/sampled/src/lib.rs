@@ -46,7 +46,9 @@ static LAST: Mutex<Cell<Option<Caught>>> = Mutex::new(Cell::new(None));
 /// Keeps the report, and lets the access happen. The board's handler calls it; if it returns `false` the fault has another cause.
 pub fn stopped<G: Guarded>(heap: &Sampled<Heap, G>) -> bool {
     let Some(caught) = heap.fault() else { return false };
-    COUNT.store(COUNT.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    // The write may also meet a freed neighbour that is watched, and then the report names that one.
+    let names_it = caught.freed.is_none() && caught.size == SIZE && caught.address == caught.block + SIZE;
+    COUNT.store(COUNT.load(Ordering::Relaxed) + u32::from(names_it), Ordering::Relaxed);
     critical_section::with(|section| LAST.borrow(section).set(Some(caught)));
     true
 }
