@@ -99,8 +99,8 @@ pub use error::{FreeError, OutOfMemory, misuse, out_of_memory};
 #[cfg(all(feature = "backtrace", unix))]
 pub use front::HeapProfile;
 pub use front::{
-    Bounded, Kept, Observed, PerCore, PlannedHeap, Sealable, Timed, cores, inject, observed, planned,
-    pressure, seal, zones,
+    Bounded, Kept, Observed, PerCore, PlannedHeap, Sampled, Sealable, Timed, cores, inject, observed,
+    planned, pressure, sampled, seal, zones,
 };
 #[cfg(any(target_family = "wasm", test))]
 pub use heap::WasmHeap;

@@ -9,6 +9,7 @@ pub mod planned;
 pub mod pressure;
 #[cfg(all(feature = "backtrace", unix))]
 mod profile;
+pub mod sampled;
 pub mod seal;
 pub(crate) mod small;
 mod timed;
@@ -21,5 +22,6 @@ pub use observed::Observed;
 pub use planned::PlannedHeap;
 #[cfg(all(feature = "backtrace", unix))]
 pub use profile::HeapProfile;
+pub use sampled::Sampled;
 pub use seal::Sealable;
 pub use timed::Timed;

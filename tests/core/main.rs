@@ -39,6 +39,7 @@ mod os_pressure;
 mod pressure;
 mod random;
 mod regions;
+mod sampled;
 #[cfg(feature = "spin")]
 mod seal;
 #[cfg(all(feature = "spin", target_os = "linux"))]

@@ -53,7 +53,7 @@ unsafe fn HardFault(_frame: &cortex_m_rt::ExceptionFrame) -> ! {
 }
 
 /// Runs on a fault, which is often a stack overflow, so it formats nothing.
-#[cfg(target_arch = "riscv32")]
+#[cfg(all(target_arch = "riscv32", not(feature = "own-fault")))]
 // SAFETY: riscv-rt calls a handler of this name and signature for exceptions, and nothing else has the name.
 #[unsafe(export_name = "ExceptionHandler")]
 extern "C" fn fault(_frame: &riscv_rt::TrapFrame) -> ! {

@@ -3,4 +3,4 @@
 #[path = "../../../src/lock/mod.rs"]
 mod library;
 
-pub use library::{Futex, Lock};
+pub use library::{Default, Futex, Lock};

@@ -7,9 +7,13 @@
 // In place of the real one, everywhere in this program.
 extern crate loom_core as core;
 
+#[path = "../../../src/front/cores.rs"]
+mod cores;
 #[path = "../../../src/heap/fixed.rs"]
 mod fixed;
+mod front;
 mod lock;
+mod memory;
 mod os;
 mod plan;
 mod region;
@@ -26,12 +30,36 @@ mod error {
         /// The block is free.
         AlreadyFree,
     }
+
+    /// As in the library.
+    pub mod misuse {
+        /// As in the library.
+        #[derive(Debug)]
+        pub enum Fault {
+            /// A list of free blocks was written to.
+            BrokenList,
+        }
+
+        /// Ends the model.
+        pub fn corrupted(fault: Fault, address: usize) -> ! {
+            panic!("{fault:?} at {address:#x}")
+        }
+
+        /// Ends the model.
+        pub fn wrong_free(error: super::FreeError, address: usize) {
+            panic!("{error:?} at {address:#x}")
+        }
+    }
 }
 
+use cores::{Cores, PerCore};
 use fixed::FixedPool;
 use lock::{Futex, Lock};
 use loom::cell::UnsafeCell;
 use loom::thread;
+use memory::{Few, Memory};
+use std::alloc::Layout;
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -94,7 +122,68 @@ impl<const N: usize> Cells<N> {
     }
 }
 
+loom::thread_local! {
+    /// The number of the core that a thread stands for.
+    static CORE: Cell<usize> = Cell::new(0);
+}
+
+/// Threads as cores, which nothing interrupts.
+struct Threads;
+
+// SAFETY: in the model no two threads have the same number at a time.
+unsafe impl Cores for Threads {
+    type Token = ();
+
+    fn enter() -> (usize, ()) {
+        (CORE.with(Cell::get), ())
+    }
+
+    unsafe fn leave((): ()) {}
+}
+
+/// Models a front with free blocks for each of two cores, in batches of one block. Each core uses blocks that the other one may have had, which
+/// loom would notice if the depot did not order the two.
+fn cores(blocks: usize, preemptions: usize) {
+    const LAYOUT: Layout = Layout::new::<[u64; 2]>();
+    let name = format!("free blocks per core, {blocks} blocks");
+    model(&name, preemptions, move || {
+        type Front = PerCore<Few, Threads, Futex, 2, 16>;
+        let shared = Arc::new((Front::new(Few::new(blocks)), Cells::<6>::new()));
+        let take = |shared: &(Front, Cells<6>)| {
+            let block = shared.0.allocate(LAYOUT)?;
+            shared.1.add(shared.0.memory().number(block));
+            Some(block)
+        };
+        let give = |shared: &(Front, Cells<6>), block| {
+            shared.1.add(shared.0.memory().number(block));
+            // SAFETY: the block is not used any more.
+            unsafe { shared.0.deallocate(block, LAYOUT) }
+        };
+        // Three frees: the last one leaves a batch in the depot, whose lock is used first here.
+        let first = [(); 3].map(|()| take(&shared).expect("there are as many"));
+        first.into_iter().for_each(|block| give(&shared, block));
+        let both = shared.clone();
+        threads(2, move |number| {
+            CORE.with(|core| core.set(number));
+            // The third free of a core leaves a batch in the depot.
+            let mine = [(); 3].map(|()| take(&both));
+            mine.into_iter().flatten().for_each(|block| give(&both, block));
+            if let Some(block) = take(&both) {
+                give(&both, block);
+            }
+        });
+        // This thread is each core in turn.
+        for number in [1, 0] {
+            CORE.with(|core| core.set(number));
+            shared.0.flush();
+        }
+        assert_eq!(shared.0.memory().available(), blocks, "no block is lost or doubled");
+    });
+}
+
 fn main() {
+    cores(4, 2);
+    cores(6, 3);
     model("lock, 2 threads", 3, || {
         let shared = Arc::new((lock(), Cells::<1>::new()));
         let both = shared.clone();

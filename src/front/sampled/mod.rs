@@ -1,0 +1,496 @@
+//! [`Sampled`]: writes behind blocks and uses of freed ones, caught in the field by the chip's memory protection.
+//!
+//! One request in [`PERIOD`](Sampled) gets a block that ends where a guard of 32 bytes begins, which the chip watches: the next access to it is
+//! a fault, whose handler learns whose block it was. The guard wanders from block to block, and over blocks that were freed, so that a bug which
+//! happens often is caught soon, on a device in the field, for a few instructions per request.
+//!
+//! ```text
+//!  live       | block of 40 bytes |  guard  |        a write behind it is a fault
+//!  freed      |  g  u  a  r  d          . . |        each access is a fault, and the memory is not handed out again yet
+//!  before     | block of 40 bytes | record  |        the guard has moved on, and its place remembers the block
+//! ```
+//!
+//! On a Cortex-M3, with the MPU's region 7:
+//!
+//! ```
+//! use allotment::sampled::{Guarded, Sampled};
+//! use allotment::{Heap, heap};
+//! # use core::ops::Range;
+//! # /// In place of `allotment::sampled::ArmV7Mpu`.
+//! # struct ArmV7Mpu;
+//! # // SAFETY: it stops nothing.
+//! # unsafe impl Guarded for ArmV7Mpu {
+//! #     fn enable() {}
+//! #     fn set(_: Range<usize>) {}
+//! #     fn clear() {}
+//! #     fn fault_address() -> Option<usize> { None }
+//! # }
+//!
+//! static HEAP: Sampled<Heap, ArmV7Mpu> = Sampled::new(heap!(32 * 1024));
+//!
+//! fn main() {
+//!     HEAP.start(1); // or a number that differs from boot to boot
+//! }
+//!
+//! // #[exception]
+//! fn hard_fault() {
+//!     if let Some(caught) = HEAP.fault() {
+//!         println!("{caught}"); // or `defmt`, or into memory that survives the reset
+//!     }
+//! }
+//! # main();
+//! # hard_fault();
+//! ```
+//!
+//! (Serebryany and others, "GWP-ASan: Sampling-Based Detection of Memory-Safety Bugs in Production", 2023; KFENCE of Linux.)
+
+#[cfg(all(any(target_arch = "arm", target_arch = "riscv32"), target_os = "none"))]
+mod calls;
+#[cfg(all(target_arch = "arm", target_os = "none"))]
+mod mpu;
+#[cfg(all(target_arch = "riscv32", target_os = "none"))]
+mod pmp;
+
+#[cfg(all(target_arch = "arm", target_os = "none"))]
+pub use mpu::{ArmV7Mpu, ArmV8Mpu};
+#[cfg(all(target_arch = "riscv32", target_os = "none"))]
+pub use pmp::RiscvPmp;
+
+use crate::error::FreeError;
+use crate::error::misuse::wrong_free;
+use crate::lock::{self, Lock};
+use crate::memory::{Done, Memory, allocator, global_alloc, pass_on};
+use crate::observe::current_tag;
+use core::alloc::Layout;
+use core::cell::UnsafeCell;
+use core::fmt;
+use core::marker::PhantomData;
+use core::ops::Range;
+use core::ptr::{self, NonNull};
+use core::sync::atomic::{AtomicU32, Ordering};
+
+/// How many return addresses are kept of a call.
+const CALLERS: usize = 4;
+
+/// The return addresses of a call, the innermost first; 0 where there is none.
+type Callers = [usize; CALLERS];
+
+/// The length and alignment of a guard in bytes: what the hardware can watch, and what holds a record.
+const GRANULE: usize = size_of::<[usize; 8]>();
+
+/// Hardware that stops each access to a range of memory, of which [`Sampled`] uses one.
+///
+/// # Safety
+///
+/// It must stop accesses to no memory outside the range, and none after `clear` has returned.
+pub unsafe trait Guarded {
+    /// Prepares the hardware. It is called outside handlers, once.
+    fn enable();
+
+    /// Watches this range, or as much of it as the hardware can, but 32 bytes whole. Its bounds are multiples of 32, and nothing is watched
+    /// before.
+    fn set(range: Range<usize>);
+
+    /// Watches nothing any more.
+    fn clear();
+
+    /// Returns the address of the access that led to the fault which is being handled, if it was stopped by a guard.
+    fn fault_address() -> Option<usize>;
+
+    /// Writes the return addresses of the present call, the innermost first, as far as they can be found, over zeros.
+    #[inline(always)]
+    fn callers(into: &mut [usize; CALLERS]) {
+        let _ = into;
+    }
+}
+
+/// An access that was stopped, and the block that it belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Caught {
+    /// The address of the access.
+    pub address: usize,
+    /// The address of the block.
+    pub block: usize,
+    /// The size that was requested, in bytes.
+    pub size: usize,
+    /// The tag that was current when the block was allocated.
+    pub tag: Option<&'static str>,
+    /// Return addresses of the allocation, the innermost first; 0 where none was found. Words that look like one are taken for one.
+    pub allocated: [usize; CALLERS],
+    /// The same of the free; `None` if the block is live, so that the access went behind it.
+    pub freed: Option<[usize; CALLERS]>,
+}
+
+impl fmt::Display for Caught {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = if self.freed.is_some() { "freed block" } else { "block" };
+        write!(
+            f,
+            "access to {:#x}, {} bytes from ",
+            self.address,
+            self.address.wrapping_sub(self.block) as isize
+        )?;
+        write!(f, "the start of a {what} of {} bytes", self.size)?;
+        if let Some(tag) = self.tag {
+            write!(f, ", {tag}")?;
+        }
+        write!(f, "; allocated at {:x?}", self.allocated)?;
+        self.freed.map_or(Ok(()), |freed| write!(f, ", freed at {freed:x?}"))
+    }
+}
+
+/// What is known of a sampled block, at the start of the guard behind it. A write a little too far, while the guard is elsewhere, meets what
+/// matters least.
+#[repr(C)]
+struct Record {
+    allocated: Callers,
+    tag: Option<&'static str>,
+    size: usize,
+    /// The next block without the guard, or null.
+    next: *mut Record,
+}
+
+const _: () = assert!(size_of::<Record>() <= GRANULE, "a record has room in place of the guard");
+
+/// What the lock guards.
+struct State {
+    /// The end of the block that is watched, or null.
+    watched: *mut Record,
+    /// Where that block was freed, if it is not live.
+    freed: Option<Callers>,
+    /// The first of the other live ones, or null.
+    others: *mut Record,
+}
+
+impl State {
+    /// Returns the link that leads to the live block without the guard that ends at `end`, or to none.
+    #[inline(always)]
+    fn link_to(&mut self, end: usize) -> *mut *mut Record {
+        let mut link = &raw mut self.others;
+        // SAFETY: each link is that of the state or of a record that is not watched, and leads to such a record or is null.
+        unsafe {
+            while !(*link).is_null() && (*link).addr() != end {
+                link = &raw mut (**link).next;
+            }
+        }
+        link
+    }
+}
+
+/// Rounds a size up to granules.
+#[inline(always)]
+const fn rounded(size: usize) -> usize {
+    (size + (GRANULE - 1)) & !(GRANULE - 1)
+}
+
+/// Returns the layout of the memory for a block that has a guard behind it.
+const fn whole_layout(length: usize) -> Layout {
+    // SAFETY: the alignment is a power of two, and blocks are at most half as long as the memory can be.
+    unsafe { Layout::from_size_align_unchecked(length, GRANULE) }
+}
+
+/// Puts a hardware guard behind sampled blocks of a memory, and over sampled ones that were freed; see the [module](self).
+///
+/// The guard moves on with each sample, and with each free of a sampled block, which is freed in the memory when the guard leaves it. Sampled
+/// are requests whose size is a multiple of their alignment, as all of Rust's are, up to an alignment of 32; `realloc` is sampled as well.
+///
+/// A request costs the decrement of a counter more than the memory's own, and one of about `PERIOD`, a power of two, gets up to 63 bytes more than
+/// it needs. A free costs a test of its address. Freeing a sampled block is linear in the number of live sampled ones. `G` is the
+/// hardware: `ArmV7Mpu`, `ArmV8Mpu`, `RiscvPmp`, or one of the program's own. It watches the core that samples, so there should be one.
+pub struct Sampled<M, G, L = lock::Default, const PERIOD: u32 = 128> {
+    memory: M,
+    /// Requests until the next sample; so many that there is none, before the start. All is zero then, so that no initial value takes flash.
+    left: AtomicU32,
+    /// A bit for each end of a sampled block: that of its granule's number, modulo 32.
+    marks: AtomicU32,
+    random: AtomicU32,
+    lock: L,
+    state: UnsafeCell<State>,
+    hardware: PhantomData<fn() -> G>,
+}
+
+// SAFETY: the state is accessed only while the lock is held, and a lock that is `Sync` excludes all other callers.
+unsafe impl<M: Sync, G, L: Sync, const PERIOD: u32> Sync for Sampled<M, G, L, PERIOD> {}
+// SAFETY: the blocks belong to the memory, which is sent with them.
+unsafe impl<M: Send, G, L: Send, const PERIOD: u32> Send for Sampled<M, G, L, PERIOD> {}
+
+impl<M, G, L: Lock, const PERIOD: u32> Sampled<M, G, L, PERIOD> {
+    /// Creates a front of `memory` that samples nothing before [`Sampled::start`].
+    pub const fn new(memory: M) -> Self {
+        const { assert!(PERIOD.is_power_of_two() && PERIOD < 1 << 15, "the period is a power of two") }
+        let state = State { watched: ptr::null_mut(), freed: None, others: ptr::null_mut() };
+        Self {
+            memory,
+            left: AtomicU32::new(0),
+            marks: AtomicU32::new(0),
+            random: AtomicU32::new(0),
+            lock: L::INIT,
+            state: UnsafeCell::new(state),
+            hardware: PhantomData,
+        }
+    }
+
+    /// Returns the memory behind this front.
+    pub const fn memory(&self) -> &M {
+        &self.memory
+    }
+
+    /// Runs `work` on the state.
+    fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
+        // SAFETY: the lock excludes all others, and `work` is code of this file that does not come here again.
+        self.lock.with(|| work(unsafe { &mut *self.state.get() }))
+    }
+
+    /// Returns whether a request is to be sampled.
+    #[inline(always)]
+    fn is_due(&self) -> bool {
+        // Not one operation: a handler in between makes the next sample come later by one request.
+        let left = self.left.load(Ordering::Relaxed).wrapping_sub(1);
+        self.left.store(left, Ordering::Relaxed);
+        left == 0
+    }
+
+    /// Returns whether a block may be a sampled one. It is one in less than 1 of 4 cases, and a sampled one always is.
+    #[inline(always)]
+    fn may_be_sampled(&self, block: NonNull<u8>, layout: Layout) -> bool {
+        let end = block.addr().get().wrapping_add(layout.size());
+        end % GRANULE == 0 && self.marks.load(Ordering::Relaxed).wrapping_shr((end / GRANULE) as u32) & 1 != 0
+    }
+
+    /// Returns whether a block is a sampled one; `Err` if it is free.
+    fn find(&self, block: NonNull<u8>, layout: Layout) -> Option<Result<(), FreeError>> {
+        if !self.may_be_sampled(block, layout) {
+            return None;
+        }
+        let end = block.addr().get() + layout.size();
+        self.with(|state| {
+            if state.watched.addr() == end {
+                return Some(state.freed.map_or(Ok(()), |_| Err(FreeError::AlreadyFree)));
+            }
+            // SAFETY: a link of the state or of a record.
+            (!unsafe { *state.link_to(end) }.is_null()).then_some(Ok(()))
+        })
+    }
+}
+
+impl<M, G: Guarded, L: Lock, const PERIOD: u32> Sampled<M, G, L, PERIOD> {
+    /// Prepares the hardware, and starts to sample with the next request. Call it outside handlers. Which requests are sampled follows from
+    /// `seed`.
+    pub fn start(&self, seed: u32) {
+        G::enable();
+        self.random.store(seed, Ordering::Relaxed);
+        self.left.store(1, Ordering::Relaxed);
+    }
+
+    /// Returns what the handler of a fault wants to know, if the fault is an access that was stopped here. Nothing is watched then until the
+    /// next sample, so that the access is done if the handler returns.
+    pub fn fault(&self) -> Option<Caught> {
+        let address = G::fault_address()?;
+        // The lock is free: no access is stopped while it is held.
+        self.with(|state| {
+            if state.watched.is_null() {
+                return None;
+            }
+            G::clear();
+            // SAFETY: the record of the block, which is not watched now.
+            let &mut Record { allocated, tag, size, .. } = unsafe { &mut *state.watched };
+            let end = state.watched.addr();
+            let start = if state.freed.is_some() { end - rounded(size) } else { end };
+            let caught = Caught { address, block: end - size, size, tag, allocated, freed: state.freed };
+            (start..end + GRANULE).contains(&address).then_some(caught)
+        })
+    }
+
+    /// Removes the live block that ends at `end`; `Err` if it is free already.
+    #[inline(always)]
+    fn take(&self, end: usize) -> Option<Result<*mut Record, FreeError>> {
+        self.with(|state| {
+            let found = state.watched;
+            if found.addr() == end {
+                if state.freed.is_some() {
+                    return Some(Err(FreeError::AlreadyFree));
+                }
+                state.watched = ptr::null_mut();
+                return Some(Ok(found));
+            }
+            let link = state.link_to(end);
+            // SAFETY: a link of the state or of a record, and if it leads to one, that is not watched.
+            unsafe {
+                let found = *link;
+                if found.is_null() {
+                    return None;
+                }
+                *link = (*found).next;
+                Some(Ok(found))
+            }
+        })
+    }
+}
+
+impl<M: Memory, G: Guarded, L: Lock, const PERIOD: u32> Sampled<M, G, L, PERIOD> {
+    /// Moves the guard to this block, of which there is a record, and frees the memory of the one before if that is free.
+    #[inline(never)]
+    fn guard(&self, end: *mut Record, freed: Option<&Callers>) {
+        let released = self.with(|state| {
+            G::clear();
+            let mut released = ptr::null_mut();
+            if state.freed.is_some() {
+                released = state.watched;
+            } else if !state.watched.is_null() {
+                // SAFETY: the record of a live block, which is not watched now.
+                unsafe { (*state.watched).next = state.others };
+                state.others = state.watched;
+            }
+            (state.watched, state.freed) = (end, freed.copied());
+            // SAFETY: a record that is not watched now.
+            let size = unsafe {
+                (*end).next = state.others;
+                (*end).size
+            };
+            let mut marks = 0;
+            let mut at = end;
+            while !at.is_null() {
+                marks |= 1_u32.wrapping_shl((at.addr() / GRANULE) as u32);
+                // SAFETY: a record of a block, which stands behind it.
+                at = unsafe { (*at).next };
+            }
+            self.marks.store(marks, Ordering::Relaxed);
+            let start = if state.freed.is_some() { end.addr() - rounded(size) } else { end.addr() };
+            G::set(start..end.addr() + GRANULE);
+            released
+        });
+        if let Some(released) = NonNull::new(released) {
+            // SAFETY: it was allocated with this layout, the program has freed it, and nothing else knows it any more.
+            unsafe {
+                let length = rounded(released.as_ref().size);
+                self.memory.deallocate(released.cast::<u8>().sub(length), whole_layout(length + GRANULE));
+            }
+        }
+    }
+
+    /// Allocates a block with a guard behind it; `None` if there is no room for both.
+    #[cold]
+    #[inline(never)]
+    fn allocate_guarded(&self, layout: Layout) -> Option<NonNull<u8>> {
+        let random = self.random.load(Ordering::Relaxed).wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        self.random.store(random, Ordering::Relaxed);
+        self.left.store((random >> 16) % (2 * PERIOD) + 1, Ordering::Relaxed);
+        let size = layout.size();
+        let odd = size & (layout.align() - 1);
+        let fits = size.wrapping_sub(1) < isize::MAX as usize / 2 && layout.align() <= GRANULE;
+        if !fits || odd != 0 {
+            return None;
+        }
+        let length = rounded(size);
+        let start = self.memory.allocate(whole_layout(length + GRANULE))?;
+        // SAFETY: the guard is the last granule of the block.
+        let end = unsafe { start.add(length) };
+        let record = end.cast::<Record>().as_ptr();
+        // SAFETY: the granule behind the block is aligned and not used otherwise.
+        unsafe {
+            record.write(Record { allocated: [0; CALLERS], tag: current_tag(), size, next: ptr::null_mut() });
+            G::callers(&mut (*record).allocated);
+        }
+        self.guard(record, None);
+        // SAFETY: the block is as long at least.
+        Some(unsafe { end.sub(size) })
+    }
+
+    /// Frees a block if it is a sampled one, and returns whether it is.
+    #[cold]
+    #[inline(never)]
+    fn free_guarded(&self, block: NonNull<u8>, end: usize) -> bool {
+        let mut freed = [0; CALLERS];
+        G::callers(&mut freed);
+        match self.take(end) {
+            None => return false,
+            Some(Ok(end)) => self.guard(end, Some(&freed)),
+            Some(Err(error)) => wrong_free(error, block.addr().get()),
+        }
+        true
+    }
+}
+
+// SAFETY: a sampled block is a part of a live block of the memory that nothing else uses; all others are the memory's own.
+unsafe impl<M: Memory, G: Guarded, L: Lock, const PERIOD: u32> Memory for Sampled<M, G, L, PERIOD> {
+    #[inline]
+    fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
+        if self.is_due() {
+            if let Some(block) = self.allocate_guarded(layout) {
+                return Some(block);
+            }
+        }
+        self.memory.allocate(layout)
+    }
+
+    fn allocate_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
+        if self.is_due() {
+            if let Some(block) = self.allocate_guarded(layout) {
+                // SAFETY: the block has the layout's size.
+                unsafe { block.write_bytes(0, layout.size()) };
+                return Some(block);
+            }
+        }
+        self.memory.allocate_zeroed(layout)
+    }
+
+    #[inline]
+    unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
+        if self.may_be_sampled(block, layout) && self.free_guarded(block, block.addr().get() + layout.size())
+        {
+            return;
+        }
+        // SAFETY: the caller's contract; the block is the memory's own.
+        unsafe { self.memory.deallocate(block, layout) }
+    }
+
+    fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        self.find(block, layout).unwrap_or_else(|| self.memory.check(block, layout))
+    }
+
+    unsafe fn check_owned(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        // SAFETY: the caller's contract; the block is the memory's own.
+        self.find(block, layout).unwrap_or_else(|| unsafe { self.memory.check_owned(block, layout) })
+    }
+
+    unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
+        // A block with a guard has its end.
+        if self.find(block, layout).is_some() {
+            return size == layout.size();
+        }
+        // SAFETY: the caller's contract; the block is the memory's own.
+        unsafe { self.memory.try_resize(block, layout, size) }
+    }
+
+    unsafe fn change(&self, block: NonNull<u8>, old: Layout, new: Layout, done: Done) -> Option<NonNull<u8>> {
+        let guarded = if self.is_due() { self.allocate_guarded(new) } else { None };
+        // A block with a guard behind it cannot change where it is. Others are moved as well, rather than looked up.
+        let moves = guarded.is_some() || self.may_be_sampled(block, old);
+        // SAFETY: the caller's contract; the block is the memory's own, or else it is copied between two live blocks.
+        unsafe {
+            if !moves {
+                return self.memory.change(block, old, new, done);
+            }
+            let moved = guarded.or_else(|| self.memory.allocate(new))?;
+            moved.copy_from_nonoverlapping(block, old.size().min(new.size()));
+            done(moved);
+            self.deallocate(block, old);
+            Some(moved)
+        }
+    }
+
+    pass_on!(
+        |self| self.memory;
+        allocate_many, statistics, largest_free, region, out_of_memory, take_reserve, remembers, own_lock
+    );
+}
+
+global_alloc!([M: Memory, G: Guarded, L: Lock, const PERIOD: u32] Sampled<M, G, L, PERIOD>);
+allocator!([M: Memory, G: Guarded, L: Lock, const PERIOD: u32] Sampled<M, G, L, PERIOD>);
+
+impl<M, G, L, const PERIOD: u32> fmt::Debug for Sampled<M, G, L, PERIOD> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sampled").field("left", &self.left).finish_non_exhaustive()
+    }
+}
