@@ -5,8 +5,10 @@ use std::ptr::NonNull;
 
 use allotment::harden::Full;
 use allotment::lock::Unsync;
-use allotment::placement::{Placement, MicroTlsf, QuickLists, SideTable};
-use allotment::{BestFit, Buddy, Bump, FirstFit, FreeError, GoodFit, Heap, Region, Slab, Tiered, Tlsf};
+use allotment::placement::{MicroTlsf, Placement, QuickLists, SideTable};
+use allotment::{
+    BestFit, Buddy, Bump, FirstFit, FreeError, GoodFit, Heap, Region, Slab, Tiered, Tlsf, Tlsf16,
+};
 
 use crate::choices::Choices;
 

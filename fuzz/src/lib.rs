@@ -6,9 +6,11 @@ pub mod pools;
 
 use std::time::Duration;
 
+use allotment_planner::deadline::Deadline;
 use allotment_planner::explain::explain;
 use allotment_planner::graph::{Graph, Lowering};
 use allotment_planner::model::Instance;
+use allotment_planner::schedule::Schedule;
 use allotment_planner::solve::{Options, solve_tiers};
 use allotment_planner::transform::{in_place, rematerialise, reorder, stream};
 use allotment_planner::validate::validate;
@@ -30,7 +32,8 @@ pub fn planned(instance: &Instance) {
         let (instance, solution) = (&tier.instance, &tier.solution);
         validate(instance, &solution.offsets, None).expect("every plan is valid");
         let _ = explain(instance, solution, Some(solution.peak / 2));
-        let planned = Planned::new("fuzz", instance, solution);
+        let schedule = Schedule::of(instance.clone(), solution.clone());
+        let planned = Planned::new("fuzz", &schedule);
         let _ = (write::csv(planned), write::json(planned), write::rust_source(planned));
         let _ = (write::c_header(planned), write::svg(planned), write::html(planned));
     }
@@ -48,7 +51,9 @@ pub fn lowered(graph: &Graph) {
     if let Ok(instance) = graph.instance(lowering) {
         planned(&instance);
     }
-    if let Ok(shared) = in_place(&stream(graph, 4, 1).graph, lowering) {
+    if let Ok(shared) =
+        in_place(&stream(graph, lowering, 4, 1, &Deadline::after(Duration::from_secs(1))).graph, lowering)
+    {
         planned(&shared.instance);
     }
     if graph.ops.len() <= 20 {

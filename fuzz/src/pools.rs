@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use allotment::placement::SideTable;
-use allotment::placement::{GoodFit, Placement};
+use allotment::placement::{GoodFit, SegmentPlacement};
 use allotment::pool::{
-    Allocation, PoolBlock, DefaultPlacement, Event as _, Growth, Limit, RawPool, PoolError,
-    PoolOptions, ReturnError, Reuse, Snapshot, SourceErrorKind, Stream as _,
+    Allocation, DefaultPlacement, Event as _, Growth, Limit, PoolBlock, PoolError, PoolOptions, RawPool,
+    ReturnError, Reuse, Snapshot, SourceErrorKind, Stream as _,
 };
 use allotment::sim::{Call, DeviceMemory, Hazard, Stream};
 
@@ -59,20 +59,20 @@ fn options(choices: &mut Choices<'_>) -> PoolOptions {
     options
 }
 
-enum Held<'p, P: Placement> {
+enum Held<'p, P: SegmentPlacement> {
     Buffer(PoolBlock<'p, P, DeviceMemory>),
     Movable(PoolBlock<'p, P, DeviceMemory>),
     Raw(Allocation),
 }
 
-struct Block<'p, P: Placement> {
+struct Block<'p, P: SegmentPlacement> {
     held: Held<'p, P>,
     owner: u64,
     /// The number of its stream.
     stream: usize,
 }
 
-impl<P: Placement> Block<'_, P> {
+impl<P: SegmentPlacement> Block<'_, P> {
     /// The first byte and the length.
     fn span(&self) -> (usize, usize) {
         match &self.held {
@@ -99,7 +99,7 @@ fn hand_over(from: &Stream, to: &Stream) -> Option<()> {
     to.wait(&event).ok()
 }
 
-struct Run<'p, P: Placement> {
+struct Run<'p, P: SegmentPlacement> {
     pool: &'p RawPool<P, DeviceMemory>,
     device: &'p DeviceMemory,
     streams: &'p [Stream],
@@ -111,7 +111,7 @@ struct Run<'p, P: Placement> {
     failing: bool,
 }
 
-fn run<P: Placement>(mut choices: Choices<'_>) -> usize {
+fn run<P: SegmentPlacement>(mut choices: Choices<'_>) -> usize {
     let room = choices.below(2) << 30;
     let device: DeviceMemory =
         DeviceMemory::new((8 + choices.below(56)) * MIB).with_granularity(64 * KIB).with_room(room);
@@ -149,7 +149,7 @@ fn run<P: Placement>(mut choices: Choices<'_>) -> usize {
     operations
 }
 
-impl<'p, P: Placement> Run<'p, P> {
+impl<'p, P: SegmentPlacement> Run<'p, P> {
     fn step(&mut self, choices: &mut Choices<'_>) {
         let (choice, number) = (choices.byte(), choices.below(self.streams.len()));
         let stream = &self.streams[number];

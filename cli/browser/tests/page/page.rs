@@ -13,7 +13,7 @@ use super::firmware;
 const FOLDER: &str = "ALLOTMENT_SCREENSHOTS";
 
 fn write(name: &str, trace: &Trace) -> PathBuf {
-    let html = page(&report(trace, Placing::Tlsf, None).unwrap()).unwrap();
+    let html = page(&report(trace, Placing::GoodFit, None).unwrap()).unwrap();
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.html"));
     std::fs::write(&path, html).unwrap();
     path
