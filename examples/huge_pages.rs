@@ -19,6 +19,7 @@ fn random(state: &mut u64) -> usize {
 
 const BOXES: usize = 6_000_000;
 
+#[allow(clippy::vec_box, reason = "the boxes are what is measured")]
 fn boxes() -> Vec<Box<[u64; 6]>> {
     (0..BOXES as u64).map(|n| Box::new([n; 6])).collect()
 }

@@ -2,7 +2,6 @@
 
 use allotment::out_of_memory::Cause;
 use allotment::placement::Block;
-use allotment::placement::Grant;
 use allotment::{FreeError, OutOfMemory, Region, RegionError, Stats};
 use std::fs;
 use std::path::Path;
@@ -21,7 +20,6 @@ fn value_types_can_be_logged() {
         loggable::<FreeError>(),
         loggable::<RegionError>(),
         loggable::<Region>(),
-        loggable::<Grant>(),
         loggable::<Block>(),
         loggable::<Block<u32>>(),
         loggable::<allotment::plan::Buffer>(),

@@ -12,7 +12,7 @@ const HEAD: usize = 16;
 #[repr(align(4096))]
 struct Memory(UnsafeCell<[u8; SIZE]>);
 
-// SAFETY: parts of it are handed out once each.
+// SAFETY: parts of it are allocated once each.
 unsafe impl Sync for Memory {}
 
 static MEMORY: Memory = Memory(UnsafeCell::new([0; SIZE]));
@@ -38,7 +38,7 @@ pub fn allocate(size: usize, align: usize) -> *mut c_void {
     }
 }
 
-/// The addresses of the memory that was handed out.
+/// The addresses of the memory that was allocated.
 pub fn used() -> core::ops::Range<usize> {
     let from = MEMORY.0.get().addr();
     from..from + USED.load(Ordering::Relaxed)

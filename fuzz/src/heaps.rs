@@ -36,7 +36,7 @@ enum Promise {
     Little,
     /// To reuse all memory.
     Reuse,
-    /// To find wrong frees as well.
+    /// To find invalid frees as well.
     Full,
 }
 
@@ -63,7 +63,7 @@ impl Block {
 ///
 /// # Panics
 ///
-/// If blocks overlap, are changed or misaligned, if statistics are wrong, or if a heap at level `Full` accepts a wrong free.
+/// If blocks overlap, are changed or misaligned, if statistics are wrong, or if a heap at level `Full` accepts an invalid free.
 pub fn operate(bytes: &[u8]) -> usize {
     let mut choices = Choices(bytes);
     match choices.byte() % 20 {
@@ -146,7 +146,7 @@ fn run<P: Placement>(mut choices: Choices<'_>, promise: Promise) -> usize {
                 }
             }
             7 if promise == Promise::Full => {
-                // A second free of what no other block has got meanwhile.
+                // A double free of what no other block has got meanwhile.
                 let Some((start, layout)) = freed.take() else { continue };
                 if live.iter().any(|block| block.start == start) {
                     continue;

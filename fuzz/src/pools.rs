@@ -24,7 +24,7 @@ const LIVE: usize = 60;
 /// # Panics
 ///
 /// If blocks overlap, if a stream uses memory before the work of another owner on it is done, if statistics are wrong, or if the
-/// pool accepts a wrong free or keeps memory in the end.
+/// pool accepts an invalid free or keeps memory in the end.
 pub fn operate(bytes: &[u8]) -> usize {
     let mut choices = Choices(bytes);
     match choices.byte() % 3 {

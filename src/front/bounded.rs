@@ -39,7 +39,7 @@ pub struct Bounded<M, L = lock::Default> {
 unsafe impl<M: Sync, L: Sync> Sync for Bounded<M, L> {}
 
 impl<M, L: Lock> Bounded<M, L> {
-    /// Creates a front of `memory` that hands out at most `limit` bytes at a time.
+    /// Creates a front of `memory` that allocates at most `limit` bytes at a time.
     pub const fn new(memory: M, limit: usize) -> Self {
         Self { memory, limit, lock: L::INIT, used: Cell::new(0), peak: Cell::new(0) }
     }

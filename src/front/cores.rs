@@ -315,7 +315,7 @@ impl<M: Memory, C: Cores, L: Lock, const CORES: usize, const BATCH: usize> PerCo
     }
 }
 
-// SAFETY: blocks come from the memory, which keeps the contract, and are handed out once until they are freed. Blocks of a class have the
+// SAFETY: blocks come from the memory, which keeps the contract, and are allocated once until they are freed. Blocks of a class have the
 // length of the class, and so have the layouts that the memory sees.
 unsafe impl<M: Memory, C: Cores, L: Lock, const CORES: usize, const BATCH: usize> Memory
     for PerCore<M, C, L, CORES, BATCH>

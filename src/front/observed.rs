@@ -28,7 +28,7 @@ use core::ptr::NonNull;
 /// ```
 ///
 /// Observers run behind their own lock `L`, not the heap's. Frees are reported before they are done and everything
-/// else afterwards, so an address is never seen to be handed out again before it has come back, whatever other
+/// else afterwards, so an address is never seen to be allocated again before it has come back, whatever other
 /// threads do. The complexity is the sum of that of the memory and of the observers.
 pub struct Observed<M, O, L = lock::Default> {
     memory: M,

@@ -189,7 +189,7 @@ pub struct PlannedHeap<M: Memory, const N: usize, L = lock::Default> {
 }
 
 // SAFETY: the state is reached only inside the lock, which is `Sync` and so excludes all other threads; the arena
-// is handed out block by block.
+// is allocated block by block.
 unsafe impl<M: Memory + Sync, const N: usize, L: Sync> Sync for PlannedHeap<M, N, L> {}
 // SAFETY: the arena is a block of the heap, which moves along.
 unsafe impl<M: Memory + Send, const N: usize, L: Send> Send for PlannedHeap<M, N, L> {}

@@ -217,7 +217,7 @@ impl<P: Placement, const Q: usize> Full<P, Q> {
         statistics: &mut S,
     ) -> NonNull<u8> {
         let address = start.addr().get();
-        // SAFETY: the placement hands out memory of its regions, with room for the canary.
+        // SAFETY: the placement allocates memory of its regions, with room for the canary.
         unsafe {
             match self.window(address) {
                 Some(window) if window.begin_block(address, taken(layout)) => {}

@@ -43,7 +43,7 @@ pub struct FixedPool<T, const N: usize, const WORDS: usize = 1> {
     blocks: UnsafeCell<[MaybeUninit<T>; N]>,
 }
 
-// SAFETY: a block is handed out to one owner at a time, who may be on any thread; so values must be `Send`.
+// SAFETY: a block is allocated to one owner at a time, who may be on any thread; so values must be `Send`.
 unsafe impl<T: Send, const N: usize, const WORDS: usize> Sync for FixedPool<T, N, WORDS> {}
 
 impl<T, const N: usize, const WORDS: usize> FixedPool<T, N, WORDS> {

@@ -95,7 +95,7 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
     }
 }
 
-// SAFETY: a `Placement` hands out disjoint blocks of the requested size and alignment; the lock excludes concurrent
+// SAFETY: a `Placement` allocates disjoint blocks of the requested size and alignment; the lock excludes concurrent
 // callers; no method unwinds.
 unsafe impl<P: Placement, L: Lock, S: Statistics> Memory for Heap<P, L, S> {
     #[inline]

@@ -99,7 +99,7 @@ impl<P: Placement, S: Statistics> State<P, S> {
         let Some(mut region) = self.pending.take() else { return false };
         // A range between symbols may be larger than the placement can index; the rest stays unused.
         region.size = region.size.min(P::MAX_REGION);
-        // SAFETY: `Pending` hands out its memory only once, for this heap's exclusive use.
+        // SAFETY: `Pending` yields its memory only once, for this heap's exclusive use.
         unsafe { self.claim(region) }.is_ok()
     }
 

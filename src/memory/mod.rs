@@ -1,4 +1,4 @@
-//! The trait that everything which hands out memory shares, and what is built on it alone: `GlobalAlloc`, the `Allocator` traits, and
+//! The trait that everything which allocates memory shares, and what is built on it alone: `GlobalAlloc`, the `Allocator` traits, and
 //! what happens when a request is refused or a free is wrong.
 
 pub(crate) mod forward;
@@ -77,7 +77,7 @@ pub unsafe trait Memory {
         self.allocate_zeroed(layout).ok_or_else(|| self.out_of_memory(layout))
     }
 
-    /// Frees a block that the caller guarantees. A wrong free that is detected all the same ends the program in debug builds and is
+    /// Frees a block that the caller guarantees. An invalid free that is detected all the same ends the program in debug builds and is
     /// ignored in release builds.
     ///
     /// # Safety

@@ -91,7 +91,7 @@ impl Counters {
             peak: self.peak,
             free: self.free().unwrap_or(0),
             largest_free,
-            // Below zero if wrong frees went unnoticed.
+            // Below zero if invalid frees went unnoticed.
             live_blocks: if self.live > usize::MAX / 2 { 0 } else { self.live },
             failed: self.failed,
             largest_failed: self.largest_failed,

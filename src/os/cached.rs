@@ -147,7 +147,7 @@ impl<M: Memory> Cached<M> {
     }
 }
 
-// SAFETY: blocks come from the heap, which fulfils the contract, and are handed out once until they are freed.
+// SAFETY: blocks come from the heap, which fulfils the contract, and are allocated once until they are freed.
 // Blocks of a class have the length of the class, and so have the layouts passed to the heap.
 unsafe impl<M: Memory> Memory for Cached<M> {
     fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {

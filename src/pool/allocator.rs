@@ -44,7 +44,7 @@ use std::vec::Vec;
 ///
 /// # Safety
 ///
-/// A block from [`allocate`](DeviceAllocator::allocate) must have at least the requested length and alignment, must not be handed out
+/// A block from [`allocate`](DeviceAllocator::allocate) must have at least the requested length and alignment, must not be allocated
 /// again before it was freed, and must come from a [`RawPool`]: requests that are passed on may ask for more, but not for less.
 /// [`deallocate`](DeviceAllocator::deallocate) and [`record_stream`](DeviceAllocator::record_stream) must pass the block and the stream
 /// on to where the block came from, and [`pool_of`](DeviceAllocator::pool_of) must return that pool.

@@ -85,7 +85,7 @@ pub enum PoolError {
         max: usize,
     },
     /// Memory was written while it was free ([`Checks::fill`](super::Checks::fill)). The block that was to be
-    /// handed out stays out of use.
+    /// allocated stays out of use.
     WrittenAfterFree {
         /// The address of the first changed byte.
         address: usize,

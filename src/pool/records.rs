@@ -1,4 +1,4 @@
-//! Requests, and what a pool remembers of every block that it has handed out for one: 32 bytes each.
+//! Requests, and what a pool remembers of every block that it has allocated for one: 32 bytes each.
 
 #![forbid(unsafe_code)]
 
@@ -44,7 +44,7 @@ pub(super) struct Request {
 }
 
 impl Request {
-    /// The record of a block of `segment` that is handed out to a stream heap for this request.
+    /// The record of a block of `segment` that is allocated to a stream heap for this request.
     #[inline(always)]
     pub(super) fn record<T>(&self, block: Block<T>, segment: u32, heap: usize) -> Record<T> {
         Record {

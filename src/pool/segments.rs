@@ -15,7 +15,7 @@ pub(super) struct Entry<P> {
     /// The stream heap that owns it.
     pub heap: usize,
     pub kind: SizeKind,
-    /// Number of blocks that the placement has handed out.
+    /// Number of blocks that the placement has allocated.
     pub live: u32,
     /// Number of these blocks that are holes, that is pages without memory; `unmapped` is their size in bytes.
     pub holes: u32,
@@ -34,7 +34,7 @@ impl<P: SegmentPlacement> Entry<P> {
     ///
     /// # Safety
     ///
-    /// The placement must have handed out the block, which is not used afterwards.
+    /// The placement must have allocated the block, which is not used afterwards.
     #[inline(always)]
     pub(super) unsafe fn put_back(&mut self, record: &Record<P::Token>) {
         let (len, align) = (record.len as usize, 1 << record.align);

@@ -247,7 +247,7 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
         Some(number)
     }
 
-    /// Counts a block that was handed out for a request.
+    /// Counts a block that was allocated for a request.
     fn count_request(&mut self, number: u32, heap: usize) {
         let record = self.record(number);
         let (granted, requested) = (bytes_of::<P>(record.len as usize), record.requested);

@@ -149,7 +149,7 @@ impl<P: SegmentPlacement, S: Source> Lane<P, S> {
         let heap = self.segments.get(record.segment).heap;
         self.note_change(heap);
         let entry = self.segments.get_mut(record.segment);
-        // SAFETY: the placement handed out the record's block, and it is given back once, since the record was removed.
+        // SAFETY: the placement allocated the record's block, and it is given back once, since the record was removed.
         unsafe { entry.put_back(record) };
         let place = &mut self.heaps[heap / LANES];
         place.frees += 1;

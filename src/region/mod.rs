@@ -22,7 +22,7 @@ pub struct Region {
     pub start: NonNull<u8>,
     /// Size in bytes.
     pub size: usize,
-    /// True if every byte is known to be zero. Zeroed allocations from memory that was never handed out then need no
+    /// True if every byte is known to be zero. Zeroed allocations from memory that was never allocated then need no
     /// clearing.
     pub zeroed: bool,
 }

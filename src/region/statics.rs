@@ -33,7 +33,7 @@ impl StaticFlag {
     pub const DIRTY: Self = Self { taken: Taken::new(), dirty: true };
 }
 
-// SAFETY: `Taken` ensures that the memory is handed out once; from then on only the taker uses it.
+// SAFETY: `Taken` ensures that the memory is allocated once; from then on only the taker uses it.
 unsafe impl<const N: usize> Sync for StaticRegion<N> {}
 
 #[allow(clippy::new_without_default, reason = "such memory is only ever a static")]

@@ -241,7 +241,7 @@ fn atom(flags: vk::MemoryPropertyFlags, size: u64) -> u64 {
     if is_plain { 1 } else { size.max(1) }
 }
 
-// SAFETY: addresses are handed out to one segment at a time, aligned, and each segment has an allocation of at least its length.
+// SAFETY: addresses are allocated to one segment at a time, aligned, and each segment has an allocation of at least its length.
 unsafe impl Source for DeviceMemory {
     type Stream = Stream;
     const CPU_VISIBLE: bool = false;

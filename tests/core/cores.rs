@@ -220,7 +220,7 @@ fn kept_blocks_are_free() {
     static FRONT: Front = PerCore::new(heap!(8 * 1024));
     let layout = bytes(40);
     let block = FRONT.try_allocate(layout).unwrap();
-    // SAFETY: the block is freed once; the second free is refused.
+    // SAFETY: the block is freed once; the double free is refused.
     unsafe {
         assert!(FRONT.try_resize(block, layout, 33) && !FRONT.try_resize(block, layout, 41));
         FRONT.try_deallocate(block, layout).unwrap();

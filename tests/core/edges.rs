@@ -231,7 +231,7 @@ fn slabs_detect_foreign_and_double_frees() {
     fn check(case: &'static Case) {
         let heap = (case.empty)(100_000);
         let mut backing = Backing::new(32_768, 0);
-        // SAFETY: the backing outlives the heap; wrong frees are what is tested, and are refused.
+        // SAFETY: the backing outlives the heap; invalid frees are what is tested, and are refused.
         unsafe {
             heap.claim(backing.region()).unwrap();
             let small = layout(48, 8);
@@ -263,7 +263,7 @@ mod wrong_frees {
         let heap = (case.empty)(100_000);
         let mut backing = Backing::new(60_000, 0);
         let big = layout(600, 8);
-        // SAFETY: the backing outlives the heap; wrong frees are what is tested, and are refused.
+        // SAFETY: the backing outlives the heap; invalid frees are what is tested, and are refused.
         unsafe {
             heap.claim(backing.region()).unwrap();
             let block = heap.try_allocate(big).unwrap();

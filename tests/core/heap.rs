@@ -266,7 +266,7 @@ mod collections {
     for_each_placement!(run);
 }
 
-/// A wrong free ends the program with a message, unless a hook decides otherwise; then it is ignored.
+/// An invalid free ends the program with a message, unless a hook decides otherwise; then it is ignored.
 #[test]
 fn wrong_frees_end_the_program() {
     if let Some(how) = std::env::var_os("ALLOTMENT_WRONG_FREE") {

@@ -314,7 +314,7 @@ fn a_side_table_works_from_a_static_array() {
         assert_eq!(nodes(), 1);
         let blocks: Vec<_> = (0..7).map(|_| heap.try_allocate(layout(100)).unwrap()).collect();
         assert_eq!(nodes(), 8, "one per block and one for the rest");
-        // No node is left for a split, so the rest is handed out as a whole.
+        // No node is left for a split, so the rest is allocated as a whole.
         let last = heap.try_allocate(layout(100)).unwrap();
         assert_eq!((heap.free(), nodes()), (0, 8));
         for &block in &blocks {

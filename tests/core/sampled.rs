@@ -1,7 +1,7 @@
 //! Guards behind sampled blocks. The hardware is a range that each test looks at.
 
 use allotment::lock::Unsync;
-use allotment::sampled::Guarded;
+use allotment::sampled::Protection;
 use allotment::{FreeError, Heap, Memory, Region, Sampled, Tlsf, observe};
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::{Cell, RefCell};
@@ -19,7 +19,7 @@ thread_local! {
 struct Pretended;
 
 // SAFETY: it stops nothing.
-unsafe impl Guarded for Pretended {
+unsafe impl Protection for Pretended {
     fn enable() {
         RANGE.set(None);
     }

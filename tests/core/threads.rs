@@ -467,7 +467,7 @@ fn the_lock_is_taken_once_a_batch() {
     }
 }
 
-/// A cached block counts as free until it is handed out again, for every thread and wherever it is cached.
+/// A cached block counts as free until it is allocated again, for every thread and wherever it is cached.
 #[test]
 fn second_frees_of_cached_blocks_are_noticed() {
     let shadow: &Shadow<Tlsf> = Shadow::new(4 << 20, 1 << 20);

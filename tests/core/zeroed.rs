@@ -8,7 +8,7 @@ use allotment::{BestFit, Heap, Region, Tlsf};
 use std::alloc::Layout;
 use std::ptr::NonNull;
 
-/// A heap and its live blocks. All that is handed out gets written to.
+/// A heap and its live blocks. All that is allocated gets written to.
 struct Used {
     heap: Box<dyn AnyHeap>,
     live: Vec<(NonNull<u8>, Layout)>,

@@ -172,7 +172,7 @@ fn addresses_of_no_block_are_refused() {
     }
 }
 
-/// A small block that is freed counts as free until it is handed out again, for every thread.
+/// A small block that is freed counts as free until it is allocated again, for every thread.
 #[test]
 fn second_frees_are_noticed() {
     let _alone = alone();

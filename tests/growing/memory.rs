@@ -76,7 +76,7 @@ fn trimming_takes_the_free_slots_of_sparse_pages() {
     assert!(full - sparse >= 55 * MIB, "{} MiB of {}", sparse / MIB, full / MIB);
     assert!(gone.abs_diff(before - sparse) <= 4 * MIB, "{gone} B, by the kernel {}", before - sparse);
     assert!(blocks.iter().enumerate().all(|(at, block)| block[0] == ((at + 1) * 200 - 1) as u8));
-    // The slots are filled again, and nothing that is live is handed out twice.
+    // The slots are filled again, and nothing that is live is allocated twice.
     let more: Vec<Box<[u8; 200]>> = (0..400_000).map(|_| Box::new([0xee; 200])).collect();
     assert!(blocks.iter().enumerate().all(|(at, block)| block[0] == ((at + 1) * 200 - 1) as u8));
     assert!(resident() < full + 20 * MIB, "{} MiB, before {}", resident() / MIB, full / MIB);

@@ -213,7 +213,7 @@ fn the_file_of_a_heap_keeps_its_length() {
     assert!(other.allocate(1, 1).is_some());
 }
 
-/// Another process, or this one, writes anything to the file: no call crashes, waits for ever, or hands out what is not in the file.
+/// Another process, or this one, writes anything to the file: no call crashes, waits for ever, or allocates what is not in the file.
 #[test]
 fn what_is_written_to_the_file_is_not_trusted() {
     let _alone = alone();

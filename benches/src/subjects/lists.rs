@@ -9,7 +9,7 @@ use crate::arena::Range;
 /// linked_list_allocator.
 pub struct LinkedList(linked_list_allocator::Heap);
 
-// SAFETY: the heap hands out disjoint blocks of the arena.
+// SAFETY: the heap allocates disjoint blocks of the arena.
 unsafe impl Subject for LinkedList {
     unsafe fn new(arena: Range) -> Option<Box<Self>> {
         // The allocator panics below three words.
@@ -37,7 +37,7 @@ unsafe impl Subject for LinkedList {
 /// buddy_system_allocator.
 pub struct BuddySystem(buddy_system_allocator::Heap<32>);
 
-// SAFETY: the heap hands out disjoint blocks of the arena.
+// SAFETY: the heap allocates disjoint blocks of the arena.
 unsafe impl Subject for BuddySystem {
     unsafe fn new(arena: Range) -> Option<Box<Self>> {
         let mut heap = Box::new(Self(buddy_system_allocator::Heap::empty()));
@@ -61,7 +61,7 @@ unsafe impl Subject for BuddySystem {
 /// good_memory_allocator.
 pub struct GoodMemory(good_memory_allocator::Allocator);
 
-// SAFETY: the allocator hands out disjoint blocks of the arena.
+// SAFETY: the allocator allocates disjoint blocks of the arena.
 unsafe impl Subject for GoodMemory {
     unsafe fn new(arena: Range) -> Option<Box<Self>> {
         // The allocator panics if nothing is left after its first header.

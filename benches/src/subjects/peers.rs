@@ -8,7 +8,7 @@ use crate::arena::Range;
 /// talc 5 behind the lock that its documentation recommends.
 pub type Talc = talc::TalcLock<spinning_top::RawSpinlock, talc::source::Manual>;
 
-// SAFETY: talc hands out disjoint blocks of the claimed arena.
+// SAFETY: talc allocates disjoint blocks of the claimed arena.
 unsafe impl Registered for Talc {
     unsafe fn over(arena: Range) -> Option<Box<Self>> {
         let talc = Box::new(Talc::new(talc::source::Manual));
@@ -18,7 +18,7 @@ unsafe impl Registered for Talc {
     }
 }
 
-// SAFETY: the heap hands out disjoint blocks of the arena.
+// SAFETY: the heap allocates disjoint blocks of the arena.
 unsafe impl Registered for linked_list_allocator::LockedHeap {
     unsafe fn over(arena: Range) -> Option<Box<Self>> {
         // The allocator panics below three words.
@@ -35,7 +35,7 @@ unsafe impl Registered for linked_list_allocator::LockedHeap {
 /// buddy_system_allocator behind its lock.
 pub type BuddySystem = buddy_system_allocator::LockedHeap<32>;
 
-// SAFETY: the heap hands out disjoint blocks of the arena.
+// SAFETY: the heap allocates disjoint blocks of the arena.
 unsafe impl Registered for BuddySystem {
     unsafe fn over(arena: Range) -> Option<Box<Self>> {
         let heap = Box::new(Self::empty());
@@ -48,7 +48,7 @@ unsafe impl Registered for BuddySystem {
 /// good_memory_allocator behind its lock.
 pub type GoodMemory = good_memory_allocator::SpinLockedAllocator;
 
-// SAFETY: the allocator hands out disjoint blocks of the arena.
+// SAFETY: the allocator allocates disjoint blocks of the arena.
 unsafe impl Registered for GoodMemory {
     unsafe fn over(arena: Range) -> Option<Box<Self>> {
         // The allocator panics if nothing is left after its first header.

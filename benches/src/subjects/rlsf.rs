@@ -16,7 +16,7 @@ pub type Small = Rlsf<12>;
 /// rlsf with `ROWS` rows of 16 lists, which serve blocks below `32 << ROWS` bytes.
 pub struct Rlsf<const ROWS: usize>(Tlsf<'static, u32, u16, ROWS, 16>);
 
-// SAFETY: rlsf hands out disjoint blocks of the inserted arena.
+// SAFETY: rlsf allocates disjoint blocks of the inserted arena.
 unsafe impl<const ROWS: usize> Subject for Rlsf<ROWS> {
     unsafe fn new(arena: Range) -> Option<Box<Self>> {
         let mut tlsf = Box::new(Self(Tlsf::new()));

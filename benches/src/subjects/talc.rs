@@ -13,7 +13,7 @@ use crate::arena::Range;
 /// talc 5.
 pub struct Five(Talc<Manual, DefaultBinning>);
 
-// SAFETY: talc hands out disjoint blocks of the claimed arena.
+// SAFETY: talc allocates disjoint blocks of the claimed arena.
 unsafe impl Subject for Five {
     unsafe fn new(arena: Range) -> Option<Box<Self>> {
         let mut talc = Box::new(Self(Talc::new(Manual)));
@@ -54,7 +54,7 @@ unsafe impl Subject for Five {
 /// talc 4.
 pub struct Four(talc4::Talc<talc4::ErrOnOom>);
 
-// SAFETY: talc hands out disjoint blocks of the claimed arena.
+// SAFETY: talc allocates disjoint blocks of the claimed arena.
 unsafe impl Subject for Four {
     unsafe fn new(arena: Range) -> Option<Box<Self>> {
         let mut talc = Box::new(Self(talc4::Talc::new(talc4::ErrOnOom)));

@@ -7,7 +7,7 @@ use std::ptr;
 use super::Subject;
 use crate::arena::Range;
 
-/// A system allocator that hands out the arena once.
+/// A system allocator that allocates the arena once.
 struct Once {
     arena: Cell<Option<Range>>,
 }
@@ -15,7 +15,7 @@ struct Once {
 // SAFETY: to this type the range is only a pair of numbers.
 unsafe impl Send for Once {}
 
-// SAFETY: the arena is handed out at most once and never taken back.
+// SAFETY: the arena is allocated at most once and never taken back.
 unsafe impl dlmalloc::Allocator for Once {
     fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
         match self.arena.take() {
@@ -52,7 +52,7 @@ unsafe impl dlmalloc::Allocator for Once {
 /// The Rust translation of dlmalloc.
 pub struct Dlmalloc(dlmalloc::Dlmalloc<Once>);
 
-// SAFETY: dlmalloc hands out disjoint blocks of the memory from its system allocator.
+// SAFETY: dlmalloc allocates disjoint blocks of the memory from its system allocator.
 unsafe impl Subject for Dlmalloc {
     unsafe fn new(arena: Range) -> Option<Box<Self>> {
         let once = Once { arena: Cell::new(Some(arena)) };

@@ -64,7 +64,7 @@ mod nothing {
     /// The module without an allocator: what the others add their size to.
     struct Nothing;
 
-    // SAFETY: it hands out nothing.
+    // SAFETY: it allocates nothing.
     unsafe impl GlobalAlloc for Nothing {
         unsafe fn alloc(&self, _: Layout) -> *mut u8 {
             core::ptr::null_mut()

@@ -47,7 +47,7 @@ pub fn memory(given: *mut u8) -> usize {
 ///
 /// # Safety
 ///
-/// The contract of [`give`], and all blocks that the allocator handed out before must be forgotten.
+/// The contract of [`give`], and all blocks that the allocator allocated before must be forgotten.
 pub unsafe fn start_over(start: *mut u8, size: usize) {
     // SAFETY: nothing else uses the allocator at this time.
     unsafe { GLOBAL.0.get().write(Chosen::EMPTY) };

@@ -5,7 +5,7 @@
 //! at least 99 runs it must be stopped.
 #![no_std]
 
-use allotment::sampled::{Caught, Guarded};
+use allotment::sampled::{Caught, Protection};
 use allotment::{Heap, Sampled, observe};
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::Cell;
@@ -44,7 +44,7 @@ static COUNT: AtomicU32 = AtomicU32::new(0);
 static LAST: Mutex<Cell<Option<Caught>>> = Mutex::new(Cell::new(None));
 
 /// Keeps the report, and lets the access happen. The board's handler calls it; if it returns `false` the fault has another cause.
-pub fn stopped<G: Guarded>(heap: &Sampled<Heap, G>) -> bool {
+pub fn stopped<G: Protection>(heap: &Sampled<Heap, G>) -> bool {
     let Some(caught) = heap.fault() else { return false };
     // The write may also meet a freed neighbour that is watched, and then the report names that one.
     let names_it = caught.freed.is_none() && caught.size == SIZE && caught.address == caught.block + SIZE;
@@ -62,7 +62,7 @@ const LAYOUT: Layout = Layout::new::<[u32; SIZE / 4]>();
 
 /// Allocates the block that is misused.
 #[inline(never)]
-fn open<G: Guarded>(heap: &Sampled<Heap, G>) -> *mut u8 {
+fn open<G: Protection>(heap: &Sampled<Heap, G>) -> *mut u8 {
     // SAFETY: the layout is not empty.
     let block = unsafe { heap.alloc(LAYOUT) };
     hint::black_box(block)
@@ -70,7 +70,7 @@ fn open<G: Guarded>(heap: &Sampled<Heap, G>) -> *mut u8 {
 
 /// Frees it.
 #[inline(never)]
-fn close<G: Guarded>(heap: &Sampled<Heap, G>, block: *mut u8) {
+fn close<G: Protection>(heap: &Sampled<Heap, G>, block: *mut u8) {
     // SAFETY: the block is live and has this layout.
     unsafe { heap.dealloc(block, LAYOUT) };
     hint::black_box(());
@@ -82,7 +82,7 @@ fn names(addresses: [usize; 4], function: usize) -> bool {
 }
 
 /// A write behind a block, and a read of a freed one.
-fn reports<G: Guarded>(heap: &Sampled<Heap, G>) -> Result<(), Failure> {
+fn reports<G: Protection>(heap: &Sampled<Heap, G>) -> Result<(), Failure> {
     heap.start(1);
     let block = observe::with_tag("radio", || open(heap));
     if block.is_null() {
@@ -102,7 +102,7 @@ fn reports<G: Guarded>(heap: &Sampled<Heap, G>) -> Result<(), Failure> {
         return Err(Failure::Report("a write behind a block", caught));
     }
     close(heap, block);
-    // SAFETY: this is the fault to find. The block is not handed out again before the guard moves on.
+    // SAFETY: this is the fault to find. The block is not allocated again before the guard moves on.
     unsafe { block.add(8).read_volatile() };
     let caught = last().ok_or(Failure::NotStopped("a read of a freed block"))?;
     defmt::info!("{}", defmt::Display2Format(&caught));
@@ -119,7 +119,7 @@ fn reports<G: Guarded>(heap: &Sampled<Heap, G>) -> Result<(), Failure> {
 const OTHERS: usize = 32;
 
 /// Misuses a block 1,000 times, and returns whether that was stopped.
-fn overflows<G: Guarded>(heap: &Sampled<Heap, G>, seed: u32) -> Result<bool, Failure> {
+fn overflows<G: Protection>(heap: &Sampled<Heap, G>, seed: u32) -> Result<bool, Failure> {
     let before = COUNT.load(Ordering::Relaxed);
     heap.start(seed);
     let mut others = [(ptr::null_mut::<u8>(), LAYOUT); OTHERS];
@@ -161,7 +161,7 @@ fn overflows<G: Guarded>(heap: &Sampled<Heap, G>, seed: u32) -> Result<bool, Fai
 }
 
 /// Runs all of it.
-pub fn run<G: Guarded>(heap: &Sampled<Heap, G>) -> Result<(), Failure> {
+pub fn run<G: Protection>(heap: &Sampled<Heap, G>) -> Result<(), Failure> {
     reports(heap)?;
     let mut runs = 0;
     for seed in 1..=100 {

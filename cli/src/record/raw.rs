@@ -21,7 +21,7 @@ pub struct Counts {
     pub events: u64,
     /// Frees and reallocations of blocks whose allocation is not there; left out.
     pub unknown: u64,
-    /// Blocks that were still live at an address that was handed out again; freed before.
+    /// Blocks that were still live at an address that was allocated again; freed before.
     pub missed: u64,
     pub failures: u64,
     /// Blocks and bytes that are live at the end.

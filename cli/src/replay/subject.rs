@@ -241,7 +241,7 @@ impl Make for Plain<Talc> {
     }
 }
 
-// SAFETY: talc hands out disjoint blocks of the claimed arena.
+// SAFETY: talc allocates disjoint blocks of the claimed arena.
 unsafe impl Subject for Talc {
     #[inline]
     unsafe fn alloc(&mut self, layout: Layout) -> *mut u8 {
@@ -287,7 +287,7 @@ impl Make for Plain<Rlsf> {
     }
 }
 
-// SAFETY: rlsf hands out disjoint blocks of the inserted arena.
+// SAFETY: rlsf allocates disjoint blocks of the inserted arena.
 unsafe impl Subject for Rlsf {
     #[inline]
     unsafe fn alloc(&mut self, layout: Layout) -> *mut u8 {
@@ -409,7 +409,7 @@ impl Make for Plain<Tiny> {
     }
 }
 
-// SAFETY: a `TinyHeap` hands out disjoint blocks of its memory, which is the arena.
+// SAFETY: a `TinyHeap` allocates disjoint blocks of its memory, which is the arena.
 unsafe impl Subject for Tiny {
     unsafe fn alloc(&mut self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller keeps the contract of this method, which the call shares.

@@ -167,7 +167,7 @@ impl<P: Placement, const HOOKS: usize> State<P, Monitor<HOOKS>> {
     fn risen(&mut self, mut block: NonNull<u8>, layout: Layout, mut change: Change) -> Option<NonNull<u8>> {
         if self.statistics.headroom.is_missing() {
             // The first request, or the first one after a claim, must not take the memory that is to be reserved.
-            // SAFETY: the block was just handed out for this layout, and it was given to no user yet.
+            // SAFETY: the block was just allocated for this layout, and it was given to no user yet.
             if unsafe { self.placement.free(block, layout, &mut change) }.is_ok() {
                 self.look();
                 block = self.placement.allocate(layout, &mut change)?;

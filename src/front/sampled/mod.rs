@@ -6,20 +6,20 @@
 //!
 //! ```text
 //!  live       | block of 40 bytes |  guard  |        a write behind it is a fault
-//!  freed      |  g  u  a  r  d          . . |        each access is a fault, and the memory is not handed out again yet
+//!  freed      |  g  u  a  r  d          . . |        each access is a fault, and the memory is not allocated again yet
 //!  before     | block of 40 bytes | record  |        the guard has moved on, and its place remembers the block
 //! ```
 //!
 //! On a Cortex-M3, with the MPU's region 7:
 //!
 //! ```
-//! use allotment::sampled::{Guarded, Sampled};
+//! use allotment::sampled::{Protection, Sampled};
 //! use allotment::{Heap, heap};
 //! # use core::ops::Range;
 //! # /// In place of `allotment::sampled::ArmV7Mpu`.
 //! # struct ArmV7Mpu;
 //! # // SAFETY: it stops nothing.
-//! # unsafe impl Guarded for ArmV7Mpu {
+//! # unsafe impl Protection for ArmV7Mpu {
 //! #     fn enable() {}
 //! #     fn set(_: Range<usize>) {}
 //! #     fn clear() {}
@@ -83,7 +83,7 @@ const GRANULE: usize = size_of::<[usize; 8]>();
 /// # Safety
 ///
 /// It must stop accesses to no memory outside the range, and none after `clear` has returned.
-pub unsafe trait Guarded {
+pub unsafe trait Protection {
     /// Prepares the hardware. It is called outside handlers, once.
     fn enable();
 
@@ -274,7 +274,7 @@ impl<M, G, L: Lock, const PERIOD: u32> Sampled<M, G, L, PERIOD> {
     }
 }
 
-impl<M, G: Guarded, L: Lock, const PERIOD: u32> Sampled<M, G, L, PERIOD> {
+impl<M, G: Protection, L: Lock, const PERIOD: u32> Sampled<M, G, L, PERIOD> {
     /// Prepares the hardware, and starts to sample with the next request. Call it outside handlers. Which requests are sampled follows from
     /// `seed`.
     pub fn start(&self, seed: u32) {
@@ -328,7 +328,7 @@ impl<M, G: Guarded, L: Lock, const PERIOD: u32> Sampled<M, G, L, PERIOD> {
     }
 }
 
-impl<M: Memory, G: Guarded, L: Lock, const PERIOD: u32> Sampled<M, G, L, PERIOD> {
+impl<M: Memory, G: Protection, L: Lock, const PERIOD: u32> Sampled<M, G, L, PERIOD> {
     /// Moves the guard to this block, of which there is a record, and frees the memory of the one before if that is free.
     #[inline(never)]
     fn guard(&self, end: *mut Record, freed: Option<&Callers>) {
@@ -413,7 +413,7 @@ impl<M: Memory, G: Guarded, L: Lock, const PERIOD: u32> Sampled<M, G, L, PERIOD>
 }
 
 // SAFETY: a sampled block is a part of a live block of the memory that nothing else uses; all others are the memory's own.
-unsafe impl<M: Memory, G: Guarded, L: Lock, const PERIOD: u32> Memory for Sampled<M, G, L, PERIOD> {
+unsafe impl<M: Memory, G: Protection, L: Lock, const PERIOD: u32> Memory for Sampled<M, G, L, PERIOD> {
     #[inline]
     fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
         if self.is_due() {
@@ -486,8 +486,8 @@ unsafe impl<M: Memory, G: Guarded, L: Lock, const PERIOD: u32> Memory for Sample
     );
 }
 
-global_alloc!([M: Memory, G: Guarded, L: Lock, const PERIOD: u32] Sampled<M, G, L, PERIOD>);
-allocator!([M: Memory, G: Guarded, L: Lock, const PERIOD: u32] Sampled<M, G, L, PERIOD>);
+global_alloc!([M: Memory, G: Protection, L: Lock, const PERIOD: u32] Sampled<M, G, L, PERIOD>);
+allocator!([M: Memory, G: Protection, L: Lock, const PERIOD: u32] Sampled<M, G, L, PERIOD>);
 
 impl<M, G, L, const PERIOD: u32> fmt::Debug for Sampled<M, G, L, PERIOD> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,7 +1,7 @@
 //! Regions of a Cortex-M's memory protection unit. The fault escalates to a HardFault, in whose handler the unit is off, unless the program
 //! has enabled MemManage faults.
 
-use super::{CALLERS, Guarded};
+use super::{CALLERS, Protection};
 use core::arch::asm;
 use core::ops::Range;
 use core::ptr;
@@ -34,7 +34,7 @@ fn settle() {
 macro_rules! guarded {
     ($unit:ident, |$range:ident| $set:block, $clear:block) => {
         // SAFETY: regions stop accesses to their range, and none if they are off.
-        unsafe impl<const REGION: usize> Guarded for $unit<REGION> {
+        unsafe impl<const REGION: usize> Protection for $unit<REGION> {
             // All memory that no region covers stays as it is without the unit.
             fn enable() {
                 write(CTRL, read(CTRL) | 5);

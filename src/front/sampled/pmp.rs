@@ -1,6 +1,6 @@
 //! Entries of a RISC-V hart's physical memory protection.
 
-use super::{CALLERS, Guarded};
+use super::{CALLERS, Protection};
 use core::arch::asm;
 use core::ops::Range;
 
@@ -15,7 +15,7 @@ pub struct RiscvPmp;
 const GUARD: usize = 0x0800;
 
 // SAFETY: an entry without rights stops loads and stores of its range, and none if it is off, since the next one allows all.
-unsafe impl Guarded for RiscvPmp {
+unsafe impl Protection for RiscvPmp {
     fn enable() {
         // SAFETY: all memory stays accessible: entry 2 is there before rights change.
         unsafe {

@@ -94,7 +94,7 @@ pub(in crate::gpu) trait Backer {
     fn allocate(&self, bytes: usize, stream: &Stream) -> Result<Memory, Error>;
 }
 
-// SAFETY: the pool hands a block out to one value at a time. It comes back when that value is dropped, and is handed out
+// SAFETY: the pool hands a block out to one value at a time. It comes back when that value is dropped, and is allocated
 // again only after the work of its stream and of those that were noted.
 unsafe impl<A: DeviceAllocator<Stream = Stream>> Backing for Owned<A> {
     fn address(&self) -> usize {

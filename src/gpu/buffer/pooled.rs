@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// Implements [`Backing`] for a buffer of a plan, by its methods of the same names and the block that the plan lies in.
 macro_rules! in_block {
     ($buffer:ident, |$this:ident| $block:expr) => {
-        // SAFETY: a plan hands out a place to one buffer at a time. It comes back when the buffer is dropped, and is handed out again
+        // SAFETY: a plan hands out a place to one buffer at a time. It comes back when the buffer is dropped, and is allocated again
         // only after the work of the plan's stream and of the streams that were noted.
         unsafe impl<A: DeviceAllocator<Stream = Stream>> Backing for $buffer<A> {
             fn address(&self) -> usize {

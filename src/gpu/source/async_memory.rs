@@ -161,7 +161,7 @@ impl Drop for AsyncMemory {
     }
 }
 
-// SAFETY: the driver hands out each range once, aligned, and it stays valid until its release is reached in the
+// SAFETY: the driver allocates each range once, aligned, and it stays valid until its release is reached in the
 // stream.
 unsafe impl Source for AsyncMemory {
     describe!(|self| &self.name, cpu_visible: false, Capabilities::DEVICE, granularity: PAGE, alignment: ALIGNMENT);

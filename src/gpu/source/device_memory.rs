@@ -24,7 +24,7 @@ impl DeviceMemory {
     }
 }
 
-// SAFETY: the driver hands out each range once, aligned; it stays until `cuMemFree`.
+// SAFETY: the driver allocates each range once, aligned; it stays until `cuMemFree`.
 unsafe impl Source for DeviceMemory {
     describe!(|self| &self.name, cpu_visible: false, Capabilities::DEVICE, granularity: PAGE, alignment: ALIGNMENT);
 

@@ -141,7 +141,7 @@ pub(in crate::gpu) unsafe fn advise(
     check("cuMemAdvise", code)
 }
 
-// SAFETY: the driver hands out each range once, aligned, and the CPU can use it until `cuMemFree`. `new` made sure
+// SAFETY: the driver allocates each range once, aligned, and the CPU can use it until `cuMemFree`. `new` made sure
 // that it may do so while the device does.
 unsafe impl Source for Managed {
     describe!(|self| "managed", cpu_visible: true, Capabilities::DMA, granularity: PAGE, alignment: ALIGNMENT);

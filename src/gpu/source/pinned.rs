@@ -117,7 +117,7 @@ impl Pinned {
     }
 }
 
-// SAFETY: the driver hands out each range once, aligned, and the CPU can use it until `cuMemFreeHost`.
+// SAFETY: the driver allocates each range once, aligned, and the CPU can use it until `cuMemFreeHost`.
 unsafe impl Source for Pinned {
     describe!(|self| "pinned", cpu_visible: true, Capabilities::PINNED.union(Capabilities::DMA), granularity: GRANULARITY, alignment: ALIGNMENT);
 

@@ -83,7 +83,7 @@ impl<const BYTES: usize, L: Lock> TinyBump<BYTES, L> {
         OutOfMemory::new(layout, free, free)
     }
 
-    /// Returns the bytes that have been handed out or skipped. O(1).
+    /// Returns the bytes that have been allocated or skipped. O(1).
     pub fn used(&self) -> usize {
         // SAFETY: the lock lets only one closure run at a time.
         self.lock.with(|| unsafe { (*self.state.get()).used })

@@ -48,9 +48,9 @@ use granules::{GRANULE, Granules, granules};
 /// * A block that grows stays in place if there is room behind it. A block that shrinks moves to another free block
 ///   if there is one for it, which leaves the heap less fragmented; otherwise it shrinks in place. To resize a block
 ///   without a copy, call [`TinyHeap::try_resize`].
-/// * `CHECKED` is the [hardening level](crate::harden): whether the global allocator looks for wrong frees and damaged lists,
+/// * `CHECKED` is the [hardening level](crate::harden): whether the global allocator looks for invalid frees and damaged lists,
 ///   as [`MicroTlsf`](crate::placement::MicroTlsf) does. That is the default where there is an operating system, and in
-///   debug builds wrong frees are found in any case. [`TinyHeap::try_deallocate`] always checks.
+///   debug builds invalid frees are found in any case. [`TinyHeap::try_deallocate`] always checks.
 ///
 /// A reference, `&TinyHeap<..>`, implements [`Memory`] and `Allocator`.
 ///

@@ -609,7 +609,7 @@ fn a_batch_is_taken_apart_when_memory_has_run_out() {
     assert!(allocate_one(&mut pages, class).is_none());
 }
 
-/// Whole batches that are freed are handed out again as they are, and serve any other request once memory runs out.
+/// Whole batches that are freed are allocated again as they are, and serve any other request once memory runs out.
 #[test]
 fn batches_stay_together_until_memory_runs_out() {
     const SIZE: usize = 600;

@@ -207,7 +207,7 @@ impl Growing {
     /// # Errors
     ///
     /// With nothing done: [`FreeError::Foreign`] if the address is in no block of this heap, [`FreeError::AlreadyFree`] if the
-    /// block is one of up to 32 KiB that was freed and not handed out again, and [`FreeError::NotABlock`] for most addresses inside such a block:
+    /// block is one of up to 32 KiB that was freed and not allocated again, and [`FreeError::NotABlock`] for most addresses inside such a block:
     /// those that are less aligned than all blocks of its size.
     ///
     /// # Safety

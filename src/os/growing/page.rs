@@ -17,9 +17,9 @@ pub(super) struct Page {
     pub(super) prev: u32,
     /// Slots of the page.
     pub(super) len: u32,
-    /// Blocks of the page that are handed out.
+    /// Blocks of the page that are allocated.
     pub(super) used: u16,
-    /// Blocks of the page that were ever handed out: those behind them were never touched.
+    /// Blocks of the page that were ever allocated: those behind them were never touched.
     pub(super) fresh: u16,
     /// Class of the page's blocks.
     pub(super) class: u8,

@@ -105,7 +105,7 @@ impl<S: System> Pages<S> {
         self.most
     }
 
-    /// Counts bytes that are handed out.
+    /// Counts bytes that are allocated.
     #[inline(always)]
     pub(super) fn allocated(&mut self, bytes: usize) {
         self.figures.used += bytes;

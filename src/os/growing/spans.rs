@@ -56,7 +56,7 @@ pub(super) struct Spans<S> {
 /// Blocks that may be moved without copying: a quarter of the mappings that Linux allows.
 const SHIFTS: usize = 8192;
 
-/// A span that was handed out.
+/// A span that was allocated.
 #[derive(Clone, Copy)]
 pub(super) struct Taken {
     /// Its first slot.

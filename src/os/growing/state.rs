@@ -73,7 +73,7 @@ impl Shared {
         }
     }
 
-    /// Publishes how far memory is committed, before a block there is handed out.
+    /// Publishes how far memory is committed, before a block there is allocated.
     #[cold]
     fn publish(&self, places: Places) {
         self.map.store(places.map.cast_mut(), Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! What a fault in a pool, or a wrong free, has to say.
+//! What a fault in a pool, or an invalid free, has to say.
 
 use super::pool::{BYTES, Pool, Slot, Trace};
 use crate::error::report;

@@ -42,7 +42,7 @@ use std::thread_local;
 ///
 /// The report on standard error names the access, the block and its size, and with the feature `backtrace` the stacks of the access, of the
 /// allocation and of the free. Then the fault takes its usual way: to the handler that the program has set before its first sampled
-/// allocation, or to the end of the program. A wrong free of a sampled block is reported like that, and then as
+/// allocation, or to the end of the program. An invalid free of a sampled block is reported like that, and then as
 /// [`misuse`](crate::error::misuse).
 ///
 /// It works around any [`Memory`], but put it outside of caches. The pages stay until the process ends: make it a static.

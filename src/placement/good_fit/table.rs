@@ -25,7 +25,7 @@ const FROM_FRONT: usize = 512;
 ///
 /// With the feature `alloc` the table of nodes grows on the global allocator (do not register such a heap *as* the global
 /// allocator). Without it, or to avoid that, provide a static array with [`GoodFit::provide`](crate::GoodFit::provide). When nodes run out, a
-/// block is handed out whole instead of being split, and requests that need a split for their alignment fail.
+/// block is allocated whole instead of being split, and requests that need a split for their alignment fail.
 pub struct SideTable<
     I: Index = u32,
     const GRANULE: usize = 256,

@@ -140,7 +140,7 @@ impl Large {
         // SAFETY: blocks in lists are unused, not null, and hold what `push` wrote; so does the end of a list, whose
         // length no block has.
         unsafe {
-            // A block at an odd place was never handed out: giving it back ends in a report.
+            // A block at an odd place was never allocated: giving it back ends in a report.
             if (*block).code != code || block.addr() & ((align - 1) | (STEP - 1)) != 0 {
                 return None;
             }

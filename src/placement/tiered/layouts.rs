@@ -13,7 +13,7 @@ use crate::region::{Region, RegionError, Run};
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
-// SAFETY: a kept block is a live block of the tier that is not in use; it is handed out once, for a request of its own
+// SAFETY: a kept block is a live block of the tier that is not in use; it is allocated once, for a request of its own
 // length, until it is freed again. The tier keeps the same promises.
 unsafe impl<T: Tier> Placement for QuickLists<T> {
     const EMPTY: Self = {

@@ -81,7 +81,7 @@ pub type Tiered<L = Tlsf<u32, DEFAULT_REGIONS, 16>> = QuickLists<Pages<L>>;
 pub struct QuickLists<T> {
     small: Small,
     large: Large,
-    /// Bytes that may still be handed out before keeping stops.
+    /// Bytes that may still be allocated before keeping stops.
     plenty: isize,
     /// Bytes of all regions.
     whole: usize,
@@ -122,7 +122,7 @@ impl<T: Tier> QuickLists<T> {
         self.large.allow(if keeps && !self.large.resting { large_share(self.whole) } else { 0 });
     }
 
-    /// Counts bytes that the underlying placement hands out, or takes back if `bytes` is negative.
+    /// Counts bytes that the underlying placement allocates, or takes back if `bytes` is negative.
     #[inline(always)]
     fn count_allocated(&mut self, bytes: isize) {
         let before = self.plenty;

@@ -27,7 +27,7 @@ impl Free {
         self.link.wrapping_byte_sub(key.0)
     }
 
-    /// Erases the link of a block that is handed out, and returns the next block.
+    /// Erases the link of a block that is allocated, and returns the next block.
     #[inline(always)]
     pub(super) fn take(&mut self, key: Key) -> *mut Self {
         let next = self.next(key);
@@ -72,7 +72,7 @@ pub(crate) struct Taken {
     pub(super) rest: *mut Free,
     /// Number of blocks in that list.
     pub(super) more: usize,
-    /// Bytes that the underlying placement has handed out for it.
+    /// Bytes that the underlying placement has allocated for it.
     pub(super) allocated: usize,
 }
 

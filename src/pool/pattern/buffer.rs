@@ -1,4 +1,4 @@
-//! The buffers that a pattern hands out.
+//! The buffers that a pattern allocates.
 
 use super::{Pattern, Phase};
 use crate::pool::Stream;

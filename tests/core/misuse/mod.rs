@@ -52,7 +52,7 @@ fn full<P: Placement>() {
     let mut backing = Backing::new(64 * 1024, 0);
     let heap = heap::<Full<P, 4>>(&mut backing);
     let allocate = |size| heap.try_allocate(layout(size)).unwrap();
-    // SAFETY: wrong frees are refused, which is what is tested; all others are right.
+    // SAFETY: invalid frees are refused, which is what is tested; all others are right.
     let free = |block, size| unsafe { heap.try_deallocate(block, layout(size)) };
     let wrong = |error| Err::<(), _>(error);
 
@@ -71,7 +71,7 @@ fn full<P: Placement>() {
 
     // Addresses that are no block's, and layouts that are another's.
     let block = allocate(100);
-    // What an earlier block left here would count as a second free.
+    // What an earlier block left here would count as a double free.
     // SAFETY: the block is ours.
     unsafe { block.write_bytes(0, 100) };
     let used = heap.used();
@@ -155,7 +155,7 @@ fn an_address_inside_a_block_was_not_freed() {
     let mut backing = Backing::new(16 * 1024, 0);
     let heap = heap::<Full<Tlsf, 4>>(&mut backing);
     let [freed, live] = [(); 2].map(|()| heap.try_allocate(layout(100)).unwrap());
-    // SAFETY: the blocks are live; the second free and the last one are refused, which is what is tested.
+    // SAFETY: the blocks are live; the double free and the last one are refused, which is what is tested.
     unsafe {
         live.write_bytes(0x5a, 100);
         heap.try_deallocate(freed, layout(100)).unwrap();
@@ -314,7 +314,7 @@ fn no_canary_is_looked_for_outside() {
     }
 }
 
-/// A second free of a block that is still free, between live neighbours, is found in release builds as well.
+/// A double free of a block that is still free, between live neighbours, is found in release builds as well.
 fn basic<P: Placement>(size: usize) {
     basic_in::<P>(size, 64 * 1024);
 }
@@ -322,7 +322,7 @@ fn basic<P: Placement>(size: usize) {
 fn basic_in<P: Placement>(size: usize, bytes: usize) {
     let mut backing = Backing::new(bytes, 0);
     let heap = heap::<P>(&mut backing);
-    // SAFETY: the second free is refused, which is what is tested.
+    // SAFETY: the double free is refused, which is what is tested.
     unsafe {
         let mut other = [0x5a_u64; 4];
         let foreign = NonNull::from(&mut other).cast();
@@ -380,7 +380,7 @@ fn first_fit_finds_every_wrong_free() {
     let heap = heap::<FirstFit>(&mut backing);
     let mut random = fastrand::Rng::with_seed(11);
     let mut live: Vec<(*mut u8, usize)> = Vec::new();
-    // SAFETY: writes to freed blocks and wrong frees are the misuse that is tested.
+    // SAFETY: writes to freed blocks and invalid frees are the misuse that is tested.
     unsafe {
         let base = heap.alloc(layout(8));
         live.push((base, 8));
@@ -445,7 +445,7 @@ fn bounds_do_not_count_frees_that_are_refused() {
     let client = allotment::Bounded::<_, Unsync>::new(heap::<Slab>(&mut backing), 1000);
     let block = client.try_allocate(layout(64)).unwrap();
     let other = client.try_allocate(layout(64)).unwrap();
-    // SAFETY: the second free is refused, which is what is tested.
+    // SAFETY: the double free is refused, which is what is tested.
     unsafe {
         client.deallocate(block, layout(64));
         let fault = reported(|| client.deallocate(block, layout(64)));
@@ -481,7 +481,7 @@ fn buddies_find_every_second_free() {
             }
             // They are shuffled.
             for (block, size) in freed.into_iter().take(500) {
-                // SAFETY: the second free is refused, which is what is tested.
+                // SAFETY: the double free is refused, which is what is tested.
                 let answer = unsafe { heap.try_deallocate(block, layout(size)) };
                 assert_eq!(answer, Err(FreeError::AlreadyFree), "{size} bytes");
             }
@@ -615,7 +615,7 @@ impl<T> core::ops::Deref for OneThread<T> {
 fn tiny_heaps_find_wrong_frees() {
     static HEAP: OneThread<TinyHeap<4096, allotment::lock::Default, NoStatistics, true>> =
         OneThread(TinyHeap::new());
-    // SAFETY: wrong frees are refused, which is what is tested; all others are right.
+    // SAFETY: invalid frees are refused, which is what is tested; all others are right.
     unsafe {
         let blocks: Vec<_> = (0..5).map(|_| HEAP.alloc(layout(40))).collect();
         blocks.iter().for_each(|block| block.write_bytes(0x5a, 40));
@@ -935,7 +935,7 @@ fn panic_in_a_rule() {
 
 fn free_twice() {
     static HEAP: OneThread<Heap<Full<Tiered>>> = OneThread(allotment::heap!(64 * 1024));
-    // SAFETY: a second free is the misuse that is tested.
+    // SAFETY: a double free is the misuse that is tested.
     unsafe {
         let block = HEAP.alloc(layout(48));
         HEAP.dealloc(block, layout(48));
@@ -953,7 +953,7 @@ fn cached() -> allotment::os::Cached {
 #[cfg(feature = "std")]
 fn free_twice_cached() {
     let heap = cached();
-    // SAFETY: a second free is the misuse that is tested.
+    // SAFETY: a double free is the misuse that is tested.
     unsafe {
         let block = heap.alloc(layout(48));
         heap.dealloc(block, layout(48));
@@ -1028,7 +1028,7 @@ fn outside<P: Placement>() {
         // SAFETY: the memory outlives the heap.
         unsafe { heap.claim(backing.region()).unwrap() };
         let blocks = [(); 3].map(|()| heap.try_allocate(layout(600)).unwrap());
-        // SAFETY: wrong frees are refused, which is what is tested.
+        // SAFETY: invalid frees are refused, which is what is tested.
         unsafe {
             let place = (&raw const other[8]).cast_mut().cast();
             let wrong = |error| Some(Fault::WrongFree(error));

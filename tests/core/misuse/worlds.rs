@@ -20,7 +20,7 @@ enum Step {
     Allocate(Layout),
     Free(usize),
     Resize(usize, usize),
-    /// A second free of the block that was freed last.
+    /// A double free of the block that was freed last.
     FreeAgain,
 }
 
@@ -190,7 +190,7 @@ macro_rules! worlds {
     )*};
 }
 
-// Arenas of 6 to 12 granules beside the bookkeeping. Where a second free cannot always be noticed, it is not tried.
+// Arenas of 6 to 12 granules beside the bookkeeping. Where a double free cannot always be noticed, it is not tried.
 worlds! {
     tlsf: Tlsf, [208, 248], false;
     tlsf_off: Tlsf<u32, 8, 8, false>, [208, 248], false;

@@ -314,7 +314,7 @@ fn refused_frees_are_not_told() {
     let block = observed.try_allocate(layout(100)).unwrap();
     let odd = block.map_addr(|address| address.saturating_add(1));
     let mut foreign = 0u64;
-    // SAFETY: wrong frees are found by the check; the last one is right.
+    // SAFETY: invalid frees are found by the check; the last one is right.
     unsafe {
         assert_eq!(observed.try_deallocate(odd, layout(100)), Err(FreeError::Misaligned));
         let foreign = NonNull::from(&mut foreign).cast();

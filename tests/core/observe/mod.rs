@@ -17,7 +17,7 @@ fn layout(size: usize) -> Layout {
     Layout::from_size_align(size, 8).unwrap()
 }
 
-/// Checks every record of a lossless trace: blocks are freed once, and an address is handed out only once until
+/// Checks every record of a lossless trace: blocks are freed once, and an address is allocated only once until
 /// then. Returns the blocks that are live at the end: size by address.
 fn replay(bytes: &[u8]) -> BTreeMap<u64, u64> {
     let mut live = BTreeMap::new();

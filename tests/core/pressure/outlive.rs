@@ -121,7 +121,7 @@ fn saving_heaps_live_longer() {
     assert!(with < without);
 }
 
-/// Lists of freed blocks by size, which are handed out again before the inner placement is asked (Weinstock and
+/// Lists of freed blocks by size, which are allocated again before the inner placement is asked (Weinstock and
 /// Wulf, "Quick Fit", 1988). This stands for any cache in a placement, which must be given up and refused under
 /// pressure.
 struct Quick<P> {
@@ -144,7 +144,7 @@ fn rounded(request: Layout) -> Layout {
     class(request).map_or(request, |class| layout((class + 1) * 8))
 }
 
-// SAFETY: a cached block is a live, unused block of the inner placement, and is handed out only for requests of its
+// SAFETY: a cached block is a live, unused block of the inner placement, and is allocated only for requests of its
 // size.
 unsafe impl<P: Placement> Placement for Quick<P> {
     const EMPTY: Self = Self { inner: P::EMPTY, cached: [const { Vec::new() }; CLASSES], saving: false };

@@ -118,7 +118,7 @@ impl Lab {
         self.seed = self.seed.wrapping_add(1);
         let block = Block { start, layout, seed: self.seed };
         for at in 0..layout.size() {
-            // SAFETY: the block was handed out and overlaps no other.
+            // SAFETY: the block was allocated and overlaps no other.
             unsafe { start.add(at).write(Self::byte(block.seed, at)) };
         }
         self.live.insert(from, block);

@@ -6,7 +6,7 @@ mod lab;
 pub use cases::{ALL, Case};
 pub use lab::{Allocator, Lab, Place};
 
-/// How a process tells that a live block was changed or handed out twice.
+/// How a process tells that a live block was changed or allocated twice.
 pub const SILENT: i32 = 10;
 /// How a process tells that nothing happened.
 pub const HARMLESS: i32 = 11;

@@ -45,7 +45,7 @@ pub struct Pages<L> {
     windows: [Window; WINDOWS],
     /// Windows that were ever opened.
     opened: usize,
-    /// For each class how many of its blocks `L` has handed out.
+    /// For each class how many of its blocks `L` has allocated.
     direct: [u16; CLASSES],
     /// True if there may be a page without live objects.
     idle: bool,
@@ -245,7 +245,7 @@ impl<L: Bottom> Pages<L> {
 }
 
 // SAFETY: a page is a live block of the underlying placement, and its objects are disjoint parts of it; an object is
-// handed out once, until it is given back. All other blocks come from the underlying placement.
+// allocated once, until it is given back. All other blocks come from the underlying placement.
 unsafe impl<L: Bottom> Tier for Pages<L> {
     const CHECKS: bool = L::CHECKS;
     const BOUND: usize = super::BOUND;

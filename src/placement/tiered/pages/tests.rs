@@ -27,7 +27,7 @@ fn fill(pages: &mut Pages<Tlsf>, class: Class) -> (NonNull<u8>, Vec<NonNull<u8>>
     (NonNull::new(page).unwrap().cast(), objects)
 }
 
-/// A second free is found wherever the object stands, in its page and in the list.
+/// A double free is found wherever the object stands, in its page and in the list.
 #[test]
 fn a_check_finds_every_free_object() {
     let mut memory = [0; 4096];
