@@ -55,10 +55,11 @@ fn messages(text: &str) -> Vec<String> {
 }
 
 /// Assertions about the library itself: no user's program can fail them.
-const INTERNAL: [&str; 3] = [
+const INTERNAL: [&str; 4] = [
     "the table ends with the largest class",
     "objects are aligned to 8 bytes",
     "a large block has room for its links",
+    "a record has room in place of the guard",
 ];
 
 /// The messages of assertions in `text`, of the library's own code: they are checked when a program is compiled, or

@@ -212,9 +212,19 @@ fn features_are_shown_by_tests_that_exist() {
     let page = fs::read_to_string(root.join("features.md")).expect("the file is UTF-8");
     let commands = fs::read_to_string(root.join("xtask/src/main.rs")).expect("the file is UTF-8");
     let mut text = String::new();
-    for folder in
-        ["benches", "capi", "cli", "docs/check", "event", "fuzz", "planner", "src", "stand-in", "tests"]
-    {
+    for folder in [
+        "benches",
+        "capi",
+        "cli",
+        "docs/check",
+        "event",
+        "fuzz",
+        "metrics",
+        "planner",
+        "src",
+        "stand-in",
+        "tests",
+    ] {
         sources(&root.join(folder), &mut text);
     }
     assert!(page.lines().filter(|line| line.starts_with("* ")).count() > 100, "capabilities are listed");
