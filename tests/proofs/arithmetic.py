@@ -27,7 +27,7 @@ def wide(number, bits: int = 16):
 
 def granules(proofs: Proofs, width: int) -> None:
     """The least number of granules that hold so many bytes, but one at least."""
-    expect("src/units.rs", "const fn granules(bytes: usize, shift: u32) -> usize { (bytes.saturating_sub(1) >> shift) + 1 }")
+    expect("src/units/mod.rs", "const fn granules(bytes: usize, shift: u32) -> usize { (bytes.saturating_sub(1) >> shift) + 1 }")
     size = z3.BitVec("bytes", width)
     for shift in range(2, 17):
         less = z3.If(size == 0, z3.BitVecVal(0, width), size - 1)
@@ -44,7 +44,7 @@ def granules(proofs: Proofs, width: int) -> None:
 def align_up(proofs: Proofs, width: int) -> None:
     """The least multiple that is not below the value; none only if the multiple does not fit."""
     expect(
-        "src/units.rs",
+        "src/units/mod.rs",
         """const fn align_up(value: usize, align: usize) -> Option<usize> {
             match value.checked_add(align - 1) { Some(sum) => Some(sum & !(align - 1)), None => None, }
         }""",
@@ -62,7 +62,7 @@ def align_up(proofs: Proofs, width: int) -> None:
 
 def ranges(proofs: Proofs, width: int) -> None:
     """One comparison says whether a number lies in a range that does not wrap."""
-    expect("src/region/record.rs", "index.wrapping_sub(self.first) < self.len")
+    expect("src/placement/good_fit/regions.rs", "index.wrapping_sub(self.first) < self.len")
     expect("src/harden/map.rs", "address.wrapping_sub(self.start.addr()) < self.room")
     at, first, length = z3.BitVecs("at first length", width)
     whole = [z3.UGE(first + length, first)]
@@ -74,16 +74,15 @@ def ranges(proofs: Proofs, width: int) -> None:
 def size_classes(proofs: Proofs, width: int, per_octave: int) -> None:
     """Classes are dense, rise with the length, and start where `class_start` says; each is at most 1/SL wide."""
     expect(
-        "src/units.rs",
-        """if len < 2 * SL { return len; }
-        let shift = log2(len) - SL.ilog2();
-        ((shift as usize) << SL.ilog2()) + (len >> shift)""",
+        "src/units/mod.rs",
+        """if !COUNTS_ZEROS && len < 2 * sl { return len; }
+        let shift = log2(len | sl) - sl.ilog2();
+        ((shift as usize) << sl.ilog2()) + (len >> shift)""",
     )
     expect(
-        "src/units.rs",
+        "src/units/mod.rs",
         "if class < 2 * SL { class } else { let shift = class / SL - 1; (SL + class % SL) << shift }",
     )
-    expect("src/units.rs", "class_of::<SL>(len) / (4 * SL) + 1")
     bits, log = width + 16, per_octave.bit_length() - 1
     topic = f"size classes, {width} bits, SL {per_octave}"
 
@@ -118,7 +117,6 @@ def size_classes(proofs: Proofs, width: int, per_octave: int) -> None:
             z3.ULT(length, start(found + 1)),
             rises,
             z3.Or(z3.ULT(found, 2 * per_octave), z3.ULE((start(found + 1) - start(found)) * per_octave, start(found))),
-            z3.ULT(found, (z3.UDiv(found, z3.BitVecVal(4 * per_octave, bits)) + 1) * 4 * per_octave),
         )
         # No class is left out: the first and the last of the octave are there.
         proofs.claim(topic, [*assumptions, length == 1 << octave], found == first, start(found) == length)
@@ -129,13 +127,13 @@ def size_classes(proofs: Proofs, width: int, per_octave: int) -> None:
 def logarithm(proofs: Proofs) -> None:
     """The highest bit, without an instruction for it."""
     expect(
-        "src/units.rs",
+        "src/units/mod.rs",
         """let mut log = 0;
         if n >= 1 << 16 { n >>= 16; log = 16; }
         if n >= 1 << 10 { n >>= 10; log += 10; } else if n >= 1 << 6 { n >>= 6; log += 6; }
         log + HALVES[n as usize & 63] as u32 / 2""",
     )
-    expect("src/units.rs", "halves[n] = (2 * n.ilog2() as usize + ((2 * n) >> n.ilog2()) - 2) as u8;")
+    expect("src/units/mod.rs", "halves[n] = (2 * n.ilog2() as usize + ((2 * n) >> n.ilog2()) - 2) as u8;")
     number = z3.BitVec("n", 32)
     n, log = number, z3.BitVecVal(0, 32)
     for powers in ((16,), (6, 10)):
@@ -158,9 +156,9 @@ def logarithm(proofs: Proofs) -> None:
 
 def micro_classes(proofs: Proofs) -> None:
     """Two lists per power of two: with an instruction that counts zeros and without, they are the same."""
-    expect("src/placement/micro/granules.rs", "(((len as u32) << zeros >> 30) + 60 - 2 * zeros) as usize")
+    expect("src/placement/blocks/granules.rs", "(((len as u32) << zeros >> 30) + 60 - 2 * zeros) as usize")
     expect(
-        "src/units.rs",
+        "src/units/mod.rs",
         """let mut halves = 0;
         if n >= 64 { n >>= 5; halves = 10; }
         if n >= 64 { n >>= 5; halves = 20; }
