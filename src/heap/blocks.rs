@@ -28,7 +28,7 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
     /// Iterates over all memory of the heap, for a map: every free block, and what is in use between them, region by
     /// region and by address within each, without gaps.
     ///
-    /// Only the bookkeeping of each region is left out. With metadata in band only the owners of blocks know their
+    /// Only the bookkeeping of each region is left out. Only the owners of blocks know their
     /// borders, so adjacent blocks in use form one run; with a side table each block is a run. Pages of
     /// [`Slab`](crate::Slab) and [`Tiered`](crate::Tiered) count as in use as a whole, and so do blocks that
     /// `Tiered` keeps for reuse and everything that [`Bump`](crate::Bump) has passed. The adapters for allocators
@@ -37,8 +37,8 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
     ///
     /// A few runs at a time are copied under the lock, so the heap may be used while a run is handled. Changes in
     /// the meantime may or may not be seen, but no byte is seen twice. For a map of a single moment use
-    /// [`Heap::with_placement`] and [`Placement::walk`]. O(n) per refill and O(n²/16) in all, for n runs; metadata
-    /// in band also scans the boundary bits, a word of them at a time.
+    /// [`Heap::with_placement`] and [`Placement::walk`]. O(n) per refill and O(n²/16) in all, for n runs; engines
+    /// also scan the boundary bits, a word of them at a time.
     ///
     /// ```
     /// use allotment::{FirstFit, Heap, heap, lock::Spin};

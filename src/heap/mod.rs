@@ -196,7 +196,7 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
     ///
     /// # Safety
     ///
-    /// The region's bytes must be valid for reads and writes (unless the placement's metadata is out of band). Nothing
+    /// The region's bytes must be valid for reads and writes (unless the placement touches none of them). Nothing
     /// else may use them until [`Heap::release`] returns them, or as long as the heap or a block of it is used. They
     /// need not be initialised, but must be zero if [`Region::zeroed`] is set.
     pub unsafe fn claim(&self, region: Region) -> Result<(), RegionError> {
@@ -373,7 +373,7 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
         self.with_settled(|state| state.placement.region(n))
     }
 
-    /// Runs `f` on the placement while the lock is held, for example to equip its metadata.
+    /// Runs `f` on the placement while the lock is held, for example to provide its side table with nodes.
     ///
     /// # Safety
     ///

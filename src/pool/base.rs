@@ -75,7 +75,7 @@ impl Allocation {
 /// # Ok::<(), allotment::pool::PoolError>(())
 /// ```
 ///
-/// The placement is one of those that heaps use, over metadata in a [`SideTable`], because the pool never touches
+/// The placement keeps what it knows in a [`SideTable`] or in bits, because the pool never touches
 /// the memory itself. A placement divides each segment of the source, each stream has segments of its own, and a
 /// request is served from the segment whose longest free block is the shortest that suffices.
 ///

@@ -19,7 +19,7 @@ pub enum RegionError {
     },
     /// The existing regions use up the index space: choose wider indices.
     IndexSpace,
-    /// The region table is full: raise the metadata's `REGIONS` parameter.
+    /// The region table is full: raise the placement's `REGIONS` parameter.
     TooMany {
         /// The number of regions that the table can hold.
         max: usize,

@@ -169,7 +169,7 @@ pub struct Run {
     pub start: usize,
     /// Size in bytes.
     pub size: usize,
-    /// Whether it is one free block. Otherwise it is one block in use, or several adjacent ones that the metadata
+    /// Whether it is one free block. Otherwise it is one block in use, or several adjacent ones that the placement
     /// cannot tell apart.
     pub free: bool,
 }

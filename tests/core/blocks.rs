@@ -132,7 +132,7 @@ fn plain<P: Placement>(detail: Detail) {
 }
 
 #[test]
-fn metadata_in_band() {
+fn blocks_of_all_placements() {
     plain::<Tlsf>(Detail::Exact);
     plain::<BestFit>(Detail::Exact);
 }

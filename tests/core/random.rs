@@ -1,4 +1,4 @@
-//! Random workloads on every placement, every metadata, several regions and alignments up to 4 KiB.
+//! Random workloads on every placement, several regions and alignments up to 4 KiB.
 
 use crate::shadow::{Case, Shadow, random_run};
 

@@ -317,7 +317,7 @@ fn device_memory_is_for_those_who_ask() {
         assert!(provided.is_ok());
     }
     let nowhere = std::ptr::without_provenance_mut::<u8>(1 << 20);
-    // SAFETY: the metadata is out of band, and nothing accesses the memory.
+    // SAFETY: the placement does not touch the memory.
     unsafe { NODES.claim(Region::new(nowhere, 1 << 20)) }.unwrap();
     let zones: Zones<2, 8, Spin> = Zones::new([
         Zone::new("device", &NODES, Can::DEVICE | Can::DMA),

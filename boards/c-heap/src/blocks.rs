@@ -2,7 +2,7 @@
 
 use allotment::lock::{CriticalSection, Lock};
 use allotment::observe::{Counters, Statistics};
-use allotment::placement::{Placement, MicroTlsf};
+use allotment::placement::{MicroTlsf, Placement};
 use allotment::{Region, RegionError, Stats};
 use core::alloc::Layout;
 use core::cell::UnsafeCell;
@@ -150,7 +150,7 @@ impl State {
             found.area.flip(address);
             found.area.flip(address + found.bytes - GRANULE);
             let layout = plain(found.bytes + found.offset);
-            self.placement.deallocate_counted(found.start, layout, &mut self.counters).is_ok()
+            self.placement.free(found.start, layout, &mut self.counters).is_ok()
         }
     }
 }
@@ -213,7 +213,8 @@ impl Heap {
         // A word of the map is for 32 granules, and the first and the last word may be for fewer.
         let granules = bytes.saturating_sub(skip) / GRANULE;
         let words = granules / (WORD + 1) + 2;
-        let room = (granules * GRANULE).checked_sub(words.next_multiple_of(2) * 4).ok_or(RegionError::TooSmall)?;
+        let room =
+            (granules * GRANULE).checked_sub(words.next_multiple_of(2) * 4).ok_or(RegionError::TooSmall)?;
         let start = start.wrapping_add(skip);
         let map = start.wrapping_add(room).cast::<u32>();
         self.with(|state| {
@@ -221,7 +222,7 @@ impl Heap {
             let area = area.ok_or(RegionError::TooMany { max: REGIONS })?;
             // SAFETY: the caller hands the memory over; the map lies behind what the placement gets.
             unsafe {
-                state.placement.claim_counted(Region::new(start, room), &mut state.counters)?;
+                state.placement.claim(Region::new(start, room), &mut state.counters)?;
                 map.write_bytes(0, words);
             }
             let map = map.wrapping_sub(start.addr() / (GRANULE * WORD));
@@ -250,7 +251,7 @@ impl Heap {
     #[inline(always)]
     fn take_at<const KIND: u8>(&self, layout: Layout, offset: usize) -> *mut u8 {
         self.with(|state| {
-            let Some(block) = state.placement.allocate_counted(layout, &mut state.counters) else {
+            let Some(block) = state.placement.allocate_fast(layout, &mut state.counters) else {
                 state.counters.failed(layout.size());
                 return ptr::null_mut();
             };
@@ -319,7 +320,7 @@ impl Heap {
                 }
                 let (old, new) = (plain(found.bytes + found.offset), rounded(size));
                 let counters = &mut state.counters;
-                let done = state.placement.resize_counted(found.start, old, new + found.offset, counters);
+                let done = state.placement.resize(found.start, old, new + found.offset, counters);
                 if done {
                     let last = block.addr().get() - GRANULE;
                     found.area.flip(last + found.bytes);

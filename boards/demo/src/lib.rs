@@ -129,11 +129,7 @@ const TRACED: u32 = 3;
 /// # Errors
 ///
 /// The first failure, as in [`run`].
-pub fn run_watched<P: Placement>(
-    job: &Job,
-    rounds: u32,
-    heap: &Watched<P>,
-) -> Result<Summary, Failure> {
+pub fn run_watched<P: Placement>(job: &Job, rounds: u32, heap: &Watched<P>) -> Result<Summary, Failure> {
     let rounds = if cfg!(feature = "trace") { rounds.min(TRACED) } else { rounds };
     let outcome = run(job, rounds, || stats(heap));
     flush(heap);

@@ -64,7 +64,8 @@ impl Arena {
         let mut memory = Vec::with_capacity(words);
         let heap = Heap::empty();
         // SAFETY: the vector is never touched, and lives as long as the heap in it.
-        unsafe { heap.claim(Region::new(memory.as_mut_ptr(), words * size_of::<u64>())) }.expect("room for a block");
+        unsafe { heap.claim(Region::new(memory.as_mut_ptr(), words * size_of::<u64>())) }
+            .expect("room for a block");
         Self { heap, _memory: memory }
     }
 

@@ -24,8 +24,7 @@ unsafe extern "C" {
 static FAST: Heap = heap!(12 * 1024);
 // For 16 MiB, more than the default heap of a microcontroller can index.
 // SAFETY: between the symbols the program has nothing else.
-static BULK: Heap<Tlsf> =
-    unsafe { Heap::from_symbols(&raw mut __psram_start, &raw mut __psram_end) };
+static BULK: Heap<Tlsf> = unsafe { Heap::from_symbols(&raw mut __psram_start, &raw mut __psram_end) };
 
 /// Buffers that DMA reaches, in a part of the PSRAM that the linker script names.
 static SAMPLES: Heap = heap!(8 * 1024, section = ".psram.samples", align = 32);

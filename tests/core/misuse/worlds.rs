@@ -1,5 +1,5 @@
 //! Small worlds, searched exhaustively: every sequence of allocating, freeing and resizing up to some depth, in arenas of a
-//! few granules, per placement, metadata and level, with all invariants checked after each step.
+//! few granules, per placement and level, with all invariants checked after each step.
 //!
 //! A state is the arena's bytes and the live blocks, but not the heap's own value, so that each sequence is a path of its own
 //! and the number of steps counts paths. Heaps are not copied: a path is replayed from its start.

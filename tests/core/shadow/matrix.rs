@@ -1,4 +1,4 @@
-//! The placements and metadata that every test runs with.
+//! The placements that every test runs with.
 
 use super::Subject;
 use allotment::harden::Full;
@@ -181,7 +181,7 @@ impl Classes for OddClasses {
 
 pub type SlabOdd = Slab<OddClasses>;
 
-/// Makes a module of tests, one per placement and metadata, each calling `$run` with its [`Case`](super::Case).
+/// Makes a module of tests, one per placement, each calling `$run` with its [`Case`](super::Case).
 ///
 /// Placements know no operating system, so all of them are tested without `std`, as `cargo test` does, and one of a kind
 /// with it.
