@@ -1,4 +1,4 @@
-//! Quick lists, which keep freed blocks for the next request of their size, in front of pages or of any placement.
+//! Quick lists, which keep freed blocks for the next request of their size, in front of `Tlsf` or of pages over it.
 
 mod classes;
 mod key;
@@ -50,12 +50,12 @@ const fn large_share(whole: usize) -> usize {
     if whole / 48 < MOST { whole / 48 } else { MOST }
 }
 
-/// The fast default for hosts: quick lists in front of pages of small objects, in front of a placement `L` for everything
-/// else. See [`QuickLists`] and [`Pages`].
+/// The fast default for hosts: quick lists in front of pages of small objects, in front of a [`Tlsf`] `L` for everything else. See
+/// [`QuickLists`] and [`Pages`].
 pub type Tiered<L = Tlsf<u32, DEFAULT_REGIONS, 16>> = QuickLists<Pages<L>>;
 
-/// Freed blocks are kept as they are, for the next request of their size, in front of a tier `T`: a placement, or
-/// [`Pages`] over one ([`Tiered`]). Merging them with their neighbours is deferred until memory is short.
+/// Keeps freed blocks as they are for the next request of their size, in front of a tier `T`: a [`Tlsf`], or [`Pages`] over one
+/// ([`Tiered`]). They are merged with their neighbours only when memory is short.
 ///
 /// ```text
 ///  small   8 B | 16 B | 24 B | .. | 256 B     one list per class, last in, first out
@@ -93,7 +93,7 @@ pub struct QuickLists<T> {
 // SAFETY: the pointers are to memory that the claimer handed over for exclusive use.
 unsafe impl<T: Send> Send for QuickLists<T> {}
 
-#[allow(private_bounds)] // Whatever is a `Placement` is a `Tier`, and so are `Pages`.
+#[allow(private_bounds, reason = "the tiers, `Tlsf` and `Pages`, are public themselves")]
 impl<T: Tier> QuickLists<T> {
     /// Returns the bytes of a large block for `layout`, if such a block may be kept now.
     #[inline(always)]
@@ -122,7 +122,7 @@ impl<T: Tier> QuickLists<T> {
         self.large.allow(if keeps && !self.large.resting { large_share(self.whole) } else { 0 });
     }
 
-    /// Counts bytes that the underlying placement allocates, or takes back if `bytes` is negative.
+    /// Counts bytes that the tier has allocated, or freed if `bytes` is negative.
     #[inline(always)]
     fn count_allocated(&mut self, bytes: isize) {
         let before = self.plenty;

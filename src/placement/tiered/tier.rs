@@ -64,7 +64,7 @@ impl Free {
 /// The end of every list of small blocks. It is odd, so that the test of a block's alignment fails for it as well.
 pub(super) const END: *mut Free = ptr::without_provenance_mut(1);
 
-/// Small blocks of one class that a tier hands over.
+/// Small blocks of one class that a tier has allocated at once.
 pub(crate) struct Taken {
     /// The requested block.
     pub(super) first: NonNull<u8>,
@@ -72,7 +72,7 @@ pub(crate) struct Taken {
     pub(super) rest: *mut Free,
     /// Number of blocks in that list.
     pub(super) more: usize,
-    /// Bytes that the underlying placement has allocated for it.
+    /// Bytes that the bottom has allocated for it.
     pub(super) allocated: usize,
 }
 
@@ -109,7 +109,7 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool> Bottom for
     }
 }
 
-/// A placement below [`QuickLists`](super::QuickLists) that can be asked for small blocks by their class: any
+/// A placement below [`QuickLists`](super::QuickLists) that allocates small blocks by their class: any
 /// [`Bottom`], and [`Pages`](super::Pages) over one.
 ///
 /// # Safety
@@ -132,7 +132,7 @@ pub(crate) unsafe trait Tier: Placement {
     /// Takes a block of `class` aligned to `align` bytes; with `many`, also other free blocks of the class that cost nothing.
     fn take(&mut self, class: Class, align: usize, many: bool) -> Option<Taken>;
 
-    /// Takes back a block of `class`. Returns the bytes that the underlying placement gets back.
+    /// Frees a block of `class`, and returns the bytes that become free in the bottom.
     ///
     /// # Errors
     ///
@@ -147,7 +147,7 @@ pub(crate) unsafe trait Tier: Placement {
     /// Notes that a block of the bottom was resized in place to one of `class`.
     fn resized_to(&mut self, class: Class);
 
-    /// Gives back empty pages. Returns the bytes that the underlying placement gets back; `None` if there was no such page.
+    /// Closes empty pages, and returns the bytes that become free in the bottom; `None` if there was no such page.
     fn give_back(&mut self) -> Option<usize>;
 
     /// Checks in bounded time whether a small block of `class` that is in no quick list can be live at `start`.

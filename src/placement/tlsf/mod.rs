@@ -26,13 +26,13 @@ use slot::{Record, Slot};
 ///  a region           | granules ...                    | lists | boundary bits |
 /// ```
 ///
-/// Allocations and frees are O(1) and short, also aligned ones; blocks have no headers, and a block takes its size rounded up to 8 bytes,
-/// and one bit. A request looks at the regions in the order in which they were claimed. What an alignment skips becomes a free block.
+/// Allocating and freeing are O(1), whatever the alignment. Blocks have no headers: a block takes its size rounded up to 8 bytes, and one
+/// bit. A request looks at the regions in the order in which they were claimed. Memory that an alignment skips becomes a free block.
 ///
 /// After Masmano, Ripoll, Crespo and Real, "TLSF: a new dynamic memory allocator for real-time systems" (ECRTS 2004), with `SUBLISTS`
-/// lists per power of two, a power of two as well. The list for the request's own length is looked at before the next one, so that a
-/// block of the same size that was just freed is found again. On hosts, up to 16 of its blocks are looked at before a request fails. Memory of a region that was zero is not cleared for a request of zeroed
-/// memory if it was never allocated, except in firmware.
+/// lists per power of two, itself a power of two. A request looks at the list for its own length before the next one, so that it finds a
+/// block of the same size that was just freed. On hosts it looks at up to 16 blocks of that list before it fails, and memory that was
+/// zero when its region was claimed is not cleared again for a request of zeroed memory.
 ///
 /// `W` is the word that free blocks and lists are made of: `u32` for regions of up to 32 GiB, or `u16` for regions of up to 511 KiB, whose
 /// lists take half of the memory. The lists take as much of a region as its length needs: with `u32` and 8 lists per power of two 376 bytes

@@ -12,7 +12,7 @@ use crate::region::{Region, RegionError, Run};
 use core::alloc::Layout;
 use core::ptr::{self, NonNull};
 
-// SAFETY: requests that do not come by class go to the underlying placement, which makes these promises.
+// SAFETY: requests that do not come by class go to the bottom, which makes these promises.
 unsafe impl<L: Bottom> Placement for Pages<L> {
     const EMPTY: Self = Self {
         heads: [ptr::null_mut(); CLASSES],
@@ -78,7 +78,7 @@ unsafe impl<L: Bottom> Placement for Pages<L> {
         let old = self.windows[index];
         let new = Window::over(start, end - start.addr());
         // SAFETY: the map moves to the new end of the region, and back if extending fails; both places belong to the
-        // region, since no other one is there. The memory that it leaves goes to the underlying placement.
+        // region, since no other one is there. The memory that it leaves goes to the bottom.
         unsafe {
             ptr::copy(old.map, new.map, old.slots);
             let more = new.map.addr() - old.map.addr();

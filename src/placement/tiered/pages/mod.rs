@@ -14,7 +14,7 @@ use crate::placement::tiered::tier::{Bottom, END, Free, Taken, Tier, give_to, la
 use core::alloc::Layout;
 use core::ptr::{self, NonNull};
 
-/// Blocks of a class that the underlying placement must be serving before the class gets its first page.
+/// So many blocks of a class must be live in the bottom before the class gets its first page.
 const PATIENCE: u16 = 24;
 
 /// Regions below this size, in bytes, have no pages: they would waste too much of it.
@@ -244,8 +244,8 @@ impl<L: Bottom> Pages<L> {
     }
 }
 
-// SAFETY: a page is a live block of the underlying placement, and its objects are disjoint parts of it; an object is
-// allocated once, until it is given back. All other blocks come from the underlying placement.
+// SAFETY: a page is a live block of the bottom, and its objects are disjoint parts of it; an object is allocated once, until it is
+// freed. All other blocks come from the bottom.
 unsafe impl<L: Bottom> Tier for Pages<L> {
     const CHECKS: bool = L::CHECKS;
     const BOUND: usize = super::BOUND;
@@ -283,7 +283,7 @@ unsafe impl<L: Bottom> Tier for Pages<L> {
     unsafe fn put(&mut self, start: NonNull<u8>, class: Class) -> Result<usize, FreeError> {
         let Some(page) = self.find_page(start.addr().get()) else {
             self.direct[class.index()] = self.direct[class.index()].saturating_sub(1);
-            // SAFETY: the block is in no page, so it is one of the underlying placement.
+            // SAFETY: the block is in no page, so it is one of the bottom.
             return unsafe { give_to(&mut self.large, start, layout_of(class, STEP)) };
         };
         // SAFETY: the page is open, and its object is not used any more.
