@@ -37,7 +37,7 @@ use core::alloc::Layout;
 /// }
 /// HEAP.register(0, &drop_cached_pages)?;
 ///
-/// let block = Layout::new::<[u8; 15_000]>();
+/// let block = Layout::new::<[u8; 14_000]>();
 /// let most = HEAP.try_allocate(block)?;
 /// assert_eq!(HEAP.pressure(), Pressure::Critical);
 /// assert!(HEAP.try_allocate(Layout::new::<[u8; 800]>()).is_err());

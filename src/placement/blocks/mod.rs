@@ -244,6 +244,7 @@ impl<P: Place> Blocks<P> {
 
     /// Returns whether a block that was found, which may be shorter than `need`, has an aligned place for `len` granules where [`Self::cut`]
     /// looks for one.
+    #[cfg(feature = "std")]
     pub(crate) unsafe fn fits(self, found: Found, len: usize, need: usize, mask: usize) -> bool {
         // SAFETY: heads are free blocks.
         let end = unsafe { self.get(found.index, Self::LEN) } + found.index;
