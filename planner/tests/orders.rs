@@ -192,7 +192,9 @@ fn large_graphs_are_ordered_close_to_a_bound() {
             let options = Options { time_limit: limit.min(Duration::from_secs(5)), ..Options::default() };
             let placed = solve(&instance, &options, None);
             validate(&instance, &placed.offsets, None).unwrap();
-            let gap = (placed.peak as f64 / made.least as f64 - 1.0) * 100.0;
+            // The placement is as good as its time allows; the order is what is tested.
+            assert!(placed.peak >= made.after && placed.peak <= made.before);
+            let gap = (made.after as f64 / made.least as f64 - 1.0) * 100.0;
             println!(
                 "{name}{}: {} operators, {} -> {} in {soon:.1?}, {} in {elapsed:.1?}, placed {} in {:.1?}, bound {}: {gap:.2} %",
                 if shared { " in place" } else { "" },

@@ -113,7 +113,8 @@ impl<M: Memory> Source for Depot<M> {
     }
 
     fn check(&self, class: usize, block: NonNull<u8>) -> Result<(), FreeError> {
-        self.heap.check(block, layout_of(class))
+        // Only what needs no lock: the heap checks the block when it gets it.
+        if block.addr().get() % layout_of(class).align() == 0 { Ok(()) } else { Err(FreeError::Misaligned) }
     }
 
     fn allocate(&'static self, class: usize, want: usize) -> Chain {

@@ -37,10 +37,10 @@ pub enum Placing {
 }
 
 impl Placing {
-    /// Returns its name on the command line.
-    pub fn id(self) -> &'static str {
+    /// Returns the heap whose policy is nearest, by its name in `replay`: suggestions are tried on it.
+    pub fn heap(self) -> &'static str {
         match self {
-            Self::GoodFit => "good-fit",
+            Self::GoodFit => "tlsf",
             Self::FirstFit => "first-fit",
             Self::BestFit => "best-fit",
             Self::Buddy => "buddy",

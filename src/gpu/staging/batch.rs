@@ -36,7 +36,7 @@ pub struct BatchReport {
 ///
 /// let context = Context::new(0)?;
 /// let stream = Stream::new(&context)?;
-/// let pool = DevicePool::new(DeviceMemory::new(&context), PoolOptions::new())?;
+/// let pool = std::sync::Arc::new(DevicePool::new(DeviceMemory::new(&context), PoolOptions::new())?);
 /// let mut staging = Staging::new(&context)?;
 /// let mut layers =
 ///     (0..100).map(|_| Buffer::<f32>::zeros(&pool, 25, &stream)).collect::<Result<Vec<_>, _>>()?;
