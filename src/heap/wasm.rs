@@ -91,8 +91,8 @@ impl Growth {
         let Some(end) = G::end().filter(|_| !self.full) else { return false };
         let gap = end - (self.first + self.size);
         let before = self.size + gap;
-        // Metadata that moves behind a gap leaves its place.
-        let moved = if gap > 0 { before / 16 } else { 0 };
+        // Boundary bits, one for 8 bytes, move behind a gap.
+        let moved = if gap > 0 { before / 60 } else { 0 };
         let mut room = P::MAX_REGION.saturating_sub(before);
         let is_behind = self.size > 0 && need + moved <= room;
         if is_behind {
