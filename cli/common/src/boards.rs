@@ -247,7 +247,8 @@ mod tests {
     #[test]
     fn the_list_and_the_folders_agree() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../boards");
-        let shared = ["c-heap", "demo", "interrupts", "measure", "network", "plain-value", "sampled", "support"];
+        let shared =
+            ["c-heap", "demo", "interrupts", "measure", "network", "plain-value", "sampled", "support"];
         let folders: BTreeSet<String> = folder
             .read_dir()
             .unwrap()

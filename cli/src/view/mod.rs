@@ -159,7 +159,8 @@ fn draw(
         bar.set_message("trying what would need less memory");
         bar.tick();
         // A trace that is too large to be replayed in memory is drawn without suggestions.
-        if let Ok(tried) = advise::tried(&input, placement.heap(), TRIED.min(deadline.left().unwrap_or(TRIED)))
+        if let Ok(tried) =
+            advise::tried(&input, placement.heap(), TRIED.min(deadline.left().unwrap_or(TRIED)))
         {
             suggest::add_tried(&mut report.suggestions, tried);
         }
