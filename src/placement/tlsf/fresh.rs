@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(not(target_os = "none"))]
 use crate::placement::blocks::granules::GRANULE;
 
 /// A range of addresses that lies in one free block, and is zero but for what the engine writes at both ends of free blocks. In firmware
@@ -16,6 +17,7 @@ pub(super) struct Fresh {
 }
 
 /// Bytes at the ends of free blocks that the engine writes.
+#[cfg(not(target_os = "none"))]
 const DIRTY: (usize, usize) = (2 * GRANULE, GRANULE);
 
 #[cfg(not(target_os = "none"))]
