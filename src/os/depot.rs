@@ -113,7 +113,7 @@ impl<M: Memory> Source for Depot<M> {
     }
 
     fn check(&self, class: usize, block: NonNull<u8>) -> Result<(), FreeError> {
-        // Only what needs no lock: the heap checks the block when it gets it.
+        // Only what needs no lock: the heap checks the block when it is freed there.
         if block.addr().get() % layout_of(class).align() == 0 { Ok(()) } else { Err(FreeError::Misaligned) }
     }
 

@@ -307,7 +307,7 @@ mod linux {
                 return Err(MapError::Node(io::Error::from_raw_os_error(libc::EINVAL)));
             }
             let mode = if wish.policy == Policy::Bind { libc::MPOL_BIND } else { libc::MPOL_INTERLEAVE };
-            // The kernel reads one bit less than it is told.
+            // The kernel reads one bit fewer than the number that it gets.
             // SAFETY: the memory is a new mapping of ours; the nodes are as many bits.
             let result = unsafe {
                 libc::syscall(libc::SYS_mbind, start, size, mode, wish.nodes.as_ptr(), NODES + 1, 0)

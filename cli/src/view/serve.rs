@@ -22,7 +22,7 @@ const BETWEEN: Duration = Duration::from_secs(2);
 /// The part of the time that is spent on drawing.
 const SHARE: u32 = 4;
 
-/// Serves what `draw` returns for a trace, until the process ends. `draw` is told whether the recording goes on.
+/// Answers requests with the page that `draw` makes of a trace, until the process ends. `draw` gets whether the recording goes on.
 ///
 /// # Errors
 /// If the port cannot be had, or a trace that is complete cannot be drawn.

@@ -16,9 +16,8 @@ use core::ptr::NonNull;
 // SAFETY: a kept block is a live block of the tier that is not in use; it is allocated once, for a request of its own
 // length, until it is freed again. The tier keeps the same promises.
 unsafe impl<T: Tier> Placement for QuickLists<T> {
-    const EMPTY: Self = {
-        Self { small: Small::EMPTY, large: Large::EMPTY, plenty: 0, whole: 0, saving: false, tier: T::EMPTY }
-    };
+    const EMPTY: Self =
+        Self { small: Small::EMPTY, large: Large::EMPTY, plenty: 0, whole: 0, saving: false, tier: T::EMPTY };
     const MAX_REGION: usize = T::MAX_REGION;
     const MAX_REGIONS: usize = T::MAX_REGIONS;
     const REMEMBERS: bool = false;
