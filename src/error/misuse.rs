@@ -73,8 +73,8 @@ static HOOK: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
 ///
 /// There is one hook for the whole program; setting a new one replaces it. It may log, reset the chip or end the
 /// program. If it returns after a [`Fault::WrongFree`], the free is ignored and the program goes on; after any other
-/// fault the program ends. For an invalid free the hook runs outside the heap's lock and may use the heap; for other
-/// faults it runs inside the lock and must not allocate. A panic in the hook ends the program.
+/// misuse the program ends. For an invalid free the hook runs outside the heap's lock and may use the heap; for other
+/// misuse it runs inside the lock and must not allocate. A panic in the hook ends the program.
 ///
 /// ```
 /// use allotment::misuse::{Misuse, set_hook};

@@ -27,7 +27,7 @@ use word::Word;
 /// Which blocks are in use is said by `WORDS` words of 32 bits, one bit for each block; a pool of more than 32 blocks names
 /// how many words it needs: `FixedPool<Frame, 100, 4>`. A new pool is all zero, and lies in `.bss`. A block is allocated by setting its bit and
 /// freed by clearing it, each with one atomic operation that also returns the old bits. The blocks are not linked, so no one can be misled by a block that was
-/// allocated and freed in between (the ABA problem), and a block that is freed twice is noticed.
+/// allocated and freed in between (the ABA problem), and a double free is detected.
 ///
 /// [`FixedPool::alloc`] and the box that it returns are used as those of `heapless::pool::boxed`, without a macro, and without memory that
 /// has to be handed over first.

@@ -404,7 +404,7 @@ impl<P: Placement, L: Lock> Heap<P, L> {
         self.with(|state| state.statistics.peak())
     }
 
-    /// Returns all statistics, taken at one moment. O(1).
+    /// Returns all statistics of one moment. O(1).
     pub fn stats(&self) -> Stats {
         self.with_settled(|state| state.statistics.stats(state.placement.largest_free()))
     }

@@ -47,7 +47,7 @@ struct Growth {
     /// The first byte of the region that was claimed last, and its bytes.
     first: usize,
     size: usize,
-    /// How many regions there are, and the bytes that they were given.
+    /// How many regions there are, and their bytes.
     regions: usize,
     bytes: usize,
     /// Whether the placement has refused memory that was there. It would refuse more.

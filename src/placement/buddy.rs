@@ -406,10 +406,14 @@ unsafe impl RegionMap for BuddyMap {
     }
 
     fn check(&self, index: usize, len: usize, align: usize) -> Result<(), FreeError> {
-        match self.live(index, len, align) {
-            Some(_) => Ok(()),
-            None if index < self.len && self.block_at(self.place + index).1 => Err(FreeError::AlreadyFree),
-            None => Err(FreeError::NotABlock),
+        if index >= self.len {
+            return Err(FreeError::NotABlock);
+        }
+        let at = self.place + index;
+        match self.block_at(at) {
+            (_, true) => Err(FreeError::AlreadyFree),
+            (order, _) if order == order_of(len, align) && at % (1 << order) == 0 => Ok(()),
+            _ => Err(FreeError::NotABlock),
         }
     }
 

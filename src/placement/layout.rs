@@ -71,7 +71,7 @@ pub unsafe trait Placement: Sized {
     /// Allocates a block for `layout` in the common case, inline. Returns `None`, with nothing changed, if that takes more effort.
     fn allocate_fast<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>>;
 
-    /// Allocates a block by all means, right after [`Placement::allocate_fast`] has found none. A size of zero gets a block of one granule.
+    /// Allocates a block on the slow path, right after [`Placement::allocate_fast`] has found none. A size of zero gets a block of one granule.
     fn allocate_slow<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>>;
 
     /// Allocates a block on the fast path or the slow one.
@@ -175,7 +175,7 @@ pub unsafe trait Placement: Sized {
     fn largest_free(&self) -> usize;
 
     /// Switches the memory-saving behaviour on or off. Depending on the placement, that is a longer search for a better
-    /// fit, or caches that are given back and not filled again. A heap under pressure calls this while it holds its lock,
+    /// fit, or caches that are flushed and not filled again. A heap under pressure calls this while it holds its lock,
     /// when the pressure begins and when it ends; live blocks stay as they are. O(cached blocks). Does nothing if there
     /// is nothing to save.
     fn set_saving(&mut self, on: bool);

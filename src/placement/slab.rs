@@ -168,7 +168,7 @@ impl<M: RegionMap, C: Classes, const GRANULE: usize> SlabMap<M, C, GRANULE> {
         unsafe { *Self::TABLES.all.get_unchecked(class) }
     }
 
-    /// Returns the class that serves a request, unless it goes to the map behind.
+    /// Returns the class of a request, unless it goes to the map behind.
     #[inline(always)]
     fn class(len: usize, align: usize) -> Option<usize> {
         // One compare for both.
@@ -283,7 +283,7 @@ impl<M: RegionMap, C: Classes, const GRANULE: usize> SlabMap<M, C, GRANULE> {
         }
     }
 
-    /// Gives an empty page back.
+    /// Frees an empty page.
     ///
     /// # Safety
     ///

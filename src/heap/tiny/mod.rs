@@ -242,7 +242,7 @@ impl<const BYTES: usize, L: Lock, const C: bool> TinyHeap<BYTES, L, Counters, C>
         self.with(|_, statistics| statistics.peak())
     }
 
-    /// Returns all statistics, taken at one moment. O(1).
+    /// Returns all statistics of one moment. O(1).
     pub fn stats(&self) -> Stats {
         self.with_settled(|granules, statistics| statistics.stats(granules.largest() * GRANULE))
     }

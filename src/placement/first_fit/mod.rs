@@ -217,6 +217,7 @@ unsafe impl<N: Length, const CHECKED: bool> RegionMap for FirstFitMap<N, CHECKED
         Some(start)
     }
 
+    #[inline(never)]
     fn check(&self, index: usize, len: usize, _align: usize) -> Result<(), FreeError> {
         if self.runs.is_block(index, len) { Ok(()) } else { Err(self.runs.why_not(index, len)) }
     }
@@ -232,10 +233,8 @@ unsafe impl<N: Length, const CHECKED: bool> RegionMap for FirstFitMap<N, CHECKED
         Ok(len)
     }
 
-    fn resize(&mut self, index: usize, len: usize, to: usize, _align: usize) -> Option<usize> {
-        if !self.runs.is_block(index, len) {
-            return None;
-        }
+    fn resize(&mut self, index: usize, len: usize, to: usize, align: usize) -> Option<usize> {
+        self.check(index, len, align).ok()?;
         let end = index + len;
         if to <= len {
             if to < len {

@@ -4,7 +4,7 @@ use crate::error::FreeError;
 
 /// Knows which granules of one region are free, in words of 32 bits beside them, and chooses the granules of a request.
 ///
-/// A map never touches the memory that it divides, so it serves memory that the CPU cannot access, and a stray write into free
+/// A map never touches the memory that it divides, so it also works for memory that the CPU cannot access, and a stray write into free
 /// memory cannot damage it. Indices count granules from the start of the region. `align`, in granules, is a power of two.
 ///
 /// # Safety

@@ -86,10 +86,9 @@ impl<M: RegionMap> Slot<M> {
         if M::WHOLE { (self.memory().end() - self.base.addr()) & !(G - 1) } else { self.len() * G }
     }
 
-    /// Checks whether the region is one block, that of `layout` at `address`.
-    fn check_whole<const G: usize>(&self, address: usize, layout: Layout) -> Result<(), FreeError> {
-        let is_block = address == self.base.addr() && layout.size() <= self.size::<G>();
-        if self.whole > 0 && is_block { Ok(()) } else { Err(FreeError::NotABlock) }
+    /// Returns whether the region is one block of at least `size` bytes, at `address`.
+    fn is_whole<const G: usize>(&self, address: usize, size: usize) -> bool {
+        M::WHOLE && self.whole > 0 && address == self.base.addr() && size <= self.size::<G>()
     }
 }
 
@@ -99,20 +98,20 @@ fn parts<M: RegionMap, const G: usize>(memory: Region) -> Result<(*mut u8, usize
     let end = memory.checked_end()? & !(WORD - 1);
     let first = align_up(start, G).ok_or(RegionError::TooSmall)?;
     let bytes = end.saturating_sub(first);
-    let mut len = bytes / G;
-    if len > M::MAX_LEN {
+    let most = bytes / G;
+    if most > M::MAX_LEN {
         return Err(RegionError::TooLarge { max: M::MAX_LEN.saturating_mul(G) });
     }
-    let taken = |len: usize| len * G + M::words(first / G, len) * WORD;
-    while len > 0 && taken(len) > bytes {
-        len = len.saturating_sub((taken(len) - bytes).div_ceil(G + G));
+    // Bit by bit, the longest length that leaves room for its map.
+    let mut len = 0;
+    for bit in (0..usize::BITS).rev() {
+        let longer = len | 1 << bit;
+        if longer <= most && longer * G + M::words(first / G, longer) * WORD <= bytes {
+            len = longer;
+        }
     }
     if len == 0 {
         return Err(RegionError::TooSmall);
-    }
-    // A step may have been too long.
-    while taken(len + 1) <= bytes {
-        len += 1;
     }
     Ok((memory.start.as_ptr().wrapping_add(first - start), len))
 }
@@ -263,13 +262,14 @@ impl<M: RegionMap, const G: usize, const R: usize> Mapped<M, G, R> {
         align: usize,
         statistics: &mut S,
     ) -> Result<(), FreeError> {
-        // SAFETY: they are those of a layout.
-        let layout = unsafe { Layout::from_size_align_unchecked(size, align) };
-        self.check_at(start, layout)?;
-        let is_whole = |slot: &&mut Slot<M>| slot.base.addr() == start && slot.whole > 0;
-        let Some(slot) = self.slots_mut().iter_mut().find(is_whole) else {
+        if size == 0 {
             // SAFETY: a block of no bytes has a granule.
             return unsafe { self.free_parts(start, 1, align, statistics) };
+        }
+        let Some(slot) = self.slots_mut().iter_mut().find(|slot| slot.is_whole::<G>(start, size)) else {
+            // SAFETY: they are those of a layout.
+            let layout = unsafe { Layout::from_size_align_unchecked(size, align) };
+            return self.check_at(start, layout).and(Err(FreeError::NotABlock));
         };
         statistics.freed(slot.size::<G>());
         // SAFETY: the caller no longer uses the block, which is the whole region.
@@ -284,8 +284,12 @@ impl<M: RegionMap, const G: usize, const R: usize> Mapped<M, G, R> {
             return self.slots[number].map.check(index, len, align);
         }
         let holds = |slot: &&Slot<M>| address.wrapping_sub(slot.base.addr()) < slot.len() * G;
-        let slot = self.slots().iter().find(holds).ok_or(FreeError::Foreign)?;
-        if address % G == 0 { slot.check_whole::<G>(address, layout) } else { Err(FreeError::Misaligned) }
+        match self.slots().iter().find(holds) {
+            None => Err(FreeError::Foreign),
+            Some(_) if address % G != 0 => Err(FreeError::Misaligned),
+            Some(slot) if slot.is_whole::<G>(address, layout.size()) => Ok(()),
+            Some(_) => Err(FreeError::NotABlock),
+        }
     }
 }
 
@@ -420,11 +424,10 @@ unsafe impl<M: RegionMap, const G: usize, const R: usize> Placement for Mapped<M
         statistics: &mut S,
     ) -> bool {
         let Some((number, index)) = self.locate(start.addr().get()) else {
-            let whole = self.slots().iter().find(|slot| slot.base == start.as_ptr() && slot.whole > 0);
-            return whole.is_some_and(|slot| size <= slot.size::<G>());
+            return self.slots().iter().any(|slot| slot.is_whole::<G>(start.addr().get(), size));
         };
-        let (len, align) = measure::<G>(layout.size().max(1), layout.align());
-        let (to, _) = measure::<G>(size.max(1), 1);
+        let (len, align) = measure::<G>(layout.size(), layout.align());
+        let (to, _) = measure::<G>(size, 1);
         let Some(counted) = self.slots[number].map.resize(index, len, to, align) else { return false };
         statistics.resized(M::granted(len, align) * G, counted * G);
         true

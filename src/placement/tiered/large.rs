@@ -18,13 +18,13 @@ pub(super) struct Large {
     share: isize,
     /// Bytes of the largest block that is looked for or kept: [`LARGEST`], or 0 while nothing is kept and nothing may be.
     limit: usize,
-    /// The list that gives the next block back.
+    /// The list that is flushed next.
     hand: usize,
-    /// Requests that a kept block served since the last review.
+    /// Requests that a kept block met since the last review.
     hits: u32,
     /// Other requests until the next one.
     misses: u32,
-    /// True while so few requests are served that no block is kept until the next review.
+    /// True while kept blocks meet so few requests that none is kept until the next review.
     pub(super) resting: bool,
     /// Requests of the last rest.
     rest: u32,
@@ -48,7 +48,7 @@ const END: *mut Kept = (&raw const THE_END.0).cast_mut();
 
 /// Number of lists.
 const LISTS: usize = 64;
-/// Lists that are looked at for a block to give back, where there is no room for another one.
+/// How many lists a flush looks at for a block, to make room for another one.
 const SOME: usize = 4;
 /// Bytes of the largest block that is kept.
 const LARGEST: usize = 32 * 1024;
@@ -98,14 +98,14 @@ impl Large {
         (self.share - self.room) as usize
     }
 
-    /// Counts a request that no kept block served. Returns whether keeping should start or stop.
+    /// Counts a request that no kept block met. Returns whether keeping should start or stop.
     #[inline(always)]
     pub(super) fn miss(&mut self) -> bool {
         self.misses -= 1;
         self.misses == 0 && self.review()
     }
 
-    /// Decides whether keeping should start or stop. It stops if fewer than three of seven requests are served, because it
+    /// Decides whether keeping should start or stop. It stops if kept blocks meet fewer than three of seven requests, because it
     /// then costs more than it saves, and starts again after a rest. Each rest is twice as long as the one before, until
     /// keeping was worth it.
     #[cold]
@@ -140,7 +140,7 @@ impl Large {
         // SAFETY: blocks in lists are unused, not null, and hold what `push` wrote; so does the end of a list, whose
         // length no block has.
         unsafe {
-            // A block at an odd place was never allocated: giving it back ends in a report.
+            // A block at an odd place was never allocated: flushing it ends in a report.
             if (*block).code != code || block.addr() & ((align - 1) | (STEP - 1)) != 0 {
                 return None;
             }

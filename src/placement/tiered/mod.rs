@@ -26,7 +26,7 @@ use large::Large;
 use small::Small;
 use tier::{END, Free};
 
-/// The most small blocks, besides its own, that one free gives back to pages.
+/// The most small blocks, besides its own, that one free flushes to pages.
 const BOUND: usize = 4;
 
 /// Blocks of a list that a check for a double free looks at.
@@ -65,12 +65,12 @@ pub type Tiered<L = Tlsf<u32, DEFAULT_REGIONS, 16>> = QuickLists<Pages<L>>;
 /// ```
 ///
 /// A small request takes the first block of its class's list, and a free puts it back, without asking the tier: the class
-/// follows from the layout alone. Small blocks are multiples of 8 bytes, and aligned to 8. A kept block serves aligned
+/// follows from the layout alone. Small blocks are multiples of 8 bytes, and aligned to 8. A kept block meets aligned
 /// requests too, if its address is suitable.
 ///
 /// Up to 1/8 of the memory is kept in small blocks (at most 4 MiB) and 1/48 in large ones (at most 1 MiB); nothing is kept
-/// while more than four fifths of it are in use. If there is no room for another block, a free gives back up to 4 (over pages) or 2
-/// others. A request that would otherwise fail first gives back everything, O(kept blocks). If kept large blocks rarely
+/// while more than four fifths of it are in use. If there is no room for another block, a free flushes up to 4 (over pages) or 2
+/// others. A request that would otherwise fail first flushes everything, O(kept blocks). If kept large blocks rarely
 /// serve requests, none are kept for a while.
 ///
 /// [`Heap::used`](crate::Heap::used) counts a small block with the size of its class, a multiple of 8 bytes, no matter what
@@ -145,7 +145,7 @@ impl<T: Tier> QuickLists<T> {
         self.settle();
     }
 
-    /// Gives back everything that is kept. Returns whether there was anything. O(kept blocks + 1).
+    /// Flushes all kept blocks, and returns whether there were any. O(kept blocks + 1).
     #[inline(always)]
     fn flush(&mut self) -> bool {
         let mut any = self.small.kept() != 0 || self.large.kept() != 0;
@@ -159,7 +159,7 @@ impl<T: Tier> QuickLists<T> {
         any
     }
 
-    /// Gives back all blocks that are kept.
+    /// Flushes all kept blocks.
     #[inline(never)]
     fn flush_lists(&mut self) {
         while let Some((start, class)) = self.small.evict_any() {
@@ -172,7 +172,7 @@ impl<T: Tier> QuickLists<T> {
         }
     }
 
-    /// Gives a small block back to the tier.
+    /// Flushes a small block to the tier.
     #[inline(always)]
     unsafe fn put_small(&mut self, start: NonNull<u8>, class: Class) {
         // SAFETY: the caller keeps the contract of this method, which the call shares.
@@ -182,7 +182,7 @@ impl<T: Tier> QuickLists<T> {
         }
     }
 
-    /// Gives a kept large block back to the tier.
+    /// Flushes a kept large block to the tier.
     unsafe fn put_large(&mut self, start: NonNull<u8>, size: usize) {
         // SAFETY: a size that was allocated with some alignment is valid with none. A block's length follows
         // from its size alone, so this layout does for it.
@@ -199,7 +199,7 @@ impl<T: Tier> QuickLists<T> {
     fn allocate_small(&mut self, class: Class, align: usize) -> Option<NonNull<u8>> {
         if !self.small.is_empty(class) {
             if T::CHECKS {
-                // Such a block is never taken, so the common way need not look for it.
+                // Such a block is never allocated, so the fast path need not look for it.
                 if let Some(address) = self.small.damage(class) {
                     corrupted(Fault::BrokenList, address);
                 }
@@ -208,7 +208,7 @@ impl<T: Tier> QuickLists<T> {
                 return Some(start);
             }
         }
-        // If memory is short, only one object is taken.
+        // If memory is short, only one object is allocated.
         let many = self.plenty >= 0 && !self.saving && self.small.is_empty(class);
         let mut taken = self.tier.take(class, align, many);
         if taken.is_none() && self.flush() {
@@ -239,7 +239,7 @@ impl<T: Tier> QuickLists<T> {
         Some(block)
     }
 
-    /// Allocates a large block from the tier; if it has none, after giving back all kept blocks.
+    /// Allocates a large block from the tier; if it has none, flushes all kept blocks and tries again.
     #[inline(never)]
     fn allocate_hard(&mut self, layout: Layout) -> Option<NonNull<u8>> {
         let block = self.tier.allocate_slow(layout, &mut NoStatistics);
@@ -270,7 +270,7 @@ impl<T: Tier> QuickLists<T> {
         }
     }
 
-    /// Frees a small block of `class` by every means.
+    /// Frees a small block of `class` on the slow path.
     ///
     /// # Safety
     ///
@@ -292,7 +292,7 @@ impl<T: Tier> QuickLists<T> {
         Ok(())
     }
 
-    /// Frees a block that is larger than a small one by every means.
+    /// Frees a block that is larger than a small one on the slow path.
     ///
     /// # Safety
     ///
@@ -375,7 +375,7 @@ impl<T: Tier> QuickLists<T> {
         Ok(())
     }
 
-    /// Gives back a kept large block, if one is soon found.
+    /// Flushes a kept large block, if one is soon found.
     #[inline(never)]
     fn evict_large(&mut self) {
         if let Some((start, size)) = self.large.evict() {

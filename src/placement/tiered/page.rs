@@ -12,7 +12,7 @@ pub(super) const LARGEST_PAGE: usize = 4096;
 pub(super) struct Page {
     /// Distance from the start of the page to its first free object, in bytes; 0 if there is none.
     pub(super) free: u16,
-    /// Objects that the page has given out: live ones, and those in a quick list.
+    /// Objects allocated from the page: live ones, and those in a quick list.
     pub(super) used: u16,
     /// Class of its objects.
     pub(super) class: u8,

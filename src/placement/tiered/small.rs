@@ -14,7 +14,7 @@ pub(super) struct Small {
     room: isize,
     /// Bytes that may be kept.
     share: isize,
-    /// The list that gives the next block back.
+    /// The list that is flushed next.
     hand: usize,
     /// What links are encoded with.
     pub(super) key: Key,
@@ -23,7 +23,7 @@ pub(super) struct Small {
 /// Blocks behind the first one of a list that an aligned request looks at.
 const PROBES: usize = 8;
 
-/// Lists that are looked at for blocks to give back.
+/// How many lists a flush looks at for a block.
 const SOME: usize = 8;
 
 impl Small {

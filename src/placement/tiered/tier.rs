@@ -120,7 +120,7 @@ pub(crate) unsafe trait Tier: Placement {
     /// That of the [`Bottom`].
     const CHECKS: bool;
 
-    /// The most blocks that the lists give back when a free finds no room.
+    /// The most blocks that the lists flush when a free finds no room.
     const BOUND: usize;
 
     /// Sets what the links of small blocks are encoded with, before there are any.

@@ -85,7 +85,7 @@ impl<L: Bottom> Pages<L> {
         self.windows.iter().find_map(|window| Some(window.map.wrapping_add(window.slot(page.addr())?)))
     }
 
-    /// Puts a page last in the list of its class, so that it fills with free objects until its turn comes.
+    /// Appends a page to the list of its class, so that it fills with free objects until its turn comes.
     #[inline(always)]
     unsafe fn enlist(&mut self, page: *mut Page) {
         // SAFETY: the page is open, and so are those in lists.
@@ -104,7 +104,7 @@ impl<L: Bottom> Pages<L> {
         }
     }
 
-    /// Takes a page out of the list of its class.
+    /// Removes a page from the list of its class.
     #[inline(always)]
     unsafe fn delist(&mut self, page: *mut Page) {
         // SAFETY: the page is in the list, and so are its neighbours there.
@@ -185,7 +185,7 @@ impl<L: Bottom> Pages<L> {
         Some(page)
     }
 
-    /// Gives back an empty page and returns its bytes.
+    /// Frees an empty page and returns its bytes.
     #[inline(never)]
     unsafe fn close(&mut self, page: *mut Page) -> usize {
         // SAFETY: the page is open and listed, and none of its objects is in use.
