@@ -33,15 +33,28 @@
 //! | `allotment_memory_requests_total` | | | x | by `result`: `hit`, or `miss` where the source was asked |
 //! | `allotment_memory_waits_total` | | | x | how often the caller was blocked for an event |
 //! | `allotment_memory_source_seconds_total` | | | x | time in calls of the source |
+//!
+//! [`Memory::timings`] adds `allotment_memory_operation_duration_seconds`, a histogram for each `operation` (`allocate`, `free`, `resize`),
+//! and [`Memory::contention`] adds `allotment_memory_lock_acquisitions_total` and `allotment_memory_lock_waits_total`.
+//!
+//! With the feature `tracing`, [`SpanTags`] tags what a thread allocates with the span that it is in.
+
+#[cfg(feature = "tracing")]
+mod spans;
+
+#[cfg(feature = "tracing")]
+pub use spans::SpanTags;
 
 use std::fmt;
 use std::time::Duration;
 
 use allotment::Stats;
+use allotment::lock::Contention;
+use allotment::observe::{Histogram, Timings};
 use allotment::os::Figures;
 use allotment::pool::PoolStats;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -64,7 +77,7 @@ const fn counter(name: &'static str, help: &'static str, unit: Option<Unit>) -> 
 }
 
 /// All metrics in the order in which they are written.
-static FAMILIES: [Family; 15] = [
+static FAMILIES: [Family; 18] = [
     gauge("used", "Live blocks, rounding included", Some(Unit::Bytes)),
     gauge("peak", "The most that was used so far", Some(Unit::Bytes)),
     gauge("requested", "Live blocks, as requested", Some(Unit::Bytes)),
@@ -80,6 +93,14 @@ static FAMILIES: [Family; 15] = [
     counter("requests", "Requests, by whether the source was asked", None),
     counter("waits", "Events that the caller was blocked for", None),
     counter("source", "Time in calls of the source", Some(Unit::Seconds)),
+    counter("lock_acquisitions", "How often the heap's lock was acquired", None),
+    counter("lock_waits", "Acquisitions of the heap's lock that had to wait", None),
+    Family {
+        name: "operation_duration",
+        help: "How long operations took",
+        unit: Some(Unit::Seconds),
+        kind: MetricType::Histogram,
+    },
 ];
 
 /// What a metric is of one heap.
@@ -88,6 +109,18 @@ enum Value {
     /// With a second label.
     Labelled((&'static str, &'static str), u64),
     Time(Duration),
+    /// The durations of an operation, and the ticks of a second.
+    Durations(&'static str, Histogram, f64),
+}
+
+/// Returns the upper end in seconds and the operations of each class of a histogram. There are always as many, as Prometheus wants.
+fn buckets(histogram: &Histogram, ticks_per_second: f64) -> Vec<(f64, u64)> {
+    let mut buckets: Vec<(f64, u64)> =
+        (1..32).map(|log| (f64::from(1_u32 << log) / ticks_per_second, 0)).chain([(f64::MAX, 0)]).collect();
+    for (ticks, count) in histogram.histogram() {
+        buckets[ticks.ilog2() as usize].1 += u64::from(count);
+    }
+    buckets
 }
 
 /// The values of a heap by the names of their metrics.
@@ -161,6 +194,36 @@ impl Memory {
         })
     }
 
+    /// Adds how long a heap's operations take, as a [`Timed`](allotment::Timed) has measured it with a clock of so many ticks per second.
+    #[must_use]
+    pub fn timings(
+        self,
+        name: &str,
+        ticks_per_second: f64,
+        timings: impl Fn() -> Timings + Send + Sync + 'static,
+    ) -> Self {
+        self.with(name, move || {
+            let Timings { allocate, free, resize, .. } = timings();
+            [("allocate", allocate), ("free", free), ("resize", resize)]
+                .map(|(operation, times)| {
+                    ("operation_duration", Value::Durations(operation, times, ticks_per_second))
+                })
+                .into()
+        })
+    }
+
+    /// Adds how often a heap's lock was acquired, and how often the caller had to wait, as a [`Counted`](allotment::lock::Counted) lock counts.
+    #[must_use]
+    pub fn contention(self, name: &str, contention: impl Fn() -> Contention + Send + Sync + 'static) -> Self {
+        self.with(name, move || {
+            let Contention { taken, waited } = contention();
+            vec![
+                ("lock_acquisitions", Value::Count(taken as u64)),
+                ("lock_waits", Value::Count(waited as u64)),
+            ]
+        })
+    }
+
     fn with(mut self, name: &str, values: impl Fn() -> Values + Send + Sync + 'static) -> Self {
         // `prometheus-client` writes labels as they are.
         let name = name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
@@ -189,10 +252,12 @@ impl Collector for Memory {
             for (heap, values) in &all {
                 for (_, value) in values.iter().filter(|(own, _)| own == name) {
                     let mut labels = vec![("heap", *heap)];
-                    if let Value::Labelled(label, _) = value {
-                        labels.push(*label);
+                    match value {
+                        Value::Labelled(label, _) => labels.push(*label),
+                        Value::Durations(operation, ..) => labels.push(("operation", operation)),
+                        Value::Count(_) | Value::Time(_) => {}
                     }
-                    let metric = family.encode_family(&labels)?;
+                    let mut metric = family.encode_family(&labels)?;
                     match (value, kind) {
                         (Value::Count(count) | Value::Labelled(_, count), MetricType::Gauge) => {
                             ConstGauge::new(i64::try_from(*count).unwrap_or(i64::MAX)).encode(metric)?;
@@ -201,6 +266,12 @@ impl Collector for Memory {
                             ConstCounter::new(*count).encode(metric)?;
                         }
                         (Value::Time(time), _) => ConstCounter::new(time.as_secs_f64()).encode(metric)?,
+                        (Value::Durations(_, times, ticks), _) => metric.encode_histogram::<NoLabelSet>(
+                            times.total as f64 / ticks,
+                            times.count.into(),
+                            &buckets(times, *ticks),
+                            None,
+                        )?,
                     }
                 }
             }

@@ -3,13 +3,16 @@
 use std::alloc::Layout;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
-use allotment::lock::Unsync;
+use allotment::lock::{Contention, Counted, Futex, Unsync};
+use allotment::observe::Timings;
 use allotment::os::{Figures, Growing};
 use allotment::pool::{PoolStats, SourceCalls};
-use allotment::{Heap, Region, Stats, Tlsf16};
+use allotment::{Heap, Memory as _, Region, Stats, Timed, Tlsf, Tlsf16, heap};
 use allotment_metrics::Memory;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
@@ -28,6 +31,21 @@ fn stats_of_a_heap() -> Stats {
     heap.stats()
 }
 
+/// The timings and the lock's counts of a heap in which an allocation took 100 ns and another one 3 µs.
+fn counts_of_a_heap() -> (Timings, Contention) {
+    static CLOCK: AtomicU64 = AtomicU64::new(0);
+    static STEP: AtomicU64 = AtomicU64::new(100);
+    static HEAP: Timed<Heap<Tlsf, Counted<Futex>>> =
+        Timed::new(heap!(4096), || CLOCK.fetch_add(STEP.load(Relaxed), Relaxed));
+    static COUNTS: LazyLock<(Timings, Contention)> = LazyLock::new(|| {
+        HEAP.try_allocate(Layout::new::<u64>()).unwrap();
+        STEP.store(3000, Relaxed);
+        HEAP.try_allocate(Layout::new::<u64>()).unwrap();
+        (HEAP.timings(), HEAP.memory().contention())
+    });
+    *COUNTS
+}
+
 fn registry() -> Registry {
     let stats = stats_of_a_heap();
     let heap = move || stats;
@@ -35,8 +53,14 @@ fn registry() -> Registry {
     let calls = SourceCalls { synchronize: 3, time: Duration::from_millis(1500), ..SourceCalls::default() };
     let pool = move || PoolStats { hits: 7, misses: 1, calls, ..PoolStats::default() };
     let mut registry = Registry::default();
+    let (timings, contention) = counts_of_a_heap();
     registry.register_collector(Box::new(
-        Memory::default().heap("main", heap).growing("host", growing).pool("gpu \"0\"", pool),
+        Memory::default()
+            .heap("main", heap)
+            .growing("host", growing)
+            .pool("gpu \"0\"", pool)
+            .timings("timed", 1e9, move || timings)
+            .contention("timed", move || contention),
     ));
     registry
 }
@@ -50,11 +74,18 @@ fn each_metric_stands_once() {
     let mut names = kinds.clone();
     names.sort_unstable();
     names.dedup();
-    assert_eq!((names.len(), kinds.len()), (15, 15), "{text}");
+    assert_eq!((names.len(), kinds.len()), (18, 18), "{text}");
     for line in [
         "# TYPE allotment_memory_used_bytes gauge",
         "# UNIT allotment_memory_used_bytes bytes",
         "allotment_memory_blocks{heap=\"main\"} 1",
+        "# TYPE allotment_memory_operation_duration_seconds histogram",
+        "allotment_memory_operation_duration_seconds_sum{heap=\"timed\",operation=\"allocate\"} 0.0000031",
+        "allotment_memory_operation_duration_seconds_count{heap=\"timed\",operation=\"allocate\"} 2",
+        "allotment_memory_operation_duration_seconds_bucket{le=\"1.28e-7\",heap=\"timed\",operation=\"allocate\"} 1",
+        "allotment_memory_operation_duration_seconds_bucket{le=\"0.000004096\",heap=\"timed\",operation=\"allocate\"} 2",
+        "allotment_memory_operation_duration_seconds_bucket{le=\"+Inf\",heap=\"timed\",operation=\"free\"} 0",
+        "allotment_memory_lock_waits_total{heap=\"timed\"} 0",
         "allotment_memory_used_bytes{heap=\"host\"} 5",
         "allotment_memory_failures_total{heap=\"main\"} 1",
         "allotment_memory_released_bytes_total{heap=\"host\"} 8192",

@@ -45,7 +45,7 @@ pub const STEPS: &[Step] = &[
     Step::new("tests, default features", Landing, "cargo test"),
 
     // The library in its other forms, and all packages: one command, so that what they share is compiled once.
-    Step::new("tests, all features and packages", Landing, "cargo test --no-fail-fast --package allotment --package allotment-event --package allotment-common --package allotment-planner --package allotment-planner-capi --package allotment-trace --package allotment-metrics --package allotment-interpreter --package xtask --package allotment-cli --package allotment-docs --package allotment-stand-in --package allotment-stand-in-driver --features allotment/gpu,{linked}"),
+    Step::new("tests, all features and packages", Landing, "cargo test --no-fail-fast --package allotment --package allotment-event --package allotment-common --package allotment-planner --package allotment-planner-capi --package allotment-trace --package allotment-metrics --package allotment-interpreter --package xtask --package allotment-cli --package allotment-docs --package allotment-stand-in --package allotment-stand-in-driver --features allotment/gpu,allotment-metrics/tracing,{linked}"),
     // What the step before has built plans the same models as the wheel does in a fresh environment.
     Step::new("Python package, installed", Landing, "python3 planner/python/check.py --installed --built"),
     // A driver and its validation from Debian's packages: all messages are expected, and there is a driver, or it fails.
