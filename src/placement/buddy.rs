@@ -210,12 +210,6 @@ impl BuddyMap {
         Some(index)
     }
 
-    /// Returns whether a block of order `from` or higher, but lower than `end`, is free.
-    fn has_free(&self, from: usize, end: usize) -> bool {
-        let start = |order: usize| self.word(order, self.place >> order);
-        self.find(start(from)).is_some_and(|index| index < start(end))
-    }
-
     /// Allocates or frees the memory before the region that belongs to blocks of order `from` or higher.
     fn toggle_before(&mut self, from: usize) {
         for order in from..self.orders {
@@ -291,6 +285,7 @@ unsafe impl RegionMap for BuddyMap {
     const MAX_LEN: usize = Self::LONGEST;
     const WHOLE: bool = true;
     const EXACT: bool = false;
+    const MOVES_TO_SHRINK: bool = true;
 
     fn close(&mut self) {
         (self.orders, self.len) = (0, 0);
@@ -431,10 +426,6 @@ unsafe impl RegionMap for BuddyMap {
         let new = order_of(to, align);
         let at = number << old;
         if new < old {
-            // A block that moves to one of its length leaves a longer block than the rest here would be.
-            if self.has_free(new, old) {
-                return None;
-            }
             self.toggle(new, at >> new, old);
             return Some(1 << new);
         }
@@ -445,6 +436,14 @@ unsafe impl RegionMap for BuddyMap {
         }
         self.toggle(old, number, new);
         Some(1 << new)
+    }
+
+    // A block that moves leaves a longer one free than its rest would be.
+    #[inline(always)]
+    fn has_shorter(&mut self, len: usize, to: usize, align: usize) -> bool {
+        let (old, new) = (order_of(len, align), order_of(to, align));
+        let start = |order: usize| self.word(order, self.place >> order);
+        new < old && old <= self.orders && self.find(start(new)).is_some_and(|index| index < start(old))
     }
 
     fn is_free(&self) -> bool {

@@ -42,6 +42,7 @@ unsafe impl RegionMap for BumpMap {
     const MAX_LEN: usize = u32::MAX as usize;
     const WHOLE: bool = false;
     const EXACT: bool = true;
+    const MOVES_TO_SHRINK: bool = false;
 
     #[inline(always)]
     fn granules(&self) -> usize {
@@ -101,6 +102,10 @@ unsafe impl RegionMap for BumpMap {
         }
         self.top = index + to;
         Some(to)
+    }
+
+    fn has_shorter(&mut self, _: usize, _: usize, _: usize) -> bool {
+        false
     }
 
     fn is_free(&self) -> bool {

@@ -77,3 +77,6 @@ const _: [usize; 9] = [
     <Tiered as Placement>::MAX_REGION,
     <Tlsf as Placement>::MAX_REGION,
 ];
+
+/// Bytes of the longest block that moves when it shrinks, if the heap does that.
+pub(super) const MOST_COPIED: usize = 4096;

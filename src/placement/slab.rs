@@ -342,6 +342,7 @@ unsafe impl<M: RegionMap, C: Classes, const GRANULE: usize> RegionMap for SlabMa
     const WHOLE: bool = M::WHOLE;
     // The alignment decides whether a block is an object of a page.
     const EXACT: bool = false;
+    const MOVES_TO_SHRINK: bool = M::MOVES_TO_SHRINK;
 
     #[inline(always)]
     fn granules(&self) -> usize {
@@ -450,6 +451,10 @@ unsafe impl<M: RegionMap, C: Classes, const GRANULE: usize> RegionMap for SlabMa
             (old, new) if old == new => self.check(index, len, align).ok().map(|()| Self::granted(to, align)),
             _ => None,
         }
+    }
+
+    fn has_shorter(&mut self, len: usize, to: usize, align: usize) -> bool {
+        Self::class(to, align).is_none() && self.behind.has_shorter(len, to, align)
     }
 
     fn is_free(&self) -> bool {

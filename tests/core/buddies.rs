@@ -133,10 +133,11 @@ impl Subject {
             let number = self.model.live.iter().position(|block| block.0 == at).unwrap();
             let old = self.model.live.swap_remove(number);
             fits = at % size == 0 && self.model.is_free(at, size.ilog2());
-            // A block that becomes shorter moves, if a free block is shorter than it and fits.
+            // A block that becomes shorter may move, if a free block is shorter than it and fits.
             self.model.live.push(old);
-            fits &= !self.model.free().iter().any(|block| (size.ilog2()..old.1).contains(&block.1));
+            let shorter = self.model.free().iter().any(|block| (size.ilog2()..old.1).contains(&block.1));
             self.model.live.pop();
+            assert_eq!(self.map.has_shorter(len, to, align), shorter, "{index} {len} {to} {align}");
             self.model.live.push(if fits { (at, size.ilog2()) } else { old });
         }
         assert_eq!(

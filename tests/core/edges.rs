@@ -225,6 +225,32 @@ fn buddies_use_odd_regions_whole() {
     }
 }
 
+/// A block can always shrink where it is, even if there is a better place for it: another thread may get that place first.
+#[test]
+fn blocks_shrink_in_place_whatever_is_free() {
+    fn check(name: &str, case: &'static Case) {
+        let heap = (case.empty)(100_000);
+        let mut backing = Backing::new(16_384, 0);
+        // SAFETY: the backing outlives the heap, and blocks are live where they are used.
+        unsafe {
+            heap.claim(backing.region()).unwrap();
+            let hole = heap.try_allocate(layout(256, 8)).unwrap();
+            let block = heap.try_allocate(layout(2048, 8)).unwrap();
+            let behind = heap.try_allocate(layout(2048, 8)).unwrap();
+            heap.try_deallocate(hole, layout(256, 8)).unwrap();
+            assert!(heap.try_resize(block, layout(2048, 8), 256), "{}", name);
+            heap.try_deallocate(block, layout(256, 8)).unwrap();
+            heap.try_deallocate(behind, layout(2048, 8)).unwrap();
+            assert_eq!(heap.used(), 0, "{}", name);
+        }
+    }
+    check("Buddy", Case::of::<Buddy>());
+    check("FirstFit", Case::of::<FirstFit>());
+    check("BestFit", Case::of::<BestFit>());
+    check("Slab", Case::of::<Slab>());
+    check("Tlsf", Case::of::<Tlsf>());
+}
+
 /// A slab refuses foreign and double frees, also in release builds, and stays intact.
 #[test]
 fn slabs_detect_foreign_and_double_frees() {

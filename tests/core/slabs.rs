@@ -51,6 +51,7 @@ unsafe impl<const ROUNDED: bool> RegionMap for Plain<ROUNDED> {
     const MAX_LEN: usize = 1 << 20;
     const WHOLE: bool = false;
     const EXACT: bool = !ROUNDED;
+    const MOVES_TO_SHRINK: bool = false;
 
     fn granules(&self) -> usize {
         self.len
@@ -108,6 +109,10 @@ unsafe impl<const ROUNDED: bool> RegionMap for Plain<ROUNDED> {
         self.set(index, index + old, 0, 0);
         self.set(index, index + new, new as u32, INSIDE);
         Some(new)
+    }
+
+    fn has_shorter(&mut self, _: usize, _: usize, _: usize) -> bool {
+        false
     }
 
     fn is_free(&self) -> bool {

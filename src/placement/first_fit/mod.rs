@@ -155,6 +155,7 @@ unsafe impl<N: Length, const CHECKED: bool> RegionMap for FirstFitMap<N, CHECKED
     const MAX_LEN: usize = N::MAX;
     const WHOLE: bool = false;
     const EXACT: bool = true;
+    const MOVES_TO_SHRINK: bool = true;
 
     #[inline(always)]
     fn granules(&self) -> usize {
@@ -256,6 +257,14 @@ unsafe impl<N: Length, const CHECKED: bool> RegionMap for FirstFitMap<N, CHECKED
             self.release(rest, run.end);
         }
         Some(to)
+    }
+
+    fn has_shorter(&mut self, len: usize, to: usize, align: usize) -> bool {
+        if align > 1 || to > self.chunks.longest() {
+            return false;
+        }
+        let chunk = self.chunks.find(to);
+        self.chunks.leaf(chunk).long < len
     }
 
     fn is_free(&self) -> bool {

@@ -24,6 +24,9 @@ pub unsafe trait RegionMap: Copy {
     /// True if [`RegionMap::granted`] returns the requested length for every alignment, and blocks may be cut and freed in parts.
     const EXACT: bool;
 
+    /// Whether a block that shrinks may move, to free memory that is shorter than it: see [`RegionMap::has_shorter`].
+    const MOVES_TO_SHRINK: bool;
+
     /// Returns the granules of the region. Of a map of no region, 0.
     fn granules(&self) -> usize;
 
@@ -75,6 +78,10 @@ pub unsafe trait RegionMap: Copy {
     /// Changes the length of the live block at `index` from `len` to `to` granules, and returns how many it counts for then. Returns `None`,
     /// with nothing changed, if that is impossible, or there is no such block.
     fn resize(&mut self, index: usize, len: usize, to: usize, align: usize) -> Option<usize>;
+
+    /// Returns whether [`RegionMap::allocate`] finds the `to` granules that a block of `len` is to shrink to in free memory that is shorter
+    /// than the block. Called only with [`RegionMap::MOVES_TO_SHRINK`].
+    fn has_shorter(&mut self, len: usize, to: usize, align: usize) -> bool;
 
     /// Returns whether all granules are free. O(log n).
     fn is_free(&self) -> bool;

@@ -16,7 +16,7 @@ mod map;
 pub use apart::Apart;
 pub use map::RegionMap;
 
-use super::Placement;
+use super::{MOST_COPIED, Placement};
 use crate::error::FreeError;
 use crate::observe::Statistics;
 use crate::region::DEFAULT_REGIONS;
@@ -302,7 +302,7 @@ unsafe impl<M: RegionMap, const G: usize, const R: usize> Placement for Mapped<M
     const MAX_REGION: usize = M::MAX_LEN.saturating_mul(G);
     const MAX_REGIONS: usize = R;
     const REMEMBERS: bool = false;
-    const MOVES_TO_SHRINK: bool = false;
+    const MOVES_TO_SHRINK: bool = M::MOVES_TO_SHRINK;
 
     unsafe fn claim<S: Statistics>(&mut self, memory: Region, statistics: &mut S) -> Result<(), RegionError> {
         let (base, len) = parts::<M, G>(memory)?;
@@ -395,8 +395,21 @@ unsafe impl<M: RegionMap, const G: usize, const R: usize> Placement for Mapped<M
         None
     }
 
-    fn allocate_shorter<S: Statistics>(&mut self, _: Layout, _: usize, _: &mut S) -> Option<NonNull<u8>> {
-        None
+    #[inline(always)]
+    fn allocate_shorter<S: Statistics>(
+        &mut self,
+        layout: Layout,
+        size: usize,
+        statistics: &mut S,
+    ) -> Option<NonNull<u8>> {
+        let (len, align) = measure::<G>(layout.size(), layout.align());
+        let (to, _) = measure::<G>(size, 1);
+        let first = self.slots.first_mut()?;
+        if to < len && size <= MOST_COPIED && first.map.has_shorter(len, to, align) {
+            self.allocate_parts(size, layout.align(), statistics)
+        } else {
+            None
+        }
     }
 
     #[inline(always)]

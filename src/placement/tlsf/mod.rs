@@ -3,9 +3,9 @@
 mod fresh;
 mod slot;
 
-use super::Placement;
 use super::blocks::granules::{GRANULE, WORD, bit_words, granules, opaque};
 use super::blocks::{Blocks, Found, Place};
+use super::{MOST_COPIED, Placement};
 use crate::error::FreeError;
 use crate::observe::{NoStatistics, Statistics};
 use crate::region::DEFAULT_REGIONS;
@@ -61,9 +61,6 @@ pub type Tlsf16 = Tlsf<u16, 1, 8>;
 
 // SAFETY: the pointers are to memory that the claimer handed over for exclusive use.
 unsafe impl<W, const R: usize, const SL: usize, const C: bool, const B: bool> Send for Tlsf<W, R, SL, C, B> {}
-
-/// Bytes of the longest block that moves when it shrinks, if the heap does that.
-const MOST_COPIED: usize = 4096;
 
 /// Whether a request looks at several blocks of its own list before it fails: not in firmware, whose requests are as fast when they fail.
 const CARES: bool = !cfg!(target_os = "none");
