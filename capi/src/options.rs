@@ -31,13 +31,13 @@ impl Options {
     }
 }
 
-/// Reads a number of bytes as the tool does: `4096`, `64K`, `64MiB`, `1.5G`; all units are powers of 1024. Numbers that are too large become
+/// Reads a number of bytes as the tool does: `4096`, `64K`, `64Mi`, `64MiB`, `1.5G`; all units are powers of 1024. Numbers that are too large become
 /// the largest.
 fn bytes(text: &str) -> Option<u64> {
     let digits = text.trim_end_matches(|unit: char| unit.is_ascii_alphabetic());
     let unit = &text.as_bytes()[digits.len()..];
     let (letter, rest) = unit.split_first().unwrap_or((&b'B', &[]));
-    if !["", "B", "IB"].iter().any(|known| rest.eq_ignore_ascii_case(known.as_bytes())) {
+    if !["", "B", "I", "IB"].iter().any(|known| rest.eq_ignore_ascii_case(known.as_bytes())) {
         return None;
     }
     let shift = match letter.to_ascii_uppercase() {

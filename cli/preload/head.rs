@@ -12,7 +12,7 @@ pub struct Head {
     pub magic: AtomicU64,
     /// Bytes of the trace that follows at [`Head::SIZE`].
     pub length: AtomicU64,
-    /// Set if recording ended before the program did: 0, or the system's error number.
+    /// Set if recording ended before the program did: 0, the system's error number, or [`Head::CONFINED`].
     pub stopped: AtomicU64,
     /// 1 if recording ended because the wanted number of events was reached, else 0.
     pub complete: AtomicU64,
@@ -29,6 +29,8 @@ pub struct Head {
 impl Head {
     /// The first bytes of a file.
     pub const MAGIC: u64 = u64::from_le_bytes(*b"ALLOTREC");
+    /// The program allows itself few system calls, so that there is no more room for events.
+    pub const CONFINED: u64 = u64::MAX;
     /// Bytes before the trace.
     pub const SIZE: usize = 4096;
 }

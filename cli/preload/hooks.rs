@@ -2,13 +2,15 @@
 //!
 //! A function that the real allocator does not have behaves as if there were no memory.
 
-use core::ffi::{c_char, c_int, c_void};
+use core::ffi::{CStr, c_char, c_int, c_long, c_void};
+use core::mem::transmute;
 use core::ptr;
+use core::sync::atomic::{AtomicPtr, Ordering};
 
 use allotment_event::Action;
 
 use crate::real::{Real, known, real};
-use crate::recorder::{hold, recorded, unloaded};
+use crate::recorder::{confining, hold, recorded, unloaded};
 use crate::stacks::Stack;
 use crate::{early, sample, starts, sys};
 
@@ -286,6 +288,64 @@ unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
     let result = unsafe { dlclose(handle) };
     unloaded();
     result
+}
+
+/// Returns the next function of this name, which `known` keeps.
+fn next(name: &CStr, known: &AtomicPtr<c_void>) -> *mut c_void {
+    let mut function = known.load(Ordering::Relaxed);
+    if function.is_null() {
+        // SAFETY: the name ends with a zero byte.
+        function = unsafe { sys::dlsym(sys::RTLD_NEXT, name.as_ptr()) };
+        known.store(function, Ordering::Relaxed);
+    }
+    function
+}
+
+/// Calls `limit`, which limits the program's system calls. Its file is opened before, even if it has not allocated yet.
+fn limited<T: PartialOrd + Default>(limit: impl FnOnce() -> T) -> T {
+    let _ = real();
+    confining(limit)
+}
+
+/// # Safety
+///
+/// The arguments are those of the C function, which takes up to four more numbers.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn prctl(option: c_int, a: c_long, b: c_long, c: c_long, d: c_long) -> c_int {
+    static NEXT: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+    type Prctl = unsafe extern "C" fn(c_int, c_long, c_long, c_long, c_long) -> c_int;
+    let function = next(c"prctl", &NEXT);
+    if function.is_null() {
+        return -1;
+    }
+    // SAFETY: C libraries pass on what is in the registers, as this does: the caller keeps the contract of what it asks for.
+    let call = || unsafe { transmute::<*mut c_void, Prctl>(function)(option, a, b, c, d) };
+    if option == sys::PR_SET_SECCOMP { limited(call) } else { call() }
+}
+
+/// # Safety
+///
+/// The arguments are those of the C function, which takes up to six more numbers.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn syscall(
+    number: c_long,
+    a: c_long,
+    b: c_long,
+    c: c_long,
+    d: c_long,
+    e: c_long,
+    f: c_long,
+) -> c_long {
+    static NEXT: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+    type Syscall = unsafe extern "C" fn(c_long, c_long, c_long, c_long, c_long, c_long, c_long) -> c_long;
+    let function = next(c"syscall", &NEXT);
+    if function.is_null() {
+        return -1;
+    }
+    // SAFETY: as in `prctl`.
+    let call = || unsafe { transmute::<*mut c_void, Syscall>(function)(number, a, b, c, d, e, f) };
+    // The operations 0 and 1 limit the calls, others ask what there is.
+    if number == sys::SYS_SECCOMP && (a == 0 || a == 1) { limited(call) } else { call() }
 }
 
 // What starts other programs is passed on unchanged; it is only noted which of them will not be recorded.

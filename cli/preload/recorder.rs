@@ -140,6 +140,36 @@ fn make_own_page() {
     }
 }
 
+/// Whether the program has limited the system calls that it may make (seccomp). Any of the recorder's own might end it then, so there are
+/// none: recording goes on to the end of the window, and not in children.
+static CONFINED: AtomicBool = AtomicBool::new(false);
+
+pub fn is_confined() -> bool {
+    CONFINED.load(Ordering::Acquire)
+}
+
+/// Calls `limit`, which limits the program's system calls unless it returns a negative number.
+pub fn confining<T: PartialOrd + Default>(limit: impl FnOnce() -> T) -> T {
+    if !RECORDER.on.load(Ordering::Acquire) {
+        return limit();
+    }
+    let is_first = {
+        // No other thread is in the middle of a system call of the recorder's then.
+        let _held = Inside::enter().map(|inside| {
+            if own().load(Ordering::Acquire) != OPEN {
+                adopt();
+            }
+            (hold(), inside)
+        });
+        !CONFINED.swap(true, Ordering::AcqRel)
+    };
+    let result = limit();
+    if is_first && result < T::default() {
+        CONFINED.store(false, Ordering::Release);
+    }
+    result
+}
+
 /// Opens a file for this process, which is a copy of the one that recorded so far. Its header says that blocks from before are
 /// missing.
 #[cold]
@@ -147,14 +177,19 @@ fn adopt() {
     let own = own();
     if own.compare_exchange(COPY, OPENING, Ordering::Acquire, Ordering::Acquire).is_err() {
         while own.load(Ordering::Acquire) == OPENING {
-            // SAFETY: `sched_yield` has no preconditions.
-            unsafe { sys::sched_yield() };
+            pause();
         }
         return;
     }
     keeping_errno(|| {
         // A thread that held the lock is not in this process, and may have left the state half changed: then the parent's maps stay.
         let is_whole = !RECORDER.locked.swap(true, Ordering::Acquire);
+        if is_confined() {
+            RECORDER.on.store(false, Ordering::Relaxed);
+            RECORDER.locked.store(false, Ordering::Release);
+            own.store(OPEN, Ordering::Release);
+            return;
+        }
         // SAFETY: all other threads of this process wait above, or find recording off.
         let state = unsafe { &mut *RECORDER.state.get() };
         if is_whole {
@@ -220,14 +255,23 @@ pub fn recorded<T>(real: impl FnOnce() -> T, f: impl FnOnce() -> T) -> T {
     f()
 }
 
+/// Lets another thread go on.
+fn pause() {
+    if is_confined() {
+        core::hint::spin_loop();
+        return;
+    }
+    // SAFETY: `sched_yield` has no preconditions.
+    unsafe { sys::sched_yield() };
+}
+
 /// A guard for the held lock.
 pub struct Held(());
 
 /// Takes the lock. Call it only in [`recorded`].
 pub fn hold() -> Held {
     while RECORDER.locked.swap(true, Ordering::Acquire) {
-        // SAFETY: `sched_yield` has no preconditions.
-        unsafe { sys::sched_yield() };
+        pause();
     }
     Held(())
 }
@@ -319,6 +363,9 @@ fn name_module(module: &Module) {
 pub fn unloaded() {
     if RECORDER.on.load(Ordering::Acquire) {
         if let Some(_inside) = Inside::enter() {
+            if own().load(Ordering::Acquire) != OPEN {
+                adopt();
+            }
             let _held = hold();
             // SAFETY: the lock is held.
             unsafe { (*RECORDER.state.get()).tree.forget() };
@@ -420,6 +467,11 @@ impl State {
 
     /// Moves the window on. Returns false, with recording off and the window where it was, if that is not possible.
     fn advance(&mut self, head: &Head) -> bool {
+        if is_confined() {
+            RECORDER.on.store(false, Ordering::Relaxed);
+            head.stopped.store(Head::CONFINED, Ordering::Release);
+            return false;
+        }
         // SAFETY: the path ends with a zero byte.
         let mut file = unsafe { sys::open(self.path.as_ptr(), sys::O_RDWR | sys::O_CLOEXEC) };
         let opened = file >= 0;

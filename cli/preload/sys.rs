@@ -53,6 +53,12 @@ pub const EEXIST: c_int = 17;
 pub const EFBIG: c_int = 27;
 pub const ENOSYS: c_int = 38;
 pub const ENOMEM: c_int = 12;
+pub const PR_SET_SECCOMP: c_int = 22;
+pub const SYS_SECCOMP: c_long = match () {
+    () if cfg!(target_arch = "x86_64") => 317,
+    () if cfg!(target_arch = "arm") => 383,
+    () => 277,
+};
 pub const CLOCK_MONOTONIC: c_int = 1;
 pub const CLOCK_MONOTONIC_COARSE: c_int = 6;
 pub const RTLD_NEXT: *mut c_void = usize::MAX as *mut c_void;

@@ -31,8 +31,8 @@ fn csv_of_other_programs_is_read() {
         csv("id,lower,upper,size,alignment,gaps,fixed\na,0,3,65536,64,1-2@0:1024,1572864\nb,1,4,20,1,,\n")
             .unwrap();
     let text = "id,lower,upper,size,alignment,gaps,fixed\r\na,0,3,64K,64B,1-2@0:1K,1.5MiB\r\nb,1,4,20,,,\r\n";
-    for separator in [",", ";", "\t"] {
-        for mark in ["", "\u{feff}"] {
+    for separator in [",", ";", "\t", "|"] {
+        for mark in ["", "\u{feff}", "\n", "\u{feff}\r\n\r\n"] {
             let text = text.replace(',', separator);
             assert_eq!(csv(&format!("{mark}{text}")).unwrap(), wanted, "{separator:?} {mark:?}");
         }

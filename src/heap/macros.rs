@@ -2,6 +2,18 @@
 
 #![forbid(unsafe_code)]
 
+/// What [`heap!`](crate::heap!) makes lies in `.data`, so on chips every placement for them is small.
+#[cfg(all(target_os = "none", target_pointer_width = "32"))]
+const _: () = {
+    use crate::lock::Unsync;
+    use crate::placement::MicroTlsf;
+    use crate::{BestFit, Buddy, Bump, FirstFit, Heap, Slab, Tlsf, Tlsf16};
+    assert!(size_of::<Heap<MicroTlsf, Unsync>>() < 300 && size_of::<Heap<Tlsf, Unsync>>() < 300);
+    assert!(size_of::<Heap<Tlsf16, Unsync>>() < 300 && size_of::<Heap<BestFit, Unsync>>() < 300);
+    assert!(size_of::<Heap<FirstFit, Unsync>>() < 300 && size_of::<Heap<Buddy, Unsync>>() < 300);
+    assert!(size_of::<Heap<Slab, Unsync>>() < 300 && size_of::<Heap<Bump, Unsync>>() < 300);
+};
+
 /// Creates a heap with its own static memory: `static HEAP: Heap = heap!(32 * 1024);`
 ///
 /// The argument is its size in bytes. The expression is a [`Heap`](crate::Heap) with the placement, lock and

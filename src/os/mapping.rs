@@ -100,6 +100,7 @@ type Nodes = [usize; NODES / usize::BITS as usize];
 ///
 /// Linux. Elsewhere [`Mapping::map`] returns [`MapError::Unsupported`].
 #[derive(Clone, Debug)]
+#[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "no other system grants these wishes"))]
 pub struct Mapping {
     size: usize,
     huge: Option<Huge>,

@@ -53,6 +53,11 @@ impl Device {
         Self { graves: Arc::new(Graves::new(&inner)), inner }
     }
 
+    /// Returns whether both are clones of one device.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
     /// Returns the device's name.
     pub fn name(&self) -> &str {
         &self.inner.name

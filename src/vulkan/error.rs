@@ -32,6 +32,8 @@ pub enum Error {
         /// The types that the resource can lie in, one bit each.
         allowed: u32,
     },
+    /// The stream is one of another device than the pool.
+    OtherDevice,
     /// The range lies outside the resource, or the CPU cannot reach its memory.
     OutOfRange,
     /// The pool had no room, or refused the request.
@@ -59,6 +61,7 @@ impl fmt::Display for Error {
                 f,
                 "the resource cannot lie in memory type {index}, only in those of the bits {allowed:#x}; pass them to `Wish::types`"
             ),
+            Self::OtherDevice => f.write_str("the stream is one of another device than the pool"),
             Self::OutOfRange => {
                 f.write_str("the range is outside the resource, or the CPU cannot reach its memory")
             }

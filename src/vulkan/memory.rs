@@ -274,9 +274,9 @@ unsafe impl Source for DeviceMemory {
         Ok(Capacity { total: bytes(total), free: bytes(free) })
     }
 
-    fn reserve(&self, bytes: usize, _: &Stream) -> Result<Segment, SourceError> {
+    fn reserve(&self, bytes: usize, stream: &Stream) -> Result<Segment, SourceError> {
         const CALL: &str = "vkAllocateMemory";
-        if bytes == 0 || bytes % GRANULARITY != 0 {
+        if bytes == 0 || bytes % GRANULARITY != 0 || !self.device.is(stream.device()) {
             return Err(SourceError { kind: SourceErrorKind::Invalid, call: CALL, code: 0 });
         }
         let allocated = self.allocate(bytes as u64, None)?;
@@ -309,6 +309,9 @@ unsafe impl Source for DeviceMemory {
     unsafe fn copy(&self, from: usize, to: usize, bytes: usize, stream: &Stream) -> Result<(), SourceError> {
         const CALL: &str = "vkCmdCopyBuffer";
         let invalid = SourceError { kind: SourceErrorKind::Invalid, call: CALL, code: 0 };
+        if !self.device.is(stream.device()) {
+            return Err(invalid);
+        }
         let (from, to) = (self.place(from).ok_or(invalid)?, self.place(to).ok_or(invalid)?);
         if from.buffer == vk::Buffer::null() || to.buffer == vk::Buffer::null() {
             return Err(SourceError::unsupported(CALL));

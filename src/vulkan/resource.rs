@@ -66,12 +66,17 @@ impl Needs {
     }
 }
 
+/// Refuses a stream of another device, which could not use the resource, and would destroy it.
+fn of_one_device(source: &DeviceMemory, stream: &Stream) -> Result<(), Error> {
+    if source.device_of().is(stream.device()) { Ok(()) } else { Err(Error::OtherDevice) }
+}
+
 impl<P: SegmentPlacement> Resource<vk::Buffer, P> {
     /// Makes a buffer of `bytes` bytes in a pool.
     ///
     /// # Errors
     ///
-    /// [`Error::WrongMemoryType`], the errors of [`RawPool::allocate`] in [`Error::Pool`], or the error of the driver.
+    /// [`Error::OtherDevice`], [`Error::WrongMemoryType`], the errors of [`RawPool::allocate`] in [`Error::Pool`], or the error of the driver.
     pub fn buffer(
         pool: &Arc<RawPool<P, DeviceMemory>>,
         bytes: u64,
@@ -99,6 +104,7 @@ impl<P: SegmentPlacement> Resource<vk::Buffer, P> {
         stream: &Stream,
     ) -> Result<Self, Error> {
         let source = pool.source();
+        of_one_device(source, stream)?;
         let device = &source.device_of().inner.device;
         let address = vk::BufferUsageFlags::SHADER_DEVICE_ADDRESS;
         if info.usage.contains(address) && !source.wish().usage.contains(address) {
@@ -141,6 +147,7 @@ impl<P: SegmentPlacement> Resource<vk::Image, P> {
         stream: &Stream,
     ) -> Result<Self, Error> {
         let source = pool.source();
+        of_one_device(source, stream)?;
         if source.wish().shareable {
             return Err(Error::Unsupported("images in memory that is shared"));
         }

@@ -41,6 +41,23 @@ fn copies_on_two_streams_run_in_order() {
     assert_eq!(pool.stats().blocks.current, 0);
 }
 
+/// A handle means nothing to another device, which would destroy it with the resource.
+#[test]
+fn streams_of_other_devices_are_refused() {
+    let (world, other) = (World::new(), World::new());
+    let (own, stranger) = (world.stream(), other.stream());
+    let pool = world.pool(Wish::upload(), PoolOptions::new());
+    let made = |stream| Resource::buffer(&pool, MIB as u64, COPIES, stream).map(drop);
+    assert_eq!(made(&stranger), Err(Error::OtherDevice));
+    // Nor does it get what is free already, or a new segment.
+    assert_eq!((made(&own), made(&stranger)), (Ok(()), Err(Error::OtherDevice)));
+    let refused = pool.allocate(256 * MIB, &stranger).map(drop).unwrap_err();
+    assert!(
+        matches!(&refused, PoolError::Source(error) if error.kind == SourceErrorKind::Invalid),
+        "{refused}"
+    );
+}
+
 #[test]
 fn a_dropped_buffer_lives_until_the_device_is_done_with_it() {
     let world = World::new();

@@ -286,7 +286,11 @@ pub fn read(
         )));
     };
     if head.stopped > 0 {
-        let why = io::Error::from_raw_os_error(i32::try_from(head.stopped).unwrap_or_default());
+        let why = match i32::try_from(head.stopped) {
+            Ok(error) => io::Error::from_raw_os_error(error).to_string(),
+            // `Head::CONFINED` of the library.
+            Err(_) => "it allows itself few system calls (seccomp), and the recorder makes none then".into(),
+        };
         eprintln!("allotment: warning: recording ended before the program did: {why}");
     }
     let mut follower = Follower::new(&raw.path, addresses, stacks)?;

@@ -103,28 +103,44 @@ pub const STEP: usize = 16;
 
 /// Returns the peak of the live bytes with every block in whole units of [`STEP`] bytes, which is what placements give them.
 pub fn rounded_peak(program: &Program) -> usize {
-    let (mut live, mut peak) = (0_usize, 0);
+    peak_in(program, |_| STEP)
+}
+
+/// Returns the peak of the live bytes with every block in whole units of `unit` bytes, which may depend on its alignment.
+fn peak_in(program: &Program, unit: impl Fn(usize) -> usize) -> usize {
+    // Three blocks may have more bytes together than a word can count.
+    let (mut live, mut peak) = (0_u128, 0);
     for op in &program.ops {
-        let whole = |size: usize| size.next_multiple_of(STEP);
+        let unit = unit(op.layout().align());
+        let whole = |size: usize| size.div_ceil(unit) as u128 * unit as u128;
         if op.kind != Kind::Allocate {
             live -= whole(op.size());
         }
         live += whole(op.after());
         peak = peak.max(live);
     }
-    peak
+    usize::try_from(peak).unwrap_or(usize::MAX)
+}
+
+/// Returns the bytes that hold the live blocks at their peak if none lies in the room that another's alignment leaves.
+fn spread_peak(program: &Program) -> usize {
+    peak_in(program, |align| align.max(STEP))
 }
 
 /// Returns the largest arena in bytes that is tried for a program.
 pub fn most(program: &Program, limit: usize) -> usize {
-    (rounded_peak(program).saturating_mul(4).saturating_add(64 << 10)).min(limit).min(HUGE) / STEP * STEP
+    (spread_peak(program).saturating_mul(4).saturating_add(64 << 10)).min(limit).min(HUGE) / STEP * STEP
 }
 
 /// Returns the arena in bytes that a program is replayed in unless another one is wanted: one and a half times its peak, or a little
-/// more than the rounded peak, where most blocks are tiny.
+/// more than what its blocks take with their alignments, where most blocks are tiny.
 pub fn usual(program: &Program) -> usize {
-    let rounded = rounded_peak(program);
-    (program.peak + program.peak / 2).max(rounded + rounded / 8).next_multiple_of(4096).min(HUGE)
+    let spread = spread_peak(program).min(HUGE);
+    (program.peak.saturating_add(program.peak / 2))
+        .min(HUGE)
+        .max(spread + spread / 8)
+        .next_multiple_of(4096)
+        .min(HUGE)
 }
 
 /// A program with longer blocks is checked at the ends of its blocks, this many bytes at each, and by addresses.

@@ -281,6 +281,18 @@ fn tiny_blocks_get_a_heap() {
     assert_eq!(replayed["placements"][0]["ok"], true, "{replayed}");
 }
 
+/// What alignments leave between blocks counts, however short the blocks are.
+#[test]
+fn aligned_blocks_get_a_heap() {
+    let (_folder, trace) = made((0..100).map(|n| format!("a {n} 1 4096")));
+    let advice = advice(&trace, &["--rounds", "0", "--target", "mcu"]);
+    let smallest = advice["smallest"].as_u64().unwrap();
+    assert!((99 * 4096..120 * 4096).contains(&smallest), "{advice}");
+    assert_eq!(advice["check_failures"], 0);
+    let replayed = json(["replay", &trace, "--placement", "tlsf", "--rounds", "0", "--json"]);
+    assert_eq!(replayed["placements"][0]["ok"], true, "{replayed}");
+}
+
 /// The recorder's own frees at the end of a trace are no frees of the program.
 #[test]
 fn what_the_recorder_freed_is_left() {

@@ -228,6 +228,50 @@ int main(int count, char **arguments) {
     assert_eq!(sizes(&trace).len(), 200_001);
 }
 
+/// A program that may make few system calls is not ended by those of the recorder, nor are its children; its trace goes as far as it can.
+#[test]
+fn a_program_that_limits_its_system_calls_goes_on() {
+    let (_folder, [program, trace]) = files(["program", "run.bin"]);
+    let source = "
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#define ALLOW(call) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
+static struct sock_filter calls[] = {
+    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+    ALLOW(SYS_exit), ALLOW(SYS_clone), ALLOW(SYS_set_robust_list), ALLOW(SYS_gettid), ALLOW(SYS_rseq),
+    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+};
+int main(int count, char **arguments) {
+    struct sock_fprog filter = { sizeof calls / sizeof *calls, calls };
+    const char *how = arguments[1];
+    free(malloc(7));
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    // What is refused limits nothing.
+    long wrong = syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, NULL);
+    long limited = !strcmp(how, \"none\") ? 0
+        : !strcmp(how, \"strict\") ? prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT)
+        : !strcmp(how, \"call\") ? syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &filter)
+        : prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter);
+    if (!strcmp(how, \"fork\")) syscall(SYS_clone, 0, 0, 0, 0, 0);
+    for (int i = 0; i < 200000; i++) free(malloc(100 + i % 999));
+    syscall(SYS_exit, wrong == -1 && limited == 0 ? 7 : 1);
+}";
+    compiled(&program, source, &[]);
+    for how in ["none", "strict", "call", "filter", "fork"] {
+        let output = record(&["-o", &trace, "--", &program, how], b"");
+        assert_eq!(output.status.code(), Some(7), "{how}: {}", said(&output));
+        let (told, blocks) = (said(&output).contains("few system calls (seccomp)"), sizes(&trace).len());
+        assert_eq!((told, blocks == 200_001), (how != "none", how == "none"), "{how}: {}", said(&output));
+        assert!(blocks > 10_000, "{how}: {blocks}");
+    }
+}
+
 /// All C libraries have what the library needs, so a program of another one than the tool's starts.
 #[test]
 fn the_library_needs_no_particular_c_library() {

@@ -2,7 +2,7 @@
 //!
 //! Columns, in any order: `id` (or `buffer`), `lower`/`upper` (or `start`/`end`), `size`; optional `alignment`,
 //! `hint`, `gaps`, `fixed`, `alias`, `tier`, and for prices `stream`, `with`, `moves`. A column of another name is an error, unless it has
-//! none, like the index of a data frame. Fields are separated by commas, semicolons or tabs, whichever the header has the most of. Sizes and
+//! none, like the index of a data frame. Fields are separated by commas, semicolons, tabs or bars, whichever the header has the most of. Sizes and
 //! offsets are bytes (`4096`, `64K`, `1.5MiB`).
 //!
 //! The end of a lifetime is exclusive, in `end` as in `upper` (MiniMalloc itself takes `end` inclusively). Gaps are `from-to` or
@@ -13,7 +13,7 @@ use std::collections::HashMap;
 
 use csv::StringRecord;
 
-use super::{ReadError, parse_bytes};
+use super::{MARK, ReadError, parse_bytes};
 use crate::model::{Buffer, Gap, Instance};
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -105,14 +105,17 @@ impl<'a> Table<'a> {
         if bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff") {
             return Err(ReadError::Line { line: 1, what: "the text is UTF-16: save it as UTF-8".into() });
         }
-        let header = bytes.split(|&byte| byte == b'\n').next().unwrap_or_default();
+        // Empty lines in front of the header are no part of the table.
+        let text = bytes.strip_prefix(MARK).unwrap_or(bytes);
+        let mut lines = text.split(|&byte| matches!(byte, b'\n' | b'\r'));
+        let header = lines.find(|line| !line.is_empty()).unwrap_or_default();
         let count = |separator: u8| header.iter().filter(|&&byte| byte == separator).count();
         // The last of equal ones is the comma.
-        let separator = [b'\t', b';', b','].into_iter().max_by_key(|&separator| count(separator));
+        let separator = [b'|', b'\t', b';', b','].into_iter().max_by_key(|&separator| count(separator));
         let mut reader = csv::ReaderBuilder::new()
             .trim(csv::Trim::All)
             .delimiter(separator.unwrap_or(b','))
-            .from_reader(bytes);
+            .from_reader(text);
         let mut columns = HashMap::new();
         for (n, name) in
             reader.headers().map_err(bad)?.iter().enumerate().filter(|(_, name)| !name.is_empty())

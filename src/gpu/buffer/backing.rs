@@ -57,6 +57,7 @@ pub(in crate::gpu) unsafe trait Backing: Send + Sync {
     }
 
     /// Returns the lengths of the pieces of the segment, if other processes can map them.
+    #[cfg_attr(not(unix), allow(dead_code, reason = "memory is shared as file descriptors on Unix only"))]
     fn pieces(&self) -> Option<Vec<usize>> {
         None
     }
