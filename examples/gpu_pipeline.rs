@@ -11,7 +11,7 @@
 
 use allotment::gpu::cudarc::driver::sys;
 use allotment::gpu::{Buffer, Context, DeviceMemory, Pinned, Pool, Staging, Stream, ViewMut};
-use allotment::pool::{Limit, PoolOptions, Stream as _};
+use allotment::pool::{Direction, PoolOptions, Stream as _};
 use std::error::Error;
 use std::ffi::{CString, c_void};
 use std::io::{self, Read, Write};
@@ -145,7 +145,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     // At most 512 MiB of the device, and never more than a quarter of what is free.
     let limit = (context.capacity()?.free / 4).min(512 << 20);
-    let pool = Pool::new(DeviceMemory::new(&context), PoolOptions::new().limit(Limit::Bytes(limit)))?;
+    let pool = Pool::new(DeviceMemory::new(&context), PoolOptions::new().limit(limit))?;
     let kernel = Kernel::load(&context)?;
     context.time_copies(true);
     let mut staging = Staging::new(&context)?;
@@ -160,7 +160,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!(
         "{} MiB in {} chunks, there and back: {:.2} GB/s each way, all {} numbers right",
         done.bytes >> 20,
-        done.chunks,
+        done.copies,
         done.bandwidth() / 1e9,
         check.next
     );
@@ -188,7 +188,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         8.0 * large.bytes() as f64 / start.elapsed().as_secs_f64() / 1e9
     );
     let copies = context.copy_stats();
-    for (way, figures) in [("to", copies.to_device), ("from", copies.to_host)] {
+    for (way, direction) in [("to", Direction::ToDevice), ("from", Direction::ToHost)] {
+        let figures = direction.of(&copies);
         let speed =
             figures.bandwidth().map_or_else(String::new, |speed| format!(" at {:.2} GB/s", speed / 1e9));
         println!("{} copies {way} the device: {} MiB{speed}", figures.count, figures.bytes >> 20);

@@ -280,7 +280,7 @@ impl Context {
     /// compaction of pools have submitted to streams of this context. A copy between two devices counts in the
     /// context of the destination's stream, and managed memory counts as a device's. Copies by other libraries are
     /// not included. Does not wait. O(1), and O(copies under way) if [`Context::time_copies`] is or was on.
-    pub fn copy_stats(&self) -> CopyStats {
+    pub fn copy_stats(&self) -> [CopyStats; 6] {
         self.copies().stats(|| self.enter_relaxed())
     }
 

@@ -52,7 +52,7 @@ impl Copies {
     }
 
     /// The figures so far, with the times of copies that are done. `enter` makes the context current.
-    pub(super) fn stats<B>(&self, enter: impl FnOnce() -> Result<B, SourceError>) -> CopyStats {
+    pub(super) fn stats<B>(&self, enter: impl FnOnce() -> Result<B, SourceError>) -> [CopyStats; 6] {
         self.lock().collect(&self.counters, enter);
         self.counters.stats()
     }

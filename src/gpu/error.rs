@@ -2,8 +2,10 @@
 
 #![forbid(unsafe_code)]
 
-use crate::pool::{MemoryKind, PlannedError, PoolError, SourceError, causes, kind};
+use crate::pool::{MemoryKind, PoolError, SourceError, causes, kind};
 use core::fmt;
+use std::io;
+use std::string::{String, ToString};
 
 /// The names by which systems know the driver, the names that cudarc tries first.
 pub(super) const NAMES: &[&str] =
@@ -60,8 +62,6 @@ pub enum Error {
     Tensor(&'static str),
     /// No pool that may serve the request has room ([`PoolError::OutOfMemory`] names all of them), or one has failed.
     Pool(PoolError),
-    /// The plan does not have the buffer for this.
-    Planned(PlannedError),
     /// The exported range is empty, or does not consist of whole and aligned values of the type.
     Values {
         /// Length of the range in bytes.
@@ -84,7 +84,7 @@ pub enum Error {
     PolicyNotTotal,
     /// This row of a policy, counted from 0, names no target.
     PolicyNoTarget(usize),
-    /// A policy's [`share`](super::manager::Policy::share) is not above 0.5 and up to 1.
+    /// A policy's [`share`](super::manager::ManagerOptions::share) is not above 0.5 and up to 1.
     PolicyShare,
     /// The stream belongs to a device that the manager does not have.
     OtherDevice {
@@ -93,6 +93,27 @@ pub enum Error {
     },
     /// The device has no such memory, and no other kind was allowed.
     Unavailable(MemoryKind),
+    /// The input of a [`Staging`](super::Staging) could not be read: the kind and the text of the system's error.
+    Read(io::ErrorKind, String),
+    /// The results of a [`Staging`](super::Staging) could not be written: the kind and the text of the system's error.
+    Write(io::ErrorKind, String),
+    /// A mapped file became shorter than the part that was to be streamed.
+    Shrunk {
+        /// Its length in bytes when it was mapped.
+        mapped: u64,
+        /// Its length in bytes now.
+        left: u64,
+    },
+}
+
+impl Error {
+    pub(super) fn read(error: io::Error) -> Self {
+        Self::Read(error.kind(), error.to_string())
+    }
+
+    pub(super) fn write(error: io::Error) -> Self {
+        Self::Write(error.kind(), error.to_string())
+    }
 }
 
 impl fmt::Display for Error {
@@ -127,7 +148,6 @@ impl fmt::Display for Error {
             Self::Invisible => f.write_str("the CPU cannot access a device's own memory"),
             Self::Tensor(reason) => write!(f, "the tensor {reason}"),
             Self::Pool(error) => error.fmt(f),
-            Self::Planned(error) => error.fmt(f),
             Self::Values { bytes, offset } => {
                 write!(f, "{bytes} bytes at offset {offset} are not whole and aligned values")
             }
@@ -145,11 +165,16 @@ impl fmt::Display for Error {
                 write!(f, "the stream belongs to device {ordinal}, which the manager does not have")
             }
             Self::Unavailable(kind) => write!(f, "the device has no {kind}"),
+            Self::Read(_, error) => write!(f, "the input cannot be read: {error}"),
+            Self::Write(_, error) => write!(f, "the results cannot be written: {error}"),
+            Self::Shrunk { mapped, left } => {
+                write!(f, "the mapped file had {mapped} bytes and has only {left} now")
+            }
         }
     }
 }
 
-causes!(Error: Call(SourceError), Pool(PoolError), Planned(PlannedError));
+causes!(Error: Call(SourceError), Pool(PoolError));
 
 /// What a driver returns that has done what was asked.
 const SUCCESS: u32 = 0;

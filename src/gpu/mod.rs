@@ -11,7 +11,7 @@
 //!  Pool                              memory of any of these, shared by all buffers in it
 //!  Buffer  View  Transfer            values of one type in such memory, and copies
 //!  Staging                           streams data of any size through a device in chunks; Batch joins small copies
-//!  MmapStaging                       the same for a mapped file, also in place
+//!  Staging::update_file              the same for a mapped file, in place
 //!  sequences                         sequences that grow page by page and share their beginnings
 //!  share                             memory shared with other processes and libraries
 //!  manager                           one front for all of them: pools, and a table that selects one
@@ -56,7 +56,7 @@ mod staging;
 mod stream;
 mod usage;
 
-pub use buffer::{Buffer, MemoryKind, Pool, Rows, Transfer, View, ViewMut};
+pub use buffer::{Buffer, MemoryKind, Pool, Transfer, View, ViewMut};
 pub use context::Context;
 pub use cudarc;
 pub use device::Device;
@@ -64,8 +64,7 @@ pub use error::Error;
 pub use launch::Launch;
 pub use library::is_available;
 pub use source::{
-    Advice, AsyncMemory, DeviceMemory, HostMemory, Location, Managed, Pinned, Registered, Virtual,
-    pinned_bytes,
+    Advice, AsyncMemory, DeviceMemory, HostMemory, Managed, Pinned, Registered, Virtual, pinned_bytes,
 };
-pub use staging::{Batch, BatchReport, MmapStaging, Progress, Staging, StagingError};
+pub use staging::{Batch, Progress, Staging};
 pub use stream::{Event, Stream};

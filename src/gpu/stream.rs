@@ -4,7 +4,7 @@ use super::context::Context;
 use super::error::{Error, NOT_READY, check};
 use super::library::{self, call, code_of};
 use super::relaxed::Relaxed;
-use crate::pool::{self, SourceError, StreamId};
+use crate::pool::{self, SourceError};
 use core::fmt;
 use core::ptr;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -26,7 +26,7 @@ pub struct Stream {
 struct Shared {
     context: Context,
     raw: CUstream,
-    id: StreamId,
+    id: u64,
     owner: Owner,
     /// What the driver calls the queue; 0 if it cannot tell.
     driver_id: u64,
@@ -120,9 +120,9 @@ impl Stream {
             other => _stale = other,
         }
         let id = if raw.is_null() {
-            StreamId(context.device().ordinal as u64)
+            context.device().ordinal as u64
         } else {
-            StreamId(NEXT.fetch_add(1, Ordering::Relaxed))
+            NEXT.fetch_add(1, Ordering::Relaxed)
         };
         let (context, handles) = (context.clone(), AtomicUsize::new(1));
         let cudarc = OnceLock::new();
@@ -268,7 +268,7 @@ impl Drop for Stream {
 
 impl fmt::Debug for Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Stream").field(&self.shared.id.0).finish()
+        f.debug_tuple("Stream").field(&self.shared.id).finish()
     }
 }
 
@@ -295,7 +295,7 @@ impl Drop for Shared {
 impl pool::Stream for Stream {
     type Event = Event;
 
-    fn id(&self) -> StreamId {
+    fn id(&self) -> u64 {
         self.shared.id
     }
 

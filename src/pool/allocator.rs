@@ -3,7 +3,7 @@
 use super::base::{Allocation, RawPool};
 #[cfg(feature = "gpu")]
 use super::copies::CopyCounters;
-use super::error::{PoolError, ReturnError};
+use super::error::PoolError;
 use super::{MemoryKind, PoolStats, Segment, Source, Stream};
 use crate::placement::SegmentPlacement;
 use core::fmt;
@@ -19,7 +19,7 @@ use std::vec::Vec;
 /// Safe code cannot implement it, because buffers write to the blocks and free them without looking:
 ///
 /// ```compile_fail,E0200
-/// use allotment::pool::{Allocation, AnyPool, DeviceAllocator, PoolError, ReturnError};
+/// use allotment::pool::{Allocation, AnyPool, DeviceAllocator, PoolError};
 ///
 /// struct Short<A>(A);
 /// impl<A: DeviceAllocator> DeviceAllocator for Short<A> {
@@ -27,10 +27,10 @@ use std::vec::Vec;
 ///     fn allocate(&self, _bytes: usize, align: usize, stream: &A::Stream) -> Result<Allocation, PoolError> {
 ///         self.0.allocate(256, align, stream) // whatever was asked for
 ///     }
-///     fn deallocate(&self, block: Allocation) -> Result<(), ReturnError> {
+///     fn deallocate(&self, block: Allocation) -> Result<(), PoolError> {
 ///         self.0.deallocate(block)
 ///     }
-///     fn record_stream(&self, block: &Allocation, stream: &A::Stream) -> Result<(), ReturnError> {
+///     fn record_stream(&self, block: &Allocation, stream: &A::Stream) -> Result<(), PoolError> {
 ///         self.0.record_stream(block, stream)
 ///     }
 ///     fn pool_of(&self, block: &Allocation) -> Option<&dyn AnyPool> {
@@ -64,15 +64,15 @@ pub unsafe trait DeviceAllocator: Send + Sync {
     ///
     /// # Errors
     ///
-    /// The [`ReturnError`] of [`RawPool::deallocate`], such as [`ReturnError::AlreadyFree`].
-    fn deallocate(&self, block: Allocation) -> Result<(), ReturnError>;
+    /// The [`PoolError`] of [`RawPool::deallocate`], such as [`PoolError::AlreadyFree`].
+    fn deallocate(&self, block: Allocation) -> Result<(), PoolError>;
 
     /// Notes that work on `stream` uses a block; see [`RawPool::record_stream`].
     ///
     /// # Errors
     ///
-    /// The [`ReturnError`] of [`RawPool::record_stream`].
-    fn record_stream(&self, block: &Allocation, stream: &Self::Stream) -> Result<(), ReturnError>;
+    /// The [`PoolError`] of [`RawPool::record_stream`].
+    fn record_stream(&self, block: &Allocation, stream: &Self::Stream) -> Result<(), PoolError>;
 
     /// Returns the pool that a block is from; `None` if it is of another allocator. O(1), and O(pools) for adaptors
     /// over several.
@@ -183,11 +183,11 @@ where
         self.allocate_raw(bytes, align, stream)
     }
 
-    fn deallocate(&self, block: Allocation) -> Result<(), ReturnError> {
+    fn deallocate(&self, block: Allocation) -> Result<(), PoolError> {
         Self::deallocate(self, block)
     }
 
-    fn record_stream(&self, block: &Allocation, stream: &S::Stream) -> Result<(), ReturnError> {
+    fn record_stream(&self, block: &Allocation, stream: &S::Stream) -> Result<(), PoolError> {
         Self::record_stream(self, block, stream)
     }
 
@@ -203,7 +203,7 @@ where
 /// The methods of [`DeviceAllocator`] but `allocate`, inside its `impl`, which call another allocator.
 macro_rules! pass_on_blocks {
     (|$this:ident| $allocator:expr) => {
-        fn deallocate(&$this, block: $crate::pool::Allocation) -> Result<(), $crate::pool::ReturnError> {
+        fn deallocate(&$this, block: $crate::pool::Allocation) -> Result<(), $crate::pool::PoolError> {
             $allocator.deallocate(block)
         }
 
@@ -211,7 +211,7 @@ macro_rules! pass_on_blocks {
             &$this,
             block: &$crate::pool::Allocation,
             stream: &Self::Stream,
-        ) -> Result<(), $crate::pool::ReturnError> {
+        ) -> Result<(), $crate::pool::PoolError> {
             $allocator.record_stream(block, stream)
         }
 

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::copies::CopyCounters;
-use super::error::{PoolError, ReturnError};
+use super::error::PoolError;
 use super::hooks::{Hooks, LeakHook};
 use super::lanes::{Held, Lanes};
 use super::options::{Age, Checks, Limit, PoolOptions, Reuse};
@@ -180,13 +180,27 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         state.figures.counted.reserved.current.saturating_add(bytes as u64) <= self.limit() as u64
     }
 
-    /// Changes the limit. Memory that is reserved beyond it stays until it is free and [trimmed](RawPool::trim). O(1).
+    /// Changes the limit to this many bytes; `usize::MAX` is none. Memory that is reserved beyond it stays until it is free and
+    /// [trimmed](RawPool::trim). O(1).
     ///
     /// # Errors
     ///
-    /// [`PoolError::Option`] if the limit is no fraction above 0 and up to 1, or no bytes, and [`PoolError::Source`] if it is a
-    /// fraction of the device's memory and the driver does not tell how much that is.
-    pub fn set_limit(&self, limit: Limit) -> Result<(), PoolError> {
+    /// [`PoolError::Option`] if the limit is no bytes.
+    pub fn set_limit(&self, bytes: usize) -> Result<(), PoolError> {
+        self.change_limit(Limit::Bytes(bytes))
+    }
+
+    /// Changes the limit like [`RawPool::set_limit`], to this fraction of the device's total memory.
+    ///
+    /// # Errors
+    ///
+    /// [`PoolError::Option`] if this is no fraction above 0 and up to 1, and [`PoolError::Source`] if the driver does not tell how
+    /// much memory there is.
+    pub fn set_limit_fraction(&self, part: f64) -> Result<(), PoolError> {
+        self.change_limit(Limit::Fraction(part))
+    }
+
+    fn change_limit(&self, limit: Limit) -> Result<(), PoolError> {
         limit.check()?;
         self.limit.store(Self::resolve(&self.source, limit)?, Ordering::Relaxed);
         Ok(())
@@ -267,7 +281,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
 
     /// The record of an allocation, if it is live.
     #[inline(always)]
-    pub(super) fn record(&self, state: &State<P, S>, allocation: &Allocation) -> Result<u32, ReturnError> {
+    pub(super) fn record(&self, state: &State<P, S>, allocation: &Allocation) -> Result<u32, PoolError> {
         let number = allocation.record;
         match state.lanes[lane_of(number as usize)].records.find(number) {
             Some(record) if allocation.pool == self.id => {
@@ -275,10 +289,10 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
                 if live && record.serial == allocation.serial {
                     Ok(number)
                 } else {
-                    Err(ReturnError::AlreadyFree)
+                    Err(PoolError::AlreadyFree)
                 }
             }
-            _ => Err(ReturnError::Foreign),
+            _ => Err(PoolError::Foreign),
         }
     }
 }

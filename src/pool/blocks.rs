@@ -35,7 +35,7 @@ pub struct BlockSnapshot {
     pub state: BlockState,
     /// The stream that it was allocated for; for a free block, the segment's stream.
     pub stream: u64,
-    /// Where it was requested, as `file:line:column`, if [`Checks::sites`](super::Checks::sites) is on.
+    /// Where it was requested, as `file:line:column`, if [`PoolOptions::sites`](super::PoolOptions::sites) is on.
     pub site: Option<String>,
 }
 

@@ -3,7 +3,7 @@
 use super::Stream;
 use super::allocator::{AnyPool, DeviceAllocator};
 use super::base::Allocation;
-use super::error::{OutOfMemory, PoolError, ReturnError};
+use super::error::{OutOfMemory, PoolError};
 use std::boxed::Box;
 use std::vec::Vec;
 
@@ -121,12 +121,12 @@ unsafe impl<A: DeviceAllocator> DeviceAllocator for Chain<A> {
         allocate_from_first(each, bytes, align, stream).map(|(block, _)| block)
     }
 
-    fn deallocate(&self, block: Allocation) -> Result<(), ReturnError> {
-        self.owner(&block).ok_or(ReturnError::Foreign)?.deallocate(block)
+    fn deallocate(&self, block: Allocation) -> Result<(), PoolError> {
+        self.owner(&block).ok_or(PoolError::Foreign)?.deallocate(block)
     }
 
-    fn record_stream(&self, block: &Allocation, stream: &A::Stream) -> Result<(), ReturnError> {
-        self.owner(block).ok_or(ReturnError::Foreign)?.record_stream(block, stream)
+    fn record_stream(&self, block: &Allocation, stream: &A::Stream) -> Result<(), PoolError> {
+        self.owner(block).ok_or(PoolError::Foreign)?.record_stream(block, stream)
     }
 
     fn pool_of(&self, block: &Allocation) -> Option<&dyn AnyPool> {

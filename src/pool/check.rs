@@ -1,6 +1,6 @@
 //! Checks of memory that the CPU can access: guards around blocks, and the contents of free memory.
 
-use super::error::{PoolError, ReturnError};
+use super::error::PoolError;
 use super::records::Record;
 use super::state::{State, bytes_of};
 use super::{RawPool, Source, SourceErrorKind, Stream as _};
@@ -96,7 +96,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     }
 
     /// Checks that the guards of a block are unchanged.
-    pub(super) fn inspect(&self, state: &State<P, S>, number: u32) -> Result<(), ReturnError> {
+    pub(super) fn inspect(&self, state: &State<P, S>, number: u32) -> Result<(), PoolError> {
         if !S::CPU_VISIBLE || !self.options.checks.guard {
             return Ok(());
         }
@@ -111,7 +111,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
             unsafe { (first_other(start, front, GUARD), first_other(start + front + own, back, GUARD)) };
         let before = before.map(|offset| offset as isize - front as isize);
         match before.or(after.map(|offset| (own + offset) as isize)) {
-            Some(offset) => Err(ReturnError::Overrun { offset }),
+            Some(offset) => Err(PoolError::Overrun { offset }),
             None => Ok(()),
         }
     }

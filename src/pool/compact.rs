@@ -3,25 +3,10 @@
 use super::records::{Holder, Record, Request, lane_of};
 use super::state::{State, bytes_of};
 use super::stream::captures;
-use super::{RawPool, Source, SourceError, StreamId};
+use super::{RawPool, Source, SourceError};
 use crate::placement::SegmentPlacement;
 use std::collections::HashMap;
 use std::vec::Vec;
-
-/// The result of a compaction.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Compaction {
-    /// Number of blocks that were moved.
-    pub moves: u64,
-    /// Requested bytes of these blocks.
-    pub bytes: u64,
-    /// The stream's largest free block before the compaction, in bytes.
-    pub largest_before: u64,
-    /// The stream's largest free block after it, in bytes.
-    pub largest_after: u64,
-    /// The driver's error for a copy that failed, after which no further block was moved.
-    pub failed: Option<SourceError>,
-}
 
 /// How many free blocks of a block's own segment are tried as its new place.
 const CHOICES: usize = 8;
@@ -31,19 +16,25 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     /// free blocks of the others, and within a segment towards its start. The free memory then lies in fewer and
     /// larger blocks. The copies are not waited for. Does nothing while a stream of the pool is capturing a graph.
     /// O(blocks · (log segments + the placement's work)) plus the copies.
-    pub fn compact(&self, stream: StreamId) -> Compaction {
+    ///
+    /// Returns the requested bytes of the blocks that were moved. [`PoolStats::largest_free`](super::PoolStats::largest_free) of
+    /// [`RawPool::stream_stats`] tells what that gained.
+    ///
+    /// # Errors
+    ///
+    /// The driver's error for a copy that failed, after which no further block was moved.
+    pub fn compact(&self, stream: u64) -> Result<u64, SourceError> {
         let mut state = self.lock();
         match state.heap_of(stream) {
             Some(heap) if !state.order.is_recording() && !captures(state.heap(heap).stream()) => {
                 self.compact_heap(&mut state, heap)
             }
-            _ => Compaction::default(),
+            _ => Ok(0),
         }
     }
 
-    pub(super) fn compact_heap(&self, state: &mut State<P, S>, heap: usize) -> Compaction {
-        let longest = |state: &State<P, S>| bytes_of::<P>(state.longest(heap));
-        let mut report = Compaction { largest_before: longest(state), ..Compaction::default() };
+    pub(super) fn compact_heap(&self, state: &mut State<P, S>, heap: usize) -> Result<u64, SourceError> {
+        let (mut moved, mut outcome) = (0, Ok(()));
         let mut used: HashMap<u32, u64> = state.segments().map(|(number, _)| (number, 0)).collect();
         let mut count =
             |record: &Record<_>| *used.entry(record.segment).or_default() += u64::from(record.len);
@@ -62,21 +53,18 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         for number in blocks {
             if let Some(to) = self.better_place(state, number, heap, &used) {
                 if let Err(error) = self.relocate(state, number, to, heap) {
-                    report.failed = Some(error);
+                    outcome = Err(error);
                     break;
                 }
                 let (record, old) = (state.record(number), state.record(to));
                 used.entry(record.segment).and_modify(|used| *used += u64::from(record.len));
                 used.entry(old.segment).and_modify(|used| *used -= u64::from(old.len));
-                report.moves += 1;
-                report.bytes += record.requested;
+                moved += record.requested;
                 self.free(state, to);
             }
         }
-        report.largest_after = longest(state);
-        let moved = report.bytes;
         state.note(heap, |figures| figures.counted.moved += moved);
-        report
+        outcome.map(|()| moved)
     }
 
     /// Allocates a better place for a movable block, in a segment that is used more or nearer to the start of its

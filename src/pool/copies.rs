@@ -41,12 +41,17 @@ impl Direction {
     /// All directions, in the order of their declaration.
     pub const ALL: [Self; 6] =
         [Self::ToDevice, Self::ToHost, Self::OnDevice, Self::Peer, Self::OnHost, Self::Fill];
+
+    /// Returns the figures of this direction, of those of all in the order of [`Direction::ALL`].
+    pub const fn of(self, all: &[CopyStats; 6]) -> CopyStats {
+        all[self as usize]
+    }
 }
 
 /// Figures of the copies in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct CopyFigures {
+pub struct CopyStats {
     /// Number of copies that were submitted.
     pub count: u64,
     /// Bytes of these copies.
@@ -57,49 +62,21 @@ pub struct CopyFigures {
     pub time: Duration,
 }
 
-impl CopyFigures {
-    /// Returns the achieved bandwidth in bytes per second, [`CopyFigures::timed_bytes`] divided by
-    /// [`CopyFigures::time`]. `None` if no time was measured.
+impl CopyStats {
+    /// Returns the achieved bandwidth in bytes per second, [`CopyStats::timed_bytes`] divided by
+    /// [`CopyStats::time`]. `None` if no time was measured.
     pub fn bandwidth(&self) -> Option<f64> {
         (!self.time.is_zero()).then(|| self.timed_bytes as f64 / self.time.as_secs_f64())
     }
 }
 
-/// Figures of copies by direction.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
-pub struct CopyStats {
-    /// [`Direction::ToDevice`].
-    pub to_device: CopyFigures,
-    /// [`Direction::ToHost`].
-    pub to_host: CopyFigures,
-    /// [`Direction::OnDevice`].
-    pub on_device: CopyFigures,
-    /// [`Direction::Peer`].
-    pub peer: CopyFigures,
-    /// [`Direction::OnHost`].
-    pub on_host: CopyFigures,
-    /// [`Direction::Fill`].
-    pub fill: CopyFigures,
-}
-
-impl CopyStats {
-    /// Returns the figures of one direction.
-    pub const fn of(&self, direction: Direction) -> &CopyFigures {
-        match direction {
-            Direction::ToDevice => &self.to_device,
-            Direction::ToHost => &self.to_host,
-            Direction::OnDevice => &self.on_device,
-            Direction::Peer => &self.peer,
-            Direction::OnHost => &self.on_host,
-            Direction::Fill => &self.fill,
-        }
-    }
-}
-
 sums! {
-    CopyFigures: count, bytes, timed_bytes, time;
-    CopyStats: to_device, to_host, on_device, peer, on_host, fill;
+    CopyStats: count, bytes, timed_bytes, time;
+}
+
+/// Adds figures direction by direction.
+pub(crate) fn sum(one: [CopyStats; 6], other: [CopyStats; 6]) -> [CopyStats; 6] {
+    core::array::from_fn(|direction| one[direction] + other[direction])
 }
 
 /// Counts copies from any thread without a lock. All operations are O(1).
@@ -130,24 +107,13 @@ impl CopyCounters {
         meter.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
     }
 
-    /// Returns everything that was counted so far.
-    pub(crate) fn stats(&self) -> CopyStats {
-        let of = |direction: Direction| {
-            let meter = &self.0[direction as usize];
-            CopyFigures {
-                count: meter.count.load(Ordering::Relaxed),
-                bytes: meter.bytes.load(Ordering::Relaxed),
-                timed_bytes: meter.timed_bytes.load(Ordering::Relaxed),
-                time: Duration::from_nanos(meter.nanoseconds.load(Ordering::Relaxed)),
-            }
-        };
-        CopyStats {
-            to_device: of(Direction::ToDevice),
-            to_host: of(Direction::ToHost),
-            on_device: of(Direction::OnDevice),
-            peer: of(Direction::Peer),
-            on_host: of(Direction::OnHost),
-            fill: of(Direction::Fill),
-        }
+    /// Returns everything that was counted so far, in the order of [`Direction::ALL`].
+    pub(crate) fn stats(&self) -> [CopyStats; 6] {
+        self.0.each_ref().map(|meter| CopyStats {
+            count: meter.count.load(Ordering::Relaxed),
+            bytes: meter.bytes.load(Ordering::Relaxed),
+            timed_bytes: meter.timed_bytes.load(Ordering::Relaxed),
+            time: Duration::from_nanos(meter.nanoseconds.load(Ordering::Relaxed)),
+        })
     }
 }

@@ -21,6 +21,7 @@ pub(crate) use causes;
 
 use super::SourceError;
 use super::shown::{Size, debug_as_display};
+use crate::plan::PlanError;
 use core::fmt;
 use std::boxed::Box;
 use std::string::String;
@@ -70,10 +71,10 @@ impl fmt::Display for OutOfMemory {
     }
 }
 
-debug_as_display!(OutOfMemory, ReturnError);
+debug_as_display!(OutOfMemory);
 impl core::error::Error for OutOfMemory {}
 
-/// Why a pool could not be made or could not serve a request.
+/// Why a pool could not be made, could not serve a request, or did not free a block, or why a place of a plan is not available.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PoolError {
@@ -84,7 +85,7 @@ pub enum PoolError {
         /// The most bytes that one block may have.
         max: usize,
     },
-    /// Memory was written while it was free ([`Checks::fill`](super::Checks::fill)). The block that was to be
+    /// Memory was written while it was free ([`PoolOptions::fill`](super::PoolOptions::fill)). The block that was to be
     /// allocated stays out of use.
     WrittenAfterFree {
         /// The address of the first changed byte.
@@ -101,6 +102,60 @@ pub enum PoolError {
     Option(&'static str),
     /// The source failed for a reason other than a lack of memory.
     Source(SourceError),
+    /// The block is not from this pool. Nothing was changed.
+    Foreign,
+    /// The block was freed before. Nothing was changed.
+    AlreadyFree,
+    /// The block was freed, but the guards next to it had been overwritten
+    /// ([`PoolOptions::guards`](super::PoolOptions::guards)).
+    Overrun {
+        /// The first overwritten byte, relative to the start of the block.
+        offset: isize,
+    },
+    /// The plan has no buffer with this number.
+    NoSlot {
+        /// The number that was requested.
+        slot: usize,
+    },
+    /// The buffer of a plan is already live.
+    SlotLive {
+        /// The buffer's number.
+        slot: usize,
+    },
+    /// Another live buffer occupies its memory: their lifetimes do not overlap in the plan, but they do in the
+    /// program.
+    SlotOverlap {
+        /// The buffer's number.
+        slot: usize,
+        /// The number of the other buffer.
+        with: usize,
+    },
+    /// A buffer of a plan was requested for work on a stream other than the arena's.
+    SlotStream,
+    /// The buffer of a plan is shorter than requested.
+    SlotLength {
+        /// The buffer's length in bytes.
+        have: usize,
+        /// The requested length in bytes.
+        asked: usize,
+    },
+    /// Its planned offset is not aligned to 256 bytes, as typed buffers require.
+    SlotAlign {
+        /// The buffer's number.
+        slot: usize,
+    },
+    /// The driver failed to order the buffer's last use on another stream, so the buffer stays out of use.
+    SlotLost {
+        /// The buffer's number.
+        slot: usize,
+    },
+    /// Buffers of a [`Pattern`](super::Pattern)'s old plan are live. The old plan stays, and the iteration is served from it.
+    SlotsLive {
+        /// The number of these buffers.
+        live: usize,
+    },
+    /// The requests cannot be planned. All requests of a [`Pattern`](super::Pattern) go to the pool.
+    Plan(PlanError),
 }
 
 impl fmt::Display for PoolError {
@@ -122,36 +177,29 @@ impl fmt::Display for PoolError {
             Self::NotCapturing => f.write_str("the stream is not capturing a graph"),
             Self::Option(option) => write!(f, "the pool's option `{option}` has a value that cannot work"),
             Self::Source(error) => error.fmt(f),
-        }
-    }
-}
-
-causes!(PoolError: Source(SourceError));
-
-/// Why a block was not freed, or what was found wrong when it was.
-#[derive(Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ReturnError {
-    /// The block is not from this pool. Nothing was changed.
-    Foreign,
-    /// The block was freed before. Nothing was changed.
-    AlreadyFree,
-    /// The block was freed, but the guards next to it had been overwritten
-    /// ([`Checks::guard`](super::Checks::guard)).
-    Overrun {
-        /// The first overwritten byte, relative to the start of the block.
-        offset: isize,
-    },
-}
-
-impl fmt::Display for ReturnError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
             Self::Foreign => f.write_str("the block is not from this pool"),
             Self::AlreadyFree => f.write_str("the block is already free"),
             Self::Overrun { offset } => write!(f, "byte {offset}, outside the block, was overwritten"),
+            Self::NoSlot { slot } => write!(f, "the plan has no buffer {slot}"),
+            Self::SlotLive { slot } => write!(f, "buffer {slot} of the plan is already live"),
+            Self::SlotOverlap { slot, with } => {
+                write!(f, "buffer {slot} of the plan shares memory with buffer {with}, which is still live")
+            }
+            Self::SlotStream => f.write_str("the plan's arena is for work on another stream"),
+            Self::SlotLength { have, asked } => {
+                write!(f, "{asked} bytes requested, but the plan's buffer has {have}")
+            }
+            Self::SlotAlign { slot } => write!(f, "buffer {slot} of the plan is not aligned to 256 bytes"),
+            Self::SlotLost { slot } => {
+                write!(
+                    f,
+                    "buffer {slot} of the plan may still be in use on another stream, because the driver failed"
+                )
+            }
+            Self::SlotsLive { live } => write!(f, "{live} buffers of the old plan are still live"),
+            Self::Plan(error) => error.fmt(f),
         }
     }
 }
 
-impl core::error::Error for ReturnError {}
+causes!(PoolError: Source(SourceError), Plan(PlanError));

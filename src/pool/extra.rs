@@ -2,7 +2,6 @@
 
 #![forbid(unsafe_code)]
 
-use super::StreamId;
 use super::numbers::{ByNumber, Numbers};
 use super::records::Request;
 use super::usage::Usage;
@@ -55,14 +54,14 @@ pub(super) struct PoolTrace {
 }
 
 impl PoolTrace {
-    pub(super) fn event(&mut self, action: Action, now: Duration, heap: usize, stream: StreamId) {
+    pub(super) fn event(&mut self, action: Action, now: Duration, heap: usize, stream: u64) {
         if self.tags.len() <= heap {
             self.tags.resize(heap + 1, 0);
         }
         if self.tags[heap] == 0 {
             self.last += 1;
             self.tags[heap] = self.last;
-            self.output.name(self.last, &format!("stream {}", stream.0));
+            self.output.name(self.last, &format!("stream {}", stream));
         }
         let tag = self.tags[heap];
         let time = now.saturating_sub(self.start).as_nanos() as u64;

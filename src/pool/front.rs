@@ -10,7 +10,7 @@ use super::state::{State, bytes_of};
 use super::stats::{PoolStats, SourceCalls};
 use super::stream;
 use super::supply::Denied;
-use super::{BlockSnapshot, Direction, Source, SourceErrorKind, Stream, StreamId};
+use super::{BlockSnapshot, Direction, Source, SourceErrorKind, Stream};
 use crate::placement::SegmentPlacement;
 use core::fmt;
 use core::panic::Location;
@@ -179,7 +179,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     }
 
     /// Returns the statistics of one stream, `None` if the pool does not know it. O(1).
-    pub fn stream_stats(&self, stream: StreamId) -> Option<PoolStats> {
+    pub fn stream_stats(&self, stream: u64) -> Option<PoolStats> {
         let mut state = self.lock();
         let heap = state.heap_of(stream)?;
         let largest = bytes_of::<P>(state.longest(heap));
@@ -187,7 +187,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     }
 
     /// Sets a hook that gets the blocks which were never freed, if there are any, when the pool is dropped. Without
-    /// a hook they are written to standard error if [`Checks::sites`](super::Checks::sites) is on.
+    /// a hook they are written to standard error if [`PoolOptions::sites`](super::PoolOptions::sites) is on.
     pub fn on_leak(&self, hook: impl FnOnce(&[BlockSnapshot]) + Send + 'static) {
         *self.on_leak.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(hook));
     }

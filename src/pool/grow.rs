@@ -9,7 +9,7 @@ use crate::placement::SegmentPlacement;
 use core::ptr;
 use std::vec::Vec;
 
-/// [`Growth::Fitted`] reserves more than the request while at most one part in this many of the reserved memory is
+/// [`PoolOptions::fitted_segments`](super::PoolOptions::fitted_segments) reserves more than the request while at most one part in this many of the reserved memory is
 /// free.
 const FREE_PART: u64 = 10;
 

@@ -15,7 +15,7 @@
 use super::records::{Holder, LANES, Record, Request, lane_of};
 use super::state::{State, bytes_of};
 use super::streams::Lane;
-use super::{Source, Stream, StreamId};
+use super::{Source, Stream};
 use crate::lock::{Futex, Lock};
 use crate::placement::SegmentPlacement;
 use core::cell::UnsafeCell;
@@ -226,13 +226,13 @@ impl<P: SegmentPlacement, S: Source> Lanes<P, S> {
 
     /// Remembers the heap of a stream for its next requests.
     #[inline(always)]
-    pub(super) fn hint(&self, stream: StreamId, heap: usize) {
+    pub(super) fn hint(&self, stream: u64, heap: usize) {
         self.hint_of(stream).store(heap as u32, Ordering::Relaxed);
     }
 
     #[inline(always)]
-    fn hint_of(&self, stream: StreamId) -> &AtomicU32 {
-        &self.hints[stream.0 as usize % HINTS]
+    fn hint_of(&self, stream: u64) -> &AtomicU32 {
+        &self.hints[stream as usize % HINTS]
     }
 
     /// Locks a lane: by its own lock if it has one by now.

@@ -79,18 +79,19 @@ pub use buffer::PoolBlock;
 pub use chain::Chain;
 #[cfg(feature = "gpu")]
 pub(crate) use chain::allocate_from_first;
-pub use compact::Compaction;
 #[cfg(feature = "gpu")]
 pub(crate) use copies::CopyCounters;
-pub use copies::{CopyFigures, CopyStats, Direction};
+#[cfg(feature = "gpu")]
+pub(crate) use copies::sum as sum_of_copies;
+pub use copies::{CopyStats, Direction};
 #[cfg(any(feature = "gpu", feature = "vulkan"))]
 pub(crate) use error::causes;
-pub use error::{OutOfMemory, PoolError, ReturnError};
+pub use error::{OutOfMemory, PoolError};
 pub use graph::GraphMemory;
 pub use kind::MemoryKind;
-pub use options::{Checks, Growth, Limit, PoolOptions, Reuse};
-pub use pattern::{Pattern, PatternBuffer, PatternStats};
-pub use planned::{PlannedArena, PlannedBuffer, PlannedError, PlannedSlot};
+pub use options::{PoolOptions, Reuse};
+pub use pattern::{Pattern, PatternStats, PlannedBuffer};
+pub use planned::PlannedArena;
 pub(crate) use shown::debug_as_display;
 pub use snapshot::{SegmentSnapshot, Snapshot};
 pub use source::{Capacity, Segment, Source};
@@ -98,4 +99,6 @@ pub use source::{Capacity, Segment, Source};
 pub(crate) use source_error::kind;
 pub use source_error::{SourceError, SourceErrorKind};
 pub use stats::{Counter, PoolStats, SourceCalls};
-pub use stream::{Event, HostOrder, Stream, StreamId};
+#[cfg(feature = "gpu")]
+pub(crate) use stream::Uses;
+pub use stream::{Event, HostOrder, Stream};

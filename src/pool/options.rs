@@ -9,15 +9,13 @@ use std::vec::Vec;
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
-/// The most memory that a pool may reserve.
+/// The most memory that a pool may reserve; see [`PoolOptions::limit`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub enum Limit {
+pub(super) enum Limit {
     /// As much as the source has.
     None,
-    /// This many bytes.
     Bytes(usize),
-    /// This fraction of the device's total memory, above 0 and up to 1. It is measured when the pool is made.
     Fraction(f64),
 }
 
@@ -25,32 +23,19 @@ impl Limit {
     /// Refuses a fraction that is none, and a limit of no bytes.
     pub(super) fn check(self) -> Result<(), PoolError> {
         match self {
-            Self::Fraction(part) if !(part > 0.0 && part <= 1.0) => Err(PoolError::Option("limit")),
+            Self::Fraction(part) if !(part > 0.0 && part <= 1.0) => Err(PoolError::Option("limit_fraction")),
             Self::Bytes(0) => Err(PoolError::Option("limit")),
             _ => Ok(()),
         }
     }
 }
 
-/// The sizes of segments for large requests, in bytes.
+/// The sizes of segments for large requests, in bytes; see [`PoolOptions::segments`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub enum Growth {
-    /// All segments have this size.
+pub(super) enum Growth {
     Fixed(usize),
-    /// Each segment has `percent` percent of the size of the one before, from `first` up to `most` bytes.
-    Geometric {
-        /// Bytes of the first segment.
-        first: usize,
-        /// Growth from one segment to the next in percent, 100 or more.
-        percent: u32,
-        /// Bytes of the largest segment.
-        most: usize,
-    },
-    /// Each segment is fitted to the request that it is reserved for. Of the multiples of the request up to this
-    /// many bytes, the pool takes the one of which rounding to the source's granularity wastes the smallest share,
-    /// and among equals the shortest. While more than a tenth of the reserved memory is free, it reserves just the
-    /// request.
+    Geometric { first: usize, percent: u32, most: usize },
     Fitted(usize),
 }
 
@@ -107,23 +92,13 @@ pub(super) struct Adaptive {
     pub factor: f64,
 }
 
-/// Optional checks of a pool.
+/// Optional checks of a pool, as [`PoolOptions`] describes them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
-pub struct Checks {
-    /// Fills freed memory with this byte and reports bytes that were changed while it was free, when the memory is
-    /// used again. Needs memory that the CPU can access. The memory is filled once its last work is done.
+pub(super) struct Checks {
     pub fill: Option<u8>,
-    /// Keeps a guard granule free on both sides of every block and reports on free what was written there. The
-    /// report needs memory that the CPU can access.
     pub guard: bool,
-    /// Remembers where each block was requested, for the list of leaks.
     pub sites: bool,
-}
-
-impl Checks {
-    /// All checks.
-    pub const ALL: Self = Self { fill: Some(0xdd), guard: true, sites: true };
 }
 
 /// Options of a [`RawPool`](super::RawPool). The defaults suit a GPU: segments of 2 MiB for requests up to 1 MiB,
@@ -131,8 +106,8 @@ impl Checks {
 /// trimming, no checks.
 ///
 /// ```
-/// use allotment::pool::{Limit, PoolOptions, Reuse};
-/// let options = PoolOptions::new().limit(Limit::Fraction(0.8)).first_segment(512 << 20).reuse(Reuse::Aggressive);
+/// use allotment::pool::{PoolOptions, Reuse};
+/// let options = PoolOptions::new().limit_fraction(0.8).first_segment(512 << 20).reuse(Reuse::Aggressive);
 /// assert!(options.check(256).is_ok());
 /// ```
 #[derive(Clone, Debug, PartialEq)]
@@ -183,10 +158,18 @@ impl PoolOptions {
         Self::default()
     }
 
-    /// Sets the most memory that the pool may reserve.
+    /// Sets the most bytes that the pool may reserve. The default is as many as the source has.
     #[must_use]
-    pub fn limit(mut self, limit: Limit) -> Self {
-        self.limit = limit;
+    pub fn limit(mut self, bytes: usize) -> Self {
+        self.limit = Limit::Bytes(bytes);
+        self
+    }
+
+    /// Sets the fraction of the device's total memory that the pool may reserve, above 0 and up to 1. It is measured when the pool
+    /// is made.
+    #[must_use]
+    pub fn limit_fraction(mut self, part: f64) -> Self {
+        self.limit = Limit::Fraction(part);
         self
     }
 
@@ -206,10 +189,27 @@ impl PoolOptions {
         self
     }
 
-    /// Sets the sizes of segments for all other requests.
+    /// Gives all segments for other requests this many bytes.
     #[must_use]
-    pub fn growth(mut self, growth: Growth) -> Self {
-        self.growth = growth;
+    pub fn segments(mut self, bytes: usize) -> Self {
+        self.growth = Growth::Fixed(bytes);
+        self
+    }
+
+    /// Gives each segment for other requests `percent` percent, 100 or more, of the size of the one before, from `first` up to
+    /// `most` bytes.
+    #[must_use]
+    pub fn geometric_segments(mut self, first: usize, percent: u32, most: usize) -> Self {
+        self.growth = Growth::Geometric { first, percent, most };
+        self
+    }
+
+    /// Fits each segment for other requests to the request that it is reserved for. Of the multiples of the request up to `most`
+    /// bytes, the pool takes the one of which rounding to the source's granularity wastes the smallest share, and among equals the
+    /// shortest. While more than a tenth of the reserved memory is free, it reserves just the request.
+    #[must_use]
+    pub fn fitted_segments(mut self, most: usize) -> Self {
+        self.growth = Growth::Fitted(most);
         self
     }
 
@@ -293,10 +293,26 @@ impl PoolOptions {
         self
     }
 
-    /// Sets the optional checks.
+    /// Fills freed memory with this byte and reports bytes that were changed while it was free, when the memory is
+    /// used again. Needs memory that the CPU can access. The memory is filled once its last work is done.
     #[must_use]
-    pub fn checks(mut self, checks: Checks) -> Self {
-        self.checks = checks;
+    pub fn fill(mut self, byte: u8) -> Self {
+        self.checks.fill = Some(byte);
+        self
+    }
+
+    /// Keeps a guard granule free on both sides of every block and reports on free what was written there. The
+    /// report needs memory that the CPU can access.
+    #[must_use]
+    pub fn guards(mut self, on: bool) -> Self {
+        self.checks.guard = on;
+        self
+    }
+
+    /// Remembers where each block was requested, for the list of leaks.
+    #[must_use]
+    pub fn sites(mut self, on: bool) -> Self {
+        self.checks.sites = on;
         self
     }
 
@@ -312,11 +328,12 @@ impl PoolOptions {
             return wrong("small");
         }
         match self.growth {
-            Growth::Fixed(bytes) | Growth::Fitted(bytes) if bytes < 4 * KIB => return wrong("growth"),
+            Growth::Fixed(bytes) if bytes < 4 * KIB => return wrong("segments"),
+            Growth::Fitted(bytes) if bytes < 4 * KIB => return wrong("fitted_segments"),
             Growth::Geometric { first, percent, most }
                 if first < 4 * KIB || percent < 100 || most < first =>
             {
-                return wrong("growth");
+                return wrong("geometric_segments");
             }
             _ => {}
         }

@@ -8,7 +8,7 @@
 #![forbid(unsafe_code)]
 
 use super::numbers::ByNumber;
-use super::{Source, Stream, StreamId};
+use super::{Source, Stream};
 use std::collections::{BTreeMap, VecDeque};
 use std::vec::Vec;
 
@@ -57,7 +57,7 @@ pub(super) struct Order<S: Source> {
     pub users: ByNumber<u32, Vec<S::Stream>>,
     /// Freed blocks that wait for events, by record, and the events by stream.
     pub waiting: ByNumber<u32, Waiting>,
-    pub queues: BTreeMap<StreamId, Queue<S>>,
+    pub queues: BTreeMap<u64, Queue<S>>,
     /// Captures whose memory is kept.
     pub captures: Vec<Capture<S>>,
     /// Live blocks that captured streams use as well: their serial numbers, and the captures.

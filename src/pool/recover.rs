@@ -252,7 +252,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
                 self.retry(state, need)
             }
             Stage::Compact => {
-                if self.options.reuse == Reuse::Aggressive && self.compact_heap(state, need.heap).moves > 0 {
+                if self.options.reuse == Reuse::Aggressive && self.compact_heap(state, need.heap) != Ok(0) {
                     // Segments that became empty make room for a new one.
                     self.trim_to(state, 0);
                 }

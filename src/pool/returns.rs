@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::base::{Allocation, RawPool};
-use super::error::ReturnError;
+use super::error::PoolError;
 use super::options::Reuse;
 use super::records::Holder;
 use super::state::{State, bytes_of};
@@ -17,10 +17,10 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     ///
     /// # Errors
     ///
-    /// [`ReturnError::Foreign`] if the block is from another pool, [`ReturnError::AlreadyFree`] if it was freed
-    /// before, and [`ReturnError::Overrun`] if the optional checks find an overwritten guard.
+    /// [`PoolError::Foreign`] if the block is from another pool, [`PoolError::AlreadyFree`] if it was freed
+    /// before, and [`PoolError::Overrun`] if the optional checks find an overwritten guard.
     #[inline]
-    pub fn deallocate(&self, allocation: Allocation) -> Result<(), ReturnError> {
+    pub fn deallocate(&self, allocation: Allocation) -> Result<(), PoolError> {
         let Allocation { pool, record, serial, .. } = allocation;
         if self.is_direct && pool == self.id && self.state.deallocate(record, serial) {
             return Ok(());
@@ -30,7 +30,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
 
     /// Frees a block under the lock of everything.
     #[inline(never)]
-    fn deallocate_otherwise(&self, allocation: &Allocation) -> Result<(), ReturnError> {
+    fn deallocate_otherwise(&self, allocation: &Allocation) -> Result<(), PoolError> {
         let mut state = self.lock();
         let number = self.record(&state, allocation)?;
         let sound = self.leave(&mut state, number);
@@ -45,7 +45,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     /// # Errors
     ///
     /// The same errors as [`RawPool::deallocate`].
-    pub fn deallocate_on(&self, allocation: Allocation, stream: &S::Stream) -> Result<(), ReturnError> {
+    pub fn deallocate_on(&self, allocation: Allocation, stream: &S::Stream) -> Result<(), PoolError> {
         let mut state = self.lock();
         let number = self.record(&state, &allocation)?;
         let sound = self.leave(&mut state, number);
@@ -58,9 +58,9 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     ///
     /// # Errors
     ///
-    /// [`ReturnError::AlreadyFree`] if the address lies in a segment of the pool but no live block starts there,
-    /// [`ReturnError::Foreign`] if it lies in none, and [`ReturnError::Overrun`] as in [`RawPool::deallocate`].
-    pub fn deallocate_at(&self, address: usize) -> Result<(), ReturnError> {
+    /// [`PoolError::AlreadyFree`] if the address lies in a segment of the pool but no live block starts there,
+    /// [`PoolError::Foreign`] if it lies in none, and [`PoolError::Overrun`] as in [`RawPool::deallocate`].
+    pub fn deallocate_at(&self, address: usize) -> Result<(), PoolError> {
         let mut state = self.lock();
         let live = |holder| matches!(holder, Holder::Live | Holder::Shared);
         let found = state
@@ -69,7 +69,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         let Some((number, _)) = found else {
             let mut memory = state.segments().map(|(_, entry)| entry.memory);
             let owned = memory.any(|memory| address.wrapping_sub(memory.address.get()) < memory.bytes);
-            return Err(if owned { ReturnError::AlreadyFree } else { ReturnError::Foreign });
+            return Err(if owned { PoolError::AlreadyFree } else { PoolError::Foreign });
         };
         let sound = self.leave(&mut state, number);
         self.free(&mut state, number);
@@ -82,8 +82,8 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     ///
     /// # Errors
     ///
-    /// [`ReturnError::Foreign`] if the block is from another pool, [`ReturnError::AlreadyFree`] if it was freed.
-    pub fn record_stream(&self, allocation: &Allocation, stream: &S::Stream) -> Result<(), ReturnError> {
+    /// [`PoolError::Foreign`] if the block is from another pool, [`PoolError::AlreadyFree`] if it was freed.
+    pub fn record_stream(&self, allocation: &Allocation, stream: &S::Stream) -> Result<(), PoolError> {
         let mut state = self.lock();
         let number = self.record(&state, allocation)?;
         if state.order.asks {
@@ -111,7 +111,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
 
     /// Does what is due before a block is freed: trace, usage and checks.
     #[inline(always)]
-    fn leave(&self, state: &mut State<P, S>, number: u32) -> Result<(), ReturnError> {
+    fn leave(&self, state: &mut State<P, S>, number: u32) -> Result<(), PoolError> {
         if state.extra.is_watched() {
             self.watch_free(state, number);
         }
@@ -132,7 +132,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
 
     /// Runs the chosen checks when a block is freed.
     #[cold]
-    fn check_old(&self, state: &mut State<P, S>, number: u32) -> Result<(), ReturnError> {
+    fn check_old(&self, state: &mut State<P, S>, number: u32) -> Result<(), PoolError> {
         state.extra.sites.remove(&number);
         self.inspect(state, number)
     }

@@ -51,7 +51,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
             let segment = SegmentSnapshot {
                 address: entry.memory.address.get(),
                 bytes: entry.memory.bytes as u64,
-                stream: state.heap(entry.heap).id.0,
+                stream: state.heap(entry.heap).id,
                 kind: format!("{:?}", entry.kind),
                 blocks: Vec::new(),
             };
@@ -101,7 +101,7 @@ fn shown<P: SegmentPlacement, S: Source>(
             Holder::Hole => BlockState::Hole,
             _ => BlockState::Live,
         },
-        stream: state.heap(usize::from(record.heap)).id.0,
+        stream: state.heap(usize::from(record.heap)).id,
         site: state.extra.sites.get(&number).map(|site| site.to_string()),
     }
 }

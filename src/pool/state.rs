@@ -6,7 +6,6 @@ use super::order::Order;
 use super::records::{Holder, LANES, Record, Request, SizeKind, lane_of};
 use super::segments::{Entry, UNLISTED};
 use super::stats::{Figures, Since};
-use super::stream::StreamId;
 use super::streams::{Bin, Lane, StreamHeap};
 use super::supply::Supply;
 use super::tournament::Tournament;
@@ -34,7 +33,7 @@ pub(super) struct State<P: SegmentPlacement, S: Source> {
 
 /// Which stream has which heap.
 pub(super) struct Streams {
-    by_stream: ByNumber<StreamId, usize>,
+    by_stream: ByNumber<u64, usize>,
     /// Number of stream heaps, those without a stream included.
     count: usize,
     /// The stream heap that was used last: the only one that may have something that the figures do not, unless the pool
@@ -136,7 +135,7 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
 
     /// Returns the heap of a stream, if it has one.
     #[inline(always)]
-    pub(super) fn heap_of(&mut self, id: StreamId) -> Option<usize> {
+    pub(super) fn heap_of(&mut self, id: u64) -> Option<usize> {
         let recent = self.streams.recent;
         let found = self.lanes[lane_of(recent)].heaps.get(recent / LANES);
         if found.is_some_and(|heap| heap.id == id && heap.open) {

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::CopyStats;
-use super::copies::sums;
+use super::copies::{self, sums};
 use super::shown::Size;
 use core::fmt;
 use core::time::Duration;
@@ -104,11 +104,11 @@ pub struct PoolStats {
     pub moved: u64,
     /// Calls of the source. Set for a whole pool only.
     pub calls: SourceCalls,
-    /// Copies to and from the pool's blocks, and fills of them, as reported to
+    /// Copies to and from the pool's blocks, and fills of them, in the order of [`Direction::ALL`](super::Direction::ALL), as reported to
     /// [`RawPool::count_copy`](super::RawPool::count_copy); the buffers of feature `gpu` report theirs. Compaction's own moves do
     /// not count. Set for a whole pool only.
     #[cfg_attr(feature = "serde", serde(default))]
-    pub copies: CopyStats,
+    pub copies: [CopyStats; 6],
 }
 
 sums! {
@@ -138,7 +138,7 @@ impl core::ops::Add for PoolStats {
             borrowed: self.borrowed + other.borrowed,
             moved: self.moved + other.moved,
             calls: self.calls + other.calls,
-            copies: self.copies + other.copies,
+            copies: copies::sum(self.copies, other.copies),
         }
     }
 }

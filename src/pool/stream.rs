@@ -3,10 +3,8 @@
 #![forbid(unsafe_code)]
 
 use super::{SourceError, SourceErrorKind};
-
-/// Identifies a stream of a source. 0 is the default stream.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct StreamId(pub u64);
+use std::sync::{Mutex, PoisonError};
+use std::vec::Vec;
 
 /// A queue of work that is done in the order of its submission.
 ///
@@ -18,8 +16,8 @@ pub trait Stream: Clone {
     /// The marker of a point in the queue.
     type Event: Event;
 
-    /// Returns the queue's identity: equal for clones, different for different queues.
-    fn id(&self) -> StreamId;
+    /// Returns the queue's identity: equal for clones, different for different queues. 0 is the default stream.
+    fn id(&self) -> u64;
 
     /// Records an event after everything that was submitted so far. Does not block.
     ///
@@ -109,7 +107,36 @@ pub(super) fn captures<T: Stream>(stream: &T) -> bool {
 /// block.
 pub(super) fn follow<T: Stream>(stream: &T, other: &T) -> Result<(), SourceError> {
     let event = other.record()?;
-    if event.is_done()? { Ok(()) } else { stream.wait(&event) }
+    // A wait says more about an error than the question does.
+    if event.is_done() == Ok(true) { Ok(()) } else { stream.wait(&event) }
+}
+
+/// Other streams that use memory of one stream, each once.
+pub(crate) struct Uses<T>(Mutex<Vec<T>>);
+
+impl<T: Stream> Uses<T> {
+    /// Knows of no other stream.
+    pub(crate) const fn new() -> Self {
+        Self(Mutex::new(Vec::new()))
+    }
+
+    /// Notes that `stream` uses the memory.
+    pub(crate) fn add(&self, stream: &T) {
+        let mut streams = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if streams.iter().all(|known| known.id() != stream.id()) {
+            streams.push(stream.clone());
+        }
+    }
+
+    /// Makes `home` wait for the other streams, on the device. Those that the driver could not order stay noted.
+    pub(crate) fn settle(&mut self, home: &T) -> Result<(), SourceError> {
+        let streams = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+        while let Some(stream) = streams.last() {
+            follow(home, stream)?;
+            streams.pop();
+        }
+        Ok(())
+    }
 }
 
 /// The stream of memory that only the CPU uses: freed memory can be used again at once.
@@ -119,8 +146,8 @@ pub struct HostOrder;
 impl Stream for HostOrder {
     type Event = HostOrder;
 
-    fn id(&self) -> StreamId {
-        StreamId(0)
+    fn id(&self) -> u64 {
+        0
     }
 
     fn record(&self) -> Result<Self, SourceError> {
@@ -160,6 +187,6 @@ mod tests {
         let event = HostOrder.record().unwrap();
         assert_eq!((event.is_done(), Event::synchronize(&event)), (Ok(true), Ok(())));
         assert_eq!((HostOrder.wait(&event), Stream::synchronize(&HostOrder)), (Ok(()), Ok(())));
-        assert_eq!((HostOrder.id(), HostOrder.retain()), (StreamId(0), HostOrder));
+        assert_eq!((HostOrder.id(), HostOrder.retain()), (0, HostOrder));
     }
 }

@@ -4,7 +4,6 @@ use super::numbers::ByNumber;
 use super::records::{LANES, Record, Records, Request, SizeKind};
 use super::segments::{Entry, Segments, UNLISTED};
 use super::stats::{Figures, Since};
-use super::stream::StreamId;
 use super::{Source, Stream};
 use crate::placement::SegmentPlacement;
 use core::ops::Bound;
@@ -42,7 +41,7 @@ pub(super) struct Fence<E> {
 pub(super) struct StreamHeap<S: Source> {
     /// `None` for a place that no stream has now.
     pub stream: Option<S::Stream>,
-    pub id: StreamId,
+    pub id: u64,
     /// Whether requests of the stream are served here: not those of its captures, nor of a stream that is gone.
     pub open: bool,
     /// What was allocated and freed in the stream heap and is not yet in the figures.

@@ -9,7 +9,7 @@ use super::order::{Mark, Queue, Waiting};
 use super::records::{Holder, Request};
 use super::state::{State, bytes_of};
 use super::stream::captures;
-use super::{Event, RawPool, Source, Stream, StreamId};
+use super::{Event, RawPool, Source, Stream};
 use crate::placement::SegmentPlacement;
 use std::collections::VecDeque;
 use std::vec::Vec;
@@ -173,7 +173,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     /// Blocks until the first waiting block that can be freed is free. `None` if no block waits, or if the driver
     /// fails.
     pub(super) fn wait_for_one(&self, state: &mut State<P, S>) -> Option<()> {
-        let ids: Vec<StreamId> = state.order.queues.keys().copied().collect();
+        let ids: Vec<u64> = state.order.queues.keys().copied().collect();
         for id in ids {
             let Some(mut queue) = state.order.queues.remove(&id) else { continue };
             let mut arrived = false;

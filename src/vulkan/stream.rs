@@ -5,7 +5,7 @@ use super::error::{Error, Named};
 use super::graves::Dead;
 use super::inner::Queue;
 use super::timeline::{Point, Timeline, add};
-use crate::pool::{self, SourceError, StreamId};
+use crate::pool::{self, SourceError};
 use ash::vk;
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -34,7 +34,7 @@ struct Shared {
     queue: Queue,
     family: u32,
     timeline: Arc<Timeline>,
-    id: StreamId,
+    id: u64,
     state: Mutex<State>,
 }
 
@@ -81,7 +81,7 @@ impl Stream {
             device: device.clone(),
             family,
             timeline,
-            id: StreamId(NEXT.fetch_add(1, Ordering::Relaxed)),
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
             state: Mutex::default(),
         };
         let user = Arc::new(());
@@ -253,7 +253,7 @@ impl Stream {
 
 impl fmt::Debug for Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Stream").field(&self.shared.id.0).finish()
+        f.debug_tuple("Stream").field(&self.shared.id).finish()
     }
 }
 
@@ -269,7 +269,7 @@ impl Drop for Shared {
 impl pool::Stream for Stream {
     type Event = Event;
 
-    fn id(&self) -> StreamId {
+    fn id(&self) -> u64 {
         self.shared.id
     }
 

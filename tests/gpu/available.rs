@@ -1,9 +1,7 @@
 //! With a driver, without one, and with one that is broken.
 
 use crate::support::{Gpu, on_system, stand_in};
-use allotment::gpu::{
-    Buffer, Context, Device, DeviceMemory, Error, HostMemory, Pool, Rows, Stream, is_available,
-};
+use allotment::gpu::{Buffer, Context, Device, DeviceMemory, Error, HostMemory, Pool, Stream, is_available};
 use allotment::pool::{Event as _, PoolOptions, SourceErrorKind, Stream as _};
 use std::process::{self, Command};
 use std::{env, fs};
@@ -156,8 +154,8 @@ fn program(pool: &Pool, stream: &Stream) -> (Vec<u32>, Vec<u64>, [u64; 3]) {
     values.slice_mut(10..20).unwrap().fill(7).unwrap();
     values.slice_mut(990..).unwrap().copy_from(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]).unwrap();
     let mut rows = [0; 6];
-    let shape = Rows { width: 2, height: 3, pitch: 5, host_pitch: 2 };
-    values.slice(8..20).unwrap().copy_rows_to(&mut rows, shape).unwrap();
+    let shape = ([2, 3], [5, 2]);
+    values.slice(8..20).unwrap().copy_rows_to(&mut rows, shape.0, shape.1).unwrap();
     seen.extend(rows);
     let mut second: Buffer<u32> = Buffer::zeros(pool, 1000, stream).unwrap();
     second.as_view_mut().copy_from_view(&values.as_view()).unwrap();

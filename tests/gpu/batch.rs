@@ -2,9 +2,9 @@
 
 use crate::support::{Gpu, on_system};
 use allotment::gpu::{
-    AsyncMemory, BatchReport, Buffer, DeviceMemory, Error, HostMemory, Staging, Stream, Virtual,
+    AsyncMemory, Buffer, DeviceMemory, Error, HostMemory, Progress, Staging, Stream, Virtual,
 };
-use allotment::pool::{DevicePool, PoolOptions, Source};
+use allotment::pool::{DevicePool, Direction, PoolOptions, Source};
 use std::sync::Arc;
 
 const CHUNK: usize = 64 << 10;
@@ -38,7 +38,7 @@ fn round_trip<S: Source<Stream = Stream> + Send + Sync + 'static>(
     lens: &[usize],
     stream: &Stream,
     refused: u64,
-) -> [BatchReport; 2] {
+) -> [Progress; 2] {
     let mut staging = staging(gpu);
     let mut buffers: Vec<_> =
         lens.iter().map(|&len| Buffer::<u32>::zeros(pool, len, &gpu.stream).unwrap()).collect();
@@ -57,13 +57,13 @@ fn round_trip<S: Source<Stream = Stream> + Send + Sync + 'static>(
     }
     let down = down.finish().unwrap();
     if let Some(before) = before {
-        assert_eq!(copies(gpu) - before - refused, (up.calls + down.calls) as u64);
+        assert_eq!(copies(gpu) - before - refused, up.calls + down.calls);
     }
     assert!(back == values);
     assert!(buffers.iter().zip(&values).all(|(buffer, values)| buffer.to_vec().unwrap() == *values));
     let bytes = lens.iter().sum::<usize>() * 4;
     for report in [up, down] {
-        assert_eq!((report.copies, report.bytes), (lens.len(), bytes));
+        assert_eq!((report.copies, report.bytes), (lens.len() as u64, bytes as u64));
     }
     [up, down]
 }
@@ -265,7 +265,8 @@ fn errors_are_typed_and_leave_nothing_half_done() {
     assert_eq!(batch.upload(buffer.slice_mut(..2).unwrap(), &[1]), Err(Error::Length { have: 2, asked: 1 }));
     let mut batch = staging.batch(&gpu.stream);
     assert_eq!(batch.download(buffer.slice(..1).unwrap(), &mut []), Err(Error::Length { have: 1, asked: 0 }));
-    assert_eq!(batch.finish().unwrap(), BatchReport::default());
+    let report = batch.finish().unwrap();
+    assert_eq!((report.copies, report.bytes, report.calls), (0, 0, 0));
     assert_eq!(gpu.context.copy_stats(), copied);
     let mut batch = staging.batch(&gpu.stream);
     batch.upload(buffer.slice_mut(..4).unwrap(), &[2; 4]).unwrap();
@@ -306,10 +307,10 @@ fn batches_are_counted() {
     let before = gpu.context.copy_stats();
     round_trip(&gpu, &pool, &[10; 50], &gpu.stream, 0);
     let (after, of_pool) = (gpu.context.copy_stats(), pool.stats().copies);
-    assert_eq!(after.to_device.count - before.to_device.count, 50);
-    assert_eq!((of_pool.to_device.count, of_pool.to_device.bytes), (50, 2000));
+    assert_eq!(Direction::ToDevice.of(&after).count - Direction::ToDevice.of(&before).count, 50);
+    assert_eq!((Direction::ToDevice.of(&of_pool).count, Direction::ToDevice.of(&of_pool).bytes), (50, 2000));
     // Plus the copies that the test reads by itself.
-    assert_eq!((of_pool.to_host.count, of_pool.to_host.bytes), (100, 4000));
+    assert_eq!((Direction::ToHost.of(&of_pool).count, Direction::ToHost.of(&of_pool).bytes), (100, 4000));
     drop(pool);
     gpu.finish();
 }
@@ -344,7 +345,7 @@ fn batches_wait_for_pinned_memory_only() {
         assert_eq!(control.pending(number), 2 * (slots as u64 - 1), "{slots} slots");
         batch.download(buffer.slice(slots * CHUNK..).unwrap(), last).unwrap();
         assert_eq!(control.pending(number), 2 * (slots as u64 - 1), "the first pinned buffer was waited for");
-        assert_eq!(batch.finish().unwrap().calls, slots + 1);
+        assert_eq!(batch.finish().unwrap().calls, slots as u64 + 1);
         control.hold(number, false);
         let expected: Vec<u8> = (1..=2 * slots as u8).collect();
         assert!(all[..2 * slots] == expected && all[2 * slots..].iter().all(|&byte| byte == 0));

@@ -4,9 +4,7 @@ use crate::support::{Gpu, on_system};
 use allotment::gpu::cudarc::driver::PushKernelArg;
 use allotment::gpu::cudarc::driver::{DeviceRepr, LaunchConfig, sys};
 use allotment::gpu::cudarc::nvrtc::Ptx;
-use allotment::gpu::{
-    AsyncMemory, Buffer, Context, DeviceMemory, Error, HostMemory, Pinned, Pool, Rows, Stream,
-};
+use allotment::gpu::{AsyncMemory, Buffer, Context, DeviceMemory, Error, HostMemory, Pinned, Pool, Stream};
 use allotment::pool::{PoolOptions, Source, SourceErrorKind, Stream as _};
 use stable_deref_trait::StableDeref;
 use std::ops::{Deref, DerefMut};
@@ -82,8 +80,9 @@ fn wrong_lengths_are_refused_before_any_call() {
     let reversed = buffer.slice(2..1).map(|view| view.len());
     assert_eq!(reversed, length(3, 2));
     assert_eq!(buffer.slice(..=usize::MAX).map(|view| view.len()), length(3, usize::MAX));
-    let rows = |width, height, pitch, host_pitch| Rows { width, height, pitch, host_pitch };
-    let mut copy_rows = |rows| buffer.as_view_mut().copy_rows_from(&[0; 4], rows);
+    let rows = |width, height, pitch, host_pitch| ([width, height], [pitch, host_pitch]);
+    let mut copy_rows =
+        |rows: ([usize; 2], [usize; 2])| buffer.as_view_mut().copy_rows_from(&[0; 4], rows.0, rows.1);
     assert_eq!(copy_rows(rows(2, 1, 1, 2)), Err(Error::Pitch { pitch: 1, width: 2 }));
     assert_eq!(copy_rows(rows(1, 3, 2, 1)), length(3, 5));
     assert_eq!(copy_rows(rows(1, 3, 1, 2)), length(4, 5));
@@ -115,8 +114,8 @@ fn nothing_is_copied_without_a_call() {
     assert_eq!(empty.as_view_mut().copy_from_view(&other.as_view()), Ok(()));
     assert_eq!(other.as_view_mut().copy_from_view(&three.slice(3..).unwrap()), Ok(()));
     assert_eq!((empty.as_view_mut().fill(7), empty.as_view_mut().clear()), (Ok(()), Ok(())));
-    let none = Rows { width: 0, height: 3, pitch: 0, host_pitch: 0 };
-    assert_eq!(empty.as_view_mut().copy_rows_from(&[1], none), Ok(()));
+    let none = ([0, 3], [0, 0]);
+    assert_eq!(empty.as_view_mut().copy_rows_from(&[1], none.0, none.1), Ok(()));
     assert_eq!(gpu.control().calls(""), before);
     assert_eq!(empty.as_view().copy_to_async(Vec::new()).unwrap().wait(), Ok(vec![]));
     drop((empty, other, three, memory));
@@ -160,11 +159,11 @@ fn rows() {
     let gpu = Gpu::new();
     let memory = device(&gpu);
     let mut buffer = Buffer::<u16>::zeros(&memory, 12, &gpu.stream).unwrap();
-    let rows = Rows { width: 2, height: 3, pitch: 4, host_pitch: 3 };
-    buffer.slice_mut(1..).unwrap().copy_rows_from(&[1, 2, 0, 3, 4, 0, 5, 6], rows).unwrap();
+    let rows = ([2, 3], [4, 3]);
+    buffer.slice_mut(1..).unwrap().copy_rows_from(&[1, 2, 0, 3, 4, 0, 5, 6], rows.0, rows.1).unwrap();
     assert_eq!(buffer.to_vec().unwrap(), [0, 1, 2, 0, 0, 3, 4, 0, 0, 5, 6, 0]);
     let mut back = [9; 9];
-    buffer.slice(1..).unwrap().copy_rows_to(&mut back, rows).unwrap();
+    buffer.slice(1..).unwrap().copy_rows_to(&mut back, rows.0, rows.1).unwrap();
     assert_eq!(back, [1, 2, 9, 3, 4, 9, 5, 6, 9]);
     drop((buffer, memory));
     gpu.finish();
@@ -178,28 +177,28 @@ fn rows_are_those_of_their_shape() {
         for _ in 0..40 {
             let (width, height) = (random.usize(0..6), random.usize(0..5));
             let [pitch, host_pitch] = [(); 2].map(|()| width + random.usize(0..3));
-            let shape = Rows { width, height, pitch, host_pitch };
+            let shape = ([width, height], [pitch, host_pitch]);
             let is_none = width == 0 || height == 0;
             let span = |pitch| if is_none { 0 } else { pitch * (height - 1) + width };
             let mut values = |len| (0..len).map(|_| value(random.u32(..))).collect::<Vec<T>>();
             let (mut device, mut host) = (values(span(pitch) + 2), values(span(host_pitch)));
             let mut buffer = Buffer::from_slice(memory, &device, &gpu.stream).unwrap();
             let mut part = buffer.slice_mut(1..=span(pitch)).unwrap();
-            part.copy_rows_from(&host, shape).unwrap();
+            part.copy_rows_from(&host, shape.0, shape.1).unwrap();
             for (row, column) in (0..height).flat_map(|row| (0..width).map(move |column| (row, column))) {
                 device[1 + row * pitch + column] = host[row * host_pitch + column];
             }
             assert!(buffer.to_vec().unwrap() == device, "{shape:?}");
             let mut back = values(host.len());
             host.copy_from_slice(&back);
-            buffer.slice(1..=span(pitch)).unwrap().copy_rows_to(&mut back, shape).unwrap();
+            buffer.slice(1..=span(pitch)).unwrap().copy_rows_to(&mut back, shape.0, shape.1).unwrap();
             for (row, column) in (0..height).flat_map(|row| (0..width).map(move |column| (row, column))) {
                 host[row * host_pitch + column] = device[1 + row * pitch + column];
             }
             assert!(back == host, "{shape:?}");
             if !is_none {
                 let have = span(pitch) - 1;
-                let short = buffer.slice_mut(1..=have).unwrap().copy_rows_from(&host, shape);
+                let short = buffer.slice_mut(1..=have).unwrap().copy_rows_from(&host, shape.0, shape.1);
                 assert_eq!(short, length(have, have + 1));
             }
         }
@@ -216,9 +215,9 @@ fn rows_are_those_of_their_shape() {
     // Of no row or no value the rest of the shape does not matter.
     let mut buffer = Buffer::<u8>::zeros(&device, 3, &gpu.stream).unwrap();
     for (width, height, pitch) in [(0, 3, 1000), (5, 0, 1), (0, 0, 0)] {
-        let shape = Rows { width, height, pitch, host_pitch: pitch };
-        assert_eq!(buffer.as_view_mut().copy_rows_from(&[], shape), Ok(()));
-        assert_eq!(buffer.as_view().copy_rows_to(&mut [], shape), Ok(()));
+        let shape = ([width, height], [pitch, pitch]);
+        assert_eq!(buffer.as_view_mut().copy_rows_from(&[], shape.0, shape.1), Ok(()));
+        assert_eq!(buffer.as_view().copy_rows_to(&mut [], shape.0, shape.1), Ok(()));
     }
     drop((buffer, device, host));
     gpu.finish();

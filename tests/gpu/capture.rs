@@ -5,7 +5,7 @@ use allotment::gpu::cudarc::driver::sys;
 use allotment::gpu::manager::{Access, ManagerOptions, MemoryManager};
 use allotment::gpu::{AsyncMemory, Buffer, DeviceMemory, Managed, MemoryKind, Pinned, Stream, Virtual};
 use allotment::pool::{
-    DevicePool, Event as _, PoolError, PoolOptions, Reuse, Source, SourceErrorKind, Stream as _,
+    DevicePool, Direction, Event as _, PoolError, PoolOptions, Reuse, Source, SourceErrorKind, Stream as _,
 };
 use allotment_stand_in::Misuse;
 use std::sync::Arc;
@@ -80,7 +80,7 @@ fn stays_whole<S: Source<Stream = Stream> + Send + Sync + 'static>(
     let large = Buffer::<u8>::zeros(&pool, 100 * MIB, &gpu.stream).unwrap(); // the pool grows for it
     drop((before, shared, large));
     assert_eq!((pool.trim(0), pool.step()), (0, 0));
-    assert_eq!(pool.compact(gpu.stream.id()).moves, 0);
+    assert_eq!(pool.compact(gpu.stream.id()), Ok(0));
     let graph = instantiate(&gpu.stream);
     assert!(memory.bytes() >= 100 * MIB);
 
@@ -159,7 +159,7 @@ fn buffers_and_managers_record() {
     let other = Stream::new(&gpu.context).unwrap();
     let mut far = Buffer::<u8>::zeros(&request, MIB, &other).unwrap();
     drop(warm);
-    let fills = gpu.context.copy_stats().fill.count;
+    let fills = Direction::Fill.of(&gpu.context.copy_stats()).count;
     begin(&gpu.stream);
     let records = |gpu: &Gpu| (!on_system()).then(|| gpu.control().calls("cuEventRecord"));
     let recorded = records(&gpu);
@@ -169,7 +169,7 @@ fn buffers_and_managers_record() {
     assert_eq!(manager.cleanup(), 0);
     far.as_view_mut().fill(1).unwrap();
     other.synchronize().unwrap();
-    let figures = gpu.context.copy_stats().fill;
+    let figures = Direction::Fill.of(&gpu.context.copy_stats());
     assert_eq!(figures.count, fills + 3);
     if let Some(recorded) = recorded {
         assert_eq!(records(&gpu), Some(recorded + 2), "a graph gets no events of ours");
@@ -297,7 +297,7 @@ fn handles_of_captured_streams_are_wrapped() {
 fn no_stream_has_the_number_of_a_default_stream() {
     let gpu = Gpu::new();
     let default = Stream::default_of(&gpu.context);
-    assert!(default.id().0 < 1 << 16 && gpu.stream.id().0 >= 1 << 16);
+    assert!(default.id() < 1 << 16 && gpu.stream.id() >= 1 << 16);
     drop(default);
     gpu.finish();
 }

@@ -3,18 +3,15 @@
 use crate::support::{Gpu, on_system};
 use allotment::gpu::cudarc::driver::sys;
 use allotment::gpu::{
-    Buffer, Context, DeviceMemory, Error, HostMemory, Managed, MemoryKind, Pinned, Pool, Rows, Staging,
-    Stream,
+    Buffer, Context, DeviceMemory, Error, HostMemory, Managed, MemoryKind, Pinned, Pool, Staging, Stream,
 };
-use allotment::pool::{
-    CopyFigures, CopyStats, DevicePool, Direction, PoolOptions, SourceError, SourceErrorKind,
-};
+use allotment::pool::{CopyStats, DevicePool, Direction, PoolOptions, SourceError, SourceErrorKind};
 use std::ptr;
 use std::sync::Arc;
 
 /// Count and bytes of each direction, in the order of `Direction::ALL`.
-fn figures(stats: &CopyStats) -> [(u64, u64); 6] {
-    Direction::ALL.map(|direction| (stats.of(direction).count, stats.of(direction).bytes))
+fn figures(stats: &[CopyStats; 6]) -> [(u64, u64); 6] {
+    stats.map(|of| (of.count, of.bytes))
 }
 
 #[test]
@@ -25,7 +22,7 @@ fn every_direction_is_counted() {
     let host = Arc::new(HostMemory::new(1 << 20));
     let managed = Arc::new(Managed::new(&gpu.context).unwrap());
     let stream = &gpu.stream;
-    assert_eq!(gpu.context.copy_stats(), CopyStats::default());
+    assert_eq!(gpu.context.copy_stats(), [CopyStats::default(); 6]);
     let mut near = Buffer::from_slice(&device, &[1u32; 100], stream).unwrap(); // to the device
     let mut page = Buffer::from_slice(&pinned, &[2u32; 100], stream).unwrap(); // on the host
     let mut plain = Buffer::from_slice(&host, &[3u32; 100], stream).unwrap(); // on the host
@@ -39,13 +36,13 @@ fn every_direction_is_counted() {
     page.as_view_mut().copy_from_view(&near.as_view()).unwrap(); // to the host
     both.slice_mut(..50).unwrap().fill(7).unwrap(); // fill
     both.slice(50..).unwrap().copy_to(&mut [0; 50]).unwrap(); // to the host
-    let rows = Rows { width: 10, height: 3, pitch: 20, host_pitch: 10 };
-    near.as_view_mut().copy_rows_from(&[0; 30], rows).unwrap(); // to the device
+    let rows = ([10, 3], [20, 10]);
+    near.as_view_mut().copy_rows_from(&[0; 30], rows.0, rows.1).unwrap(); // to the device
     near.as_view().copy_to_async(vec![0; 100]).unwrap().wait().unwrap(); // to the host
     assert!(near.copy_from(&[0; 99]).is_err()); // not at all
     let stats = gpu.context.copy_stats();
     assert_eq!(figures(&stats), [(4, 1320), (3, 1000), (1, 400), (0, 0), (3, 1200), (2, 600)]);
-    assert!(Direction::ALL.iter().all(|&direction| stats.of(direction).bandwidth().is_none()));
+    assert!(Direction::ALL.iter().all(|&direction| direction.of(&stats).bandwidth().is_none()));
     if !on_system() {
         // A copy that fails does not count.
         gpu.control().fail("cuMemcpyHtoDAsync_v2", 1, 1, 999);
@@ -71,7 +68,7 @@ fn devices_that_copy_to_each_other_are_peers() {
     assert_eq!(figures(&gpu.context.copy_stats())[0], (1, 8));
     assert_eq!(figures(&second.copy_stats()), [(0, 0), (1, 8), (0, 0), (1, 8), (0, 0), (0, 0)]);
     // Blocks of pools and foreign memory know their devices as well.
-    let peers = || second.copy_stats().peer.count;
+    let peers = || Direction::Peer.of(&second.copy_stats()).count;
     let pools = [&gpu.context, &second]
         .map(|context| Pool::new(DeviceMemory::new(context), PoolOptions::new()).unwrap());
     let block: Buffer<f32> = Buffer::from_slice(&pools[0], &[3.5, 4.5], &gpu.stream).unwrap();
@@ -90,7 +87,10 @@ fn devices_that_copy_to_each_other_are_peers() {
     let foreign = unsafe { Buffer::<f32>::from_raw(back.address(), 2, (), &stream) };
     let mut third = Buffer::<f32>::zeros(&here, 2, &gpu.stream).unwrap();
     third.as_view_mut().copy_from_view(&foreign.as_view()).unwrap();
-    assert_eq!((third.to_vec().unwrap(), gpu.context.copy_stats().peer.count), (vec![5.5, 6.5], 1));
+    assert_eq!(
+        (third.to_vec().unwrap(), Direction::Peer.of(&gpu.context.copy_stats()).count),
+        (vec![5.5, 6.5], 1)
+    );
     drop((third, foreign));
     drop((far, near, back, pools, here, there, stream, second));
     gpu.finish();
@@ -115,8 +115,8 @@ fn pools_count_the_copies_of_their_blocks() {
     let data = vec![5; 100_000];
     staging.read_write(&*data, &mut result, &pool, &gpu.stream, |_, _| Ok::<_, Error>(())).unwrap();
     let stats = pool.stats().copies;
-    assert_eq!((stats.to_device.count, stats.to_device.bytes), (3, 101_000));
-    assert_eq!((stats.to_host.count, stats.to_host.bytes), (3, 101_000));
+    assert_eq!((Direction::ToDevice.of(&stats).count, Direction::ToDevice.of(&stats).bytes), (3, 101_000));
+    assert_eq!((Direction::ToHost.of(&stats).count, Direction::ToHost.of(&stats).bytes), (3, 101_000));
     drop((first, third, staging));
     drop((pool, other));
     gpu.finish();
@@ -142,9 +142,13 @@ fn bandwidth_is_what_the_events_say() {
     let mut host = Buffer::<u8>::zeros(&pinned, 1 << 20, &gpu.stream).unwrap();
     host.as_view_mut().copy_from_view(&buffer.as_view()).unwrap();
     let stats = gpu.context.copy_stats();
-    let known = CopyFigures { timed_bytes: 1 << 20, ..stats.to_device };
-    assert_eq!((stats.to_device.count, stats.to_device), (2, known));
-    assert_eq!((stats.to_host.count, stats.to_host.timed_bytes), (1, 0), "not over yet");
+    let known = CopyStats { timed_bytes: 1 << 20, ..Direction::ToDevice.of(&stats) };
+    assert_eq!((Direction::ToDevice.of(&stats).count, Direction::ToDevice.of(&stats)), (2, known));
+    assert_eq!(
+        (Direction::ToHost.of(&stats).count, Direction::ToHost.of(&stats).timed_bytes),
+        (1, 0),
+        "not over yet"
+    );
     gpu.control().hold_all(false);
     gpu.stream.clone().context().synchronize().unwrap();
     gpu.context.time_copies(true);
@@ -152,22 +156,22 @@ fn bandwidth_is_what_the_events_say() {
     for (direction, count, timed) in
         [(Direction::ToDevice, 2, 1), (Direction::ToHost, 1, 1), (Direction::Fill, 3, 2)]
     {
-        let figures = stats.of(direction);
+        let figures = direction.of(&stats);
         assert_eq!((figures.count, figures.timed_bytes), (count, timed << 20), "{direction:?}");
         let bandwidth = figures.bandwidth().unwrap();
         assert!((bandwidth / 1e9 - 1.0).abs() < 1e-4, "{direction:?}: {bandwidth}");
     }
     // Fills of the pinned buffer do not belong to the pool.
-    assert_eq!(pool.stats().copies.fill.timed_bytes, 1 << 20);
-    assert_eq!(pool.stats().copies.to_host, stats.to_host);
+    assert_eq!(Direction::Fill.of(&pool.stats().copies).timed_bytes, 1 << 20);
+    assert_eq!(Direction::ToHost.of(&pool.stats().copies), Direction::ToHost.of(&stats));
 
     // If the time cannot be measured, the copy is done all the same.
     gpu.control().fail("cuEventRecord", 2, 1, 999);
     buffer.copy_from(&vec![3; 1 << 20]).unwrap();
     gpu.control().clear_failures();
     gpu.context.time_copies(false);
-    let after = gpu.context.copy_stats().to_device;
-    assert_eq!(after, CopyFigures { count: 3, bytes: 3 << 20, ..stats.to_device });
+    let after = Direction::ToDevice.of(&gpu.context.copy_stats());
+    assert_eq!(after, CopyStats { count: 3, bytes: 3 << 20, ..Direction::ToDevice.of(&stats) });
     drop((buffer, host, pinned));
     drop(pool);
     gpu.finish();
@@ -191,7 +195,7 @@ fn copies_under_way_do_not_pile_up() {
     assert!(made <= 512, "{made}");
     gpu.control().hold_all(false);
     gpu.stream.context().synchronize().unwrap();
-    let fills = gpu.context.copy_stats().fill;
+    let fills = Direction::Fill.of(&gpu.context.copy_stats());
     assert_eq!((fills.count, fills.timed_bytes), (1001, 256 * 64));
     drop((buffer, memory));
     gpu.finish();
@@ -208,10 +212,10 @@ fn host_memory_is_the_cpus_alone() {
     buffer.slice_mut(2..3).unwrap().clear().unwrap();
     buffer.as_mut_slice().unwrap()[3] = 8;
     assert_eq!(buffer.to_vec().unwrap(), [9, 9, 0, 8, 5, 6]);
-    let rows = Rows { width: 1, height: 2, pitch: 3, host_pitch: 2 };
-    buffer.as_view_mut().copy_rows_from(&[70, 0, 71], rows).unwrap();
+    let rows = ([1, 2], [3, 2]);
+    buffer.as_view_mut().copy_rows_from(&[70, 0, 71], rows.0, rows.1).unwrap();
     let mut back = [0; 3];
-    buffer.as_view().copy_rows_to(&mut back, rows).unwrap();
+    buffer.as_view().copy_rows_to(&mut back, rows.0, rows.1).unwrap();
     assert_eq!(back, [70, 0, 71]);
     if let Some(before) = before {
         assert_eq!(gpu.control().calls("cuMemcpyHtoDAsync_v2"), before);
@@ -264,9 +268,9 @@ fn ordinary_memory_has_no_copy_under_way() {
     let moved = near.migrate(&host, &gpu.stream).unwrap();
     assert_eq!(moved.to_vec().unwrap(), [1; 100]);
     let mut near = Buffer::from_slice(&device, &[2u8; 100], &gpu.stream).unwrap();
-    let rows = Rows { width: 1, height: 2, pitch: 10, host_pitch: 1 };
-    near.as_view_mut().copy_rows_from(&[7, 8], rows).unwrap();
-    near.as_view().copy_rows_to(&mut seen, rows).unwrap();
+    let rows = ([1, 2], [10, 1]);
+    near.as_view_mut().copy_rows_from(&[7, 8], rows.0, rows.1).unwrap();
+    near.as_view().copy_rows_to(&mut seen, rows.0, rows.1).unwrap();
     assert_eq!(seen[..3], [7, 8, 1]);
     let transfer = near.as_view_mut().copy_from_async(vec![3u8; 100]).unwrap();
     assert!(!transfer.is_done().unwrap(), "the vector stays until the copy is done");
@@ -301,7 +305,7 @@ fn only_copies_with_both_marks_are_timed() {
     gpu.context.time_copies(true);
     let timed = |done, count| {
         gpu.context.synchronize().unwrap();
-        let figures = gpu.context.copy_stats().to_device;
+        let figures = Direction::ToDevice.of(&gpu.context.copy_stats());
         assert_eq!((figures.count, figures.timed_bytes), (count, done));
         assert_eq!(figures.time.as_micros() as u64, done / 1000);
     };
@@ -343,8 +347,8 @@ fn pools_time_the_copies_of_their_blocks() {
     first.as_view_mut().copy_from_view(&second.as_view()).unwrap(); // within a pool
     third.slice_mut(..300).unwrap().copy_from_view(&second.slice(..300).unwrap()).unwrap(); // between two
     gpu.context.synchronize().unwrap();
-    let of_all = gpu.context.copy_stats().on_device;
-    let figures = |pool: &DevicePool<_>| pool.stats().copies.on_device;
+    let of_all = Direction::OnDevice.of(&gpu.context.copy_stats());
+    let figures = |pool: &DevicePool<_>| Direction::OnDevice.of(&pool.stats().copies);
     assert_eq!((of_all.count, of_all.timed_bytes), (2, 1300));
     assert_eq!(figures(&pools[0]), of_all);
     assert_eq!((figures(&pools[1]).count, figures(&pools[1]).timed_bytes), (1, 300));

@@ -4,11 +4,11 @@ use crate::support::{Gpu, on_system};
 use allotment::gpu::cudarc::driver::{DeviceRepr, ValidAsZeroBits};
 use allotment::gpu::share::DlTensor;
 use allotment::gpu::{
-    Advice, AsyncMemory, Buffer, Context, DeviceMemory, Error, HostMemory, Location, Managed, MemoryKind,
-    Pinned, Pool, Staging, StagingError, Stream, Virtual,
+    Advice, AsyncMemory, Buffer, Context, DeviceMemory, Error, HostMemory, Managed, MemoryKind, Pinned, Pool,
+    Staging, Stream, Virtual,
 };
 use allotment::pool::{
-    Checks, DeviceAllocator, DevicePool, Event as _, PoolError, PoolOptions, SourceErrorKind, Stream as _,
+    DeviceAllocator, DevicePool, Event as _, PoolError, PoolOptions, SourceErrorKind, Stream as _,
 };
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -263,7 +263,7 @@ fn managed_blocks_are_brought_to_the_device() {
     assert_eq!(calls(), 0);
     let moved: Buffer<u8> = Buffer::zeros(&there, 1000, &gpu.stream).unwrap();
     assert_eq!(calls(), 1);
-    plain.as_view().prefetch(Location::Host).unwrap();
+    plain.as_view().prefetch(None).unwrap();
     assert_eq!(calls(), 2);
     let device = pool(&gpu);
     drop(Buffer::<u8>::zeros(&device.prefetching(), 10, &gpu.stream).unwrap());
@@ -272,7 +272,7 @@ fn managed_blocks_are_brought_to_the_device() {
     assert_eq!(calls(), 2, "there is nothing to move");
     there.deallocate(nothing).unwrap();
     for range in [0..0, 1000..1000] {
-        plain.slice(range.clone()).unwrap().prefetch(Location::Host).unwrap();
+        plain.slice(range.clone()).unwrap().prefetch(None).unwrap();
         plain.slice(range).unwrap().advise(Advice::ReadMostly(true)).unwrap();
     }
     let advised = gpu.control().calls("cuMemAdvise") + gpu.control().calls("cuMemAdvise_v2");
@@ -312,13 +312,13 @@ fn a_device_that_was_reset_comes_back() {
     let other = Stream::new(&gpu.context).unwrap();
     let event = gpu.stream.record().unwrap();
     // The checks look into memory that the CPU can see, but not once it is gone.
-    let checked = options.clone().checks(Checks::ALL);
+    let checked = options.clone().fill(0xdd).guards(true).sites(true);
     let checked = Pool::new(Pinned::new(&gpu.context), checked).unwrap();
     let watched: Buffer<u32> = Buffer::from_slice(&checked, &[1, 2, 3], &gpu.stream).unwrap();
     // No copy is under way in this one, for whose end it would have to wait.
     let mut staging = Staging::with_chunks(&gpu.context, 1, 2).unwrap();
-    let nothing = staging.read(io::empty(), &pool, &gpu.stream, |_, _| Ok::<_, ()>(()));
-    assert_eq!(nothing.unwrap().chunks, 0);
+    let nothing = staging.read(io::empty(), &pool, &gpu.stream, |_, _| Ok::<_, Error>(()));
+    assert_eq!(nothing.unwrap().copies, 0);
     gpu.context.time_copies(true);
     buffers[0].copy_from(&[4, 5, 6]).unwrap();
     // A kernel has failed, which nothing but a reset mends.
@@ -351,8 +351,8 @@ fn a_device_that_was_reset_comes_back() {
     // SAFETY: as above.
     assert_eq!(unsafe { gpu.context.reset() }.unwrap_err().kind, SourceErrorKind::Lost);
     drop((watched, checked));
-    let read = staging.read(&[1; 9][..], &pool, &gpu.stream, |_, _| Ok::<_, ()>(()));
-    let Err(StagingError::Copy(error)) = read else { panic!("{read:?}") };
+    let read = staging.read(&[1; 9][..], &pool, &gpu.stream, |_, _| Ok::<_, Error>(()));
+    let Err(error) = read else { panic!("{read:?}") };
     assert!(is_lost::<()>(Err(error)));
     drop(staging);
 

@@ -2,11 +2,9 @@
 
 use crate::support::{Gpu, on_system};
 use allotment::gpu::cudarc::driver::sys;
-use allotment::gpu::manager::{
-    Access, ManagerOptions, MemoryManager, MemoryRequest, Policy, PolicyRule, Usage,
-};
+use allotment::gpu::manager::{Access, ManagerOptions, MemoryManager, MemoryRequest, Usage};
 use allotment::gpu::{Buffer, Context, Error, MemoryKind, Stream, pinned_bytes};
-use allotment::pool::{Limit, PoolError, PoolOptions, Stream as _};
+use allotment::pool::{Direction, PoolError, PoolOptions, Stream as _};
 
 const MIB: usize = 1 << 20;
 
@@ -60,16 +58,9 @@ fn the_table_decides() {
 #[test]
 fn the_table_can_be_replaced() {
     let gpu = Gpu::new();
-    let rule = |access: &[Access], up_to, target| PolicyRule {
-        access: access.to_vec(),
-        up_to,
-        targets: vec![target],
-    };
-    let with = |rules: Vec<PolicyRule>| Policy { rules, ..Policy::default() };
-    let make = |policy| {
-        let options = ManagerOptions { policy, ..ManagerOptions::default() };
-        MemoryManager::new(std::slice::from_ref(&gpu.context), options)
-    };
+    let rule = |access: &[Access], up_to, target| (access.to_vec(), up_to, vec![target]);
+    let with = |rules| ManagerOptions { rules, ..ManagerOptions::default() };
+    let make = |options| MemoryManager::new(std::slice::from_ref(&gpu.context), options);
     let table = with(vec![
         rule(&[Access::Random], Some(1000), MemoryKind::Host),
         rule(&[], None, MemoryKind::Managed),
@@ -93,10 +84,10 @@ fn the_table_can_be_replaced() {
     assert_eq!(wrong(with(vec![])), Error::PolicyNotTotal);
     assert_eq!(wrong(with(vec![rule(&[], Some(1 << 40), MemoryKind::Host)])), Error::PolicyNotTotal);
     assert_eq!(wrong(with(vec![rule(&[Access::Random], None, MemoryKind::Host)])), Error::PolicyNotTotal);
-    let empty = PolicyRule { targets: vec![], ..rule(&[Access::Random], None, MemoryKind::Host) };
+    let empty = (vec![Access::Random], None, vec![]);
     assert_eq!(wrong(with(vec![empty, rule(&[], None, MemoryKind::Host)])), Error::PolicyNoTarget(0));
     for share in [0.5, 1.1, f64::NAN] {
-        assert_eq!(wrong(Policy { share, ..Policy::default() }), Error::PolicyShare);
+        assert_eq!(wrong(ManagerOptions { share, ..ManagerOptions::default() }), Error::PolicyShare);
     }
     assert_eq!(MemoryManager::new(&[], ManagerOptions::default()).err(), Some(Error::NoContext));
     gpu.finish();
@@ -107,7 +98,7 @@ fn the_table_can_be_replaced() {
 #[test]
 fn full_places_fall_back_as_far_as_allowed() {
     let gpu = Gpu::new();
-    let limited = |mib: usize| PoolOptions::new().limit(Limit::Bytes(mib * MIB)).exact_above(MIB, MIB);
+    let limited = |mib: usize| PoolOptions::new().limit(mib * MIB).exact_above(MIB, MIB);
     let options = ManagerOptions {
         device: limited(8),
         managed: limited(8),
@@ -135,7 +126,7 @@ fn full_places_fall_back_as_far_as_allowed() {
     // Freed room is used again.
     drop(held.into_iter().nth(2));
     assert_eq!(bytes(&two, 6 * MIB, &gpu).kind(), MemoryKind::Device);
-    assert_eq!(manager.totals().blocks, 0);
+    assert_eq!(manager.stats().blocks.current, 0);
     drop(manager);
     gpu.finish();
 }
@@ -200,7 +191,7 @@ fn read_only_memory_is_advised_so_and_kept_apart() {
     let failed =
         Buffer::<u8>::zeros(&manager.request().access(Access::ReadOnly), 10, &gpu.stream).unwrap_err();
     assert!(matches!(failed, Error::Call(_)), "{failed:?}");
-    assert_eq!(manager.totals().blocks, 0);
+    assert_eq!(manager.stats().blocks.current, 0);
     gpu.control().clear_failures();
     drop(manager);
     gpu.finish();
@@ -261,8 +252,7 @@ fn measured_accesses_revise_the_table() {
     drop(manager);
 
     // No revision if the user does not want it.
-    let policy = Policy { revise: false, ..Policy::default() };
-    let options = ManagerOptions { policy, ..ManagerOptions::default() };
+    let options = ManagerOptions { revise: false, ..ManagerOptions::default() };
     let manager = MemoryManager::new(std::slice::from_ref(&gpu.context), options).unwrap();
     let flags = polled(&manager);
     for _ in 0..40 {
@@ -316,36 +306,37 @@ fn totals_and_cleanup_are_of_all_devices() {
             held.push(Buffer::from_slice(&request, &[1u32; 1000], stream).unwrap());
         }
     }
-    let totals = manager.totals();
-    assert_eq!((totals.blocks, totals.requested, totals.allocated), (8, 32_000, 8 * 4096));
+    let stats = manager.stats();
+    let (requested, allocated) = (stats.requested.current, stats.allocated.current);
+    assert_eq!((stats.blocks.current, requested, allocated), (8, 32_000, 8 * 4096));
+    let pools = manager.pools();
     let reserved = |kind| {
-        let of_kind = totals.stores.iter().filter(|store| store.kind == kind);
-        of_kind.map(|store| store.stats.reserved.current).sum::<u64>() as usize
+        let of_kind = pools.iter().filter(|pool| pool.kind() == kind);
+        of_kind.map(|pool| pool.stats().reserved.current).sum::<u64>() as usize
     };
     // Pinned and host memory have one pool each for both devices, with memory of its own for each stream.
     for kind in [MemoryKind::Device, MemoryKind::Managed, MemoryKind::Pinned, MemoryKind::Host] {
         assert_eq!(reserved(kind), 4 * MIB, "{kind:?}");
     }
-    assert_eq!(totals.reserved as usize, 16 * MIB);
-    assert_eq!((totals.copies.to_device.count, totals.copies.on_host.count), (4, 4));
-    assert_eq!(totals.stores.len(), 8);
-    let copied = totals.stores.iter().map(|store| store.stats.copies);
-    let copied: Vec<_> = copied.map(|copies| copies.to_device.count + copies.on_host.count).collect();
+    assert_eq!(stats.reserved.current as usize, 16 * MIB);
+    let copied = |copies| [Direction::ToDevice, Direction::OnHost].map(|to| to.of(&copies).count);
+    assert_eq!(copied(stats.copies), [4, 4]);
+    let copied: Vec<u64> = pools.iter().map(|pool| copied(pool.stats().copies).iter().sum()).collect();
     assert_eq!(copied, [1, 1, 0, 1, 1, 0, 2, 2]);
     assert_eq!(manager.cleanup(), 0, "all is in use");
     let pinned = pinned_bytes();
     held.truncate(4);
     let reserved =
-        || manager.totals().stores.into_iter().map(|store| store.stats.reserved.current).collect::<Vec<_>>();
+        || manager.pools().into_iter().map(|pool| pool.stats().reserved.current).collect::<Vec<_>>();
     let before = reserved();
     assert_eq!(manager.cleanup(), 8 * MIB);
     let after = reserved();
     assert_eq!(before.iter().zip(&after).filter(|(before, after)| after < before).count(), 4);
     assert_eq!(pinned - pinned_bytes(), 2 * MIB);
-    assert_eq!(manager.totals().reserved as usize, 8 * MIB);
+    assert_eq!(manager.stats().reserved.current as usize, 8 * MIB);
     drop(held);
     assert_eq!(manager.cleanup(), 8 * MIB);
-    assert_eq!(manager.totals().reserved, 0);
+    assert_eq!(manager.stats().reserved.current, 0);
     drop((streams, manager, contexts, second));
     gpu.finish();
 }
@@ -381,9 +372,9 @@ fn threads_share_a_manager() {
             });
         }
     });
-    let totals = manager.totals();
-    assert_eq!((totals.blocks, totals.allocated), (0, 0));
-    assert_eq!(manager.cleanup() as u64, totals.reserved);
+    let stats = manager.stats();
+    assert_eq!((stats.blocks.current, stats.allocated.current), (0, 0));
+    assert_eq!(manager.cleanup() as u64, stats.reserved.current);
     drop(manager);
     gpu.finish();
 }
@@ -392,18 +383,18 @@ fn threads_share_a_manager() {
 #[test]
 fn options_and_reports_are_data() {
     let gpu = Gpu::new();
-    let text = r#"{"policy": {"rules": [{"access": [], "up_to": null, "targets": ["Host", "Device"]}], "share": 0.9}}"#;
+    let text = r#"{"rules": [[[], null, ["Host", "Device"]]], "share": 0.9}"#;
     let options: ManagerOptions = serde_json::from_str(text).unwrap();
     let again: ManagerOptions = serde_json::from_str(&serde_json::to_string(&options).unwrap()).unwrap();
     assert_eq!(again, options);
-    assert_eq!((options.policy.least_touches, options.policy.share), (32, 0.9));
+    assert_eq!((options.least_touches, options.share), (32, 0.9));
     let manager = MemoryManager::new(std::slice::from_ref(&gpu.context), options).unwrap();
     let buffer = manager.allocate::<u8>(5, None, Access::Unknown).unwrap();
     assert_eq!(buffer.kind(), MemoryKind::Host);
-    let totals = manager.totals();
-    let read: allotment::gpu::manager::Totals =
-        serde_json::from_str(&serde_json::to_string(&totals).unwrap()).unwrap();
-    assert_eq!(read, totals);
+    let stats = manager.stats();
+    let read: allotment::pool::PoolStats =
+        serde_json::from_str(&serde_json::to_string(&stats).unwrap()).unwrap();
+    assert_eq!(read, stats);
     drop(buffer);
     drop(manager);
     gpu.finish();
@@ -414,7 +405,7 @@ fn options_and_reports_are_data() {
 fn accesses_are_judged_by_their_share() {
     for (share, eighths) in [(0.625, 5), (0.75, 6), (1.0, 8)] {
         for least_touches in [0, 1, 5, 6, 32] {
-            let policy = Policy { share, least_touches, ..Policy::default() };
+            let policy = ManagerOptions { share, least_touches, ..ManagerOptions::default() };
             for number in 0..4u64.pow(6) {
                 let count = |place: u32| [0, 1, 3, 9][(number / 4u64.pow(place) % 4) as usize];
                 let usage = Usage {
@@ -454,18 +445,14 @@ fn recommendations_are_of_memory_that_there_is() {
     let concurrent = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS;
     gpu.control().set_attribute(1, concurrent as u32, 0);
     let second = Context::new(1).unwrap();
-    let rule = |access: &[Access], targets: &[MemoryKind]| PolicyRule {
-        access: access.to_vec(),
-        up_to: None,
-        targets: targets.to_vec(),
-    };
-    let table = |of_host| Policy {
+    let rule = |access: &[Access], targets: &[MemoryKind]| (access.to_vec(), None, targets.to_vec());
+    let table = |of_host| ManagerOptions {
         rules: vec![
             rule(&[Access::HostHeavy], of_host),
             rule(&[Access::ReadOnly], &[MemoryKind::ReadMostly, MemoryKind::Device]),
             rule(&[], &[MemoryKind::Device]),
         ],
-        ..Policy::default()
+        ..ManagerOptions::default()
     };
     let managed_first = table(&[MemoryKind::Managed, MemoryKind::Pinned]);
     for (contexts, to) in [
@@ -473,8 +460,7 @@ fn recommendations_are_of_memory_that_there_is() {
         (vec![second.clone()], MemoryKind::Pinned),
         (vec![second.clone(), gpu.context.clone()], MemoryKind::Managed),
     ] {
-        let options = ManagerOptions { policy: managed_first.clone(), ..ManagerOptions::default() };
-        let manager = MemoryManager::new(&contexts, options).unwrap();
+        let manager = MemoryManager::new(&contexts, managed_first.clone()).unwrap();
         let polled = manager.allocate::<u8>(100, None, Access::Random).unwrap();
         (0..40).for_each(|_| assert_eq!(polled.to_vec().unwrap(), [0; 100]));
         let [only] = manager.recommendations().try_into().unwrap();
@@ -483,7 +469,7 @@ fn recommendations_are_of_memory_that_there_is() {
         drop(manager);
     }
     // Read-mostly memory is as good as the device's own for kernels, but not for a host that writes.
-    let options = ManagerOptions { policy: table(&[MemoryKind::Device]), ..ManagerOptions::default() };
+    let options = table(&[MemoryKind::Device]);
     let manager = MemoryManager::new(std::slice::from_ref(&gpu.context), options).unwrap();
     let request = manager.request().access(Access::ReadOnly);
     let (mut filled, mut written) = (bytes(&request, 100, &gpu), bytes(&request, 100, &gpu));

@@ -2,8 +2,8 @@
 
 use crate::staging::{CHUNK, add_one, data};
 use crate::support::Gpu;
-use allotment::gpu::{DeviceMemory, Error, MmapStaging, Progress, Staging, StagingError, ViewMut};
-use allotment::pool::{DevicePool, Limit, PoolOptions, Stream as _};
+use allotment::gpu::{DeviceMemory, Error, Progress, Staging, ViewMut};
+use allotment::pool::{DevicePool, PoolOptions, Stream as _};
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -53,28 +53,29 @@ fn a_mapped_file_larger_than_the_device_is_changed_in_place() {
     let file = folder.file("file", &expected);
     // 4.4 MiB through a device with 4 MiB, in a pool of 2 MiB, by 192 KiB of pinned memory.
     let gpu = Gpu::with_memory(4 << 20);
-    let options = PoolOptions::new().limit(Limit::Bytes(2 << 20));
+    let options = PoolOptions::new().limit(2 << 20);
     let pool = Arc::new(DevicePool::new(DeviceMemory::new(&gpu.context), options).unwrap());
-    let mut mapped = MmapStaging::new(staging(&gpu), file).unwrap();
-    let done = mapped.update(.., &pool, &gpu.stream, |chunk, _| add_one(chunk)).unwrap();
-    assert_eq!((done.bytes, done.chunks), (expected.len() as u64, 71));
+    let mut staging = staging(&gpu);
+    let done = staging.update_file(&file, .., &pool, &gpu.stream, |chunk, _| add_one(chunk)).unwrap();
+    assert_eq!((done.bytes, done.copies), (expected.len() as u64, 71));
     expected = more(&expected);
     assert!(fs::read(folder.0.join("file")).unwrap() == expected);
     // A part that begins and ends within pages.
     let part = 1_001..=4 * CHUNK + 77;
     let bounds = *part.start() as u64..=*part.end() as u64;
-    let done = mapped.update(bounds.clone(), &pool, &gpu.stream, |chunk, _| add_one(chunk)).unwrap();
+    let done =
+        staging.update_file(&file, bounds.clone(), &pool, &gpu.stream, |chunk, _| add_one(chunk)).unwrap();
     assert_eq!(done.bytes, part.clone().count() as u64);
     let changed = more(&expected[part.clone()]);
     expected[part.clone()].copy_from_slice(&changed);
     assert!(fs::read(folder.0.join("file")).unwrap() == expected);
     // The last bytes.
     let at = expected.len() - 10;
-    mapped.update(at as u64.., &pool, &gpu.stream, |chunk, _| add_one(chunk)).unwrap();
+    staging.update_file(&file, at as u64.., &pool, &gpu.stream, |chunk, _| add_one(chunk)).unwrap();
     let changed = more(&expected[at..]);
     expected[at..].copy_from_slice(&changed);
     let mut seen = Vec::new();
-    let read = mapped.read(bounds, &pool, &gpu.stream, |mut chunk, _| {
+    let read = staging.read_file(&file, bounds, &pool, &gpu.stream, |mut chunk, _| {
         seen.extend(chunk.as_view().to_vec()?);
         chunk.fill(0) // changes the chunk alone
     });
@@ -82,7 +83,7 @@ fn a_mapped_file_larger_than_the_device_is_changed_in_place() {
     assert!(seen == expected[part]);
     assert!(fs::read(folder.0.join("file")).unwrap() == expected);
     gpu.stream.synchronize().unwrap();
-    drop((mapped, pool));
+    drop((staging, pool));
     gpu.finish();
 }
 
@@ -94,38 +95,37 @@ fn a_mapped_file_that_shrinks_is_an_error() {
     let before = data(9, 0);
     let file = folder.file("file", &before);
     let other = file.try_clone().unwrap();
-    let mut mapped = MmapStaging::new(staging(&gpu), file).unwrap();
-    let is_shrunk = |done: Result<Progress, StagingError<Error>>, length: usize| {
+    let mut staging = staging(&gpu);
+    let is_shrunk = |done: Result<Progress, Error>, whole: usize, length: usize| {
         let error = done.unwrap_err();
-        let (whole, length) = (before.len() as u64, length as u64);
-        let found =
-            matches!(error, StagingError::Shrunk { mapped, left } if (mapped, left) == (whole, length));
+        let (whole, length) = (whole as u64, length as u64);
+        let found = matches!(error, Error::Shrunk { mapped, left } if (mapped, left) == (whole, length));
         assert!(found, "{error}");
     };
     // The second chunk is under way, and the fourth would be read from beyond the end.
     let mut lengths = vec![3 * CHUNK as u64 + 5];
-    let done = mapped.read(.., &memory, &gpu.stream, |_, _| {
+    let done = staging.read_file(&file, .., &memory, &gpu.stream, |_, _| {
         lengths.drain(..).for_each(|length| other.set_len(length).unwrap());
         Ok(())
     });
-    is_shrunk(done, 3 * CHUNK + 5);
-    is_shrunk(
-        mapped.update(3 * CHUNK as u64..4 * CHUNK as u64, &memory, &gpu.stream, nothing),
-        3 * CHUNK + 5,
-    );
+    is_shrunk(done, before.len(), 3 * CHUNK + 5);
+    let beyond = 3 * CHUNK as u64..4 * CHUNK as u64;
+    let refused = staging.update_file(&file, beyond, &memory, &gpu.stream, nothing).unwrap_err();
+    assert!(matches!(refused, Error::Read(ErrorKind::InvalidInput, _)), "{refused}");
     // What is there can be used as before.
-    let done =
-        mapped.update(..3 * CHUNK as u64 + 5, &memory, &gpu.stream, |chunk, _| add_one(chunk)).unwrap();
-    assert_eq!(done.chunks, 4);
+    let done = staging
+        .update_file(&file, ..3 * CHUNK as u64 + 5, &memory, &gpu.stream, |chunk, _| add_one(chunk))
+        .unwrap();
+    assert_eq!(done.copies, 4);
     assert!(fs::read(folder.0.join("file")).unwrap() == more(&before[..3 * CHUNK + 5]));
     // All chunks were read, and their results cannot be written.
-    let done = mapped.update(..2 * CHUNK as u64, &memory, &gpu.stream, |_, progress| {
-        other.set_len(if progress.chunks == 2 { 0 } else { 3 * CHUNK as u64 }).unwrap();
+    let done = staging.update_file(&file, ..2 * CHUNK as u64, &memory, &gpu.stream, |_, progress| {
+        other.set_len(if progress.copies == 2 { 0 } else { 3 * CHUNK as u64 }).unwrap();
         Ok(())
     });
-    is_shrunk(done, 0);
+    is_shrunk(done, 3 * CHUNK + 5, 0);
     gpu.stream.synchronize().unwrap();
-    drop((mapped, memory));
+    drop((staging, memory));
     gpu.finish();
 }
 
@@ -134,32 +134,28 @@ fn files_that_cannot_be_mapped_or_changed_are_refused() {
     let gpu = Gpu::new();
     let memory = Arc::new(DeviceMemory::new(&gpu.context));
     let folder = Folder::new("refused");
-    let error = MmapStaging::new(staging(&gpu), File::open(&folder.0).unwrap()).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    let mut staging = staging(&gpu);
+    let error =
+        staging.read_file(&File::open(&folder.0).unwrap(), .., &memory, &gpu.stream, nothing).unwrap_err();
+    assert!(matches!(&error, Error::Read(ErrorKind::InvalidInput, _)), "{error}");
     // Nothing of an empty file is streamed.
-    let mut empty = MmapStaging::new(staging(&gpu), folder.file("empty", &[])).unwrap();
-    assert_eq!(empty.read(.., &memory, &gpu.stream, nothing).unwrap().chunks, 0);
-    assert_eq!(empty.update(.., &memory, &gpu.stream, nothing).unwrap().chunks, 0);
+    let empty = folder.file("empty", &[]);
+    assert_eq!(staging.read_file(&empty, .., &memory, &gpu.stream, nothing).unwrap().copies, 0);
+    assert_eq!(staging.update_file(&empty, .., &memory, &gpu.stream, nothing).unwrap().copies, 0);
     let bytes = data(1, 1);
     drop(folder.file("file", &bytes));
-    let mut mapped = MmapStaging::new(staging(&gpu), File::open(folder.0.join("file")).unwrap()).unwrap();
-    let error = mapped.update(.., &memory, &gpu.stream, nothing).unwrap_err();
-    assert!(
-        matches!(&error, StagingError::Write(error) if error.kind() == ErrorKind::PermissionDenied),
-        "{error}"
-    );
+    let file = File::open(folder.0.join("file")).unwrap();
+    let error = staging.update_file(&file, .., &memory, &gpu.stream, nothing).unwrap_err();
+    assert!(matches!(&error, Error::Write(ErrorKind::PermissionDenied, _)), "{error}");
     let end = bytes.len() as u64;
     for (start, end) in [(0, end + 1), (end + 1, end + 1), (5, 4)] {
-        let error = mapped.read(start..end, &memory, &gpu.stream, nothing).unwrap_err();
-        assert!(
-            matches!(&error, StagingError::Read(error) if error.kind() == ErrorKind::InvalidInput),
-            "{error}"
-        );
+        let error = staging.read_file(&file, start..end, &memory, &gpu.stream, nothing).unwrap_err();
+        assert!(matches!(&error, Error::Read(ErrorKind::InvalidInput, _)), "{error}");
     }
-    assert!(mapped.read(..=u64::MAX, &memory, &gpu.stream, nothing).is_err());
-    assert_eq!(mapped.read(end.., &memory, &gpu.stream, nothing).unwrap().chunks, 0);
-    assert_eq!(mapped.read(.., &memory, &gpu.stream, nothing).unwrap().bytes, end);
+    assert!(staging.read_file(&file, ..=u64::MAX, &memory, &gpu.stream, nothing).is_err());
+    assert_eq!(staging.read_file(&file, end.., &memory, &gpu.stream, nothing).unwrap().copies, 0);
+    assert_eq!(staging.read_file(&file, .., &memory, &gpu.stream, nothing).unwrap().bytes, end);
     gpu.stream.synchronize().unwrap();
-    drop((mapped, empty, memory));
+    drop((staging, memory));
     gpu.finish();
 }

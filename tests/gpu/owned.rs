@@ -8,8 +8,8 @@ use allotment::gpu::cudarc::nvrtc::Ptx;
 use allotment::gpu::manager::{ManagerOptions, MemoryManager};
 use allotment::gpu::{Buffer, DeviceMemory, Error, HostMemory, MemoryKind, Pinned, Pool, Stream};
 use allotment::pool::{
-    Allocation, AnyPool, Capacity, Chain, DeviceAllocator, DevicePool, Limit, PoolError, PoolOptions,
-    ReturnError, Segment, Source, SourceError, Stream as _,
+    Allocation, AnyPool, Capacity, Chain, DeviceAllocator, DevicePool, PoolError, PoolOptions, Segment,
+    Source, SourceError, Stream as _,
 };
 use std::future::Future;
 use std::pin::pin;
@@ -68,7 +68,7 @@ fn a_struct_holds_pool_and_buffers() {
 #[test]
 fn adaptors_back_buffers() {
     let gpu = Gpu::new();
-    let options = || PoolOptions::new().limit(Limit::Bytes(8 * MIB)).exact_above(MIB, MIB);
+    let options = || PoolOptions::new().limit(8 * MIB).exact_above(MIB, MIB);
     let device = Arc::new(DevicePool::new(DeviceMemory::new(&gpu.context), options()).unwrap());
     let pinned = Pool::new(Pinned::new(&gpu.context), options()).unwrap();
     let chain = Pool::over(Chain::new(vec![Pool::over(device.clone()), pinned.clone()]));
@@ -102,10 +102,10 @@ fn memory_that_does_not_fit_is_refused() {
         fn allocate(&self, bytes: usize, align: usize, stream: &Stream) -> Result<Allocation, PoolError> {
             DeviceAllocator::allocate(&self.0, bytes / 2, align, stream)
         }
-        fn deallocate(&self, block: Allocation) -> Result<(), ReturnError> {
+        fn deallocate(&self, block: Allocation) -> Result<(), PoolError> {
             self.0.deallocate(block)
         }
-        fn record_stream(&self, block: &Allocation, stream: &Stream) -> Result<(), ReturnError> {
+        fn record_stream(&self, block: &Allocation, stream: &Stream) -> Result<(), PoolError> {
             self.0.record_stream(block, stream)
         }
         fn pool_of(&self, block: &Allocation) -> Option<&dyn AnyPool> {

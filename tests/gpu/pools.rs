@@ -7,15 +7,14 @@ use allotment::gpu::{
 };
 use allotment::plan::Planned;
 use allotment::pool::{
-    Chain, DevicePool, Limit, Pattern, PlannedArena, PlannedError, PoolError, PoolOptions, Source,
-    Stream as _,
+    Chain, DevicePool, Direction, Pattern, PlannedArena, PoolError, PoolOptions, Source, Stream as _,
 };
 use std::sync::Arc;
 
 /// Many buffers of many sizes on two streams, each filled with its own number; freed memory is used again.
 fn serves<S: Source<Stream = Stream> + Send + Sync + 'static>(gpu: &Gpu, source: S) {
     let other = Stream::new(&gpu.context).unwrap();
-    let pool = Arc::new(DevicePool::new(source, PoolOptions::new().limit(Limit::Bytes(256 << 20))).unwrap());
+    let pool = Arc::new(DevicePool::new(source, PoolOptions::new().limit(256 << 20)).unwrap());
     let mut random = fastrand::Rng::with_seed(7);
     let mut live = Vec::new();
     for number in 0..400u32 {
@@ -131,7 +130,7 @@ fn blocks_wait_for_their_work() {
         return;
     }
     let other = Stream::new(&gpu.context).unwrap();
-    let options = PoolOptions::new().limit(Limit::Bytes(20 << 20));
+    let options = PoolOptions::new().limit(20 << 20);
     let pool = Arc::new(DevicePool::new(DeviceMemory::new(&gpu.context), options).unwrap());
     gpu.control().hold_all(true);
     let first = Buffer::<u8>::zeros(&pool, 15 << 20, &gpu.stream).unwrap();
@@ -159,7 +158,7 @@ fn blocks_wait_for_other_streams() {
         return;
     }
     let other = Stream::new(&gpu.context).unwrap();
-    let options = PoolOptions::new().limit(Limit::Bytes(20 << 20));
+    let options = PoolOptions::new().limit(20 << 20);
     let pool = Arc::new(DevicePool::new(DeviceMemory::new(&gpu.context), options).unwrap());
     gpu.control().hold_all(true);
     let mut used = Buffer::<u8>::zeros(&pool, 15 << 20, &gpu.stream).unwrap();
@@ -232,10 +231,12 @@ fn movable_blocks_keep_their_contents() {
     }
     let mut number = 0;
     blocks.retain(|_| (number += 1, number % 2 == 0).1); // every other one goes
-    let done = pool.compact(gpu.stream.id());
-    assert!(done.moves > 0 && done.largest_after > done.largest_before && done.failed.is_none(), "{done:?}");
-    let counted = gpu.context.copy_stats().on_device;
-    assert_eq!((counted.count, counted.bytes), (done.moves, done.bytes));
+    let before = pool.stats().largest_free;
+    let moved = pool.compact(gpu.stream.id()).unwrap();
+    let after = pool.stats();
+    assert!(moved > 0 && after.largest_free > before, "{after:?}");
+    let counted = Direction::OnDevice.of(&gpu.context.copy_stats());
+    assert_eq!((counted.count, counted.bytes), (after.calls.copy, moved));
     for (block, n) in &blocks {
         assert_eq!(gpu.download(address(block.address()), 100), [*n; 100]);
         assert_eq!(gpu.download(address(block.address() + (2 << 20) - 100), 100), [*n; 100]);
@@ -275,7 +276,7 @@ fn static_plans_hold_typed_buffers() {
     let gpu = Gpu::new();
     let pool = Arc::new(DevicePool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap());
     let arena = PlannedArena::new(pool.clone(), Net::PLACED, &gpu.stream).unwrap();
-    let [input, hidden, output, odd] = [0, 1, 2, 3].map(|slot| arena.slot(slot).unwrap());
+    let [input, hidden, output, odd] = [0, 1, 2, 3].map(|slot| (arena.clone(), slot));
     for round in 0..3 {
         let numbers: Vec<u32> = (round..round + 1000).collect();
         let first = Buffer::from_slice(&input, &numbers, &gpu.stream).unwrap();
@@ -284,7 +285,7 @@ fn static_plans_hold_typed_buffers() {
         second.slice_mut(500..1500).unwrap().copy_from_view(&first.as_view()).unwrap();
         assert!(matches!(
             Buffer::<u32>::zeros(&output, 1000, &gpu.stream),
-            Err(Error::Planned(PlannedError::Overlap { slot: 2, with: 0 }))
+            Err(Error::Pool(PoolError::SlotOverlap { slot: 2, with: 0 }))
         ));
         drop(first);
         let mut third = Buffer::<u32>::zeros(&output, 1000, &gpu.stream).unwrap();
@@ -293,13 +294,20 @@ fn static_plans_hold_typed_buffers() {
     }
     assert!(matches!(
         Buffer::<u32>::zeros(&input, 1001, &gpu.stream),
-        Err(Error::Planned(PlannedError::Length { have: 4000, asked: 4004 }))
+        Err(Error::Pool(PoolError::SlotLength { have: 4000, asked: 4004 }))
     ));
     assert!(matches!(
         Buffer::<u32>::zeros(&odd, 10, &gpu.stream),
-        Err(Error::Planned(PlannedError::Align { slot: 3 }))
+        Err(Error::Pool(PoolError::SlotAlign { slot: 3 }))
     ));
-    drop((input, hidden, output, odd));
+    let other = Stream::new(&gpu.context).unwrap();
+    for (slot, stream, wrong) in
+        [(0, &other, PoolError::SlotStream), (4, &gpu.stream, PoolError::NoSlot { slot: 4 })]
+    {
+        let refused = Buffer::<u32>::zeros(&(arena.clone(), slot), 1, stream);
+        assert_eq!(refused.unwrap_err(), Error::Pool(wrong));
+    }
+    drop((input, hidden, output, odd, other));
     drop(arena);
     drop(pool);
     gpu.finish();

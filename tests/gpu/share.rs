@@ -102,7 +102,7 @@ const MIB: usize = 1 << 20;
 #[test]
 fn descriptors_are_of_the_pieces_that_a_buffer_lies_in() {
     let gpu = Gpu::new();
-    let options = PoolOptions::new().growth(allotment::pool::Growth::Fixed(4 * MIB)).small(0, 0);
+    let options = PoolOptions::new().segments(4 * MIB).small(0, 0);
     let pool = Arc::new(DevicePool::new(Virtual::shareable(&gpu.context).unwrap(), options).unwrap());
     let first = Buffer::from_slice(&pool, &vec![1u32; MIB / 2], &gpu.stream).unwrap();
     let second = Buffer::from_slice(&pool, &vec![2u32; MIB], &gpu.stream).unwrap(); // the segment has grown
@@ -257,7 +257,7 @@ fn wrong_descriptors_leave_nothing_behind() {
 #[test]
 fn whole_pieces_are_shared_without_their_neighbours() {
     let gpu = Gpu::new();
-    let options = PoolOptions::new().growth(allotment::pool::Growth::Fixed(4 * MIB)).small(0, 0);
+    let options = PoolOptions::new().segments(4 * MIB).small(0, 0);
     let pool = Arc::new(DevicePool::new(Virtual::shareable(&gpu.context).unwrap(), options).unwrap());
     let buffers =
         [1u32, 2, 3].map(|value| Buffer::from_slice(&pool, &vec![value; MIB], &gpu.stream).unwrap());

@@ -6,8 +6,7 @@ use allotment::gpu::manager::{Access, ManagerOptions, MemoryManager};
 use allotment::gpu::sequences::KvCache;
 use allotment::gpu::share::DlTensor;
 use allotment::gpu::{
-    AsyncMemory, Buffer, DeviceMemory, Error, MemoryKind, MmapStaging, Pool, Registered, Staging,
-    StagingError, Stream,
+    AsyncMemory, Buffer, DeviceMemory, Error, MemoryKind, Pool, Registered, Staging, Stream,
 };
 use allotment::pool::{PoolError, PoolOptions, SourceError, SourceErrorKind, Stream as _};
 use std::fmt::{Debug, Display};
@@ -26,15 +25,28 @@ fn values_show_their_type_and_what_tells_them_apart() {
     let (context, stream) = (&gpu.context, &gpu.stream);
     let name = &context.device().name;
     shows(context, &format!("Context {{ device: Device {{ ordinal: 0, name: {name:?}, memory: "));
-    shows(stream, &format!("Stream({})", stream.id().0));
+    shows(stream, &format!("Stream({})", stream.id()));
     shows(&stream.record().unwrap(), "Event { .. }");
 
     let memory = Arc::new(DeviceMemory::new(context));
     let leased = Buffer::<u8>::zeros(&memory, 10, stream).unwrap();
-    shows(&leased, &format!("Buffer {{ address: {}, len: 10, .. }}", leased.address()));
+    // What a buffer lies in is private, and shown by its kind, its length and its pool.
+    let lies = |buffer: &Buffer<u8>, len: usize, kind: &str, capacity: usize, pool: &str| {
+        let address = buffer.address();
+        let text = format!(
+            "Buffer {{ address: {address}, len: {len}, kind: {kind}, capacity: {capacity}, pool: {pool}, .. }}"
+        );
+        shows(buffer, &text);
+    };
+    lies(&leased, 10, "Device", leased.capacity(), "None");
+    // SAFETY: the memory is not used otherwise, and lives longer.
+    let foreign = unsafe { Buffer::<u8>::from_raw(leased.address(), 5, (), stream) };
+    lies(&foreign, 5, "Device", 5, "None");
+    drop(foreign);
     let pool = Pool::new(DeviceMemory::new(context), PoolOptions::new()).unwrap();
     shows(&pool, "[\"device 0\"]");
     let pooled: Buffer<u8> = Buffer::zeros(&pool, 10, stream).unwrap();
+    lies(&pooled, 10, "Device", 10, "Some([\"device 0\"])");
     shows(&DlTensor::new(pooled, &[2, 5]).unwrap(), "DlTensor { shape: [2, 5], .. }");
     shows(&AsyncMemory::new(context).unwrap(), "AsyncMemory { context: Context { device: ");
     let registered = Registered::new(context, vec![0; 2048]).unwrap();
@@ -50,30 +62,25 @@ fn values_show_their_type_and_what_tells_them_apart() {
 
     let module = context.to_cudarc().unwrap().load_module(Ptx::from_src(include_str!("scale.ptx"))).unwrap();
     let kernel = module.load_function("scale_f32").unwrap();
-    shows(&stream.launch(&kernel), &format!("Launch {{ stream: Stream({}), .. }}", stream.id().0));
+    shows(&stream.launch(&kernel), &format!("Launch {{ stream: Stream({}), .. }}", stream.id()));
 
     let mut staging = Staging::with_chunks(context, 64 << 10, 2).unwrap();
     shows(&staging, "Staging { chunks: (65536, 2), .. }");
     let batch = staging.batch(stream);
-    shows(&batch, "Batch { report: BatchReport { copies: 0, bytes: 0, calls: 0 }, .. }");
+    shows(&batch, "Batch { report: Progress { bytes: 0, copies: 0, calls: 0, elapsed: 0ns }, .. }");
     drop(batch);
-    let path = std::env::temp_dir().join(format!("allotment-shown-{}", std::process::id()));
-    std::fs::write(&path, [1; 10]).unwrap();
-    let mapped = MmapStaging::new(staging, std::fs::File::open(&path).unwrap()).unwrap();
-    std::fs::remove_file(&path).unwrap();
-    shows(&mapped, "MmapStaging { file: File { ");
-    assert!(format!("{mapped:?}").ends_with("bytes: 10, .. }"), "{mapped:?}");
 
     let made = MemoryManager::new(std::slice::from_ref(context), ManagerOptions::default());
     let manager = made.unwrap();
-    shows(&manager, "MemoryManager { totals: Totals { stores: [StoreTotals { name: \"virtual device 0\"");
+    shows(&manager, "MemoryManager { stats: PoolStats { allocated: Counter { current: 0,");
     let request = manager.request().memory(MemoryKind::Pinned).access(Access::Random).fallback(&[]);
     shows(&request, "MemoryRequest { site: Location { file: \"tests/gpu/shown.rs\"");
     let rest = "memory: Some(Pinned), access: Random, fallback: Some([]), .. }";
     assert!(format!("{request:?}").ends_with(rest), "{request:?}");
     let managed = Buffer::<u8>::zeros(&request, 10, stream).unwrap();
+    lies(&managed, 10, "Pinned", 10, "None");
 
-    drop((leased, memory, pool, registered, sequence, cache, kernel, module, mapped, managed));
+    drop((staging, leased, memory, pool, registered, sequence, cache, kernel, module, managed));
     drop(manager);
     gpu.finish();
 }
@@ -131,14 +138,10 @@ fn errors_say_what_is_wrong() {
     }
     says(Error::from(PoolError::from(call)), &PoolError::from(call).to_string());
 
-    type Staged = StagingError<Error>;
-    says(Staged::from(Error::Invisible), "the CPU cannot access a device's own memory");
-    says(Staged::from(call), called);
-    let broken = || io::Error::other("broken");
-    says(Staged::Read(broken()), "the input cannot be read: broken");
-    says(Staged::Write(broken()), "the results cannot be written: broken");
-    says(Staged::Shrunk { mapped: 9, left: 8 }, "the mapped file had 9 bytes and has only 8 now");
-    says(Staged::Work(Error::Unreachable), "no device can access ordinary host memory");
+    let broken = || "broken".to_owned();
+    says(Error::Read(io::ErrorKind::Other, broken()), "the input cannot be read: broken");
+    says(Error::Write(io::ErrorKind::Other, broken()), "the results cannot be written: broken");
+    says(Error::Shrunk { mapped: 9, left: 8 }, "the mapped file had 9 bytes and has only 8 now");
 }
 
 /// A stream has one number, wherever it is shown.

@@ -4,8 +4,8 @@ use crate::support::{Gpu, on_system, release};
 use allotment::gpu::cudarc::driver::sys;
 use allotment::gpu::sequences::KvCache;
 use allotment::gpu::{
-    Advice, AsyncMemory, Buffer, Context, DeviceMemory, Error, HostMemory, Location, Managed, Pinned, Pool,
-    Registered, Stream, Virtual, pinned_bytes,
+    Advice, AsyncMemory, Buffer, Context, DeviceMemory, Error, HostMemory, Managed, Pinned, Pool, Registered,
+    Stream, Virtual, pinned_bytes,
 };
 use allotment::pool::{DevicePool, PoolOptions, Segment, Source, SourceErrorKind, Stream as _};
 use allotment::region::Capabilities;
@@ -239,15 +239,12 @@ fn managed() {
     let source = Arc::new(source);
     let buffer = Buffer::<u32>::zeros(&source, 1000, &gpu.stream).unwrap();
     let (address, bytes) = (buffer.address(), buffer.bytes());
-    let advice = [
-        Advice::ReadMostly(true),
-        Advice::PreferredLocation(Some(Location::Host)),
-        Advice::AccessedBy(Location::Device(0)),
-    ];
+    let advice =
+        [Advice::ReadMostly(true), Advice::PreferredLocation(Some(None)), Advice::AccessedBy(Some(0))];
     for advice in advice {
         buffer.as_view().advise(advice).unwrap();
     }
-    buffer.as_view().prefetch(Location::Device(0)).unwrap();
+    buffer.as_view().prefetch(Some(0)).unwrap();
     gpu.stream.synchronize().unwrap();
     let told = |which| {
         use allotment::gpu::cudarc::driver::sys;
@@ -275,7 +272,7 @@ fn managed() {
     buffer.as_mut_slice().unwrap()[999] = 7;
     let moved = buffer.migrate(&device, &gpu.stream).unwrap();
     assert_eq!(moved.slice(998..).unwrap().to_vec().unwrap(), [0, 7]);
-    let error = moved.as_view().prefetch(Location::Host).unwrap_err();
+    let error = moved.as_view().prefetch(None).unwrap_err();
     assert!(matches!(error, Error::Call(error) if error.kind == SourceErrorKind::Invalid));
     drop((moved, device, source));
     gpu.finish();

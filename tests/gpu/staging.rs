@@ -1,8 +1,8 @@
 //! Data that is streamed through a device in chunks.
 
 use crate::support::{Gpu, on_system};
-use allotment::gpu::{Buffer, DeviceMemory, Error, HostMemory, Progress, Staging, StagingError, Virtual};
-use allotment::pool::{DevicePool, Limit, PoolOptions, Stream as _};
+use allotment::gpu::{Buffer, DeviceMemory, Error, HostMemory, Progress, Staging, Virtual};
+use allotment::pool::{DevicePool, PoolOptions, Stream as _};
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -36,14 +36,14 @@ fn everything_goes_through_in_order() {
             let mut seen = Vec::new();
             let done = staging
                 .read_write(&*data, &mut result, &pool, &gpu.stream, |chunk, progress| {
-                    seen.push((progress.chunks, progress.bytes, chunk.len()));
+                    seen.push((progress.copies, progress.bytes, chunk.len()));
                     add_one(chunk)
                 })
                 .unwrap();
             let expected: Vec<u8> = data.iter().map(|byte| byte.wrapping_add(1)).collect();
             assert!(result == expected, "{slots} slots, {chunks} chunks and {more} bytes");
             assert_eq!(
-                (done.bytes, done.chunks),
+                (done.bytes, done.copies),
                 (data.len() as u64, (chunks + usize::from(more > 0)) as u64)
             );
             assert!(seen.iter().enumerate().all(|(n, &(chunks, ..))| chunks == n as u64 + 1));
@@ -72,7 +72,7 @@ fn held_streams_do_not_mix_chunks_up() {
         number += 1;
         chunk.slice(..1)?.fill(number) // waits for nothing
     });
-    assert_eq!(done.unwrap().chunks, 11);
+    assert_eq!(done.unwrap().copies, 11);
     let mut expected = data.clone();
     expected.chunks_mut(CHUNK).zip(1..).for_each(|(chunk, number)| chunk[0] = number);
     assert!(result == expected);
@@ -96,10 +96,10 @@ fn chunks_wait_for_their_work() {
     let mut firsts = Buffer::<u8>::zeros(&pool, 9, &gpu.stream).unwrap();
     gpu.control().hold_all(true);
     let done = staging.read(&*data, &pool, &gpu.stream, |chunk, progress| {
-        let at = progress.chunks as usize - 1;
+        let at = progress.copies as usize - 1;
         firsts.slice_mut(at..=at)?.copy_from_view(&chunk.as_view().slice(..1)?)
     });
-    assert_eq!(done.unwrap().chunks, 9);
+    assert_eq!(done.unwrap().copies, 9);
     gpu.control().hold_all(false);
     let expected: Vec<u8> = data.chunks(CHUNK).map(|chunk| chunk[0]).collect();
     assert_eq!(firsts.to_vec().unwrap(), expected);
@@ -116,7 +116,7 @@ fn more_than_the_device_has_goes_through() {
     }
     // Streams 1 GiB through a device with half as much memory, in a pool of 64 MiB.
     let gpu = Gpu::with_memory(512 << 20);
-    let options = PoolOptions::new().limit(Limit::Bytes(64 << 20));
+    let options = PoolOptions::new().limit(64 << 20);
     let pool = Arc::new(DevicePool::new(DeviceMemory::new(&gpu.context), options).unwrap());
     let mut staging = Staging::with_chunks(&gpu.context, 8 << 20, 3).unwrap();
     assert_eq!(gpu.context.device().memory, 512 << 20);
@@ -127,7 +127,7 @@ fn more_than_the_device_has_goes_through() {
         Ok::<_, Error>(())
     });
     let done = done.unwrap();
-    assert_eq!((done.bytes, done.chunks), (total, 129));
+    assert_eq!((done.bytes, done.copies), (total, 129));
     assert!(done.bandwidth() > 0.0 && pool.stats().reserved.peak <= 64 << 20);
     drop(staging);
     drop(pool);
@@ -148,12 +148,12 @@ fn a_file_larger_than_the_device_goes_through() {
     // 4.4 MiB through a device with 4 MiB, in a pool of 2 MiB.
     let gpu = Gpu::with_memory(4 << 20);
     assert!(bytes.len() > gpu.context.device().memory);
-    let options = PoolOptions::new().limit(Limit::Bytes(2 << 20));
+    let options = PoolOptions::new().limit(2 << 20);
     let pool = Arc::new(DevicePool::new(DeviceMemory::new(&gpu.context), options).unwrap());
     let mut staging = Staging::with_chunks(&gpu.context, CHUNK, 3).unwrap();
     let (source, sink) = (File::open(&from).unwrap(), File::create(&to).unwrap());
     let done = staging.read_write(source, sink, &pool, &gpu.stream, |chunk, _| add_one(chunk)).unwrap();
-    assert_eq!((done.bytes, done.chunks), (bytes.len() as u64, 71));
+    assert_eq!((done.bytes, done.copies), (bytes.len() as u64, 71));
     let written = fs::read(&to).unwrap();
     fs::remove_dir_all(&folder).unwrap();
     assert!(
@@ -176,6 +176,19 @@ impl Read for Broken {
     }
 }
 
+/// The error of a program's own work.
+#[derive(Debug, PartialEq)]
+enum Stop {
+    Work,
+    Staging(Error),
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Self::Staging(error)
+    }
+}
+
 #[test]
 fn errors_of_all_sides_are_told_apart() {
     let gpu = Gpu::new();
@@ -183,12 +196,15 @@ fn errors_of_all_sides_are_told_apart() {
     let mut staging = Staging::with_chunks(&gpu.context, CHUNK, 2).unwrap();
     let nothing = |_: allotment::gpu::ViewMut<'_, u8>, _: &_| Ok::<_, Error>(());
     let error = staging.read(Broken(3 * CHUNK), &memory, &gpu.stream, nothing).unwrap_err();
-    assert!(matches!(&error, StagingError::Read(error) if error.to_string() == "broken"), "{error}");
+    assert!(matches!(&error, Error::Read(io::ErrorKind::Other, text) if text == "broken"), "{error}");
     let full = &mut [0u8; CHUNK][..];
     let error = staging.read_write(&*data(3, 0), full, &memory, &gpu.stream, nothing).unwrap_err();
-    assert!(matches!(error, StagingError::Write(_)), "{error}");
-    let error = staging.read(&*data(3, 0), &memory, &gpu.stream, |_, _| Err("stop")).unwrap_err();
-    assert!(matches!(error, StagingError::Work("stop")));
+    assert!(matches!(error, Error::Write(io::ErrorKind::WriteZero, _)), "{error}");
+    let stop = |_: allotment::gpu::ViewMut<'_, u8>, _: &_| Err(Stop::Work);
+    let error = staging.read(&*data(3, 0), &memory, &gpu.stream, stop).unwrap_err();
+    assert_eq!(error, Stop::Work);
+    let error = staging.read(Broken(0), &memory, &gpu.stream, stop).unwrap_err();
+    assert!(matches!(error, Stop::Staging(Error::Read(..))), "{error:?}");
     if !on_system() {
         for (name, nth) in [
             ("cuMemAlloc_v2", 2),
@@ -199,11 +215,7 @@ fn errors_of_all_sides_are_told_apart() {
             gpu.control().fail(name, nth, 1, 999);
             let error =
                 staging.read_write(&*data(3, 0), io::sink(), &memory, &gpu.stream, nothing).unwrap_err();
-            let is_memory = matches!(error, StagingError::Allocate(_));
-            assert!(
-                is_memory == (name == "cuMemAlloc_v2") && error.to_string().contains("999"),
-                "{name}: {error}"
-            );
+            assert!(matches!(&error, Error::Call(error) if error.code == 999), "{name}: {error}");
         }
     }
     // It can be used again.
@@ -217,7 +229,8 @@ fn errors_of_all_sides_are_told_apart() {
 
 #[test]
 fn bandwidth_is_bytes_by_time() {
-    let progress = |millis| Progress { bytes: 3000, chunks: 2, elapsed: Duration::from_millis(millis) };
+    let progress =
+        |millis| Progress { bytes: 3000, copies: 2, calls: 2, elapsed: Duration::from_millis(millis) };
     let bandwidths = [1500, 250, 0].map(|millis| progress(millis).bandwidth());
     assert_eq!(bandwidths, [2000.0, 12000.0, 0.0]);
 }
@@ -268,11 +281,11 @@ fn pinned_memory_is_asked_for_when_it_is_needed() {
     let mut staging = Staging::with_chunks(&gpu.context, chunk, count).unwrap();
     let nothing = |_: allotment::gpu::ViewMut<'_, u8>, _: &_| Ok::<_, Error>(());
     let write = |staging: &mut Staging, data: &[u8]| {
-        staging.read_write(data, io::sink(), &memory, &gpu.stream, nothing).map(|done| done.chunks)
+        staging.read_write(data, io::sink(), &memory, &gpu.stream, nothing).map(|done| done.copies)
     };
     gpu.control().fail("cuMemHostAlloc", 1, 1, 999);
     let refused = write(&mut staging, &[1; 10]).unwrap_err();
-    assert!(matches!(refused, StagingError::Copy(Error::Call(error)) if error.code == 999), "{refused}");
+    assert!(matches!(refused, Error::Call(error) if error.code == 999), "{refused}");
     let waits = || gpu.control().calls("cuEventSynchronize");
     let before = waits();
     assert_eq!(write(&mut staging, &[]).unwrap(), 0);
@@ -283,7 +296,7 @@ fn pinned_memory_is_asked_for_when_it_is_needed() {
     let mut staging = Staging::with_chunks(&gpu.context, chunk, count).unwrap();
     let host = Arc::new(HostMemory::new(1 << 20));
     let refused = staging.read(&[1; 10][..], &host, &gpu.stream, nothing).unwrap_err();
-    assert!(matches!(refused, StagingError::Copy(Error::Unreachable)), "{refused}");
+    assert!(matches!(refused, Error::Unreachable), "{refused}");
     drop((staging, memory, host));
     gpu.finish();
 }

@@ -3,7 +3,7 @@
 use crate::support::{Gpu, on_system};
 use allotment::gpu::cudarc::driver::sys;
 use allotment::gpu::{Buffer, Context, DeviceMemory, Error, Event, Stream};
-use allotment::pool::{DevicePool, Event as _, PoolOptions, Stream as _, StreamId};
+use allotment::pool::{DevicePool, Direction, Event as _, PoolOptions, Stream as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ fn streams_have_numbers_of_their_own() {
     let number = other.id();
     assert_eq!(number, other.clone().id());
     assert_ne!(number, gpu.stream.id());
-    assert_eq!(Stream::default_of(&gpu.context).id(), StreamId(0));
+    assert_eq!(Stream::default_of(&gpu.context).id(), 0);
     assert_eq!(Stream::default_of(&gpu.context).id(), Stream::default_of(&gpu.context).id());
     drop(other);
     // All streams of one handle are one, also if another library names it.
@@ -37,7 +37,7 @@ fn streams_have_numbers_of_their_own() {
     assert_eq!([one.id(), three.id(), four.id()], [two.id(), two.id(), gpu.stream.id()]);
     drop((one, two, three, four, cudarc));
     let theirs = gpu.context.to_cudarc().unwrap();
-    for (handle, expected) in [(0, Ok(StreamId(0))), (1, Ok(StreamId(0))), (2, Err(Error::PerThreadStream))] {
+    for (handle, expected) in [(0, Ok(0)), (1, Ok(0)), (2, Err(Error::PerThreadStream))] {
         // SAFETY: these handles stand for default streams.
         let stream = unsafe { Stream::from_raw(&gpu.context, ptr::without_provenance_mut(handle)) };
         assert_eq!(stream.map(|stream| stream.id()), expected);
@@ -49,7 +49,7 @@ fn streams_have_numbers_of_their_own() {
     drop(theirs);
     if !on_system() {
         let second = Context::new(1).unwrap();
-        assert_eq!(Stream::default_of(&second).id(), StreamId(1));
+        assert_eq!(Stream::default_of(&second).id(), 1);
     }
     gpu.finish();
 }
@@ -160,7 +160,7 @@ fn threads_without_a_context_wait_and_destroy() {
     let event = stream.record().unwrap();
     let ended = std::thread::spawn(move || {
         event.synchronize().unwrap();
-        let timed = context.copy_stats().to_device.timed_bytes;
+        let timed = Direction::ToDevice.of(&context.copy_stats()).timed_bytes;
         drop((event, buffer, stream, context));
         let mut current = ptr::null_mut();
         // SAFETY: the output has the type that the function writes.

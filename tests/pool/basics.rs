@@ -6,10 +6,10 @@ use allotment::placement::{
     Apart, BuddyMap, DefaultClasses, FirstFitMap, GoodFit, SegmentPlacement, SlabMap,
 };
 use allotment::pool::{
-    AnyPool, CopyFigures, CopyStats, DevicePool, Direction, Growth, Limit, PoolError, PoolOptions, PoolStats,
-    RawPool, ReturnError, Reuse, Source, Stream as _,
+    AnyPool, CopyStats, DevicePool, Direction, PoolError, PoolOptions, PoolStats, RawPool, Reuse, Source,
+    Stream as _,
 };
-use allotment::sim::{Call, DeviceMemory};
+use allotment::sim::DeviceMemory;
 use std::time::Duration;
 
 #[test]
@@ -36,7 +36,7 @@ fn small_and_large_requests_have_segments_of_their_own() {
     let again = [1000, 2 * MIB, 33 * MIB].map(|bytes| pool.allocate(bytes, &stream).unwrap());
     let stats = pool.stats();
     assert_eq!((stats.hits, stats.misses, stats.hit_rate()), (3, 3, 0.5));
-    assert_eq!(pool.source().calls(Call::Reserve), 3);
+    assert_eq!(pool.source().calls("simReserve"), 3);
     drop(again);
 }
 
@@ -114,13 +114,12 @@ fn segments_grow_as_told() {
         }
         sizes
     };
-    assert_eq!(sizes(PoolOptions::new().growth(Growth::Fixed(16 * MIB))), [16, 16, 16, 16]);
-    let geometric = Growth::Geometric { first: 8 * MIB, percent: 200, most: 20 * MIB };
-    assert_eq!(sizes(PoolOptions::new().growth(geometric)), [8, 16, 20, 20]);
+    assert_eq!(sizes(PoolOptions::new().segments(16 * MIB)), [16, 16, 16, 16]);
+    assert_eq!(sizes(PoolOptions::new().geometric_segments(8 * MIB, 200, 20 * MIB)), [8, 16, 20, 20]);
     assert_eq!(sizes(PoolOptions::new().first_segment(50 * MIB)), [50, 20, 20, 20]);
     assert_eq!(sizes(PoolOptions::new().exact_above(4 * MIB, MIB)), [5, 5, 5, 5]);
     let fitted = |most: usize, bytes: usize| {
-        let options = PoolOptions::new().small(0, 0).growth(Growth::Fitted(most * MIB));
+        let options = PoolOptions::new().small(0, 0).fitted_segments(most * MIB);
         let device: DeviceMemory = DeviceMemory::new(1024 * MIB).with_granularity(2 * MIB);
         let stream = device.stream();
         let pool = DevicePool::new(device, options).unwrap();
@@ -139,7 +138,7 @@ fn segments_grow_as_told() {
     // If a tenth is free, just its size is reserved.
     let device: DeviceMemory = DeviceMemory::new(64 * MIB).with_granularity(2 * MIB);
     let stream = device.stream();
-    let options = PoolOptions::new().small(0, 0).growth(Growth::Fitted(20 * MIB));
+    let options = PoolOptions::new().small(0, 0).fitted_segments(20 * MIB);
     let pool = DevicePool::new(device, options).unwrap();
     let mut live = vec![];
     let mut reserved = |bytes: usize| {
@@ -156,14 +155,13 @@ fn segments_grow_as_told() {
 fn a_segment_grows_in_place_where_the_source_can() {
     let device: DeviceMemory = DeviceMemory::new(256 * MIB).with_granularity(2 * MIB).with_room(128 * MIB);
     let stream = device.stream();
-    let options =
-        PoolOptions::new().small(0, 0).growth(Growth::Fixed(2 * MIB)).exact_above(usize::MAX, 2 * MIB);
+    let options = PoolOptions::new().small(0, 0).segments(2 * MIB).exact_above(usize::MAX, 2 * MIB);
     let pool = RawPool::<allotment::pool::DefaultPlacement, _>::new(device, options).unwrap();
     let first = pool.allocate(3 * MIB, &stream).unwrap();
     let second = pool.allocate(30 * MIB, &stream).unwrap();
     assert_eq!((pool.source().reserved(), pool.source().segments()), (34 * MIB, 1));
     assert_eq!(second.address(), first.address() + 3 * MIB, "it began in the rest of the first");
-    assert_eq!(pool.source().calls(Call::Grow), 1);
+    assert_eq!(pool.source().calls("simGrow"), 1);
     // Beyond its room, a second segment begins.
     let third = pool.allocate(100 * MIB, &stream).unwrap();
     assert_eq!((pool.source().reserved(), pool.source().segments()), (134 * MIB, 2));
@@ -174,29 +172,29 @@ fn a_segment_grows_in_place_where_the_source_can() {
 /// The limit changes while the pool is used; what is reserved beyond it stays until it is trimmed.
 #[test]
 fn limits_change() {
-    let pool =
-        pool(100, PoolOptions::new().small(0, 0).exact_above(0, 2 * MIB).limit(Limit::Bytes(10 * MIB)));
+    let pool = pool(100, PoolOptions::new().small(0, 0).exact_above(0, 2 * MIB).limit(10 * MIB));
     let stream = pool.source().stream();
     let block = pool.allocate(10 * MIB, &stream).unwrap();
     assert!(pool.allocate(2 * MIB, &stream).is_err());
-    pool.set_limit(Limit::Fraction(0.12)).unwrap();
+    pool.set_limit_fraction(0.12).unwrap();
     assert!(pool.allocate(2 * MIB, &stream).is_ok());
-    pool.set_limit(Limit::Bytes(4 * MIB)).unwrap();
+    pool.set_limit(4 * MIB).unwrap();
     assert!(
         matches!(pool.allocate(4 * MIB, &stream), Err(PoolError::OutOfMemory(error)) if error.limit == 4 * MIB)
     );
     drop(block);
     assert!(pool.allocate(4 * MIB, &stream).is_ok());
-    for wrong in [Limit::Bytes(0), Limit::Fraction(0.0), Limit::Fraction(f64::NAN)] {
-        assert_eq!(pool.set_limit(wrong), Err(PoolError::Option("limit")));
+    assert_eq!(pool.set_limit(0), Err(PoolError::Option("limit")));
+    for wrong in [0.0, f64::NAN] {
+        assert_eq!(pool.set_limit_fraction(wrong), Err(PoolError::Option("limit_fraction")));
     }
-    pool.set_limit(Limit::None).unwrap();
+    pool.set_limit(usize::MAX).unwrap();
     assert!(pool.allocate(90 * MIB, &stream).is_ok());
 }
 
 #[test]
 fn the_limit_holds() {
-    let limited = pool(100, PoolOptions::new().limit(Limit::Fraction(0.5)));
+    let limited = pool(100, PoolOptions::new().limit_fraction(0.5));
     let stream = limited.source().stream();
     let _most = limited.allocate(45 * MIB, &stream).unwrap();
     let Err(PoolError::OutOfMemory(full)) = limited.allocate(6 * MIB, &stream) else {
@@ -211,7 +209,7 @@ fn the_limit_holds() {
     let _rest = limited.allocate(3 * MIB, &stream).unwrap();
     assert_eq!(limited.source().reserved(), 49 * MIB);
 
-    let pool = pool(100, PoolOptions::new().limit(Limit::Bytes(10 * MIB)));
+    let pool = pool(100, PoolOptions::new().limit(10 * MIB));
     let stream = pool.source().stream();
     assert!(pool.allocate(11 * MIB, &stream).is_err());
     assert!(pool.allocate(10 * MIB, &stream).is_ok());
@@ -231,9 +229,9 @@ fn trimming_keeps_what_it_is_told() {
     assert_eq!(pool.source().reserved(), 2 * MIB);
     drop(held);
     pool.preallocate(64 * MIB, &stream).unwrap();
-    let calls = pool.source().calls(Call::Reserve);
+    let calls = pool.source().calls("simReserve");
     assert!(pool.allocate(60 * MIB, &stream).is_ok());
-    assert_eq!(pool.source().calls(Call::Reserve), calls);
+    assert_eq!(pool.source().calls("simReserve"), calls);
 }
 
 #[test]
@@ -267,7 +265,7 @@ fn levels_of_reuse_differ() {
             drop(pool.allocate(500 * KIB + round, &stream).unwrap());
         }
         let stats = pool.stats();
-        (pool.source().calls(Call::Reserve), pool.source().reserved() / MIB, stats.allocated.peak as usize)
+        (pool.source().calls("simReserve"), pool.source().reserved() / MIB, stats.allocated.peak as usize)
     };
     assert_eq!(run(Reuse::None), (9, 0, 600 * KIB));
     assert_eq!(run(Reuse::Basic), (1, 2, MIB), "rounded up to 512 KiB");
@@ -318,7 +316,7 @@ fn statistics_are_right() {
         (of_a.requested.current, of_a.blocks.current, of_a.reserved.current as usize),
         (400, 2, 2 * MIB)
     );
-    assert!(pool.stream_stats(allotment::pool::StreamId(99)).is_none());
+    assert!(pool.stream_stats(99).is_none());
     drop(first);
     let stats = pool.stats();
     assert_eq!((stats.blocks.current, stats.blocks.peak, stats.blocks.total), (2, 3, 3));
@@ -340,7 +338,7 @@ fn copies_are_counted_by_direction() {
     let pool = pool(64, PoolOptions::new());
     let stream = pool.source().stream();
     let _block = pool.allocate(MIB, &stream).unwrap();
-    assert_eq!(pool.stats().copies, CopyStats::default());
+    assert_eq!(pool.stats().copies, [CopyStats::default(); 6]);
     for (number, &direction) in Direction::ALL.iter().enumerate() {
         for _ in 0..number {
             pool.count_copy(direction, 1000, None);
@@ -349,7 +347,7 @@ fn copies_are_counted_by_direction() {
     }
     let stats = pool.stats().copies;
     for (number, &direction) in Direction::ALL.iter().enumerate() {
-        let figures = stats.of(direction);
+        let figures = direction.of(&stats);
         let count = number as u64 + 1;
         assert_eq!((figures.count, figures.bytes), (count, 1000 * count), "{direction:?}");
         assert_eq!((figures.timed_bytes, figures.time), (1000, Duration::from_micros(number as u64)));
@@ -357,12 +355,13 @@ fn copies_are_counted_by_direction() {
         assert!(figures.bandwidth().map(f64::round) == bandwidth.map(f64::round), "{figures:?}");
     }
     for (number, &direction) in Direction::ALL.iter().enumerate() {
-        let once = *stats.of(direction);
-        let more = CopyFigures { count: 1, bytes: 20, timed_bytes: 300, time: Duration::from_micros(40) };
+        let once = direction.of(&stats);
+        let more = CopyStats { count: 1, bytes: 20, timed_bytes: 300, time: Duration::from_micros(40) };
         let sum = once + more;
         assert_eq!((sum.count, sum.bytes, sum.timed_bytes), (once.count + 1, once.bytes + 20, 1300));
         assert_eq!(sum.time, Duration::from_micros(number as u64 + 40));
-        assert_eq!(*(stats + stats).of(direction), once + once);
+        let both = pool.stats() + pool.stats();
+        assert_eq!(direction.of(&both.copies), once + once);
     }
 }
 
@@ -374,17 +373,17 @@ fn wrong_frees_are_refused() {
     let _theirs = two.allocate(100, &other).unwrap();
     let block = one.allocate_raw(100, 1, &stream).unwrap();
     let address = block.address();
-    assert_eq!(two.deallocate(block), Err(ReturnError::Foreign));
+    assert_eq!(two.deallocate(block), Err(PoolError::Foreign));
     assert_eq!(one.deallocate_at(address), Ok(()));
-    assert_eq!(one.deallocate_at(address), Err(ReturnError::AlreadyFree));
-    assert_eq!(one.deallocate_at(1 << 20), Err(ReturnError::Foreign));
+    assert_eq!(one.deallocate_at(address), Err(PoolError::AlreadyFree));
+    assert_eq!(one.deallocate_at(1 << 20), Err(PoolError::Foreign));
     let segment = &one.snapshot().segments[0];
     let end = segment.address + segment.bytes as usize;
     for (address, error) in [
-        (segment.address - 1, ReturnError::Foreign),
-        (segment.address, ReturnError::AlreadyFree),
-        (end - 1, ReturnError::AlreadyFree),
-        (end, ReturnError::Foreign),
+        (segment.address - 1, PoolError::Foreign),
+        (segment.address, PoolError::AlreadyFree),
+        (end - 1, PoolError::AlreadyFree),
+        (end, PoolError::Foreign),
     ] {
         assert_eq!(one.deallocate_at(address), Err(error));
     }
@@ -393,9 +392,9 @@ fn wrong_frees_are_refused() {
     one.deallocate_at(block.address()).unwrap();
     let next = one.allocate_raw(100, 1, &stream).unwrap();
     assert_eq!(next.address(), block.address());
-    assert_eq!(one.deallocate(block), Err(ReturnError::AlreadyFree));
+    assert_eq!(one.deallocate(block), Err(PoolError::AlreadyFree));
     assert_eq!(one.deallocate(next), Ok(()));
-    let said = [ReturnError::Foreign, ReturnError::AlreadyFree, ReturnError::Overrun { offset: -3 }];
+    let said = [PoolError::Foreign, PoolError::AlreadyFree, PoolError::Overrun { offset: -3 }];
     let words = ["not from this pool", "already free", "byte -3"];
     assert!(said.iter().zip(words).all(|(error, words)| error.to_string().contains(words)));
 }
@@ -440,15 +439,14 @@ fn blocks_are_made_ready_by_size_and_count() {
     for reuse in [Reuse::Basic, Reuse::Advanced, Reuse::Aggressive] {
         let device: DeviceMemory = DeviceMemory::new(256 * MIB);
         let stream = device.stream();
-        let options =
-            PoolOptions::new().reuse(reuse).growth(Growth::Fixed(3 * MIB)).exact_above(64 * MIB, MIB);
+        let options = PoolOptions::new().reuse(reuse).segments(3 * MIB).exact_above(64 * MIB, MIB);
         let pool = DevicePool::new(device.clone(), options).unwrap();
         pool.preallocate_blocks(3 * MIB, 5, &stream).unwrap();
-        assert_eq!((device.calls(Call::Reserve), pool.stats().blocks.current), (5, 0));
+        assert_eq!((device.calls("simReserve"), pool.stats().blocks.current), (5, 0));
         let blocks: Vec<_> = (0..5).map(|_| pool.allocate(3 * MIB, &stream).unwrap()).collect();
-        assert_eq!(device.calls(Call::Reserve), 5, "{reuse:?}");
+        assert_eq!(device.calls("simReserve"), 5, "{reuse:?}");
         let more = pool.allocate(3 * MIB, &stream).unwrap();
-        assert_eq!(device.calls(Call::Reserve), 6);
+        assert_eq!(device.calls("simReserve"), 6);
         drop((blocks, more));
         // What cannot be had leaves no block behind.
         assert!(pool.preallocate_blocks(30 * MIB, 10, &stream).is_err());

@@ -4,9 +4,9 @@ use super::{KIB, MIB, pool};
 use allotment::placement::SideTable;
 use allotment::placement::{GoodFit, SegmentPlacement};
 use allotment::pool::{
-    DefaultPlacement, DevicePool, Growth, Limit, PoolError, PoolOptions, RawPool, Reuse, SourceErrorKind,
+    DefaultPlacement, DevicePool, PoolError, PoolOptions, RawPool, Reuse, SourceErrorKind,
 };
-use allotment::sim::{Call, DeviceMemory, Stream};
+use allotment::sim::{DeviceMemory, Stream};
 use std::time::Duration;
 
 #[test]
@@ -16,12 +16,12 @@ fn requests_up_to_the_longest_are_tried() {
     let max = DefaultPlacement::MAX_LEN * 256 / 2;
     let align = 1 << (max / 2).ilog2();
     let asked = |bytes, align| {
-        let before = pool.source().calls(Call::Reserve);
+        let before = pool.source().calls("simReserve");
         match pool.allocate_raw(bytes, align, &stream) {
             Err(PoolError::OutOfMemory(full)) => assert_eq!((full.requested, full.align), (bytes, align)),
             error => assert_eq!(error, Err(PoolError::TooLarge { max })),
         }
-        pool.source().calls(Call::Reserve) > before
+        pool.source().calls("simReserve") > before
     };
     assert!(asked(max, 1) && asked(1, align) && asked(max, align));
     for (bytes, align) in [(max + 1, 1), (1, 2 * align), (max + 1, align), (1, 3), (1, 0), (max, 3)] {
@@ -60,7 +60,7 @@ fn no_segment_is_longer_than_its_placement() {
         for growth in [longest, 1 << 30, usize::MAX] {
             let device: DeviceMemory = DeviceMemory::new(1 << 40).with_granularity(granularity);
             let stream = device.stream();
-            let options = PoolOptions::new().small(0, 0).growth(Growth::Fixed(growth));
+            let options = PoolOptions::new().small(0, 0).segments(growth);
             let pool = RawPool::<Short, _>::new(device, options).unwrap();
             let _block = pool.allocate(KIB, &stream).unwrap();
             assert_eq!(pool.source().reserved(), longest / granularity * granularity, "{growth}");
@@ -71,14 +71,12 @@ fn no_segment_is_longer_than_its_placement() {
 /// The sizes that are asked for but cannot be had are followed by the least that suffices.
 #[test]
 fn what_cannot_be_had_is_asked_for_once_and_then_the_least() {
-    for options in
-        [PoolOptions::new().growth(Growth::Fixed(usize::MAX)), PoolOptions::new().first_segment(32 * MIB)]
-    {
+    for options in [PoolOptions::new().segments(usize::MAX), PoolOptions::new().first_segment(32 * MIB)] {
         let pool = pool(16, options);
         let stream = pool.source().stream();
         let _block = pool.allocate(3 * MIB, &stream).unwrap();
         let stats = pool.stats();
-        assert_eq!((pool.source().calls(Call::Reserve), pool.source().reserved()), (2, 3 * MIB));
+        assert_eq!((pool.source().calls("simReserve"), pool.source().reserved()), (2, 3 * MIB));
         assert_eq!((stats.retries, stats.growth, stats.calls.failed), (1, 1, 1));
     }
     // What is the least already is not asked for again before something has gone back.
@@ -86,7 +84,7 @@ fn what_cannot_be_had_is_asked_for_once_and_then_the_least() {
     let stream = pool.source().stream();
     assert!(pool.allocate(18 * MIB, &stream).is_err());
     // At first, after the release, and at the end.
-    assert_eq!(pool.source().calls(Call::Reserve), 3);
+    assert_eq!(pool.source().calls("simReserve"), 3);
     assert_eq!((pool.stats().retries, pool.stats().failures, pool.stats().misses), (2, 1, 1));
 }
 
@@ -108,7 +106,7 @@ fn a_tenth_may_be_free() {
     for (granules, expected) in [(0, 18), (1, 6)] {
         let device: DeviceMemory = DeviceMemory::new(64 * MIB).with_granularity(2 * MIB);
         let stream = device.stream();
-        let options = PoolOptions::new().small(0, 0).growth(Growth::Fitted(20 * MIB));
+        let options = PoolOptions::new().small(0, 0).fitted_segments(20 * MIB);
         let pool = DevicePool::new(device, options).unwrap();
         pool.preallocate(20 * MIB, &stream).unwrap();
         let _first = pool.allocate(9 * MIB, &stream).unwrap();
@@ -118,20 +116,19 @@ fn a_tenth_may_be_free() {
     }
 }
 
-fn growing(room: usize, growth: Growth) -> (DevicePool<DeviceMemory>, Stream) {
+fn growing(room: usize, options: PoolOptions) -> (DevicePool<DeviceMemory>, Stream) {
     let device: DeviceMemory = DeviceMemory::new(64 * MIB).with_granularity(2 * MIB).with_room(room);
     let stream = device.stream();
-    let options = PoolOptions::new().small(0, 0).growth(growth).exact_above(usize::MAX, 2 * MIB);
+    let options = options.small(0, 0).exact_above(usize::MAX, 2 * MIB);
     (DevicePool::new(device, options).unwrap(), stream)
 }
 
 #[test]
 fn a_segment_grows_as_far_as_its_room() {
     // The room is no multiple of what the source reserves, and less than the growth wishes.
-    let growth = Growth::Geometric { first: 2 * MIB, percent: 200, most: 8 * MIB };
-    let (pool, stream) = growing(5 * MIB, growth);
-    let state =
-        || (pool.source().segments(), pool.source().reserved() / MIB, pool.source().calls(Call::Grow));
+    let growing_by_two = PoolOptions::new().geometric_segments(2 * MIB, 200, 8 * MIB);
+    let (pool, stream) = growing(5 * MIB, growing_by_two);
+    let state = || (pool.source().segments(), pool.source().reserved() / MIB, pool.source().calls("simGrow"));
     let _first = pool.allocate(2 * MIB, &stream).unwrap();
     assert_eq!(state(), (1, 2, 0));
     let _second = pool.allocate(2 * MIB, &stream).unwrap();
@@ -141,12 +138,12 @@ fn a_segment_grows_as_far_as_its_room() {
     assert_eq!((pool.stats().growth, pool.stats().segments.current), (3, 2));
 
     // A segment that cannot grow further does not keep the next one from growing.
-    let (pool, stream) = growing(4 * MIB, Growth::Fixed(2 * MIB));
+    let (pool, stream) = growing(4 * MIB, PoolOptions::new().segments(2 * MIB));
     let _blocks: Vec<_> = (0..4).map(|_| pool.allocate(2 * MIB, &stream).unwrap()).collect();
-    assert_eq!((pool.source().segments(), pool.source().calls(Call::Grow)), (2, 2));
+    assert_eq!((pool.source().segments(), pool.source().calls("simGrow")), (2, 2));
 
     // The last byte of the room can be had.
-    let (pool, stream) = growing(6 * MIB, Growth::Fixed(2 * MIB));
+    let (pool, stream) = growing(6 * MIB, PoolOptions::new().segments(2 * MIB));
     let _first = pool.allocate(2 * MIB, &stream).unwrap();
     let _second = pool.allocate(4 * MIB, &stream).unwrap();
     assert_eq!((pool.source().segments(), pool.source().reserved() / MIB), (1, 6));
@@ -158,7 +155,7 @@ fn a_segment_grows_by_what_is_missing() {
     let grows = |limit: usize, live: &[usize], bytes: usize| {
         let device: DeviceMemory = DeviceMemory::new(64 * MIB).with_granularity(2 * MIB).with_room(64 * MIB);
         let stream = device.stream();
-        let options = PoolOptions::new().small(0, 0).exact_above(0, 2 * MIB).limit(Limit::Bytes(limit * MIB));
+        let options = PoolOptions::new().small(0, 0).exact_above(0, 2 * MIB).limit(limit * MIB);
         let pool = DevicePool::new(device, options).unwrap();
         pool.preallocate(4 * MIB, &stream).unwrap();
         let mut live: Vec<_> = live.iter().map(|mib| pool.allocate(mib * MIB, &stream).unwrap()).collect();
@@ -186,7 +183,7 @@ fn a_lean_pool_makes_way_for_what_it_needs() {
         let stream = pool.source().stream();
         drop([4, 2, 3].map(|mib| pool.allocate(mib * MIB, &stream).unwrap()));
         let _block = pool.allocate(bytes, &stream).unwrap();
-        (pool.source().calls(Call::Release), pool.source().reserved() - bytes.next_multiple_of(MIB))
+        (pool.source().calls("simRelease"), pool.source().reserved() - bytes.next_multiple_of(MIB))
     };
     assert_eq!(left(5 * MIB), (2, 4 * MIB));
     assert_eq!(left(5 * MIB + 1), (3, 0));
@@ -199,13 +196,12 @@ fn a_lean_pool_punches_holes_for_the_rest() {
     let run = |mib: usize| {
         let device: DeviceMemory = DeviceMemory::new(64 * MIB).with_granularity(MIB).with_room(64 * MIB);
         let streams = [(); 3].map(|()| device.stream());
-        let options =
-            PoolOptions::new().lean(true).small(0, 0).growth(Growth::Fixed(MIB)).exact_above(8 * MIB, MIB);
+        let options = PoolOptions::new().lean(true).small(0, 0).segments(MIB).exact_above(8 * MIB, MIB);
         let pool = DevicePool::new(device.clone(), options).unwrap();
         let [_first, middle, _last] = [1, 8, 1].map(|mib| pool.allocate(mib * MIB, &streams[0]).unwrap());
         let empty = [(8, 1), (1, 2)].map(|(mib, on)| pool.allocate(mib * MIB, &streams[on]).unwrap());
         drop((middle, empty));
-        let calls = || [Call::Release, Call::Unmap, Call::Record].map(|call| device.calls(call));
+        let calls = || ["simRelease", "simUnmap", "simRecord"].map(|call| device.calls(call));
         let before = calls();
         let _block = pool.allocate(mib * MIB, &streams[0]).unwrap();
         let after = calls();
@@ -220,7 +216,7 @@ fn a_lean_pool_punches_holes_for_the_rest() {
 
 #[test]
 fn a_limit_is_reached_but_not_exceeded() {
-    let pool = pool(64, PoolOptions::new().small(0, 0).limit(Limit::Bytes(10 * MIB)));
+    let pool = pool(64, PoolOptions::new().small(0, 0).limit(10 * MIB));
     let stream = pool.source().stream();
     pool.preallocate(4 * MIB, &stream).unwrap();
     let full = |result| match result {
@@ -231,13 +227,13 @@ fn a_limit_is_reached_but_not_exceeded() {
     assert_eq!((one_more.requested, one_more.align, one_more.source), (6 * MIB + 1, 1, None));
     assert_eq!((one_more.reserved, one_more.free, one_more.limit), (4 * MIB, 4 * MIB, 10 * MIB));
     pool.preallocate(6 * MIB, &stream).unwrap();
-    assert_eq!((pool.source().reserved(), pool.source().calls(Call::Reserve)), (10 * MIB, 2));
+    assert_eq!((pool.source().reserved(), pool.source().calls("simReserve")), (10 * MIB, 2));
     // The source is asked, and what it says is passed on.
     let pool = self::pool(2, PoolOptions::new());
     let stream = pool.source().stream();
     let source = full(pool.preallocate(3 * MIB, &stream)).source.unwrap();
     assert_eq!((source.kind, source.call), (SourceErrorKind::OutOfMemory, "simReserve"));
-    pool.source().fail_as(Some(Call::Reserve), 1, 1, SourceErrorKind::Lost);
+    pool.source().fail_as(Some("simReserve"), 1, 1, SourceErrorKind::Lost);
     let error = pool.preallocate(MIB, &stream);
     assert!(
         matches!(error, Err(PoolError::Source(error)) if error.kind == SourceErrorKind::Lost),

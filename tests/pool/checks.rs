@@ -2,10 +2,10 @@
 
 use super::{KIB, MIB, pool};
 use allotment::pool::{
-    Allocation, AnyPool as _, BlockState, Chain, Checks, DeviceAllocator, DevicePool, MemoryKind, PoolError,
-    PoolOptions, ReturnError, Stream as _,
+    Allocation, AnyPool as _, BlockState, Chain, DeviceAllocator, DevicePool, Direction, MemoryKind,
+    PoolError, PoolOptions, Stream as _,
 };
-use allotment::sim::{Call, DeviceMemory, HostMemory};
+use allotment::sim::{DeviceMemory, HostMemory};
 use std::sync::{Arc, Mutex};
 
 fn write(address: usize, value: u8) {
@@ -17,15 +17,14 @@ fn write(address: usize, value: u8) {
 fn writes_beside_a_block_are_found() {
     let host = HostMemory::new(16 * MIB);
     let stream = host.stream();
-    let checks = Checks { guard: true, ..Checks::default() };
-    let pool = DevicePool::new(host, PoolOptions::new().checks(checks)).unwrap();
+    let pool = DevicePool::new(host, PoolOptions::new().guards(true)).unwrap();
     for align in [1, 4096] {
         for offset in [-1, -200, 1000, 1023, 1100] {
             let block = pool.allocate_raw(1000, align, &stream).unwrap();
             assert_eq!(block.address() % align, 0);
             (0..1000).for_each(|at| write(block.address() + at, 7));
             write(block.address().wrapping_add_signed(offset), 1);
-            assert_eq!(pool.deallocate(block), Err(ReturnError::Overrun { offset }));
+            assert_eq!(pool.deallocate(block), Err(PoolError::Overrun { offset }));
         }
         let block = pool.allocate_raw(1000, align, &stream).unwrap();
         assert_eq!(pool.deallocate(block), Ok(()));
@@ -37,8 +36,7 @@ fn writes_beside_a_block_are_found() {
 fn writes_after_the_free_are_found() {
     let host = HostMemory::new(16 * MIB);
     let (stream, other) = (host.stream(), host.stream());
-    let checks = Checks { fill: Some(0xdd), ..Checks::default() };
-    let pool = DevicePool::new(host, PoolOptions::new().checks(checks)).unwrap();
+    let pool = DevicePool::new(host, PoolOptions::new().fill(0xdd)).unwrap();
     let block = pool.allocate(5000, &stream).unwrap();
     let address = block.address();
     write(address, 1);
@@ -69,8 +67,7 @@ fn every_byte_of_a_free_block_is_checked() {
         for offset in [-front, -1, 0, 119, 120, 4999, 5000, 4999 + back, 5000 + back] {
             let host = HostMemory::new(16 * MIB);
             let stream = host.stream();
-            let checks = Checks { fill: Some(0xdd), guard, sites: false };
-            let pool = DevicePool::new(host, PoolOptions::new().checks(checks)).unwrap();
+            let pool = DevicePool::new(host, PoolOptions::new().fill(0xdd).guards(guard)).unwrap();
             let address = pool.allocate(5000, &stream).unwrap().address();
             let changed = address.wrapping_add_signed(offset);
             let inside = (-front..5000 + back).contains(&offset);
@@ -89,7 +86,7 @@ fn every_byte_of_a_free_block_is_checked() {
 
 #[test]
 fn guards_and_fills_are_off_for_memory_that_the_cpu_does_not_see() {
-    let pool = pool(16, PoolOptions::new().checks(Checks::ALL));
+    let pool = pool(16, PoolOptions::new().fill(0xdd).guards(true).sites(true));
     let stream = pool.source().stream();
     let buffers: Vec<_> = (0..10).map(|n| pool.allocate(n * 300, &stream).unwrap()).collect();
     let mut addresses: Vec<_> = buffers.iter().map(|b| (b.address(), b.bytes())).collect();
@@ -101,7 +98,7 @@ fn guards_and_fills_are_off_for_memory_that_the_cpu_does_not_see() {
 #[test]
 fn leaks_are_told_with_the_place() {
     let told = Arc::new(Mutex::new(vec![]));
-    let pool = pool(16, PoolOptions::new().checks(Checks { sites: true, ..Checks::default() }));
+    let pool = pool(16, PoolOptions::new().sites(true));
     let stream = pool.source().stream();
     let freed = pool.allocate(64, &stream).unwrap();
     let leaked = pool.allocate_raw(1234, 1, &stream).unwrap();
@@ -123,7 +120,7 @@ fn leaks_are_told_with_the_place() {
 fn leaks_are_written_if_their_places_are_known() {
     const SITES: &str = "ALLOTMENT_TEST_SITES";
     if let Ok(sites) = std::env::var(SITES) {
-        let pool = pool(16, PoolOptions::new().checks(Checks { sites: sites == "1", ..Checks::default() }));
+        let pool = pool(16, PoolOptions::new().sites(sites == "1"));
         let _leaked = pool.allocate_raw(1234, 1, &pool.source().stream()).unwrap();
         return;
     }
@@ -189,7 +186,7 @@ fn a_snapshot_shows_every_byte() {
     assert_eq!(sums[BlockState::Waiting as usize], 3 * MIB as u64);
     assert_eq!(sums[BlockState::Free as usize], stats.inactive.current);
     let large = snapshot.segments.iter().find(|segment| segment.kind == "Large").unwrap();
-    assert_eq!((large.stream, large.bytes as usize), (b.id().0, 20 * MIB));
+    assert_eq!((large.stream, large.bytes as usize), (b.id(), 20 * MIB));
     let longest = snapshot.segments.iter().flat_map(|segment| &segment.blocks);
     let longest = longest.filter(|block| block.state == BlockState::Free).map(|block| block.bytes).max();
     assert_eq!(longest, Some(stats.largest_free));
@@ -198,7 +195,7 @@ fn a_snapshot_shows_every_byte() {
 #[cfg(feature = "serde")]
 #[test]
 fn a_snapshot_is_written_and_read() {
-    let pool = pool(64, PoolOptions::new().checks(Checks { sites: true, ..Checks::default() }));
+    let pool = pool(64, PoolOptions::new().sites(true));
     let stream = pool.source().stream();
     let _block = pool.allocate(100, &stream).unwrap();
     let snapshot = pool.snapshot();
@@ -226,12 +223,12 @@ fn a_chain_falls_back_and_says_what_all_have() {
     assert_eq!(reserved, [("simulated device", 2), ("simulated host", 20)]);
     assert_eq!(full.reserved, 2 * MIB);
     let foreign = slow.allocate_raw(1, 1, &stream).unwrap();
-    assert_eq!(Chain::new(vec![&fast]).deallocate(foreign), Err(ReturnError::Foreign));
+    assert_eq!(Chain::new(vec![&fast]).deallocate(foreign), Err(PoolError::Foreign));
     // A block that another stream uses waits for it, through the chain as well.
     chain.record_stream(&small, &device.stream()).unwrap();
     assert_eq!((chain.deallocate(small), chain.deallocate(large)), (Ok(()), Ok(())));
     assert_eq!(fast.stats().calls.record, 1);
-    assert_eq!(device.calls(Call::Synchronize), 0);
+    assert_eq!(device.calls("simSynchronize"), 0);
 }
 
 /// What an adaptor knows of a block's pool is what the pool itself says.
@@ -246,11 +243,14 @@ fn a_pool_behind_an_adaptor_is_the_same() {
     assert!(chain.pool_of(&theirs).is_none());
     let any = chain.pool_of(&block).unwrap();
     assert_eq!((any.name(), any.kind(), any.device()), ("simulated device", MemoryKind::Device, None));
+    // What is counted for the pool is seen through the adaptor.
+    pool.count_copy(Direction::ToHost, 5, None);
+    assert_eq!(Direction::ToHost.of(&any.stats().copies).bytes, 5);
     assert_eq!((any.stats(), any.segment_of(&block)), (pool.stats(), pool.segment_of(&block)));
     let segment = any.segment_of(&block).unwrap();
     let within = block.address() - segment.address.get() < segment.bytes;
     assert!(within && segment.bytes == 2 * MIB && any.segment_of(&theirs).is_none());
-    assert_eq!(chain.record_stream(&theirs, &stream), Err(ReturnError::Foreign));
+    assert_eq!(chain.record_stream(&theirs, &stream), Err(PoolError::Foreign));
     chain.deallocate(block).unwrap();
     assert_eq!((any.trim(0), pool.stats().reserved.current), (2 * MIB, 0));
     let host = HostMemory::new(MIB);

@@ -2,7 +2,7 @@
 //! more often, or reserve more, is to be made on purpose: then the table changes with it.
 
 use super::{KIB, MIB, hand_over};
-use allotment::pool::{DevicePool, Growth, Limit, PoolOptions, Reuse, Stream as _};
+use allotment::pool::{DevicePool, PoolOptions, Reuse, Stream as _};
 use allotment::sim::{DeviceMemory, Stream};
 
 /// Numbers that are the same everywhere.
@@ -99,21 +99,20 @@ fn figures(options: &PoolOptions, room: usize) -> String {
 
 fn programs() -> Vec<(PoolOptions, usize)> {
     let new = PoolOptions::new;
-    let grows = || new().small(0, 0).growth(Growth::Fixed(256 * KIB)).exact_above(usize::MAX, 256 * KIB);
-    let geometric = Growth::Geometric { first: MIB, percent: 150, most: 6 * MIB };
+    let grows = || new().small(0, 0).segments(256 * KIB).exact_above(usize::MAX, 256 * KIB);
     vec![
         (new(), 0),
         (new().reuse(Reuse::Aggressive), 0),
         (new().reuse(Reuse::None), 0),
         (new().lean(true), 0),
-        (new().lean(true).reuse(Reuse::Aggressive).growth(geometric), 0),
+        (new().lean(true).reuse(Reuse::Aggressive).geometric_segments(MIB, 150, 6 * MIB), 0),
         (grows(), 16 * MIB),
         (grows().reuse(Reuse::Aggressive), 16 * MIB),
         (grows().lean(true), 64 * MIB),
-        (grows().lean(true).reuse(Reuse::Aggressive).limit(Limit::Bytes(24 * MIB)), 64 * MIB),
-        (new().lean(true).growth(Growth::Fitted(8 * MIB)).exact_above(4 * MIB, 128 * KIB), 32 * MIB),
+        (grows().lean(true).reuse(Reuse::Aggressive).limit(24 * MIB), 64 * MIB),
+        (new().lean(true).fitted_segments(8 * MIB).exact_above(4 * MIB, 128 * KIB), 32 * MIB),
         (new().adaptive(3, 1.25).first_segment(5 * MIB), 0),
-        (new().trim_after_steps(2).declared_captures().growth(Growth::Fixed(4 * MIB)), 8 * MIB),
+        (new().trim_after_steps(2).declared_captures().segments(4 * MIB), 8 * MIB),
     ]
 }
 

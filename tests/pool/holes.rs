@@ -1,11 +1,11 @@
 //! Pages that go back to the device while their segment stays.
 
 use super::{KIB, MIB};
-use allotment::pool::{Allocation, BlockState, DevicePool, Growth, PoolOptions};
-use allotment::sim::{Call, DeviceMemory, Stream};
+use allotment::pool::{Allocation, BlockState, DevicePool, PoolOptions};
+use allotment::sim::{DeviceMemory, Stream};
 
 fn options() -> PoolOptions {
-    PoolOptions::new().lean(true).small(0, 0).growth(Growth::Fixed(2 * MIB)).exact_above(usize::MAX, 2 * MIB)
+    PoolOptions::new().lean(true).small(0, 0).segments(2 * MIB).exact_above(usize::MAX, 2 * MIB)
 }
 
 #[test]
@@ -22,7 +22,7 @@ fn pages_between_blocks_go_back_and_come_again() {
     let larger = pool.allocate(40 * MIB, &stream).unwrap();
     assert!(larger.address() > last.address());
     // 30 MiB of the 31 between the blocks are whole pages.
-    assert_eq!((device.reserved(), device.calls(Call::Unmap)), (46 * MIB, 1));
+    assert_eq!((device.reserved(), device.calls("simUnmap")), (46 * MIB, 1));
     assert_eq!(pool.stats().reserved.current as usize, 46 * MIB);
     let hole = pool.snapshot().segments[0]
         .blocks
@@ -33,7 +33,7 @@ fn pages_between_blocks_go_back_and_come_again() {
     assert_eq!(hole as usize, 30 * MIB);
     // The same place is filled again, and not more of it than necessary.
     let again = pool.allocate(31 * MIB, &stream).unwrap();
-    assert_eq!((device.reserved(), device.calls(Call::Map), device.segments()), (76 * MIB, 1, 1));
+    assert_eq!((device.reserved(), device.calls("simMap"), device.segments()), (76 * MIB, 1, 1));
     assert!(again.address() >= address && again.address() < last.address());
     drop(again);
     let part = pool.allocate(35 * MIB, &stream);
@@ -57,7 +57,7 @@ fn pages_with_work_to_do_stay() {
     stream.launch(1, middle.address(), 30 * MIB);
     drop(middle);
     let larger = pool.allocate(40 * MIB, &stream).unwrap();
-    assert_eq!((device.calls(Call::Unmap), device.reserved()), (0, 72 * MIB));
+    assert_eq!((device.calls("simUnmap"), device.reserved()), (0, 72 * MIB));
     drop((last, larger));
     stream.run();
     assert_eq!(device.take_hazards(), []);
@@ -102,7 +102,7 @@ fn the_shortest_gap_is_filled_as_far_as_needed() {
         let (device, stream, pool, blocks) = with_holes(&[2, 10, 2, 6, 2, 6, 2, 4, 2]);
         let block = pool.allocate_aligned(bytes, align, &stream).unwrap();
         let (start, reserved) = (blocks[0].address(), device.reserved() / MIB - 10);
-        assert_eq!((device.calls(Call::Map), pool.stats().retries, pool.stats().growth), (1, 0, 10));
+        assert_eq!((device.calls("simMap"), pool.stats().retries, pool.stats().growth), (1, 0, 10));
         pool.snapshot(); // checks that all counts agree
         ((block.address() - start) / MIB, reserved)
     };
@@ -124,12 +124,12 @@ fn the_shortest_gap_is_filled_as_far_as_needed() {
 fn a_gap_that_is_a_granule_too_short_is_left() {
     for (granules, fits) in [(0, true), (1, false)] {
         let (device, stream, pool, blocks) = with_holes(&[2, 8, 2]);
-        let before = device.calls(Call::Grow);
+        let before = device.calls("simGrow");
         let align = 2 * MIB;
         let block = pool.allocate_raw(6 * MIB + 256 + granules * 256, align, &stream).unwrap();
         let behind = block.address() > blocks[1].address();
-        assert_eq!((device.calls(Call::Grow) - before, behind), if fits { (0, false) } else { (1, true) });
-        assert_eq!(device.calls(Call::Map), u64::from(fits));
+        assert_eq!((device.calls("simGrow") - before, behind), if fits { (0, false) } else { (1, true) });
+        assert_eq!(device.calls("simMap"), u64::from(fits));
         pool.deallocate(block).unwrap();
     }
 }
@@ -142,10 +142,10 @@ fn what_is_free_between_holes_counts() {
         let start = blocks[0].address();
         pool.deallocate(blocks.remove(1)).unwrap();
         let block = pool.allocate(mib * MIB, &stream).unwrap();
-        assert_eq!((device.calls(Call::Map), device.reserved() / MIB - 6), (maps, reserved), "{mib} MiB");
+        assert_eq!((device.calls("simMap"), device.reserved() / MIB - 6), (maps, reserved), "{mib} MiB");
         // What is free below a hole is not counted, and serves the request all the same.
         assert_eq!(block.address() - start, (16 - mib).min(8) * MIB);
-        assert_eq!((pool.stats().retries, device.calls(Call::Grow)), (0, 4));
+        assert_eq!((pool.stats().retries, device.calls("simGrow")), (0, 4));
         pool.snapshot(); // checks that all counts agree
     }
 }
@@ -161,9 +161,9 @@ fn pages_of_a_graph_stay() {
     let [first, middle, last] = [2, 6, 2].map(|mib| pool.allocate(mib * MIB, &stream).unwrap());
     drop(middle);
     stream.set_capturing(false);
-    assert_eq!((pool.trim(0), device.calls(Call::Unmap), memory.bytes()), (0, 0, 10 * MIB));
+    assert_eq!((pool.trim(0), device.calls("simUnmap"), memory.bytes()), (0, 0, 10 * MIB));
     drop(memory);
-    assert_eq!((pool.trim(0), device.calls(Call::Unmap)), (6 * MIB, 1));
+    assert_eq!((pool.trim(0), device.calls("simUnmap")), (6 * MIB, 1));
     drop((first, last));
 }
 
@@ -177,7 +177,7 @@ fn a_place_without_a_stream_is_left_alone() {
     drop(pool.allocate(2 * MIB, &gone).unwrap());
     drop((gone, middle));
     // Both a segment and pages go back.
-    assert_eq!((pool.trim(0), device.calls(Call::Release), device.calls(Call::Unmap)), (8 * MIB, 1, 1));
+    assert_eq!((pool.trim(0), device.calls("simRelease"), device.calls("simUnmap")), (8 * MIB, 1, 1));
     let _more = [(); 2].map(|()| pool.allocate(8 * MIB, &own).unwrap());
     let reserved = device.reserved();
     drop(pool.allocate(4 * MIB, &own).unwrap());
@@ -205,9 +205,9 @@ fn a_segment_moves_with_its_holes() {
     let holes = |block: &&allotment::pool::BlockSnapshot| block.state == BlockState::Hole;
     let snapshot = pool.snapshot();
     let holes: Vec<_> = snapshot.segments[0].blocks.iter().filter(holes).collect();
-    assert_eq!((holes.len(), holes[0].stream), (1, allotment::pool::Stream::id(&b).0));
+    assert_eq!((holes.len(), holes[0].stream), (1, allotment::pool::Stream::id(&b)));
     let more = pool.allocate(8 * MIB, &b).unwrap();
-    assert_eq!((device.calls(Call::Map), device.reserved()), (1, 14 * MIB));
+    assert_eq!((device.calls("simMap"), device.reserved()), (1, 14 * MIB));
     drop((block, more));
     assert_eq!((pool.trim(0), device.reserved()), (14 * MIB, 0));
 }
@@ -224,7 +224,7 @@ fn what_is_to_be_kept_is_kept() {
         drop(blocks.remove(place));
     }
     for (keep, given, unmaps) in [(14, 8, 2), (13, 0, 2), (9, 4, 3), (0, 2, 4)] {
-        assert_eq!((pool.trim(keep * MIB) / MIB, device.calls(Call::Unmap)), (given, unmaps), "{keep}");
+        assert_eq!((pool.trim(keep * MIB) / MIB, device.calls("simUnmap")), (given, unmaps), "{keep}");
     }
     assert_eq!(device.reserved(), 8 * MIB);
 }

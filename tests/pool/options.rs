@@ -1,20 +1,20 @@
 //! Options that cannot work are refused before anything is reserved.
 
 use super::MIB;
-use allotment::pool::{Checks, DevicePool, Growth, Limit, PoolError, PoolOptions, Reuse};
+use allotment::pool::{DevicePool, PoolError, PoolOptions, Reuse};
 use allotment::sim::DeviceMemory;
 
 #[test]
 fn options_that_cannot_work_are_named() {
     let wrong = [
-        ("limit", PoolOptions::new().limit(Limit::Fraction(0.0))),
-        ("limit", PoolOptions::new().limit(Limit::Fraction(1.01))),
-        ("limit", PoolOptions::new().limit(Limit::Fraction(f64::NAN))),
-        ("limit", PoolOptions::new().limit(Limit::Bytes(0))),
+        ("limit_fraction", PoolOptions::new().limit_fraction(0.0)),
+        ("limit_fraction", PoolOptions::new().limit_fraction(1.01)),
+        ("limit_fraction", PoolOptions::new().limit_fraction(f64::NAN)),
+        ("limit", PoolOptions::new().limit(0)),
         ("small", PoolOptions::new().small(2 * MIB, MIB)),
-        ("growth", PoolOptions::new().growth(Growth::Fixed(0))),
-        ("growth", PoolOptions::new().growth(Growth::Geometric { first: MIB, percent: 99, most: 2 * MIB })),
-        ("growth", PoolOptions::new().growth(Growth::Geometric { first: MIB, percent: 200, most: 1 })),
+        ("segments", PoolOptions::new().segments(0)),
+        ("geometric_segments", PoolOptions::new().geometric_segments(MIB, 99, 2 * MIB)),
+        ("geometric_segments", PoolOptions::new().geometric_segments(MIB, 200, 1)),
         ("exact_above", PoolOptions::new().exact_above(0, 3)),
         ("granule", PoolOptions::new().granule(128)),
         ("granule", PoolOptions::new().granule(768)),
@@ -39,18 +39,18 @@ fn options_work_up_to_their_bounds() {
     let new = PoolOptions::new;
     let above_one = f64::from_bits(1f64.to_bits() + 1);
     let below_one = f64::from_bits(1f64.to_bits() - 1);
-    let geometric = |first, percent, most| new().growth(Growth::Geometric { first, percent, most });
+    let geometric = |first, percent, most| new().geometric_segments(first, percent, most);
     let follow = |window, factor| new().adaptive(window, factor);
     let works = [
-        new().limit(Limit::None),
-        new().limit(Limit::Fraction(f64::MIN_POSITIVE)),
-        new().limit(Limit::Fraction(1.0)),
-        new().limit(Limit::Bytes(1)),
+        new().limit(usize::MAX),
+        new().limit_fraction(f64::MIN_POSITIVE),
+        new().limit_fraction(1.0),
+        new().limit(1),
         new().small(0, 0),
         new().small(1, 4096),
         new().small(4096, 4096),
-        new().growth(Growth::Fixed(4096)),
-        new().growth(Growth::Fitted(4096)),
+        new().segments(4096),
+        new().fitted_segments(4096),
         geometric(4096, 100, 4096),
         follow(1, 1.0),
         follow(1, f64::MAX),
@@ -66,18 +66,18 @@ fn options_work_up_to_their_bounds() {
         assert_eq!(options.check(256), Ok(()), "{options:?}");
     }
     let wrong = [
-        ("limit", new().limit(Limit::Fraction(-1.0))),
-        ("limit", new().limit(Limit::Fraction(0.0))),
-        ("limit", new().limit(Limit::Fraction(above_one))),
-        ("limit", new().limit(Limit::Bytes(0))),
+        ("limit_fraction", new().limit_fraction(-1.0)),
+        ("limit_fraction", new().limit_fraction(0.0)),
+        ("limit_fraction", new().limit_fraction(above_one)),
+        ("limit", new().limit(0)),
         ("small", new().small(4097, 4096)),
         ("small", new().small(1, 4095)),
         ("small", new().small(1, 0)),
-        ("growth", new().growth(Growth::Fixed(4095))),
-        ("growth", new().growth(Growth::Fitted(4095))),
-        ("growth", geometric(4095, 100, 4096)),
-        ("growth", geometric(4096, 99, 4096)),
-        ("growth", geometric(4097, 100, 4096)),
+        ("segments", new().segments(4095)),
+        ("fitted_segments", new().fitted_segments(4095)),
+        ("geometric_segments", geometric(4095, 100, 4096)),
+        ("geometric_segments", geometric(4096, 99, 4096)),
+        ("geometric_segments", geometric(4097, 100, 4096)),
         ("adaptive", follow(0, 1.0)),
         ("adaptive", follow(1, below_one)),
         ("adaptive", follow(1, f64::INFINITY)),
@@ -98,11 +98,11 @@ fn options_work_up_to_their_bounds() {
 /// Each method sets one option and leaves the others as they are, so that two of them may be called in either order.
 #[test]
 fn each_option_leaves_the_others() {
-    let set: [fn(PoolOptions) -> PoolOptions; 13] = [
-        |options| options.limit(Limit::Bytes(MIB)),
+    let set: [fn(PoolOptions) -> PoolOptions; 15] = [
+        |options| options.limit(MIB),
         |options| options.first_segment(MIB),
         |options| options.small(0, MIB),
-        |options| options.growth(Growth::Fixed(MIB)),
+        |options| options.segments(MIB),
         |options| options.exact_above(MIB, MIB),
         |options| options.granule(512),
         |options| options.classes(&[512]),
@@ -111,7 +111,9 @@ fn each_option_leaves_the_others() {
         |options| options.trim_after_steps(1),
         |options| options.adaptive(5, 2.0),
         |options| options.declared_captures(),
-        |options| options.checks(Checks { fill: Some(1), ..Checks::default() }),
+        |options| options.fill(1),
+        |options| options.guards(true),
+        |options| options.sites(true),
     ];
     for (n, first) in set.iter().enumerate() {
         assert_ne!(first(PoolOptions::new()), PoolOptions::new(), "{n}");
@@ -124,7 +126,7 @@ fn each_option_leaves_the_others() {
 #[cfg(feature = "serde")]
 #[test]
 fn options_are_written_and_read() {
-    let options = PoolOptions::new().limit(Limit::Fraction(0.25)).granule(512).first_segment(MIB);
+    let options = PoolOptions::new().limit_fraction(0.25).granule(512).first_segment(MIB);
     let options = options.adaptive(9, 1.5);
     let text = serde_json::to_string(&options).unwrap();
     assert_eq!(serde_json::from_str::<PoolOptions>(&text).unwrap(), options);

@@ -1,15 +1,13 @@
 //! Recorded patterns on a pool.
 
 use super::{KIB, MIB, hand_over, pool};
-use allotment::pool::{
-    DevicePool, Pattern, PatternBuffer, PatternStats, PlannedError, PoolError, PoolOptions,
-};
-use allotment::sim::{Call, DeviceMemory, Stream};
+use allotment::pool::{DevicePool, Pattern, PatternStats, PlannedBuffer, PoolError, PoolOptions};
+use allotment::sim::{DeviceMemory, Stream};
 use allotment_trace::{Action, Event, open};
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
-type Held<'p> = PatternBuffer<&'p DevicePool<DeviceMemory>>;
+type Held<'p> = PlannedBuffer<&'p DevicePool<DeviceMemory>>;
 
 /// Live buffers, which are checked not to overlap.
 #[derive(Default)]
@@ -50,7 +48,7 @@ fn runs_of_pytorch_are_served_from_their_plan() {
                         let buffer =
                             pattern.allocate_aligned(size as usize, align as usize, &stream).unwrap();
                         assert_eq!(
-                            (buffer.address() as u64 % align, buffer.is_planned()),
+                            (buffer.address() as u64 % align, buffer.slot().is_some()),
                             (0, iteration > 0)
                         );
                         spans.insert(&buffer);
@@ -99,7 +97,7 @@ fn whatever_the_program_does_nothing_overlaps() {
                 pattern.record_again();
             }
             match pattern.begin() {
-                Ok(()) | Err(PlannedError::Busy { .. }) => {}
+                Ok(()) | Err(PoolError::SlotsLive { .. }) => {}
                 Err(error) => panic!("{error}"),
             }
             let odd = if iteration < 2 { 0 } else { random.u32(0..20) };
@@ -183,11 +181,11 @@ fn what_differs_goes_to_the_pool() {
     assert_eq!((stats.recorded, stats.iterations, stats.arena), (2, 9, 9 * KIB as u64));
     // A length that rounds to the same granules is not a difference, but another alignment is.
     pattern.begin().unwrap();
-    assert!(pattern.allocate(9 * KIB - 255, &stream).unwrap().is_planned());
-    assert!(!pattern.allocate_aligned(KIB, 4 * KIB, &stream).unwrap().is_planned());
+    assert!(pattern.allocate(9 * KIB - 255, &stream).unwrap().slot().is_some());
+    assert!(pattern.allocate_aligned(KIB, 4 * KIB, &stream).unwrap().slot().is_none());
     assert!(matches!(pattern.allocate_aligned(KIB, 3, &stream), Err(PoolError::TooLarge { .. })));
     // So is a stream that was not recorded.
-    assert!(!pattern.allocate(KIB, &pool.source().stream()).unwrap().is_planned());
+    assert!(pattern.allocate(KIB, &pool.source().stream()).unwrap().slot().is_none());
 }
 
 #[test]
@@ -200,7 +198,7 @@ fn what_outlives_the_iteration_is_left_to_the_pool() {
         pattern.begin().unwrap();
         let short = pattern.allocate(10 * KIB, &stream).unwrap();
         let long = pattern.allocate(20 * KIB, &stream).unwrap();
-        assert_eq!((short.is_planned(), long.is_planned()), (iteration > 0, false));
+        assert_eq!((short.slot().is_some(), long.slot().is_some()), (iteration > 0, false));
         drop(short);
         kept.push(long);
         if kept.len() > 1 {
@@ -227,11 +225,11 @@ fn uses_on_other_streams_are_waited_for() {
         hand_over(&own, &other);
         shared.used_on(&other);
         other.launch(1, shared.address(), MIB);
-        assert!(!shared.is_planned());
+        assert!(shared.slot().is_none());
         drop(shared);
         for round in 0..2 {
             let plain = pattern.allocate(2 * MIB, &own).unwrap();
-            assert_eq!(plain.is_planned(), iteration > 0);
+            assert_eq!(plain.slot().is_some(), iteration > 0);
             let owner = 10 * iteration + round + 2;
             own.launch(owner, plain.address(), 2 * MIB);
             if iteration == 3 {
@@ -263,7 +261,7 @@ fn uses_on_several_streams_are_waited_for() {
     for owner in [1, 2] {
         pattern.begin().unwrap();
         let buffer = pattern.allocate(MIB, &own).unwrap();
-        assert!(buffer.is_planned());
+        assert!(buffer.slot().is_some());
         own.launch(owner, buffer.address(), MIB);
         for other in &others {
             hand_over(&own, other);
@@ -295,7 +293,7 @@ fn uses_of_forgotten_buffers_are_waited_for() {
     drop(pattern.allocate(MIB, &own).unwrap());
     pattern.begin().unwrap();
     let buffer = pattern.allocate(MIB, &own).unwrap();
-    assert!(buffer.is_planned());
+    assert!(buffer.slot().is_some());
     own.launch(1, buffer.address(), MIB);
     hand_over(&own, &other);
     buffer.used_on(&other);
@@ -336,7 +334,7 @@ fn buffers_of_earlier_recordings_change_no_later_one() {
     for _ in 0..2 {
         pattern.begin().unwrap();
         let [first, second] = [(); 2].map(|()| pattern.allocate(MIB, &own).unwrap());
-        assert_eq!((first.is_planned(), second.is_planned()), (true, false));
+        assert_eq!((first.slot().is_some(), second.slot().is_some()), (true, false));
         second.used_on(&other);
     }
 }
@@ -356,17 +354,17 @@ fn a_plan_with_live_buffers_stays() {
     }
     pattern.begin().unwrap();
     let kept = iteration(true).unwrap();
-    assert!(kept.is_planned());
+    assert!(kept.slot().is_some());
     pattern.record_again();
-    assert_eq!(pattern.begin(), Err(PlannedError::Busy { live: 1 }));
+    assert_eq!(pattern.begin(), Err(PoolError::SlotsLive { live: 1 }));
     let next = iteration(true).unwrap();
-    assert!(!next.is_planned(), "its place is taken");
+    assert!(next.slot().is_none(), "its place is taken");
     assert_eq!(pattern.iteration().deviations, 1);
     drop((kept, next));
     pattern.begin().unwrap();
-    assert!(!iteration(true).unwrap().is_planned(), "recorded again");
+    assert!(iteration(true).unwrap().slot().is_none(), "recorded again");
     pattern.begin().unwrap();
-    assert!(iteration(true).unwrap().is_planned());
+    assert!(iteration(true).unwrap().slot().is_some());
     assert_eq!(pattern.stats().recorded, 2);
 }
 
@@ -379,15 +377,15 @@ fn without_room_for_the_plan_all_goes_to_the_pool() {
     let old = pool.allocate(6 * MIB, &stream).unwrap();
     drop(pattern.allocate(9 * MIB, &stream).unwrap());
     let _other = pool.allocate(9 * MIB, &stream).unwrap();
-    assert!(matches!(pattern.begin(), Err(PlannedError::Pool(PoolError::OutOfMemory(_)))));
+    assert!(matches!(pattern.begin(), Err(PoolError::OutOfMemory(_))));
     drop(old);
-    assert!(!pattern.allocate(5 * MIB, &stream).unwrap().is_planned());
+    assert!(pattern.allocate(5 * MIB, &stream).unwrap().slot().is_none());
     assert_eq!((pattern.stats().arena, pattern.iteration().requests), (0, 0));
     pattern.record_again();
     pattern.begin().unwrap();
     drop(pattern.allocate(5 * MIB, &stream).unwrap());
     pattern.begin().unwrap();
-    assert!(pattern.allocate(5 * MIB, &stream).unwrap().is_planned());
+    assert!(pattern.allocate(5 * MIB, &stream).unwrap().slot().is_some());
 }
 
 #[test]
@@ -406,7 +404,7 @@ fn no_call_is_made_while_a_graph_is_recorded() {
         drop(buffers);
         assert!(iteration < 2 || device.all_calls() == calls);
     }
-    assert_eq!((pattern.iteration().hit_rate(), device.calls(Call::Record)), (1.0, 0));
+    assert_eq!((pattern.iteration().hit_rate(), device.calls("simRecord")), (1.0, 0));
 }
 
 #[test]
@@ -422,7 +420,7 @@ fn threads_have_lanes_of_their_own() {
                 scope.spawn(|| {
                     for n in 1..500 {
                         let pair = [n, n / 2].map(|n| pattern.allocate(n * 100, stream).unwrap());
-                        assert!(pair.iter().all(|buffer| buffer.is_planned() == (iteration > 0)));
+                        assert!(pair.iter().all(|buffer| buffer.slot().is_some() == (iteration > 0)));
                     }
                 });
             }
@@ -447,7 +445,7 @@ fn nothing_is_planned_without_memory() {
     let kept = pattern.allocate(KIB, &stream).unwrap();
     pattern.begin().unwrap();
     assert_eq!((pool.stats().blocks.current, pattern.stats().arena), (1, 0));
-    assert!(!pattern.allocate(KIB, &stream).unwrap().is_planned());
+    assert!(pattern.allocate(KIB, &stream).unwrap().slot().is_none());
     assert_eq!(pattern.stats().outside, 1);
     drop(kept);
 }
@@ -460,7 +458,7 @@ fn sixteen_requests_are_tried() {
     for begun in [0, 3] {
         for (ahead, planned) in [(15, true), (16, false)] {
             let pattern = Pattern::new(&pool);
-            let serve = |kib: usize| pattern.allocate(kib * KIB, &stream).unwrap().is_planned();
+            let serve = |kib: usize| pattern.allocate(kib * KIB, &stream).unwrap().slot().is_some();
             pattern.begin().unwrap();
             assert!(!(1..=30).any(serve));
             pattern.begin().unwrap();
@@ -489,14 +487,14 @@ fn sixteen_buffers_may_be_late() {
         short.truncate(late);
         let again = allocate(100 * KIB);
         let planned = pattern.stats().recorded == 1 && pattern.stats().iterations > 1;
-        assert_eq!(again.is_planned(), planned && late <= 16, "{late}");
-        if again.is_planned() {
+        assert_eq!(again.slot().is_some(), planned && late <= 16, "{late}");
+        if again.slot().is_some() {
             assert_eq!(again.address(), place);
             last = place;
         }
         drop((short, again));
         // Those that came back do not count.
-        assert_eq!(allocate(2 * KIB).is_planned(), planned);
+        assert_eq!(allocate(2 * KIB).slot().is_some(), planned);
     }
     assert!(last > 0);
 }

@@ -4,8 +4,8 @@ use super::{KIB, MIB, hand_over};
 use allotment::GoodFit;
 use allotment::placement::SideTable;
 use allotment::pool::{
-    BlockSnapshot, BlockState, DefaultPlacement, DevicePool, Growth, PoolBlock, PoolError, PoolOptions,
-    RawPool, Reuse, Snapshot, Stream as _,
+    BlockSnapshot, BlockState, DefaultPlacement, DevicePool, PoolBlock, PoolError, PoolOptions, RawPool,
+    Reuse, Snapshot, Stream as _,
 };
 use allotment::sim::{DeviceMemory, Stream};
 use std::collections::BTreeMap;
@@ -116,7 +116,7 @@ fn the_largest_free_block_is_always_known() {
         let device: DeviceMemory =
             DeviceMemory::new(random.usize(8..64) * MIB).with_granularity(64 * KIB).with_room(room);
         let streams: Vec<Stream> = (0..random.usize(1..6)).map(|_| device.stream()).collect();
-        let options = PoolOptions::new().reuse(reuse).lean(random.bool()).growth(Growth::Fixed(MIB));
+        let options = PoolOptions::new().reuse(reuse).lean(random.bool()).segments(MIB);
         let pool = RawPool::<Exact, _>::new(device, options).unwrap();
         let mut live = vec![];
         for round in 0..600 {
@@ -141,7 +141,7 @@ fn the_largest_free_block_is_always_known() {
             assert_eq!(pool.stats().largest_free, free(None), "seed {seed}, round {round}");
             for stream in &streams {
                 if let Some(stats) = pool.stream_stats(stream.id()) {
-                    assert_eq!(stats.largest_free, free(Some(stream.id().0)), "seed {seed}, round {round}");
+                    assert_eq!(stats.largest_free, free(Some(stream.id())), "seed {seed}, round {round}");
                 }
             }
         }

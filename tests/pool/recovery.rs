@@ -1,8 +1,8 @@
 //! What a pool does when there is no room, and when the driver fails, at every call.
 
 use super::{KIB, MIB, pool};
-use allotment::pool::{DevicePool, Growth, PoolError, PoolOptions, Reuse, SourceErrorKind};
-use allotment::sim::{Call, DeviceMemory, Hazard};
+use allotment::pool::{DevicePool, PoolError, PoolOptions, Reuse, SourceErrorKind};
+use allotment::sim::{CALLS, DeviceMemory, Hazard};
 
 #[test]
 fn empty_segments_of_the_wrong_size_go_back() {
@@ -39,12 +39,12 @@ fn what_waits_is_waited_for_before_a_request_fails() {
     let keep = pool.allocate(MIB, &a).unwrap();
     drop(shared);
     let next = pool.allocate(MIB, &a).unwrap();
-    assert_eq!((device.calls(Call::Synchronize), device.take_hazards()), (1, vec![]));
+    assert_eq!((device.calls("simSynchronize"), device.take_hazards()), (1, vec![]));
     // Also memory that another stream has freed, whether its work is done or not.
     a.launch(2, next.address(), MIB);
     drop(next);
     let other = pool.allocate(MIB, &b).unwrap();
-    assert_eq!((device.calls(Call::Synchronize), device.take_hazards()), (2, vec![]));
+    assert_eq!((device.calls("simSynchronize"), device.take_hazards()), (2, vec![]));
     drop((keep, other));
 }
 
@@ -142,7 +142,7 @@ fn hooks_are_asked_in_turn() {
 fn other_errors_than_want_of_memory_are_told_at_once() {
     let pool = pool(64, PoolOptions::new());
     let stream = pool.source().stream();
-    pool.source().fail_as(Some(Call::Reserve), 1, 1, SourceErrorKind::Lost);
+    pool.source().fail_as(Some("simReserve"), 1, 1, SourceErrorKind::Lost);
     let Err(PoolError::Source(error)) = pool.allocate(1, &stream) else { panic!("the device is lost") };
     assert_eq!((error.kind, error.call, error.code), (SourceErrorKind::Lost, "simReserve", 999));
     assert!(pool.allocate(1, &stream).is_ok(), "the pool is as it was");
@@ -206,7 +206,7 @@ fn program(device: &DeviceMemory, options: PoolOptions) -> Vec<bool> {
 #[test]
 fn every_call_may_fail() {
     let levels = [Reuse::None, Reuse::Basic, Reuse::Advanced, Reuse::Aggressive];
-    let virtually = PoolOptions::new().lean(true).small(0, 0).growth(Growth::Fixed(2 * MIB));
+    let virtually = PoolOptions::new().lean(true).small(0, 0).segments(2 * MIB);
     let plain = levels.map(|reuse| (0, PoolOptions::new().reuse(reuse)));
     let growing = levels.map(|reuse| (1 << 30, virtually.clone().reuse(reuse)));
     for (room, options) in plain.into_iter().chain(growing) {
@@ -215,7 +215,7 @@ fn every_call_may_fail() {
         let served = program(&sound, options.clone());
         assert!(served.iter().all(|&served| served), "{options:?} {served:?}");
         assert_eq!((sound.take_hazards(), sound.segments()), (vec![], 0));
-        let calls = Call::ALL.iter().flat_map(|&call| (1..=sound.calls(call)).map(move |nth| (call, nth)));
+        let calls = CALLS.iter().flat_map(|&call| (1..=sound.calls(call)).map(move |nth| (call, nth)));
         for ((call, nth), kind, times) in calls
             .flat_map(|at| {
                 [SourceErrorKind::OutOfMemory, SourceErrorKind::Other]
@@ -229,12 +229,12 @@ fn every_call_may_fail() {
             let what = format!("{options:?}, {call:?} {nth} fails as {kind:?}: {served:?}");
             let mut hazards = device.take_hazards();
             // A pool that cannot query must wait.
-            hazards.retain(|&hazard| call != Call::Query || hazard != Hazard::NeedlessWait);
+            hazards.retain(|&hazard| call != "simQuery" || hazard != Hazard::NeedlessWait);
             assert_eq!(hazards, [], "{what}");
             let lost = device.segments() as u64;
-            assert!(lost <= device.calls(Call::Release), "only what was not taken back is left: {what}");
+            assert!(lost <= device.calls("simRelease"), "only what was not taken back is left: {what}");
             // A single lack of memory is solved by asking again, unless the device keeps it.
-            let again = call == Call::Reserve && kind == SourceErrorKind::OutOfMemory;
+            let again = call == "simReserve" && kind == SourceErrorKind::OutOfMemory;
             let refused = served.iter().filter(|&&served| !served).count();
             assert!(times > 1 || lost > 0 || refused <= usize::from(!again), "{what}");
         }
@@ -246,10 +246,10 @@ fn every_call_may_fail() {
 fn the_end_of_a_pool_releases_nothing_that_is_in_use() {
     // How many segments stay if the block was freed, and if it was not.
     for (failing, times, left) in [
-        (Call::Synchronize, 1, [0, 0]),
-        (Call::Synchronize, u64::MAX, [0, 0]),
-        (Call::Wait, u64::MAX, [0, 1]),
-        (Call::Record, u64::MAX, [1, 1]),
+        ("simSynchronize", 1, [0, 0]),
+        ("simSynchronize", u64::MAX, [0, 0]),
+        ("simWait", u64::MAX, [0, 1]),
+        ("simRecord", u64::MAX, [1, 1]),
     ] {
         for (freed, left) in [true, false].into_iter().zip(left) {
             let device: DeviceMemory = DeviceMemory::new(8 * MIB);
@@ -287,7 +287,7 @@ fn the_end_of_a_pool_releases_no_memory_of_a_graph_in_use() {
         other.launch(1, address, MIB);
         graph.launched_on(&other);
         std::mem::forget(graph);
-        device.fail_as(Some(Call::Record), 1, times, SourceErrorKind::Other);
+        device.fail_as(Some("simRecord"), 1, times, SourceErrorKind::Other);
         drop(pool);
         assert_eq!((device.take_hazards(), device.segments()), (vec![], left), "{times} failures");
     }

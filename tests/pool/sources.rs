@@ -2,8 +2,8 @@
 
 use super::{KIB, MIB};
 use allotment::pool::{
-    AnyPool as _, Capacity, Checks, DevicePool, Growth, HostOrder, MemoryKind, PoolOptions, Segment, Source,
-    SourceError, Stream as _,
+    AnyPool as _, Capacity, DevicePool, HostOrder, MemoryKind, PoolOptions, Segment, Source, SourceError,
+    Stream as _,
 };
 use allotment::region::Capabilities;
 use allotment::sim::{DeviceMemory, Stream};
@@ -84,8 +84,7 @@ fn a_source_that_cannot_copy_moves_nothing() {
     blocks.sort_by_key(|block| block.address());
     drop(blocks.remove(0));
     let before: Vec<usize> = blocks.iter().map(|block| block.address()).collect();
-    let report = pool.compact(stream.id());
-    assert_eq!((report.moves, report.failed), (0, Some(SourceError::unsupported("copy"))));
+    assert_eq!(pool.compact(stream.id()), Err(SourceError::unsupported("copy")));
     assert!(blocks.iter().map(|block| block.address()).eq(before));
     assert_eq!((pool.stats().calls.failed, pool.stats().blocks.current), (1, 3));
 }
@@ -192,9 +191,8 @@ unsafe impl Source for Host {
 #[test]
 fn memory_of_the_cpu_is_checked_however_it_came() {
     for (guard, lean) in [(false, false), (true, false), (false, true), (true, true)] {
-        let checks = Checks { fill: Some(0xdd), guard, sites: false };
-        let options = PoolOptions::new().lean(lean).small(0, 0).growth(Growth::Fixed(PAGE));
-        let options = options.exact_above(usize::MAX, PAGE).checks(checks);
+        let options = PoolOptions::new().lean(lean).small(0, 0).segments(PAGE);
+        let options = options.exact_above(usize::MAX, PAGE).fill(0xdd).guards(guard);
         let pool = DevicePool::new(Host { pages: Mutex::default() }, options).unwrap();
         assert_eq!(pool.kind(), MemoryKind::Host);
         let mut random = fastrand::Rng::with_seed(1);

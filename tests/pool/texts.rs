@@ -4,8 +4,8 @@ use super::{KIB, MIB, pool};
 use allotment::arena;
 use allotment::plan::{PlanError, Planned};
 use allotment::pool::{
-    BlockSnapshot, BlockState, MemoryKind, OutOfMemory, Pattern, PlannedArena, PlannedError, PoolError,
-    PoolOptions, PoolStats, ReturnError, SourceCalls, SourceError, SourceErrorKind,
+    BlockSnapshot, BlockState, MemoryKind, OutOfMemory, Pattern, PlannedArena, PoolError, PoolOptions,
+    PoolStats, SourceCalls, SourceError, SourceErrorKind,
 };
 use std::fmt::Display;
 use std::panic::Location;
@@ -100,36 +100,32 @@ fn errors_of_pools_say_what_is_wrong() {
         (PoolError::from(lost), "cuCall: the device is lost"),
     ]);
     say(&[
-        (ReturnError::Foreign, "the block is not from this pool"),
-        (ReturnError::AlreadyFree, "the block is already free"),
-        (ReturnError::Overrun { offset: -3 }, "byte -3, outside the block, was overwritten"),
+        (PoolError::Foreign, "the block is not from this pool"),
+        (PoolError::AlreadyFree, "the block is already free"),
+        (PoolError::Overrun { offset: -3 }, "byte -3, outside the block, was overwritten"),
     ]);
 }
 
 #[test]
 fn errors_of_plans_name_the_buffer() {
     say(&[
-        (PlannedError::Unknown { slot: 3 }, "the plan has no buffer 3"),
-        (PlannedError::Live { slot: 3 }, "buffer 3 of the plan is already live"),
+        (PoolError::NoSlot { slot: 3 }, "the plan has no buffer 3"),
+        (PoolError::SlotLive { slot: 3 }, "buffer 3 of the plan is already live"),
         (
-            PlannedError::Overlap { slot: 3, with: 4 },
+            PoolError::SlotOverlap { slot: 3, with: 4 },
             "buffer 3 of the plan shares memory with buffer 4, which is still live",
         ),
-        (PlannedError::Stream, "the plan's arena is for work on another stream"),
-        (PlannedError::Length { have: 5, asked: 6 }, "6 bytes requested, but the plan's buffer has 5"),
-        (PlannedError::Align { slot: 3 }, "buffer 3 of the plan is not aligned to 256 bytes"),
+        (PoolError::SlotStream, "the plan's arena is for work on another stream"),
+        (PoolError::SlotLength { have: 5, asked: 6 }, "6 bytes requested, but the plan's buffer has 5"),
+        (PoolError::SlotAlign { slot: 3 }, "buffer 3 of the plan is not aligned to 256 bytes"),
         (
-            PlannedError::Lost { slot: 3 },
+            PoolError::SlotLost { slot: 3 },
             "buffer 3 of the plan may still be in use on another stream, because the driver failed",
         ),
     ]);
     say(&[
-        (PlannedError::Busy { live: 2 }, "2 buffers of the old plan are still live"),
-        (
-            PlannedError::Pool(PoolError::NotCapturing),
-            "no room for the plan: the stream is not capturing a graph",
-        ),
-        (PlannedError::Plan(PlanError::NoRule), &PlanError::NoRule.to_string()),
+        (PoolError::SlotsLive { live: 2 }, "2 buffers of the old plan are still live"),
+        (PoolError::Plan(PlanError::NoRule), &PlanError::NoRule.to_string()),
     ]);
 }
 
@@ -189,12 +185,11 @@ fn values_show_where_they_are() {
     shows(&pool, &["RawPool { source: \"simulated device\", stats: PoolStats {", "current: 4096"]);
 
     let arena = PlannedArena::new(&pool, Pair::PLACED, &stream).unwrap();
-    let slot = arena.slot(1).unwrap();
-    assert_eq!((format!("{slot:?}"), slot.number()), ("PlannedSlot(1)".into(), 1));
     shows(&arena, &["PlannedArena {", "live: 0, .."]);
-    let planned = slot.take(512, &stream).unwrap();
+    let planned = arena.take(1).unwrap();
     shows(&arena, &["PlannedArena { block: Owned(", "live: 1, .."]);
-    assert!(planned.arena().address() == arena.address() && std::ptr::eq(*arena.pool(), &pool));
+    assert_eq!((planned.slot(), planned.address()), (Some(1), arena.address() + Pair::SECOND.offset()));
+    assert!(std::ptr::eq(*arena.pool(), &pool));
     let id = |stream| allotment::pool::Stream::id(stream);
     assert_eq!((arena.bytes(), id(arena.stream())), (1024, id(&stream)));
 
@@ -202,12 +197,12 @@ fn values_show_where_they_are() {
     pattern.begin().unwrap();
     let recorded = pattern.allocate(KIB, &stream).unwrap();
     shows(&pattern, &["Pattern { stats: PatternStats { iterations: 1, recorded: 1,"]);
-    let text = format!("PatternBuffer {{ address: {}, planned: false }}", recorded.address());
+    let text = format!("PlannedBuffer {{ slot: None, address: {}, .. }}", recorded.address());
     assert_eq!(format!("{recorded:?}"), text);
-    assert!(std::ptr::eq(*pattern.pool(), &pool) && std::ptr::eq(*recorded.pool(), &pool));
+    assert!(std::ptr::eq(*pattern.pool(), &pool));
     drop(recorded);
     pattern.begin().unwrap();
-    shows(&pattern.allocate(KIB, &stream).unwrap(), &["planned: true"]);
+    shows(&pattern.allocate(KIB, &stream).unwrap(), &["slot: Some(0)"]);
 }
 
 #[test]

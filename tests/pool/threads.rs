@@ -2,11 +2,11 @@
 
 use super::{KIB, MIB, trace::Shared};
 use allotment::pool::{
-    self, Allocation, BlockState, Capacity, DevicePool, PoolError, PoolOptions, ReturnError, Reuse, Segment,
-    Source, SourceError, SourceErrorKind, Stream as _, StreamId,
+    self, Allocation, BlockState, Capacity, DevicePool, PoolError, PoolOptions, Reuse, Segment, Source,
+    SourceError, SourceErrorKind, Stream as _,
 };
 use allotment::region::Capabilities;
-use allotment::sim::{self, Call, DeviceMemory};
+use allotment::sim::{self, DeviceMemory};
 use allotment_trace::Reader;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -42,7 +42,7 @@ impl Deref for Stream {
 impl pool::Stream for Stream {
     type Event = sim::Event;
 
-    fn id(&self) -> StreamId {
+    fn id(&self) -> u64 {
         self.stream.id()
     }
 
@@ -258,7 +258,7 @@ fn what_lanes_cannot_do_takes_all_locks() {
     pool.deallocate_at(a.address()).unwrap();
     // The next block has its record, which is in another use then.
     let again = pool.allocate_raw(KIB, 1, &one).unwrap();
-    assert_eq!((again.address(), pool.deallocate(a)), (again.address(), Err(ReturnError::AlreadyFree)));
+    assert_eq!((again.address(), pool.deallocate(a)), (again.address(), Err(PoolError::AlreadyFree)));
     assert_eq!(pool.snapshot().stats.blocks.current, 8);
     // A block that another stream uses is free for its own stream only after that one's work.
     let work = other.launch(1, b.address(), KIB);
@@ -311,7 +311,7 @@ fn streams_that_cannot_tell_are_used() {
     for (kind, copies) in [(SourceErrorKind::Capturing, false), (SourceErrorKind::Other, true)] {
         fail(Some(kind));
         // This source cannot copy.
-        assert_eq!(pool.compact(stream.id()).failed.is_some(), copies, "{kind:?}");
+        assert_eq!(pool.compact(stream.id()).is_err(), copies, "{kind:?}");
         let block = pool.allocate_raw(KIB, 1, &stream).unwrap();
         assert_eq!((pool.deallocate(block), device.segments()), (Ok(()), 1));
     }
@@ -376,7 +376,7 @@ fn kept_blocks_need_all_locks() {
     let blocks = [(); 3].map(|()| pool.allocate_raw(64 * KIB, 1, &stream).unwrap());
     blocks.into_iter().for_each(|block| pool.deallocate(block).unwrap());
     let snapshot = pool.snapshot();
-    let own = snapshot.segments.iter().filter(|segment| segment.stream == stream.id().0);
+    let own = snapshot.segments.iter().filter(|segment| segment.stream == stream.id());
     let kept = own.flat_map(|segment| &segment.blocks).filter(|block| block.state == BlockState::Cached);
     assert_eq!(kept.count(), 3);
 }
@@ -396,7 +396,7 @@ fn what_a_lane_frees_is_waited_for() {
         let address = block.address();
         pool.deallocate(block).unwrap();
         let next = pool.allocate_raw(MIB, 1, other).unwrap();
-        assert_eq!((next.address(), device.calls(Call::Wait)), (address, round));
+        assert_eq!((next.address(), device.calls("simWait")), (address, round));
         other.launch(100 + round, address, MIB);
         assert!(!other.step() && one.step() && other.step());
         pool.deallocate(next).unwrap();

@@ -2,7 +2,7 @@
 
 use super::{KIB, MIB};
 use allotment::pool::{DevicePool, PoolOptions, Reuse, SourceErrorKind};
-use allotment::sim::{Call, DeviceMemory, Stream};
+use allotment::sim::{DeviceMemory, Stream};
 
 fn device(mib: usize) -> (DeviceMemory, [Stream; 3]) {
     let device: DeviceMemory = DeviceMemory::new(mib * MIB);
@@ -23,9 +23,9 @@ fn what_has_passed_comes_back_and_no_more() {
                 block.used_on(&b);
             }
             (0..run).for_each(|_| assert!(b.step()));
-            let before = device.calls(Call::Query);
+            let before = device.calls("simQuery");
             assert_eq!(pool.collect() as u64, run, "of {count}");
-            let asked = device.calls(Call::Query) - before;
+            let asked = device.calls("simQuery") - before;
             let most = match (run, count) {
                 (0, _) | (1, 1) => 1,
                 _ if run == count => 2,
@@ -50,8 +50,8 @@ fn one_event_tells_of_the_blocks_before() {
     let mut blocks: Vec<_> = (0..4).map(|_| pool.allocate(4 * KIB, &a).unwrap()).collect();
     b.launch(1, blocks[0].address(), 4 * KIB);
     blocks.iter().for_each(|block| block.used_on(&b));
-    let calls = || (device.calls(Call::Record), device.calls(Call::Query));
-    device.fail_as(Some(Call::Record), 1, 1, SourceErrorKind::Other);
+    let calls = || (device.calls("simRecord"), device.calls("simQuery"));
+    device.fail_as(Some("simRecord"), 1, 1, SourceErrorKind::Other);
     drop(blocks.drain(..3));
     assert_eq!(calls(), (1, 0), "the later ones would not tell of the first");
     assert_eq!((pool.collect(), calls()), (0, (2, 1)));
@@ -74,7 +74,7 @@ fn a_block_waits_for_all_its_users() {
     b.launch(1, block.address(), MIB);
     c.launch(1, block.address(), MIB);
     drop(block);
-    assert_eq!(device.calls(Call::Record), 2);
+    assert_eq!(device.calls("simRecord"), 2);
     b.run();
     assert_eq!((pool.collect(), pool.stats().active.current as usize), (0, MIB));
     c.run();
@@ -90,7 +90,7 @@ fn a_third_stream_waits_for_what_the_second_one_waits_for() {
     let first = pool.allocate(MIB, &a).unwrap();
     a.launch(1, first.address(), MIB);
     drop(first);
-    let waits = || device.calls(Call::Wait);
+    let waits = || device.calls("simWait");
     let second = pool.allocate(MIB / 2, &b).unwrap();
     assert_eq!(waits(), 1);
     let third = pool.allocate(MIB / 4, &c).unwrap();
@@ -114,9 +114,9 @@ fn new_memory_is_ordered_as_well() {
         a.launch(1, first.address(), MIB);
         let more = [(); 2].map(|()| pool.allocate(MIB - KIB, &a).unwrap());
         // ... and what came behind it or anew while work was left.
-        let before = device.calls(Call::Wait);
+        let before = device.calls("simWait");
         let second = pool.allocate(MIB - 4 * KIB, &b).unwrap();
-        assert_eq!(device.calls(Call::Wait), before + 1, "{room}");
+        assert_eq!(device.calls("simWait"), before + 1, "{room}");
         b.launch(2, second.address(), KIB);
         assert!(!b.step(), "{room}");
         drop((first, more, second));
@@ -164,7 +164,7 @@ fn requests_that_fail_are_misses() {
         assert!(pool.allocate(2 * MIB, &a).is_err());
         assert_eq!(figures(), (1, 1 + failed, failed));
     }
-    device.fail_as(Some(Call::Reserve), 1, 1, SourceErrorKind::Lost);
+    device.fail_as(Some("simReserve"), 1, 1, SourceErrorKind::Lost);
     assert!(pool.allocate(2 * MIB, &a).is_err());
     assert_eq!(figures(), (1, 5, 4));
     drop(pool.allocate(MIB, &a).unwrap());

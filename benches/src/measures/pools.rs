@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use allotment::placement::{Apart, FirstFitMap, SegmentPlacement};
-use allotment::pool::{DefaultPlacement, DevicePool, Growth, RawPool, PoolOptions};
+use allotment::pool::{DefaultPlacement, DevicePool, PoolOptions, RawPool};
 use allotment::sim::DeviceMemory;
 use anyhow::{Context, Result};
 
@@ -74,8 +74,8 @@ fn tables(_: &Results) -> Vec<Table> {
 
 fn run(options: &Options) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
-    let lean = || PoolOptions::new().lean(true).growth(Growth::Fixed(2 * MIB));
-    let fitted = || PoolOptions::new().lean(true).growth(Growth::Fitted(20 * MIB));
+    let lean = || PoolOptions::new().lean(true).segments(2 * MIB);
+    let fitted = || PoolOptions::new().lean(true).fitted_segments(20 * MIB);
     let growing = || lean().exact_above(usize::MAX, 2 * MIB);
     for name in TRACES {
         let file = format!("../tests/data/tensors/{name}.trace.zst");
@@ -240,8 +240,8 @@ mod tests {
             let file = format!("../tests/data/tensors/{name}.trace.zst");
             let trace = Trace::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap();
             let lean = || PoolOptions::new().lean(true);
-            let growing = lean().growth(Growth::Fixed(2 * MIB)).exact_above(usize::MAX, 2 * MIB);
-            for (options, room) in [(growing, 4 << 30), (lean().growth(Growth::Fitted(20 * MIB)), 0)] {
+            let growing = lean().segments(2 * MIB).exact_above(usize::MAX, 2 * MIB);
+            for (options, room) in [(growing, 4 << 30), (lean().fitted_segments(20 * MIB), 0)] {
                 let (reserved, _) = reserved::<DefaultPlacement>(&trace, options, room).unwrap();
                 assert!(reserved as f64 <= 1.05 * trace.peak as f64, "{name}: {reserved} of {}", trace.peak);
             }

@@ -15,7 +15,7 @@ use core::cell::RefCell;
 use core::ffi::{CStr, c_char, c_double, c_int, c_void};
 use core::ptr;
 use heap::gpu::{Context, DeviceMemory, Error, Stream, Virtual};
-use heap::pool::{Allocation, DevicePool, Limit, PoolError, SourceError, Stream as _};
+use heap::pool::{Allocation, DevicePool, PoolError, SourceError, Stream as _};
 use options::Options;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -194,7 +194,7 @@ impl State {
                 self.devices.resize_with(number + 1, || None);
             }
             if let Some(&part) = self.fractions.get(&number) {
-                each!(&pool, pool => pool.set_limit(Limit::Fraction(part))?);
+                each!(&pool, pool => pool.set_limit_fraction(part)?);
             }
             let (live, graphs) = (Live::new(), HashMap::new());
             self.devices[number] = Some(Device { context, pool, options, live, graphs, current: None });
@@ -367,7 +367,7 @@ pub extern "C" fn allotment_torch_memory_fraction(fraction: c_double, device: c_
     let mut state = lock();
     let number = usize::try_from(index(device)).unwrap_or(usize::MAX);
     let set = match state.devices.get(number).and_then(Option::as_ref) {
-        Some(device) => each!(&device.pool, pool => pool.set_limit(Limit::Fraction(fraction))),
+        Some(device) => each!(&device.pool, pool => pool.set_limit_fraction(fraction)),
         // For the pool that the first request makes.
         None if fraction > 0.0 && fraction <= 1.0 => {
             state.fractions.insert(number, fraction);

@@ -4,10 +4,10 @@ use crate::gpu::error::Error;
 use crate::gpu::stream::Stream;
 use crate::gpu::usage::{Touch, Usage};
 use crate::pool::{
-    AnyPool, CopyCounters, DeviceAllocator, MemoryKind, Owned, Segment, Source, SourceError, Stream as _,
+    AnyPool, CopyCounters, DeviceAllocator, MemoryKind, Owned, Segment, Source, Stream as _, Uses,
 };
 use std::boxed::Box;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::vec::Vec;
 
 /// Memory that a buffer owns and that is given back when this value is dropped. Threads share it, so that a view of it, and
@@ -134,32 +134,13 @@ unsafe impl<A: DeviceAllocator<Stream = Stream>> Backing for Owned<A> {
     }
 }
 
-/// The streams that use memory besides its own stream.
-#[derive(Debug, Default)]
-pub(in crate::gpu) struct Uses(Mutex<Vec<Stream>>);
-
-impl Uses {
-    pub(in crate::gpu) fn add(&self, stream: &Stream) {
-        let mut streams = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if streams.iter().all(|known| known.id() != stream.id()) {
-            streams.push(stream.clone());
-        }
-    }
-
-    /// Makes `home` wait for everything that was submitted to these streams.
-    pub(in crate::gpu) fn settle(&mut self, home: &Stream) -> Result<(), SourceError> {
-        let streams = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
-        streams.drain(..).try_for_each(|stream| home.wait(&stream.record()?))
-    }
-}
-
 /// A segment of a source that serves one buffer, rounded up to the source's granularity. It suits few and large
 /// buffers; small ones belong in a pool.
 pub(in crate::gpu) struct Lease<S: Source<Stream = Stream>> {
     source: Arc<S>,
     segment: Segment,
     stream: Stream,
-    uses: Uses,
+    uses: Uses<Stream>,
 }
 
 // SAFETY: the source reserved the segment for this value alone, and it goes back in the order of its stream, which waits
@@ -208,6 +189,6 @@ impl<S: Source<Stream = Stream> + Send + Sync + 'static> Backer for Arc<S> {
         let bytes = bytes.checked_next_multiple_of(self.granularity()).unwrap_or(bytes);
         let segment = self.reserve(bytes, stream)?;
         let (source, stream) = (self.clone(), stream.clone());
-        Ok(Memory::other(Lease { source, segment, stream, uses: Uses::default() }))
+        Ok(Memory::other(Lease { source, segment, stream, uses: Uses::new() }))
     }
 }

@@ -1,7 +1,7 @@
 //! The pool that each device's code uses unless it is told another one, and pools that bring managed memory to the device.
 
 use super::Pool;
-use crate::gpu::source::{Location, prefetch};
+use crate::gpu::source::prefetch;
 use crate::gpu::stream::Stream;
 use crate::pool::{Allocation, AnyPool, DeviceAllocator, MemoryKind, PoolError, pass_on_blocks};
 use std::collections::BTreeMap;
@@ -45,7 +45,7 @@ unsafe impl DeviceAllocator for Prefetching {
         let block = self.0.allocate(bytes, align, stream)?;
         let kind = self.0.pool_of(&block).map(AnyPool::kind);
         if bytes > 0 && matches!(kind, Some(MemoryKind::Managed | MemoryKind::ReadMostly)) {
-            let device = Location::Device(stream.context().device().ordinal);
+            let device = Some(stream.context().device().ordinal);
             // SAFETY: the block is live, and managed.
             if let Err(error) = unsafe { prefetch(block.address() as u64, bytes, device, stream) } {
                 // It is of no use to the caller, who does not get it.

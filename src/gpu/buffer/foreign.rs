@@ -1,9 +1,8 @@
 //! Memory that does not come from an allocator of this crate: of another library, process or mapping.
 
-use super::backing::Uses;
 use super::{Backing, Buffer, Memory, MemoryKind};
 use crate::gpu::stream::Stream;
-use crate::pool::Stream as _;
+use crate::pool::{Stream as _, Uses};
 use core::mem::{self, ManuallyDrop};
 use cudarc::driver::DeviceRepr;
 
@@ -15,7 +14,7 @@ pub(in crate::gpu) struct Foreign<P> {
     address: usize,
     bytes: usize,
     stream: Stream,
-    uses: Uses,
+    uses: Uses<Stream>,
     /// Whether dropping the owner frees the memory in the order of the stream.
     in_order: bool,
 }
@@ -28,7 +27,7 @@ impl<P> Foreign<P> {
     /// They must be memory of the stream's device, and nothing else in this process may use them until `piece` is
     /// dropped.
     pub(in crate::gpu) unsafe fn new(piece: P, address: usize, bytes: usize, stream: &Stream) -> Self {
-        let (piece, uses) = (ManuallyDrop::new(piece), Uses::default());
+        let (piece, uses) = (ManuallyDrop::new(piece), Uses::new());
         Self { piece, address, bytes, stream: stream.clone(), uses, in_order: false }
     }
 

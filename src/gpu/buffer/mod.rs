@@ -29,7 +29,7 @@ pub use dlpack::DlTensor;
 pub(in crate::gpu) use foreign::Foreign;
 pub(super) use job::Job;
 pub use owned::Pool;
-pub use rows::Rows;
+use rows::Rows;
 pub use transfer::Transfer;
 pub use view::{View, ViewMut};
 
@@ -53,7 +53,7 @@ const ALIGNMENT: usize = 256;
 /// Copies between buffers of different streams are ordered by events.
 ///
 /// The constructors take what allocates: a [`Pool`], an `Arc` of a [`DevicePool`](crate::pool::DevicePool) whose other methods the
-/// program calls as well, a [`PlannedSlot`](crate::pool::PlannedSlot) or a [`Pattern`](crate::pool::Pattern), a
+/// program calls as well, a [`PlannedArena`](crate::pool::PlannedArena) with the number of its buffer, a [`Pattern`](crate::pool::Pattern), a
 /// [`MemoryRequest`](super::manager::MemoryRequest), or an `Arc` of a [`Source`](crate::pool::Source), which reserves a segment for
 /// each buffer. An allocator of the program's own implements [`DeviceAllocator`](crate::pool::DeviceAllocator) and goes into [`Pool::over`].
 ///
@@ -207,11 +207,6 @@ impl<T: DeviceRepr + Copy> Buffer<T> {
         Ok(())
     }
 
-    /// Returns the number of values that the memory has room for.
-    pub fn capacity(&self) -> usize {
-        self.backing().bytes().checked_div(size_of::<T>()).unwrap_or(usize::MAX)
-    }
-
     /// Copies all values to a vector on the host. Waits.
     ///
     /// # Errors
@@ -330,6 +325,11 @@ impl<T> Buffer<T> {
         self.len == 0
     }
 
+    /// Returns the number of values that the memory has room for.
+    pub fn capacity(&self) -> usize {
+        self.backing().bytes().checked_div(size_of::<T>()).unwrap_or(usize::MAX)
+    }
+
     /// Returns the length of all values in bytes.
     pub const fn bytes(&self) -> usize {
         self.len * size_of::<T>()
@@ -402,6 +402,9 @@ impl<T> fmt::Debug for Buffer<T> {
         f.debug_struct("Buffer")
             .field("address", &self.address())
             .field("len", &self.len)
+            .field("kind", &self.kind())
+            .field("capacity", &self.capacity())
+            .field("pool", &self.pool())
             .finish_non_exhaustive()
     }
 }

@@ -1,56 +1,49 @@
-//! Buffers in static and recorded plans.
+//! Buffers in the memory of plans: static ones, or those of recorded patterns.
 
 use super::{ALIGNMENT, Backer, Backing, Memory, MemoryKind};
 use crate::gpu::error::Error;
 use crate::gpu::stream::Stream;
 use crate::pool::{
-    CopyCounters, DeviceAllocator, Pattern, PatternBuffer, PlannedBuffer, PlannedError, PlannedSlot,
+    CopyCounters, DeviceAllocator, Pattern, PlannedArena, PlannedBuffer, PoolError, Stream as _,
 };
 use std::sync::Arc;
+use std::vec::Vec;
 
-/// Implements [`Backing`] for a buffer of a plan, by its methods of the same names and the block that the plan lies in.
-macro_rules! in_block {
-    ($buffer:ident, |$this:ident| $block:expr) => {
-        // SAFETY: a plan hands out a place to one buffer at a time. It comes back when the buffer is dropped, and is allocated again
-        // only after the work of the plan's stream and of the streams that were noted.
-        unsafe impl<A: DeviceAllocator<Stream = Stream>> Backing for $buffer<A> {
-            fn address(&self) -> usize {
-                Self::address(self)
-            }
+// SAFETY: a plan hands out a place to one buffer at a time. It comes back when the buffer is dropped, and is allocated
+// again only after the work of the plan's stream and of the streams that were noted.
+unsafe impl<A: DeviceAllocator<Stream = Stream>> Backing for PlannedBuffer<A> {
+    fn address(&self) -> usize {
+        Self::address(self)
+    }
 
-            fn bytes(&self) -> usize {
-                Self::bytes(self)
-            }
+    fn bytes(&self) -> usize {
+        Self::bytes(self)
+    }
 
-            fn used_on(&self, stream: &Stream) {
-                Self::used_on(self, stream);
-            }
+    fn used_on(&self, stream: &Stream) {
+        Self::used_on(self, stream);
+    }
 
-            fn kind(&$this) -> MemoryKind {
-                Backing::kind($block)
-            }
+    fn kind(&self) -> MemoryKind {
+        Backing::kind(self.block())
+    }
 
-            fn device(&$this) -> Option<usize> {
-                Backing::device($block)
-            }
+    fn device(&self) -> Option<usize> {
+        Backing::device(self.block())
+    }
 
-            fn segment(&$this) -> (usize, usize) {
-                Backing::segment($block)
-            }
+    fn segment(&self) -> (usize, usize) {
+        Backing::segment(self.block())
+    }
 
-            fn copies(&$this) -> Option<&Arc<CopyCounters>> {
-                Backing::copies($block)
-            }
+    fn copies(&self) -> Option<&Arc<CopyCounters>> {
+        Backing::copies(self.block())
+    }
 
-            fn pieces(&$this) -> Option<std::vec::Vec<usize>> {
-                Backing::pieces($block)
-            }
-        }
-    };
+    fn pieces(&self) -> Option<Vec<usize>> {
+        Backing::pieces(self.block())
+    }
 }
-
-in_block!(PlannedBuffer, |self| self.arena().block());
-in_block!(PatternBuffer, |self| self.block());
 
 impl<A: DeviceAllocator<Stream = Stream> + Clone + 'static> Backer for Pattern<A> {
     #[track_caller]
@@ -59,12 +52,19 @@ impl<A: DeviceAllocator<Stream = Stream> + Clone + 'static> Backer for Pattern<A
     }
 }
 
-impl<A: DeviceAllocator<Stream = Stream> + 'static> Backer for PlannedSlot<A> {
-    /// Takes the planned buffer, which the plan must align to 256 bytes.
+/// The buffer of this number in the plan of an arena.
+impl<A: DeviceAllocator<Stream = Stream> + 'static> Backer for (PlannedArena<A>, usize) {
     fn allocate(&self, bytes: usize, stream: &Stream) -> Result<Memory, Error> {
-        let buffer = self.take(bytes, stream)?;
+        let (arena, slot) = (&self.0, self.1);
+        if stream.id() != arena.stream().id() {
+            return Err(PoolError::SlotStream.into());
+        }
+        let buffer = arena.take(slot)?;
+        if bytes > buffer.bytes() {
+            return Err(PoolError::SlotLength { have: buffer.bytes(), asked: bytes }.into());
+        }
         if buffer.address() % ALIGNMENT != 0 {
-            return Err(PlannedError::Align { slot: self.number() }.into());
+            return Err(PoolError::SlotAlign { slot }.into());
         }
         Ok(Memory::other(buffer))
     }

@@ -4,9 +4,9 @@
 
 use super::Error;
 
-/// The shape of a copy of rows. All lengths are in values.
+/// The shape of a copy of rows, as [`View::copy_rows_to`](super::View::copy_rows_to) has it. All lengths are in values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rows {
+pub(super) struct Rows {
     /// Values per row.
     pub width: usize,
     /// Number of rows.
@@ -18,6 +18,10 @@ pub struct Rows {
 }
 
 impl Rows {
+    pub(super) const fn new([width, height]: [usize; 2], [pitch, host_pitch]: [usize; 2]) -> Self {
+        Self { width, height, pitch, host_pitch }
+    }
+
     /// Bytes to copy, for a shape that was checked.
     pub(super) fn bytes<T>(&self) -> usize {
         self.width * self.height * size_of::<T>()

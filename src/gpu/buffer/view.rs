@@ -4,7 +4,7 @@ use super::host;
 use super::job::Job;
 use super::{Backing, Error, MemoryKind, Rows, Transfer, bounds};
 use crate::gpu::library::call;
-use crate::gpu::source::{self, Advice, Location};
+use crate::gpu::source::{self, Advice};
 use crate::gpu::stream::Stream;
 use crate::pool::{SourceError, SourceErrorKind, Stream as _};
 use core::marker::PhantomData;
@@ -161,7 +161,7 @@ impl<'a, T: DeviceRepr + Copy> View<'a, T> {
     ///
     /// The error of the driver, which refuses memory that is not from
     /// [`Managed`](crate::gpu::Managed).
-    pub fn prefetch(&self, to: Location) -> Result<(), Error> {
+    pub fn prefetch(&self, to: Option<usize>) -> Result<(), Error> {
         if self.bytes() > 0 {
             // SAFETY: the range is that of the view.
             unsafe { source::prefetch(self.address, self.bytes(), to, self.stream)? };
@@ -183,12 +183,19 @@ impl<'a, T: DeviceRepr + Copy> View<'a, T> {
         Ok(())
     }
 
-    /// Copies rows of the view into a slice. Waits.
+    /// Copies rows of the view into a slice. The shape is the number of values in a row and the number of rows; the pitches are the
+    /// values from the start of one row to the start of the next in the view, and in the slice. Waits.
     ///
     /// # Errors
     ///
     /// [`Error::Length`], [`Error::Pitch`], or the error of the driver.
-    pub fn copy_rows_to(&self, values: &mut [T], rows: Rows) -> Result<(), Error> {
+    pub fn copy_rows_to(
+        &self,
+        values: &mut [T],
+        shape: [usize; 2],
+        pitches: [usize; 2],
+    ) -> Result<(), Error> {
+        let rows = Rows::new(shape, pitches);
         rows.check(self.len, values.len())?;
         if rows.bytes::<T>() == 0 {
             return Ok(());
@@ -396,12 +403,18 @@ impl<'a, T: DeviceRepr + Copy> ViewMut<'a, T> {
         Ok(())
     }
 
-    /// Copies rows from a slice into the view. Waits.
+    /// Copies rows from a slice into the view; see [`View::copy_rows_to`] for the shape and the pitches. Waits.
     ///
     /// # Errors
     ///
     /// [`Error::Length`], [`Error::Pitch`], or the error of the driver.
-    pub fn copy_rows_from(&mut self, values: &[T], rows: Rows) -> Result<(), Error> {
+    pub fn copy_rows_from(
+        &mut self,
+        values: &[T],
+        shape: [usize; 2],
+        pitches: [usize; 2],
+    ) -> Result<(), Error> {
+        let rows = Rows::new(shape, pitches);
         rows.check(self.0.len, values.len())?;
         if rows.bytes::<T>() == 0 {
             return Ok(());

@@ -13,8 +13,7 @@ mod request;
 mod store;
 
 pub use super::usage::{Access, Usage};
-pub use policy::{Policy, PolicyRule};
-pub use report::{Recommendation, StoreTotals, Totals};
+pub use report::Recommendation;
 pub use request::MemoryRequest;
 
 use super::buffer::Buffer;
@@ -30,8 +29,8 @@ use std::sync::Arc;
 use std::vec::Vec;
 use store::Store;
 
-/// Options of a [`MemoryManager`].
-#[derive(Clone, Debug, Default, PartialEq)]
+/// Options of a [`MemoryManager`]. With the feature `serde` they can be kept in a file.
+#[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 pub struct ManagerOptions {
     /// The pool of each device's own memory.
@@ -47,8 +46,25 @@ pub struct ManagerOptions {
     pub host: PoolOptions,
     /// The most bytes of ordinary host memory; `None` for no limit.
     pub host_limit: Option<usize>,
-    /// The table that selects a pool for each request.
-    pub policy: Policy,
+    /// The table that selects the memory for requests that name none, searched from the top: the first row that fits a request
+    /// decides. A row has the accesses that it applies to (none for all), the largest request in bytes that it applies to (`None`
+    /// for all), and where such requests go: to the first kind of memory that has room. The last row must fit every request.
+    ///
+    /// | access | bytes | default |
+    /// | --- | --- | --- |
+    /// | host-heavy, streaming | any | pinned, managed, host |
+    /// | read-only | any | read-mostly, device, pinned, host |
+    /// | unknown | up to 64 KiB | pinned, device, managed, host |
+    /// | any | any | device, managed, pinned, host |
+    pub rules: Vec<(Vec<Access>, Option<usize>, Vec<MemoryKind>)>,
+    /// How many accesses must have been measured before they count. The default is 32.
+    pub least_touches: u64,
+    /// The share of accesses, above 0.5 and up to 1, that the host or the device must have so that the memory
+    /// belongs there. The default is 0.75.
+    pub share: f64,
+    /// Whether [`Access::Unknown`] is replaced by what was measured for buffers of the same call site. On by
+    /// default.
+    pub revise: bool,
 }
 
 /// Allocates from a pool for each kind of memory, on each of several devices; a table selects the pool for each
@@ -66,7 +82,7 @@ pub struct ManagerOptions {
 /// for advice in manager.recommendations() {
 ///     println!("{advice}"); // main.rs:7:24: 4194304 bytes in device memory belong in pinned memory: 90 accesses ...
 /// }
-/// println!("{} bytes reserved, {} given back", manager.totals().reserved, manager.cleanup());
+/// println!("{} bytes reserved, {} given back", manager.stats().reserved.current, manager.cleanup());
 /// # drop((weights, settings));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -74,7 +90,7 @@ pub struct MemoryManager {
     devices: Vec<DeviceStores>,
     pinned: Store,
     host: Store,
-    policy: Policy,
+    options: ManagerOptions,
     registry: Arc<Registry>,
 }
 
@@ -117,10 +133,10 @@ impl MemoryManager {
     ///
     /// # Errors
     ///
-    /// [`Error::NoContext`] if there is no context, the errors of [`Policy::check`],
+    /// [`Error::NoContext`] if there is no context, the errors of [`ManagerOptions::check`],
     /// [`Error::Pool`] if options cannot work, or the error of the driver.
     pub fn new(contexts: &[Context], options: ManagerOptions) -> Result<Self, Error> {
-        options.policy.check()?;
+        options.check()?;
         let first = contexts.first().ok_or(Error::NoContext)?;
         let pinned = match options.pinned_limit {
             Some(limit) => Pinned::new(first).limit(limit),
@@ -136,7 +152,7 @@ impl MemoryManager {
                 .collect::<Result<_, _>>()?,
             pinned: Arc::new(pinned),
             host: Arc::new(host),
-            policy: options.policy,
+            options,
             registry: Arc::default(),
         })
     }
@@ -164,11 +180,6 @@ impl MemoryManager {
         MemoryRequest::new(self, core::panic::Location::caller())
     }
 
-    /// Returns the table that selects pools.
-    fn policy(&self) -> &Policy {
-        &self.policy
-    }
-
     /// Returns the manager's own stream of each device, in the order of the contexts.
     pub fn streams(&self) -> impl Iterator<Item = &Stream> {
         self.devices.iter().map(|device| &device.stream)
@@ -183,11 +194,11 @@ impl MemoryManager {
         self.devices.iter().flat_map(DeviceStores::stores).chain([&self.pinned, &self.host])
     }
 
-    /// The pools, each with its own facts and figures.
-    fn pools(&self) -> impl Iterator<Item = &dyn AnyPool> {
+    /// Returns the pools, each with its own facts and figures.
+    pub fn pools(&self) -> Vec<&dyn AnyPool> {
         let mut pools = Vec::new();
         self.stores().for_each(|store| store.each_pool(&mut |pool| pools.push(pool)));
-        pools.into_iter()
+        pools
     }
 
     fn registry(&self) -> &Registry {
@@ -213,6 +224,6 @@ impl MemoryManager {
 
 impl fmt::Debug for MemoryManager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryManager").field("totals", &self.totals()).finish_non_exhaustive()
+        f.debug_struct("MemoryManager").field("stats", &self.stats()).finish_non_exhaustive()
     }
 }

@@ -3,44 +3,13 @@
 #![forbid(unsafe_code)]
 
 use super::MemoryManager;
+use crate::gpu::context::Context;
 use crate::gpu::usage::{Access, Site, Usage};
-use crate::pool::{CopyStats, MemoryKind, PoolStats};
+use crate::pool::{AnyPool, MemoryKind, PoolStats, sum_of_copies};
 use core::cmp::Reverse;
 use core::fmt;
-use std::string::{String, ToString};
+use core::ops::Add;
 use std::vec::Vec;
-
-/// The figures of one pool of a manager.
-#[derive(Clone, Debug, PartialEq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct StoreTotals {
-    /// The name of its source.
-    pub name: String,
-    /// The kind of its memory.
-    pub kind: MemoryKind,
-    /// The number of its device; `None` for host memory and for memory of both.
-    pub device: Option<usize>,
-    /// Its statistics.
-    pub stats: PoolStats,
-}
-
-/// The memory of a manager, in bytes.
-#[derive(Clone, Debug, Default, PartialEq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct Totals {
-    /// The figures of each pool.
-    pub stores: Vec<StoreTotals>,
-    /// Bytes in live blocks of all pools, rounding included.
-    pub allocated: u64,
-    /// Bytes in live blocks, as requested.
-    pub requested: u64,
-    /// Bytes in segments.
-    pub reserved: u64,
-    /// Number of live blocks.
-    pub blocks: u64,
-    /// Copies in all contexts of the manager.
-    pub copies: CopyStats,
-}
 
 /// A live buffer that should move to other memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +26,7 @@ pub struct Recommendation {
     pub to: MemoryKind,
     /// How it was requested. [`Access::ReadOnly`] means that the host keeps changing it nevertheless.
     pub declared: Access,
-    /// How it is used: [`Access::HostHeavy`] or [`Access::Random`], as [`Policy::judge`](super::Policy::judge) says.
+    /// How it is used: [`Access::HostHeavy`] or [`Access::Random`], as [`Policy::judge`](super::ManagerOptions::judge) says.
     pub measured: Access,
     /// The accesses that were counted.
     pub usage: Usage,
@@ -77,40 +46,25 @@ impl fmt::Display for Recommendation {
 }
 
 impl MemoryManager {
-    /// Returns the statistics of all pools and the copies of all contexts. O(pools · streams).
-    pub fn totals(&self) -> Totals {
-        let stores: Vec<StoreTotals> = self
-            .pools()
-            .map(|store| StoreTotals {
-                name: store.name().to_string(),
-                kind: store.kind(),
-                device: store.device(),
-                stats: store.stats(),
-            })
-            .collect();
-        let sum = |of: fn(&PoolStats) -> u64| stores.iter().map(|store| of(&store.stats)).sum();
-        Totals {
-            allocated: sum(|stats| stats.allocated.current),
-            requested: sum(|stats| stats.requested.current),
-            reserved: sum(|stats| stats.reserved.current),
-            blocks: sum(|stats| stats.blocks.current),
-            copies: self.contexts().fold(CopyStats::default(), |sum, context| sum + context.copy_stats()),
-            stores,
-        }
+    /// Returns the statistics of all pools together, with the copies of all contexts. The peaks are upper bounds. O(pools · streams).
+    pub fn stats(&self) -> PoolStats {
+        let all = self.pools().into_iter().map(AnyPool::stats).fold(PoolStats::default(), Add::add);
+        let copies = self.contexts().map(Context::copy_stats).fold(Default::default(), sum_of_copies);
+        PoolStats { copies, ..all }
     }
 
     /// Gives all memory that no buffer uses back to the system. Freed blocks that wait for work on other streams
-    /// stay. Returns the bytes that went back; [`MemoryManager::totals`] tells them by pool. Most drivers wait for the
+    /// stay. Returns the bytes that went back; [`MemoryManager::pools`] tells them by pool. Most drivers wait for the
     /// stream of the memory that goes back. O(segments · log segments).
     pub fn cleanup(&self) -> usize {
-        self.pools().map(|pool| pool.trim(0)).sum()
+        self.pools().into_iter().map(|pool| pool.trim(0)).sum()
     }
 
     /// Lists the live buffers that should move to other memory, judged by their counted accesses, with those first
     /// that copied most bytes to and from the host. [`Buffer::migrate`](crate::gpu::Buffer::migrate) moves a
     /// buffer. O(buffers · log buffers).
     pub fn recommendations(&self) -> Vec<Recommendation> {
-        let policy = self.policy();
+        let policy = &self.options;
         let mut found: Vec<Recommendation> = Vec::new();
         for record in self.registry().live() {
             let usage = record.usage();

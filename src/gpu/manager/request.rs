@@ -46,7 +46,7 @@ impl<'m> MemoryRequest<'m> {
         Self { manager, site, memory: None, access: Access::Unknown, fallback: None }
     }
 
-    /// Names the memory. The default is `None`: what the [`Policy`](super::Policy) selects.
+    /// Names the memory. The default is `None`: what the manager's [`rules`](super::ManagerOptions::rules) select.
     #[must_use]
     pub fn memory(mut self, kind: impl Into<Option<MemoryKind>>) -> Self {
         self.memory = kind.into();
@@ -70,7 +70,7 @@ impl<'m> MemoryRequest<'m> {
 
     /// Returns the kinds of memory that a request of `bytes` bytes would try, in order, each once. O(rules).
     pub fn targets(&self, bytes: usize) -> Vec<MemoryKind> {
-        let policy = &self.manager.policy;
+        let policy = &self.manager.options;
         let mut targets = match self.memory {
             Some(kind) => vec![kind],
             None if self.access == Access::Unknown && policy.revise => {

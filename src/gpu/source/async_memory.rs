@@ -6,7 +6,7 @@ use crate::gpu::context::Context;
 use crate::gpu::error::Error;
 use crate::gpu::library::call;
 use crate::gpu::stream::Stream;
-use crate::pool::{Capacity, Direction, Segment, Source, SourceError, Stream as _};
+use crate::pool::{Capacity, Segment, Source, SourceError, Stream as _};
 use crate::region::Capabilities;
 use core::fmt;
 use core::ptr;
@@ -164,7 +164,7 @@ impl Drop for AsyncMemory {
 // SAFETY: the driver allocates each range once, aligned, and it stays valid until its release is reached in the
 // stream.
 unsafe impl Source for AsyncMemory {
-    describe!(|self| &self.name, cpu_visible: false, Capabilities::DEVICE, granularity: PAGE, alignment: ALIGNMENT);
+    describe!(|self| &self.name, cpu_visible: false, Capabilities::DEVICE, granularity: PAGE, alignment: ALIGNMENT, copies: OnDevice);
 
     fn device(&self) -> Option<usize> {
         Some(self.context.device().ordinal)
@@ -207,10 +207,5 @@ unsafe impl Source for AsyncMemory {
         let _bound = self.context.enter_relaxed()?;
         // SAFETY: `reserve` handed the segment out, and all work on it comes before this in the stream's order.
         unsafe { call!(cuMemFreeAsync(segment.address.get() as u64, stream.raw())) }
-    }
-
-    unsafe fn copy(&self, from: usize, to: usize, bytes: usize, stream: &Stream) -> Result<(), SourceError> {
-        // SAFETY: the caller guarantees both ranges.
-        unsafe { super::copy(Direction::OnDevice, from, to, bytes, stream) }
     }
 }

@@ -4,7 +4,7 @@ use super::{ALIGNMENT, PAGE, check_size, segment};
 use crate::gpu::context::Context;
 use crate::gpu::library::call;
 use crate::gpu::stream::Stream;
-use crate::pool::{Capacity, Direction, Segment, Source, SourceError, Stream as _};
+use crate::pool::{Capacity, Segment, Source, SourceError, Stream as _};
 use crate::region::Capabilities;
 use std::format;
 use std::string::String;
@@ -26,7 +26,7 @@ impl DeviceMemory {
 
 // SAFETY: the driver allocates each range once, aligned; it stays until `cuMemFree`.
 unsafe impl Source for DeviceMemory {
-    describe!(|self| &self.name, cpu_visible: false, Capabilities::DEVICE, granularity: PAGE, alignment: ALIGNMENT);
+    describe!(|self| &self.name, cpu_visible: false, Capabilities::DEVICE, granularity: PAGE, alignment: ALIGNMENT, copies: OnDevice);
 
     fn device(&self) -> Option<usize> {
         Some(self.context.device().ordinal)
@@ -50,10 +50,5 @@ unsafe impl Source for DeviceMemory {
         let _bound = self.context.enter_relaxed()?;
         // SAFETY: reserved by `reserve`; all work on it is done.
         unsafe { call!(cuMemFree_v2(segment.address.get() as u64)) }
-    }
-
-    unsafe fn copy(&self, from: usize, to: usize, bytes: usize, stream: &Stream) -> Result<(), SourceError> {
-        // SAFETY: the caller guarantees both ranges.
-        unsafe { super::copy(Direction::OnDevice, from, to, bytes, stream) }
     }
 }

@@ -6,33 +6,24 @@ use crate::gpu::context::Context;
 use crate::gpu::error::{Error, check};
 use crate::gpu::library::{self, call};
 use crate::gpu::stream::Stream;
-use crate::pool::{Capacity, Direction, Segment, Source, SourceError, SourceErrorKind, Stream as _};
+use crate::pool::{Capacity, Segment, Source, SourceError, SourceErrorKind, Stream as _};
 use crate::region::Capabilities;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use cudarc::driver::sys::{CUdeviceptr, CUmem_advise, CUmemAttach_flags, CUstream};
 use std::sync::Arc;
 
-/// Where managed memory is or should be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Location {
-    /// In host memory.
-    Host,
-    /// In the memory of the device with this number.
-    Device(usize),
-}
-
-/// Advice on how managed memory will be used.
+/// Advice on how managed memory will be used. A location is the number of a device, or `None` for host memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Advice {
     /// It is read much and written rarely, so every reader may have a copy; `false` withdraws the advice.
     ReadMostly(bool),
     /// It is best kept at this location; `None` withdraws the advice.
-    PreferredLocation(Option<Location>),
+    PreferredLocation(Option<Option<usize>>),
     /// It is used from this location, so keep it mapped there.
-    AccessedBy(Location),
+    AccessedBy(Option<usize>),
     /// It is no longer used from this location.
-    NotAccessedBy(Location),
+    NotAccessedBy(Option<usize>),
 }
 
 /// Managed memory, from `cuMemAllocManaged`: it has one address on host and device and moves to where it is used.
@@ -67,19 +58,12 @@ impl Managed {
     }
 }
 
-impl Location {
-    /// The location for the newer functions and the number for the older ones.
-    fn raw(self) -> Result<(Place, i32), SourceError> {
-        match self {
-            Self::Host => Ok((Place::HOST, -1)),
-            Self::Device(ordinal) => {
-                let error =
-                    SourceError { kind: SourceErrorKind::Invalid, call: "a device's number", code: 0 };
-                let ordinal = i32::try_from(ordinal).map_err(|_| error)?;
-                Ok((Place::device(ordinal), ordinal))
-            }
-        }
-    }
+/// The device of this number, or host memory, for the newer functions and for the older ones.
+fn location(device: Option<usize>) -> Result<(Place, i32), SourceError> {
+    let Some(ordinal) = device else { return Ok((Place::HOST, -1)) };
+    let error = SourceError { kind: SourceErrorKind::Invalid, call: "a device's number", code: 0 };
+    let ordinal = i32::try_from(ordinal).map_err(|_| error)?;
+    Ok((Place::device(ordinal), ordinal))
 }
 
 /// Moves managed memory to where it will be used, in the order of `stream`.
@@ -90,11 +74,11 @@ impl Location {
 pub(in crate::gpu) unsafe fn prefetch(
     address: CUdeviceptr,
     bytes: usize,
-    to: Location,
+    to: Option<usize>,
     stream: &Stream,
 ) -> Result<(), SourceError> {
     let _bound = stream.context().enter_relaxed()?;
-    let (place, ordinal) = to.raw()?;
+    let (place, ordinal) = location(to)?;
     let code = if let Some(prefetch) = library::find::<Prefetch>("cuMemPrefetchAsync_v2") {
         // SAFETY: the type is that of this function; the caller guarantees the range.
         unsafe { prefetch(address, bytes, place, 0, stream.raw()) }
@@ -120,15 +104,15 @@ pub(in crate::gpu) unsafe fn advise(
 ) -> Result<(), SourceError> {
     use CUmem_advise as Raw;
     let _bound = context.enter_relaxed()?;
-    let (advice, location) = match advice {
-        Advice::ReadMostly(true) => (Raw::CU_MEM_ADVISE_SET_READ_MOSTLY, Location::Host),
-        Advice::ReadMostly(false) => (Raw::CU_MEM_ADVISE_UNSET_READ_MOSTLY, Location::Host),
-        Advice::PreferredLocation(Some(location)) => (Raw::CU_MEM_ADVISE_SET_PREFERRED_LOCATION, location),
-        Advice::PreferredLocation(None) => (Raw::CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION, Location::Host),
-        Advice::AccessedBy(location) => (Raw::CU_MEM_ADVISE_SET_ACCESSED_BY, location),
-        Advice::NotAccessedBy(location) => (Raw::CU_MEM_ADVISE_UNSET_ACCESSED_BY, location),
+    let (advice, at) = match advice {
+        Advice::ReadMostly(true) => (Raw::CU_MEM_ADVISE_SET_READ_MOSTLY, None),
+        Advice::ReadMostly(false) => (Raw::CU_MEM_ADVISE_UNSET_READ_MOSTLY, None),
+        Advice::PreferredLocation(Some(at)) => (Raw::CU_MEM_ADVISE_SET_PREFERRED_LOCATION, at),
+        Advice::PreferredLocation(None) => (Raw::CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION, None),
+        Advice::AccessedBy(at) => (Raw::CU_MEM_ADVISE_SET_ACCESSED_BY, at),
+        Advice::NotAccessedBy(at) => (Raw::CU_MEM_ADVISE_UNSET_ACCESSED_BY, at),
     };
-    let (place, ordinal) = location.raw()?;
+    let (place, ordinal) = location(at)?;
     let code = if let Some(advise) = library::find::<Advise>("cuMemAdvise_v2") {
         // SAFETY: the type is that of this function; the caller guarantees the range.
         unsafe { advise(address, bytes, advice, place) }
@@ -144,7 +128,7 @@ pub(in crate::gpu) unsafe fn advise(
 // SAFETY: the driver allocates each range once, aligned, and the CPU can use it until `cuMemFree`. `new` made sure
 // that it may do so while the device does.
 unsafe impl Source for Managed {
-    describe!(|self| "managed", cpu_visible: true, Capabilities::DMA, granularity: PAGE, alignment: ALIGNMENT);
+    describe!(|self| "managed", cpu_visible: true, Capabilities::DMA, granularity: PAGE, alignment: ALIGNMENT, copies: OnDevice);
 
     /// Returns the device's memory and how much of it is free and not in segments.
     fn capacity(&self) -> Result<Capacity, SourceError> {
@@ -185,11 +169,6 @@ unsafe impl Source for Managed {
         self.reserved.fetch_sub(segment.bytes, Ordering::Relaxed);
         Ok(())
     }
-
-    unsafe fn copy(&self, from: usize, to: usize, bytes: usize, stream: &Stream) -> Result<(), SourceError> {
-        // SAFETY: the caller guarantees both ranges.
-        unsafe { super::copy(Direction::OnDevice, from, to, bytes, stream) }
-    }
 }
 
 #[cfg(test)]
@@ -199,9 +178,8 @@ mod tests {
     /// Drivers before CUDA 12.2 take a number, and -1 for the host.
     #[test]
     fn locations_have_numbers_for_older_drivers() {
-        let numbers =
-            [Location::Host, Location::Device(0), Location::Device(7)].map(|at| at.raw().unwrap().1);
+        let numbers = [None, Some(0), Some(7)].map(|at| location(at).unwrap().1);
         assert_eq!(numbers, [-1, 0, 7]);
-        assert_eq!(Location::Device(1 << 40).raw().err().unwrap().kind, SourceErrorKind::Invalid);
+        assert_eq!(location(Some(1 << 40)).err().unwrap().kind, SourceErrorKind::Invalid);
     }
 }

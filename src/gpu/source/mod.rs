@@ -2,7 +2,7 @@
 
 /// Describes a source, inside its `impl Source`: the items that are the same for every segment and ask no driver.
 macro_rules! describe {
-    (|$this:ident| $name:expr, cpu_visible: $visible:literal, $capabilities:expr, granularity: $granularity:expr, alignment: $alignment:expr) => {
+    (|$this:ident| $name:expr, cpu_visible: $visible:literal, $capabilities:expr, granularity: $granularity:expr, alignment: $alignment:expr $(, copies: $direction:ident)?) => {
         type Stream = $crate::gpu::Stream;
         const CPU_VISIBLE: bool = $visible;
 
@@ -21,6 +21,17 @@ macro_rules! describe {
         fn alignment(&$this) -> usize {
             $alignment
         }
+
+        $(unsafe fn copy(
+            &$this,
+            from: usize,
+            to: usize,
+            bytes: usize,
+            stream: &$crate::gpu::Stream,
+        ) -> Result<(), $crate::pool::SourceError> {
+            // SAFETY: the caller guarantees both ranges.
+            unsafe { $crate::gpu::source::copy($crate::pool::Direction::$direction, from, to, bytes, stream) }
+        })?
     };
 }
 
@@ -35,7 +46,7 @@ mod virtual_memory;
 pub use async_memory::AsyncMemory;
 pub use device_memory::DeviceMemory;
 pub use host_memory::HostMemory;
-pub use managed::{Advice, Location, Managed};
+pub use managed::{Advice, Managed};
 pub(super) use managed::{advise, prefetch};
 pub use pinned::{Pinned, pinned_bytes};
 pub use registered::Registered;

@@ -5,7 +5,7 @@ use crate::gpu::context::Context;
 use crate::gpu::error::Error;
 use crate::gpu::library::call;
 use crate::gpu::stream::Stream;
-use crate::pool::{Capacity, Direction, Segment, Source, SourceError, SourceErrorKind, Stream as _};
+use crate::pool::{Capacity, Segment, Source, SourceError, SourceErrorKind, Stream as _};
 use crate::region::Capabilities;
 use core::ptr;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -119,7 +119,7 @@ impl Pinned {
 
 // SAFETY: the driver allocates each range once, aligned, and the CPU can use it until `cuMemFreeHost`.
 unsafe impl Source for Pinned {
-    describe!(|self| "pinned", cpu_visible: true, Capabilities::PINNED.union(Capabilities::DMA), granularity: GRANULARITY, alignment: ALIGNMENT);
+    describe!(|self| "pinned", cpu_visible: true, Capabilities::PINNED.union(Capabilities::DMA), granularity: GRANULARITY, alignment: ALIGNMENT, copies: OnHost);
 
     /// Returns the limit and what is left of it. No driver call.
     fn capacity(&self) -> Result<Capacity, SourceError> {
@@ -159,11 +159,6 @@ unsafe impl Source for Pinned {
         unsafe { call!(cuMemFreeHost(pointer))? };
         drop(Share(segment.bytes));
         Ok(())
-    }
-
-    unsafe fn copy(&self, from: usize, to: usize, bytes: usize, stream: &Stream) -> Result<(), SourceError> {
-        // SAFETY: the caller guarantees both ranges.
-        unsafe { super::copy(Direction::OnHost, from, to, bytes, stream) }
     }
 }
 

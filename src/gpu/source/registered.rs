@@ -6,7 +6,7 @@ use crate::gpu::context::Context;
 use crate::gpu::error::Error;
 use crate::gpu::library::call;
 use crate::gpu::stream::Stream;
-use crate::pool::{Capacity, Direction, Segment, Source, SourceError, SourceErrorKind, Stream as _};
+use crate::pool::{Capacity, Segment, Source, SourceError, SourceErrorKind, Stream as _};
 use crate::region::Capabilities;
 use core::fmt;
 use core::ops::DerefMut;
@@ -130,7 +130,7 @@ impl<M: StableDeref + DerefMut<Target = [u8]> + 'static> fmt::Debug for Register
 // SAFETY: each range is reserved once, inside the memory and aligned. The memory is owned by this value, which leaks it if
 // it goes first, and the CPU can use it.
 unsafe impl<M: StableDeref + DerefMut<Target = [u8]> + 'static> Source for Registered<M> {
-    describe!(|self| "registered", cpu_visible: true, Capabilities::PINNED.union(Capabilities::DMA), granularity: ALIGNMENT, alignment: ALIGNMENT);
+    describe!(|self| "registered", cpu_visible: true, Capabilities::PINNED.union(Capabilities::DMA), granularity: ALIGNMENT, alignment: ALIGNMENT, copies: OnHost);
 
     /// Returns the size of the usable slice and what is left of it. No driver call. O(segments).
     fn capacity(&self) -> Result<Capacity, SourceError> {
@@ -161,10 +161,5 @@ unsafe impl<M: StableDeref + DerefMut<Target = [u8]> + 'static> Source for Regis
         stream.synchronize()?;
         let unknown = SourceError { kind: SourceErrorKind::Invalid, call: "release", code: 0 };
         self.reserved().remove(&segment.address.get()).map(drop).ok_or(unknown)
-    }
-
-    unsafe fn copy(&self, from: usize, to: usize, bytes: usize, stream: &Stream) -> Result<(), SourceError> {
-        // SAFETY: the caller guarantees both ranges.
-        unsafe { super::copy(Direction::OnHost, from, to, bytes, stream) }
     }
 }

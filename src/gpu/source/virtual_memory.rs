@@ -7,7 +7,7 @@ use crate::gpu::device::attribute;
 use crate::gpu::error::Error;
 use crate::gpu::library::call;
 use crate::gpu::stream::Stream;
-use crate::pool::{Capacity, Direction, Segment, Source, SourceError, SourceErrorKind, Stream as _};
+use crate::pool::{Capacity, Segment, Source, SourceError, SourceErrorKind, Stream as _};
 use crate::region::Capabilities;
 use cudarc::driver::sys::{CUdevice_attribute, CUdeviceptr, CUmemAllocationGranularity_flags};
 use std::collections::BTreeMap;
@@ -228,7 +228,7 @@ fn unmap_pieces(pieces: &BTreeMap<u64, usize>) -> Result<(), SourceError> {
 
 // SAFETY: the driver reserves each range of addresses once, and what is reserved of it is mapped until it is released.
 unsafe impl Source for Virtual {
-    describe!(|self| &self.name, cpu_visible: false, Capabilities::DEVICE, granularity: self.granularity, alignment: self.piece);
+    describe!(|self| &self.name, cpu_visible: false, Capabilities::DEVICE, granularity: self.granularity, alignment: self.piece, copies: OnDevice);
 
     fn pieces(&self, segment: usize) -> Option<Vec<usize>> {
         let pieces = |found: &Reserved| found.pieces.values().copied().collect();
@@ -312,10 +312,5 @@ unsafe impl Source for Virtual {
     unsafe fn map(&self, address: usize, bytes: usize, _: &Stream) -> Result<(), SourceError> {
         check_size("cuMemMap", bytes, self.piece)?;
         self.map_into(address, bytes)
-    }
-
-    unsafe fn copy(&self, from: usize, to: usize, bytes: usize, stream: &Stream) -> Result<(), SourceError> {
-        // SAFETY: the caller guarantees both ranges.
-        unsafe { super::copy(Direction::OnDevice, from, to, bytes, stream) }
     }
 }

@@ -1,6 +1,6 @@
 //! Batches: many small copies joined into few.
 
-use super::{Host, Staging, mark};
+use super::{Host, Progress, Staging, mark};
 use crate::gpu::abi::CopyAttributes;
 use crate::gpu::buffer::{Backing, Job, MemoryKind, View, ViewMut};
 use crate::gpu::error::{Error, check};
@@ -12,18 +12,8 @@ use core::marker::PhantomData;
 use core::{mem, ptr};
 use cudarc::driver::DeviceRepr;
 use cudarc::driver::sys::{CUDA_MEMCPY2D, CUdeviceptr, CUmemorytype, CUstream};
+use std::time::Instant;
 use std::vec::Vec;
-
-/// The result of a batch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct BatchReport {
-    /// Number of copies that were requested.
-    pub copies: usize,
-    /// Bytes of these copies.
-    pub bytes: usize,
-    /// Number of driver calls that copied them.
-    pub calls: usize,
-}
 
 /// Collects small copies in a pinned buffer of a [`Staging`] and submits them together, in few driver calls.
 /// Neighbours in one allocation of the driver become one copy, and pieces of one size at equal distances become the
@@ -57,7 +47,8 @@ pub struct Batch<'s, 'v> {
     stream: &'s Stream,
     up: Lane<'v>,
     down: Lane<'v>,
-    report: BatchReport,
+    start: Instant,
+    report: Progress,
 }
 
 /// The collected copies of one direction.
@@ -209,10 +200,10 @@ enum Way {
 }
 
 /// Submits the runs between a pinned buffer and the device, and returns the number of driver calls.
-fn submit(way: Way, runs: &[Run], pinned: u64, stream: &Stream) -> Result<usize, SourceError> {
+fn submit(way: Way, runs: &[Run], pinned: u64, stream: &Stream) -> Result<u64, SourceError> {
     let _bound = stream.context().enter()?;
     let (rows, lines): (Vec<Run>, Vec<Run>) = runs.iter().partition(|run| run.height > 1);
-    let mut calls = rows.len();
+    let mut calls = rows.len() as u64;
     for run in &rows {
         let host = ptr::with_exposed_provenance_mut((pinned + run.at as u64) as usize);
         let mut copy = CUDA_MEMCPY2D {
@@ -251,7 +242,7 @@ fn submit(way: Way, runs: &[Run], pinned: u64, stream: &Stream) -> Result<usize,
             return Ok(calls + 1);
         }
     }
-    calls += lines.len();
+    calls += lines.len() as u64;
     for run in &lines {
         let host = (pinned + run.at as u64) as usize;
         // SAFETY: as above.
@@ -270,7 +261,7 @@ fn submit(way: Way, runs: &[Run], pinned: u64, stream: &Stream) -> Result<usize,
 
 /// Submits the collected copies of a lane, ordered with the streams of the views, and marks their end on the pinned
 /// buffer.
-fn flush(way: Way, lane: &mut Lane<'_>, host: &mut Host, stream: &Stream) -> Result<usize, Error> {
+fn flush(way: Way, lane: &mut Lane<'_>, host: &mut Host, stream: &Stream) -> Result<u64, Error> {
     let pieces = mem::take(&mut lane.pieces);
     if pieces.is_empty() {
         return Ok(0);
@@ -308,9 +299,9 @@ fn flush(way: Way, lane: &mut Lane<'_>, host: &mut Host, stream: &Stream) -> Res
 impl Staging {
     /// Starts a batch of small copies for `stream`, through the pinned buffers of this staging.
     pub fn batch<'s, 'v>(&'s mut self, stream: &'s Stream) -> Batch<'s, 'v> {
-        let report = BatchReport::default();
+        let report = Progress::default();
         let [up, down] = self.next.map(|slot| Lane { slot, ..Lane::default() });
-        Batch { staging: self, stream, up, down, report }
+        Batch { staging: self, stream, up, down, start: Instant::now(), report }
     }
 }
 
@@ -401,7 +392,7 @@ impl<'s, 'v> Batch<'s, 'v> {
 
     fn count(&mut self, bytes: usize) {
         self.report.copies += 1;
-        self.report.bytes += bytes;
+        self.report.bytes += bytes as u64;
     }
 
     /// Submits the copies to the device, and continues in the next pinned buffer.
@@ -455,10 +446,11 @@ impl<'s, 'v> Batch<'s, 'v> {
     /// # Errors
     ///
     /// The error of the driver.
-    pub fn finish(mut self) -> Result<BatchReport, Error> {
+    pub fn finish(mut self) -> Result<Progress, Error> {
         self.flush_up()?;
         self.flush_down()?;
         self.deliver(None)?;
+        self.report.elapsed = self.start.elapsed();
         Ok(self.report)
     }
 }

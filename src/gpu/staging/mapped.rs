@@ -1,118 +1,109 @@
 //! Files that are mapped into memory and streamed through a device.
 
-use super::{Progress, Staging, StagingError};
+use super::{Progress, Staging};
 use crate::gpu::buffer::{Backer, ViewMut};
+use crate::gpu::error::Error;
 use crate::gpu::stream::Stream;
 use core::cell::Cell;
-use core::fmt;
 use core::ops::{Bound, RangeBounds};
 use memmap2::{MmapOptions, MmapRaw};
 use std::format;
 use std::fs::File;
 use std::io::{self, Read, Write};
 
-/// Streams a memory-mapped file of any size through a device, and changes it in place.
-///
-/// The system loads the pages of the file as they are copied to the pinned buffers of a [`Staging`], and drops them again
-/// when memory is scarce. So the file may be larger than the device's memory and than the machine's.
-///
-/// The file must keep its length. It is asked for before each chunk is copied: a file that has shrunk ends in
-/// [`StagingError::Shrunk`]. As with any mapped file, the system ends the program by a signal if the file shrinks
-/// during that copy, or if no storage is left for the holes of a sparse file. Bytes that others write
-/// at the same time are copied as they were before or afterwards.
-///
-/// ```no_run
-/// use allotment::gpu::{Context, DeviceMemory, MmapStaging, Pool, Staging, Stream};
-/// use allotment::pool::PoolOptions;
-/// use std::fs::File;
-///
-/// let context = Context::new(0)?;
-/// let stream = Stream::new(&context)?;
-/// let pool = Pool::new(DeviceMemory::new(&context), PoolOptions::new())?;
-/// let staging = Staging::new(&context)?;
-/// let file = File::options().read(true).write(true).open("larger-than-the-device.bin")?;
-/// let mut staging = MmapStaging::new(staging, file)?;
-/// // Any work on the chunk in the order of `stream`; the results replace what is in the file.
-/// staging.update(.., &pool, &stream, |mut chunk, _| chunk.fill(0))?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-pub struct MmapStaging {
-    staging: Staging,
-    file: File,
-    map: MmapRaw,
-    is_writable: bool,
-}
-
-impl MmapStaging {
-    /// Maps all of a file. It can only be read if it was not opened for reading and writing.
+impl Staging {
+    /// Streams a part of a file of any size through `work`, as [`Staging::read`] does, without reading it into memory first.
+    ///
+    /// The file is mapped. The system loads its pages as they are copied to the pinned buffers, and drops them again when memory is
+    /// scarce. So the file may be larger than the device's memory and than the machine's.
+    ///
+    /// The file must keep its length meanwhile. It is asked for before each chunk is copied. As with any mapped file, the system
+    /// ends the program by a signal if the file shrinks during that copy, or if no storage is left for the holes of a sparse file.
+    /// Bytes that others write at the same time are copied as they were before or afterwards.
     ///
     /// # Errors
     ///
-    /// The error of the system, or [`io::ErrorKind::InvalidInput`] if this is not a regular file.
-    pub fn new(staging: Staging, file: File) -> io::Result<Self> {
+    /// Those of [`Staging::read`]; [`Error::Read`] with [`io::ErrorKind::InvalidInput`] if this is no regular file or the range is
+    /// not within it, and [`Error::Shrunk`] if the file became shorter.
+    pub fn read_file<W: From<Error>>(
+        &mut self,
+        file: &File,
+        range: impl RangeBounds<u64>,
+        allocator: &impl Backer,
+        stream: &Stream,
+        work: impl FnMut(ViewMut<'_, u8>, &Progress) -> Result<(), W>,
+    ) -> Result<Progress, W> {
+        let mapped = Mapped::new(file, range).map_err(Error::read)?;
+        let done = self.read(mapped.cursor(), allocator, stream, work);
+        done.map_err(|error| mapped.explain(error))
+    }
+
+    /// Streams a part of a file through `work` like [`Staging::read_file`], and writes the changed chunks to where they came from.
+    /// Returns when the system has written them to the file's storage.
+    ///
+    /// ```no_run
+    /// use allotment::gpu::{Context, DeviceMemory, Pool, Staging, Stream};
+    /// use allotment::pool::PoolOptions;
+    /// use std::fs::File;
+    ///
+    /// let context = Context::new(0)?;
+    /// let stream = Stream::new(&context)?;
+    /// let pool = Pool::new(DeviceMemory::new(&context), PoolOptions::new())?;
+    /// let mut staging = Staging::new(&context)?;
+    /// let file = File::options().read(true).write(true).open("larger-than-the-device.bin")?;
+    /// // Any work on the chunk in the order of `stream`; the results replace what is in the file.
+    /// staging.update_file(&file, .., &pool, &stream, |mut chunk, _| chunk.fill(0))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Staging::read_file`], and [`Error::Write`] if the file was not opened for reading and writing or
+    /// its storage fails. Chunks before the one that failed may have been changed already.
+    pub fn update_file<W: From<Error>>(
+        &mut self,
+        file: &File,
+        range: impl RangeBounds<u64>,
+        allocator: &impl Backer,
+        stream: &Stream,
+        work: impl FnMut(ViewMut<'_, u8>, &Progress) -> Result<(), W>,
+    ) -> Result<Progress, W> {
+        let mapped = Mapped::new(file, range).map_err(Error::read)?;
+        if !mapped.is_writable {
+            return Err(Error::write(io::ErrorKind::PermissionDenied.into()).into());
+        }
+        let done = self.read_write(mapped.cursor(), mapped.cursor(), allocator, stream, work);
+        let done = done.map_err(|error| mapped.explain(error))?;
+        mapped.map.flush_range(mapped.at, mapped.end - mapped.at).map_err(Error::write)?;
+        Ok(done)
+    }
+}
+
+/// A part of a mapped file.
+struct Mapped<'a> {
+    file: &'a File,
+    map: MmapRaw,
+    is_writable: bool,
+    at: usize,
+    end: usize,
+    /// The length of the file once it is too short.
+    shrunk: Cell<Option<u64>>,
+}
+
+impl<'a> Mapped<'a> {
+    /// Maps all of a file. It can only be read if it was not opened for reading and writing.
+    fn new(file: &'a File, range: impl RangeBounds<u64>) -> io::Result<Self> {
         if !file.metadata()?.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "only a regular file can be mapped"));
         }
         let options = MmapOptions::new();
-        let (map, is_writable) = match options.map_raw(&file) {
+        let (map, is_writable) = match options.map_raw(file) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                (options.map_raw_read_only(&file)?, false)
+                (options.map_raw_read_only(file)?, false)
             }
             map => (map?, true),
         };
-        Ok(Self { staging, file, map, is_writable })
-    }
-
-    /// Streams a part of the file through `work`, as [`Staging::read`] does.
-    ///
-    /// # Errors
-    ///
-    /// [`StagingError`]; [`StagingError::Read`] with [`io::ErrorKind::InvalidInput`] if the range is not within the file
-    /// as it was mapped.
-    pub fn read<W>(
-        &mut self,
-        range: impl RangeBounds<u64>,
-        allocator: &impl Backer,
-        stream: &Stream,
-        work: impl FnMut(ViewMut<'_, u8>, &Progress) -> Result<(), W>,
-    ) -> Result<Progress, StagingError<W>> {
-        let (at, end) = self.part(range).map_err(StagingError::Read)?;
-        let shrunk = Cell::new(None);
-        let source = Cursor { file: &self.file, map: &self.map, at, end, shrunk: &shrunk };
-        let done = self.staging.read(source, allocator, stream, work);
-        done.map_err(|error| self.explain(error, &shrunk))
-    }
-
-    /// Streams a part of the file through `work` and writes the changed chunks to where they came from. Returns when
-    /// the system has written them to the file's storage.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`MmapStaging::read`], and [`StagingError::Write`] if the file was not opened for reading and writing or
-    /// its storage fails. Chunks before the one that failed may have been changed already.
-    pub fn update<W>(
-        &mut self,
-        range: impl RangeBounds<u64>,
-        allocator: &impl Backer,
-        stream: &Stream,
-        work: impl FnMut(ViewMut<'_, u8>, &Progress) -> Result<(), W>,
-    ) -> Result<Progress, StagingError<W>> {
-        let (at, end) = self.part(range).map_err(StagingError::Read)?;
-        if !self.is_writable {
-            return Err(StagingError::Write(io::ErrorKind::PermissionDenied.into()));
-        }
-        let shrunk = Cell::new(None);
-        let cursor = || Cursor { file: &self.file, map: &self.map, at, end, shrunk: &shrunk };
-        let (source, sink) = (cursor(), cursor());
-        let done = self.staging.read_write(source, sink, allocator, stream, work);
-        let done = done.map_err(|error| self.explain(error, &shrunk))?;
-        self.map.flush_range(at, end - at).map_err(StagingError::Write)?;
-        Ok(done)
-    }
-
-    /// Returns the bounds of a range that is within the map.
-    fn part(&self, range: impl RangeBounds<u64>) -> io::Result<(usize, usize)> {
-        let len = self.map.len() as u64;
+        let len = map.len() as u64;
         let start = match range.start_bound() {
             Bound::Included(&at) => Some(at),
             Bound::Excluded(&at) => at.checked_add(1),
@@ -125,7 +116,10 @@ impl MmapStaging {
         };
         match (start, end) {
             // Both fit, since the length does.
-            (Some(start), Some(end)) if start <= end && end <= len => Ok((start as usize, end as usize)),
+            (Some(start), Some(end)) if start <= end && end <= len => {
+                let (at, end) = (start as usize, end as usize);
+                Ok(Self { file, map, is_writable, at, end, shrunk: Cell::new(None) })
+            }
             _ => Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
                 format!("the range is not within the mapped file of {len} bytes"),
@@ -133,44 +127,37 @@ impl MmapStaging {
         }
     }
 
+    /// Starts at the beginning of the part.
+    fn cursor(&self) -> Cursor<'_> {
+        Cursor { mapped: self, at: self.at }
+    }
+
     /// Replaces the error of a cursor that found a shorter file.
-    fn explain<W>(&self, error: StagingError<W>, shrunk: &Cell<Option<u64>>) -> StagingError<W> {
-        match shrunk.get() {
-            Some(left) => StagingError::Shrunk { mapped: self.map.len() as u64, left },
+    fn explain<W: From<Error>>(&self, error: W) -> W {
+        match self.shrunk.get() {
+            Some(left) => Error::Shrunk { mapped: self.map.len() as u64, left }.into(),
             None => error,
         }
     }
 }
 
-impl fmt::Debug for MmapStaging {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MmapStaging")
-            .field("file", &self.file)
-            .field("bytes", &self.map.len())
-            .finish_non_exhaustive()
-    }
-}
-
-/// A place in a mapped file that moves to the end of a part.
+/// A place in a mapped file that moves to the end of the part.
 struct Cursor<'a> {
-    file: &'a File,
-    map: &'a MmapRaw,
+    mapped: &'a Mapped<'a>,
     at: usize,
-    end: usize,
-    /// The length of the file once it is too short.
-    shrunk: &'a Cell<Option<u64>>,
 }
 
 impl Cursor<'_> {
     /// Moves over the next bytes, at most so many, and returns where they are mapped.
     fn advance(&mut self, most: usize) -> io::Result<(*mut u8, usize)> {
-        let len = most.min(self.end - self.at);
-        let left = self.file.metadata()?.len();
+        let Mapped { file, map, end, shrunk, .. } = self.mapped;
+        let len = most.min(end - self.at);
+        let left = file.metadata()?.len();
         if left < (self.at + len) as u64 {
-            self.shrunk.set(Some(left));
+            shrunk.set(Some(left));
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        let start = self.map.as_mut_ptr().wrapping_add(self.at);
+        let start = map.as_mut_ptr().wrapping_add(self.at);
         self.at += len;
         Ok((start, len))
     }
@@ -188,7 +175,7 @@ impl Read for Cursor<'_> {
 impl Write for Cursor<'_> {
     fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
         let (to, len) = self.advance(buffer.len())?;
-        // SAFETY: as above; `MmapStaging::update` makes cursors of files that may be written.
+        // SAFETY: as above; `Staging::update_file` writes only to files that may be written.
         unsafe { to.copy_from_nonoverlapping(buffer.as_ptr(), len) };
         Ok(len)
     }

@@ -5,8 +5,7 @@
 mod batch;
 mod mapped;
 
-pub use batch::{Batch, BatchReport};
-pub use mapped::MmapStaging;
+pub use batch::Batch;
 
 use crate::gpu::buffer::{Backer, Buffer, Job, MemoryKind, ViewMut};
 use crate::gpu::context::Context;
@@ -22,13 +21,15 @@ use std::sync::Arc;
 use std::time::Instant;
 use std::vec::Vec;
 
-/// How much was staged so far.
+/// How much was staged so far, or by a [`Batch`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Progress {
-    /// Bytes that were copied to the device.
+    /// Bytes that were copied: of a staging, those to the device.
     pub bytes: u64,
-    /// Number of chunks.
-    pub chunks: u64,
+    /// Number of copies: of a staging, that of chunks.
+    pub copies: u64,
+    /// Number of driver calls that made these copies.
+    pub calls: u64,
     /// Time since the start.
     pub elapsed: Duration,
 }
@@ -37,71 +38,6 @@ impl Progress {
     /// Returns the bandwidth in bytes per second.
     pub fn bandwidth(&self) -> f64 {
         if self.elapsed.is_zero() { 0.0 } else { self.bytes as f64 / self.elapsed.as_secs_f64() }
-    }
-}
-
-/// Why staging failed; `W` is the error of the user's function.
-#[non_exhaustive]
-pub enum StagingError<W> {
-    /// There is no memory for the chunks on the device.
-    Allocate(Error),
-    /// The driver failed.
-    Copy(Error),
-    /// The input could not be read.
-    Read(io::Error),
-    /// The results could not be written.
-    Write(io::Error),
-    /// A mapped file became shorter than the part that was to be streamed.
-    Shrunk {
-        /// Its length in bytes when it was mapped.
-        mapped: u64,
-        /// Its length in bytes now.
-        left: u64,
-    },
-    /// The user's function failed.
-    Work(W),
-}
-
-impl<W: fmt::Display> fmt::Display for StagingError<W> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Allocate(error) | Self::Copy(error) => error.fmt(f),
-            Self::Read(error) => write!(f, "the input cannot be read: {error}"),
-            Self::Write(error) => write!(f, "the results cannot be written: {error}"),
-            Self::Shrunk { mapped, left } => {
-                write!(f, "the mapped file had {mapped} bytes and has only {left} now")
-            }
-            Self::Work(error) => error.fmt(f),
-        }
-    }
-}
-
-/// Shows the sentence of `Display`, with the `Debug` of the errors that it holds.
-impl<W: fmt::Debug> fmt::Debug for StagingError<W> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Allocate(error) | Self::Copy(error) => fmt::Debug::fmt(error, f),
-            Self::Read(error) => write!(f, "the input cannot be read: {error}"),
-            Self::Write(error) => write!(f, "the results cannot be written: {error}"),
-            Self::Shrunk { mapped, left } => {
-                write!(f, "the mapped file had {mapped} bytes and has only {left} now")
-            }
-            Self::Work(error) => error.fmt(f),
-        }
-    }
-}
-
-impl<W: fmt::Debug + fmt::Display> core::error::Error for StagingError<W> {}
-
-impl<W> From<Error> for StagingError<W> {
-    fn from(error: Error) -> Self {
-        Self::Copy(error)
-    }
-}
-
-impl<W> From<SourceError> for StagingError<W> {
-    fn from(error: SourceError) -> Self {
-        Self::Copy(error.into())
     }
 }
 
@@ -220,14 +156,14 @@ impl Staging {
     ///
     /// # Errors
     ///
-    /// [`StagingError`]; work that was submitted before the error still runs.
-    pub fn read<W>(
+    /// The error of `work`, or an [`Error`]; work that was submitted before the error still runs.
+    pub fn read<W: From<Error>>(
         &mut self,
         source: impl Read,
         allocator: &impl Backer,
         stream: &Stream,
         work: impl FnMut(ViewMut<'_, u8>, &Progress) -> Result<(), W>,
-    ) -> Result<Progress, StagingError<W>> {
+    ) -> Result<Progress, W> {
         self.stage(source, None, allocator, stream, work)
     }
 
@@ -236,15 +172,15 @@ impl Staging {
     ///
     /// # Errors
     ///
-    /// [`StagingError`]; work that was submitted before the error still runs.
-    pub fn read_write<W>(
+    /// The error of `work`, or an [`Error`]; work that was submitted before the error still runs.
+    pub fn read_write<W: From<Error>>(
         &mut self,
         source: impl Read,
         mut sink: impl Write,
         allocator: &impl Backer,
         stream: &Stream,
         work: impl FnMut(ViewMut<'_, u8>, &Progress) -> Result<(), W>,
-    ) -> Result<Progress, StagingError<W>> {
+    ) -> Result<Progress, W> {
         if self.results.is_empty() {
             self.pin_results()?;
         }
@@ -252,14 +188,14 @@ impl Staging {
         self.stage(source, Some(&mut sink), allocator, stream, work)
     }
 
-    fn stage<W>(
+    fn stage<W: From<Error>>(
         &mut self,
         mut source: impl Read,
         mut sink: Option<&mut dyn Write>,
         allocator: &impl Backer,
         stream: &Stream,
         mut work: impl FnMut(ViewMut<'_, u8>, &Progress) -> Result<(), W>,
-    ) -> Result<Progress, StagingError<W>> {
+    ) -> Result<Progress, W> {
         let start = Instant::now();
         let mut progress = Progress::default();
         let mut device: Vec<Buffer<u8>> = Vec::new();
@@ -267,46 +203,57 @@ impl Staging {
         let mut free: Vec<Event> = Vec::new();
         let slots = self.slots;
         for slot in (0..slots).cycle() {
-            if let Some(sink) = &mut sink {
-                write_back(&mut self.results[slot], sink)?;
-            }
-            let host = &mut self.filled[slot];
-            let len = fill(&mut source, host.bytes()?).map_err(StagingError::Read)?;
+            // Copies the next chunk to the device and returns its length.
+            let mut send = || -> Result<usize, Error> {
+                if let Some(sink) = &mut sink {
+                    write_back(&mut self.results[slot], sink)?;
+                }
+                let host = &mut self.filled[slot];
+                let len = fill(&mut source, host.bytes()?).map_err(Error::read)?;
+                if len == 0 {
+                    return Ok(0);
+                }
+                if device.len() <= slot {
+                    let chunk = Buffer::zeros(allocator, self.chunk, stream)?;
+                    if chunk.kind() == MemoryKind::Host {
+                        return Err(Error::Unreachable);
+                    }
+                    chunk.used_on(&self.up);
+                    if sink.is_some() {
+                        chunk.used_on(&self.down);
+                    }
+                    free.push(stream.record()?);
+                    device.push(chunk);
+                }
+                self.up.wait(&free[slot])?;
+                let chunk = &device[slot];
+                let from = core::ptr::with_exposed_provenance(host.memory.address() as usize);
+                Job::upload(chunk.backing(), len).submit(&self.up, || {
+                    // SAFETY: both are alive and this long. The chunk's last use comes before this in the order of the
+                    // stream; the pinned buffer is not touched before the event, and waits for its stream when it is
+                    // dropped.
+                    unsafe { call!(cuMemcpyHtoDAsync_v2(chunk.address(), from, len, self.up.raw())) }
+                })?;
+                let copied = mark(&self.up)?;
+                stream.wait(&copied)?;
+                host.copy = Some(copied);
+                Ok(len)
+            };
+            let len = send()?;
             if len == 0 {
                 break;
             }
-            if device.len() <= slot {
-                let chunk = Buffer::zeros(allocator, self.chunk, stream);
-                let chunk = chunk.map_err(StagingError::Allocate)?;
-                if chunk.kind() == MemoryKind::Host {
-                    return Err(Error::Unreachable.into());
-                }
-                chunk.used_on(&self.up);
-                if sink.is_some() {
-                    chunk.used_on(&self.down);
-                }
-                free.push(stream.record()?);
-                device.push(chunk);
-            }
-            self.up.wait(&free[slot])?;
-            let chunk = &mut device[slot];
-            let from = core::ptr::with_exposed_provenance(host.memory.address() as usize);
-            Job::upload(chunk.backing(), len).submit(&self.up, || {
-                // SAFETY: both are alive and this long. The chunk's last use comes before this in the order of the
-                // stream; the pinned buffer is not touched before the event, and waits for its stream when it is
-                // dropped.
-                unsafe { call!(cuMemcpyHtoDAsync_v2(chunk.address(), from, len, self.up.raw())) }
-            })?;
-            let copied = mark(&self.up)?;
-            stream.wait(&copied)?;
-            host.copy = Some(copied);
             progress.bytes += len as u64;
-            progress.chunks += 1;
+            (progress.copies, progress.calls) = (progress.copies + 1, progress.calls + 1);
             progress.elapsed = start.elapsed();
-            work(chunk.slice_mut(..len)?, &progress).map_err(StagingError::Work)?;
-            let mut done = stream.record()?;
-            if sink.is_some() {
-                let result = &mut self.results[slot];
+            work(device[slot].slice_mut(..len)?, &progress)?;
+            // Marks the end of the work, and copies the chunk back.
+            let mut finish = || -> Result<Event, Error> {
+                let done = stream.record()?;
+                if sink.is_none() {
+                    return Ok(done);
+                }
+                let (result, chunk) = (&mut self.results[slot], &device[slot]);
                 result.bytes()?;
                 self.down.wait(&done)?;
                 let to = core::ptr::with_exposed_provenance_mut(result.memory.address() as usize);
@@ -316,13 +263,13 @@ impl Staging {
                 })?;
                 result.len = len;
                 result.copy = Some(mark(&self.down)?);
-                done = self.down.record()?;
-            }
-            free[slot] = done;
+                Ok(self.down.record()?)
+            };
+            free[slot] = finish()?;
         }
         if let Some(sink) = &mut sink {
             // Write the oldest results first.
-            let next = (progress.chunks % slots as u64) as usize;
+            let next = (progress.copies % slots as u64) as usize;
             for slot in (next..slots).chain(0..next) {
                 write_back(&mut self.results[slot], sink)?;
             }
@@ -346,11 +293,11 @@ fn mark(stream: &Stream) -> Result<Event, SourceError> {
 }
 
 /// Writes the results of a buffer, if it has any, once they have arrived.
-fn write_back<W>(result: &mut Host, sink: &mut &mut dyn Write) -> Result<(), StagingError<W>> {
+fn write_back(result: &mut Host, sink: &mut &mut dyn Write) -> Result<(), Error> {
     let len = core::mem::take(&mut result.len);
     if len > 0 {
         let bytes = result.bytes()?;
-        sink.write_all(&bytes[..len]).map_err(StagingError::Write)?;
+        sink.write_all(&bytes[..len]).map_err(Error::write)?;
     }
     Ok(())
 }

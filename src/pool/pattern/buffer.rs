@@ -1,38 +1,48 @@
-//! The buffers that a pattern allocates.
+//! Buffers in the places of a plan.
 
 use super::{Pattern, Phase};
-use crate::pool::Stream;
 use crate::pool::allocator::{DeviceAllocator, Owned};
-use crate::pool::stream::follow;
+use crate::pool::planned::{PlannedArena, Slot};
+use crate::pool::stream::Uses;
+use crate::pool::{PoolError, Stream};
 use core::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::vec::Vec;
+use std::sync::Arc;
 
-/// A buffer of a [`Pattern`], from its plan or from the pool. Dropping it frees the memory.
-pub struct PatternBuffer<A: DeviceAllocator> {
-    pattern: Pattern<A>,
-    origin: Origin<A>,
+impl<A: DeviceAllocator> PlannedArena<A> {
+    /// Takes buffer `slot` of the plan, which stays live until it is dropped. O(log live buffers).
+    ///
+    /// # Errors
+    ///
+    /// [`PoolError::NoSlot`] if there is no such buffer, [`PoolError::SlotLive`] or [`PoolError::SlotLost`] if it is already
+    /// live or lost, and [`PoolError::SlotOverlap`] if a live one shares its memory.
+    pub fn take(&self, slot: usize) -> Result<PlannedBuffer<A>, PoolError> {
+        Ok(PlannedBuffer(Origin::Slot(self.enter_slot(slot)?)))
+    }
 }
 
+/// A live buffer of a [`PlannedArena`], whose drop makes room for the buffers that share its memory, or one of a
+/// [`Pattern`], which lies in the recorded plan or is a block of the pool.
+pub struct PlannedBuffer<A: DeviceAllocator>(Origin<A>);
+
 enum Origin<A: DeviceAllocator> {
+    /// A place in the plan of an arena.
+    Slot(Slot<A>),
+    /// A place in the plan of a pattern.
     Plan {
+        pattern: Pattern<A>,
         lane: usize,
         slot: usize,
-        /// The lane's block, which waits for other streams even if this handle is forgotten.
+        /// The plan's block, which must outlive the buffer.
         block: Arc<Owned<A>>,
         address: usize,
         bytes: usize,
-        /// Other streams that use the buffer.
-        users: Mutex<Vec<A::Stream>>,
+        users: Uses<A::Stream>,
     },
-    Pool {
-        buffer: Owned<A>,
-        /// The recording, the lane and the request number under which it was recorded.
-        recorded: Option<(u64, usize, usize)>,
-    },
+    /// A block of the pool, and the recording, lane and request while the request is recorded.
+    Pool { pattern: Pattern<A>, buffer: Owned<A>, recorded: Option<(u64, usize, usize)> },
 }
 
-impl<A: DeviceAllocator> PatternBuffer<A> {
+impl<A: DeviceAllocator> PlannedBuffer<A> {
     pub(super) fn planned(
         pattern: &Pattern<A>,
         lane: usize,
@@ -41,8 +51,8 @@ impl<A: DeviceAllocator> PatternBuffer<A> {
         address: usize,
         bytes: usize,
     ) -> Self {
-        let users = Mutex::new(Vec::new());
-        Self { pattern: pattern.clone(), origin: Origin::Plan { lane, slot, block, address, bytes, users } }
+        let (pattern, users) = (pattern.clone(), Uses::new());
+        Self(Origin::Plan { pattern, lane, slot, block, address, bytes, users })
     }
 
     pub(super) fn pooled(
@@ -50,64 +60,62 @@ impl<A: DeviceAllocator> PatternBuffer<A> {
         buffer: Owned<A>,
         recorded: Option<(u64, usize, usize)>,
     ) -> Self {
-        Self { pattern: pattern.clone(), origin: Origin::Pool { buffer, recorded } }
+        Self(Origin::Pool { pattern: pattern.clone(), buffer, recorded })
+    }
+
+    /// Returns the buffer's number in the plan: of a pattern, that of the recorded request on its stream. `None` if the buffer is a
+    /// block of the pool.
+    pub fn slot(&self) -> Option<usize> {
+        match &self.0 {
+            Origin::Slot(slot) => Some(slot.number()),
+            Origin::Plan { slot, .. } => Some(*slot),
+            Origin::Pool { .. } => None,
+        }
     }
 
     /// Returns the device address of the first byte.
     pub fn address(&self) -> usize {
-        match &self.origin {
+        match &self.0 {
+            Origin::Slot(slot) => slot.address(),
             Origin::Plan { address, .. } => *address,
             Origin::Pool { buffer, .. } => buffer.address(),
         }
     }
 
-    /// Returns the requested length in bytes.
+    /// Returns the length in bytes: of a pattern's buffer, the requested one.
     pub fn bytes(&self) -> usize {
-        match &self.origin {
+        match &self.0 {
+            Origin::Slot(slot) => slot.bytes(),
             Origin::Plan { bytes, .. } => *bytes,
             Origin::Pool { buffer, .. } => buffer.bytes(),
         }
     }
 
-    /// Returns the pool that the memory comes from.
-    pub fn pool(&self) -> &A {
-        self.pattern.pool()
-    }
-
-    /// The block of the pool that the buffer is, or lies in.
+    /// The block of the pool that has the memory.
     #[cfg(feature = "gpu")]
     pub(crate) fn block(&self) -> &Owned<A> {
-        match &self.origin {
+        match &self.0 {
+            Origin::Slot(slot) => slot.block(),
             Origin::Plan { block, .. } => block,
             Origin::Pool { buffer, .. } => buffer,
         }
     }
 
-    /// Returns whether the buffer was served from the plan.
-    pub fn is_planned(&self) -> bool {
-        matches!(self.origin, Origin::Plan { .. })
-    }
-
-    /// Notes that work on `stream` uses the buffer. The pool does not reuse a buffer of its own before that work is
-    /// done. When a buffer of the plan is dropped, the stream that it was allocated for waits for that work, on the
-    /// device; to avoid such waits, use buffers on other streams in the recorded iteration already, so that they
-    /// are left to the pool.
+    /// Notes that work on `stream` uses the buffer. The next buffer at this address is ordered after that work.
     pub fn used_on(&self, stream: &A::Stream) {
-        match &self.origin {
-            Origin::Plan { lane, block, users, .. } => {
-                if self.pattern.lock().lanes[*lane].stream.id() == stream.id() {
-                    return;
-                }
-                block.used_on(stream);
-                let mut users = users.lock().unwrap_or_else(PoisonError::into_inner);
-                if users.iter().all(|user| user.id() != stream.id()) {
-                    users.push(stream.clone());
+        match &self.0 {
+            Origin::Slot(slot) => slot.used_on(stream),
+            Origin::Plan { pattern, lane, block, users, .. } => {
+                if pattern.lock().lanes[*lane].stream.id() != stream.id() {
+                    // If this handle is forgotten, the block as a whole still waits.
+                    block.used_on(stream);
+                    users.add(stream);
                 }
             }
-            Origin::Pool { buffer, recorded } => {
+            Origin::Pool { pattern, buffer, recorded } => {
                 buffer.used_on(stream);
                 if let Some((recording, lane, request)) = *recorded {
-                    let mut state = self.pattern.lock();
+                    let mut state = pattern.lock();
                     let current = state.phase == Phase::Recording && state.stats.recorded == recording;
                     if current && state.lanes[lane].stream.id() != stream.id() {
                         state.lanes[lane].shared(request);
@@ -116,34 +124,56 @@ impl<A: DeviceAllocator> PatternBuffer<A> {
             }
         }
     }
-}
 
-impl<A: DeviceAllocator> Drop for PatternBuffer<A> {
-    fn drop(&mut self) {
-        match &mut self.origin {
-            Origin::Plan { lane, slot, users, .. } => {
-                let users = core::mem::take(users.get_mut().unwrap_or_else(PoisonError::into_inner));
-                let mut state = self.pattern.lock();
-                let lane = &mut state.lanes[*lane];
-                // If the driver fails, the place stays taken, so that no other buffer gets it.
-                if users.iter().all(|user| follow(&lane.stream, user).is_ok()) {
-                    lane.vacate(*slot);
-                }
-            }
-            Origin::Pool { recorded: Some((recording, lane, request)), .. } => {
-                let mut state = self.pattern.lock();
-                if state.phase == Phase::Recording && state.stats.recorded == *recording {
-                    state.lanes[*lane].freed(*request);
-                }
-            }
-            Origin::Pool { .. } => {}
+    /// Exchanges this buffer of an arena for another one of its plan in one step: for an operator that works in place, whose
+    /// output lies where its input does. Uses on other streams are waited for as in a drop, on the device.
+    ///
+    /// # Errors
+    ///
+    /// The [`PoolError`] of [`PlannedArena::take`], [`PoolError::NoSlot`] for a buffer of a pattern, together with this buffer,
+    /// which stays live.
+    pub fn turn_into(mut self, slot: usize) -> Result<Self, (PoolError, Self)> {
+        let turned = match &mut self.0 {
+            Origin::Slot(own) => own.turn_into(slot),
+            Origin::Plan { .. } | Origin::Pool { .. } => Err(PoolError::NoSlot { slot }),
+        };
+        match turned {
+            Ok(()) => Ok(self),
+            Err(error) => Err((error, self)),
         }
     }
 }
 
-impl<A: DeviceAllocator> fmt::Debug for PatternBuffer<A> {
+impl<A: DeviceAllocator> Drop for PlannedBuffer<A> {
+    fn drop(&mut self) {
+        match &mut self.0 {
+            Origin::Slot(_) => {}
+            Origin::Plan { pattern, lane, slot, users, .. } => {
+                let mut state = pattern.lock();
+                let lane = &mut state.lanes[*lane];
+                // If the driver fails, the place stays taken, so that no other buffer gets it.
+                if users.settle(&lane.stream).is_ok() {
+                    lane.vacate(*slot);
+                }
+            }
+            Origin::Pool { pattern, recorded, .. } => {
+                if let Some((recording, lane, request)) = *recorded {
+                    let mut state = pattern.lock();
+                    if state.phase == Phase::Recording && state.stats.recorded == recording {
+                        state.lanes[lane].freed(request);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl<A: DeviceAllocator> fmt::Debug for PlannedBuffer<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let planned = self.is_planned();
-        f.debug_struct("PatternBuffer").field("address", &self.address()).field("planned", &planned).finish()
+        let (slot, address) = (self.slot(), self.address());
+        f.debug_struct("PlannedBuffer")
+            .field("slot", &slot)
+            .field("address", &address)
+            .finish_non_exhaustive()
     }
 }

@@ -1,8 +1,8 @@
 //! The recorded requests of one stream, and the plan for them.
 
 use crate::plan::{self, OwnedPlan, rules_for};
+use crate::pool::PoolError;
 use crate::pool::allocator::{DeviceAllocator, Owned};
-use crate::pool::planned::PlannedError;
 use std::sync::Arc;
 use std::vec::Vec;
 
@@ -110,7 +110,7 @@ impl<A: DeviceAllocator> Lane<A> {
     }
 
     /// Plans the recorded requests and takes a block for the plan from the pool.
-    pub(super) fn plan(&mut self, pool: &A) -> Result<(), PlannedError>
+    pub(super) fn plan(&mut self, pool: &A) -> Result<(), PoolError>
     where
         A: Clone,
     {
@@ -124,14 +124,14 @@ impl<A: DeviceAllocator> Lane<A> {
                 plan::Buffer::new(request.size as u64, steps).align(request.align as u64)
             })
             .collect();
-        let found = OwnedPlan::new(&buffers, rules_for(buffers.len())).map_err(PlannedError::Plan)?;
+        let found = OwnedPlan::new(&buffers, rules_for(buffers.len()))?;
         let placed = found.placed();
         (self.bytes, self.lower_bound, self.naive) = (placed.peak(), placed.lower_bound(), placed.naive());
         // A plan larger than the address space is larger than any pool, so the request below fails.
         let bytes = usize::try_from(placed.peak()).unwrap_or(usize::MAX);
         if bytes > 0 {
-            let block = Owned::allocate(pool.clone(), bytes, placed.align() as usize, &self.stream);
-            self.block = Some(Arc::new(block.map_err(PlannedError::Pool)?));
+            let block = Owned::allocate(pool.clone(), bytes, placed.align() as usize, &self.stream)?;
+            self.block = Some(Arc::new(block));
         }
         let mut offsets = placed.offsets().iter();
         for (number, request) in self.requests.iter_mut().enumerate() {

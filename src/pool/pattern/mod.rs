@@ -10,12 +10,11 @@
 mod buffer;
 mod lane;
 
-pub use buffer::PatternBuffer;
+pub use buffer::PlannedBuffer;
 
 use super::allocator::{DeviceAllocator, Owned};
 use super::numbers::ByNumber;
-use super::planned::PlannedError;
-use super::{PoolError, Stream, StreamId};
+use super::{PoolError, Stream};
 use core::fmt;
 use lane::{Lane, Outcome};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -67,7 +66,7 @@ struct State<A: DeviceAllocator> {
     /// Whether the next iteration is to be recorded.
     wanted: bool,
     lanes: Vec<Lane<A>>,
-    by_stream: ByNumber<StreamId, usize>,
+    by_stream: ByNumber<u64, usize>,
     recent: usize,
     stats: PatternStats,
     /// The counts of requests when the iteration began.
@@ -75,7 +74,7 @@ struct State<A: DeviceAllocator> {
 }
 
 impl<A: DeviceAllocator> State<A> {
-    fn lane(&mut self, id: StreamId) -> Option<usize> {
+    fn lane(&mut self, id: u64) -> Option<usize> {
         if self.lanes.get(self.recent).is_none_or(|lane| lane.stream.id() != id) {
             self.recent = *self.by_stream.get(&id)?;
         }
@@ -155,8 +154,8 @@ impl<A: DeviceAllocator + Clone> Pattern<A> {
     ///
     /// # Errors
     ///
-    /// A [`PlannedError`] if there is no new plan. The iteration has begun all the same.
-    pub fn begin(&self) -> Result<(), PlannedError> {
+    /// A [`PoolError`] if there is no new plan. The iteration has begun all the same.
+    pub fn begin(&self) -> Result<(), PoolError> {
         let mut state = self.lock();
         state.stats.iterations += 1;
         let PatternStats { requests, hits, outside, deviations, .. } = state.stats;
@@ -168,7 +167,7 @@ impl<A: DeviceAllocator + Clone> Pattern<A> {
             let live: usize = state.lanes.iter().map(Lane::live).sum();
             if live > 0 {
                 state.lanes.iter_mut().for_each(Lane::begin);
-                return Err(PlannedError::Busy { live });
+                return Err(PoolError::SlotsLive { live });
             }
             Self::forget(&mut state);
             state.wanted = false;
@@ -199,7 +198,7 @@ impl<A: DeviceAllocator + Clone> Pattern<A> {
         (state.stats.arena, state.stats.lower_bound, state.stats.naive) = (0, 0, 0);
     }
 
-    fn plan(&self, state: &mut State<A>) -> Result<(), PlannedError> {
+    fn plan(&self, state: &mut State<A>) -> Result<(), PoolError> {
         let planned = state.lanes.iter_mut().try_for_each(|lane| lane.plan(&self.0.pool));
         if let Err(error) = planned {
             Self::forget(state);
@@ -220,7 +219,7 @@ impl<A: DeviceAllocator + Clone> Pattern<A> {
     ///
     /// The [`PoolError`] of [`DeviceAllocator::allocate`]; only requests that go to the pool can fail.
     #[track_caller]
-    pub fn allocate(&self, bytes: usize, stream: &A::Stream) -> Result<PatternBuffer<A>, PoolError> {
+    pub fn allocate(&self, bytes: usize, stream: &A::Stream) -> Result<PlannedBuffer<A>, PoolError> {
         self.allocate_aligned(bytes, 1, stream)
     }
 
@@ -235,13 +234,13 @@ impl<A: DeviceAllocator + Clone> Pattern<A> {
         bytes: usize,
         align: usize,
         stream: &A::Stream,
-    ) -> Result<PatternBuffer<A>, PoolError> {
+    ) -> Result<PlannedBuffer<A>, PoolError> {
         let size = bytes.max(1).checked_next_multiple_of(GRANULE).unwrap_or(usize::MAX);
         let mut state = self.lock();
         let phase = state.phase;
         if phase == Phase::Idle || !align.is_power_of_two() {
             drop(state);
-            return Ok(PatternBuffer::pooled(self, self.pooled(bytes, align, stream)?, None));
+            return Ok(PlannedBuffer::pooled(self, self.pooled(bytes, align, stream)?, None));
         }
         state.stats.requests += 1;
         if phase == Phase::Serving {
@@ -249,13 +248,13 @@ impl<A: DeviceAllocator + Clone> Pattern<A> {
             match found {
                 Some((lane, Outcome::Planned { slot, address, block })) => {
                     state.stats.hits += 1;
-                    return Ok(PatternBuffer::planned(self, lane, slot, block, address, bytes));
+                    return Ok(PlannedBuffer::planned(self, lane, slot, block, address, bytes));
                 }
                 Some((_, Outcome::Outside)) => state.stats.outside += 1,
                 Some((_, Outcome::Deviates)) | None => state.stats.deviations += 1,
             }
             drop(state);
-            return Ok(PatternBuffer::pooled(self, self.pooled(bytes, align, stream)?, None));
+            return Ok(PlannedBuffer::pooled(self, self.pooled(bytes, align, stream)?, None));
         }
         drop(state);
         let buffer = self.pooled(bytes, align, stream)?;
@@ -275,7 +274,7 @@ impl<A: DeviceAllocator + Clone> Pattern<A> {
             recorded = request.map(|request| (state.stats.recorded, lane, request));
         }
         drop(state);
-        Ok(PatternBuffer::pooled(self, buffer, recorded))
+        Ok(PlannedBuffer::pooled(self, buffer, recorded))
     }
 }
 

@@ -9,65 +9,20 @@ use std::vec::Vec;
 /// The lowest simulated address.
 pub(super) const BASE: usize = 1 << (usize::BITS - 4);
 
-/// The driver calls that a simulated device counts and can let fail.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Call {
-    /// [`Source::reserve`](crate::pool::Source::reserve).
-    Reserve,
-    /// [`Source::release`](crate::pool::Source::release).
-    Release,
-    /// [`Source::grow`](crate::pool::Source::grow).
-    Grow,
-    /// [`Source::unmap`](crate::pool::Source::unmap).
-    Unmap,
-    /// [`Source::map`](crate::pool::Source::map).
-    Map,
-    /// [`Source::capacity`](crate::pool::Source::capacity).
-    Capacity,
-    /// [`Source::copy`](crate::pool::Source::copy).
-    Copy,
-    /// [`Stream::record`](crate::pool::Stream::record).
-    Record,
-    /// [`Stream::wait`](crate::pool::Stream::wait).
-    Wait,
-    /// [`Event::is_done`](crate::pool::Event::is_done).
-    Query,
-    /// The blocking calls of streams and events.
-    Synchronize,
-}
-
-impl Call {
-    /// All calls.
-    pub const ALL: [Self; 11] = [
-        Self::Reserve,
-        Self::Release,
-        Self::Grow,
-        Self::Unmap,
-        Self::Map,
-        Self::Capacity,
-        Self::Copy,
-        Self::Record,
-        Self::Wait,
-        Self::Query,
-        Self::Synchronize,
-    ];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Reserve => "simReserve",
-            Self::Release => "simRelease",
-            Self::Grow => "simGrow",
-            Self::Unmap => "simUnmap",
-            Self::Map => "simMap",
-            Self::Capacity => "simCapacity",
-            Self::Copy => "simCopy",
-            Self::Record => "simRecord",
-            Self::Wait => "simWait",
-            Self::Query => "simQuery",
-            Self::Synchronize => "simSynchronize",
-        }
-    }
-}
+/// The names of all calls, those of [`SourceError::call`]: those that change segments, and the others.
+pub const CALLS: [&str; 11] = [
+    "simReserve",
+    "simRelease",
+    "simGrow",
+    "simUnmap",
+    "simMap",
+    "simCapacity",
+    "simCopy",
+    "simRecord",
+    "simWait",
+    "simQuery",
+    "simSynchronize",
+];
 
 /// The time that calls take on the device's clock.
 pub(super) struct Latency {
@@ -151,7 +106,7 @@ struct Queue {
 
 struct Injection {
     /// The call that fails; `None` for any call.
-    call: Option<Call>,
+    call: Option<&'static str>,
     /// Calls of that kind until the failure, the failing one included.
     left: u64,
     /// How many calls fail.
@@ -181,7 +136,7 @@ pub(super) struct State {
     holes: BTreeMap<usize, usize>,
     pub(super) time: Duration,
     pub(super) latency: Latency,
-    counts: [u64; Call::ALL.len()],
+    counts: BTreeMap<&'static str, u64>,
     injections: Vec<Injection>,
     queues: Vec<Queue>,
     /// The number of work items and events so far; each gets the next number when it is submitted.
@@ -201,7 +156,7 @@ impl State {
             holes: BTreeMap::new(),
             time: Duration::ZERO,
             latency: Latency { memory: Duration::from_micros(100), other: Duration::from_micros(1) },
-            counts: [0; Call::ALL.len()],
+            counts: BTreeMap::new(),
             injections: Vec::new(),
             queues: Vec::new(),
             submitted: 0,
@@ -212,12 +167,9 @@ impl State {
     }
 
     /// Counts a call, and fails it if an injected failure is due.
-    pub(super) fn enter(&mut self, call: Call) -> Result<(), SourceError> {
-        self.counts[call as usize] += 1;
-        self.time += match call {
-            Call::Reserve | Call::Release | Call::Grow | Call::Unmap | Call::Map => self.latency.memory,
-            _ => self.latency.other,
-        };
+    pub(super) fn enter(&mut self, call: &'static str) -> Result<(), SourceError> {
+        *self.counts.entry(call).or_default() += 1;
+        self.time += if CALLS[..5].contains(&call) { self.latency.memory } else { self.latency.other };
         let mut failure = None;
         for injection in &mut self.injections {
             if injection.call.is_none_or(|wanted| wanted == call) {
@@ -235,21 +187,26 @@ impl State {
         }
     }
 
-    pub(super) fn error(call: Call, kind: SourceErrorKind) -> SourceError {
+    pub(super) fn error(call: &'static str, kind: SourceErrorKind) -> SourceError {
         let code = match kind {
             SourceErrorKind::OutOfMemory => 2,
             SourceErrorKind::Invalid => 1,
             _ => 999,
         };
-        SourceError { kind, call: call.name(), code }
+        SourceError { kind, call, code }
     }
 
-    pub(super) fn inject(&mut self, call: Option<Call>, nth: u64, times: u64, kind: SourceErrorKind) {
+    pub(super) fn inject(&mut self, call: Option<&'static str>, nth: u64, times: u64, kind: SourceErrorKind) {
+        debug_assert!(call.is_none_or(|call| CALLS.contains(&call)), "no call has this name");
         self.injections.push(Injection { call, left: nth.max(1), times, kind });
     }
 
-    pub(super) fn count(&self, call: Call) -> u64 {
-        self.counts[call as usize]
+    pub(super) fn count(&self, call: &str) -> u64 {
+        self.counts.get(call).copied().unwrap_or(0)
+    }
+
+    pub(super) fn all_calls(&self) -> u64 {
+        self.counts.values().sum()
     }
 
     pub(super) fn open_queue(&mut self) -> usize {

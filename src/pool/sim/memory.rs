@@ -1,6 +1,6 @@
 //! Memory of a simulated device.
 
-use super::device::{BASE, Call, Hazard, Latency, Shared, Span, State};
+use super::device::{BASE, Hazard, Latency, Shared, Span, State};
 use super::stream::Stream;
 use crate::pool::{Capacity, Segment, Source, SourceError, SourceErrorKind};
 use crate::region::Capabilities;
@@ -49,8 +49,8 @@ impl<const VISIBLE: bool> DeviceMemory<VISIBLE> {
         self
     }
 
-    /// Sets the time that calls take on the device's clock: `memory` for each [`Call::Reserve`], [`Call::Release`],
-    /// [`Call::Grow`], [`Call::Unmap`] and [`Call::Map`], and `other` for all others.
+    /// Sets the time that calls take on the device's clock: `memory` for each [`simReserve"`], [`simRelease"`],
+    /// [`simGrow"`], [`simUnmap"`] and [`simMap"`], and `other` for all others.
     #[must_use]
     pub fn with_latency(self, memory: Duration, other: Duration) -> Self {
         self.shared.lock().latency = Latency { memory, other };
@@ -63,26 +63,26 @@ impl<const VISIBLE: bool> DeviceMemory<VISIBLE> {
         Stream::new(self.shared.clone(), queue)
     }
 
-    /// Makes the `nth` call of this kind fail for lack of memory; 1 is the next one.
-    pub fn fail(&self, call: Call, nth: u64) {
+    /// Makes the `nth` call of this name fail for lack of memory; 1 is the next one. [`CALLS`](super::CALLS) has the
+    /// names.
+    pub fn fail(&self, call: &'static str, nth: u64) {
         self.fail_as(Some(call), nth, 1, SourceErrorKind::OutOfMemory);
     }
 
-    /// Makes `times` calls of this kind (`None` for any kind) fail with `kind`, starting with the `nth`; 1 is the
+    /// Makes `times` calls of this name (`None` for any) fail with `kind`, starting with the `nth`; 1 is the
     /// next one.
-    pub fn fail_as(&self, call: Option<Call>, nth: u64, times: u64, kind: SourceErrorKind) {
+    pub fn fail_as(&self, call: Option<&'static str>, nth: u64, times: u64, kind: SourceErrorKind) {
         self.shared.lock().inject(call, nth, times, kind);
     }
 
     /// Returns how often `call` was made, failed calls included.
-    pub fn calls(&self, call: Call) -> u64 {
+    pub fn calls(&self, call: &str) -> u64 {
         self.shared.lock().count(call)
     }
 
     /// Returns the number of calls of all kinds, failed ones included.
     pub fn all_calls(&self) -> u64 {
-        let state = self.shared.lock();
-        Call::ALL.iter().map(|&call| state.count(call)).sum()
+        self.shared.lock().all_calls()
     }
 
     /// Advances the device's clock.
@@ -156,17 +156,17 @@ unsafe impl<const VISIBLE: bool> Source for DeviceMemory<VISIBLE> {
 
     fn capacity(&self) -> Result<Capacity, SourceError> {
         let mut state = self.shared.lock();
-        state.enter(Call::Capacity)?;
+        state.enter("simCapacity")?;
         Ok(Capacity { total: state.capacity, free: state.capacity.saturating_sub(state.used) })
     }
 
     fn reserve(&self, bytes: usize, _: &Stream) -> Result<Segment, SourceError> {
         let mut state = self.shared.lock();
-        state.enter(Call::Reserve)?;
+        state.enter("simReserve")?;
         if bytes == 0 || bytes % self.granularity != 0 {
-            return Err(State::error(Call::Reserve, SourceErrorKind::Invalid));
+            return Err(State::error("simReserve", SourceErrorKind::Invalid));
         }
-        let full = State::error(Call::Reserve, SourceErrorKind::OutOfMemory);
+        let full = State::error("simReserve", SourceErrorKind::OutOfMemory);
         if bytes > state.capacity.saturating_sub(state.used) {
             return Err(full);
         }
@@ -185,10 +185,10 @@ unsafe impl<const VISIBLE: bool> Source for DeviceMemory<VISIBLE> {
 
     unsafe fn release(&self, segment: Segment, stream: &Stream) -> Result<(), SourceError> {
         let mut state = self.shared.lock();
-        state.enter(Call::Release)?;
+        state.enter("simRelease")?;
         let address = segment.address.get();
         if state.segments.get(&address) != Some(&segment.bytes) {
-            return Err(State::error(Call::Release, SourceErrorKind::Invalid));
+            return Err(State::error("simRelease", SourceErrorKind::Invalid));
         }
         drop(state);
         // Drivers whose memory is not ordered by streams do the same. The stream may be another device's.
@@ -214,14 +214,14 @@ unsafe impl<const VISIBLE: bool> Source for DeviceMemory<VISIBLE> {
 
     unsafe fn grow(&self, segment: Segment, bytes: usize, _: &Stream) -> Result<Segment, SourceError> {
         let mut state = self.shared.lock();
-        state.enter(Call::Grow)?;
+        state.enter("simGrow")?;
         let address = segment.address.get();
         let new = segment.bytes.saturating_add(bytes);
         if bytes % self.granularity != 0 || state.segments.get(&address) != Some(&segment.bytes) {
-            return Err(State::error(Call::Grow, SourceErrorKind::Invalid));
+            return Err(State::error("simGrow", SourceErrorKind::Invalid));
         }
         if new > self.room || bytes > state.capacity.saturating_sub(state.used) {
-            return Err(State::error(Call::Grow, SourceErrorKind::OutOfMemory));
+            return Err(State::error("simGrow", SourceErrorKind::OutOfMemory));
         }
         state.used += bytes;
         state.segments.insert(address, new);
@@ -234,9 +234,9 @@ unsafe impl<const VISIBLE: bool> Source for DeviceMemory<VISIBLE> {
 
     unsafe fn unmap(&self, address: usize, bytes: usize, stream: &Stream) -> Result<(), SourceError> {
         let mut state = self.shared.lock();
-        state.enter(Call::Unmap)?;
+        state.enter("simUnmap")?;
         if !state.unmap(Span { address, bytes }) {
-            return Err(State::error(Call::Unmap, SourceErrorKind::Invalid));
+            return Err(State::error("simUnmap", SourceErrorKind::Invalid));
         }
         drop(state);
         // Unmapping is not ordered by streams, so no work may be left on the range, not even on this stream.
@@ -247,18 +247,18 @@ unsafe impl<const VISIBLE: bool> Source for DeviceMemory<VISIBLE> {
 
     unsafe fn map(&self, address: usize, bytes: usize, _: &Stream) -> Result<(), SourceError> {
         let mut state = self.shared.lock();
-        state.enter(Call::Map)?;
+        state.enter("simMap")?;
         if bytes > state.capacity.saturating_sub(state.used) {
-            return Err(State::error(Call::Map, SourceErrorKind::OutOfMemory));
+            return Err(State::error("simMap", SourceErrorKind::OutOfMemory));
         }
         if !state.map(Span { address, bytes }) {
-            return Err(State::error(Call::Map, SourceErrorKind::Invalid));
+            return Err(State::error("simMap", SourceErrorKind::Invalid));
         }
         Ok(())
     }
 
     unsafe fn copy(&self, from: usize, to: usize, bytes: usize, stream: &Stream) -> Result<(), SourceError> {
-        self.shared.lock().enter(Call::Copy)?;
+        self.shared.lock().enter("simCopy")?;
         stream.shared.lock().copy(stream.queue, Span { address: from, bytes }, Span { address: to, bytes });
         Ok(())
     }

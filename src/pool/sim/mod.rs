@@ -2,7 +2,7 @@
 //!
 //! ```
 //! use allotment::pool::{Source, Stream as _};
-//! use allotment::sim::{Call, DeviceMemory};
+//! use allotment::sim::DeviceMemory;
 //!
 //! let device: DeviceMemory = DeviceMemory::new(64 << 20);
 //! let stream = device.stream();
@@ -12,7 +12,7 @@
 //! assert!(!device.is_done(kernel)); // work runs only when a test or a blocking call runs it
 //! stream.step();
 //! assert!(device.is_done(kernel));
-//! device.fail(Call::Reserve, 1); // the next one
+//! device.fail("simReserve", 1); // the next one
 //! assert!(device.reserve(2 << 20, &stream).unwrap_err().is_out_of_memory());
 //! # Ok::<(), allotment::pool::SourceError>(())
 //! ```
@@ -21,6 +21,6 @@ mod device;
 mod memory;
 mod stream;
 
-pub use device::{Call, Hazard};
+pub use device::{CALLS, Hazard};
 pub use memory::{DeviceMemory, HostMemory};
 pub use stream::{Event, Stream};

@@ -2,8 +2,8 @@
 
 #![forbid(unsafe_code)]
 
-use super::device::{Call, Shared, Span};
-use crate::pool::{self, SourceError, SourceErrorKind, StreamId};
+use super::device::{Shared, Span};
+use crate::pool::{self, SourceError, SourceErrorKind};
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -66,13 +66,13 @@ impl Stream {
 impl pool::Stream for Stream {
     type Event = Event;
 
-    fn id(&self) -> StreamId {
-        StreamId(self.queue as u64)
+    fn id(&self) -> u64 {
+        self.queue as u64
     }
 
     fn record(&self) -> Result<Event, SourceError> {
         let mut state = self.shared.lock();
-        state.enter(Call::Record)?;
+        state.enter("simRecord")?;
         let number = state.mark(self.queue);
         drop(state);
         Ok(Event { shared: self.shared.clone(), number })
@@ -80,14 +80,14 @@ impl pool::Stream for Stream {
 
     fn wait(&self, event: &Event) -> Result<(), SourceError> {
         let mut state = self.shared.lock();
-        state.enter(Call::Wait)?;
+        state.enter("simWait")?;
         state.wait(self.queue, event.number);
         Ok(())
     }
 
     fn synchronize(&self) -> Result<(), SourceError> {
         let mut state = self.shared.lock();
-        state.enter(Call::Synchronize)?;
+        state.enter("simSynchronize")?;
         let done = state.drain(self.queue);
         finished(done)
     }
@@ -118,13 +118,13 @@ pub struct Event {
 impl pool::Event for Event {
     fn is_done(&self) -> Result<bool, SourceError> {
         let mut state = self.shared.lock();
-        state.enter(Call::Query)?;
+        state.enter("simQuery")?;
         Ok(state.is_done(self.number))
     }
 
     fn synchronize(&self) -> Result<(), SourceError> {
         let mut state = self.shared.lock();
-        state.enter(Call::Synchronize)?;
+        state.enter("simSynchronize")?;
         if state.is_done(self.number) {
             state.hazards.push(super::Hazard::NeedlessWait);
         }
@@ -135,5 +135,5 @@ impl pool::Event for Event {
 
 /// Fails if the queues wait for each other, so that the work can never finish.
 fn finished(done: bool) -> Result<(), SourceError> {
-    if done { Ok(()) } else { Err(super::device::State::error(Call::Synchronize, SourceErrorKind::Other)) }
+    if done { Ok(()) } else { Err(super::device::State::error("simSynchronize", SourceErrorKind::Other)) }
 }

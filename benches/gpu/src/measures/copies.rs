@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use allotment::gpu::{Buffer, DeviceMemory, Error, Pinned, Pool, Staging, Stream};
-use allotment::pool::{Limit, PoolOptions, Stream as _};
+use allotment::pool::{PoolOptions, Stream as _};
 use allotment_benches_common::gpu::BANDWIDTH;
 use anyhow::Result;
 
@@ -36,7 +36,7 @@ pub fn measure(setup: &Setup) -> Result<Vec<Sample>> {
         return Ok(Vec::new());
     }
     let stream = Stream::new(&gpu.context)?;
-    let options = PoolOptions::new().limit(Limit::Bytes(setup.budget));
+    let options = PoolOptions::new().limit(setup.budget);
     let pool = Pool::new(DeviceMemory::new(&gpu.context), options)?;
     let mut samples = Vec::new();
     let mut add = |case: &str, bytes: u64, start: Instant| {

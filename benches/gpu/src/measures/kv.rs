@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use allotment::gpu::cudarc::driver::sys;
-use allotment::gpu::{Buffer, DeviceMemory, Pool, Stream, Transfer};
 use allotment::gpu::sequences::{KvCache, Sequence};
+use allotment::gpu::{Buffer, DeviceMemory, Pool, Stream, Transfer};
 use allotment::pool::{PoolOptions, Stream as _};
 use allotment_benches_common::gpu::{KV_CALLS, KV_MEMORY};
 use anyhow::{Context as _, Result};

@@ -5,7 +5,7 @@ mod harness;
 mod pools;
 
 use allotment::gpu;
-use allotment::pool::{Growth, PoolOptions};
+use allotment::pool::PoolOptions;
 use allotment::sim;
 use anyhow::{Result, bail};
 
@@ -171,7 +171,7 @@ const MIB: usize = 1 << 20;
 fn options(form: Form) -> PoolOptions {
     match form {
         Form::Standard => PoolOptions::new(),
-        Form::Lean => PoolOptions::new().lean(true).growth(Growth::Fixed(2 * MIB)),
+        Form::Lean => PoolOptions::new().lean(true).segments(2 * MIB),
     }
 }
 

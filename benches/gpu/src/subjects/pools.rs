@@ -1,6 +1,6 @@
 //! Our pools over any source.
 
-use allotment::pool::{Allocation, DevicePool, Limit, PoolError, PoolOptions, Source, Stream as _};
+use allotment::pool::{Allocation, DevicePool, PoolError, PoolOptions, Source, Stream as _};
 use anyhow::Result;
 
 use super::{Allocator, Need};
@@ -23,7 +23,7 @@ impl<S: Source> Pooled<S> {
         need: Need,
         open: impl Fn() -> Result<S::Stream> + Send + Sync + 'static,
     ) -> Result<Self> {
-        let mut options = options.limit(Limit::Bytes(need.bytes));
+        let mut options = options.limit(need.bytes);
         if need.at_once {
             // One segment for everything.
             options = options.small(0, 0);
