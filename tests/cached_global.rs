@@ -41,6 +41,40 @@ fn work() {
     assert_eq!(taker.join().unwrap(), bytes * (1 + 2));
 }
 
+/// A free of an address at which no block can start is reported, on the fast path too, and does nothing.
+#[test]
+fn a_misaligned_free_is_reported() {
+    use allotment::FreeError;
+    use allotment::misuse::{Fault, Misuse, set_hook};
+    use std::alloc::{GlobalAlloc, Layout};
+    use std::sync::Mutex;
+
+    static SEEN: Mutex<Option<Misuse>> = Mutex::new(None);
+    fn take(misuse: &Misuse) {
+        *SEEN.lock().unwrap() = Some(*misuse);
+    }
+
+    set_hook(take);
+    let layout = Layout::new::<[u64; 6]>();
+    // SAFETY: what is reported does nothing; each block is freed once besides.
+    unsafe {
+        let [block, other] = [(); 2].map(|()| CACHED.alloc(layout));
+        // From now on the thread's list has room.
+        CACHED.dealloc(other, layout);
+        for offset in 1..8 {
+            let inside = block.add(offset);
+            CACHED.dealloc(inside, layout);
+            let seen = SEEN.lock().unwrap().take().expect("the free is reported");
+            assert_eq!((seen.fault, seen.address), (Fault::WrongFree(FreeError::Misaligned), inside.addr()));
+        }
+        CACHED.dealloc(block, layout);
+        assert_eq!(*SEEN.lock().unwrap(), None);
+        assert_eq!([(); 2].map(|()| CACHED.alloc(layout)), [block, other]);
+        CACHED.dealloc(other, layout);
+        CACHED.dealloc(block, layout);
+    }
+}
+
 #[test]
 fn threads_live_on_a_cached_heap() {
     work();

@@ -15,11 +15,16 @@
 //!
 //! They are read at the first request, which may come before this library's constructor. Other words are named on standard error and ignored. A
 //! program that runs with more rights than its caller (set-user-ID) reads none.
+//!
+//! With the feature `hard` the blocks are those of [`heap::os::Hardened`], one in 5,000 of them between pages without access
+//! ([`heap::os::Guarded`]): every free of what is no live block ends the program, and so do writes to freed blocks and beyond the end.
 
 #![cfg(any(target_os = "linux", target_os = "android"))]
 
 mod background;
 mod figures;
+#[cfg(feature = "hard")]
+mod hard;
 mod information;
 mod line;
 #[cfg(feature = "gpu")]
@@ -35,6 +40,12 @@ use heap::os::Growing;
 
 /// The heap of the process.
 static HEAP: Growing = Growing::new();
+
+/// Where blocks come from.
+#[cfg(not(feature = "hard"))]
+use self::HEAP as BLOCKS;
+#[cfg(feature = "hard")]
+use hard::BLOCKS;
 
 /// What `malloc` aligns to.
 const ALIGN: usize = 16;
@@ -68,7 +79,7 @@ fn or_no_memory(block: *mut u8) -> *mut c_void {
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc(size: usize) -> *mut c_void {
     // In two steps, so that the common one saves no registers.
-    match HEAP.allocate_fast(size, ALIGN) {
+    match BLOCKS.allocate_fast(size, ALIGN) {
         Some(block) => block.as_ptr().cast(),
         None => malloc_slow(size),
     }
@@ -83,14 +94,14 @@ extern "C" fn malloc_slow(size: usize) -> *mut c_void {
 #[inline(always)]
 fn take(size: usize, align: usize) -> *mut u8 {
     start::before_request();
-    HEAP.allocate_raw(size, align)
+    BLOCKS.allocate_raw(size, align)
 }
 
 /// Allocates `count` times `size` bytes, all zero.
 #[unsafe(no_mangle)]
 pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     let Some(size) = count.checked_mul(size) else { return or_no_memory(ptr::null_mut()) };
-    match HEAP.allocate_fast(size, ALIGN) {
+    match BLOCKS.allocate_fast(size, ALIGN) {
         Some(block) => {
             // SAFETY: the block has the bytes asked for.
             unsafe { block.write_bytes(0, size) };
@@ -103,7 +114,7 @@ pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
 #[inline(never)]
 extern "C" fn calloc_slow(size: usize) -> *mut c_void {
     start::before_request();
-    or_no_memory(HEAP.allocate_raw_zeroed(size, ALIGN))
+    or_no_memory(BLOCKS.allocate_raw_zeroed(size, ALIGN))
 }
 
 /// Frees a block; null is ignored.
@@ -117,7 +128,7 @@ pub unsafe extern "C" fn free(block: *mut c_void) {
     // In two steps, as `malloc`.
     // SAFETY: the caller's contract.
     unsafe {
-        if !HEAP.free_fast(block) {
+        if !BLOCKS.free_fast(block) {
             free_slow(block);
         }
     }
@@ -126,7 +137,7 @@ pub unsafe extern "C" fn free(block: *mut c_void) {
 #[inline(never)]
 unsafe extern "C" fn free_slow(block: NonNull<u8>) {
     // SAFETY: the caller of `free` guarantees the block.
-    if unsafe { HEAP.free(block) }.is_err() {
+    if unsafe { BLOCKS.free(block) }.is_err() {
         start::wrong_free(block);
     }
 }
@@ -178,8 +189,8 @@ pub unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void
             free(block);
             return ptr::null_mut();
         }
-        let new = HEAP.change(old, size, ALIGN);
-        if new.is_null() && HEAP.size_of_own(old).is_none() {
+        let new = BLOCKS.change(old, size, ALIGN);
+        if new.is_null() && BLOCKS.size_of_own(old).is_none() {
             start::wrong_free(old);
         }
         or_no_memory(new)
@@ -260,5 +271,5 @@ pub extern "C" fn pvalloc(size: usize) -> *mut c_void {
 /// The block must be live or null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn malloc_usable_size(block: *mut c_void) -> usize {
-    NonNull::new(block.cast::<u8>()).and_then(|block| HEAP.usable_size(block)).unwrap_or(0)
+    NonNull::new(block.cast::<u8>()).and_then(|block| BLOCKS.usable_size(block)).unwrap_or(0)
 }

@@ -27,7 +27,7 @@ pub enum Fault {
     /// one. The heap cannot go on.
     BrokenList,
     /// A block was written to between its free and its return to the free memory. Only
-    /// [`Full`](crate::harden::Full) detects this.
+    /// [`Full`](crate::harden::Full) and `os::Hardened` detect this.
     WrittenAfterFree,
 }
 

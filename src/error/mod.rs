@@ -25,7 +25,7 @@ pub enum FreeError {
     /// No live block of this layout starts here.
     NotABlock,
     /// The bytes after the block were overwritten, or it was allocated with another size. Only
-    /// [`Full`](crate::harden::Full) detects this.
+    /// [`Full`](crate::harden::Full), `os::Hardened` and `os::Guarded` detect this.
     Overrun,
 }
 

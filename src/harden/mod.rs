@@ -18,7 +18,7 @@
 //! | double free of a block that the lists of `os::Growing` or the caches of `os::Cached` keep, in any thread | always, until it leaves them |
 //! | double free after the block was merged with the one before or after it | not by placements with boundary bits |
 //! | free of an address in no region, or inside a granule | by all but `Bump`; for up to 256 bytes, and for blocks that it keeps, `Tiered` looks at the alignment only, when the block leaves its list |
-//! | free inside a block, or with another size | only what leads to one of the other rows |
+//! | free inside a block, or with another size | only what leads to one of the other rows; by `os::Growing` if the address is less aligned than all blocks of the size |
 //! | links of a free block that were overwritten | by `os::Growing` and `os::Cached`, in the first two words of a block, when it leaves its list; elsewhere when a block is taken from the middle of a list; in a quick list, when they lead to an odd address; else the processor may stop the program |
 //! | lengths of a free block that were overwritten | when a neighbour is freed |
 //! | writes beyond a live block into another | never |
@@ -50,6 +50,9 @@
 //! again with the same layout, or a late write that leaves the bookkeeping valid. The caches of
 //! [`os::Cached`](https://docs.rs/allotment/latest/allotment/os/struct.Cached.html) keep no blocks in front of such a heap, so
 //! it sees every free.
+//!
+//! A program on Linux whose heap is [`os::Growing`](https://docs.rs/allotment/latest/allotment/os/struct.Growing.html) takes
+//! [`os::Hardened`](https://docs.rs/allotment/latest/allotment/os/struct.Hardened.html) instead, which finds the same but the size of a block within its class.
 //!
 //! With the feature `sanitize`, on x86-64 Linux, `Full` tells AddressSanitizer and valgrind what it knows: the canaries and the blocks in
 //! quarantine. They then report each access to those at once, reads too, with the place in the program:

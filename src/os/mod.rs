@@ -51,6 +51,8 @@ pub use cached::Cached;
 pub use depot::Depot;
 #[cfg(unix)]
 pub use fork::{ForkError, protect_at_fork};
+#[cfg(all(target_os = "linux", not(miri)))]
+pub use growing::Hardened;
 #[cfg(any(unix, windows))]
 pub use growing::{Figures, Growing};
 #[cfg(all(target_os = "linux", not(miri)))]

@@ -6,7 +6,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result};
 
-use crate::{Setup, child, setup, tools};
+use crate::{Setup, child, malloc, setup, tools};
 
 /// What to do.
 #[derive(clap::Args)]
@@ -54,6 +54,19 @@ pub fn run(bench: &Bench, setup: &Setup) -> Result<ExitCode> {
         build("allotment-benches-secure", peers)?;
     }
     let mut command = Command::new(program);
+    if !bench.check && (all || bench.names.iter().any(|name| name == "misuse")) {
+        let mut libraries = vec![
+            format!("liballotment={}", malloc::library(false)?.display()),
+            format!("liballotment-hard={}", malloc::library(true)?.display()),
+        ];
+        // Clang's runtime has Android's allocator as a library of its own.
+        const SCUDO: &str = "libclang_rt.scudo_standalone-x86_64.so";
+        match setup::library("scudo", &["libclang-rt-19-dev", "libclang-rt-14-dev"], SCUDO, setup) {
+            Ok(library) => libraries.push(format!("libscudo={}", library.display())),
+            Err(error) => eprintln!("xtask: without scudo: {error:#}"),
+        }
+        command.env("ALLOTMENT_LIBRARIES", libraries.join(":"));
+    }
     command.env("PATH", setup::path_with(&valgrind)?);
     if bench.check {
         command.arg("check").args(bench.slow.then_some("--slow")).args(bench.bless.then_some("--bless"));

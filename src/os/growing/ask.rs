@@ -65,6 +65,12 @@ impl Growing {
     }
 }
 
+/// Returns the reserved addresses of blocks, which are reserved now if they were not before.
+#[cfg(all(target_os = "linux", not(miri)))]
+pub(super) fn reserved() -> Option<Region> {
+    SHARED.with(Pages::reserved_region)
+}
+
 fn no_memory() -> MapError {
     MapError::Memory(std::io::ErrorKind::OutOfMemory.into())
 }

@@ -44,9 +44,9 @@ const NUMBERS: [Numbers; CLASSES] = {
     all
 };
 
-/// The bits that the addresses of all blocks of a class lack.
-const MASKS: [u16; CLASSES] = {
-    let mut all = [0; CLASSES];
+/// The bits that the addresses of all blocks of a class lack: as many as a byte tells apart, so that no class needs a check.
+static MASKS: [u16; 256] = {
+    let mut all = [0; 256];
     let mut class = 0;
     while class < CLASSES {
         let size = SIZES[class] as usize;
@@ -58,7 +58,7 @@ const MASKS: [u16; CLASSES] = {
 
 /// Returns the bits that the addresses of all blocks of `class` lack: pages are aligned to more than any block's size has bits for.
 #[inline(always)]
-pub(super) const fn mask(class: usize) -> usize {
+pub(super) fn mask(class: usize) -> usize {
     MASKS[class] as usize
 }
 

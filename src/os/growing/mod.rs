@@ -16,12 +16,16 @@ mod classes;
 #[cfg(test)]
 mod fake;
 mod ground;
+#[cfg(all(target_os = "linux", not(miri)))]
+mod hardened;
 mod image;
 mod large;
 mod memory;
 mod page;
 mod pages;
 mod ready;
+#[cfg(all(target_os = "linux", not(miri)))]
+mod record;
 mod spans;
 mod state;
 mod system;
@@ -38,6 +42,8 @@ use pages::Pages;
 use spans::{NOTHING, WHOLE};
 use state::{SHARED, is_start};
 
+#[cfg(all(target_os = "linux", not(miri)))]
+pub use hardened::Hardened;
 pub use pages::Figures;
 
 /// The heap of the process. It takes memory from the system as the program needs it and gives free memory back, with a

@@ -189,6 +189,7 @@ impl<S: System> Pages<S> {
             let len = (*self.spans.page(slot)).len as usize;
             self.delist(slot);
             self.spans.enter(slot, len, NOTHING);
+            S::forget(self.spans.address(slot), len * SLOT);
             self.spans.free(slot, len);
         }
     }
@@ -200,7 +201,8 @@ impl<S: System> Pages<S> {
         shelf.count -= 1;
         // SAFETY: bundles are free blocks that are linked.
         unsafe {
-            shelf.bundles = *link_of(first, class);
+            // No word behind the mark stays, by which `Hardened` would see a write.
+            shelf.bundles = link_of(first, class).replace(ptr::null_mut());
             if SIZES[class] as usize == SMALLEST {
                 Block::mark_again(first);
             }

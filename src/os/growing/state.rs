@@ -7,7 +7,7 @@ use super::system::{Host, System};
 use super::thread;
 use crate::error::FreeError;
 use crate::lock::{Futex, Lock};
-use crate::os::cache::{self, Chain, Lists, Place, SIZES, Source, class_of};
+use crate::os::cache::{self, Chain, Lists, Place, SIZES, SMALLEST, Source, class_of};
 #[cfg(unix)]
 use crate::os::fork;
 use core::cell::UnsafeCell;
@@ -160,6 +160,7 @@ impl Source for Shared {
 
     unsafe fn free_lists(&self, lists: NonNull<Lists>) {
         if let Some(class) = class_of_lists() {
+            Host::forget(lists.as_ptr().cast(), SMALLEST);
             // SAFETY: the lists are a block of this heap, which the caller does not use any more.
             unsafe { self.free(class, Chain::one(lists.as_ptr().cast())) }
         }

@@ -90,6 +90,9 @@ pub(super) unsafe trait System {
 
     /// Milliseconds of a clock that never goes back; a coarse one will do.
     fn now() -> u64;
+
+    /// Learns that memory of free blocks is about to have other contents.
+    fn forget(_start: *mut u8, _bytes: usize) {}
 }
 
 /// Bytes of the largest pages of systems.
@@ -229,6 +232,11 @@ mod unix {
             // SAFETY: the place is valid for a write. Every such system has the clock.
             unsafe { libc::clock_gettime(CLOCK, &mut time) };
             time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000
+        }
+
+        #[cfg(target_os = "linux")]
+        fn forget(start: *mut u8, bytes: usize) {
+            super::super::record::forget(start, bytes);
         }
     }
 

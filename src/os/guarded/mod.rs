@@ -113,6 +113,19 @@ impl<M> Guarded<M> {
         block.addr().get().wrapping_sub(self.base.load(Ordering::Relaxed)) < BYTES
     }
 
+    /// Returns the layout of the block that lies, or was the last to lie, in the slot of an address; `None` if that is not one of the slots'.
+    /// For a caller that knows no layouts, to free a block with.
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn layout_of(&self, block: NonNull<u8>) -> Option<Layout> {
+        self.is_sampled(block).then(|| self.slot_layout(block))
+    }
+
+    #[cold]
+    fn slot_layout(&self, block: NonNull<u8>) -> Layout {
+        self.with(|pool| pool.layout(block)).unwrap_or(Layout::new::<u8>())
+    }
+
     /// Returns whether this allocation is one to sample.
     #[inline(always)]
     fn is_due(&self) -> bool {

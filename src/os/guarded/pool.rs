@@ -158,14 +158,19 @@ impl Pool {
         }
     }
 
+    /// Returns the layout of the block that lies or lay in the slot of an address.
+    pub(super) fn layout(&self, block: NonNull<u8>) -> Option<Layout> {
+        let slot = &self.slots[self.slot_at(block.addr().get())?];
+        Layout::from_size_align(slot.size, slot.align).ok()
+    }
+
     /// Returns whether the bytes behind a live block are as they were.
     pub(super) fn is_whole(&self, n: usize) -> bool {
         let Slot { start, size, .. } = self.slots[n];
         let end = start - self.page(n).addr() + size;
-        (end..PAGE).all(|offset| {
-            // SAFETY: the slot has a live block, so that its page can be read.
-            unsafe { self.page(n).wrapping_add(offset).read_volatile() == FILL }
-        })
+        // SAFETY: the slot has a live block, so that its page can be read, and all behind the block was written.
+        let rest = unsafe { core::slice::from_raw_parts(self.page(n).wrapping_add(end), PAGE - end) };
+        rest.iter().fold(0, |wrong, byte| wrong | (byte ^ FILL)) == 0
     }
 
     /// Frees the block in a slot: from now on every access faults. O(1), and two calls of the system.

@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use allotment::harden::Full;
 use allotment::lock::{self, Unsync};
 use allotment::observe::Profile;
-use allotment::os::{Cached, Growing};
+use allotment::os::{Cached, Growing, Hardened};
 use allotment::placement::{MicroTlsf, Placement, QuickLists, SideTable};
 use allotment::pressure::PressureHeap;
 use allotment::region::Capabilities;
@@ -56,7 +56,7 @@ type Plain<P> = Heap<P, Unsync>;
 /// Returns whether threads may share a subject.
 pub fn is_shared(id: &str) -> bool {
     // All others of ours have no lock here, which changes nothing for one thread.
-    let ours = ["Heap, ", "Cached", "Growing", "PressureHeap", "Zones", "Observed", "TinyHeap"];
+    let ours = ["Heap, ", "Cached", "Growing", "Hardened", "PressureHeap", "Zones", "Observed", "TinyHeap"];
     match subjects::entry(id) {
         Some(entry) => entry.form == subjects::Form::Registered,
         None => id == SECURE || ours.iter().any(|front| id.starts_with(front)),
@@ -96,6 +96,7 @@ subjects! {
     "Cached, Basic": Cached;
     "Cached, Full": Cached<Heap<Full<Tiered>>>;
     "Growing, Basic": Growing;
+    "Hardened": Hardened;
     "PressureHeap, Basic": PressureHeap<Tiered>;
     "PressureHeap, Full": PressureHeap<Full<Tiered>>;
     "Zones, Basic": Joined<Tiered>;
@@ -106,6 +107,15 @@ subjects! {
 
 // SAFETY: the heap of the process is a global allocator; it is not confined to the arena.
 unsafe impl Registered for Growing {
+    const CONFINED: bool = false;
+
+    unsafe fn over(_: Range) -> Option<Box<Self>> {
+        Some(Box::default())
+    }
+}
+
+// SAFETY: as for `Growing`.
+unsafe impl Registered for Hardened {
     const CONFINED: bool = false;
 
     unsafe fn over(_: Range) -> Option<Box<Self>> {

@@ -1,0 +1,433 @@
+//! The front that knows of every block of the growing heap whether it is live.
+//!
+//! ```text
+//!  block   | data .................. | canary |     zero from its free to its next allocation
+//!  states  one byte for 16 bytes of the heap, in a range of addresses of its own
+//! ```
+
+use super::ground::GRAIN;
+use super::record::{self, FRESH, state_at};
+use super::spans::{NOTHING, WHOLE};
+use super::state::{self, SHARED, is_start};
+use super::system::{Host, System};
+use super::{Growing, ask, bin, free_fast};
+use crate::error::FreeError;
+use crate::error::misuse::{Fault, corrupted, wrong_free};
+use crate::memory::{Done, Memory, allocator, global_alloc, pass_on};
+use crate::os::cache::{self, Bin, Block, LARGEST, SIZES, SMALLEST, class_of};
+use core::alloc::Layout;
+use core::ptr::{self, NonNull};
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+/// The heap of the process for programs that must not be taken over through a memory error: [`Growing`], with a record of every block
+/// beside the memory.
+///
+/// ```
+/// use allotment::os::Hardened;
+///
+/// #[global_allocator]
+/// static HEAP: Hardened = Hardened;
+///
+/// let words: Vec<String> = "any thread".split(' ').map(str::to_owned).collect();
+/// # drop(words);
+/// ```
+///
+/// What it adds for blocks of up to 32 KiB:
+///
+/// * A table says for each address whether a live block starts there. Every free of what is no live block is found, also when two
+///   threads free a block at the same time, and whatever the program has written to its memory.
+/// * A canary of 8 bytes ends each block. It depends on the address and on a random number of the process. A free finds an
+///   overflow up to the end of the block's size class, and an underflow of the next one.
+/// * A freed block is zero until it is allocated again, which finds writes to it and ends the program. No data of an earlier block shows up.
+/// * A damaged list can make an allocation return free blocks of the class only, and none twice.
+/// * A freed block of up to 1 KiB waits in one of 256 places, which depends on the random number. The block that waited there becomes free.
+///
+/// Larger blocks are as in [`Growing`]: metadata lies beside the memory, and double frees are found until the memory is in use again.
+/// [`Guarded`](super::super::Guarded) around this heap puts sampled blocks between pages without access, so that reads are found as well.
+///
+/// Allocation and free take time in proportion to the block's size, for it is cleared and looked at. The table takes a sixteenth of the memory
+/// in small blocks, and a sixteenth of the heap's addresses. [`Growing`] has the figures, the limit and
+/// what else is there to set; do not allocate from it.
+///
+/// Linux.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Hardened;
+
+/// Bytes of the canary.
+const CANARY: usize = size_of::<u64>();
+
+/// The state of an address at which a block was freed, and is zero behind its first two words. All others are [`live`].
+const FREED: u8 = u8::MAX;
+
+/// The random number of the process. Set before the record begins.
+static SECRET: AtomicUsize = AtomicUsize::new(0);
+
+/// Blocks that wait.
+static WAITING: [AtomicPtr<u8>; PLACES] = [const { AtomicPtr::new(ptr::null_mut()) }; PLACES];
+const PLACES: usize = 256;
+
+/// Bytes of the largest block that waits.
+const LONGEST: usize = 1024;
+
+/// Returns the state of a live block: where it starts within the bytes that the state is for.
+fn live(block: NonNull<u8>) -> u8 {
+    (block.addr().get() % SMALLEST) as u8 + 1
+}
+
+/// Returns a number of an address that only this process knows.
+#[inline(always)]
+fn key(block: NonNull<u8>) -> u64 {
+    let mixed = (block.addr().get() ^ SECRET.load(Ordering::Relaxed)) as u64;
+    mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// Returns where the canary of a block is.
+#[inline(always)]
+fn canary(block: NonNull<u8>, class: usize) -> *mut u64 {
+    block.as_ptr().wrapping_add(SIZES[class] as usize - CANARY).cast()
+}
+
+/// Returns what the canary of a block is. Its first byte is not zero, so that the end of a string changes it.
+#[inline(always)]
+fn value(block: NonNull<u8>) -> u64 {
+    key(block) | 1
+}
+
+/// Returns the class of a request, with room for the canary; `None` if it gets a large block.
+#[inline(always)]
+fn class_for(size: usize, align: usize) -> Option<usize> {
+    class_of(size.checked_add(CANARY)?, align)
+}
+
+/// Makes the table.
+#[cold]
+fn begin() -> bool {
+    let Some(region) = ask::reserved() else { return false };
+    let bytes = (region.size / SMALLEST).next_multiple_of(GRAIN);
+    // Under the lock, so that one thread makes it.
+    SHARED.with(|_| {
+        if record::is_kept() {
+            return true;
+        }
+        let mut secret = [0; size_of::<usize>()];
+        // SAFETY: the place is valid for a write.
+        let random = unsafe { libc::getrandom(secret.as_mut_ptr().cast(), secret.len(), 0) };
+        let Some(table) = Host::reserve(bytes) else { return false };
+        // SAFETY: the range was just reserved, and is not used if that fails.
+        unsafe {
+            if random != secret.len() as isize || !Host::commit(table.as_ptr(), bytes) {
+                Host::release(table, bytes);
+                return false;
+            }
+        }
+        SECRET.store(usize::from_ne_bytes(secret), Ordering::Relaxed);
+        // A thread that finds the record finds the number as well.
+        // SAFETY: the bytes are committed, and nothing else knows of them.
+        unsafe { record::begin(region.start.as_ptr(), table.as_ptr()) };
+        true
+    })
+}
+
+impl Hardened {
+    /// Allocates `size` bytes aligned to `align`. Returns the block, and whether bytes may not be zero; `None` if there is no memory.
+    #[inline]
+    fn take(&self, size: usize, align: usize, zeroed: bool) -> Option<(NonNull<u8>, bool)> {
+        if !record::is_kept() && !begin() {
+            return None;
+        }
+        let Some(class) = class_for(size, align) else {
+            return state::allocate_large(size.max(LARGEST + 1), align, zeroed);
+        };
+        // SAFETY: the bin is this thread's.
+        let block = unsafe { Bin::allocate(bin(class)) }.or_else(|| cache::allocate_slow(&SHARED, class))?;
+        Some((block, self.admit(block, class)))
+    }
+
+    /// Checks a block that the lists have handed out, and makes it a live one. Returns whether bytes in it may not be zero.
+    #[inline(always)]
+    fn admit(&self, block: NonNull<u8>, class: usize) -> bool {
+        let broken = || corrupted(Fault::BrokenList, block.addr().get());
+        if SHARED.entry(block.as_ptr()) as usize != class + 1 {
+            broken();
+        }
+        let Some(state) = state_at(block.as_ptr()) else { broken() };
+        let is_fresh = match state.load(Ordering::Relaxed) {
+            FREED => {
+                // SAFETY: the block is free, and no other thread has it.
+                if unsafe { !is_zero(block, SIZES[class] as usize) } {
+                    corrupted(Fault::WrittenAfterFree, block.addr().get());
+                }
+                false
+            }
+            FRESH if is_start(block, class) => true,
+            _ => broken(),
+        };
+        state.store(live(block), Ordering::Relaxed);
+        // SAFETY: the block has these bytes, and is ours.
+        unsafe {
+            block.cast::<[usize; 2]>().write([0; 2]);
+            canary(block, class).write(value(block));
+        }
+        is_fresh
+    }
+
+    /// Allocates `size` bytes aligned to `align`, a power of two, or returns null. The block may be freed by its address alone.
+    #[doc(hidden)]
+    #[inline]
+    pub fn allocate_raw(&self, size: usize, align: usize) -> *mut u8 {
+        self.take(size, align, false).map_or(ptr::null_mut(), |(block, _)| block.as_ptr())
+    }
+
+    /// Allocates as [`Hardened::allocate_raw`], with all bytes zero. What was freed is zero already.
+    #[doc(hidden)]
+    pub fn allocate_raw_zeroed(&self, size: usize, align: usize) -> *mut u8 {
+        let Some((block, dirty)) = self.take(size, align, true) else { return ptr::null_mut() };
+        if dirty {
+            // SAFETY: the block has the bytes asked for.
+            unsafe { block.write_bytes(0, size) };
+        }
+        block.as_ptr()
+    }
+
+    /// Returns the class of the live small block that starts at an address; `None` for a large one.
+    #[inline(always)]
+    fn class_of_live(&self, block: NonNull<u8>) -> Result<Option<usize>, FreeError> {
+        let entry = SHARED.entry(block.as_ptr());
+        match entry {
+            NOTHING => return Err(FreeError::Foreign),
+            WHOLE => return Ok(None),
+            _ => {}
+        }
+        match state_at(block.as_ptr()).map(|state| state.load(Ordering::Relaxed)) {
+            Some(FREED) => Err(FreeError::AlreadyFree),
+            Some(state) if state == live(block) => Ok(Some(entry as usize - 1)),
+            _ => Err(FreeError::NotABlock),
+        }
+    }
+
+    /// Frees a block by its address alone.
+    ///
+    /// # Errors
+    ///
+    /// With nothing done: [`FreeError::Foreign`] if the address is in no block of this heap, [`FreeError::AlreadyFree`] and
+    /// [`FreeError::NotABlock`] if no live block starts there, and [`FreeError::Overrun`] if the block's canary was overwritten.
+    ///
+    /// # Safety
+    ///
+    /// If a block is live at the address, it must be the caller's, and not be used afterwards.
+    #[doc(hidden)]
+    #[inline]
+    pub unsafe fn free(&self, block: NonNull<u8>) -> Result<(), FreeError> {
+        let Some(class) = self.class_of_live(block)? else {
+            // SAFETY: the caller guarantees the block.
+            return if unsafe { state::free_large(block) } { Ok(()) } else { Err(FreeError::NotABlock) };
+        };
+        let size = SIZES[class] as usize;
+        // SAFETY: a live block of the class starts there, which is the caller's.
+        unsafe {
+            if canary(block, class).read() != value(block) {
+                return Err(FreeError::Overrun);
+            }
+            let state = state_at(block.as_ptr()).ok_or(FreeError::Foreign)?;
+            // Another thread may free it as well.
+            if state.compare_exchange(live(block), FREED, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+                return Err(FreeError::AlreadyFree);
+            }
+            block.write_bytes(0, size);
+        }
+        if size > LONGEST {
+            // SAFETY: the block is the caller's, and not used any more.
+            unsafe { self.give_back(class, block) };
+            return Ok(());
+        }
+        let place = &WAITING[(key(block) >> 56) as usize % PLACES];
+        if let Some(block) = NonNull::new(place.swap(block.as_ptr(), Ordering::AcqRel)) {
+            let class = SHARED.entry(block.as_ptr()) as usize - 1;
+            // SAFETY: a freed block that has waited, and that nothing else has. Its link and mark are not written yet.
+            unsafe {
+                if block.cast::<[usize; 2]>().read() != [0; 2] {
+                    corrupted(Fault::WrittenAfterFree, block.addr().get());
+                }
+                self.give_back(class, block);
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts a block that was freed into the lists.
+    ///
+    /// # Safety
+    ///
+    /// It must be a block of the class that is in no list.
+    #[inline(always)]
+    unsafe fn give_back(&self, class: usize, block: NonNull<u8>) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            if !free_fast(class, block) {
+                cache::free_slow(&SHARED, class, block);
+            }
+        }
+    }
+
+    /// Returns how many bytes of the live block at an address the program may use, at least as many as it asked for; `None` if none
+    /// starts there. Any thread may ask. O(1).
+    #[doc(hidden)]
+    pub fn usable_size(&self, block: NonNull<u8>) -> Option<usize> {
+        match self.class_of_live(block).ok()? {
+            Some(class) => Some(SIZES[class] as usize - CANARY),
+            None => Growing::new().usable_size(block),
+        }
+    }
+
+    /// Changes the size of a block to at least `size` bytes, in place or by moving it, and returns its new address; null if there is no
+    /// memory, and then the block is as it was. A moved block is aligned to `align`. A small block stays where it is as long as it is at
+    /// most twice as long as asked for.
+    ///
+    /// # Safety
+    ///
+    /// The block must be a live one of this heap, aligned to `align`. If it moves, it must not be used any more at its old address.
+    #[doc(hidden)]
+    pub unsafe fn change(&self, block: NonNull<u8>, size: usize, align: usize) -> *mut u8 {
+        let Some(have) = self.usable_size(block) else { return ptr::null_mut() };
+        if have <= LARGEST && size <= have && size >= have / 2 {
+            return block.as_ptr();
+        }
+        // SAFETY: the caller's contract.
+        let moved = unsafe { self.resize(block, have, (size, align), |_| ()) };
+        // What becomes smaller may stay.
+        moved.or((size <= have).then_some(block)).map_or(ptr::null_mut(), NonNull::as_ptr)
+    }
+
+    /// Changes the size of a block of `have` bytes, in place if it is large and stays so, and by moving it otherwise.
+    ///
+    /// # Safety
+    ///
+    /// The block must be live and have these bytes. If it moves, it must not be used any more at its old address.
+    unsafe fn resize(
+        &self,
+        block: NonNull<u8>,
+        have: usize,
+        (size, align): (usize, usize),
+        mut done: impl FnMut(NonNull<u8>),
+    ) -> Option<NonNull<u8>> {
+        // SAFETY: the caller guarantees the block; both blocks of the copy are live.
+        unsafe {
+            let is_large = have > LARGEST && class_for(size, align).is_none() && size > LARGEST;
+            if is_large {
+                if let Some(block) = state::resize_large(block, size, have, align, &mut done) {
+                    return Some(block);
+                }
+            }
+            let Some((moved, _)) = self.take(size, align, false) else {
+                return (is_large && state::resize_at_last(block, size)).then(|| {
+                    done(block);
+                    block
+                });
+            };
+            moved.copy_from_nonoverlapping(block, have.min(size));
+            done(moved);
+            if let Err(error) = self.free(block) {
+                wrong_free(error, block.addr().get());
+            }
+            Some(moved)
+        }
+    }
+}
+
+/// Returns whether a free block is zero behind its link and mark.
+///
+/// # Safety
+///
+/// It must have `size` bytes, a multiple of 8, that nothing else writes to.
+#[inline(always)]
+unsafe fn is_zero(block: NonNull<u8>, size: usize) -> bool {
+    let words = (size - size_of::<Block>()) / size_of::<u64>();
+    // SAFETY: the caller guarantees the bytes, of which all were written to when the block was freed.
+    let words = unsafe {
+        core::slice::from_raw_parts(block.as_ptr().wrapping_add(size_of::<Block>()).cast::<u64>(), words)
+    };
+    words.iter().fold(0, |all, word| all | word) == 0
+}
+
+// SAFETY: the blocks are those of `Growing`, each of which is live once; nothing unwinds.
+unsafe impl Memory for Hardened {
+    #[inline]
+    fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
+        let (block, _) = self.take(layout.size(), layout.align(), false)?;
+        Some(block)
+    }
+
+    /// Allocates zeroed memory, and clears only what is not zero already.
+    fn allocate_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
+        NonNull::new(self.allocate_raw_zeroed(layout.size(), layout.align()))
+    }
+
+    #[inline]
+    unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
+        // SAFETY: the caller's contract.
+        if let Err(error) = unsafe { self.try_deallocate(block, layout) } {
+            wrong_free(error, block.addr().get());
+        }
+    }
+
+    unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        self.check(block, layout)?;
+        // SAFETY: the caller's contract.
+        unsafe { self.free(block) }
+    }
+
+    /// Checks that a live block of the layout's class starts at the address.
+    #[inline]
+    fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        let class = class_for(layout.size(), layout.align());
+        if self.class_of_live(block)? == class { Ok(()) } else { Err(FreeError::NotABlock) }
+    }
+
+    /// Checks a block, and its canary.
+    unsafe fn check_owned(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        self.check(block, layout)?;
+        match class_for(layout.size(), layout.align()) {
+            // SAFETY: the block is the caller's.
+            Some(class) if unsafe { canary(block, class).read() != value(block) } => Err(FreeError::Overrun),
+            _ => Ok(()),
+        }
+    }
+
+    unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
+        match (class_for(layout.size(), layout.align()), class_for(size, layout.align())) {
+            (None, None) => {
+                let size = size.max(LARGEST + 1);
+                // SAFETY: the caller's contract.
+                SHARED.with(|pages| unsafe { pages.resize_large(block, size) })
+            }
+            (old, new) => old == new,
+        }
+    }
+
+    unsafe fn change(&self, block: NonNull<u8>, old: Layout, new: Layout, done: Done) -> Option<NonNull<u8>> {
+        // SAFETY: the caller passes a live block with its layout.
+        unsafe {
+            if let Err(error) = self.check_owned(block, old) {
+                wrong_free(error, block.addr().get());
+                return None;
+            }
+            let (from, to) = (class_for(old.size(), old.align()), class_for(new.size(), new.align()));
+            if from.is_some() && from == to {
+                done(block);
+                return Some(block);
+            }
+            let have = if from.is_none() { self.usable_size(block)? } else { old.size() };
+            self.resize(block, have, (new.size(), new.align()), done)
+        }
+    }
+
+    /// Returns true: each free is checked here.
+    fn remembers(&self) -> bool {
+        true
+    }
+
+    pass_on!(|self| Growing::new(); largest_free, region, locks);
+}
+
+global_alloc!([] Hardened, plainly);
+allocator!([] Hardened);

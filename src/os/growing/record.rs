@@ -1,0 +1,49 @@
+//! The record of [`Hardened`](super::Hardened): a byte for each 16 bytes of the heap's addresses.
+
+use crate::os::cache::SMALLEST;
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
+
+/// The state of an address at which no block was allocated since its page was opened.
+pub(super) const FRESH: u8 = 0;
+
+/// The bytes; null before the first block.
+static STATES: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
+
+/// The first address of the heap. Set before the bytes are.
+static BASE: AtomicUsize = AtomicUsize::new(0);
+
+/// Returns whether there is a record.
+#[inline(always)]
+pub(super) fn is_kept() -> bool {
+    !STATES.load(Ordering::Acquire).is_null()
+}
+
+/// Begins the record of a heap that starts at `base`.
+///
+/// # Safety
+///
+/// `states` must be valid for good, zero, and have a byte for each [`SMALLEST`] bytes of the heap.
+pub(super) unsafe fn begin(base: *mut u8, states: *mut u8) {
+    BASE.store(base.addr(), Ordering::Relaxed);
+    STATES.store(states, Ordering::Release);
+}
+
+/// Returns the state of the bytes that an address of the heap is in; `None` before the first block.
+#[inline(always)]
+pub(super) fn state_at(block: *mut u8) -> Option<&'static AtomicU8> {
+    let states = STATES.load(Ordering::Relaxed);
+    let offset = block.addr().wrapping_sub(BASE.load(Ordering::Relaxed));
+    // SAFETY: there is a byte for each address of the heap, of which all accesses are atomic.
+    (!states.is_null()).then(|| unsafe { AtomicU8::from_ptr(states.wrapping_add(offset / SMALLEST)) })
+}
+
+/// Forgets the states of memory of the heap that is about to have other contents.
+pub(super) fn forget(start: *mut u8, bytes: usize) {
+    for at in (0..bytes).step_by(SMALLEST) {
+        let Some(state) = state_at(start.wrapping_add(at)) else { return };
+        if state.load(Ordering::Relaxed) != FRESH {
+            state.store(FRESH, Ordering::Relaxed);
+        }
+    }
+}
