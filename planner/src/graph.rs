@@ -59,6 +59,13 @@ pub struct Op {
     pub cost: u64,
 }
 
+impl Op {
+    /// Creates an operator without outputs, as stands before and after bodies.
+    pub(crate) fn marker(name: String, kind: String, inputs: Vec<usize>) -> Self {
+        Self { name, kind, inputs, outputs: Vec::new(), sharing: Sharing::None, cost: 0 }
+    }
+}
+
 /// The ways in which the first output of an operator may share memory with its inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -109,6 +116,13 @@ pub struct Lowering {
 impl Default for Lowering {
     fn default() -> Self {
         Self { weights: false, inputs: false, align: 1 }
+    }
+}
+
+impl Lowering {
+    /// Returns a tensor's bytes, rounded up to the alignment.
+    pub(crate) fn size(self, tensor: &Tensor) -> u64 {
+        tensor.bytes.checked_next_multiple_of(self.align.max(1)).unwrap_or(u64::MAX)
     }
 }
 
@@ -205,7 +219,7 @@ impl Graph {
         let lives = self.lives(lowering);
         let buffers = self.tensors.iter().zip(lives).filter_map(|(tensor, life)| {
             let (first, last) = life.filter(|_| tensor.bytes > 0)?;
-            let size = tensor.bytes.checked_next_multiple_of(lowering.align.max(1)).unwrap_or(u64::MAX);
+            let size = lowering.size(tensor);
             Some(Buffer {
                 align: lowering.align.max(1),
                 ..Buffer::new(tensor.name.clone(), size, first as i64, last as i64 + 1)
