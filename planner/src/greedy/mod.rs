@@ -82,23 +82,12 @@ pub fn ordered(
 /// Gaps in lifetimes and places that may be shared are used. Fixed buffers lie at their offsets even if they overlap
 /// others that come before them in `order`, which the validator reports.
 pub fn place(instance: &Instance, conflicts: &Conflicts, order: &[usize], fit: Fit) -> Vec<u64> {
-    complete(instance, conflicts, &vec![None; instance.len()], order, fit)
-}
-
-/// Completes a plan: buffers with an offset in `partial` keep it, the others are placed as by [`place`].
-pub fn complete(
-    instance: &Instance,
-    conflicts: &Conflicts,
-    partial: &[Option<u64>],
-    order: &[usize],
-    fit: Fit,
-) -> Vec<u64> {
-    complete_within(instance, conflicts, partial, order, fit, &Deadline::never())
+    complete(instance, conflicts, &vec![None; instance.len()], order, fit, &Deadline::never())
         .expect("a deadline that never passes stops nothing")
 }
 
-/// Completes a plan like [`complete`]; `None` if `deadline` passes first.
-pub(crate) fn complete_within(
+/// Completes a plan: buffers with an offset in `partial` keep it, the others are placed as by [`place`]; `None` if `deadline` passes first.
+pub(crate) fn complete(
     instance: &Instance,
     conflicts: &Conflicts,
     partial: &[Option<u64>],
