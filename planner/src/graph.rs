@@ -3,7 +3,7 @@
 use crate::model::{Buffer, Instance, InstanceError};
 
 /// The role of a tensor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize, Default)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// Given by the caller.
@@ -11,6 +11,7 @@ pub enum Kind {
     /// Known before the run: weights and what is computed from them alone.
     Constant,
     /// Made and used within the run.
+    #[default]
     Intermediate,
     /// Handed to the caller.
     Output,
@@ -21,18 +22,22 @@ pub enum Kind {
 }
 
 /// One tensor.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Tensor {
     /// Its name, unique in the graph.
     pub name: String,
-    /// Its shape in elements.
-    pub shape: Vec<u64>,
-    /// Its element type, by the model format's name.
-    pub dtype: String,
     /// Its size in bytes.
     pub bytes: u64,
     /// Its role.
+    #[serde(default)]
     pub kind: Kind,
+    /// Its shape in elements.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shape: Vec<u64>,
+    /// Its element type, by the model format's name.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub dtype: String,
 }
 
 impl Tensor {
@@ -67,10 +72,11 @@ impl Op {
 }
 
 /// The ways in which the first output of an operator may share memory with its inputs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize, Default)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sharing {
     /// Nothing.
+    #[default]
     None,
     /// It is the first input seen otherwise: nothing needs to be computed.
     View,
