@@ -34,8 +34,16 @@ pub fn planned(instance: &Instance) {
         let _ = explain(instance, solution, Some(solution.peak / 2), &Deadline::never());
         let schedule = Schedule::of(instance.clone(), solution.clone());
         let planned = Planned::new("fuzz", &schedule);
-        let _ = (write::csv(planned), write::json(planned), write::rust_source(planned, &Default::default(), &Default::default()));
-        let _ = (write::c_header(planned, &Default::default(), &Default::default()), write::svg(planned), write::html(planned));
+        let _ = (
+            write::csv(planned),
+            write::json(planned),
+            write::rust_source(planned, &Default::default(), &Default::default()),
+        );
+        let _ = (
+            write::c_header(planned, &Default::default(), &Default::default()),
+            write::svg(planned),
+            write::html(planned),
+        );
     }
 }
 

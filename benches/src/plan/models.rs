@@ -230,8 +230,13 @@ pub fn onnx(_: &Args) -> Result<Findings> {
         let graph = read_onnx(&bytes, &dims)?;
         let p = peaks(&graph, lowering)?;
         let budget = graph.ops.iter().map(|op| op.cost).sum::<u64>() / 10;
-        let again =
-            plan(&rematerialise(&graph, lowering, budget, &Deadline::never()).graph.instance(lowering)?, None, 5.0, 0)?.peak;
+        let again = plan(
+            &rematerialise(&graph, lowering, budget, &Deadline::never()).graph.instance(lowering)?,
+            None,
+            5.0,
+            0,
+        )?
+        .peak;
         let saved = |peak: u64| format!("{:+}", peak as i64 - p.base as i64);
         found.line(format!(
             "| {name} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
