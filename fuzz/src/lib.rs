@@ -28,14 +28,22 @@ pub fn planned(instance: &Instance) {
         return;
     }
     let options = Options { time_limit: Duration::ZERO, threads: 1, ..Options::default() };
-    for tier in solve_tiers(instance, &options, &Default::default(), None) {
+    for tier in solve_tiers(instance, &options, &Default::default(), &options.deadline(), None) {
         let (instance, solution) = (&tier.instance, &tier.solution);
         validate(instance, &solution.offsets, None).expect("every plan is valid");
-        let _ = explain(instance, solution, Some(solution.peak / 2));
+        let _ = explain(instance, solution, Some(solution.peak / 2), &Deadline::never());
         let schedule = Schedule::of(instance.clone(), solution.clone());
         let planned = Planned::new("fuzz", &schedule);
-        let _ = (write::csv(planned), write::json(planned), write::rust_source(planned));
-        let _ = (write::c_header(planned), write::svg(planned), write::html(planned));
+        let _ = (
+            write::csv(planned),
+            write::json(planned),
+            write::rust_source(planned, &Default::default(), &Default::default()),
+        );
+        let _ = (
+            write::c_header(planned, &Default::default(), &Default::default()),
+            write::svg(planned),
+            write::html(planned),
+        );
     }
 }
 
@@ -57,6 +65,7 @@ pub fn lowered(graph: &Graph) {
         planned(&shared.instance);
     }
     if graph.ops.len() <= 20 {
-        let _ = (reorder(graph, lowering), rematerialise(graph, lowering, 100));
+        let never = &Deadline::never();
+        let _ = (reorder(graph, lowering, false, never), rematerialise(graph, lowering, 100, never));
     }
 }

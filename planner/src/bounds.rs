@@ -24,7 +24,7 @@ pub fn lower_bound(instance: &Instance) -> Bound {
 
 /// Returns the best bound that is found before `deadline` passes; the end of the largest buffer at the least.
 pub fn lower_bound_within(instance: &Instance, deadline: &Deadline) -> Bound {
-    let mut best = load_bound_within(instance, deadline).unwrap_or_default();
+    let mut best = load_bound(instance, deadline).unwrap_or_default();
     for (n, buffer) in instance.buffers().iter().enumerate() {
         let end = buffer.fixed.unwrap_or(0) + buffer.size;
         if end > best.bytes {
@@ -32,7 +32,7 @@ pub fn lower_bound_within(instance: &Instance, deadline: &Deadline) -> Bound {
         }
     }
     if instance.buffers().iter().any(|buffer| !buffer.gaps.is_empty()) {
-        let clique = clique_bound_within(instance, 20_000, deadline);
+        let clique = clique_bound(instance, 20_000, deadline);
         if clique.bytes > best.bytes {
             best = clique;
         }
@@ -45,18 +45,13 @@ pub fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// Returns the largest number of bytes that are live at once.
+/// Returns the largest number of bytes that are live at once; `None` if `deadline` passes first.
 ///
 /// Sizes are rounded up to the greatest common divisor of all alignments, except for the topmost buffer. The same is done for each coarser
 /// alignment, with the sizes of buffers that need not keep to it rounded down: from one coarse buffer to the next it is a multiple of the
 /// alignment, and `ceil(a) + floor(b) <= ceil(a + b)`. Of buffers that may share a place only the largest counts. Where a part of a buffer can
 /// be free for a time, nothing is rounded. O(n log n) for each alignment.
-pub fn load_bound(instance: &Instance) -> Bound {
-    load_bound_within(instance, &Deadline::never()).unwrap_or_default()
-}
-
-/// Returns the largest live load like [`load_bound`]; `None` if `deadline` passes first.
-pub fn load_bound_within(instance: &Instance, deadline: &Deadline) -> Option<Bound> {
+pub fn load_bound(instance: &Instance, deadline: &Deadline) -> Option<Bound> {
     let mut watch = Watch::new(deadline);
     // Sorting comes first, and cannot be interrupted.
     if watch.passed(0) {
@@ -185,16 +180,11 @@ fn groups(instance: &Instance) -> Vec<usize> {
 /// Only so many buffers, the largest, are looked at for a clique: the candidates of all of its members are kept.
 const CLIQUE: usize = 5000;
 
-/// Returns the heaviest set of pairwise conflicting buffers that is found with at most `nodes` steps.
+/// Returns the heaviest set of pairwise conflicting buffers that is found with at most `nodes` steps before `deadline` passes.
 ///
 /// The buffers of such a set lie on top of each other in every plan, even if they are not all live at one moment. For lifetimes
 /// without gaps this is the load bound.
-pub fn clique_bound(instance: &Instance, nodes: usize) -> Bound {
-    clique_bound_within(instance, nodes, &Deadline::never())
-}
-
-/// Returns the heaviest clique that is found with at most `nodes` steps before `deadline` passes.
-pub fn clique_bound_within(instance: &Instance, nodes: usize, deadline: &Deadline) -> Bound {
+pub fn clique_bound(instance: &Instance, nodes: usize, deadline: &Deadline) -> Bound {
     let buffers = instance.buffers();
     // A window leaves room in the buffer, so it does not count as a conflict here.
     let whole = |buffer: &crate::model::Buffer| -> Vec<(i64, i64)> {

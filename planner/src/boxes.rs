@@ -48,38 +48,20 @@ struct Shape {
     align: u64,
 }
 
-/// Packs the buffers of a plain instance. O(n log n) expected.
-pub fn boxes(instance: &Instance, join: Join) -> Boxes {
-    boxes_within(instance, join, &Deadline::never()).expect("a deadline that never passes stops nothing")
-}
-
 /// Packs the buffers of a plain instance; `None` if `deadline` passes first. O(n log n) expected.
-pub fn boxes_within(instance: &Instance, join: Join, deadline: &Deadline) -> Option<Boxes> {
-    pack(instance, join, |buffer| buffer.size, deadline)
-}
-
-/// Packs the buffers with their sizes rounded up to powers of 1 + `waste` (0 to 0.5), so that more of them match; `None` if
-/// `deadline` passes first.
 ///
-/// This is idealloc's way (Lamprakos et al., *idealloc*, 2025). The waste disappears when the buffers are placed anew in the order
-/// of their offsets. O(n log n) expected.
-pub fn boxes_with_waste(instance: &Instance, join: Join, waste: f64, deadline: &Deadline) -> Option<Boxes> {
+/// With a `waste` above 0 (up to 0.5) their sizes are rounded up to powers of 1 + `waste`, so that more of them match. This is idealloc's way
+/// (Lamprakos et al., *idealloc*, 2025). The waste disappears when the buffers are placed anew in the order of their offsets.
+pub fn boxes(instance: &Instance, join: Join, waste: f64, deadline: &Deadline) -> Option<Boxes> {
     let base = 1.0 + waste.clamp(1e-6, 0.5);
     let size = |buffer: &Buffer| {
+        if waste <= 0.0 {
+            return buffer.size;
+        }
         let power = base.powf((buffer.size as f64).log(base).ceil()).ceil();
-        // Neither more than the waste, nor less than the size, whatever the logarithm says.
         let most = buffer.size.saturating_add(buffer.size / 2);
         (power as u64).clamp(buffer.size, most).next_multiple_of(buffer.align)
     };
-    pack(instance, join, size, deadline)
-}
-
-fn pack(
-    instance: &Instance,
-    join: Join,
-    size: impl Fn(&Buffer) -> u64,
-    deadline: &Deadline,
-) -> Option<Boxes> {
     let mut watch = Watch::new(deadline);
     if watch.passed(0) {
         return None;

@@ -50,12 +50,7 @@ impl Deadline {
 
     /// Creates a deadline that passes `limit` from now.
     pub fn after(limit: Duration) -> Self {
-        Self::at(Instant::now() + limit.min(LONGEST))
-    }
-
-    /// Creates a deadline that passes at `moment`.
-    pub fn at(moment: Instant) -> Self {
-        Self::with(Some(moment), None)
+        Self::with(Some(Instant::now() + limit.min(LONGEST)), None)
     }
 
     /// Creates a deadline that passes when it was asked `looks` times, whatever the time is: one thread then does the same work on every

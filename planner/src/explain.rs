@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::fmt;
 
-use crate::bounds::{live_at, load_bound, load_bound_within};
+use crate::bounds::{live_at, load_bound};
 use crate::deadline::Deadline;
 use crate::model::{Buffer, Instance};
 use crate::solve::Solution;
@@ -52,47 +52,32 @@ pub struct Explanation {
     pub packing: u64,
 }
 
-/// Explains an instance and its plan. O(live · n log n).
-pub fn explain(instance: &Instance, solution: &Solution, capacity: Option<u64>) -> Explanation {
-    explain_within(instance, solution, capacity, &Deadline::never())
-}
-
-/// Explains like [`explain`], with the reliefs that are found before `deadline` passes.
-pub fn explain_within(
+/// Explains an instance and its plan, with the reliefs that are found before `deadline` passes. O(live · n log n).
+pub fn explain(
     instance: &Instance,
     solution: &Solution,
     capacity: Option<u64>,
     deadline: &Deadline,
 ) -> Explanation {
-    let bound = load_bound(instance);
+    let bound = load_bound(instance, &Deadline::never()).unwrap_or_default();
     let buffers = instance.buffers();
     // Moments at which the load changes, and the load from there on.
-    let mut times: Vec<i64> = buffers.iter().flat_map(|b| b.pieces()).flat_map(|p| [p.0, p.1]).collect();
-    times.sort_unstable();
-    times.dedup();
-    let mut steps: Vec<(i64, i64)> = Vec::new();
     let mut change = std::collections::BTreeMap::<i64, i128>::new();
     for (start, end, from, to) in buffers.iter().flat_map(|b| b.pieces()) {
         *change.entry(start).or_default() += i128::from(to - from);
         *change.entry(end).or_default() -= i128::from(to - from);
     }
-    let highest = change
-        .values()
-        .scan(0, |load, change| {
-            *load += change;
-            Some(*load)
-        })
-        .max()
-        .unwrap_or(0);
-    let mut load = 0;
-    for (k, &time) in times.iter().enumerate() {
-        load += change.get(&time).copied().unwrap_or(0);
-        if load == highest && k + 1 < times.len() {
-            let end = times[k + 1];
-            match steps.last_mut() {
-                Some(last) if last.1 == time => last.1 = end,
-                _ => steps.push((time, end)),
-            }
+    let loads = change.iter().scan(0, |load, (&time, change)| {
+        *load += change;
+        Some((time, *load))
+    });
+    let loads: Vec<(i64, i128)> = loads.collect();
+    let highest = loads.iter().map(|&(_, load)| load).max().unwrap_or(0);
+    let mut steps: Vec<(i64, i64)> = Vec::new();
+    for pair in loads.windows(2).filter(|pair| pair[0].1 == highest) {
+        match steps.last_mut() {
+            Some(last) if last.1 == pair[0].0 => last.1 = pair[1].0,
+            _ => steps.push((pair[0].0, pair[1].0)),
         }
     }
     let moment = steps.first().map_or(0, |step| step.0);
@@ -114,7 +99,7 @@ pub fn explain_within(
                     changed.swap_remove(n);
                 }
             }
-            let lower = Instance::new(changed).ok().and_then(|changed| load_bound_within(&changed, deadline));
+            let lower = Instance::new(changed).ok().and_then(|changed| load_bound(&changed, deadline));
             let lower = lower.map_or(bound.bytes, |lower| lower.bytes);
             if lower < bound.bytes {
                 let buffer = buffers[n].id.clone();

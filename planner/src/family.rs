@@ -63,19 +63,11 @@ impl Family {
         let mut sizes = Vec::new();
         for value in range {
             let other = member(value)?;
-            let same = graph.tensors.len() == other.tensors.len()
-                && graph
-                    .tensors
-                    .iter()
-                    .zip(&other.tensors)
-                    .all(|(a, b)| a.name == b.name && a.kind == b.kind)
-                && graph.ops.len() == other.ops.len()
-                && graph
-                    .ops
-                    .iter()
-                    .zip(&other.ops)
-                    .all(|(a, b)| a.inputs == b.inputs && a.outputs == b.outputs);
-            if !same {
+            let tensors = (graph.tensors.iter().map(|one| (&one.name, one.kind)))
+                .eq(other.tensors.iter().map(|one| (&one.name, one.kind)));
+            let ops = (graph.ops.iter().map(|op| (&op.inputs, &op.outputs)))
+                .eq(other.ops.iter().map(|op| (&op.inputs, &op.outputs)));
+            if !(tensors && ops) {
                 return Err(FamilyError::Different { value, first });
             }
             for (general, own) in graph.tensors.iter_mut().zip(&other.tensors) {

@@ -13,11 +13,7 @@ pub fn perfect_packing(count: usize, steps: u32, height: u64, seed: u64) -> Inst
     let mut pieces = vec![(0_i64, i64::from(steps), 0_u64, height)];
     let mut failures = 0;
     while pieces.len() < count && failures < 1000 * count {
-        // The larger of two is a choice by area, near enough.
-        let pick = |random: &mut fastrand::Rng| random.usize(..pieces.len());
-        let area = |n: usize| (pieces[n].1 - pieces[n].0) as f64 * (pieces[n].3 - pieces[n].2) as f64;
-        let (a, b) = (pick(&mut random), pick(&mut random));
-        let n = if area(a) >= area(b) { a } else { b };
+        let n = larger(&pieces, &mut random);
         let (start, end, from, to) = pieces[n];
         if random.bool() && end - start > 1 {
             let cut = random.i64(start + 1..end);
@@ -43,9 +39,7 @@ pub fn pinwheel_packing(count: usize, steps: u32, height: u64, seed: u64) -> Ins
     let mut pieces = vec![(0_i64, i64::from(steps), 0_u64, height)];
     let mut failures = 0;
     while pieces.len() + 4 <= count && failures < 100 * count {
-        let (a, b) = (random.usize(..pieces.len()), random.usize(..pieces.len()));
-        let area = |n: usize| (pieces[n].1 - pieces[n].0) as f64 * (pieces[n].3 - pieces[n].2) as f64;
-        let n = if area(a) >= area(b) { a } else { b };
+        let n = larger(&pieces, &mut random);
         let (start, end, from, to) = pieces[n];
         if end - start < 3 || to - from < 3 {
             failures += 1;
@@ -153,6 +147,13 @@ struct Wall {
     ends: (i64, i64),
     /// How far it had come when it met another, for each direction; the largest number if it did not.
     met: [i128; 2],
+}
+
+/// Returns the larger of two pieces: a choice by area, near enough.
+fn larger(pieces: &[(i64, i64, u64, u64)], random: &mut fastrand::Rng) -> usize {
+    let area = |n: usize| (pieces[n].1 - pieces[n].0) as f64 * (pieces[n].3 - pieces[n].2) as f64;
+    let (a, b) = (random.usize(..pieces.len()), random.usize(..pieces.len()));
+    if area(a) >= area(b) { a } else { b }
 }
 
 /// Buffers of pieces of a rectangle, `(start, end, from, to)`, in a random order.

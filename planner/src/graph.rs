@@ -3,7 +3,7 @@
 use crate::model::{Buffer, Instance, InstanceError};
 
 /// The role of a tensor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize, Default)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// Given by the caller.
@@ -11,6 +11,7 @@ pub enum Kind {
     /// Known before the run: weights and what is computed from them alone.
     Constant,
     /// Made and used within the run.
+    #[default]
     Intermediate,
     /// Handed to the caller.
     Output,
@@ -21,18 +22,22 @@ pub enum Kind {
 }
 
 /// One tensor.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Tensor {
     /// Its name, unique in the graph.
     pub name: String,
-    /// Its shape in elements.
-    pub shape: Vec<u64>,
-    /// Its element type, by the model format's name.
-    pub dtype: String,
     /// Its size in bytes.
     pub bytes: u64,
     /// Its role.
+    #[serde(default)]
     pub kind: Kind,
+    /// Its shape in elements.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shape: Vec<u64>,
+    /// Its element type, by the model format's name.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub dtype: String,
 }
 
 impl Tensor {
@@ -59,11 +64,19 @@ pub struct Op {
     pub cost: u64,
 }
 
+impl Op {
+    /// Creates an operator without outputs, as stands before and after bodies.
+    pub(crate) fn marker(name: String, kind: String, inputs: Vec<usize>) -> Self {
+        Self { name, kind, inputs, outputs: Vec::new(), sharing: Sharing::None, cost: 0 }
+    }
+}
+
 /// The ways in which the first output of an operator may share memory with its inputs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize, Default)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sharing {
     /// Nothing.
+    #[default]
     None,
     /// It is the first input seen otherwise: nothing needs to be computed.
     View,
@@ -109,6 +122,13 @@ pub struct Lowering {
 impl Default for Lowering {
     fn default() -> Self {
         Self { weights: false, inputs: false, align: 1 }
+    }
+}
+
+impl Lowering {
+    /// Returns a tensor's bytes, rounded up to the alignment.
+    pub(crate) fn size(self, tensor: &Tensor) -> u64 {
+        tensor.bytes.checked_next_multiple_of(self.align.max(1)).unwrap_or(u64::MAX)
     }
 }
 
@@ -205,7 +225,7 @@ impl Graph {
         let lives = self.lives(lowering);
         let buffers = self.tensors.iter().zip(lives).filter_map(|(tensor, life)| {
             let (first, last) = life.filter(|_| tensor.bytes > 0)?;
-            let size = tensor.bytes.checked_next_multiple_of(lowering.align.max(1)).unwrap_or(u64::MAX);
+            let size = lowering.size(tensor);
             Some(Buffer {
                 align: lowering.align.max(1),
                 ..Buffer::new(tensor.name.clone(), size, first as i64, last as i64 + 1)

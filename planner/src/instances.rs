@@ -121,18 +121,6 @@ impl Collection {
         Ok(Some(Self { folder: folder.into(), entries: entries.map_err(wrong)? }))
     }
 
-    /// Writes the table.
-    ///
-    /// # Errors
-    /// [`CollectionError::Table`] if the file cannot be written.
-    pub fn save(&self) -> Result<(), CollectionError> {
-        let path = self.folder.join(TABLE);
-        let wrong = |source| CollectionError::Table { path: path.clone(), source };
-        let mut writer = csv::Writer::from_path(&path).map_err(wrong)?;
-        self.entries.iter().try_for_each(|entry| writer.serialize(entry)).map_err(wrong)?;
-        writer.flush().map_err(|source| wrong(source.into()))
-    }
-
     /// Reads or makes the instance of a line.
     ///
     /// # Errors
@@ -179,24 +167,6 @@ impl Collection {
             text.parse::<u64>().map_err(wrong)
         };
         text.lines().enumerate().map(offset).collect::<Result<_, _>>().map(Some)
-    }
-
-    /// Stores a plan of line `n`, and its peak with who found it.
-    ///
-    /// # Errors
-    /// [`CollectionError::Io`] if the plan cannot be written. [`Collection::save`] writes the table.
-    pub fn store(
-        &mut self,
-        n: usize,
-        offsets: &[u64],
-        peak: u64,
-        finder: &str,
-    ) -> Result<(), CollectionError> {
-        let path = self.plan_path(&self.entries[n]);
-        let text: String = offsets.iter().map(|offset| format!("{offset}\n")).collect();
-        fs::write(&path, text).map_err(|source| CollectionError::Io { path, source })?;
-        (self.entries[n].peak, self.entries[n].found_by) = (peak, finder.into());
-        Ok(())
     }
 
     /// Checks that every line has its instance and a plan whose peak is what the line says, that the bounds hold, and that nothing

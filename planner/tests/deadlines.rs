@@ -6,12 +6,12 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use allotment_planner::bounds::{clique_bound_within, load_bound_within};
-use allotment_planner::boxes::{Join, boxes_with_waste, boxes_within};
+use allotment_planner::bounds::{clique_bound, load_bound};
+use allotment_planner::boxes::{Join, boxes};
 use allotment_planner::deadline::Deadline;
 use allotment_planner::exact::skyline::{Order, Pick, Problem, Search, Strategy};
 use allotment_planner::exact::{Limits, general, perfect};
-use allotment_planner::explain::explain_within;
+use allotment_planner::explain::explain;
 use allotment_planner::generate::{perfect_packing, random};
 use allotment_planner::graph::{Graph, Kind, Lowering, Op, Sharing, Tensor};
 use allotment_planner::greedy::Conflicts;
@@ -19,7 +19,7 @@ use allotment_planner::greedy::repair::Repair;
 use allotment_planner::model::{Buffer, Gap, Instance};
 use allotment_planner::sections::Sections;
 use allotment_planner::solve::{Options, solve, solve_within};
-use allotment_planner::transform::{rematerialise_within, reorder_within, spill_within};
+use allotment_planner::transform::{rematerialise, reorder, spill};
 use allotment_planner::validate::validate;
 
 /// Looks at a deadline before it passes: about a tenth of a second of work.
@@ -115,9 +115,9 @@ fn op() -> Op {
 #[test]
 fn bounds() {
     let many = random(300_000, 1000, 1);
-    assert!(load_bound_within(&many, &Deadline::after_looks(1)).is_none());
-    in_time(|deadline| clique_bound_within(&gappy(4000, 300), usize::MAX, &deadline));
-    in_time(|deadline| load_bound_within(&sharing(60_000), &deadline));
+    assert!(load_bound(&many, &Deadline::after_looks(1)).is_none());
+    in_time(|deadline| clique_bound(&gappy(4000, 300), usize::MAX, &deadline));
+    in_time(|deadline| load_bound(&sharing(60_000), &deadline));
 }
 
 #[test]
@@ -126,13 +126,13 @@ fn conflicts() {
 }
 
 #[test]
-fn boxes() {
+fn packing_into_boxes_keeps_to_it() {
     let abutting = abutting(200_000);
     // The buffers are taken in after about 300 looks; then they are joined.
     for looks in [LOOKS, 500] {
-        assert!(in_looks(looks, |deadline| boxes_within(&abutting, Join::Longest, &deadline)).is_none());
+        assert!(in_looks(looks, |deadline| boxes(&abutting, Join::Longest, 0.0, &deadline)).is_none());
     }
-    assert!(in_time(|deadline| boxes_with_waste(&abutting, Join::Longest, 0.1, &deadline)).is_none());
+    assert!(in_time(|deadline| boxes(&abutting, Join::Longest, 0.1, &deadline)).is_none());
 }
 
 #[test]
@@ -219,10 +219,10 @@ fn interruptions() {
 fn transforms() {
     let lowering = Lowering::default();
     let graph = wide(3000);
-    let reordered = in_time(|deadline| reorder_within(&graph, lowering, &deadline));
+    let reordered = in_time(|deadline| reorder(&graph, lowering, false, &deadline));
     assert!(reordered.after <= reordered.before && !reordered.optimal);
-    in_time(|deadline| rematerialise_within(&graph, lowering, u64::MAX, &deadline));
-    let spilled = in_time(|deadline| spill_within(&graph, lowering, 5000, &deadline)).unwrap();
+    in_time(|deadline| rematerialise(&graph, lowering, u64::MAX, &deadline));
+    let spilled = in_time(|deadline| spill(&graph, lowering, 5000, &deadline)).unwrap();
     assert!(!spilled.optimal);
     let plan = solve(&spilled.instance, &Options { time_limit: Duration::ZERO, ..Options::default() }, None);
     assert!(plan.bound.bytes <= 5000, "{}", plan.bound.bytes);
@@ -232,5 +232,5 @@ fn transforms() {
 fn explanations() {
     let instance = growing(150_000);
     let plan = solve(&instance, &Options { time_limit: Duration::ZERO, ..Options::default() }, None);
-    in_time(|deadline| explain_within(&instance, &plan, None, &deadline));
+    in_time(|deadline| explain(&instance, &plan, None, &deadline));
 }

@@ -111,7 +111,7 @@ fn check_greedy(instance: &Instance) {
             let descent = Descent { prefer, mirror, aligned, noise: Some((99, 1)) };
             validate(instance, &descend(instance, descent, &never).unwrap(), None).unwrap();
             for join in [Join::Forced, Join::Longest] {
-                let boxed = boxes(instance, join);
+                let boxed = boxes(instance, join, 0.0, &Deadline::never()).unwrap();
                 let packed = descend(&boxed.instance, descent, &never).unwrap();
                 let offsets = boxed.unpack(&packed);
                 validate(instance, &offsets, None).unwrap();
@@ -163,7 +163,7 @@ fn check_others(instance: &Instance, optimum: u64) {
     let read = read_csv(csv(Planned::new("x", &schedule)).as_bytes()).unwrap();
     replay(&schedule.written(), 2).unwrap();
     assert_eq!(&read, instance);
-    let _ = explain(instance, &solution, Some(optimum / 2)).to_string();
+    let _ = explain(instance, &solution, Some(optimum / 2), &Deadline::never()).to_string();
     if instance.is_plain() {
         let uses = Uses { streams: (0..instance.len() as u32).map(|n| n % 2).collect(), ..Uses::default() };
         for prices in [Prices::default(), Prices { event: 3, ..Prices::default() }] {
@@ -188,7 +188,8 @@ proptest! {
     fn all_phases_mean_the_same(draws in draws()) {
         let Some(instance) = instance(buffers(&draws)) else { return Ok(()) };
         let optimum = brute_force(&instance);
-        for bound in [lower_bound(&instance), load_bound(&instance), clique_bound(&instance, 1000)] {
+        let never = &Deadline::never();
+        for bound in [lower_bound(&instance), load_bound(&instance, never).unwrap(), clique_bound(&instance, 1000, never)] {
             prop_assert!(bound.bytes <= optimum, "{bound:?} {optimum}");
         }
         check_greedy(&instance);
@@ -241,7 +242,7 @@ fn what_may_share_is_proved() {
             (brute_force(&instance), Status::Optimal),
             "{instance:?}"
         );
-        assert!(solution.peak > load_bound(&instance).bytes);
+        assert!(solution.peak > load_bound(&instance, &Deadline::never()).unwrap().bytes);
     }
     // One that must lie apart from a fixed one, but for its place, which is above.
     let fixed = Buffer { fixed: Some(8), ..Buffer::new("f", 8, 0, 2) };

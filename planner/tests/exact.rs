@@ -43,8 +43,8 @@ const EVERY: [(Pick, Order); 6] = [
     (Pick::Lowest, Order::Total),
     (Pick::Narrowest, Order::Size),
     (Pick::LowestLeft, Order::Length),
-    (Pick::Fewest, Order::Random),
-    (Pick::Lowest, Order::Random),
+    (Pick::Fewest, Order::Length),
+    (Pick::Lowest, Order::Area),
 ];
 
 /// Every strategy finds a plan at the optimum, and proves that there is none below.

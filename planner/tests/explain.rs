@@ -3,6 +3,7 @@
 mod common;
 
 use allotment_planner::bounds::load_bound;
+use allotment_planner::deadline::Deadline;
 use allotment_planner::explain::{Remedy, explain};
 use allotment_planner::model::{Buffer, Instance};
 use common::{read, solved};
@@ -17,7 +18,7 @@ fn the_tight_moment_is_named_and_its_relief_is_real() {
     ];
     let instance = Instance::new(buffers).unwrap();
     let solution = solved(&instance, Some(50), 5);
-    let explanation = explain(&instance, &solution, Some(50));
+    let explanation = explain(&instance, &solution, Some(50), &Deadline::never());
     assert_eq!((explanation.load, &explanation.steps[..]), (60, &[(2, 3)][..]));
     assert_eq!(
         explanation.live.iter().map(|(id, _)| id.as_str()).collect::<Vec<_>>(),
@@ -42,7 +43,7 @@ fn the_tight_moment_is_named_and_its_relief_is_real() {
 #[test]
 fn promises_hold_on_a_real_instance() {
     let instance = read("tflm/person_detect.sg0.csv");
-    let explanation = explain(&instance, &solved(&instance, None, 5), None);
+    let explanation = explain(&instance, &solved(&instance, None, 5), None, &Deadline::never());
     assert!(!explanation.reliefs.is_empty());
     for relief in explanation.reliefs.iter().filter(|r| matches!(r.remedy, Remedy::Spill | Remedy::Shrink)) {
         let changed = instance.buffers().iter().map(|b| {
@@ -53,7 +54,7 @@ fn promises_hold_on_a_real_instance() {
             };
             Buffer { size, ..b.clone() }
         });
-        let after = load_bound(&Instance::new(changed.collect()).unwrap()).bytes;
+        let after = load_bound(&Instance::new(changed.collect()).unwrap(), &Deadline::never()).unwrap().bytes;
         assert_eq!(explanation.load - after, relief.saved, "{relief:?}");
     }
 }

@@ -7,7 +7,7 @@ use allotment_planner::graph::{Graph, Kind, Lowering, Op, Sharing, Tensor};
 use allotment_planner::import::json::{JsonError, read_json, write_json};
 use allotment_planner::schedule::{Changed, Changes, Schedule, change, replay};
 use allotment_planner::solve::{Options, Status, solve};
-use allotment_planner::transform::{in_place, reorder, reorder_for};
+use allotment_planner::transform::{in_place, reorder};
 use allotment_planner::validate::validate;
 
 const GRAPH: &str = r#"{
@@ -79,7 +79,7 @@ fn models_graphs_reach_their_published_peaks() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/data/model/{name}.json"));
         let graph = read_json(&std::fs::read(path).unwrap()).unwrap();
         assert_eq!(peak(&graph), first, "{name}");
-        let reordered = reorder(&graph, lowering);
+        let reordered = reorder(&graph, lowering, false, &Deadline::never());
         assert!(reordered.optimal, "{name}");
         assert_eq!((reordered.before, reordered.after), (first, published), "{name}");
         assert_eq!(peak(&reordered.graph), published, "{name}");
@@ -135,7 +135,7 @@ fn small_graphs_are_planned_for_all_orders() {
             assert_eq!(schedule.proved(), "optimal for all orders (proved)", "{seed}");
             replay(&schedule.written(), 2).unwrap();
 
-            let ordered = reorder_for(&graph, lowering, shared, &Deadline::never()).graph;
+            let ordered = reorder(&graph, lowering, shared, &Deadline::never()).graph;
             let instance = match shared {
                 true => in_place(&ordered, lowering).unwrap().instance,
                 false => ordered.instance(lowering).unwrap(),

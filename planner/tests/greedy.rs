@@ -3,7 +3,7 @@
 mod common;
 
 use allotment_planner::bounds::lower_bound;
-use allotment_planner::boxes::{Join, boxes, boxes_with_waste};
+use allotment_planner::boxes::{Join, boxes};
 use allotment_planner::deadline::Deadline;
 use allotment_planner::generate::{perfect_packing, random};
 use allotment_planner::greedy::descent::{Descent, Prefer, descend};
@@ -30,8 +30,7 @@ proptest! {
         let join = if longest { Join::Longest } else { Join::Forced };
         let never = Deadline::never();
         for waste in [0.0, 0.01, 0.3] {
-            let wasteful = || boxes_with_waste(&instance, join, waste, &never).unwrap();
-            let boxes = if waste > 0.0 { wasteful() } else { boxes(&instance, join) };
+            let boxes = boxes(&instance, join, waste, &never).unwrap();
             prop_assert!(boxes.instance.len() <= instance.len());
             let offsets = descend(&boxes.instance, DESCENT, &Deadline::never()).unwrap();
             let unpacked = boxes.unpack(&offsets);
@@ -149,7 +148,7 @@ fn repairs_come_closer() {
 fn perfect_packings_become_a_few_boxes() {
     for (count, seed) in [(500, 1), (2000, 0), (2000, 1), (10_000, 1)] {
         let instance = perfect_packing(count, 1 << 20, 1 << 24, seed);
-        let boxes = boxes(&instance, Join::Forced);
+        let boxes = boxes(&instance, Join::Forced, 0.0, &Deadline::never()).unwrap();
         assert!(boxes.instance.len() <= 20, "{count} buffers, seed {seed}: {} boxes", boxes.instance.len());
         let solution = solved(&instance, None, 60);
         assert_eq!(

@@ -4,6 +4,7 @@ mod common;
 
 use std::time::Duration;
 
+use allotment_planner::deadline::Deadline;
 use allotment_planner::explain::explain;
 use allotment_planner::graph::{Graph, Lowering};
 use allotment_planner::import::onnx::read_onnx;
@@ -90,16 +91,16 @@ fn damage(mut bytes: Vec<u8>, changes: &[(u32, Change)]) -> Vec<u8> {
 /// Plans, validates, explains and writes what a reader let through.
 fn planned(instance: &Instance) {
     let options = Options { time_limit: Duration::ZERO, threads: 1, ..Options::default() };
-    for tier in solve_tiers(instance, &options, &Default::default(), None) {
+    for tier in solve_tiers(instance, &options, &Default::default(), &options.deadline(), None) {
         let (instance, solution) = (&tier.instance, &tier.solution);
         validate(instance, &solution.offsets, None).unwrap();
-        let _ = explain(instance, solution, Some(solution.peak / 2));
+        let _ = explain(instance, solution, Some(solution.peak / 2), &Deadline::never());
         let schedule = Schedule::of(instance.clone(), solution.clone());
         let planned = Planned::new("hostile", &schedule);
         let _ = (
             write::json(planned),
-            write::rust_source(planned),
-            write::c_header(planned),
+            write::rust_source(planned, &Default::default(), &Default::default()),
+            write::c_header(planned, &Default::default(), &Default::default()),
             write::svg(planned),
         );
         let again = read_csv(write::csv(planned).as_bytes()).unwrap();

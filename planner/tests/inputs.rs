@@ -5,7 +5,7 @@ mod common;
 use allotment_planner::model::{Buffer, Gap, Instance, InstanceError};
 use allotment_planner::read::{ReadError, read_csv, read_instance, read_plc, read_trace};
 use allotment_planner::validate::{Violation, validate};
-use common::{apart, read};
+use common::{apart, checked_by_core, read};
 use proptest::prelude::*;
 
 fn csv(text: &str) -> Result<Instance, ReadError> {
@@ -201,6 +201,7 @@ proptest! {
         let pairs = (0..list.len()).flat_map(|a| (0..a).map(move |b| (a, b)));
         let expected = pairs.clone().all(|(a, b)| apart(&instance, (a, offsets[a]), (b, offsets[b])));
         prop_assert_eq!(validate(&instance, &offsets, None).is_ok(), expected);
+        prop_assert!(checked_by_core(&instance, &offsets).is_none_or(|checked| checked.is_ok() == expected));
     }
 
     #[test]
@@ -243,5 +244,7 @@ fn what_is_written_is_read_again() {
         assert!(drawing.matches("class=\"b\"").count() >= instance.len());
     }
     let offset = format!("offset: {}", solution.offsets[1]);
-    assert!(rust_source(planned).contains(&offset) && c_header(planned).contains("#define A_B_ARENA_BYTES"));
+    let (sections, lines) = Default::default();
+    assert!(rust_source(planned, &sections, &lines).contains(&offset));
+    assert!(c_header(planned, &sections, &lines).contains("#define A_B_TIER_0_BYTES"));
 }

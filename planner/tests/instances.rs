@@ -9,13 +9,16 @@ use std::time::Duration;
 
 use allotment_planner::bounds::lower_bound;
 use allotment_planner::generate::{mosaic_packing, pinwheel_packing};
-use allotment_planner::instances::{Collection, CollectionError};
+use allotment_planner::instances::{Collection, CollectionError, TABLE};
 use allotment_planner::solve::{Options, solve};
 use allotment_planner::validate::validate;
 
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("instances")
+}
+
 fn collection() -> Collection {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("instances");
-    Collection::open(&folder).unwrap().unwrap()
+    Collection::open(&folder()).unwrap().unwrap()
 }
 
 /// Searches for better plans and bounds.
@@ -27,7 +30,10 @@ fn improve(collection: &mut Collection, seconds: u64) {
         validate(&instance, &solution.offsets, None).unwrap();
         let stored = collection.plan(&collection.entries[n]).unwrap();
         if stored.is_none() || solution.peak < collection.entries[n].peak {
-            collection.store(n, &solution.offsets, solution.peak, "allotment").unwrap();
+            let text: String = solution.offsets.iter().map(|offset| format!("{offset}\n")).collect();
+            fs::write(collection.plan_path(&collection.entries[n]), text).unwrap();
+            let line = &mut collection.entries[n];
+            (line.peak, line.found_by) = (solution.peak, "allotment".into());
         }
         let line = &mut collection.entries[n];
         line.buffers = instance.len();
@@ -39,7 +45,9 @@ fn improve(collection: &mut Collection, seconds: u64) {
             (line.bound, line.bound_by) = (solution.lower_bound, "allotment".into());
         }
     }
-    collection.save().unwrap();
+    let mut table = csv::Writer::from_path(folder().join(TABLE)).unwrap();
+    collection.entries.iter().for_each(|entry| table.serialize(entry).unwrap());
+    table.flush().unwrap();
 }
 
 #[test]

@@ -243,7 +243,7 @@ fn orders_are_the_best_there_are() {
             (&[3, 4], &[5], Whole),
         ],
     );
-    let reordered = reorder(&branches, Lowering::default());
+    let reordered = reorder(&branches, Lowering::default(), false, &Deadline::never());
     assert_eq!((reordered.before, reordered.after, reordered.optimal), (201, 102, true));
     assert_eq!(peak_load(&reordered.graph, Lowering::default()), 102);
     let solution = solved(&reordered.graph.instance(Lowering::default()).unwrap(), None, 5);
@@ -288,7 +288,7 @@ proptest! {
         let graph = graph(&sizes, &ops);
         let mut best = u64::MAX;
         best_of_all(&graph, &mut Vec::new(), &mut best);
-        let reordered = reorder(&graph, Lowering::default());
+        let reordered = reorder(&graph, Lowering::default(), false, &Deadline::never());
         prop_assert!(reordered.optimal);
         prop_assert_eq!(reordered.after, best);
         prop_assert_eq!(peak_load(&reordered.graph, Lowering::default()), best);
@@ -297,7 +297,7 @@ proptest! {
         let plain = graph.instance(Lowering::default()).unwrap();
         let (with, without) = (solved(&shared.instance, None, 5), solved(&plain, None, 5));
         prop_assert!(with.lower_bound <= without.peak);
-        let again = rematerialise(&graph, Lowering::default(), 3);
+        let again = rematerialise(&graph, Lowering::default(), 3, &Deadline::never());
         prop_assert!(again.after <= again.before && again.cost <= 3);
     }
 }
@@ -327,16 +327,16 @@ fn spilling_moves_as_little_as_possible() {
         &[(&[0], &[1], Whole), (&[0], &[2], Whole), (&[2], &[3], Whole), (&[3, 1], &[4], Whole)],
     );
     assert_eq!(peak_load(&waiting, Lowering::default()), 170);
-    let spilled = spill(&waiting, Lowering::default(), 150).unwrap();
+    let spilled = spill(&waiting, Lowering::default(), 150, &Deadline::never()).unwrap();
     assert_eq!((spilled.traffic, spilled.optimal, spilled.trips.len()), (80, true, 1));
     let trip = &spilled.trips[0];
     assert_eq!((trip.tensor, trip.leaves, trip.returns), (1, 0, 3));
     assert!(solved(&spilled.instance, Some(150), 5).peak <= 150);
-    match spill(&waiting, Lowering::default(), 149) {
+    match spill(&waiting, Lowering::default(), 149, &Deadline::never()) {
         Err(SpillError::Step { step: 3, needed: 150, over: 1 }) => {}
         other => panic!("{other:?}"),
     }
-    assert_eq!(spill(&waiting, Lowering::default(), 170).unwrap().trips, []);
+    assert_eq!(spill(&waiting, Lowering::default(), 170, &Deadline::never()).unwrap().trips, []);
 }
 
 #[test]
@@ -353,10 +353,10 @@ fn cheap_operators_run_again() {
             (&[5, 2, 1], &[6], Whole),
         ],
     );
-    let made = rematerialise(&keeps, Lowering::default(), 1);
+    let made = rematerialise(&keeps, Lowering::default(), 1, &Deadline::never());
     assert_eq!((made.before, made.after, made.cost), (195, 110, 1));
     assert_eq!(made.again, ["op1"]);
-    assert_eq!(rematerialise(&keeps, Lowering::default(), 0).after, 195);
+    assert_eq!(rematerialise(&keeps, Lowering::default(), 0, &Deadline::never()).after, 195);
 }
 
 /// What runs in chunks is live together, so that a tensor is streamed only where that does not need more.

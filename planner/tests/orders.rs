@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use allotment_planner::deadline::Deadline;
 use allotment_planner::graph::{Graph, Kind, Lowering, Op, Sharing, Tensor};
 use allotment_planner::solve::{Options, solve};
-use allotment_planner::transform::{Reordered, in_place, peak_load, reorder_for};
+use allotment_planner::transform::{Reordered, in_place, peak_load, reorder};
 use allotment_planner::validate::validate;
 
 /// Builds a graph operator by operator.
@@ -152,7 +152,7 @@ fn random(count: usize, near: usize) -> Graph {
 /// Reorders, and checks that what is read was made.
 fn ordered(graph: &Graph, shared: bool, limit: Duration) -> (Reordered, Duration) {
     let started = Instant::now();
-    let made = reorder_for(graph, Lowering::default(), shared, &Deadline::after(limit));
+    let made = reorder(graph, Lowering::default(), shared, &Deadline::after(limit));
     let elapsed = started.elapsed();
     let mut known: Vec<bool> = graph.tensors.iter().map(|tensor| tensor.kind == Kind::Input).collect();
     assert_eq!(made.graph.ops.len(), graph.ops.len());

@@ -9,7 +9,7 @@ use std::fmt::Write;
 use allotment_planner::deadline::Deadline;
 use allotment_planner::graph::{Graph, Kind, Lowering, Op, Sharing, Tensor};
 use allotment_planner::schedule::{
-    Act, Action, Changes, Corruption, Schedule, Share, Written, WrittenPlace, WrittenStep, change, replay,
+    Act, Changes, Corruption, Schedule, Share, Written, WrittenPlace, WrittenStep, change, replay,
 };
 use allotment_planner::solve::{Options, solve_checked};
 use allotment_planner::write::{self, Planned};
@@ -308,31 +308,23 @@ fn c_programs_execute_what_is_written() {
     for (n, schedule) in for_programs(40).iter().enumerate() {
         let folder = tempfile::tempdir().unwrap();
         let planned = Planned::new("net", schedule);
-        let tiers = schedule.lowered.instance.buffers().iter().any(|buffer| buffer.tier != 0);
-        let header = match tiers {
-            true => write::c_arenas(planned, &BTreeMap::new(), &BTreeMap::new()),
-            false => write::c_header(planned),
-        };
+        let header = |planned| write::c_header(planned, &BTreeMap::new(), &BTreeMap::new());
         let kept: Vec<&str> =
             kept(&schedule.written()).into_iter().map(|kept| if kept { "1" } else { "0" }).collect();
         let kept = format!("static const int kept[] = {{{}}};\n", kept.join(", "));
-        std::fs::write(folder.path().join("net.h"), header + &kept).unwrap();
+        std::fs::write(folder.path().join("net.h"), header(planned) + &kept).unwrap();
         let program = folder.path().join("program");
         let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/steps.c");
         let mut cc = std::process::Command::new("cc");
         cc.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-Wno-unused-const-variable", "-I"])
             .arg(folder.path());
-        let built = cc.args(tiers.then_some("-DTIERS")).arg(source).arg("-o").arg(&program).output().unwrap();
+        let built = cc.arg(source).arg("-o").arg(&program).output().unwrap();
         assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
         let ran = std::process::Command::new(&program).output().unwrap();
         assert!(ran.status.success(), "graph {n}: {}", String::from_utf8_lossy(&ran.stdout));
         // With two tensors that are live at once moved onto each other, it fails.
         if let Some(wrong) = spoilt(schedule) {
-            let header = match tiers {
-                true => write::c_arenas(Planned::new("net", &wrong), &BTreeMap::new(), &BTreeMap::new()),
-                false => write::c_header(Planned::new("net", &wrong)),
-            };
-            std::fs::write(folder.path().join("net.h"), header + &kept).unwrap();
+            std::fs::write(folder.path().join("net.h"), header(Planned::new("net", &wrong)) + &kept).unwrap();
             assert!(cc.status().unwrap().success());
             assert!(!std::process::Command::new(&program).output().unwrap().status.success(), "graph {n}");
         }
@@ -348,8 +340,7 @@ fn spoilt(schedule: &Schedule) -> Option<Schedule> {
             step.reads.iter().filter_map(|operand| operand.place.map(|place| number[place])).collect();
         read.retain(|&n| buffers[n].tier == 0 && buffers[n].size > 0);
         read.dedup();
-        (read.len() > 1 && matches!(step.action, Action::Run(_)) && step.share == Share::Apart)
-            .then(|| (read[0], read[1]))
+        (read.len() > 1 && step.act == Act::Run && step.share == Share::Apart).then(|| (read[0], read[1]))
     });
     let (a, b) = both.filter(|(a, b)| a != b)?;
     let mut wrong = schedule.clone();

@@ -54,7 +54,7 @@ struct Peaks {
 fn peaks(graph: &Graph, lowering: Lowering) -> Result<Peaks> {
     let peak = |instance: &Instance| Ok::<u64, anyhow::Error>(plan(instance, None, 5.0, 0)?.peak);
     let plain = graph.instance(lowering)?;
-    let ordered = reorder(graph, lowering);
+    let ordered = reorder(graph, lowering, false, &Deadline::never());
     let shared = in_place(graph, lowering)?;
     Ok(Peaks {
         buffers: plain.len(),
@@ -230,8 +230,13 @@ pub fn onnx(_: &Args) -> Result<Findings> {
         let graph = read_onnx(&bytes, &dims)?;
         let p = peaks(&graph, lowering)?;
         let budget = graph.ops.iter().map(|op| op.cost).sum::<u64>() / 10;
-        let again =
-            plan(&rematerialise(&graph, lowering, budget).graph.instance(lowering)?, None, 5.0, 0)?.peak;
+        let again = plan(
+            &rematerialise(&graph, lowering, budget, &Deadline::never()).graph.instance(lowering)?,
+            None,
+            5.0,
+            0,
+        )?
+        .peak;
         let saved = |peak: u64| format!("{:+}", peak as i64 - p.base as i64);
         found.line(format!(
             "| {name} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",

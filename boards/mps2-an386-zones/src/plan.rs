@@ -4,7 +4,7 @@
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 
-/// One buffer's place: its tier, its offset in the tier's arena, bytes, and the time steps `start..end` at which it is live.
+/// One place: its tier, its offset in the tier's arena, bytes, and the time steps `start..end` at which it is live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placed {
     pub tier: usize,
@@ -12,6 +12,28 @@ pub struct Placed {
     pub size: usize,
     pub start: i64,
     pub end: i64,
+}
+
+/// Where each buffer lies.
+pub const PLAN: [Placed; 7] = [
+    Placed { tier: 1, offset: 0, size: 65536, start: 0, end: 2 }, // IMAGE
+    Placed { tier: 1, offset: 65536, size: 16384, start: 1, end: 3 }, // HALF
+    Placed { tier: 0, offset: 16384, size: 768, start: 2, end: 3 }, // ROWS
+    Placed { tier: 0, offset: 0, size: 16384, start: 2, end: 4 }, // SMOOTH
+    Placed { tier: 0, offset: 16384, size: 16384, start: 3, end: 5 }, // EDGES
+    Placed { tier: 0, offset: 0, size: 1024, start: 4, end: 6 }, // BINS
+    Placed { tier: 1, offset: 0, size: 32768, start: 5, end: 6 }, // CHART
+];
+
+/// Indices into [`PLAN`].
+pub mod index {
+    pub const IMAGE: usize = 0;
+    pub const HALF: usize = 1;
+    pub const ROWS: usize = 2;
+    pub const SMOOTH: usize = 3;
+    pub const EDGES: usize = 4;
+    pub const BINS: usize = 5;
+    pub const CHART: usize = 6;
 }
 
 /// The memory of tier 0; what is in it at first is not known.
@@ -36,17 +58,6 @@ unsafe impl Sync for Arena1 {}
 #[unsafe(link_section = ".psram.plan")]
 pub static ARENA_1: Arena1 = Arena1(UnsafeCell::new([MaybeUninit::uninit(); 81920]));
 
-/// Where each buffer lies.
-pub const PLAN: [Placed; 7] = [
-    Placed { tier: 1, offset: 0, size: 65536, start: 0, end: 2 }, // IMAGE
-    Placed { tier: 1, offset: 65536, size: 16384, start: 1, end: 3 }, // HALF
-    Placed { tier: 0, offset: 16384, size: 768, start: 2, end: 3 }, // ROWS
-    Placed { tier: 0, offset: 0, size: 16384, start: 2, end: 4 }, // SMOOTH
-    Placed { tier: 0, offset: 16384, size: 16384, start: 3, end: 5 }, // EDGES
-    Placed { tier: 0, offset: 0, size: 1024, start: 4, end: 6 }, // BINS
-    Placed { tier: 1, offset: 0, size: 32768, start: 5, end: 6 }, // CHART
-];
-
 /// Returns the first byte of a tier's arena; null for a tier that is not there.
 pub fn arena(tier: usize) -> *mut u8 {
     match tier {
@@ -59,15 +70,4 @@ pub fn arena(tier: usize) -> *mut u8 {
 /// Returns the first byte of buffer `n` of [`PLAN`], which is the buffer's while it is live.
 pub fn address(n: usize) -> *mut u8 {
     arena(PLAN[n].tier).wrapping_add(PLAN[n].offset)
-}
-
-/// Indices into [`PLAN`].
-pub mod index {
-    pub const IMAGE: usize = 0;
-    pub const HALF: usize = 1;
-    pub const ROWS: usize = 2;
-    pub const SMOOTH: usize = 3;
-    pub const EDGES: usize = 4;
-    pub const BINS: usize = 5;
-    pub const CHART: usize = 6;
 }

@@ -13,13 +13,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use allotment_planner::deadline::Deadline;
-use allotment_planner::explain::{Explanation, explain_within};
+use allotment_planner::explain::{Explanation, explain};
 use allotment_planner::family::Family;
 use allotment_planner::graph::{Graph, Kind, Lowering, Tensor};
 use allotment_planner::import::tflite;
 use allotment_planner::model::Instance;
 use allotment_planner::schedule::{Changes, Lowered, Replayed, Schedule, change, replay};
-use allotment_planner::solve::{Options, Progress, Solution, Status, merge, solve_tiers_within};
+use allotment_planner::solve::{Options, Progress, Solution, Status, merge, solve_tiers};
 use allotment_planner::validate::validate;
 use allotment_planner::{transform, write};
 use clap::Args;
@@ -324,7 +324,7 @@ pub fn plan(args: &PlanArgs) -> Result<bool, PlanError> {
     let capacities: BTreeMap<u32, u64> = args.capacity.iter().copied().collect();
     let mut reuse = None;
     let tiers = if args.price.is_empty() {
-        solve_tiers_within(&lowered.instance, &options, &capacities, &deadline, Some(&show))
+        solve_tiers(&lowered.instance, &options, &capacities, &deadline, Some(&show))
     } else {
         let uses = match (&source, &lowered.graph) {
             (Source::Instance(_, uses), _) => uses.clone(),
@@ -365,7 +365,7 @@ pub fn plan(args: &PlanArgs) -> Result<bool, PlanError> {
             status: schedule.proved_of(solution),
             capacity,
             seconds: solution.elapsed.as_secs_f64(),
-            explanation: args.explain.then(|| explain_within(part, solution, capacity, &explaining)),
+            explanation: args.explain.then(|| explain(part, solution, capacity, &explaining)),
             reuse: reuse.take(),
         });
         if let Some(explanation) = figures.last().and_then(|figures| figures.explanation.as_ref()) {
@@ -500,13 +500,8 @@ fn check_output(path: &Path, args: &PlanArgs) -> Result<&'static str, PlanError>
 }
 
 fn save(path: &Path, args: &PlanArgs, source: &Source, planned: write::Planned) -> Result<(), PlanError> {
-    let lowered = &planned.schedule.lowered;
     let sections: write::Sections = args.section.iter().cloned().collect();
     let cache_lines: transform::CacheLines = args.cache_line.iter().copied().collect();
-    // Each tier has offsets from 0, so that several need an arena each.
-    let arenas = !sections.is_empty()
-        || !cache_lines.is_empty()
-        || lowered.instance.buffers().iter().any(|buffer| buffer.tier != 0);
     let model = matches!(source, Source::Model { .. });
     let save = |path: &Path, bytes: Vec<u8>| {
         std::fs::write(path, bytes).map_err(|source| PlanError::Write { path: path.into(), source })
@@ -520,10 +515,8 @@ fn save(path: &Path, args: &PlanArgs, source: &Source, planned: write::Planned) 
         }
         "json" => write::json(planned).into_bytes(),
         "rs" if model && cache_lines.is_empty() => write::rust_program(planned, &sections)?.into_bytes(),
-        "rs" if arenas => write::rust_arenas(planned, &sections, &cache_lines).into_bytes(),
-        "h" if arenas => write::c_arenas(planned, &sections, &cache_lines).into_bytes(),
-        "rs" => write::rust_source(planned).into_bytes(),
-        "h" => write::c_header(planned).into_bytes(),
+        "rs" => write::rust_source(planned, &sections, &cache_lines).into_bytes(),
+        "h" => write::c_header(planned, &sections, &cache_lines).into_bytes(),
         "svg" => write::svg(planned).into_bytes(),
         "html" => write::html(planned).into_bytes(),
         "tflite" => match source {

@@ -218,17 +218,16 @@ pub extern "C" fn allotment_planner_version() -> u32 {
     ALLOTMENT_PLANNER_VERSION
 }
 
-/// The caller's options, with defaults for fields that it does not know; null stands for all defaults.
+/// The caller's structure, with the defaults `own` for fields that it does not know; null stands for all defaults.
 ///
 /// # Safety
-/// `options` is null, or points to as many bytes as its first field says.
-unsafe fn known(options: *const Options) -> Options {
-    let mut own = allotment_options();
-    if !options.is_null() {
+/// `given` is null, or points to as many bytes as its first field says.
+unsafe fn known<T: Copy>(given: *const T, mut own: T) -> T {
+    if !given.is_null() {
         // SAFETY: the first field is there.
-        let size = unsafe { options.cast::<usize>().read() }.min(size_of::<Options>());
+        let size = unsafe { given.cast::<usize>().read() }.min(size_of::<T>());
         // SAFETY: the caller's structure has that many bytes, all of fields that both know.
-        unsafe { (&raw mut own).cast::<u8>().copy_from_nonoverlapping(options.cast(), size) };
+        unsafe { (&raw mut own).cast::<u8>().copy_from_nonoverlapping(given.cast(), size) };
     }
     own
 }
@@ -284,7 +283,7 @@ pub unsafe extern "C" fn allotment_plan(
         return Outcome::Argument;
     }
     // SAFETY: the caller passes options that are valid, or null.
-    let options = unsafe { known(options) };
+    let options = unsafe { known(options, allotment_options()) };
     // SAFETY: the pointers are as this function asks for.
     let made = guarded(|| unsafe { make(buffers, count, &options, offsets) });
     // SAFETY: the caller passes a plan to write to.

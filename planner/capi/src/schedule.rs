@@ -5,10 +5,10 @@ use std::ffi::{CStr, CString, c_char};
 
 use allotment_planner::graph::Lowering;
 use allotment_planner::import::{json, onnx, tflite};
-use allotment_planner::schedule::{Action, ChangeError, Changes, Schedule as Made, Share, change, replay};
+use allotment_planner::schedule::{self, ChangeError, Changes, Schedule as Made, Share, change, replay};
 
 use super::{ALLOTMENT_NONE, ALLOTMENT_PLANNER_VERSION, Failure, Options, Outcome, Plan, Search};
-use super::{exceeds, figures, guarded, known, reported, slice};
+use super::{allotment_options, exceeds, figures, guarded, known, reported, slice};
 
 /// The form of a model.
 #[repr(C)]
@@ -210,7 +210,7 @@ pub unsafe extern "C" fn allotment_schedule(
         return Outcome::Argument;
     }
     // SAFETY: the caller passes options that are valid, or null.
-    let options = unsafe { known(options) };
+    let options = unsafe { known(options, allotment_options()) };
     // SAFETY: the pointers are as this function asks for.
     let made = guarded(|| unsafe { make(model, &options) });
     let mut handle = std::ptr::null_mut();
@@ -256,14 +256,11 @@ pub unsafe extern "C" fn allotment_schedule_free(schedule: *mut Schedule) {
 /// As for [`allotment_schedule`].
 unsafe fn make(model: *const Model, options: &Options) -> Result<Made, Failure> {
     let wrong = |what: String| (Outcome::Argument, what);
-    let mut own = allotment_model(std::ptr::null(), 0, Form::Json as u32);
     if model.is_null() {
         return Err(wrong("`model` is null".into()));
     }
-    // SAFETY: the first field is there.
-    let size = unsafe { model.cast::<usize>().read() }.min(size_of::<Model>());
-    // SAFETY: the caller's structure has that many bytes, all of fields that both know.
-    unsafe { (&raw mut own).cast::<u8>().copy_from_nonoverlapping(model.cast(), size) };
+    // SAFETY: the caller's structure begins with its size.
+    let own = unsafe { known(model, allotment_model(std::ptr::null(), 0, Form::Json as u32)) };
     // SAFETY: the caller passes that many bytes.
     let bytes = unsafe { slice(own.bytes, own.length, "bytes") }?;
     // SAFETY: the caller passes that many names.
@@ -317,7 +314,7 @@ unsafe fn make(model: *const Model, options: &Options) -> Result<Made, Failure> 
 }
 
 impl Schedule {
-    fn new(schedule: &Made) -> Self {
+    fn new(made: &Made) -> Self {
         let mut texts = Vec::new();
         // The bytes of a text stay where they are when the list grows.
         let mut text = |text: &str| -> *const c_char {
@@ -325,7 +322,7 @@ impl Schedule {
             texts.push(CString::new(bytes).unwrap_or_default());
             texts.last().map_or(std::ptr::null(), |text| text.as_ptr())
         };
-        let places: Vec<Place> = schedule
+        let places: Vec<Place> = made
             .placed()
             .map(|(place, offset)| Place {
                 name: text(place.id),
@@ -337,7 +334,7 @@ impl Schedule {
                 within: place.number as u64,
             })
             .collect();
-        let all = &schedule.lowered.steps;
+        let all = &made.lowered.steps;
         let operands = all.iter().flat_map(|step| step.reads.iter().chain(&step.writes));
         let numbers: Vec<u64> =
             operands.map(|operand| operand.place.map_or(ALLOTMENT_NONE, |n| n as u64)).collect();
@@ -349,25 +346,25 @@ impl Schedule {
                 let reads = numbers[first..first + read_count].as_ptr();
                 let writes = numbers[first + read_count..first + read_count + write_count].as_ptr();
                 first += read_count + write_count;
-                let (act, name) = match (step.action, &schedule.lowered.graph) {
-                    (Action::Given, _) => (Act::Given, ""),
-                    (Action::Run(n), Some(graph)) => (Act::Run, graph.ops[n].name.as_str()),
-                    (Action::Run(_), None) => (Act::Run, ""),
-                    (Action::Copy, _) => (Act::Copy, ""),
-                    (Action::Load, _) => (Act::Load, ""),
-                    (Action::Taken, _) => (Act::Taken, ""),
+                let act = match step.act {
+                    schedule::Act::Given => Act::Given,
+                    schedule::Act::Run => Act::Run,
+                    schedule::Act::Copy => Act::Copy,
+                    schedule::Act::Load => Act::Load,
+                    schedule::Act::Taken => Act::Taken,
                 };
+                let name = step.op.zip(made.lowered.graph.as_ref()).map(|(n, graph)| &graph.ops[n].name);
                 let lies = match step.share {
                     Share::Apart => Lies::Apart,
                     Share::View => Lies::View,
                     Share::Overwrite => Lies::Over,
                 };
-                let (time, operator_name) = (step.time, text(name));
+                let (time, operator_name) = (step.time, text(name.map_or("", String::as_str)));
                 let (chunk, chunks) = step.chunk;
                 Step { time, act, lies, operator_name, chunk, chunks, reads, read_count, writes, write_count }
             })
             .collect();
-        let proved = text(&schedule.proved());
+        let proved = text(&made.proved());
         let view = ScheduleView {
             version: ALLOTMENT_PLANNER_VERSION,
             place_size: size_of::<Place>(),

@@ -380,7 +380,7 @@ impl Model {
     fn reordered(&self, py: Python<'_>, seconds: f64) -> PyResult<Self> {
         let deadline = deadline(seconds, None)?.deadline();
         let graph =
-            py.detach(|| transform::reorder_within(&self.graph, Lowering::default(), &deadline).graph);
+            py.detach(|| transform::reorder(&self.graph, Lowering::default(), false, &deadline).graph);
         Ok(Self { graph, tflite: None })
     }
 

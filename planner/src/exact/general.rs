@@ -67,7 +67,8 @@ pub fn search(instance: &Instance, conflicts: &Conflicts, capacity: u64, limits:
     let mut state = State {
         instance,
         conflicts,
-        capacity,
+        // No plan needs more.
+        capacity: capacity.min(i64::MAX as u64),
         offsets: vec![0; n],
         placed: vec![false; n],
         proves: !windows && groups.len() < n + GROUPS,
@@ -221,14 +222,17 @@ impl State<'_> {
             let lifted = |k: usize| shares.iter().any(|(at, lifts)| *at == place && lifts.contains(&k));
             place >= first
                 && up(place) == place
-                && forbidden.iter().enumerate().all(|(k, &(lo, hi))| place <= lo || place >= hi || lifted(k))
+                && forbidden
+                    .iter()
+                    .enumerate()
+                    .all(|(k, &(lo, hi))| place <= i128::from(lo) || place >= i128::from(hi) || lifted(k))
         });
         let shared = shared.min();
         forbidden.sort_unstable();
         let mut offset = first;
         for &(lo, hi) in &forbidden {
-            if offset > lo && offset < hi {
-                offset = up(hi);
+            if offset > i128::from(lo) && offset < i128::from(hi) {
+                offset = up(hi.into());
             }
         }
         u64::try_from(shared.map_or(offset, |shared| shared.min(offset))).ok()

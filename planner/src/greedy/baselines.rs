@@ -68,35 +68,17 @@ pub(crate) fn baseline_order(
         .fold((i64::MAX, i64::MIN), |(start, end), buffer| (start.min(buffer.start), end.max(buffer.end)));
     let mut order: Vec<usize> = (0..buffers.len()).collect();
     let size = |n: usize| Reverse(buffers[n].size);
-    let fit = match rule {
-        Baseline::TfLite => {
-            order.sort_by_key(|&n| (buffers[n].start != start || buffers[n].end != end, size(n)));
-            Fit::Best
-        }
-        Baseline::TfLiteMicro => {
-            order.sort_by_key(|&n| size(n));
-            Fit::First
-        }
-        Baseline::TvmBySize => {
-            order.sort_by_key(|&n| (size(n), Reverse(conflicts.of(n).len())));
-            Fit::First
-        }
-        Baseline::TvmByConflicts => {
-            order.sort_by_key(|&n| (Reverse(conflicts.of(n).len()), size(n)));
-            Fit::First
-        }
-        Baseline::SizeBestFit => {
-            order.sort_by_key(|&n| (size(n), Reverse(n)));
-            Fit::Best
-        }
-        Baseline::FirstFitByBirth => {
-            order.sort_by_key(|&n| buffers[n].start);
-            Fit::First
-        }
-        Baseline::FirstFitByDuration => {
-            order.sort_by_key(|&n| Reverse(buffers[n].steps()));
-            Fit::First
-        }
-    };
-    (order, fit)
+    let most = |n: usize| Reverse(conflicts.of(n).len());
+    let part = |n: usize| buffers[n].start != start || buffers[n].end != end;
+    match rule {
+        Baseline::TfLite => order.sort_by_key(|&n| (part(n), size(n))),
+        Baseline::TfLiteMicro => order.sort_by_key(|&n| size(n)),
+        Baseline::TvmBySize => order.sort_by_key(|&n| (size(n), most(n))),
+        Baseline::TvmByConflicts => order.sort_by_key(|&n| (most(n), size(n))),
+        Baseline::SizeBestFit => order.sort_by_key(|&n| (size(n), Reverse(n))),
+        Baseline::FirstFitByBirth => order.sort_by_key(|&n| buffers[n].start),
+        Baseline::FirstFitByDuration => order.sort_by_key(|&n| Reverse(buffers[n].steps())),
+    }
+    let best = matches!(rule, Baseline::TfLite | Baseline::SizeBestFit);
+    (order, if best { Fit::Best } else { Fit::First })
 }

@@ -91,12 +91,13 @@ impl Conflicts {
         n: usize,
         other: usize,
         offset: u64,
-        forbidden: &mut Vec<(i128, i128)>,
+        forbidden: &mut Vec<(i64, i64)>,
     ) {
         let (a, b) = (&instance.buffers()[n], &instance.buffers()[other]);
-        let offset = i128::from(offset);
+        // All buffers in a row fit 63 bits.
+        let offset = offset as i64;
         if a.gaps.is_empty() && b.gaps.is_empty() {
-            forbidden.push((offset - i128::from(a.size), offset + i128::from(b.size)));
+            forbidden.push((offset - a.size as i64, offset + b.size as i64));
             return;
         }
         // Both lists are in ascending order of time, so they are walked side by side.
@@ -104,8 +105,7 @@ impl Conflicts {
         let (mut i, mut j) = (0, 0);
         while let (Some(p), Some(q)) = (ours.get(i), theirs.get(j)) {
             if p.0 < q.1 && q.0 < p.1 {
-                let (from, to) = (i128::from(p.2), i128::from(p.3));
-                forbidden.push((offset + i128::from(q.2) - to, offset + i128::from(q.3) - from));
+                forbidden.push((offset + q.2 as i64 - p.3 as i64, offset + q.3 as i64 - p.2 as i64));
             }
             if p.1 <= q.1 {
                 i += 1;

@@ -82,23 +82,12 @@ pub fn ordered(
 /// Gaps in lifetimes and places that may be shared are used. Fixed buffers lie at their offsets even if they overlap
 /// others that come before them in `order`, which the validator reports.
 pub fn place(instance: &Instance, conflicts: &Conflicts, order: &[usize], fit: Fit) -> Vec<u64> {
-    complete(instance, conflicts, &vec![None; instance.len()], order, fit)
-}
-
-/// Completes a plan: buffers with an offset in `partial` keep it, the others are placed as by [`place`].
-pub fn complete(
-    instance: &Instance,
-    conflicts: &Conflicts,
-    partial: &[Option<u64>],
-    order: &[usize],
-    fit: Fit,
-) -> Vec<u64> {
-    complete_within(instance, conflicts, partial, order, fit, &Deadline::never())
+    complete(instance, conflicts, &vec![None; instance.len()], order, fit, &Deadline::never())
         .expect("a deadline that never passes stops nothing")
 }
 
-/// Completes a plan like [`complete`]; `None` if `deadline` passes first.
-pub(crate) fn complete_within(
+/// Completes a plan: buffers with an offset in `partial` keep it, the others are placed as by [`place`]; `None` if `deadline` passes first.
+pub(crate) fn complete(
     instance: &Instance,
     conflicts: &Conflicts,
     partial: &[Option<u64>],
@@ -124,13 +113,17 @@ pub(crate) fn complete_within(
 pub(crate) struct Placer<'a> {
     instance: &'a Instance,
     conflicts: &'a Conflicts,
-    forbidden: Vec<(i128, i128)>,
+    /// The sizes, in a row, if all are plain rectangles.
+    plain: Option<Vec<i64>>,
+    forbidden: Vec<(i64, i64)>,
     shares: Vec<u64>,
 }
 
 impl<'a> Placer<'a> {
     pub(crate) fn new(instance: &'a Instance, conflicts: &'a Conflicts) -> Self {
-        Self { instance, conflicts, forbidden: Vec::new(), shares: Vec::new() }
+        let sizes = || instance.buffers().iter().map(|buffer| buffer.size as i64).collect();
+        let plain = instance.is_plain().then(sizes);
+        Self { instance, conflicts, plain, forbidden: Vec::new(), shares: Vec::new() }
     }
 
     /// Returns an offset for `n` among those that are `placed`; `None` if `watch` ends it.
@@ -142,7 +135,7 @@ impl<'a> Placer<'a> {
         fit: Fit,
         watch: &mut Watch,
     ) -> Option<u64> {
-        let Self { instance, conflicts, forbidden, shares } = self;
+        let Self { instance, conflicts, plain, forbidden, shares } = self;
         let work = conflicts.work(instance, n) + 1;
         if watch.passed(work) {
             return None;
@@ -153,6 +146,14 @@ impl<'a> Placer<'a> {
         }
         forbidden.clear();
         shares.clear();
+        if let Some(sizes) = plain {
+            let others = conflicts.of(n).iter().map(|&other| other as usize).filter(|&other| placed(other));
+            forbidden.extend(others.map(|other| {
+                let at = offsets[other] as i64;
+                (at - sizes[n], at + sizes[other])
+            }));
+            return Some(lowest(buffer.align, buffer.hint, fit, forbidden));
+        }
         for &other in conflicts.of(n) {
             let other = other as usize;
             if !placed(other) {
@@ -163,7 +164,7 @@ impl<'a> Placer<'a> {
             }
             conflicts.forbidden(instance, n, other, offsets[other], forbidden);
         }
-        let lowest = lowest(buffer.size, buffer.align, buffer.hint, fit, forbidden);
+        let lowest = lowest(buffer.align, buffer.hint, fit, forbidden);
         // A shared place costs nothing if nothing else is in the way.
         shares.retain(|&offset| offset % buffer.align == 0 && offset <= lowest);
         for &offset in shares.iter() {
@@ -176,7 +177,7 @@ impl<'a> Placer<'a> {
                 }
                 forbidden.clear();
                 conflicts.forbidden(instance, n, other, offsets[other], forbidden);
-                forbidden.iter().all(|&(lo, hi)| i128::from(offset) <= lo || i128::from(offset) >= hi)
+                forbidden.iter().all(|&(lo, hi)| offset as i64 <= lo || offset as i64 >= hi)
             });
             if free {
                 return Some(offset);
@@ -187,18 +188,16 @@ impl<'a> Placer<'a> {
 }
 
 /// The lowest (or tightest) aligned offset outside of the open intervals `forbidden`.
-fn lowest(size: u64, align: u64, hint: Option<u64>, fit: Fit, forbidden: &mut [(i128, i128)]) -> u64 {
-    forbidden.sort_unstable();
+fn lowest(align: u64, hint: Option<u64>, fit: Fit, forbidden: &mut [(i64, i64)]) -> u64 {
+    forbidden.sort_unstable_by_key(|&(lo, _)| lo);
     if let Some(hint) = hint.filter(|hint| hint % align == 0) {
-        let at = i128::from(hint);
+        let at = i64::try_from(hint).unwrap_or(i64::MAX);
         if forbidden.iter().all(|&(lo, hi)| at <= lo || at >= hi) {
             return hint;
         }
     }
-    let _ = size;
-    let up = |offset: i128| (offset as u128).next_multiple_of(u128::from(align)) as i128;
-    let mut offset = 0_i128;
-    let mut best: Option<(i128, i128)> = None;
+    let mut offset = 0_i64;
+    let mut best: Option<(i64, i64)> = None;
     for &(lo, hi) in forbidden.iter() {
         // `offset..=lo` is free.
         if offset <= lo && fit == Fit::First {
@@ -208,7 +207,7 @@ fn lowest(size: u64, align: u64, hint: Option<u64>, fit: Fit, forbidden: &mut [(
             best = Some((lo - offset, offset));
         }
         if hi > offset {
-            offset = up(hi);
+            offset = (hi as u64).next_multiple_of(align) as i64;
         }
     }
     best.map_or(offset, |(_, offset)| offset) as u64

@@ -62,21 +62,8 @@ pub enum JsonError {
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct JsonGraph {
-    tensors: Vec<JsonTensor>,
+    tensors: Vec<Tensor>,
     ops: Vec<JsonOp>,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct JsonTensor {
-    name: String,
-    bytes: u64,
-    #[serde(default = "intermediate")]
-    kind: Kind,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    shape: Vec<u64>,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    dtype: String,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -87,18 +74,10 @@ struct JsonOp {
     kind: String,
     inputs: Vec<String>,
     outputs: Vec<String>,
-    #[serde(default = "none")]
+    #[serde(default)]
     sharing: Sharing,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     cost: Option<u64>,
-}
-
-fn intermediate() -> Kind {
-    Kind::Intermediate
-}
-
-fn none() -> Sharing {
-    Sharing::None
 }
 
 /// Reads a graph.
@@ -108,13 +87,12 @@ fn none() -> Sharing {
 pub fn read_json(bytes: &[u8]) -> Result<Graph, JsonError> {
     let JsonGraph { tensors, ops } = serde_json::from_slice(bytes)?;
     let mut numbers: HashMap<String, usize> = HashMap::with_capacity(tensors.len());
-    let mut graph = Graph::default();
-    for JsonTensor { name, bytes, kind, shape, dtype } in tensors {
-        if numbers.insert(name.clone(), graph.tensors.len()).is_some() {
-            return Err(JsonError::Twice(name));
+    for (n, Tensor { name, .. }) in tensors.iter().enumerate() {
+        if numbers.insert(name.clone(), n).is_some() {
+            return Err(JsonError::Twice(name.clone()));
         }
-        graph.tensors.push(Tensor { name, shape, dtype, bytes, kind });
     }
+    let mut graph = Graph { tensors, ..Graph::default() };
     let given = |tensor: &Tensor| {
         matches!(tensor.kind, Kind::Input | Kind::Constant | Kind::State | Kind::Persistent)
     };
@@ -145,10 +123,6 @@ pub fn read_json(bytes: &[u8]) -> Result<Graph, JsonError> {
 
 /// Writes a graph; [`read_json`] reads it again.
 pub fn write_json(graph: &Graph) -> String {
-    let tensors = graph.tensors.iter().cloned().map(|tensor| {
-        let Tensor { name, shape, dtype, bytes, kind } = tensor;
-        JsonTensor { name, bytes, kind, shape, dtype }
-    });
     let names = |numbers: &[usize]| numbers.iter().map(|&n| graph.tensors[n].name.clone()).collect();
     let ops = graph.ops.iter().map(|op| JsonOp {
         name: op.name.clone(),
@@ -158,6 +132,6 @@ pub fn write_json(graph: &Graph) -> String {
         sharing: op.sharing,
         cost: Some(op.cost),
     });
-    let graph = JsonGraph { tensors: tensors.collect(), ops: ops.collect() };
+    let graph = JsonGraph { tensors: graph.tensors.clone(), ops: ops.collect() };
     serde_json::to_string_pretty(&graph).unwrap_or_default() + "\n"
 }

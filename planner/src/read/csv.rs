@@ -16,71 +16,35 @@ use csv::StringRecord;
 use super::{MARK, ReadError, parse_bytes};
 use crate::model::{Buffer, Gap, Instance};
 
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Column {
-    Id,
-    Start,
-    End,
-    Size,
-    Align,
-    Hint,
-    Gaps,
-    Fixed,
-    Alias,
-    Tier,
-    Stream,
-    With,
-    Moves,
-    In,
-    Offset,
-}
+/// The columns that are read, by their usual names.
+const COLUMNS: &str =
+    "id, lower, upper, size, alignment, hint, gaps, fixed, alias, tier, stream, with, moves";
 
-/// The number of different columns that are read.
-const COLUMNS: usize = 13;
-
-/// The names of the columns: the usual ones of those that are read, then those of what is written besides, then others.
-const NAMES: [(&str, Column); 21] = [
-    ("id", Column::Id),
-    ("lower", Column::Start),
-    ("upper", Column::End),
-    ("size", Column::Size),
-    ("alignment", Column::Align),
-    ("hint", Column::Hint),
-    ("gaps", Column::Gaps),
-    ("fixed", Column::Fixed),
-    ("alias", Column::Alias),
-    ("tier", Column::Tier),
-    ("stream", Column::Stream),
-    ("with", Column::With),
-    ("moves", Column::Moves),
-    ("in", Column::In),
-    ("offset", Column::Offset),
-    ("buffer", Column::Id),
-    ("buffer_id", Column::Id),
-    ("begin", Column::Start),
-    ("start", Column::Start),
-    ("end", Column::End),
-    ("align", Column::Align),
+/// Columns of plans, and other names of columns.
+const OTHERS: [(&str, &str); 8] = [
+    ("in", "in"),
+    ("offset", "offset"),
+    ("buffer", "id"),
+    ("buffer_id", "id"),
+    ("begin", "lower"),
+    ("start", "lower"),
+    ("end", "upper"),
+    ("align", "alignment"),
 ];
 
-impl Column {
-    fn new(name: &str) -> Result<Self, ReadError> {
-        let lower = name.to_ascii_lowercase();
-        let known = NAMES.into_iter().find(|&(known, _)| known == lower).map(|(_, column)| column);
-        known.ok_or_else(|| {
-            let alike = NAMES.map(|(known, _)| (strsim::jaro_winkler(known, &lower), known));
-            let nearest =
-                alike.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).filter(|&(alike, _)| alike > 0.75);
-            let near = nearest.map_or(String::new(), |(_, known)| format!(" (did you mean `{known}`?)"));
-            let all = NAMES.map(|(known, _)| known)[..COLUMNS].join(", ");
-            ReadError::Unknown { name: name.into(), hint: format!("{near}: known are {all}") }
-        })
-    }
+/// A column, by its usual name.
+type Column = &'static str;
 
-    /// The usual name.
-    fn name(self) -> &'static str {
-        NAMES.into_iter().find(|&(_, column)| column == self).map_or("", |(name, _)| name)
+fn column(name: &str) -> Result<Column, ReadError> {
+    let lower = name.to_ascii_lowercase();
+    let names = || COLUMNS.split(", ").map(|name| (name, name)).chain(OTHERS);
+    if let Some((_, column)) = names().find(|&(known, _)| known == lower) {
+        return Ok(column);
     }
+    let alike = names().map(|(known, _)| (strsim::jaro_winkler(known, &lower), known));
+    let nearest = alike.max_by(|a, b| a.0.total_cmp(&b.0)).filter(|&(alike, _)| alike > 0.75);
+    let near = nearest.map_or(String::new(), |(_, known)| format!(" (did you mean `{known}`?)"));
+    Err(ReadError::Unknown { name: name.into(), hint: format!("{near}: known are {COLUMNS}") })
 }
 
 /// A table of buffers.
@@ -120,13 +84,13 @@ impl<'a> Table<'a> {
         for (n, name) in
             reader.headers().map_err(bad)?.iter().enumerate().filter(|(_, name)| !name.is_empty())
         {
-            if columns.insert(Column::new(name)?, n).is_some() {
+            if columns.insert(column(name)?, n).is_some() {
                 return Err(ReadError::Twice(name.into()));
             }
         }
-        for column in [Column::Id, Column::Start, Column::End, Column::Size] {
+        for column in ["id", "lower", "upper", "size"] {
             if !columns.contains_key(&column) {
-                return Err(ReadError::Column(column.name()));
+                return Err(ReadError::Column(column));
             }
         }
         Ok(Self { reader, columns })
@@ -145,7 +109,7 @@ impl<'a> Table<'a> {
         let mut record = StringRecord::new();
         while self.reader.read_record(&mut record).map_err(bad)? {
             let row = Row { record: &record, columns: &self.columns };
-            if row.field(Column::In).is_none() {
+            if row.field("in").is_none() {
                 each(row)?;
             }
         }
@@ -168,7 +132,7 @@ impl Row<'_> {
     }
 
     fn needed(&self, column: Column) -> Result<&str, ReadError> {
-        self.field(column).ok_or_else(|| self.wrong(format!("`{}` is empty", column.name())))
+        self.field(column).ok_or_else(|| self.wrong(format!("`{}` is empty", column)))
     }
 
     /// Reads a text of `column`.
@@ -178,7 +142,7 @@ impl Row<'_> {
         text: &str,
         parse: impl Fn(&str) -> Result<T, E>,
     ) -> Result<T, ReadError> {
-        parse(text).map_err(|error| self.wrong(format!("`{}` is `{text}`: {error}", column.name())))
+        parse(text).map_err(|error| self.wrong(format!("`{}` is `{text}`: {error}", column)))
     }
 
     fn bytes(&self, column: Column) -> Result<Option<u64>, ReadError> {
@@ -191,16 +155,16 @@ impl Row<'_> {
 
     /// The buffer; it has no alias yet.
     fn buffer(&self) -> Result<Buffer, ReadError> {
-        let size = self.read(Column::Size, self.needed(Column::Size)?, parse_bytes)?;
-        let (start, end) = (self.time(Column::Start)?, self.time(Column::End)?);
-        let mut buffer = Buffer::new(self.needed(Column::Id)?, size, start, end);
-        buffer.align = self.bytes(Column::Align)?.unwrap_or(1);
+        let size = self.read("size", self.needed("size")?, parse_bytes)?;
+        let (start, end) = (self.time("lower")?, self.time("upper")?);
+        let mut buffer = Buffer::new(self.needed("id")?, size, start, end);
+        buffer.align = self.bytes("alignment")?.unwrap_or(1);
         // MiniMalloc writes -1 for none.
-        buffer.hint = if self.field(Column::Hint) == Some("-1") { None } else { self.bytes(Column::Hint)? };
-        buffer.fixed = self.bytes(Column::Fixed)?;
-        let tier = self.field(Column::Tier).map(|text| self.read(Column::Tier, text, str::parse));
+        buffer.hint = if self.field("hint") == Some("-1") { None } else { self.bytes("hint")? };
+        buffer.fixed = self.bytes("fixed")?;
+        let tier = self.field("tier").map(|text| self.read("tier", text, str::parse));
         buffer.tier = tier.transpose()?.unwrap_or(0);
-        for gap in self.field(Column::Gaps).unwrap_or_default().split_whitespace() {
+        for gap in self.field("gaps").unwrap_or_default().split_whitespace() {
             let wrong = || self.wrong(format!("`{gap}` is no gap: write 3-7 or 3-7@0:64"));
             buffer.gaps.push(parse_gap(gap).ok_or_else(wrong)?);
         }
@@ -216,7 +180,7 @@ pub fn read_csv(bytes: &[u8]) -> Result<Instance, ReadError> {
     let mut buffers = Vec::new();
     let mut aliases = Vec::new();
     Table::new(bytes)?.each(|row| {
-        if let Some(alias) = row.field(Column::Alias) {
+        if let Some(alias) = row.field("alias") {
             aliases.push((buffers.len(), alias.to_string(), row.line()));
         }
         buffers.push(row.buffer()?);

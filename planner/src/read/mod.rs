@@ -94,24 +94,18 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
 /// The mark of UTF-8 that some editors put in front of a text.
 const MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Reads a file and decompresses it if its ending says so. Also returns the ending without that of the compression.
+/// Reads a file whole, decompressed like [`read_contents`]. Also returns its ending without that of the compression.
 ///
 /// # Errors
 /// [`ReadError`] if the file cannot be read or decompressed, or its contents are wrong.
 pub fn read_bytes(path: &Path) -> Result<(Vec<u8>, String), ReadError> {
-    let wrong = |source| ReadError::Io { path: path.into(), source };
     let ending = |path: &Path| path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
-    let outer = ending(path);
-    if !matches!(outer.as_str(), "zst" | "gz") {
-        let bytes = std::fs::read(path).map_err(wrong)?;
-        return Ok((bytes.strip_prefix(MARK).map(Into::into).unwrap_or(bytes), outer));
-    }
-    let Contents { bytes: plain, cut } = contents(path)?;
-    if let Some(cut) = cut {
-        return Err(cut);
-    }
-    let inner = path.file_stem().map(|stem| ending(Path::new(stem))).unwrap_or_default();
-    Ok((plain, inner))
+    let Contents { bytes, cut } = read_contents(path)?;
+    let form = match ending(path).as_str() {
+        "zst" | "gz" => path.file_stem().map(|stem| ending(Path::new(stem))).unwrap_or_default(),
+        form => form.to_owned(),
+    };
+    cut.map_or(Ok((bytes, form)), Err)
 }
 
 /// What a file holds, decompressed.
@@ -123,9 +117,16 @@ pub struct Contents {
     pub cut: Option<ReadError>,
 }
 
-/// Reads a file, decompressed where its first bytes say so, up to [`MOST`] bytes.
-fn contents(path: &Path) -> Result<Contents, ReadError> {
-    let file = std::fs::File::open(path).map_err(|source| ReadError::Io { path: path.into(), source })?;
+/// Reads a file and decompresses it if its first bytes say that it is compressed, up to where it is cut off and to 4 GiB.
+///
+/// # Errors
+/// [`ReadError`] if the file cannot be read or decompressed.
+pub fn read_contents(path: &Path) -> Result<Contents, ReadError> {
+    let wrong = |source| ReadError::Io { path: path.into(), source };
+    if path.is_dir() {
+        return Err(wrong(std::io::ErrorKind::IsADirectory.into()));
+    }
+    let file = std::fs::File::open(path).map_err(wrong)?;
     let damaged = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::UnexpectedEof => ReadError::CutOff,
         _ => ReadError::Compressed(error.to_string()),
@@ -142,18 +143,6 @@ fn contents(path: &Path) -> Result<Contents, ReadError> {
         bytes.drain(..MARK.len());
     }
     Ok(Contents { bytes, cut })
-}
-
-/// Reads a file and decompresses it if its first bytes say that it is compressed, up to where it is cut off.
-///
-/// # Errors
-/// [`ReadError`] if the file cannot be read or decompressed.
-pub fn read_contents(path: &Path) -> Result<Contents, ReadError> {
-    if path.is_dir() {
-        let source = std::io::ErrorKind::IsADirectory.into();
-        return Err(ReadError::Io { path: path.into(), source });
-    }
-    contents(path)
 }
 
 /// Reads an instance in the format that its ending names; models are not instances.

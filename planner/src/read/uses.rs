@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::csv::{Column, Table};
+use super::csv::Table;
 use super::{ReadError, parse_bytes};
 use crate::model::Instance;
 use crate::reuse::Uses;
@@ -14,23 +14,23 @@ use crate::reuse::Uses;
 /// [`ReadError::Line`] with the line, counted from 1, the header's.
 pub fn read_uses(bytes: &[u8], instance: &Instance) -> Result<Uses, ReadError> {
     let table = Table::new(bytes)?;
-    let [streams, moves] = [Column::Stream, Column::Moves].map(|column| table.has(column));
+    let [streams, moves] = ["stream", "moves"].map(|column| table.has(column));
     let mut uses = Uses::default();
     let names: HashMap<&str, usize> =
         instance.buffers().iter().enumerate().map(|(n, buffer)| (buffer.id.as_str(), n)).collect();
     let mut n = 0;
     table.each(|row| {
         if streams {
-            let text = row.field(Column::Stream).unwrap_or("0");
-            uses.streams.push(row.read(Column::Stream, text, str::parse)?);
+            let text = row.field("stream").unwrap_or("0");
+            uses.streams.push(row.read("stream", text, str::parse)?);
         }
-        for name in row.field(Column::With).unwrap_or_default().split_whitespace() {
+        for name in row.field("with").unwrap_or_default().split_whitespace() {
             let missing = || row.wrong(format!("`{name}`, in `with`, is not there"));
             uses.together.push((n, *names.get(name).ok_or_else(missing)?));
         }
         if moves {
-            let bytes = row.field(Column::Moves).filter(|&text| text != "no");
-            uses.moves.push(bytes.map(|text| row.read(Column::Moves, text, parse_bytes)).transpose()?);
+            let bytes = row.field("moves").filter(|&text| text != "no");
+            uses.moves.push(bytes.map(|text| row.read("moves", text, parse_bytes)).transpose()?);
         }
         n += 1;
         Ok(())

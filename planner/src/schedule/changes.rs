@@ -92,7 +92,7 @@ pub fn change(
         let half = deadline.part(2);
         let Some(made) = transform::joint(&graph, lowering, capacity, limits, seed, &half) else {
             // Says which step is in the way.
-            transform::spill_within(&graph, lowering, capacity, &share())?;
+            transform::spill(&graph, lowering, capacity, &share())?;
             return Err(ChangeError::NoTrips(capacity));
         };
         let before = before.map_or("none".into(), |before| before.cost.to_string());
@@ -119,7 +119,7 @@ pub fn change(
             all_orders = Some(found.least);
             (graph, overwrites) = (found.graph, found.overwrites);
         } else {
-            let found = transform::reorder_for(&graph, lowering, in_place, &share());
+            let found = transform::reorder(&graph, lowering, in_place, &share());
             let (before, after, least) = (found.before, found.after, found.least);
             told.push(format!("reorder: load {before} -> {after} B, of any order at least {least} B"));
             all_orders = Some(least).filter(|_| alone);
@@ -127,7 +127,7 @@ pub fn change(
         }
     }
     if let Some(budget) = rematerialise {
-        let made = transform::rematerialise_within(&graph, lowering, budget, &share());
+        let made = transform::rematerialise(&graph, lowering, budget, &share());
         let (before, after, cost) = (made.before, made.after, made.cost);
         let again = made.again.len();
         told.push(format!(
@@ -146,13 +146,13 @@ pub fn change(
         graph = streamed.graph;
     }
     let mut lowered = if let Some(capacity) = spill {
-        let spilled = transform::spill_within(&graph, lowering, capacity, &share())?;
+        let spilled = transform::spill(&graph, lowering, capacity, &share())?;
         let how = if spilled.optimal { "the fewest possible" } else { "chosen greedily" };
         told.push(format!("spill: {} trips, {} B moved ({how})", spilled.trips.len(), spilled.traffic));
         tell_trips(&mut told, &graph, &spilled.trips);
         Lowered::moved(graph, &spilled)?
     } else if in_place {
-        let (lowered, views, overwrites) = Lowered::in_place_by(graph, lowering, &overwrites)?;
+        let (lowered, views, overwrites) = Lowered::in_place(graph, lowering, &overwrites)?;
         told.push(format!("in place: {views} views, {overwrites} tensors overwrite another"));
         lowered
     } else {

@@ -8,7 +8,7 @@ mod written;
 
 pub use changes::{ChangeError, Changed, Changes, change};
 pub use replay::{Corruption, Replayed, replay};
-pub use steps::{Action, Operand, Share, Step};
+pub use steps::{Operand, Share, Step};
 pub use written::{Act, Written, WrittenPlace, WrittenStep};
 
 use std::collections::HashMap;
@@ -80,16 +80,9 @@ impl Lowered {
         Ok(Self { instance, scope: "this order", ..Self::default() }.with_names(graph))
     }
 
-    /// Lowers a graph with shared buffers; also returns the numbers of views and of tensors that overwrite another.
-    ///
-    /// # Errors
-    /// If the tensors together are too large to be counted.
-    pub fn in_place(graph: Graph, lowering: Lowering) -> Result<(Self, usize, usize), InstanceError> {
-        Self::in_place_by(graph, lowering, &[])
-    }
-
-    /// Lowers a graph like [`Self::in_place`]; `overwrites` says which input each operator overwrites that can, the first by default.
-    pub(crate) fn in_place_by(
+    /// Lowers a graph with shared buffers; `overwrites` says which input each operator overwrites that can, the first by default. Also returns
+    /// the numbers of views and of tensors that overwrite another.
+    pub(crate) fn in_place(
         graph: Graph,
         lowering: Lowering,
         overwrites: &[Option<usize>],

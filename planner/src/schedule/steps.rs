@@ -2,24 +2,9 @@
 
 use std::collections::HashMap;
 
-use super::{PlaceId, Stays};
+use super::{Act, PlaceId, Stays};
 use crate::graph::{Graph, Kind, Sharing};
 use crate::transform::Trip;
-
-/// What a step does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// The caller provides what it writes: inputs before every run, constants and states before the first.
-    Given,
-    /// An operator runs, by its number.
-    Run(usize),
-    /// One place is copied to another.
-    Copy,
-    /// A constant is read again from where the model keeps it.
-    Load,
-    /// The caller may read the outputs; the states and constants stay for the next run.
-    Taken,
-}
 
 /// A tensor that a step reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +32,9 @@ pub struct Step {
     /// The time that lifetimes count: copies out belong to the operator before them, and copies back to the one after.
     pub time: i64,
     /// What is done.
-    pub action: Action,
+    pub act: Act,
+    /// The number of the operator that runs.
+    pub op: Option<usize>,
     /// Which chunk the operator makes, and how many there are: `(0, 1)` for one that makes all at once.
     pub chunk: (u64, u64),
     /// What it reads.
@@ -80,9 +67,10 @@ pub(super) fn steps(
         let tensors = (0..graph.tensors.len()).filter(|&n| kinds.contains(&graph.tensors[n].kind));
         tensors.map(|n| operand(n, time)).filter(|operand| operand.place.is_some()).collect()
     };
-    let step = |time: usize, action, reads, writes| Step {
+    let step = |time: usize, act, reads, writes| Step {
         time: time as i64,
-        action,
+        act,
+        op: None,
         chunk: (0, 1),
         reads,
         writes,
@@ -103,12 +91,12 @@ pub(super) fn steps(
             Sharing::InPlace if op.inputs.iter().any(with) => Share::Overwrite,
             _ => Share::Apart,
         };
-        Step { chunk, share, ..step(n, Action::Run(n), operands(&op.inputs), operands(&op.outputs)) }
+        Step { op: Some(n), chunk, share, ..step(n, Act::Run, operands(&op.inputs), operands(&op.outputs)) }
     };
     let mut steps = Vec::with_capacity(graph.ops.len() + 2 * trips.len() + 2);
     let given = planned(&[Kind::Input, Kind::Constant, Kind::State], 0);
     if !given.is_empty() {
-        steps.push(step(0, Action::Given, Vec::new(), given));
+        steps.push(step(0, Act::Given, Vec::new(), given));
     }
     let mut n = 0;
     while n < graph.ops.len() {
@@ -117,8 +105,8 @@ pub(super) fn steps(
             let back = vec![operand(trip.tensor, n)];
             let place = away.get(&(trip.tensor, trip.leaves)).copied();
             let from = place.map(|place| Operand { tensor: trip.tensor, place: Some(place) });
-            let action = if from.is_some() { Action::Copy } else { Action::Load };
-            steps.push(step(n, action, from.into_iter().collect(), back));
+            let act = if from.is_some() { Act::Copy } else { Act::Load };
+            steps.push(step(n, act, from.into_iter().collect(), back));
         }
         let chunks = graph.chunks(n).map_or(1, |group| group.chunks);
         for chunk in 0..chunks {
@@ -127,7 +115,7 @@ pub(super) fn steps(
         for trip in leaving.get(&last).into_iter().flatten() {
             if let Some(&place) = away.get(&(trip.tensor, trip.leaves)) {
                 let to = Operand { tensor: trip.tensor, place: Some(place) };
-                steps.push(step(last, Action::Copy, vec![operand(trip.tensor, last)], vec![to]));
+                steps.push(step(last, Act::Copy, vec![operand(trip.tensor, last)], vec![to]));
             }
         }
         n = last + 1;
@@ -135,7 +123,7 @@ pub(super) fn steps(
     let end = graph.ops.len().saturating_sub(1);
     let taken = planned(&[Kind::Output, Kind::Constant, Kind::State], end);
     if !taken.is_empty() {
-        steps.push(step(end, Action::Taken, taken, Vec::new()));
+        steps.push(step(end, Act::Taken, taken, Vec::new()));
     }
     steps
 }

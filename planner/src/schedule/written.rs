@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Action, Schedule, Share};
+use super::{Schedule, Share};
 use crate::graph::Kind;
 use crate::model::{Buffer, Gap};
 
@@ -44,7 +44,7 @@ pub struct WrittenPlace<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Act {
-    /// The caller writes: inputs before every run, constants and states before the first.
+    /// The caller provides what it writes: inputs before every run, constants and states before the first.
     Given,
     /// An operator runs.
     Run,
@@ -52,7 +52,7 @@ pub enum Act {
     Copy,
     /// A constant is read again from where the model keeps it.
     Load,
-    /// The caller may read the outputs.
+    /// The caller may read the outputs; the states and constants stay for the next run.
     Taken,
 }
 
@@ -140,10 +140,7 @@ impl Schedule {
                 Cow::Borrowed(operand.place.map_or_else(tensor, |place| places[place].0.id))
             };
             let buffer = |operand: &super::Operand| operand.place.map(|place| places[place].0.number);
-            let op = match (step.action, graph) {
-                (Action::Run(n), Some(graph)) => Some(&graph.ops[n]),
-                _ => None,
-            };
+            let op = step.op.zip(graph).map(|(n, graph)| &graph.ops[n]);
             let own = step.writes.first().and_then(buffer);
             let over = step.reads.iter().filter(|read| step.share == Share::Overwrite && buffer(read) == own);
             let mut overwrites: Vec<_> = over.map(name).collect();
@@ -151,13 +148,7 @@ impl Schedule {
             let both = || step.reads.iter().chain(&step.writes);
             WrittenStep {
                 time: step.time,
-                act: match step.action {
-                    Action::Given => Act::Given,
-                    Action::Run(_) => Act::Run,
-                    Action::Copy => Act::Copy,
-                    Action::Load => Act::Load,
-                    Action::Taken => Act::Taken,
-                },
+                act: step.act,
                 operator: Cow::Borrowed(op.map_or("", |op| &op.name)),
                 kind: Cow::Borrowed(op.map_or("", |op| &op.kind)),
                 chunk: Some(step.chunk).filter(|&(_, chunks)| chunks > 1),

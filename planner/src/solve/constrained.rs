@@ -5,10 +5,8 @@ use std::sync::atomic::Ordering;
 use super::{LISTED, Shared};
 use crate::exact::general;
 use crate::greedy::descent::{Descent, Prefer, descend};
-use crate::greedy::repair::Repair;
 use crate::greedy::{self, Conflicts, Fit, Order};
 use crate::model::{Buffer, Instance};
-use crate::validate::validate_within;
 
 /// The number of noisy plans for each thread; more seldom help.
 const ROUNDS: u64 = 2400;
@@ -60,24 +58,7 @@ fn kind(round: u64) -> (Order, Fit) {
 
 /// Makes one greedy plan; false if the deadline passes.
 fn place(shared: &Shared, conflicts: &Conflicts, order: Order, fit: Fit, noise: Option<(f64, u64)>) -> bool {
-    let (instance, deadline) = (shared.instance, &shared.deadline);
-    let order = greedy::ordered(instance, conflicts, order, noise);
-    let partial = vec![None; instance.len()];
-    match greedy::complete_within(instance, conflicts, &partial, &order, fit, deadline) {
-        Some(offsets) => offer(shared, offsets),
-        None => false,
-    }
-}
-
-/// Takes a plan that is better and valid; false if the deadline passes.
-fn offer(shared: &Shared, offsets: Vec<u64>) -> bool {
-    if shared.instance.peak(&offsets) < shared.peak.load(Ordering::Relaxed) {
-        match validate_within(shared.instance, &offsets, None, &shared.deadline) {
-            Some(Ok(())) => shared.offer(offsets),
-            Some(Err(_)) => {}
-            None => return false,
-        }
-    }
+    shared.place(conflicts, &greedy::ordered(shared.instance, conflicts, order, noise), fit);
     !shared.deadline.passed()
 }
 
@@ -98,36 +79,19 @@ fn improve(shared: &Shared, conflicts: &Conflicts, seed: u64) {
     let instance = shared.instance;
     let mut random = fastrand::Rng::with_seed(seed);
     let pairs = 2 * Conflicts::count(instance) + instance.len() as u64;
-    let mut repair: Option<Repair> = None;
-    let (mut noisy, mut repaired) = (0, 0);
-    for round in 0.. {
-        if shared.deadline.passed() || round >= ROUNDS {
+    let (mut repair, mut noisy, mut repaired) = (None, 0, 0);
+    for _ in 0..ROUNDS {
+        if shared.deadline.passed() {
             return;
         }
-        if 10 * noisy <= repaired {
-            noisy += pairs;
-            let (order, fit) = kind(random.u64(..));
-            let noise = [0.02, 0.1, 0.4][random.usize(..3)];
-            if !place(shared, conflicts, order, fit, Some((noise, random.u64(..)))) {
-                return;
-            }
+        if 10 * noisy > repaired {
+            repaired += shared.repair(&mut repair, &mut random) + instance.len() as u64;
             continue;
         }
-        let best = shared.peak.load(Ordering::Relaxed);
-        let known =
-            repair.as_ref().is_some_and(|repair| instance.peak(repair.offsets()) <= best + best / 500);
-        if !known || random.u8(..) == 0 {
-            let goal = shared.bound.load(Ordering::Relaxed);
-            let offsets = shared.best().0.clone();
-            repair = Some(Repair::new(instance, conflicts, goal, offsets, random.u64(..)));
-        }
-        let Some(repair) = &mut repair else { return };
-        let before = repair.work();
-        let ended = !repair.run(40, &shared.deadline);
-        repaired += repair.work() - before + instance.len() as u64;
-        if !offer(shared, repair.offsets().to_vec()) || (ended && shared.deadline.passed()) {
-            return;
-        }
+        noisy += pairs;
+        let (order, fit) = kind(random.u64(..));
+        let noise = [0.02, 0.1, 0.4][random.usize(..3)];
+        place(shared, conflicts, order, fit, Some((noise, random.u64(..))));
     }
 }
 
@@ -177,8 +141,6 @@ fn chains(shared: &Shared) {
         for (list, &place) in members.iter().zip(&places) {
             list.iter().for_each(|&n| offsets[n] = place);
         }
-        if !offer(shared, offsets) {
-            return;
-        }
+        shared.offer(offsets);
     }
 }

@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 use crate::bounds::{self, Bound};
 use crate::deadline::Deadline;
 use crate::exact::Limits;
-use crate::greedy::Conflicts;
-use crate::greedy::allocated;
 use crate::greedy::descent::{Descent, Prefer, descend_from};
+use crate::greedy::repair::Repair;
+use crate::greedy::{self, Conflicts, Fit, allocated};
 use crate::model::Instance;
-use crate::validate::{Violation, validate};
+use crate::validate::{Violation, validate, validate_within};
 
 /// The options of a search.
 #[derive(Clone, Debug)]
@@ -57,8 +57,8 @@ impl Options {
     }
 }
 
-/// What a search proved about its plan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+/// What a search proved about its plan, the best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Status {
     /// No plan is smaller: proved.
@@ -67,10 +67,10 @@ pub enum Status {
     Fits,
     /// The best plan found; the lower bound says how far from the optimum it can be.
     Gap,
-    /// No plan fits the capacity: proved. The plan is the best found.
-    Infeasible,
     /// No plan was found that fits, and none was proved impossible. The plan is the best found.
     Inconclusive,
+    /// No plan fits the capacity: proved. The plan is the best found.
+    Infeasible,
 }
 
 /// A plan and the proof about it.
@@ -201,8 +201,14 @@ impl<'a> Shared<'a> {
         }
     }
 
+    /// Takes a plan that is better, and none in which a fixed buffer lies under another.
     fn offer(&self, offsets: Vec<u64>) {
-        let peak = self.instance.peak(&offsets).max(self.floor);
+        let (peak, known) = (self.instance.peak(&offsets).max(self.floor), self.peak.load(Ordering::Relaxed));
+        let sure = known == u64::MAX || self.instance.is_plain();
+        let valid = || matches!(validate_within(self.instance, &offsets, None, &self.deadline), Some(Ok(())));
+        if peak >= known || !(sure || valid()) {
+            return self.check();
+        }
         let mut best = self.best();
         if peak < self.peak.load(Ordering::Relaxed) {
             best.0 = offsets;
@@ -212,6 +218,38 @@ impl<'a> Shared<'a> {
             self.tell();
         }
         self.check();
+    }
+
+    /// Places the buffers in this order.
+    fn place(&self, conflicts: &Conflicts, order: &[usize], fit: Fit) {
+        let partial = vec![None; self.instance.len()];
+        let made = greedy::complete(self.instance, conflicts, &partial, order, fit, &self.deadline);
+        made.into_iter().for_each(|offsets| self.offer(offsets));
+    }
+
+    /// Makes some steps of repair, from the best plan or from the end of the previous steps; returns their work, in conflicts.
+    fn repair<'s>(&'s self, repair: &mut Option<Repair<'s>>, random: &mut fastrand::Rng) -> u64 {
+        let best = self.peak.load(Ordering::Relaxed);
+        let peak = |repair: &Repair| self.instance.peak(repair.offsets());
+        let known = repair.as_ref().is_some_and(|repair| peak(repair) <= best + best / 500);
+        if !known || random.u8(..) == 0 {
+            let goal = self.bound.load(Ordering::Relaxed);
+            let offsets = self.best().0.clone();
+            let Some(conflicts) = self.conflicts() else { return 0 };
+            *repair = Some(Repair::new(self.instance, conflicts, goal, offsets, random.u64(..)));
+        }
+        let Some(repair) = repair else { return 0 };
+        let before = repair.work();
+        for _ in 0..10 {
+            let more = repair.run(4, &self.deadline);
+            if peak(repair) < self.peak.load(Ordering::Relaxed) {
+                self.offer(repair.offsets().to_vec());
+            }
+            if !more {
+                break;
+            }
+        }
+        repair.work() - before
     }
 
     fn raise_bound(&self, bound: u64) {
@@ -331,19 +369,9 @@ pub struct TierPlan {
     pub solution: Solution,
 }
 
-/// Plans every tier by itself, within its own capacity if one is given; the time limit is shared out evenly.
+/// Plans every tier by itself until `deadline`, within its own capacity if one is given; the time limit of `options` is not used. Each tier gets
+/// an even share of the time that the tiers before it left.
 pub fn solve_tiers(
-    instance: &Instance,
-    options: &Options,
-    capacities: &BTreeMap<u32, u64>,
-    watcher: Option<&(dyn Fn(Progress) + Sync)>,
-) -> Vec<TierPlan> {
-    solve_tiers_within(instance, options, capacities, &options.deadline(), watcher)
-}
-
-/// Plans like [`solve_tiers`] until `deadline`; the time limit of `options` is not used. Each tier gets an even share of the time that
-/// the tiers before it left.
-pub fn solve_tiers_within(
     instance: &Instance,
     options: &Options,
     capacities: &BTreeMap<u32, u64>,
@@ -369,7 +397,7 @@ pub fn solve_tiers_within(
     tiers.into_iter().map(plan).collect()
 }
 
-/// Plans like [`solve_tiers_within`], checks the plan, and merges the tiers.
+/// Plans like [`solve_tiers`], checks the plan, and merges the tiers.
 ///
 /// # Errors
 /// The first [`Violation`] found: a defect of this crate.
@@ -380,7 +408,7 @@ pub fn solve_checked(
     deadline: &Deadline,
     watcher: Option<&(dyn Fn(Progress) + Sync)>,
 ) -> Result<Solution, Violation> {
-    let tiers = solve_tiers_within(instance, options, capacities, deadline, watcher);
+    let tiers = solve_tiers(instance, options, capacities, deadline, watcher);
     tiers.iter().try_for_each(|tier| validate(&tier.instance, &tier.solution.offsets, None))?;
     Ok(merge(instance, &tiers))
 }
@@ -388,14 +416,7 @@ pub fn solve_checked(
 /// Merges the plans of all tiers into one solution for the whole instance: each tier's offsets from 0, the largest peak and bound,
 /// the worst status, and the time and nodes of all together.
 pub fn merge(instance: &Instance, tiers: &[TierPlan]) -> Solution {
-    let rank = |tier: &&TierPlan| match tier.solution.status {
-        Status::Optimal => 0,
-        Status::Fits => 1,
-        Status::Gap => 2,
-        Status::Inconclusive => 3,
-        Status::Infeasible => 4,
-    };
-    let worst = tiers.iter().max_by_key(rank).map(|tier| tier.solution.clone());
+    let worst = tiers.iter().max_by_key(|tier| tier.solution.status).map(|tier| tier.solution.clone());
     let mut whole = worst.unwrap_or_else(|| solve(&Instance::default(), &Options::default(), None));
     whole.offsets = vec![0; instance.len()];
     whole.nodes = tiers.iter().map(|tier| tier.solution.nodes).sum();

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::cores::Cores;
 use super::{LISTED, Shared, first_plan};
-use crate::boxes::{Boxes, Join, boxes_with_waste, boxes_within};
+use crate::boxes::{Boxes, Join, boxes};
 use crate::deadline::Deadline;
 use crate::greedy::descent::{Descent, Prefer, descend};
 use crate::greedy::repair::Repair;
@@ -35,7 +35,7 @@ impl Packed {
             Join::Forced => &self.forced,
             Join::Longest => &self.longest,
         };
-        slot.get_or_init(|| boxes_within(instance, join, deadline)).as_ref()
+        slot.get_or_init(|| boxes(instance, join, 0.0, deadline)).as_ref()
     }
 }
 
@@ -171,7 +171,8 @@ impl<'a> Portfolio<'a> {
             };
             self.rule(rule);
         } else if self.listed && repairs <= descents {
-            self.repair();
+            let repaired = self.shared.repair(&mut self.repair, &mut self.random);
+            self.spent[2] += 40 * repaired + n;
         } else if self.listed && cores / self.favour <= descents && !matches!(self.cores, Outwards::Never) {
             self.core();
         } else {
@@ -250,7 +251,7 @@ impl<'a> Portfolio<'a> {
         let instance = self.shared.instance;
         let waste = 0.005 * 2_f64.powf(5.0 * self.random.f64());
         let deadline = &self.shared.deadline;
-        let Some(boxes) = boxes_with_waste(instance, Join::Longest, waste, deadline) else { return };
+        let Some(boxes) = boxes(instance, Join::Longest, waste, deadline) else { return };
         let prefer = [Prefer::Leftmost, Prefer::Longest][self.random.usize(..2)];
         let (mirror, noise) = (self.random.bool(), Some((1, self.random.u64(..))));
         let descent = Descent { prefer, mirror, aligned: self.mixed, noise };
@@ -262,11 +263,8 @@ impl<'a> Portfolio<'a> {
     }
 
     fn place(&self, order: &[usize], fit: Fit) {
-        let Some(conflicts) = self.shared.conflicts() else { return };
-        let (instance, deadline) = (self.shared.instance, &self.shared.deadline);
-        let partial = vec![None; instance.len()];
-        if let Some(offsets) = greedy::complete_within(instance, conflicts, &partial, order, fit, deadline) {
-            self.shared.offer(offsets);
+        if let Some(conflicts) = self.shared.conflicts() {
+            self.shared.place(conflicts, order, fit);
         }
     }
 
@@ -281,34 +279,6 @@ impl<'a> Portfolio<'a> {
         self.spent[3] += cores.attempt(self.shared, &mut self.random) + 1;
         if self.shared.peak.load(Ordering::Relaxed) < before {
             self.favour = FAVOUR;
-        }
-    }
-
-    /// Makes some steps of repair, from the best plan or from the end of the previous steps.
-    fn repair(&mut self) {
-        let shared = self.shared;
-        let best = shared.peak.load(Ordering::Relaxed);
-        let peak = |repair: &Repair| shared.instance.peak(repair.offsets());
-        let known = self.repair.as_ref().is_some_and(|repair| peak(repair) <= best + best / 500);
-        if !known || self.random.u8(..) == 0 {
-            let goal = shared.bound.load(Ordering::Relaxed);
-            let offsets = shared.best().0.clone();
-            let Some(conflicts) = shared.conflicts() else { return };
-            self.repair = Some(Repair::new(shared.instance, conflicts, goal, offsets, self.random.u64(..)));
-        }
-        let Some(repair) = &mut self.repair else { return };
-        let before = repair.work();
-        for _ in 0..10 {
-            if !repair.run(4, &shared.deadline) {
-                break;
-            }
-            if shared.instance.peak(repair.offsets()) < shared.peak.load(Ordering::Relaxed) {
-                shared.offer(repair.offsets().to_vec());
-            }
-        }
-        self.spent[2] += 40 * (repair.work() - before) + shared.instance.len() as u64;
-        if shared.instance.peak(repair.offsets()) < shared.peak.load(Ordering::Relaxed) {
-            shared.offer(repair.offsets().to_vec());
         }
     }
 }

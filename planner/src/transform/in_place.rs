@@ -106,7 +106,7 @@ pub(crate) fn in_place_by(
         };
         let group = root[n];
         let align = lowering.align.max(1);
-        let size = |n: usize| tensors[n].bytes.checked_next_multiple_of(align).unwrap_or(u64::MAX);
+        let size = |n: usize| lowering.size(&tensors[n]);
         let number = *of_root[group].get_or_insert_with(|| {
             let size = size(group);
             let start = lives[group].map_or(first, |life| life.0) as i64;

@@ -6,7 +6,7 @@
 //! heuristic*, 2017).
 
 use super::remat::again;
-use super::{Spilled, rematerialise_within, reorder_within, spill_within};
+use super::{Spilled, rematerialise, reorder, spill};
 use crate::deadline::Deadline;
 use crate::graph::{Graph, Lowering};
 
@@ -47,7 +47,7 @@ struct Goal<'a> {
 
 impl Goal<'_> {
     fn judged(&self, state: &State) -> Option<Joint> {
-        let spilled = spill_within(&state.graph, self.lowering, self.capacity, self.deadline).ok()?;
+        let spilled = spill(&state.graph, self.lowering, self.capacity, self.deadline).ok()?;
         let cost = spilled.traffic.saturating_add(state.again.saturating_mul(self.price));
         Some(Joint { graph: state.graph.clone(), again: state.again, spilled, cost })
     }
@@ -65,10 +65,10 @@ pub fn sequential(
 ) -> Option<Joint> {
     let goal = Goal { lowering, capacity, price, deadline };
     let mut starts = vec![State { graph: graph.clone(), again: 0 }];
-    let reordered = reorder_within(graph, lowering, deadline);
+    let reordered = reorder(graph, lowering, false, deadline);
     starts.push(State { graph: reordered.graph, again: 0 });
     for n in 0..2 {
-        let made = rematerialise_within(&starts[n].graph, lowering, budget, deadline);
+        let made = rematerialise(&starts[n].graph, lowering, budget, deadline);
         starts.push(State { graph: made.graph, again: made.cost });
     }
     starts.iter().filter_map(|state| goal.judged(state)).min_by_key(|joint| joint.cost)

@@ -21,18 +21,9 @@ pub struct Rematerialised {
 
 /// Lets operators run again just before later readers of their results, while that lowers the peak load and adds at most
 /// `budget` to the cost. Greedy: the largest saving first, and the cheaper one of equal savings.
-pub fn rematerialise(graph: &Graph, lowering: Lowering, budget: u64) -> Rematerialised {
-    rematerialise_within(graph, lowering, budget, &Deadline::never())
-}
-
-/// Rematerialises like [`rematerialise`]; stops with what it has if `deadline` passes first. Graphs with bodies (see
-/// [`Graph::has_bodies`]) stay as they are.
-pub fn rematerialise_within(
-    graph: &Graph,
-    lowering: Lowering,
-    budget: u64,
-    deadline: &Deadline,
-) -> Rematerialised {
+///
+/// It stops with what it has if `deadline` passes first. Graphs with bodies (see [`Graph::has_bodies`]) stay as they are.
+pub fn rematerialise(graph: &Graph, lowering: Lowering, budget: u64, deadline: &Deadline) -> Rematerialised {
     let mut watch = Watch::new(deadline);
     let before = peak_load(graph, lowering);
     let mut made = Rematerialised { graph: graph.clone(), again: Vec::new(), cost: 0, before, after: before };

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::in_place;
 use super::least::{cut, last_of};
-use super::steps::{Live, Steps};
+use super::steps::{Live, Steps, Sums};
 use crate::deadline::{Deadline, Watch};
 use crate::graph::{Graph, Lowering};
 
@@ -25,19 +25,13 @@ pub struct Reordered {
 
 /// Returns the peak of the live bytes over all steps, in the graph's order.
 pub fn peak_load(graph: &Graph, lowering: Lowering) -> u64 {
-    let mut change = vec![0_i128; graph.ops.len() + 2];
+    let mut loads = Sums::new(graph.ops.len().max(1));
     for (tensor, life) in graph.tensors.iter().zip(graph.lives(lowering)) {
         if let Some((first, last)) = life {
-            let bytes = tensor.bytes.checked_next_multiple_of(lowering.align.max(1)).unwrap_or(u64::MAX);
-            change[first] += i128::from(bytes);
-            change[last + 1] -= i128::from(bytes);
+            loads.add(first..last + 1, lowering.size(tensor));
         }
     }
-    let loads = change.iter().scan(0, |load, change| {
-        *load += change;
-        Some(*load)
-    });
-    loads.max().map_or(0, |load| u64::try_from(load).unwrap_or(u64::MAX))
+    loads.finish().into_iter().max().unwrap_or(0)
 }
 
 impl Steps {
@@ -77,20 +71,12 @@ const NOISY: usize = 64;
 const SHIFTS: usize = 20;
 
 /// Finds an order with the smallest largest load: exactly for small graphs (best-first over what has run), by beams, noisy rules and local
-/// search for others. The old order is kept if nothing better is found.
-pub fn reorder(graph: &Graph, lowering: Lowering) -> Reordered {
-    reorder_within(graph, lowering, &Deadline::never())
-}
-
-/// Reorders like [`reorder`]; returns the best order so far if `deadline` passes first, and the old one for graphs with bodies (see
+/// search for others. The old order is kept if nothing better is found before `deadline` passes, and for graphs with bodies (see
 /// [`Graph::has_bodies`]).
-pub fn reorder_within(graph: &Graph, lowering: Lowering, deadline: &Deadline) -> Reordered {
-    reorder_for(graph, lowering, false, deadline)
-}
-
-/// Reorders like [`reorder_within`]; with `in_place` each order is judged by its load when tensors share memory, so that the result is no
-/// worse than the old order there either. The loads and `optimal` speak of that then.
-pub fn reorder_for(graph: &Graph, lowering: Lowering, in_place: bool, deadline: &Deadline) -> Reordered {
+///
+/// With `in_place` each order is judged by its load when tensors share memory, so that the result is no worse than the old order there
+/// either. The loads and `optimal` speak of that then.
+pub fn reorder(graph: &Graph, lowering: Lowering, in_place: bool, deadline: &Deadline) -> Reordered {
     let steps = Steps::new(graph, lowering, in_place);
     let judge = Judge { graph, lowering, in_place };
     let before = judge.load_of(graph);

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use super::steps::Sums;
 use crate::deadline::{Deadline, Watch};
 use crate::graph::{Graph, Kind, Lowering, Tensor};
 use crate::model::{Buffer, Gap, Instance, InstanceError};
@@ -57,19 +58,12 @@ pub enum SpillError {
 const EXACT: usize = 22;
 
 /// Chooses trips so that the load never exceeds `capacity`, moving as few bytes as possible: exactly for few possible
-/// trips, greedily (most relief for each byte moved, then whatever is not needed taken back) for many.
+/// trips, greedily (most relief for each byte moved, then whatever is not needed taken back) for many. If `deadline` passes first, trips are
+/// taken that would not have been needed.
 ///
 /// # Errors
 /// [`SpillError`] if even all trips together are not enough.
-pub fn spill(graph: &Graph, lowering: Lowering, capacity: u64) -> Result<Spilled, SpillError> {
-    spill_within(graph, lowering, capacity, &Deadline::never())
-}
-
-/// Chooses trips like [`spill`]; if `deadline` passes first, trips are taken that would not have been needed.
-///
-/// # Errors
-/// [`SpillError`] if even all trips together are not enough.
-pub fn spill_within(
+pub fn spill(
     graph: &Graph,
     lowering: Lowering,
     capacity: u64,
@@ -79,7 +73,7 @@ pub fn spill_within(
     let lives = graph.lives(lowering);
     let steps = graph.ops.len().max(1);
     let align = lowering.align.max(1);
-    let size = |n: usize| graph.tensors[n].bytes.checked_next_multiple_of(align).unwrap_or(u64::MAX);
+    let size = |n: usize| lowering.size(&graph.tensors[n]);
     let mut uses: Vec<Vec<usize>> = vec![Vec::new(); graph.tensors.len()];
     for (step, op) in graph.ops.iter().enumerate() {
         let (first, last) = graph.span(step);
@@ -197,32 +191,6 @@ impl Names {
             name.push('\'');
         }
         name
-    }
-}
-
-/// Sums of bytes over ranges of steps, added up at the end.
-struct Sums(Vec<i128>);
-
-impl Sums {
-    fn new(steps: usize) -> Self {
-        Self(vec![0; steps + 1])
-    }
-
-    fn add(&mut self, steps: std::ops::Range<usize>, bytes: u64) {
-        self.0[steps.start] += i128::from(bytes);
-        self.0[steps.end] -= i128::from(bytes);
-    }
-
-    /// The sum at each step, at most `u64::MAX`.
-    fn finish(self) -> Vec<u64> {
-        let mut sum = 0;
-        let steps = self.0.len() - 1;
-        let sums = self.0.into_iter().take(steps);
-        sums.map(|change| {
-            sum += change;
-            u64::try_from(sum).unwrap_or(u64::MAX)
-        })
-        .collect()
     }
 }
 

@@ -37,9 +37,7 @@ impl Steps {
     /// Takes a graph apart. With `shared`, views lie in what they view, and an output may overwrite an input of its size.
     pub(super) fn new(graph: &Graph, lowering: Lowering, shared: bool) -> Self {
         let lives = graph.lives(lowering);
-        let size = |n: usize| {
-            graph.tensors[n].bytes.checked_next_multiple_of(lowering.align.max(1)).unwrap_or(u64::MAX)
-        };
+        let size = |n: usize| lowering.size(&graph.tensors[n]);
         let kind = |n: usize| graph.tensors[n].kind;
         let mut value_of: Vec<Option<usize>> = vec![None; graph.tensors.len()];
         let mut values: Vec<Value> = Vec::new();
@@ -188,5 +186,29 @@ impl<'a> Live<'a> {
         for &value in &self.steps.touches[op] {
             self.users[value] -= 1;
         }
+    }
+}
+
+/// Sums of bytes over ranges of steps, added up at the end.
+pub(super) struct Sums(Vec<i128>);
+
+impl Sums {
+    pub(super) fn new(steps: usize) -> Self {
+        Self(vec![0; steps + 1])
+    }
+
+    pub(super) fn add(&mut self, steps: std::ops::Range<usize>, bytes: u64) {
+        self.0[steps.start] += i128::from(bytes);
+        self.0[steps.end] -= i128::from(bytes);
+    }
+
+    /// The sum at each step, at most `u64::MAX`.
+    pub(super) fn finish(self) -> Vec<u64> {
+        let steps = self.0.len() - 1;
+        let sums = self.0.into_iter().take(steps).scan(0, |sum, change| {
+            *sum += change;
+            Some(u64::try_from(*sum).unwrap_or(u64::MAX))
+        });
+        sums.collect()
     }
 }

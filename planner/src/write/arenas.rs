@@ -1,11 +1,10 @@
-//! Source code of a plan with several memories: one arena for each tier, in a section that the linker places.
+//! Source code of a plan, Rust and C: one arena for each tier, in a section that the linker places.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use super::code::{c_steps, constant, constants, remark};
-use super::{Planned, Row};
-use crate::schedule::Place;
+use super::Planned;
+use super::code::{c_steps, constant, constants, remark, rust_places};
 use crate::transform::CacheLines;
 
 /// The section of each tier's arena, by its number. A tier without one lies where the compiler puts variables.
@@ -41,17 +40,9 @@ pub(super) fn section(sections: &Sections, tier: u32) -> Option<String> {
 /// Rust: a static arena for each tier in its section, `PLAN`, `arena`, `address`, and an index for each buffer. No dependencies.
 ///
 /// With `lines` also `cache_line`, which returns the bytes of a tier's cache line.
-pub fn rust_arenas(planned: Planned, sections: &Sections, lines: &CacheLines) -> String {
-    let mut out = String::new();
-    // Writing to a string does not fail.
-    let _ = write!(
-        out,
-        "{}\nuse core::cell::UnsafeCell;\nuse core::mem::MaybeUninit;\n\n\
-         /// One buffer's place: its tier, its offset in the tier's arena, bytes, and the time steps `start..end` at which it is live.\n\
-         #[derive(Clone, Copy, Debug, PartialEq, Eq)]\n\
-         pub struct Placed {{\n    pub tier: usize,\n    pub offset: usize,\n    pub size: usize,\n    pub start: i64,\n    pub end: i64,\n}}\n",
-        planned.head("// "),
-    );
+pub fn rust_source(planned: Planned, sections: &Sections, lines: &CacheLines) -> String {
+    let mut out = planned.head("// ") + "\nuse core::cell::UnsafeCell;\nuse core::mem::MaybeUninit;\n";
+    rust_places(&mut out, planned, &constants(planned));
     let arenas = arenas(planned);
     for Arena { tier, bytes, align } in &arenas {
         let place = section(sections, *tier)
@@ -66,21 +57,7 @@ pub fn rust_arenas(planned: Planned, sections: &Sections, lines: &CacheLines) ->
              pub static ARENA_{tier}: Arena{tier} = Arena{tier}(UnsafeCell::new([MaybeUninit::uninit(); {bytes}]));\n",
         );
     }
-    let _ = write!(
-        out,
-        "\n/// Where each buffer lies.\npub const PLAN: [Placed; {}] = [\n",
-        planned.rows().count()
-    );
-    for row in planned.rows() {
-        let (Row { offset, .. }, Place { size, start, end, .. }) = (row, row.place);
-        let tier = row.place.buffer.tier;
-        let _ = writeln!(
-            out,
-            "    Placed {{ tier: {tier}, offset: {offset}, size: {size}, start: {start}, end: {end} }}, // {}",
-            remark(&row)
-        );
-    }
-    out += "];\n\n/// Returns the first byte of a tier's arena; null for a tier that is not there.\n\
+    out += "\n/// Returns the first byte of a tier's arena; null for a tier that is not there.\n\
             pub fn arena(tier: usize) -> *mut u8 {\n    match tier {\n";
     for Arena { tier, .. } in &arenas {
         let _ = writeln!(out, "        {tier} => ARENA_{tier}.0.get().cast(),");
@@ -94,20 +71,15 @@ pub fn rust_arenas(planned: Planned, sections: &Sections, lines: &CacheLines) ->
         }
         out += "        _ => 0,\n    }\n}\n\n";
     }
-    out += "/// Returns the first byte of buffer `n` of [`PLAN`], which is the buffer's while it is live.\n\
-            pub fn address(n: usize) -> *mut u8 {\n    arena(PLAN[n].tier).wrapping_add(PLAN[n].offset)\n}\n\n\
-            /// Indices into [`PLAN`].\npub mod index {\n";
-    for (n, name) in constants(planned).iter().enumerate() {
-        let _ = writeln!(out, "    pub const {name}: usize = {n};");
-    }
-    out + "}\n"
+    out + "/// Returns the first byte of buffer `n` of [`PLAN`], which is the buffer's while it is live.\n\
+           pub fn address(n: usize) -> *mut u8 {\n    arena(PLAN[n].tier).wrapping_add(PLAN[n].offset)\n}\n"
 }
 
 /// A C header: an arena for each tier in its section, offsets and sizes as macros, and the plan as an array. The source file that
 /// defines `NAME_PLAN_ARENAS` before it includes the header defines the arenas.
 ///
 /// With `lines` also `NAME_TIER_N_CACHE_LINE` for each cached tier, in bytes.
-pub fn c_arenas(planned: Planned, sections: &Sections, lines: &CacheLines) -> String {
+pub fn c_header(planned: Planned, sections: &Sections, lines: &CacheLines) -> String {
     let mut out = String::new();
     let prefix = constant(planned.name);
     let _ = write!(

@@ -1,9 +1,9 @@
-//! Source code: Rust and C.
+//! Parts of source code: names, places in Rust, and steps in C.
 
 use std::fmt::Write;
 
 use super::{Planned, Row};
-use crate::schedule::{Action, Operand, Place, Share};
+use crate::schedule::{Operand, Place, Share};
 
 /// Letters, digits and underscores of `name`, in capitals, never starting with a digit.
 pub(super) fn constant(name: &str) -> String {
@@ -42,71 +42,31 @@ pub(super) fn remark(row: &Row) -> String {
     }
 }
 
-/// Rust: the arena's size and alignment, `PLAN`, and an index for each buffer. No dependencies.
-pub fn rust_source(planned: Planned) -> String {
-    let mut out = String::new();
-    let buffers = planned.schedule.lowered.instance.buffers();
-    let align = buffers.iter().map(|buffer| buffer.align).max().unwrap_or(1);
+/// Adds the struct `Placed`, `PLAN` with a line for each place, and an index of each.
+pub(super) fn rust_places(out: &mut String, planned: Planned, names: &[String]) {
     // Writing to a string does not fail.
     let _ = write!(
         out,
-        "{}\n\
-         /// One buffer's place in the arena: bytes, and the time steps `start..end` at which it is live.\n\
+        "\n/// One place: its tier, its offset in the tier's arena, bytes, and the time steps `start..end` at which it is live.\n\
          #[derive(Clone, Copy, Debug, PartialEq, Eq)]\n\
-         pub struct Placed {{\n    pub offset: usize,\n    pub size: usize,\n    pub start: i64,\n    pub end: i64,\n}}\n\n\
-         /// Bytes of the arena.\npub const ARENA_BYTES: usize = {};\n\n\
-         /// Alignment of the arena.\npub const ARENA_ALIGN: usize = {align};\n\n\
+         pub struct Placed {{\n    pub tier: usize,\n    pub offset: usize,\n    pub size: usize,\n    pub start: i64,\n    pub end: i64,\n}}\n\n\
          /// Where each buffer lies.\npub const PLAN: [Placed; {}] = [\n",
-        planned.head("// "),
-        planned.schedule.solution.peak,
-        planned.rows().count(),
+        names.len()
     );
     for row in planned.rows() {
         let (Row { offset, .. }, Place { size, start, end, .. }) = (row, row.place);
+        let tier = row.place.buffer.tier;
         let _ = writeln!(
             out,
-            "    Placed {{ offset: {offset}, size: {size}, start: {start}, end: {end} }}, // {}",
+            "    Placed {{ tier: {tier}, offset: {offset}, size: {size}, start: {start}, end: {end} }}, // {}",
             remark(&row)
         );
     }
-    out += "];\n\n/// Indices into [`PLAN`].\npub mod index {\n";
-    for (n, name) in constants(planned).iter().enumerate() {
+    out.push_str("];\n\n/// Indices into [`PLAN`].\npub mod index {\n");
+    for (n, name) in names.iter().enumerate() {
         let _ = writeln!(out, "    pub const {name}: usize = {n};");
     }
-    out + "}\n"
-}
-
-/// A C header: offsets and sizes as macros, and the plan as an array.
-pub fn c_header(planned: Planned) -> String {
-    let mut out = String::new();
-    let buffers = planned.schedule.lowered.instance.buffers();
-    let prefix = constant(planned.name);
-    let align = buffers.iter().map(|buffer| buffer.align).max().unwrap_or(1);
-    let _ = write!(
-        out,
-        "/*\n{}*/\n#ifndef {prefix}_PLAN_H\n#define {prefix}_PLAN_H\n\n\
-         #include <stdint.h>\n\n#define {prefix}_ARENA_BYTES {}u\n#define {prefix}_ARENA_ALIGN {align}u\n\
-         #define {prefix}_BUFFERS {}u\n\n",
-        planned.head(" * "),
-        planned.schedule.solution.peak,
-        planned.rows().count(),
-    );
-    for (row, name) in planned.rows().zip(constants(planned)) {
-        let _ = writeln!(out, "#define {prefix}_{name}_OFFSET {}u", row.offset);
-        let _ = writeln!(out, "#define {prefix}_{name}_SIZE {}u", row.place.size);
-    }
-    let _ = write!(
-        out,
-        "\n/* {{offset, size}} of each buffer. */\nstatic const uint64_t {prefix}_PLAN[{}][2] = {{\n",
-        planned.rows().count().max(1)
-    );
-    if buffers.is_empty() {
-        out += "    {0, 0},\n";
-    }
-    for row in planned.rows() {
-        let _ = writeln!(out, "    {{{}u, {}u}}, /* {} */", row.offset, row.place.size, remark(&row));
-    }
-    out + "};\n" + &c_steps(planned, &prefix) + "\n#endif\n"
+    out.push_str("}\n");
 }
 
 /// The steps of a model as tables: what each does, and its operands as indices into the plan.
@@ -149,13 +109,8 @@ pub(super) fn c_steps(planned: Planned, prefix: &str) -> String {
     );
     let mut first = 0;
     for step in steps {
-        let (what, name) = match step.action {
-            Action::Given => ("GIVEN", ""),
-            Action::Run(n) => ("RUN", graph.ops[n].name.as_str()),
-            Action::Copy => ("COPY", ""),
-            Action::Load => ("LOAD", ""),
-            Action::Taken => ("TAKEN", ""),
-        };
+        let what = format!("{:?}", step.act).to_uppercase();
+        let name = step.op.map_or("", |n| &graph.ops[n].name);
         let lies = match step.share {
             Share::Apart => "APART",
             Share::View => "VIEW",

@@ -6,8 +6,7 @@ mod data;
 mod drawing;
 mod program;
 
-pub use arenas::{Sections, c_arenas, rust_arenas};
-pub use code::{c_header, rust_source};
+pub use arenas::{Sections, c_header, rust_source};
 pub use data::{csv, json, steps_csv};
 pub use drawing::{html, svg};
 pub use program::{MOST_OPERANDS, TooMany, rust_program};

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Write;
 
+use super::Planned;
 use super::arenas::{Arena, Sections, arenas, section};
-use super::code::{comment, constants, remark};
-use super::{Planned, Row};
+use super::code::{comment, constants, rust_places};
 use crate::graph::{Graph, Kind, Tensor};
-use crate::schedule::{Action, Operand, Share, Step};
+use crate::schedule::{Act, Operand, Share, Step};
 
 /// The most places of one memory that an operator can have in a program.
 pub const MOST_OPERANDS: usize = 16;
@@ -46,40 +46,11 @@ pub fn rust_program(planned: Planned, sections: &Sections) -> Result<String, Too
     let graph = lowered.graph.as_ref().unwrap_or(&empty);
     let names = constants(planned);
     let mut out = planned.head("// ");
-    tables(&mut out, planned, &names);
+    rust_places(&mut out, planned, &names);
     let slots = slots(planned, graph, &names);
     memory(&mut out, planned, sections, &slots);
     program(&mut out, planned, graph, &slots)?;
     Ok(out)
-}
-
-fn tables(out: &mut String, planned: Planned, names: &[String]) {
-    // Writing to a string does not fail.
-    let _ = write!(
-        out,
-        "\n/// One place: its memory, bytes, and the time steps `start..end` at which it is live.\n\
-         #[derive(Clone, Copy, Debug, PartialEq, Eq)]\n\
-         pub struct Placed {{\n    pub tier: usize,\n    pub offset: usize,\n    pub size: usize,\n    pub start: i64,\n    pub end: i64,\n}}\n\n\
-         /// Where each tensor lies.\npub const PLAN: [Placed; {}] = [\n",
-        names.len()
-    );
-    for row in planned.rows() {
-        let Row { place, offset } = row;
-        let _ = writeln!(
-            out,
-            "    Placed {{ tier: {}, offset: {offset}, size: {}, start: {}, end: {} }}, // {}",
-            place.buffer.tier,
-            place.size,
-            place.start,
-            place.end,
-            remark(&row)
-        );
-    }
-    out.push_str("];\n\n/// Indices into [`PLAN`].\npub mod index {\n");
-    for (n, name) in names.iter().enumerate() {
-        let _ = writeln!(out, "    pub const {name}: usize = {n};");
-    }
-    out.push_str("}\n");
 }
 
 /// The type of a tensor's elements, if all of its bytes are elements of it.
@@ -251,28 +222,29 @@ fn program(out: &mut String, planned: Planned, graph: &Graph, slots: &[Slot]) ->
     let tensor = |operand: &Operand| comment(&graph.tensors[operand.tensor].name);
     for step in &lowered.steps {
         let time = step.time;
-        match step.action {
-            Action::Given | Action::Taken => {
-                let given = step.action == Action::Given;
+        match step.act {
+            Act::Given | Act::Load | Act::Taken => {
                 for operand in step.reads.iter().chain(&step.writes) {
                     let Some(slot) = buffer(operand).map(|n| &slots[n]) else { continue };
-                    let kind = graph.tensors[operand.tensor].kind;
-                    let (verb, once) = match (given, kind) {
-                        (true, Kind::Input) => ("give", false),
-                        (true, _) => ("prepare", true),
-                        (false, Kind::Output) => ("take", false),
+                    let tensor = tensor(operand);
+                    let (verb, about) = match (step.act, graph.tensors[operand.tensor].kind) {
+                        (Act::Given, Kind::Input) => ("give", format!("Writes the input `{tensor}`.")),
+                        (Act::Given, _) => {
+                            ("prepare", format!("Writes what `{tensor}` holds before the first run."))
+                        }
+                        (Act::Load, _) => {
+                            ("load", format!("Writes what the constant `{tensor}` holds, again."))
+                        }
+                        (_, Kind::Output) => ("take", format!("Reads the output `{tensor}`.")),
                         // It stays for the next run.
-                        (false, _) => continue,
+                        _ => continue,
                     };
-                    let name = format!("{verb}_{}", slot.parameter);
-                    let about = match verb {
-                        "give" => format!("Writes the input `{}`.", tensor(operand)),
-                        "prepare" => format!("Writes what `{}` holds before the first run.", tensor(operand)),
-                        _ => format!("Reads the output `{}`.", tensor(operand)),
-                    };
+                    let method = format!("{verb}_{}", slot.parameter);
                     let parameters = format!("{}: &mut {}", slot.parameter, slot.kind);
-                    let name = program.method(&name, parameters, about);
-                    let to = if once { &mut first } else { &mut run };
+                    let known = program.known.get(&method).filter(|_| verb == "load");
+                    let known = known.map(|&n| program.methods[n].name.clone());
+                    let name = known.unwrap_or_else(|| program.method(&method, parameters, about));
+                    let to = if verb == "prepare" { &mut first } else { &mut run };
                     let _ = writeln!(
                         to,
                         "    operators.{name}(tier{}.at::<{time}>().get(memory::{}));",
@@ -280,15 +252,17 @@ fn program(out: &mut String, planned: Planned, graph: &Graph, slots: &[Slot]) ->
                     );
                 }
             }
-            Action::Run(n) if step.share == Share::View && step.writes.len() == 1 => {
+            Act::Run => {
+                let Some(n) = step.op else { continue };
                 let op = &graph.ops[n];
-                let _ = writeln!(run, "    // `{}`: a view, nothing is computed.", comment(&op.name));
-            }
-            Action::Run(n) => {
-                let call = call(step, &graph.ops[n].name, slots, &buffer)?;
+                if step.share == Share::View && step.writes.len() == 1 {
+                    let _ = writeln!(run, "    // `{}`: a view, nothing is computed.", comment(&op.name));
+                    continue;
+                }
+                let call = call(step, &op.name, slots, &buffer)?;
                 let list = |list: &[Operand]| list.iter().map(tensor).collect::<Vec<_>>().join("`, `");
-                let mut about = format!("Runs `{}`", comment(&graph.ops[n].name));
-                let kind = comment(&graph.ops[n].kind);
+                let mut about = format!("Runs `{}`", comment(&op.name));
+                let kind = comment(&op.kind);
                 if !kind.is_empty() {
                     let _ = write!(about, " ({kind})");
                 }
@@ -302,16 +276,15 @@ fn program(out: &mut String, planned: Planned, graph: &Graph, slots: &[Slot]) ->
                     let _ = write!(about, " One chunk of {} at a time.", step.chunk.1);
                 }
                 // The chunks of one operator are calls of one method.
-                let name = methods
-                    .entry(n)
-                    .or_insert_with(|| program.method(&graph.ops[n].name, call.parameters, about));
+                let name =
+                    methods.entry(n).or_insert_with(|| program.method(&op.name, call.parameters, about));
                 let _ = write!(
                     run,
                     "    {{\n{}        operators.{name}({});\n    }}\n",
                     call.borrowed, call.arguments
                 );
             }
-            Action::Copy => {
+            Act::Copy => {
                 let (from, to) = (&step.reads[0], &step.writes[0]);
                 let (Some(from), Some(to)) = (buffer(from), buffer(to)) else { continue };
                 let (from, to) = (&slots[from], &slots[to]);
@@ -320,21 +293,6 @@ fn program(out: &mut String, planned: Planned, graph: &Graph, slots: &[Slot]) ->
                     "    tier{}.at::<{time}>().get(memory::{}).copy_from_slice(tier{}.at::<{time}>().get(memory::{}));",
                     to.tier, to.path, from.tier, from.path
                 );
-            }
-            Action::Load => {
-                for operand in &step.writes {
-                    let Some(slot) = buffer(operand).map(|n| &slots[n]) else { continue };
-                    let about = format!("Writes what the constant `{}` holds, again.", tensor(operand));
-                    let parameters = format!("{}: &mut {}", slot.parameter, slot.kind);
-                    let method = format!("load_{}", slot.parameter);
-                    let known = program.known.get(&method).map(|&n| program.methods[n].name.clone());
-                    let name = known.unwrap_or_else(|| program.method(&method, parameters, about));
-                    let _ = writeln!(
-                        run,
-                        "    operators.{name}(tier{}.at::<{time}>().get(memory::{}));",
-                        slot.tier, slot.path
-                    );
-                }
             }
         }
     }

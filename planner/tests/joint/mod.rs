@@ -65,7 +65,7 @@ fn fewest(graph: &Graph, done: &mut Vec<usize>, capacity: u64) -> Option<u64> {
     if done.len() == graph.ops.len() {
         let ops = done.iter().map(|&n| graph.ops[n].clone()).collect();
         let ordered = Graph { tensors: graph.tensors.clone(), ops, ..Graph::default() };
-        return spill(&ordered, Lowering::default(), capacity)
+        return spill(&ordered, Lowering::default(), capacity, &Deadline::never())
             .ok()
             .filter(|made| made.optimal)
             .map(|made| made.traffic);
@@ -89,7 +89,7 @@ fn one_search_is_never_worse_than_one_step_after_the_other() {
     let (mut better, mut all) = (0, 0);
     for seed in 0..12 {
         let graph = random_graph(24, seed);
-        let least = reorder(&graph, lowering).after;
+        let least = reorder(&graph, lowering, false, &Deadline::never()).after;
         for budget in [0, 60] {
             let capacity = least * 5 / 6;
             let before = sequential(&graph, lowering, capacity, (budget, 1), &never);

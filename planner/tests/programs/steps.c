@@ -1,21 +1,13 @@
 /* Executes the tables of a generated header in real memory: fills each tensor when it is made, checks it at each use. */
-#ifdef TIERS
 #define NET_PLAN_ARENAS
-#endif
 #include "net.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-#ifdef TIERS
 static uint64_t tier(uint32_t place) { return NET_PLAN[place][0]; }
 static uint64_t offset(uint32_t place) { return NET_PLAN[place][1]; }
 static uint64_t size(uint32_t place) { return NET_PLAN[place][2]; }
-#else
-static uint64_t tier(uint32_t place) { return place * 0; }
-static uint64_t offset(uint32_t place) { return NET_PLAN[place][0]; }
-static uint64_t size(uint32_t place) { return NET_PLAN[place][1]; }
-#endif
 
 static uint8_t memory[2][1 << 16];
 static uint32_t holds[NET_BUFFERS + 1], next = 1;

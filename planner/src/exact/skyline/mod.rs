@@ -83,8 +83,6 @@ pub enum Order {
     Length,
     /// Bytes still to come in its sections.
     Total,
-    /// A random buffer.
-    Random,
 }
 
 /// Preference among sections.
@@ -243,7 +241,6 @@ impl<'a> Search<'a> {
                 Order::Size => size,
                 Order::Length => length << 32 | size,
                 Order::Total => rest[first as usize..last as usize].iter().map(|&rest| u64::from(rest)).sum(),
-                Order::Random => 1,
             };
             // The noise is a fifth, and decides alone where all are equal.
             let noise = if strategy.seed == 0 { 1.0 } else { 0.9 + 0.2 * random.f64() };

@@ -78,22 +78,15 @@ impl<'m> Reader<'m> {
     /// Adds the operator that stands before the bodies, as yet without outputs; returns its place.
     fn begin(&mut self, outer: &Outer) -> Result<usize, OnnxError> {
         let inputs = outer.inputs.iter().flatten().map(|(number, _)| *number).collect();
-        let kind = outer.node.op_type.clone();
-        let (outputs, sharing) = (Vec::new(), Sharing::None);
-        self.op(
-            outer.frame,
-            outer.name,
-            Op { name: String::new(), kind, inputs, outputs, sharing, cost: 0 },
-        )?;
+        let op = Op::marker(String::new(), outer.node.op_type.clone(), inputs);
+        self.op(outer.frame, outer.name, op)?;
         Ok(self.made.ops.len() - 1)
     }
 
     /// Adds the operator that stands after the bodies and reads `kept`.
     fn end(&mut self, outer: &Outer, kept: BTreeSet<usize>) -> Result<(), OnnxError> {
         let (kind, inputs) = (format!("{}.end", outer.node.op_type), kept.into_iter().collect());
-        let (outputs, sharing) = (Vec::new(), Sharing::None);
-        let name = format!("{}.end", outer.name);
-        self.op(outer.frame, &name, Op { name: String::new(), kind, inputs, outputs, sharing, cost: 0 })
+        self.op(outer.frame, &format!("{}.end", outer.name), Op::marker(String::new(), kind, inputs))
     }
 
     /// Takes away all that came after so many operators and tensors.
@@ -109,9 +102,7 @@ impl<'m> Reader<'m> {
     /// Adds an operator that stands for a branch that cannot run, and tells why.
     fn unreachable(&mut self, outer: &Outer, branch: &str, why: &OnnxError) -> Result<(), OnnxError> {
         let name = format!("{}/{branch}: {why}", outer.name);
-        let (kind, inputs, outputs) = (UNREACHABLE.into(), Vec::new(), Vec::new());
-        let op = Op { name: name.clone(), kind, inputs, outputs, sharing: Sharing::None, cost: 0 };
-        self.made.ops.push(op);
+        self.made.ops.push(Op::marker(name.clone(), UNREACHABLE.into(), Vec::new()));
         self.charge(outer.frame, name.len())
     }
 

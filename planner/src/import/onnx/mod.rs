@@ -14,6 +14,7 @@ use std::rc::Rc;
 
 use prost::Message;
 
+use super::is_one_of;
 use crate::graph::{Graph, Kind, Op, Sharing, Tensor};
 pub use bodies::UNREACHABLE;
 use infer::{Context, Fault, Given, Limits, Value};
@@ -106,39 +107,14 @@ const FUEL: u64 = 1 << 24;
 /// Longer names are cut where they are repeated: for each call of a function, and in front of all that is in a body.
 const NAME: usize = 200;
 
+/// The element types, by number.
+const DTYPES: &str = "unknown float32 uint8 int8 uint16 int16 int32 int64 string bool float16 float64 uint32 uint64 \
+    complex64 complex128 bfloat16 float8e4m3fn float8e4m3fnuz float8e5m2 float8e5m2fnuz uint4 int4 float4e2m1 float8e8m0 \
+    uint2 int2 float6e2m3 float6e3m2";
+
 /// Returns ONNX's name of an element type and the bits of an element, 0 if that is not fixed.
-pub(crate) fn dtype(number: i32) -> (&'static str, u64) {
-    match number {
-        1 => ("float32", 32),
-        2 => ("uint8", 8),
-        3 => ("int8", 8),
-        4 => ("uint16", 16),
-        5 => ("int16", 16),
-        6 => ("int32", 32),
-        7 => ("int64", 64),
-        8 => ("string", 0),
-        9 => ("bool", 8),
-        10 => ("float16", 16),
-        11 => ("float64", 64),
-        12 => ("uint32", 32),
-        13 => ("uint64", 64),
-        14 => ("complex64", 64),
-        15 => ("complex128", 128),
-        16 => ("bfloat16", 16),
-        17 => ("float8e4m3fn", 8),
-        18 => ("float8e4m3fnuz", 8),
-        19 => ("float8e5m2", 8),
-        20 => ("float8e5m2fnuz", 8),
-        21 => ("uint4", 4),
-        22 => ("int4", 4),
-        23 => ("float4e2m1", 4),
-        24 => ("float8e8m0", 8),
-        25 => ("uint2", 2),
-        26 => ("int2", 2),
-        27 => ("float6e2m3", 6),
-        28 => ("float6e3m2", 6),
-        _ => ("unknown", 0),
-    }
+fn dtype(number: i32) -> (&'static str, u64) {
+    super::dtype(DTYPES, number)
 }
 
 /// Reads a model into a graph, and infers the shapes of all of its tensors. `dims` holds the sizes of open dimensions, by their names; one
@@ -484,9 +460,9 @@ fn failed(node: &str, op: &str, fault: Fault, outputs: &[String]) -> OnnxError {
 }
 
 fn sharing(op: &str) -> Sharing {
-    if infer::VIEWS.contains(&op) {
+    if is_one_of(infer::VIEWS, op) {
         Sharing::View
-    } else if infer::UNARY.contains(&op) || infer::BINARY.contains(&op) || infer::ROWWISE.contains(&op) {
+    } else if [infer::UNARY, infer::BINARY, infer::ROWWISE].iter().any(|list| is_one_of(list, op)) {
         Sharing::InPlace
     } else {
         Sharing::None

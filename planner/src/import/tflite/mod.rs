@@ -78,34 +78,9 @@ pub enum TfliteError {
     Plan(String),
 }
 
-/// Element types: name, and bits of an element (0: not fixed).
-fn dtype(number: i8) -> (&'static str, u64) {
-    match number {
-        0 => ("float32", 32),
-        1 => ("float16", 16),
-        2 => ("int32", 32),
-        3 => ("uint8", 8),
-        4 => ("int64", 64),
-        6 => ("bool", 8),
-        7 => ("int16", 16),
-        8 => ("complex64", 64),
-        9 => ("int8", 8),
-        10 => ("float64", 64),
-        11 => ("complex128", 128),
-        12 => ("uint64", 64),
-        // The number of a variable.
-        13 => ("resource", 32),
-        15 => ("uint32", 32),
-        16 => ("uint16", 16),
-        17 => ("int4", 4),
-        18 => ("bfloat16", 16),
-        19 => ("int2", 2),
-        20 => ("uint4", 4),
-        21 => ("float8e4m3fn", 8),
-        22 => ("float8e5m2", 8),
-        _ => ("unknown", 0),
-    }
-}
+/// The element types, by number; strings and variants have no size.
+const DTYPES: &str = "float32 float16 int32 uint8 int64 unknown bool int16 complex64 int8 float64 complex128 uint64 \
+    resource unknown uint32 uint16 int4 bfloat16 int2 uint4 float8e4m3fn float8e5m2";
 
 /// Builtin operators that are refused because they call subgraphs or keep data in ways that TensorFlow Lite Micro does not know.
 const REFUSED: &[i32] = &[31, 136, 137, 138, 139, 174, 190, 198, 199, 200, 205, 206, 209];

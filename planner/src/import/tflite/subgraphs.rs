@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
+use super::super::{dtype, is_one_of};
 use super::schema::{Model, Operator, SubGraph};
-use super::{REFUSED, TfliteError, builtin, dtype};
+use super::{DTYPES, REFUSED, TfliteError, builtin};
 use crate::graph::{Graph, Kind, Op, Sharing, Tensor};
 
 /// Calls within each other.
@@ -78,7 +79,7 @@ impl<'a> Reader<'a> {
                 name = format!("{name}#{n}");
                 self.names.insert(name.clone());
             }
-            let (dtype_name, bits) = dtype(tensor.kind());
+            let (dtype_name, bits) = dtype(DTYPES, tensor.kind().into());
             let shape: Vec<i32> = tensor.shape().iter().flatten().collect();
             let dims: Option<Vec<u64>> = shape.iter().map(|&dim| u64::try_from(dim).ok()).collect();
             let Some(dims) = dims else {
@@ -175,8 +176,8 @@ impl<'a> Reader<'a> {
                 outputs.push(tensor);
             }
             let sharing = match kind.as_str() {
-                kind if builtin::VIEWS.contains(&kind) => Sharing::View,
-                kind if builtin::IN_PLACE.contains(&kind) => Sharing::InPlace,
+                kind if is_one_of(builtin::VIEWS, kind) => Sharing::View,
+                kind if is_one_of(builtin::IN_PLACE, kind) => Sharing::InPlace,
                 _ => Sharing::None,
             };
             let cost = outputs.first().map_or(0, |&n| self.graph.tensors[n].elements());
@@ -264,8 +265,7 @@ impl<'a> Reader<'a> {
     /// Adds an operator that stands before or after a subgraph.
     fn marker(&mut self, op: &Op, label: &str, inputs: Vec<usize>) {
         let (name, kind) = (format!("{}.{label}", op.name), format!("{}.{label}", op.kind));
-        let (outputs, sharing) = (Vec::new(), Sharing::None);
-        self.graph.ops.push(Op { name, kind, inputs, outputs, sharing, cost: 0 });
+        self.graph.ops.push(Op::marker(name, kind, inputs));
     }
 
     /// Lets the operator before a subgraph make those of these tensors that nothing in it makes.

@@ -6,7 +6,7 @@ use super::math::reduced;
 use super::scalar::{binary, reduction, unary};
 use super::value::Number::{self, Float, Int};
 use super::value::{Data, FOLDED, Value, axis, is_float, product};
-use super::{BINARY, UNARY};
+use super::{BINARY, UNARY, is_one_of};
 
 /// Computes the elements of a node's outputs, whose shapes and types are known already, if they follow and are few.
 pub fn fold(context: &Context, outputs: &mut [Value]) {
@@ -109,11 +109,11 @@ fn evaluate(context: &Context, outputs: &[Value]) -> Option<Vec<Data>> {
         }
         "Cast" | "CastLike" => moved(&mut |place| flat(&x.shape, place.iter().copied())),
         "IsInf" | "IsNaN" => each(&mut |place| unary(context, stretched(x, place)?)),
-        op if UNARY.contains(&op) => each(&mut |place| unary(context, stretched(x, place)?)),
+        op if is_one_of(UNARY, op) => each(&mut |place| unary(context, stretched(x, place)?)),
         "Equal" | "Greater" | "GreaterOrEqual" | "Less" | "LessOrEqual" => {
             each(&mut |place| binary(context, stretched(x, place)?, stretched(context.optional(1)?, place)?))
         }
-        op if BINARY.contains(&op) => {
+        op if is_one_of(BINARY, op) => {
             let count = context.inputs.len() as f64;
             each(&mut |place| {
                 let mut made = stretched(x, place)?;

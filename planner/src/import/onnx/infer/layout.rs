@@ -4,12 +4,12 @@ use super::context::Context;
 use super::fault::Fault;
 use super::value::{
     BOOL, Data, FLOAT, FOLDED, INT64, Number, Value, axes, axis, broadcast, constant as initializer,
-    dimension, product, rounded, sparse,
+    dimension, dims, product, rounded, sparse,
 };
 
-type Values = Result<Vec<Value>, Fault>;
+pub type Values = Result<Vec<Value>, Fault>;
 
-fn one(shape: Vec<u64>, dtype: i32) -> Values {
+pub fn one(shape: Vec<u64>, dtype: i32) -> Values {
     Ok(vec![Value::new(shape, dtype)])
 }
 
@@ -70,10 +70,6 @@ pub fn constant(context: &Context) -> Values {
         }
         other => Err(format!("its {other} is not supported").into()),
     }
-}
-
-fn dims(list: &[i64]) -> Result<Vec<u64>, Fault> {
-    list.iter().map(|&dim| dimension(dim)).collect()
 }
 
 pub fn constant_of_shape(context: &Context) -> Values {
@@ -391,10 +387,7 @@ pub fn range(context: &Context) -> Values {
 pub fn pads(context: &Context) -> Result<Vec<(i64, i64)>, Fault> {
     let rank = context.input(0)?.shape.len();
     let list = context.list("pads", 1)?.or(context.ints("paddings")).ok_or("its pads are missing")?;
-    let over = match context.optional(3) {
-        Some(_) => axes(context.known(3)?, rank)?,
-        None => (0..rank).collect(),
-    };
+    let over = over(context.optional(3).map(|_| context.known(3)).transpose()?, rank)?;
     if list.len() != 2 * over.len() {
         return Err(format!("{} pads for {} axes", list.len(), over.len()).into());
     }
@@ -441,13 +434,15 @@ pub fn one_hot(context: &Context) -> Values {
     one(shape, values.dtype)
 }
 
+/// Returns the axes of `list`; all without one.
+fn over(list: Option<&[i64]>, rank: usize) -> Result<Vec<usize>, Fault> {
+    list.map_or_else(|| Ok((0..rank).collect()), |list| axes(list, rank))
+}
+
 pub fn center_crop_pad(context: &Context) -> Values {
     let x = context.input(0)?;
     let wanted = dims(context.known(1)?)?;
-    let over = match context.ints("axes") {
-        Some(list) => axes(list, x.shape.len())?,
-        None => (0..x.shape.len()).collect(),
-    };
+    let over = over(context.ints("axes"), x.shape.len())?;
     if over.len() != wanted.len() {
         return Err(format!("{} sizes for {} axes", wanted.len(), over.len()).into());
     }
@@ -461,10 +456,7 @@ pub fn center_crop_pad(context: &Context) -> Values {
 pub fn resize(context: &Context) -> Values {
     let x = context.input(0)?;
     let rank = x.shape.len();
-    let over = match context.ints("axes") {
-        Some(list) => axes(list, rank)?,
-        None => (0..rank).collect(),
-    };
+    let over = over(context.ints("axes"), rank)?;
     let fits = |count: usize| {
         if count == over.len() { Ok(()) } else { Err(format!("{count} sizes for {} axes", over.len())) }
     };

@@ -4,13 +4,8 @@ use std::collections::BTreeMap;
 
 use super::context::Context;
 use super::fault::Fault;
+use super::layout::{Values, one};
 use super::value::{BOOL, FLOAT, INT32, INT64, UINT8, Value, axes, axis, broadcast, dimension};
-
-type Values = Result<Vec<Value>, Fault>;
-
-fn one(shape: Vec<u64>, dtype: i32) -> Values {
-    Ok(vec![Value::new(shape, dtype)])
-}
 
 /// Broadcasts all inputs against each other.
 pub fn broadcasts(context: &Context) -> Values {

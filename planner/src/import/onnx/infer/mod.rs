@@ -9,86 +9,35 @@ mod network;
 mod scalar;
 mod value;
 
+use super::super::is_one_of;
 use super::proto::Node;
 pub use context::{Context, Given, attribute};
 pub use fault::Fault;
 pub use value::{BOOL, INT64, Limits, RANK, Value, constant, sparse};
 
 /// Operators whose first output is their first input in another shape.
-pub const VIEWS: &[&str] = &["Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"];
+pub const VIEWS: &str = "\
+    Reshape Flatten Squeeze Unsqueeze Identity Dropout";
 
 /// Operators that work on one input, element by element.
-pub const UNARY: &[&str] = &[
-    "Abs",
-    "Acos",
-    "Acosh",
-    "Asin",
-    "Asinh",
-    "Atan",
-    "Atanh",
-    "BitwiseNot",
-    "Ceil",
-    "Celu",
-    "Clip",
-    "Cos",
-    "Cosh",
-    "Elu",
-    "Erf",
-    "Exp",
-    "Floor",
-    "Gelu",
-    "HardSigmoid",
-    "HardSwish",
-    "LeakyRelu",
-    "Log",
-    "Mish",
-    "Neg",
-    "Not",
-    "Reciprocal",
-    "Relu",
-    "Round",
-    "Selu",
-    "Shrink",
-    "Sigmoid",
-    "Sign",
-    "Sin",
-    "Sinh",
-    "Softplus",
-    "Softsign",
-    "Sqrt",
-    "Swish",
-    "Tan",
-    "Tanh",
-    "ThresholdedRelu",
-];
+pub const UNARY: &str = "\
+    Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Ceil Celu Clip Cos Cosh Elu Erf Exp Floor Gelu \
+    HardSigmoid HardSwish LeakyRelu Log Mish Neg Not Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin Sinh \
+    Softplus Softsign Sqrt Swish Tan Tanh ThresholdedRelu";
 
 /// Operators that broadcast two or more inputs against each other, with an output of their type.
-pub const BINARY: &[&str] = &[
-    "Add",
-    "And",
-    "BitShift",
-    "BitwiseAnd",
-    "BitwiseOr",
-    "BitwiseXor",
-    "Div",
-    "Max",
-    "Mean",
-    "Min",
-    "Mod",
-    "Mul",
-    "Or",
-    "PRelu",
-    "Pow",
-    "Sub",
-    "Sum",
-    "SwiGLU",
-    "Xor",
-];
+pub const BINARY: &str = "\
+    Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Div Max Mean Min Mod Mul Or PRelu Pow Sub Sum SwiGLU \
+    Xor";
 
 /// Operators whose output has the first input's shape, and each row of it depends on the same row alone, so that it may
 /// overwrite the input.
-pub const ROWWISE: &[&str] =
-    &["BatchNormalization", "Hardmax", "LayerNormalization", "LogSoftmax", "RMSNormalization", "Softmax"];
+pub const ROWWISE: &str = "\
+    BatchNormalization Hardmax LayerNormalization LogSoftmax RMSNormalization Softmax";
+
+/// More operators whose output has the shape and type of their first input.
+const SAME: &str = "CumProd CumSum GroupNormalization InstanceNormalization LRN LpNormalization \
+    MeanVarianceNormalization ReverseSequence RotaryEmbedding Scatter ScatterElements ScatterND TensorScatter Trilu";
 
 /// Infers the outputs of a node.
 type Rule = fn(&Context) -> Result<Vec<Value>, Fault>;
@@ -115,8 +64,8 @@ fn rule(domain: &str, op: &str) -> Option<Rule> {
     Some(match op {
         "BatchNormalization" => network::batch_norm,
         "LayerNormalization" => network::layer_norm,
-        op if UNARY.contains(&op) || ROWWISE.contains(&op) => layout::same,
-        op if BINARY.contains(&op) => math::broadcasts,
+        op if is_one_of(UNARY, op) || is_one_of(ROWWISE, op) => layout::same,
+        op if is_one_of(BINARY, op) => math::broadcasts,
         op if op.starts_with("Reduce") => math::reduce,
         "AffineGrid" => network::affine_grid,
         "ArgMax" | "ArgMin" => math::reduce,
@@ -137,20 +86,7 @@ fn rule(domain: &str, op: &str) -> Option<Rule> {
         "ConstantOfShape" => layout::constant_of_shape,
         "Conv" | "ConvTranspose" => network::conv,
         "ConvInteger" => network::conv_integer,
-        "CumProd"
-        | "CumSum"
-        | "GroupNormalization"
-        | "InstanceNormalization"
-        | "LRN"
-        | "LpNormalization"
-        | "MeanVarianceNormalization"
-        | "ReverseSequence"
-        | "RotaryEmbedding"
-        | "Scatter"
-        | "ScatterElements"
-        | "ScatterND"
-        | "TensorScatter"
-        | "Trilu" => layout::same,
+        op if is_one_of(SAME, op) => layout::same,
         "DFT" => math::dft,
         "DeformConv" => network::conv,
         "DepthToSpace" | "SpaceToDepth" => layout::blocks,

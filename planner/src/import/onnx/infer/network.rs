@@ -2,13 +2,8 @@
 
 use super::context::Context;
 use super::fault::Fault;
-use super::value::{FLOAT, INT32, INT64, Value, axis, dimension};
-
-type Values = Result<Vec<Value>, Fault>;
-
-fn one(shape: Vec<u64>, dtype: i32) -> Values {
-    Ok(vec![Value::new(shape, dtype)])
-}
+use super::layout::{Values, one};
+use super::value::{FLOAT, INT32, INT64, Value, axis, dimension, dims};
 
 /// Infers the outputs of a recurrent layer: all states, the last one, and of an LSTM the last cell.
 pub fn recurrent(context: &Context) -> Values {
@@ -65,7 +60,7 @@ fn windows(context: &Context, weights: Option<&Value>, dtype: i32) -> Values {
     let (x, op) = (context.input(0)?, context.op());
     let spatial = x.shape.len().checked_sub(2).ok_or("its input has fewer than two dimensions")?;
     let kernel: Vec<u64> = match (context.ints("kernel_shape"), weights) {
-        (Some(kernel), _) => kernel.iter().map(|&dim| dimension(dim)).collect::<Result<_, _>>()?,
+        (Some(kernel), _) => dims(kernel)?,
         (None, Some(weights)) => weights.shape.get(2..).unwrap_or_default().to_vec(),
         (None, None) => return Err("its kernel_shape is missing".into()),
     };
@@ -86,7 +81,7 @@ fn windows(context: &Context, weights: Option<&Value>, dtype: i32) -> Values {
     }
     let auto = context.text("auto_pad");
     let group = context.int("group", 1).max(1) as u64;
-    let transposed = op == "ConvTranspose";
+    let transposed = matches!(op, "ConvTranspose" | "MaxUnpool");
     let channels = match weights {
         Some(weights) if !transposed => *weights.shape.first().ok_or("its weights are a scalar")?,
         Some(weights) => weights.shape.get(1).ok_or("its weights have one dimension")?.saturating_mul(group),
@@ -137,27 +132,11 @@ pub fn global_pool(context: &Context) -> Values {
 }
 
 pub fn max_unpool(context: &Context) -> Values {
-    let x = context.input(0)?;
-    if context.optional(2).is_some() {
-        let shape = context.known(2)?.iter().map(|&dim| dimension(dim)).collect::<Result<_, _>>()?;
-        return one(shape, x.dtype);
+    let dtype = context.input(0)?.dtype;
+    match context.optional(2) {
+        Some(_) => one(dims(context.known(2)?)?, dtype),
+        None => windows(context, None, dtype),
     }
-    let spatial = x.shape.len().checked_sub(2).ok_or("its input has fewer than two dimensions")?;
-    let list = |name: &str, count: usize, default: i64| {
-        let list = context.ints(name).map_or(vec![default; count], <[i64]>::to_vec);
-        Some(list)
-            .filter(|list| list.len() == count)
-            .ok_or_else(|| format!("its {name} does not fit its input"))
-    };
-    let (kernel, strides) = (list("kernel_shape", spatial, 1)?, list("strides", spatial, 1)?);
-    let pads = list("pads", 2 * spatial, 0)?;
-    let mut shape = x.shape[..2].to_vec();
-    for n in 0..spatial {
-        let pad = i128::from(pads[n]) + i128::from(pads[n + spatial]);
-        let out = (i128::from(x.shape[n + 2]) - 1) * i128::from(strides[n]) - pad + i128::from(kernel[n]);
-        shape.push(u64::try_from(out).map_err(|_| format!("its window does not fit {:?}", x.shape))?);
-    }
-    one(shape, x.dtype)
 }
 
 /// The normalized tensor, and what training reads: a mean and a variance for each channel.
@@ -257,7 +236,7 @@ pub fn grid_sample(context: &Context) -> Values {
 
 pub fn affine_grid(context: &Context) -> Values {
     let theta = context.input(0)?;
-    let size = context.known(1)?.iter().map(|&dim| dimension(dim)).collect::<Result<Vec<_>, _>>()?;
+    let size = dims(context.known(1)?)?;
     match size[..] {
         [n, _, ref places @ ..] if !places.is_empty() => {
             one([&[n], places, &[places.len() as u64]].concat(), theta.dtype)

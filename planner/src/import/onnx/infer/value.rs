@@ -199,7 +199,7 @@ impl Limits<'_> {
 
 /// Returns the value of an initializer.
 pub fn constant(tensor: &TensorProto, limits: &Limits) -> Result<Value, Fault> {
-    let shape = tensor.dims.iter().map(|&dim| dimension(dim)).collect::<Result<Vec<u64>, _>>()?;
+    let shape = dims(&tensor.dims)?;
     let count = product(&shape)?;
     let value = Value::new(shape, tensor.data_type);
     if count > FOLDED {
@@ -229,7 +229,7 @@ pub fn constant(tensor: &TensorProto, limits: &Limits) -> Result<Value, Fault> {
 
 /// Returns the value of a tensor of which most elements are 0.
 pub fn sparse(tensor: &SparseTensor) -> Result<Value, Fault> {
-    let shape = tensor.dims.iter().map(|&dim| dimension(dim)).collect::<Result<Vec<u64>, _>>()?;
+    let shape = dims(&tensor.dims)?;
     Ok(Value::new(shape, tensor.values.as_ref().map_or(0, |values| values.data_type)))
 }
 
@@ -306,6 +306,10 @@ fn external(tensor: &TensorProto, count: u64, folder: Option<&Path>) -> Data {
 
 pub fn dimension(dim: i64) -> Result<u64, Fault> {
     u64::try_from(dim).map_err(|_| format!("a dimension is {dim}").into())
+}
+
+pub fn dims(list: &[i64]) -> Result<Vec<u64>, Fault> {
+    list.iter().map(|&dim| dimension(dim)).collect()
 }
 
 /// Returns an axis counted from the front.
