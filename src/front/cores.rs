@@ -84,6 +84,9 @@ const MOST: usize = 32;
 /// How many batches of a class are on their way between cores.
 const PLACES: usize = 4;
 
+/// The most batches that a core and the depot keep.
+const BATCHES: usize = CLASSES * (PLACES + 2);
+
 /// Puts free blocks for each core in front of a memory, so that small requests take no lock that cores share.
 ///
 /// ```text
@@ -102,15 +105,16 @@ const PLACES: usize = 4;
 ///
 /// Worst case: a request enters the guard twice, for O(1) steps each, takes the depot's lock once, and allocates one batch from
 /// the memory. A free enters the guard and takes the lock once, and frees one batch. Only a request that finds no memory takes
-/// longer: it gives back what its core and the depot keep, and tries again. Other cores keep at most two batches of each class then. The
-/// memory regards blocks that are kept as in use. A double free of one is reported, as is a write to it when it is allocated again.
+/// longer: it gives back batches that the depot and its core keep, one at a time and of large blocks first, until there is room. Other cores
+/// keep at most two batches of each class then. The memory regards blocks that are kept as in use. A double free of one is reported, as is a
+/// write to it when it is allocated again.
 ///
 /// (Bonwick and Adams, "Magazines and Vmem", USENIX 2001.)
 pub struct PerCore<M, C, L = lock::Default, const CORES: usize = 2, const BATCH: usize = 512> {
     memory: M,
     lock: L,
     cores: [Core; CORES],
-    /// The first blocks of whole batches; null where there is none.
+    /// The first blocks of whole batches; null where there is none, which is behind all others of a class.
     depot: UnsafeCell<[[*mut Block; PLACES]; CLASSES]>,
     program: PhantomData<fn() -> C>,
 }
@@ -217,14 +221,16 @@ impl<M, C, L: Lock, const CORES: usize, const BATCH: usize> PerCore<M, C, L, COR
         })
     }
 
+    /// Takes a whole batch out of the places of a class, if there is one.
+    fn take(class: usize, places: &mut [*mut Block; PLACES]) -> Option<Chain> {
+        let place = places.iter_mut().rev().find(|place| !place.is_null())?;
+        Some(Chain { first: mem::replace(place, ptr::null_mut()), count: Self::whole(class) })
+    }
+
     /// Takes a whole batch out of the depot, if there is one.
     fn take_batch(&self, class: usize) -> Option<Chain> {
-        self.lock.with(|| {
-            // SAFETY: the lock is held.
-            let places = unsafe { &mut (*self.depot.get())[class] };
-            let place = places.iter_mut().find(|place| !place.is_null())?;
-            Some(Chain { first: mem::replace(place, ptr::null_mut()), count: Self::whole(class) })
-        })
+        // SAFETY: the lock is held.
+        self.lock.with(|| Self::take(class, unsafe { &mut (*self.depot.get())[class] }))
     }
 }
 
@@ -238,12 +244,12 @@ impl<M: Memory, C: Cores, L: Lock, const CORES: usize, const BATCH: usize> PerCo
         tabled_class_of(layout.size(), layout.align())
     }
 
-    /// Runs `work` on this core's bin of a class, while nothing else uses it; `None` if the core has none.
+    /// Runs `work` on this core's bins, while nothing else uses them; `None` if the core has none.
     #[inline(always)]
-    fn with_bin<T>(&self, class: usize, work: impl FnOnce(&mut Bin) -> T) -> Option<T> {
+    fn with_bins<T>(&self, work: impl FnOnce(&mut [Bin; CLASSES]) -> T) -> Option<T> {
         let (core, token) = C::enter();
         // SAFETY: `enter` keeps everything else away that uses this core's bins.
-        let done = self.cores.get(core).map(|core| work(unsafe { &mut (*core.0.get())[class] }));
+        let done = self.cores.get(core).map(|core| work(unsafe { &mut *core.0.get() }));
         // SAFETY: entered above.
         unsafe { C::leave(token) };
         done
@@ -251,16 +257,29 @@ impl<M: Memory, C: Cores, L: Lock, const CORES: usize, const BATCH: usize> PerCo
 
     /// Gives back what this core and the depot keep: before the core sleeps for long, or to see what is in use.
     pub fn flush(&self) {
-        for class in 0..CLASSES {
-            let whole = Self::whole(class);
-            if let Some(bin) = self.with_bin(class, |bin| mem::replace(bin, Bin::EMPTY)) {
-                self.free_chain(class, Chain { first: bin.first, count: bin.count });
-                self.free_chain(class, Chain { first: bin.other, count: whole });
+        while self.give_back() {}
+    }
+
+    /// Gives back a batch, if one is kept: one of the depot, or else one that this core does not use yet, or else one in use. Those of large
+    /// blocks come first, which are fewest.
+    fn give_back(&self) -> bool {
+        let spare = self.lock.with(|| {
+            // SAFETY: the lock is held.
+            let depot = unsafe { &mut *self.depot.get() };
+            let class = depot.iter().rposition(|places| !places[0].is_null())?;
+            Some((class, Self::take(class, &mut depot[class])?))
+        });
+        let own = |bins: &mut [Bin; CLASSES]| {
+            if let Some(class) = bins.iter().rposition(|bin| !bin.other.is_null()) {
+                let first = mem::replace(&mut bins[class].other, ptr::null_mut());
+                return Some((class, Chain { first, count: Self::whole(class) }));
             }
-            while let Some(batch) = self.take_batch(class) {
-                self.free_chain(class, batch);
-            }
-        }
+            let class = bins.iter().rposition(|bin| bin.count > 0)?;
+            let Bin { first, count, .. } = mem::replace(&mut bins[class], Bin::EMPTY);
+            Some((class, Chain { first, count }))
+        };
+        let batch = spare.or_else(|| self.with_bins(own).flatten());
+        batch.map(|(class, batch)| self.free_chain(class, batch)).is_some()
     }
 
     /// Frees blocks of a class that this call alone knows.
@@ -291,15 +310,16 @@ impl<M: Memory, C: Cores, L: Lock, const CORES: usize, const BATCH: usize> PerCo
     #[inline(never)]
     fn allocate_slow(&self, class: usize) -> Option<NonNull<u8>> {
         let mut chain = self.take_batch(class).unwrap_or_else(|| self.fetch(class, Self::whole(class)));
-        if chain.count == 0 {
-            self.flush();
-            chain = self.fetch(class, 1);
+        let mut kept = BATCHES;
+        while chain.count == 0 && kept > 0 && self.give_back() {
+            kept -= 1;
+            chain = self.fetch(class, Self::whole(class));
         }
         let block = chain.pop()?;
         if chain.count > 0 {
             // A handler may have freed blocks meanwhile, or the caller may be on another core now.
             let mut left = chain;
-            self.with_bin(class, |bin| left = bin.load(mem::replace(&mut left, Chain::NONE)));
+            self.with_bins(|bins| left = bins[class].load(mem::replace(&mut left, Chain::NONE)));
             self.free_chain(class, left);
         }
         Some(block)
@@ -324,7 +344,7 @@ unsafe impl<M: Memory, C: Cores, L: Lock, const CORES: usize, const BATCH: usize
     fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
         match self.class_of(layout) {
             Some(class) => {
-                let kept = self.with_bin(class, |bin| bin.pop(Self::whole(class))).flatten();
+                let kept = self.with_bins(|bins| bins[class].pop(Self::whole(class))).flatten();
                 kept.or_else(|| self.allocate_slow(class))
             }
             None => self.memory.allocate(layout).or_else(|| {
@@ -346,7 +366,7 @@ unsafe impl<M: Memory, C: Cores, L: Lock, const CORES: usize, const BATCH: usize
             if Block::is_free(first) {
                 return wrong_free(FreeError::AlreadyFree, block.addr().get());
             }
-            self.with_bin(class, |bin| bin.push(first, Self::whole(class)))
+            self.with_bins(|bins| bins[class].push(first, Self::whole(class)))
         };
         match kept {
             Some(surplus) if surplus.is_null() => {}

@@ -4,26 +4,16 @@
 
 use allotment::sampled::ArmV8Mpu;
 use allotment::{Heap, Sampled, heap};
-use cortex_m::Peripherals;
-use cortex_m::peripheral::SCB;
-use cortex_m::peripheral::scb::Exception;
 
 #[global_allocator]
 static HEAP: Sampled<Heap, ArmV8Mpu> = Sampled::new(heap!(32 * 1024));
 
-/// The program goes on after each fault. Without this handler the fault would be a HardFault, which cannot return.
 #[cortex_m_rt::exception]
 fn MemoryManagement() {
-    assert!(sampled::stopped(&HEAP), "a fault of another cause");
-    // SAFETY: it clears the flags of the fault.
-    unsafe { (*SCB::PTR).cfsr.write(0xff) };
+    sampled::memory_management(&HEAP);
 }
 
 #[cortex_m_rt::entry]
 fn main() -> ! {
-    let Some(mut peripherals) = Peripherals::take() else {
-        support::finish(Err::<(), _>("the peripherals are taken"))
-    };
-    peripherals.SCB.enable(Exception::MemoryManagement);
-    support::finish(sampled::run(&HEAP))
+    support::finish(sampled::run_on_cortex_m(&HEAP))
 }

@@ -1,7 +1,8 @@
 //! Two harts of QEMU's RISC-V machine `virt` that share a heap which keeps free blocks for each.
 //!
-//! Two loads: each hart replaces blocks of its own at random, and one hart allocates what the other one frees. Every block is checked for
-//! what its owner wrote. The emulator runs the harts in threads of their own.
+//! Two loads: each hart replaces blocks of its own at random, as larson does, and one hart allocates what the other one frees. Every block is
+//! checked for what its owner wrote. The emulator runs the harts in threads of their own. The same is done with talc in a spin lock, and the
+//! times of both are shown.
 #![no_std]
 #![no_main]
 
@@ -14,6 +15,9 @@ use core::fmt;
 use core::hint;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use spinning_top::RawSpinlock;
+use talc::TalcLock;
+use talc::source::Manual;
 
 // Lets the second hart wait for a software interrupt, and tells which hart prepares the memory.
 global_asm!(
@@ -60,8 +64,15 @@ unsafe impl Cores for Harts {
     }
 }
 
+const MEMORY: usize = 96 * 1024;
+
 #[global_allocator]
-static HEAP: PerCore<Heap<placement::Default, Spin>, Harts, Spin> = PerCore::new(heap!(96 * 1024));
+static HEAP: PerCore<Heap<placement::Default, Spin>, Harts, Spin> = PerCore::new(heap!(MEMORY));
+
+static TALC: TalcLock<RawSpinlock, Manual> = TalcLock::new(Manual);
+/// Its memory.
+static mut OTHER: [u64; MEMORY / 8] = [0; MEMORY / 8];
+
 /// Why a run failed.
 enum Failure {
     /// So many blocks did not hold what their owner wrote.
@@ -88,12 +99,26 @@ static FULL: AtomicBool = AtomicBool::new(false);
 /// Counts up when a hart has come to the same place.
 static MET: AtomicU32 = AtomicU32::new(0);
 
-/// Waits until both harts have come here as often as `times`.
-fn meet(times: u32) {
-    MET.fetch_add(1, Ordering::AcqRel);
-    while MET.load(Ordering::Acquire) < 2 * times {
+/// Waits until the other hart has come here as well.
+fn meet() {
+    let both = MET.fetch_add(1, Ordering::AcqRel) / 2 * 2 + 2;
+    while MET.load(Ordering::Acquire) < both {
         hint::spin_loop();
     }
+}
+
+/// Where the machine counts up ten million times per second.
+const TIME: *const u32 = ptr::without_provenance(0x0200_bff8);
+
+/// Returns how long a load takes on both harts, in units of 100 ns.
+fn timed(load: impl FnOnce()) -> u32 {
+    // SAFETY: the register is there.
+    let now = || unsafe { TIME.read_volatile() };
+    meet();
+    let start = now();
+    load();
+    meet();
+    now().wrapping_sub(start)
 }
 
 const ROUNDS: u32 = 20_000;
@@ -107,9 +132,9 @@ fn layout(random: u32) -> Layout {
 }
 
 /// A block with its size and owner in front.
-fn allocate(layout: Layout, owner: u32) -> *mut u8 {
+fn allocate(heap: &impl GlobalAlloc, layout: Layout, owner: u32) -> *mut u8 {
     // SAFETY: the layout is not empty.
-    let block = unsafe { HEAP.alloc(layout) };
+    let block = unsafe { heap.alloc(layout) };
     if block.is_null() {
         FULL.store(true, Ordering::Relaxed);
     } else {
@@ -119,7 +144,7 @@ fn allocate(layout: Layout, owner: u32) -> *mut u8 {
     block
 }
 
-fn free(block: *mut u8, owner: u32) {
+fn free(heap: &impl GlobalAlloc, block: *mut u8, owner: u32) {
     if block.is_null() {
         return;
     }
@@ -132,21 +157,21 @@ fn free(block: *mut u8, owner: u32) {
     // SAFETY: as when it was allocated.
     let layout = unsafe { Layout::from_size_align_unchecked(size as usize, 8) };
     // SAFETY: the block is live and has this layout.
-    unsafe { HEAP.dealloc(block, layout) };
+    unsafe { heap.dealloc(block, layout) };
 }
 
 /// Replaces blocks at random.
-fn replace(hart: u32) {
+fn replace(heap: &impl GlobalAlloc, hart: u32) {
     let mut blocks = [ptr::null_mut(); OWN];
     let mut random = hart + 1;
     for _ in 0..ROUNDS {
         random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         let place = &mut blocks[(random >> 24) as usize % OWN];
-        free(*place, hart);
-        *place = allocate(layout(random), hart);
+        free(heap, *place, hart);
+        *place = allocate(heap, layout(random), hart);
     }
     for block in blocks {
-        free(block, hart);
+        free(heap, block, hart);
     }
 }
 
@@ -154,7 +179,7 @@ fn replace(hart: u32) {
 static RING: [AtomicPtr<u8>; 64] = [const { AtomicPtr::new(ptr::null_mut()) }; 64];
 
 /// Sends blocks from one hart to the other.
-fn send(hart: u32) {
+fn send(heap: &impl GlobalAlloc, hart: u32) {
     let mut random = 7_u32;
     for round in 0..ROUNDS as usize {
         random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -163,27 +188,29 @@ fn send(hart: u32) {
             while !place.load(Ordering::Acquire).is_null() && !FULL.load(Ordering::Relaxed) {
                 hint::spin_loop();
             }
-            place.store(allocate(layout(random), 2), Ordering::Release);
+            place.store(allocate(heap, layout(random), 2), Ordering::Release);
         } else {
             let mut block = place.load(Ordering::Acquire);
             while block.is_null() && !FULL.load(Ordering::Relaxed) {
                 hint::spin_loop();
                 block = place.load(Ordering::Acquire);
             }
-            free(block, 2);
+            free(heap, block, 2);
             place.store(ptr::null_mut(), Ordering::Release);
         }
     }
 }
 
-/// Runs both loads on one hart.
+/// Runs both loads on one hart, with both heaps.
 fn run(hart: u32) -> Result<(), Failure> {
-    meet(1);
-    replace(hart);
-    meet(2);
-    send(hart);
+    let kept = [timed(|| replace(&HEAP, hart)), timed(|| send(&HEAP, hart))];
     HEAP.flush();
-    meet(3);
+    if hart == 0 {
+        // SAFETY: nothing else knows the memory, which is claimed once.
+        let claimed = unsafe { TALC.lock().claim((&raw mut OTHER).cast(), MEMORY) };
+        FULL.fetch_or(claimed.is_none(), Ordering::Relaxed);
+    }
+    let locked = [timed(|| replace(&TALC, hart)), timed(|| send(&TALC, hart))];
     if FULL.load(Ordering::Relaxed) {
         return Err(Failure::Full);
     }
@@ -191,6 +218,8 @@ fn run(hart: u32) -> Result<(), Failure> {
         (0, 0) => {
             if hart == 0 {
                 defmt::info!("summary rounds={=u32} peak={=usize}", ROUNDS, HEAP.memory().peak());
+                defmt::info!("replaced, kept={=u32} talc={=u32} x100 ns", kept[0], locked[0]);
+                defmt::info!("sent, kept={=u32} talc={=u32} x100 ns", kept[1], locked[1]);
             }
             Ok(())
         }

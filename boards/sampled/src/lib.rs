@@ -16,6 +16,8 @@ use critical_section::Mutex;
 
 /// Why the program failed.
 pub enum Failure {
+    /// The peripherals of the chip are in use.
+    Taken,
     /// The guard stopped nothing where it had to.
     NotStopped(&'static str),
     /// A report is wrong.
@@ -31,6 +33,7 @@ pub enum Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Taken => write!(f, "the peripherals are taken"),
             Self::NotStopped(what) => write!(f, "{what} was not stopped"),
             Self::Report(what, caught) => write!(f, "{what}: {caught}"),
             Self::Runs(runs) => write!(f, "the overflow was stopped in {runs} runs of 100"),
@@ -160,7 +163,36 @@ fn overflows<G: Protection>(heap: &Sampled<Heap, G>, seed: u32) -> Result<bool, 
     Ok(COUNT.load(Ordering::Relaxed) > before)
 }
 
+/// Handles a fault of the memory protection unit of a Cortex-M, so that the program goes on.
+///
+/// # Panics
+///
+/// If the fault has another cause.
+#[cfg(target_arch = "arm")]
+pub fn memory_management<G: Protection>(heap: &Sampled<Heap, G>) {
+    assert!(stopped(heap), "a fault of another cause");
+    // SAFETY: it clears the flags of the fault.
+    unsafe { (*cortex_m::peripheral::SCB::PTR).cfsr.write(0xff) };
+}
+
+/// Lets faults of the memory protection unit of a Cortex-M reach their own handler, and runs all of it. Without that handler a fault would
+/// be a HardFault, which cannot return.
+///
+/// # Errors
+///
+/// As [`run`].
+#[cfg(target_arch = "arm")]
+pub fn run_on_cortex_m<G: Protection>(heap: &Sampled<Heap, G>) -> Result<(), Failure> {
+    let mut peripherals = cortex_m::Peripherals::take().ok_or(Failure::Taken)?;
+    peripherals.SCB.enable(cortex_m::peripheral::scb::Exception::MemoryManagement);
+    run(heap)
+}
+
 /// Runs all of it.
+///
+/// # Errors
+///
+/// What was not stopped, or not reported as it should be.
 pub fn run<G: Protection>(heap: &Sampled<Heap, G>) -> Result<(), Failure> {
     reports(heap)?;
     let mut runs = 0;

@@ -166,11 +166,12 @@ fn lows(run: &Run) -> Vec<usize> {
 const USUAL: usize = 4;
 
 /// Returns the cuts that not much more is live across than usual, and how many bytes that is in the mean, in blocks that are freed within a
-/// tenth of all cuts. A request of the same size in the middle of an episode is no beginning.
+/// tenth of all cuts, or live in the end. A request of the same size in the middle of an episode is no beginning.
 fn quiet(run: &Run, starts: Vec<usize>) -> (Vec<usize>, f64) {
     let mut changes = vec![0_i64; starts.len() + 1];
     for life in &run.lives {
-        let Some(to) = life.to.filter(|&to| to < run.end) else { continue };
+        // A block that is live in the end is across all cuts from its beginning, unless it is from long before.
+        let to = life.to.unwrap_or(run.end).min(run.end);
         let first = starts.partition_point(|&at| at <= life.from);
         let behind = starts.partition_point(|&at| at <= to);
         if behind - first <= (starts.len() / 10).max(2) {

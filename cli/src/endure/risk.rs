@@ -69,6 +69,10 @@ pub struct Tail {
 const POINTS: usize = 6;
 /// Arenas where more of the episodes fail are no part of the tail.
 const OFTEN: f64 = 0.1;
+/// The dispersion up to which counts agree with a line: that of Poisson counts is 1.
+const AGREES: f64 = 2.0;
+/// Points that a line is not fitted to fewer than, to see whether they are on one.
+const FEWEST: usize = 3;
 
 impl Tail {
     /// Fits the upper end of points that are in the order of their arenas: those with failures, and the first without, which counts as half
@@ -81,6 +85,19 @@ impl Tail {
         let seldom = used.iter().rposition(|&(_, failures, episodes)| failures > OFTEN * episodes);
         used.drain(..seldom.unwrap_or(0).max(used.len().saturating_sub(POINTS)));
         used.extend(points.get(last + 1).map(counted).map(|(arena, _, episodes)| (arena, 0.5, episodes)));
+        // The rate falls faster and faster before the tail begins, and points from there would make the line too flat.
+        let mut used = &used[..];
+        loop {
+            let (tail, dispersion) = Self::line(used)?;
+            if dispersion <= AGREES || used.len() <= FEWEST {
+                return Some(tail);
+            }
+            used = &used[1..];
+        }
+    }
+
+    /// Fits a line to arenas with their failures and episodes, and returns the dispersion of the failures around it as well, at least 1.
+    fn line(used: &[(f64, f64, f64)]) -> Option<(Self, f64)> {
         if used.len() < 2 {
             return None;
         }
@@ -92,7 +109,7 @@ impl Tail {
         let mut information = [0.0; 3];
         for _ in 0..100 {
             let (mut gradient, mut hessian) = ([0.0; 2], [0.0; 3]);
-            for &(arena, failures, episodes) in &used {
+            for &(arena, failures, episodes) in used {
                 let x = (arena - origin) / unit;
                 let mean = episodes * (a + b * x).min(3.0).exp();
                 gradient[0] += failures - mean;
@@ -129,12 +146,13 @@ impl Tail {
         let centre = information[1] / information[0];
         let spread = information[2] - information[0] * centre * centre;
         let dispersion = dispersion.max(1.0);
-        Some(Self {
+        let tail = Self {
             centre: origin + unit * centre,
             at_centre: a + b * centre,
             slope: b / unit,
             variance: [dispersion / information[0], dispersion / spread.max(1e-12) / (unit * unit)],
-        })
+        };
+        Some((tail, dispersion))
     }
 
     /// Returns the rate in an arena, and its upper bound.
@@ -200,6 +218,29 @@ mod tests {
         let arena = tail.arena(1e-7, 1000, 16, 1 << 20).unwrap();
         assert!(line(arena) < 1e-7 && line(arena) > 0.5e-8, "{arena}");
         assert!(Tail::fit(&points[..1]).is_none());
+    }
+
+    /// Counts from before the tail, where the rate falls more slowly, are left out.
+    #[test]
+    fn a_bend_is_no_tail() {
+        let bent = |arena: usize| {
+            let distance = arena as f64 - 1200.0;
+            (-6.0 - distance / if distance < 0.0 { 200.0 } else { 40.0 }).exp()
+        };
+        let points: Vec<Point> = (0..8)
+            .map(|number| {
+                let arena = 1000 + number * 40;
+                let failures = (bent(arena) * 1e6).round() as u64;
+                Point { arena, failures, episodes: 1_000_000, ..Point::default() }
+            })
+            .collect();
+        let tail = Tail::fit(&points).unwrap();
+        let [found, bound] = tail.rate(1400);
+        assert!(
+            (found / bent(1400)).ln().abs() < 0.3 && bound < 2.0 * found,
+            "{found} {bound} {}",
+            bent(1400)
+        );
     }
 
     /// Where every episode fails in one arena and none in the next, the tail is as steep as that.

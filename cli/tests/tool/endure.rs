@@ -5,8 +5,9 @@ use serde_json::Value;
 use crate::device::{BUFFER, Device};
 use crate::{allotment, files, json, printed, refused};
 
-/// From the first twentieth of the recordings of devices, the arena of 99.9 % serves the rest, and is little more than that needs. More
-/// devices with `ALLOTMENT_DEVICES`, of whom one in twenty may need more; `ALLOTMENT_CONNECTIONS` says how often each connects.
+/// From the first twentieth of the recordings of devices, the arena of 99.9 % serves the rest, and is at most 8 % more than that needs with
+/// the largest buffers kept. More devices with `ALLOTMENT_DEVICES`, of whom one in twenty may need more or less; `ALLOTMENT_CONNECTIONS` says
+/// how often each connects.
 #[test]
 fn the_rest_of_a_recording_is_served() {
     let number = |name, default: u64| std::env::var(name).map_or(default, |text| text.parse().unwrap());
@@ -23,6 +24,7 @@ fn the_rest_of_a_recording_is_served() {
         let output = allotment(args.into_iter().chain(["--confirm", &whole, "--json"]));
         let forecast: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(forecast["reached"], true, "{forecast}");
+        assert_eq!(forecast["keep"]["most"], BUFFER, "{forecast}");
         let arena = forecast["arena"].as_u64().unwrap();
         let needed = forecast["confirmed"]["needed"].as_u64().unwrap();
         let more = arena as f64 / needed as f64;
@@ -47,7 +49,7 @@ fn the_rest_of_a_recording_is_served() {
         percent(worst)
     );
     assert!(served * 20 >= devices * 19, "{served} of {devices}");
-    assert!(worst <= 1.15, "{worst}");
+    assert!(close * 20 >= devices * 19, "{close} of {devices}, at most {worst}");
 }
 
 /// A recording leads by one command to a size, a chance and what to keep, and a longer history of the same device is served by it.
