@@ -320,7 +320,7 @@ pub fn check_targets(setup: &Setup) -> Result<ExitCode> {
     let target = LIBRARY_TARGETS[1];
     let mut cargo = toolchain.cargo("build");
     cargo.current_dir(firmware::root().join("boards")).args(["--locked", "--release"]);
-    cargo.args(["--package", "plain-value", "--target", target]);
+    cargo.args(["--package", "boards", "--bin", "plain-value", "--target", target]);
     let linked = child::status(&mut cargo, "linking a program without a global allocator")?.success();
     failed |= !linked;
     let result = if linked { "linked" } else { "failed" };

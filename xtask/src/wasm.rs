@@ -50,7 +50,7 @@ fn write_page(file: &Path, setup: &Setup) -> Result<ExitCode> {
     let toolchain = toolchain::find(&[TARGET], setup)?;
     // Without debug information, which is a hundred times larger than the code.
     let mut cargo = firmware::cargo(board, &toolchain, "rustc");
-    cargo.args(["--lib", "--", "-Cstrip=symbols"]);
+    cargo.args(["--", "-Cstrip=symbols"]);
     ensure!(child::status(&mut cargo, "building the module")?.success(), "the module does not build");
     let module = firmware::target_folder().join(TARGET).join("release/wasm32_node.wasm");
     let folder = firmware::folder(board);
