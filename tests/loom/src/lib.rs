@@ -1,4 +1,6 @@
-//! `core`, with atomics that are loom's: what is compiled against it runs in loom's models.
+//! `core` with loom's atomics, and the part of `rustix` that the lock uses: what is compiled against them runs in loom's models.
+
+pub mod thread;
 
 pub use core::*;
 

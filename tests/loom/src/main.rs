@@ -4,8 +4,9 @@
 
 #![allow(dead_code, unused_imports, unused_macros, reason = "the models use a part of each file")]
 
-// In place of the real one, everywhere in this program.
+// In place of the real ones, everywhere in this program.
 extern crate loom_core as core;
+extern crate loom_core as rustix;
 
 #[path = "../../../src/front/cores.rs"]
 mod cores;
