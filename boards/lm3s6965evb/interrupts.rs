@@ -4,12 +4,12 @@
 
 use allotment::lock::{Lock, PriorityMask};
 use allotment::{Heap, heap, placement};
+use boards::interrupts::Failure;
 use core::alloc::Layout;
 use core::sync::atomic::{AtomicU32, Ordering};
 use cortex_m::Peripherals;
 use cortex_m::peripheral::{SCB, scb::SystemHandler};
 use cortex_m_rt::exception;
-use boards::interrupts::Failure;
 
 /// Masks handlers of priority number `N` (of 8) and above.
 struct UpTo<const N: u8>;
@@ -78,7 +78,7 @@ fn main() -> ! {
     let Some(mut peripherals) = Peripherals::take() else {
         boards::finish(Err::<(), _>("the peripherals are taken"))
     };
-    let outcome =
-        check_mask(&mut peripherals.SCB).and_then(|()| boards::interrupts::run(peripherals.SYST, 1500, 20_000));
+    let outcome = check_mask(&mut peripherals.SCB)
+        .and_then(|()| boards::interrupts::run(peripherals.SYST, 1500, 20_000));
     boards::finish(outcome)
 }

@@ -199,6 +199,7 @@ fn run(hart: u32) -> Result<(), Failure> {
     }
 }
 
+/// Starts on each hart; the first one wakes the other.
 #[riscv_rt::entry]
 fn main(hart: usize) -> ! {
     if hart == 0 {

@@ -65,6 +65,7 @@ fn check_seal() -> Result<(), &'static str> {
     if SEALED.memory().used() == 0 { Ok(()) } else { Err("a sealed heap does not free") }
 }
 
+/// Checks the seal, then runs the demo.
 #[riscv_rt::entry]
 fn main() -> ! {
     if let Err(failure) = check_seal() {

@@ -15,6 +15,7 @@ extern "C" fn fault(_frame: &riscv_rt::TrapFrame) {
     assert!(boards::sampled::stopped(&HEAP), "a fault of another cause");
 }
 
+/// Plants the faults.
 #[riscv_rt::entry]
 fn main() -> ! {
     boards::finish(boards::sampled::run(&HEAP))

@@ -27,7 +27,7 @@ const HANDLER: u32 = 0x2222_2222;
 
 /// Interrupts so far.
 static INTERRUPTS: AtomicU32 = AtomicU32::new(0);
-/// Blocks that did not hold what their owner wrote, or could not be given back.
+/// Blocks that did not hold what their owner wrote, or could not be freed.
 static WRONG: AtomicU32 = AtomicU32::new(0);
 /// Blocks that the handler has taken.
 static TAKEN: AtomicU32 = AtomicU32::new(0);
@@ -75,7 +75,7 @@ fn count(counter: &AtomicU32) {
     counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
 
-/// Checks a block before it is given back.
+/// Checks a block, then frees it.
 fn give(block: Owned, owner: u32, wrong: &AtomicU32) {
     if block.iter().any(|&word| word != owner) {
         count(wrong);
