@@ -337,10 +337,11 @@ pub fn check_targets(setup: &Setup) -> Result<ExitCode> {
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// `book`: the program in `docs/build`, a workspace of its own so that only this command compiles mdBook.
+/// `book`: the program in `docs/check`, with a feature so that only this command compiles mdBook.
 pub fn book() -> Result<ExitCode> {
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.current_dir(firmware::root().join("docs/build")).args(["run", "--locked"]);
+    cargo.current_dir(firmware::root()).args(["run", "--locked", "--package", "allotment-docs"]);
+    cargo.args(["--features", "book", "--bin", "book"]);
     let status = child::status(&mut cargo, "rendering the book")?;
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
