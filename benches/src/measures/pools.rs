@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use allotment::placement::{Apart, FirstFitMap, SegmentPlacement};
-use allotment::pool::{DefaultPlacement, DevicePool, Growth, RawPool, PoolOptions};
+use allotment::pool::{DefaultPlacement, DevicePool, Growth, PoolOptions, RawPool};
 use allotment::sim::DeviceMemory;
 use anyhow::{Context, Result};
 

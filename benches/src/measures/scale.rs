@@ -4,8 +4,8 @@ use std::alloc::Layout;
 use std::ptr::{NonNull, without_provenance_mut};
 use std::time::Instant;
 
-use allotment::Region;
 use allotment::GoodFit;
+use allotment::Region;
 use allotment::placement::{Block, SegmentPlacement, SideTable};
 use anyhow::{Context, Result};
 
@@ -249,14 +249,18 @@ unsafe impl Subject for Side {
     unsafe fn new(arena: Range) -> Option<Box<Self>> {
         let mut placement = <SideFit as SegmentPlacement>::EMPTY;
         // SAFETY: a side table never touches the memory that it describes.
-        unsafe { SegmentPlacement::claim(&mut placement, Region::new(NonNull::new(arena.start)?, arena.size)) }.ok()?;
+        unsafe {
+            SegmentPlacement::claim(&mut placement, Region::new(NonNull::new(arena.start)?, arena.size))
+        }
+        .ok()?;
         Some(Box::new(Self { placement, tokens: Vec::new(), unused: Vec::new() }))
     }
 
     #[inline(always)]
     unsafe fn alloc(&mut self, layout: Layout) -> *mut u8 {
         // What takes 8 bytes elsewhere takes 256 here, since the arena is in units of that.
-        let Some(block) = SegmentPlacement::allocate(&mut self.placement, layout.size().div_ceil(256), 1) else {
+        let Some(block) = SegmentPlacement::allocate(&mut self.placement, layout.size().div_ceil(256), 1)
+        else {
             return std::ptr::null_mut();
         };
         let slot = match self.unused.pop() {

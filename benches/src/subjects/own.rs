@@ -32,9 +32,7 @@ pub mod one_region {
 }
 
 // SAFETY: `Heap` is a global allocator that uses only the memory that it claimed.
-unsafe impl<P: Placement + 'static, L: Lock + 'static, S: Statistics + 'static> Registered
-    for Heap<P, L, S>
-{
+unsafe impl<P: Placement + 'static, L: Lock + 'static, S: Statistics + 'static> Registered for Heap<P, L, S> {
     unsafe fn over(arena: Range) -> Option<Box<Self>> {
         let heap = Box::new(Heap::empty());
         let region = Region::new(NonNull::new(arena.start)?, arena.size);

@@ -32,7 +32,7 @@ pub const STEPS: &[Step] = &[
     Step::new("clippy, all features and packages", Landing, "cargo clippy --quiet --target-dir target/lint --workspace --exclude allotment-browser-tests --exclude loom-models --all-targets --features allotment/gpu,allotment/vulkan,{all} -- -D warnings").beside(),
     Step::new("clippy, no features", Landing, "cargo clippy --quiet --target-dir target/lint --no-default-features -- -D warnings").beside(),
     Step::new("clippy, fuzz targets", Full, "cargo clippy --quiet --locked --all-targets -- -D warnings").folder("fuzz"),
-    Step::new("clippy, benchmarks", Full, "cargo clippy --quiet --workspace --all-targets --no-default-features -- -D warnings").folder("benches").beside(),
+    Step::new("clippy, benchmarks", Full, "cargo clippy --quiet --all-targets --no-default-features --features gpu,programs,secure -- -D warnings").folder("benches").beside(),
     Step::new("style of comments", Landing, "cargo xtask lint --style"),
     Step::new("clippy, firmware", Full, "cargo xtask lint").beside(),
     Step::new("documents", Landing, "cargo doc --quiet --target-dir target/lint --no-deps --workspace --features allotment/gpu,allotment/vulkan,{all}").env(WARNINGS).beside(),
@@ -86,11 +86,11 @@ pub const STEPS: &[Step] = &[
     Step::new("tests, page in a browser", Full, "cargo test --package allotment-browser-tests"),
     Step::new("clippy, page in a browser", Full, "cargo clippy --quiet --package allotment-browser-tests --all-targets -- -D warnings"),
     Step::new("tests, firmware's parts", Full, "cargo test --package demo --package boards --lib").folder("boards").beside(),
-    Step::new("tests, benchmarks", Full, "cargo test --workspace --no-default-features").folder("benches").beside(),
+    Step::new("tests, benchmarks", Full, "cargo test --no-default-features --features gpu,programs").folder("benches").beside(),
 
     Step::new("book", Full, "cargo xtask book"),
-    Step::new("tests, book's renderer", Full, "cargo test --quiet --locked").folder("docs/build"),
-    Step::new("clippy, book's renderer", Full, "cargo clippy --quiet --locked --all-targets -- -D warnings").folder("docs/build"),
+    Step::new("tests, book's renderer", Full, "cargo test --quiet --locked --package allotment-docs --features book --bin book"),
+    Step::new("clippy, book's renderer", Full, "cargo clippy --quiet --locked --package allotment-docs --features book --all-targets -- -D warnings"),
 
     // Firmware: what is only linked, traces from a device, and instructions. The two ceilings are 5 % above the counts.
     Step::new("library's targets", Landing, "cargo xtask check-targets").beside(),

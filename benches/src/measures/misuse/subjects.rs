@@ -8,7 +8,7 @@ use allotment::harden::Full;
 use allotment::lock::{self, Unsync};
 use allotment::observe::Profile;
 use allotment::os::{Cached, Growing};
-use allotment::placement::{Placement, MicroTlsf, QuickLists, SideTable};
+use allotment::placement::{MicroTlsf, Placement, QuickLists, SideTable};
 use allotment::pressure::PressureHeap;
 use allotment::region::Capabilities;
 use allotment::zones::{Zone, Zones};

@@ -1,0 +1,17 @@
+//! For the module with threads: asks the linker for a memory that instances share, and for what an instance needs for a stack and thread-local storage of its own.
+
+fn main() {
+    let arguments = [
+        "--shared-memory",
+        "--import-memory",
+        "--initial-memory=2097152",
+        "--max-memory=1073741824",
+        "--export=__stack_pointer",
+        "--export=__tls_align",
+        "--export=__tls_size",
+        "--export=__wasm_init_tls",
+    ];
+    for argument in arguments {
+        println!("cargo:rustc-link-arg-examples={argument}");
+    }
+}
