@@ -52,7 +52,7 @@ use core::ptr::{self, NonNull};
 /// or another task of the same core. What was written before `leave` must be seen after the next `enter` with that number, which is so if
 /// the number is that of a core.
 pub unsafe trait Cores {
-    /// What `leave` needs, such as whether interrupts were masked before.
+    /// State that `enter` passes to `leave`, such as whether interrupts were masked.
     type Token;
 
     /// Keeps other code of this core away, by masking interrupts or preemption, and returns the core's number, from 0. It must not allocate.
@@ -81,7 +81,7 @@ const CLASSES: usize = {
 /// The most blocks of a batch.
 const MOST: usize = 32;
 
-/// How many batches of a class are on their way between cores.
+/// Batches of a class that the depot holds between cores.
 const PLACES: usize = 4;
 
 /// Puts free blocks for each core in front of a memory, so that small requests take no lock that cores share.
@@ -102,7 +102,7 @@ const PLACES: usize = 4;
 ///
 /// Worst case: a request enters the guard twice, for O(1) steps each, takes the depot's lock once, and allocates one batch from
 /// the memory. A free enters the guard and takes the lock once, and frees one batch. Only a request that finds no memory takes
-/// longer: it gives back what its core and the depot keep, and tries again. Other cores keep at most two batches of each class then. The
+/// longer: it frees what its core and the depot keep, and tries again. Other cores keep at most two batches of each class then. The
 /// memory regards blocks that are kept as in use. A double free of one is reported, as is a write to it when it is allocated again.
 ///
 /// (Bonwick and Adams, "Magazines and Vmem", USENIX 2001.)
@@ -115,7 +115,7 @@ pub struct PerCore<M, C, L = lock::Default, const CORES: usize = 2, const BATCH:
     program: PhantomData<fn() -> C>,
 }
 
-/// What a core keeps, on cache lines of its own.
+/// The cache of a core, on cache lines of its own.
 #[repr(align(64))]
 struct Core(UnsafeCell<[Bin; CLASSES]>);
 
@@ -124,7 +124,7 @@ struct Core(UnsafeCell<[Bin; CLASSES]>);
 struct Bin {
     /// The first block of the batch in use, or null.
     first: *mut Block,
-    /// How many blocks the batch in use has.
+    /// Number of blocks in the batch in use.
     count: usize,
     /// The first block of a whole batch, or null.
     other: *mut Block,
@@ -197,7 +197,7 @@ impl<M, C, L: Lock, const CORES: usize, const BATCH: usize> PerCore<M, C, L, COR
         Self { memory, lock: L::INIT, cores, depot, program: PhantomData }
     }
 
-    /// Returns the memory behind this front.
+    /// Returns the inner memory.
     pub const fn memory(&self) -> &M {
         &self.memory
     }
@@ -249,7 +249,7 @@ impl<M: Memory, C: Cores, L: Lock, const CORES: usize, const BATCH: usize> PerCo
         done
     }
 
-    /// Gives back what this core and the depot keep: before the core sleeps for long, or to see what is in use.
+    /// Frees what this core and the depot keep: before the core sleeps for long, or to see what is in use.
     pub fn flush(&self) {
         for class in 0..CLASSES {
             let whole = Self::whole(class);

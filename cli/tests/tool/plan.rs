@@ -48,7 +48,7 @@ fn every_command_keeps_to_its_time_limit() {
     assert!(begun.elapsed() < FAR_TOO_LONG, "{:?}", begun.elapsed());
 }
 
-/// ^C ends the search; the plan so far is written, and its gap is told.
+/// ^C ends the search: the tool writes the best plan so far and its gap.
 #[cfg(target_os = "linux")]
 #[test]
 fn an_interrupted_search_leaves_its_best_plan() {

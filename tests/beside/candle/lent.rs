@@ -1,4 +1,4 @@
-//! Lends a pool's buffer to candle as a tensor.
+//! Wraps a pool's buffer in a tensor of candle.
 
 use allotment::gpu::Buffer;
 use candle_core::cuda::{CudaDType, CudaStorageSlice, cudarc::driver::DeviceRepr};

@@ -190,7 +190,7 @@ fn main() {
         let both = shared.clone();
         threads(2, move |_| {
             both.0.with(|| both.1.add(0));
-            // The quick way, which does not wait.
+            // The fast path, which does not wait.
             let _ = both.0.try_lock().map(|_guard| both.1.add(0));
         });
         let count = shared.0.with(|| shared.1.add(0));
