@@ -1,6 +1,11 @@
-//! For the module with threads: asks the linker for a memory that instances share, and for what an instance needs for a stack and thread-local storage of its own.
+//! For the module with threads: asks the linker for a memory that instances share, and for what an instance needs for a stack and
+//! thread-local storage of its own.
 
 fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    if std::env::var_os("CARGO_FEATURE_THREADS").is_none() {
+        return;
+    }
     let arguments = [
         "--shared-memory",
         "--import-memory",
@@ -12,6 +17,6 @@ fn main() {
         "--export=__wasm_init_tls",
     ];
     for argument in arguments {
-        println!("cargo:rustc-link-arg-examples={argument}");
+        println!("cargo:rustc-link-arg={argument}");
     }
 }
