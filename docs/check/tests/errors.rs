@@ -125,9 +125,11 @@ fn messages_of_the_tool_are_its_own() {
     let listed: Vec<&str> = section.lines().filter_map(|line| line.strip_prefix("* _")).collect();
     assert!(listed.len() > 10, "messages were found: {}", listed.len());
     // The longest piece between two values.
-    let piece = |line: &&str| line.split("_:").next()?.split('…').max_by_key(|piece| piece.len());
-    let dead: Vec<&str> =
-        listed.iter().filter_map(piece).filter(|piece| !text.contains(piece.trim())).collect();
+    let pieces = listed.iter().filter_map(|line| {
+        let message = line.split("_:").next()?;
+        message.split('…').max_by_key(|piece| piece.len())
+    });
+    let dead: Vec<&str> = pieces.filter(|piece| !text.contains(piece.trim())).collect();
     assert!(dead.is_empty(), "docs/src/errors.md explains what the tool does not say:\n{dead:#?}");
 }
 
