@@ -77,7 +77,7 @@ fn commit<P: Placement>(misuse: Misuse) {
         freed.write_bytes(1, 44);
         live.write_bytes(1, 44);
         heap.try_deallocate(freed, layout(44)).unwrap();
-        // Wrong frees are refused, and are no misuse of memory.
+        // The heap refuses invalid frees, which misuse no memory.
         assert!(heap.try_deallocate(freed, layout(44)).is_err());
         assert!(
             heap.try_deallocate(live, layout(40)).is_err() && heap.try_deallocate(live, layout(45)).is_err()

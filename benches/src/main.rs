@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
-use allotment_benches_common::{results, statistics};
+use allotment_benches::{results, statistics};
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
 

@@ -1,6 +1,6 @@
 //! The origin of figures: machine, versions, command.
 
-use allotment_benches_common::machine;
+use allotment_benches::machine;
 
 /// The dependencies that are under test.
 const PEERS: [&str; 11] = [

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use allotment_benches_common::gpu;
+use allotment_benches::gpu;
 use allotment_common::page;
 use anyhow::{Context, Result};
 

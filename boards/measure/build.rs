@@ -48,5 +48,7 @@ fn main() {
 /// The enabled features that choose a subject.
 fn subjects() -> Vec<String> {
     let features = env::vars().filter_map(|(name, _)| Some(name.strip_prefix("CARGO_FEATURE_")?.to_owned()));
-    features.filter(|name| name != "IN_PLACE" && !name.starts_with('_')).collect()
+    features
+        .filter(|name| !["IN_PLACE", "PORTED"].contains(&name.as_str()) && !name.starts_with('_'))
+        .collect()
 }

@@ -24,7 +24,7 @@ pub extern "C" fn mallopt(_: c_int, _: c_int) -> c_int {
 }
 
 /// Returns the heap's figures: `arena` is what is committed, `uordblks` what is in use (caches of threads included),
-/// `fordblks` the rest, and `keepcost` what [`malloc_trim`] could give back at least.
+/// `fordblks` the rest, and `keepcost` what [`malloc_trim`] releases at least.
 #[unsafe(no_mangle)]
 pub extern "C" fn mallinfo2() -> Info {
     let figures = HEAP.figures();

@@ -1,4 +1,4 @@
-//! Memory for those who allocate while the real functions are being looked for; never given back.
+//! Memory for those who allocate while the real functions are being looked for; never freed.
 
 use core::cell::UnsafeCell;
 use core::ffi::c_void;

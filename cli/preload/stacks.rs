@@ -18,7 +18,7 @@ const MOST: usize = 128;
 /// The most bytes of a frame.
 const MOST_BYTES: usize = 16 << 20;
 
-/// What is told of each module that is found, a [`Named`]; null if no stacks are recorded.
+/// The function to call for each module that is found, a [`Named`]; null if no stacks are recorded.
 static NAMED: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
 
 /// A function that writes a module down, unless it has.
@@ -186,7 +186,7 @@ pub fn forget() {
     }
 }
 
-/// Has stacks recorded from now on; each module that is found is told to `named`.
+/// Records stacks from now on; calls `named` for each module that is found.
 pub fn start(named: Named) {
     if let Some(own) = Module::of(start as *const () as usize) {
         OWN[0].store(own.start, Ordering::Relaxed);

@@ -59,7 +59,7 @@ impl<M, L: Lock> Bounded<M, L> {
         self.lock.with(|| self.peak.get())
     }
 
-    /// Returns the memory behind the bound.
+    /// Returns the inner memory.
     pub const fn memory(&self) -> &M {
         &self.memory
     }
@@ -81,7 +81,7 @@ impl<M, L: Lock> Bounded<M, L> {
         self.lock.with(|| self.used.set(self.used.get().saturating_sub(bytes)));
     }
 
-    /// Counts a request, and takes that back if the memory refuses it.
+    /// Counts a request, and undoes that if the memory fails it.
     #[inline]
     fn within(&self, layout: Layout, request: impl FnOnce() -> Option<NonNull<u8>>) -> Option<NonNull<u8>> {
         if !self.charge(layout.size()) {

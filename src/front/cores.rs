@@ -52,7 +52,7 @@ use core::ptr::{self, NonNull};
 /// or another task of the same core. What was written before `leave` must be seen after the next `enter` with that number, which is so if
 /// the number is that of a core.
 pub unsafe trait Cores {
-    /// What `leave` needs, such as whether interrupts were masked before.
+    /// State that `enter` passes to `leave`, such as whether interrupts were masked.
     type Token;
 
     /// Keeps other code of this core away, by masking interrupts or preemption, and returns the core's number, from 0. It must not allocate.
@@ -81,7 +81,7 @@ const CLASSES: usize = {
 /// The most blocks of a batch.
 const MOST: usize = 32;
 
-/// How many batches of a class are on their way between cores.
+/// Batches of a class that the depot holds between cores.
 const PLACES: usize = 4;
 
 /// The most batches that a core and the depot keep.
@@ -105,7 +105,7 @@ const BATCHES: usize = CLASSES * (PLACES + 2);
 ///
 /// Worst case: a request enters the guard twice, for O(1) steps each, takes the depot's lock once, and allocates one batch from
 /// the memory. A free enters the guard and takes the lock once, and frees one batch. Only a request that finds no memory takes
-/// longer: it gives back batches that the depot and its core keep, one at a time and of large blocks first, until there is room. Other cores
+/// longer: it frees batches that the depot and its core keep, one at a time and of large blocks first, until there is room. Other cores
 /// keep at most two batches of each class then. The memory regards blocks that are kept as in use. A double free of one is reported, as is a
 /// write to it when it is allocated again.
 ///
@@ -119,7 +119,7 @@ pub struct PerCore<M, C, L = lock::Default, const CORES: usize = 2, const BATCH:
     program: PhantomData<fn() -> C>,
 }
 
-/// What a core keeps, on cache lines of its own.
+/// The cache of a core, on cache lines of its own.
 #[repr(align(64))]
 struct Core(UnsafeCell<[Bin; CLASSES]>);
 
@@ -128,7 +128,7 @@ struct Core(UnsafeCell<[Bin; CLASSES]>);
 struct Bin {
     /// The first block of the batch in use, or null.
     first: *mut Block,
-    /// How many blocks the batch in use has.
+    /// Number of blocks in the batch in use.
     count: usize,
     /// The first block of a whole batch, or null.
     other: *mut Block,
@@ -201,7 +201,7 @@ impl<M, C, L: Lock, const CORES: usize, const BATCH: usize> PerCore<M, C, L, COR
         Self { memory, lock: L::INIT, cores, depot, program: PhantomData }
     }
 
-    /// Returns the memory behind this front.
+    /// Returns the inner memory.
     pub const fn memory(&self) -> &M {
         &self.memory
     }
@@ -255,14 +255,14 @@ impl<M: Memory, C: Cores, L: Lock, const CORES: usize, const BATCH: usize> PerCo
         done
     }
 
-    /// Gives back what this core and the depot keep: before the core sleeps for long, or to see what is in use.
+    /// Frees what this core and the depot keep: before the core sleeps for long, or to see what is in use.
     pub fn flush(&self) {
-        while self.give_back() {}
+        while self.free_batch() {}
     }
 
-    /// Gives back a batch, if one is kept: one of the depot, or else one that this core does not use yet, or else one in use. Those of large
+    /// Frees a batch, if one is kept: one of the depot, or else one that this core does not use yet, or else one in use. Those of large
     /// blocks come first, which are fewest.
-    fn give_back(&self) -> bool {
+    fn free_batch(&self) -> bool {
         let spare = self.lock.with(|| {
             // SAFETY: the lock is held.
             let depot = unsafe { &mut *self.depot.get() };
@@ -311,7 +311,7 @@ impl<M: Memory, C: Cores, L: Lock, const CORES: usize, const BATCH: usize> PerCo
     fn allocate_slow(&self, class: usize) -> Option<NonNull<u8>> {
         let mut chain = self.take_batch(class).unwrap_or_else(|| self.fetch(class, Self::whole(class)));
         let mut kept = BATCHES;
-        while chain.count == 0 && kept > 0 && self.give_back() {
+        while chain.count == 0 && kept > 0 && self.free_batch() {
             kept -= 1;
             chain = self.fetch(class, Self::whole(class));
         }

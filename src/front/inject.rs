@@ -32,7 +32,7 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 pub struct Attempt {
     /// Its number: how many requests there were before it since the last [`Failing::restart`].
     pub number: usize,
-    /// What is requested; for a resize, the new size.
+    /// The requested layout; for a resize, with the new size.
     pub layout: Layout,
     /// The tag that applies (see [`with_tag`](crate::observe)), if any.
     pub tag: Option<&'static str>,
@@ -80,9 +80,9 @@ pub enum Fail {
     Tagged(&'static str),
     /// One request of `one_in` fails, on average. The same seed makes the same requests fail.
     Randomly {
-        /// How many requests there are for each that fails; 0 for no failures.
+        /// One request in this many fails; 0 for none.
         one_in: u32,
-        /// Where the sequence starts.
+        /// Seed of the sequence.
         seed: u64,
     },
 }

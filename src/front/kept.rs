@@ -74,7 +74,7 @@ impl<M, const COUNT: usize, L: Lock> Kept<M, COUNT, L> {
         Self { memory, least, most, lock: L::INIT, started: AtomicBool::new(false), places }
     }
 
-    /// Returns the memory behind this front.
+    /// Returns the inner memory.
     pub const fn memory(&self) -> &M {
         &self.memory
     }

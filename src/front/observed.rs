@@ -33,7 +33,7 @@ use core::ptr::NonNull;
 pub struct Observed<M, O, L = lock::Default> {
     memory: M,
     lock: L,
-    /// Whether the observers are in use, in case the lock can be taken again by its owner.
+    /// Whether the observers are running: guards against a lock that its owner can enter again.
     busy: Cell<bool>,
     observers: UnsafeCell<O>,
 }

@@ -10,7 +10,7 @@ use core::cell::UnsafeCell;
 use core::fmt;
 use core::ptr::NonNull;
 
-/// How many planned requests are tried when the one that is due does not match.
+/// Planned requests to try when the one that is due does not match.
 const WINDOW: usize = 16;
 
 /// Why there is no new plan.
@@ -311,7 +311,7 @@ impl<M: Memory, const N: usize, L: Lock> PlannedHeap<M, N, L> {
         self.lock.with(|| f(unsafe { &mut *self.state.get() }))
     }
 
-    /// Serves a request from the plan or by `fall_back`, and tells which.
+    /// Allocates from the plan or by `fall_back`, and returns which of them did.
     fn serve(
         &self,
         layout: Layout,
@@ -332,7 +332,7 @@ impl<M: Memory, const N: usize, L: Lock> PlannedHeap<M, N, L> {
 }
 
 // SAFETY: blocks of the heap are passed on. Blocks of the arena are places of the plan, aligned as planned and
-// within it; `is_free` keeps live ones disjoint, and the arena is given back only when none is live.
+// within it; `is_free` keeps live ones disjoint, and the arena is freed only when none is live.
 unsafe impl<M: Memory, const N: usize, L: Lock> Memory for PlannedHeap<M, N, L> {
     fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
         self.serve(layout, || self.heap.allocate(layout)).map(|(block, _)| block)

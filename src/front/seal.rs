@@ -128,14 +128,14 @@ impl<M, I> Sealable<M, I> {
         self.sealed.load(Ordering::Acquire)
     }
 
-    /// Returns the memory behind the seal.
+    /// Returns the inner memory.
     pub const fn memory(&self) -> &M {
         &self.memory
     }
 }
 
 impl<M, I: Interrupts> Sealable<M, I> {
-    /// Returns the rule by which a request is refused now, if there is one.
+    /// Returns the rule that forbids a request now, if any.
     #[inline(always)]
     fn rule(&self) -> Option<Cause> {
         if I::running() {

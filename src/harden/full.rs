@@ -55,7 +55,7 @@ const WINDOWS: usize = crate::region::DEFAULT_REGIONS;
 /// Bytes of the canary.
 const CANARY: usize = size_of::<u64>();
 
-/// The most words at the start of a freed block that are filled and checked, beside its last two.
+/// Most words to fill and check at the start of a freed block, besides its last two.
 const FILLED: usize = 32;
 
 // SAFETY: the pointers are to memory that the claimer handed over for exclusive use.

@@ -77,7 +77,7 @@ impl Window {
         unsafe { words.write_bytes(0, count) }
     }
 
-    /// Copies the map to that of `new`, and clears the rest of the new one.
+    /// Copies the map into that of `new`, and clears the rest of it.
     ///
     /// # Safety
     ///
@@ -243,7 +243,7 @@ mod tests {
         used[range.clone()].iter().all(|&used| used == value)
     }
 
-    /// Every answer is that of a list of flags, for blocks of up to five words, until the map agrees that something is wrong.
+    /// Compares every answer with a list of flags, for blocks of up to five words.
     #[test]
     fn the_map_knows_what_is_in_use() {
         let mut random = fastrand::Rng::with_seed(7);

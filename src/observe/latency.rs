@@ -63,11 +63,11 @@ impl Histogram {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub struct Timings {
-    /// Allocations, also those that failed.
+    /// Allocations, failed ones included.
     pub allocate: Histogram,
     /// Frees.
     pub free: Histogram,
-    /// Changes of a block's size, in place or with a copy, also those that failed.
+    /// Resizes, in place or with a copy, failed ones included.
     pub resize: Histogram,
     /// Bytes that were requested less bytes that were freed.
     pub grown: i64,

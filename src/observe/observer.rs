@@ -119,13 +119,13 @@ pub struct LiveBlock {
     pub address: usize,
     /// Requested size in bytes.
     pub size: usize,
-    /// How many allocations were observed before it. A reallocation does not change it.
+    /// Allocations observed before this one. A reallocation does not change it.
     pub sequence: usize,
     /// The tag in whose scope it was allocated.
     pub tag: Option<&'static str>,
 }
 
-/// Receives every operation on the memory behind an [`Observed`](crate::Observed).
+/// Receives every operation on the memory inside an [`Observed`](crate::Observed).
 ///
 /// Observers are combined as tuples: `(Profile, Leaks<64>)` is an observer. `()` observes nothing and costs
 /// nothing.
@@ -135,7 +135,7 @@ pub struct LiveBlock {
 /// reported to it. Without `std` it must not, because it might wait for its own lock. If it panics, the program
 /// aborts, since unwinding out of an allocator is not allowed.
 pub trait Observer {
-    /// Whether it observes anything. If `false`, no code for observation is generated.
+    /// Whether the observer does anything. If `false`, no code for observation is generated.
     const ACTIVE: bool = true;
 
     /// One in this many allocations of each thread comes with a backtrace; 0 for none. Needs the feature

@@ -25,7 +25,7 @@ pub unsafe trait Statistics {
     fn grown(&mut self, size: usize);
     /// Counts memory that was removed from the heap.
     fn shrunk(&mut self, size: usize);
-    /// Counts that all blocks were dropped at once.
+    /// Counts all live blocks as freed at once.
     fn reset(&mut self);
 
     /// Returns the bytes outside live blocks, if they are counted.
@@ -73,7 +73,7 @@ impl Counters {
         self.peak
     }
 
-    /// Bytes that all regions together can hold.
+    /// Usable bytes of all regions.
     pub(crate) const fn capacity(&self) -> usize {
         self.capacity
     }
@@ -217,7 +217,7 @@ unsafe impl Statistics for NoStatistics {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub struct Stats {
-    /// Bytes that all regions together can hold, without bookkeeping.
+    /// Usable bytes of all regions, without bookkeeping.
     pub capacity: usize,
     /// Bytes in live blocks, each rounded up to what it takes.
     pub used: usize,

@@ -7,7 +7,7 @@ use super::labels::Labels;
 use super::observer::{Observation, Observer};
 use heapless::Deque;
 
-/// How many bytes of a tag's name are recorded.
+/// Bytes recorded of a tag's name.
 const LONGEST_LABEL: usize = 32;
 /// Bytes of the longest record that this observer writes.
 const LONGEST: usize =

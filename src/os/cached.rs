@@ -39,7 +39,7 @@ use core::ptr::NonNull;
 /// thread may free a block, which then stays in that thread's cache. If a thread frees more than it allocates, the
 /// surplus goes through the depot to threads that allocate more than they free, a list at a time and without a
 /// lock. A thread keeps a bounded number of bytes, few of classes that it rarely uses, and none after it has ended.
-/// When a request fails, the caches of its thread and the depot are given back at once, and the request is tried
+/// When a request fails, the caches of its thread and the depot are flushed at once, and the request is tried
 /// again; the other threads give their caches back at their next operation. The heap regards cached blocks as in
 /// use: [`Heap::used`] counts them. A double free of a cached block, by whatever thread, is reported at once (see
 /// [`misuse`](crate::error::misuse)), and a write to its first two words when the block leaves the cache; other invalid frees are detected only
@@ -73,7 +73,7 @@ impl<M: Memory> Cached<M> {
         Self { depot }
     }
 
-    /// Returns the heap behind the caches.
+    /// Returns the heap that the caches refill from.
     pub const fn heap(&self) -> &'static M {
         self.depot.heap
     }

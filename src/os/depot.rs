@@ -19,7 +19,7 @@ const MOST: usize = 64;
 /// The depot in which the threads of a [`Cached`](super::Cached) heap exchange free blocks: up to 4 full lists per class, without a lock.
 #[repr(C, align(64))]
 pub struct Depot<M: 'static = Heap> {
-    /// What the lists of threads must have to be used. Every operation reads it, and nothing else on its cache line is written.
+    /// Token that a thread's lists must carry to be used. Every operation reads it, and nothing else on its cache line is written.
     token: AtomicUsize,
     /// The most blocks of a list of each class.
     capacities: [u8; CLASSES],
@@ -40,7 +40,7 @@ impl<M> Depot<M> {
         self.token.load(Ordering::Relaxed)
     }
 
-    /// Changes the token, upon which all threads give back what they keep, at their next operation: it is the depot's address, with a counter
+    /// Changes the token, so that each thread flushes its cache at its next operation: it is the depot's address, with a counter
     /// in the low bits, which are zero in the address.
     pub(super) fn press(&self) {
         let next = (self.token() + 1) % align_of::<Self>();
@@ -50,7 +50,7 @@ impl<M> Depot<M> {
 }
 
 impl<M: Memory> Depot<M> {
-    /// Gives back what this thread and the depot keep.
+    /// Flushes this thread's cache and the depot.
     pub(super) fn flush(&'static self) {
         cache::flush(self);
         for (class, rack) in self.racks.iter().enumerate() {
@@ -61,7 +61,7 @@ impl<M: Memory> Depot<M> {
         }
     }
 
-    /// Handles a lack of memory: gives back what this thread and the depot keep, and asks the other threads to do so.
+    /// Handles a lack of memory: flushes this thread's cache and the depot, and asks the other threads to flush theirs.
     #[cold]
     pub(super) fn reclaim(&'static self) {
         self.press();
@@ -87,7 +87,7 @@ thread_local! {
         const { ([const { UnsafeCell::new(MaybeUninit::uninit()) }; HEAPS], Cell::new(0)) };
 }
 
-/// Where a thread finds its lists of all heaps.
+/// The lists of a thread, for all heaps.
 static PLACE: Place = Place::new(lists, |lists| FIRST.set(lists), || cache::end(&PLACE));
 
 /// Returns the lists of the heap that the calling thread has used first.

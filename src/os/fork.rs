@@ -47,12 +47,12 @@ unsafe extern "C" fn pthread_atfork(
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ForkError {
-    /// As many locks are held at a fork as can be.
+    /// The fork handlers already hold as many locks as they can.
     TooManyLocks {
         /// The most locks that can be held.
         max: usize,
     },
-    /// The memory, or one behind it, has a lock that cannot be held at a fork.
+    /// The memory, or its inner one, has a lock that cannot be held at a fork.
     UnknownLock,
     /// The system has no memory for the handlers.
     OutOfMemory,

@@ -10,7 +10,7 @@ pub enum Huge {
     /// The kernel is asked for transparent huge pages (`MADV_HUGEPAGE`): it uses them where it has them at once, and
     /// joins others later.
     Advise,
-    /// The kernel is asked for none (`MADV_NOHUGEPAGE`), also where they are its default.
+    /// Asks the kernel for ordinary pages (`MADV_NOHUGEPAGE`), even where huge ones are its default.
     Never,
     /// Pages of this size in bytes, a power of two, from the table that the machine's owner has filled (`hugetlbfs`,
     /// `vm.nr_hugepages`).
@@ -67,7 +67,7 @@ impl core::error::Error for MapError {
 /// Which nodes memory is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Policy {
-    /// Wherever the kernel wants.
+    /// On whatever nodes the kernel chooses.
     Any,
     /// On these nodes only.
     Bind,
@@ -199,7 +199,7 @@ impl Mapping {
     }
 }
 
-/// Asks the kernel for huge pages behind a region, or for none.
+/// Turns transparent huge pages for a region on or off.
 ///
 /// # Safety
 ///

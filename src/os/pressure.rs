@@ -29,7 +29,7 @@ use std::string::String;
 use std::time::Duration;
 use std::vec::Vec;
 
-/// How long tasks waited for memory, from `/proc/pressure/memory`; see Linux's `Documentation/accounting/psi.rst`.
+/// Time that tasks waited for memory, from `/proc/pressure/memory`; see Linux's `Documentation/accounting/psi.rst`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stall {
     /// Percentage of the last 10 seconds.
@@ -47,10 +47,10 @@ pub struct Stall {
 /// The machine has its memory and the swap on disks and flash. Compressed swap (zram) is not counted: what is swapped there stays in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// What the group may use before it is slowed down (`memory.high`) or killed (`memory.max`), whichever is less. Of the
+    /// Limit at which the group is slowed down (`memory.high`) or killed (`memory.max`), whichever is less. Of the
     /// machine, `MemTotal` of `/proc/meminfo` and the sizes in `/proc/swaps`.
     pub limit: u64,
-    /// What the group uses, without the cached files that would be dropped first (`memory.current` minus
+    /// Memory that the group uses, without the cached files that would be dropped first (`memory.current` minus
     /// `inactive_file` of `memory.stat`). Of the machine, all but `MemAvailable` and the free swap.
     pub used: u64,
 }

@@ -5,7 +5,7 @@
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-/// How many lists a rack holds.
+/// Lists in a rack.
 const PLACES: usize = 4;
 
 /// A few places for lists, on a cache line of their own. Any thread may put one in or take one out, and none of them waits.

@@ -27,7 +27,7 @@ const MARK: u64 = 0x616c_6c6f_746d;
 /// Seals by which a file keeps its length for good.
 const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
-/// What the file starts with. Other processes can write to all of it, so that nothing here is more than a number.
+/// Header of the file. Other processes can write to all of it, so that nothing here is more than a number.
 #[repr(C)]
 struct Header {
     /// [`MAGIC`], once everything else is written.
@@ -43,7 +43,7 @@ struct Header {
 /// Bytes from the start of the file to the entries.
 const ENTRIES: usize = size_of::<Header>().next_multiple_of(PAGE);
 
-/// Where the parts are in a file of so many bytes.
+/// Offsets of the parts in a file of so many bytes.
 #[derive(Clone, Copy)]
 struct Parts {
     granules: usize,
@@ -265,7 +265,7 @@ impl SharedHeap {
         Table { lists: &self.header().lists, entries }
     }
 
-    /// Runs `f` with the lock, after what a dead process has left is mended.
+    /// Runs `f` with the lock, after repairing what a dead process has left.
     fn with<'s, T>(&'s self, f: impl FnOnce(Table<'s>) -> T) -> T {
         let holder = self.header().lock.acquire();
         let table = self.table();
@@ -429,7 +429,7 @@ mod tests {
         assert_eq!((heap.used().0, heap.largest_free()), (0, whole));
     }
 
-    /// What is free is free once.
+    /// Every free granule is in one list, once.
     fn check_free(heap: &SharedHeap, used: usize) {
         let mut rest = Vec::new();
         while heap.largest_free() > 0 {

@@ -74,7 +74,7 @@ pub struct Buffer<'a> {
     pub apart: &'a [usize],
     /// The tier that it must lie in; `None` for any. Has no effect on plans of a single arena.
     pub tier: Option<usize>,
-    /// How often each of its bytes is read or written, which determines what a slow tier costs.
+    /// Accesses to each of its bytes, which determine what a slow tier costs.
     pub accesses: u64,
 }
 
@@ -207,7 +207,7 @@ impl<'a> Buffer<'a> {
     }
 }
 
-/// How two buffers of an instance may share memory.
+/// The way in which two buffers of an instance may share memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Relation {
     /// They may overlap in any way.
@@ -249,7 +249,7 @@ const fn contains(list: &[usize], wanted: usize) -> bool {
     false
 }
 
-/// What besides time decides which buffers of an instance conflict: the pairs for which [`relation`] must be
+/// Rules besides time for which buffers of an instance conflict: the pairs for which [`relation`] must be
 /// asked.
 #[derive(Clone, Copy)]
 pub(super) struct Kind {

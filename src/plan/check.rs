@@ -5,7 +5,7 @@
 use super::buffer::{Buffer, Relation, relation};
 use super::error::{PlanError, Violation};
 
-/// Checks whether `buffers` can be planned at all. O(n + f²) for f fixed buffers.
+/// Checks that `buffers` can be planned. O(n + f²) for f fixed buffers.
 ///
 /// # Errors
 ///

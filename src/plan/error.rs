@@ -108,7 +108,7 @@ impl fmt::Display for PlanError {
 
 impl core::error::Error for PlanError {}
 
-/// What is wrong with a plan. Buffers are named by their index.
+/// A rule that a plan breaks. Buffers are named by their index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]

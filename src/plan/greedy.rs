@@ -10,7 +10,7 @@ use super::check::clash;
 use super::lowest::place_lowest;
 use super::order::{Order, Scratch, sort};
 
-/// Where to place a buffer if there are several gaps.
+/// Choice among several gaps for a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -32,7 +32,7 @@ pub struct Rule {
     pub order: Order,
     /// The order among buffers that are equal by the first one.
     pub then: Order,
-    /// Where each buffer is placed.
+    /// The gap that a buffer takes.
     pub fit: Fit,
 }
 
@@ -66,7 +66,7 @@ pub const RULES: [Rule; 12] = {
 /// Returns as many of the first [`RULES`] as the compiler can try on `n` buffers in about a second: all of them up
 /// to 147 buffers, four at 256, one above 361.
 pub const fn affordable_rules(n: usize) -> &'static [Rule] {
-    /// How many pairs of buffers may be examined.
+    /// Most pairs of buffers to examine.
     const PAIRS: usize = 4 * 256 * 256;
     let rules = match n.saturating_mul(n) {
         0 => RULES.len(),
@@ -129,7 +129,7 @@ const fn place_in_order(
     Some(peak)
 }
 
-/// Inserts `i` behind the last of `n` placed buffers that does not lie above it.
+/// Inserts `i` after the last of `n` placed buffers that does not lie above it.
 pub(super) const fn insert(n: usize, i: usize, offsets: &[u64], placed: &mut [usize]) {
     let mut k = n;
     while k > 0 && offsets[placed[k - 1]] > offsets[i] {

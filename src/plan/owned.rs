@@ -81,7 +81,7 @@ impl<'a> OwnedPlan<'a> {
 /// Returns as many of the first [`RULES`] as take a few seconds at most for `n` buffers, but at least one.
 #[cfg(feature = "std")]
 pub(crate) fn rules_for(n: usize) -> &'static [Rule] {
-    /// How many pairs of buffers may be examined.
+    /// Most pairs of buffers to examine.
     const PAIRS: usize = 1 << 28;
     let rules = PAIRS / n.saturating_mul(n).max(1);
     &RULES[..rules.clamp(1, RULES.len())]

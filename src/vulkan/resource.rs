@@ -197,7 +197,7 @@ impl<H: Copy, P: SegmentPlacement> Resource<H, P> {
             stream: stream.retain(),
             users: Mutex::default(),
         };
-        // From here on the drop gives back what there is.
+        // From here on dropping it frees what there is.
         if needs.types & (1 << source.memory_type()) == 0 {
             return Err(Error::WrongMemoryType { index: source.memory_type(), allowed: needs.types });
         }

@@ -26,7 +26,7 @@ enum Detail {
     Blocks,
     /// Some free memory counts as in use.
     Coarse,
-    /// Free memory may be lent as more than its blocks.
+    /// A request may get more than one free block: a whole region.
     Buddies,
 }
 
@@ -188,7 +188,7 @@ fn buddies_have_free_neighbours() {
     plain::<Buddy>(Detail::Buddies);
     let mut buddies = Subject::<Buddy>::new(|_| ());
     buddies.check(Detail::Buddies);
-    // A region that is lent as a whole is one block in use, whatever is written to it.
+    // A region that is allocated as a whole is one block in use, whatever is written to it.
     let layout = Layout::from_size_align(3000 * 16 - 64, 8).unwrap();
     let whole = buddies.heap.try_allocate(layout).unwrap();
     // SAFETY: the block is live and has that many bytes.

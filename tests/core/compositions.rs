@@ -254,7 +254,7 @@ fn a_hook_comes_back_to_the_cache() {
     }
     let live = KEPT.lock().unwrap().len();
     let mut mine = Vec::new();
-    // Each request is served by what the hook gives back.
+    // Each request gets what the hook frees.
     for _ in 0..live {
         mine.extend(CACHED.allocate(BLOCK));
     }

@@ -589,7 +589,7 @@ fn slabs_open_page_after_page() {
     shadow.finish();
 }
 
-/// A region that is lent as a whole is cleared completely, whatever its bookkeeping contained.
+/// A region that is allocated as a whole is cleared completely, whatever its bookkeeping contained.
 #[test]
 fn a_lent_region_can_be_zeroed() {
     for zeroed in [true, false] {
@@ -659,7 +659,7 @@ fn slabs_refuse_the_layout_of_another_class() {
         for (class, &size) in C::SIZES.iter().enumerate() {
             let mut backing = Backing::new(64 * 1024, 0);
             let heap = Heap::<Slab<C>, Unsync>::empty();
-            // SAFETY: the backing outlives the heap. Wrong frees are refused, which is what is tested.
+            // SAFETY: the backing outlives the heap. Invalid frees are refused, which is what is tested.
             unsafe {
                 heap.claim(backing.region()).unwrap();
                 let objects = [(); 20].map(|()| heap.try_allocate(layout(size, 8)).unwrap());
@@ -835,7 +835,7 @@ fn what_is_left_of_an_adapted_allocator() {
     assert_eq!(heap.largest_free(), 63 * 1024);
 }
 
-/// What a program writes to a region that is lent as a whole is not read, even if it looks like one free block and its bits.
+/// What a program writes to a region that is allocated as a whole is not read, even if it looks like one free block and its bits.
 #[test]
 fn a_lent_region_of_buddies_is_not_read() {
     const BYTES: usize = 16_384;
@@ -881,7 +881,7 @@ fn writes_to_free_memory_do_not_damage_buddies() {
     }
 }
 
-/// A region that is lent as a whole is no free one, whatever is written to it.
+/// A region that is allocated as a whole is not a free one, whatever is written to it.
 #[test]
 fn lent_regions_of_buddies_are_not_free() {
     let mut backings = [Backing::new(5_000, 0), Backing::new(9_000, 0), Backing::new(3_000, 0)];

@@ -362,7 +362,7 @@ fn a_check_ends_though_a_list_is_damaged() {
     }
 }
 
-/// What a whole region is lent for is cleared to its end, where its bookkeeping was.
+/// A zeroed request that gets a whole region is cleared to its end, where the bookkeeping was.
 #[test]
 fn zeroed_memory_is_zero_over_any_pages() {
     fn check(case: &Case) {

@@ -15,7 +15,7 @@ fn layout(size: usize, align: usize) -> Layout {
     Layout::from_size_align(size, align).unwrap()
 }
 
-/// Memory that is never given back.
+/// Memory that is never freed.
 fn region(size: usize) -> Region {
     let memory = vec![0u128; size / 16].leak();
     Region::new(NonNull::from(&mut *memory).cast(), size)

@@ -314,7 +314,7 @@ fn transfers_wait_when_they_are_dropped() {
     assert_eq!(transfer.is_done(), Ok(false));
     assert_eq!(transfer.wait().unwrap(), [3; 4]);
     assert_eq!(control.pending(number), 0);
-    // A task that cannot be woken is told so, once.
+    // A task that cannot be woken gets an error, once.
     {
         let mut transfer = pin!(buffer.as_view_mut().copy_from_async(vec![4; 4]).unwrap());
         control.fail("cuStreamAddCallback", 1, 1, 999);
@@ -346,7 +346,7 @@ fn asynchronous_copies_keep_the_hosts_side() {
     assert_eq!(Arc::strong_count(&shared), 1);
     assert_eq!(buffer.to_vec().unwrap(), *shared);
     if !on_system() {
-        // The copy may still run, so its destination is not given back.
+        // The copy may still run, so its destination is not freed.
         let down = buffer.as_view().copy_to_async(vec![0; 4]).unwrap();
         gpu.control().fail("cuEventSynchronize", 1, 1, 999);
         let error = down.wait().unwrap_err();

@@ -15,7 +15,7 @@ use std::sync::Arc;
 // Embedded in the program, which also runs on machines without the sources.
 const SOURCES: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/src/gpu");
 
-/// Functions whose failure leaks what they would have given back; `cuStreamSynchronize` because memory that may be
+/// Functions whose failure leaks what they would have freed; `cuStreamSynchronize` because memory that may be
 /// in use is leaked rather than freed.
 const GIVING_BACK: [&str; 12] = [
     "cuMemFree_v2",
@@ -46,14 +46,14 @@ fn use_it<S: Source<Stream = Stream> + Send + Sync>(source: &S, context: &Contex
         event.synchronize()?;
         other.is_capturing()?;
         if source.room(&segment) > segment.bytes {
-            // SAFETY: the source has lent the segment, in its current state.
+            // SAFETY: the source has reserved the segment, in its current state.
             segment = unsafe { source.grow(segment, unit, &stream) }?;
         }
         let half = unit / 2;
         // SAFETY: both ranges are in the segment.
         unsafe { source.copy(segment.address.get(), segment.address.get() + half, half, &stream) }
     })();
-    // SAFETY: lent above and not used any more.
+    // SAFETY: reserved above and not used any more.
     let released = unsafe { source.release(segment, &stream) };
     used?;
     Ok(released?)

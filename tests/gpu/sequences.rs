@@ -166,7 +166,7 @@ fn sequences_have_as_many_pages_as_they_need() {
     gpu.finish();
 }
 
-/// What is given back to the device is not the cache's any more, so that others may come to the limit.
+/// What is released to the device is not the cache's any more, so that others may come to the limit.
 #[test]
 fn trimmed_pages_can_be_made_anew() {
     let gpu = Gpu::new();

@@ -80,7 +80,7 @@ fn device_memory() {
     gpu.finish();
 }
 
-/// A segment with pending work is given back when the work is done.
+/// A segment with pending work is released when the work is done.
 fn waits_for_its_work<S: Source<Stream = Stream> + Send + Sync + 'static>(gpu: &Gpu, source: &S) {
     let segment = source.reserve(source.granularity(), &gpu.stream).unwrap();
     let number = Gpu::number(&gpu.stream);
@@ -313,7 +313,7 @@ fn virtual_memory_grows_in_place() {
     let other = source.reserve(unit, &gpu.stream).unwrap();
     gpu.upload(small.address, b"stays");
     assert_eq!(source.room(&small), (8_usize << 20).next_multiple_of(unit));
-    // SAFETY: the source has lent the segment, in its current state.
+    // SAFETY: the source has reserved the segment, in its current state.
     let large = unsafe { source.grow(small, unit, &gpu.stream) }.unwrap();
     assert_eq!((large.address, large.bytes), (small.address, 2 * unit));
     // Across the border of the two pieces.
@@ -321,7 +321,7 @@ fn virtual_memory_grows_in_place() {
     assert_eq!(gpu.download(large.address.checked_add(unit - 2).unwrap(), 4), b"over");
     assert_eq!(gpu.download(large.address, 5), b"stays");
     let rest = source.room(&large) - large.bytes;
-    // SAFETY: the source has lent the segment, in its current state.
+    // SAFETY: the source has reserved the segment, in its current state.
     let error = unsafe { source.grow(large, rest + unit, &gpu.stream) }.unwrap_err();
     assert!(error.is_out_of_memory());
     if !on_system() {
@@ -601,7 +601,7 @@ fn virtual_memory_takes_few_calls() {
         assert_eq!((calls(), segment.address.get() % piece), ([count, count, count, 1, 0], 0));
         // Growth in steps of another size: pieces end at multiples of theirs, so that whole ones can go.
         for _ in 0..8 {
-            // SAFETY: the source has lent the segment, in its current state.
+            // SAFETY: the source has reserved the segment, in its current state.
             segment = unsafe { source.grow(segment, 20 * MIB, &gpu.stream) }.unwrap();
         }
         let (grown, borders) = (calls()[0] - count, 160 * MIB / piece);

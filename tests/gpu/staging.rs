@@ -235,7 +235,7 @@ fn bandwidth_is_bytes_by_time() {
     assert_eq!(bandwidths, [2000.0, 12000.0, 0.0]);
 }
 
-/// Hands out few bytes at a time, and is interrupted in between. It is never asked for no bytes.
+/// Yields few bytes at a time, and is interrupted in between. It is never asked for no bytes.
 struct Slow<'a>(&'a [u8], usize);
 
 impl Read for Slow<'_> {

@@ -308,7 +308,7 @@ fn quick_calls_end_with_the_list() {
     // Of a size that nothing else here has.
     const SIZE: usize = 2900;
     let take = |size| NonNull::new(HEAP.allocate_raw(size, 16)).unwrap();
-    // SAFETY: each block is live, and given back once.
+    // SAFETY: each block is live, and freed once.
     unsafe {
         let first = take(SIZE);
         HEAP.free(first).unwrap();

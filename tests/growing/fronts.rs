@@ -60,7 +60,7 @@ fn every_front_wraps_the_growing_heap() {
     assert_eq!(failing.refusals(), 1);
 }
 
-/// A block of the growing heap is told from one of a fixed heap by its address.
+/// A front tells a block of the growing heap from one of a fixed heap by its address.
 #[test]
 fn the_growing_heap_is_a_zone() {
     static FIXED: Heap = heap!(64 * 1024);

@@ -135,7 +135,7 @@ fn policy(region: Region) -> (i32, usize) {
     /// The kernel's number, which the crate `libc` lacks: look at an address.
     const MPOL_F_ADDR: i32 = 2;
     let (mut mode, mut nodes) = (0_i32, [0_usize; 16]);
-    // SAFETY: both places are valid for a write, and as long as the kernel is told.
+    // SAFETY: both places are valid for a write, and as long as the kernel hears.
     let result = unsafe {
         libc::syscall(
             libc::SYS_get_mempolicy,

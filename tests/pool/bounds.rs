@@ -175,7 +175,7 @@ fn a_segment_grows_by_what_is_missing() {
     }
 }
 
-/// A lean pool gives back as much as it is about to reserve, the shortest segments first, and no more.
+/// A lean pool releases as much as it is about to reserve, the shortest segments first, and no more.
 #[test]
 fn a_lean_pool_makes_way_for_what_it_needs() {
     let left = |bytes: usize| {

@@ -41,7 +41,7 @@ fn each_graph_has_memory_of_its_own() {
     assert_eq!((last.address(), device.reserved()), (one, 8 * MIB));
 }
 
-/// A capture that the program does not tell of is noticed, and keeps its memory as long as the pool.
+/// The pool detects a capture that the program does not announce, and keeps its memory as long as the pool lives.
 #[test]
 fn a_capture_without_a_handle_is_noticed() {
     for reuse in [Reuse::Advanced, Reuse::Aggressive] {

@@ -167,7 +167,7 @@ fn pages_of_a_graph_stay() {
     drop((first, last));
 }
 
-/// The place of a stream that is gone has no memory to give back.
+/// The place of a stream that is gone has no memory to release.
 #[test]
 fn a_place_without_a_stream_is_left_alone() {
     let device: DeviceMemory = DeviceMemory::new(256 * MIB).with_granularity(2 * MIB).with_room(1 << 30);
@@ -212,7 +212,7 @@ fn a_segment_moves_with_its_holes() {
     assert_eq!((pool.trim(0), device.reserved()), (14 * MIB, 0));
 }
 
-/// No more pages go back than the pool is told to spare, from however many gaps they come.
+/// The pool releases no more pages than its options allow, from however many gaps they come.
 #[test]
 fn what_is_to_be_kept_is_kept() {
     let device: DeviceMemory = DeviceMemory::new(256 * MIB).with_granularity(2 * MIB).with_room(1 << 30);

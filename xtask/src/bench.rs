@@ -8,6 +8,9 @@ use anyhow::{Context, Result};
 
 use crate::{Setup, child, malloc, setup, tools};
 
+/// The program that measures.
+const PROGRAM: &str = "allotment-benches";
+
 /// What to do.
 #[derive(clap::Args)]
 pub struct Bench {
@@ -42,17 +45,22 @@ pub fn run(bench: &Bench, setup: &Setup) -> Result<ExitCode> {
         (false, true) => Peers::Rust,
         (false, false) => Peers::All,
     };
-    let program = build("allotment-benches", peers)?;
     let all = bench.names.is_empty();
     if !bench.check && (all || bench.names.iter().any(|name| name == "programs")) {
         // Binaries beside the program, which starts them.
-        build("allotment-benches-programs", peers)?;
+        let programs: &[&str] = match peers {
+            Peers::All => &["heap", "cached", "talc", "system", "jemalloc", "mimalloc", "snmalloc"],
+            _ => &["heap", "cached", "talc", "system"],
+        };
+        let programs: Vec<String> = programs.iter().map(|name| format!("programs-{name}")).collect();
+        build(&programs, &format!("programs,{}", peers.features()))?;
     }
     if !bench.check && matches!(peers, Peers::All) && (all || bench.names.iter().any(|name| name == "misuse"))
     {
         // mimalloc's secure build, for which one program has no room beside the usual one.
-        build("allotment-benches-secure", peers)?;
+        build(&["secure".into()], "secure")?;
     }
+    let program = build(&[PROGRAM.into()], peers.features())?;
     let mut command = Command::new(program);
     if !bench.check && (all || bench.names.iter().any(|name| name == "misuse")) {
         let mut libraries = vec![
@@ -83,7 +91,7 @@ pub fn run(bench: &Bench, setup: &Setup) -> Result<ExitCode> {
 
 /// Runs the planner's part of the program, which needs no other allocators.
 pub fn plan(arguments: &[OsString]) -> Result<ExitCode> {
-    let mut command = Command::new(build("allotment-benches", Peers::None)?);
+    let mut command = Command::new(build(&[PROGRAM.into()], Peers::None.features())?);
     command.arg("plan").args(arguments);
     let status = command.status().with_context(|| format!("{command:?} does not start"))?;
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -94,7 +102,15 @@ pub fn tables(name: Option<&str>) -> Result<ExitCode> {
     // Unlike figures, tables need no optimised program.
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../benches");
     let mut command = child::command(tools::find("cargo").context("there is no `cargo`")?);
-    command.args(["run", "--quiet", "--locked", "--no-default-features", "--manifest-path"]);
+    command.args([
+        "run",
+        "--quiet",
+        "--locked",
+        "--no-default-features",
+        "--bin",
+        PROGRAM,
+        "--manifest-path",
+    ]);
     command.arg(folder.join("Cargo.toml")).arg("--target-dir").arg(folder.join("target")).arg("--");
     match name {
         Some(name) => command.args(["tables", name]),
@@ -115,22 +131,31 @@ enum Peers {
     All,
 }
 
-/// Builds a package of the benchmarks and returns the path of the program.
-fn build(package: &str, peers: Peers) -> Result<PathBuf> {
+impl Peers {
+    /// The features that bring them.
+    fn features(self) -> &'static str {
+        match self {
+            Self::None => "",
+            Self::Rust => "peers",
+            Self::All => "default",
+        }
+    }
+}
+
+/// Builds programs of the benchmarks with these features. Returns the path of the main one, built or not.
+fn build(programs: &[String], features: &str) -> Result<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../benches");
     let target = folder.join("target");
     let mut command = child::command(tools::find("cargo").context("there is no `cargo`")?);
-    command.args(["build", "--release", "--locked", "--package", package]);
+    command.args(["build", "--release", "--locked", "--no-default-features", "--features", features]);
+    programs.iter().for_each(|program| {
+        command.args(["--bin", program]);
+    });
     command.arg("--manifest-path").arg(folder.join("Cargo.toml")).arg("--target-dir").arg(&target);
-    match peers {
-        Peers::None => command.arg("--no-default-features"),
-        Peers::Rust => command.args(["--no-default-features", "--features", "peers"]),
-        Peers::All => &mut command,
-    };
     let status = child::status(&mut command, "building the benchmarks")?;
     anyhow::ensure!(
         status.success(),
-        "{package} does not build; --no-native leaves out what needs C and C++"
+        "the benchmarks do not build; --no-native leaves out what needs C and C++"
     );
-    Ok(target.join("release/allotment-benches"))
+    Ok(target.join("release").join(PROGRAM))
 }

@@ -320,7 +320,7 @@ pub fn check_targets(setup: &Setup) -> Result<ExitCode> {
     let target = LIBRARY_TARGETS[1];
     let mut cargo = toolchain.cargo("build");
     cargo.current_dir(firmware::root().join("boards")).args(["--locked", "--release"]);
-    cargo.args(["--package", "plain-value", "--target", target]);
+    cargo.args(["--package", "boards", "--bin", "plain-value", "--target", target]);
     let linked = child::status(&mut cargo, "linking a program without a global allocator")?.success();
     failed |= !linked;
     let result = if linked { "linked" } else { "failed" };
@@ -337,10 +337,11 @@ pub fn check_targets(setup: &Setup) -> Result<ExitCode> {
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// `book`: the program in `docs/build`, a workspace of its own so that only this command compiles mdBook.
+/// `book`: the program in `docs/check`, with a feature so that only this command compiles mdBook.
 pub fn book() -> Result<ExitCode> {
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.current_dir(firmware::root().join("docs/build")).args(["run", "--locked"]);
+    cargo.current_dir(firmware::root()).args(["run", "--locked", "--package", "allotment-docs"]);
+    cargo.args(["--features", "book", "--bin", "book"]);
     let status = child::status(&mut cargo, "rendering the book")?;
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -17,18 +17,25 @@ pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this package is one folder below it")
 }
 
-/// The folder of a board.
+/// The folder of the boards' workspace.
+fn workspace() -> PathBuf {
+    root().join("boards")
+}
+
+/// The folder of a board's package.
 pub fn folder(board: &Board) -> PathBuf {
-    root().join("boards").join(&board.name)
+    workspace().join(if board.package == "boards" { "" } else { &board.package })
 }
 
 /// `cargo COMMAND` for the program of `board`.
 pub fn cargo(board: &Board, toolchain: &Toolchain, command: &str) -> Command {
     let mut cargo = toolchain.cargo(command);
-    // From the board's folder, which may be a workspace of its own: some HALs do not share a lock file with
-    // others.
-    cargo.current_dir(folder(board)).env("DEFMT_LOG", LOG_LEVEL);
-    cargo.args(["--release", "--locked", "--package", &board.name]);
+    cargo.current_dir(workspace()).env("DEFMT_LOG", LOG_LEVEL);
+    cargo.args(["--release", "--locked", "--package", &board.package]);
+    match board.runner {
+        Runner::Node { .. } => cargo.arg("--lib"),
+        _ => cargo.args(["--bin", &board.name]),
+    };
     cargo.args(["--target", &board.target]).arg("--target-dir").arg(target_folder());
     if !board.features.is_empty() {
         cargo.arg("--features").arg(board.features.join(","));
@@ -43,7 +50,7 @@ pub fn build(board: &Board, toolchain: &Toolchain) -> Result<PathBuf> {
     anyhow::ensure!(status.success(), "board `{}` does not build ({status})", board.name);
 
     let file = match board.runner {
-        Runner::Node { .. } => format!("{}.wasm", board.name.replace('-', "_")),
+        Runner::Node { .. } => format!("{}.wasm", board.package.replace('-', "_")),
         _ => board.name.clone(),
     };
     Ok(target_folder().join(&board.target).join("release").join(file))
@@ -51,5 +58,5 @@ pub fn build(board: &Board, toolchain: &Toolchain) -> Result<PathBuf> {
 
 /// Where firmware is built.
 pub fn target_folder() -> PathBuf {
-    root().join("boards/target")
+    workspace().join("target")
 }

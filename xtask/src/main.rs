@@ -115,12 +115,6 @@ enum Command {
     Boards,
     /// Run what CI runs: what a landing needs, or more
     Ci(ci::Options),
-    /// List the evidence that takes too long for each landing: sanitizers, Miri, loom, proofs, fuzzing, mutation, small worlds
-    Verify {
-        /// Gather it: the steps of CI's deep tier
-        #[arg(long)]
-        deep: bool,
-    },
     /// Prove that set-up works on a fresh machine: nothing on PATH, an empty cache, no rights, a package in the way
     ProveSetup,
     /// Find programs such as emulators, or download and unpack them, and print their paths
@@ -195,7 +189,6 @@ fn main() -> ExitCode {
         Command::Link { board, all } => commands::link(&setup, board.as_deref(), all),
         Command::Boards => commands::boards(&setup),
         Command::Ci(options) => ci::run(&setup, &options),
-        Command::Verify { deep } => ci::run(&setup, &ci::Options::evidence(!deep)),
         Command::ProveSetup => proof::run(&setup),
         Command::Provide { programs, afresh } => commands::provide(&setup, &programs, afresh),
         Command::Tables { name } => tables::run(name.as_deref()),

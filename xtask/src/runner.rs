@@ -187,7 +187,7 @@ fn judge(status: ExitStatus) -> (u8, Option<String>) {
     match status.code() {
         Some(0) => (0, None),
         Some(code) => {
-            // The two that `boards/support` gives a meaning of their own.
+            // The two that `boards/src/support.rs` gives a meaning of their own.
             let what = match code {
                 101 => "panic",
                 102 => "fault",

@@ -1,5 +1,5 @@
-//! `wasm`: our heap beside others in a WebAssembly module, by the program in `benches/wasm`, in Node and in Chromium; with threads, by that
-//! in `tests/wasm-threads`; and a page that shows a module's heap.
+//! `wasm`: our heap beside others in a WebAssembly module, by the program in `benches/wasm`, in Node and in Chromium; with threads, by another
+//! module there; and a page that shows a module's heap.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -50,7 +50,7 @@ fn write_page(file: &Path, setup: &Setup) -> Result<ExitCode> {
     let toolchain = toolchain::find(&[TARGET], setup)?;
     // Without debug information, which is a hundred times larger than the code.
     let mut cargo = firmware::cargo(board, &toolchain, "rustc");
-    cargo.args(["--lib", "--", "-Cstrip=symbols"]);
+    cargo.args(["--", "-Cstrip=symbols"]);
     ensure!(child::status(&mut cargo, "building the module")?.success(), "the module does not build");
     let module = firmware::target_folder().join(TARGET).join("release/wasm32_node.wasm");
     let folder = firmware::folder(board);
@@ -71,15 +71,16 @@ fn page(template: &str, script: &str, module: &[u8]) -> String {
 fn modules(setup: &Setup) -> Result<(Vec<PathBuf>, Vec<[u64; 2]>)> {
     let toolchain = toolchain::find(&[TARGET], setup)?;
     let folder = firmware::root().join("benches/wasm");
-    let target = folder.join("target");
+    let target = firmware::root().join("benches/target");
     let (mut modules, mut sizes) = (Vec::new(), Vec::new());
     for subject in SUBJECTS {
         let mut bytes = [0; 2];
         // For its size alone, and as it runs.
         for (level, bytes) in ["z", "s"].into_iter().zip(&mut bytes) {
             let mut cargo = toolchain.cargo("build");
-            cargo.current_dir(&folder).args(["--release", "--locked", "--target", TARGET]);
+            cargo.current_dir(&folder).args(["--release", "--locked", "--lib", "--target", TARGET]);
             cargo.arg("--config").arg(format!("profile.release.opt-level=\"{level}\""));
+            cargo.args(["--config", "profile.release.strip=true"]);
             cargo.arg("--target-dir").arg(&target).args(["--features", subject]);
             ensure!(child::status(&mut cargo, "building a module")?.success(), "{subject} does not build");
             let name = if subject.is_empty() { "nothing" } else { subject };
@@ -145,19 +146,22 @@ fn in_chromium(chromium: &Path, modules: &[PathBuf]) -> Result<Vec<[String; 6]>>
     cells(figures.with_context(|| format!("Chromium shows: {text}"))?.0)
 }
 
-/// Builds the module of `tests/wasm-threads` with its standard library, and runs it in Node on several workers.
+/// Builds the module with threads with its standard library, and runs it in Node on several workers.
 fn threads(node: &Path) -> Result<String> {
     let root = firmware::root();
-    let folder = root.join("tests/wasm-threads");
+    let folder = root.join("benches/wasm");
     let target = root.join("target/wasm-threads");
     let mut cargo = child::command("rustup");
     cargo.args(["run", "nightly", "cargo", "build", "--quiet", "--release", "--locked"]);
+    cargo.args(["--features", "threads", "--example", "wasm_threads"]);
     cargo.args(["-Zbuild-std=std,panic_abort", "--target", TARGET, "--target-dir"]).arg(&target);
     cargo.current_dir(&folder).env("RUSTFLAGS", "-Ctarget-feature=+atomics");
     let built = child::status(&mut cargo, "building a module with threads")?;
     ensure!(built.success(), "the module with threads needs a nightly compiler and the component rust-src");
     let mut command = child::command(node);
-    command.arg(folder.join("run.mjs")).arg(target.join(TARGET).join("release/wasm_threads.wasm"));
+    command
+        .arg(folder.join("threads.mjs"))
+        .arg(target.join(TARGET).join("release/examples/wasm_threads.wasm"));
     let (status, text) = child::run_limited(&mut command, LIMIT)?;
     ensure!(status.is_some_and(|status| status.success()), "workers fail: {text}");
     let rows: Vec<[String; 4]> = text

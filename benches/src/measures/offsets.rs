@@ -8,7 +8,7 @@ use allotment::Region;
 use allotment::placement::{Block, GoodFit, SegmentPlacement, SideTable};
 use allotment::pool::{Allocation, DevicePool, PoolOptions};
 use allotment::sim::{DeviceMemory, Stream};
-use allotment_benches_common::rmm::{self, COUNTS, Nothing, SIZES, Target, workload};
+use allotment_benches::rmm::{self, COUNTS, Nothing, SIZES, Target, workload};
 use anyhow::{Context, Result, ensure};
 
 use super::{Measure, Options};

@@ -2,6 +2,8 @@
 //!
 //! One Cargo feature is one subject. The programs in `src/bin` use only [`give`] and Rust's own `alloc::alloc`.
 #![no_std]
+// `ported` registers its heap itself.
+#![cfg(not(feature = "ported"))]
 
 mod machine;
 mod masked;

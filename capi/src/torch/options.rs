@@ -7,7 +7,7 @@ use heap::pool::PoolOptions;
 pub(super) struct Options {
     /// Requests above so many bytes have segments of their own size, which smaller ones do not split.
     max_split_size_mb: Option<usize>,
-    /// From this part of the device's memory on, unused memory is given back before a request.
+    /// Once the pool holds this part of the device's memory, it releases unused memory before a request.
     pub(super) garbage_collection_threshold: Option<f64>,
     /// Sizes are rounded up to a multiple of the next lower power of two, divided by this; 0 for no rounding.
     roundup_power2_divisions: usize,

@@ -18,12 +18,15 @@ pub struct Boards {
     pub all: Vec<Board>,
 }
 
-/// One board: a folder and a package of this name in `boards/`.
+/// One board: a program in a package of the workspace in `boards/`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Board {
-    /// Name of the board, of its folder and of its package.
+    /// Name of the board, and of its program.
     pub name: String,
+    /// The package that has the program: `boards` itself if the file does not say.
+    #[serde(default = "shared")]
+    pub package: String,
     /// What it is, in a few words.
     pub title: String,
     /// Processor core.
@@ -44,6 +47,10 @@ pub struct Board {
     pub notes: String,
 }
 
+fn shared() -> String {
+    "boards".into()
+}
+
 /// What runs a board's firmware.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
@@ -58,7 +65,7 @@ pub enum Runner {
         #[serde(default)]
         args: Vec<String>,
     },
-    /// Node, with this script from the board's folder and the WebAssembly module as its argument.
+    /// Node, with this script from the package's folder and the WebAssembly module as its argument.
     Node {
         /// File name of the script.
         script: String,
@@ -243,49 +250,33 @@ mod tests {
         }
     }
 
-    /// Every package in `boards/` that is a board is listed, and the other way about. The heap for C is a library.
+    /// Every program of the packages is a board, and the other way about. A module for Node is a library.
     #[test]
-    fn the_list_and_the_folders_agree() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../boards");
-        let shared =
-            ["c-heap", "demo", "interrupts", "measure", "network", "plain-value", "sampled", "support"];
-        let folders: BTreeSet<String> = folder
-            .read_dir()
-            .unwrap()
-            .map(|entry| entry.unwrap())
-            .filter(|entry| entry.path().join("Cargo.toml").is_file())
-            .map(|entry| entry.file_name().into_string().unwrap())
-            .filter(|name| !shared.contains(&name.as_str()))
-            .collect();
-        let listed = Boards::embedded().iter().map(|board| board.name.clone()).collect();
-        assert_eq!(folders, listed);
-    }
-
-    /// A package in a workspace's folder must be its member, or Cargo refuses it; or be a workspace of its
-    /// own.
-    #[test]
-    fn every_board_is_in_a_workspace() {
+    fn the_list_and_the_programs_agree() {
         #[derive(Deserialize)]
         struct Manifest {
-            workspace: Option<Workspace>,
+            #[serde(default)]
+            bin: Vec<Program>,
         }
         #[derive(Deserialize)]
-        struct Workspace {
-            #[serde(default)]
-            members: BTreeSet<String>,
-            #[serde(default)]
-            exclude: BTreeSet<String>,
+        struct Program {
+            name: String,
+            #[serde(default, rename = "required-features")]
+            features: Vec<String>,
         }
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../boards");
-        let read = |path: &Path| {
-            let text = std::fs::read_to_string(path).unwrap();
-            toml::from_str::<Manifest>(&text).unwrap().workspace
-        };
-        let shared = read(&folder.join("Cargo.toml")).unwrap();
-        for Board { name, .. } in Boards::embedded().iter() {
-            let own = read(&folder.join(name).join("Cargo.toml")).is_some();
-            assert_eq!(shared.members.contains(name), !own, "member: {name}");
-            assert_eq!(shared.exclude.contains(name), own, "exclude: {name}");
+        let boards = Boards::embedded();
+        for package in ["boards", "hardware"] {
+            let manifest = folder.join(if package == "boards" { "" } else { package }).join("Cargo.toml");
+            let manifest: Manifest = toml::from_str(&std::fs::read_to_string(manifest).unwrap()).unwrap();
+            let programs = manifest.bin.into_iter().filter(|program| program.name != "plain-value");
+            let programs: BTreeSet<_> = programs.map(|program| (program.name, program.features)).collect();
+            let listed = boards.iter().filter(|board| board.package == package);
+            let listed = listed.map(|board| (board.name.clone(), board.features.clone())).collect();
+            assert_eq!(programs, listed, "{package}");
+        }
+        for board in boards.iter().filter(|board| !["boards", "hardware"].contains(&board.package.as_str())) {
+            assert!(folder.join(&board.package).join("Cargo.toml").is_file(), "{}", board.name);
         }
     }
 

@@ -208,7 +208,7 @@ fn whole(contents: Contents) -> Result<Vec<u8>, PlanError> {
     contents.cut.map_or(Ok(contents.bytes), |cut| Err(cut.into()))
 }
 
-/// Returns the lines that a file holds. If it is cut off, the last one is left out and the user is told.
+/// Returns the lines of a file. If the file is cut off, leaves out the last one and tells the user.
 fn lines(mut contents: Contents, input: &Input) -> Result<Vec<u8>, PlanError> {
     if let Some(cut) = contents.cut {
         let end = contents.bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |last| last + 1);

@@ -254,7 +254,7 @@ fn signals_start_and_stop_the_recording() {
     assert!(child.wait().unwrap().success());
     let mut reader = open(trace.as_ref()).unwrap();
     assert!(reader.by_ref().map(Result::unwrap).count() > 10);
-    // What came before is told of as lost.
+    // The report counts what came before as lost.
     assert!(reader.lost() > 0);
 }
 

@@ -33,7 +33,7 @@ use core::alloc::Layout;
 /// }
 ///
 /// fn drop_cached_pages(_: &Shortage) -> usize {
-///     0 // bytes given back
+///     0 // bytes freed
 /// }
 /// HEAP.register(0, &drop_cached_pages)?;
 ///

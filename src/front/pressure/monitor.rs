@@ -1,4 +1,4 @@
-//! The state of a pressure heap besides its counters, kept inside its lock.
+//! State of a pressure heap inside its lock, without the counters.
 
 use super::headroom::Headroom;
 use super::reclaim::Registry;

@@ -4,7 +4,7 @@
 
 use heapless::Vec;
 
-/// What a request is lacking, as passed to reclaim hooks. All values are in bytes.
+/// The shortage that reclaim hooks are called for. All values are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -15,12 +15,11 @@ pub struct Shortage {
     pub align: usize,
     /// The largest request that would succeed now.
     pub largest_free: usize,
-    /// Bytes that the hooks before this one reported to have given back.
+    /// Bytes that the hooks before this one reported as freed.
     pub reclaimed: usize,
 }
 
-/// Gives memory back on request, such as that of a cache, a pool of buffers or a log, and returns how many bytes; 0 if
-/// there was nothing to give. The request is tried again after each hook that gave something.
+/// Frees memory on request, such as a cache or a log, and returns how many bytes; 0 if it has nothing to free. The request is tried again after each hook that gave something.
 ///
 /// A hook is called outside the heap's lock, on the thread (or at the interrupt level) whose request found no room,
 /// so it may free and even allocate. It is not called again while it runs: a request that fails inside it, or on

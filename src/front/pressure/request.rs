@@ -72,7 +72,7 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
         Ok(start)
     }
 
-    /// Handles a request for which there is no room: headroom, hooks, error.
+    /// Slow path of a request that found no room: headroom, hooks, error.
     #[cold]
     #[inline(never)]
     fn recover(&self, layout: Layout, critical: bool) -> Result<NonNull<u8>, OutOfMemory> {

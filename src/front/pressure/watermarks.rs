@@ -60,11 +60,11 @@ pub struct Watermarks {
     pub(super) block: (Amount, Amount),
 }
 
-/// No largest free block is too short.
+/// Accepts any largest free block.
 const ANY: (Amount, Amount) = (Amount::Bytes(0), Amount::Bytes(0));
 
 impl Watermarks {
-    /// No pressure, however little is free.
+    /// Never reports pressure.
     pub const NONE: Self =
         Self { low: Amount::Bytes(0), critical: Amount::Bytes(0), hysteresis: Amount::Bytes(0), block: ANY };
 

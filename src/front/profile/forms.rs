@@ -33,7 +33,7 @@ fn functions(address: usize) -> Vec<Function> {
     found
 }
 
-/// Numbers for texts, from 1; that of the empty one is 0.
+/// Numbers texts from 1; the empty text has 0.
 #[derive(Default)]
 struct Texts {
     numbers: BTreeMap<String, u64>,

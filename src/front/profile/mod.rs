@@ -63,7 +63,7 @@ struct State {
     live: BTreeMap<usize, (usize, usize)>,
     /// The number of each stack.
     numbers: BTreeMap<Box<[usize]>, usize>,
-    /// What each stack has asked for so far.
+    /// Requests so far, by stack.
     asked: Vec<Estimate>,
 }
 
@@ -182,7 +182,7 @@ impl<M, L: Lock> HeapProfile<M, L> {
         self.lock.with(|| f(unsafe { &mut *self.state.get() }))
     }
 
-    /// Takes a request off the distance to the next choice, if it is not one.
+    /// Counts down to the next sampled request; false if this may be the one.
     #[inline(always)]
     fn passes(&self, size: usize) -> bool {
         THREAD.with(|thread| {

@@ -69,7 +69,7 @@ use core::ops::Range;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// How many return addresses are kept of a call.
+/// Return addresses kept of each call.
 const CALLERS: usize = 4;
 
 /// The return addresses of a call, the innermost first; 0 where there is none.
@@ -94,7 +94,7 @@ pub unsafe trait Protection {
     /// Watches nothing any more.
     fn clear();
 
-    /// Returns the address of the access that led to the fault which is being handled, if it was stopped by a guard.
+    /// Returns the address that the faulting access tried, if a guard stopped it. Called by the fault handler.
     fn fault_address() -> Option<usize>;
 
     /// Writes the return addresses of the present call, the innermost first, as far as they can be found, over zeros.
@@ -118,7 +118,7 @@ pub struct Caught {
     pub tag: Option<&'static str>,
     /// Return addresses of the allocation, the innermost first; 0 where none was found. Words that look like one are taken for one.
     pub allocated: [usize; CALLERS],
-    /// The same of the free; `None` if the block is live, so that the access went behind it.
+    /// Return addresses of the free; `None` if the block is live, so that the access went beyond its end.
     pub freed: Option<[usize; CALLERS]>,
 }
 
@@ -140,7 +140,7 @@ impl fmt::Display for Caught {
     }
 }
 
-/// What is known of a sampled block, at the start of the guard behind it. A write a little too far, while the guard is elsewhere, meets what
+/// Record of a sampled block, at the start of the guard after it. A write a little too far, while the guard is elsewhere, meets what
 /// matters least.
 #[repr(C)]
 struct Record {
@@ -153,11 +153,11 @@ struct Record {
 
 const _: () = assert!(size_of::<Record>() <= GRANULE, "a record has room in place of the guard");
 
-/// What the lock guards.
+/// State inside the lock.
 struct State {
     /// The end of the block that is watched, or null.
     watched: *mut Record,
-    /// Where that block was freed, if it is not live.
+    /// Return addresses of the free, if the block is not live.
     freed: Option<Callers>,
     /// The first of the other live ones, or null.
     others: *mut Record,
@@ -184,13 +184,13 @@ const fn rounded(size: usize) -> usize {
     (size + (GRANULE - 1)) & !(GRANULE - 1)
 }
 
-/// Returns the layout of the memory for a block that has a guard behind it.
+/// Returns the layout of a block together with the guard after it.
 const fn whole_layout(length: usize) -> Layout {
     // SAFETY: the alignment is a power of two, and blocks are at most half as long as the memory can be.
     unsafe { Layout::from_size_align_unchecked(length, GRANULE) }
 }
 
-/// Puts a hardware guard behind sampled blocks of a memory, and over sampled ones that were freed; see the [module](self).
+/// Puts a hardware guard after sampled blocks of a memory, and over freed ones; see the [module](self).
 ///
 /// The guard moves on with each sample, and with each free of a sampled block, which is freed in the memory when the guard leaves it. Sampled
 /// are requests whose size is a multiple of their alignment, as all of Rust's are, up to an alignment of 32; `realloc` is sampled as well.
@@ -231,7 +231,7 @@ impl<M, G, L: Lock, const PERIOD: u32> Sampled<M, G, L, PERIOD> {
         }
     }
 
-    /// Returns the memory behind this front.
+    /// Returns the inner memory.
     pub const fn memory(&self) -> &M {
         &self.memory
     }
@@ -369,7 +369,7 @@ impl<M: Memory, G: Protection, L: Lock, const PERIOD: u32> Sampled<M, G, L, PERI
         }
     }
 
-    /// Allocates a block with a guard behind it; `None` if there is no room for both.
+    /// Allocates a block with a guard after it; `None` if there is no room for both.
     #[cold]
     #[inline(never)]
     fn allocate_guarded(&self, layout: Layout) -> Option<NonNull<u8>> {

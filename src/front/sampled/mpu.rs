@@ -30,7 +30,7 @@ fn settle() {
     unsafe { asm!("dsb", "isb", options(nostack, preserves_flags)) }
 }
 
-/// What the units of both versions have in common.
+/// Implements the guard for a version of the unit.
 macro_rules! guarded {
     ($unit:ident, |$range:ident| $set:block, $clear:block) => {
         // SAFETY: regions stop accesses to their range, and none if they are off.

@@ -96,7 +96,7 @@ impl Block {
 pub(crate) struct Chain {
     /// The first one; null if there is none.
     pub(crate) first: *mut Block,
-    /// How many there are.
+    /// Number of blocks.
     pub(crate) count: usize,
 }
 

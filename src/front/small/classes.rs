@@ -73,7 +73,7 @@ pub(crate) fn class_of(size: usize, align: usize) -> Option<usize> {
     tabled_class_of(size, align).or_else(|| other_class_of(size, align))
 }
 
-/// As [`class_of`], for sizes and alignments that the table does not have.
+/// Computes [`class_of`] for sizes and alignments beyond the table.
 #[inline(never)]
 fn other_class_of(size: usize, align: usize) -> Option<usize> {
     if size > LARGEST || align > LARGEST_ALIGN || (align > 16 && !align.is_power_of_two()) {
@@ -100,7 +100,7 @@ pub(crate) fn class_of_layout(layout: Layout) -> Option<usize> {
     class_of(layout.size(), layout.align())
 }
 
-/// Returns the layout of the blocks of `class`, which is requested for all of them, so that they are alike.
+/// Returns the layout that every block of `class` is allocated with.
 #[inline(always)]
 pub(crate) fn layout_of(class: usize) -> Layout {
     // SAFETY: 8 is a power of two, and the sizes are small.

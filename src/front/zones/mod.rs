@@ -116,7 +116,7 @@ impl core::error::Error for ZoneError {}
 pub struct Zones<'h, const N: usize, const SPANS: usize = 8, L = lock::Default> {
     zones: [Zone<'h>; N],
     fallback: &'h [usize],
-    /// What requests want that name no capabilities.
+    /// Capabilities of requests that name none.
     general: Capabilities,
     lock: L,
     table: UnsafeCell<Table<SPANS>>,

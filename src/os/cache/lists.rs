@@ -12,8 +12,8 @@ pub(in crate::os) trait Source {
     /// Returns the place in which a thread finds its lists of this source.
     fn place(&self) -> &'static Place;
 
-    /// Returns a number that changes whenever memory has run out, upon which every thread gives back what its lists hold. No other source
-    /// of the place has the same.
+    /// Returns a number that changes whenever memory has run out: each thread then flushes its lists. No other source of the place has
+    /// the same.
     fn token(&self) -> usize;
 
     /// Returns how many blocks of a class a list may hold, at most 64; none are kept if it is 0.
@@ -77,9 +77,9 @@ impl Place {
 pub(in crate::os) struct Bin {
     /// The first block of the list in use, or null.
     head: *mut Block,
-    /// How many blocks the list in use has room for.
+    /// Capacity of the list in use, in blocks.
     room: i32,
-    /// How many blocks to ask the source for next time; 0 before the first time. It doubles each time, so that a class that is used a
+    /// Blocks to ask the source for next time; 0 before the first time. It doubles each time, so that a class that is used a
     /// little keeps few.
     demand: u16,
     /// Blocks of the other list.
@@ -366,7 +366,7 @@ mod tests {
         assert!(seen.iter().all(|&times| times > 20), "{seen:?}");
     }
 
-    /// A block without a mark goes into a list, and every other one is refused.
+    /// The list accepts a block without a mark and rejects every other one.
     #[test]
     fn marks_are_of_one_block_with_one_link() {
         let mut memory = [[0_usize; 2]; 3];

@@ -1,4 +1,4 @@
-//! What a program asks of the heap beside blocks: huge pages, and memory that is there before it is needed.
+//! Requests to the heap for something other than blocks: huge pages, and memory that is there before it is needed.
 
 use super::Growing;
 use super::classes::SLOT;
@@ -18,7 +18,7 @@ use core::sync::atomic::Ordering;
 const HUGE: usize = 2 << 20;
 
 impl Growing {
-    /// Asks for transparent huge pages behind the heap, or for none. What the heap has already follows when it is next given
+    /// Turns transparent huge pages for the heap on or off. What the heap has already follows when it is next given
     /// back, or when the kernel joins pages by itself. While huge pages are asked for, free memory goes back in whole ones, so that none is
     /// broken up, and the program keeps a little more.
     ///
@@ -76,7 +76,7 @@ fn no_memory() -> MapError {
 }
 
 impl<S: System> Pages<S> {
-    /// Returns the reserved addresses of blocks, which are reserved now if they were not before.
+    /// Returns the addresses reserved for blocks, and reserves them first if necessary.
     fn reserved_region(&mut self) -> Option<Region> {
         if let Some(region) = self.region() {
             return Some(region);
@@ -87,7 +87,7 @@ impl<S: System> Pages<S> {
         self.region()
     }
 
-    /// Has the system provide the memory that the heap takes next, and that of the pages which have free blocks. Returns whether there is
+    /// Makes the system provide the memory that the heap uses next, and the pages that have free blocks. Returns whether there is
     /// so much.
     fn make_ready(&mut self, bytes: usize) -> bool {
         self.ready.end(&mut self.spans);

@@ -4,7 +4,7 @@
 
 use crate::os::cache::{CLASSES, SIZES};
 
-/// Bytes of a slot, the unit in which memory is taken from the system and given back.
+/// Bytes of a slot, the unit in which memory is committed and released.
 pub(super) const SLOT: usize = 4096;
 
 /// Bytes of the largest page.

@@ -12,7 +12,7 @@ use std::cell::RefCell;
 use std::vec;
 use std::vec::Vec;
 
-/// What is behind the unit of a commit.
+/// State of one unit of committed memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum State {
     Reserved,
@@ -26,12 +26,12 @@ struct Range {
     states: Vec<State>,
 }
 
-/// What the fake knows.
+/// State of the fake system.
 #[derive(Default)]
 struct World {
     ranges: Vec<Range>,
     committed: usize,
-    /// No more than this many bytes can be committed; 0 means any number.
+    /// Most bytes that can be committed; 0 means any number.
     limit: usize,
     /// The most bytes of addresses that were asked for at once.
     asked: usize,
@@ -39,7 +39,7 @@ struct World {
     memory: u64,
     /// The process may have so many addresses; 0 means any number.
     space: usize,
-    /// No addresses are left.
+    /// Whether the address space is used up.
     full: bool,
     /// Purges fail from now on.
     broken: bool,
@@ -59,7 +59,7 @@ std::thread_local! {
 /// Commits come in multiples of this.
 const UNIT: usize = 64 * 1024;
 
-/// Reserved addresses hold this, so that a write to them is noticed when they are committed.
+/// Reserved addresses hold this, so that committing them detects a write to them.
 const UNTOUCHED: u8 = 0xa5;
 
 impl World {
@@ -401,7 +401,7 @@ fn free_memory_does_not_raise_the_peak() {
     assert!(pages.spans.has_exact_footprint());
 }
 
-/// A little free memory is no reason to purge, whatever its share: less than 64 slots.
+/// A little free memory does not start a purge, whatever its share: less than 64 slots.
 #[test]
 fn a_little_free_memory_may_raise_the_peak() {
     for (slots, goes) in [(60, false), (64, false), (65, true), (70, true)] {
@@ -682,7 +682,7 @@ fn give_all<S: System>(pages: &mut Pages<S>, class: usize, blocks: &[NonNull<u8>
     }
 }
 
-/// A block may start in front of the memory that was given back, and reach into it: that memory is not clean any more.
+/// A block may start before the released memory and reach into it: that memory is not clean any more.
 #[test]
 fn what_reaches_into_memory_that_was_given_back_is_noticed() {
     const SIZE: usize = 48;
@@ -718,7 +718,7 @@ fn what_reaches_into_memory_that_was_given_back_is_noticed() {
     assert!(dirty || bytes.iter().all(|&byte| byte == 0), "called clean, and is not");
 }
 
-/// A free block that lies in front of a slot may have its mark in that slot, which is not given back then.
+/// A free block before a slot may have its mark in that slot, which then is not released.
 #[test]
 fn marks_stay_with_their_blocks() {
     const SIZE: usize = 24;
@@ -749,7 +749,7 @@ fn marks_stay_with_their_blocks() {
     assert!(dirty || bytes.iter().all(|&byte| byte == 0), "called clean, and is not");
 }
 
-/// A page that was given back in parts has blocks as long as it is listed, also if none starts in some of these parts.
+/// A page that was released in parts has blocks as long as it is listed, even if none starts in some of these parts.
 #[test]
 fn listed_pages_have_free_blocks() {
     const PAGES: usize = 4;

@@ -11,7 +11,7 @@ pub(super) struct Range {
     pub(super) committed: usize,
 }
 
-/// What commits are rounded to in bytes.
+/// Granularity of commits, in bytes.
 pub(super) const GRAIN: usize = system::LARGEST_PAGE;
 
 impl Range {
@@ -88,7 +88,7 @@ impl Ground {
     }
 
     /// Gives the memory of slots back to the system, from the first to the last that were written to, where they fill its
-    /// pages. Returns the slots that were given back, and how many of these had been written to.
+    /// pages. Returns the released slots, and how many of these had been written to.
     pub(super) fn purge<S: System>(self, from: usize, end: usize, page: usize) -> (ops::Range<usize>, usize) {
         let page = page.max(S::unit());
         let Some(first) = (from..end).find(|&slot| self.is_touched(slot)) else { return (from..from, 0) };

@@ -42,7 +42,7 @@ pub(super) struct Image {
     lists: Lists,
 }
 
-/// Where the engine finds all this.
+/// Pointers by which the engine reads and writes the table.
 #[derive(Clone, Copy)]
 struct View {
     start: *mut u8,
@@ -197,7 +197,7 @@ impl Image {
         }
     }
 
-    /// Returns the granule that stands for a slot.
+    /// Returns the granule of a slot.
     #[inline(always)]
     pub(super) fn granule(&self, slot: usize) -> *mut u8 {
         self.start.wrapping_add(slot * IMAGE)

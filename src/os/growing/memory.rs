@@ -18,7 +18,7 @@ fn large_size(layout: Layout) -> usize {
     layout.size().max(1).next_multiple_of(SLOT)
 }
 
-/// Frees a block whose class is in no table, or that has none, and reports a free of what is no block. Out of line, so that freeing others
+/// Slow path of a free: classes beyond the table, large blocks, and the report of an invalid free. Out of line, so that freeing others
 /// saves no registers.
 ///
 /// # Safety

@@ -88,7 +88,7 @@ pub use pages::Figures;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Growing(());
 
-/// What [`heap!`](crate::heap) without a size stands for.
+/// Result of [`heap!`](crate::heap) without a size.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __growing {
@@ -143,7 +143,7 @@ fn allocate_other(size: usize, align: usize) -> *mut u8 {
 }
 
 impl Growing {
-    /// Makes a value that stands for the heap of the process.
+    /// Makes a handle to the heap of the process.
     pub const fn new() -> Self {
         Self(())
     }

@@ -4,10 +4,10 @@ use super::classes::{SLOT, objects};
 use crate::os::cache::{Block, Chain, SIZES};
 use core::ptr;
 
-/// No slot, or no offset.
+/// Marks a missing slot or offset.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// What is known of a page of equal small blocks.
+/// Record of a page of equal small blocks.
 #[repr(C)]
 pub(super) struct Page {
     /// Offset of the page's first free block from its start in bytes; [`NONE`] if there is none.
@@ -23,9 +23,9 @@ pub(super) struct Page {
     pub(super) fresh: u16,
     /// Class of the page's blocks.
     pub(super) class: u8,
-    /// Whether the page is in the ring of its class, as it is as long as it has free blocks.
+    /// Whether the page is in the ring of its class: it is while it has free blocks.
     pub(super) listed: bool,
-    /// Bit `i`: slot `i` of the page was given back to the system, and the blocks that start in it are in no list.
+    /// Bit `i`: slot `i` of the page was released to the system, and the blocks that start in it are in no list.
     pub(super) hollow: u64,
 }
 

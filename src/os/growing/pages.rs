@@ -67,7 +67,7 @@ pub(super) struct Pages<S> {
     pub(super) purged_at: u64,
     /// Slots that the system was asked to provide, from which spans are taken first.
     pub(super) ready: Ready,
-    /// How short memory is outside the heap.
+    /// Memory pressure outside the heap.
     pub(super) pressure: Pressure,
 }
 

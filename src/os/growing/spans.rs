@@ -42,13 +42,13 @@ pub(super) struct Spans<S> {
     ground: Ground,
     /// Slots of free spans that the system has not got back, about.
     dirty: usize,
-    /// How many of them it did not take when they were last offered.
+    /// Slots that the system refused when they were last offered.
     refused: usize,
     /// Slots that were written to since the system gave them: the memory that the process has.
     footprint: usize,
     /// The most slots that `footprint` has been at when a span was taken.
     highest: usize,
-    /// How many blocks were moved without copying. Each costs the kernel a mapping or two, of which there are not many.
+    /// Blocks moved without copying. Each costs the kernel a mapping or two, of which there are not many.
     shifted: usize,
     system: PhantomData<S>,
 }
@@ -61,7 +61,7 @@ const SHIFTS: usize = 8192;
 pub(super) struct Taken {
     /// Its first slot.
     pub(super) slot: usize,
-    /// Whether it may have bytes that are not zero.
+    /// Whether the span may have nonzero bytes.
     pub(super) dirty: bool,
 }
 
@@ -360,7 +360,7 @@ impl<S: System> Spans<S> {
     }
 
     /// Gives the memory of slots that nothing uses back to the system, where they fill its pages. Returns the first slot
-    /// that was given back, and one past the last; the same number twice if none was.
+    /// that was released, and one past the last; the same number twice if none was.
     pub(super) fn purge_slots(&mut self, from: usize, end: usize) -> (usize, usize) {
         let (purged, touched) = self.ground.purge::<S>(from, end, S::page());
         self.footprint = self.footprint.saturating_sub(touched);

@@ -1,4 +1,4 @@
-//! What all threads share, behind one lock: pages, from which the caches of threads are refilled, and large blocks.
+//! State that all threads share, behind one lock: pages, from which the caches of threads are refilled, and large blocks.
 
 use super::classes::{SLOT, batch, objects, page_size};
 use super::pages::Pages;
@@ -16,7 +16,7 @@ use core::ptr::{self, NonNull};
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 
-/// What all threads share.
+/// State that all threads share.
 pub(super) struct Shared {
     pub(super) lock: Futex,
     pages: UnsafeCell<Pages<Host>>,

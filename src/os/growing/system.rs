@@ -1,9 +1,9 @@
-//! What the growing heap asks of the operating system.
+//! System calls of the growing heap.
 
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicUsize;
 
-/// What became of a move without copying.
+/// Outcome of a move without copying.
 #[derive(Clone, Copy, PartialEq, Eq)]
 // Other systems move nothing.
 #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
@@ -23,7 +23,7 @@ pub(super) enum Shift {
 /// A reserved range must be this program's alone, and committed memory must be valid for reads and writes, and zero
 /// until it is written to.
 pub(super) unsafe trait System {
-    /// Reserves `bytes` bytes of addresses without memory behind them, aligned to a page of the system.
+    /// Reserves `bytes` bytes of addresses without memory, aligned to a page of the system.
     fn reserve(bytes: usize) -> Option<NonNull<u8>>;
 
     /// Gives reserved addresses back.
@@ -33,7 +33,7 @@ pub(super) unsafe trait System {
     /// The range must come from [`System::reserve`] and must not be used any more.
     unsafe fn release(start: NonNull<u8>, bytes: usize);
 
-    /// Puts memory behind reserved addresses, and returns whether that was possible. `start` and `bytes` are multiples of
+    /// Commits memory to reserved addresses, and returns whether that was possible. `start` and `bytes` are multiples of
     /// 64 KiB.
     ///
     /// # Safety
@@ -41,7 +41,7 @@ pub(super) unsafe trait System {
     /// The range must be reserved, and not committed yet.
     unsafe fn commit(start: *mut u8, bytes: usize) -> bool;
 
-    /// Takes the memory behind addresses away. They stay committed, and read as zero. Returns whether that was possible;
+    /// Decommits the memory at these addresses. They stay committed, and read as zero. Returns whether that was possible;
     /// otherwise the contents are unchanged. `start` and `bytes` are multiples of [`System::page`].
     ///
     /// # Safety
@@ -49,7 +49,7 @@ pub(super) unsafe trait System {
     /// The range must be committed, and its contents must not be needed any more.
     unsafe fn purge(start: *mut u8, bytes: usize) -> bool;
 
-    /// Moves the memory behind `from` to `to` without copying, and returns what became of it. `from` reads as zero after a move. All are
+    /// Moves the memory at `from` to `to` without copying, and returns the outcome. `from` reads as zero after a move. All are
     /// multiples of [`System::page`].
     ///
     /// # Safety
@@ -73,7 +73,7 @@ pub(super) unsafe trait System {
     /// Bytes of a page of the system.
     fn page() -> usize;
 
-    /// Bytes in multiples of which memory is given back: a page, or more while larger ones are asked for.
+    /// Granularity of a release to the system, in bytes: a page, or more while larger ones are asked for.
     fn unit() -> usize {
         Self::page()
     }
@@ -264,7 +264,7 @@ mod unix {
         fn what_cannot_be_moved_is_left_alone() {
             const BYTES: usize = 1 << 20;
             let range = Host::reserve(3 * BYTES).unwrap().as_ptr();
-            // SAFETY: the range is the test's, committed before it is used, and given back in the end.
+            // SAFETY: the range is the test's, committed before it is used, and released in the end.
             unsafe {
                 assert!(Host::commit(range, 3 * BYTES));
                 let (from, to) = (range, range.add(2 * BYTES));

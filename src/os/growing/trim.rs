@@ -1,4 +1,4 @@
-//! What goes back to the system, and when.
+//! Decides what the heap releases to the system, and when.
 
 use super::classes::{LARGEST_PAGE, SLOT};
 use super::page::{NONE, Page};
@@ -62,7 +62,7 @@ impl<S: System> Pages<S> {
         any
     }
 
-    /// Gives all free memory back to the system, also that inside of pages. Returns the bytes. O(spans + blocks that are
+    /// Releases all free memory to the system, pages' free blocks included. Returns the bytes. O(spans + blocks that are
     /// free in pages).
     pub(super) fn trim(&mut self) -> usize {
         self.gather();

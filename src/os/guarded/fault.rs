@@ -1,4 +1,4 @@
-//! What a fault in a pool, or an invalid free, has to say.
+//! Report of a fault in the pool or of an invalid free.
 
 use super::pool::{BYTES, Pool, Slot, Trace};
 use crate::error::report;
@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 /// The pool that was made last.
 static POOLS: AtomicPtr<Pool> = AtomicPtr::new(ptr::null_mut());
 
-/// What was done with signals before, of [`SIGNALS`].
+/// Earlier handlers of [`SIGNALS`].
 static mut BEFORE: [mem::MaybeUninit<libc::sigaction>; 2] = [const { mem::MaybeUninit::uninit() }; 2];
 
 const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];

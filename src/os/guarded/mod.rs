@@ -53,7 +53,7 @@ pub struct Guarded<M> {
     /// One allocation in so many, on average.
     period: u32,
     lock: Futex,
-    /// Where the slots begin; 0 before there are any.
+    /// Address of the first slot; 0 before there are any.
     base: AtomicUsize,
     pool: UnsafeCell<*mut Pool>,
 }
@@ -66,7 +66,7 @@ unsafe impl<M: Send> Send for Guarded<M> {}
 thread_local! {
     /// Allocations of the thread until the next sampled one; 0 before the first.
     static LEFT: Cell<u32> = const { Cell::new(0) };
-    /// What the next distances follow from.
+    /// State of the generator of distances.
     static SEED: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -102,7 +102,7 @@ impl<M> Guarded<M> {
         Self { memory, period, lock: Futex::INIT, base: AtomicUsize::new(0), pool }
     }
 
-    /// Returns the memory behind this front.
+    /// Returns the inner memory.
     pub const fn memory(&self) -> &M {
         &self.memory
     }
@@ -134,7 +134,7 @@ impl<M> Guarded<M> {
         left <= 1
     }
 
-    /// Runs `f` on the pool, which is made if there is none yet.
+    /// Runs `f` on the pool, and makes the pool first if necessary.
     fn with<T>(&self, f: impl FnOnce(&mut Pool) -> Option<T>) -> Option<T> {
         self.lock.with(|| {
             // SAFETY: the lock excludes all others, and a pool stays for good.
@@ -221,7 +221,7 @@ unsafe impl<M: Memory> Memory for Guarded<M> {
 
     fn allocate_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
         if self.is_due() {
-            // A slot's memory was given back, and is zero.
+            // A slot's memory was released, so it is zero.
             if let Some(block) = self.sample(layout) {
                 return Some(block);
             }

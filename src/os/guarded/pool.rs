@@ -20,7 +20,7 @@ pub(super) const BYTES: usize = (2 * SLOTS + 1) * PAGE;
 /// Return addresses of a stack.
 const FRAMES: usize = 24;
 
-/// What fills the bytes between a block and the end of its slot, where a write is no fault.
+/// Pattern between a block and the end of its slot, where a write does not fault.
 const FILL: u8 = 0xb7;
 
 /// Who did something, and from where.
@@ -52,7 +52,7 @@ impl Trace {
     }
 }
 
-/// What is known of the block in a slot.
+/// Record of the block in a slot.
 #[derive(Clone, Copy)]
 pub(super) struct Slot {
     /// Its address; 0 if the slot was never used.
@@ -76,7 +76,7 @@ pub(super) struct Pool {
     free: usize,
 }
 
-/// Where a block should lie in its slot.
+/// Preferred position of a block in its slot.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Side {
     /// Behind the guard page: what writes in front of it faults.
@@ -127,7 +127,7 @@ impl Pool {
         }
         let n = self.queue[self.first] as usize;
         let page = self.page(n);
-        // SAFETY: the slot is ours and has no live block. Its memory was given back, so that it is zero.
+        // SAFETY: the slot is ours and has no live block. Its memory was released, so it is zero.
         unsafe { rustix::mm::mprotect(page.cast(), PAGE, MprotectFlags::READ | MprotectFlags::WRITE) }
             .ok()?;
         self.first = (self.first + 1) % SLOTS;
@@ -164,7 +164,7 @@ impl Pool {
         Layout::from_size_align(slot.size, slot.align).ok()
     }
 
-    /// Returns whether the bytes behind a live block are as they were.
+    /// Returns whether the bytes after a live block are unchanged.
     pub(super) fn is_whole(&self, n: usize) -> bool {
         let Slot { start, size, .. } = self.slots[n];
         let end = start - self.page(n).addr() + size;

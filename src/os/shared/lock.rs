@@ -32,13 +32,13 @@ const THREAD: u64 = (1 << 22) - 1;
 const WAITS: u64 = 1 << 31;
 const STARTS: u64 = !0 << 40;
 
-/// How often a waiting thread looks before it sleeps.
+/// Times that a waiting thread spins before it sleeps.
 const SPINS: u32 = 100;
 
-/// How long a holder may keep the lock of which the system cannot say whether it exists.
+/// Time after which a holder counts as dead if the system cannot say whether it exists.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What the system says about a holder.
+/// The system's answer about a holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Here,
@@ -66,7 +66,7 @@ fn stat(thread: u64) -> Option<(u8, u64)> {
     Some((*rest.as_bytes().first()?, start))
 }
 
-/// What the lock's word is while this thread holds it.
+/// The lock's word while this thread holds it.
 fn own() -> u64 {
     std::thread_local! {
         static OWN: Cell<u64> = const { Cell::new(0) };

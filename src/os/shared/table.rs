@@ -41,7 +41,7 @@ pub(super) struct Damaged;
 /// The lists of free blocks, and the figures. All zeros: no free block.
 #[repr(C)]
 pub(super) struct Lists {
-    /// How often the lists were made anew.
+    /// Times that the lists were rebuilt.
     recoveries: AtomicU64,
     /// Granules in live blocks.
     used: AtomicU32,
@@ -51,7 +51,7 @@ pub(super) struct Lists {
     heads: [AtomicU32; ROWS * ROW],
 }
 
-/// What is known of the granule with the same number. All zeros: no block begins or ends there.
+/// Record of the granule with the same number. All zeros: no block begins or ends there.
 #[repr(C)]
 pub(super) struct Entry {
     /// The length of the live block that begins here, and above it a check ([`check`]); 0 if none does.
@@ -62,7 +62,7 @@ pub(super) struct Entry {
     head: AtomicU32,
     /// The length of the free block that ends here, or 0.
     tail: AtomicU32,
-    /// The free blocks behind and in front of this one in the list of its class, plus 1; 0 for none.
+    /// The next and the previous free block in the list of its class, plus 1; 0 for none.
     next: AtomicU32,
     prev: AtomicU32,
 }

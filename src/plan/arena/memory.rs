@@ -12,7 +12,7 @@ where
     bytes: [u8; SIZE],
 }
 
-/// A type that stands for an alignment.
+/// An alignment as a type.
 pub(crate) struct Align<const N: usize>;
 
 /// Implemented by the alignments that memory can have.

@@ -15,7 +15,7 @@ pub use step::{ArenaRun, NotLive, Step, StepAt};
 use super::placed::Placed;
 use core::cell::UnsafeCell;
 
-/// A type that stands for a plan; [`arena!`](crate::arena!) makes such types.
+/// A plan as a type; [`arena!`](crate::arena!) makes such types.
 pub trait Planned: Sized + 'static {
     /// The buffers and their offsets.
     const PLACED: Placed<'static>;
@@ -25,8 +25,8 @@ pub trait Planned: Sized + 'static {
 
 /// Static memory for a plan `P` made by [`arena!`](crate::arena!).
 ///
-/// The memory is all zero, so it lies in `.bss`. [`Arena::begin`] lends it to one user at a time. A [`Step`] of the
-/// run hands out references to the buffers that are live at that step, and never two to the same memory. The whole
+/// The memory is all zero, so it lies in `.bss`. [`Arena::begin`] borrows it for one user at a time. A [`Step`] of the
+/// run returns references to the buffers that are live at that step, and never two to the same memory. The whole
 /// interface is safe.
 ///
 /// ```

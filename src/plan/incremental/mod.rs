@@ -18,14 +18,14 @@ pub enum ChangeError {
         /// The number of places.
         room: usize,
     },
-    /// There is no buffer with this id.
+    /// The id belongs to no buffer.
     Unknown,
     /// The lifetime is empty, the alignment is not a power of two, or the target cannot hold a number.
     Senseless,
     /// The buffer has gaps, a fixed offset, an alias, or buffers to keep apart, which only plans made at once
     /// support.
     Constraint,
-    /// There is no place below the capacity. [`Incremental::replan`] may make room.
+    /// The buffer fits nowhere below the capacity. [`Incremental::replan`] may make room.
     Full {
         /// The number of bytes that the plan would need.
         needed: usize,

@@ -130,7 +130,7 @@ fn full_finds_what_it_promises() {
     full::<allotment::LinkedList>();
 }
 
-/// A canary is no number that programs write often: the end of a string behind its block is noticed.
+/// A canary is a number that programs seldom write, so a string that ends beyond its block is detected.
 #[test]
 fn common_bytes_behind_a_block_are_noticed() {
     let mut backing = Backing::new(256 * 1024, 0);

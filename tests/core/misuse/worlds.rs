@@ -170,7 +170,7 @@ fn search<P: Placement>(bytes: usize, depth: usize, again: bool) -> usize {
     count
 }
 
-/// How deep to search: 3 steps among all tests, more in `cargo xtask verify --deep`.
+/// How deep to search: 3 steps among all tests, more in `cargo xtask ci deep --only`.
 fn depth() -> usize {
     std::env::var("ALLOTMENT_WORLD_DEPTH").ok().and_then(|depth| depth.parse().ok()).unwrap_or(3)
 }

@@ -20,7 +20,7 @@ fn layout(size: usize) -> Layout {
 /// A heap for one thread.
 type Local<P, const HOOKS: usize = 4> = PressureHeap<P, Unsync, HOOKS>;
 
-/// Gives a heap memory that is never given back; its exact size does not matter.
+/// Gives a heap memory that is never freed; its exact size does not matter.
 fn feed<P: Placement, const HOOKS: usize>(heap: &Local<P, HOOKS>, bytes: usize) {
     let backing = Box::leak(Box::new(Backing::new(bytes, 0)));
     // SAFETY: the memory is leaked, and only this heap uses it.

@@ -297,7 +297,7 @@ fn saving_is_switched_with_the_pressure() {
     assert_eq!((heap.pressure(), log(&heap)), (Critical, vec![]));
 }
 
-/// Much memory in short pieces is pressure, and its end is told too.
+/// Much memory in short pieces is pressure, and the hook hears of its end too.
 #[test]
 fn short_pieces_are_pressure() {
     let heap = Local::<Tlsf>::new(Heap::empty())

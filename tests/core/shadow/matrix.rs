@@ -93,7 +93,7 @@ where
     fn taken(size: usize, align: usize) -> usize {
         listed::<L>(size, align)
     }
-    // A request that fails first gives back what is kept.
+    // A request that fails first flushes what is kept.
     const EXACT_LARGEST: bool = false;
     const MONOTONE: bool = L::MONOTONE;
     const LENDS: bool = L::LENDS;

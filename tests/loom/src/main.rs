@@ -4,8 +4,9 @@
 
 #![allow(dead_code, unused_imports, unused_macros, reason = "the models use a part of each file")]
 
-// In place of the real one, everywhere in this program.
+// In place of the real ones, everywhere in this program.
 extern crate loom_core as core;
+extern crate loom_core as rustix;
 
 #[path = "../../../src/front/cores.rs"]
 mod cores;
@@ -189,7 +190,7 @@ fn main() {
         let both = shared.clone();
         threads(2, move |_| {
             both.0.with(|| both.1.add(0));
-            // The quick way, which does not wait.
+            // The fast path, which does not wait.
             let _ = both.0.try_lock().map(|_guard| both.1.add(0));
         });
         let count = shared.0.with(|| shared.1.add(0));

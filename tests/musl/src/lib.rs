@@ -28,7 +28,7 @@ fn work(number: usize) -> usize {
 ///
 /// # Panics
 ///
-/// If a thread has computed something wrong, or has not given back what the allocator kept for it when it ended.
+/// If a thread has computed something wrong, or has not freed what the allocator kept for it when it ended.
 pub fn rounds(used: impl Fn() -> usize) -> [usize; 5] {
     let used = [(); 5].map(|()| {
         let threads: Vec<_> = (0..4).map(|number| thread::spawn(move || work(number))).collect();

@@ -80,11 +80,6 @@ pub struct Options {
 }
 
 impl Options {
-    /// Chooses the deep tier's own steps, to run or to list them.
-    pub const fn evidence(list: bool) -> Self {
-        Self { tier: Tier::Deep, only: true, step: None, list }
-    }
-
     fn chosen(&self) -> Vec<&'static Step> {
         let by_tier = |step: &&Step| if self.only { step.tier == self.tier } else { step.tier <= self.tier };
         let by_name = |step: &&Step| self.step.as_ref().is_none_or(|text| step.name.contains(text.as_str()));

@@ -29,10 +29,10 @@ pub const STEPS: &[Step] = &[
     // What reads the source.
     Step::new("format", Landing, "cargo fmt --all --check"),
     Step::new("clippy, default features", Landing, "cargo clippy --quiet --target-dir target/lint --all-targets -- -D warnings").beside(),
-    Step::new("clippy, all features and packages", Landing, "cargo clippy --quiet --target-dir target/lint --workspace --exclude allotment-browser-tests --all-targets --features allotment/gpu,allotment/vulkan,{all} -- -D warnings").beside(),
+    Step::new("clippy, all features and packages", Landing, "cargo clippy --quiet --target-dir target/lint --workspace --exclude allotment-browser-tests --exclude loom-models --all-targets --features allotment/gpu,allotment/vulkan,{all} -- -D warnings").beside(),
     Step::new("clippy, no features", Landing, "cargo clippy --quiet --target-dir target/lint --no-default-features -- -D warnings").beside(),
     Step::new("clippy, fuzz targets", Full, "cargo clippy --quiet --locked --all-targets -- -D warnings").folder("fuzz"),
-    Step::new("clippy, benchmarks", Full, "cargo clippy --quiet --workspace --all-targets --no-default-features -- -D warnings").folder("benches").beside(),
+    Step::new("clippy, benchmarks", Full, "cargo clippy --quiet --all-targets --no-default-features --features gpu,programs,secure -- -D warnings").folder("benches").beside(),
     Step::new("style of comments", Landing, "cargo xtask lint --style"),
     Step::new("clippy, firmware", Full, "cargo xtask lint").beside(),
     Step::new("documents", Landing, "cargo doc --quiet --target-dir target/lint --no-deps --workspace --features allotment/gpu,allotment/vulkan,{all}").env(WARNINGS).beside(),
@@ -69,8 +69,8 @@ pub const STEPS: &[Step] = &[
     Step::new("example on the stand-in", Full, "cargo run --release --quiet --features gpu --example gpu_pipeline -- --sim"),
     Step::new("oldest CUDA", Full, "cargo check --quiet --target-dir target/cuda --features gpu").env(("CUDARC_CUDA_VERSION", "11040")),
     // Programs that also depend on another user of cudarc.
-    Step::new("beside candle", Full, "cargo check --quiet --locked --target-dir ../../target/beside --package beside-candle").folder("tests/beside").env(("CUDARC_CUDA_VERSION", "12080")),
-    Step::new("beside CubeCL", Full, "cargo check --quiet --locked --target-dir ../../target/beside --package beside-cubecl").folder("tests/beside"),
+    Step::new("beside candle", Full, "cargo check --quiet --locked --target-dir ../../target/beside --features candle").folder("tests/beside").env(("CUDARC_CUDA_VERSION", "12080")),
+    Step::new("beside CubeCL", Full, "cargo check --quiet --locked --target-dir ../../target/beside --features cubecl").folder("tests/beside"),
     // Systems that nothing here runs: the standard library is checked with it, since its compiled form is not to be had.
     Step::new("Windows", Full, "rustup run nightly cargo check --quiet -Zbuild-std=std,panic_abort --target-dir target/systems --target x86_64-pc-windows-msvc --no-default-features --features std --lib"),
     Step::new("Windows, gpu", Full, "rustup run nightly cargo check --quiet -Zbuild-std=std,panic_abort --target-dir target/systems --target x86_64-pc-windows-msvc --no-default-features --features gpu --lib").env(("RUSTFLAGS", "-D warnings")),
@@ -85,12 +85,12 @@ pub const STEPS: &[Step] = &[
     Step::new("Python package", Full, "python3 planner/python/check.py"),
     Step::new("tests, page in a browser", Full, "cargo test --package allotment-browser-tests"),
     Step::new("clippy, page in a browser", Full, "cargo clippy --quiet --package allotment-browser-tests --all-targets -- -D warnings"),
-    Step::new("tests, firmware's parts", Full, "cargo test --package demo --package network").folder("boards").beside(),
-    Step::new("tests, benchmarks", Full, "cargo test --workspace --no-default-features").folder("benches").beside(),
+    Step::new("tests, firmware's parts", Full, "cargo test --package demo --package boards --lib").folder("boards").beside(),
+    Step::new("tests, benchmarks", Full, "cargo test --no-default-features --features gpu,programs").folder("benches").beside(),
 
     Step::new("book", Full, "cargo xtask book"),
-    Step::new("tests, book's renderer", Full, "cargo test --quiet --locked").folder("docs/build"),
-    Step::new("clippy, book's renderer", Full, "cargo clippy --quiet --locked --all-targets -- -D warnings").folder("docs/build"),
+    Step::new("tests, book's renderer", Full, "cargo test --quiet --locked --package allotment-docs --features book --bin book"),
+    Step::new("clippy, book's renderer", Full, "cargo clippy --quiet --locked --package allotment-docs --features book --all-targets -- -D warnings"),
 
     // Firmware: what is only linked, traces from a device, and instructions. The two ceilings are 5 % above the counts.
     Step::new("library's targets", Landing, "cargo xtask check-targets").beside(),
@@ -126,8 +126,8 @@ pub const STEPS: &[Step] = &[
     // Data races between threads' caches. The standard library must be instrumented as well.
     Step::new("thread sanitizer", Deep, "rustup run nightly cargo test -Zbuild-std --target-dir target/tsan --target {host} --features std --test core --test cached_global -- threads").env(("RUSTFLAGS", "-Zsanitizer=thread")),
     // Another C library, and the oldest compiler, for which thread-local destructors are lists on the heap.
-    Step::new("caches with musl", Deep, "rustup run {msrv} cargo run --locked --target x86_64-unknown-linux-musl --target-dir ../../target/musl").folder("tests/musl"),
-    Step::new("growing heap with musl", Deep, "rustup run {msrv} cargo run --locked --bin growing --target x86_64-unknown-linux-musl --target-dir ../../target/musl").folder("tests/musl"),
+    Step::new("caches with musl", Deep, "rustup run {msrv} cargo run --locked --package musl --target x86_64-unknown-linux-musl --target-dir target/musl"),
+    Step::new("growing heap with musl", Deep, "rustup run {msrv} cargo run --locked --package musl --bin growing --target x86_64-unknown-linux-musl --target-dir target/musl"),
     Step::new("miri", Deep, "rustup run nightly cargo miri test --target-dir target/miri --lib -- harden:: region:: bounds::contracts frees_of_other"),
     // Blocks that are asked about while other threads write to them; caches, depot, and the heap that grows on memory of the interpreter.
     Step::new("miri, threads", Deep, "rustup run nightly cargo miri test --target-dir target/miri --no-default-features --features std --lib -- os::checks os::cached os::cache::lists os::depot os::rack lock::futex").env(("MIRIFLAGS", "-Zmiri-permissive-provenance")),
@@ -137,7 +137,7 @@ pub const STEPS: &[Step] = &[
     Step::new("small worlds", Deep, "cargo test --release --features {all} --test core -- --nocapture misuse::worlds").env(("ALLOTMENT_WORLD_DEPTH", "4")),
     // Size classes, rounding and boundary bits for all inputs, by the solver z3; what threads share, in every order, by loom.
     Step::new("proofs", Deep, "python3 tests/proofs/prove.py"),
-    Step::new("loom", Deep, "cargo run --quiet --locked --target-dir ../../target/loom").folder("tests/loom"),
+    Step::new("loom", Deep, "cargo run --quiet --locked --profile models --target-dir target/loom --package loom-models"),
     // Of all that is linked into anything here, by cargo-deny (`cargo install cargo-deny`).
     Step::new("licences", Deep, "cargo deny check licenses bans sources"),
     Step::new("licences, benchmarks", Deep, "cargo deny --config ../deny.toml check licenses bans sources").folder("benches"),

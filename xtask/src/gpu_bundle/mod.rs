@@ -39,7 +39,8 @@ pub fn run(bundle: &Bundle) -> Result<ExitCode> {
         "allotment_stand_in_driver",
     )?;
     let benches = root.join("benches");
-    let mut bench = cargo(&benches, &["build", "--release", "--package", "allotment-benches-gpu"])?;
+    let features = ["--no-default-features", "--features", "gpu", "--bin", "gpu-bench"];
+    let mut bench = cargo(&benches, &[&["build", "--release"][..], &features].concat())?;
     bench.arg("--target-dir").arg(benches.join("target"));
     let bench = artifact(bench, "gpu-bench")?;
 

@@ -14,14 +14,14 @@ const TARGET: &str = "thumbv7em-none-eabihf";
 /// How far a number of the page may be from the one that was measured.
 const SLACK: f64 = 0.05;
 
-/// A row of the page: how it begins, and the features of `boards/measure/ported` before and after the move.
+/// A row of the page: how it begins, and the features of `boards/measure` before and after the move.
 const PORTS: [(&str, &str, &str); 6] = [
-    ("`LlffHeap::empty()` (", "embedded-alloc-llff", "heap"),
-    ("`TlsfHeap::empty()` (", "embedded-alloc-tlsf", "heap"),
+    ("`LlffHeap::empty()` (", "llff", "heap"),
+    ("`TlsfHeap::empty()` (", "embedded-alloc", "heap"),
     ("`LockedHeap::empty()` (", "linked-list", "heap"),
     ("`LockedHeap::<32>::empty()` (", "buddy-system", "heap"),
     ("`TalcLock::new(source)` (", "talc", "heap"),
-    ("the same, where each byte of flash counts", "linked-list", "tiny-heap"),
+    ("the same, where each byte of flash counts", "linked-list", "tiny"),
 ];
 
 /// Builds both programs of each row and compares them with the page.
@@ -30,8 +30,9 @@ pub fn run(setup: &Setup) -> Result<ExitCode> {
     let page = fs::read_to_string(firmware::root().join("docs/src/porting.md"))?;
     let flash = |feature: &str| -> Result<u64> {
         let mut cargo = toolchain.cargo("build");
-        cargo.current_dir(folder().join("ported")).args(["--quiet", "--locked", "--release"]);
-        cargo.args(["--target", TARGET, "--features", feature, "--target-dir"]).arg(target_folder());
+        cargo.current_dir(folder()).args(["--quiet", "--locked", "--release", "--bin", "ported"]);
+        cargo.args(["--target", TARGET, "--features", &format!("ported,{feature}"), "--target-dir"]);
+        cargo.arg(target_folder());
         let status = child::status(&mut cargo, "building a ported program")?;
         ensure!(status.success(), "the program with {feature} does not build ({status})");
         size::flash(&fs::read(target_folder().join(TARGET).join("release/ported"))?)

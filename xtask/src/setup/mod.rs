@@ -2,7 +2,7 @@
 //!
 //! Nothing is ever installed: on Debian and its relatives the packages are downloaded with apt's own resolver and
 //! unpacked (see [`debian`]), so an ordinary user can do it, no conflict with an installed package matters, and there
-//! is one way to test instead of two. Elsewhere the user is told the one command that installs the program.
+//! is one way to test instead of two. Elsewhere it prints the one command that installs the program.
 
 mod debian;
 pub mod status;

@@ -11,9 +11,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use allotment_benches_common::misuse::{
-    self as lab, Allocator, HARMLESS, INAPPLICABLE, LIMIT, Lab, Place, SILENT,
-};
+use allotment_benches::misuse::{self as lab, Allocator, HARMLESS, INAPPLICABLE, LIMIT, Lab, Place, SILENT};
 use anyhow::{Context, Result, bail};
 
 use super::{Measure, Options, parallel};
@@ -117,7 +115,7 @@ fn run(options: &Options) -> Result<Vec<Row>> {
 fn command((subject, library): (&str, Option<&str>), case: &str) -> Result<Command> {
     let program = std::env::current_exe()?;
     let mut command = match subject == subjects::SECURE {
-        true => Command::new(program.with_file_name("allotment-benches-secure")),
+        true => Command::new(program.with_file_name("secure")),
         false => Command::new(program),
     };
     if subject != subjects::SECURE {

@@ -51,6 +51,7 @@ fn work() -> bool {
 }
 
 #[cfg(not(target_family = "wasm"))]
+/// Uses the allocator once in each way.
 #[cfg_attr(target_arch = "arm", cortex_m_rt::entry)]
 #[cfg_attr(target_arch = "riscv32", riscv_rt::entry)]
 fn main() -> ! {

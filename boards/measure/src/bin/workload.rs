@@ -301,6 +301,7 @@ mod program {
         (1..=SMALL).rev().find(fits).unwrap_or(0)
     }
 
+    /// Measures, and prints what it has found.
     #[cfg_attr(target_arch = "arm", cortex_m_rt::entry)]
     #[cfg_attr(target_arch = "riscv32", riscv_rt::entry)]
     fn main() -> ! {

@@ -344,6 +344,7 @@ mod program {
 
     const NONE: Block = Block { start: ptr::null_mut(), layout: Layout::new::<()>() };
 
+    /// Measures, and prints what it has found.
     #[cfg_attr(target_arch = "arm", cortex_m_rt::entry)]
     #[cfg_attr(target_arch = "riscv32", riscv_rt::entry)]
     fn main() -> ! {

@@ -8,7 +8,7 @@ use crate::misuse::Kind as Misused;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// The start of device memory. No process can have such addresses, so using one on the host is noticed.
+/// The start of device memory. No process can have such addresses, so using one on the host faults.
 const DEVICES: Address = 1 << 48;
 /// The size of each device's address range.
 const DEVICE_SPAN: Address = 1 << 44;
