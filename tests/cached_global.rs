@@ -45,7 +45,7 @@ fn work() {
 #[test]
 fn a_misaligned_free_is_reported() {
     use allotment::FreeError;
-    use allotment::misuse::{Fault, Misuse, set_hook};
+    use allotment::misuse::{Kind, Misuse, set_hook};
     use std::alloc::{GlobalAlloc, Layout};
     use std::sync::Mutex;
 
@@ -65,7 +65,7 @@ fn a_misaligned_free_is_reported() {
             let inside = block.add(offset);
             CACHED.dealloc(inside, layout);
             let seen = SEEN.lock().unwrap().take().expect("the free is reported");
-            assert_eq!((seen.fault, seen.address), (Fault::WrongFree(FreeError::Misaligned), inside.addr()));
+            assert_eq!((seen.kind, seen.address), (Kind::InvalidFree(FreeError::Misaligned), inside.addr()));
         }
         CACHED.dealloc(block, layout);
         assert_eq!(*SEEN.lock().unwrap(), None);

@@ -125,7 +125,7 @@ fn overflows_and_underflows_are_caught() {
 }
 
 #[test]
-fn wrong_frees_are_caught() {
+fn invalid_frees_are_caught() {
     type Commit = fn(NonNull<u8>);
     let cases: [(&str, Commit); 4] = [
         ("the block is free already", |block| {
@@ -144,7 +144,7 @@ fn wrong_frees_are_caught() {
     for (words, commit) in cases {
         let (signal, text) = in_child(|| commit(sampled(layout(100), true)));
         assert_eq!(signal, libc::SIGABRT, "{text}");
-        expect(&text, &["allotment: wrong free: ", words, "allocated, by thread"]);
+        expect(&text, &["allotment: invalid free: ", words, "allocated, by thread"]);
     }
 }
 

@@ -100,7 +100,7 @@ fn only_live_blocks_are_freed() {
     assert_eq!(free(NonNull::from(&place[1]).cast()), Err(FreeError::Foreign));
 }
 
-/// What a program writes to a freed block hides no second free.
+/// What a program writes to a freed block hides no double free.
 #[test]
 fn a_write_hides_no_double_free() {
     let _alone = alone();
@@ -220,7 +220,7 @@ fn writes_to_waiting_blocks_are_found() {
     }
 }
 
-/// A damaged link, with the mark that belongs to it, hands out no block that is live.
+/// A damaged link, with the mark that belongs to it, leads to no live block.
 #[test]
 fn a_forged_link_hands_out_no_live_block() {
     let _alone = alone();

@@ -179,7 +179,7 @@ pub fn memory_management<G: Protection>(heap: &Sampled<Heap, G>) {
 ///
 /// # Errors
 ///
-/// As [`run`].
+/// [`Failure::Taken`] if the peripherals are in use, or a failure of [`run`].
 #[cfg(target_arch = "arm")]
 pub fn run_on_cortex_m<G: Protection>(heap: &Sampled<Heap, G>) -> Result<(), Failure> {
     let mut peripherals = cortex_m::Peripherals::take().ok_or(Failure::Taken)?;

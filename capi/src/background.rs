@@ -7,7 +7,7 @@ use core::ptr;
 
 /// Seconds between two looks.
 const LOOK: u32 = 1;
-/// Looks that must find the same figures before memory goes back.
+/// Looks that must find the same statistics before memory goes back.
 const REST: u32 = 4;
 /// Bytes of free memory that are not worth a purge.
 const LITTLE: usize = 1 << 20;
@@ -23,7 +23,7 @@ unsafe extern "C" {
 /// Starts the thread, and from now on one in each child of a fork.
 pub fn start() {
     // The heap's handlers, which come with its first use, come first: starting a thread allocates.
-    HEAP.figures();
+    HEAP.stats();
     // SAFETY: the function has the type that the C library asks for.
     unsafe { pthread_atfork(None, None, Some(spawn)) };
     spawn();
@@ -53,16 +53,16 @@ extern "C" fn spawn() {
 
 /// Trims once whenever nothing has reached the shared pages for some seconds and there is free memory.
 extern "C" fn watch(_: *mut c_void) -> *mut c_void {
-    let (mut last, mut rest) = (HEAP.figures(), 0);
+    let (mut last, mut rest) = (HEAP.stats(), 0);
     loop {
         // SAFETY: it has no preconditions.
         unsafe { libc::sleep(LOOK) };
-        let now = HEAP.figures();
+        let now = HEAP.stats();
         rest = if now == last { rest + 1 } else { 0 };
         if rest == REST && now.dirty > LITTLE {
             HEAP.trim();
         }
         // What the trim changes does not count as use.
-        last = if rest == REST { HEAP.figures() } else { now };
+        last = if rest == REST { HEAP.stats() } else { now };
     }
 }

@@ -24,7 +24,7 @@ pub struct Figures {
 /// Returns the heap's figures.
 #[unsafe(no_mangle)]
 pub extern "C" fn allotment_figures() -> Figures {
-    let heap::os::Figures { used, peak, committed, dirty, reserved, purged } = HEAP.figures();
+    let heap::os::GrowingStats { used, peak, committed, dirty, reserved, purged } = HEAP.stats();
     Figures { used, peak, committed, dirty, reserved, purged }
 }
 

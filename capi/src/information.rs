@@ -27,7 +27,7 @@ pub extern "C" fn mallopt(_: c_int, _: c_int) -> c_int {
 /// `fordblks` the rest, and `keepcost` what [`malloc_trim`] releases at least.
 #[unsafe(no_mangle)]
 pub extern "C" fn mallinfo2() -> Info {
-    let figures = HEAP.figures();
+    let figures = HEAP.stats();
     // SAFETY: a structure of integers.
     let mut info: Info = unsafe { core::mem::zeroed() };
     info.arena = figures.committed;
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn malloc_info(options: c_int, stream: *mut libc::FILE) ->
 /// Prints the heap's figures to standard error.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc_stats() {
-    let figures = HEAP.figures();
+    let figures = HEAP.stats();
     let mut line = Line::new();
     let _ = writeln!(
         line,

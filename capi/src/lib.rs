@@ -138,7 +138,7 @@ pub unsafe extern "C" fn free(block: *mut c_void) {
 unsafe extern "C" fn free_slow(block: NonNull<u8>) {
     // SAFETY: the caller of `free` guarantees the block.
     if unsafe { BLOCKS.free(block) }.is_err() {
-        start::wrong_free(block);
+        start::invalid_free(block);
     }
 }
 
@@ -191,7 +191,7 @@ pub unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void
         }
         let new = BLOCKS.change(old, size, ALIGN);
         if new.is_null() && BLOCKS.size_of_own(old).is_none() {
-            start::wrong_free(old);
+            start::invalid_free(old);
         }
         or_no_memory(new)
     }

@@ -89,7 +89,7 @@ static START: extern "C" fn() = start;
 /// Ends the program because it frees what is no live block.
 #[cold]
 #[inline(never)]
-pub fn wrong_free(block: NonNull<u8>) -> ! {
+pub fn invalid_free(block: NonNull<u8>) -> ! {
     let mut line = Line::new();
     let _ = writeln!(line, "allotment: free of {block:p}, which is no live block of the heap");
     line.print();

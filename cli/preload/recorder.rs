@@ -140,14 +140,6 @@ fn make_own_page() {
     }
 }
 
-/// Whether the program has limited the system calls that it may make (seccomp). Any of the recorder's own might end it then, so there are
-/// none: recording goes on to the end of the window, and not in children.
-static CONFINED: AtomicBool = AtomicBool::new(false);
-
-pub fn is_confined() -> bool {
-    CONFINED.load(Ordering::Acquire)
-}
-
 /// Calls `limit`, which limits the program's system calls unless it returns a negative number.
 pub fn confining<T: PartialOrd + Default>(limit: impl FnOnce() -> T) -> T {
     if !RECORDER.on.load(Ordering::Acquire) {
@@ -161,11 +153,11 @@ pub fn confining<T: PartialOrd + Default>(limit: impl FnOnce() -> T) -> T {
             }
             (hold(), inside)
         });
-        !CONFINED.swap(true, Ordering::AcqRel)
+        !sys::CONFINED.swap(true, Ordering::AcqRel)
     };
     let result = limit();
     if is_first && result < T::default() {
-        CONFINED.store(false, Ordering::Release);
+        sys::CONFINED.store(false, Ordering::Release);
     }
     result
 }
@@ -184,7 +176,7 @@ fn adopt() {
     keeping_errno(|| {
         // A thread that held the lock is not in this process, and may have left the state half changed: then the parent's maps stay.
         let is_whole = !RECORDER.locked.swap(true, Ordering::Acquire);
-        if is_confined() {
+        if sys::is_confined() {
             RECORDER.on.store(false, Ordering::Relaxed);
             RECORDER.locked.store(false, Ordering::Release);
             own.store(OPEN, Ordering::Release);
@@ -257,7 +249,7 @@ pub fn recorded<T>(real: impl FnOnce() -> T, f: impl FnOnce() -> T) -> T {
 
 /// Lets another thread go on.
 fn pause() {
-    if is_confined() {
+    if sys::is_confined() {
         core::hint::spin_loop();
         return;
     }
@@ -467,7 +459,7 @@ impl State {
 
     /// Moves the window on. Returns false, with recording off and the window where it was, if that is not possible.
     fn advance(&mut self, head: &Head) -> bool {
-        if is_confined() {
+        if sys::is_confined() {
             RECORDER.on.store(false, Ordering::Relaxed);
             head.stopped.store(Head::CONFINED, Ordering::Release);
             return false;

@@ -4,6 +4,15 @@
 //! The numbers are those of Linux on x86-64, AArch64, Arm, RISC-V and LoongArch.
 
 use core::ffi::{c_char, c_int, c_long, c_uint, c_void};
+use core::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether the program has limited the system calls that it may make (seccomp). Any of the recorder's own might end it then, so there are
+/// none: recording goes on to the end of the window, and not in children.
+pub static CONFINED: AtomicBool = AtomicBool::new(false);
+
+pub fn is_confined() -> bool {
+    CONFINED.load(Ordering::Acquire)
+}
 
 pub type OffT = c_long;
 

@@ -107,7 +107,7 @@ impl Table {
 
     /// Doubles the table; false if there is no memory.
     fn grow(&mut self) -> bool {
-        if crate::recorder::is_confined() {
+        if sys::is_confined() {
             return false;
         }
         let room = if self.room == 0 { FIRST } else { self.room * 2 };

@@ -1,6 +1,6 @@
 //! Metrics of heaps and pools while a program runs, in the text form of Prometheus (OpenMetrics).
 //!
-//! [`Memory`] is a collector of the crate `prometheus-client`: it asks its sources for their figures when it is scraped, and costs
+//! [`Memory`] is a collector of the crate `prometheus-client`: it asks its sources for their statistics when it is scraped, and costs
 //! nothing in between. The names are those of OpenTelemetry, with `_` for `.` and the unit at the end, as Prometheus has it.
 //!
 //! ```
@@ -51,7 +51,7 @@ use std::time::Duration;
 use allotment::Stats;
 use allotment::lock::Contention;
 use allotment::observe::{Histogram, Timings};
-use allotment::os::Figures;
+use allotment::os::GrowingStats;
 use allotment::pool::PoolStats;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
@@ -129,7 +129,7 @@ type Values = Vec<(&'static str, Value)>;
 /// A heap's name, and the function that returns its values.
 type Source = (String, Box<dyn Fn() -> Values + Send + Sync>);
 
-/// Collects the figures of heaps and pools, each with a name: the label `heap`.
+/// Collects the statistics of heaps and pools, each with a name: the label `heap`.
 #[derive(Default)]
 pub struct Memory {
     sources: Vec<Source>,
@@ -154,19 +154,19 @@ impl Memory {
         })
     }
 
-    /// Adds a heap that grows, with the figures that `figures` returns.
+    /// Adds a heap that grows, with the statistics that `stats` returns.
     #[must_use]
-    pub fn growing(self, name: &str, figures: impl Fn() -> Figures + Send + Sync + 'static) -> Self {
+    pub fn growing(self, name: &str, stats: impl Fn() -> GrowingStats + Send + Sync + 'static) -> Self {
         self.with(name, move || {
-            let figures = figures();
+            let stats = stats();
             let count = |value: usize| Value::Count(value as u64);
             vec![
-                ("used", count(figures.used)),
-                ("peak", count(figures.peak)),
-                ("committed", count(figures.committed)),
-                ("reserved", count(figures.reserved)),
-                ("free", count(figures.dirty)),
-                ("released", Value::Count(figures.purged)),
+                ("used", count(stats.used)),
+                ("peak", count(stats.peak)),
+                ("committed", count(stats.committed)),
+                ("reserved", count(stats.reserved)),
+                ("free", count(stats.dirty)),
+                ("released", Value::Count(stats.purged)),
             ]
         })
     }
@@ -240,7 +240,7 @@ impl fmt::Debug for Memory {
 
 impl Collector for Memory {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        // Each is asked once, so that its figures are of one moment.
+        // Each is asked once, so that its values are of one moment.
         let all: Vec<(&str, Values)> =
             self.sources.iter().map(|(name, values)| (name.as_str(), values())).collect();
         for Family { name, help, unit, kind } in &FAMILIES {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use allotment::lock::{Contention, Counted, Futex, Unsync};
 use allotment::observe::Timings;
-use allotment::os::{Figures, Growing};
+use allotment::os::{Growing, GrowingStats};
 use allotment::pool::{PoolStats, SourceCalls};
 use allotment::{Heap, Memory as _, Region, Stats, Timed, Tlsf, Tlsf16, heap};
 use allotment_metrics::Memory;
@@ -49,7 +49,7 @@ fn counts_of_a_heap() -> (Timings, Contention) {
 fn registry() -> Registry {
     let stats = stats_of_a_heap();
     let heap = move || stats;
-    let growing = || Figures { used: 5, committed: 4096, purged: 8192, ..Figures::default() };
+    let growing = || GrowingStats { used: 5, committed: 4096, purged: 8192, ..GrowingStats::default() };
     let calls = SourceCalls { synchronize: 3, time: Duration::from_millis(1500), ..SourceCalls::default() };
     let pool = move || PoolStats { hits: 7, misses: 1, calls, ..PoolStats::default() };
     let mut registry = Registry::default();
@@ -98,13 +98,13 @@ fn each_metric_stands_once() {
     assert!(text.ends_with("# EOF\n"));
 }
 
-/// The recipe of the book: a server that answers with the figures of this moment.
+/// The recipe of the book: a server that answers with the stats of this moment.
 #[test]
 fn a_scrape_has_the_figures_of_its_moment() {
     let server = tiny_http::Server::http("127.0.0.1:0").unwrap();
     let address = server.server_addr().to_ip().unwrap();
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Memory::default().growing("main", || HEAP.figures())));
+    registry.register_collector(Box::new(Memory::default().growing("main", || HEAP.stats())));
     let answering = thread::spawn(move || {
         for request in server.incoming_requests().take(2) {
             let mut text = String::new();

@@ -5,7 +5,7 @@
 //! [hook](set_hook). Without a hook the program ends with one line that names the misuse:
 //!
 //! ```text
-//! allotment: wrong free: the block is free already, address 0x7f32a4c01040
+//! allotment: invalid free: the block is free already, address 0x7f32a4c01040
 //! ```
 //!
 //! The hardening level decides what a heap detects, see [`harden`](crate::harden).
@@ -20,9 +20,9 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
-pub enum Fault {
+pub enum Kind {
     /// A free was refused. The heap is unchanged, and the block, if there is one, stays allocated.
-    WrongFree(FreeError),
+    InvalidFree(FreeError),
     /// A list of free blocks is damaged: something wrote to a block after it was freed, or beyond the end of another
     /// one. The heap cannot go on.
     BrokenList,
@@ -31,10 +31,10 @@ pub enum Fault {
     WrittenAfterFree,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::WrongFree(error) => write!(f, "wrong free: {error}"),
+            Self::InvalidFree(error) => write!(f, "invalid free: {error}"),
             Self::BrokenList => f.write_str("a list of free blocks is damaged"),
             Self::WrittenAfterFree => f.write_str("a block was written to after it was freed"),
         }
@@ -47,7 +47,7 @@ impl fmt::Display for Fault {
 #[non_exhaustive]
 pub struct Misuse {
     /// What was wrong.
-    pub fault: Fault,
+    pub kind: Kind,
     /// The address of the block that was freed or damaged; 0 if the heap knows only the block's number.
     pub address: usize,
 }
@@ -55,8 +55,8 @@ pub struct Misuse {
 impl fmt::Display for Misuse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.address {
-            0 => write!(f, "{}", self.fault),
-            address => write!(f, "{}, address {address:#x}", self.fault),
+            0 => write!(f, "{}", self.kind),
+            address => write!(f, "{}, address {address:#x}", self.kind),
         }
     }
 }
@@ -72,7 +72,7 @@ static HOOK: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
 /// Sets the function that every heap calls when it finds a misuse that it cannot return as an error.
 ///
 /// There is one hook for the whole program; setting a new one replaces it. It may log, reset the chip or end the
-/// program. If it returns after a [`Fault::WrongFree`], the free is ignored and the program goes on; after any other
+/// program. If it returns after a [`Kind::InvalidFree`], the free is ignored and the program goes on; after any other
 /// misuse the program ends. For an invalid free the hook runs outside the heap's lock and may use the heap; for other
 /// misuse it runs inside the lock and must not allocate. A panic in the hook ends the program.
 ///
@@ -139,8 +139,8 @@ fn end(misuse: &Misuse) -> ! {
 /// Reports an invalid free that a global allocator has refused. Returns if the hook does.
 #[cold]
 #[inline(never)]
-pub(crate) fn wrong_free(error: FreeError, address: usize) {
-    let misuse = Misuse { fault: Fault::WrongFree(error), address };
+pub(crate) fn invalid_free(error: FreeError, address: usize) {
+    let misuse = Misuse { kind: Kind::InvalidFree(error), address };
     if !call_hook(&misuse) {
         end(&misuse);
     }
@@ -149,8 +149,8 @@ pub(crate) fn wrong_free(error: FreeError, address: usize) {
 /// Reports that free memory or its bookkeeping was damaged, and ends the program.
 #[cold]
 #[inline(never)]
-pub(crate) fn corrupted(fault: Fault, address: usize) -> ! {
-    let misuse = Misuse { fault, address };
+pub(crate) fn corrupted(kind: Kind, address: usize) -> ! {
+    let misuse = Misuse { kind, address };
     call_hook(&misuse);
     end(&misuse)
 }

@@ -1,7 +1,7 @@
 //! [`Bounded`]: a part of a memory for one of its clients.
 
 use crate::error::FreeError;
-use crate::error::misuse::wrong_free;
+use crate::error::misuse::invalid_free;
 use crate::error::out_of_memory::{Cause, OutOfMemory};
 use crate::lock::{self, Lock};
 use crate::memory::{Done, Memory, allocator, global_alloc, pass_on};
@@ -111,7 +111,7 @@ unsafe impl<M: Memory, L: Lock> Memory for Bounded<M, L> {
         // What is refused stays counted, should the hook of misuses return.
         // SAFETY: the caller's contract.
         if let Err(error) = unsafe { self.try_deallocate(block, layout) } {
-            wrong_free(error, block.addr().get());
+            invalid_free(error, block.addr().get());
         }
     }
 

@@ -33,7 +33,7 @@
 //! ```
 
 use crate::error::FreeError;
-use crate::error::misuse::wrong_free;
+use crate::error::misuse::invalid_free;
 use crate::front::small::{Block, Chain, SIZES, layout_of, tabled_class_of};
 use crate::lock::{self, Lock};
 use crate::memory::{Memory, allocator, global_alloc, pass_on};
@@ -257,12 +257,12 @@ impl<M: Memory, C: Cores, L: Lock, const CORES: usize, const BATCH: usize> PerCo
 
     /// Frees what this core and the depot keep: before the core sleeps for long, or to see what is in use.
     pub fn flush(&self) {
-        while self.free_batch() {}
+        while self.free_kept() {}
     }
 
     /// Frees a batch, if one is kept: one of the depot, or else one that this core does not use yet, or else one in use. Those of large
     /// blocks come first, which are fewest.
-    fn free_batch(&self) -> bool {
+    fn free_kept(&self) -> bool {
         let spare = self.lock.with(|| {
             // SAFETY: the lock is held.
             let depot = unsafe { &mut *self.depot.get() };
@@ -311,7 +311,7 @@ impl<M: Memory, C: Cores, L: Lock, const CORES: usize, const BATCH: usize> PerCo
     fn allocate_slow(&self, class: usize) -> Option<NonNull<u8>> {
         let mut chain = self.take_batch(class).unwrap_or_else(|| self.fetch(class, Self::whole(class)));
         let mut kept = BATCHES;
-        while chain.count == 0 && kept > 0 && self.free_batch() {
+        while chain.count == 0 && kept > 0 && self.free_kept() {
             kept -= 1;
             chain = self.fetch(class, Self::whole(class));
         }
@@ -364,7 +364,7 @@ unsafe impl<M: Memory, C: Cores, L: Lock, const CORES: usize, const BATCH: usize
         // SAFETY: the caller passes a live block, which has two words and is not used any more.
         let kept = unsafe {
             if Block::is_free(first) {
-                return wrong_free(FreeError::AlreadyFree, block.addr().get());
+                return invalid_free(FreeError::AlreadyFree, block.addr().get());
             }
             self.with_bins(|bins| bins[class].push(first, Self::whole(class)))
         };

@@ -1,7 +1,7 @@
 //! [`Kept`]: blocks that stay available for large requests.
 
 use crate::error::FreeError;
-use crate::error::misuse::wrong_free;
+use crate::error::misuse::invalid_free;
 use crate::lock::{self, Lock};
 use crate::memory::{Memory, allocator, global_alloc, pass_on};
 use core::alloc::Layout;
@@ -196,7 +196,7 @@ unsafe impl<M: Memory, const COUNT: usize, L: Lock> Memory for Kept<M, COUNT, L>
         }
         // SAFETY: the caller's contract.
         if let Err(error) = unsafe { self.try_deallocate(block, layout) } {
-            wrong_free(error, block.addr().get());
+            invalid_free(error, block.addr().get());
         }
     }
 

@@ -1,7 +1,7 @@
 //! A front that serves planned requests from a plan, and everything else from the memory that it wraps.
 
 use crate::error::FreeError;
-use crate::error::misuse::wrong_free;
+use crate::error::misuse::invalid_free;
 use crate::lock::{self, Lock};
 use crate::memory::{Memory, allocator, global_alloc, pass_on};
 use crate::plan::{Live, PlanError, RecordedPlan, Recorder};
@@ -354,7 +354,7 @@ unsafe impl<M: Memory, const N: usize, L: Lock> Memory for PlannedHeap<M, N, L> 
         });
         match planned {
             Some(true) => {}
-            Some(false) => wrong_free(FreeError::AlreadyFree, block.addr().get()),
+            Some(false) => invalid_free(FreeError::AlreadyFree, block.addr().get()),
             // SAFETY: a block that does not lie in the arena is one of the heap's.
             None => unsafe { self.heap.deallocate(block, layout) },
         }

@@ -24,7 +24,7 @@ use std::vec::Vec;
 ///
 /// The idea of pages is that of vLLM (Kwon et al., "Efficient Memory Management for Large Language Model Serving with
 /// PagedAttention", SOSP 2023); leaving their order to the device's own page table is that of vAttention (Prabhu et al.,
-/// ASPLOS 2025). Pages that sequences give back are kept for others.
+/// ASPLOS 2025). Pages that sequences free are kept for others.
 ///
 /// ```no_run
 /// use allotment::gpu::{Context, Stream};
@@ -200,7 +200,7 @@ impl Sequence {
     }
 
     /// Lengthens or shortens the sequence to `bytes` bytes; new ones are unspecified. No driver call while the last page stays
-    /// the same; otherwise one or two for each new page and one for all of them, or one for all that are given back. Waits only if there are fewer pages
+    /// the same; otherwise one or two for each new page and one for all of them, or one for all that are freed. Waits only if there are fewer pages
     /// afterwards: they serve other sequences once the work on the stream is done.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 use super::map::{GRANULE, Window};
 use super::poison;
 use crate::error::FreeError;
-use crate::error::misuse::{Fault, corrupted};
+use crate::error::misuse::{Kind, corrupted};
 use crate::observe::{NoStatistics, Statistics};
 use crate::placement::Placement;
 use crate::region::{Region, RegionError, Run};
@@ -221,7 +221,7 @@ impl<P: Placement, const Q: usize> Full<P, Q> {
         unsafe {
             match self.window(address) {
                 Some(window) if window.begin_block(address, taken(layout)) => {}
-                _ => corrupted(Fault::BrokenList, address),
+                _ => corrupted(Kind::BrokenList, address),
             }
             poison::open_new(start.as_ptr(), layout.size());
             self.seal(start, layout);
@@ -321,11 +321,11 @@ impl<P: Placement, const Q: usize> Full<P, Q> {
         // SAFETY: the block came from the placement with this layout, its words were filled, and its bits are set.
         unsafe {
             if !is_filled(start.cast().as_ptr(), bytes / size_of::<u64>(), self.pattern(start)) {
-                corrupted(Fault::WrittenAfterFree, address);
+                corrupted(Kind::WrittenAfterFree, address);
             }
             let cleared = self.window(address).is_some_and(|window| window.flip_used(address, bytes, true));
             if !cleared || !self.give_back(start, outer) {
-                corrupted(Fault::BrokenList, address);
+                corrupted(Kind::BrokenList, address);
             }
         }
     }
@@ -525,7 +525,7 @@ unsafe impl<P: Placement, const Q: usize> Placement for Full<P, Q> {
                 after == before || window.flip_used(address + after, before - after, true)
             };
             if !agrees {
-                corrupted(Fault::BrokenList, address);
+                corrupted(Kind::BrokenList, address);
             }
             self.seal(start, new);
         }

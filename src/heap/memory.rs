@@ -3,7 +3,7 @@
 use super::state::State;
 use super::{Heap, Locked};
 use crate::error::FreeError;
-use crate::error::misuse::wrong_free;
+use crate::error::misuse::invalid_free;
 use crate::error::out_of_memory::OutOfMemory;
 use crate::lock::Lock;
 use crate::memory::{Memory, allocator, global_alloc, refused};
@@ -50,7 +50,7 @@ impl<P: Placement, L: Lock, S: Statistics> Locked<'_, P, L, S> {
         let freed = unsafe { self.free(block, layout) };
         drop(self);
         if let Err(error) = freed {
-            wrong_free(error, block.addr().get());
+            invalid_free(error, block.addr().get());
         }
     }
 }

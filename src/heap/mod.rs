@@ -17,7 +17,7 @@ pub use tiny::{TinyBump, TinyHeap};
 pub use wasm::WasmHeap;
 
 use crate::error::FreeError;
-use crate::error::misuse::wrong_free;
+use crate::error::misuse::invalid_free;
 use crate::error::out_of_memory::OutOfMemory;
 use crate::lock::{self, Lock};
 use crate::memory::Memory;
@@ -240,7 +240,7 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
         })
     }
 
-    /// Gives back the region that starts at `start`, if none of its blocks is live. With [`Bump`] that
+    /// Removes and returns the region that starts at `start`, if none of its blocks is live. With [`Bump`] that
     /// means that none was allocated since the last reset, or that all were freed again from the end.
     ///
     /// # Errors
@@ -315,7 +315,7 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
         })
     }
 
-    /// Frees blocks of one layout, with one use of the lock. Wrong frees are handled as by [`Memory::deallocate`].
+    /// Frees blocks of one layout, with one use of the lock. Invalid frees are handled as by [`Memory::deallocate`].
     ///
     /// # Safety
     ///
@@ -336,7 +336,7 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
             wrong
         });
         if let Some((error, address)) = wrong {
-            wrong_free(error, address);
+            invalid_free(error, address);
         }
     }
 

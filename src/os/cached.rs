@@ -3,7 +3,7 @@
 use super::cache::{self, Bin, Block, Lists, layout_of, tabled_class_of};
 use super::depot::{self, Depot};
 use crate::error::FreeError;
-use crate::error::misuse::wrong_free;
+use crate::error::misuse::invalid_free;
 use crate::heap::Heap;
 use crate::memory::{Done, Memory, allocator, global_alloc, pass_on, refused};
 use core::alloc::Layout;
@@ -209,7 +209,7 @@ unsafe impl<M: Memory> Memory for Cached<M> {
         // reverse. Both blocks of the copy are live.
         unsafe {
             if self.class_of(old).is_some() && Block::is_free(block.cast().as_ptr()) {
-                wrong_free(FreeError::AlreadyFree, block.addr().get());
+                invalid_free(FreeError::AlreadyFree, block.addr().get());
                 return None;
             }
             match (self.class_of(old), self.class_of(new)) {

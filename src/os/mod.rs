@@ -54,7 +54,7 @@ pub use fork::{ForkError, protect_at_fork};
 #[cfg(all(target_os = "linux", not(miri)))]
 pub use growing::Hardened;
 #[cfg(any(unix, windows))]
-pub use growing::{Figures, Growing};
+pub use growing::{Growing, GrowingStats};
 #[cfg(all(target_os = "linux", not(miri)))]
 pub use guarded::Guarded;
 pub use mapping::{Huge, MapError, Mapping};

@@ -83,7 +83,7 @@ impl Allocation {
 /// memory when its last work is known to be done, which is queried without blocking; [`Reuse`] says what else they
 /// may do. When there is no room, the pool takes these measures in turn and makes another attempt after each: it
 /// reserves or lengthens a segment; gives empty segments whose work is done back to the source; waits for freed
-/// blocks; gives back all empty segments; compacts movable blocks ([`Reuse::Aggressive`]); and calls the hooks of
+/// blocks; releases all empty segments; compacts movable blocks ([`Reuse::Aggressive`]); and calls the hooks of
 /// [`RawPool::register`]. With a [`Chain`](super::Chain), other pools come last.
 ///
 /// All methods may be called from any thread. The pool has one lock, which it holds during driver calls but not

@@ -23,7 +23,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     }
 
     /// Makes `count` blocks of `bytes` bytes ready for `stream`, so that as many requests of that size need no driver call
-    /// unless memory is given back meanwhile. Memory that another size was made ready in is used for this one too; [`RawPool::preallocate`]
+    /// unless memory is freed meanwhile. Memory that another size was made ready in is used for this one too; [`RawPool::preallocate`]
     /// reserves for all sizes together. O(count) requests.
     ///
     /// # Errors

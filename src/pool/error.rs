@@ -78,7 +78,7 @@ impl core::error::Error for OutOfMemory {}
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PoolError {
-    /// There is no room, even after everything that could be given back was.
+    /// There is no room, even after everything that could be released was.
     OutOfMemory(Box<OutOfMemory>),
     /// The request is longer than the placement allows, or its alignment is not a power of two or is too large.
     TooLarge {
@@ -94,7 +94,7 @@ pub enum PoolError {
     /// The pool already serves 65,535 streams, the most it can.
     TooManyStreams,
     /// A stream of the pool is capturing a graph, and the request of another stream cannot be served before memory
-    /// is given back or work is waited for, which could spoil the capture.
+    /// is released or work is waited for, which could spoil the capture.
     Capturing,
     /// The stream is not capturing a graph.
     NotCapturing,

@@ -9,7 +9,7 @@ use crate::front::pressure::{Hook, HookId, Key, Registry, Shortage, TooManyHooks
 use std::boxed::Box;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The hook that was called last, and the bytes that hooks have given back so far.
+/// The hook that was called last, and the bytes that hooks have freed so far.
 pub(super) type Place = Option<(Key, usize)>;
 
 /// Up to sixteen hooks.

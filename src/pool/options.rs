@@ -244,7 +244,7 @@ impl PoolOptions {
     }
 
     /// Reserves as little as possible, at the price of more driver calls: before the pool grows, it uses free
-    /// blocks of the other size group and gives back empty segments whose work is done, and requests above
+    /// blocks of the other size group and releases empty segments whose work is done, and requests above
     /// [`PoolOptions::exact_above`] do not share their segments with smaller ones.
     #[must_use]
     pub fn lean(mut self, on: bool) -> Self {
@@ -268,8 +268,8 @@ impl PoolOptions {
     }
 
     /// Keeps what the program uses and not more. The window is the number of recent calls of [`RawPool::step`](super::RawPool::step) that
-    /// count, 1 or more; the factor says how much to keep, as a multiple of the highest usage within the window, 1 or more. At every [`RawPool::step`](super::RawPool::step), the pool gives back
-    /// segments that were empty for a whole window; then it gives back further empty segments, those first that
+    /// count, 1 or more; the factor says how much to keep, as a multiple of the highest usage within the window, 1 or more. At every [`RawPool::step`](super::RawPool::step), the pool releases
+    /// segments that were empty for a whole window; then it releases further empty segments, those first that
     /// have been empty the longest, until at most `factor` times the window's highest active memory is reserved. It
     /// waits for nothing.
     ///

@@ -88,7 +88,7 @@ impl<S: Source> Order<S> {
         any
     }
 
-    /// The place of the capture that `stream` is in, which is noticed now if it was not before.
+    /// The place of the capture that `stream` is in; this call finds it if none before did.
     pub(super) fn capture_of(&mut self, stream: &S::Stream) -> Option<usize> {
         let id = stream.capture().ok().flatten()?;
         let known = self.captures.iter().position(|capture| capture.id == id);

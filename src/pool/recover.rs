@@ -19,11 +19,11 @@ use std::vec::Vec;
 /// The measures that are taken in turn, each followed by another attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Return blocks that are kept by class, give back empty segments whose work is done, and take any free block.
+    /// Return blocks that are kept by class, release empty segments whose work is done, and take any free block.
     Release,
     /// Wait for freed blocks of this stream and of others.
     Wait,
-    /// Give back every empty segment.
+    /// Release every empty segment.
     Trim,
     /// Compact movable blocks, in an aggressive pool, and make a last attempt.
     Compact,

@@ -42,7 +42,7 @@ pub struct SourceCalls {
     pub reserve: u64,
     /// Segments that were lengthened in place.
     pub grow: u64,
-    /// Segments that were given back.
+    /// Segments that were released.
     pub release: u64,
     /// Calls that gave pages within a segment back.
     pub unmap: u64,
@@ -92,7 +92,7 @@ pub struct PoolStats {
     pub hits: u64,
     /// Number of requests for which the source was asked for memory.
     pub misses: u64,
-    /// Number of attempts that were repeated after something had been given back.
+    /// Number of attempts that were repeated after something had been released.
     pub retries: u64,
     /// Number of requests that failed.
     pub failures: u64,

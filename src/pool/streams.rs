@@ -130,7 +130,7 @@ impl<P: SegmentPlacement, S: Source> Lane<P, S> {
         Some(self.records.insert(request.record(block, key.1, heap)))
     }
 
-    /// Removes a record. Its block is to be given back to its segment.
+    /// Removes a record. The caller frees its block in its segment.
     #[inline(always)]
     pub(super) fn remove(&mut self, number: u32) -> Record<P::Token> {
         let record = self.records.remove(number);
@@ -148,7 +148,7 @@ impl<P: SegmentPlacement, S: Source> Lane<P, S> {
         let heap = self.segments.get(record.segment).heap;
         self.note_change(heap);
         let entry = self.segments.get_mut(record.segment);
-        // SAFETY: the placement allocated the record's block, and it is given back once, since the record was removed.
+        // SAFETY: the placement allocated the record's block, and it is freed once, since the record was removed.
         unsafe { entry.put_back(record) };
         let place = &mut self.heaps[heap / LANES];
         place.frees += 1;

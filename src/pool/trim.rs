@@ -1,4 +1,4 @@
-//! What a pool gives back, and when.
+//! Trimming: which memory a pool releases, and when.
 
 #![forbid(unsafe_code)]
 
@@ -17,7 +17,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     /// Gives empty segments back to the source, and free pages of others where the source can take pages
     /// ([`Source::page`]), while at least `keep` bytes stay reserved. Returns the released bytes. Freed blocks whose events have passed count as free. The pool waits for nothing, though the driver
     /// itself may: memory whose stream has work left stays. An event that is recorded here may need a moment even on an idle stream,
-    /// so a program that wants everything back calls this, synchronizes the stream and calls it again. Nothing is given back while a stream of the pool is capturing a graph. O(segments · log
+    /// so a program that wants everything back calls this, synchronizes the stream and calls it again. Nothing is released while a stream of the pool is capturing a graph. O(segments · log
     /// segments).
     pub fn trim(&self, keep: usize) -> usize {
         let mut state = self.lock();
@@ -30,9 +30,9 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         self.trim_to(&mut state, keep) + self.punch_all(&mut state, keep)
     }
 
-    /// Ends a step of the program, such as a training iteration, and returns the bytes that were given back for it:
+    /// Ends a step of the program, such as a training iteration, and returns the bytes that were released for it:
     /// segments that are older than [`PoolOptions::trim_after`](super::PoolOptions::trim_after) allows, and those
-    /// beyond what [`PoolOptions::adaptive`](super::PoolOptions::adaptive) keeps. Nothing is given back
+    /// beyond what [`PoolOptions::adaptive`](super::PoolOptions::adaptive) keeps. Nothing is released
     /// while a stream of the pool is capturing a graph. O(segments · log segments), and once per window O(lengths²
     /// · classes) for at most 256 lengths.
     pub fn step(&self) -> usize {
@@ -161,7 +161,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         old.into_iter().map(|number| self.release(state, number).unwrap_or(0)).sum()
     }
 
-    /// Gives back what the program does not use, at the end of a step. Returns the released bytes.
+    /// Releases what the program does not use, at the end of a step. Returns the released bytes.
     pub(super) fn follow(&self, state: &mut State<P, S>) -> usize {
         let (step, active) = (state.supply.step, state.figures.active());
         let Some(mut usage) = state.extra.usage.take() else { return 0 };

@@ -282,7 +282,7 @@ fn slabs_detect_foreign_and_double_frees() {
     check(Case::of::<Slab>());
 }
 
-mod wrong_frees {
+mod invalid_frees {
     use super::*;
 
     fn run(case: &'static Case) {

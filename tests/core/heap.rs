@@ -268,7 +268,7 @@ mod collections {
 
 /// An invalid free ends the program with a message, unless a hook decides otherwise; then it is ignored.
 #[test]
-fn wrong_frees_end_the_program() {
+fn invalid_frees_end_the_program() {
     if let Some(how) = std::env::var_os("ALLOTMENT_WRONG_FREE") {
         if how == "hook" {
             allotment::misuse::set_hook(|misuse| eprintln!("hook: {misuse}"));
@@ -289,12 +289,12 @@ fn wrong_frees_end_the_program() {
         return;
     }
     for (how, line, ends) in [
-        ("1", "allotment: wrong free: the block is free already, address 0x", true),
-        ("hook", "hook: wrong free: the block is free already, address 0x", false),
-        ("panic", "hook: wrong free: the block is free already, address 0x", true),
+        ("1", "allotment: invalid free: the block is free already, address 0x", true),
+        ("hook", "hook: invalid free: the block is free already, address 0x", false),
+        ("panic", "hook: invalid free: the block is free already, address 0x", true),
     ] {
         let child = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "heap::wrong_frees_end_the_program", "--nocapture"])
+            .args(["--exact", "heap::invalid_frees_end_the_program", "--nocapture"])
             .env("ALLOTMENT_WRONG_FREE", how)
             .output()
             .unwrap();

@@ -58,7 +58,7 @@ fn the_memory_serves_what_is_beyond() {
 }
 
 #[test]
-fn wrong_frees_of_kept_blocks_are_found() {
+fn invalid_frees_of_kept_blocks_are_found() {
     static HEAP: Heap<Tlsf, Spin> = heap!(16 * 1024);
     let front = Front::<1>::new(&HEAP, 1000, 1000);
     let block = front.try_allocate(bytes(1000)).unwrap();

@@ -1,7 +1,7 @@
 //! What errors say, and what values show of themselves.
 
 use allotment::lock::Unsync;
-use allotment::misuse::Fault;
+use allotment::misuse::Kind;
 use allotment::observe::Counters;
 use allotment::{FreeError, Heap, RegionError, TinyHeap, Tlsf};
 use std::collections::BTreeSet;
@@ -39,7 +39,7 @@ fn every_error_says_something_of_its_own() {
         RegionError::Unsupported,
     ]);
     assert!(texts[0].contains("4321 bytes") && texts[1].contains(" 77 "), "{texts:?}");
-    let faults = free.map(Fault::WrongFree).into_iter().chain([Fault::BrokenList, Fault::WrittenAfterFree]);
+    let faults = free.map(Kind::InvalidFree).into_iter().chain([Kind::BrokenList, Kind::WrittenAfterFree]);
     all_differ(&faults.collect::<Vec<_>>());
 }
 

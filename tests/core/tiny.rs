@@ -253,7 +253,7 @@ fn heaps_never_fail_inside_their_bounds() {
 }
 
 #[test]
-fn wrong_frees_are_found() {
+fn invalid_frees_are_found() {
     let heap = TinyHeap::<1024, Unsync, Counters>::new();
     let layout = Layout::new::<[u64; 4]>();
     let (first, second) = (heap.try_allocate(layout).unwrap(), heap.try_allocate(layout).unwrap());

@@ -1,7 +1,7 @@
 //! Blocks of every size and alignment, with contents that are checked.
 
 use crate::{HEAP, alone};
-use allotment::misuse::{Fault, Misuse, set_hook};
+use allotment::misuse::{Kind, Misuse, set_hook};
 use allotment::{FreeError, Memory};
 use std::alloc::{GlobalAlloc, Layout};
 use std::collections::BTreeMap;
@@ -244,17 +244,17 @@ fn free_blocks_are_known_wherever_they_are() {
 
 /// A global allocator cannot return an error, so it calls the hook.
 #[test]
-fn wrong_frees_are_reported() {
-    static EXPECTED: Mutex<Option<(Fault, usize)>> = Mutex::new(None);
+fn invalid_frees_are_reported() {
+    static EXPECTED: Mutex<Option<(Kind, usize)>> = Mutex::new(None);
     fn take(misuse: &Misuse) {
-        if EXPECTED.lock().unwrap().take() != Some((misuse.fault, misuse.address)) {
+        if EXPECTED.lock().unwrap().take() != Some((misuse.kind, misuse.address)) {
             std::process::abort();
         }
     }
 
     /// Does what is to be reported, once.
     fn reported(error: FreeError, block: *mut u8, act: impl FnOnce()) {
-        *EXPECTED.lock().unwrap() = Some((Fault::WrongFree(error), block.addr()));
+        *EXPECTED.lock().unwrap() = Some((Kind::InvalidFree(error), block.addr()));
         act();
         assert_eq!(*EXPECTED.lock().unwrap(), None);
     }

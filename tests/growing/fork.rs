@@ -51,7 +51,7 @@ fn fork_beside(work: fn(usize)) {
 #[test]
 fn children_can_allocate() {
     fork_beside(work);
-    assert!(HEAP.figures().used > 0);
+    assert!(HEAP.stats().used > 0);
 }
 
 /// A front has a lock of its own, and the heap behind it another one, which is held once.

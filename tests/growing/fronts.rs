@@ -81,7 +81,7 @@ fn the_growing_heap_is_a_zone() {
 }
 
 #[test]
-fn wrong_frees_are_refused() {
+fn invalid_frees_are_refused() {
     let _alone = alone();
     let mut word = 0_u64;
     assert_eq!(HEAP.check(NonNull::from(&mut word).cast(), layout(8)), Err(FreeError::Foreign));
@@ -108,13 +108,13 @@ fn the_largest_free_span_can_be_had() {
         let first = layout(1 << 20);
         let block = HEAP.alloc(first);
         HEAP.dealloc(block, first);
-        let (free, committed) = (HEAP.largest_free(), HEAP.figures().committed);
+        let (free, committed) = (HEAP.largest_free(), HEAP.stats().committed);
         assert!(free >= 1 << 20);
         let block = HEAP.allocate(layout(free)).unwrap();
-        assert_eq!(HEAP.figures().committed, committed);
+        assert_eq!(HEAP.stats().committed, committed);
         HEAP.deallocate(block, layout(free));
     }
     let region = HEAP.region(0).unwrap();
-    assert_eq!(region.size, HEAP.figures().reserved);
+    assert_eq!(region.size, HEAP.stats().reserved);
     assert!(HEAP.region(1).is_none());
 }

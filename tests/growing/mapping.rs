@@ -232,7 +232,7 @@ fn reserved_bytes_fault_no_more() {
     let with = faults_of_new_blocks();
     assert!(with <= 2, "{with} of {without}");
     // Freed again it is free memory like any other, most of which goes back.
-    assert!(HEAP.figures().dirty < 60 * MIB, "{:?}", HEAP.figures());
+    assert!(HEAP.stats().dirty < 60 * MIB, "{:?}", HEAP.stats());
     assert!(HEAP.reserve(usize::MAX / 2).is_err() && HEAP.reserve(0).is_ok());
 }
 

@@ -21,7 +21,7 @@ fn trimming_gives_large_blocks_back() {
     drop(black_box(blocks));
     HEAP.trim();
     assert!(full - resident() >= 150 * MIB, "{} MiB of {}", resident() / MIB, full / MIB);
-    assert!(HEAP.figures().purged > 0);
+    assert!(HEAP.stats().purged > 0);
 }
 
 /// Much free memory goes back without being asked for: more than 16 MiB and a quarter of what is in use.
@@ -41,19 +41,19 @@ fn less_stays_free_under_pressure() {
     // The most that is free between the frees. All may go back for its age, but so soon only once: two rounds.
     let round = || {
         let blocks: Vec<Vec<u8>> = (0..16).map(|_| vec![1; MIB / 2]).collect();
-        black_box(blocks).into_iter().map(|block| (drop(block), HEAP.figures().dirty).1).max().unwrap()
+        black_box(blocks).into_iter().map(|block| (drop(block), HEAP.stats().dirty).1).max().unwrap()
     };
     let kept = |pressure| {
         HEAP.set_pressure(pressure);
         round().max(round())
     };
-    let used = HEAP.figures().used;
+    let used = HEAP.stats().used;
     let (low, critical, normal) = (kept(Pressure::Low), kept(Pressure::Critical), kept(Pressure::Normal));
     assert!(normal >= 8 * MIB, "{normal}");
     assert!(low > critical && low <= 2 * MIB + used / 16 + MIB, "{low}");
     assert!(critical <= MIB, "{critical}");
     // What is free when the pressure begins goes back at once, and an end of pressure is no reason to.
-    let (free, before) = (HEAP.figures().dirty, resident());
+    let (free, before) = (HEAP.stats().dirty, resident());
     let gone = HEAP.set_pressure(Pressure::Critical);
     assert!(gone >= free && before - resident() >= free / 2, "{gone} of {free}");
     assert_eq!(HEAP.set_pressure(Pressure::Normal), 0);
@@ -119,7 +119,7 @@ fn fresh_zeroed_memory_costs_nothing() {
 fn long_vectors_grow_without_copies() {
     let _alone = alone();
     HEAP.trim();
-    let before = HEAP.figures().committed;
+    let before = HEAP.stats().committed;
     let mut bytes = vec![1_u8; MIB];
     // In the way of the vector.
     let mut others = Vec::new();
@@ -129,5 +129,5 @@ fn long_vectors_grow_without_copies() {
         others.push(vec![2_u8; 64 * 1024]);
     }
     assert!(bytes.iter().all(|&byte| byte == 1));
-    assert!(resident() < 400 * MIB && HEAP.figures().committed < before + 512 * MIB);
+    assert!(resident() < 400 * MIB && HEAP.stats().committed < before + 512 * MIB);
 }

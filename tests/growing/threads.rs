@@ -18,14 +18,14 @@ fn blocks_freed_by_another_thread_come_back() {
         }
         sum
     });
-    let before = HEAP.figures().committed;
+    let before = HEAP.stats().committed;
     for round in 0..4000 {
         sender.send((0..100).map(|at| Box::new([round * 100 + at; 12])).collect()).unwrap();
     }
     drop(sender);
     assert_eq!(consumer.join().unwrap(), (0..400_000).sum());
     // 38 MB went through.
-    assert!(HEAP.figures().committed <= before.max(16 << 20) + (64 << 20));
+    assert!(HEAP.stats().committed <= before.max(16 << 20) + (64 << 20));
 }
 
 /// Every thread works on lists of its own and passes some on; each checks what it gets.
@@ -73,13 +73,13 @@ fn threads_that_end_give_their_lists_back() {
     };
     run();
     HEAP.trim();
-    let before = HEAP.figures().used;
+    let before = HEAP.stats().used;
     for _ in 0..10 {
         run();
     }
     HEAP.trim();
     // 500 threads with lists of 16 KiB would be 8 MB; threads of the harness take a little.
-    let after = HEAP.figures().used;
+    let after = HEAP.stats().used;
     assert!(after < before + (2 << 20), "{before} {after}");
 }
 
@@ -116,7 +116,7 @@ fn a_thread_that_only_frees_keeps_less_than_a_batch() {
     const SIZE: usize = 3000;
     let _alone = alone();
     let blocks: Vec<usize> = (0..400).map(|_| HEAP.allocate_raw(SIZE, 16).expose_provenance()).collect();
-    let before = HEAP.figures().used;
+    let before = HEAP.stats().used;
     thread::scope(|scope| {
         scope.spawn(|| {
             for &block in &blocks {
@@ -124,7 +124,7 @@ fn a_thread_that_only_frees_keeps_less_than_a_batch() {
                 // SAFETY: the block is live.
                 unsafe { HEAP.free(block) }.unwrap();
             }
-            let after = HEAP.figures().used;
+            let after = HEAP.stats().used;
             // A list holds 16 KiB; threads of the harness that start meanwhile take a little.
             assert!(after + 400 * SIZE < before + 512 * 1024, "{before} {after}");
         });
@@ -158,11 +158,11 @@ fn a_trim_reaches_the_lists_of_other_threads() {
             });
         }
         step.wait();
-        let before = HEAP.figures().used;
+        let before = HEAP.stats().used;
         HEAP.trim();
         step.wait();
         step.wait();
-        let after = HEAP.figures().used;
+        let after = HEAP.stats().used;
         step.wait();
         assert!(before >= after + THREADS * 32 * 1024, "{before} {after}");
     });

@@ -366,7 +366,7 @@ fn copies_are_counted_by_direction() {
 }
 
 #[test]
-fn wrong_frees_are_refused() {
+fn invalid_frees_are_refused() {
     let (one, two) = (pool(64, PoolOptions::new()), pool(64, PoolOptions::new()));
     let stream = one.source().stream();
     let other = two.source().stream();

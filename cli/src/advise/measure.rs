@@ -116,7 +116,7 @@ pub fn growing(program: &Program, deadline: &Deadline) -> Option<Candidate> {
         if !served {
             break;
         }
-        most = most.max(heap.figures().committed);
+        most = most.max(heap.stats().committed);
     }
     let state = 0;
     served.then_some(Candidate {

@@ -8,8 +8,8 @@ mod written;
 
 pub use changes::{ChangeError, Changed, Changes, change};
 pub use replay::{Corruption, Replayed, replay};
-pub use steps::{Operand, Share, Step};
-pub use written::{Act, Written, WrittenPlace, WrittenStep};
+pub use steps::{Act, Operand, Share, Step};
+pub use written::{Written, WrittenPlace, WrittenStep};
 
 use std::collections::HashMap;
 

@@ -2,9 +2,27 @@
 
 use std::collections::HashMap;
 
-use super::{Act, PlaceId, Stays};
+use serde::{Deserialize, Serialize};
+
+use super::{PlaceId, Stays};
 use crate::graph::{Graph, Kind, Sharing};
 use crate::transform::Trip;
+
+/// What a step does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Act {
+    /// The caller provides what it writes: inputs before every run, constants and states before the first.
+    Given,
+    /// An operator runs.
+    Run,
+    /// One place is copied to another.
+    Copy,
+    /// A constant is read again from where the model keeps it.
+    Load,
+    /// The caller may read the outputs; the states and constants stay for the next run.
+    Taken,
+}
 
 /// A tensor that a step reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Schedule, Share};
+use super::{Act, Schedule, Share};
 use crate::graph::Kind;
 use crate::model::{Buffer, Gap};
 
@@ -38,22 +38,6 @@ pub struct WrittenPlace<'a> {
     /// The parts of its life in which less of it is in use: first step, the step after the last, and the bytes `from..to` that stay in use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gaps: Vec<(i64, i64, u64, u64)>,
-}
-
-/// What a step does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Act {
-    /// The caller provides what it writes: inputs before every run, constants and states before the first.
-    Given,
-    /// An operator runs.
-    Run,
-    /// One place is copied to another.
-    Copy,
-    /// A constant is read again from where the model keeps it.
-    Load,
-    /// The caller may read the outputs; the states and constants stay for the next run.
-    Taken,
 }
 
 /// A step with names.

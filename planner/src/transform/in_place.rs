@@ -29,7 +29,7 @@ pub fn in_place(graph: &Graph, lowering: Lowering) -> Result<InPlace, InstanceEr
     in_place_by(graph, lowering, &mut |_| Some(0))
 }
 
-/// Lowers a graph like [`in_place`]. `choose` is told how many inputs an operator may overwrite, one at least, and returns the number of
+/// Lowers a graph like [`in_place`]. `choose` gets how many inputs an operator may overwrite, one at least, and returns the number of
 /// the one that it does, or `None` for none of them.
 pub(crate) fn in_place_by(
     graph: &Graph,

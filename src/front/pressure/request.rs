@@ -3,7 +3,7 @@
 use super::front::{Critical, PressureHeap};
 use super::monitor::Monitor;
 use crate::error::FreeError;
-use crate::error::misuse::{without_unwinding, wrong_free};
+use crate::error::misuse::{invalid_free, without_unwinding};
 use crate::error::out_of_memory::OutOfMemory;
 use crate::heap::State;
 use crate::lock::Lock;
@@ -209,7 +209,7 @@ unsafe impl<P: Placement, L: Lock, const HOOKS: usize> Memory for PressureHeap<P
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
         // SAFETY: the caller guarantees the block.
         if let Err(error) = unsafe { self.free(block, layout, |_| Ok(())) } {
-            wrong_free(error, block.addr().get());
+            invalid_free(error, block.addr().get());
         }
     }
 

@@ -57,7 +57,7 @@ pub use mpu::{ArmV7Mpu, ArmV8Mpu};
 pub use pmp::RiscvPmp;
 
 use crate::error::FreeError;
-use crate::error::misuse::wrong_free;
+use crate::error::misuse::invalid_free;
 use crate::lock::{self, Lock};
 use crate::memory::{Done, Memory, allocator, global_alloc, pass_on};
 use crate::observe::current_tag;
@@ -406,7 +406,7 @@ impl<M: Memory, G: Protection, L: Lock, const PERIOD: u32> Sampled<M, G, L, PERI
         match self.take(end) {
             None => return false,
             Some(Ok(end)) => self.guard(end, Some(&freed)),
-            Some(Err(error)) => wrong_free(error, block.addr().get()),
+            Some(Err(error)) => invalid_free(error, block.addr().get()),
         }
         true
     }

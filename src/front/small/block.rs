@@ -1,6 +1,6 @@
 //! Free blocks in lists: the link, and the one mark that shows double frees and writes to free blocks.
 
-use crate::error::misuse::{Fault, corrupted};
+use crate::error::misuse::{Kind, corrupted};
 use core::mem::MaybeUninit;
 use core::ptr;
 
@@ -77,7 +77,7 @@ impl Block {
     #[inline(always)]
     pub(crate) unsafe fn next(block: *mut Self) -> *mut Self {
         // SAFETY: the caller's contract.
-        unsafe { Self::next_checked(block) }.unwrap_or_else(|| corrupted(Fault::BrokenList, block.addr()))
+        unsafe { Self::next_checked(block) }.unwrap_or_else(|| corrupted(Kind::BrokenList, block.addr()))
     }
 
     /// Clears the mark of a block that is about to be allocated.

@@ -10,7 +10,7 @@ mod zone;
 pub use zone::{Zone, ZoneBlock};
 
 use crate::error::FreeError;
-use crate::error::misuse::wrong_free;
+use crate::error::misuse::invalid_free;
 use crate::error::out_of_memory::OutOfMemory;
 use crate::lock::{self, Lock};
 use crate::memory::{Memory, allocator, delegate, global_alloc};
@@ -340,7 +340,7 @@ unsafe impl<const N: usize, const SPANS: usize, L: Lock> Memory for ZonesWith<'_
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
         // SAFETY: the caller's contract.
         if let Err(error) = unsafe { self.zones.deallocate(block, layout) } {
-            wrong_free(error, block.addr().get());
+            invalid_free(error, block.addr().get());
         }
     }
 

@@ -1,7 +1,7 @@
 //! A zone: a heap, the capabilities of its memory, and the requests that it prefers.
 
 use crate::error::FreeError;
-use crate::error::misuse::wrong_free;
+use crate::error::misuse::invalid_free;
 use crate::error::out_of_memory::OutOfMemory;
 use crate::memory::{Memory, allocator, pass_on};
 use crate::region::{Capabilities, Region};
@@ -244,7 +244,7 @@ unsafe impl Memory for Zone<'_> {
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
         // No block has a layout that the padding makes too large for the address space: such a free is wrong.
         let Some(padded) = self.padded(layout) else {
-            return wrong_free(FreeError::NotABlock, block.addr().get());
+            return invalid_free(FreeError::NotABlock, block.addr().get());
         };
         // SAFETY: the caller's contract; the padded layout is the one that the block was allocated with.
         unsafe { self.memory.deallocate(block, padded) }

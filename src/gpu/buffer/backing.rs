@@ -10,7 +10,7 @@ use std::boxed::Box;
 use std::sync::Arc;
 use std::vec::Vec;
 
-/// Memory that a buffer owns and that is given back when this value is dropped. Threads share it, so that a view of it, and
+/// Memory that a buffer owns, and that is freed when this value is dropped. Threads share it, so that a view of it, and
 /// a task that waits for a copy, can go to another thread.
 ///
 /// # Safety

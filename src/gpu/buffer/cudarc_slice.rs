@@ -42,7 +42,7 @@ impl<T: DeviceRepr + Copy + Send + 'static> Buffer<T> {
 }
 
 impl<T: DeviceRepr + Copy> Buffer<T> {
-    /// Lends the buffer to cudarc, for launching kernels or for cudarc's own copies. From here on `stream` orders
+    /// Passes the buffer to cudarc, for launching kernels or for cudarc's own copies. From here on `stream` orders
     /// the work on the buffer; it waits for whatever cudarc does with the slice on other streams in the meantime.
     ///
     /// # Errors
@@ -118,7 +118,7 @@ impl<T> DeviceSlice<T> for View<'_, T> {
 }
 
 impl<T> DevicePtr<T> for View<'_, T> {
-    /// Lends the memory for reading. Does not wait if `stream` is the view's own; otherwise the host waits for the work on it
+    /// Passes the memory on for reading. Does not wait if `stream` is the view's own; otherwise the host waits for the work on it
     /// when the guard is dropped.
     fn device_ptr<'s>(&'s self, stream: &'s CudaStream) -> (CUdeviceptr, SyncOnDrop<'s>) {
         self.lend(stream)
@@ -141,14 +141,14 @@ impl<T> DeviceSlice<T> for ViewMut<'_, T> {
 }
 
 impl<T> DevicePtr<T> for ViewMut<'_, T> {
-    /// Lends the memory for reading, like [`View`].
+    /// Passes the memory on for reading, like [`View`].
     fn device_ptr<'s>(&'s self, stream: &'s CudaStream) -> (CUdeviceptr, SyncOnDrop<'s>) {
         self.0.lend(stream)
     }
 }
 
 impl<T> DevicePtrMut<T> for ViewMut<'_, T> {
-    /// Lends the memory for reading and writing, with the same order as [`View`].
+    /// Passes the memory on for reading and writing, with the same order as [`View`].
     fn device_ptr_mut<'s>(&'s mut self, stream: &'s CudaStream) -> (CUdeviceptr, SyncOnDrop<'s>) {
         self.0.lend(stream)
     }

@@ -1,4 +1,4 @@
-//! The pool that each device's code uses unless it is told another one, and pools that bring managed memory to the device.
+//! The pool that a device's code uses unless it names another one, and pools that bring managed memory to the device.
 
 use super::Pool;
 use crate::gpu::source::prefetch;

@@ -129,7 +129,7 @@ fn compact(lengths: &[i64]) -> Option<Vec<i64>> {
 impl DlTensor {
     /// Makes a tensor of a buffer's values, in rows of the last dimension. The other library must submit its work on
     /// them to the buffer's stream, or make its own wait for that stream's work first and that stream for its own before
-    /// it ends the tensor: the memory is then given back in the order of the buffer's stream.
+    /// it ends the tensor: the memory is then freed in the order of the buffer's stream.
     ///
     /// # Errors
     ///

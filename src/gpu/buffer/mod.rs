@@ -370,7 +370,7 @@ impl<T> Buffer<T> {
         }
     }
 
-    /// Notes that work on `stream` uses the memory, which is given back after that work. The caller must order the two
+    /// Notes that work on `stream` uses the memory, which is freed after that work. The caller must order the two
     /// streams.
     pub fn used_on(&self, stream: &Stream) {
         self.backing().used_on(stream);

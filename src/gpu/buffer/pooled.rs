@@ -9,7 +9,7 @@ use crate::pool::{
 use std::sync::Arc;
 use std::vec::Vec;
 
-// SAFETY: a plan hands out a place to one buffer at a time. It comes back when the buffer is dropped, and is allocated
+// SAFETY: a plan allocates a place to one buffer at a time. It comes back when the buffer is dropped, and is allocated
 // again only after the work of the plan's stream and of the streams that were noted.
 unsafe impl<A: DeviceAllocator<Stream = Stream>> Backing for PlannedBuffer<A> {
     fn address(&self) -> usize {

@@ -127,7 +127,7 @@ impl Backer for MemoryRequest<'_> {
         let placed = ManagedBlock::new(store.clone(), block, registry.clone(), record);
         if kind == MemoryKind::ReadMostly {
             let advice = Advice::ReadMostly(true);
-            // SAFETY: the block is owned here, and is given back after an error.
+            // SAFETY: the block is owned here, and is freed after an error.
             unsafe { source::advise(&device.context, address as u64, bytes, advice)? };
         }
         Ok(Memory::Other(Box::new(placed)))

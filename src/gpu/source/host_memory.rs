@@ -33,7 +33,7 @@ fn layout(bytes: usize) -> Option<Layout> {
     Layout::from_size_align(bytes, ALIGNMENT).ok()
 }
 
-// SAFETY: the allocator allocates each range once, aligned, and the CPU can use it until it is given back.
+// SAFETY: the allocator allocates each range once, aligned, and the CPU can use it until it is freed.
 unsafe impl Source for HostMemory {
     describe!(|self| "host", cpu_visible: true, Capabilities::empty(), granularity: GRANULARITY, alignment: ALIGNMENT);
 

@@ -191,7 +191,7 @@ impl<const BYTES: usize, L: Lock, S: Statistics, const C: bool> TinyHeap<BYTES, 
             Ok(())
         });
         if let Err(error) = freed {
-            crate::error::misuse::wrong_free(error, block.addr());
+            crate::error::misuse::invalid_free(error, block.addr());
         }
     }
 

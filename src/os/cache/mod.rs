@@ -4,7 +4,7 @@ mod at_end;
 mod lists;
 
 use crate::error::FreeError;
-use crate::error::misuse::wrong_free;
+use crate::error::misuse::invalid_free;
 use core::ptr::{self, NonNull};
 use lists::CLOSED;
 
@@ -97,7 +97,7 @@ pub(super) unsafe fn try_free_slow(
 pub(super) unsafe fn free_slow(source: &'static dyn Source, class: usize, block: NonNull<u8>) {
     // SAFETY: the caller's contract.
     if let Err(error) = unsafe { try_free_slow(source, class, block) } {
-        wrong_free(error, block.addr().get());
+        invalid_free(error, block.addr().get());
     }
 }
 

@@ -288,7 +288,7 @@ fn resize<S: System>(pages: &mut Pages<S>, live: &mut Live, size: usize) {
     }
 }
 
-/// Takes, resizes, gives and trims at random. Returns the figures of the world and the greatest memory in use.
+/// Takes, resizes, gives and trims at random. Returns the statistics of the world and the greatest memory in use.
 fn exercise<S: System>(seed: u64, limit: usize, broken: bool) -> (usize, usize, usize) {
     WORLD.with_borrow_mut(|world| *world = World { limit, broken, ..World::default() });
     let mut random = fastrand::Rng::with_seed(seed);
@@ -331,12 +331,12 @@ fn exercise<S: System>(seed: u64, limit: usize, broken: bool) -> (usize, usize, 
         }
     }
     live.drain(..).for_each(|block| give(&mut pages, block));
-    assert_eq!(pages.figures().used, 0);
+    assert_eq!(pages.stats().used, 0);
     pages.trim();
-    let kept = pages.figures().dirty;
+    let kept = pages.stats().dirty;
     let (purged, shifts) = WORLD.with_borrow(|world| (world.purged, world.shifts));
     assert!(broken || kept < 2 << 20, "{kept} bytes are still with the heap");
-    assert!(!broken || pages.figures().purged == 0 && kept > 1 << 20, "nothing went back");
+    assert!(!broken || pages.stats().purged == 0 && kept > 1 << 20, "nothing went back");
     assert_eq!(CLASSES, SIZES.len());
     (purged, shifts, refused)
 }
@@ -390,9 +390,9 @@ fn free_memory_does_not_raise_the_peak() {
         assert!(unsafe { pages.free_large(block) });
     }
     take(SLOTS, &mut pages);
-    assert_eq!(pages.figures().dirty, 2 * SLOTS * SLOT, "the process has no more than before");
+    assert_eq!(pages.stats().dirty, 2 * SLOTS * SLOT, "the process has no more than before");
     let first = take(2 * SLOTS, &mut pages);
-    assert_eq!(pages.figures().dirty, 0, "no gap is large enough, so the memory is more than ever");
+    assert_eq!(pages.stats().dirty, 0, "no gap is large enough, so the memory is more than ever");
     let purged = WORLD.with_borrow(|world| world.purged);
     // SAFETY: the block is live.
     assert!(unsafe { pages.free_large(first) });
@@ -411,7 +411,7 @@ fn a_little_free_memory_may_raise_the_peak() {
         // SAFETY: the block is live.
         assert!(unsafe { pages.free_large(freed) });
         assert!(pages.allocate_large(100 * SLOT, SLOT, false).is_some(), "the gap is too short for it");
-        assert_eq!(pages.figures().dirty, if goes { 0 } else { slots * SLOT }, "{slots} slots");
+        assert_eq!(pages.stats().dirty, if goes { 0 } else { slots * SLOT }, "{slots} slots");
     }
 }
 
@@ -454,7 +454,7 @@ fn addresses_are_limited_by_their_numbers() {
     assert!(asked / SLOT >= MOST && asked / SLOT < MOST + MOST / 20, "{asked}, {MOST}");
     // The fake system has no more than 64 MiB. The heap asks for three quarters as much until it gets them, and leaves a quarter of
     // these to others.
-    let (reserved, ranges) = (pages.figures().reserved >> 20, WORLD.with_borrow(|world| world.ranges.len()));
+    let (reserved, ranges) = (pages.stats().reserved >> 20, WORLD.with_borrow(|world| world.ranges.len()));
     assert!((34..48).contains(&reserved) && ranges == 1, "{reserved} MiB, {ranges} ranges");
 }
 
@@ -464,7 +464,7 @@ fn requests_without_addresses_fail() {
     let mut pages = fresh();
     WORLD.with_borrow_mut(|world| world.full = true);
     assert!(pages.allocate_large(SLOT, SLOT, false).is_none());
-    assert_eq!((pages.figures().reserved, pages.figures().committed), (0, 0));
+    assert_eq!((pages.stats().reserved, pages.stats().committed), (0, 0));
     WORLD.with_borrow_mut(|world| world.full = false);
     assert!(pages.allocate_large(SLOT, SLOT, false).is_some());
     let half = isize::MAX as usize;
@@ -473,8 +473,8 @@ fn requests_without_addresses_fail() {
     }
     assert!(pages.allocate_large(SLOT, half + 1, false).is_none());
     // What is committed holds the block and is a part of what is reserved.
-    let figures = pages.figures();
-    assert!((SLOT..=figures.reserved).contains(&figures.committed), "{figures:?}");
+    let stats = pages.stats();
+    assert!((SLOT..=stats.reserved).contains(&stats.committed), "{stats:?}");
 }
 
 /// So much free memory stays with the process, and the next block that is freed sends all of it back.
@@ -496,11 +496,11 @@ fn free_memory_stays_up_to_a_share_of_what_is_in_use() {
         pages.pressure = pressure;
         let mut stayed = 0;
         for block in blocks {
-            let free = pages.figures().dirty + BYTES;
+            let free = pages.stats().dirty + BYTES;
             // SAFETY: the block is live.
             assert!(unsafe { pages.free_large(block) });
-            let stays = free <= keeps(pressure, pages.figures().used);
-            assert_eq!(pages.figures().dirty, if stays { free } else { 0 });
+            let stays = free <= keeps(pressure, pages.stats().used);
+            assert_eq!(pages.stats().dirty, if stays { free } else { 0 });
             stayed += usize::from(stays);
         }
         assert!(stayed > 0 && stayed < 90, "{stayed}");
@@ -570,7 +570,7 @@ fn requests_get_the_last_addresses() {
         let (block, _) = take(first, &mut pages).unwrap();
         assert!(take(SLOTS - SLOTS / 100 - first, &mut pages).is_some(), "{first} slots first");
         while take(1, &mut pages).is_some() {}
-        assert!(pages.figures().used >= (SLOTS - 4) * SLOT, "{:?}", pages.figures());
+        assert!(pages.stats().used >= (SLOTS - 4) * SLOT, "{:?}", pages.stats());
         // SAFETY: the block is live.
         assert!(unsafe { pages.free_large(block) });
     }
@@ -598,13 +598,13 @@ fn a_batch_is_taken_apart_when_memory_has_run_out() {
         std::iter::from_fn(|| Some(pages.allocate(class, batch)).filter(|chain| chain.count > 0)).collect();
     assert!(allocate_one(&mut pages, class).is_none());
     let n = chains.iter().position(|chain| chain.count == batch).unwrap();
-    let used = pages.figures().used;
+    let used = pages.stats().used;
     // SAFETY: the blocks are ours.
     unsafe { pages.free(class, chains.swap_remove(n)) };
     assert_eq!(pages.bundles(class), Some(1));
     for taken in 1..=batch {
         assert!(allocate_one(&mut pages, class).is_some());
-        assert_eq!(pages.figures().used, used - (batch - taken) * SIZES[class] as usize);
+        assert_eq!(pages.stats().used, used - (batch - taken) * SIZES[class] as usize);
     }
     assert!(allocate_one(&mut pages, class).is_none());
 }
@@ -637,7 +637,7 @@ fn batches_stay_together_until_memory_runs_out() {
         let first = chain.first;
         put(&mut pages, vec![chain]);
         assert_eq!(pages.allocate(class, batch).first, first);
-        assert_eq!(pages.figures().used, batch * SIZES[class] as usize);
+        assert_eq!(pages.stats().used, batch * SIZES[class] as usize);
         // SAFETY: the blocks are ours.
         unsafe { pages.free(class, Chain { first, count: batch }) };
         let (block, _) = pages.allocate_large(240 * SLOT, SLOT, false).unwrap();
@@ -799,7 +799,7 @@ fn small_requests_get_what_other_classes_keep() {
         let mut pages = fresh();
         pages.limit(16 << 20);
         keep(&mut pages);
-        assert_eq!(pages.figures().used, 0);
+        assert_eq!(pages.stats().used, 0);
         drain(&mut pages, small)
     };
     let fresh_heap = fill(&|_| ());
@@ -813,7 +813,7 @@ fn small_requests_get_what_other_classes_keep() {
     assert_eq!(used_heap, fresh_heap);
 }
 
-/// What the system does not take back stays in the figures. It is offered again, but not at every free or request.
+/// What the system does not take back stays in the statistics. It is offered again, but not at every free or request.
 #[test]
 fn what_the_system_refuses_is_still_there() {
     const SLOTS: usize = 1024;
@@ -826,7 +826,7 @@ fn what_the_system_refuses_is_still_there() {
         // SAFETY: the block is live.
         assert!(unsafe { pages.free_large(block) });
     }
-    assert_eq!((pages.trim(), pages.figures().dirty), (0, 10 * BYTES), "all is still there");
+    assert_eq!((pages.trim(), pages.stats().dirty), (0, 10 * BYTES), "all is still there");
     let before = WORLD.with_borrow(|world| world.refusals);
     for _ in 0..64 * 100 {
         let (block, _) = pages.allocate_large(11 * BYTES, SLOT, false).unwrap();
@@ -837,7 +837,7 @@ fn what_the_system_refuses_is_still_there() {
     let attempts = WORLD.with_borrow(|world| world.refusals) - before;
     assert!((10..=12).contains(&attempts), "{attempts} attempts in 10 seconds");
     WORLD.with_borrow_mut(|world| world.broken = false);
-    assert_eq!((pages.trim(), pages.figures().dirty), (11 * BYTES, 0));
+    assert_eq!((pages.trim(), pages.stats().dirty), (11 * BYTES, 0));
     assert!(pages.spans.has_exact_footprint());
 }
 
@@ -850,11 +850,11 @@ fn later_limits_hold() {
     let mut pages = fresh();
     pages.limit(60 * MIB);
     assert!(pages.allocate_large(MIB, SLOT, false).is_some());
-    let first = pages.figures().committed;
+    let first = pages.stats().committed;
     for bytes in [8 * MIB, 8 * MIB + 12_345, MIB, 20 * MIB] {
         pages.limit(bytes);
         fill(&mut pages);
-        let have = pages.figures().committed.max(first);
+        let have = pages.stats().committed.max(first);
         assert!(have <= bytes.max(8 * MIB) && have + MIB > bytes, "{have} of {bytes}");
     }
     pages.limit(60 * MIB);
@@ -866,7 +866,7 @@ fn later_limits_hold() {
     }
     WORLD.with_borrow_mut(|world| world.space = 0);
     fill(&mut pages);
-    assert!(pages.figures().committed > 58 * MIB);
+    assert!(pages.stats().committed > 58 * MIB);
 }
 
 /// A place that a move may have lost is in no block again, and no other move is tried.

@@ -12,7 +12,7 @@ use super::state::{self, SHARED, is_start};
 use super::system::{Host, System};
 use super::{Growing, ask, bin, free_fast};
 use crate::error::FreeError;
-use crate::error::misuse::{Fault, corrupted, wrong_free};
+use crate::error::misuse::{Kind, corrupted, invalid_free};
 use crate::memory::{Done, Memory, allocator, global_alloc, pass_on};
 use crate::os::cache::{self, Bin, Block, LARGEST, SIZES, SMALLEST, class_of};
 use core::alloc::Layout;
@@ -143,10 +143,10 @@ impl Hardened {
         Some((block, self.admit(block, class)))
     }
 
-    /// Checks a block that the lists have handed out, and makes it a live one. Returns whether bytes in it may not be zero.
+    /// Checks a block that comes from the lists, and makes it a live one. Returns whether bytes in it may not be zero.
     #[inline(always)]
     fn admit(&self, block: NonNull<u8>, class: usize) -> bool {
-        let broken = || corrupted(Fault::BrokenList, block.addr().get());
+        let broken = || corrupted(Kind::BrokenList, block.addr().get());
         if SHARED.entry(block.as_ptr()) as usize != class + 1 {
             broken();
         }
@@ -155,7 +155,7 @@ impl Hardened {
             FREED => {
                 // SAFETY: the block is free, and no other thread has it.
                 if unsafe { !is_zero(block, SIZES[class] as usize) } {
-                    corrupted(Fault::WrittenAfterFree, block.addr().get());
+                    corrupted(Kind::WrittenAfterFree, block.addr().get());
                 }
                 false
             }
@@ -246,7 +246,7 @@ impl Hardened {
             // SAFETY: a freed block that has waited, and that nothing else has. Its link and mark are not written yet.
             unsafe {
                 if block.cast::<[usize; 2]>().read() != [0; 2] {
-                    corrupted(Fault::WrittenAfterFree, block.addr().get());
+                    corrupted(Kind::WrittenAfterFree, block.addr().get());
                 }
                 self.give_back(class, block);
             }
@@ -327,7 +327,7 @@ impl Hardened {
             moved.copy_from_nonoverlapping(block, have.min(size));
             done(moved);
             if let Err(error) = self.free(block) {
-                wrong_free(error, block.addr().get());
+                invalid_free(error, block.addr().get());
             }
             Some(moved)
         }
@@ -366,7 +366,7 @@ unsafe impl Memory for Hardened {
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
         // SAFETY: the caller's contract.
         if let Err(error) = unsafe { self.try_deallocate(block, layout) } {
-            wrong_free(error, block.addr().get());
+            invalid_free(error, block.addr().get());
         }
     }
 
@@ -408,7 +408,7 @@ unsafe impl Memory for Hardened {
         // SAFETY: the caller passes a live block with its layout.
         unsafe {
             if let Err(error) = self.check_owned(block, old) {
-                wrong_free(error, block.addr().get());
+                invalid_free(error, block.addr().get());
                 return None;
             }
             let (from, to) = (class_for(old.size(), old.align()), class_for(new.size(), new.align()));

@@ -55,7 +55,7 @@ impl<S: System> Pages<S> {
             self.spans.enter(slot, 1, NOTHING);
             self.spans.free(slot, len);
         }
-        self.figures.used -= len * SLOT;
+        self.stats.used -= len * SLOT;
         self.age();
         true
     }
@@ -76,7 +76,7 @@ impl<S: System> Pages<S> {
             }
             *self.spans.length(slot) = to as u32;
         }
-        self.figures.used -= len * SLOT;
+        self.stats.used -= len * SLOT;
         self.allocated(to * SLOT);
         if to < len {
             self.age();

@@ -6,7 +6,7 @@ use super::state::is_start;
 use super::state::{self, SHARED};
 use super::{Growing, free_fast};
 use crate::error::FreeError;
-use crate::error::misuse::wrong_free;
+use crate::error::misuse::invalid_free;
 use crate::memory::{Done, Memory, allocator};
 use crate::os::cache::{self, Block, LARGEST, class_of_layout, tabled_class_of};
 use crate::region::Region;
@@ -32,7 +32,7 @@ unsafe fn free_other(block: NonNull<u8>, layout: Layout) {
             Some(class) if free_fast(class, block) => {}
             Some(class) => cache::free_slow(&SHARED, class, block),
             None if state::free_large(block) => {}
-            None => wrong_free(FreeError::Foreign, block.addr().get()),
+            None => invalid_free(FreeError::Foreign, block.addr().get()),
         }
     }
 }
@@ -42,7 +42,7 @@ impl Growing {
     #[inline(always)]
     fn is_misplaced(&self, block: NonNull<u8>, layout: Layout) -> bool {
         let checked = if cfg!(debug_assertions) { self.check(block, layout) } else { Ok(()) };
-        checked.inspect_err(|&error| wrong_free(error, block.addr().get())).is_err()
+        checked.inspect_err(|&error| invalid_free(error, block.addr().get())).is_err()
     }
 
     /// Changes the layout of a block like [`Memory::change`].
@@ -64,7 +64,7 @@ impl Growing {
                 return None;
             }
             if class_of_layout(old).is_some() && Block::is_free(block.cast().as_ptr()) {
-                wrong_free(FreeError::AlreadyFree, block.addr().get());
+                invalid_free(FreeError::AlreadyFree, block.addr().get());
                 return None;
             }
             let (from, to) = (class_of_layout(old), class_of_layout(new));

@@ -33,7 +33,7 @@ mod thread;
 mod trim;
 
 use crate::error::FreeError;
-use crate::error::misuse::wrong_free;
+use crate::error::misuse::invalid_free;
 use crate::front::pressure::Pressure;
 use crate::os::cache::{self, Bin, Block, LARGEST, Lists, SIZES, class_of, tabled_class_of};
 use classes::mask;
@@ -44,7 +44,7 @@ use state::{SHARED, is_start};
 
 #[cfg(all(target_os = "linux", not(miri)))]
 pub use hardened::Hardened;
-pub use pages::Figures;
+pub use pages::GrowingStats;
 
 /// The heap of the process. It takes memory from the system as the program needs it and gives free memory back, with a
 /// cache per thread.
@@ -56,7 +56,7 @@ pub use pages::Figures;
 /// static HEAP: Growing = heap!();
 ///
 /// let words: Vec<String> = "any thread".split(' ').map(str::to_owned).collect();
-/// assert!(HEAP.figures().used > 0);
+/// assert!(HEAP.stats().used > 0);
 /// # drop(words);
 /// ```
 ///
@@ -71,7 +71,7 @@ pub use pages::Figures;
 /// to 16 if that is asked for or the size is a multiple of it; a block is found by its address alone ([`Growing::usable_size`]).
 ///
 /// It is a [`Memory`](crate::Memory), so every front can wrap it: `Observed<Growing, Profile>` watches the whole process. It counts no
-/// blocks and so has no [`Stats`](crate::Stats); its own figures are [`Growing::figures`].
+/// blocks and so has no [`Stats`](crate::Stats); its own statistics are [`Growing::stats`].
 ///
 /// Free memory goes back to the system when it is much (more than 16 MiB and a quarter of what is in use), before the process
 /// has more memory than ever if a sixteenth of that is free, when the program frees large blocks or pages and the last time
@@ -309,7 +309,7 @@ impl Growing {
                 moved.copy_from_nonoverlapping(block, have.min(size));
                 done(moved);
                 if let Err(error) = self.free(block) {
-                    wrong_free(error, block.addr().get());
+                    invalid_free(error, block.addr().get());
                 }
                 return Some(moved);
             }
@@ -336,9 +336,9 @@ impl Growing {
         if pressure == Pressure::Normal { 0 } else { self.trim() }
     }
 
-    /// Returns the figures of this moment. Blocks in the caches of threads count as used.
-    pub fn figures(&self) -> Figures {
-        SHARED.with(|pages| pages.figures())
+    /// Returns the statistics of this moment. Blocks in the caches of threads count as used.
+    pub fn stats(&self) -> GrowingStats {
+        SHARED.with(|pages| pages.stats())
     }
 }
 

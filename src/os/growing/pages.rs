@@ -37,9 +37,9 @@ const SHARE_AT_PEAK: usize = 16;
 /// Spans that are freed between two looks at the clock.
 pub(super) const LOOK: u32 = 64;
 
-/// Figures of the heap.
+/// Statistics of a [`Growing`](super::Growing) heap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Figures {
+pub struct GrowingStats {
     /// Bytes in live blocks and in the caches of threads.
     pub used: usize,
     /// The largest value that `used` has had.
@@ -58,7 +58,7 @@ pub struct Figures {
 pub(super) struct Pages<S> {
     pub(super) spans: Spans<S>,
     pub(super) shelves: [Shelf; CLASSES],
-    pub(super) figures: Figures,
+    pub(super) stats: GrowingStats,
     /// The most bytes to commit, and of addresses to reserve; 0 means the default.
     most: usize,
     /// Spans that are still to be freed before the next look at the clock.
@@ -78,7 +78,7 @@ impl<S: System> Pages<S> {
     pub(super) const EMPTY: Self = Self {
         spans: Spans::EMPTY,
         shelves: [const { Shelf { head: NONE, count: 0, bundles: ptr::null_mut() } }; CLASSES],
-        figures: Figures { used: 0, peak: 0, committed: 0, dirty: 0, reserved: 0, purged: 0 },
+        stats: GrowingStats { used: 0, peak: 0, committed: 0, dirty: 0, reserved: 0, purged: 0 },
         most: 0,
         look: LOOK,
         purged_at: 0,
@@ -108,8 +108,8 @@ impl<S: System> Pages<S> {
     /// Counts bytes that are allocated.
     #[inline(always)]
     pub(super) fn allocated(&mut self, bytes: usize) {
-        self.figures.used += bytes;
-        self.figures.peak = self.figures.peak.max(self.figures.used);
+        self.stats.used += bytes;
+        self.stats.peak = self.stats.peak.max(self.stats.used);
     }
 
     /// Puts a page last in the ring of its class, so that it fills with free blocks until its turn comes.
@@ -177,7 +177,7 @@ impl<S: System> Pages<S> {
         }
         let taken = taken?;
         if self.spans.is_wasteful_peak(SHARE_AT_PEAK, SLACK / 4) {
-            self.figures.purged += self.spans.purge() as u64;
+            self.stats.purged += self.spans.purge() as u64;
         }
         Some(taken)
     }
@@ -254,7 +254,7 @@ impl<S: System> Pages<S> {
     pub(super) unsafe fn free(&mut self, class: usize, chain: Chain) {
         let size = SIZES[class] as usize;
         let shelf = &mut self.shelves[class];
-        self.figures.used -= chain.count * size;
+        self.stats.used -= chain.count * size;
         let kept = (shelf.count as usize + 1) * chain.count * size;
         if chain.count == batch(class) && kept <= BUNDLED {
             // SAFETY: the block is free, and has room for the link.
@@ -316,9 +316,9 @@ impl<S: System> Pages<S> {
         (found == count as usize).then_some(found)
     }
 
-    /// Returns the figures of this moment.
-    pub(super) fn figures(&self) -> Figures {
+    /// Returns the statistics of this moment.
+    pub(super) fn stats(&self) -> GrowingStats {
         let (committed, dirty, reserved) = (self.places().bytes, self.spans.dirty(), self.spans.reserved());
-        Figures { committed, dirty, reserved, ..self.figures }
+        GrowingStats { committed, dirty, reserved, ..self.stats }
     }
 }

@@ -18,8 +18,8 @@ impl<S: System> Pages<S> {
     /// Returns how many bytes of free memory may stay with the process: the less, the shorter memory is outside the heap.
     fn keeps(&self) -> usize {
         match self.pressure {
-            Pressure::Normal => MUCH + self.figures.used / SHARE,
-            Pressure::Low => (MUCH + self.figures.used / 2) / 8,
+            Pressure::Normal => MUCH + self.stats.used / SHARE,
+            Pressure::Low => (MUCH + self.stats.used / 2) / 8,
             Pressure::Critical => SLACK,
         }
     }
@@ -39,7 +39,7 @@ impl<S: System> Pages<S> {
         let now = S::now();
         if much || now.saturating_sub(self.purged_at) >= AGE {
             self.purged_at = now;
-            self.figures.purged += self.spans.purge() as u64;
+            self.stats.purged += self.spans.purge() as u64;
         }
     }
 
@@ -80,7 +80,7 @@ impl<S: System> Pages<S> {
             }
         }
         bytes += self.spans.purge();
-        self.figures.purged += bytes as u64;
+        self.stats.purged += bytes as u64;
         bytes
     }
 

@@ -4,7 +4,7 @@ mod fault;
 mod pool;
 
 use crate::error::FreeError;
-use crate::error::misuse::wrong_free;
+use crate::error::misuse::invalid_free;
 use crate::lock::{Futex, Lock};
 use crate::memory::{Done, Memory, allocator, global_alloc, pass_on};
 use crate::region::Region;
@@ -236,7 +236,7 @@ unsafe impl<M: Memory> Memory for Guarded<M> {
             return unsafe { self.memory.deallocate(block, layout) };
         }
         if let Err(error) = self.free_sampled(block, layout) {
-            wrong_free(error, block.addr().get());
+            invalid_free(error, block.addr().get());
         }
     }
 
@@ -277,7 +277,7 @@ unsafe impl<M: Memory> Memory for Guarded<M> {
                 return self.memory.change(block, old, new, done);
             }
             if let Err(error) = self.check_sampled(block, old) {
-                wrong_free(error, block.addr().get());
+                invalid_free(error, block.addr().get());
                 return None;
             }
             let moved = self.allocate(new)?;

@@ -2,7 +2,7 @@
 
 use super::granules::{WORD, class};
 use super::{Blocks, NONE, Place};
-use crate::error::misuse::{Fault, corrupted};
+use crate::error::misuse::{Kind, corrupted};
 use crate::units::{Index, log2};
 use core::hint::assert_unchecked;
 
@@ -241,6 +241,6 @@ impl<P: Place> Blocks<P> {
     #[cold]
     #[inline(never)]
     pub(super) fn broken(self, index: usize) -> ! {
-        corrupted(Fault::BrokenList, self.0.granule(index).addr())
+        corrupted(Kind::BrokenList, self.0.granule(index).addr())
     }
 }

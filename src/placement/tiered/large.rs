@@ -2,7 +2,7 @@
 
 use super::classes::{SMALL, STEP, read_anew};
 use super::key::Key;
-use crate::error::misuse::{Fault, corrupted};
+use crate::error::misuse::{Kind, corrupted};
 use crate::units::rare;
 use core::ptr::{self, NonNull};
 
@@ -210,7 +210,7 @@ impl Large {
                 // This list comes first the next time.
                 self.hand = hand;
                 if block.addr() % STEP != 0 {
-                    corrupted(Fault::BrokenList, block.addr());
+                    corrupted(Kind::BrokenList, block.addr());
                 }
                 // SAFETY: as in `pop`. The length goes, because the next block at this place would look as if it were kept.
                 unsafe {

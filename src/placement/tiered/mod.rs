@@ -16,7 +16,7 @@ pub(crate) use tier::Tier;
 
 use super::{Change, Placement, Tlsf};
 use crate::error::FreeError;
-use crate::error::misuse::{Fault, corrupted};
+use crate::error::misuse::{Kind, corrupted};
 use crate::observe::{NoStatistics, Statistics};
 use crate::region::DEFAULT_REGIONS;
 use classes::{Class, SMALL, STEP};
@@ -201,7 +201,7 @@ impl<T: Tier> QuickLists<T> {
             if T::CHECKS {
                 // Such a block is never allocated, so the fast path need not look for it.
                 if let Some(address) = self.small.damage(class) {
-                    corrupted(Fault::BrokenList, address);
+                    corrupted(Kind::BrokenList, address);
                 }
             }
             if let Some(start) = self.small.pop_later(class, align) {

@@ -8,7 +8,7 @@ mod worlds;
 use crate::shadow::Backing;
 use allotment::harden::Full;
 use allotment::lock::Unsync;
-use allotment::misuse::{Fault, Misuse, set_hook};
+use allotment::misuse::{Kind, Misuse, set_hook};
 use allotment::observe::NoStatistics;
 use allotment::placement::{MicroTlsf, Placement, QuickLists};
 use allotment::{BestFit, Buddy, FirstFit, FreeError, Heap, Memory, Slab, Tiered, TinyHeap, Tlsf};
@@ -32,11 +32,11 @@ std::thread_local! {
 }
 
 /// Runs `f` and returns the misuse that a heap reported meanwhile on this thread.
-fn reported(f: impl FnOnce()) -> Option<Fault> {
+fn reported(f: impl FnOnce()) -> Option<Kind> {
     set_hook(|misuse| FOUND.set(Some(*misuse)));
     FOUND.set(None);
     f();
-    FOUND.take().map(|misuse| misuse.fault)
+    FOUND.take().map(|misuse| misuse.kind)
 }
 
 /// Makes a heap over `backing`.
@@ -112,7 +112,7 @@ fn full<P: Placement>() {
     // The fallible front is not alone: what a global allocator finds goes to the hook.
     // SAFETY: refused.
     let fault = reported(|| unsafe { Memory::deallocate(&heap, block, layout(100)) });
-    assert_eq!(fault, Some(Fault::WrongFree(FreeError::AlreadyFree)));
+    assert_eq!(fault, Some(Kind::InvalidFree(FreeError::AlreadyFree)));
     heap.trim();
     assert_eq!(heap.largest_free() + 8, heap.free());
 }
@@ -341,7 +341,7 @@ fn basic_in<P: Placement>(size: usize, bytes: usize) {
             assert_eq!(check(), Err(FreeError::AlreadyFree));
             assert_eq!(
                 reported(|| heap.dealloc(block, layout(size))),
-                Some(Fault::WrongFree(FreeError::AlreadyFree)),
+                Some(Kind::InvalidFree(FreeError::AlreadyFree)),
                 "{size} bytes"
             );
             assert_eq!(heap.used(), freed);
@@ -449,7 +449,7 @@ fn bounds_do_not_count_frees_that_are_refused() {
     unsafe {
         client.deallocate(block, layout(64));
         let fault = reported(|| client.deallocate(block, layout(64)));
-        assert_eq!(fault, Some(Fault::WrongFree(FreeError::AlreadyFree)));
+        assert_eq!(fault, Some(Kind::InvalidFree(FreeError::AlreadyFree)));
         assert_eq!(client.used(), 64);
         client.deallocate(other, layout(64));
     }
@@ -619,7 +619,7 @@ fn tiny_heaps_find_wrong_frees() {
     unsafe {
         let blocks: Vec<_> = (0..5).map(|_| HEAP.alloc(layout(40))).collect();
         blocks.iter().for_each(|block| block.write_bytes(0x5a, 40));
-        let wrong = |error| Some(Fault::WrongFree(error));
+        let wrong = |error| Some(Kind::InvalidFree(error));
         let mut other = [0x5a_u8; 64];
         let place = other.as_mut_ptr();
         let place = place.add(place.align_offset(8));
@@ -672,13 +672,13 @@ const FATAL: &[(&str, fn(), &str)] = &[
     (
         "a second free, global allocator",
         free_twice,
-        "allotment: wrong free: the block is free already, address 0x",
+        "allotment: invalid free: the block is free already, address 0x",
     ),
     #[cfg(feature = "std")]
     (
         "a second free, behind caches",
         free_twice_cached,
-        "allotment: wrong free: the block is free already, address 0x",
+        "allotment: invalid free: the block is free already, address 0x",
     ),
     #[cfg(feature = "std")]
     ("the link of a cached block", damage_cached, DAMAGED),
@@ -690,7 +690,7 @@ const FATAL: &[(&str, fn(), &str)] = &[
     (
         "a reallocation of a free block, behind caches",
         resize_free_cached,
-        "allotment: wrong free: the block is free already, address 0x",
+        "allotment: invalid free: the block is free already, address 0x",
     ),
 ];
 
@@ -1031,7 +1031,7 @@ fn outside<P: Placement>() {
         // SAFETY: invalid frees are refused, which is what is tested.
         unsafe {
             let place = (&raw const other[8]).cast_mut().cast();
-            let wrong = |error| Some(Fault::WrongFree(error));
+            let wrong = |error| Some(Kind::InvalidFree(error));
             assert_eq!(reported(|| heap.dealloc(place, layout(48))), wrong(FreeError::Foreign));
             let odd = blocks[1].as_ptr().add(4);
             assert_eq!(reported(|| heap.dealloc(odd, layout(600))), wrong(FreeError::Misaligned));

@@ -36,18 +36,18 @@ mod error {
     pub mod misuse {
         /// As in the library.
         #[derive(Debug)]
-        pub enum Fault {
+        pub enum Kind {
             /// A list of free blocks was written to.
             BrokenList,
         }
 
         /// Ends the model.
-        pub fn corrupted(fault: Fault, address: usize) -> ! {
+        pub fn corrupted(fault: Kind, address: usize) -> ! {
             panic!("{fault:?} at {address:#x}")
         }
 
         /// Ends the model.
-        pub fn wrong_free(error: super::FreeError, address: usize) {
+        pub fn invalid_free(error: super::FreeError, address: usize) {
             panic!("{error:?} at {address:#x}")
         }
     }

@@ -173,7 +173,7 @@ fn check_specials(ours: &Heap, folder: &Path) -> Result<()> {
     }
     println!("ulimit -v  300 MB and 2 GB are enough for a small program");
 
-    for name in ["wrong_free", "double_free", "free_elsewhere", "realloc_of_freed"] {
+    for name in ["invalid_free", "double_free", "free_elsewhere", "realloc_of_freed"] {
         let mut wrong = Command::new(folder.join(name));
         let output = wrong.env("LD_PRELOAD", library).output()?;
         let message = String::from_utf8_lossy(&output.stderr);

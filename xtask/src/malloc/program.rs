@@ -169,7 +169,7 @@ pub fn all(root: &Path, folder: &Path, by: u32, setup: &Setup) -> Result<Vec<Pro
             concat!(include_str!("../../../capi/include/allotment.h"), include_str!("programs/pressure.cpp")),
         ),
         (
-            "wrong_free",
+            "invalid_free",
             "#include <cstdlib>\nint main() { int here[8]; void *volatile block = here + 4; free(block); }\n",
         ),
         (

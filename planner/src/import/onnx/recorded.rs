@@ -143,7 +143,7 @@ impl Shapes {
         Some(Value::new(shape, own.or(dtype).unwrap_or(FLOAT)))
     }
 
-    /// Returns all outputs of a node, if each is told.
+    /// Returns all outputs of a node, if each is known.
     pub(super) fn outputs(
         &self,
         node: &Node,

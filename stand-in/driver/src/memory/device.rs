@@ -70,7 +70,7 @@ exports! {
                 driver.free_ordered(address, id);
                 Ok(())
             }
-            _ => Err(driver.wrong_free(address)),
+            _ => Err(driver.invalid_free(address)),
         }
     }
 }

@@ -44,7 +44,7 @@ exports! {
         let address = pointer as Address;
         let found = driver.space.allocations.get(&address).map(|allocation| allocation.kind.clone());
         if !matches!(found, Some(Kind::Host { registered: false, .. })) {
-            return Err(driver.wrong_free(address));
+            return Err(driver.invalid_free(address));
         }
         driver.finish_context(context, address);
         driver.space.remove(address);
@@ -74,7 +74,7 @@ exports! {
         let address = pointer as Address;
         let found = driver.space.allocations.get(&address).map(|allocation| allocation.kind.clone());
         if !matches!(found, Some(Kind::Host { registered: true, .. })) {
-            driver.wrong_free(address);
+            driver.invalid_free(address);
             return Err(Code::NOT_REGISTERED);
         }
         driver.finish_context(context, address);

@@ -72,7 +72,7 @@ exports! {
         let context = driver.outside_capture("cuIpcCloseMemHandle")?;
         let found = driver.space.allocations.get(&address).map(|found| found.kind.clone());
         if found != Some(Kind::Imported) {
-            return Err(driver.wrong_free(address));
+            return Err(driver.invalid_free(address));
         }
         driver.finish_context(context, address);
         driver.space.remove(address);

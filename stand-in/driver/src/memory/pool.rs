@@ -176,7 +176,7 @@ exports! {
                 let id = found.id;
                 driver.submit(stream, Work::Free { address, id }, Vec::new()).map(drop)
             }
-            _ => Err(driver.wrong_free(address)),
+            _ => Err(driver.invalid_free(address)),
         }
     }
 }

@@ -73,7 +73,7 @@ exports! {
     fn cuMemAddressFree(driver, address: Address, bytes: usize) {
         let found = driver.space.allocations.get(&address);
         if !found.is_some_and(|found| found.kind == Kind::Reserved && found.bytes == bytes) {
-            return Err(driver.wrong_free(address));
+            return Err(driver.invalid_free(address));
         }
         if driver.space.mappings.range(address..address + bytes as Address).next().is_some() {
             driver.misuse.note(Misused::StillMapped, format!("memory is mapped in {address:#x}"));

@@ -288,7 +288,7 @@ impl Driver {
     }
 
     /// Reports memory that cannot be freed, and returns the error.
-    pub fn wrong_free(&mut self, address: Address) -> Code {
+    pub fn invalid_free(&mut self, address: Address) -> Code {
         let kind = if self.space.was_freed(address) { Misused::FreeTwice } else { Misused::FreeUnknown };
         self.misuse.note(kind, format!("{address:#x} was freed"));
         Code::INVALID_VALUE

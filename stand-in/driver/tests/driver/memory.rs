@@ -36,7 +36,7 @@ fn memory_is_bounded_by_the_device_and_given_back() {
 }
 
 #[test]
-fn wrong_frees_and_copies_are_noticed() {
+fn invalid_frees_and_copies_are_noticed() {
     let test = Test::new();
     let address: u64 = get!(cuMemAlloc_v2(100));
     let mut bytes = [1; 101];

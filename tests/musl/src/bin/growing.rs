@@ -6,6 +6,6 @@ use allotment::os::Growing;
 static HEAP: Growing = Growing::new();
 
 fn main() {
-    let used = musl::rounds(|| HEAP.figures().used);
+    let used = musl::rounds(|| HEAP.stats().used);
     println!("lists given back: {used:?} bytes in use after each round");
 }
