@@ -6,7 +6,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::written::{Act, Written, WrittenPlace, WrittenStep};
+use super::Act;
+use super::written::{Written, WrittenPlace, WrittenStep};
 use crate::graph::Kind;
 
 /// Why a schedule cannot be executed.
