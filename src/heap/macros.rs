@@ -70,7 +70,7 @@ const _: () = {
 /// The heap itself holds the address of its memory, so it lies in `.data`, and takes as much flash as RAM: 88 bytes for
 /// `Heap` on a Cortex-M, as much for `Heap<Tlsf>`, and with [observers](crate::Observed) around it what they take as well. A large one is
 /// better created with [`Heap::empty`](crate::Heap::empty), which is all zero and lies in `.bss`, and
-/// [claims](crate::Heap::claim) its memory when the program starts. `FixedPool`, `TinyHeap` and everything else that can be a static begin as
+/// [claims static memory](crate::Heap::claim_static) when the program starts. `FixedPool`, `TinyHeap` and everything else that can be a static begin as
 /// zeros.
 ///
 /// The default lock on targets without an operating system is

@@ -204,6 +204,32 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
         self.with_settled(|state| unsafe { state.claim(region) })
     }
 
+    /// Adds static memory, without `unsafe`: for heaps that start as zeros, so that nothing of them and of the fronts around them lies
+    /// in flash.
+    ///
+    /// ```
+    /// use allotment::observe::Trace;
+    /// use allotment::region::StaticRegion;
+    /// use allotment::{Heap, Observed};
+    ///
+    /// static MEMORY: StaticRegion<{ 64 * 1024 }> = StaticRegion::new();
+    /// static HEAP: Observed<Heap, Trace<4096>> = Observed::new(Heap::empty(), Trace::new());
+    ///
+    /// HEAP.memory().claim_static(&MEMORY)?;
+    /// assert!(HEAP.memory().free() > 60 * 1024);
+    /// # Ok::<(), allotment::RegionError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`RegionError::Overlap`] if a heap has claimed this memory before, and the other errors of [`Heap::claim`].
+    pub fn claim_static<const N: usize>(&self, memory: &'static StaticRegion<N>) -> Result<(), RegionError> {
+        const { assert!(N <= P::MAX_REGION, "the size is too large for the heap's index type or table") }
+        let region = memory.pending(None).take().ok_or(RegionError::Overlap)?;
+        // SAFETY: the memory is static, and a claim to it succeeds once.
+        unsafe { self.claim(region) }
+    }
+
     /// Lengthens the region that starts at `start` by the `bytes` bytes that follow it.
     ///
     /// # Errors

@@ -8,10 +8,10 @@ use core::ptr::{self, NonNull};
 /// address statics within 2 GiB, and the program's other statics need room there too.
 const MAX_STATIC: usize = if usize::BITS > 32 { 1 << 30 } else { usize::MAX / 4 + 1 };
 
-/// Static memory of `N` bytes for one heap, created by [`heap!`](crate::heap).
+/// Static memory of `N` bytes for one heap: [`heap!`](crate::heap) creates it, or a program of its own for
+/// [`Heap::claim_static`](crate::Heap::claim_static).
 ///
-/// It is all zero, so it lies in `.bss` and takes no space in the program's image.
-#[doc(hidden)]
+/// It is all zero, so it lies in `.bss` and takes no space in the program's image. It is aligned to 16 bytes, and no heap claims it twice.
 #[repr(C, align(16))]
 pub struct StaticRegion<const N: usize> {
     memory: UnsafeCell<[u8; N]>,
@@ -38,7 +38,7 @@ unsafe impl<const N: usize> Sync for StaticRegion<N> {}
 
 #[allow(clippy::new_without_default, reason = "such memory is only ever a static")]
 impl<const N: usize> StaticRegion<N> {
-    /// Creates zeroed memory that has not been taken yet.
+    /// Creates zeroed memory that no heap has claimed yet.
     pub const fn new() -> Self {
         const { assert!(N > 0, "a heap needs memory") }
         const {

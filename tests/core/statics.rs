@@ -13,8 +13,10 @@ use allotment::placement::MicroTlsf;
 use allotment::placement::{NodeSlot, SideTable};
 use allotment::plan::{RecordedPlan, Recorder};
 use allotment::pressure::PressureHeap;
+use allotment::region::StaticRegion;
 use allotment::{BestFit, Bounded, Buddy, Bump, FirstFit, GoodFit, Slab, Tlsf, Tlsf16};
-use allotment::{Heap, Observed, PlannedHeap, TinyBump, TinyHeap};
+use allotment::{Heap, Memory, Observed, PlannedHeap, RegionError, TinyBump, TinyHeap};
+use std::alloc::Layout;
 use std::cell::UnsafeCell;
 
 /// A static may have this many bytes and lie in `.data`.
@@ -100,4 +102,25 @@ fn statics_begin_as_zeros() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?} lie in .data");
+}
+
+/// Static memory goes to one heap, once, and as it is all zero, requests for zeroed memory clear nothing.
+#[test]
+fn static_memory_is_claimed_once() {
+    static MEMORY: StaticRegion<8192> = StaticRegion::new();
+    static HEAP: Heap<Tlsf, Spin> = Heap::empty();
+    static OTHER: Heap<Buddy, Spin> = Heap::empty();
+    HEAP.claim_static(&MEMORY).unwrap();
+    assert_eq!(HEAP.claim_static(&MEMORY), Err(RegionError::Overlap));
+    assert_eq!(OTHER.claim_static(&MEMORY), Err(RegionError::Overlap));
+    assert_eq!(OTHER.region(0), None);
+    let region = HEAP.region(0).unwrap();
+    assert!(region.size == 8192 && region.start.addr().get() % 16 == 0);
+    let layout = Layout::new::<[u64; 500]>();
+    let block = Memory::allocate_zeroed(&HEAP, layout).unwrap();
+    // SAFETY: the block is live.
+    unsafe {
+        assert!(block.cast::<[u64; 500]>().as_ref().iter().all(|&word| word == 0));
+        HEAP.try_deallocate(block, layout).unwrap();
+    }
 }
