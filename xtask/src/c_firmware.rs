@@ -11,6 +11,9 @@ use crate::{Setup, child, firmware, setup, toolchain};
 /// The core of the machine, for both compilers.
 const TARGET: &str = "thumbv7m-none-eabi";
 
+/// Espressif's chips with RISC-V, for which the library is built only.
+const ESPRESSIF: &str = "riscv32imc-unknown-none-elf";
+
 /// What the program may take in QEMU.
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -18,6 +21,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 pub fn run(setup: &Setup) -> Result<ExitCode> {
     let emulator = setup::provide("qemu-system-arm", false, setup)?;
     let compiler = setup::provide("arm-none-eabi-gcc", false, setup)?;
+    library_for(ESPRESSIF, setup)?;
     let library = library(setup)?;
     let program = firmware::root().join("boards/target/c-firmware.elf");
     let output = compile(&compiler, &library, &program).output().context("the compiler does not start")?;
@@ -33,16 +37,21 @@ pub fn run(setup: &Setup) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Builds the heap's static library, and returns its path.
+/// Builds the heap's static library for Cortex-M, and returns its path.
 pub fn library(setup: &Setup) -> Result<PathBuf> {
-    let toolchain = toolchain::find(&[TARGET], setup)?;
+    library_for(TARGET, setup)
+}
+
+/// Builds the heap's static library for a target, and returns its path.
+fn library_for(triple: &str, setup: &Setup) -> Result<PathBuf> {
+    let toolchain = toolchain::find(&[triple], setup)?;
     let boards = firmware::root().join("boards");
     let target = boards.join("target");
     let mut cargo = toolchain.cargo("build");
-    cargo.current_dir(&boards).args(["--release", "--locked", "--package", "c-heap", "--target", TARGET]);
+    cargo.current_dir(&boards).args(["--release", "--locked", "--package", "c-heap", "--target", triple]);
     cargo.arg("--target-dir").arg(&target);
     ensure!(child::status(&mut cargo, "building the library")?.success(), "the library does not build");
-    Ok(target.join(TARGET).join("release/liballotment_heap.a"))
+    Ok(target.join(triple).join("release/liballotment_heap.a"))
 }
 
 /// Starts a compiler's command for a program without a C library: start-up and link scripts are in it, `memory` among them.
@@ -63,10 +72,15 @@ fn compile(gcc: &Path, library: &Path, program: &Path) -> Command {
     let folder = firmware::root().join("boards/c-heap");
     let mut command = compiler(gcc, "-Os", "lm3s6965.ld");
     command.args(["-Wall", "-Wextra", "-Werror", "-Wstrict-prototypes", "-Wmissing-prototypes"]);
-    for include in ["include", "freertos", "zephyr/check"] {
+    for include in ["include", "freertos", "zephyr/check", "esp-idf/check"] {
         command.arg("-I").arg(folder.join(include));
     }
-    for source in ["firmware/main.c", "freertos/heap_allotment.c", "zephyr/k_heap_allotment.c"] {
+    for source in [
+        "firmware/main.c",
+        "freertos/heap_allotment.c",
+        "zephyr/k_heap_allotment.c",
+        "esp-idf/multi_heap_allotment.c",
+    ] {
         command.arg(folder.join(source));
     }
     command.arg(library).args(["-lgcc", "-o"]).arg(program);
@@ -77,11 +91,12 @@ fn compile(gcc: &Path, library: &Path, program: &Path) -> Command {
 mod tests {
     use crate::firmware;
 
-    /// Compares a header with what its source makes of it.
-    fn check(folder: &str, source: &str, header: &str) {
+    /// Compares a header with what its sources make of it.
+    fn check(folder: &str, sources: &[&str], header: &str) {
         let folder = firmware::root().join(folder);
         let config = cbindgen::Config::from_file(folder.join("cbindgen.toml")).unwrap();
-        let builder = cbindgen::Builder::new().with_src(folder.join(source)).with_config(config);
+        let builder = cbindgen::Builder::new().with_config(config);
+        let builder = sources.iter().fold(builder, |builder, source| builder.with_src(folder.join(source)));
         let mut made = Vec::new();
         builder.generate().expect("cbindgen reads the source").write(&mut made);
         let path = folder.join(header);
@@ -95,11 +110,11 @@ mod tests {
 
     #[test]
     fn the_header_is_that_of_the_source() {
-        check("boards/c-heap", "src/lib.rs", "include/allotment_heap.h");
+        check("boards/c-heap", &["src/global.rs", "src/lib.rs"], "include/allotment_heap.h");
     }
 
     #[test]
     fn the_header_of_malloc_is_that_of_the_source() {
-        check("capi", "src/figures.rs", "include/allotment.h");
+        check("capi", &["src/figures.rs"], "include/allotment.h");
     }
 }

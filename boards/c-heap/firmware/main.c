@@ -1,10 +1,12 @@
-/* C firmware on the heap of liballotment_heap.a: two regions, random requests that are checked byte by byte, and FreeRTOS's and
-   Zephyr's names. */
+/* C firmware on the heap of liballotment_heap.a: two regions, random requests that are checked byte by byte, and FreeRTOS's, Zephyr's
+   and ESP-IDF's names. */
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
+#include <multi_heap.h>
+#include <multi_heap_platform.h>
 #include <zephyr/kernel.h>
 
 #include "allotment_heap.h"
@@ -58,7 +60,7 @@ static void edges(void) {
   check(allotment_aligned_alloc(24, 8) == NULL, "24 is no alignment");
   void *nothing = allotment_malloc(0);
   check(nothing != NULL && allotment_free(nothing), "an empty block is one");
-  check(!allotment_free(nothing), "a second free is found");
+  check(!allotment_free(nothing), "a double free is found");
   for (size_t align = 1; align <= 1024; align *= 2) {
     uint8_t *block = allotment_aligned_alloc(align, 40);
     check(block && (uintptr_t)block % align == 0 && (uintptr_t)block % 8 == 0, "alignment");
@@ -153,11 +155,46 @@ static void zephyr(void) {
   check(allotment_figures().live_blocks == 0, "k_heap_free");
 }
 
+int check_locked, check_refused;
+
+/* Two regions are two heaps, as those of different capabilities must be. */
+static void esp_idf(void) {
+  static uint8_t fast[8 * 1024], slow[4 * 1024 + 3];
+  check(multi_heap_register(fast, 10) == NULL, "multi_heap_register of too little");
+  multi_heap_handle_t one = multi_heap_register(fast, sizeof fast), other = multi_heap_register(slow + 3, sizeof slow - 3);
+  check(one && other, "multi_heap_register");
+  size_t all = multi_heap_free_size(one), most = multi_heap_free_size(other);
+  check(all > 7 * 1024 && most > 3 * 1024, "multi_heap_free_size");
+  uint8_t *block = multi_heap_malloc(one, 3000);
+  check(block >= fast && block + 3000 <= fast + sizeof fast, "a block is of its own heap");
+  fill(block, 3000, 3);
+  block = multi_heap_realloc(one, block, 3500);
+  check(block && multi_heap_get_allocated_size(one, block) >= 3500, "multi_heap_realloc");
+  check_fill(block, 3000, 3);
+  check(multi_heap_malloc(other, 4096) == NULL && multi_heap_free_size(other) == most, "no heap borrows of another one");
+  uint8_t *aligned = multi_heap_aligned_alloc(other, 40, 64);
+  check(aligned && (uintptr_t)aligned % 64 == 0 && aligned >= slow, "multi_heap_aligned_alloc");
+  multi_heap_info_t info;
+  multi_heap_get_info(one, &info);
+  check(info.allocated_blocks == 1 && info.total_free_bytes + info.total_allocated_bytes <= sizeof fast, "multi_heap_get_info");
+  check(multi_heap_minimum_free_size(one) <= all - 3500, "multi_heap_minimum_free_size");
+  multi_heap_free(one, aligned);
+  check(check_refused == 1, "a block of another heap is refused");
+  multi_heap_aligned_free(other, aligned);
+  multi_heap_free(one, block);
+  multi_heap_free(one, block);
+  check(check_refused == 2, "a double free is refused");
+  check(multi_heap_reset_minimum_free_bytes(one) < all && multi_heap_minimum_free_size(one) == all, "the least is reset");
+  check(multi_heap_check(one, true) && multi_heap_free_size(one) == all && multi_heap_free_size(other) == most, "all is free");
+  check(check_locked == 0, "each lock is released");
+}
+
 int main(void) {
   edges();
   random_requests();
   freertos();
   zephyr();
+  esp_idf();
   say("passed\n");
   finish(true);
 }

@@ -1,6 +1,6 @@
 //! A heap whose blocks are freed by their address alone.
 
-use allotment::lock::{CriticalSection, Lock};
+use allotment::lock::Lock;
 use allotment::observe::{Counters, Statistics};
 use allotment::placement::{MicroTlsf, Placement};
 use allotment::{Region, RegionError, Stats};
@@ -178,15 +178,15 @@ fn rounded(size: usize) -> usize {
 }
 
 /// The heap.
-pub struct Heap {
-    lock: CriticalSection,
+pub struct Heap<L> {
+    lock: L,
     state: UnsafeCell<State>,
 }
 
 // SAFETY: the state is accessed only under the lock.
-unsafe impl Sync for Heap {}
+unsafe impl<L: Lock + Sync> Sync for Heap<L> {}
 
-impl Heap {
+impl<L: Lock> Heap<L> {
     /// Creates a heap without memory.
     pub const fn new() -> Self {
         let state = State {
@@ -194,7 +194,7 @@ impl Heap {
             counters: <Counters as Statistics>::EMPTY,
             areas: [Area::NONE; REGIONS],
         };
-        Self { lock: CriticalSection::INIT, state: UnsafeCell::new(state) }
+        Self { lock: L::INIT, state: UnsafeCell::new(state) }
     }
 
     #[inline(always)]

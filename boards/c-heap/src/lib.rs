@@ -2,22 +2,27 @@
 //! made from this file.
 //!
 //! C frees a block without its size: one bit for each 8 bytes says where blocks start and end, so that small blocks have nothing in
-//! front of them. Operations run in a critical section that masks interrupts for one core.
+//! front of them. Operations on the one heap of a program run in a critical section that masks interrupts for one core (on Cortex-M only); heaps of
+//! their own, as ESP-IDF has one for each region, have no lock.
 #![no_std]
 
 mod blocks;
+#[cfg(target_arch = "arm")]
+mod global;
 
+use allotment::lock::{Lock, Unsync};
 use blocks::Heap;
 use core::ffi::c_void;
 use core::ptr::{self, NonNull};
 
-// Linked for its critical section.
-use cortex_m as _;
-
-static HEAP: Heap = Heap::new();
+/// A heap of its own, whose calls the program keeps apart.
+type Own = Heap<Unsync>;
 
 /// What every block is aligned to at least, as C asks for.
 const ALIGN: usize = 8;
+
+/// Bytes of the largest region.
+const LARGEST: usize = 511 * 1024;
 
 /// The heap's figures at one moment, in bytes; blocks count with what they were rounded up to.
 #[repr(C)]
@@ -39,93 +44,139 @@ pub struct Figures {
     pub failed: usize,
 }
 
-/// Gives the heap the `bytes` bytes at `start`, which nothing else may use from then on. Up to four regions of up to 511 KiB can be
-/// given. Returns whether they could be used.
+/// Creates a heap of its own in the `bytes` bytes at `start`, which nothing else may use from then on; null if they are too few. The heap
+/// uses at most 2,044 KiB of them. It has no lock: calls for one heap must not run at the same time.
 ///
 /// # Safety
 ///
 /// The bytes must be valid for reads and writes, and nothing else may use them.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn allotment_add(start: *mut c_void, bytes: usize) -> bool {
-    // SAFETY: the caller guarantees the bytes.
-    !start.is_null() && unsafe { HEAP.add(start.cast(), bytes) }.is_ok()
-}
-
-/// Allocates `size` bytes aligned to 8; null if there is no room.
-#[unsafe(no_mangle)]
-pub extern "C" fn allotment_malloc(size: usize) -> *mut c_void {
-    HEAP.take(size, ALIGN).cast()
-}
-
-/// Allocates `count` times `size` bytes, all zero; null if there is no room.
-#[unsafe(no_mangle)]
-pub extern "C" fn allotment_calloc(count: usize, size: usize) -> *mut c_void {
-    let Some(size) = count.checked_mul(size) else { return ptr::null_mut() };
-    let block = allotment_malloc(size);
-    if !block.is_null() {
-        // SAFETY: the block has that many bytes.
-        unsafe { block.cast::<u8>().write_bytes(0, size) };
+pub unsafe extern "C" fn allotment_heap_create(start: *mut c_void, bytes: usize) -> *mut c_void {
+    let skip = start.addr().wrapping_neg() % align_of::<Own>().max(ALIGN);
+    let own = skip + size_of::<Own>().next_multiple_of(ALIGN);
+    let Some(mut room) = bytes.checked_sub(own) else { return ptr::null_mut() };
+    if start.is_null() {
+        return ptr::null_mut();
     }
-    block
+    let heap = start.wrapping_byte_add(skip).cast::<Own>();
+    let mut from = start.wrapping_byte_add(own).cast::<u8>();
+    // SAFETY: the caller guarantees the bytes, which begin with the heap.
+    unsafe {
+        heap.write(Own::new());
+        loop {
+            let part = room.min(LARGEST);
+            if (*heap).add(from, part).is_err() {
+                break;
+            }
+            (from, room) = (from.wrapping_add(part), room - part);
+        }
+        if (*heap).stats().is_some_and(|stats| stats.capacity > 0) { heap.cast() } else { ptr::null_mut() }
+    }
 }
 
-/// Allocates `size` bytes aligned to `align`, a power of two; null if there is no room or the alignment is none.
+/// Allocates `size` bytes of a heap aligned to `align`, a power of two; null if there is no room or the alignment is none.
+///
+/// # Safety
+///
+/// The heap must be one of `allotment_heap_create`.
 #[unsafe(no_mangle)]
-pub extern "C" fn allotment_aligned_alloc(align: usize, size: usize) -> *mut c_void {
+pub unsafe extern "C" fn allotment_heap_alloc(heap: *mut c_void, align: usize, size: usize) -> *mut c_void {
+    // SAFETY: the caller's contract.
+    allocate(unsafe { &*heap.cast::<Own>() }, align, size)
+}
+
+/// Frees a block like `allotment_free`. Returns false as well if it is not of this heap.
+///
+/// # Safety
+///
+/// The heap must be one of `allotment_heap_create`. The block must not be used afterwards.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn allotment_heap_free(heap: *mut c_void, block: *mut c_void) -> bool {
+    // SAFETY: the caller's contract.
+    unsafe { free(&*heap.cast::<Own>(), block) }
+}
+
+/// Changes the size of a block like `allotment_realloc`.
+///
+/// # Safety
+///
+/// The heap must be one of `allotment_heap_create`. If the block moves, it must not be used any more at its old address.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn allotment_heap_realloc(
+    heap: *mut c_void,
+    block: *mut c_void,
+    size: usize,
+) -> *mut c_void {
+    // SAFETY: the caller's contract.
+    unsafe { reallocate(&*heap.cast::<Own>(), block, size) }
+}
+
+/// Returns the bytes of a live block like `allotment_size`.
+///
+/// # Safety
+///
+/// The heap must be one of `allotment_heap_create`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn allotment_heap_size(heap: *mut c_void, block: *mut c_void) -> usize {
+    // SAFETY: the caller's contract.
+    length(unsafe { &*heap.cast::<Own>() }, block)
+}
+
+/// Returns a heap's statistics.
+///
+/// # Safety
+///
+/// The heap must be one of `allotment_heap_create`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn allotment_heap_figures(heap: *mut c_void) -> Figures {
+    // SAFETY: the caller's contract.
+    figures(unsafe { &*heap.cast::<Own>() })
+}
+
+fn allocate<L: Lock>(heap: &Heap<L>, align: usize, size: usize) -> *mut c_void {
     if !align.is_power_of_two() {
         return ptr::null_mut();
     }
-    HEAP.take(size, align.max(ALIGN)).cast()
+    heap.take(size, align.max(ALIGN)).cast()
 }
 
-/// Frees a block; null is ignored. Returns false, with nothing done, if the address is not the start of a live block.
-///
 /// # Safety
 ///
 /// The block must not be used afterwards.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn allotment_free(block: *mut c_void) -> bool {
+unsafe fn free<L: Lock>(heap: &Heap<L>, block: *mut c_void) -> bool {
     // SAFETY: the caller's contract.
-    NonNull::new(block.cast()).is_none_or(|block| unsafe { HEAP.give(block) })
+    NonNull::new(block.cast()).is_none_or(|block| unsafe { heap.give(block) })
 }
 
-/// Changes the size of a block, in place or by moving it; null if there is no room, and then the block is as it was. Null as well if
-/// the address is not the start of a live block.
-///
 /// # Safety
 ///
 /// If the block moves, it must not be used any more at its old address.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn allotment_realloc(block: *mut c_void, size: usize) -> *mut c_void {
-    let Some(old) = NonNull::new(block.cast::<u8>()) else { return allotment_malloc(size) };
+unsafe fn reallocate<L: Lock>(heap: &Heap<L>, block: *mut c_void, size: usize) -> *mut c_void {
+    let Some(old) = NonNull::new(block.cast::<u8>()) else { return heap.take(size, ALIGN).cast() };
     // SAFETY: the caller guarantees the block; the blocks of the copy are live and apart.
     unsafe {
-        match HEAP.resize(old, size) {
+        match heap.resize(old, size) {
             None => ptr::null_mut(),
             Some((true, _)) => block,
             Some((false, had)) => {
-                let moved = allotment_malloc(size);
+                let moved = heap.take(size, ALIGN);
                 if !moved.is_null() {
-                    moved.cast::<u8>().copy_from_nonoverlapping(old.as_ptr(), had.min(size));
-                    allotment_free(block);
+                    moved.copy_from_nonoverlapping(old.as_ptr(), had.min(size));
+                    heap.give(old);
                 }
-                moved
+                moved.cast()
             }
         }
     }
 }
 
-/// Returns the bytes that a live block has, at least as many as were asked for; 0 if the address is not the start of one.
-#[unsafe(no_mangle)]
-pub extern "C" fn allotment_size(block: *mut c_void) -> usize {
-    NonNull::new(block.cast()).and_then(|block| HEAP.size(block)).unwrap_or(0)
+fn length<L: Lock>(heap: &Heap<L>, block: *mut c_void) -> usize {
+    NonNull::new(block.cast()).and_then(|block| heap.size(block)).unwrap_or(0)
 }
 
-/// Returns the heap's figures.
-#[unsafe(no_mangle)]
-pub extern "C" fn allotment_figures() -> Figures {
+fn figures<L: Lock>(heap: &Heap<L>) -> Figures {
     // Its counters always tell.
-    let Some(stats) = HEAP.stats() else { return Figures::default() };
+    let Some(stats) = heap.stats() else { return Figures::default() };
     Figures {
         capacity: stats.capacity,
         used: stats.used,
@@ -139,6 +190,12 @@ pub extern "C" fn allotment_figures() -> Figures {
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-    // A fault, which the program's own handler sees.
-    cortex_m::asm::udf()
+    // An exception, which the program's own handler sees.
+    #[cfg(target_arch = "arm")]
+    cortex_m::asm::udf();
+    #[cfg(not(target_arch = "arm"))]
+    // SAFETY: it ends in the handler of illegal instructions.
+    unsafe {
+        core::arch::asm!("unimp", options(noreturn))
+    }
 }
