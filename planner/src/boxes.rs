@@ -31,7 +31,7 @@ pub struct Boxes {
     buffers: usize,
 }
 
-/// Which of two boxes of one size, of which the second begins where the first ends, are joined.
+/// The rule for joining two boxes of one size, where the second begins at the end of the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Join {
     /// Only where there is no choice.

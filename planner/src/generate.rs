@@ -140,10 +140,10 @@ pub fn mosaic_packing(count: usize, steps: u32, height: u64, seed: u64) -> Insta
 
 /// A wall that grows in both directions.
 struct Wall {
-    /// Where it starts to grow.
+    /// The point at which it starts to grow.
     at: (i64, i64),
     upright: bool,
-    /// Where it ends.
+    /// The point at which it ends.
     ends: (i64, i64),
     /// How far it had come when it met another, for each direction; the largest number if it did not.
     met: [i128; 2],

@@ -75,7 +75,7 @@ impl Op {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize, Default)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sharing {
-    /// Nothing.
+    /// It does nothing.
     #[default]
     None,
     /// It is the first input seen otherwise: nothing needs to be computed.

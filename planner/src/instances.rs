@@ -67,7 +67,7 @@ pub enum CollectionError {
     Source {
         /// The instance's name.
         name: String,
-        /// What the table says.
+        /// The contents of the table.
         source_text: String,
     },
     /// A plan that is not one offset a line.

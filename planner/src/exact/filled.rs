@@ -10,7 +10,7 @@ use super::perfect;
 use crate::deadline::Deadline;
 use crate::model::{Buffer, Instance};
 
-/// How often other buffers are tried.
+/// The number of times that other buffers are tried.
 const TRIES: u64 = 64;
 
 /// Places a plain instance in `capacity` bytes if buffers are found that complete it to a perfect packing; `None` if they are not, or

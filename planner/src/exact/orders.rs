@@ -4,7 +4,7 @@
 //! Cederbaum (1967): whatever ends at a border is replaced by what starts there. Of each border it remembers the order of what
 //! ended, and whether later turns of the tree turn that order as well.
 
-/// How deep a tree may become; deeper ones are given up, because they are walked recursively.
+/// The greatest depth of a tree; the search gives up deeper ones, because it walks trees recursively.
 const DEEPEST: usize = 400;
 
 /// The order at a border, as part of a row: turned when the row is turned.
@@ -37,7 +37,7 @@ enum Node {
     Row(Vec<Slot>),
 }
 
-/// Which of a node's buffers end.
+/// Says which of the buffers of a node end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Empty,
@@ -45,7 +45,7 @@ enum State {
     Full,
 }
 
-/// Those that stay, then those that end.
+/// The buffers that stay, then those that end.
 type Split = (Vec<Slot>, Vec<Slot>);
 
 /// A node of one or more children in any order.
@@ -139,7 +139,7 @@ fn extended(mut outer: Split, inner: Split) -> Split {
     outer
 }
 
-/// What happens at a border.
+/// The event at a border.
 struct Change<'a> {
     border: u32,
     ends: &'a [bool],
@@ -156,7 +156,7 @@ impl Change<'_> {
 #[derive(Clone, Debug)]
 pub(super) struct Orders {
     root: Node,
-    /// What ended at each border.
+    /// The buffers that ended at each border.
     lists: Vec<Vec<u32>>,
     /// The later border at which the order of an earlier one ended, and whether it lay turned in it.
     ties: Vec<Option<(u32, bool)>>,

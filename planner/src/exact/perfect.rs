@@ -11,7 +11,7 @@ use crate::deadline::{Deadline, Watch};
 use crate::model::Instance;
 use crate::validate::validate_within;
 
-/// What ends and what starts at one moment.
+/// The buffers that end and those that start at one moment.
 #[derive(Default)]
 struct Border {
     ends: Vec<u32>,
@@ -21,7 +21,7 @@ struct Border {
 /// A way to divide a moment into places that change: what ends and what starts at each.
 type Division = Vec<(Vec<u32>, Vec<u32>)>;
 
-/// How often the borders are gone through on average, if divisions turn out wrong.
+/// The average number of passes over the borders, if divisions turn out wrong.
 const ROUNDS: usize = 20;
 
 /// Places a plain instance of which every byte is in use at all times; `None` if it is not one, no order was found, or `deadline`

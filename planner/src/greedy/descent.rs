@@ -293,7 +293,7 @@ pub struct Descent {
     pub mirror: bool,
     /// True if padding between buffers of several alignments is filled where that is possible.
     pub aligned: bool,
-    /// How many of 256 choices take the second best, and the seed of these random choices.
+    /// The number of choices in 256 that take the second best, and the seed for these random choices.
     pub noise: Option<(u8, u64)>,
 }
 

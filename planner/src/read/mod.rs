@@ -108,7 +108,7 @@ pub fn read_bytes(path: &Path) -> Result<(Vec<u8>, String), ReadError> {
     cut.map_or(Ok((bytes, form)), Err)
 }
 
-/// What a file holds, decompressed.
+/// The decompressed contents of a file.
 #[derive(Debug)]
 pub struct Contents {
     /// Its bytes, up to where it is cut off, without the mark of UTF-8.

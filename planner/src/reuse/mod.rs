@@ -17,11 +17,11 @@ use crate::solve::{Options, solve_within};
 /// The prices, all in one unit of your choice, such as nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Prices {
-    /// Of one event: a buffer waits once for each other stream that used any of its bytes before.
+    /// The price of one event: a buffer waits once for each other stream that used any of its bytes before.
     pub event: u64,
-    /// Of one clash: two buffers that are used together and start in one bank.
+    /// The price of one clash: two buffers that are used together and start in one bank.
     pub clash: u64,
-    /// Of each byte moved to the slower memory or back.
+    /// The price of each byte moved to the slower memory or back.
     pub byte: u64,
     /// The banks; `None` if there are none to clash in.
     pub banks: Option<Banks>,
@@ -36,7 +36,7 @@ pub struct Banks {
     pub bytes: u64,
 }
 
-/// How the buffers are used.
+/// The uses of the buffers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Uses {
     /// The stream or core of each buffer; no entry stands for 0.
@@ -76,7 +76,7 @@ pub enum PriceError {
     Banks,
 }
 
-/// What a plan costs.
+/// The costs of a plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Cost {
     /// Number of events.
@@ -96,7 +96,7 @@ pub struct Cheapest {
     pub offsets: Vec<Option<u64>>,
     /// The highest end of a buffer in the fast memory, in bytes.
     pub peak: u64,
-    /// What it costs.
+    /// Its costs.
     pub cost: Cost,
     /// True if no plan within the capacity costs less: proved.
     pub optimal: bool,

@@ -6,7 +6,7 @@ use crate::graph::{Graph, Lowering};
 use crate::model::InstanceError;
 use crate::transform::{self, SpillError, Trip};
 
-/// What may be done to a model so that it needs less memory.
+/// The changes that may be made to a model so that it needs less memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     /// Views share their tensor's memory, and operators overwrite inputs that are not read again.

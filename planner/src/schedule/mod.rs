@@ -30,7 +30,7 @@ pub struct Lowered {
     pub inside: Vec<Inside>,
     /// The operators in order, if the buffers are those of a model.
     pub graph: Option<Graph>,
-    /// What is done, in order; nothing is known of it without a graph.
+    /// The steps in order; empty without a graph.
     pub steps: Vec<Step>,
     /// What a proof about the buffers speaks of, such as one order of the operators; empty if nothing but the buffers was given.
     pub scope: &'static str,
@@ -172,7 +172,7 @@ impl Lowered {
 pub struct Schedule {
     /// What is placed, and what is done with it.
     pub lowered: Lowered,
-    /// Where the buffers lie, and what is proved about that.
+    /// The places of the buffers, and what is proved about them.
     pub solution: Solution,
 }
 

@@ -18,13 +18,13 @@ pub enum Corruption {
     Overwritten {
         /// The number of the step.
         step: usize,
-        /// What it does.
+        /// The kind of the step.
         what: String,
         /// The place that is read.
         place: String,
         /// The first byte of it that is wrong.
         byte: u64,
-        /// What is there instead.
+        /// The mark that is there instead.
         found: String,
     },
     /// A tensor that is read before anything wrote it.
@@ -32,7 +32,7 @@ pub enum Corruption {
     Unwritten {
         /// The number of the step.
         step: usize,
-        /// What it does.
+        /// The kind of the step.
         what: String,
         /// The place that is read.
         place: String,
@@ -42,7 +42,7 @@ pub enum Corruption {
     NotLive {
         /// The number of the step.
         step: usize,
-        /// What it does.
+        /// The kind of the step.
         what: String,
         /// The place.
         place: String,
@@ -54,7 +54,7 @@ pub enum Corruption {
     Misaligned(String),
 }
 
-/// What was replayed.
+/// Counts of what was replayed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Replayed {
     /// Steps, of all runs together.
@@ -131,7 +131,7 @@ impl Memory {
 struct Machine<'w, 'a> {
     places: HashMap<&'w str, &'w WrittenPlace<'a>>,
     memory: Memory,
-    /// What each place holds: its mark, in the order of all fillings.
+    /// The mark of each place, a number in the order of all fillings.
     holds: HashMap<&'w str, usize>,
     /// The names of marks.
     marks: Vec<&'w str>,

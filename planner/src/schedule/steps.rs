@@ -8,7 +8,7 @@ use super::{PlaceId, Stays};
 use crate::graph::{Graph, Kind, Sharing};
 use crate::transform::Trip;
 
-/// What a step does.
+/// The kind of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Act {
@@ -29,11 +29,11 @@ pub enum Act {
 pub struct Operand {
     /// The tensor's number in the graph.
     pub tensor: usize,
-    /// Where it lies then; `None` if the plan has no place for it.
+    /// Its place at that time; `None` if the plan has no place for it.
     pub place: Option<PlaceId>,
 }
 
-/// How the first output of an operator lies where inputs lie.
+/// The way in which the first output of an operator shares memory with inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Share {
     /// Not at all.
@@ -49,17 +49,17 @@ pub enum Share {
 pub struct Step {
     /// The time that lifetimes count: copies out belong to the operator before them, and copies back to the one after.
     pub time: i64,
-    /// What is done.
+    /// The kind of the step.
     pub act: Act,
     /// The number of the operator that runs.
     pub op: Option<usize>,
-    /// Which chunk the operator makes, and how many there are: `(0, 1)` for one that makes all at once.
+    /// The chunk that the operator makes, and how many there are: `(0, 1)` for one that makes all at once.
     pub chunk: (u64, u64),
-    /// What it reads.
+    /// The places that it reads.
     pub reads: Vec<Operand>,
-    /// What it writes.
+    /// The places that it writes.
     pub writes: Vec<Operand>,
-    /// How the first output lies.
+    /// How the first output shares memory with inputs.
     pub share: Share,
 }
 

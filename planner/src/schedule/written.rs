@@ -45,7 +45,7 @@ pub struct WrittenPlace<'a> {
 pub struct WrittenStep<'a> {
     /// The time that lifetimes count.
     pub time: i64,
-    /// What is done.
+    /// The kind of the step.
     #[serde(rename = "do")]
     pub act: Act,
     /// The operator's name.
@@ -54,7 +54,7 @@ pub struct WrittenStep<'a> {
     /// The operator's type.
     #[serde(default, skip_serializing_if = "str::is_empty")]
     pub kind: Cow<'a, str>,
-    /// Which chunk is made, and how many there are.
+    /// The chunk that is made, and how many there are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chunk: Option<(u64, u64)>,
     /// The places it reads; a name that is no place's is a tensor that the plan has none for.

@@ -61,7 +61,7 @@ impl Options {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Status {
-    /// No plan is smaller: proved.
+    /// Proved: no plan is smaller.
     Optimal,
     /// The plan fits the requested capacity.
     Fits,
@@ -69,7 +69,7 @@ pub enum Status {
     Gap,
     /// No plan was found that fits, and none was proved impossible. The plan is the best found.
     Inconclusive,
-    /// No plan fits the capacity: proved. The plan is the best found.
+    /// Proved: no plan fits the capacity. The plan is the best found.
     Infeasible,
 }
 

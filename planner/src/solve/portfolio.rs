@@ -18,7 +18,7 @@ const PACKED: usize = 300_000;
 /// Pairs of buffers that are live at once, above which the first rule comes before all else.
 const MANY: u64 = 1_000_000;
 
-/// How many times as much as descents the plans from the highest moments outwards may cost, once one of them was the best.
+/// The most work for plans from the highest moments outwards, as a multiple of that for descents, once one of them was the best.
 const FAVOUR: u64 = 4;
 
 /// The boxes of an instance, packed when first needed.
@@ -81,7 +81,7 @@ pub(super) struct Portfolio<'a> {
     /// The kinds of descent that made the best plans, each with its peak.
     elite: Vec<(u64, Way)>,
     cores: Outwards,
-    /// How many times as much these may cost as descents do.
+    /// The most work for these, as a multiple of that for descents.
     favour: u64,
     /// The approximate cost in nanoseconds of noisy descents, rules, repairs and cores. Counted, not timed, so that a seed
     /// and one thread give one plan.

@@ -36,7 +36,7 @@ struct State {
     again: u64,
 }
 
-/// What the search is for.
+/// The goal of the search.
 #[derive(Clone, Copy)]
 struct Goal<'a> {
     lowering: Lowering,

@@ -210,7 +210,7 @@ fn dense(classes: &mut [usize]) {
     classes.iter_mut().for_each(|class| *class = numbers[class]);
 }
 
-/// How good an order is.
+/// The quality of an order.
 struct Judge<'a> {
     graph: &'a Graph,
     lowering: Lowering,

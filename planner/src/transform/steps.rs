@@ -2,7 +2,7 @@
 
 use crate::graph::{Graph, Kind, Lowering, Sharing};
 
-/// What memory holds: a tensor, with its views where they share its memory.
+/// One thing that memory holds: a tensor, with its views where they share its memory.
 #[derive(Clone, Debug)]
 pub(super) struct Value {
     pub(super) bytes: u64,
@@ -153,7 +153,7 @@ impl Steps {
     }
 }
 
-/// What is live after some operators.
+/// The tensors that are live after some operators.
 pub(super) struct Live<'a> {
     steps: &'a Steps,
     /// For each value the users that have not run.
@@ -162,7 +162,7 @@ pub(super) struct Live<'a> {
 }
 
 impl<'a> Live<'a> {
-    /// What is live before the first operator.
+    /// Returns the tensors that are live before the first operator.
     pub(super) fn new(steps: &'a Steps) -> Self {
         let users = steps.values.iter().map(|value| value.users.len()).collect();
         Self { steps, users, load: steps.base }

@@ -64,9 +64,9 @@ pub enum Answer {
 /// The order in which the search tries its choices.
 #[derive(Clone, Copy, Debug)]
 pub struct Strategy {
-    /// Which buffer of a valley goes first.
+    /// The order of the buffers of a valley.
     pub order: Order,
-    /// Which section is branched on among those with equally few branches.
+    /// The choice among sections with equally few branches.
     pub section: Pick,
     /// Seed for the breaking of ties.
     pub seed: u64,
@@ -146,12 +146,12 @@ pub struct Search<'a> {
     reasons: Vec<Vec<u64>>,
     /// The buffers that start (0) and end (1) at each border between sections; border `s` lies before section `s`.
     borders: Vec<[Vec<u32>; 2]>,
-    /// What is placed on the path to the node, and its bytes × sections.
+    /// The buffers placed on the path to the node, and their bytes × sections.
     placed: Vec<bool>,
     area: u64,
     /// The most that was ever placed in this run: its area, and the offsets (`WALL` where there is none).
     most: (u64, Vec<u32>),
-    /// How often each section overflowed, decaying.
+    /// The decaying count of overflows of each section.
     weight: Vec<f32>,
     bump: f32,
     // Scratch of one node, overwritten by the next.

@@ -52,7 +52,7 @@ impl<'m> Outer<'_, 'm> {
     }
 }
 
-/// How a body's output becomes one of the operator's.
+/// The way in which a body's output becomes one of the operator's.
 #[derive(Clone, Copy)]
 enum Joined {
     /// As it is.

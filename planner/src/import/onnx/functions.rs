@@ -12,7 +12,7 @@ fn domain(name: &str) -> &str {
     if name == "ai.onnx" { "" } else { name }
 }
 
-/// What a function is called by.
+/// Returns the key of a function: what a node calls it by.
 pub fn key(function: &Function) -> [&str; 3] {
     [domain(&function.domain), &function.name, &function.overload]
 }

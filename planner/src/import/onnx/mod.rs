@@ -63,7 +63,7 @@ pub enum OnnxError {
         node: String,
         /// Its operator.
         op: String,
-        /// What is not known.
+        /// The part of the model that is not known.
         what: String,
         /// Its outputs.
         outputs: Vec<String>,
@@ -187,7 +187,7 @@ pub fn read_onnx_with(
 /// What is known of a name: the tensor's number and its value; `None` for an input that a function's call leaves out.
 type Known = Option<(usize, Value)>;
 
-/// What names mean. Bodies see the names around them.
+/// The meanings of names. Bodies see the names around them.
 #[derive(Default)]
 struct Scope<'a, 'm> {
     around: Option<&'a Scope<'a, 'm>>,
@@ -212,11 +212,11 @@ impl<'a, 'm> Scope<'a, 'm> {
     }
 }
 
-/// Where nodes stand.
+/// The place where nodes stand: the model, a function or a body.
 struct Frame<'a, 'm> {
     /// In front of their names, and of their outputs'.
     prefix: String,
-    /// What their graph states of tensors.
+    /// The shapes and types that their graph states.
     infos: [&'m [ValueInfo]; 2],
     /// The attributes of the function around them.
     given: &'a Given<'m>,
@@ -240,7 +240,7 @@ struct Reader<'m> {
     names: HashSet<String>,
     recorded: &'m Shapes,
     functions: HashMap<[&'m str; 3], &'m Function>,
-    /// What graphs state, by where they do so.
+    /// The statements of graphs about tensors, by place.
     stated: HashMap<[*const ValueInfo; 2], Rc<Stated<'m>>>,
     limits: Limits<'m>,
     inlined: usize,

@@ -167,7 +167,7 @@ pub fn tells(info: &ValueInfo) -> bool {
     stated_of(info).is_some()
 }
 
-/// What the model states of a tensor, if no dimension of it is open.
+/// Returns the shape that the model states for a tensor, if no dimension of it is open.
 fn stated_of(info: &ValueInfo) -> Option<Told> {
     let tensor = info.r#type.as_ref()?.tensor.as_ref()?;
     let dims = tensor.shape.as_ref()?.dim.iter().map(|dim| u64::try_from(dim.value?).ok());

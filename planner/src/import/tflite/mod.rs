@@ -35,7 +35,7 @@ pub enum TfliteError {
         op: String,
         /// Its type.
         kind: String,
-        /// What is missing.
+        /// The name of what is missing.
         what: &'static str,
     },
     /// An index that points to nothing.

@@ -244,7 +244,7 @@ fn replaced(shape: &[u64], at: usize, dim: u64) -> Vec<u64> {
     shape
 }
 
-/// What a slice takes from one axis.
+/// The part of one axis that a slice selects.
 pub struct Cut {
     pub axis: usize,
     pub start: i128,
@@ -383,7 +383,7 @@ pub fn range(context: &Context) -> Values {
     Ok(vec![Value::of(vec![count], dtype, data)])
 }
 
-/// What is put before and after each axis.
+/// Returns the padding before and after each axis.
 pub fn pads(context: &Context) -> Result<Vec<(i64, i64)>, Fault> {
     let rank = context.input(0)?.shape.len();
     let list = context.list("pads", 1)?.or(context.ints("paddings")).ok_or("its pads are missing")?;

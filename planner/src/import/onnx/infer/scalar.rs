@@ -121,7 +121,7 @@ fn power(a: Number, b: Number) -> Option<Number> {
 /// Takes one more element into a reduction.
 type Step = fn(Number, Number) -> Option<Number>;
 
-/// What a reduction begins with, and how it takes in an element.
+/// Returns the start value of a reduction, and the function that adds an element.
 pub fn reduction(op: &str) -> Option<(Number, Step)> {
     fn sum(a: Number, b: Number) -> Option<Number> {
         match (a, b) {
