@@ -192,7 +192,7 @@ fn dictionary(path: &Path) -> Result<Table, Failure> {
 struct Running(Option<Child>);
 
 impl Running {
-    /// Whether it ended well.
+    /// Returns whether it ended well.
     fn wait(&mut self) -> Result<bool, Failure> {
         match self.0.take() {
             None => Ok(true),

@@ -16,7 +16,7 @@ use core::mem;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-/// What was wrong.
+/// The kind of a misuse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -46,7 +46,7 @@ impl fmt::Display for Kind {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub struct Misuse {
-    /// What was wrong.
+    /// Its kind.
     pub kind: Kind,
     /// The address of the block that was freed or damaged; 0 if the heap knows only the block's number.
     pub address: usize,

@@ -104,7 +104,7 @@ impl<const N: usize> State<N> {
         Some(unsafe { base.add(offset) })
     }
 
-    /// Whether no live block occupies the place of request `k`. The plan alone does not guarantee that, because a
+    /// Returns whether no live block occupies the place of request `k`. The plan alone does not guarantee that, because a
     /// run may free other blocks than the recorded one.
     fn is_free(&self, k: usize) -> bool {
         let (offset, size) = (self.plan.offsets()[k], self.plan.requests()[k].size);

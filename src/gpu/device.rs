@@ -37,7 +37,7 @@ pub(super) fn attribute(device: CUdevice, which: CUdevice_attribute) -> Result<c
 }
 
 impl Device {
-    /// What stands for the host, which is none of the driver's devices.
+    /// Returns the value that stands for the host, which is none of the driver's devices.
     pub(super) fn host() -> Self {
         Self {
             ordinal: usize::MAX,

@@ -176,11 +176,11 @@ impl fmt::Display for Error {
 
 causes!(Error: Call(SourceError), Pool(PoolError));
 
-/// What a driver returns that has done what was asked.
+/// The driver's code for success.
 const SUCCESS: u32 = 0;
-/// What this module returns for the driver before [`is_available`](super::is_available) has found it.
+/// The code that stands for the driver before [`is_available`](super::is_available) has found it.
 pub(super) const NOT_INITIALIZED: u32 = 3;
-/// What the driver says of work that is not done yet.
+/// The driver's code for work that is not done yet.
 pub(super) const NOT_READY: u32 = 600;
 
 /// Converts the result `code` of `call` to a `Result`.

@@ -57,7 +57,7 @@ struct Shared {
 struct Pages {
     /// All that exist.
     count: usize,
-    /// Those that no sequence has.
+    /// Pages that no sequence has.
     spare: Vec<u64>,
 }
 
@@ -166,7 +166,7 @@ impl fmt::Debug for KvCache {
 }
 
 impl Drop for Shared {
-    /// No sequence is left.
+    /// Runs when no sequence is left.
     fn drop(&mut self) {
         // A drop cannot report an error.
         let Ok(_bound) = self.context.enter_relaxed() else { return };

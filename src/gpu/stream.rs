@@ -28,7 +28,7 @@ struct Shared {
     raw: CUstream,
     id: u64,
     owner: Owner,
-    /// What the driver calls the queue; 0 if it cannot tell.
+    /// The driver's name of the queue; 0 if it cannot tell.
     driver_id: u64,
     /// Number of counted handles.
     handles: AtomicUsize,

@@ -126,7 +126,7 @@ impl Counters {
 /// The call site that requested a buffer.
 pub(in crate::gpu) type Site = &'static Location<'static>;
 
-/// What is known of a live buffer.
+/// The usage of a live buffer.
 #[derive(Debug)]
 pub(super) struct Record {
     pub number: u64,

@@ -10,14 +10,14 @@ use crate::region::Run;
 
 const NONE: Run = Run { start: 0, size: 0, free: false };
 
-/// How many runs are copied per lock acquisition.
+/// The number of runs that are copied per lock acquisition.
 const CHUNK: usize = 16;
 
-/// What [`Heap::blocks`] iterates with.
+/// The iterator of [`Heap::blocks`].
 struct Blocks<'h, P, L, S> {
     heap: &'h Heap<P, L, S>,
     region: usize,
-    /// Where the next run starts; a run that began earlier must end beyond it.
+    /// The start of the next run; a run that began earlier must end beyond it.
     cursor: usize,
     chunk: [Run; CHUNK],
     next: usize,

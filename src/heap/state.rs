@@ -1,4 +1,4 @@
-//! What a heap's lock guards: the placement, the statistics, and memory that is claimed at the first use.
+//! The state that a heap's lock guards: the placement, the statistics, and memory that is claimed at the first use.
 
 use crate::error::FreeError;
 use crate::error::out_of_memory::OutOfMemory;

@@ -42,12 +42,12 @@ pub struct WasmHeap<P = Tlsf<u32, 1>, L = lock::Default, S = Counters> {
     growth: UnsafeCell<Growth>,
 }
 
-/// How far a heap has grown.
+/// The growth of a heap so far.
 struct Growth {
     /// The first byte of the region that was claimed last, and its bytes.
     first: usize,
     size: usize,
-    /// How many regions there are, and their bytes.
+    /// The number of regions, and their bytes.
     regions: usize,
     bytes: usize,
     /// Whether the placement has refused memory that was there. It would refuse more.

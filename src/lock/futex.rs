@@ -33,7 +33,7 @@ const TAKEN: u32 = 1;
 #[cfg(not(target_family = "wasm"))]
 const NAP: Duration = Duration::from_millis(1);
 
-/// How often a thread checks a taken lock before it sleeps. That is a few hundred nanoseconds: longer than a heap
+/// The number of times that a thread checks a taken lock before it sleeps. That is a few hundred nanoseconds: longer than a heap
 /// operation, shorter than going to sleep and waking up.
 const LOOKS: u32 = 100;
 

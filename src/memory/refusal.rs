@@ -1,4 +1,4 @@
-//! What happens when the global allocator has no room.
+//! The path of a request for which the global allocator has no room.
 
 #![forbid(unsafe_code)]
 

@@ -46,7 +46,7 @@ pub struct BuddyMap {
     words: *mut u32,
     /// The number of the rows' last word.
     last: usize,
-    /// How many orders there are.
+    /// The number of orders.
     orders: usize,
     /// The number of the first granule.
     place: usize,

@@ -68,7 +68,7 @@ pub struct SlabMap<M: RegionMap, C: Classes = DefaultClasses, const GRANULE: usi
     classes: PhantomData<fn() -> C>,
 }
 
-/// What follows from the sizes of the classes.
+/// Tables that follow from the sizes of the classes.
 struct Tables {
     /// The bits of all objects of a page of each class.
     all: [u32; 32],
@@ -78,7 +78,7 @@ struct Tables {
     class_of: [u8; PAGE + 1],
 }
 
-/// What is known of a page.
+/// The record of a page.
 #[repr(C)]
 struct Record {
     /// A bit for each object that is free.

@@ -107,7 +107,7 @@ const fn fixed_are_apart(buffers: &[Buffer<'_>]) -> Result<(), PlanError> {
     Ok(())
 }
 
-/// Whether buffers `i` and `j` must not lie at these offsets. O(gaps and `apart` of both).
+/// Returns whether buffers `i` and `j` must not lie at these offsets. O(gaps and `apart` of both).
 pub(super) const fn clash(buffers: &[Buffer<'_>], i: usize, at_i: u64, j: usize, at_j: u64) -> bool {
     let (size_i, size_j) = (buffers[i].size, buffers[j].size);
     // An empty buffer takes no room at any offset.

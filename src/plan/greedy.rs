@@ -234,7 +234,7 @@ pub(super) const fn prefer(
     found.offset
 }
 
-/// Whether buffer `i` may lie at `offset` and ends at `worst` or below.
+/// Returns whether buffer `i` may lie at `offset` and ends at `worst` or below.
 const fn fits_at(
     buffers: &[Buffer<'_>],
     i: usize,
@@ -249,7 +249,7 @@ const fn fits_at(
     is_free(buffers, i, offset, offsets, placed)
 }
 
-/// Whether buffer `i` at `offset` clashes with none of the placed buffers.
+/// Returns whether buffer `i` at `offset` clashes with none of the placed buffers.
 pub(super) const fn is_free(
     buffers: &[Buffer<'_>],
     i: usize,

@@ -1,4 +1,4 @@
-//! What a pool is made of, and how it counts.
+//! The parts of a pool, and its unit of length.
 
 #![forbid(unsafe_code)]
 
@@ -274,7 +274,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         state.address(record) + (self.guard(1 << record.align) << self.shift)
     }
 
-    /// Whether the block is from this pool.
+    /// Returns whether the block is from this pool.
     pub(super) fn is_owner(&self, allocation: &Allocation) -> bool {
         allocation.pool == self.id
     }

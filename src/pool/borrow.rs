@@ -1,4 +1,4 @@
-//! Which memory of one stream another stream may use.
+//! Borrowing: the memory of one stream that another stream may use.
 
 #![forbid(unsafe_code)]
 
@@ -21,7 +21,7 @@ pub(super) enum Patience {
 }
 
 impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
-    /// Whether the work on everything freed in stream heap `from` is done, or can be waited for with this patience by
+    /// Returns whether the work on everything freed in stream heap `from` is done, or can be waited for with this patience by
     /// the stream of heap `to`.
     fn is_quiet(&self, state: &mut State<P, S>, from: usize, to: usize, patience: Patience) -> bool {
         let owner = state.heap(from);
@@ -58,7 +58,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         queued
     }
 
-    /// Whether an empty segment of the stream heap could go back to the source without waiting.
+    /// Returns whether an empty segment of the stream heap could go back to the source without waiting.
     pub(super) fn is_over(&self, state: &mut State<P, S>, heap: usize) -> bool {
         self.is_quiet(state, heap, heap, Patience::Request)
     }

@@ -45,7 +45,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         }
     }
 
-    /// Whether the memory of a block went with its device, so that the CPU cannot access it any more.
+    /// Returns whether the memory of a block went with its device, so that the CPU cannot access it any more.
     fn is_gone(state: &State<P, S>, record: &Record<P::Token>) -> bool {
         let capture = state.heap(usize::from(record.heap)).stream().capture();
         capture.is_err_and(|error| error.kind == SourceErrorKind::Lost)

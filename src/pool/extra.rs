@@ -1,4 +1,4 @@
-//! What a pool keeps only if its options or its program ask for it.
+//! State that a pool keeps only if its options or its program ask for it.
 
 #![forbid(unsafe_code)]
 
@@ -17,7 +17,7 @@ use std::vec::Vec;
 pub(super) struct Extra {
     /// Blocks that may be moved.
     pub movable: Numbers<u32>,
-    /// Where blocks were requested.
+    /// The places in the program where blocks were requested.
     pub sites: ByNumber<u32, &'static Location<'static>>,
     /// The class lengths in granules, ascending; empty unless blocks are kept by class.
     pub classes: Vec<usize>,
@@ -28,7 +28,7 @@ pub(super) struct Extra {
 }
 
 impl Extra {
-    /// Whether a trace or the usage statistics must hear of every request.
+    /// Returns whether a trace or the usage statistics must hear of every request.
     #[inline(always)]
     pub(super) fn is_watched(&self) -> bool {
         self.trace.is_some() || self.usage.is_some()

@@ -46,7 +46,7 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
         }
     }
 
-    /// Whether a block that is about to be freed may be one that a capture has used. Asks its stream.
+    /// Returns whether a block that is about to be freed may be one that a capture has used. Asks its stream.
     #[inline(always)]
     pub(super) fn may_be_kept(&self, number: u32) -> bool {
         let record = self.record(number);

@@ -1,4 +1,4 @@
-//! How much a pool reserves, and where.
+//! Growth: how much a pool reserves, and where.
 
 use super::options::{Growth, Reuse};
 use super::records::{Request, SizeKind};

@@ -93,7 +93,7 @@ impl<P: SegmentPlacement, S: Source> Drop for Entered<'_, P, S> {
 }
 
 impl<P: SegmentPlacement, S: Source> Entered<'_, P, S> {
-    /// Whether a request or a free on this stream concerns the lane alone: nothing else hears of it, and the stream is not being
+    /// Returns whether a request or a free on this stream concerns the lane alone: nothing else hears of it, and the stream is not being
     /// captured.
     #[inline(always)]
     fn is_alone(&self, stream: &S::Stream) -> bool {
@@ -103,7 +103,7 @@ impl<P: SegmentPlacement, S: Source> Entered<'_, P, S> {
         !extra.is_watched() && (!order.asks || matches!(stream.capture(), Ok(None)))
     }
 
-    /// Whether captured streams use live blocks of others.
+    /// Returns whether captured streams use live blocks of others.
     #[inline(always)]
     fn has_touched(&self) -> bool {
         // SAFETY: it is written under all locks, of which one is held.

@@ -12,7 +12,7 @@ use super::{Source, Stream};
 use std::collections::{BTreeMap, VecDeque};
 use std::vec::Vec;
 
-/// What one freed block waits for on one stream.
+/// The work that one freed block waits for on one stream.
 pub(super) struct Mark<E> {
     /// `None` if it could not be recorded; then the next mark's event, or one that is recorded later, tells.
     pub(super) event: Option<E>,
@@ -51,7 +51,7 @@ pub(super) struct Capture<S: Source> {
     pub(super) given_up: bool,
 }
 
-/// What may be used again only when other work is done.
+/// Blocks that may be used again only when other work is done.
 pub(super) struct Order<S: Source> {
     /// For each shared block, the other streams that use it.
     pub users: ByNumber<u32, Vec<S::Stream>>,
@@ -78,7 +78,7 @@ impl<S: Source> Order<S> {
         }
     }
 
-    /// Whether a capture that the pool has noticed is under way. O(captures under way).
+    /// Returns whether a capture that the pool has noticed is under way. O(captures under way).
     pub(super) fn is_recording(&mut self) -> bool {
         let mut any = false;
         for capture in self.captures.iter_mut().filter(|capture| capture.under_way) {

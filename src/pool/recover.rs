@@ -1,4 +1,4 @@
-//! What a pool does when a request finds no room.
+//! Recovery: the steps of a pool when a request finds no room.
 
 #![forbid(unsafe_code)]
 

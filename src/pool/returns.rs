@@ -1,4 +1,4 @@
-//! How blocks come back to a pool.
+//! Frees of a pool's blocks.
 
 #![forbid(unsafe_code)]
 

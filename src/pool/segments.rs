@@ -44,13 +44,13 @@ impl<P: SegmentPlacement> Entry<P> {
         self.live -= 1;
     }
 
-    /// Whether no block but holes is allocated in the segment.
+    /// Returns whether no block but holes is allocated in the segment.
     #[inline(always)]
     pub(super) const fn is_empty(&self) -> bool {
         self.live == self.holes
     }
 
-    /// Whether the segment is in its bin's order.
+    /// Returns whether the segment is in its bin's order.
     #[inline(always)]
     pub(super) const fn is_listed(&self) -> bool {
         self.listed != UNLISTED

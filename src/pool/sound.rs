@@ -1,4 +1,4 @@
-//! Whether the parts of a pool's state agree.
+//! A check that the parts of a pool's state agree.
 
 #![forbid(unsafe_code)]
 

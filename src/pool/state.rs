@@ -16,22 +16,22 @@ use std::boxed::Box;
 use std::collections::BTreeSet;
 use std::vec::Vec;
 
-/// What the locks of a pool guard.
+/// The state that the locks of a pool guard.
 pub(super) struct State<P: SegmentPlacement, S: Source> {
     /// The heaps of streams, each in the lane `lane_of` its number, with their segments and records.
     pub lanes: [Lane<P, S>; LANES],
-    /// Which stream has which heap.
+    /// The heap of each stream.
     pub streams: Streams,
-    /// What may be used again only later.
+    /// Blocks that may be used again only later.
     pub order: Order<S>,
-    /// What was asked of the source, and when segments go back.
+    /// Calls of the source, and the ages of empty segments.
     pub supply: Supply,
-    /// What is kept only if the options or the program ask for it.
+    /// State that exists only if the options or the program ask for it.
     pub extra: Extra,
     pub figures: Figures,
 }
 
-/// Which stream has which heap.
+/// The heap of each stream.
 pub(super) struct Streams {
     by_stream: ByNumber<u64, usize>,
     /// Number of stream heaps, those without a stream included.

@@ -287,7 +287,7 @@ impl Since {
 /// The figures that are counted as things happen.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Figures {
-    /// Those of the statistics that are counted; [`Figures::stats`] works out the others.
+    /// The statistics that are counted; [`Figures::stats`] works out the others.
     pub counted: PoolStats,
     /// Bytes that are freed and wait for an event.
     pub waiting: Counter,

@@ -44,7 +44,7 @@ pub(super) struct StreamHeap<S: Source> {
     pub id: u64,
     /// Whether requests of the stream are served here: not those of its captures, nor of a stream that is gone.
     pub open: bool,
-    /// What was allocated and freed in the stream heap and is not yet in the figures.
+    /// Allocations and frees in the stream heap that are not yet in the figures.
     pub since: Since,
     /// Whether the lane has listed the stream heap as changed.
     pub changed: bool,

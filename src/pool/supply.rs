@@ -1,4 +1,4 @@
-//! What a pool has asked of its source, and when segments are to go back.
+//! The calls of a pool's source, and the ages of its empty segments.
 
 #![forbid(unsafe_code)]
 
@@ -6,7 +6,7 @@ use super::stats::SourceCalls;
 use super::{Source, SourceError};
 use core::time::Duration;
 
-/// What a pool knows of its source's calls and of the age of its segments.
+/// The calls of a source, and the ages of segments.
 pub(super) struct Supply {
     pub calls: SourceCalls,
     pub step: u64,

@@ -1,4 +1,4 @@
-//! What a program requests from a pool, step by step.
+//! The usage of a pool, step by step.
 
 #![forbid(unsafe_code)]
 

@@ -58,7 +58,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         }
     }
 
-    /// Whether the event has passed. A driver that cannot tell counts as no.
+    /// Returns whether the event has passed. A driver that cannot tell counts as no.
     pub(super) fn is_done(&self, state: &mut State<P, S>, event: &<S::Stream as Stream>::Event) -> bool {
         state.supply.call(&self.source, |calls| &mut calls.query, |_| event.is_done()).unwrap_or(false)
     }
@@ -67,7 +67,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         state.supply.call(&self.source, |calls| &mut calls.synchronize, |_| event.synchronize()).is_ok()
     }
 
-    /// Whether the block of a mark is in the use that the mark is of.
+    /// Returns whether the block of a mark is in the use that the mark is of.
     pub(super) fn waits(state: &State<P, S>, mark: &Mark<<S::Stream as Stream>::Event>) -> bool {
         let record = state.record(mark.record);
         record.serial == mark.serial && record.holder == Holder::Waiting
@@ -84,7 +84,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         queue.marks[last].event.is_some().then_some(last)
     }
 
-    /// Whether the work before the mark at this place of a queue is done.
+    /// Returns whether the work before the mark at this place of a queue is done.
     fn has_passed(&self, state: &mut State<P, S>, queue: &mut Queue<S>, place: usize) -> bool {
         let Some(place) = self.event_after(state, queue, place) else { return false };
         let event = queue.marks[place].event.as_ref();

@@ -1,4 +1,4 @@
-//! What a piece of memory can do.
+//! The capabilities of a piece of memory.
 
 #![forbid(unsafe_code)]
 

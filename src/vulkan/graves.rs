@@ -19,7 +19,7 @@ struct Waiting {
     sweep_at: usize,
 }
 
-/// What is to be destroyed. The program has given it up.
+/// An object that is to be destroyed. The program has no use for it any more.
 pub(super) enum Dead {
     Buffer(vk::Buffer),
     Image(vk::Image),
@@ -69,7 +69,7 @@ impl Graves {
     }
 }
 
-/// Whether nothing is to be waited for: a lost device does no work any more.
+/// Returns whether nothing is to be waited for: a lost device does no work any more.
 fn is_over(point: &Point) -> bool {
     point.is_past().unwrap_or(true)
 }

@@ -37,7 +37,7 @@ pub(super) struct Inner {
     is_ours: bool,
 }
 
-/// What a device is made of: the loader, the instance, and the device.
+/// The parts of a device: the loader, the instance, and the device.
 pub(super) type Handles = (ash::Entry, ash::Instance, vk::PhysicalDevice, ash::Device);
 
 /// A queue under its lock.

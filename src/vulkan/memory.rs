@@ -38,7 +38,7 @@ pub struct DeviceMemory {
     name: String,
 }
 
-/// What Vulkan has of a segment.
+/// Vulkan's handles of a segment.
 #[derive(Clone, Copy)]
 struct Reserved {
     bytes: usize,
@@ -48,7 +48,7 @@ struct Reserved {
     mapped: Option<NonZeroUsize>,
 }
 
-/// Where Vulkan has a block.
+/// The place of a block in Vulkan's terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The allocation.

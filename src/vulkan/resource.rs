@@ -40,7 +40,7 @@ enum Owner<P: SegmentPlacement> {
     Own(Allocated),
 }
 
-/// What a resource asks of its memory.
+/// The requirements of a resource on its memory.
 struct Needs {
     bytes: u64,
     align: u64,

@@ -42,9 +42,9 @@ struct Shared {
 struct State {
     /// The number of the last submission.
     last: u64,
-    /// What the next submission has to wait for, besides the last one.
+    /// The points that the next submission has to wait for, besides the last one.
     waits: Vec<Point>,
-    /// Where command buffers are allocated; null before the first.
+    /// The pool of command buffers; null before the first.
     commands: vk::CommandPool,
     /// Command buffers with the submissions that use them, in order.
     used: VecDeque<(u64, vk::CommandBuffer)>,

@@ -1,4 +1,4 @@
-//! Which of a device's memory types a pool lies in.
+//! Wishes: the memory types of a device that a pool may lie in.
 
 #![forbid(unsafe_code)]
 

@@ -61,7 +61,7 @@ fn could_forbid(files: &[File]) -> Vec<&str> {
     open.map(|file| file.name.as_str()).collect()
 }
 
-/// Whether the word is among the tokens, at any depth.
+/// Returns whether the word is among the tokens, at any depth.
 fn mentions(tokens: TokenStream, word: &str) -> bool {
     tokens.into_iter().any(|token| match token {
         TokenTree::Ident(name) => name == word,

@@ -100,7 +100,7 @@ fn count(tokens: TokenStream, surface: &mut Surface) {
     }
 }
 
-/// Whether `tokens` begin with the attribute that hides an item from the documentation.
+/// Returns whether `tokens` begin with the attribute that hides an item from the documentation.
 fn is_hidden(tokens: &[TokenTree]) -> bool {
     let [TokenTree::Punct(hash), TokenTree::Group(attribute), ..] = tokens else { return false };
     hash.as_char() == '#' && attribute.to_string().replace(' ', "") == "[doc(hidden)]"

@@ -122,7 +122,7 @@ fn run(options: &Options) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Whether the subject serves only small arenas.
+/// Returns whether the subject serves only small arenas.
 fn is_small(entry: &Entry) -> bool {
     !serves(entry, 1 << 30)
 }

@@ -62,7 +62,7 @@ impl Headroom {
         HeadroomStats { capacity: self.capacity, used: self.used }
     }
 
-    /// Whether memory should be reserved but is not yet.
+    /// Returns whether memory should be reserved but is not yet.
     pub(super) fn is_missing(&self) -> bool {
         self.size > 0 && self.block.is_none()
     }
@@ -97,7 +97,7 @@ impl Headroom {
         Some(freed.used.unsigned_abs())
     }
 
-    /// Whether `address` lies in the reserved block.
+    /// Returns whether `address` lies in the reserved block.
     #[inline(always)]
     pub(super) fn holds(&self, address: NonNull<u8>) -> bool {
         match self.block {

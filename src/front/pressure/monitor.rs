@@ -52,7 +52,7 @@ pub struct Monitor<const HOOKS: usize> {
 }
 
 impl<const HOOKS: usize> Monitor<HOOKS> {
-    /// Whether the use exceeds the band, or would with `more` bytes.
+    /// Returns whether the use exceeds the band, or would with `more` bytes.
     #[inline(always)]
     pub(super) fn rises(&self, more: usize) -> bool {
         self.counters.used() + more > self.above

@@ -142,7 +142,7 @@ impl<'h> Zone<'h> {
         (self.smallest..=self.largest).contains(&layout.size()) && layout.align() <= self.align
     }
 
-    /// Whether the core can read and write the memory.
+    /// Returns whether the core can read and write the memory.
     pub(super) fn is_accessible(&self) -> bool {
         !self.capabilities.contains(Capabilities::DEVICE)
     }

@@ -98,7 +98,7 @@ pub struct DlTensor(NonNull<Managed>);
 // SAFETY: DLPack lets any thread use and end a tensor; `new` takes buffers that may be sent.
 unsafe impl Send for DlTensor {}
 
-/// What a tensor of ours keeps until it is ended.
+/// The state that a tensor of ours keeps until it is ended.
 struct Exported<T> {
     managed: Managed,
     shape: Vec<i64>,
@@ -220,7 +220,7 @@ impl DlTensor {
         unsafe { slice::from_raw_parts(list, count) }
     }
 
-    /// Whether the values follow each other without gaps, the last dimension first.
+    /// Returns whether the values follow each other without gaps, the last dimension first.
     fn is_contiguous(&self) -> bool {
         let lengths = self.dimensions(self.raw().shape);
         let strides = self.dimensions(self.raw().strides);

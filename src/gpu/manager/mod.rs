@@ -205,7 +205,7 @@ impl MemoryManager {
         &self.registry
     }
 
-    /// Whether any device has memory of this kind.
+    /// Returns whether any device has memory of this kind.
     fn has(&self, kind: MemoryKind) -> bool {
         self.devices.iter().any(|device| self.store(device, kind).is_some())
     }

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use std::vec::Vec;
 
-/// How much was staged so far, or by a [`Batch`].
+/// The amount that was staged so far, or by a [`Batch`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Progress {
     /// Bytes that were copied: of a staging, those to the device.

@@ -1,4 +1,4 @@
-//! Where the parts of a small heap are that is one value.
+//! The parts of a small heap that is one value.
 
 use crate::error::FreeError;
 pub(super) use crate::placement::blocks::granules::{GRANULE, granules};

@@ -53,7 +53,7 @@ impl<P: Place> Blocks<P> {
         unsafe { *self.word(index, word) = P::Word::new(value) }
     }
 
-    /// Whether a free block of `len` granules is in no list.
+    /// Returns whether a free block of `len` granules is in no list.
     #[inline(always)]
     pub(super) fn unlisted(len: usize) -> bool {
         Self::WIDE && len == 1

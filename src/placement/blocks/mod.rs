@@ -16,7 +16,7 @@ const LONG: usize = 64;
 /// No granule: the end of a list.
 const NONE: usize = 0;
 
-/// Where the parts of a region are: its granules, its bits and its lists.
+/// The parts of a region: its granules, its bits and its lists.
 ///
 /// # Safety
 ///
@@ -24,7 +24,7 @@ const NONE: usize = 0;
 /// Granule numbers start at [`Place::LISTS`] or above, so that they differ from those of lists, and fit a word. Granules are aligned to
 /// [`Place::GRANULE`], bits and lists to their words. There is a bit for each granule, and one more.
 pub(crate) unsafe trait Place: Copy {
-    /// What free blocks and lists are made of.
+    /// The shape of free blocks and lists.
     type Word: Index;
     /// Lists per power of two.
     const SUBLISTS: usize;

@@ -228,7 +228,7 @@ impl<P: Place> Blocks<P> {
         }
     }
 
-    /// Whether there is a free block of at least `need` granules, but less than `len`. O(log n).
+    /// Returns whether there is a free block of at least `need` granules, but less than `len`. O(log n).
     #[inline(always)]
     pub(crate) unsafe fn has_between(self, need: usize, len: usize) -> bool {
         // SAFETY: what is found is a free block.

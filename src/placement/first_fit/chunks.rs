@@ -80,7 +80,7 @@ pub(super) struct Chunks<N> {
 /// The lengths in the bytes of a group.
 const LENGTHS: u32 = u32::from_ne_bytes([!EDGE; GROUP]);
 
-/// What is known of a chunk.
+/// The contents of a chunk's leaf.
 #[derive(Clone, Copy)]
 pub(super) struct Leaf {
     /// The length of the longest free run that begins in it.

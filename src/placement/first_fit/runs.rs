@@ -7,7 +7,7 @@ use core::ptr;
 /// Bits of a word.
 const WORD: usize = u32::BITS as usize;
 
-/// Where the free runs of one region begin and end.
+/// The boundaries of the free runs of one region.
 ///
 /// ```text
 ///  granules    | used | used  | free      | used  | free           |  used

@@ -28,11 +28,11 @@ pub(super) struct Large {
     pub(super) resting: bool,
     /// Requests of the last rest.
     rest: u32,
-    /// What lengths are encoded with.
+    /// The key that lengths are encoded with.
     pub(super) key: Key,
 }
 
-/// What a kept block holds.
+/// The contents of a kept block.
 struct Kept {
     next: *mut Self,
     /// Its length in bytes, encoded with the heap's [`Key`]: 0 for no block.
@@ -48,7 +48,7 @@ const END: *mut Kept = (&raw const THE_END.0).cast_mut();
 
 /// Number of lists.
 const LISTS: usize = 64;
-/// How many lists a flush looks at for a block, to make room for another one.
+/// The number of lists at which a flush looks for a block, to make room for another one.
 const SOME: usize = 4;
 /// Bytes of the largest block that is kept.
 const LARGEST: usize = 32 * 1024;

@@ -39,7 +39,7 @@ pub(super) struct Window {
     pub(super) map: *mut u8,
     /// Number of slots.
     pub(super) slots: usize,
-    /// Where the region starts.
+    /// The start of the region.
     pub(super) start: *mut u8,
 }
 

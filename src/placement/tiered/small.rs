@@ -16,14 +16,14 @@ pub(super) struct Small {
     share: isize,
     /// The list that is flushed next.
     hand: usize,
-    /// What links are encoded with.
+    /// The key that links are encoded with.
     pub(super) key: Key,
 }
 
 /// Blocks behind the first one of a list that an aligned request looks at.
 const PROBES: usize = 8;
 
-/// How many lists a flush looks at for a block.
+/// The number of lists at which a flush looks for a block.
 const SOME: usize = 8;
 
 impl Small {
@@ -48,7 +48,7 @@ impl Small {
         unsafe { &mut *self.lists.as_mut_ptr().byte_add(class.distance()) }
     }
 
-    /// Whether the list of `class` is empty.
+    /// Returns whether the list of `class` is empty.
     #[inline(always)]
     pub(super) fn is_empty(&mut self, class: Class) -> bool {
         *self.list(class) == END

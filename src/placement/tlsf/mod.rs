@@ -359,7 +359,7 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: bool> Tl
         self.slots().iter().position(starts).ok_or(RegionError::Unknown)
     }
 
-    /// Whether `memory` overlaps a region, number `except` excepted.
+    /// Returns whether `memory` overlaps a region, number `except` excepted.
     fn overlaps(&self, memory: Region, except: usize) -> bool {
         let mut slots = self.slots().iter().enumerate();
         slots.any(|(number, slot)| number != except && slot.region().meets(&memory))

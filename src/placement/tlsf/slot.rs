@@ -8,7 +8,7 @@ use crate::units::Index;
 use core::marker::PhantomData;
 use core::ptr::{self, NonNull};
 
-/// What a region's memory was when it was claimed.
+/// The memory of a region as it was claimed.
 pub(super) struct Record {
     /// Bytes of the memory, and how many of them are in front of what is used.
     pub(super) size: usize,
@@ -27,7 +27,7 @@ pub(super) struct Record {
 pub(super) struct Slot<W, const SUBLISTS: usize, const CHECKED: bool, const BEST: bool> {
     pub(super) origin: *mut u8,
     pub(super) len: usize,
-    /// Where the bit of granule number 0 would be.
+    /// The address at which the bit of granule number 0 would be.
     pub(super) bits: *mut u32,
     /// Its memory that is known to be zero.
     pub(super) fresh: Fresh,
@@ -127,7 +127,7 @@ impl<W: Index, const SL: usize, const C: bool, const B: bool> Slot<W, SL, C, B> 
         Self::FIRST + self.len
     }
 
-    /// Whether `address` lies in a granule.
+    /// Returns whether `address` lies in a granule.
     #[inline(always)]
     pub(super) fn holds(&self, address: usize) -> bool {
         address.wrapping_sub(self.origin.addr()).wrapping_sub(Self::FIRST * GRANULE) / GRANULE < self.len

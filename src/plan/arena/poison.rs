@@ -30,7 +30,7 @@ pub(super) unsafe fn poison(plan: Placed<'_>, base: *mut u8, from: u64, to: u64)
     }
 }
 
-/// Whether the buffer is live during all of `steps`.
+/// Returns whether the buffer is live during all of `steps`.
 fn lasts(buffer: &Buffer<'_>, steps: Interval) -> bool {
     let lives = buffer.start <= steps.start && steps.end <= buffer.end;
     lives && !buffer.gaps.iter().any(|gap| gap.overlaps(&steps))

@@ -291,7 +291,7 @@ impl<const N: usize, const LIMIT: usize> Incremental<N, LIMIT> {
         }
     }
 
-    /// Whether a resized buffer that is not in the tree may keep its offset.
+    /// Returns whether a resized buffer that is not in the tree may keep its offset.
     fn is_free(&self, new: &Record) -> bool {
         let Some(end) = new.offset.checked_add(new.size).filter(|&end| end <= self.capacity) else {
             return false;

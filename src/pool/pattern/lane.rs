@@ -30,7 +30,7 @@ struct Request {
     place: Place,
 }
 
-/// What currently occupies a request's place.
+/// The present occupant of a request's place.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     Free,
@@ -39,7 +39,7 @@ enum Place {
     Late(usize),
 }
 
-/// How a request is served.
+/// The way in which a request gets its memory.
 pub(super) enum Outcome<A: DeviceAllocator> {
     /// From the plan.
     Planned { slot: usize, address: usize, block: Arc<Owned<A>> },

@@ -128,7 +128,7 @@ impl<A: DeviceAllocator> Clone for Pattern<A> {
     }
 }
 
-/// What requests are rounded up to, in bytes: the granule of pools.
+/// Requests are rounded up to a multiple of so many bytes, the granule of pools.
 const GRANULE: usize = 256;
 
 impl<A: DeviceAllocator + Clone> Pattern<A> {

@@ -14,7 +14,7 @@ use crate::placement::tiered::tier::{Bottom, END, Free, Taken, Tier, give_to, la
 use core::alloc::Layout;
 use core::ptr::{self, NonNull};
 
-/// So many blocks of a class must be live in the bottom before the class gets its first page.
+/// The number of blocks of a class that must be live in the bottom before the class gets its first page.
 const PATIENCE: u16 = 24;
 
 /// Regions below this size, in bytes, have no pages: they would waste too much of it.
@@ -49,7 +49,7 @@ pub struct Pages<L> {
     direct: [u16; CLASSES],
     /// True if there may be a page without live objects.
     idle: bool,
-    /// What links of free objects are encoded with.
+    /// The key that links of free objects are encoded with.
     key: Key,
     /// True while no page may be opened and no empty one kept.
     saving: bool,
@@ -234,7 +234,7 @@ impl<L: Bottom> Pages<L> {
         closed
     }
 
-    /// Whether the bytes from `from` up to `end` overlap a region or its map. The region that starts at `except` does
+    /// Returns whether the bytes from `from` up to `end` overlap a region or its map. The region that starts at `except` does
     /// not count.
     fn overlaps(&self, from: usize, end: usize, except: *mut u8) -> bool {
         let meets = |start: usize, stop: usize| start < end && from < stop;

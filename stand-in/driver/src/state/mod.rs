@@ -180,7 +180,7 @@ impl Driver {
         context.fault.map_or(Ok(handle), Err)
     }
 
-    /// Whether the thread has a context that exists.
+    /// Returns whether the thread has a context that exists.
     pub fn has_current(&self) -> bool {
         context::current().is_some_and(|handle| self.contexts.get(handle).is_some())
     }

@@ -15,7 +15,7 @@ const DEVICE_SPAN: Address = 1 << 44;
 /// Alignment of device memory, as in real drivers.
 const ALIGNMENT: u64 = 512;
 
-/// Whether an address can be a host address.
+/// Returns whether an address can be a host address.
 pub const fn is_host(address: Address) -> bool {
     address < DEVICES
 }

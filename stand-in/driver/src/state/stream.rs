@@ -61,12 +61,12 @@ impl Stream {
 }
 
 impl Driver {
-    /// Whether a position is reached. A stream that no longer exists has finished its work.
+    /// Returns whether a position is reached. A stream that no longer exists has finished its work.
     pub fn is_done(&self, stream: Handle, sequence: u64) -> bool {
         self.streams.get(stream).is_none_or(|stream| stream.completed >= sequence)
     }
 
-    /// Whether the first piece of a stream may run.
+    /// Returns whether the first piece of a stream may run.
     pub fn may_run(&self, stream: &Stream) -> bool {
         !stream.running
             && stream
