@@ -5,7 +5,7 @@
 pub mod interrupts;
 #[forbid(unsafe_code)]
 pub mod network;
-#[cfg(target_os = "none")]
+#[cfg(all(target_os = "none", feature = "sampled"))]
 pub mod sampled;
 #[cfg(all(target_os = "none", target_arch = "arm"))]
 mod stack;

@@ -8,7 +8,7 @@ use core::ptr::{self, NonNull};
 /// address statics within 2 GiB, and the program's other statics need room there too.
 const MAX_STATIC: usize = if usize::BITS > 32 { 1 << 30 } else { usize::MAX / 4 + 1 };
 
-/// Static memory of `N` bytes for one heap: [`heap!`](crate::heap) creates it, or a program of its own for
+/// Static memory of `N` bytes for one heap: [`heap!`](crate::heap!) creates it, or a program of its own for
 /// [`Heap::claim_static`](crate::Heap::claim_static).
 ///
 /// It is all zero, so it lies in `.bss` and takes no space in the program's image. It is aligned to 16 bytes, and no heap claims it twice.

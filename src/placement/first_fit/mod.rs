@@ -155,7 +155,8 @@ unsafe impl<N: Length, const CHECKED: bool> RegionMap for FirstFitMap<N, CHECKED
     const MAX_LEN: usize = N::MAX;
     const WHOLE: bool = false;
     const EXACT: bool = true;
-    const MOVES_TO_SHRINK: bool = true;
+    // On hosts time is dearer than memory: a buffer that shrinks and grows in turn would be copied each time.
+    const MOVES_TO_SHRINK: bool = cfg!(target_os = "none");
 
     #[inline(always)]
     fn granules(&self) -> usize {

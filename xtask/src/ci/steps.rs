@@ -35,7 +35,7 @@ pub const STEPS: &[Step] = &[
     Step::new("clippy, benchmarks", Full, "cargo clippy --quiet --all-targets --no-default-features --features gpu,programs,secure -- -D warnings").folder("benches").beside(),
     Step::new("style of comments", Landing, "cargo xtask lint --style"),
     Step::new("clippy, firmware", Full, "cargo xtask lint").beside(),
-    Step::new("documents", Landing, "cargo doc --quiet --target-dir target/lint --no-deps --workspace --features allotment/gpu,allotment/vulkan,{all}").env(WARNINGS).beside(),
+    Step::new("documents", Landing, "cargo doc --quiet --target-dir target/lint --no-deps --workspace --exclude loom-models --features allotment/gpu,allotment/vulkan,{all}").env(WARNINGS).beside(),
     Step::new("documents, default features", Full, "cargo doc --quiet --no-deps --workspace").env(WARNINGS),
 
     // README's two commands. The first is `set-up` here: emulators from an empty cache, then every board once.
