@@ -34,7 +34,7 @@ enum SlotState {
 /// plan's steps.
 ///
 /// Work on all buffers runs in the order of the arena's stream. When a buffer that was used on another stream
-/// ([`PlannedBuffer::used_on`]) is dropped, the arena's stream waits for that use, on the device.
+/// ([`PlannedBuffer::used_on`](crate::pool::PlannedBuffer::used_on)) is dropped, the arena's stream waits for that use, on the device.
 ///
 /// ```
 /// use allotment::arena;

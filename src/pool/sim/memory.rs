@@ -49,8 +49,8 @@ impl<const VISIBLE: bool> DeviceMemory<VISIBLE> {
         self
     }
 
-    /// Sets the time that calls take on the device's clock: `memory` for each [`simReserve"`], [`simRelease"`],
-    /// [`simGrow"`], [`simUnmap"`] and [`simMap"`], and `other` for all others.
+    /// Sets the time that calls take on the device's clock: `memory` for each `"simReserve"`, `"simRelease"`,
+    /// `"simGrow"`, `"simUnmap"` and `"simMap"`, and `other` for all others.
     #[must_use]
     pub fn with_latency(self, memory: Duration, other: Duration) -> Self {
         self.shared.lock().latency = Latency { memory, other };
