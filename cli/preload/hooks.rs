@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use allotment_event::Action;
 
-use crate::real::{Real, known, real};
+use crate::real::{Real, known, real, wanted};
 use crate::recorder::{confining, hold, recorded, unloaded};
 use crate::stacks::Stack;
 use crate::{early, sample, starts, sys};
@@ -294,8 +294,8 @@ unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
 fn next(name: &CStr, known: &AtomicPtr<c_void>) -> *mut c_void {
     let mut function = known.load(Ordering::Relaxed);
     if function.is_null() {
-        // SAFETY: the name ends with a zero byte.
-        function = unsafe { sys::dlsym(sys::RTLD_NEXT, name.as_ptr()) };
+        // SAFETY: an address is no type that could be wrong.
+        function = unsafe { wanted(name) }.unwrap_or(ptr::null_mut());
         known.store(function, Ordering::Relaxed);
     }
     function

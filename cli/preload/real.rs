@@ -112,7 +112,7 @@ fn look() -> Option<()> {
 /// # Safety
 ///
 /// `F` must be the function's type, as a pointer.
-unsafe fn wanted<F: Copy>(name: &CStr) -> Option<F> {
+pub unsafe fn wanted<F: Copy>(name: &CStr) -> Option<F> {
     const { assert!(size_of::<F>() == size_of::<*mut c_void>()) }
     // SAFETY: the name ends with a zero byte.
     let function = unsafe { sys::dlsym(sys::RTLD_NEXT, name.as_ptr()) };

@@ -148,9 +148,7 @@ pub fn confining<T: PartialOrd + Default>(limit: impl FnOnce() -> T) -> T {
     let is_first = {
         // No other thread is in the middle of a system call of the recorder's then.
         let _held = Inside::enter().map(|inside| {
-            if own().load(Ordering::Acquire) != OPEN {
-                adopt();
-            }
+            own_file();
             (hold(), inside)
         });
         !sys::CONFINED.swap(true, Ordering::AcqRel)
@@ -160,6 +158,14 @@ pub fn confining<T: PartialOrd + Default>(limit: impl FnOnce() -> T) -> T {
         sys::CONFINED.store(false, Ordering::Release);
     }
     result
+}
+
+/// Makes sure that this process has a file of its own, before it records.
+#[inline(always)]
+fn own_file() {
+    if own().load(Ordering::Acquire) != OPEN {
+        adopt();
+    }
 }
 
 /// Opens a file for this process, which is a copy of the one that recorded so far. Its header says that blocks from before are
@@ -241,9 +247,7 @@ pub fn recorded<T>(real: impl FnOnce() -> T, f: impl FnOnce() -> T) -> T {
         return real();
     }
     let Some(_inside) = Inside::enter() else { return real() };
-    if own().load(Ordering::Acquire) != OPEN {
-        adopt();
-    }
+    own_file();
     f()
 }
 
@@ -355,9 +359,7 @@ fn name_module(module: &Module) {
 pub fn unloaded() {
     if RECORDER.on.load(Ordering::Acquire) {
         if let Some(_inside) = Inside::enter() {
-            if own().load(Ordering::Acquire) != OPEN {
-                adopt();
-            }
+            own_file();
             let _held = hold();
             // SAFETY: the lock is held.
             unsafe { (*RECORDER.state.get()).tree.forget() };
@@ -712,8 +714,6 @@ extern "C" fn in_child() {
         own().store(COPY, Ordering::Relaxed);
     }
     if let Some(_inside) = Inside::enter() {
-        if own().load(Ordering::Acquire) != OPEN {
-            adopt();
-        }
+        own_file();
     }
 }

@@ -36,6 +36,14 @@ void multi_heap_internal_lock(multi_heap_handle_t region) { MULTI_HEAP_LOCK(regi
 
 void multi_heap_internal_unlock(multi_heap_handle_t region) { MULTI_HEAP_UNLOCK(region->lock); }
 
+/* The heap has no lock of its own, so that also what only reads needs ESP-IDF's. */
+static AllotmentFigures figures_of(multi_heap_handle_t region) {
+  multi_heap_internal_lock(region);
+  AllotmentFigures figures = allotment_heap_figures(region->heap);
+  multi_heap_internal_unlock(region);
+  return figures;
+}
+
 static void note(multi_heap_handle_t region) {
   size_t free = allotment_heap_figures(region->heap).free;
   if (free < region->least_free) region->least_free = free;
@@ -77,11 +85,14 @@ void *multi_heap_realloc(multi_heap_handle_t region, void *block, size_t bytes) 
 }
 
 size_t multi_heap_get_allocated_size(multi_heap_handle_t region, void *block) {
-  return allotment_heap_size(region->heap, block);
+  multi_heap_internal_lock(region);
+  size_t bytes = allotment_heap_size(region->heap, block);
+  multi_heap_internal_unlock(region);
+  return bytes;
 }
 
 size_t multi_heap_free_size(multi_heap_handle_t region) {
-  return region ? allotment_heap_figures(region->heap).free : 0;
+  return region ? figures_of(region).free : 0;
 }
 
 size_t multi_heap_minimum_free_size(multi_heap_handle_t region) { return region ? region->least_free : 0; }
@@ -104,7 +115,7 @@ void multi_heap_restore_minimum_free_bytes(multi_heap_handle_t region, size_t by
 void multi_heap_get_info(multi_heap_handle_t region, multi_heap_info_t *info) {
   *info = (multi_heap_info_t){0};
   if (!region) return;
-  AllotmentFigures figures = allotment_heap_figures(region->heap);
+  AllotmentFigures figures = figures_of(region);
   info->total_free_bytes = figures.free;
   info->total_allocated_bytes = figures.used;
   info->largest_free_block = figures.largest_free;
@@ -116,12 +127,12 @@ void multi_heap_get_info(multi_heap_handle_t region, multi_heap_info_t *info) {
 
 bool multi_heap_check(multi_heap_handle_t region, bool print_errors) {
   (void)print_errors;
-  AllotmentFigures figures = allotment_heap_figures(region->heap);
+  AllotmentFigures figures = figures_of(region);
   return figures.used + figures.free == figures.capacity;
 }
 
 void multi_heap_dump(multi_heap_handle_t region) {
-  AllotmentFigures figures = allotment_heap_figures(region->heap);
+  AllotmentFigures figures = figures_of(region);
   MULTI_HEAP_STDERR_PRINTF("heap %p: %u bytes used in %u blocks, %u free, largest %u\n", region->heap, (unsigned)figures.used,
                            (unsigned)figures.live_blocks, (unsigned)figures.free, (unsigned)figures.largest_free);
 }
