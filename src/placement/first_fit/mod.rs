@@ -219,7 +219,9 @@ unsafe impl<N: Length, const CHECKED: bool> RegionMap for FirstFitMap<N, CHECKED
         Some(start)
     }
 
-    #[inline(never)]
+    // Once in a firmware, where code is scarce.
+    #[cfg_attr(target_os = "none", inline(never))]
+    #[cfg_attr(not(target_os = "none"), inline(always))]
     fn check(&self, index: usize, len: usize, _align: usize) -> Result<(), FreeError> {
         if self.runs.is_block(index, len) { Ok(()) } else { Err(self.runs.why_not(index, len)) }
     }
