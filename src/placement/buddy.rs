@@ -35,17 +35,16 @@ pub type Buddy<const REGIONS: usize = DEFAULT_REGIONS, const GRANULE: usize = 16
 /// that are partly in the region, or are buddies of such blocks, counts as allocated.
 ///
 /// ```text
-///  | bases | row 0 | row 1 | row 2 .. | summary | its summary .. |
+///  | table | row 0 | row 1 | row 2 .. | summary | its summary .. |
 /// ```
 ///
-/// The rows' words that have a free block have a bit in a summary, whose words that are not zero have a bit in a summary of their own,
-/// and so on to a single word. The first bit set behind the start of the requested order's row leads to the lowest of the
-/// shortest blocks that fit.
+/// The table says where each row begins, and where it would if it had the bits of all blocks from address 0 on. The rows' words that
+/// have a free block have a bit in a summary, whose words that are not zero have a bit in a summary of their own, and so on to a single
+/// word. The first bit set behind the start of the requested order's row leads to the lowest of the shortest blocks that fit.
 #[derive(Clone, Copy)]
 pub struct BuddyMap {
     words: *mut u32,
-    /// The number of the rows' last word.
-    last: usize,
+    summary: *mut u32,
     /// The number of orders.
     orders: usize,
     /// The number of the first granule.
@@ -53,7 +52,7 @@ pub struct BuddyMap {
     len: usize,
 }
 
-// SAFETY: the pointer leads to memory that belongs to the map.
+// SAFETY: the pointers lead to memory that belongs to the map.
 unsafe impl Send for BuddyMap {}
 
 /// The most orders of a map.
@@ -62,16 +61,10 @@ const MAX_ORDERS: usize = BuddyMap::LONGEST.ilog2() as usize + 2;
 /// Blocks whose bits share a word.
 const BLOCKS: usize = u32::BITS as usize;
 
-/// Returns the bit of a block in its word. A buddy's is 16 bits away: the upper half of a word is for the upper halves of blocks.
-#[inline(always)]
-fn bit_of(block: usize) -> u32 {
-    1 << (block / 2 % 16 + block % 2 * 16)
-}
-
-/// Returns the bits of the blocks in a word whose buddies' bits differ.
+/// Returns the first bit of each pair of buddies whose bits differ.
 #[inline(always)]
 fn differing(word: u32) -> u32 {
-    word ^ word.rotate_left(16)
+    (word ^ word >> 1) & 0x5555_5555
 }
 
 /// Returns the order of the shortest block that holds `len` granules and is aligned to `align`.
@@ -86,20 +79,23 @@ impl BuddyMap {
 
     /// Returns words that suffice for a map of `len` granules at any place.
     pub(crate) const fn most_words(len: usize) -> usize {
-        // Two bits for each granule, a base and two words for the ends of each row, and the summary.
-        let rows = len / 16 + 3 * (len | 1).ilog2() as usize + 5;
+        // Two bits for each granule, two words of the table and two for the ends of each row, and the summary.
+        let rows = len / 16 + 4 * (len | 1).ilog2() as usize + 7;
         rows + rows / 31 + 8
     }
 
-    /// Returns how many orders, and how many words without the summary, a map has. Writes the bases, if `words` is not null.
+    /// Returns how many orders, and how many words without the summary, a map has. Writes the table, if `words` is not null.
     fn lay_out(words: *mut u32, place: usize, len: usize) -> (usize, usize) {
         let orders = (usize::BITS - len.leading_zeros()) as usize;
-        let mut count = orders + 1;
+        let mut count = 2 * (orders + 1);
         for order in 0..=orders {
             let first = place >> order >> 5;
             if !words.is_null() {
                 // SAFETY: the caller has the words.
-                unsafe { *words.add(order) = (count as u32).wrapping_sub(first as u32) };
+                unsafe {
+                    *words.add(2 * order) = count as u32;
+                    *words.add(2 * order + 1) = (count as u32).wrapping_sub(first as u32);
+                }
             }
             if order < orders {
                 count += ((place + len - 1) >> order >> 5) - first + 1;
@@ -108,12 +104,24 @@ impl BuddyMap {
         (orders, count)
     }
 
+    /// Returns the number of the first word of an order's row; of the order that is their number, that behind all rows.
+    #[inline(always)]
+    fn row(&self, order: usize) -> usize {
+        // SAFETY: there is a pair of words for each order, and one more.
+        unsafe { *self.words.add(2 * order) as usize }
+    }
+
     /// Returns the number of the word with the bit of a block.
     #[inline(always)]
     fn word(&self, order: usize, block: usize) -> usize {
-        // SAFETY: there is a base for each order, and one more.
-        let base = unsafe { *self.words.add(order) };
+        // SAFETY: as in `row`.
+        let base = unsafe { *self.words.add(2 * order + 1) };
         base.wrapping_add((block / BLOCKS) as u32) as usize
+    }
+
+    /// Returns the number of the last word of the rows.
+    fn last(&self) -> usize {
+        (self.summary.addr() - self.words.addr()) / size_of::<u32>() - 1
     }
 
     /// Returns whether the bits of a block and of its buddy are set.
@@ -121,29 +129,30 @@ impl BuddyMap {
     fn bits(&self, order: usize, block: usize) -> (bool, bool) {
         // SAFETY: the block or its buddy is in the region.
         let word = unsafe { *self.words.add(self.word(order, block)) };
-        let bit = bit_of(block);
-        (word & bit != 0, word & bit.rotate_left(16) != 0)
+        let bit = |block: usize| word >> (block % BLOCKS) & 1 != 0;
+        (bit(block), bit(block ^ 1))
     }
 
-    /// Flips a bit of a word in a row, and returns whether the buddy's is set.
+    /// Flips the bit of a block in a word, and returns whether the buddy's is set.
     #[inline(always)]
-    fn flip(&mut self, index: usize, bit: u32) -> bool {
-        let buddy = bit.rotate_left(16);
+    fn flip(&mut self, index: usize, block: usize) -> bool {
+        let first = 1u32 << (block % BLOCKS & !1);
+        let bit = first << (block % 2);
         // SAFETY: the word is one of a row.
         let word = unsafe { &mut *self.words.add(index) };
         let old = *word;
         *word = old ^ bit;
         // One of the two blocks is free now, or was.
-        if differing(old) & !bit & !buddy == 0 {
+        if differing(old) & !first == 0 {
             self.summarize(index);
         }
-        old & buddy != 0
+        old & (first * 3 ^ bit) != 0
     }
 
     /// Flips the bit of a block, and as long as the buddy's is 0 and the order is less than `end`, the parent's.
     #[inline(never)]
     fn toggle(&mut self, mut order: usize, mut block: usize, end: usize) {
-        while order < end && !self.flip(self.word(order, block), bit_of(block)) {
+        while order < end && !self.flip(self.word(order, block), block) {
             block /= 2;
             order += 1;
         }
@@ -151,9 +160,23 @@ impl BuddyMap {
 
     /// Flips the bit of a word in the summary: its first block became free, or its last one was allocated.
     #[inline(always)]
-    fn summarize(&mut self, mut index: usize) {
-        let (mut level, mut last) = (self.words, self.last);
-        loop {
+    fn summarize(&mut self, index: usize) {
+        let bit = 1 << (index % BLOCKS);
+        // SAFETY: the summary has a bit for each word of the rows.
+        let word = unsafe { &mut *self.summary.add(index / BLOCKS) };
+        let old = *word;
+        *word = old ^ bit;
+        if old & !bit == 0 {
+            self.summarize_far(index / BLOCKS);
+        }
+    }
+
+    /// Flips the bits of a word of the summary in its own summaries.
+    #[cold]
+    #[inline(never)]
+    fn summarize_far(&mut self, mut index: usize) {
+        let (mut level, mut last) = (self.summary, self.last() / BLOCKS);
+        while last != 0 {
             level = level.wrapping_add(last + 1);
             last /= BLOCKS;
             let bit = 1 << (index % BLOCKS);
@@ -162,33 +185,30 @@ impl BuddyMap {
             let word = unsafe { &mut *level.add(index) };
             let old = *word;
             *word = old ^ bit;
-            if last == 0 || old & !bit != 0 {
+            if old & !bit != 0 {
                 break;
             }
         }
     }
 
-    /// Returns the number of the first word from `index` on in which a block is free. O(log n).
+    /// Returns the number of the first word from `index` on in which a block is free; 0 if there is none. O(log n).
     #[inline(always)]
-    fn find(&self, index: usize) -> Option<usize> {
-        // SAFETY: the summary comes after the rows.
-        let rest = unsafe { *self.words.add(self.last + 1).add(index / BLOCKS) } >> (index % BLOCKS);
-        if rest != 0 {
-            Some(index + rest.trailing_zeros() as usize)
-        } else {
-            self.find_far(index / BLOCKS + 1)
-        }
+    fn find(&self, index: usize) -> usize {
+        // SAFETY: the summary has a bit for each word of the rows.
+        let rest = unsafe { *self.summary.add(index / BLOCKS) } >> (index % BLOCKS);
+        if rest != 0 { index + rest.trailing_zeros() as usize } else { self.find_far(index / BLOCKS + 1) }
     }
 
     /// Returns the same, where `index` is the number of a word of the summary.
     #[inline(never)]
-    fn find_far(&self, mut index: usize) -> Option<usize> {
-        let mut last = self.last / BLOCKS;
-        let mut level = self.words.wrapping_add(self.last + 1);
+    fn find_far(&self, mut index: usize) -> usize {
+        let rows = self.last();
+        let mut last = rows / BLOCKS;
+        let mut level = self.summary;
         let mut height = 0;
         loop {
             if index > last {
-                return None;
+                return 0;
             }
             level = level.wrapping_add(last + 1);
             last /= BLOCKS;
@@ -202,12 +222,12 @@ impl BuddyMap {
             index = index / BLOCKS + 1;
         }
         while height > 0 {
-            level = level.wrapping_sub((self.last >> height) + 1);
+            level = level.wrapping_sub((rows >> height) + 1);
             height -= 5;
             // SAFETY: as above; its bit says that the word is not zero.
             index = index * BLOCKS + unsafe { *level.add(index) }.trailing_zeros() as usize;
         }
-        Some(index)
+        index
     }
 
     /// Allocates or frees the memory before the region that belongs to blocks of order `from` or higher.
@@ -254,34 +274,35 @@ impl BuddyMap {
         unsafe { assert_unchecked(self.orders < BLOCKS) };
         let at = self.place + index;
         let number = at >> order;
-        let (word, bit) = (self.word(order, number), bit_of(number));
         // SAFETY: the words are those of the block and of its halves, which are in the region.
-        unsafe {
-            if number << order != at || *self.words.add(word) & bit == 0 {
+        let word = unsafe {
+            let row = self.words.add(2 * order);
+            let word = (*row.add(1)).wrapping_add((number / BLOCKS) as u32) as usize;
+            if number << order != at || *self.words.add(word) >> (number % BLOCKS) & 1 == 0 {
                 return None;
             }
             if order > 0 {
-                let halves = *self.words.add(self.word(order - 1, 2 * number));
-                if halves & 0x0001_0001 << (number % 16) != 0 {
+                let halves = (*row.sub(1)).wrapping_add((number / (BLOCKS / 2)) as u32) as usize;
+                if *self.words.add(halves) >> (2 * number % BLOCKS) & 3 != 0 {
                     return None;
                 }
             }
-        }
-        Some(Block { order, number, word, bit })
+            word
+        };
+        Some(Block { order, number, word })
     }
 }
 
-/// A block of a region, and its bit.
+/// A block of a region, and the number of the word with its bit.
 struct Block {
     order: usize,
     number: usize,
     word: usize,
-    bit: u32,
 }
 
 // SAFETY: a block is allocated by setting its bit and those of the blocks that contain it, none of which is free then.
 unsafe impl RegionMap for BuddyMap {
-    const EMPTY: Self = Self { words: ptr::null_mut(), last: 0, orders: 0, place: 0, len: 0 };
+    const EMPTY: Self = Self { words: ptr::null_mut(), summary: ptr::null_mut(), orders: 0, place: 0, len: 0 };
     const MAX_LEN: usize = Self::LONGEST;
     const WHOLE: bool = true;
     const EXACT: bool = false;
@@ -313,7 +334,7 @@ unsafe impl RegionMap for BuddyMap {
             unsafe { words.add(index).write_volatile(0) };
         }
         let (orders, count) = Self::lay_out(words, place, len);
-        *self = Self { words, last: count - 1, orders, place, len };
+        *self = Self { words, summary: words.wrapping_add(count), orders, place, len };
         self.toggle_before(0);
         self.toggle_behind();
     }
@@ -321,15 +342,13 @@ unsafe impl RegionMap for BuddyMap {
     unsafe fn extend(&mut self, words: *mut u32, len: usize) {
         self.toggle_behind();
         let old = *self;
-        let mut bases = [0; MAX_ORDERS];
-        let (orders, count) = Self::lay_out(bases.as_mut_ptr(), old.place, len);
+        let mut table = [0; 2 * MAX_ORDERS];
+        let (orders, count) = Self::lay_out(table.as_mut_ptr(), old.place, len);
         let mut behind = Self::words(old.place, len);
         // From the last row to the first, so that none is overwritten before it was copied.
         for order in (0..old.orders).rev() {
-            let first = old.place >> order;
-            let from = old.word(order, first);
-            let row = old.word(order, (old.place + old.len - 1) >> order) + 1 - from;
-            let to = bases[order].wrapping_add((first / BLOCKS) as u32) as usize;
+            let (from, to) = (old.row(order), table[2 * order] as usize);
+            let row = old.row(order + 1) - from;
             // SAFETY: rows become longer, so each has its place where it was or farther behind.
             unsafe {
                 ptr::copy(old.words.add(from), words.add(to), row);
@@ -337,10 +356,10 @@ unsafe impl RegionMap for BuddyMap {
             }
             behind = to;
         }
-        // SAFETY: the bases come before the rows.
-        unsafe { ptr::copy(bases.as_ptr(), words, orders + 1) };
-        *self = Self { words, last: count - 1, orders, len, ..old };
-        for index in orders + 1..count {
+        // SAFETY: the table comes before the rows.
+        unsafe { ptr::copy(table.as_ptr(), words, 2 * (orders + 1)) };
+        *self = Self { words, summary: words.wrapping_add(count), orders, len, ..old };
+        for index in 2 * (orders + 1)..count {
             // SAFETY: the word is one of a row.
             if differing(unsafe { *words.add(index) }) != 0 {
                 self.summarize(index);
@@ -370,30 +389,33 @@ unsafe impl RegionMap for BuddyMap {
         }
         // SAFETY: a length in granules has fewer bits than an address.
         unsafe { assert_unchecked(self.orders < BLOCKS) };
-        let (mut order, mut first) = (wanted, self.place >> wanted >> 5);
-        let mut start = self.word(order, first * BLOCKS);
-        let index = self.find(start)?;
-        loop {
-            let next = self.word(order + 1, first / 2 * BLOCKS);
-            if index < next {
-                break;
-            }
-            (order, first, start) = (order + 1, first / 2, next);
+        let index = self.find(self.row(wanted));
+        if index == 0 {
+            return None;
         }
-        // SAFETY: the word is one of a row, and an order is less than their number.
-        let word = unsafe {
+        let mut order = wanted;
+        // SAFETY: the table has a pair for each order, and one more, whose row begins behind the word.
+        let base = unsafe {
+            let mut row = self.words.add(2 * wanted);
+            while index >= *row.add(2) as usize {
+                row = row.add(2);
+                order += 1;
+            }
             assert_unchecked(order < BLOCKS);
-            &mut *self.words.add(index)
+            *row.add(1)
         };
+        // SAFETY: the word is one of the order's row.
+        let word = unsafe { &mut *self.words.add(index) };
         let free = differing(*word);
-        let pair = free & free.wrapping_neg();
-        let pair = pair | pair << 16;
-        let bit = (pair & !*word).trailing_zeros() as usize;
-        *word |= pair;
-        if free & !pair == 0 {
+        let first = free.trailing_zeros();
+        // SAFETY: the word has a free block, as its bit in the summary says.
+        unsafe { assert_unchecked(first < BLOCKS as u32) };
+        // Of two buddies, the one is free whose bit is not set.
+        let block = (index as u32).wrapping_sub(base) as usize * BLOCKS + (first + (*word >> first & 1)) as usize;
+        *word |= 3 << first;
+        if free & (free - 1) == 0 {
             self.summarize(index);
         }
-        let block = (first + index - start) * BLOCKS + bit % 16 * 2 + bit / 16;
         if order > wanted {
             self.toggle(wanted, block << (order - wanted), order);
         }
@@ -414,8 +436,8 @@ unsafe impl RegionMap for BuddyMap {
 
     #[inline(always)]
     fn free(&mut self, index: usize, len: usize, align: usize) -> Result<usize, FreeError> {
-        let Block { order, number, word, bit } = self.live(index, len, align).ok_or(FreeError::NotABlock)?;
-        if !self.flip(word, bit) {
+        let Block { order, number, word } = self.live(index, len, align).ok_or(FreeError::NotABlock)?;
+        if !self.flip(word, number) {
             self.toggle(order + 1, number / 2, self.orders);
         }
         Ok(1 << order)
@@ -442,8 +464,8 @@ unsafe impl RegionMap for BuddyMap {
     #[inline(always)]
     fn has_shorter(&mut self, len: usize, to: usize, align: usize) -> bool {
         let (old, new) = (order_of(len, align), order_of(to, align));
-        let start = |order: usize| self.word(order, self.place >> order);
-        new < old && old <= self.orders && self.find(start(new)).is_some_and(|index| index < start(old))
+        let fits = |index: usize| index != 0 && index < self.row(old);
+        new < old && old <= self.orders && fits(self.find(self.row(new)))
     }
 
     fn is_free(&self) -> bool {
@@ -459,7 +481,7 @@ unsafe impl RegionMap for BuddyMap {
     }
 
     fn largest(&self) -> usize {
-        let free = |order: &usize| self.find(self.word(*order, self.place >> order)).is_some();
+        let free = |order: &usize| self.find(self.row(*order)) != 0;
         (0..self.orders).rev().find(free).map_or(0, |order| 1 << order)
     }
 

@@ -123,10 +123,10 @@ fn words<M: RegionMap, const G: usize>(memory: Region, base: *mut u8, len: usize
     base.wrapping_add(start - base.addr()).cast()
 }
 
-/// Returns the length and the alignment of a layout in granules. A size of zero becomes a length that no region has.
+/// Returns the length and the alignment of a layout in granules. A block of no bytes has a granule.
 #[inline(always)]
 fn measure<const G: usize>(size: usize, align: usize) -> (usize, usize) {
-    (size.wrapping_sub(1) / G + 1, (align - 1) / G + 1)
+    (size.saturating_sub(1) / G + 1, (align - 1) / G + 1)
 }
 
 impl<M: RegionMap, const G: usize, const R: usize> Mapped<M, G, R> {
@@ -221,34 +221,7 @@ impl<M: RegionMap, const G: usize, const R: usize> Mapped<M, G, R> {
         NonNull::new(slot.base)
     }
 
-    /// Frees a block, and counts it: once in a firmware, where code is scarce.
-    ///
-    /// # Safety
-    ///
-    /// The contract of [`Placement::free`].
-    #[cfg_attr(target_os = "none", inline(never))]
-    #[cfg_attr(not(target_os = "none"), inline(always))]
-    unsafe fn free_parts<S: Statistics>(
-        &mut self,
-        start: usize,
-        size: usize,
-        align: usize,
-        statistics: &mut S,
-    ) -> Result<(), FreeError> {
-        let (len, in_granules) = measure::<G>(size, align);
-        if let Some((number, index)) = self.locate(start) {
-            // SAFETY: `locate` returns numbers of regions.
-            let slot = unsafe { self.slots.get_unchecked_mut(number) };
-            if let Ok(freed) = slot.map.free(index, len, in_granules) {
-                statistics.freed(freed * G);
-                return Ok(());
-            }
-        }
-        // SAFETY: the caller keeps the contract.
-        unsafe { self.free_rest(start, size, align, statistics) }
-    }
-
-    /// Frees a block of no bytes, or of a whole region, or says why it cannot be freed.
+    /// Frees a block of a whole region, or says why a block cannot be freed.
     ///
     /// # Safety
     ///
@@ -258,17 +231,10 @@ impl<M: RegionMap, const G: usize, const R: usize> Mapped<M, G, R> {
     unsafe fn free_rest<S: Statistics>(
         &mut self,
         start: usize,
-        size: usize,
-        align: usize,
+        layout: Layout,
         statistics: &mut S,
     ) -> Result<(), FreeError> {
-        if size == 0 {
-            // SAFETY: a block of no bytes has a granule.
-            return unsafe { self.free_parts(start, 1, align, statistics) };
-        }
-        let Some(slot) = self.slots_mut().iter_mut().find(|slot| slot.is_whole::<G>(start, size)) else {
-            // SAFETY: they are those of a layout.
-            let layout = unsafe { Layout::from_size_align_unchecked(size, align) };
+        let Some(slot) = self.slots_mut().iter_mut().find(|slot| slot.is_whole::<G>(start, layout.size())) else {
             return self.check_at(start, layout).and(Err(FreeError::NotABlock));
         };
         statistics.freed(slot.size::<G>());
@@ -279,7 +245,7 @@ impl<M: RegionMap, const G: usize, const R: usize> Mapped<M, G, R> {
 
     /// Checks whether there is a live block.
     fn check_at(&self, address: usize, layout: Layout) -> Result<(), FreeError> {
-        let (len, align) = measure::<G>(layout.size().max(1), layout.align());
+        let (len, align) = measure::<G>(layout.size(), layout.align());
         if let Some((number, index)) = self.locate(address) {
             return self.slots[number].map.check(index, len, align);
         }
@@ -378,12 +344,6 @@ unsafe impl<M: RegionMap, const G: usize, const R: usize> Placement for Mapped<M
 
     #[inline(always)]
     fn allocate_slow<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>> {
-        if layout.size() == 0 {
-            let block = self.allocate_parts(1, layout.align(), statistics);
-            if block.is_some() {
-                return block;
-            }
-        }
         if M::WHOLE { self.allocate_whole(layout, statistics) } else { None }
     }
 
@@ -424,8 +384,18 @@ unsafe impl<M: RegionMap, const G: usize, const R: usize> Placement for Mapped<M
         layout: Layout,
         statistics: &mut S,
     ) -> Result<(), FreeError> {
+        let start = start.addr().get();
+        let (len, align) = measure::<G>(layout.size(), layout.align());
+        if let Some((number, index)) = self.locate(start) {
+            // SAFETY: `locate` returns numbers of regions.
+            let slot = unsafe { self.slots.get_unchecked_mut(number) };
+            if let Ok(freed) = slot.map.free(index, len, align) {
+                statistics.freed(freed * G);
+                return Ok(());
+            }
+        }
         // SAFETY: the caller keeps the contract.
-        unsafe { self.free_parts(start.addr().get(), layout.size(), layout.align(), statistics) }
+        unsafe { self.free_rest(start, layout, statistics) }
     }
 
     #[inline(always)]
