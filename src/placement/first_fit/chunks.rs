@@ -116,47 +116,61 @@ impl<N: Length> Chunks<N> {
         // SAFETY: the caller's contract.
         unsafe {
             clear(words, Self::words(len));
-            Self { leaves: words, nodes: words.add(groups).cast(), groups: width }
+            let chunks = Self { leaves: words, nodes: words.add(groups).cast(), groups: width };
+            chunks.put(0, N::MAX);
+            chunks
         }
     }
 
     #[inline(always)]
-    fn node(&self, node: usize) -> usize {
+    fn node(self, node: usize) -> usize {
         // SAFETY: callers ask for nodes of groups of the region, their siblings and those above them.
         unsafe { (*self.nodes.add(node)).get() }
     }
 
     #[inline(always)]
-    fn put(&mut self, node: usize, len: usize) {
+    fn put(self, node: usize, len: usize) {
         // SAFETY: as in `node`.
         unsafe { *self.nodes.add(node) = N::new(len) };
     }
 
     /// Returns the bytes of a group.
     #[inline(always)]
-    fn group(&self, group: usize) -> u32 {
+    fn group(self, group: usize) -> u32 {
         // SAFETY: callers ask for groups of the region.
         unsafe { *self.leaves.add(group) }
     }
 
+    /// Returns where the byte of a chunk is.
+    #[inline(always)]
+    fn place(self, chunk: usize) -> *mut u8 {
+        let place = if cfg!(target_endian = "big") { chunk ^ (GROUP - 1) } else { chunk };
+        self.leaves.cast::<u8>().wrapping_add(place)
+    }
+
     /// Returns the byte of a chunk.
     #[inline(always)]
-    fn byte(&mut self, chunk: usize) -> &mut u8 {
-        let place = if cfg!(target_endian = "big") { chunk ^ (GROUP - 1) } else { chunk };
+    fn byte(self, chunk: usize) -> u8 {
         // SAFETY: callers ask for chunks of the region.
-        unsafe { &mut *self.leaves.cast::<u8>().add(place) }
+        unsafe { *self.place(chunk) }
+    }
+
+    #[inline(always)]
+    fn put_byte(self, chunk: usize, byte: u8) {
+        // SAFETY: as in `byte`.
+        unsafe { *self.place(chunk) = byte };
     }
 
     /// Returns the length of the longest free run. O(1).
     #[inline(always)]
-    pub(super) fn longest(&self) -> usize {
+    pub(super) fn longest(self) -> usize {
         if self.nodes.is_null() { 0 } else { self.node(1) }
     }
 
     /// Returns what is known of `chunk`.
     #[inline(always)]
-    pub(super) fn leaf(&mut self, chunk: usize) -> Leaf {
-        let byte = *self.byte(chunk);
+    pub(super) fn leaf(self, chunk: usize) -> Leaf {
+        let byte = self.byte(chunk);
         let long = match byte & !EDGE {
             LONG => self.node(self.groups + chunk / GROUP),
             len => len.into(),
@@ -166,15 +180,21 @@ impl<N: Length> Chunks<N> {
 
     /// Notes that a free run from `start` to `end` has come to be, or is no more.
     #[inline(always)]
-    pub(super) fn cross(&mut self, start: usize, end: usize) {
+    pub(super) fn cross(self, start: usize, end: usize) {
         if start / CHUNK != end / CHUNK {
-            *self.byte(end / CHUNK) ^= EDGE;
+            self.flip_edge(end / CHUNK);
         }
+    }
+
+    /// Notes that a free run from an earlier chunk has come to end in `chunk`, or does no more.
+    #[inline(always)]
+    pub(super) fn flip_edge(self, chunk: usize) {
+        self.put_byte(chunk, self.byte(chunk) ^ EDGE);
     }
 
     /// Returns the first chunk in which a free run of at least `want` granules begins. There must be one. O(log n).
     #[inline(always)]
-    pub(super) fn find(&self, want: usize) -> usize {
+    pub(super) fn find(self, want: usize) -> usize {
         let mut node = 1;
         while node < self.groups {
             node *= 2;
@@ -190,7 +210,7 @@ impl<N: Length> Chunks<N> {
     }
 
     /// Returns the last chunk in front of `chunk` in which a free run begins. There must be one. O(log n).
-    pub(super) fn before(&self, chunk: usize) -> usize {
+    pub(super) fn before(self, chunk: usize) -> usize {
         let mut group = chunk / GROUP;
         let mut leaves = self.group(group) & LENGTHS & !(!0 << (chunk % GROUP * 8));
         if leaves == 0 {
@@ -213,14 +233,14 @@ impl<N: Length> Chunks<N> {
 
     /// Notes that a run of `len` granules begins in `chunk`. O(log n).
     #[inline(always)]
-    pub(super) fn raise(&mut self, chunk: usize, len: usize) {
+    pub(super) fn raise(self, chunk: usize, len: usize) {
         let short = len.min(LONG.into()) as u8;
         let byte = self.byte(chunk);
-        if short > *byte & !EDGE {
-            *byte = *byte & EDGE | short;
+        if short > byte & !EDGE {
+            self.put_byte(chunk, byte & EDGE | short);
         }
         let mut node = self.groups + chunk / GROUP;
-        while node != 0 && self.node(node) < len {
+        while self.node(node) < len {
             self.put(node, len);
             node /= 2;
         }
@@ -228,9 +248,8 @@ impl<N: Length> Chunks<N> {
 
     /// Sets the length of the longest run that begins in `chunk`, which was the longest one. O(log n).
     #[inline(never)]
-    pub(super) fn set(&mut self, chunk: usize, mut len: usize) {
-        let byte = self.byte(chunk);
-        *byte = *byte & EDGE | len.min(LONG.into()) as u8;
+    pub(super) fn set(self, chunk: usize, mut len: usize) {
+        self.put_byte(chunk, self.byte(chunk) & EDGE | len.min(LONG.into()) as u8);
         if len < LONG.into() {
             let leaves = (self.group(chunk / GROUP) & LENGTHS).to_ne_bytes();
             let longest = leaves[0].max(leaves[1]).max(leaves[2]).max(leaves[3]);
@@ -243,9 +262,7 @@ impl<N: Length> Chunks<N> {
         let mut node = self.groups + chunk / GROUP;
         while self.node(node) != len {
             self.put(node, len);
-            if node == 1 {
-                return;
-            }
+            // The root's sibling, which is also its parent, has the greatest length, and ends the loop.
             len = len.max(self.node(node ^ 1));
             node /= 2;
         }

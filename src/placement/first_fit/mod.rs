@@ -56,28 +56,32 @@ impl<N: Length, const CHECKED: bool> FirstFitMap<N, CHECKED> {
     /// of the longest of all.
     /// O(log n).
     #[inline(always)]
-    fn cut(&mut self, run: Run, long: usize, others: usize, start: usize, end: usize) {
-        self.runs.flip(start);
-        self.runs.flip(end);
-        self.chunks.cross(run.start, run.end);
-        self.chunks.cross(run.start, start);
-        self.chunks.cross(end, run.end);
-        let (chunk, next) = (run.start / CHUNK, end / CHUNK);
-        let (front, rest) = (start - run.start, run.end - end);
-        let mut longest = others.max(front);
+    fn cut(self, run: Run, long: usize, others: usize, start: usize, end: usize) {
+        let Self { runs, chunks, .. } = self;
+        runs.flip(start);
+        runs.flip(end);
+        let (chunk, next, last) = (run.start / CHUNK, end / CHUNK, run.end / CHUNK);
+        if chunk != last && next == last {
+            chunks.flip_edge(last);
+        }
+        let (mut longest, rest) = (others, run.end - end);
+        if start != run.start {
+            chunks.cross(run.start, start);
+            longest = longest.max(start - run.start);
+        }
         if next == chunk {
             longest = longest.max(rest);
         }
         // A long run's length is not in its chunk's byte, so it must go before its rest comes.
         let comes = next != chunk && rest != 0;
         if comes && long < LONG.into() {
-            self.chunks.raise(next, rest);
+            chunks.raise(next, rest);
         }
         if run.len() == long {
-            self.chunks.set(chunk, longest);
+            chunks.set(chunk, longest);
         }
         if comes && long >= LONG.into() {
-            self.chunks.raise(next, rest);
+            chunks.raise(next, rest);
         }
     }
 
@@ -140,7 +144,7 @@ impl<N: Length, const CHECKED: bool> FirstFitMap<N, CHECKED> {
 
     /// Builds the chunks from the boundaries. O(words).
     fn build(&mut self) {
-        let mut chunks = self.chunks;
+        let chunks = self.chunks;
         self.runs.each(&mut |run| {
             chunks.cross(run.start, run.end);
             chunks.raise(run.start / CHUNK, run.len());

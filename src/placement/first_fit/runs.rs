@@ -60,7 +60,7 @@ impl<const CHECKED: bool> Runs<CHECKED> {
     pub(super) unsafe fn open(words: *mut u32, len: usize) -> Self {
         // SAFETY: the caller's contract.
         unsafe { clear(words, Self::words(len)) };
-        let mut runs = Self { bits: words, row: Self::row_words(len) * WORD, len };
+        let runs = Self { bits: words, row: Self::row_words(len) * WORD, len };
         runs.flip_start(len);
         runs
     }
@@ -102,7 +102,7 @@ impl<const CHECKED: bool> Runs<CHECKED> {
     }
 
     #[inline(always)]
-    pub(super) fn flip(&mut self, bit: usize) {
+    pub(super) fn flip(self, bit: usize) {
         // SAFETY: callers flip bits of the rows, which are as many as the granules need.
         unsafe { *self.bits.add(bit / WORD) ^= 1 << (bit % WORD) };
     }
@@ -206,7 +206,7 @@ impl<const CHECKED: bool> Runs<CHECKED> {
 
     /// Notes that a live block starts at `index`, or no more. What is behind the region counts as one.
     #[inline(always)]
-    pub(super) fn flip_start(&mut self, index: usize) {
+    pub(super) fn flip_start(self, index: usize) {
         if CHECKED {
             self.flip(self.row + index);
         }
@@ -225,11 +225,15 @@ impl<const CHECKED: bool> Runs<CHECKED> {
         let end = index + len;
         let mut at = (index + 1) / WORD;
         let mut changes = self.changes(at) & !0 << ((index + 1) % WORD);
-        while changes == 0 && at < end / WORD {
+        while at < end / WORD {
+            if changes != 0 {
+                return false;
+            }
             at += 1;
             changes = self.changes(at);
         }
-        self.bit(self.row + index) && changes != 0 && at * WORD + changes.trailing_zeros() as usize == end
+        // The first change is at the end: there is one, and none before it.
+        changes << (!end % WORD) == 1 << (WORD - 1) && self.bit(self.row + index)
     }
 
     /// Returns why no live block of `len` granules starts at `index`.
