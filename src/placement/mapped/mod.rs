@@ -126,7 +126,9 @@ fn words<M: RegionMap, const G: usize>(memory: Region, base: *mut u8, len: usize
 /// Returns the length and the alignment of a layout in granules. A block of no bytes has a granule.
 #[inline(always)]
 fn measure<const G: usize>(size: usize, align: usize) -> (usize, usize) {
-    (size.saturating_sub(1) / G + 1, (align - 1) / G + 1)
+    // As signed numbers, which takes an instruction less on most machines; a size has no sign.
+    let last = (size as isize - 1).max(0) as usize;
+    (last / G + 1, (align - 1) / G + 1)
 }
 
 impl<M: RegionMap, const G: usize, const R: usize> Mapped<M, G, R> {
