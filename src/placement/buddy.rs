@@ -411,7 +411,10 @@ unsafe impl RegionMap for BuddyMap {
         // SAFETY: the word has a free block, as its bit in the summary says.
         unsafe { assert_unchecked(first < BLOCKS as u32) };
         // Of two buddies, the one is free whose bit is not set.
-        let block = (index as u32).wrapping_sub(base) as usize * BLOCKS + (first + (*word >> first & 1)) as usize;
+        // The table has the lower 32 bits of numbers of words; the place has all.
+        let words = self.place >> order >> 5;
+        let words = words + (index as u32).wrapping_sub(base).wrapping_sub(words as u32) as usize;
+        let block = words * BLOCKS + (first + (*word >> first & 1)) as usize;
         *word |= 3 << first;
         if free & (free - 1) == 0 {
             self.summarize(index);

@@ -246,8 +246,14 @@ impl<N: Length> Chunks<N> {
         }
     }
 
-    /// Sets the length of the longest run that begins in `chunk`, which was the longest one. O(log n).
+    /// Does the same as [`Chunks::set`], out of line.
     #[inline(never)]
+    pub(super) fn set_apart(self, chunk: usize, len: usize) {
+        self.set(chunk, len);
+    }
+
+    /// Sets the length of the longest run that begins in `chunk`, which was the longest one. O(log n).
+    #[inline(always)]
     pub(super) fn set(self, chunk: usize, mut len: usize) {
         self.put_byte(chunk, self.byte(chunk) & EDGE | len.min(LONG.into()) as u8);
         if len < LONG.into() {

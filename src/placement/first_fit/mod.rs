@@ -91,7 +91,7 @@ impl<N: Length, const CHECKED: bool> FirstFitMap<N, CHECKED> {
         let leaf = self.chunks.leaf(chunk);
         if run.len() == leaf.long {
             let others = self.runs.others(chunk, leaf);
-            self.chunks.set(chunk, others);
+            self.chunks.set_apart(chunk, others);
         }
         self.runs.flip(run.start);
         self.runs.flip(run.end);
@@ -128,7 +128,7 @@ impl<N: Length, const CHECKED: bool> FirstFitMap<N, CHECKED> {
         self.chunks.raise(run.start / CHUNK, run.len());
         if let Some((chunk, longest)) = lower {
             if longest != self.chunks.leaf(chunk).long {
-                self.chunks.set(chunk, longest);
+                self.chunks.set_apart(chunk, longest);
             }
         }
     }
