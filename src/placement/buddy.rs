@@ -302,7 +302,8 @@ struct Block {
 
 // SAFETY: a block is allocated by setting its bit and those of the blocks that contain it, none of which is free then.
 unsafe impl RegionMap for BuddyMap {
-    const EMPTY: Self = Self { words: ptr::null_mut(), summary: ptr::null_mut(), orders: 0, place: 0, len: 0 };
+    const EMPTY: Self =
+        Self { words: ptr::null_mut(), summary: ptr::null_mut(), orders: 0, place: 0, len: 0 };
     const MAX_LEN: usize = Self::LONGEST;
     const WHOLE: bool = true;
     const EXACT: bool = false;

@@ -58,7 +58,7 @@ impl<P: Placement> Subject<P> {
         let stats = self.heap.stats();
         // The map counts as memory of buddies, since a region that is allocated whole has it.
         let marks = match detail {
-            Detail::Buddies => stats.capacity / 62 + 256,
+            Detail::Buddies => stats.capacity / 62 + 512,
             Detail::Coarse => stats.capacity / 16 + 256,
             _ => 0,
         };

@@ -556,7 +556,7 @@ fn small_blocks_take_what_they_ask_for() {
     check(Case::of::<BestFit<u16, 1, 2>>(), 8, 491);
     check(Case::of::<BestFit<u16, 1, 2>>(), 24, 163);
     check(Case::of::<BestFit>(), 24, 156);
-    check(Case::of::<Buddy<4, 8>>(), 8, 485);
+    check(Case::of::<Buddy<4, 8>>(), 8, 483);
     check(Case::of::<Bump>(), 8, 512);
 }
 

@@ -236,7 +236,8 @@ impl<M: RegionMap, const G: usize, const R: usize> Mapped<M, G, R> {
         layout: Layout,
         statistics: &mut S,
     ) -> Result<(), FreeError> {
-        let Some(slot) = self.slots_mut().iter_mut().find(|slot| slot.is_whole::<G>(start, layout.size())) else {
+        let Some(slot) = self.slots_mut().iter_mut().find(|slot| slot.is_whole::<G>(start, layout.size()))
+        else {
             return self.check_at(start, layout).and(Err(FreeError::NotABlock));
         };
         statistics.freed(slot.size::<G>());

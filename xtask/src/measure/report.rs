@@ -13,7 +13,7 @@ use super::subject::{FAST, MACHINES, SMALL, SUBJECTS, Subject, ZERO};
 use super::{Case, Outcome};
 
 /// Columns of the values that a workload prints, in the order of the file.
-const FIGURES: [&str; 20] = [
+const FIGURES: [&str; 26] = [
     "alloc_mean",
     "alloc_p99",
     "alloc_worst",
@@ -34,10 +34,16 @@ const FIGURES: [&str; 20] = [
     "blocks_8",
     "blocks_24",
     "largest",
+    "few_alloc_mean",
+    "few_alloc_p99",
+    "few_alloc_worst",
+    "few_free_mean",
+    "few_free_p99",
+    "few_free_worst",
 ];
 
 /// The figures that `check` compares: smaller is better for all of them.
-const CHECKED: [&str; 9] = [
+const CHECKED: [&str; 11] = [
     "added_text",
     "alloc_mean",
     "alloc_worst",
@@ -47,6 +53,8 @@ const CHECKED: [&str; 9] = [
     "aligned_alloc_worst",
     "aligned_free_mean",
     "aligned_free_worst",
+    "few_alloc_mean",
+    "few_free_mean",
 ];
 /// Worse by more than this is a regression.
 const SLACK: f64 = 1.05;
@@ -212,7 +220,7 @@ fn about() -> String {
          one. *Constants* are read-only data and the initial values of variables, both in flash. *Static RAM* is all \
          variables without the arena. Instructions are those of one call in a 64 KiB arena with three quarters live, \
          passing of arguments and return included; *aligned* are those where a fifth \
-         of the blocks each is aligned to 4, 8, 16, 32 and 64 bytes; *resize* counts those that stay in place. *Live* is what share of \
+         of the blocks each is aligned to 4, 8, 16, 32 and 64 bytes; *few sizes* are 16, 32, 64 and 128 bytes; *resize* counts those that stay in place. *Live* is what share of \
          a 32 KiB arena is live when the first request fails: sizes of 8 to 512 B with a tail to 4 KiB, 50 % \
          allocations, 10 % frees, 40 % resizes, 64 seeds. A block's cost and the largest block are those of a 4 KiB arena. \
          boards/measure/src/bin/workload.rs describes the workloads to the last detail. Values are those with the \
@@ -290,6 +298,8 @@ fn full_table(group: &[Outcome]) -> String {
             three("free"),
             three("aligned_alloc"),
             three("aligned_free"),
+            three("few_alloc"),
+            three("few_free"),
             three("resize"),
             show(get("failed_worst"), 0),
             show(get("live_permille").map(|permille| permille / 10.0), 1),
@@ -307,13 +317,15 @@ fn full_table(group: &[Outcome]) -> String {
         "free mean / p99 / worst",
         "aligned alloc mean / p99 / worst",
         "aligned free mean / p99 / worst",
+        "few sizes, alloc",
+        "few sizes, free",
         "resize mean / p99 / worst",
         "failing request, worst",
         "live %",
         "8 / 24 B block takes B",
         "largest of 4 KiB",
     ];
-    table::render(header, rows, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13])
+    table::render(header, rows, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15])
 }
 
 /// A measure in which heaps are ranked.
@@ -456,7 +468,7 @@ mod tests {
         let cells: Vec<&str> = row.split('|').map(str::trim).collect();
         assert_eq!(cells[2..4], ["600", "900"]);
         assert_eq!(cells[5], "8");
-        assert_eq!(cells[13], "8.2 / –");
+        assert_eq!(cells[15], "8.2 / –");
     }
 
     #[test]

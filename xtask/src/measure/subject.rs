@@ -34,7 +34,7 @@ const fn peer(name: &'static str, package: &'static str, resizes: bool, what: &'
 const TLSF: [&str; 3] = ["rlsf", "embedded-alloc", "talc"];
 
 /// All of them, the zero first.
-pub const SUBJECTS: [Subject; 18] = [
+pub const SUBJECTS: [Subject; 19] = [
     zero(ZERO, "a bump pointer of the firmware's own: the zero of the added sizes"),
     ours("tiny", "`TinyHeap`: two classes per power of two, no statistics, its memory included", &TLSF),
     ours("tiny-bump", "`TinyBump`, which never frees", &[]),
@@ -48,6 +48,10 @@ pub const SUBJECTS: [Subject; 18] = [
     ours("buddy", "`Heap<Buddy>`, the same", &["buddy-system"]),
     ours("slab", "`Heap<Slab>`, the same, with its default classes over buddies", &["buddy-system", "talc"]),
     ours("allotment-bump", "`Heap<Bump>`, the same", &[]),
+    Subject {
+        resizes: false,
+        ..ours("fixed-pool", "`FixedPool` of 512 blocks of 128 bytes: requests for more fail", &[])
+    },
     peer("linked-list", "linked_list_allocator", false, "its heap"),
     peer("embedded-alloc", "embedded-alloc", false, "its TLSF heap (rlsf's with a table of 32 × 32)"),
     peer("rlsf", "rlsf", true, "its TLSF with 8 classes per power of two, for 64 KiB"),

@@ -13,6 +13,7 @@
 //!   `failed_worst` instead of `alloc_*`.
 //! * `aligned_alloc_*`, `aligned_free_*`: the same where a place's blocks are aligned to 4, 8, 16, 32 or 64 bytes, each for
 //!   a fifth of the places.
+//! * `few_alloc_*`, `few_free_*`: the same where a place's blocks have 16, 32, 64 or 128 bytes, each for a quarter of the places.
 //! * `resize_*`: the same for the resizes in the next workload that leave the block in place.
 //! * `live_permille`: requested bytes that are live when the first request fails, as a share of an arena of 32 KiB;
 //!   the mean over 64 seeds. At each step a block of a mixed size is allocated with a chance of 50 %, a random block
@@ -187,12 +188,23 @@ mod program {
         }
     }
 
-    /// Alignment of the blocks of a place.
-    fn align_of(place: usize, mixed: bool) -> usize {
-        if mixed { 4 << (place % 5) } else { 4 }
+    /// What the blocks of a place are like.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    enum Kind {
+        /// Of mixed sizes.
+        Mixed,
+        /// Of mixed sizes, and of an alignment that the place says.
+        Aligned,
+        /// Of one of four sizes, which the place says.
+        Few,
     }
 
-    fn instructions(empty: u32, mixed: bool, allocs: &mut Counts, frees: &mut Counts) -> (u32, u32) {
+    /// Alignment of the blocks of a place.
+    fn align_of(place: usize, kind: Kind) -> usize {
+        if kind == Kind::Aligned { 4 << (place % 5) } else { 4 }
+    }
+
+    fn instructions(empty: u32, kind: Kind, allocs: &mut Counts, frees: &mut Counts) -> (u32, u32) {
         let mut random = Random(0x2545_f491);
         let mut blocks = [NONE; PLACES];
         let (mut failed, mut failed_worst) = (0, 0);
@@ -201,10 +213,10 @@ mod program {
             let place = random.below(PLACES);
             let block = &mut blocks[place];
             if block.start.is_null() {
-                let size = random.mixed_size();
-                let (start, count) = allocate(layout_aligned(size, align_of(place, mixed)));
+                let size = if kind == Kind::Few { 16 << (place % 4) } else { random.mixed_size() };
+                let (start, count) = allocate(layout_aligned(size, align_of(place, kind)));
                 let count = count - empty;
-                if start.addr() % align_of(place, mixed) != 0 {
+                if start.addr() % align_of(place, kind) != 0 {
                     measure::exit(WRONG_BLOCK);
                 }
                 if start.is_null() {
@@ -218,7 +230,7 @@ mod program {
             } else {
                 check(*block, place);
                 // SAFETY: the block is live.
-                let count = unsafe { free(block.start, layout_aligned(block.size, align_of(place, mixed))) };
+                let count = unsafe { free(block.start, layout_aligned(block.size, align_of(place, kind))) };
                 frees.add(count - empty);
                 *block = NONE;
             }
@@ -309,15 +321,19 @@ mod program {
         let empty = calibrate();
         // On the stack, which is large enough.
         let [mut allocs, mut frees, mut resizes] = [const { Counts::NONE }; 3];
-        let (failed, failed_worst) = instructions(empty, false, &mut allocs, &mut frees);
+        let (failed, failed_worst) = instructions(empty, Kind::Mixed, &mut allocs, &mut frees);
         allocs.print("alloc");
         frees.print("free");
         println!("failed {failed}");
         println!("failed_worst {failed_worst}");
         (allocs, frees) = (Counts::NONE, Counts::NONE);
-        instructions(empty, true, &mut allocs, &mut frees);
+        instructions(empty, Kind::Aligned, &mut allocs, &mut frees);
         allocs.print("aligned_alloc");
         frees.print("aligned_free");
+        (allocs, frees) = (Counts::NONE, Counts::NONE);
+        instructions(empty, Kind::Few, &mut allocs, &mut frees);
+        allocs.print("few_alloc");
+        frees.print("few_free");
         // A subject that frees nothing has nothing to measure here.
         if cfg!(not(feature = "bump")) {
             density(empty, &mut resizes);

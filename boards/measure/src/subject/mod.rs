@@ -9,6 +9,9 @@ mod chosen;
 #[cfg(any(feature = "tiny", feature = "tiny-bump"))]
 #[path = "tiny.rs"]
 mod chosen;
+#[cfg(feature = "fixed-pool")]
+#[path = "fixed_pool.rs"]
+mod chosen;
 #[cfg(feature = "linked-list")]
 #[path = "linked_list.rs"]
 mod chosen;
@@ -25,7 +28,7 @@ mod chosen;
 #[path = "buddy_system.rs"]
 mod chosen;
 
-#[cfg(feature = "_ours")]
+#[cfg(all(feature = "_ours", not(feature = "fixed-pool")))]
 mod lock;
 
 pub use chosen::Chosen;
