@@ -43,40 +43,7 @@ pub enum Operation {
 #[cfg(feature = "defmt")]
 impl defmt::Format for Operation {
     fn format(&self, fmt: defmt::Formatter<'_>) {
-        match *self {
-            Self::Allocate { block, layout } => defmt::write!(
-                fmt,
-                "Allocate {{ block: {=usize:#x}, size: {=usize}, align: {=usize} }}",
-                block,
-                layout.size(),
-                layout.align()
-            ),
-            Self::Reallocate { block, layout, to, size } => defmt::write!(
-                fmt,
-                "Reallocate {{ block: {=usize:#x}, size: {=usize}, align: {=usize}, to: {=usize:#x}, new size: \
-                 {=usize} }}",
-                block,
-                layout.size(),
-                layout.align(),
-                to,
-                size
-            ),
-            Self::Free { block, layout } => defmt::write!(
-                fmt,
-                "Free {{ block: {=usize:#x}, size: {=usize}, align: {=usize} }}",
-                block,
-                layout.size(),
-                layout.align()
-            ),
-            Self::Fail { layout } => {
-                defmt::write!(
-                    fmt,
-                    "Fail {{ size: {=usize}, align: {=usize} }}",
-                    layout.size(),
-                    layout.align()
-                );
-            }
-        }
+        Action::from(*self).format(fmt);
     }
 }
 
@@ -175,33 +142,6 @@ impl Observer for () {
 
     #[inline(always)]
     fn observe(&mut self, _: &Observation<'_>) {}
-}
-
-impl<O: Observer> Observer for &mut O {
-    const ACTIVE: bool = O::ACTIVE;
-    const BACKTRACES: u32 = O::BACKTRACES;
-    const LISTS: bool = O::LISTS;
-
-    #[inline]
-    fn observe(&mut self, observation: &Observation<'_>) {
-        (**self).observe(observation);
-    }
-
-    fn requested(&self) -> Option<usize> {
-        (**self).requested()
-    }
-
-    fn sequence(&self) -> usize {
-        (**self).sequence()
-    }
-
-    fn oldest_since(&self, sequence: usize) -> Option<LiveBlock> {
-        (**self).oldest_since(sequence)
-    }
-
-    fn unlisted(&self) -> usize {
-        (**self).unlisted()
-    }
 }
 
 /// The lower of two periods, where 0 means none.

@@ -54,7 +54,7 @@ fn agree((model, profile, leaks, tags, trace): &mut All, used: usize) {
     assert_eq!((profile.peak_bytes, profile.moves), (model.peak, model.moves));
     assert_eq!(profile.failures, model.fails);
     assert_eq!(profile.allocations - profile.frees, profile.live_blocks);
-    assert_eq!(profile.histogram().map(|(_, class)| class.live).sum::<usize>(), profile.live_blocks);
+    assert_eq!(profile.histogram().map(|(_, (live, _))| live).sum::<usize>(), profile.live_blocks);
     let mut listed: Vec<_> = leaks.blocks().map(|block| (block.address, block.size)).collect();
     listed.sort();
     assert!(listed.iter().copied().eq(model.live.iter().map(|(&block, layout)| (block, layout.size()))));
