@@ -1,9 +1,9 @@
 //! The map of a heap: it contains all memory exactly once, no live block in free runs, and no free byte is missing.
 
 use allotment::lock::Unsync;
-use allotment::placement::{Index, MicroTlsf, NodeSlot, Placement, SideTable};
+use allotment::placement::{MicroTlsf, Placement};
 use allotment::region::Run;
-use allotment::{BestFit, Buddy, Bump, FirstFit, GoodFit, Heap, Region, Slab, Tiered, Tlsf};
+use allotment::{BestFit, Buddy, Bump, FirstFit, Heap, Region, Slab, Tiered, Tlsf};
 use std::alloc::{GlobalAlloc, Layout};
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
@@ -147,40 +147,6 @@ fn maps_beside_the_memory() {
 fn small_regions() {
     plain::<MicroTlsf>(Detail::Exact);
     plain::<BestFit<u16, 4, 2>>(Detail::Exact);
-}
-
-#[test]
-fn good_fit_in_band() {}
-
-/// Gives a side table nodes.
-fn provide<I: Index, const G: usize, const C: usize>(heap: &Heap<GoodFit<SideTable<I, G>, C>, Unsync>) {
-    let slots = vec![NodeSlot::EMPTY; 5000].leak();
-    // SAFETY: the heap has no regions yet.
-    assert!(unsafe { heap.with_placement(|placement| placement.provide(slots).is_ok()) });
-}
-
-/// Nodes are taken before the first region only, since those that are in use cannot move.
-#[test]
-fn nodes_in_use_are_kept() {
-    let heap = Heap::<GoodFit<SideTable<u32, 16>>, Unsync>::empty();
-    provide(&heap);
-    let mut memory = vec![0u128; 1000];
-    // SAFETY: the memory outlives the heap.
-    unsafe {
-        heap.claim(Region::new(NonNull::from(memory.as_mut_slice()).cast(), 16_000)).unwrap();
-        let slots = vec![NodeSlot::EMPTY; 100].leak();
-        let refused = heap.with_placement(|placement| placement.provide(slots).unwrap_err().len());
-        assert_eq!(refused, 100);
-    }
-    let layout = Layout::from_size_align(100, 8).unwrap();
-    assert!(heap.try_allocate(layout).is_ok());
-}
-
-#[test]
-fn side_tables() {
-    type Table = SideTable<u32, 16>;
-    Subject::<GoodFit<Table>>::new(provide).run(Detail::Blocks, true);
-    Subject::<GoodFit<Table, { usize::MAX }>>::new(provide).run(Detail::Blocks, true);
 }
 
 #[test]
