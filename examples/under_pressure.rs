@@ -73,9 +73,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     );
     // SAFETY: the block is live and has this layout.
     unsafe {
-        let block = ZONES.migrate(block.start, frame, 0)?;
-        assert_eq!(ZONES.zone_of(block.start), Some(0));
-        ZONES.deallocate(block.start, frame)?;
+        let block = ZONES.migrate(block.cast(), frame, 0)?;
+        assert_eq!(ZONES.zone_of(block.cast()), Some(0));
+        ZONES.deallocate(block.cast(), frame)?;
     }
     Ok(())
 }

@@ -144,6 +144,33 @@ impl Observer for () {
     fn observe(&mut self, _: &Observation<'_>) {}
 }
 
+impl<O: Observer> Observer for &mut O {
+    const ACTIVE: bool = O::ACTIVE;
+    const BACKTRACES: u32 = O::BACKTRACES;
+    const LISTS: bool = O::LISTS;
+
+    #[inline]
+    fn observe(&mut self, observation: &Observation<'_>) {
+        (**self).observe(observation);
+    }
+
+    fn requested(&self) -> Option<usize> {
+        (**self).requested()
+    }
+
+    fn sequence(&self) -> usize {
+        (**self).sequence()
+    }
+
+    fn oldest_since(&self, sequence: usize) -> Option<LiveBlock> {
+        (**self).oldest_since(sequence)
+    }
+
+    fn unlisted(&self) -> usize {
+        (**self).unlisted()
+    }
+}
+
 /// The lower of two periods, where 0 means none.
 const fn more_often(a: u32, b: u32) -> u32 {
     if a == 0 || b != 0 && b < a { b } else { a }

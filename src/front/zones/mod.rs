@@ -100,11 +100,11 @@ impl core::error::Error for ZoneError {}
 ///
 /// let small = core::alloc::Layout::new::<[u64; 4]>();
 /// let (node, buffer) = (ZONES.allocate(small, Can::empty())?, ZONES.allocate(small, Can::DMA)?);
-/// assert_eq!(ZONES.zone_of(node.start), Some(0));
-/// assert_eq!(ZONES.zone_of(buffer.start), Some(1)); // does not match its rule, but it is in the chain
+/// assert_eq!(ZONES.zone_of(node.cast()), Some(0));
+/// assert_eq!(ZONES.zone_of(buffer.cast()), Some(1)); // does not match its rule, but it is in the chain
 /// unsafe {
-///     ZONES.deallocate(node.start, small)?;
-///     ZONES.deallocate(buffer.start, small)?;
+///     ZONES.deallocate(node.cast(), small)?;
+///     ZONES.deallocate(buffer.cast(), small)?;
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

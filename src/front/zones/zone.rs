@@ -24,8 +24,8 @@ use core::ptr::NonNull;
 /// let frame = core::alloc::Layout::new::<[u8; 1500]>();
 /// assert_eq!(BUFFERS.padding(frame), 4); // 1504 = 47 lines of 32 bytes
 /// let block = BUFFERS.allocate(frame)?;
-/// assert_eq!((block.start.addr().get() % 32, block.size, block.padding), (0, 1504, 4));
-/// unsafe { BUFFERS.deallocate(block.start, frame) }?;
+/// assert_eq!((block.addr().get() % 32, block.len()), (0, 1504));
+/// unsafe { BUFFERS.deallocate(block.cast(), frame) }?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy)]

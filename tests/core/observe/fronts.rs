@@ -95,7 +95,7 @@ fn watched<P: Subject + 'static>() {
     #[cfg(not(feature = "std"))]
     let _core = super::tags::ONE_CORE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     for seed in 0..4 {
-        let ready = |bytes| -> Box<dyn Front> { Box::new(Watched::<P>::new(shadow::empty(bytes), all())) };
+        let ready = |_| -> Box<dyn Front> { Box::new(Watched::<P>::new(Heap::empty(), all())) };
         let shadow = Shadow::over(Case::of::<P>(), ready, &[(40_000, 0), (30_000, 8)]);
         shadow::random_run_on(shadow, seed, 6_000, 900, 64);
     }

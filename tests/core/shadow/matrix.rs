@@ -2,9 +2,8 @@
 
 use super::Subject;
 use allotment::harden::Full;
-use allotment::lock::Unsync;
 use allotment::placement::{Classes, FirstFitMap, Index, Mapped, Placement, QuickLists, RegionMap};
-use allotment::{Buddy, Bump, Heap, Slab, Tiered, Tlsf};
+use allotment::{Buddy, Bump, Slab, Tiered, Tlsf};
 
 impl<N, const C: bool, const G: usize, const R: usize> Subject for Mapped<FirstFitMap<N, C>, G, R>
 where
@@ -85,10 +84,6 @@ impl<L: Subject> Subject for QuickLists<L>
 where
     Self: Placement,
 {
-    fn equip(heap: &Heap<Self, Unsync>, bytes: usize) {
-        let _ = (heap, bytes);
-    }
-
     fn taken(size: usize, align: usize) -> usize {
         listed::<L>(size, align)
     }
