@@ -78,7 +78,7 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
         self
     }
 
-    /// Reserves `bytes` bytes for requests that are marked as critical, as soon as the heap has memory.
+    /// Reserves `bytes` bytes for requests in the scope of [`PressureHeap::with_headroom`], as soon as the heap has memory.
     ///
     /// The bytes are one block, which is itself a heap and contains its own bookkeeping (a bit per 8 bytes, and
     /// a word). They count neither as free nor as capacity. If there is no room for them, the heap goes without
@@ -155,8 +155,7 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
     /// Runs `f`. Until it returns, every request to this heap is critical: it may use the headroom if there is no
     /// room elsewhere. Scopes may be nested.
     ///
-    /// This applies to the whole heap, so other threads and interrupts may use the headroom in the meantime as
-    /// well. If that matters, use [`PressureHeap::critical`].
+    /// This applies to the whole heap: other threads and interrupts may use the headroom in the meantime as well.
     pub fn with_headroom<T>(&self, f: impl FnOnce() -> T) -> T {
         self.0.with(|state| state.statistics.headroom.scopes += 1);
         let _end = Finally(|| self.0.with(|state| state.statistics.headroom.scopes -= 1));

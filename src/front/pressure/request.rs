@@ -181,7 +181,7 @@ impl<P: Placement, const HOOKS: usize> State<P, Monitor<HOOKS>> {
 
 // SAFETY: placement and lock are those of `Heap`, which fulfils the contract; hooks run outside the lock.
 unsafe impl<P: Placement, L: Lock, const HOOKS: usize> Memory for PressureHeap<P, L, HOOKS> {
-    /// Allocates a block for `layout`. If there is no room, the request is tried in the headroom if it is critical,
+    /// Allocates a block for `layout`. If there is no room, the request is tried in the headroom if a scope of it is open,
     /// and again after each reclaim hook that gives memory back.
     #[inline]
     fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
