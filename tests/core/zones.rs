@@ -305,19 +305,20 @@ fn blocks_move_with_their_contents() {
     assert_eq!(Memory::largest_free(&zones.zones()[2]), all);
 }
 
-/// Memory of a device, whose blocks are counted and no byte is touched.
-struct Untouched(AtomicUsize);
+/// Memory of a device, of which no byte is touched: the number of the next block, and of live ones.
+struct Untouched(AtomicUsize, AtomicUsize);
 
-// SAFETY: each block begins where the last one ended, and no address is handed out twice.
+// SAFETY: each block begins behind the last one, and no place is allocated twice.
 unsafe impl Memory for Untouched {
     fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
         let number = self.0.fetch_add(1, Ordering::Relaxed);
+        self.1.fetch_add(1, Ordering::Relaxed);
         assert!(layout.size() <= 4096 && layout.align() <= 4096 && number < 256);
         NonNull::new(std::ptr::without_provenance_mut((1 << 20) + 4096 * number))
     }
 
     unsafe fn deallocate(&self, _: NonNull<u8>, _: Layout) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.1.fetch_sub(1, Ordering::Relaxed);
     }
 
     fn check(&self, block: NonNull<u8>, _: Layout) -> Result<(), FreeError> {
@@ -340,7 +341,7 @@ unsafe impl Memory for Untouched {
 /// Memory that the core must not touch.
 #[test]
 fn device_memory_is_for_those_who_ask() {
-    static DEVICE: Untouched = Untouched(AtomicUsize::new(0));
+    static DEVICE: Untouched = Untouched(AtomicUsize::new(0), AtomicUsize::new(0));
     let zones: Zones<2, 8, Spin> = Zones::new([
         Zone::new("device", &DEVICE, Can::DEVICE | Can::DMA),
         Zone::new("host", heap::<Tlsf>(&[1024]), Can::DMA),
@@ -365,7 +366,7 @@ fn device_memory_is_for_those_who_ask() {
         zones.deallocate(device.cast(), request).unwrap();
         zones.deallocate(host.cast(), request).unwrap();
     }
-    assert_eq!(DEVICE.0.load(Ordering::Relaxed), 0);
+    assert_eq!(DEVICE.1.load(Ordering::Relaxed), 0);
 }
 
 #[test]
