@@ -4,7 +4,7 @@ use crate::shadow::{Backing, Case, Shadow};
 use allotment::lock::Unsync;
 use allotment::placement::{FirstFitMap, Mapped, Placement, RegionMap};
 use allotment::{BestFit, Buddy, Bump, FirstFit, FreeError, Heap, Region, RegionError, Slab, Tlsf, Tlsf16};
-use std::alloc::{GlobalAlloc, Layout};
+use std::alloc::Layout;
 use std::ptr::NonNull;
 
 fn layout(size: usize, align: usize) -> Layout {

@@ -105,7 +105,7 @@ fn hooks_are_asked_in_turn() {
     }));
     let last = Box::leak(Box::new(move |shortage: &Shortage| (ask(2, shortage), 0).1));
     let ids =
-        [pool.register(1, gives), pool.register(0, has_none), pool.register(2, last)].map(Result::unwrap);
+        [pool.register(1, gives), pool.register(0, has_none), pool.register(2, last)].map(Option::unwrap);
     let fill = || {
         while cache.lock().unwrap().len() < 4 {
             let block = pool.allocate_raw(MIB, 1, &stream).unwrap();

@@ -284,7 +284,7 @@ fn a_zone_of_observed_memory() {
     let block = zones.allocate(layout(100), Can::FAST).unwrap();
     assert_eq!(observed.observers(|profile| profile.live_bytes), 100);
     // SAFETY: the block is live and this is its layout.
-    unsafe { zones.deallocate(block.start, layout(100)) }.unwrap();
+    unsafe { zones.deallocate(block.cast(), layout(100)) }.unwrap();
     assert_eq!(observed.observers(|profile| (profile.live_bytes, profile.frees)), (0, 1));
 }
 
