@@ -47,7 +47,7 @@ static ZONES: Zones<2> = Zones::new([
 .fallback(&[1]);
 
 fn main() -> Result<(), Box<dyn Error>> {
-    HEAP.register(0, &drop_page)?;
+    HEAP.register(0, &drop_page).ok_or("too many hooks")?;
     CACHE.store(HEAP.try_allocate(PAGE)?.as_ptr(), Relaxed);
     let mut pages = Vec::new();
     while let Ok(page) = HEAP.try_allocate(PAGE) {
@@ -55,7 +55,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     assert!(CACHE.load(Relaxed).is_null() && HEAP.pressure() == Pressure::Critical);
     let line = Layout::new::<[u8; 100]>();
-    let report = HEAP.critical().try_allocate(line)?;
+    let report = HEAP.with_headroom(|| HEAP.try_allocate(line))?;
     // SAFETY: the blocks are live and have these layouts.
     unsafe {
         HEAP.try_deallocate(report, line)?;
@@ -66,12 +66,16 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let frame = Layout::new::<[u8; 100]>();
     let block = ZONES.allocate(frame, Can::DMA)?;
-    println!("a frame of {} bytes takes {} more, for its cache lines", frame.size(), block.padding);
+    println!(
+        "a frame of {} bytes takes {} more, for its cache lines",
+        frame.size(),
+        block.len() - frame.size()
+    );
     // SAFETY: the block is live and has this layout.
     unsafe {
-        let block = ZONES.migrate(block.start, frame, 0)?;
-        assert_eq!(ZONES.zone_of(block.start), Some(0));
-        ZONES.deallocate(block.start, frame)?;
+        let block = ZONES.migrate(block.cast(), frame, 0)?;
+        assert_eq!(ZONES.zone_of(block.cast()), Some(0));
+        ZONES.deallocate(block.cast(), frame)?;
     }
     Ok(())
 }

@@ -24,8 +24,8 @@ fn main() -> Result<(), ZoneError> {
     let mut nodes = Vec::new();
     loop {
         let block = ZONES.allocate(node, Can::empty())?;
-        nodes.push(block.start);
-        if ZONES.zone_of(block.start) != Some(0) {
+        nodes.push(block.cast());
+        if ZONES.zone_of(block.cast()) != Some(0) {
             break;
         }
     }
@@ -34,8 +34,13 @@ fn main() -> Result<(), ZoneError> {
     // A buffer for DMA has cache lines of its own.
     let frame = Layout::new::<[u8; 1500]>();
     let buffer = ZONES.allocate(frame, Can::DMA)?;
-    assert_eq!(ZONES.zone_of(buffer.start), Some(1));
-    println!("{} bytes for DMA take {}, {} of them padding", frame.size(), buffer.size, buffer.padding);
+    assert_eq!(ZONES.zone_of(buffer.cast()), Some(1));
+    println!(
+        "{} bytes for DMA take {}, {} of them padding",
+        frame.size(),
+        buffer.len(),
+        buffer.len() - frame.size()
+    );
 
     // What no zone can do is an error that says so.
     println!("wanted but not there: {}", ZONES.allocate(frame, Can::RETAINED).map(drop).unwrap_err());
@@ -45,7 +50,7 @@ fn main() -> Result<(), ZoneError> {
         for block in nodes {
             ZONES.deallocate(block, node).map_err(ZoneError::Free)?;
         }
-        ZONES.deallocate(buffer.start, frame).map_err(ZoneError::Free)?;
+        ZONES.deallocate(buffer.cast(), frame).map_err(ZoneError::Free)?;
     }
     assert!(FAST.used() == 0 && BULK.used() == 0);
     Ok(())

@@ -111,9 +111,11 @@ pub use memory::Memory;
 pub use observe::Stats;
 #[cfg(feature = "buddy-system")]
 pub use placement::BuddySystem;
+#[cfg(feature = "alloc")]
+pub use placement::GoodFit;
 #[cfg(feature = "linked-list")]
 pub use placement::LinkedList;
-pub use placement::{BestFit, Buddy, Bump, FirstFit, GoodFit, Slab, Tiered, Tlsf, Tlsf16};
+pub use placement::{BestFit, Buddy, Bump, FirstFit, Slab, Tiered, Tlsf, Tlsf16};
 #[cfg(feature = "std")]
 pub use pool::sim;
 pub use region::{Region, RegionError};

@@ -4,8 +4,7 @@
 use allotment::Observed;
 use allotment::observe::event::{Action, Header, Record, Records};
 use allotment::observe::{Leaks, Observation, Observer, Profile, TraceWriter, with_tag};
-use allotment::{GoodFit, Heap, Region, Tlsf, heap, lock::Spin, lock::Unsync, placement::SideTable};
-use std::alloc::Layout;
+use allotment::{Heap, Tlsf, heap, lock::Spin};
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
@@ -153,22 +152,6 @@ fn observers_that_allocate_do_not_see_themselves() {
     assert!(HEAP.leaks_since(mark).any(|leak| leak.address == address && leak.size == 8));
     drop(boxed);
     assert!(!HEAP.leaks_since(mark).any(|leak| leak.address == address && leak.size == 8));
-}
-
-/// A side table that has grown gives its memory back when its heap is dropped.
-#[test]
-fn side_tables_leave_nothing_behind() {
-    let _alone = alone();
-    let mut memory = vec![0u8; 64 * 1024];
-    let mark = HEAP.mark();
-    let heap = Heap::<GoodFit<SideTable<u32, 16>>, Unsync>::empty();
-    // SAFETY: the memory outlives the heap.
-    unsafe { heap.claim(Region::new(memory.as_mut_ptr(), memory.len())) }.unwrap();
-    let blocks = (0..500).filter(|_| heap.try_allocate(Layout::new::<[u64; 4]>()).is_ok()).count();
-    let table = || HEAP.leaks_since(mark).map(|leak| leak.size).max();
-    assert!(blocks == 500 && table() > Some(500 * 8), "{:?}", table());
-    drop(heap);
-    assert!(table() < Some(500 * 8), "{:?}", table());
 }
 
 #[test]

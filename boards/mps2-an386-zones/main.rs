@@ -57,19 +57,19 @@ fn work() -> Result<(), ZoneError> {
 
     let frame = Layout::new::<[u8; 100]>();
     let (first, second) = (ZONES.allocate(frame, Can::DMA)?, ZONES.allocate(frame, Can::DMA)?);
-    assert_eq!((first.size, first.padding), (128, 28));
-    for buffer in [first.start, second.start] {
+    assert_eq!(first.len(), 128);
+    for buffer in [first.cast::<u8>(), second.cast()] {
         assert!(PSRAM.contains(&buffer.addr().get()) && buffer.addr().get() % LINE == 0);
         // SAFETY: the block is live and has that many bytes.
         unsafe { buffer.as_ptr().write_bytes(0x5a, 100) };
     }
     // SAFETY: the blocks are live, with this layout.
     unsafe {
-        let moved = ZONES.migrate(first.start, frame, 0)?.start;
+        let moved = ZONES.migrate(first.cast(), frame, 0)?.cast::<u8>();
         assert!(SSRAM.contains(&moved.addr().get()));
         assert!(core::slice::from_raw_parts(moved.as_ptr(), 100).iter().all(|&byte| byte == 0x5a));
         free(moved, frame)?;
-        free(second.start, frame)?;
+        free(second.cast(), frame)?;
     }
     // A heap whose memory the macro places.
     let Ok(sample) = SAMPLES.try_allocate_zeroed(frame) else { panic!("no room for samples") };

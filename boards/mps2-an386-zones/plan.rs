@@ -1,4 +1,4 @@
-// Made by `allotment plan` 0.1.0 from buffers: 81920 B, optimal (proved).
+// Made by `allotment plan` 0.2.0 from buffers: 81920 B, optimal (proved).
 // Command: allotment plan buffers.csv -o plan.rs --section 0=.uninit.plan --section 1=.psram.plan --threads 1 --quiet
 
 use core::cell::UnsafeCell;

@@ -5,9 +5,9 @@ use std::ptr::NonNull;
 
 use allotment::harden::Full;
 use allotment::lock::Unsync;
-use allotment::placement::{MicroTlsf, Placement, QuickLists, SideTable};
+use allotment::placement::{MicroTlsf, Placement, QuickLists};
 use allotment::{
-    BestFit, Buddy, Bump, FirstFit, FreeError, GoodFit, Heap, Region, Slab, Tiered, Tlsf, Tlsf16,
+    BestFit, Buddy, Bump, FirstFit, FreeError, Heap, Region, Slab, Tiered, Tlsf, Tlsf16,
 };
 
 use crate::choices::Choices;
@@ -66,7 +66,7 @@ impl Block {
 /// If blocks overlap, are changed or misaligned, if statistics are wrong, or if a heap at level `Full` accepts an invalid free.
 pub fn operate(bytes: &[u8]) -> usize {
     let mut choices = Choices(bytes);
-    match choices.byte() % 20 {
+    match choices.byte() % 18 {
         0 => run::<Tlsf>(choices, Promise::Reuse),
         1 => run::<Tiered<Tlsf<u32, 3, 16, false>>>(choices, Promise::Reuse),
         2 => run::<Tlsf16>(choices, Promise::Reuse),
@@ -80,12 +80,10 @@ pub fn operate(bytes: &[u8]) -> usize {
         10 => run::<FirstFit>(choices, Promise::Reuse),
         11 => run::<Full<FirstFit, 1>>(choices, Promise::Full),
         12 => run::<BestFit>(choices, Promise::Reuse),
-        13 => run::<GoodFit<SideTable<u32, 64, 1, false>, { usize::MAX }>>(choices, Promise::Reuse),
-        14 => run::<Buddy>(choices, Promise::Reuse),
-        15 => run::<Full<Buddy>>(choices, Promise::Full),
-        16 => run::<Slab>(choices, Promise::Reuse),
-        17 => run::<GoodFit<SideTable<u32, 16>>>(choices, Promise::Reuse),
-        18 => run::<Full<Slab, 3>>(choices, Promise::Full),
+        13 => run::<Buddy>(choices, Promise::Reuse),
+        14 => run::<Full<Buddy>>(choices, Promise::Full),
+        15 => run::<Slab>(choices, Promise::Reuse),
+        16 => run::<Full<Slab, 3>>(choices, Promise::Full),
         _ => run::<Bump>(choices, Promise::Little),
     }
 }

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use allotment::placement::SideTable;
 use allotment::placement::{GoodFit, SegmentPlacement};
 use allotment::pool::{
     Allocation, DefaultPlacement, Event as _, PoolBlock, PoolError, PoolOptions, RawPool, Reuse, Snapshot,
@@ -29,8 +28,8 @@ pub fn operate(bytes: &[u8]) -> usize {
     let mut choices = Choices(bytes);
     match choices.byte() % 3 {
         0 => run::<DefaultPlacement>(choices),
-        1 => run::<GoodFit<SideTable<u32, 256>, { usize::MAX }>>(choices),
-        _ => run::<GoodFit<SideTable<u32, 512>>>(choices),
+        1 => run::<GoodFit<u32, 256, { usize::MAX }>>(choices),
+        _ => run::<GoodFit<u32, 512>>(choices),
     }
 }
 

@@ -41,7 +41,7 @@ use core::alloc::Layout;
 use core::cell::UnsafeCell;
 use core::fmt;
 use core::marker::PhantomData;
-use core::mem::{self, MaybeUninit};
+use core::mem;
 use core::ptr::{self, NonNull};
 
 /// The cores of a machine, as [`PerCore`] needs them: the number of the one that the caller runs on, and a guard.
@@ -283,26 +283,14 @@ impl<M: Memory, C: Cores, L: Lock, const CORES: usize, const BATCH: usize> PerCo
     }
 
     /// Frees blocks of a class that this call alone knows.
-    fn free_chain(&self, class: usize, mut chain: Chain) {
-        let mut blocks = [NonNull::dangling(); MOST];
-        let mut count = 0;
-        while let Some(block) = chain.pop() {
-            blocks[count] = block;
-            count += 1;
-        }
-        if count == 0 {
-            return;
-        }
-        // SAFETY: the blocks were allocated with this layout, and are not used.
-        unsafe { self.memory.deallocate_many(layout_of(class), &blocks[..count]) };
+    fn free_chain(&self, class: usize, chain: Chain) {
+        // SAFETY: kept blocks come from the memory.
+        unsafe { chain.free_to::<M, MOST>(&self.memory, class) }
     }
 
     /// Allocates up to `want` blocks from the memory.
     fn fetch(&self, class: usize, want: usize) -> Chain {
-        let mut blocks = [const { MaybeUninit::uninit() }; MOST];
-        let count = self.memory.allocate_many(layout_of(class), &mut blocks[..want]);
-        // SAFETY: `allocate_many` has written the blocks that it counted, which are ours.
-        unsafe { Chain::of(&blocks[..count]) }
+        Chain::fetch::<M, MOST>(&self.memory, class, want)
     }
 
     /// Allocates a block of a class of which this core keeps none.

@@ -26,42 +26,18 @@ use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// A request, as a [`FailureRule`] sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Attempt {
-    /// Its number: how many requests there were before it since the last [`Failing::restart`].
-    pub number: usize,
-    /// The requested layout; for a resize, with the new size.
-    pub layout: Layout,
-    /// The tag that applies (see [`with_tag`](crate::observe)), if any.
-    pub tag: Option<&'static str>,
-}
-
-#[cfg(feature = "defmt")]
-impl defmt::Format for Attempt {
-    fn format(&self, fmt: defmt::Formatter<'_>) {
-        let (size, align) = (self.layout.size(), self.layout.align());
-        defmt::write!(
-            fmt,
-            "Attempt {{ number: {=usize}, size: {=usize}, align: {=usize}, tag: {=?} }}",
-            self.number,
-            size,
-            align,
-            self.tag
-        );
-    }
-}
-
-/// Decides which requests fail: a [`Fail`], or any `Fn(&Attempt) -> bool`.
+/// Decides which requests fail: a [`Fail`], or a closure with the parameters of [`FailureRule::refuses`].
+///
+/// It runs before each request and must not use the memory. If it panics, the program ends.
 pub trait FailureRule {
-    /// Returns whether the request fails. It is called inside the allocator and must not allocate; a panic ends the program.
-    fn refuses(&self, request: &Attempt) -> bool;
+    /// Returns whether a request is to fail. `number` is how many requests there were before it since the last [`Failing::restart`]; the
+    /// layout of a resize has the new size; the tag is the one that applies (see [`with_tag`](crate::observe)), if any.
+    fn refuses(&self, number: usize, layout: Layout, tag: Option<&'static str>) -> bool;
 }
 
-impl<F: Fn(&Attempt) -> bool> FailureRule for F {
-    fn refuses(&self, request: &Attempt) -> bool {
-        self(request)
+impl<F: Fn(usize, Layout, Option<&'static str>) -> bool> FailureRule for F {
+    fn refuses(&self, number: usize, layout: Layout, tag: Option<&'static str>) -> bool {
+        self(number, layout, tag)
     }
 }
 
@@ -88,16 +64,15 @@ pub enum Fail {
 }
 
 impl FailureRule for Fail {
-    fn refuses(&self, request: &Attempt) -> bool {
+    fn refuses(&self, number: usize, layout: Layout, tag: Option<&'static str>) -> bool {
         match *self {
-            Self::After(number) => request.number >= number,
-            Self::Only(number) => request.number == number,
-            Self::LargerThan(size) => request.layout.size() > size,
-            Self::Tagged(tag) => request.tag == Some(tag),
+            Self::After(first) => number >= first,
+            Self::Only(one) => number == one,
+            Self::LargerThan(size) => layout.size() > size,
+            Self::Tagged(refused) => tag == Some(refused),
             Self::Randomly { one_in, seed } => {
                 // SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014).
-                let mut mixed =
-                    seed.wrapping_add((request.number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+                let mut mixed = seed.wrapping_add((number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
                 mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
                 mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
                 one_in > 0 && (mixed ^ (mixed >> 31)) % u64::from(one_in) == 0
@@ -168,8 +143,8 @@ fn count(counter: &AtomicUsize) -> usize {
 impl<M: Memory, R: FailureRule> Failing<M, R> {
     /// Counts a request, and returns the memory, or `None` if the request fails.
     fn admit(&self, layout: Layout) -> Option<&M> {
-        let request = Attempt { number: count(&self.requests), layout, tag: current_tag() };
-        if !self.off.load(Ordering::Relaxed) && without_unwinding(|| self.rule.refuses(&request)) {
+        let (number, tag) = (count(&self.requests), current_tag());
+        if !self.off.load(Ordering::Relaxed) && without_unwinding(|| self.rule.refuses(number, layout, tag)) {
             count(&self.refusals);
             return None;
         }

@@ -7,7 +7,6 @@ use crate::memory::{Memory, allocator, global_alloc, pass_on};
 use core::alloc::Layout;
 use core::cell::Cell;
 use core::fmt;
-use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -110,6 +109,12 @@ impl<M, const COUNT: usize, L: Lock> Kept<M, COUNT, L> {
                 _ => None,
             })
         })
+    }
+
+    /// Checks a kept block; `None` if the memory behind has it.
+    fn check_kept(&self, block: NonNull<u8>, layout: Layout) -> Option<Result<(), FreeError>> {
+        let place = self.is_kept(layout).then(|| self.place_of(block)).flatten()?;
+        Some(if matches!(place, Place::Free(_)) { Err(FreeError::AlreadyFree) } else { Ok(()) })
     }
 
     /// Returns the state of the kept block at this address, if there is one.
@@ -215,52 +220,20 @@ unsafe impl<M: Memory, const COUNT: usize, L: Lock> Memory for Kept<M, COUNT, L>
     }
 
     fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        match self.is_kept(layout).then(|| self.place_of(block)).flatten() {
-            Some(Place::Free(_)) => Err(FreeError::AlreadyFree),
-            Some(_) => Ok(()),
-            None => self.memory.check(block, layout),
-        }
+        self.check_kept(block, layout).unwrap_or_else(|| self.memory.check(block, layout))
     }
 
     unsafe fn check_owned(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        match self.is_kept(layout).then(|| self.place_of(block)).flatten() {
-            Some(Place::Free(_)) => Err(FreeError::AlreadyFree),
-            Some(_) => Ok(()),
-            // SAFETY: the caller's contract.
-            None => unsafe { self.memory.check_owned(block, layout) },
-        }
+        // SAFETY: the caller's contract.
+        self.check_kept(block, layout).unwrap_or_else(|| unsafe { self.memory.check_owned(block, layout) })
     }
 
-    /// Resizes a block in place. A kept block stays one, so its new size must be in the range as well.
     unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
         if self.is_kept(layout) && self.place_of(block).is_some() {
             return self.least <= size && size <= self.most;
         }
         // SAFETY: the caller's contract.
         unsafe { self.memory.try_resize(block, layout, size) }
-    }
-
-    fn allocate_many(&self, layout: Layout, blocks: &mut [MaybeUninit<NonNull<u8>>]) -> usize {
-        self.start();
-        if !self.is_kept(layout) {
-            return self.memory.allocate_many(layout, blocks);
-        }
-        let Some((first, _)) = blocks.split_first_mut() else { return 0 };
-        self.allocate(layout).map_or(0, |block| {
-            first.write(block);
-            1
-        })
-    }
-
-    unsafe fn deallocate_many(&self, layout: Layout, blocks: &[NonNull<u8>]) {
-        if !self.is_kept(layout) {
-            // SAFETY: the caller's contract.
-            return unsafe { self.memory.deallocate_many(layout, blocks) };
-        }
-        for &block in blocks {
-            // SAFETY: the caller's contract.
-            unsafe { self.deallocate(block, layout) }
-        }
     }
 
     fn largest_free(&self) -> usize {

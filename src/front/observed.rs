@@ -3,7 +3,7 @@
 use crate::error::FreeError;
 use crate::lock::{self, Lock};
 use crate::memory::{Done, Memory, allocator, global_alloc, pass_on};
-use crate::observe::{LiveBlock, Observation, Observer, Operation, Stats, current_tag};
+use crate::observe::{LiveBlock, Observation, Observer, Operation, current_tag};
 use core::alloc::Layout;
 use core::cell::{Cell, UnsafeCell};
 use core::fmt;
@@ -48,29 +48,6 @@ unsafe impl<M: Sync, O: Send, L: Sync> Sync for Observed<M, O, L> {}
 pub struct Mark {
     sequence: usize,
     unlisted: usize,
-}
-
-/// The share of memory that is lost to fragmentation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct Fragmentation {
-    /// *External*, in permille: the share of the free bytes that lies outside the largest free block, 1 -
-    /// largest_free / free. The same value as [`Stats::fragmentation`].
-    pub external: u32,
-    /// *Internal*, in permille: the share of the bytes in live blocks that is rounding, 1 - requested / used.
-    /// (Wilson, Johnstone, Neely and Boles, "Dynamic Storage Allocation: A Survey and Critical Review", 1995.)
-    pub internal: u32,
-}
-
-impl Fragmentation {
-    /// Computes the fragmentation of a heap in this state, of which `requested` bytes were requested for live
-    /// blocks. O(1).
-    pub fn new(stats: &Stats, requested: usize) -> Self {
-        let waste = stats.used.saturating_sub(requested);
-        // This is at most a thousand, so it fits.
-        let internal = (waste as u128 * 1000).checked_div(stats.used as u128).unwrap_or(0) as u32;
-        Self { external: stats.fragmentation(), internal }
-    }
 }
 
 /// The most return addresses in a backtrace.
@@ -224,13 +201,17 @@ impl<M: Memory, O: Observer, L: Lock> Observed<M, O, L> {
         self.observers(|observers| observers.unlisted()).saturating_sub(mark.unlisted)
     }
 
-    /// Returns the external and internal fragmentation, which is always current. O(1). `None` unless the memory
-    /// keeps statistics ([`Memory::statistics`]) and one of the observers is a [`Profile`](crate::observe::Profile).
+    /// Returns the *internal* fragmentation in permille: the share of the bytes in live blocks that is rounding, 1 - requested / used.
+    /// (Wilson, Johnstone, Neely and Boles, "Dynamic Storage Allocation: A Survey and Critical Review", 1995.) O(1). `None` unless the memory
+    /// keeps statistics ([`Memory::statistics`]) and one of the observers is a [`Profile`](crate::observe::Profile). The *external* one is
+    /// [`Stats::fragmentation`](crate::Stats::fragmentation).
     ///
     /// For a heap behind caches, blocks in the caches count as used, and so as internal fragmentation.
-    pub fn fragmentation(&self) -> Option<Fragmentation> {
+    pub fn internal_fragmentation(&self) -> Option<u32> {
         let requested = self.observers(|observers| observers.requested())?;
-        Some(Fragmentation::new(&self.memory.statistics()?, requested))
+        let used = self.memory.statistics()?.used;
+        // This is at most a thousand, so it fits.
+        Some((used.saturating_sub(requested) as u128 * 1000).checked_div(used as u128).unwrap_or(0) as u32)
     }
 
     #[inline(always)]

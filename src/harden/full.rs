@@ -371,7 +371,6 @@ unsafe impl<P: Placement, const Q: usize> Placement for Full<P, Q> {
     const MAX_REGION: usize = P::MAX_REGION;
     const MAX_REGIONS: usize = if P::MAX_REGIONS < WINDOWS { P::MAX_REGIONS } else { WINDOWS };
     const REMEMBERS: bool = true;
-    const MOVES_TO_SHRINK: bool = false;
 
     unsafe fn claim<S: Statistics>(&mut self, memory: Region, statistics: &mut S) -> Result<(), RegionError> {
         let start = memory.start.addr().get();
@@ -457,23 +456,6 @@ unsafe impl<P: Placement, const Q: usize> Placement for Full<P, Q> {
             start = self.placement.allocate(outer, &mut NoStatistics);
         }
         Some(self.enter(start?, layout, statistics))
-    }
-
-    fn allocate_zeroed<S: Statistics>(
-        &mut self,
-        _: Layout,
-        _: &mut S,
-    ) -> Option<(NonNull<u8>, usize, usize)> {
-        None
-    }
-
-    fn allocate_shorter<S: Statistics>(&mut self, _: Layout, _: usize, _: &mut S) -> Option<NonNull<u8>> {
-        None
-    }
-
-    #[inline(always)]
-    unsafe fn free_fast<S: Statistics>(&mut self, _: NonNull<u8>, _: Layout, _: &mut S) -> bool {
-        false
     }
 
     unsafe fn free<S: Statistics>(

@@ -160,12 +160,40 @@ unsafe impl<P: Placement, L: Lock, S: Statistics> Memory for Heap<P, L, S> {
     }
 
     fn allocate_many(&self, layout: Layout, blocks: &mut [MaybeUninit<NonNull<u8>>]) -> usize {
-        self.allocate_many(layout, blocks)
+        self.with(|state| {
+            let mut count = 0;
+            for place in blocks {
+                let block = match state.allocate_fast(layout) {
+                    None if count == 0 => state.allocate_slow(layout),
+                    None => state.allocate_more(layout),
+                    block => block,
+                };
+                let Some(block) = block else { break };
+                place.write(block);
+                count += 1;
+            }
+            count
+        })
     }
 
     unsafe fn deallocate_many(&self, layout: Layout, blocks: &[NonNull<u8>]) {
-        // SAFETY: the caller's contract.
-        unsafe { self.deallocate_many(layout, blocks) }
+        let wrong = self.with(|state| {
+            let mut wrong = None;
+            for &block in blocks {
+                // SAFETY: the caller guarantees that every block is live and has `layout`.
+                unsafe {
+                    if !state.free_fast(block, layout) {
+                        if let Err(error) = state.free(block, layout) {
+                            wrong = Some((error, block.addr().get()));
+                        }
+                    }
+                }
+            }
+            wrong
+        });
+        if let Some((error, address)) = wrong {
+            invalid_free(error, address);
+        }
     }
 
     fn statistics(&self) -> Option<Stats> {

@@ -17,7 +17,6 @@ pub use tiny::{TinyBump, TinyHeap};
 pub use wasm::WasmHeap;
 
 use crate::error::FreeError;
-use crate::error::misuse::invalid_free;
 use crate::error::out_of_memory::OutOfMemory;
 use crate::lock::{self, Lock};
 use crate::memory::Memory;
@@ -27,7 +26,7 @@ use crate::region::{Pending, Region, RegionError, StaticFlag, StaticRegion};
 use core::alloc::Layout;
 use core::cell::UnsafeCell;
 use core::fmt;
-use core::mem::{ManuallyDrop, MaybeUninit};
+use core::mem::ManuallyDrop;
 use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 
@@ -319,51 +318,6 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
                 state.free(block, layout)
             }
         })
-    }
-
-    /// Fills `blocks` from the front with blocks for `layout`, with one use of the lock, and returns how many. The first
-    /// block is found as by [`Heap::try_allocate`], the others only while that is quick. So 0 means that memory has run
-    /// out, but fewer blocks than requested do not. O(length of `blocks`) times the placement's complexity.
-    pub fn allocate_many(&self, layout: Layout, blocks: &mut [MaybeUninit<NonNull<u8>>]) -> usize {
-        self.with(|state| {
-            let mut count = 0;
-            for place in blocks {
-                let block = match state.allocate_fast(layout) {
-                    None if count == 0 => state.allocate_slow(layout),
-                    None => state.allocate_more(layout),
-                    block => block,
-                };
-                let Some(block) = block else { break };
-                place.write(block);
-                count += 1;
-            }
-            count
-        })
-    }
-
-    /// Frees blocks of one layout, with one use of the lock. Invalid frees are handled as by [`Memory::deallocate`].
-    ///
-    /// # Safety
-    ///
-    /// Every block must be live, must have been allocated with `layout` from this heap, and must not be used any more.
-    pub unsafe fn deallocate_many(&self, layout: Layout, blocks: &[NonNull<u8>]) {
-        let wrong = self.with(|state| {
-            let mut wrong = None;
-            for &block in blocks {
-                // SAFETY: the caller guarantees that every block is live and has `layout`.
-                unsafe {
-                    if !state.free_fast(block, layout) {
-                        if let Err(error) = state.free(block, layout) {
-                            wrong = Some((error, block.addr().get()));
-                        }
-                    }
-                }
-            }
-            wrong
-        });
-        if let Some((error, address)) = wrong {
-            invalid_free(error, address);
-        }
     }
 
     /// Grows or shrinks a block without moving it. Returns whether that was possible.

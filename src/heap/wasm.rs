@@ -1,11 +1,9 @@
 //! The heap of a WebAssembly module, which grows with the module's memory.
 
-use crate::error::FreeError;
-use crate::error::out_of_memory::OutOfMemory;
 use crate::heap::Heap;
 use crate::lock::{self, Lock};
-use crate::memory::{Memory, allocator, global_alloc};
-use crate::observe::{Counters, Statistics, Stats};
+use crate::memory::{Memory, allocator, global_alloc, pass_on};
+use crate::observe::{Counters, Statistics};
 use crate::placement::{Placement, Tlsf};
 use crate::region::Region;
 use core::alloc::Layout;
@@ -244,12 +242,6 @@ unsafe impl<P: Placement, L: Lock, S: Statistics> Memory for WasmHeap<P, L, S> {
         self.request::<Linear, _>(layout, || self.heap.allocate_zeroed(layout))
     }
 
-    #[inline]
-    unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
-        // SAFETY: the caller's contract.
-        unsafe { self.heap.deallocate(block, layout) }
-    }
-
     fn allocate_many(&self, layout: Layout, blocks: &mut [MaybeUninit<NonNull<u8>>]) -> usize {
         if blocks.is_empty() {
             return 0;
@@ -264,46 +256,10 @@ unsafe impl<P: Placement, L: Lock, S: Statistics> Memory for WasmHeap<P, L, S> {
         count
     }
 
-    unsafe fn deallocate_many(&self, layout: Layout, blocks: &[NonNull<u8>]) {
-        // SAFETY: the caller's contract.
-        unsafe { self.heap.deallocate_many(layout, blocks) }
-    }
-
-    fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        self.heap.check(block, layout)
-    }
-
-    unsafe fn check_owned(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        // SAFETY: the caller's contract.
-        unsafe { self.heap.check_owned(block, layout) }
-    }
-
-    unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
-        // SAFETY: the caller's contract.
-        unsafe { self.heap.try_resize(block, layout, size) }
-    }
-
-    fn statistics(&self) -> Option<Stats> {
-        Memory::statistics(&self.heap)
-    }
-
-    /// Returns the largest request, in bytes, that succeeds without growth.
-    fn largest_free(&self) -> usize {
-        Memory::largest_free(&self.heap)
-    }
-
-    #[inline(always)]
-    fn remembers(&self) -> bool {
-        self.heap.remembers()
-    }
-
-    fn region(&self, n: usize) -> Option<Region> {
-        self.heap.region(n)
-    }
-
-    fn out_of_memory(&self, layout: Layout) -> OutOfMemory {
-        Memory::out_of_memory(&self.heap, layout)
-    }
+    pass_on!(
+        |self| self.heap;
+        deallocate, deallocate_many, check, try_resize, statistics, largest_free, region, out_of_memory, remembers
+    );
 }
 
 global_alloc!([P: Placement, L: Lock, S: Statistics] WasmHeap<P, L, S>, plainly);

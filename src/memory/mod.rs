@@ -259,106 +259,73 @@ macro_rules! pass_on {
     };
     (@allocate $this:ident $memory:expr) => {
         #[inline]
-        fn allocate(&$this, layout: ::core::alloc::Layout) -> Option<::core::ptr::NonNull<u8>> {
+        fn allocate(&$this, layout: Layout) -> Option<NonNull<u8>> {
             $memory.allocate(layout)
         }
     };
     (@allocate_zeroed $this:ident $memory:expr) => {
-        fn allocate_zeroed(&$this, layout: ::core::alloc::Layout) -> Option<::core::ptr::NonNull<u8>> {
+        fn allocate_zeroed(&$this, layout: Layout) -> Option<NonNull<u8>> {
             $memory.allocate_zeroed(layout)
         }
     };
     (@try_allocate $this:ident $memory:expr) => {
-        fn try_allocate(
-            &$this,
-            layout: ::core::alloc::Layout,
-        ) -> Result<::core::ptr::NonNull<u8>, $crate::out_of_memory::OutOfMemory> {
+        fn try_allocate(&$this, layout: Layout) -> Result<NonNull<u8>, $crate::OutOfMemory> {
             $memory.try_allocate(layout)
         }
     };
     (@try_allocate_zeroed $this:ident $memory:expr) => {
-        fn try_allocate_zeroed(
-            &$this,
-            layout: ::core::alloc::Layout,
-        ) -> Result<::core::ptr::NonNull<u8>, $crate::out_of_memory::OutOfMemory> {
+        fn try_allocate_zeroed(&$this, layout: Layout) -> Result<NonNull<u8>, $crate::OutOfMemory> {
             $memory.try_allocate_zeroed(layout)
         }
     };
     (@deallocate $this:ident $memory:expr) => {
         #[inline]
-        unsafe fn deallocate(&$this, block: ::core::ptr::NonNull<u8>, layout: ::core::alloc::Layout) {
+        unsafe fn deallocate(&$this, block: NonNull<u8>, layout: Layout) {
             // SAFETY: the caller's contract.
             unsafe { $memory.deallocate(block, layout) }
         }
     };
     (@try_deallocate $this:ident $memory:expr) => {
-        unsafe fn try_deallocate(
-            &$this,
-            block: ::core::ptr::NonNull<u8>,
-            layout: ::core::alloc::Layout,
-        ) -> Result<(), $crate::error::FreeError> {
+        unsafe fn try_deallocate(&$this, block: NonNull<u8>, layout: Layout) -> Result<(), $crate::FreeError> {
             // SAFETY: the caller's contract.
             unsafe { $memory.try_deallocate(block, layout) }
         }
     };
     (@check $this:ident $memory:expr) => {
-        fn check(
-            &$this,
-            block: ::core::ptr::NonNull<u8>,
-            layout: ::core::alloc::Layout,
-        ) -> Result<(), $crate::error::FreeError> {
+        fn check(&$this, block: NonNull<u8>, layout: Layout) -> Result<(), $crate::FreeError> {
             $memory.check(block, layout)
         }
 
-        unsafe fn check_owned(
-            &$this,
-            block: ::core::ptr::NonNull<u8>,
-            layout: ::core::alloc::Layout,
-        ) -> Result<(), $crate::error::FreeError> {
+        unsafe fn check_owned(&$this, block: NonNull<u8>, layout: Layout) -> Result<(), $crate::FreeError> {
             // SAFETY: the caller's contract.
             unsafe { $memory.check_owned(block, layout) }
         }
     };
     (@try_resize $this:ident $memory:expr) => {
-        unsafe fn try_resize(
-            &$this,
-            block: ::core::ptr::NonNull<u8>,
-            layout: ::core::alloc::Layout,
-            size: usize,
-        ) -> bool {
+        unsafe fn try_resize(&$this, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
             // SAFETY: the caller's contract.
             unsafe { $memory.try_resize(block, layout, size) }
         }
     };
     (@change $this:ident $memory:expr) => {
-        unsafe fn change(
-            &$this,
-            block: ::core::ptr::NonNull<u8>,
-            old: ::core::alloc::Layout,
-            new: ::core::alloc::Layout,
-            done: $crate::memory::Done,
-        ) -> Option<::core::ptr::NonNull<u8>> {
+        unsafe fn change(&$this, block: NonNull<u8>, old: Layout, new: Layout, done: $crate::memory::Done) -> Option<NonNull<u8>> {
             // SAFETY: the caller's contract.
             unsafe { $memory.change(block, old, new, done) }
         }
     };
     (@allocate_many $this:ident $memory:expr) => {
-        fn allocate_many(
-            &$this,
-            layout: ::core::alloc::Layout,
-            blocks: &mut [::core::mem::MaybeUninit<::core::ptr::NonNull<u8>>],
-        ) -> usize {
+        fn allocate_many(&$this, layout: Layout, blocks: &mut [::core::mem::MaybeUninit<NonNull<u8>>]) -> usize {
             $memory.allocate_many(layout, blocks)
         }
     };
     (@deallocate_many $this:ident $memory:expr) => {
-        unsafe fn deallocate_many(&$this, layout: ::core::alloc::Layout, blocks: &[::core::ptr::NonNull<u8>]) {
+        unsafe fn deallocate_many(&$this, layout: Layout, blocks: &[NonNull<u8>]) {
             // SAFETY: the caller's contract.
             unsafe { $memory.deallocate_many(layout, blocks) }
         }
     };
     (@statistics $this:ident $memory:expr) => {
-        fn statistics(&$this) -> Option<$crate::observe::Stats> {
+        fn statistics(&$this) -> Option<$crate::Stats> {
             $memory.statistics()
         }
     };
@@ -368,12 +335,12 @@ macro_rules! pass_on {
         }
     };
     (@region $this:ident $memory:expr) => {
-        fn region(&$this, n: usize) -> Option<$crate::region::Region> {
+        fn region(&$this, n: usize) -> Option<$crate::Region> {
             $memory.region(n)
         }
     };
     (@out_of_memory $this:ident $memory:expr) => {
-        fn out_of_memory(&$this, layout: ::core::alloc::Layout) -> $crate::out_of_memory::OutOfMemory {
+        fn out_of_memory(&$this, layout: Layout) -> $crate::OutOfMemory {
             $memory.out_of_memory(layout)
         }
     };
@@ -398,7 +365,7 @@ macro_rules! pass_on {
         }
     };
     (@take_reserve $this:ident $memory:expr) => {
-        unsafe fn take_reserve(&$this, region: $crate::region::Region) -> bool {
+        unsafe fn take_reserve(&$this, region: $crate::Region) -> bool {
             // SAFETY: the caller's contract.
             unsafe { $memory.take_reserve(region) }
         }

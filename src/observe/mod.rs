@@ -22,7 +22,6 @@
 //!
 //! `TraceWriter` needs the feature `std`, and backtraces need the feature `backtrace` (the crate of that name).
 
-mod labels;
 mod latency;
 mod leaks;
 mod observer;
@@ -42,7 +41,7 @@ pub use allotment_event as event;
 pub use latency::{Histogram, Timings};
 pub use leaks::Leaks;
 pub use observer::{LiveBlock, Observation, Observer, Operation};
-pub use profile::{Profile, SizeClass};
+pub use profile::Profile;
 #[cfg(all(
     not(feature = "std"),
     any(feature = "critical-section", all(feature = "spin", target_has_atomic = "8"))
@@ -77,4 +76,9 @@ pub(crate) fn current_tag() -> Option<&'static str> {
         all(feature = "spin", target_has_atomic = "8")
     )))]
     return None;
+}
+
+/// Returns the number of a label among those seen before. O(labels).
+pub(crate) fn number_of(label: &str, labels: &[&str]) -> Option<usize> {
+    labels.iter().position(|known| core::ptr::eq(*known, label) || *known == label)
 }

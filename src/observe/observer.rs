@@ -43,40 +43,7 @@ pub enum Operation {
 #[cfg(feature = "defmt")]
 impl defmt::Format for Operation {
     fn format(&self, fmt: defmt::Formatter<'_>) {
-        match *self {
-            Self::Allocate { block, layout } => defmt::write!(
-                fmt,
-                "Allocate {{ block: {=usize:#x}, size: {=usize}, align: {=usize} }}",
-                block,
-                layout.size(),
-                layout.align()
-            ),
-            Self::Reallocate { block, layout, to, size } => defmt::write!(
-                fmt,
-                "Reallocate {{ block: {=usize:#x}, size: {=usize}, align: {=usize}, to: {=usize:#x}, new size: \
-                 {=usize} }}",
-                block,
-                layout.size(),
-                layout.align(),
-                to,
-                size
-            ),
-            Self::Free { block, layout } => defmt::write!(
-                fmt,
-                "Free {{ block: {=usize:#x}, size: {=usize}, align: {=usize} }}",
-                block,
-                layout.size(),
-                layout.align()
-            ),
-            Self::Fail { layout } => {
-                defmt::write!(
-                    fmt,
-                    "Fail {{ size: {=usize}, align: {=usize} }}",
-                    layout.size(),
-                    layout.align()
-                );
-            }
-        }
+        Action::from(*self).format(fmt);
     }
 }
 

@@ -7,16 +7,6 @@ use super::observer::{Observation, Observer, Operation};
 /// Number of size classes of a [`Profile`].
 const CLASSES: usize = usize::BITS as usize;
 
-/// The requests of one size class of a [`Profile`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct SizeClass {
-    /// Number of live blocks of this class.
-    pub live: usize,
-    /// Number of blocks that ever had this class, reallocated ones included.
-    pub total: usize,
-}
-
 /// An observer that counts operations and bytes, with a histogram of sizes in powers of two.
 ///
 /// Sizes are in bytes as requested; the heap counts what blocks really take ([`Stats::used`](super::Stats)). O(1)
@@ -31,7 +21,7 @@ pub struct SizeClass {
 /// let block = HEAP.try_allocate(Layout::new::<[u8; 100]>())?;
 /// let profile = HEAP.observers(|profile| *profile);
 /// assert_eq!((profile.live_blocks, profile.live_bytes), (1, 100));
-/// assert_eq!(profile.class(6).live, 1); // from 64 up to 127 bytes
+/// assert_eq!(profile.class(6).0, 1); // from 64 up to 127 bytes
 /// # unsafe { HEAP.try_deallocate(block, Layout::new::<[u8; 100]>())? };
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -61,7 +51,8 @@ pub struct Profile {
     pub largest_failure: usize,
     /// Bytes of the largest request that was served.
     pub largest: usize,
-    classes: [SizeClass; CLASSES],
+    /// Live requests of each class, and all.
+    classes: [(usize, usize); CLASSES],
 }
 
 impl Default for Profile {
@@ -85,31 +76,31 @@ impl Profile {
             failures: 0,
             largest_failure: 0,
             largest: 0,
-            classes: [SizeClass { live: 0, total: 0 }; CLASSES],
+            classes: [(0, 0); CLASSES],
         }
     }
 
-    /// Returns the requests from 2^`log` to 2^(`log` + 1) - 1 bytes; class 0 includes requests for 0 bytes. All
+    /// Returns how many blocks are live, and were ever requested, from 2^`log` to 2^(`log` + 1) - 1 bytes; class 0 includes requests for 0 bytes. All
     /// zero beyond the address width.
-    pub fn class(&self, log: u32) -> SizeClass {
+    pub fn class(&self, log: u32) -> (usize, usize) {
         self.classes.get(log as usize).copied().unwrap_or_default()
     }
 
-    /// Iterates over all size classes that were ever requested: the smallest size of each in bytes, and its
-    /// requests.
-    pub fn histogram(&self) -> impl Iterator<Item = (usize, SizeClass)> + '_ {
+    /// Iterates over all size classes that were ever requested: the smallest size of each in bytes, and how many blocks are
+    /// live and were ever requested.
+    pub fn histogram(&self) -> impl Iterator<Item = (usize, (usize, usize))> + '_ {
         let sizes = self.classes.iter().enumerate().map(|(log, class)| (1 << log, *class));
-        sizes.filter(|(_, class)| class.total > 0)
+        sizes.filter(|(_, (_, total))| *total > 0)
     }
 
-    fn class_of(&mut self, size: usize) -> &mut SizeClass {
+    fn class_of(&mut self, size: usize) -> &mut (usize, usize) {
         &mut self.classes[size.checked_ilog2().unwrap_or(0) as usize]
     }
 
     fn add(&mut self, size: usize) {
         let class = self.class_of(size);
-        class.live = class.live.saturating_add(1);
-        class.total = class.total.saturating_add(1);
+        class.0 = class.0.saturating_add(1);
+        class.1 = class.1.saturating_add(1);
         self.live_bytes = self.live_bytes.saturating_add(size);
         self.peak_bytes = self.peak_bytes.max(self.live_bytes);
         self.largest = self.largest.max(size);
@@ -118,7 +109,7 @@ impl Profile {
     // An invalid free may free what was never allocated.
     fn remove(&mut self, size: usize) {
         let class = self.class_of(size);
-        class.live = class.live.saturating_sub(1);
+        class.0 = class.0.saturating_sub(1);
         self.live_bytes = self.live_bytes.saturating_sub(size);
     }
 }

@@ -18,18 +18,27 @@ pub unsafe trait Statistics {
     /// Counts a block that was resized in place.
     fn resized(&mut self, old: usize, new: usize);
     /// Adds memory that is about to be freed, without raising the peak.
-    fn found(&mut self, size: usize);
+    #[inline(always)]
+    fn found(&mut self, size: usize) {
+        self.allocated(size);
+    }
     /// Counts a failed request for `size` bytes.
-    fn failed(&mut self, size: usize);
+    #[inline(always)]
+    fn failed(&mut self, size: usize) {
+        let _ = size;
+    }
     /// Counts memory that was added to the heap.
     fn grown(&mut self, size: usize);
     /// Counts memory that was removed from the heap.
     fn shrunk(&mut self, size: usize);
     /// Counts all live blocks as freed at once.
-    fn reset(&mut self);
+    fn reset(&mut self) {}
 
     /// Returns the bytes outside live blocks, if they are counted.
-    fn free(&self) -> Option<usize>;
+    #[inline(always)]
+    fn free(&self) -> Option<usize> {
+        None
+    }
 
     /// Returns the state of a heap with these statistics and this largest free block, if everything in it is
     /// counted.
@@ -197,19 +206,9 @@ unsafe impl Statistics for NoStatistics {
     #[inline(always)]
     fn resized(&mut self, _: usize, _: usize) {}
     #[inline(always)]
-    fn found(&mut self, _: usize) {}
-    #[inline(always)]
-    fn failed(&mut self, _: usize) {}
-    #[inline(always)]
     fn grown(&mut self, _: usize) {}
     #[inline(always)]
     fn shrunk(&mut self, _: usize) {}
-    #[inline(always)]
-    fn reset(&mut self) {}
-    #[inline(always)]
-    fn free(&self) -> Option<usize> {
-        None
-    }
 }
 
 /// The state of a heap at one moment. Sizes are in bytes.

@@ -2,9 +2,9 @@
 
 #![forbid(unsafe_code)]
 
-use super::labels::Labels;
+use super::number_of;
 use super::observer::{Observation, Observer, Operation};
-use heapless::FnvIndexMap;
+use heapless::{FnvIndexMap, Vec};
 
 /// The allocations in the scopes of one tag. Sizes are in bytes, as requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,7 +61,7 @@ impl TagStats {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Tags<const T: usize, const N: usize> {
-    labels: Labels<T>,
+    labels: Vec<&'static str, T>,
     stats: [TagStats; T],
     untagged: TagStats,
     others: TagStats,
@@ -87,7 +87,7 @@ impl<const T: usize, const N: usize> Tags<T, N> {
     /// Makes statistics without tags and blocks.
     pub const fn new() -> Self {
         Self {
-            labels: Labels::EMPTY,
+            labels: Vec::new(),
             stats: [TagStats::ZERO; T],
             untagged: TagStats::ZERO,
             others: TagStats::ZERO,
@@ -100,7 +100,7 @@ impl<const T: usize, const N: usize> Tags<T, N> {
     /// O(`T`).
     pub fn of(&self, tag: Option<&'static str>) -> TagStats {
         let Some(label) = tag else { return self.untagged };
-        match self.labels.find(label) {
+        match number_of(label, &self.labels) {
             Some(index) => self.stats[index],
             None => TagStats { tag, ..TagStats::ZERO },
         }
@@ -123,11 +123,11 @@ impl<const T: usize, const N: usize> Tags<T, N> {
 
     fn place(&mut self, tag: Option<&'static str>) -> Place {
         let Some(label) = tag else { return Place::Untagged };
-        if let Some(index) = self.labels.find(label) {
+        if let Some(index) = number_of(label, &self.labels) {
             return Place::Of(index);
         }
         let index = self.labels.len();
-        if !self.labels.add(label) {
+        if self.labels.push(label).is_err() {
             return Place::Others;
         }
         self.stats[index].tag = tag;

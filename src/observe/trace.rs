@@ -3,9 +3,9 @@
 #![forbid(unsafe_code)]
 
 use super::event::{Action, Encoder, Event, Header, Record};
-use super::labels::Labels;
+use super::number_of;
 use super::observer::{Observation, Observer};
-use heapless::Deque;
+use heapless::{Deque, Vec};
 
 /// Bytes recorded of a tag's name.
 const LONGEST_LABEL: usize = 32;
@@ -43,7 +43,7 @@ const LONGEST: usize =
 pub struct Trace<const N: usize, const TAGS: usize = 8> {
     ring: Deque<u8, N>,
     encoder: Encoder,
-    labels: Labels<TAGS>,
+    labels: Vec<&'static str, TAGS>,
     /// Whether the name for tags without a label of their own has been recorded.
     others_named: bool,
     /// Bytes of the header that have been read.
@@ -68,7 +68,7 @@ impl<const N: usize, const TAGS: usize> Trace<N, TAGS> {
         Self {
             ring: Deque::new(),
             encoder: Encoder::new(),
-            labels: Labels::EMPTY,
+            labels: Vec::new(),
             others_named: false,
             header: 0,
             unrecorded: 0,
@@ -170,7 +170,7 @@ impl<const N: usize, const TAGS: usize> Trace<N, TAGS> {
     /// the name.
     fn tag(&mut self, tag: Option<&'static str>) -> Option<u32> {
         let Some(label) = tag else { return Some(0) };
-        if let Some(index) = self.labels.find(label) {
+        if let Some(index) = number_of(label, &self.labels) {
             return Some(index as u32 + 1);
         }
         let number = self.labels.len() as u32 + 1;
@@ -187,7 +187,7 @@ impl<const N: usize, const TAGS: usize> Trace<N, TAGS> {
         if !self.push(&Record::Name { tag: number, name: &label[..end] }) {
             return None;
         }
-        self.labels.add(label);
+        let _ = self.labels.push(label);
         Some(number)
     }
 

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::event::{Action, Event, Record};
+use super::number_of;
 use super::observer::{Observation, Observer, Operation};
 use super::output::Output;
 use std::collections::{BTreeSet, HashSet};
@@ -107,8 +108,7 @@ impl<const BACKTRACES: u32> TraceWriter<BACKTRACES> {
 impl Running {
     fn tag(&mut self, tag: Option<&'static str>) -> u32 {
         let Some(label) = tag else { return 0 };
-        let known = self.labels.iter().position(|known| core::ptr::eq(*known, label) || *known == label);
-        let index = known.unwrap_or_else(|| {
+        let index = number_of(label, &self.labels).unwrap_or_else(|| {
             self.labels.push(label);
             self.output.name(self.labels.len() as u32, label);
             self.labels.len() - 1

@@ -67,14 +67,6 @@ impl<M: Memory> Depot<M> {
         self.press();
         self.flush();
     }
-
-    /// Allocates up to `want` blocks from the heap.
-    fn fetch(&self, class: usize, want: usize) -> Chain {
-        let mut blocks = [const { MaybeUninit::uninit() }; MOST];
-        let count = self.heap.allocate_many(layout_of(class), &mut blocks[..want]);
-        // SAFETY: `allocate_many` has written the blocks that it counted, which are ours.
-        unsafe { Chain::of(&blocks[..count]) }
-    }
 }
 
 /// How many heaps a thread caches: the first ones that it uses.
@@ -121,10 +113,10 @@ impl<M: Memory> Source for Depot<M> {
         if let Some(first) = self.racks[class].take() {
             return Chain { first, count: self.capacity(class) };
         }
-        let mut chain = self.fetch(class, want);
+        let mut chain = Chain::fetch::<M, MOST>(self.heap, class, want);
         if chain.count == 0 {
             self.reclaim();
-            chain = self.fetch(class, 1);
+            chain = Chain::fetch::<M, MOST>(self.heap, class, 1);
         }
         chain
     }
@@ -137,16 +129,8 @@ impl<M: Memory> Source for Depot<M> {
     }
 
     unsafe fn free(&self, class: usize, chain: Chain) {
-        let mut blocks = [NonNull::dangling(); MOST];
-        let mut next = chain.first;
-        // SAFETY: the blocks of a chain are linked, and the caller's.
-        unsafe {
-            for block in &mut blocks[..chain.count] {
-                *block = NonNull::new_unchecked(next.cast());
-                next = Block::next(next);
-            }
-            self.heap.deallocate_many(layout_of(class), &blocks[..chain.count]);
-        }
+        // SAFETY: the caller's contract; the blocks come from the heap.
+        unsafe { chain.free_to::<M, MOST>(self.heap, class) }
     }
 
     fn allocate_lists(&self) -> Option<NonNull<Lists>> {

@@ -31,8 +31,6 @@
 
 mod cache;
 mod cached;
-#[cfg(all(test, unix))]
-mod checks;
 mod depot;
 #[cfg(unix)]
 mod fork;
@@ -46,6 +44,8 @@ mod rack;
 mod shared;
 #[cfg(any(unix, feature = "gpu"))]
 mod stay;
+#[cfg(all(test, unix))]
+mod tests;
 
 pub use cached::Cached;
 pub use depot::Depot;

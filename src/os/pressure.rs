@@ -20,7 +20,6 @@
 use crate::front::pressure::{Pressure, PressureHeap};
 use crate::lock::Lock;
 use crate::placement::Placement;
-use std::borrow::ToOwned;
 use std::format;
 use std::fs;
 use std::io;
@@ -66,48 +65,26 @@ pub struct Reading {
     pub group: Option<Group>,
 }
 
-/// Why there is no reading.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum ReadError {
-    /// The system offers neither interface: it is an older kernel or another system.
-    Unavailable,
-    /// A file could not be read.
-    Io {
-        /// The file.
-        file: PathBuf,
-        /// The error of reading it.
-        error: io::Error,
-    },
-    /// A file does not have the form that the kernel documents.
-    Malformed {
-        /// The file.
-        file: PathBuf,
-        /// The text that could not be understood.
-        text: String,
-    },
-}
+impl Group {
+    fn bytes_left(&self) -> u64 {
+        self.limit.saturating_sub(self.used)
+    }
 
-impl core::fmt::Display for ReadError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self {
-            Self::Unavailable => f.write_str(
-                "the system reports neither memory stalls nor limits of a control group nor its memory",
-            ),
-            Self::Io { file, error } => write!(f, "{} cannot be read: {error}", file.display()),
-            Self::Malformed { file, text } => {
-                write!(f, "{} contains `{text}`, which is not in the documented form", file.display())
-            }
+    /// Returns the percentage of the limit that is left; 0 if it is exceeded.
+    pub fn left(&self) -> f32 {
+        if self.limit == 0 {
+            return 0.0;
         }
+        (self.bytes_left() as f64 / self.limit as f64 * 100.0) as f32
     }
 }
 
-impl core::error::Error for ReadError {}
-
-/// The readings at which memory counts as short. A state ends when a reading is a fifth better than the threshold
-/// at which it begins.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Thresholds {
+/// Reads the system's memory pressure, and reports it to a heap. Its fields are the thresholds, in percent, and may be changed: 10 % of the
+/// time for some tasks, 5 % for all; 10 % and 3 % of the limit left.
+#[derive(Clone, Debug)]
+pub struct Watch {
+    root: PathBuf,
+    state: Pressure,
     /// Threshold of [`Pressure::Low`]: percentage of 10 seconds in which some task waited.
     pub low_stall: f32,
     /// Threshold of [`Pressure::Critical`]: percentage of 10 seconds in which all tasks waited.
@@ -118,14 +95,24 @@ pub struct Thresholds {
     pub critical_left: f32,
 }
 
-impl Default for Thresholds {
-    /// Returns the defaults: 10 % of the time for some tasks, 5 % for all; 10 % and 3 % of the limit left.
-    fn default() -> Self {
-        Self { low_stall: 10.0, critical_stall: 5.0, low_left: 10.0, critical_left: 3.0 }
+impl Watch {
+    /// Makes a watch of this system with the default thresholds.
+    pub fn system() -> Self {
+        Self::at("/")
     }
-}
 
-impl Thresholds {
+    /// Makes a watch that reads the files below `root`, in place of those in `/proc` and `/sys`.
+    pub fn at(root: impl Into<PathBuf>) -> Self {
+        Self {
+            root: root.into(),
+            state: Pressure::Normal,
+            low_stall: 10.0,
+            critical_stall: 5.0,
+            low_left: 10.0,
+            critical_left: 3.0,
+        }
+    }
+
     /// Returns the state that follows `now` after a reading. O(1).
     pub fn next(&self, now: Pressure, reading: &Reading) -> Pressure {
         let reached = |state: Pressure, stall: f32, stall_mark: f32, left_mark: f32| {
@@ -142,46 +129,6 @@ impl Thresholds {
             Pressure::Normal
         }
     }
-}
-
-impl Group {
-    fn bytes_left(&self) -> u64 {
-        self.limit.saturating_sub(self.used)
-    }
-
-    /// Returns the percentage of the limit that is left; 0 if it is exceeded.
-    pub fn left(&self) -> f32 {
-        if self.limit == 0 {
-            return 0.0;
-        }
-        (self.bytes_left() as f64 / self.limit as f64 * 100.0) as f32
-    }
-}
-
-/// Reads the system's memory pressure, and reports it to a heap.
-#[derive(Clone, Debug)]
-pub struct Watch {
-    root: PathBuf,
-    thresholds: Thresholds,
-    state: Pressure,
-}
-
-impl Watch {
-    /// Makes a watch of this system with the default thresholds.
-    pub fn system() -> Self {
-        Self::at("/")
-    }
-
-    /// Makes a watch that reads the files below `root`, in place of those in `/proc` and `/sys`.
-    pub fn at(root: impl Into<PathBuf>) -> Self {
-        Self { root: root.into(), thresholds: Thresholds::default(), state: Pressure::Normal }
-    }
-
-    /// Sets other thresholds.
-    pub fn thresholds(mut self, thresholds: Thresholds) -> Self {
-        self.thresholds = thresholds;
-        self
-    }
 
     /// Returns the state after the last reading.
     pub fn pressure(&self) -> Pressure {
@@ -193,12 +140,12 @@ impl Watch {
     ///
     /// # Errors
     ///
-    /// [`ReadError`] if there is no reading. The heap keeps the state that was reported last.
+    /// As [`Watch::read`]. The heap keeps the state that was reported last.
     pub fn poll<P: Placement, L: Lock, const HOOKS: usize>(
         &mut self,
         heap: &PressureHeap<P, L, HOOKS>,
-    ) -> Result<Pressure, ReadError> {
-        self.state = self.thresholds.next(self.state, &self.read()?);
+    ) -> io::Result<Pressure> {
+        self.state = self.next(self.state, &self.read()?);
         heap.set_outside_pressure(self.state);
         Ok(self.state)
     }
@@ -207,23 +154,26 @@ impl Watch {
     ///
     /// # Errors
     ///
-    /// [`ReadError`] if there is no reading.
-    pub fn read(&self) -> Result<Reading, ReadError> {
+    /// [`io::Error`] if there is no reading: of kind `Unsupported` if the system reports nothing, of kind `InvalidData` if a file is not in
+    /// the documented form, else the reason why a file cannot be read. The text names the file.
+    pub fn read(&self) -> io::Result<Reading> {
         let (some, full) = self.stalls()?.unzip();
         let (group, has_groups) = self.group()?;
         let machine = self.machine()?;
         if some.is_none() && !has_groups && machine.is_none() {
-            return Err(ReadError::Unavailable);
+            let what =
+                "the system reports neither memory stalls nor limits of a control group nor its memory";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, what));
         }
         let group = [group, machine].into_iter().flatten().min_by_key(|group| group.bytes_left());
         Ok(Reading { some, full, group })
     }
 
     /// Reads how much memory the machine has, with its swap outside memory.
-    fn machine(&self) -> Result<Option<Group>, ReadError> {
+    fn machine(&self) -> io::Result<Option<Group>> {
         let file = self.root.join("proc/meminfo");
         let Some(text) = contents(&file)? else { return Ok(None) };
-        let figure = |name: &str| -> Result<Option<u64>, ReadError> {
+        let figure = |name: &str| -> io::Result<Option<u64>> {
             let Some(line) = text.lines().find(|line| line.starts_with(name)) else { return Ok(None) };
             kibibytes(line.split_whitespace().nth(1)).map(Some).ok_or_else(|| malformed(&file, line))
         };
@@ -248,7 +198,7 @@ impl Watch {
     }
 
     /// Reads how long some tasks and all tasks waited.
-    fn stalls(&self) -> Result<Option<(Stall, Stall)>, ReadError> {
+    fn stalls(&self) -> io::Result<Option<(Stall, Stall)>> {
         let file = self.root.join("proc/pressure/memory");
         let Some(text) = contents(&file)? else { return Ok(None) };
         let (mut some, mut full) = (None, Stall::default());
@@ -266,7 +216,7 @@ impl Watch {
 
     /// Finds the most constrained group with a limit, from the process's own group up to the top, and whether there
     /// are groups.
-    fn group(&self) -> Result<(Option<Group>, bool), ReadError> {
+    fn group(&self) -> io::Result<(Option<Group>, bool)> {
         let file = self.root.join("proc/self/cgroup");
         let Some(text) = contents(&file)? else { return Ok((None, false)) };
         // Groups of cgroup v1 have numbers other than 0, and different files.
@@ -312,13 +262,13 @@ impl Watch {
 }
 
 /// Returns the contents of a file if it exists. A kernel in which the interface is switched off refuses to read it.
-fn contents(file: &Path) -> Result<Option<String>, ReadError> {
+fn contents(file: &Path) -> io::Result<Option<String>> {
     match fs::read_to_string(file) {
         Ok(text) => Ok(Some(text)),
         Err(error) => match (error.kind(), error.raw_os_error()) {
             (io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied | io::ErrorKind::NotADirectory, _)
             | (_, Some(NOT_SUPPORTED)) => Ok(None),
-            _ => Err(ReadError::Io { file: file.to_owned(), error }),
+            _ => Err(io::Error::new(error.kind(), format!("{} cannot be read: {error}", file.display()))),
         },
     }
 }
@@ -326,8 +276,9 @@ fn contents(file: &Path) -> Result<Option<String>, ReadError> {
 /// Linux's `EOPNOTSUPP`.
 const NOT_SUPPORTED: i32 = 95;
 
-fn malformed(file: &Path, text: &str) -> ReadError {
-    ReadError::Malformed { file: file.to_owned(), text: text.trim().to_owned() }
+fn malformed(file: &Path, text: &str) -> io::Error {
+    let what = format!("{} contains `{}`, which is not in the documented form", file.display(), text.trim());
+    io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
 /// Parses `avg10=0.00 avg60=0.00 avg300=0.00 total=0`.
@@ -356,7 +307,7 @@ fn kibibytes(number: Option<&str>) -> Option<u64> {
 }
 
 /// Reads a number of bytes, or `max`, which means no limit.
-fn amount(file: &Path) -> Result<Option<u64>, ReadError> {
+fn amount(file: &Path) -> io::Result<Option<u64>> {
     let Some(text) = contents(file)? else { return Ok(None) };
     match text.trim() {
         "max" => Ok(Some(u64::MAX)),
@@ -365,7 +316,7 @@ fn amount(file: &Path) -> Result<Option<u64>, ReadError> {
 }
 
 /// Returns the bytes of cached files that were not used recently; 0 if the group does not report them.
-fn inactive(file: &Path) -> Result<u64, ReadError> {
+fn inactive(file: &Path) -> io::Result<u64> {
     let Some(text) = contents(file)? else { return Ok(0) };
     match text.lines().find_map(|line| line.strip_prefix("inactive_file ")) {
         Some(number) => {

@@ -7,55 +7,12 @@
 use super::Placement;
 use crate::error::FreeError;
 use crate::observe::Statistics;
-use crate::region::{Region, RegionError, Run};
+use crate::region::{Region, RegionError};
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
 /// Words that the allocators align to, and the least that they can use.
 const WORD: usize = size_of::<usize>();
-
-/// The parts of a [`Placement`] that the adapted allocators do not have.
-macro_rules! what_adapters_lack {
-    () => {
-        const MAX_REGION: usize = isize::MAX as usize;
-        const MAX_REGIONS: usize = usize::MAX;
-        const REMEMBERS: bool = false;
-        const MOVES_TO_SHRINK: bool = false;
-
-        fn release<S: Statistics>(&mut self, _: *mut u8, _: &mut S) -> Result<Region, RegionError> {
-            Err(RegionError::Unsupported)
-        }
-
-        fn allocate_slow<S: Statistics>(&mut self, _: Layout, _: &mut S) -> Option<NonNull<u8>> {
-            None
-        }
-
-        fn allocate_zeroed<S: Statistics>(
-            &mut self,
-            _: Layout,
-            _: &mut S,
-        ) -> Option<(NonNull<u8>, usize, usize)> {
-            None
-        }
-
-        fn allocate_shorter<S: Statistics>(&mut self, _: Layout, _: usize, _: &mut S) -> Option<NonNull<u8>> {
-            None
-        }
-
-        unsafe fn free_fast<S: Statistics>(&mut self, _: NonNull<u8>, _: Layout, _: &mut S) -> bool {
-            false
-        }
-
-        fn trim(&mut self) -> bool {
-            false
-        }
-
-        fn set_saving(&mut self, _on: bool) {}
-
-        /// Nothing: the allocator does not tell.
-        fn walk(&self, _region: usize, _visit: &mut dyn FnMut(Run) -> bool) {}
-    };
-}
 
 /// `linked_list_allocator::Heap`: first fit in address order, O(n) both ways. One region, which can be
 /// extended.
@@ -80,7 +37,11 @@ impl LinkedList {
 #[cfg(feature = "linked-list")]
 unsafe impl Placement for LinkedList {
     const EMPTY: Self = Self(linked_list_allocator::Heap::empty());
-    what_adapters_lack!();
+    const MAX_REGION: usize = isize::MAX as usize;
+
+    fn release<S: Statistics>(&mut self, _: *mut u8, _: &mut S) -> Result<Region, RegionError> {
+        Err(RegionError::Unsupported)
+    }
 
     unsafe fn claim<S: Statistics>(&mut self, memory: Region, statistics: &mut S) -> Result<(), RegionError> {
         if !self.0.bottom().is_null() {
@@ -148,10 +109,6 @@ unsafe impl Placement for LinkedList {
         size.max(2 * WORD).checked_next_multiple_of(WORD) == Some(Self::taken(layout))
     }
 
-    unsafe fn check_owned(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        self.check(start, layout)
-    }
-
     fn check(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         let (from, end) = (self.0.bottom().addr(), self.0.top().addr());
         let inside =
@@ -206,7 +163,11 @@ impl<const ORDER: usize> BuddySystem<ORDER> {
 #[cfg(feature = "buddy-system")]
 unsafe impl<const ORDER: usize> Placement for BuddySystem<ORDER> {
     const EMPTY: Self = Self(buddy_system_allocator::Heap::empty());
-    what_adapters_lack!();
+    const MAX_REGION: usize = isize::MAX as usize;
+
+    fn release<S: Statistics>(&mut self, _: *mut u8, _: &mut S) -> Result<Region, RegionError> {
+        Err(RegionError::Unsupported)
+    }
 
     unsafe fn claim<S: Statistics>(&mut self, memory: Region, statistics: &mut S) -> Result<(), RegionError> {
         // SAFETY: the caller hands over the memory of the region.
@@ -253,10 +214,6 @@ unsafe impl<const ORDER: usize> Placement for BuddySystem<ORDER> {
         // Not even within the rounded size: the allocator counts requested bytes, and a free with
         // another size than the allocation's would make its counters wrap.
         size == layout.size()
-    }
-
-    unsafe fn check_owned(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        self.check(start, layout)
     }
 
     fn check(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {

@@ -22,13 +22,13 @@ pub unsafe trait Placement: Sized {
     const MAX_REGION: usize;
 
     /// The most regions that there can be; `usize::MAX` if the placement does not count them.
-    const MAX_REGIONS: usize;
+    const MAX_REGIONS: usize = usize::MAX;
 
     /// True if the placement remembers each block, to check each free: a front must not keep blocks for itself then.
-    const REMEMBERS: bool;
+    const REMEMBERS: bool = false;
 
     /// Whether a block that shrinks may move, to free memory that is shorter than it: see [`Placement::allocate_shorter`].
-    const MOVES_TO_SHRINK: bool;
+    const MOVES_TO_SHRINK: bool = false;
 
     /// Adds `memory`.
     ///
@@ -72,7 +72,10 @@ pub unsafe trait Placement: Sized {
     fn allocate_fast<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>>;
 
     /// Allocates a block on the slow path, right after [`Placement::allocate_fast`] has found none. A size of zero gets a block of one granule.
-    fn allocate_slow<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>>;
+    fn allocate_slow<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>> {
+        let _ = (layout, statistics);
+        None
+    }
 
     /// Allocates a block on the fast path or the slow one.
     #[inline(always)]
@@ -87,7 +90,10 @@ pub unsafe trait Placement: Sized {
         &mut self,
         layout: Layout,
         statistics: &mut S,
-    ) -> Option<(NonNull<u8>, usize, usize)>;
+    ) -> Option<(NonNull<u8>, usize, usize)> {
+        let _ = (layout, statistics);
+        None
+    }
 
     /// Allocates the `size` bytes that a block of `layout` is to shrink to from free memory that is shorter than the block, if there is
     /// any. Called only with [`Placement::MOVES_TO_SHRINK`].
@@ -96,19 +102,26 @@ pub unsafe trait Placement: Sized {
         layout: Layout,
         size: usize,
         statistics: &mut S,
-    ) -> Option<NonNull<u8>>;
+    ) -> Option<NonNull<u8>> {
+        let _ = (layout, size, statistics);
+        None
+    }
 
     /// Frees a block in the common case, inline. Returns false, with nothing changed, if that takes more effort or gains nothing.
     ///
     /// # Safety
     ///
     /// `start` must be the address of a live block for `layout` that is not used any more.
+    #[inline(always)]
     unsafe fn free_fast<S: Statistics>(
         &mut self,
         start: NonNull<u8>,
         layout: Layout,
         statistics: &mut S,
-    ) -> bool;
+    ) -> bool {
+        let _ = (start, layout, statistics);
+        false
+    }
 
     /// Frees a block.
     ///
@@ -140,7 +153,9 @@ pub unsafe trait Placement: Sized {
     ) -> bool;
 
     /// Makes memory that is kept for speed available to every request. Returns whether there was any.
-    fn trim(&mut self) -> bool;
+    fn trim(&mut self) -> bool {
+        false
+    }
 
     /// Checks in O(regions) whether a live block for `layout` can be at `start`. It reads no memory of live blocks, so it sees a double free
     /// only if the placement keeps beside its blocks which of them are free.
@@ -169,7 +184,9 @@ pub unsafe trait Placement: Sized {
     /// # Safety
     ///
     /// If there is no error, the block must be live, for `layout`, and the caller's.
-    unsafe fn check_owned(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError>;
+    unsafe fn check_owned(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        self.check(start, layout)
+    }
 
     /// Returns the largest request in bytes that is certain to succeed now. Always current. O(1).
     fn largest_free(&self) -> usize;
@@ -178,12 +195,16 @@ pub unsafe trait Placement: Sized {
     /// fit, or caches that are flushed and not filled again. A heap under pressure calls this while it holds its lock,
     /// when the pressure begins and when it ends; live blocks stay as they are. O(cached blocks). Does nothing if there
     /// is nothing to save.
-    fn set_saving(&mut self, on: bool);
+    fn set_saving(&mut self, on: bool) {
+        let _ = on;
+    }
 
     /// Shows `visit` the free and used runs of region number `region`, in address order and without gaps, until it
     /// returns `false`. Shows nothing if there is no such region, or if the placement does not know.
     /// [`Heap::blocks`](crate::Heap::blocks) describes the runs. O(runs), in the engine O(region / granule / word) as well.
-    fn walk(&self, region: usize, visit: &mut dyn FnMut(Run) -> bool);
+    fn walk(&self, region: usize, visit: &mut dyn FnMut(Run) -> bool) {
+        let _ = (region, visit);
+    }
 
     /// Returns region number `n`, from 0, in no particular order; `None` beyond the last one, or if the placement does
     /// not know its regions. O(1).
@@ -219,13 +240,6 @@ unsafe impl Statistics for Change {
     }
 
     #[inline(always)]
-    fn found(&mut self, size: usize) {
-        self.used += size as isize;
-    }
-
-    fn failed(&mut self, _size: usize) {}
-
-    #[inline(always)]
     fn grown(&mut self, size: usize) {
         self.capacity += size as isize;
     }
@@ -233,11 +247,5 @@ unsafe impl Statistics for Change {
     #[inline(always)]
     fn shrunk(&mut self, size: usize) {
         self.capacity -= size as isize;
-    }
-
-    fn reset(&mut self) {}
-
-    fn free(&self) -> Option<usize> {
-        None
     }
 }

@@ -2,13 +2,13 @@
 //!
 //! A [`Heap`](crate::Heap) takes any [`Placement`], and a [`Pool`](crate::pool::RawPool) any [`SegmentPlacement`]. [`Buddy`], [`FirstFit`], [`Slab`] and
 //! [`Bump`] are maps of bits beside the memory ([`RegionMap`]), which serve both. [`Tlsf`] and [`BestFit`] are one engine, which keeps all it knows in the
-//! regions. [`GoodFit`] keeps a table beside the memory. The adapters for other crates' allocators work with addresses.
+//! regions. `GoodFit` keeps a table beside the memory. The adapters for other crates' allocators work with addresses.
 //!
 //! | placement | allocate | free | finds |
 //! | --- | --- | --- | --- |
 //! | [`Tlsf`] | O(1) | O(1) | the first block of the request's size class that fits, else any of the next class |
 //! | [`MicroTlsf`] | O(1) | O(1) | the smallest [`Tlsf`], two lists per power of two: the default of microcontrollers |
-//! | [`GoodFit`] | O(1) | O(1) | nearly the smallest fitting block: finer classes, several blocks compared |
+//! | `GoodFit`, in pools | O(1) | O(1) | nearly the smallest fitting block: finer classes, several blocks compared |
 //! | [`FirstFit`] | O(log n) | O(log n) | the fitting block with the lowest address |
 //! | [`BestFit`] | O(log n) | O(log n) | the shortest block that fits |
 //! | [`Buddy`] | O(log n) | O(log n) | a block of the next power of two |
@@ -24,6 +24,7 @@ mod bump;
 #[cfg(any(feature = "linked-list", feature = "buddy-system"))]
 mod external;
 mod first_fit;
+#[cfg(feature = "alloc")]
 mod good_fit;
 mod layout;
 mod mapped;
@@ -42,7 +43,8 @@ pub use external::BuddySystem;
 pub use external::LinkedList;
 pub(crate) use first_fit::MapLength;
 pub use first_fit::{FirstFit, FirstFitMap};
-pub use good_fit::{GoodFit, NodeSlot, SideTable};
+#[cfg(feature = "alloc")]
+pub use good_fit::GoodFit;
 pub(crate) use layout::Change;
 pub use layout::Placement;
 #[cfg(feature = "alloc")]
@@ -66,12 +68,11 @@ type Chosen = MicroTlsf;
 type Chosen = Tlsf;
 
 /// The largest regions of all placements, so that these are computed for every target which the library is built for.
-const _: [usize; 9] = [
+const _: [usize; 8] = [
     <BestFit as Placement>::MAX_REGION,
     <Buddy as Placement>::MAX_REGION,
     <Bump as Placement>::MAX_REGION,
     <FirstFit as Placement>::MAX_REGION,
-    <GoodFit as Placement>::MAX_REGION,
     <MicroTlsf as Placement>::MAX_REGION,
     <Slab as Placement>::MAX_REGION,
     <Tiered as Placement>::MAX_REGION,

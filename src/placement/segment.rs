@@ -105,3 +105,16 @@ pub unsafe trait SegmentPlacement: Sized {
     /// Returns the most granules that a request with natural alignment is certain to get now. O(1).
     fn largest(&self) -> usize;
 }
+
+/// Returns the address of the first granule of `memory`, and how many of `G` bytes it has: at most `most`.
+#[cfg(feature = "alloc")]
+pub(super) fn parts<const G: usize>(memory: Region, most: usize) -> Result<(usize, usize), RegionError> {
+    let start = memory.start.addr().get();
+    let end = memory.checked_end()?;
+    let base = start.checked_next_multiple_of(G).ok_or(RegionError::TooSmall)?;
+    match end.saturating_sub(base) / G {
+        0 => Err(RegionError::TooSmall),
+        len if len > most => Err(RegionError::TooLarge { max: most.saturating_mul(G) }),
+        len => Ok((base, len)),
+    }
+}

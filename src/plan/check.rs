@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::buffer::{Buffer, Relation, relation};
-use super::error::{PlanError, Violation};
+use super::error::PlanError;
 
 /// Checks that `buffers` can be planned. O(n + f²) for f fixed buffers.
 ///
@@ -131,10 +131,10 @@ pub(super) const fn clash(buffers: &[Buffer<'_>], i: usize, at_i: u64, j: usize,
 ///
 /// # Errors
 ///
-/// [`Violation`] with the first fault that is found. The buffers themselves are checked by [`check`], not here.
-pub const fn validate(buffers: &[Buffer<'_>], offsets: &[u64], capacity: u64) -> Result<u64, Violation> {
+/// [`PlanError`] with the first fault that is found. The buffers themselves are checked by [`check`], not here.
+pub const fn validate(buffers: &[Buffer<'_>], offsets: &[u64], capacity: u64) -> Result<u64, PlanError> {
     if buffers.len() != offsets.len() {
-        return Err(Violation::Length);
+        return Err(PlanError::Length);
     }
     let mut peak = 0;
     let mut i = 0;
@@ -142,22 +142,22 @@ pub const fn validate(buffers: &[Buffer<'_>], offsets: &[u64], capacity: u64) ->
         let (b, offset) = (&buffers[i], offsets[i]);
         // An alignment of zero can occur only in an instance that was not checked.
         if b.align == 0 || offset % b.align != 0 {
-            return Err(Violation::Misaligned { buffer: i });
+            return Err(PlanError::Misaligned { buffer: i });
         }
         if let Some(fixed) = b.fixed {
             if fixed != offset {
-                return Err(Violation::Moved { buffer: i });
+                return Err(PlanError::Moved { buffer: i });
             }
         }
         let end = match offset.checked_add(b.size) {
             Some(end) if end <= capacity => end,
-            _ => return Err(Violation::Beyond { buffer: i }),
+            _ => return Err(PlanError::Beyond { buffer: i }),
         };
         peak = if end > peak { end } else { peak };
         let mut j = 0;
         while j < i {
             if clash(buffers, i, offset, j, offsets[j]) {
-                return Err(Violation::Overlap { first: j, second: i });
+                return Err(PlanError::Overlap { first: j, second: i });
             }
             j += 1;
         }

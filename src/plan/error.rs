@@ -4,7 +4,8 @@
 
 use core::fmt;
 
-/// Why buffers cannot be planned. They are named by their index.
+/// Why buffers cannot be planned, why offsets are no plan for them, or why a buffer of an arena cannot be used. Buffers are named by
+/// their index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -58,6 +59,53 @@ pub enum PlanError {
         /// The index of the buffer.
         buffer: usize,
     },
+    /// The number of offsets differs from the number of buffers.
+    Length,
+    /// An offset is not a multiple of its buffer's alignment.
+    Misaligned {
+        /// The index of the buffer.
+        buffer: usize,
+    },
+    /// A buffer is not at its fixed offset, or not in its tier.
+    Moved {
+        /// The index of the buffer.
+        buffer: usize,
+    },
+    /// A buffer ends beyond the arena.
+    Beyond {
+        /// The index of the buffer.
+        buffer: usize,
+    },
+    /// Two buffers overlap while both are live.
+    Overlap {
+        /// The index of the first buffer.
+        first: usize,
+        /// The index of the second buffer.
+        second: usize,
+    },
+    /// A plan that changes has no place for another buffer.
+    TooMany {
+        /// The buffers that it has places for.
+        room: usize,
+    },
+    /// A plan that changes has no buffer with this id.
+    Unknown,
+    /// The lifetime is empty, or a number is out of range.
+    Senseless,
+    /// A plan that changes supports only size, alignment and lifetime.
+    Constraint,
+    /// A plan that changes would be longer than its arena.
+    Full {
+        /// The bytes that it would need.
+        needed: usize,
+    },
+    /// A buffer of an arena is not live at the step at which it was asked for.
+    NotLive {
+        /// The index of the buffer.
+        buffer: usize,
+        /// The step.
+        step: u64,
+    },
 }
 
 impl PlanError {
@@ -74,6 +122,17 @@ impl PlanError {
             Self::NoRule => "the list of rules to plan by is empty",
             Self::Tier { .. } => "a tier does not exist or is too small for a buffer that must lie in it",
             Self::NoRoom { .. } => "a buffer fits in no tier",
+            Self::Length => "the number of offsets differs from the number of buffers",
+            Self::Misaligned { .. } => "an offset is not aligned",
+            Self::Moved { .. } => "a buffer is not at its fixed offset",
+            Self::Beyond { .. } => "a buffer ends beyond the arena",
+            Self::Overlap { .. } => "two buffers overlap",
+            Self::TooMany { .. } => "the plan has no place for another buffer",
+            Self::Unknown => "the plan has no buffer with this id",
+            Self::Senseless => "the lifetime is empty, or a number is out of range",
+            Self::Constraint => "a plan that changes supports only size, alignment and lifetime",
+            Self::Full { .. } => "the plan would be longer than its arena",
+            Self::NotLive { .. } => "a buffer is not live at the step",
         }
     }
 }
@@ -89,9 +148,21 @@ impl PlanError {
             | Self::FixedAlign { buffer }
             | Self::TooLarge { buffer }
             | Self::Tier { buffer }
-            | Self::NoRoom { buffer } => (Some(buffer), None),
-            Self::FixedOverlap { first, second } => (Some(first), Some(second)),
-            Self::NoRule => (None, None),
+            | Self::NoRoom { buffer }
+            | Self::Misaligned { buffer }
+            | Self::Moved { buffer }
+            | Self::Beyond { buffer }
+            | Self::NotLive { buffer, .. } => (Some(buffer), None),
+            Self::FixedOverlap { first, second } | Self::Overlap { first, second } => {
+                (Some(first), Some(second))
+            }
+            Self::NoRule
+            | Self::Length
+            | Self::TooMany { .. }
+            | Self::Unknown
+            | Self::Senseless
+            | Self::Constraint
+            | Self::Full { .. } => (None, None),
         }
     }
 }
@@ -107,51 +178,3 @@ impl fmt::Display for PlanError {
 }
 
 impl core::error::Error for PlanError {}
-
-/// A rule that a plan breaks. Buffers are named by their index.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-#[non_exhaustive]
-pub enum Violation {
-    /// The buffers themselves cannot be planned.
-    Instance(PlanError),
-    /// The number of offsets differs from the number of buffers.
-    Length,
-    /// The offset is not a multiple of the alignment.
-    Misaligned {
-        /// The index of the buffer.
-        buffer: usize,
-    },
-    /// The offset differs from the fixed one.
-    Moved {
-        /// The index of the buffer.
-        buffer: usize,
-    },
-    /// The buffer ends beyond the capacity, or beyond 64 bits.
-    Beyond {
-        /// The index of the buffer.
-        buffer: usize,
-    },
-    /// Two buffers overlap that must not.
-    Overlap {
-        /// The index of the first buffer.
-        first: usize,
-        /// The index of the second buffer.
-        second: usize,
-    },
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::Instance(error) => write!(f, "{error}"),
-            Self::Length => write!(f, "the number of offsets differs from the number of buffers"),
-            Self::Misaligned { buffer } => write!(f, "the offset of buffer {buffer} is not aligned"),
-            Self::Moved { buffer } => write!(f, "buffer {buffer} is not at its fixed offset"),
-            Self::Beyond { buffer } => write!(f, "buffer {buffer} ends beyond the arena"),
-            Self::Overlap { first, second } => write!(f, "buffers {first} and {second} overlap"),
-        }
-    }
-}
-
-impl core::error::Error for Violation {}

@@ -5,7 +5,7 @@
 use super::bound::{Load, load};
 use super::buffer::Buffer;
 use super::check::{check, validate};
-use super::error::{PlanError, Violation};
+use super::error::PlanError;
 use super::greedy::{Rule, affordable_rules};
 use super::message;
 use super::order::Scratch;
@@ -94,10 +94,10 @@ impl<'a, const N: usize> Plan<'a, N> {
     ///
     /// # Errors
     ///
-    /// [`Violation`] if the buffers cannot be planned, or the offsets are not a valid plan for them.
-    pub const fn from_offsets(buffers: &'a [Buffer<'a>; N], offsets: [u64; N]) -> Result<Self, Violation> {
+    /// [`PlanError`] if the buffers cannot be planned, or the offsets are not a valid plan for them.
+    pub const fn from_offsets(buffers: &'a [Buffer<'a>; N], offsets: [u64; N]) -> Result<Self, PlanError> {
         if let Err(error) = check(buffers) {
-            return Err(Violation::Instance(error));
+            return Err(error);
         }
         match validate(buffers, &offsets, u64::MAX) {
             Ok(peak) => Ok(Self { buffers, offsets, peak, bound: load(buffers).bound, rule: None }),
@@ -186,8 +186,8 @@ impl<'a, const N: usize> Plan<'a, N> {
     ///
     /// # Errors
     ///
-    /// [`Violation`] with the first fault. A `Plan` never has one, so this is meant for tests.
-    pub const fn validate(&self) -> Result<u64, Violation> {
+    /// [`PlanError`] with the first fault. A `Plan` never has one, so this is meant for tests.
+    pub const fn validate(&self) -> Result<u64, PlanError> {
         validate(self.buffers, &self.offsets, self.peak)
     }
 }

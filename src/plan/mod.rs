@@ -30,15 +30,13 @@ mod recorded;
 mod search;
 mod tiers;
 
-pub use arena::{
-    Arena, ArenaMemory, ArenaRun, NotLive, Place, Plain, Planned, Slot, Slots, Step, StepAt, Storage,
-};
+pub use arena::{Arena, ArenaMemory, ArenaRun, Place, Plain, Planned, Slot, Slots, Step, StepAt, Storage};
 pub use bound::{Load, load, load_at};
 pub use buffer::{Buffer, Interval};
 pub use check::{check, validate};
-pub use error::{PlanError, Violation};
+pub use error::PlanError;
 pub use greedy::{Fit, RULES, Rule, affordable_rules};
-pub use incremental::{BufferId, ChangeError, Incremental};
+pub use incremental::{BufferId, Incremental};
 pub use layout::{Plan, plan, try_plan};
 pub use order::Order;
 #[cfg(feature = "alloc")]

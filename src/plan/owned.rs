@@ -5,7 +5,7 @@
 use super::bound::load;
 use super::buffer::Buffer;
 use super::check::{check, validate};
-use super::error::{PlanError, Violation};
+use super::error::PlanError;
 #[cfg(feature = "std")]
 use super::greedy::RULES;
 use super::greedy::Rule;
@@ -65,9 +65,9 @@ impl<'a> OwnedPlan<'a> {
     ///
     /// # Errors
     ///
-    /// [`Violation`] if the buffers cannot be planned, or the offsets are not a valid plan for them.
-    pub fn from_offsets(buffers: &'a [Buffer<'a>], offsets: Vec<u64>) -> Result<Self, Violation> {
-        check(buffers).map_err(Violation::Instance)?;
+    /// [`PlanError`] if the buffers cannot be planned, or the offsets are not a valid plan for them.
+    pub fn from_offsets(buffers: &'a [Buffer<'a>], offsets: Vec<u64>) -> Result<Self, PlanError> {
+        check(buffers)?;
         let peak = validate(buffers, &offsets, u64::MAX)?;
         Ok(Self { buffers, offsets, peak, bound: load(buffers).bound })
     }

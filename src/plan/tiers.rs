@@ -4,7 +4,7 @@
 
 use super::buffer::{Buffer, Kind};
 use super::check::{check, clash};
-use super::error::{PlanError, Violation};
+use super::error::PlanError;
 use super::greedy::{Fit, Rule, find, insert, is_free, prefer};
 use super::message;
 use super::order::{Order, Scratch, sort};
@@ -267,13 +267,13 @@ impl<'a, const N: usize, const T: usize> TieredPlan<'a, N, T> {
     ///
     /// # Errors
     ///
-    /// [`Violation`] with the first fault. A `TieredPlan` never has one, so this is meant for tests.
-    pub const fn validate(&self) -> Result<(), Violation> {
+    /// [`PlanError`] with the first fault. A `TieredPlan` never has one, so this is meant for tests.
+    pub const fn validate(&self) -> Result<(), PlanError> {
         let mut i = 0;
         while i < N {
             let (b, offset) = (&self.buffers[i], self.offsets[i]);
             if offset % b.align != 0 {
-                return Err(Violation::Misaligned { buffer: i });
+                return Err(PlanError::Misaligned { buffer: i });
             }
             let bound = match b.tier {
                 Some(tier) => tier,
@@ -284,16 +284,16 @@ impl<'a, const N: usize, const T: usize> TieredPlan<'a, N, T> {
                 None => offset,
             };
             if bound != self.tier[i] || fixed != offset {
-                return Err(Violation::Moved { buffer: i });
+                return Err(PlanError::Moved { buffer: i });
             }
             match offset.checked_add(b.size) {
                 Some(end) if bound < T && end <= self.tiers[bound].capacity => {}
-                _ => return Err(Violation::Beyond { buffer: i }),
+                _ => return Err(PlanError::Beyond { buffer: i }),
             }
             let mut j = 0;
             while j < i {
                 if self.tier[j] == bound && clash(self.buffers, i, offset, j, self.offsets[j]) {
-                    return Err(Violation::Overlap { first: j, second: i });
+                    return Err(PlanError::Overlap { first: j, second: i });
                 }
                 j += 1;
             }

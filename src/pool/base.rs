@@ -11,7 +11,6 @@ use super::records::{Holder, Record, Request, SizeKind, lane_of};
 use super::state::State;
 use super::usage::Usage;
 use super::{Source, SourceError};
-use crate::placement::SideTable;
 use crate::placement::{GoodFit, SegmentPlacement};
 use crate::units::granules;
 use core::num::NonZeroUsize;
@@ -22,7 +21,7 @@ use std::sync::{Arc, Mutex};
 use std::vec::Vec;
 
 /// The placement of a [`DevicePool`]: good fit with granules of 256 bytes and segments of up to 512 GiB.
-pub type DefaultPlacement = GoodFit<SideTable<u32, 256, 1, false>>;
+pub type DefaultPlacement = GoodFit;
 
 /// A pool with the default placement.
 pub type DevicePool<S> = RawPool<DefaultPlacement, S>;
@@ -75,7 +74,7 @@ impl Allocation {
 /// # Ok::<(), allotment::pool::PoolError>(())
 /// ```
 ///
-/// The placement keeps what it knows in a [`SideTable`] or in bits, because the pool never touches
+/// The placement keeps what it knows in a table or in bits, because the pool never touches
 /// the memory itself. A placement divides each segment of the source, each stream has segments of its own, and a
 /// request is served from the segment whose longest free block is the shortest that suffices.
 ///

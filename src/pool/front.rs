@@ -195,19 +195,13 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     /// Registers a hook that is asked to give memory back before a request fails. Hooks are called by priority,
     /// then in the order of registration, outside the pool's lock, and may free blocks of the pool.
     ///
-    /// # Errors
-    ///
-    /// [`TooManyHooks`](crate::front::pressure::TooManyHooks) if sixteen hooks are registered already.
-    pub fn register(
-        &self,
-        priority: u8,
-        hook: crate::front::pressure::Hook,
-    ) -> Result<crate::front::pressure::HookId, crate::front::pressure::TooManyHooks> {
+    /// Returns the number with which it can be removed; `None` if sixteen hooks are registered already.
+    pub fn register(&self, priority: u8, hook: crate::front::pressure::Hook) -> Option<u64> {
         self.hooks.register(priority, hook)
     }
 
     /// Removes a hook. Returns whether it was registered.
-    pub fn unregister(&self, id: crate::front::pressure::HookId) -> bool {
+    pub fn unregister(&self, id: u64) -> bool {
         self.hooks.unregister(id)
     }
 

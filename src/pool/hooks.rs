@@ -5,7 +5,7 @@
 
 use super::blocks::BlockSnapshot;
 use super::error::OutOfMemory;
-use crate::front::pressure::{Hook, HookId, Key, Registry, Shortage, TooManyHooks};
+use crate::front::pressure::{Hook, Key, Registry, Shortage};
 use std::boxed::Box;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -26,11 +26,11 @@ impl Hooks {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn register(&self, priority: u8, hook: Hook) -> Result<HookId, TooManyHooks> {
+    pub(super) fn register(&self, priority: u8, hook: Hook) -> Option<u64> {
         self.lock().insert(priority, hook)
     }
 
-    pub(super) fn unregister(&self, id: HookId) -> bool {
+    pub(super) fn unregister(&self, id: u64) -> bool {
         self.lock().remove(id)
     }
 

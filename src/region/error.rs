@@ -17,8 +17,6 @@ pub enum RegionError {
         /// The size of the largest possible region in bytes.
         max: usize,
     },
-    /// The existing regions use up the index space: choose wider indices.
-    IndexSpace,
     /// The region table is full: raise the placement's `REGIONS` parameter.
     TooMany {
         /// The number of regions that the table can hold.
@@ -30,7 +28,7 @@ pub enum RegionError {
     Unknown,
     /// The region still holds live blocks.
     InUse,
-    /// The side table has no node left: provide more (see [`SideTable`](crate::placement::SideTable)).
+    /// The table beside the memory cannot grow.
     NoNodes,
     /// The allocator behind an adapter cannot do this.
     Unsupported,
@@ -41,14 +39,13 @@ impl fmt::Display for RegionError {
         match self {
             Self::TooSmall => f.write_str("the region is too small to hold a block"),
             Self::TooLarge { max } => write!(f, "the region exceeds the {max} bytes this heap can index"),
-            Self::IndexSpace => f.write_str("the index space has no room for the region"),
             Self::TooMany { max } => write!(f, "the heap already has its {max} regions"),
             Self::Overlap => {
                 f.write_str("the region overlaps one that the heap has, or wraps around the address space")
             }
             Self::Unknown => f.write_str("the heap has no region that starts there"),
             Self::InUse => f.write_str("the region holds live blocks"),
-            Self::NoNodes => f.write_str("the side table has no free node"),
+            Self::NoNodes => f.write_str("the table beside the memory cannot grow"),
             Self::Unsupported => f.write_str("the adapted allocator cannot do this"),
         }
     }

@@ -200,13 +200,6 @@ crate::units::contracts::contracts! {
     }
 }
 
-/// Returns the largest index up to `index` whose address can be computed: on 32-bit targets the address space ends before
-/// a wide index does.
-pub(crate) const fn addressable<const GRANULE: usize>(index: usize) -> usize {
-    let last = usize::MAX / GRANULE - 4;
-    if index < last { index } else { last }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use allotment::arena;
-use allotment::plan::{Arena, NotLive};
+use allotment::plan::{Arena, PlanError};
 
 arena! {
     /// Five buffers, two of which take the place of others.
@@ -53,7 +53,7 @@ fn buffers_are_there_while_they_live() {
     for step in 0..6 {
         let expected = |buffer: usize| match live[buffer].contains(&step) {
             true => Ok(()),
-            false => Err(NotLive { buffer, step }),
+            false => Err(PlanError::NotLive { buffer, step }),
         };
         assert_eq!(run.step(step).get(Net::INPUT).map(drop), expected(0));
         assert_eq!(run.step(step).get(Net::SUMS).map(drop), expected(1));
@@ -63,7 +63,7 @@ fn buffers_are_there_while_they_live() {
         // One buffer that is not live makes the whole request fail.
         assert_eq!(run.step(step).get((Net::STATE, Net::INPUT)).map(drop), expected(4).and(expected(0)));
     }
-    assert_eq!(run.step(9).in_place(Net::SUMS, Net::SCALED), Err(NotLive { buffer: 1, step: 9 }));
+    assert_eq!(run.step(9).in_place(Net::SUMS, Net::SCALED), Err(PlanError::NotLive { buffer: 1, step: 9 }));
 }
 
 #[test]

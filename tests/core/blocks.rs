@@ -1,9 +1,9 @@
 //! The map of a heap: it contains all memory exactly once, no live block in free runs, and no free byte is missing.
 
 use allotment::lock::Unsync;
-use allotment::placement::{Index, MicroTlsf, NodeSlot, Placement, SideTable};
+use allotment::placement::{MicroTlsf, Placement};
 use allotment::region::Run;
-use allotment::{BestFit, Buddy, Bump, FirstFit, GoodFit, Heap, Region, Slab, Tiered, Tlsf};
+use allotment::{BestFit, Buddy, Bump, FirstFit, Heap, Region, Slab, Tiered, Tlsf};
 use std::alloc::{GlobalAlloc, Layout};
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
@@ -22,8 +22,6 @@ struct Subject<P: Placement> {
 enum Detail {
     /// Free bytes agree with the statistics.
     Exact,
-    /// The same, and each block in use is a separate run.
-    Blocks,
     /// Some free memory counts as in use.
     Coarse,
     /// A request may get more than one free block: a whole region.
@@ -31,9 +29,8 @@ enum Detail {
 }
 
 impl<P: Placement> Subject<P> {
-    fn new(equip: impl FnOnce(&Heap<P, Unsync>)) -> Self {
+    fn new() -> Self {
         let heap = Heap::empty();
-        equip(&heap);
         let mut memory = [vec![0; 3000], vec![0; 1700]];
         for part in &mut memory {
             let region = Region::new(NonNull::from(part.as_mut_slice()).cast(), part.len() * 16);
@@ -80,9 +77,6 @@ impl<P: Placement> Subject<P> {
                 assert!(end - start <= self.tolerance, "{:x?} of {block:#x} is in {free:x?}", start..end);
             }
         }
-        if detail == Detail::Blocks {
-            assert_eq!(runs.iter().filter(|run| !run.free).count(), self.live.len());
-        }
         let largest = runs.iter().filter(|run| run.free).map(|run| run.size).max().unwrap_or(0);
         assert!(largest >= self.heap.largest_free() || matches!(detail, Detail::Coarse | Detail::Buddies));
     }
@@ -127,8 +121,8 @@ impl<P: Placement> Subject<P> {
 }
 
 fn plain<P: Placement>(detail: Detail) {
-    Subject::<P>::new(|_| ()).run(detail, false);
-    Subject::<P>::new(|_| ()).run(detail, true);
+    Subject::<P>::new().run(detail, false);
+    Subject::<P>::new().run(detail, true);
 }
 
 #[test]
@@ -150,43 +144,9 @@ fn small_regions() {
 }
 
 #[test]
-fn good_fit_in_band() {}
-
-/// Gives a side table nodes.
-fn provide<I: Index, const G: usize, const C: usize>(heap: &Heap<GoodFit<SideTable<I, G>, C>, Unsync>) {
-    let slots = vec![NodeSlot::EMPTY; 5000].leak();
-    // SAFETY: the heap has no regions yet.
-    assert!(unsafe { heap.with_placement(|placement| placement.provide(slots).is_ok()) });
-}
-
-/// Nodes are taken before the first region only, since those that are in use cannot move.
-#[test]
-fn nodes_in_use_are_kept() {
-    let heap = Heap::<GoodFit<SideTable<u32, 16>>, Unsync>::empty();
-    provide(&heap);
-    let mut memory = vec![0u128; 1000];
-    // SAFETY: the memory outlives the heap.
-    unsafe {
-        heap.claim(Region::new(NonNull::from(memory.as_mut_slice()).cast(), 16_000)).unwrap();
-        let slots = vec![NodeSlot::EMPTY; 100].leak();
-        let refused = heap.with_placement(|placement| placement.provide(slots).unwrap_err().len());
-        assert_eq!(refused, 100);
-    }
-    let layout = Layout::from_size_align(100, 8).unwrap();
-    assert!(heap.try_allocate(layout).is_ok());
-}
-
-#[test]
-fn side_tables() {
-    type Table = SideTable<u32, 16>;
-    Subject::<GoodFit<Table>>::new(provide).run(Detail::Blocks, true);
-    Subject::<GoodFit<Table, { usize::MAX }>>::new(provide).run(Detail::Blocks, true);
-}
-
-#[test]
 fn buddies_have_free_neighbours() {
     plain::<Buddy>(Detail::Buddies);
-    let mut buddies = Subject::<Buddy>::new(|_| ());
+    let mut buddies = Subject::<Buddy>::new();
     buddies.check(Detail::Buddies);
     // A region that is allocated as a whole is one block in use, whatever is written to it.
     let layout = Layout::from_size_align(3000 * 16 - 64, 8).unwrap();
@@ -200,7 +160,7 @@ fn buddies_have_free_neighbours() {
 
 #[test]
 fn what_bump_has_passed_is_in_use() {
-    let mut bump = Subject::<Bump>::new(|_| ());
+    let mut bump = Subject::<Bump>::new();
     bump.check(Detail::Exact);
     for size in [100, 40_000, 20_000, 500] {
         let layout = Layout::from_size_align(size, 8).unwrap();
@@ -227,7 +187,7 @@ fn pages_are_in_use_as_a_whole() {
 /// The heap may be used while a run is handled.
 #[test]
 fn the_heap_may_change_meanwhile() {
-    let mut subject = Subject::<FirstFit>::new(|_| ());
+    let mut subject = Subject::<FirstFit>::new();
     let layout = Layout::from_size_align(24, 8).unwrap();
     let blocks: Vec<_> = (0..900).map(|_| subject.heap.try_allocate(layout).unwrap()).collect();
     // SAFETY: blocks are live and freed with their layout.

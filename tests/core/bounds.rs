@@ -2,7 +2,6 @@
 //! Robson's bound for all allocators every heap fails.
 
 use crate::shadow::{AnyHeap, Backing, Case, Subject};
-use allotment::placement::SideTable;
 use allotment::placement::{MicroTlsf, Placement};
 use allotment::{BestFit, Buddy, Bump, FirstFit, Heap, Tlsf, bounds};
 use proptest::prelude::*;
@@ -305,10 +304,6 @@ fn every_heap_fails_with_less_than_is_unavoidable() {
         assert!(fails(target::<Tlsf4>(), live, most, 1), "tlsf with 4 columns, {live} {most}");
         assert!(fails(target::<MicroTlsf>(), live, most, 1), "micro, {live} {most}");
         assert!(fails(target::<Buddy>(), live, most, 1), "buddy, {live} {most}");
-        assert!(
-            fails(target::<allotment::GoodFit<SideTable<u32, 16>, { usize::MAX }>>(), live, most, 1),
-            "side table, {live} {most}"
-        );
         let bytes = bounds::unavoidable(live * 8, most * 8, 8);
         assert_eq!(bytes / 8, live + live / 2 * most.ilog2() as usize - most + 1);
         assert!(bytes <= <FirstFit>::worst_case_arena(live * 8, 8, most * 8));

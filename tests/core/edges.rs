@@ -2,11 +2,9 @@
 
 use crate::shadow::{Backing, Case, Shadow};
 use allotment::lock::Unsync;
-use allotment::placement::{FirstFitMap, Mapped, Placement, RegionMap, SideTable};
-use allotment::{
-    BestFit, Buddy, Bump, FirstFit, FreeError, GoodFit, Heap, Region, RegionError, Slab, Tlsf, Tlsf16,
-};
-use std::alloc::{GlobalAlloc, Layout};
+use allotment::placement::{FirstFitMap, Mapped, Placement, RegionMap};
+use allotment::{BestFit, Buddy, Bump, FirstFit, FreeError, Heap, Region, RegionError, Slab, Tlsf, Tlsf16};
+use std::alloc::Layout;
 use std::ptr::NonNull;
 
 fn layout(size: usize, align: usize) -> Layout {
@@ -356,20 +354,6 @@ fn regions_that_do_not_fit_the_index_are_refused() {
         claim::<Tlsf>(usize::MAX - 0x10_0000),
         Err(RegionError::TooLarge { max: <Tlsf as Placement>::MAX_REGION })
     );
-    // A side table never touches the memory, which here is half a TiB in granules of 512 bytes.
-    #[cfg(feature = "alloc")]
-    {
-        let heap = Heap::<GoodFit<SideTable<u32, 512>>, Unsync>::empty();
-        let start = NonNull::new(std::ptr::without_provenance_mut(1 << 20)).unwrap();
-        // SAFETY: nothing is ever read from or written to blocks.
-        unsafe { heap.claim(Region::new(start, (1 << 39) - 512)).unwrap() };
-        assert_eq!(heap.free(), (1 << 39) - 512);
-        let block = heap.try_allocate(layout(1 << 38, 1 << 20)).unwrap();
-        assert_eq!(block.addr().get() % (1 << 20), 0);
-        // SAFETY: the block is live and this is its layout.
-        unsafe { heap.dealloc(block.as_ptr(), layout(1 << 38, 1 << 20)) };
-        assert_eq!(heap.largest_free(), heap.free());
-    }
 }
 
 /// The same-size trap: a block that was just freed is found again, whatever its size (espressif/tlsf#2).
@@ -483,7 +467,6 @@ fn blocks_grow_and_shrink_in_place() {
     check(Case::of::<Tlsf16>());
     check(Case::of::<FirstFit>());
     check(Case::of::<BestFit>());
-    check(Case::of::<GoodFit<SideTable<u32, 16>>>());
 
     let mut shadow = Shadow::new(Case::of::<Buddy>(), &[(65_536, 0)]);
     let a = shadow.allocate(layout(20_000, 8)).unwrap();
@@ -623,24 +606,6 @@ fn a_lent_region_can_be_zeroed() {
     }
 }
 
-/// A side table looks a block up by its address, and finds out that it is free.
-#[test]
-fn a_freed_block_of_a_side_table_is_not_resized() {
-    let heap = Heap::<GoodFit<SideTable>, Unsync>::empty();
-    let slots = vec![allotment::placement::NodeSlot::EMPTY; 16].leak();
-    let mut memory = vec![0u8; 8192];
-    let layout = Layout::from_size_align(512, 8).unwrap();
-    // SAFETY: the heap has no regions yet; the memory outlives it; what is freed is not used any more.
-    unsafe {
-        assert!(heap.with_placement(|placement| placement.provide(slots).is_ok()));
-        heap.claim(allotment::Region::new(NonNull::from(memory.as_mut_slice()).cast(), 8192)).unwrap();
-        let block = heap.try_allocate(layout).unwrap();
-        heap.dealloc(block.as_ptr(), layout);
-        assert!(!heap.try_resize(block, layout, 100));
-        assert!(heap.try_deallocate(block, layout).is_err());
-    }
-}
-
 /// A request as long as the objects of a class, and no longer one, gets an object of a page.
 #[test]
 fn every_length_of_a_class_is_served_by_its_pages() {
@@ -699,6 +664,7 @@ fn slabs_refuse_the_layout_of_another_class() {
 /// While there is room, a request for many blocks gets them all.
 #[test]
 fn many_blocks_are_had_at_once() {
+    use allotment::Memory;
     fn check<P: Placement>() {
         for size in [24, 300, 2_000] {
             let mut backing = Backing::new(64 * 1024, 0);

@@ -3,8 +3,7 @@
 use crate::shadow::{Backing, Case, Shadow};
 use allotment::lock::Unsync;
 use allotment::placement::{MicroTlsf, Placement};
-use allotment::placement::{NodeSlot, SideTable};
-use allotment::{Buddy, Bump, FirstFit, GoodFit, Heap, Region, RegionError, Tlsf};
+use allotment::{Buddy, Bump, FirstFit, Heap, Region, RegionError, Tlsf};
 use std::alloc::{GlobalAlloc, Layout};
 
 fn layout(size: usize) -> Layout {
@@ -143,7 +142,6 @@ fn regions_end_where_the_address_space_ends() {
         let wrapping = unsafe { heap.claim(Region::from_address(from, 4097)) };
         assert_eq!(wrapping, Err(RegionError::Overlap));
     }
-    check::<GoodFit<SideTable<u32, 16>>>();
     check::<Bump>();
 }
 
@@ -294,42 +292,6 @@ fn blocks_never_cross_a_border() {
     check(Case::of::<Tlsf>());
     check(Case::of::<FirstFit>());
     check(Case::of::<Buddy>());
-    check(Case::of::<GoodFit<SideTable<u32, 16>>>());
-}
-
-/// Without the global allocator a side table lies in a static array, and reports when it is full.
-#[test]
-fn a_side_table_works_from_a_static_array() {
-    static mut SLOTS: [NodeSlot<u32>; 8] = [NodeSlot::EMPTY; 8];
-    let heap = Heap::<GoodFit<SideTable<u32, 64>>, Unsync>::empty();
-    let mut backing = Backing::new(64 * 1024, 0);
-    // SAFETY: the array is used here only; the backing outlives the heap; blocks are used and freed as
-    // their layouts say.
-    unsafe {
-        #[allow(static_mut_refs, reason = "nothing else refers to it")]
-        let slots = &mut SLOTS;
-        heap.with_placement(|tlsf| tlsf.provide(slots).is_ok().then_some(()).unwrap());
-        heap.claim(backing.region()).unwrap();
-        let nodes = || heap.with_placement(|tlsf| tlsf.nodes());
-        assert_eq!(nodes(), 1);
-        let blocks: Vec<_> = (0..7).map(|_| heap.try_allocate(layout(100)).unwrap()).collect();
-        assert_eq!(nodes(), 8, "one per block and one for the rest");
-        // No node is left for a split, so the rest is allocated as a whole.
-        let last = heap.try_allocate(layout(100)).unwrap();
-        assert_eq!((heap.free(), nodes()), (0, 8));
-        for &block in &blocks {
-            heap.dealloc(block.as_ptr(), layout(100));
-        }
-        heap.dealloc(last.as_ptr(), layout(100));
-        assert_eq!((heap.used(), nodes()), (0, 1));
-        assert_eq!(heap.largest_free(), heap.free());
-        let mut more = Backing::new(1_024, 0);
-        let fill: Vec<_> = (0..7).map(|_| heap.try_allocate(layout(64)).unwrap()).collect();
-        assert_eq!(heap.claim(more.region()), Err(RegionError::NoNodes));
-        for block in fill {
-            heap.dealloc(block.as_ptr(), layout(64));
-        }
-    }
 }
 
 /// A free block at the start of a region does not make the region free.
@@ -346,7 +308,6 @@ fn regions_in_use_stay() {
     }
     check(Case::of::<Tlsf>());
     check(Case::of::<FirstFit>());
-    check(Case::of::<GoodFit<SideTable<u32, 16>>>());
 }
 
 /// A bump heap continues in a region that was added after its last one was released.

@@ -6,15 +6,14 @@
 use allotment::cores::{Cores, PerCore};
 use allotment::fixed::FixedPool;
 use allotment::harden::Full;
-use allotment::inject::{Attempt, Failing, FailureRule};
+use allotment::inject::{Failing, FailureRule};
 use allotment::lock::{Counted, Spin};
 use allotment::observe::{Counters, Leaks, Profile, Tags, Trace};
 use allotment::placement::MicroTlsf;
-use allotment::placement::{NodeSlot, SideTable};
 use allotment::plan::{RecordedPlan, Recorder};
 use allotment::pressure::PressureHeap;
 use allotment::region::StaticRegion;
-use allotment::{BestFit, Bounded, Buddy, Bump, FirstFit, GoodFit, Slab, Tlsf, Tlsf16};
+use allotment::{BestFit, Bounded, Buddy, Bump, FirstFit, Slab, Tlsf, Tlsf16};
 use allotment::{Heap, Memory, Observed, PlannedHeap, RegionError, TinyBump, TinyHeap};
 use std::alloc::Layout;
 use std::cell::UnsafeCell;
@@ -37,7 +36,7 @@ unsafe impl<T> Sync for Placed<T> {}
 struct Never;
 
 impl FailureRule for Never {
-    fn refuses(&self, _request: &Attempt) -> bool {
+    fn refuses(&self, _: usize, _: Layout, _: Option<&'static str>) -> bool {
         false
     }
 }
@@ -70,11 +69,9 @@ statics! {
     MICRO: Heap<MicroTlsf<16>, Spin> = Heap::empty();
     FIRST_FIT: Heap<FirstFit, Spin> = Heap::empty();
     BEST_FIT: Heap<BestFit, Spin> = Heap::empty();
-    GOOD_FIT: Heap<GoodFit, Spin> = Heap::empty();
     BUDDY: Heap<Buddy, Spin> = Heap::empty();
     SLAB: Heap<Slab, Spin> = Heap::empty();
     BUMP: Heap<Bump, Spin> = Heap::empty();
-    SIDE: Heap<GoodFit<SideTable<u32>>, Spin> = Heap::empty();
     FULL: Heap<Full<Tlsf>, Spin> = Heap::empty();
     PRESSURE: PressureHeap<Tlsf, Spin, 16> = PressureHeap::new(Heap::empty());
     OBSERVED: Observed<Heap<Tlsf, Spin>, (Profile, Leaks<256>, Trace<8192>, Tags<8, 64>), Spin> =
@@ -89,7 +86,6 @@ statics! {
     TINY_BUMP: TinyBump<4096, Spin> = TinyBump::new();
     FIXED: FixedPool<[u8; 1024], 16> = FixedPool::new();
     FIXED_WORDS: FixedPool<u64, 100, 4> = FixedPool::new();
-    NODES: [NodeSlot<u16>; 64] = [NodeSlot::EMPTY; 64];
 }
 
 #[test]

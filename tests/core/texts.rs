@@ -31,7 +31,6 @@ fn every_error_says_something_of_its_own() {
         RegionError::TooLarge { max: 4321 },
         RegionError::TooMany { max: 77 },
         RegionError::TooSmall,
-        RegionError::IndexSpace,
         RegionError::Overlap,
         RegionError::Unknown,
         RegionError::InUse,
@@ -41,20 +40,6 @@ fn every_error_says_something_of_its_own() {
     assert!(texts[0].contains("4321 bytes") && texts[1].contains(" 77 "), "{texts:?}");
     let faults = free.map(Kind::InvalidFree).into_iter().chain([Kind::BrokenList, Kind::WrittenAfterFree]);
     all_differ(&faults.collect::<Vec<_>>());
-}
-
-#[cfg(feature = "std")]
-#[test]
-fn errors_of_the_system_are_told() {
-    use allotment::os::pressure::ReadError;
-    let file = || std::path::PathBuf::from("/a/file");
-    let texts = all_differ(&[
-        ReadError::Io { file: file(), error: std::io::Error::other("a reason") },
-        ReadError::Malformed { file: file(), text: "some text".into() },
-        ReadError::Unavailable,
-    ]);
-    assert!(texts[..2].iter().all(|text| text.contains("/a/file")), "{texts:?}");
-    assert!(texts[0].contains("a reason") && texts[1].contains("some text"), "{texts:?}");
 }
 
 #[test]

@@ -512,9 +512,8 @@ fn caches_show_nothing_of_themselves() {
 mod shared {
     use super::*;
     use allotment::harden::Full;
-    use allotment::placement::SideTable;
     use allotment::placement::{MicroTlsf, QuickLists};
-    use allotment::{BestFit, Buddy, Bump, GoodFit};
+    use allotment::{BestFit, Buddy, Bump};
 
     /// Live blocks that threads hand to each other.
     type Mail = Mutex<Vec<Block>>;
@@ -624,7 +623,6 @@ mod shared {
         first_fit: FirstFit;
         first_fit_unchecked: FirstFit<4, false>;
         best_fit: BestFit;
-        good_fit_side: GoodFit<SideTable<u32, 16>>;
         buddy: Buddy;
         buddy_one_region: Buddy<1, 8>;
         slab: Slab;

@@ -2,14 +2,14 @@
 
 use allotment::FreeError;
 use allotment::lock::Spin;
-use allotment::placement::SideTable;
 use allotment::region::Capabilities as Can;
 use allotment::zones::{Zone, ZoneError, Zones};
-use allotment::{Buddy, FirstFit, GoodFit, Heap, Memory, Region, Slab, Tlsf};
+use allotment::{Buddy, FirstFit, Heap, Memory, Region, Slab, Tlsf};
 use proptest::prelude::*;
 use std::alloc::{GlobalAlloc, Layout};
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 fn layout(size: usize, align: usize) -> Layout {
     Layout::from_size_align(size, align).unwrap()
@@ -43,7 +43,7 @@ fn three(chain: &'static [usize]) -> Small {
 }
 
 fn chosen(zones: &Small, size: usize, align: usize, wanted: Can) -> Result<usize, ZoneError> {
-    zones.allocate(layout(size, align), wanted).map(|block| zones.zone_of(block.start).unwrap())
+    zones.allocate(layout(size, align), wanted).map(|block| zones.zone_of(block.cast()).unwrap())
 }
 
 #[test]
@@ -129,7 +129,7 @@ proptest! {
             };
             let expected = (0..4).filter(serves).find(prefers).or(chain.iter().copied().find(serves));
             match zones.allocate(layout(size, 1 << align), wanted) {
-                Ok(block) => prop_assert_eq!(zones.zone_of(block.start), expected),
+                Ok(block) => prop_assert_eq!(zones.zone_of(block.cast()), expected),
                 Err(_) => prop_assert_eq!(expected, None),
             }
         }
@@ -163,10 +163,10 @@ fn frees_find_their_zone() {
                     [Can::empty(), Can::FAST, Can::DMA, Can::EXTERNAL, Can::RETAINED][random.usize(0..5)];
                 let request = layout(random.usize(0..600), 1 << random.u32(0..6));
                 if let Ok(block) = zones.allocate(request, wanted) {
-                    in_zone[zones.zone_of(block.start).unwrap()] += 1;
+                    in_zone[zones.zone_of(block.cast()).unwrap()] += 1;
                     let tag = step as u8;
-                    block.start.as_ptr().write_bytes(tag, block.size);
-                    live.push((block.start, request, tag));
+                    block.cast::<u8>().as_ptr().write_bytes(tag, block.len());
+                    live.push((block.cast(), request, tag));
                 }
             } else if !live.is_empty() {
                 let (start, request, tag) = live.swap_remove(random.usize(0..live.len()));
@@ -196,19 +196,19 @@ fn regions_may_move_between_zones() {
     let zones: Zones<2, 8, Spin> =
         Zones::new([Zone::new("a", a, Can::FAST), Zone::new("b", b, Can::RETAINED)]);
     let block = zones.allocate(layout(100, 8), Can::FAST).unwrap();
-    assert_eq!(zones.zone_of(block.start), Some(0));
+    assert_eq!(zones.zone_of(block.cast()), Some(0));
     // SAFETY: the block is live; the region is free when it changes hands.
     unsafe {
-        zones.deallocate(block.start, layout(100, 8)).unwrap();
+        zones.deallocate(block.cast(), layout(100, 8)).unwrap();
         let region = a.release(a.region(0).unwrap().start.as_ptr()).unwrap();
         b.claim(region).unwrap();
         let block = zones.allocate(layout(100, 8), Can::RETAINED).unwrap();
-        assert_eq!(zones.zone_of(block.start), Some(1));
-        zones.deallocate(block.start, layout(100, 8)).unwrap();
+        assert_eq!(zones.zone_of(block.cast()), Some(1));
+        zones.deallocate(block.cast(), layout(100, 8)).unwrap();
         // And back, with a free first.
         a.claim(b.release(region.start.as_ptr()).unwrap()).unwrap();
         let block = zones.allocate(layout(100, 8), Can::FAST).unwrap();
-        zones.deallocate(block.start, layout(100, 8)).unwrap();
+        zones.deallocate(block.cast(), layout(100, 8)).unwrap();
     }
     assert_eq!((a.used(), b.used()), (0, 0));
 }
@@ -233,20 +233,20 @@ fn buffers_do_not_share_cache_lines() {
             let zeroed = random.bool();
             let allocated = if zeroed { zone.allocate_zeroed(request) } else { zone.allocate(request) };
             let Ok(block) = allocated else { continue };
-            assert_eq!(block.start.addr().get() % LINE.max(request.align()), 0);
-            assert_eq!(block.padding, request.size().max(1).next_multiple_of(LINE) - request.size());
-            assert_eq!((block.size, zone.padding(request)), (request.size() + block.padding, block.padding));
+            assert_eq!(block.addr().get() % LINE.max(request.align()), 0);
+            assert_eq!(block.len(), request.size().max(1).next_multiple_of(LINE));
+            assert_eq!(zone.padding(request), block.len() - request.size());
             if zeroed {
                 // SAFETY: the block is live and has that many bytes.
-                let bytes = unsafe { std::slice::from_raw_parts(block.start.as_ptr(), block.size) };
+                let bytes = unsafe { std::slice::from_raw_parts(block.cast::<u8>().as_ptr(), block.len()) };
                 assert!(bytes.iter().all(|&byte| byte == 0));
             }
             // SAFETY: the block is live and has that many bytes.
-            unsafe { block.start.as_ptr().write_bytes(0xee, block.size) };
-            for line in lines(block.start, request.size()) {
+            unsafe { block.cast::<u8>().as_ptr().write_bytes(0xee, block.len()) };
+            for line in lines(block.cast(), request.size()) {
                 assert_eq!(owner.insert(line, number), None, "line {line:#x} is shared");
             }
-            live.push((block.start, request));
+            live.push((block.cast(), request));
         } else if !live.is_empty() {
             let index = random.usize(0..live.len());
             let (start, request) = live.swap_remove(index);
@@ -279,25 +279,25 @@ fn blocks_move_with_their_contents() {
     let zones = three(&[]);
     let all = Memory::largest_free(&zones.zones()[2]);
     let request = layout(60, 4);
-    let block = zones.allocate(request, Can::FAST).unwrap().start;
+    let block = zones.allocate(request, Can::FAST).unwrap().cast::<u8>();
     let contents: Vec<u8> = (0..60).collect();
     // SAFETY: the block is live wherever it is, and has that many bytes.
     unsafe {
         block.as_ptr().copy_from_nonoverlapping(contents.as_ptr(), 60);
         let stays = zones.migrate(block, request, 0).unwrap();
-        assert_eq!((stays.start, stays.padding), (block, 0));
+        assert_eq!((stays.cast(), stays.len()), (block, 60));
         let moved = zones.migrate(block, request, 1).unwrap();
-        assert_eq!((zones.zone_of(moved.start), moved.padding, moved.size), (Some(1), 4, 64));
-        assert_eq!(std::slice::from_raw_parts(moved.start.as_ptr(), 60), contents);
-        let moved = zones.migrate(moved.start, request, 2).unwrap();
-        assert_eq!(std::slice::from_raw_parts(moved.start.as_ptr(), 60), contents);
+        assert_eq!((zones.zone_of(moved.cast()), moved.len()), (Some(1), 64));
+        assert_eq!(std::slice::from_raw_parts(moved.cast::<u8>().as_ptr(), 60), contents);
+        let moved = zones.migrate(moved.cast(), request, 2).unwrap();
+        assert_eq!(std::slice::from_raw_parts(moved.cast::<u8>().as_ptr(), 60), contents);
         // A move that is impossible leaves the block in place.
-        assert_eq!(zones.migrate(moved.start, request, 3), Err(ZoneError::Unknown { zones: 3 }));
+        assert_eq!(zones.migrate(moved.cast(), request, 3), Err(ZoneError::Unknown { zones: 3 }));
         while zones.zones()[0].allocate(layout(8, 8)).is_ok() {}
-        let full = zones.migrate(moved.start, request, 0);
+        let full = zones.migrate(moved.cast(), request, 0);
         assert!(matches!(full, Err(ZoneError::OutOfMemory { tried: 1, .. })), "{full:?}");
-        assert_eq!(std::slice::from_raw_parts(moved.start.as_ptr(), 60), contents);
-        zones.deallocate(moved.start, request).unwrap();
+        assert_eq!(std::slice::from_raw_parts(moved.cast::<u8>().as_ptr(), 60), contents);
+        zones.deallocate(moved.cast(), request).unwrap();
         let mut foreign = 0u64;
         let foreign = zones.migrate(NonNull::from(&mut foreign).cast(), layout(8, 8), 1);
         assert_eq!(foreign, Err(ZoneError::Free(FreeError::Foreign)));
@@ -305,29 +305,52 @@ fn blocks_move_with_their_contents() {
     assert_eq!(Memory::largest_free(&zones.zones()[2]), all);
 }
 
-/// Memory that the core must not touch; a side table keeps the bookkeeping.
+/// Memory of a device, of which no byte is touched: the number of the next block, and of live ones.
+struct Untouched(AtomicUsize, AtomicUsize);
+
+// SAFETY: each block begins behind the last one, and no place is allocated twice.
+unsafe impl Memory for Untouched {
+    fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
+        let number = self.0.fetch_add(1, Ordering::Relaxed);
+        self.1.fetch_add(1, Ordering::Relaxed);
+        assert!(layout.size() <= 4096 && layout.align() <= 4096 && number < 256);
+        NonNull::new(std::ptr::without_provenance_mut((1 << 20) + 4096 * number))
+    }
+
+    unsafe fn deallocate(&self, _: NonNull<u8>, _: Layout) {
+        self.1.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn check(&self, block: NonNull<u8>, _: Layout) -> Result<(), FreeError> {
+        if block.addr().get() >> 20 == 1 { Ok(()) } else { Err(FreeError::Foreign) }
+    }
+
+    unsafe fn try_resize(&self, _: NonNull<u8>, _: Layout, _: usize) -> bool {
+        false
+    }
+
+    fn largest_free(&self) -> usize {
+        4096
+    }
+
+    fn region(&self, n: usize) -> Option<Region> {
+        (n == 0).then(|| Region::from_address(1 << 20, 1 << 20))
+    }
+}
+
+/// Memory that the core must not touch.
 #[test]
 fn device_memory_is_for_those_who_ask() {
-    static NODES: Heap<GoodFit<SideTable<u32, 64>>, Spin> = Heap::empty();
-    #[cfg(not(feature = "alloc"))]
-    // SAFETY: the heap has no region yet.
-    unsafe {
-        let slots = vec![allotment::placement::NodeSlot::EMPTY; 100].leak();
-        let provided = NODES.with_placement(|tlsf| tlsf.provide(slots));
-        assert!(provided.is_ok());
-    }
-    let nowhere = std::ptr::without_provenance_mut::<u8>(1 << 20);
-    // SAFETY: the placement does not touch the memory.
-    unsafe { NODES.claim(Region::new(nowhere, 1 << 20)) }.unwrap();
+    static DEVICE: Untouched = Untouched(AtomicUsize::new(0), AtomicUsize::new(0));
     let zones: Zones<2, 8, Spin> = Zones::new([
-        Zone::new("device", &NODES, Can::DEVICE | Can::DMA),
+        Zone::new("device", &DEVICE, Can::DEVICE | Can::DMA),
         Zone::new("host", heap::<Tlsf>(&[1024]), Can::DMA),
     ]);
     let request = layout(256, 64);
     let host = zones.allocate(request, Can::DMA).unwrap();
-    assert_eq!(zones.zone_of(host.start), Some(1));
+    assert_eq!(zones.zone_of(host.cast()), Some(1));
     let device = zones.allocate(request, Can::DEVICE).unwrap();
-    assert_eq!((zones.zone_of(device.start), device.start.addr().get() >> 20), (Some(0), 1));
+    assert_eq!((zones.zone_of(device.cast()), device.addr().get() >> 20), (Some(0), 1));
     assert!(matches!(
         zones.allocate(layout(2048, 8), Can::DMA),
         Err(ZoneError::OutOfMemory { tried: 1, .. })
@@ -338,12 +361,12 @@ fn device_memory_is_for_those_who_ask() {
     assert!(Memory::try_allocate(&zones.wanting(Can::DEVICE), request).is_err());
     // SAFETY: the blocks are live.
     unsafe {
-        assert_eq!(zones.migrate(device.start, request, 1), Err(ZoneError::Inaccessible));
-        assert_eq!(zones.migrate(host.start, request, 0), Err(ZoneError::Inaccessible));
-        zones.deallocate(device.start, request).unwrap();
-        zones.deallocate(host.start, request).unwrap();
+        assert_eq!(zones.migrate(device.cast(), request, 1), Err(ZoneError::Inaccessible));
+        assert_eq!(zones.migrate(host.cast(), request, 0), Err(ZoneError::Inaccessible));
+        zones.deallocate(device.cast(), request).unwrap();
+        zones.deallocate(host.cast(), request).unwrap();
     }
-    assert_eq!(NODES.used(), 0);
+    assert_eq!(DEVICE.1.load(Ordering::Relaxed), 0);
 }
 
 #[test]
@@ -453,11 +476,11 @@ fn what_holds_atomics_stays_out_of_memory_where_they_fail() {
     assert!(Memory::allocate(&zones, layout(8000, 8)).is_none(), "only the PSRAM has so much");
     assert!(Memory::largest_free(&zones) < 4096);
     let wish = zones.allocate(layout(8000, 8), Can::EXTERNAL).unwrap();
-    assert_eq!(zones.zone_of(wish.start), Some(0), "a request that wants it gets it");
+    assert_eq!(zones.zone_of(wish.cast()), Some(0), "a request that wants it gets it");
     // SAFETY: both blocks are live and have these layouts.
     unsafe {
         zones.dealloc(block.as_ptr(), small);
-        zones.deallocate(wish.start, layout(8000, 8)).unwrap();
+        zones.deallocate(wish.cast(), layout(8000, 8)).unwrap();
     }
     // Where no zone says anything, all serve.
     let silent: Zones<1, 8, Spin> = Zones::new([Zone::new("ram", heap::<Tlsf>(&[4096]), Can::empty())]);

@@ -2,8 +2,7 @@
 
 use crate::oracle;
 use allotment::plan::{
-    Buffer, Interval, Load, Plan, PlanError, RULES, Violation, affordable_rules, check, load, plan, try_plan,
-    validate,
+    Buffer, Interval, Load, Plan, PlanError, RULES, affordable_rules, check, load, plan, try_plan, validate,
 };
 
 const CHAIN: [Buffer; 4] = [
@@ -224,22 +223,19 @@ fn plans_from_elsewhere_are_checked() {
     let b = Buffer::new(8, 0..2);
     let buffers = [b.align(8), b.fixed(8)];
     assert_eq!(validate(&buffers, &[0, 8], 16), Ok(16));
-    assert_eq!(validate(&buffers, &[0, 8], 15), Err(Violation::Beyond { buffer: 1 }));
-    assert_eq!(validate(&buffers, &[0], 16), Err(Violation::Length));
-    assert_eq!(validate(&buffers, &[4, 8], 16), Err(Violation::Misaligned { buffer: 0 }));
-    assert_eq!(validate(&buffers, &[0, 9], 99), Err(Violation::Moved { buffer: 1 }));
-    assert_eq!(validate(&buffers, &[8, 8], 99), Err(Violation::Overlap { first: 0, second: 1 }));
-    assert_eq!(validate(&buffers, &[u64::MAX - 7, 8], u64::MAX), Err(Violation::Beyond { buffer: 0 }));
+    assert_eq!(validate(&buffers, &[0, 8], 15), Err(PlanError::Beyond { buffer: 1 }));
+    assert_eq!(validate(&buffers, &[0], 16), Err(PlanError::Length));
+    assert_eq!(validate(&buffers, &[4, 8], 16), Err(PlanError::Misaligned { buffer: 0 }));
+    assert_eq!(validate(&buffers, &[0, 9], 99), Err(PlanError::Moved { buffer: 1 }));
+    assert_eq!(validate(&buffers, &[8, 8], 99), Err(PlanError::Overlap { first: 0, second: 1 }));
+    assert_eq!(validate(&buffers, &[u64::MAX - 7, 8], u64::MAX), Err(PlanError::Beyond { buffer: 0 }));
     // A shared place must have the same offset.
     let pair = [b, Buffer::new(8, 1..3).in_place_of(0)];
     assert_eq!(validate(&pair, &[4, 4], 99), Ok(12));
-    assert_eq!(validate(&pair, &[4, 5], 99), Err(Violation::Overlap { first: 0, second: 1 }));
+    assert_eq!(validate(&pair, &[4, 5], 99), Err(PlanError::Overlap { first: 0, second: 1 }));
     let plan = Plan::from_offsets(&buffers, [16, 8]).unwrap();
     assert_eq!((plan.peak(), plan.lower_bound(), plan.rule()), (24, 16, None));
-    assert_eq!(
-        Plan::from_offsets(&[b.align(3)], [0]).unwrap_err(),
-        Violation::Instance(PlanError::Align { buffer: 0 })
-    );
+    assert_eq!(Plan::from_offsets(&[b.align(3)], [0]).unwrap_err(), PlanError::Align { buffer: 0 });
 }
 
 #[test]

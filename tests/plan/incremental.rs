@@ -1,7 +1,7 @@
 //! Plans that change, compared with the painter and with the load counted step by step.
 
 use crate::oracle;
-use allotment::plan::{Buffer, BufferId, ChangeError, Incremental, Interval};
+use allotment::plan::{Buffer, BufferId, Incremental, Interval, PlanError};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
@@ -35,15 +35,15 @@ fn check<const N: usize, const LIMIT: usize>(changes: &[Change], capacity: usize
                 let buffer = Buffer::new(size, start..start + length).align(align);
                 match plan.add(&buffer) {
                     Ok(id) => live.push((id, buffer)),
-                    Err(ChangeError::TooMany { room }) => assert!(room == N && live.len() == N),
-                    Err(ChangeError::Full { needed }) => assert!(needed > capacity && live.len() < N),
+                    Err(PlanError::TooMany { room }) => assert!(room == N && live.len() == N),
+                    Err(PlanError::Full { needed }) => assert!(needed > capacity && live.len() < N),
                     Err(error) => panic!("{error}"),
                 }
             }
             Change::Remove(k) if !live.is_empty() => {
                 let (id, _) = live.remove(k % live.len());
                 plan.remove(id).unwrap();
-                assert_eq!(plan.remove(id), Err(ChangeError::Unknown));
+                assert_eq!(plan.remove(id), Err(PlanError::Unknown));
                 assert_eq!(plan.offset(id), None);
                 changed = Some(k % (live.len() + 1));
             }
@@ -52,7 +52,7 @@ fn check<const N: usize, const LIMIT: usize>(changes: &[Change], capacity: usize
                 changed = Some(k);
                 match plan.resize(live[k].0, size) {
                     Ok(()) => live[k].1.size = size,
-                    Err(ChangeError::Full { needed }) => assert!(needed > capacity),
+                    Err(PlanError::Full { needed }) => assert!(needed > capacity),
                     Err(error) => panic!("{error}"),
                 }
             }
@@ -109,20 +109,20 @@ fn senseless_changes_are_refused() {
         Buffer::new(u64::MAX, 0..1),
     ] {
         let error = plan.add(&bad).unwrap_err();
-        assert!(matches!(error, ChangeError::Senseless | ChangeError::Full { .. }), "{error}");
+        assert!(matches!(error, PlanError::Senseless | PlanError::Full { .. }), "{error}");
     }
     for bad in [b.fixed(0), b.in_place_of(0), b.gaps(&GAP), b.apart_from(&[1])] {
-        assert_eq!(plan.add(&bad), Err(ChangeError::Constraint));
+        assert_eq!(plan.add(&bad), Err(PlanError::Constraint));
     }
     let id = plan.add(&b).unwrap();
     assert!(plan.resize(id, u64::MAX).is_err());
-    assert_eq!(plan.add(&b.align(1 << 63)).map(drop), Err(ChangeError::Full { needed: (1 << 63) + 8 }));
+    assert_eq!(plan.add(&b.align(1 << 63)).map(drop), Err(PlanError::Full { needed: (1 << 63) + 8 }));
     assert_eq!((plan.offset(id), plan.peak()), (Some(0), 8));
     // The place is used again, with another id.
     plan.remove(id).unwrap();
     let other = plan.add(&b).unwrap();
     assert_ne!(id, other);
-    assert_eq!((plan.offset(id), plan.resize(id, 1)), (None, Err(ChangeError::Unknown)));
+    assert_eq!((plan.offset(id), plan.resize(id, 1)), (None, Err(PlanError::Unknown)));
 }
 
 /// A chain of layers whose sizes change: the plan adapts and stays near its bound.

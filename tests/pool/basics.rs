@@ -1,7 +1,6 @@
 //! Segments, growth, trimming, statistics.
 
 use super::{KIB, MIB, pool};
-use allotment::placement::SideTable;
 use allotment::placement::{
     Apart, BuddyMap, DefaultClasses, FirstFitMap, GoodFit, SegmentPlacement, SlabMap,
 };
@@ -43,7 +42,6 @@ fn small_and_large_requests_have_segments_of_their_own() {
 /// Every placement that is kept beside the memory serves a pool, and freed memory becomes free again.
 #[test]
 fn every_placement_divides_segments() {
-    type Table<const GRANULE: usize> = SideTable<u32, GRANULE, 1>;
     fn run<P: SegmentPlacement>(granule: usize) {
         let device: DeviceMemory = DeviceMemory::new(64 * MIB);
         let stream = device.stream();
@@ -63,10 +61,9 @@ fn every_placement_divides_segments() {
         assert!(pool.trim(0) > 0);
         assert_eq!((pool.source().reserved(), pool.source().segments()), (0, 0));
     }
-    run::<GoodFit<Table<256>>>(256);
-    run::<GoodFit<Table<256>>>(256);
-    run::<GoodFit<Table<512>>>(512);
-    run::<GoodFit<Table<256>, { usize::MAX }>>(256);
+    run::<GoodFit>(256);
+    run::<GoodFit<u32, 512>>(512);
+    run::<GoodFit<u32, 256, { usize::MAX }>>(256);
     run::<Apart<FirstFitMap, 256>>(256);
     run::<Apart<BuddyMap, 256>>(256);
     run::<Apart<SlabMap<BuddyMap, DefaultClasses, 256>, 256>>(256);

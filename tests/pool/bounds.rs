@@ -1,7 +1,6 @@
 //! What is the longest, the last and the least: bounds of requests, of segments and of what goes back.
 
 use super::{KIB, MIB, pool};
-use allotment::placement::SideTable;
 use allotment::placement::{GoodFit, SegmentPlacement};
 use allotment::pool::{
     DefaultPlacement, DevicePool, PoolError, PoolOptions, RawPool, Reuse, SourceErrorKind,
@@ -54,7 +53,7 @@ fn sizes_choose_their_segments_up_to_the_bounds() {
 /// A growth that exceeds what the placement can divide gives segments of just that length.
 #[test]
 fn no_segment_is_longer_than_its_placement() {
-    type Short = GoodFit<SideTable<u16, 256, 1>>;
+    type Short = GoodFit<u16>;
     let longest = Short::MAX_LEN * 256;
     for granularity in [512, MIB] {
         for growth in [longest, 1 << 30, usize::MAX] {

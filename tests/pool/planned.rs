@@ -2,7 +2,7 @@
 
 use super::{KIB, MIB, hand_over, pool};
 use allotment::arena;
-use allotment::plan::{Buffer, OwnedPlan, PlanError, Planned, RULES, Violation};
+use allotment::plan::{Buffer, OwnedPlan, PlanError, Planned, RULES};
 use allotment::pool::{DevicePool, PlannedArena, PoolError, PoolOptions};
 use allotment::sim::DeviceMemory;
 
@@ -219,8 +219,8 @@ fn plans_that_make_no_sense_or_find_no_room_are_refused() {
     assert!(matches!(OwnedPlan::new(&[a.align(3)], &RULES), Err(PlanError::Align { buffer: 0 })));
     let buffers = [a, b];
     let wrong = OwnedPlan::from_offsets(&buffers, vec![0, 99]);
-    assert!(matches!(wrong, Err(Violation::Overlap { first: 0, second: 1 })));
-    assert!(matches!(OwnedPlan::from_offsets(&buffers, vec![0]), Err(Violation::Length)));
+    assert!(matches!(wrong, Err(PlanError::Overlap { first: 0, second: 1 })));
+    assert!(matches!(OwnedPlan::from_offsets(&buffers, vec![0]), Err(PlanError::Length)));
     let right = OwnedPlan::from_offsets(&buffers, vec![0, 100]).unwrap();
     assert_eq!((right.placed().peak(), right.placed().lower_bound()), (150, 150));
 

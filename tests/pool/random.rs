@@ -2,7 +2,6 @@
 
 use super::{KIB, MIB, hand_over};
 use allotment::GoodFit;
-use allotment::placement::SideTable;
 use allotment::pool::{
     BlockSnapshot, BlockState, DefaultPlacement, DevicePool, PoolBlock, PoolError, PoolOptions, RawPool,
     Reuse, Snapshot, Stream as _,
@@ -108,7 +107,7 @@ fn assert_filled(snapshot: &Snapshot) {
 /// The largest free block of the statistics, which is not searched for on demand, equals that of the snapshot.
 #[test]
 fn the_largest_free_block_is_always_known() {
-    type Exact = GoodFit<SideTable<u32, 256, 1>, { usize::MAX }>;
+    type Exact = GoodFit<u32, 256, { usize::MAX }>;
     for seed in 0..40 {
         let mut random = fastrand::Rng::with_seed(seed);
         let reuse = if random.bool() { Reuse::Advanced } else { Reuse::Aggressive };

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 /// So many lines in a row that two places share make a pair.
 const LINES: usize = 6;
 /// The most pairs of files that share code, or of places within a file. It goes down only.
-const PAIRS: usize = 5;
+const PAIRS: usize = 1;
 
 /// A place: the file's number, and the number of the first line among those of the file that count.
 type Place = (usize, usize);

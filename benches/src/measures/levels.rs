@@ -28,8 +28,8 @@ const TRACES: [&str; 2] = ["lua_small", "mosquitto"];
 const OPERATIONS: usize = 40_000;
 
 /// The placements, by the names of [`misuse`]'s subjects without their level.
-const PLACEMENTS: [&str; 9] =
-    ["Heap", "Tlsf", "QuickLists", "MicroTlsf", "FirstFit", "BestFit", "GoodFit", "Buddy", "Slab"];
+const PLACEMENTS: [&str; 8] =
+    ["Heap", "Tlsf", "QuickLists", "MicroTlsf", "FirstFit", "BestFit", "Buddy", "Slab"];
 
 /// The levels, the one without checks first.
 const LEVELS: [&str; 3] = ["Off", "Basic", "Full"];

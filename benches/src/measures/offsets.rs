@@ -5,7 +5,7 @@ use std::ptr::{NonNull, without_provenance_mut};
 use std::time::Instant;
 
 use allotment::Region;
-use allotment::placement::{Block, GoodFit, SegmentPlacement, SideTable};
+use allotment::placement::{Block, GoodFit, SegmentPlacement};
 use allotment::pool::{Allocation, DevicePool, PoolOptions};
 use allotment::sim::{DeviceMemory, Stream};
 use allotment_benches::rmm::{self, COUNTS, Nothing, SIZES, Target, workload};
@@ -64,7 +64,7 @@ fn name(count: usize, size: u64) -> String {
 fn run(options: &Options) -> Result<Vec<Row>> {
     let subjects: &[(&str, Run)] = &[
         ("allotment-pool-simulated", timed::<Device>),
-        ("allotment-good-fit-side-table", timed::<Side<GoodFit<Table32>>>),
+        ("allotment-good-fit-side-table", timed::<Side<GoodFit<u32, { GRANULE as usize }>>>),
         #[cfg(feature = "peers")]
         ("offset-allocator", timed::<Peer>),
         ("best-fit map (reference)", timed::<BestFit>),
@@ -123,8 +123,6 @@ impl Offsets for Nothing {
         Ok(Self)
     }
 }
-
-type Table32 = SideTable<u32, { GRANULE as usize }, 1, false>;
 
 /// One of allotment's placements over a side table.
 struct Side<P>(Box<P>);

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use allotment::GoodFit;
 use allotment::Region;
-use allotment::placement::{Block, SegmentPlacement, SideTable};
+use allotment::placement::{Block, SegmentPlacement};
 use anyhow::{Context, Result};
 
 use super::{Measure, Options};
@@ -232,8 +232,7 @@ impl Visitor for Churn {
     }
 }
 
-type Table256 = SideTable<u32, 256, 1, false>;
-type SideFit = GoodFit<Table256>;
+type SideFit = GoodFit;
 
 /// Good fit over a side table as a subject. A block's address is derived from the index of its token.
 struct Side {

@@ -3,8 +3,7 @@
 use std::fmt;
 use std::ptr::{NonNull, without_provenance_mut};
 
-use allotment::placement::{Apart, BuddyMap, FirstFitMap, GoodFit, SegmentPlacement};
-use allotment::placement::{Block, SideTable};
+use allotment::placement::{Apart, Block, BuddyMap, FirstFitMap, GoodFit, SegmentPlacement};
 use allotment::region::{Region, RegionError};
 use allotment_planner::deadline::{Deadline, Watch};
 use clap::ValueEnum;
@@ -173,18 +172,16 @@ pub struct Site {
     pub smallest: bool,
 }
 
-type Table<const G: usize> = SideTable<u32, G, 1, false>;
-
 /// Calls a function for a placement and a granule that are known only at run time.
 macro_rules! with {
     ($placing:expr, $granule:expr, $call:ident($($argument:expr),*)) => {
         match ($placing, $granule == GRANULE as u64) {
-            (Placing::GoodFit, true) => $call::<GoodFit<Table<GRANULE>>>($($argument),*),
-            (Placing::GoodFit, false) => $call::<GoodFit<Table<LARGE_GRANULE>>>($($argument),*),
+            (Placing::GoodFit, true) => $call::<GoodFit<u32, GRANULE>>($($argument),*),
+            (Placing::GoodFit, false) => $call::<GoodFit<u32, LARGE_GRANULE>>($($argument),*),
             (Placing::FirstFit, true) => $call::<Apart<FirstFitMap, GRANULE>>($($argument),*),
             (Placing::FirstFit, false) => $call::<Apart<FirstFitMap, LARGE_GRANULE>>($($argument),*),
-            (Placing::BestFit, true) => $call::<GoodFit<Table<GRANULE>, { usize::MAX }>>($($argument),*),
-            (Placing::BestFit, false) => $call::<GoodFit<Table<LARGE_GRANULE>, { usize::MAX }>>($($argument),*),
+            (Placing::BestFit, true) => $call::<GoodFit<u32, GRANULE, { usize::MAX }>>($($argument),*),
+            (Placing::BestFit, false) => $call::<GoodFit<u32, LARGE_GRANULE, { usize::MAX }>>($($argument),*),
             (Placing::Buddy, true) => $call::<Apart<BuddyMap, GRANULE>>($($argument),*),
             (Placing::Buddy, false) => $call::<Apart<BuddyMap, LARGE_GRANULE>>($($argument),*),
         }

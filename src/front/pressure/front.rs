@@ -1,8 +1,7 @@
 //! A heap that reports and relieves memory pressure.
 
-use super::headroom::HeadroomStats;
 use super::monitor::{Monitor, OnOutOfMemory, OnTransition};
-use super::reclaim::{Hook, HookId, Shortage, TooManyHooks};
+use super::reclaim::{Hook, Shortage};
 use super::watermarks::{Pressure, Watermarks};
 use crate::error::misuse::without_unwinding;
 use crate::heap::{Heap, State};
@@ -35,7 +34,7 @@ use core::alloc::Layout;
 /// fn drop_cached_pages(_: &Shortage) -> usize {
 ///     0 // bytes freed
 /// }
-/// HEAP.register(0, &drop_cached_pages)?;
+/// HEAP.register(0, &drop_cached_pages).unwrap();
 ///
 /// let block = Layout::new::<[u8; 14_000]>();
 /// let most = HEAP.try_allocate(block)?;
@@ -55,20 +54,6 @@ use core::alloc::Layout;
 pub struct PressureHeap<P = placement::Default, L = lock::Default, const HOOKS: usize = 4>(
     pub(super) Heap<P, L, Monitor<HOOKS>>,
 );
-
-/// An allocator with access to a heap's headroom: every request through it is critical. Made by
-/// [`PressureHeap::critical`].
-pub struct Critical<'h, P = placement::Default, L = lock::Default, const HOOKS: usize = 4>(
-    pub(super) &'h PressureHeap<P, L, HOOKS>,
-);
-
-impl<P, L, const HOOKS: usize> Clone for Critical<'_, P, L, HOOKS> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<P, L, const HOOKS: usize> Copy for Critical<'_, P, L, HOOKS> {}
 
 /// Runs a closure when it is dropped, even if what runs before unwinds.
 struct Finally<F: FnMut()>(F);
@@ -93,7 +78,7 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
         self
     }
 
-    /// Reserves `bytes` bytes for requests that are marked as critical, as soon as the heap has memory.
+    /// Reserves `bytes` bytes for requests in the scope of [`PressureHeap::with_headroom`], as soon as the heap has memory.
     ///
     /// The bytes are one block, which is itself a heap and contains its own bookkeeping (a bit per 8 bytes, and
     /// a word). They count neither as free nor as capacity. If there is no room for them, the heap goes without
@@ -127,16 +112,14 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
     /// Registers a reclaim hook. Hooks with a smaller priority number are asked first; among equals, those that
     /// were registered first. O(`HOOKS`).
     ///
-    /// # Errors
-    ///
-    /// [`TooManyHooks`] if `HOOKS` hooks are registered already.
-    pub fn register(&self, priority: u8, hook: Hook) -> Result<HookId, TooManyHooks> {
+    /// Returns the number with which it can be removed; `None` if `HOOKS` hooks are registered already.
+    pub fn register(&self, priority: u8, hook: Hook) -> Option<u64> {
         self.0.with(|state| state.statistics.hooks.insert(priority, hook))
     }
 
     /// Removes a reclaim hook, and returns whether it was registered. It may still be running on another thread.
     /// O(`HOOKS`).
-    pub fn unregister(&self, hook: HookId) -> bool {
+    pub fn unregister(&self, hook: u64) -> bool {
         self.0.with(|state| state.statistics.hooks.remove(hook))
     }
 
@@ -172,17 +155,11 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
     /// Runs `f`. Until it returns, every request to this heap is critical: it may use the headroom if there is no
     /// room elsewhere. Scopes may be nested.
     ///
-    /// This applies to the whole heap, so other threads and interrupts may use the headroom in the meantime as
-    /// well. If that matters, use [`PressureHeap::critical`].
+    /// This applies to the whole heap: other threads and interrupts may use the headroom in the meantime as well.
     pub fn with_headroom<T>(&self, f: impl FnOnce() -> T) -> T {
         self.0.with(|state| state.statistics.headroom.scopes += 1);
         let _end = Finally(|| self.0.with(|state| state.statistics.headroom.scopes -= 1));
         f()
-    }
-
-    /// Returns an allocator that may use the headroom, for single requests and collections.
-    pub const fn critical(&self) -> Critical<'_, P, L, HOOKS> {
-        Critical(self)
     }
 
     /// Adds memory to the heap; see [`Heap::claim`]. Watermarks in percent are adjusted.
@@ -252,7 +229,7 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
     }
 
     /// Returns the statistics of the memory that is reserved for critical requests. O(1).
-    pub fn headroom_stats(&self) -> HeadroomStats {
+    pub fn headroom_stats(&self) -> Stats {
         self.ready(|state| state.statistics.headroom.stats())
     }
 

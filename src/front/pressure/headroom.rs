@@ -1,7 +1,7 @@
 //! Headroom: memory that only critical requests may use.
 
 use crate::error::FreeError;
-use crate::observe::Statistics;
+use crate::observe::{Counters, Statistics, Stats};
 use crate::placement::{Change, FirstFit, Placement};
 use crate::region::Region;
 use core::alloc::Layout;
@@ -21,9 +21,7 @@ pub(super) struct Headroom {
     /// The first byte and the size of the block, once it is reserved.
     block: Option<(NonNull<u8>, usize)>,
     space: Space32,
-    pub(super) used: usize,
-    capacity: usize,
-    live: usize,
+    counters: Counters,
     /// The number of open scopes in which every request is critical.
     pub(super) scopes: usize,
 }
@@ -31,26 +29,12 @@ pub(super) struct Headroom {
 // SAFETY: the block belongs to the heap that the headroom is part of.
 unsafe impl Send for Headroom {}
 
-/// Statistics of a heap's reserved memory, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-#[non_exhaustive]
-pub struct HeadroomStats {
-    /// The largest critical request that unused headroom could serve; 0 if nothing is reserved, or could not be
-    /// reserved yet.
-    pub capacity: usize,
-    /// Bytes in live blocks of critical requests that found no room elsewhere.
-    pub used: usize,
-}
-
 impl Headroom {
     pub(super) const NONE: Self = Self {
         size: 0,
         block: None,
         space: <Space32 as Placement>::EMPTY,
-        used: 0,
-        capacity: 0,
-        live: 0,
+        counters: Counters::EMPTY,
         scopes: 0,
     };
 
@@ -58,8 +42,8 @@ impl Headroom {
         self.size = bytes;
     }
 
-    pub(super) fn stats(&self) -> HeadroomStats {
-        HeadroomStats { capacity: self.capacity, used: self.used }
+    pub(super) fn stats(&self) -> Stats {
+        self.counters.stats(self.space.largest_free())
     }
 
     /// Returns whether memory should be reserved but is not yet.
@@ -70,27 +54,26 @@ impl Headroom {
     /// Reserves the block in `placement`. Returns the bytes that it takes, if there was room.
     pub(super) fn take_from<P: Placement>(&mut self, placement: &mut P) -> Option<usize> {
         let layout = Layout::from_size_align(self.size, align_of::<usize>()).ok()?;
-        let (mut taken, mut added) = (Change::EMPTY, Change::EMPTY);
+        let mut taken = Change::EMPTY;
         let start = placement.allocate(layout, &mut taken)?;
         // SAFETY: the block was just allocated and is not used by anything else.
         unsafe {
-            if self.space.claim(Region::new(start, layout.size()), &mut added).is_err() {
+            if self.space.claim(Region::new(start, layout.size()), &mut self.counters).is_err() {
                 // The block is too small for a heap, so there will be no headroom.
                 let _ = placement.free(start, layout, &mut taken);
                 return None;
             }
         }
-        self.capacity = added.capacity as usize;
         self.block = Some((start, layout.size()));
         Some(taken.used as usize)
     }
 
     /// Gives the block back if nothing in it is used. Returns the bytes that become free.
     pub(super) fn return_to<P: Placement>(&mut self, placement: &mut P) -> Option<usize> {
-        let (start, size) = self.block.filter(|_| self.live == 0)?;
+        let (start, size) = self.block.filter(|_| self.counters.used() == 0)?;
+        self.space.release(start.as_ptr(), &mut self.counters).ok()?;
+        self.block = None;
         let mut freed = Change::EMPTY;
-        self.space.release(start.as_ptr(), &mut freed).ok()?;
-        (self.block, self.capacity) = (None, 0);
         let layout = Layout::from_size_align(size, align_of::<usize>()).ok()?;
         // SAFETY: the block was allocated with this layout, and nothing in it is used.
         unsafe { placement.free(start, layout, &mut freed) }.ok()?;
@@ -107,16 +90,7 @@ impl Headroom {
     }
 
     pub(super) fn allocate(&mut self, layout: Layout) -> Option<NonNull<u8>> {
-        let mut change = Change::EMPTY;
-        let block = self.space.allocate(layout, &mut change)?;
-        self.count(&change);
-        self.live += 1;
-        Some(block)
-    }
-
-    /// Counts what a call has changed.
-    fn count(&mut self, change: &Change) {
-        self.used = self.used.wrapping_add_signed(change.used);
+        self.space.allocate(layout, &mut self.counters)
     }
 
     pub(super) fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
@@ -136,22 +110,15 @@ impl Headroom {
     /// Same contract as [`Placement::free`]: `block` must be live in the headroom and allocated with
     /// `layout`.
     pub(super) unsafe fn deallocate(&mut self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        let mut change = Change::EMPTY;
         // SAFETY: the caller's contract.
-        unsafe { self.space.free(block, layout, &mut change)? };
-        self.count(&change);
-        self.live -= 1;
-        Ok(())
+        unsafe { self.space.free(block, layout, &mut self.counters) }
     }
 
     /// # Safety
     ///
     /// Same contract as [`Placement::resize`]: `block` must be live in the headroom and allocated with `layout`.
     pub(super) unsafe fn resize(&mut self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
-        let mut change = Change::EMPTY;
         // SAFETY: the caller's contract.
-        let resized = unsafe { self.space.resize(block, layout, size, &mut change) };
-        self.count(&change);
-        resized
+        unsafe { self.space.resize(block, layout, size, &mut self.counters) }
     }
 }

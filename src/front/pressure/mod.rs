@@ -7,15 +7,14 @@
 //!   ([`Placement::set_saving`](crate::placement::Placement::set_saving));
 //! * **reclaim hooks** ([`Reclaim`]): if a request finds no room, they are asked in order of priority to give
 //!   memory back, and the request is tried again;
-//! * **headroom**: memory that only requests marked as critical may use, in a scope
-//!   ([`PressureHeap::with_headroom`]) or through a handle ([`Critical`]), so that the code which
+//! * **headroom**: memory that only requests in a scope may use ([`PressureHeap::with_headroom`]), so that the code which
 //!   handles an error can still allocate;
 //! * a hook that gets the typed error of every request that has finally failed.
 //!
 //! A request that finds no room goes through these steps:
 //!
 //! ```text
-//!  no room ──> headroom, if critical ──> reclaim hook 0 ──> try again ──> hook 1 ──> ... ──> on_out_of_memory
+//!  no room ──> headroom, in its scope ──> reclaim hook 0 ──> try again ──> hook 1 ──> ... ──> on_out_of_memory
 //! ```
 //!
 //! Hooks never run inside the heap's lock, and no hook runs twice at a time, so every hook may use the heap, both
@@ -28,10 +27,9 @@ mod reclaim;
 mod request;
 mod watermarks;
 
-pub use front::{Critical, PressureHeap};
-pub use headroom::HeadroomStats;
+pub use front::PressureHeap;
 pub use monitor::{Monitor, Transition};
 #[cfg(feature = "std")]
 pub(crate) use reclaim::{Hook, Key, Registry};
-pub use reclaim::{HookId, Reclaim, Shortage, TooManyHooks};
+pub use reclaim::{Reclaim, Shortage};
 pub use watermarks::{Amount, Pressure, Watermarks};

@@ -29,27 +29,6 @@ pub type Reclaim = dyn Fn(&Shortage) -> usize + Sync;
 /// A hook as it is registered.
 pub(crate) type Hook = &'static Reclaim;
 
-/// Identifies a registered hook.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct HookId(u64);
-
-/// The registry of hooks is full. Raise the heap's `HOOKS` parameter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct TooManyHooks {
-    /// The number of hooks that the registry can hold.
-    pub max: usize,
-}
-
-impl core::fmt::Display for TooManyHooks {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "the heap already has its {} reclaim hooks", self.max)
-    }
-}
-
-impl core::error::Error for TooManyHooks {}
-
 #[derive(Clone, Copy)]
 struct Entry {
     key: Key,
@@ -70,18 +49,17 @@ pub(crate) struct Registry<const N: usize> {
 impl<const N: usize> Registry<N> {
     pub(crate) const EMPTY: Self = Self { entries: Vec::new(), registered: 0 };
 
-    pub(crate) fn insert(&mut self, priority: u8, hook: Hook) -> Result<HookId, TooManyHooks> {
+    pub(crate) fn insert(&mut self, priority: u8, hook: Hook) -> Option<u64> {
         let key = Key(priority, self.registered);
         let at = self.entries.iter().take_while(|entry| entry.key < key).count();
-        let full = |_| TooManyHooks { max: N };
-        self.entries.insert(at, Entry { key, hook, running: false }).map_err(full)?;
+        self.entries.insert(at, Entry { key, hook, running: false }).ok()?;
         self.registered += 1;
-        Ok(HookId(key.1))
+        Some(key.1)
     }
 
     /// Removes a hook, and returns whether it was registered. It may still be running.
-    pub(crate) fn remove(&mut self, id: HookId) -> bool {
-        let at = self.entries.iter().position(|entry| entry.key.1 == id.0);
+    pub(crate) fn remove(&mut self, id: u64) -> bool {
+        let at = self.entries.iter().position(|entry| entry.key.1 == id);
         at.map(|at| self.entries.remove(at)).is_some()
     }
 
@@ -115,17 +93,17 @@ mod tests {
         let mut registry = Registry::<4>::EMPTY;
         let priorities = [5, 1, 5, 0];
         let ids = priorities.map(|priority| registry.insert(priority, &nothing).unwrap());
-        assert_eq!(registry.insert(0, &nothing), Err(TooManyHooks { max: 4 }));
+        assert_eq!(registry.insert(0, &nothing), None);
         let mut order = std::vec::Vec::new();
         let mut after = None;
         while let Some((key, _)) = registry.begin(after) {
             registry.end(key);
-            order.push(HookId(key.1));
+            order.push(key.1);
             after = Some(key);
         }
         assert_eq!(order, [ids[3], ids[1], ids[0], ids[2]]);
         assert!(registry.remove(ids[1]) && !registry.remove(ids[1]));
-        assert!(registry.insert(0, &nothing).is_ok());
+        assert!(registry.insert(0, &nothing).is_some());
     }
 
     #[test]
@@ -159,6 +137,6 @@ mod tests {
         registry.remove(ids[0]);
         registry.end(first);
         let (second, _) = registry.begin(Some(first)).unwrap();
-        assert_eq!(second.1, ids[1].0);
+        assert_eq!(second.1, ids[1]);
     }
 }

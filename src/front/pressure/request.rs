@@ -1,6 +1,6 @@
 //! Requests to a [`PressureHeap`], and their way through headroom and hooks.
 
-use super::front::{Critical, PressureHeap};
+use super::front::PressureHeap;
 use super::monitor::Monitor;
 use crate::error::FreeError;
 use crate::error::misuse::{invalid_free, without_unwinding};
@@ -38,14 +38,14 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
     }
 
     #[inline(always)]
-    fn request(&self, layout: Layout, critical: bool) -> Result<NonNull<u8>, OutOfMemory> {
+    fn request(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
         match self.attempt(layout) {
             Some(start) => Ok(start),
-            None => self.recover(layout, critical),
+            None => self.recover(layout),
         }
     }
 
-    fn request_zeroed(&self, layout: Layout, critical: bool) -> Result<NonNull<u8>, OutOfMemory> {
+    fn request_zeroed(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
         // The headroom is reserved before and the state is updated after, because `Heap` does everything in
         // between.
         self.ready(|_| ());
@@ -53,7 +53,7 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
         let start = match zeroed {
             Ok(start) => start,
             Err(_) => {
-                let start = self.recover(layout, critical)?;
+                let start = self.recover(layout)?;
                 // SAFETY: the block was allocated here and has that many bytes.
                 unsafe { start.as_ptr().write_bytes(0, layout.size()) };
                 start
@@ -75,10 +75,10 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
     /// Slow path of a request that found no room: headroom, hooks, error.
     #[cold]
     #[inline(never)]
-    fn recover(&self, layout: Layout, critical: bool) -> Result<NonNull<u8>, OutOfMemory> {
+    fn recover(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
         let reserved = self.0.with(|state| {
             let headroom = &mut state.statistics.headroom;
-            if critical || headroom.scopes > 0 { headroom.allocate(layout) } else { None }
+            if headroom.scopes > 0 { headroom.allocate(layout) } else { None }
         });
         if let Some(start) = reserved {
             return Ok(start);
@@ -181,15 +181,15 @@ impl<P: Placement, const HOOKS: usize> State<P, Monitor<HOOKS>> {
 
 // SAFETY: placement and lock are those of `Heap`, which fulfils the contract; hooks run outside the lock.
 unsafe impl<P: Placement, L: Lock, const HOOKS: usize> Memory for PressureHeap<P, L, HOOKS> {
-    /// Allocates a block for `layout`. If there is no room, the request is tried in the headroom if it is critical,
+    /// Allocates a block for `layout`. If there is no room, the request is tried in the headroom if a scope of it is open,
     /// and again after each reclaim hook that gives memory back.
     #[inline]
     fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
-        self.request(layout, false).ok()
+        self.request(layout).ok()
     }
 
     fn allocate_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
-        self.request_zeroed(layout, false).ok()
+        self.request_zeroed(layout).ok()
     }
 
     /// Allocates a block like [`Memory::allocate`].
@@ -198,11 +198,11 @@ unsafe impl<P: Placement, L: Lock, const HOOKS: usize> Memory for PressureHeap<P
     ///
     /// [`OutOfMemory`], which the hook of [`PressureHeap::on_out_of_memory`] has received as well.
     fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
-        self.request(layout, false)
+        self.request(layout)
     }
 
     fn try_allocate_zeroed(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
-        self.request_zeroed(layout, false)
+        self.request_zeroed(layout)
     }
 
     #[inline]
@@ -269,23 +269,3 @@ unsafe impl<P: Placement, L: Lock, const HOOKS: usize> Memory for PressureHeap<P
 
 global_alloc!([P: Placement, L: Lock, const HOOKS: usize] PressureHeap<P, L, HOOKS>);
 allocator!([P: Placement, L: Lock, const HOOKS: usize] PressureHeap<P, L, HOOKS>);
-
-// SAFETY: the heap fulfils the contract.
-unsafe impl<P: Placement, L: Lock, const HOOKS: usize> Memory for Critical<'_, P, L, HOOKS> {
-    /// Allocates a block, from the headroom if there is no room elsewhere. It is freed like any block of the heap.
-    fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
-        self.0.request(layout, true).ok()
-    }
-
-    fn allocate_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
-        self.0.request_zeroed(layout, true).ok()
-    }
-
-    pass_on!(
-        |self| self.0;
-        deallocate, try_deallocate, check, try_resize, statistics, largest_free, region, out_of_memory, take_reserve,
-        remembers, locks
-    );
-}
-
-allocator!([P: Placement, L: Lock, const HOOKS: usize] Critical<'_, P, L, HOOKS>);

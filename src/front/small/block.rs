@@ -1,6 +1,8 @@
 //! Free blocks in lists: the link, and the one mark that shows double frees and writes to free blocks.
 
+use super::classes::layout_of;
 use crate::error::misuse::{Kind, corrupted};
+use crate::memory::Memory;
 use core::mem::MaybeUninit;
 use core::ptr;
 
@@ -119,6 +121,35 @@ impl Chain {
             }
         }
         chain
+    }
+
+    /// Allocates up to `want` blocks of a class, at most `MOST`, from `memory`.
+    pub(crate) fn fetch<M: Memory, const MOST: usize>(memory: &M, class: usize, want: usize) -> Self {
+        let mut blocks = [const { MaybeUninit::uninit() }; MOST];
+        let count = memory.allocate_many(layout_of(class), &mut blocks[..want]);
+        // SAFETY: `allocate_many` has written the blocks that it counted, which are ours.
+        unsafe { Self::of(&blocks[..count]) }
+    }
+
+    /// Frees all blocks, which are of a class and at most `MOST`, to `memory`.
+    ///
+    /// # Safety
+    ///
+    /// They must come from there.
+    pub(crate) unsafe fn free_to<M: Memory, const MOST: usize>(self, memory: &M, class: usize) {
+        let mut blocks = [ptr::NonNull::dangling(); MOST];
+        let blocks = &mut blocks[..self.count];
+        let mut next = self.first;
+        // SAFETY: the caller's contract; the blocks of a chain are linked, and nothing else uses them.
+        unsafe {
+            for block in &mut *blocks {
+                *block = ptr::NonNull::new_unchecked(next.cast());
+                next = Block::next(next);
+            }
+            if !blocks.is_empty() {
+                memory.deallocate_many(layout_of(class), blocks);
+            }
+        }
     }
 
     /// Makes a list of one block.

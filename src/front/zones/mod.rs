@@ -7,7 +7,7 @@
 mod table;
 mod zone;
 
-pub use zone::{Zone, ZoneBlock};
+pub use zone::Zone;
 
 use crate::error::FreeError;
 use crate::error::misuse::invalid_free;
@@ -100,11 +100,11 @@ impl core::error::Error for ZoneError {}
 ///
 /// let small = core::alloc::Layout::new::<[u64; 4]>();
 /// let (node, buffer) = (ZONES.allocate(small, Can::empty())?, ZONES.allocate(small, Can::DMA)?);
-/// assert_eq!(ZONES.zone_of(node.start), Some(0));
-/// assert_eq!(ZONES.zone_of(buffer.start), Some(1)); // does not match its rule, but it is in the chain
+/// assert_eq!(ZONES.zone_of(node.cast()), Some(0));
+/// assert_eq!(ZONES.zone_of(buffer.cast()), Some(1)); // does not match its rule, but it is in the chain
 /// unsafe {
-///     ZONES.deallocate(node.start, small)?;
-///     ZONES.deallocate(buffer.start, small)?;
+///     ZONES.deallocate(node.cast(), small)?;
+///     ZONES.deallocate(buffer.cast(), small)?;
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -183,7 +183,7 @@ impl<'h, const N: usize, const SPANS: usize, L: Lock> Zones<'h, N, SPANS, L> {
     /// # Errors
     ///
     /// [`ZoneError::NoZone`], [`ZoneError::NoRule`] or [`ZoneError::OutOfMemory`].
-    pub fn allocate(&self, layout: Layout, wanted: Capabilities) -> Result<ZoneBlock, ZoneError> {
+    pub fn allocate(&self, layout: Layout, wanted: Capabilities) -> Result<NonNull<[u8]>, ZoneError> {
         self.choose(layout, wanted, |zone| zone.allocate(layout))
     }
 
@@ -192,7 +192,7 @@ impl<'h, const N: usize, const SPANS: usize, L: Lock> Zones<'h, N, SPANS, L> {
     /// # Errors
     ///
     /// [`ZoneError::NoZone`], [`ZoneError::NoRule`] or [`ZoneError::OutOfMemory`].
-    pub fn allocate_zeroed(&self, layout: Layout, wanted: Capabilities) -> Result<ZoneBlock, ZoneError> {
+    pub fn allocate_zeroed(&self, layout: Layout, wanted: Capabilities) -> Result<NonNull<[u8]>, ZoneError> {
         self.choose(layout, wanted, |zone| zone.allocate_zeroed(layout))
     }
 
@@ -200,8 +200,8 @@ impl<'h, const N: usize, const SPANS: usize, L: Lock> Zones<'h, N, SPANS, L> {
         &self,
         layout: Layout,
         wanted: Capabilities,
-        mut allocate: impl FnMut(&Zone<'h>) -> Result<ZoneBlock, OutOfMemory>,
-    ) -> Result<ZoneBlock, ZoneError> {
+        mut allocate: impl FnMut(&Zone<'h>) -> Result<NonNull<[u8]>, OutOfMemory>,
+    ) -> Result<NonNull<[u8]>, ZoneError> {
         let preferred = self.zones.iter().filter(|zone| zone.prefers(layout));
         let chain = self.fallback.iter().map(|&number| &self.zones[number]);
         let others = chain.filter(|zone| !zone.prefers(layout));
@@ -289,12 +289,11 @@ impl<'h, const N: usize, const SPANS: usize, L: Lock> Zones<'h, N, SPANS, L> {
         block: NonNull<u8>,
         layout: Layout,
         to: usize,
-    ) -> Result<ZoneBlock, ZoneError> {
+    ) -> Result<NonNull<[u8]>, ZoneError> {
         let target = self.zones.get(to).ok_or(ZoneError::Unknown { zones: N })?;
         let from = self.zone_of(block).ok_or(ZoneError::Free(FreeError::Foreign))?;
         if from == to {
-            let padding = target.padding(layout);
-            return Ok(ZoneBlock { start: block, size: layout.size() + padding, padding });
+            return Ok(NonNull::slice_from_raw_parts(block, layout.size() + target.padding(layout)));
         }
         if !target.is_accessible() || !self.zones[from].is_accessible() {
             return Err(ZoneError::Inaccessible);
@@ -302,10 +301,10 @@ impl<'h, const N: usize, const SPANS: usize, L: Lock> Zones<'h, N, SPANS, L> {
         let moved = target.allocate(layout).map_err(|last| ZoneError::OutOfMemory { last, tried: 1 })?;
         // SAFETY: both blocks are live and have that many bytes, and the old one is not used any more.
         unsafe {
-            moved.start.copy_from_nonoverlapping(block, layout.size());
+            moved.cast::<u8>().copy_from_nonoverlapping(block, layout.size());
             if let Err(error) = self.zones[from].deallocate(block, layout) {
                 // The block was not live, so nothing was moved.
-                let _ = target.deallocate(moved.start, layout);
+                let _ = target.deallocate(moved.cast(), layout);
                 return Err(ZoneError::Free(error));
             }
         }
@@ -390,14 +389,14 @@ impl<'h, const N: usize, const SPANS: usize, L: Lock> ZonesWith<'_, 'h, N, SPANS
     fn request(
         &self,
         layout: Layout,
-        allocate: impl FnOnce(&Zones<'h, N, SPANS, L>) -> Result<ZoneBlock, ZoneError>,
+        allocate: impl FnOnce(&Zones<'h, N, SPANS, L>) -> Result<NonNull<[u8]>, ZoneError>,
     ) -> Result<NonNull<u8>, OutOfMemory> {
         let nothing = OutOfMemory::new(layout, 0, 0);
         if self.wanted.contains(Capabilities::DEVICE) {
             return Err(nothing);
         }
         match allocate(self.zones) {
-            Ok(block) => Ok(block.start),
+            Ok(block) => Ok(block.cast()),
             Err(ZoneError::OutOfMemory { last, .. }) => Err(last),
             Err(_) => Err(nothing),
         }

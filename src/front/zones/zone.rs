@@ -24,8 +24,8 @@ use core::ptr::NonNull;
 /// let frame = core::alloc::Layout::new::<[u8; 1500]>();
 /// assert_eq!(BUFFERS.padding(frame), 4); // 1504 = 47 lines of 32 bytes
 /// let block = BUFFERS.allocate(frame)?;
-/// assert_eq!((block.start.addr().get() % 32, block.size, block.padding), (0, 1504, 4));
-/// unsafe { BUFFERS.deallocate(block.start, frame) }?;
+/// assert_eq!((block.addr().get() % 32, block.len()), (0, 1504));
+/// unsafe { BUFFERS.deallocate(block.cast(), frame) }?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy)]
@@ -37,32 +37,6 @@ pub struct Zone<'h> {
     largest: usize,
     align: usize,
     line: usize,
-}
-
-/// A block from a zone. Sizes are in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ZoneBlock {
-    /// The first byte, aligned as requested and to the zone's cache line.
-    pub start: NonNull<u8>,
-    /// The usable size: the requested bytes plus the padding.
-    pub size: usize,
-    /// Bytes after the requested ones that fill the last cache line.
-    pub padding: usize,
-}
-
-#[cfg(feature = "defmt")]
-impl defmt::Format for ZoneBlock {
-    fn format(&self, fmt: defmt::Formatter<'_>) {
-        let Self { start, size, padding } = self;
-        let start = start.as_ptr() as usize;
-        defmt::write!(
-            fmt,
-            "ZoneBlock {{ start: {=usize:#x}, size: {=usize}, padding: {=usize} }}",
-            start,
-            size,
-            padding
-        );
-    }
 }
 
 impl<'h> Zone<'h> {
@@ -152,7 +126,7 @@ impl<'h> Zone<'h> {
     /// # Errors
     ///
     /// [`OutOfMemory`] of the heap.
-    pub fn allocate(&self, layout: Layout) -> Result<ZoneBlock, OutOfMemory> {
+    pub fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, OutOfMemory> {
         self.allocate_by(layout, |padded| self.memory.try_allocate(padded))
     }
 
@@ -161,7 +135,7 @@ impl<'h> Zone<'h> {
     /// # Errors
     ///
     /// [`OutOfMemory`] of the heap, and for memory of a device, which cannot be written.
-    pub fn allocate_zeroed(&self, layout: Layout) -> Result<ZoneBlock, OutOfMemory> {
+    pub fn allocate_zeroed(&self, layout: Layout) -> Result<NonNull<[u8]>, OutOfMemory> {
         self.allocate_by(layout, |padded| match self.is_accessible() {
             true => self.memory.try_allocate_zeroed(padded),
             false => Err(self.refusal(layout)),
@@ -172,11 +146,11 @@ impl<'h> Zone<'h> {
         &self,
         layout: Layout,
         allocate: impl FnOnce(Layout) -> Result<NonNull<u8>, OutOfMemory>,
-    ) -> Result<ZoneBlock, OutOfMemory> {
+    ) -> Result<NonNull<[u8]>, OutOfMemory> {
         // A layout that the padding makes too large for the address space is too large for any heap.
         let Some(padded) = self.padded(layout) else { return Err(self.refusal(layout)) };
         let start = allocate(padded)?;
-        Ok(ZoneBlock { start, size: padded.size(), padding: padded.size() - layout.size() })
+        Ok(NonNull::slice_from_raw_parts(start, padded.size()))
     }
 
     /// The error for a request that is not even passed to the heap.
@@ -227,13 +201,13 @@ unsafe impl Memory for Zone<'_> {
 
     fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
         match self.is_accessible() {
-            true => self.allocate(layout).map(|block| block.start),
+            true => self.allocate(layout).map(NonNull::cast),
             false => Err(self.refusal(layout)),
         }
     }
 
     fn try_allocate_zeroed(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
-        self.allocate_zeroed(layout).map(|block| block.start)
+        self.allocate_zeroed(layout).map(NonNull::cast)
     }
 
     unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {

@@ -13,8 +13,6 @@
 
 mod ask;
 mod classes;
-#[cfg(test)]
-mod fake;
 mod ground;
 #[cfg(all(target_os = "linux", not(miri)))]
 mod hardened;
@@ -29,6 +27,8 @@ mod record;
 mod spans;
 mod state;
 mod system;
+#[cfg(test)]
+mod tests;
 mod thread;
 mod trim;
 
@@ -339,24 +339,5 @@ impl Growing {
     /// Returns the statistics of this moment. Blocks in the caches of threads count as used.
     pub fn stats(&self) -> GrowingStats {
         SHARED.with(|pages| pages.stats())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A large block may be as short as a small one, and begin where one that was marked as free lay.
-    #[test]
-    fn large_blocks_have_no_mark() {
-        let heap = Growing::new();
-        let block = NonNull::new(heap.allocate_raw(100, 16 * 1024)).unwrap();
-        // SAFETY: the block is live, has two words, and is freed once.
-        unsafe {
-            Block::link(block.cast().as_ptr(), ptr::null_mut());
-            assert_eq!(heap.size_of_own(block), Some(4096));
-            assert_eq!(heap.change(block, 3000, 16), block.as_ptr());
-            heap.free(block).unwrap();
-        }
     }
 }

@@ -92,12 +92,7 @@ impl<I: Index> Lists<I> {
 
     /// Returns the shortest of the first `COMPARED` blocks of `class` that have `len` granules.
     #[inline(always)]
-    fn best_of<const COMPARED: usize, const M: bool>(
-        &self,
-        nodes: &Nodes<I, M>,
-        class: usize,
-        len: usize,
-    ) -> Option<Found> {
+    fn best_of<const COMPARED: usize>(&self, nodes: &Nodes<I>, class: usize, len: usize) -> Option<Found> {
         let mut id = self.head(class);
         let mut best: Option<Found> = None;
         for _ in 0..COMPARED {
@@ -118,11 +113,7 @@ impl<I: Index> Lists<I> {
 
     /// Finds a block of at least `len` granules: of the class that has one, the shortest of the first `COMPARED`.
     #[inline(always)]
-    pub(super) fn find<const COMPARED: usize, const M: bool>(
-        &self,
-        nodes: &Nodes<I, M>,
-        len: usize,
-    ) -> Option<Found> {
+    pub(super) fn find<const COMPARED: usize>(&self, nodes: &Nodes<I>, len: usize) -> Option<Found> {
         if len > LONGEST {
             return None;
         }
@@ -130,13 +121,13 @@ impl<I: Index> Lists<I> {
         let class = if len < EXACT {
             self.class_from(own)?
         } else {
-            if let Some(found) = self.best_of::<COMPARED, M>(nodes, own, len) {
+            if let Some(found) = self.best_of::<COMPARED>(nodes, own, len) {
                 return Some(found);
             }
             self.class_from(own + 1)?
         };
         if class >= EXACT {
-            return self.best_of::<COMPARED, M>(nodes, class, len);
+            return self.best_of::<COMPARED>(nodes, class, len);
         }
         let id = self.head(class);
         Some(Found { id, len: nodes.length(id) })
@@ -144,7 +135,7 @@ impl<I: Index> Lists<I> {
 
     /// Enters the free block `id` of `class`.
     #[inline(always)]
-    pub(super) fn insert<const M: bool>(&mut self, nodes: &mut Nodes<I, M>, id: Id, class: usize) {
+    pub(super) fn insert(&mut self, nodes: &mut Nodes<I>, id: Id, class: usize) {
         let old = self.head(class);
         self.set_head(class, id);
         nodes.node_mut(id).next = I::new(old);
@@ -163,7 +154,7 @@ impl<I: Index> Lists<I> {
 
     /// Removes the free block `id` of `class`.
     #[inline(always)]
-    pub(super) fn remove<const M: bool>(&mut self, nodes: &mut Nodes<I, M>, id: Id, class: usize) {
+    pub(super) fn remove(&mut self, nodes: &mut Nodes<I>, id: Id, class: usize) {
         let next = nodes.node(id).next;
         if self.head(class) == id {
             self.set_head(class, next.get());
@@ -184,7 +175,7 @@ impl<I: Index> Lists<I> {
     }
 
     /// Returns the length of the longest block that [`Self::find`] would find; 0 if there is none.
-    pub(super) fn longest<const COMPARED: usize, const M: bool>(&self, nodes: &Nodes<I, M>) -> usize {
+    pub(super) fn longest<const COMPARED: usize>(&self, nodes: &Nodes<I>) -> usize {
         if self.rows == 0 {
             return 0;
         }

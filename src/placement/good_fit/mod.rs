@@ -1,20 +1,15 @@
 //! Good fit: size classes so fine that their first block is nearly the best, and a table beside the memory.
 
-mod layouts;
 mod lists;
-mod map;
 mod nodes;
-mod regions;
 mod table;
-
-pub use nodes::NodeSlot;
-pub use table::SideTable;
 
 use super::segment::{Block, SegmentPlacement};
 use crate::error::FreeError;
 use crate::region::{Region, RegionError};
 use crate::units::Index;
 use core::ops::Range;
+use table::Table;
 
 /// Good fit with 64 size classes per power of two: O(1), and as dense as best fit.
 ///
@@ -24,27 +19,20 @@ use core::ops::Range;
 /// allocation: a survey and critical review", IWMM 1995, call it segregated good fit.) Small requests are cut from the back of a free
 /// block, and those of more than 512 granules from its front, so that they have room to grow.
 ///
-/// All that it knows is in a [`SideTable`], and it never touches the memory that it divides. The lists take 7 KiB, which is why this is the
-/// placement of pools rather than of microcontrollers. On 32-bit targets there are 32 classes per power of two.
-pub struct GoodFit<M = SideTable, const COMPARED: usize = 4>(M);
+/// It never touches the memory that it divides. A table has a node for each block, 24 bytes with 32-bit indices, and grows on the global
+/// allocator:
+///
+/// ```text
+///  memory   |  A  |   free   |  B  | C |     free      |
+///  nodes       1 <-->  4  <-->  2 <-> 7 <-->   3            linked in address order
+/// ```
+///
+/// The number of a block's node is its token, so that a free needs no look-up. When nodes run out, a block is allocated whole instead of
+/// being split, and requests that need a split for their alignment fail. The lists take 7 KiB. On 32-bit targets there are 32 classes
+/// per power of two.
+pub struct GoodFit<I: Index = u32, const GRANULE: usize = 256, const COMPARED: usize = 4>(Table<I, GRANULE>);
 
-impl<I: Index, const G: usize, const R: usize, const M: bool, const C: usize>
-    GoodFit<SideTable<I, G, R, M>, C>
-{
-    /// Provides a static array of nodes.
-    ///
-    /// # Errors
-    ///
-    /// The array itself if nodes are already in use.
-    pub fn provide(&mut self, slots: &'static mut [NodeSlot<I>]) -> Result<(), &'static mut [NodeSlot<I>]> {
-        self.0.provide(slots)
-    }
-
-    /// Returns the number of nodes in use, one per free or allocated block. O(unused nodes).
-    pub fn nodes(&self) -> usize {
-        self.0.nodes()
-    }
-
+impl<I: Index, const G: usize, const C: usize> GoodFit<I, G, C> {
     fn block(&self, id: usize) -> Block<u32> {
         let (offset, len) = self.0.block(id);
         Block { offset, len, token: id as u32 }
@@ -53,30 +41,28 @@ impl<I: Index, const G: usize, const R: usize, const M: bool, const C: usize>
 
 // SAFETY: blocks are cut from free ones, and merged only with their neighbours, so they stay disjoint and in their region; the table
 // touches no memory but its own.
-unsafe impl<I: Index, const G: usize, const R: usize, const M: bool, const C: usize> SegmentPlacement
-    for GoodFit<SideTable<I, G, R, M>, C>
-{
+unsafe impl<I: Index, const G: usize, const C: usize> SegmentPlacement for GoodFit<I, G, C> {
     type Token = u32;
-    const EMPTY: Self = Self(SideTable::EMPTY);
+    const EMPTY: Self = Self(Table::EMPTY);
     const GRANULE: usize = G;
-    const MAX_LEN: usize = SideTable::<I, G, R, M>::MAX_LEN;
+    const MAX_LEN: usize = Table::<I, G>::MAX_LEN;
     const EXACT: bool = true;
 
     unsafe fn claim(&mut self, memory: Region) -> Result<(), RegionError> {
-        self.0.claim(memory).map(drop)
+        self.0.claim(memory)
     }
 
     unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<(), RegionError> {
-        self.0.extend(start, bytes).map(drop)
+        self.0.extend(start, bytes)
     }
 
     fn granules(&self) -> Range<usize> {
-        self.0.regions.all().first().map_or(0..0, |region| region.first..region.end())
+        0..self.0.len
     }
 
     #[inline(always)]
     fn address(&self, offset: usize) -> usize {
-        self.0.regions.address(offset).addr()
+        self.0.base + offset * G
     }
 
     #[inline(always)]

@@ -1,8 +1,7 @@
 //! The nodes of a side table: one for each block, linked in the order of addresses, in an array that may grow.
 
 use crate::units::Index;
-use core::mem::MaybeUninit;
-use core::ptr;
+use alloc::vec::Vec;
 
 /// The number of a node. [`NIL`] stands for no block.
 pub(super) type Id = usize;
@@ -20,8 +19,7 @@ pub(super) struct Node<I> {
     /// The blocks before and after it in address order, within the region.
     pub(super) before: I,
     pub(super) after: I,
-    /// Free: the placement's two links. Allocated: the hash chain, and the page record.
-    /// In the pool of unused nodes: the next one.
+    /// Free: the links of its list. In the pool of unused nodes: the next one.
     pub(super) next: I,
     pub(super) prev: I,
 }
@@ -31,79 +29,35 @@ impl<I: Index> Node<I> {
         Self { start: I::NIL, len: I::NIL, before: I::NIL, after: I::NIL, next: I::NIL, prev: I::NIL };
 }
 
-/// Memory for one node of a [`SideTable`](super::SideTable) and one hash bucket.
-#[derive(Clone, Copy)]
-pub struct NodeSlot<I: Copy> {
-    node: MaybeUninit<Node<I>>,
-    pub(super) bucket: MaybeUninit<I>,
-}
-
-impl<I: Copy> NodeSlot<I> {
-    /// A slot that holds nothing yet; for the initialiser of a `static` array.
-    pub const EMPTY: Self = Self { node: MaybeUninit::uninit(), bucket: MaybeUninit::uninit() };
-}
-
-/// The nodes of a table, and the pool of those that are not in use. With `MAPPED` the allocated blocks are in the map as well.
-pub(super) struct Nodes<I: Index, const MAPPED: bool> {
-    pub(super) slots: *mut NodeSlot<I>,
-    /// The number of slots; node numbers start at 1.
-    pub(super) capacity: usize,
-    /// The number of slots that have been used so far.
-    used: usize,
+/// The nodes of a table, and the pool of those that are not in use.
+pub(super) struct Nodes<I> {
+    /// Node number 1 is the first.
+    nodes: Vec<Node<I>>,
     /// The head of the pool of freed nodes.
     pool: I,
-    /// True if this table allocated `slots`.
-    owned: bool,
 }
 
-impl<I: Index, const MAPPED: bool> Nodes<I, MAPPED> {
-    pub(super) const EMPTY: Self =
-        Self { slots: ptr::null_mut(), capacity: 0, used: 0, pool: I::NIL, owned: false };
+impl<I: Index> Nodes<I> {
+    pub(super) const EMPTY: Self = Self { nodes: Vec::new(), pool: I::NIL };
 
     /// The flag for "free" in a length.
     pub(super) const FREE: usize = (I::MAX >> 1) + 1;
 
-    /// Takes a static array for the nodes. Returns it if nodes are in use already.
-    pub(super) fn provide(
-        &mut self,
-        slots: &'static mut [NodeSlot<I>],
-    ) -> Result<(), &'static mut [NodeSlot<I>]> {
-        if self.used > 0 {
-            return Err(slots);
-        }
-        self.release();
-        self.slots = slots.as_mut_ptr();
-        self.capacity = slots.len().min(I::MAX);
-        self.clear_buckets();
-        Ok(())
-    }
-
-    /// Returns the number of nodes in use. O(pool).
-    pub(super) fn count(&self) -> usize {
-        let mut unused = 0;
-        let mut node = self.pool.get();
-        while node != NIL {
-            unused += 1;
-            node = self.node(node).next.get();
-        }
-        self.used - unused
-    }
-
     #[inline(always)]
     pub(super) fn node(&self, id: Id) -> &Node<I> {
-        debug_assert!(id != NIL && id <= self.used);
-        // SAFETY: node numbers come from `create`, which made slot `id - 1` a node.
-        unsafe { (*self.slots.add(id - 1)).node.assume_init_ref() }
+        debug_assert!(id != NIL && id <= self.nodes.len());
+        // SAFETY: node numbers come from `create`, which made the node, and no node is ever removed.
+        unsafe { self.nodes.get_unchecked(id - 1) }
     }
 
     #[inline(always)]
     pub(super) fn node_mut(&mut self, id: Id) -> &mut Node<I> {
-        debug_assert!(id != NIL && id <= self.used);
+        debug_assert!(id != NIL && id <= self.nodes.len());
         // SAFETY: as in `node`.
-        unsafe { (*self.slots.add(id - 1)).node.assume_init_mut() }
+        unsafe { self.nodes.get_unchecked_mut(id - 1) }
     }
 
-    /// Creates a node with the given contents; [`NIL`] if there is no slot. O(1), amortised if the table grows.
+    /// Creates a node with the given contents; [`NIL`] if there is no room. O(1), amortised.
     fn create(&mut self, node: Node<I>) -> Id {
         let id = self.pool.get();
         if id != NIL {
@@ -111,13 +65,11 @@ impl<I: Index, const MAPPED: bool> Nodes<I, MAPPED> {
             *self.node_mut(id) = node;
             return id;
         }
-        if self.used == self.capacity && !self.enlarge() {
+        if self.nodes.len() == self.nodes.capacity() && !self.enlarge() {
             return NIL;
         }
-        // SAFETY: `used < capacity`, so the slot is there.
-        unsafe { (*self.slots.add(self.used)).node = MaybeUninit::new(node) };
-        self.used += 1;
-        self.used
+        self.nodes.push(node);
+        self.nodes.len()
     }
 
     /// Creates a node with no contents.
@@ -148,13 +100,10 @@ impl<I: Index, const MAPPED: bool> Nodes<I, MAPPED> {
         self.node_mut(id).len = I::new(len | Self::FREE);
     }
 
-    /// Marks node `id` as an allocated block of `len` granules and enters it in the map.
+    /// Marks node `id` as an allocated block of `len` granules.
     #[inline(always)]
     pub(super) fn set_allocated(&mut self, id: Id, len: usize) {
-        let node = self.node_mut(id);
-        node.len = I::new(len);
-        node.prev = I::NIL;
-        self.map_insert(id);
+        self.node_mut(id).len = I::new(len);
     }
 
     /// Returns the index of a block's first granule.
@@ -210,52 +159,11 @@ impl<I: Index, const MAPPED: bool> Nodes<I, MAPPED> {
         self.discard(id);
     }
 
-    /// Makes room for more nodes. Returns false if that is not possible. O(nodes + slots).
-    #[cfg(feature = "alloc")]
+    /// Makes room for more nodes. Returns false if that is not possible. O(nodes).
+    #[cold]
     fn enlarge(&mut self) -> bool {
-        use alloc::alloc::{Layout, alloc};
-        if !self.slots.is_null() && !self.owned {
-            return false;
-        }
-        let capacity = (self.capacity * 2).max(64).min(I::MAX);
-        if capacity == self.capacity {
-            return false;
-        }
-        let Ok(layout) = Layout::array::<NodeSlot<I>>(capacity) else { return false };
-        // SAFETY: the layout is not of size zero.
-        let slots = unsafe { alloc(layout) }.cast::<NodeSlot<I>>();
-        if slots.is_null() {
-            return false;
-        }
-        // SAFETY: both arrays have room for the slots that were used, and are disjoint.
-        unsafe { ptr::copy_nonoverlapping(self.slots.cast_const(), slots, self.used) };
-        let (used, pool) = (self.used, self.pool);
-        let old = core::mem::replace(self, Self { slots, capacity, used, pool, owned: true });
-        self.clear_buckets();
-        self.insert_all(&old);
-        true
-    }
-
-    #[cfg(not(feature = "alloc"))]
-    fn enlarge(&mut self) -> bool {
-        false
-    }
-
-    /// Frees the array of slots if this table allocated it.
-    fn release(&mut self) {
-        #[cfg(feature = "alloc")]
-        if self.owned {
-            let layout = alloc::alloc::Layout::array::<NodeSlot<I>>(self.capacity);
-            // SAFETY: `enlarge` allocated the slots with this layout.
-            unsafe { alloc::alloc::dealloc(self.slots.cast(), layout.unwrap_unchecked()) };
-        }
-        (self.slots, self.capacity, self.used) = (ptr::null_mut(), 0, 0);
-        (self.pool, self.owned) = (I::NIL, false);
-    }
-}
-
-impl<I: Index, const MAPPED: bool> Drop for Nodes<I, MAPPED> {
-    fn drop(&mut self) {
-        self.release();
+        let len = self.nodes.len();
+        let more = len.max(64).min(I::MAX - len);
+        more > 0 && self.nodes.try_reserve_exact(more).is_ok()
     }
 }

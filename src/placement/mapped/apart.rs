@@ -2,8 +2,7 @@
 
 use super::RegionMap;
 use crate::error::FreeError;
-use crate::placement::Block;
-use crate::placement::SegmentPlacement;
+use crate::placement::segment::{Block, SegmentPlacement, parts};
 use crate::region::{Region, RegionError};
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -21,18 +20,6 @@ pub struct Apart<M: RegionMap, const GRANULE: usize> {
 unsafe impl<M: RegionMap + Send, const G: usize> Send for Apart<M, G> {}
 
 impl<M: RegionMap, const G: usize> Apart<M, G> {
-    /// Returns the first granule's address and how many granules `memory` has.
-    fn parts(memory: Region) -> Result<(usize, usize), RegionError> {
-        let start = memory.start.addr().get();
-        let end = memory.checked_end()?;
-        let base = start.checked_next_multiple_of(G).ok_or(RegionError::TooSmall)?;
-        match end.saturating_sub(base) / G {
-            0 => Err(RegionError::TooSmall),
-            len if len > M::MAX_LEN => Err(RegionError::TooLarge { max: M::MAX_LEN.saturating_mul(G) }),
-            len => Ok((base, len)),
-        }
-    }
-
     fn words_for(base: usize, len: usize) -> Result<Vec<u32>, RegionError> {
         let count = M::words(base / G, len);
         let mut words = Vec::new();
@@ -54,7 +41,7 @@ unsafe impl<M: RegionMap + Send, const G: usize> SegmentPlacement for Apart<M, G
         if self.memory.is_some() {
             return Err(RegionError::TooMany { max: 1 });
         }
-        let (base, len) = Self::parts(memory)?;
+        let (base, len) = parts::<G>(memory, M::MAX_LEN)?;
         self.words = Self::words_for(base, len)?;
         (self.memory, self.base, self.len) = (Some(memory), base, len);
         // SAFETY: the words are this value's, and as many as the map takes.
@@ -65,7 +52,7 @@ unsafe impl<M: RegionMap + Send, const G: usize> SegmentPlacement for Apart<M, G
     unsafe fn extend(&mut self, start: *mut u8, bytes: usize) -> Result<(), RegionError> {
         let old = self.memory.filter(|memory| memory.start.as_ptr() == start).ok_or(RegionError::Unknown)?;
         let memory = Region { size: old.size.checked_add(bytes).ok_or(RegionError::Overlap)?, ..old };
-        let (base, len) = Self::parts(memory)?;
+        let (base, len) = parts::<G>(memory, M::MAX_LEN)?;
         self.memory = Some(memory);
         if len > self.len {
             let mut words = Self::words_for(base, len)?;

@@ -20,8 +20,6 @@ unsafe impl<T: Tier> Placement for QuickLists<T> {
         Self { small: Small::EMPTY, large: Large::EMPTY, plenty: 0, whole: 0, saving: false, tier: T::EMPTY };
     const MAX_REGION: usize = T::MAX_REGION;
     const MAX_REGIONS: usize = T::MAX_REGIONS;
-    const REMEMBERS: bool = false;
-    const MOVES_TO_SHRINK: bool = false;
 
     unsafe fn claim<S: Statistics>(&mut self, memory: Region, statistics: &mut S) -> Result<(), RegionError> {
         let mut change = Change::EMPTY;
@@ -102,10 +100,6 @@ unsafe impl<T: Tier> Placement for QuickLists<T> {
         self.count_allocated(T::taken(layout) as isize);
         statistics.allocated(T::taken(layout));
         Some(zeroed)
-    }
-
-    fn allocate_shorter<S: Statistics>(&mut self, _: Layout, _: usize, _: &mut S) -> Option<NonNull<u8>> {
-        None
     }
 
     #[inline(always)]

@@ -10,7 +10,7 @@ mod step;
 use busy::Busy;
 pub use memory::{ArenaMemory, Storage};
 pub use slot::{Place, Plain, Slot, Slots};
-pub use step::{ArenaRun, NotLive, Step, StepAt};
+pub use step::{ArenaRun, Step, StepAt};
 
 use super::placed::Placed;
 use core::cell::UnsafeCell;
@@ -30,7 +30,7 @@ pub trait Planned: Sized + 'static {
 /// interface is safe.
 ///
 /// ```
-/// use allotment::{arena, plan::{Arena, NotLive}};
+/// use allotment::{arena, plan::{Arena, PlanError}};
 ///
 /// arena! {
 ///     /// The activations of a small network, in at most 4 KiB.
@@ -53,7 +53,7 @@ pub trait Planned: Sized + 'static {
 /// assert!(run.step(2).get(Net::INPUT).is_err());
 ///
 /// assert_eq!(NET.plan().peak(), 2048 + 256); // not 2560, since the output lies where the input was
-/// # Ok::<(), NotLive>(())
+/// # Ok::<(), PlanError>(())
 /// ```
 ///
 /// A buffer that is not live at the step is refused by the compiler:

@@ -4,26 +4,8 @@
 use super::poison::poison;
 use super::slot::{Place, Slots};
 use super::{Busy, Planned};
-use core::fmt;
+use crate::plan::error::PlanError;
 use core::marker::PhantomData;
-
-/// A buffer was requested at a step at which it is not live.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct NotLive {
-    /// Index of the buffer.
-    pub buffer: usize,
-    /// The step.
-    pub step: u64,
-}
-
-impl fmt::Display for NotLive {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "buffer {} is not live at step {}", self.buffer, self.step)
-    }
-}
-
-impl core::error::Error for NotLive {}
 
 /// An arena in use. Dropping the run releases the arena.
 pub struct ArenaRun<'a, P: Planned> {
@@ -91,8 +73,8 @@ impl<'r, P: Planned> Step<'r, P> {
     ///
     /// # Errors
     ///
-    /// [`NotLive`] if one of the buffers is not live at this step.
-    pub fn get<S: Slots<P>>(self, slots: S) -> Result<S::Borrowed<'r>, NotLive> {
+    /// [`PlanError::NotLive`] if one of the buffers is not live at this step.
+    pub fn get<S: Slots<P>>(self, slots: S) -> Result<S::Borrowed<'r>, PlanError> {
         let () = S::DISJOINT;
         _ = slots;
         for &buffer in S::INDICES {
@@ -107,8 +89,12 @@ impl<'r, P: Planned> Step<'r, P> {
     ///
     /// # Errors
     ///
-    /// [`NotLive`] if one of the buffers is not live at this step.
-    pub fn in_place<I: Place<P>, O: Place<P>>(self, input: I, output: O) -> Result<O::Borrowed<'r>, NotLive> {
+    /// [`PlanError::NotLive`] if one of the buffers is not live at this step.
+    pub fn in_place<I: Place<P>, O: Place<P>>(
+        self,
+        input: I,
+        output: O,
+    ) -> Result<O::Borrowed<'r>, PlanError> {
         _ = (input, output);
         self.check(I::INDICES[0])?;
         self.check(O::INDICES[0])?;
@@ -116,10 +102,10 @@ impl<'r, P: Planned> Step<'r, P> {
         Ok(unsafe { in_place::<P, I, O>(self.base) })
     }
 
-    fn check(&self, buffer: usize) -> Result<(), NotLive> {
+    fn check(&self, buffer: usize) -> Result<(), PlanError> {
         match P::PLACED.buffers()[buffer].is_live(self.step) {
             true => Ok(()),
-            false => Err(NotLive { buffer, step: self.step }),
+            false => Err(PlanError::NotLive { buffer, step: self.step }),
         }
     }
 }

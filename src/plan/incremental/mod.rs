@@ -5,46 +5,8 @@
 mod tree;
 
 use super::buffer::Buffer;
-use core::fmt;
+use super::error::PlanError;
 use tree::{Entry, Tree};
-
-/// Why a plan could not be changed. The plan is unchanged in that case.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-#[non_exhaustive]
-pub enum ChangeError {
-    /// All places are taken.
-    TooMany {
-        /// The number of places.
-        room: usize,
-    },
-    /// The id belongs to no buffer.
-    Unknown,
-    /// The lifetime is empty, the alignment is not a power of two, or the target cannot hold a number.
-    Senseless,
-    /// The buffer has gaps, a fixed offset, an alias, or buffers to keep apart, which only plans made at once
-    /// support.
-    Constraint,
-    /// The buffer fits nowhere below the capacity. [`Incremental::replan`] may make room.
-    Full {
-        /// The number of bytes that the plan would need.
-        needed: usize,
-    },
-}
-
-impl fmt::Display for ChangeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TooMany { room } => write!(f, "the plan has room for only {room} buffers"),
-            Self::Unknown => write!(f, "the plan has no buffer with this id"),
-            Self::Senseless => write!(f, "the lifetime is empty, or a number is out of range"),
-            Self::Constraint => write!(f, "a plan that changes supports only size, alignment and lifetime"),
-            Self::Full { needed } => write!(f, "the plan would need {needed} bytes"),
-        }
-    }
-}
-
-impl core::error::Error for ChangeError {}
 
 /// Identifies a buffer of an [`Incremental`] plan. The same id is used again only after 65,536 other buffers have
 /// been in its place.
@@ -95,7 +57,7 @@ struct Record {
 /// plan.resize(hidden, 2048)?;
 /// plan.resize(output, 1024)?;
 /// assert!(plan.peak() <= 12288);
-/// # Ok::<(), allotment::plan::ChangeError>(())
+/// # Ok::<(), allotment::plan::PlanError>(())
 /// ```
 pub struct Incremental<const N: usize, const LIMIT: usize = 32> {
     tree: Tree<N>,
@@ -173,11 +135,11 @@ impl<const N: usize, const LIMIT: usize> Incremental<N, LIMIT> {
     ///
     /// # Errors
     ///
-    /// [`ChangeError`] if there is no place for it, or it has other constraints than alignment and lifetime.
-    pub fn add(&mut self, buffer: &Buffer<'_>) -> Result<BufferId, ChangeError> {
+    /// [`PlanError`] if there is no place for it, or it has other constraints than alignment and lifetime.
+    pub fn add(&mut self, buffer: &Buffer<'_>) -> Result<BufferId, PlanError> {
         let mut record = read(buffer)?;
         if self.len == N {
-            return Err(ChangeError::TooMany { room: N });
+            return Err(PlanError::TooMany { room: N });
         }
         // Free places come after the used ones.
         let place = usize::from(self.order[self.len]);
@@ -195,8 +157,8 @@ impl<const N: usize, const LIMIT: usize> Incremental<N, LIMIT> {
     ///
     /// # Errors
     ///
-    /// [`ChangeError::Unknown`] if there is no such buffer.
-    pub fn remove(&mut self, id: BufferId) -> Result<(), ChangeError> {
+    /// [`PlanError::Unknown`] if there is no such buffer.
+    pub fn remove(&mut self, id: BufferId) -> Result<(), PlanError> {
         let place = self.place(id)?;
         self.tree.remove(place);
         self.release(place);
@@ -208,12 +170,12 @@ impl<const N: usize, const LIMIT: usize> Incremental<N, LIMIT> {
     ///
     /// # Errors
     ///
-    /// [`ChangeError::Unknown`] if there is no such buffer, [`ChangeError::Full`] if there is no place for it.
-    pub fn resize(&mut self, id: BufferId, size: u64) -> Result<(), ChangeError> {
+    /// [`PlanError::Unknown`] if there is no such buffer, [`PlanError::Full`] if there is no place for it.
+    pub fn resize(&mut self, id: BufferId, size: u64) -> Result<(), PlanError> {
         let place = self.place(id)?;
         let old = self.records[place];
         let mut new = old;
-        new.size = usize::try_from(size).map_err(|_| ChangeError::Senseless)?;
+        new.size = usize::try_from(size).map_err(|_| PlanError::Senseless)?;
         self.tree.remove(place);
         if new.size > old.size && !self.is_free(&new) {
             match self.find(&new) {
@@ -274,11 +236,11 @@ impl<const N: usize, const LIMIT: usize> Incremental<N, LIMIT> {
         }
     }
 
-    fn place(&self, id: BufferId) -> Result<usize, ChangeError> {
+    fn place(&self, id: BufferId) -> Result<usize, PlanError> {
         let place = usize::from(id.place);
         match self.records.get(place) {
             Some(record) if record.used && record.age == id.age => Ok(place),
-            _ => Err(ChangeError::Unknown),
+            _ => Err(PlanError::Unknown),
         }
     }
 
@@ -305,7 +267,7 @@ impl<const N: usize, const LIMIT: usize> Incremental<N, LIMIT> {
     }
 
     /// The smallest gap for a buffer that is not in the tree.
-    fn find(&self, new: &Record) -> Result<usize, ChangeError> {
+    fn find(&self, new: &Record) -> Result<usize, PlanError> {
         let mut others = [(0, 0); LIMIT];
         let mut count = 0;
         let all = self.tree.overlapping(new.start, new.end, &mut |place| {
@@ -333,9 +295,9 @@ impl<const N: usize, const LIMIT: usize> Incremental<N, LIMIT> {
                 top = top.max(end);
             }
         }
-        let offset = align(best.map_or(top, |(_, at)| at), new.shift).ok_or(ChangeError::Senseless)?;
-        let needed = offset.checked_add(new.size).ok_or(ChangeError::Senseless)?;
-        if needed > self.capacity { Err(ChangeError::Full { needed }) } else { Ok(offset) }
+        let offset = align(best.map_or(top, |(_, at)| at), new.shift).ok_or(PlanError::Senseless)?;
+        let needed = offset.checked_add(new.size).ok_or(PlanError::Senseless)?;
+        if needed > self.capacity { Err(PlanError::Full { needed }) } else { Ok(offset) }
     }
 
     /// Frees a place. The last used place takes its index in the order.
@@ -352,17 +314,17 @@ impl<const N: usize, const LIMIT: usize> Incremental<N, LIMIT> {
 }
 
 /// Converts a buffer to a record.
-fn read(buffer: &Buffer<'_>) -> Result<Record, ChangeError> {
+fn read(buffer: &Buffer<'_>) -> Result<Record, PlanError> {
     let Buffer { size, align, start, end, .. } = *buffer;
     if !buffer.gaps.is_empty() || buffer.fixed.is_some() || buffer.alias.is_some() || !buffer.apart.is_empty()
     {
-        return Err(ChangeError::Constraint);
+        return Err(PlanError::Constraint);
     }
     let fits = align.is_power_of_two() && start < end && usize::try_from(align).is_ok();
     let (Ok(size), Ok(start), Ok(end), true) =
         (usize::try_from(size), u32::try_from(start), u32::try_from(end), fits)
     else {
-        return Err(ChangeError::Senseless);
+        return Err(PlanError::Senseless);
     };
     let shift = align.trailing_zeros() as u8;
     Ok(Record { size, offset: 0, before: 0, start, end, age: 0, turn: 0, shift, used: true })

@@ -2,10 +2,10 @@
 
 use super::layout;
 use crate::shadow::Backing;
-use allotment::inject::{Attempt, Fail, Failing, FailureRule, every_failure};
+use allotment::inject::{Fail, Failing, FailureRule, every_failure};
 use allotment::lock::Unsync;
 use allotment::{Heap, Memory, Tiered, heap};
-use std::alloc::GlobalAlloc;
+use std::alloc::{GlobalAlloc, Layout};
 
 type Plain = Heap<Tiered, Unsync>;
 
@@ -27,7 +27,7 @@ fn rules_choose_requests() {
     assert_eq!(refused(Fail::After(3), &sizes), [3, 4]);
     assert_eq!(refused(Fail::Only(1), &sizes), [1]);
     assert_eq!(refused(Fail::LargerThan(100), &sizes), [1, 3]);
-    assert_eq!(refused(|request: &Attempt| request.layout.size() == 30, &sizes), [2]);
+    assert_eq!(refused(|_: usize, layout: Layout, _: Option<&'static str>| layout.size() == 30, &sizes), [2]);
     assert_eq!(refused(Fail::Randomly { one_in: 0, seed: 1 }, &sizes), []);
     assert_eq!(refused(Fail::Randomly { one_in: 1, seed: 1 }, &sizes), [0, 1, 2, 3, 4]);
     let often = refused(Fail::Randomly { one_in: 4, seed: 9 }, &[8; 1000]);

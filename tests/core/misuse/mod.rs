@@ -924,9 +924,9 @@ fn panic_in_a_clock() {
 }
 
 fn panic_in_a_rule() {
-    type Rule = fn(&allotment::inject::Attempt) -> bool;
+    type Rule = fn(usize, Layout, Option<&'static str>) -> bool;
     static HEAP: OneThread<allotment::inject::Failing<Heap, Rule>> =
-        OneThread(allotment::inject::Failing::new(allotment::heap!(16 * 1024), |_| {
+        OneThread(allotment::inject::Failing::new(allotment::heap!(16 * 1024), |_, _, _| {
             panic!("inside the rule")
         }));
     let unwound = std::panic::catch_unwind(|| Memory::allocate(&*HEAP, layout(48)));

@@ -8,7 +8,6 @@ use crate::shadow::Backing;
 use allotment::harden::Full;
 use allotment::lock::Unsync;
 #[cfg(feature = "alloc")]
-use allotment::placement::SideTable;
 use allotment::placement::{MicroTlsf, Placement, QuickLists};
 use allotment::{BestFit, Buddy, Bump, FirstFit, FreeError, Heap, Memory, Slab, Tiered, Tlsf};
 use std::alloc::Layout;
@@ -195,8 +194,6 @@ worlds! {
     tlsf: Tlsf, [208, 248], false;
     tlsf_off: Tlsf<u32, 8, 8, false>, [208, 248], false;
     tlsf_full: Full<Tlsf, 2>, [264], true;
-    #[cfg(feature = "alloc")]
-    lists_side: allotment::GoodFit<SideTable<u32, 16>>, [96, 192], true;
     first_fit: FirstFit, [96, 128], true;
     first_fit_off: FirstFit<2, false>, [104], false;
     first_fit_full: Full<FirstFit, 1>, [168], true;

@@ -54,7 +54,7 @@ fn agree((model, profile, leaks, tags, trace): &mut All, used: usize) {
     assert_eq!((profile.peak_bytes, profile.moves), (model.peak, model.moves));
     assert_eq!(profile.failures, model.fails);
     assert_eq!(profile.allocations - profile.frees, profile.live_blocks);
-    assert_eq!(profile.histogram().map(|(_, class)| class.live).sum::<usize>(), profile.live_blocks);
+    assert_eq!(profile.histogram().map(|(_, (live, _))| live).sum::<usize>(), profile.live_blocks);
     let mut listed: Vec<_> = leaks.blocks().map(|block| (block.address, block.size)).collect();
     listed.sort();
     assert!(listed.iter().copied().eq(model.live.iter().map(|(&block, layout)| (block, layout.size()))));
@@ -95,7 +95,7 @@ fn watched<P: Subject + 'static>() {
     #[cfg(not(feature = "std"))]
     let _core = super::tags::ONE_CORE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     for seed in 0..4 {
-        let ready = |bytes| -> Box<dyn Front> { Box::new(Watched::<P>::new(shadow::empty(bytes), all())) };
+        let ready = |_| -> Box<dyn Front> { Box::new(Watched::<P>::new(Heap::empty(), all())) };
         let shadow = Shadow::over(Case::of::<P>(), ready, &[(40_000, 0), (30_000, 8)]);
         shadow::random_run_on(shadow, seed, 6_000, 900, 64);
     }
@@ -284,7 +284,7 @@ fn a_zone_of_observed_memory() {
     let block = zones.allocate(layout(100), Can::FAST).unwrap();
     assert_eq!(observed.observers(|profile| profile.live_bytes), 100);
     // SAFETY: the block is live and this is its layout.
-    unsafe { zones.deallocate(block.start, layout(100)) }.unwrap();
+    unsafe { zones.deallocate(block.cast(), layout(100)) }.unwrap();
     assert_eq!(observed.observers(|profile| (profile.live_bytes, profile.frees)), (0, 1));
 }
 

@@ -51,7 +51,7 @@ fn ordinary_requests_do_not_get_it() {
     assert!(heap.try_allocate(layout(16)).is_err());
     assert!(heap.try_allocate_zeroed(layout(16)).is_err());
     // Ordinary memory is used first, and the headroom last.
-    let small = heap.critical().try_allocate(layout(16)).unwrap();
+    let small = heap.with_headroom(|| heap.try_allocate(layout(16))).unwrap();
     assert_eq!(heap.headroom_stats().used, 16);
     free(&heap, small, 16);
 }
@@ -81,8 +81,7 @@ fn scopes_nest_and_end() {
 fn its_blocks_are_blocks() {
     let heap = with_headroom(8192, 2048);
     let blocks = fill(&heap, 128);
-    let critical = heap.critical();
-    let zeroed = critical.try_allocate_zeroed(layout(256)).unwrap();
+    let zeroed = heap.with_headroom(|| heap.try_allocate_zeroed(layout(256))).unwrap();
     // SAFETY: the block is live, with the layouts it has at each point.
     unsafe {
         assert!(std::slice::from_raw_parts(zeroed.as_ptr(), 256).iter().all(|&byte| byte == 0));
@@ -116,7 +115,7 @@ fn the_first_request_does_not_take_it() {
     assert_eq!(heap.headroom_stats().capacity / 64, 1024 / 64 - 1);
     assert_eq!((heap.used(), heap.stats().peak, error.free), (0, 0, heap.free_bytes()));
     let all = heap.try_allocate(layout(heap.largest_free())).unwrap();
-    let reserve = heap.critical().try_allocate(layout(900)).unwrap();
+    let reserve = heap.with_headroom(|| heap.try_allocate(layout(900))).unwrap();
     // SAFETY: both are live, with these layouts.
     unsafe {
         heap.dealloc(all.as_ptr(), layout(heap.stats().capacity));
@@ -128,7 +127,7 @@ fn the_first_request_does_not_take_it() {
 fn a_heap_that_is_too_small_goes_without() {
     let heap = with_headroom(1000, 4096);
     assert_eq!(heap.headroom_stats().capacity, 0);
-    assert!(heap.critical().try_allocate(layout(2000)).is_err());
+    assert!(heap.with_headroom(|| heap.try_allocate(layout(2000))).is_err());
     let block = heap.try_allocate(layout(500)).unwrap();
     feed(&heap, 10_000);
     assert!(heap.headroom_stats().capacity > 3900, "reserved as soon as there is room");
@@ -154,7 +153,7 @@ fn it_moves_when_its_region_is_released() {
     assert_eq!(heap.release(first.start.as_ptr()), Ok(first));
     assert!(heap.headroom_stats().capacity > 900 && heap.stats().capacity < capacity / 2);
     let blocks = fill(&heap, 8);
-    let critical = heap.critical().try_allocate(layout(8)).unwrap();
+    let critical = heap.with_headroom(|| heap.try_allocate(layout(8))).unwrap();
     assert!(heap.release(second.start.as_ptr()).is_err());
     free(&heap, critical, 8);
     blocks.into_iter().for_each(|block| free(&heap, block, 8));
@@ -170,7 +169,7 @@ fn a_bump_heap_has_headroom_too() {
     }
     let heap = make();
     while heap.try_allocate(layout(64)).is_ok() {}
-    let block = heap.critical().try_allocate(layout(400)).unwrap();
+    let block = heap.with_headroom(|| heap.try_allocate(layout(400))).unwrap();
     free(&heap, block, 400);
     assert_eq!(heap.headroom_stats().used, 0);
 }
@@ -183,8 +182,8 @@ fn collections_can_have_the_right() {
     fill(&heap, 8);
     let mut ordinary: Vec<u32, &Local<Tlsf>> = Vec::new_in(&heap);
     assert!(ordinary.try_reserve(10).is_err());
-    let mut report: Vec<u32, _> = Vec::new_in(heap.critical());
-    report.extend(0..100);
+    let mut report: Vec<u32, _> = Vec::new_in(&heap);
+    heap.with_headroom(|| report.extend(0..100));
     assert!(report.iter().copied().eq(0..100) && heap.headroom_stats().used >= 400);
     drop(report);
     assert_eq!(heap.headroom_stats().used, 0);

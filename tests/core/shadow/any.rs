@@ -1,6 +1,6 @@
 //! Heaps of any placement behind one type, so that what drives and checks them is compiled once and not per placement.
 
-use super::{Front, Subject, empty};
+use super::{Front, Subject};
 use allotment::lock::Unsync;
 use allotment::observe::Statistics;
 use allotment::{FreeError, Heap, OutOfMemory, Region, RegionError};
@@ -58,13 +58,13 @@ impl Case {
 
 // Not closures and never inlined: else every part of the program that is compiled by itself gets a copy of the heap.
 #[inline(never)]
-fn boxed<P: Subject + 'static>(bytes: usize) -> Box<dyn AnyHeap> {
-    Box::new(empty::<P>(bytes))
+fn boxed<P: Subject + 'static>(_: usize) -> Box<dyn AnyHeap> {
+    Box::new(Heap::<P, Unsync>::empty())
 }
 
 #[inline(never)]
-fn boxed_front<P: Subject + 'static>(bytes: usize) -> Box<dyn Front> {
-    Box::new(empty::<P>(bytes))
+fn boxed_front<P: Subject + 'static>(_: usize) -> Box<dyn Front> {
+    Box::new(Heap::<P, Unsync>::empty())
 }
 
 /// The `Allocator` trait, where the library has it.

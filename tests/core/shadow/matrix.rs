@@ -2,32 +2,8 @@
 
 use super::Subject;
 use allotment::harden::Full;
-use allotment::lock::Unsync;
-use allotment::placement::{
-    Classes, FirstFitMap, Index, Mapped, Placement, QuickLists, RegionMap, SegmentPlacement, SideTable,
-};
-use allotment::{Buddy, Bump, GoodFit, Heap, Slab, Tiered, Tlsf};
-
-impl<I: Index, const G: usize, const R: usize, const M: bool, const C: usize> Subject
-    for GoodFit<SideTable<I, G, R, M>, C>
-{
-    #[cfg(not(feature = "alloc"))]
-    fn equip(heap: &Heap<Self, Unsync>, bytes: usize) {
-        let slots = vec![allotment::placement::NodeSlot::EMPTY; (bytes / 16 + 64).min(60_000)].leak();
-        // SAFETY: the heap has no regions yet.
-        assert!(unsafe { heap.with_placement(|placement| placement.provide(slots).is_ok()) });
-    }
-
-    fn taken(size: usize, _align: usize) -> usize {
-        size.max(1).next_multiple_of(G)
-    }
-    const REGIONS: usize = R;
-    // Tests stay below the limit, as each region takes a few more indices.
-    const LIMIT: usize = (<Self as SegmentPlacement>::MAX_LEN - 1024).saturating_mul(G);
-    // Coarse granules need more room.
-    const SLACK: f64 = if G > 16 { 1.5 * G as f64 / 8.0 } else { 1.5 };
-    const FINDS_DOUBLE_FREES: bool = true;
-}
+use allotment::placement::{Classes, FirstFitMap, Index, Mapped, Placement, QuickLists, RegionMap};
+use allotment::{Buddy, Bump, Slab, Tiered, Tlsf};
 
 impl<N, const C: bool, const G: usize, const R: usize> Subject for Mapped<FirstFitMap<N, C>, G, R>
 where
@@ -108,10 +84,6 @@ impl<L: Subject> Subject for QuickLists<L>
 where
     Self: Placement,
 {
-    fn equip(heap: &Heap<Self, Unsync>, bytes: usize) {
-        let _ = (heap, bytes);
-    }
-
     fn taken(size: usize, align: usize) -> usize {
         listed::<L>(size, align)
     }
@@ -191,8 +163,6 @@ macro_rules! for_each_placement {
         #[cfg(feature = "std")]
         $crate::for_each_placement! { @ $run;
             tlsf: Tlsf;
-            good_fit_side_16: GoodFit<SideTable<u32, 16>>;
-            good_fit_side_plain: GoodFit<SideTable<u32, 16, 3, false>, { usize::MAX }>;
             micro: allotment::placement::MicroTlsf;
             first_fit: FirstFit;
             best_fit: BestFit;
@@ -217,8 +187,6 @@ macro_rules! for_each_placement {
             micro_off: allotment::placement::MicroTlsf<4, false>;
             micro_one_region: allotment::placement::MicroTlsf<1>;
             micro_twelve_regions: allotment::placement::MicroTlsf<12>;
-            good_fit_side_256: GoodFit<SideTable<u32>>;
-            good_fit_side_u16: GoodFit<SideTable<u16, 64>>;
             first_fit: FirstFit;
             first_fit_unchecked: FirstFit<3, false>;
             first_fit_narrow: Mapped<FirstFitMap<u16>, 16, 3>;
@@ -229,8 +197,6 @@ macro_rules! for_each_placement {
             best_fit_two_lists: BestFit<u32, 2, 2>;
             best_fit_many_lists: BestFit<u32, 1, 32>;
             best_fit_u16_many_lists: BestFit<u16, 12, 8>;
-            good_fit_side_plain: GoodFit<SideTable<u32, 16, 3, false>, { usize::MAX }>;
-            good_fit_side: GoodFit<SideTable<u32, 16>>;
             buddy: Buddy;
             buddy_8: Buddy<4, 8>;
             buddy_one_region: Buddy<1, 64>;
@@ -263,9 +229,7 @@ macro_rules! for_each_placement {
                 #[allow(unused_imports, reason = "some calls need few of these")]
                 use allotment::placement::{FirstFitMap, Mapped, QuickLists};
                 #[allow(unused_imports, reason = "as above")]
-                use allotment::{BestFit, Buddy, Bump, Tlsf16, FirstFit, GoodFit, Slab, Tiered, Tlsf};
-                #[allow(unused_imports, reason = "as above")]
-                use allotment::placement::SideTable;
+                use allotment::{BestFit, Buddy, Bump, Tlsf16, FirstFit, Slab, Tiered, Tlsf};
                 $run($crate::shadow::Case::of::<$placement>());
             }
         )*

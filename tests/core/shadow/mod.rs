@@ -48,10 +48,6 @@ pub trait Subject: Placement {
     const SLACK: f64 = 1.5;
     /// Whether requests of every size that fits can be served.
     const GENERAL: bool = true;
-    /// Prepares a heap for `bytes` bytes before it gets them: with nodes, for a side table that cannot grow.
-    fn equip(heap: &Heap<Self, Unsync>, bytes: usize) {
-        let _ = (heap, bytes);
-    }
     /// Bytes behind each block that no request can get.
     const BEHIND: usize = 0;
     /// Whether every double free is detected.
@@ -92,13 +88,6 @@ impl<P: Subject> Front for Heap<P, Unsync> {
     fn release(&self, start: *mut u8) -> Result<Region, RegionError> {
         self.release(start)
     }
-}
-
-/// Makes a heap that is prepared for `bytes` bytes of memory.
-pub fn empty<P: Subject>(bytes: usize) -> Heap<P, Unsync> {
-    let heap = Heap::empty();
-    P::equip(&heap, bytes);
-    heap
 }
 
 /// Memory of any start and size, surrounded by bytes that must not be written.

@@ -8,11 +8,11 @@ use allotment::harden::Full;
 use allotment::lock::{self, Unsync};
 use allotment::observe::Profile;
 use allotment::os::{Cached, Growing, Hardened};
-use allotment::placement::{MicroTlsf, Placement, QuickLists, SideTable};
+use allotment::placement::{MicroTlsf, Placement, QuickLists};
 use allotment::pressure::PressureHeap;
 use allotment::region::Capabilities;
 use allotment::zones::{Zone, Zones};
-use allotment::{BestFit, Buddy, Bump, FirstFit, GoodFit, Heap, Observed, Region, Slab, Tiered, Tlsf};
+use allotment::{BestFit, Buddy, Bump, FirstFit, Heap, Observed, Region, Slab, Tiered, Tlsf};
 
 use crate::arena::Range;
 use crate::subjects::own::Tiny;
@@ -87,8 +87,6 @@ subjects! {
     "Buddy, Full": Plain<Full<Buddy>>;
     "Slab, Basic": Plain<Slab>;
     "Slab, Full": Plain<Full<Slab>>;
-    "side table, Basic": Plain<GoodFit<SideTable<u32, 8>>>;
-    "side table, Full": Plain<Full<GoodFit<SideTable<u32, 8>>>>;
     "Bump, Basic": Plain<Bump>;
     "Bump, Full": Plain<Full<Bump>>;
     "TinyHeap, Off": Tiny<TINY, lock::Default, false>;

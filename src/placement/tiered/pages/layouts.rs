@@ -26,8 +26,6 @@ unsafe impl<L: Bottom> Placement for Pages<L> {
     };
     const MAX_REGION: usize = L::MAX_REGION;
     const MAX_REGIONS: usize = L::MAX_REGIONS;
-    const REMEMBERS: bool = false;
-    const MOVES_TO_SHRINK: bool = false;
 
     unsafe fn claim<S: Statistics>(&mut self, memory: Region, statistics: &mut S) -> Result<(), RegionError> {
         let start = memory.start.as_ptr();
@@ -120,10 +118,6 @@ unsafe impl<L: Bottom> Placement for Pages<L> {
         statistics: &mut S,
     ) -> Option<(NonNull<u8>, usize, usize)> {
         self.large.allocate_zeroed(layout, statistics)
-    }
-
-    fn allocate_shorter<S: Statistics>(&mut self, _: Layout, _: usize, _: &mut S) -> Option<NonNull<u8>> {
-        None
     }
 
     #[inline(always)]

@@ -1,9 +1,9 @@
 //! A system in this process's own memory, which checks every call, and the heap's shared part on it: with the properties of Linux,
 //! macOS and Windows, whatever the tests run on.
 
-use super::classes::{SLOT, batch, objects};
-use super::pages::Pages;
-use super::system::{Shift, System};
+use super::super::classes::{SLOT, batch, objects};
+use super::super::pages::Pages;
+use super::super::system::{Shift, System};
 use crate::front::pressure::Pressure;
 use crate::os::cache::{self, Block, CLASSES, Chain, LARGEST, SIZES};
 use core::ptr::NonNull;
@@ -445,7 +445,7 @@ fn addresses_are_asked_for_by_the_memory() {
 /// Not more addresses are asked for than free spans can be told apart in.
 #[test]
 fn addresses_are_limited_by_their_numbers() {
-    const MOST: usize = super::image::MOST / 2;
+    const MOST: usize = super::super::image::MOST / 2;
     let mut pages = fresh();
     pages.limit(usize::MAX);
     assert!(pages.allocate_large(SLOT, SLOT, false).is_some());
@@ -539,7 +539,7 @@ fn tables_of_free_spans_go_back() {
         WORLD.with_borrow_mut(|world| core::mem::take(&mut world.purged))
     };
     // An entry of the table of spans and one of the image for each slot, but for the pages at the ends of either.
-    let tables = SLOTS * (size_of::<super::page::Page>() + 16) - 4 * 4096;
+    let tables = SLOTS * (size_of::<super::super::page::Page>() + 16) - 4 * 4096;
     let gone = trim();
     assert!(gone >= SLOTS * SLOT + tables, "{gone} bytes");
     assert_eq!(trim(), 0, "nothing was written since");
