@@ -18,7 +18,8 @@ impl Options {
     pub fn read(text: &str, mut unknown: impl FnMut(&str)) -> Self {
         let mut options = Self::default();
         for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
-            match (word, word.strip_prefix("limit=").map(bytes)) {
+            let limit = word.split_once('=').filter(|(name, _)| name.trim_end() == "limit");
+            match (word, limit.map(|(_, limit)| bytes(limit.trim_start()))) {
                 ("stats", _) => options.stats = true,
                 ("background", _) => options.background = true,
                 ("thp", _) => options.huge = Some(true),
@@ -31,9 +32,12 @@ impl Options {
     }
 }
 
-/// Reads a number of bytes as the tool does: `4096`, `64K`, `64Mi`, `64MiB`, `1.5G`; all units are powers of 1024. Numbers that are too large become
+/// Reads a number of bytes as the tool does: `4096`, `0x1000`, `64K`, `64Mi`, `64MiB`, `1.5G`; all units are powers of 1024. Numbers that are too large become
 /// the largest.
 fn bytes(text: &str) -> Option<u64> {
+    if let Some(digits) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        return u64::from_str_radix(digits, 16).ok().filter(|&bytes| bytes > 0);
+    }
     let digits = text.trim_end_matches(|unit: char| unit.is_ascii_alphabetic());
     let unit = &text.as_bytes()[digits.len()..];
     let (letter, rest) = unit.split_first().unwrap_or((&b'B', &[]));

@@ -4,7 +4,7 @@
 
 use core::ffi::{CStr, c_char, c_int, c_long, c_void};
 use core::mem::transmute;
-use core::ptr;
+use core::ptr::{self, with_exposed_provenance};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use allotment_event::Action;
@@ -344,11 +344,30 @@ unsafe extern "C" fn syscall(
     }
     // SAFETY: as in `prctl`.
     let call = || unsafe { transmute::<*mut c_void, Syscall>(function)(number, a, b, c, d, e, f) };
+    let starting = match number {
+        sys::SYS_EXECVE => Some((a, c)),
+        sys::SYS_EXECVEAT => Some((b, d)),
+        _ => None,
+    };
+    if let Some((path, environment)) = starting {
+        let (path, environment) = (path as usize, environment as usize);
+        // SAFETY: the caller passes what the system call takes: a path and an environment.
+        let noted = real().is_some()
+            && unsafe {
+                starts::notes_start(with_exposed_provenance(path), with_exposed_provenance(environment))
+            };
+        let result = call();
+        if noted {
+            starts::did_not_start();
+        }
+        return result;
+    }
     // The operations 0 and 1 limit the calls, others ask what there is.
     if number == sys::SYS_SECCOMP && (a == 0 || a == 1) { limited(call) } else { call() }
 }
 
-// What starts other programs is passed on unchanged; it is only noted which of them will not be recorded.
+// What starts other programs is passed on unchanged; it is only noted which of them will not be recorded. Functions of C libraries
+// call each other past this library, so each is here.
 
 /// Defines functions that start a program: the path and the environment among their arguments, and whether a result means that they
 /// did. Without an environment, it is the process's.
@@ -358,7 +377,7 @@ macro_rules! starting {
         ///
         /// The arguments are those of the C function.
         #[unsafe(no_mangle)]
-        unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
+        pub unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
             // SAFETY: the caller keeps the contract of the C function, which is called with the same arguments.
             unsafe {
                 let Some($name) = real().and_then(|real| real.$name) else {
@@ -377,8 +396,35 @@ macro_rules! starting {
     )*};
 }
 
-type Path = *const c_char;
-type List = *const *const c_char;
+pub type Path = *const c_char;
+pub type List = *const *const c_char;
+
+/// What starts for a command; nothing for none, which asks whether there is a shell.
+fn shell(command: Path) -> Path {
+    if command.is_null() { command } else { c"/bin/sh".as_ptr() }
+}
+
+/// # Safety
+///
+/// The arguments are those of the C function.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn popen(command: Path, mode: Path) -> *mut c_void {
+    static NEXT: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+    type Popen = unsafe extern "C" fn(Path, Path) -> *mut c_void;
+    let function = next(c"popen", &NEXT);
+    if function.is_null() || real().is_none() {
+        return ptr::null_mut();
+    }
+    // SAFETY: the caller keeps the contract of the C function, which is called with the same arguments.
+    unsafe {
+        let noted = starts::notes_start(shell(command), sys::environ);
+        let file = transmute::<*mut c_void, Popen>(function)(command, mode);
+        if noted && file.is_null() {
+            starts::did_not_start();
+        }
+        file
+    }
+}
 
 starting! {
     execve(path: Path, arguments: List, environment: List) of path, environment, |_| false;
@@ -386,6 +432,8 @@ starting! {
     execvp(path: Path, arguments: List) of path, sys::environ, |_| false;
     execvpe(path: Path, arguments: List, environment: List) of path, environment, |_| false;
     fexecve(file: c_int, arguments: List, environment: List) of arguments.read(), environment, |_| false;
+    execveat(folder: c_int, path: Path, arguments: List, environment: List, flags: c_int) of path, environment, |_| false;
+    system(command: Path) of shell(command), sys::environ, |result| result != -1;
     posix_spawn(process: *mut c_int, path: Path, actions: *const c_void, attributes: *const c_void, arguments: List, environment: List)
         of path, environment, |result| result == 0;
     posix_spawnp(process: *mut c_int, path: Path, actions: *const c_void, attributes: *const c_void, arguments: List, environment: List)

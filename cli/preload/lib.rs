@@ -30,6 +30,8 @@ mod cfi;
 mod early;
 mod head;
 mod hooks;
+#[cfg(target_arch = "x86_64")]
+mod lists;
 mod modules;
 mod real;
 mod recorder;

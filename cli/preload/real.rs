@@ -30,6 +30,8 @@ pub struct Real {
     pub execvp: Option<unsafe extern "C" fn(Path, List) -> c_int>,
     pub execvpe: Option<unsafe extern "C" fn(Path, List, List) -> c_int>,
     pub fexecve: Option<unsafe extern "C" fn(c_int, List, List) -> c_int>,
+    pub execveat: Option<unsafe extern "C" fn(c_int, Path, List, List, c_int) -> c_int>,
+    pub system: Option<unsafe extern "C" fn(Path) -> c_int>,
     pub posix_spawn: Option<Spawn>,
     pub posix_spawnp: Option<Spawn>,
 }
@@ -96,6 +98,8 @@ fn look() -> Option<()> {
             execvp: wanted(c"execvp"),
             execvpe: wanted(c"execvpe"),
             fexecve: wanted(c"fexecve"),
+            execveat: wanted(c"execveat"),
+            system: wanted(c"system"),
             posix_spawn: wanted(c"posix_spawn"),
             posix_spawnp: wanted(c"posix_spawnp"),
         }

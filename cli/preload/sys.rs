@@ -68,6 +68,16 @@ pub const SYS_SECCOMP: c_long = match () {
     () if cfg!(target_arch = "arm") => 383,
     () => 277,
 };
+pub const SYS_EXECVE: c_long = match () {
+    () if cfg!(target_arch = "x86_64") => 59,
+    () if cfg!(target_arch = "arm") => 11,
+    () => 221,
+};
+pub const SYS_EXECVEAT: c_long = match () {
+    () if cfg!(target_arch = "x86_64") => 322,
+    () if cfg!(target_arch = "arm") => 387,
+    () => 281,
+};
 pub const CLOCK_MONOTONIC: c_int = 1;
 pub const CLOCK_MONOTONIC_COARSE: c_int = 6;
 pub const RTLD_NEXT: *mut c_void = usize::MAX as *mut c_void;

@@ -32,7 +32,8 @@ fn csv_of_other_programs_is_read() {
             .unwrap();
     let text = "id,lower,upper,size,alignment,gaps,fixed\r\na,0,3,64K,64B,1-2@0:1K,1.5MiB\r\nb,1,4,20,,,\r\n";
     for separator in [",", ";", "\t", "|"] {
-        for mark in ["", "\u{feff}", "\n", "\u{feff}\r\n\r\n"] {
+        let told = format!("sep={separator}\r\n");
+        for mark in ["", "\u{feff}", "\n", "\u{feff}\r\n\r\n", "  \n\t\n", "# made by hand, twice\n", &told] {
             let text = text.replace(',', separator);
             assert_eq!(csv(&format!("{mark}{text}")).unwrap(), wanted, "{separator:?} {mark:?}");
         }
@@ -41,6 +42,12 @@ fn csv_of_other_programs_is_read() {
         csv(",id,lower,upper,size\n0,a,0,3,10\n").unwrap(),
         csv("id,lower,upper,size\na,0,3,10\n").unwrap()
     );
+    // Offsets of linkers, numbers of data frames, and the empty rows below a sheet.
+    let numbers = csv("id,lower,upper,size,fixed\na,0,3,64.0,0x1F0\n,,,,\nb,4,5,0X40,\n,,,,\n").unwrap();
+    let a = Buffer { fixed: Some(496), ..Buffer::new("a", 64, 0, 3) };
+    assert_eq!(numbers.buffers(), [a, Buffer::new("b", 64, 4, 5)]);
+    let markdown = "| id | lower | upper | size |\n|:---|------:|---|---|\n| a | 0 | 3 | 10 |\n";
+    assert_eq!(csv(markdown).unwrap().buffers(), [Buffer::new("a", 10, 0, 3)]);
     // A name may have what separates others, and MiniMalloc's hint of none is one.
     let quoted = csv("id;lower;upper;size;hint\n\"a,b\";0;3;10;-1\n").unwrap();
     assert_eq!(quoted.buffers(), [Buffer::new("a,b", 10, 0, 3)]);
@@ -86,7 +93,12 @@ fn wrong_csv_is_refused_with_its_line() {
     assert_eq!(line("id,lower,upper,size,alias\na,0,9,1,unknown\n"), 2);
     assert_eq!(line("id,lower,upper,size,tier\na,0,9,1,4294967296\n"), 2);
     assert_eq!(line("id,lower,upper,size\na,0,1,\n"), 2);
-    for size in ["1.5", "0.5B", "1.", "K", "64Q", "1e30", "-1K", "99999999999G"] {
+    assert_eq!(line("# a\r\nsep=;\r\n\r\nid;lower;upper;size\r\na;0;1;x\r\n"), 5);
+    assert_eq!(line("id,lower,upper,size\r\n\r\na,0,1,8\r\n\r\n\r\nb,0,x,8\r\n"), 6);
+    assert_eq!(line("id,lower,upper,size\ra,0,1,8\rb,0,1\r"), 3);
+    assert_eq!(line("id|lower|upper|size\na|0|1|2\n-|-|-|-\n"), 3);
+    for size in ["1.5", "0.5B", "1.", "K", "64Q", "1e30", "-1K", "99999999999G", "0x", "0xg", "0x1K", "1.0.0"]
+    {
         assert_eq!(line(&format!("id,lower,upper,size\na,0,1,{size}\n")), 2, "{size}");
     }
     assert!(matches!(csv("id,lower,size\n"), Err(ReadError::Column("lower" | "upper"))));

@@ -58,6 +58,19 @@ impl Histogram {
     }
 }
 
+/// What a [`Timed`](crate::Timed) reads the time from, in any unit: a function, or a type of the program's own without data.
+pub trait Clock {
+    /// Returns the time.
+    fn now(&self) -> u64;
+}
+
+impl<F: Fn() -> u64> Clock for F {
+    #[inline]
+    fn now(&self) -> u64 {
+        self()
+    }
+}
+
 /// What a [`Timed`](crate::Timed) has measured since its start or since [`Timed::take`](crate::Timed::take).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]

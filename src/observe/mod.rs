@@ -38,7 +38,7 @@ mod writer;
 
 #[doc(inline)]
 pub use allotment_event as event;
-pub use latency::{Histogram, Timings};
+pub use latency::{Clock, Histogram, Timings};
 pub use leaks::Leaks;
 pub use observer::{LiveBlock, Observation, Observer, Operation};
 pub use profile::Profile;

@@ -78,17 +78,29 @@ impl<const N: usize, const TAGS: usize> Trace<N, TAGS> {
         }
     }
 
-    /// Sets the clock that times events, in any unit.
+    /// Sets the clock that times events, in any unit. In a static the address lets the linker put the whole ring into `.data`, and so into the flash of a
+    /// microcontroller; [`Trace::set_clock`] does not.
     pub const fn clock(mut self, clock: fn() -> u64) -> Self {
         self.clock = Some(clock);
         self
     }
 
+    /// Sets the clock when the program has started.
+    pub const fn set_clock(&mut self, clock: fn() -> u64) {
+        self.clock = Some(clock);
+    }
+
     /// Sets the function that takes the contents of the ring when it is full, and the rest in [`Trace::flush`]. It
-    /// is called inside the observers' lock. It must not use the observed memory, unless the feature `std` is on.
+    /// is called inside the observers' lock. It must not use the observed memory, unless the feature `std` is on. In a static it costs what a
+    /// [`clock`](Trace::clock) costs; [`Trace::set_sink`] does not.
     pub const fn sink(mut self, sink: fn(&[u8])) -> Self {
         self.sink = Some(sink);
         self
+    }
+
+    /// Sets the sink when the program has started.
+    pub const fn set_sink(&mut self, sink: fn(&[u8])) {
+        self.sink = Some(sink);
     }
 
     /// Returns the number of events lost so far.

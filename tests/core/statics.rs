@@ -1,6 +1,6 @@
 //! What can be a static takes no room in flash: values that hold nothing yet are all zero, so they lie in `.bss`.
 //!
-//! A pointer cannot be zero. So what has one in it lies in `.data` as a whole: `heap!`, a clock, a sink, a list of zones. So do `Tiered` and
+//! A pointer cannot be zero. So what has one in it lies in `.data` as a whole: `heap!`, a clock that is no type or not set later, a sink, a list of zones. So do `Tiered` and
 //! `QuickLists`, the placements of hosts, whose lists end with an address for speed.
 
 use allotment::cores::{Cores, PerCore};
@@ -8,13 +8,13 @@ use allotment::fixed::FixedPool;
 use allotment::harden::Full;
 use allotment::inject::{Failing, FailureRule};
 use allotment::lock::{Counted, Spin};
-use allotment::observe::{Counters, Leaks, Profile, Tags, Trace};
+use allotment::observe::{Clock, Counters, Leaks, Profile, Tags, Trace};
 use allotment::placement::MicroTlsf;
 use allotment::plan::{RecordedPlan, Recorder};
 use allotment::pressure::PressureHeap;
 use allotment::region::StaticRegion;
 use allotment::{BestFit, Bounded, Buddy, Bump, FirstFit, Slab, Tlsf, Tlsf16};
-use allotment::{Heap, Memory, Observed, PlannedHeap, RegionError, TinyBump, TinyHeap};
+use allotment::{Heap, Memory, Observed, PlannedHeap, RegionError, Timed, TinyBump, TinyHeap};
 use std::alloc::Layout;
 use std::cell::UnsafeCell;
 
@@ -52,6 +52,14 @@ macro_rules! statics {
     };
 }
 
+struct Stopped;
+
+impl Clock for Stopped {
+    fn now(&self) -> u64 {
+        0
+    }
+}
+
 struct OneCore;
 
 // SAFETY: nothing is allocated.
@@ -79,6 +87,7 @@ statics! {
     BOUNDED: Bounded<Heap<Tlsf, Spin>, Spin> = Bounded::new(Heap::empty(), 0);
     PER_CORE: PerCore<Heap<Tlsf, Spin>, OneCore, Spin> = PerCore::new(Heap::empty());
     FAILING: Failing<Heap<Tlsf, Spin>, Never> = Failing::new(Heap::empty(), Never);
+    TIMED: Timed<Heap<Tlsf, Spin>, Spin, Stopped> = Timed::new(Heap::empty(), Stopped);
     PLANNED: PlannedHeap<Heap<Tlsf, Spin>, 64, Spin> = PlannedHeap::new(Heap::empty());
     RECORDER: Recorder<64> = Recorder::new();
     PLAN: RecordedPlan<64> = RecordedPlan::EMPTY;

@@ -136,7 +136,12 @@ impl<'a> Records<'a> {
         let at = |problem: Problem| problem.at(Place::Line(1));
         let mut input = decompressed(input).map_err(|error| at(error.into()))?;
         // The readers behind `decompressed` have four bytes at once, if there are as many.
-        let start = input.fill_buf().map_err(|error| at(error.into()))?;
+        let mut start = input.fill_buf().map_err(|error| at(error.into()))?;
+        // The mark of UTF-8 that some editors put in front of a text.
+        if start.starts_with(b"\xef\xbb\xbf") {
+            input.consume(3);
+            start = &[];
+        }
         let binary = allotment_event::Header::is_at(start);
         let form = if binary {
             Form::Binary(Box::new(Decoded::new(input, limits.live)?))

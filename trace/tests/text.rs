@@ -41,6 +41,17 @@ fn events_are_read_with_what_the_block_was_before() {
     assert_eq!(left, [(1, 200), (2, 1)]);
 }
 
+/// Some editors put the mark of UTF-8 in front of a text.
+#[test]
+fn a_mark_in_front_is_no_event() {
+    for text in ["# name=x\na 1 100 8\n", "a 1 100 8\n"] {
+        let marked = format!("\u{feff}{text}");
+        let mut reader = Reader::new(marked.as_bytes()).unwrap();
+        assert_eq!(reader.by_ref().map(Result::unwrap).count(), 1, "{text}");
+        assert_eq!(reader.header().get("name"), text.starts_with('#').then_some("x"));
+    }
+}
+
 #[test]
 fn what_is_wrong_is_named_with_its_line() {
     let at = |text, line| {

@@ -60,21 +60,24 @@ pub fn smallest(id: &str, limit: usize, program: &Program, memory: &mut Arena) -
 }
 
 /// The heaps of microcontrollers: the default, and the smallest one.
-const CHIP: [&str; 2] = ["micro-tlsf", "tiny-heap"];
+pub const CHIP: &[&str] = &["micro-tlsf", "tiny-heap"];
 
-/// Tries every placement of allotment that may be advised; for a `chip` the two that are meant for one.
+/// The heap of those with more memory than these two can hold, such as PSRAM.
+pub const LARGE_CHIP: &[&str] = &["tlsf"];
+
+/// Tries the placements of allotment that may be advised, or only those of `which`.
 ///
 /// Each gets an even share of the time left, with some kept for the later phases. `unfinished` receives the names of
 /// those that needed more.
 pub fn named(
     program: &Program,
-    chip: bool,
+    which: Option<&[&str]>,
     memory: &mut Arena,
     deadline: &Deadline,
     mut each: impl FnMut(&'static str),
     mut unfinished: impl FnMut(&'static str),
 ) -> Vec<Candidate> {
-    let is_advised = |entry: &&Entry| entry.advised && (!chip || CHIP.contains(&entry.id));
+    let is_advised = |entry: &&Entry| entry.advised && which.is_none_or(|which| which.contains(&entry.id));
     let advised: Vec<&Entry> = ENTRIES.iter().filter(is_advised).collect();
     let shares = (0..advised.len()).rev().map(|after| share(deadline, after as u32 + 5));
     let tried =

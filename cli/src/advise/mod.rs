@@ -125,8 +125,14 @@ pub fn advise(args: &AdviseArgs) -> Result<bool, Failure> {
         bar.tick();
     };
     let chip = args.target == Target::Mcu;
-    let late = |id| unfinished.push(id);
-    let mut candidates = measure::named(&run.program, chip, &mut memory, &deadline, &mut show, late);
+    let mut late = |id| unfinished.push(id);
+    let mut named = |which, memory: &mut Arena| {
+        measure::named(&run.program, which, memory, &deadline, &mut show, &mut late)
+    };
+    let mut candidates = named(chip.then_some(measure::CHIP), &mut memory);
+    if chip && candidates.iter().all(|one| one.smallest.is_none()) {
+        candidates.extend(named(Some(measure::LARGE_CHIP), &mut memory));
+    }
     show("slab-fitted");
     let phase = |memory: &mut Arena, parts| memory.until(deadline.within(share(&deadline, parts)()));
     phase(&mut memory, 4);

@@ -249,17 +249,20 @@ pub fn record(args: &RecordArgs) -> Result<u8, Failure> {
     };
     report.traces.push(convert(&main, &output, &name, args)?);
     for raw in &raws {
-        if args.children {
-            report.traces.push(convert(raw, &raw.beside(&output), &name, args)?);
-        } else {
+        if !args.children {
             report.others += 1;
+        } else if raw.head.is_none() {
+            report.others += 1;
+            eprintln!("allotment: warning: {}", raw.why_not());
+        } else {
+            report.traces.push(convert(raw, &raw.beside(&output), &name, args)?);
         }
     }
     if args.json {
         let mut out = io::stdout().lock();
         crate::output::json(&mut out, &report)?;
     } else {
-        summary(&report);
+        summary(&report, args.children);
     }
     Ok(status)
 }
@@ -279,7 +282,7 @@ fn why_nothing(name: &str, status: u8, others: usize, left: &[(u32, String)]) ->
     )
 }
 
-fn summary(report: &Report) {
+fn summary(report: &Report, keeps_children: bool) {
     for Recorded { path, counts, .. } in &report.traces {
         let Counts { events, unknown, missed, failures, live_blocks, live_bytes } = counts;
         eprint!(
@@ -299,7 +302,8 @@ fn summary(report: &Report) {
     }
     if report.others > 0 {
         let others = report.others;
-        eprintln!("allotment: {others} more processes or program images; --children keeps their traces");
+        let how = if keeps_children { " without a trace" } else { "; --children keeps their traces" };
+        eprintln!("allotment: {others} more processes or program images{how}");
     }
     if report.status != 0 {
         eprintln!("allotment: {} ended with status {}", report.program, report.status);

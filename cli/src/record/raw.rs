@@ -90,6 +90,14 @@ pub fn main_of(raws: &[Raw], process: u32, children: bool) -> Option<usize> {
 }
 
 impl Raw {
+    /// Says why there is no trace, where recording could not begin.
+    pub fn why_not(&self) -> String {
+        format!(
+            "recording could not begin in the process {}: the disk is full, or a limit on the size of files (`ulimit -f`) is below 256 KiB",
+            self.process
+        )
+    }
+
     /// The output's name with this process and image in it.
     pub fn beside(&self, output: &Path) -> PathBuf {
         let name = output.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -280,10 +288,7 @@ pub fn read(
     mut give: impl FnMut(Item) -> Result<(), Failure>,
 ) -> Result<Counts, Failure> {
     let Some(head) = &raw.head else {
-        return Err(Failure::Other(format!(
-            "recording could not begin in {}: the disk is full, or a limit on the size of files (`ulimit -f`) is below 256 KiB",
-            raw.path.display()
-        )));
+        return Err(Failure::Other(raw.why_not()));
     };
     if head.stopped > 0 {
         let why = match i32::try_from(head.stopped) {

@@ -178,6 +178,16 @@ fn chips_get_their_own_heaps() {
     assert!(kept.contains("Kept<Heap, 1>") && kept.contains("2000, 2000"), "{kept}");
 }
 
+/// A run that is too large for the links of these two gets the next heap, with links of 32 bits.
+#[test]
+fn chips_with_much_memory_get_a_heap() {
+    let (_folder, trace) = made((0..300).map(|n| format!("a {n} 3000 4")));
+    let advice = advice(&trace, &["--target", "mcu", "--rounds", "0"]);
+    assert_eq!(advice["placement"], "tlsf", "{advice}");
+    let arena = advice["arena"].as_u64().unwrap();
+    assert!((900_000..920_000).contains(&arena), "{arena}");
+}
+
 /// All code that can be advised, in one program.
 #[test]
 fn the_code_of_every_choice_compiles() {

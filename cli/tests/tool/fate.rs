@@ -322,6 +322,70 @@ int main(int count, char **arguments) {
     assert!(output.status.success() && !said(&output).contains("was started"), "{}", said(&output));
 }
 
+/// So it is for each function that starts a program, most of which call each other inside the C library.
+#[test]
+fn a_cleared_environment_is_told_whatever_starts_the_program() {
+    let (_folder, [program, trace]) = files(["program", "run.trace"]);
+    let source = "
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#define TEN \"1\", \"2\", \"3\", \"4\", \"5\", \"6\", \"7\", \"8\", \"9\", \"10\"
+#define CHECK \"-c\", \"test $# = 40 && test $1$5$6$7${40} = 156710\", \"sh\", TEN, TEN, TEN, TEN, (char *)0
+int main(int count, char **arguments) {
+    char *how = arguments[1], *list[] = {\"true\", 0}, *none[] = {0};
+    free(malloc(100));
+    if (!strcmp(how, \"fails\")) {
+        if (execl(\"/there/is/none\", \"none\", (char *)0) != -1 || errno != ENOENT) return 3;
+        if (execle(\"/there/is/none\", \"none\", (char *)0, none) != -1) return 3;
+        if (syscall(SYS_execve, \"/there/is/none\", list, none) != -1 || errno != ENOENT) return 3;
+        return system(NULL) ? 0 : 3;
+    }
+    if (!strcmp(how, \"execle\")) execle(\"/bin/sh\", \"sh\", CHECK, none);
+    if (!strcmp(how, \"execve\")) syscall(SYS_execve, \"/bin/true\", list, none);
+    if (!strcmp(how, \"execveat\")) execveat(AT_FDCWD, \"/bin/true\", list, none, 0);
+    if (!strcmp(how, \"SYS_execveat\")) syscall(SYS_execveat, AT_FDCWD, \"/bin/true\", list, none, 0);
+    clearenv();
+    if (!strcmp(how, \"execl\")) execl(\"/bin/sh\", \"sh\", CHECK);
+    if (!strcmp(how, \"execlp\")) execlp(\"sh\", \"sh\", CHECK);
+    if (!strcmp(how, \"system\")) return system(\"exit 0\");
+    if (!strcmp(how, \"popen\")) return pclose(popen(\"exit 0\", \"r\"));
+    return 4;
+}";
+    compiled(&program, source, &[]);
+    let mut ways = vec!["execve", "execveat", "SYS_execveat", "system", "popen"];
+    if cfg!(target_arch = "x86_64") {
+        ways.extend(["execl", "execlp", "execle"]);
+    }
+    for way in ways {
+        let output = record(&["-o", &trace, "--", &program, way], b"");
+        assert!(output.status.success(), "{way}: {}", said(&output));
+        assert!(said(&output).contains(" was started without LD_PRELOAD"), "{way}: {}", said(&output));
+    }
+    let output = record(&["-o", &trace, "--", &program, "fails"], b"");
+    assert!(output.status.success() && !said(&output).contains("was started"), "{}", said(&output));
+}
+
+/// A child that may write no files has no trace, and costs no other one.
+#[test]
+fn a_child_that_cannot_be_recorded_is_told() {
+    let (folder, [trace]) = files(["run.trace"]);
+    let script = "(ulimit -f 0; sh -c :); sh -c :; exit 7";
+    let output = record(&["--children", "-o", &trace, "--", "sh", "-c", script], b"");
+    assert_eq!(output.status.code(), Some(7), "{}", said(&output));
+    for text in
+        ["recording could not begin in the process", "1 more processes or program images without a trace"]
+    {
+        assert!(said(&output).contains(text), "{}", said(&output));
+    }
+    let traces = fs::read_dir(folder.path()).unwrap().count();
+    assert!(traces >= 3, "{traces} traces: {}", said(&output));
+}
+
 /// A warning for programs with one of this project's heaps, with symbols or without.
 #[test]
 fn our_own_heaps_are_told_before() {

@@ -3,7 +3,8 @@
 //! Columns, in any order: `id` (or `buffer`), `lower`/`upper` (or `start`/`end`), `size`; optional `alignment`,
 //! `hint`, `gaps`, `fixed`, `alias`, `tier`, and for prices `stream`, `with`, `moves`. A column of another name is an error, unless it has
 //! none, like the index of a data frame. Fields are separated by commas, semicolons, tabs or bars, whichever the header has the most of. Sizes and
-//! offsets are bytes (`4096`, `64K`, `1.5MiB`).
+//! offsets are bytes (`4096`, `0x1000`, `64K`, `1.5MiB`). No part of the table are, in front of the header, blank lines, comments (`#`) and Excel's
+//! `sep=;`, and then rows without a value and the rule below the header of a table in Markdown.
 //!
 //! The end of a lifetime is exclusive, in `end` as in `upper` (MiniMalloc itself takes `end` inclusively). Gaps are `from-to` or
 //! `from-to@first:last` (the bytes that stay in use), separated by spaces. Of a plan that was written, `offset` is ignored, and so are rows
@@ -51,16 +52,44 @@ fn column(name: &str) -> Result<Column, ReadError> {
 pub(super) struct Table<'a> {
     reader: csv::Reader<&'a [u8]>,
     columns: HashMap<Column, usize>,
+    place: Place<'a>,
 }
 
 /// A row of a table.
 pub(super) struct Row<'a> {
     record: &'a StringRecord,
     columns: &'a HashMap<Column, usize>,
+    place: Place<'a>,
 }
 
-fn bad(error: csv::Error) -> ReadError {
-    ReadError::Line { line: error.position().map_or(1, csv::Position::line), what: error.to_string() }
+/// The text, and where its header is.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    text: &'a [u8],
+    header: usize,
+}
+
+impl Place<'_> {
+    /// Returns the number of the line where the reader began a record. Its own count takes the end `\r\n` for one that is not over.
+    fn line(self, at: Option<&csv::Position>) -> u64 {
+        let is_end = |byte: &u8| matches!(byte, b'\n' | b'\r');
+        let from = self.header + at.map_or(0, |at| at.byte() as usize).min(self.text.len() - self.header);
+        let ends = self.text[from..].iter().take_while(|byte| is_end(byte)).count();
+        let before = &self.text[..from + ends];
+        let pairs = before.windows(2).filter(|pair| pair == b"\r\n").count();
+        (1 + before.iter().filter(|byte| is_end(byte)).count() - pairs) as u64
+    }
+
+    fn bad(self, error: &csv::Error) -> ReadError {
+        let what = match error.kind() {
+            csv::ErrorKind::UnequalLengths { expected_len, len, .. } => {
+                format!("it has {len} fields, and the header has {expected_len}")
+            }
+            csv::ErrorKind::Utf8 { .. } => "it is no UTF-8: save the file as UTF-8".into(),
+            _ => error.to_string(),
+        };
+        ReadError::Line { line: self.line(error.position()), what }
+    }
 }
 
 impl<'a> Table<'a> {
@@ -69,20 +98,39 @@ impl<'a> Table<'a> {
         if bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff") {
             return Err(ReadError::Line { line: 1, what: "the text is UTF-16: save it as UTF-8".into() });
         }
-        // Empty lines in front of the header are no part of the table.
         let text = bytes.strip_prefix(MARK).unwrap_or(bytes);
-        let mut lines = text.split(|&byte| matches!(byte, b'\n' | b'\r'));
-        let header = lines.find(|line| !line.is_empty()).unwrap_or_default();
+        let is_end = |&byte: &u8| matches!(byte, b'\n' | b'\r');
+        let is_before = |line: &[u8]| {
+            let line = line.trim_ascii();
+            line.is_empty()
+                || line.starts_with(b"#")
+                || line.starts_with(b"sep=")
+                || line.starts_with(b"SEP=")
+        };
+        let mut start = 0;
+        let header = loop {
+            let rest = &text[start..];
+            let line = rest.split(is_end).next().unwrap_or_default();
+            if line.len() == rest.len() || !is_before(line) {
+                break line;
+            }
+            start += line.len() + 1;
+        };
         let count = |separator: u8| header.iter().filter(|&&byte| byte == separator).count();
         // The last of equal ones is the comma.
         let separator = [b'|', b'\t', b';', b','].into_iter().max_by_key(|&separator| count(separator));
+        let place = Place { text, header: start };
         let mut reader = csv::ReaderBuilder::new()
             .trim(csv::Trim::All)
             .delimiter(separator.unwrap_or(b','))
-            .from_reader(text);
+            .from_reader(&text[start..]);
         let mut columns = HashMap::new();
-        for (n, name) in
-            reader.headers().map_err(bad)?.iter().enumerate().filter(|(_, name)| !name.is_empty())
+        for (n, name) in reader
+            .headers()
+            .map_err(|error| place.bad(&error))?
+            .iter()
+            .enumerate()
+            .filter(|(_, name)| !name.is_empty())
         {
             if columns.insert(column(name)?, n).is_some() {
                 return Err(ReadError::Twice(name.into()));
@@ -93,7 +141,7 @@ impl<'a> Table<'a> {
                 return Err(ReadError::Column(column));
             }
         }
-        Ok(Self { reader, columns })
+        Ok(Self { reader, columns, place })
     }
 
     /// True if it has a column.
@@ -106,9 +154,15 @@ impl<'a> Table<'a> {
         mut self,
         mut each: impl FnMut(Row<'_>) -> Result<(), ReadError>,
     ) -> Result<(), ReadError> {
+        let is_rule = |cell: &str| !cell.is_empty() && cell.bytes().all(|byte| matches!(byte, b'-' | b':'));
         let mut record = StringRecord::new();
-        while self.reader.read_record(&mut record).map_err(bad)? {
-            let row = Row { record: &record, columns: &self.columns };
+        let mut first = true;
+        while self.reader.read_record(&mut record).map_err(|error| self.place.bad(&error))? {
+            let is_below = std::mem::replace(&mut first, false);
+            if record.iter().all(|cell| cell.is_empty() || is_below && is_rule(cell)) {
+                continue;
+            }
+            let row = Row { record: &record, columns: &self.columns, place: self.place };
             if row.field("in").is_none() {
                 each(row)?;
             }
@@ -119,11 +173,7 @@ impl<'a> Table<'a> {
 
 impl Row<'_> {
     pub(super) fn wrong(&self, what: String) -> ReadError {
-        ReadError::Line { line: self.line(), what }
-    }
-
-    fn line(&self) -> u64 {
-        self.record.position().map_or(0, csv::Position::line)
+        ReadError::Line { line: self.place.line(self.record.position()), what }
     }
 
     /// Returns the text of a field that is there and not empty.
@@ -179,18 +229,21 @@ impl Row<'_> {
 pub fn read_csv(bytes: &[u8]) -> Result<Instance, ReadError> {
     let mut buffers = Vec::new();
     let mut aliases = Vec::new();
-    Table::new(bytes)?.each(|row| {
+    let table = Table::new(bytes)?;
+    let place = table.place;
+    table.each(|row| {
         if let Some(alias) = row.field("alias") {
-            aliases.push((buffers.len(), alias.to_string(), row.line()));
+            aliases.push((buffers.len(), alias.to_string(), row.record.position().cloned()));
         }
         buffers.push(row.buffer()?);
         Ok(())
     })?;
     let names: HashMap<String, usize> = buffers.iter().enumerate().map(|(n, b)| (b.id.clone(), n)).collect();
-    for (n, alias, line) in aliases {
+    for (n, alias, at) in aliases {
         let other = names.get(&alias).copied();
         let what = || format!("`{alias}`, with which `{}` may share, is not there", buffers[n].id);
-        buffers[n].alias = Some(other.ok_or_else(|| ReadError::Line { line, what: what() })?);
+        buffers[n].alias =
+            Some(other.ok_or_else(|| ReadError::Line { line: place.line(at.as_ref()), what: what() })?);
     }
     Ok(Instance::new(buffers)?)
 }

@@ -78,11 +78,16 @@ pub enum ReadError {
 /// The largest decompressed input in bytes: 4 GiB.
 const MOST: u64 = 4 << 30;
 
-/// Reads a number of bytes: `4096`, `64K`, `64KiB`, `1.5M`; K, M and G are powers of 1024.
+/// Reads a number of bytes: `4096`, `0x1000`, `64K`, `64KiB`, `1.5M`; K, M and G are powers of 1024.
 ///
 /// # Errors
 /// Says why it is none.
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    if let Some(digits) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        return u64::from_str_radix(digits, 16).map_err(|error| error.to_string());
+    }
+    // Data frames write whole numbers so, if another one of the column is missing.
+    let text = text.strip_suffix(".0").unwrap_or(text);
     // Without a unit, a fraction would be one of a byte.
     let number = text.strip_suffix(['b', 'B']).unwrap_or(text);
     if number.contains('.') && number.ends_with(|last: char| last.is_ascii_digit() || last == '.') {

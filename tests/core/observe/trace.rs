@@ -106,7 +106,8 @@ fn a_sink_loses_nothing() {
     // Write the longest records at every fill level of the ring.
     for before in 0..40 {
         let mut memory = vec![0u128; 1000];
-        let heap: Traced<128> = Observed::new(Heap::empty(), Trace::new().sink(|_| ()).clock(clock));
+        let heap: Traced<128> = Observed::new(Heap::empty(), Trace::new().clock(clock));
+        heap.observers(|trace| trace.set_sink(|_| ()));
         // SAFETY: the memory outlives the heap.
         unsafe { heap.memory().claim(Region::new(memory.as_mut_ptr(), 16_000)) }.unwrap();
         churn(&heap, before);
@@ -123,7 +124,8 @@ fn events_have_times_and_tags() {
     }
     #[cfg(not(feature = "std"))]
     let _core = super::tags::ONE_CORE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let heap: Traced<4096> = Observed::new(heap!(16 * 1024), Trace::new().clock(clock));
+    let heap: Traced<4096> = Observed::new(heap!(16 * 1024), Trace::new());
+    heap.observers(|trace| trace.set_clock(clock));
     let long = "a label that has rather more bytes than are recorded";
     let mut blocks = Vec::new();
     // SAFETY: blocks are live and freed with their layouts.
