@@ -94,6 +94,49 @@ pub fn boxes(instance: &Instance, join: Join, waste: f64, deadline: &Deadline) -
     Some(Boxes { instance, roots, contents: packer.contents, buffers: buffers.len() })
 }
 
+/// The most buffers that are taken as one because they can share a place one after the other.
+const CHAIN: usize = 64;
+
+/// Takes the buffers that can share a place one after the other as one buffer, without gaps: plain rectangles. `None` if some are fixed.
+pub(crate) fn chains(instance: &Instance) -> Option<Boxes> {
+    let buffers = instance.buffers();
+    if buffers.iter().any(|buffer| buffer.fixed.is_some()) {
+        return None;
+    }
+    let mut chain: Vec<usize> = (0..buffers.len()).collect();
+    let mut members: Vec<Vec<usize>> = (0..buffers.len()).map(|n| vec![n]).collect();
+    for (n, other) in buffers.iter().enumerate().filter_map(|(n, buffer)| Some((n, buffer.alias?))) {
+        let (a, b) = (chain[n], chain[other]);
+        let equal = |n: usize| (buffers[n].size, buffers[n].align, buffers[n].tier);
+        // Buffers of a chain that live at the same time must be allowed to share.
+        let fit = |x: usize, y: usize| instance.may_share(x, y) || !buffers[x].meets(&buffers[y]);
+        let fits = a != b
+            && equal(n) == equal(other)
+            && members[a].len() + members[b].len() <= CHAIN
+            && members[a].iter().all(|&x| members[b].iter().all(|&y| fit(x, y)));
+        if fits {
+            let moved = std::mem::take(&mut members[b]);
+            moved.iter().for_each(|&m| chain[m] = a);
+            members[a].extend(moved);
+        }
+    }
+    let mut contents: Vec<Content> = (0..buffers.len()).map(Content::Buffer).collect();
+    let (mut whole, mut roots) = (Vec::new(), Vec::new());
+    for list in members.into_iter().filter(|list| !list.is_empty()) {
+        let first = &buffers[list[0]];
+        let start = list.iter().map(|&n| buffers[n].start).min().unwrap_or(first.start);
+        let end = list.iter().map(|&n| buffers[n].end).max().unwrap_or(first.end);
+        whole.push(Buffer { align: first.align, ..Buffer::new(first.id.clone(), first.size, start, end) });
+        let mut root = list[0];
+        for &n in &list[1..] {
+            contents.push(Content::Pair(root, n, 0));
+            root = contents.len() - 1;
+        }
+        roots.push(root);
+    }
+    Some(Boxes { instance: Instance::unchecked(whole), roots, contents, buffers: buffers.len() })
+}
+
 impl Boxes {
     /// The offsets of the original's buffers, for offsets of the boxes. O(n).
     pub fn unpack(&self, offsets: &[u64]) -> Vec<u64> {

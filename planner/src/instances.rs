@@ -2,6 +2,7 @@
 //! plan for each in `plans`.
 
 use std::collections::HashSet;
+use std::fmt::Display;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -10,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use crate::bounds::lower_bound;
 use crate::generate::{mosaic_packing, pinwheel_packing};
 use crate::model::Instance;
-use crate::read::{ReadError, read_instance};
-use crate::validate::{Violation, validate};
+use crate::read::read_instance;
+use crate::validate::validate;
 
 /// The table's name in its folder.
 pub const TABLE: &str = "instances.csv";
@@ -38,64 +39,29 @@ pub struct Entry {
 /// Why a collection was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum CollectionError {
-    /// A file could not be read or written.
-    #[error("{path}: {source}")]
-    Io {
-        /// Its path.
-        path: PathBuf,
+    /// A file cannot be read, or what it holds is refused.
+    #[error("{at}: {source}")]
+    Read {
+        /// Its path, or the name of its instance.
+        at: String,
         /// Why.
-        source: std::io::Error,
-    },
-    /// The table is not understood.
-    #[error("{path}: {source}")]
-    Table {
-        /// Its path.
-        path: PathBuf,
-        /// Why.
-        source: csv::Error,
-    },
-    /// An instance was refused.
-    #[error("{name}: {source}")]
-    Instance {
-        /// Its name.
-        name: String,
-        /// Why.
-        source: ReadError,
-    },
-    /// A source that makes no instance.
-    #[error("{name}: `{source_text}` is neither a file nor pinwheel:COUNT:STEPS:BYTES:SEED or mosaic:…")]
-    Source {
-        /// The instance's name.
-        name: String,
-        /// The contents of the table.
-        source_text: String,
-    },
-    /// A plan that is not one offset a line.
-    #[error("{path}: line {line}: `{text}` is no offset")]
-    Offset {
-        /// Its path.
-        path: PathBuf,
-        /// The line, from 1.
-        line: usize,
-        /// What it says.
-        text: String,
-    },
-    /// A stored plan is wrong.
-    #[error("{name}: the stored plan is wrong: {source}")]
-    Plan {
-        /// The instance's name.
-        name: String,
-        /// Why.
-        source: Violation,
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The table and its files contradict each other.
-    #[error("{name}: {what}")]
+    #[error("{at}: {what}")]
     Contradiction {
-        /// The instance's name.
-        name: String,
+        /// The instance's name, or the path of the file.
+        at: String,
         /// The contradiction.
         what: String,
     },
+}
+
+/// Makes the error of what stands at a path, or of an instance.
+fn read<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
+    at: impl Display,
+) -> impl Fn(E) -> CollectionError {
+    move |source| CollectionError::Read { at: at.to_string(), source: source.into() }
 }
 
 /// A folder of instances with a table.
@@ -110,28 +76,27 @@ impl Collection {
     /// Reads the table of a folder; `None` if it has none.
     ///
     /// # Errors
-    /// [`CollectionError::Table`] if the table is not understood.
+    /// [`CollectionError::Read`] if the table is not understood.
     pub fn open(folder: &Path) -> Result<Option<Self>, CollectionError> {
         let path = folder.join(TABLE);
         if !path.is_file() {
             return Ok(None);
         }
-        let wrong = |source| CollectionError::Table { path: path.clone(), source };
-        let entries = csv::Reader::from_path(&path).map_err(wrong)?.deserialize().collect::<Result<_, _>>();
-        Ok(Some(Self { folder: folder.into(), entries: entries.map_err(wrong)? }))
+        let wrong = read(path.display());
+        let entries = csv::Reader::from_path(&path).map_err(&wrong)?.deserialize().collect::<Result<_, _>>();
+        Ok(Some(Self { folder: folder.into(), entries: entries.map_err(&wrong)? }))
     }
 
     /// Reads or makes the instance of a line.
     ///
     /// # Errors
-    /// [`CollectionError::Instance`] or [`CollectionError::Source`] if it cannot be had.
+    /// [`CollectionError`] if it cannot be had.
     pub fn instance(&self, entry: &Entry) -> Result<Instance, CollectionError> {
         type Cut = fn(usize, u32, u64, u64) -> Instance;
         let makers: [(&str, Cut); 2] = [("pinwheel:", pinwheel_packing), ("mosaic:", mosaic_packing)];
         let made = |&(prefix, cut): &(&str, Cut)| Some((entry.source.strip_prefix(prefix)?, cut));
         let Some((numbers, cut)) = makers.iter().find_map(made) else {
-            let refused = |source| CollectionError::Instance { name: entry.name.clone(), source };
-            return read_instance(&self.folder.join(&entry.source)).map_err(refused);
+            return read_instance(&self.folder.join(&entry.source)).map_err(read(&entry.name));
         };
         let parsed = numbers.split(':').map(|number| number.parse().ok()).collect::<Option<Vec<u64>>>();
         let cut = |numbers: Vec<u64>| match numbers[..] {
@@ -140,10 +105,11 @@ impl Collection {
             }
             _ => None,
         };
-        parsed.and_then(cut).ok_or_else(|| CollectionError::Source {
-            name: entry.name.clone(),
-            source_text: entry.source.clone(),
-        })
+        let what = || {
+            format!("`{}` is neither a file nor pinwheel:COUNT:STEPS:BYTES:SEED or mosaic:…", entry.source)
+        };
+        let wrong = || CollectionError::Contradiction { at: entry.name.clone(), what: what() };
+        parsed.and_then(cut).ok_or_else(wrong)
     }
 
     /// Returns the path of a line's plan.
@@ -154,16 +120,16 @@ impl Collection {
     /// Reads the stored plan of a line: one offset in bytes for each buffer. `None` if there is none.
     ///
     /// # Errors
-    /// [`CollectionError::Io`] or [`CollectionError::Offset`] if it cannot be read.
+    /// [`CollectionError`] if it cannot be read.
     pub fn plan(&self, entry: &Entry) -> Result<Option<Vec<u64>>, CollectionError> {
         let path = self.plan_path(entry);
         if !path.exists() {
             return Ok(None);
         }
-        let text =
-            fs::read_to_string(&path).map_err(|source| CollectionError::Io { path: path.clone(), source })?;
+        let text = fs::read_to_string(&path).map_err(read(path.display()))?;
         let offset = |(n, text): (usize, &str)| {
-            let wrong = |_| CollectionError::Offset { path: path.clone(), line: n + 1, text: text.into() };
+            let what = || format!("line {}: `{text}` is no offset", n + 1);
+            let wrong = |_| CollectionError::Contradiction { at: path.display().to_string(), what: what() };
             text.parse::<u64>().map_err(wrong)
         };
         text.lines().enumerate().map(offset).collect::<Result<_, _>>().map(Some)
@@ -177,7 +143,7 @@ impl Collection {
     pub fn check(&self) -> Result<(), CollectionError> {
         let mut names = HashSet::new();
         for entry in &self.entries {
-            let wrong = |what: String| CollectionError::Contradiction { name: entry.name.clone(), what };
+            let wrong = |what: String| CollectionError::Contradiction { at: entry.name.clone(), what };
             if !names.insert(&entry.name) {
                 return Err(wrong("the table has two of this name".into()));
             }
@@ -187,7 +153,7 @@ impl Collection {
             }
             let offsets = self.plan(entry)?.ok_or_else(|| wrong("no plan is stored".into()))?;
             validate(&instance, &offsets, None)
-                .map_err(|source| CollectionError::Plan { name: entry.name.clone(), source })?;
+                .map_err(|violation| wrong(format!("the stored plan is wrong: {violation}")))?;
             let peak = instance.peak(&offsets);
             if peak != entry.peak {
                 return Err(wrong(format!("the stored plan needs {peak} B, the table says {}", entry.peak)));
@@ -202,10 +168,10 @@ impl Collection {
             }
         }
         let path = self.folder.join("plans");
-        let plans = fs::read_dir(&path).map_err(|source| CollectionError::Io { path, source })?.count();
+        let plans = fs::read_dir(&path).map_err(read(path.display()))?.count();
         if plans != self.entries.len() {
             let what = format!("{plans} plans are stored for {} instances", self.entries.len());
-            return Err(CollectionError::Contradiction { name: "plans".into(), what });
+            return Err(CollectionError::Contradiction { at: "plans".into(), what });
         }
         Ok(())
     }

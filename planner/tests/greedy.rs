@@ -2,15 +2,20 @@
 
 mod common;
 
+use std::fs::{DirEntry, read_dir, read_to_string};
+use std::sync::Mutex;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
 use allotment_planner::bounds::lower_bound;
 use allotment_planner::boxes::{Join, boxes};
 use allotment_planner::deadline::Deadline;
 use allotment_planner::generate::{perfect_packing, random};
 use allotment_planner::greedy::descent::{Descent, Prefer, descend};
 use allotment_planner::greedy::repair::Repair;
-use allotment_planner::greedy::{Conflicts, Fit, Order, ordered, place};
+use allotment_planner::greedy::{Baseline, Conflicts, Fit, Order, baseline, ordered, place};
 use allotment_planner::model::{Buffer, Gap, Instance};
-use allotment_planner::solve::Status;
+use allotment_planner::solve::{Options, Progress, Status, solve};
 use allotment_planner::validate::validate;
 use common::{brute_force, solved};
 use proptest::prelude::*;
@@ -206,4 +211,80 @@ fn parts_of_aligned_buffers_are_not_rounded() {
     let instance = Instance::new(vec![part("a", 4), part("b", 8), part("c", 12)]).unwrap();
     assert!(lower_bound(&instance).bytes <= 64, "{:?}", lower_bound(&instance));
     assert_eq!(solved(&instance, None, 1).peak, 64);
+}
+
+/// Blocks of a heap, one allocated at each step: a twentieth lives ten times as long as the others.
+fn heap(count: usize, live: usize) -> Instance {
+    let mut random = fastrand::Rng::with_seed(1);
+    let buffers = (0..count as i64).map(|start| {
+        let size = (16.0 * 1024_f64.powf(random.f64())) as u64;
+        let long = if random.u8(..20) == 0 { 10.0 } else { 0.5 };
+        let length = 1 + (-(1.0 - random.f64()).ln() * live as f64 * long) as i64;
+        Buffer { align: 16, ..Buffer::new(start.to_string(), size, start, start + length) }
+    });
+    Instance::new(buffers.collect()).unwrap()
+}
+
+/// The processor time of all threads so far, where the system tells it; else the time since `started`.
+fn processor(started: Instant) -> Duration {
+    let of = |entry: std::io::Result<DirEntry>| -> Option<u64> {
+        read_to_string(entry.ok()?.path().join("schedstat")).ok()?.split(' ').next()?.parse().ok()
+    };
+    match read_dir("/proc/self/task").into_iter().flatten().filter_map(of).sum() {
+        0 => started.elapsed(),
+        nanoseconds => Duration::from_nanos(nanoseconds),
+    }
+}
+
+/// The plans of simple rules come before anything that takes longer, so after the first plan at most one for each rule is made until none of
+/// them is better. With `--nocapture` it prints times; `RULE_BUFFERS` sets the size of the largest instance.
+#[test]
+fn no_answer_is_worse_than_a_simple_rule() {
+    let largest = std::env::var("RULE_BUFFERS").ok().and_then(|text| text.parse().ok()).unwrap_or(20_000);
+    let mut gaps = random(2000, 24, 5).buffers().to_vec();
+    for buffer in gaps.iter_mut().filter(|buffer| buffer.end - buffer.start > 4) {
+        buffer.gaps = vec![Gap { start: buffer.start + 1, end: buffer.end - 1, window: None }];
+    }
+    let instances = [
+        ("random", random(200, 16, 1)),
+        ("random", random(5000, 64, 1)),
+        ("gaps", Instance::new(gaps).unwrap()),
+        ("perfect", perfect_packing(2000, 1 << 20, 1 << 24, 1)),
+        ("heap", heap(largest / 10, 60)),
+        ("heap", heap(largest, largest / 550 + 20)),
+    ];
+    for (name, instance) in instances {
+        let started = Instant::now();
+        let before = processor(started);
+        let conflicts = Conflicts::new(&instance);
+        let listed = processor(started) - before;
+        let rules = Baseline::ALL.map(|rule| {
+            let before = processor(started);
+            let peak = instance.peak(&baseline(&instance, &conflicts, rule));
+            (rule, peak, listed + processor(started) - before)
+        });
+        let least = rules.iter().map(|&(_, peak, _)| peak).min().unwrap();
+        let options = Options { threads: 1, ..Options::default() };
+        let (history, before) = (Mutex::new(Vec::new()), processor(started));
+        let enough = |progress: Progress| {
+            history.lock().unwrap().push((processor(started) - before, progress.peak));
+            options.interrupt.fetch_or(progress.peak <= least, Ordering::Relaxed);
+        };
+        let solution = solve(&instance, &options, Some(&enough));
+        validate(&instance, &solution.offsets, None).unwrap();
+        let history = history.into_inner().unwrap();
+        for (rule, peak, alone) in rules {
+            let plan = history.iter().position(|&(_, reached)| reached <= peak).unwrap();
+            let reached = history[plan].0;
+            println!(
+                "{name} {}, {}: {peak} B, alone {:.4} s, reached after {:.4} s, {:.2} times that",
+                instance.len(),
+                rule.name(),
+                alone.as_secs_f64(),
+                reached.as_secs_f64(),
+                reached.as_secs_f64() / alone.as_secs_f64()
+            );
+            assert!(plan <= Baseline::ALL.len(), "{name}, {}: plan {plan}", rule.name());
+        }
+    }
 }

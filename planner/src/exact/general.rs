@@ -100,7 +100,7 @@ fn groups(instance: &Instance, conflicts: &Conflicts) -> Vec<Group> {
     let buffers = instance.buffers();
     let meet = |a: usize, b: usize| {
         let mut intervals = Vec::new();
-        if conflicts.of(a).contains(&(b as u32)) {
+        if buffers[a].tier == buffers[b].tier && buffers[a].meets(&buffers[b]) {
             conflicts.forbidden(instance, a, b, 0, &mut intervals);
         }
         !intervals.is_empty()
@@ -204,17 +204,15 @@ impl State<'_> {
         // The places of fixed buffers that a member may share, and the part of `forbidden` that this lifts.
         let mut shares = Vec::new();
         for &n in members {
-            for &other in self.conflicts.of(n) {
-                let other = other as usize;
-                if !self.placed[other] {
-                    continue;
+            self.conflicts.each(n, |other| {
+                if self.placed[other] {
+                    let before = forbidden.len();
+                    self.conflicts.forbidden(self.instance, n, other, self.offsets[other], &mut forbidden);
+                    if self.instance.may_share(n, other) && self.instance.buffers()[other].fixed.is_some() {
+                        shares.push((i128::from(self.offsets[other]), before..forbidden.len()));
+                    }
                 }
-                let before = forbidden.len();
-                self.conflicts.forbidden(self.instance, n, other, self.offsets[other], &mut forbidden);
-                if self.instance.may_share(n, other) && self.instance.buffers()[other].fixed.is_some() {
-                    shares.push((i128::from(self.offsets[other]), before..forbidden.len()));
-                }
-            }
+            });
         }
         let up = |offset: i128| (offset as u128).next_multiple_of(group.align) as i128;
         let first = up(i128::from(from));

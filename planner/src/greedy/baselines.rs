@@ -68,7 +68,7 @@ pub(crate) fn baseline_order(
         .fold((i64::MAX, i64::MIN), |(start, end), buffer| (start.min(buffer.start), end.max(buffer.end)));
     let mut order: Vec<usize> = (0..buffers.len()).collect();
     let size = |n: usize| Reverse(buffers[n].size);
-    let most = |n: usize| Reverse(conflicts.of(n).len());
+    let most = |n: usize| Reverse(conflicts.degree(n));
     let part = |n: usize| buffers[n].start != start || buffers[n].end != end;
     match rule {
         Baseline::TfLite => order.sort_by_key(|&n| (part(n), size(n))),
@@ -79,6 +79,8 @@ pub(crate) fn baseline_order(
         Baseline::FirstFitByBirth => order.sort_by_key(|&n| buffers[n].start),
         Baseline::FirstFitByDuration => order.sort_by_key(|&n| Reverse(buffers[n].steps())),
     }
+    // Fixed buffers cannot give way, so they go first.
+    order.sort_by_key(|&n| buffers[n].fixed.is_none());
     let best = matches!(rule, Baseline::TfLite | Baseline::SizeBestFit);
     (order, if best { Fit::Best } else { Fit::First })
 }

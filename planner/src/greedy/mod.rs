@@ -10,6 +10,7 @@ pub(crate) use allocate::allocated;
 pub(crate) use baselines::baseline_order;
 pub use baselines::{Baseline, baseline};
 pub use conflicts::Conflicts;
+pub(crate) use conflicts::LISTED;
 
 use std::cmp::Reverse;
 
@@ -63,7 +64,7 @@ pub fn ordered(
             Order::Size => buffer.size as f64,
             Order::Area => buffer.size as f64 * length,
             Order::Length => length,
-            Order::Conflicts => conflicts.of(n).len() as f64,
+            Order::Conflicts => conflicts.degree(n) as f64,
             Order::Start => -(buffer.start as f64),
             Order::End => buffer.end as f64,
         }
@@ -82,17 +83,18 @@ pub fn ordered(
 /// Gaps in lifetimes and places that may be shared are used. Fixed buffers lie at their offsets even if they overlap
 /// others that come before them in `order`, which the validator reports.
 pub fn place(instance: &Instance, conflicts: &Conflicts, order: &[usize], fit: Fit) -> Vec<u64> {
-    complete(instance, conflicts, &vec![None; instance.len()], order, fit, &Deadline::never())
+    complete(instance, conflicts, &vec![None; instance.len()], order, (fit, u64::MAX), &Deadline::never())
         .expect("a deadline that never passes stops nothing")
 }
 
-/// Completes a plan: buffers with an offset in `partial` keep it, the others are placed as by [`place`]; `None` if `deadline` passes first.
+/// Completes a plan: buffers with an offset in `partial` keep it, the others are placed as by [`place`]; `None` if one would end at `most`
+/// bytes or above, or `deadline` passes first.
 pub(crate) fn complete(
     instance: &Instance,
     conflicts: &Conflicts,
     partial: &[Option<u64>],
     order: &[usize],
-    fit: Fit,
+    (fit, most): (Fit, u64),
     deadline: &Deadline,
 ) -> Option<Vec<u64>> {
     let mut offsets: Vec<u64> = partial.iter().map(|offset| offset.unwrap_or(0)).collect();
@@ -102,6 +104,9 @@ pub(crate) fn complete(
     for &n in order {
         if !std::mem::replace(&mut placed[n], true) {
             offsets[n] = placer.place(n, &offsets, |other| placed[other], fit, &mut watch)?;
+            if offsets[n] + instance.buffers()[n].size >= most {
+                return None;
+            }
         } else if watch.passed(1) {
             return None;
         }
@@ -147,23 +152,22 @@ impl<'a> Placer<'a> {
         forbidden.clear();
         shares.clear();
         if let Some(sizes) = plain {
-            let others = conflicts.of(n).iter().map(|&other| other as usize).filter(|&other| placed(other));
-            forbidden.extend(others.map(|other| {
-                let at = offsets[other] as i64;
-                (at - sizes[n], at + sizes[other])
-            }));
+            conflicts.each(n, |other| {
+                if placed(other) {
+                    let at = offsets[other] as i64;
+                    forbidden.push((at - sizes[n], at + sizes[other]));
+                }
+            });
             return Some(lowest(buffer.align, buffer.hint, fit, forbidden));
         }
-        for &other in conflicts.of(n) {
-            let other = other as usize;
-            if !placed(other) {
-                continue;
+        conflicts.each(n, |other| {
+            if placed(other) {
+                if instance.may_share(n, other) {
+                    shares.push(offsets[other]);
+                }
+                conflicts.forbidden(instance, n, other, offsets[other], forbidden);
             }
-            if instance.may_share(n, other) {
-                shares.push(offsets[other]);
-            }
-            conflicts.forbidden(instance, n, other, offsets[other], forbidden);
-        }
+        });
         let lowest = lowest(buffer.align, buffer.hint, fit, forbidden);
         // A shared place costs nothing if nothing else is in the way.
         shares.retain(|&offset| offset % buffer.align == 0 && offset <= lowest);
@@ -171,15 +175,13 @@ impl<'a> Placer<'a> {
             if watch.passed(work) {
                 return None;
             }
-            let free = conflicts.of(n).iter().map(|&other| other as usize).all(|other| {
-                if !placed(other) || (instance.may_share(n, other) && offsets[other] == offset) {
-                    return true;
+            forbidden.clear();
+            conflicts.each(n, |other| {
+                if placed(other) && !(instance.may_share(n, other) && offsets[other] == offset) {
+                    conflicts.forbidden(instance, n, other, offsets[other], forbidden);
                 }
-                forbidden.clear();
-                conflicts.forbidden(instance, n, other, offsets[other], forbidden);
-                forbidden.iter().all(|&(lo, hi)| offset as i64 <= lo || offset as i64 >= hi)
             });
-            if free {
+            if forbidden.iter().all(|&(lo, hi)| offset as i64 <= lo || offset as i64 >= hi) {
                 return Some(offset);
             }
         }

@@ -89,7 +89,6 @@ impl<'a> Repair<'a> {
     /// Fills `freed` with what is taken out about `worst`.
     fn choose(&mut self, worst: usize) {
         let buffers = self.instance.buffers();
-        let near = self.conflicts.of(worst);
         self.freed.clear();
         self.freed.push(worst);
         let (start, end) = (buffers[worst].start, buffers[worst].end);
@@ -99,24 +98,24 @@ impl<'a> Repair<'a> {
         let (start, end) = (start.saturating_sub(margin), end.saturating_add(margin));
         let share = [0.02, 0.1, 0.3, 1.0][self.random.usize(..4)];
         let way = self.random.u8(..4);
-        for &n in near {
-            let n = n as usize;
+        let Self { conflicts, offsets, random, freed, .. } = self;
+        conflicts.each(worst, |n| {
             let buffer = &buffers[n];
             let chosen = match way {
-                0 => self.offsets[n] >= height,
+                0 => offsets[n] >= height,
                 1 => buffer.start >= start && buffer.end <= end,
                 2 => buffer.size >= size,
                 _ => true,
             };
-            if chosen && buffer.fixed.is_none() && self.random.f64() < share {
-                self.freed.push(n);
+            if chosen && buffer.fixed.is_none() && random.f64() < share {
+                freed.push(n);
             }
-        }
+        });
         let tail = &mut self.freed[1..];
         self.random.shuffle(tail);
         let mut work = 0;
         let affordable = self.freed.iter().take_while(|&&n| {
-            work += self.conflicts.of(n).len();
+            work += self.conflicts.degree(n);
             work <= WORK
         });
         let count = affordable.count().max(1);
@@ -154,7 +153,7 @@ impl<'a> Repair<'a> {
                 0 => size,
                 1 => length,
                 2 => size * length,
-                3 => self.conflicts.of(n).len() as f64,
+                3 => self.conflicts.degree(n) as f64,
                 // As high as they lay, the lowest first.
                 _ => 1.0 / (1.0 + self.offsets[n] as f64),
             };
@@ -165,7 +164,7 @@ impl<'a> Repair<'a> {
     }
 
     fn put(&mut self, n: usize, fit: Fit) {
-        self.work += self.conflicts.of(n).len() as u64;
+        self.work += self.conflicts.degree(n) as u64;
         let (offsets, out) = (&self.offsets, &self.out);
         // `run` looks at the clock.
         let never = &Deadline::never();

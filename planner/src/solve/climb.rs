@@ -236,8 +236,9 @@ impl<'a> Climb<'a> {
         let partial: Vec<Option<u64>> = self.search.partial().into_iter().map(units).collect();
         for order in &self.orders {
             let (instance, deadline) = (self.scaled.instance, &self.shared.deadline);
-            let completed = greedy::complete(instance, self.conflicts, &partial, order, Fit::Best, deadline);
-            if let Some(offsets) = completed {
+            let rule = (Fit::Best, self.shared.peak.load(Ordering::Relaxed));
+            if let Some(offsets) = greedy::complete(instance, self.conflicts, &partial, order, rule, deadline)
+            {
                 self.scaled.offer(self.shared, offsets);
             }
         }

@@ -163,7 +163,7 @@ fn larger_core(
         // What has a place keeps it, so the order of the others alone is in question.
         let order = greedy::ordered(part, &conflicts, order, Some((0.1, random.u64(..))));
         let fit = if random.bool() { Fit::First } else { Fit::Best };
-        let offsets = greedy::complete(part, &conflicts, partial, &order, fit, deadline)?;
+        let offsets = greedy::complete(part, &conflicts, partial, &order, (fit, u64::MAX), deadline)?;
         *cost += pairs;
         let peak = part.peak(&offsets);
         if best.as_ref().is_none_or(|&(least, _)| peak < least) {

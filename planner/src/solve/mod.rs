@@ -1,9 +1,8 @@
 //! The driver: runs bounds, heuristics and exact search, and has the best plan so far at any time.
 
 mod climb;
-mod constrained;
 mod cores;
-mod plain;
+mod drive;
 mod portfolio;
 
 use std::collections::BTreeMap;
@@ -16,7 +15,7 @@ use crate::deadline::Deadline;
 use crate::exact::Limits;
 use crate::greedy::descent::{Descent, Prefer, descend_from};
 use crate::greedy::repair::Repair;
-use crate::greedy::{self, Conflicts, Fit, allocated};
+use crate::greedy::{self, Baseline, Conflicts, Fit, allocated};
 use crate::model::Instance;
 use crate::validate::{Violation, validate, validate_within};
 
@@ -220,11 +219,23 @@ impl<'a> Shared<'a> {
         self.check();
     }
 
-    /// Places the buffers in this order.
-    fn place(&self, conflicts: &Conflicts, order: &[usize], fit: Fit) {
-        let partial = vec![None; self.instance.len()];
-        let made = greedy::complete(self.instance, conflicts, &partial, order, fit, &self.deadline);
+    /// Places the buffers in this order, as long as that is better than the best plan; false if the deadline passes.
+    fn place(&self, conflicts: &Conflicts, order: &[usize], fit: Fit) -> bool {
+        let (partial, rule) = (vec![None; self.instance.len()], (fit, self.peak.load(Ordering::Relaxed)));
+        let made = greedy::complete(self.instance, conflicts, &partial, order, rule, &self.deadline);
         made.into_iter().for_each(|offsets| self.offer(offsets));
+        !self.deadline.passed()
+    }
+
+    /// Makes the plans of simple rules. Each is given up where it is no better than those before it.
+    fn simple(&self, rules: &[Baseline]) {
+        let Some(conflicts) = self.conflicts() else { return };
+        for &rule in rules {
+            let (order, fit) = greedy::baseline_order(self.instance, conflicts, rule);
+            if !self.place(conflicts, &order, fit) {
+                break;
+            }
+        }
     }
 
     /// Makes some steps of repair, from the best plan or from the end of the previous steps; returns their work, in conflicts.
@@ -294,13 +305,21 @@ pub fn solve_within(
     let shared =
         Shared { started, floor, ..Shared::new(searched, deadline, options.capacity, bound.bytes, watcher) };
     let threads = options.threads.max(1);
-    shared.offer(first_plan(&shared));
+    // Simple rules before anything that takes longer, so that no answer is worse than theirs once there was time for them: of many pairs
+    // the best two. Of few, a rule takes no longer than the first plan.
+    let pairs = Conflicts::count(searched);
+    let first = usize::from(searched.is_plain() && searched.len() <= FEW && pairs <= MANY);
     if !shared.deadline.passed() {
-        if searched.is_plain() {
-            plain::plain(&shared, threads, options.seed);
-        } else {
-            constrained::constrained(&shared, threads, options.seed);
-        }
+        shared.simple(&RULES[..first]);
+    }
+    if !shared.done() {
+        shared.offer(first_plan(&shared));
+    }
+    if !shared.deadline.passed() {
+        shared.simple(if pairs > MANY { &RULES[first..2] } else { &RULES[first..] });
+    }
+    if !shared.deadline.passed() {
+        drive::drive(&shared, threads, options.seed);
     }
     let (mut offsets, history) = std::mem::take(&mut *shared.best());
     if part.is_some() {
@@ -330,6 +349,21 @@ pub fn solve_within(
         history,
     }
 }
+
+/// The simple rules, those that are often good first.
+const RULES: [Baseline; Baseline::ALL.len()] = [
+    Baseline::TvmBySize,
+    Baseline::TfLiteMicro,
+    Baseline::FirstFitByDuration,
+    Baseline::TvmByConflicts,
+    Baseline::SizeBestFit,
+    Baseline::TfLite,
+    Baseline::FirstFitByBirth,
+];
+
+/// The most buffers, and the most pairs of them that are live at once, that are few.
+const FEW: usize = 20_000;
+const MANY: u64 = 2_000_000;
 
 /// The time that the first bound and the first plan may take beyond the limit.
 const GRACE: Duration = Duration::from_millis(80);
@@ -430,6 +464,3 @@ pub fn merge(instance: &Instance, tiers: &[TierPlan]) -> Solution {
     }
     whole
 }
-
-/// Conflicts up to this number are listed: 400 MB.
-const LISTED: u64 = 50_000_000;

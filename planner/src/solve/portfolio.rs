@@ -4,19 +4,16 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
 use super::cores::Cores;
-use super::{LISTED, Shared, first_plan};
-use crate::boxes::{Boxes, Join, boxes};
+use super::{Shared, first_plan};
+use crate::boxes::{Boxes, Join, boxes, chains};
 use crate::deadline::Deadline;
 use crate::greedy::descent::{Descent, Prefer, descend};
 use crate::greedy::repair::Repair;
-use crate::greedy::{self, Baseline, Conflicts, Fit, Order};
+use crate::greedy::{self, Conflicts, Fit, LISTED, Order};
 use crate::model::Instance;
 
 /// Instances up to this size are packed into boxes.
 const PACKED: usize = 300_000;
-
-/// Pairs of buffers that are live at once, above which the first rule comes before all else.
-const MANY: u64 = 1_000_000;
 
 /// The most work for plans from the highest moments outwards, as a multiple of that for descents, once one of them was the best.
 const FAVOUR: u64 = 4;
@@ -26,6 +23,7 @@ const FAVOUR: u64 = 4;
 pub(super) struct Packed {
     forced: OnceLock<Option<Boxes>>,
     longest: OnceLock<Option<Boxes>>,
+    chains: OnceLock<Option<Boxes>>,
 }
 
 impl Packed {
@@ -37,15 +35,11 @@ impl Packed {
         };
         slot.get_or_init(|| boxes(instance, join, 0.0, deadline)).as_ref()
     }
-}
 
-/// Greedy rules that need the list of conflicts.
-#[derive(Clone, Copy)]
-enum Rule {
-    /// A rule of another project.
-    Baseline(Baseline),
-    /// A rule of this project, with best fit.
-    Order(Order),
+    /// Returns what is more than rectangles as rectangles; `None` if that cannot be.
+    fn chains(&self, instance: &Instance) -> Option<&Boxes> {
+        self.chains.get_or_init(|| chains(instance)).as_ref()
+    }
 }
 
 /// A kind of descent.
@@ -71,11 +65,13 @@ pub(super) struct Portfolio<'a> {
     shared: &'a Shared<'a>,
     packed: &'a Packed,
     random: fastrand::Rng,
+    /// True if conflicts are listed: then there are rules and repairs besides descents.
     listed: bool,
+    plain: bool,
     /// True if there are several alignments.
     mixed: bool,
-    /// Rules that are still to be tried once.
-    rules: Vec<Rule>,
+    /// Orders that are still to be tried once.
+    rules: Vec<(Order, Fit)>,
     share: (usize, usize),
     repair: Option<Repair<'a>>,
     /// The kinds of descent that made the best plans, each with its peak.
@@ -92,17 +88,15 @@ pub(super) struct Portfolio<'a> {
 impl<'a> Portfolio<'a> {
     /// Creates share number `share.0` of `share.1`.
     pub(super) fn new(shared: &'a Shared<'a>, packed: &'a Packed, share: (usize, usize), seed: u64) -> Self {
-        // The rules of others first, so that nothing here is ever worse than they are.
-        let own = [Order::Conflicts, Order::Area, Order::Length, Order::Start].map(Rule::Order);
-        let rules = Baseline::ALL.into_iter().map(Rule::Baseline).chain(own);
-        let mut rules: Vec<Rule> = rules.skip(share.0).step_by(share.1).collect();
-        rules.reverse();
+        let rules = Order::ALL.into_iter().rev().flat_map(|order| [(order, Fit::First), (order, Fit::Best)]);
+        let rules = rules.skip(share.0).step_by(share.1).collect();
         let pairs = Conflicts::count(shared.instance);
         Self {
             shared,
             packed,
             random: fastrand::Rng::with_seed(seed),
             listed: pairs <= LISTED,
+            plain: shared.instance.is_plain(),
             mixed: shared.instance.buffers().windows(2).any(|pair| pair[0].align != pair[1].align),
             rules,
             share,
@@ -124,17 +118,13 @@ impl<'a> Portfolio<'a> {
     /// Runs the cheap methods: the descents without noise, and the rules if there are few conflicts.
     pub(super) fn brief(&mut self) {
         let (first, step) = self.share;
-        // Of many buffers the best simple rule first, so that nothing that takes longer is worse; of few all rules follow soon.
-        if self.listed && self.pairs > MANY && first == 0 && !self.over() {
-            self.rule(Rule::Baseline(Baseline::TvmBySize));
-            self.rule(Rule::Baseline(Baseline::TfLiteMicro));
-        }
-        let ways = [(Prefer::Leftmost, true), (Prefer::Longest, false), (Prefer::Longest, true)];
-        let plain = ways.map(|(prefer, mirror)| Descent { prefer, mirror, aligned: false, noise: None });
-        let ways = [(Prefer::Leftmost, false)].into_iter().chain(ways);
-        let aligned = ways.map(|(prefer, mirror)| Descent { prefer, mirror, aligned: true, noise: None });
-        let aligned = aligned.filter(|_| self.mixed);
-        for descent in plain.into_iter().chain(aligned).skip(first).step_by(step) {
+        let (left, long) = (Prefer::Leftmost, Prefer::Longest);
+        let ways = [(left, false), (left, true), (long, false), (long, true)];
+        let descent = |aligned| ways.map(|(prefer, mirror)| Descent { prefer, mirror, aligned, noise: None });
+        let aligned = descent(true).into_iter().filter(|_| self.mixed);
+        // The first plan of rectangles is the first of these.
+        let unaligned = descent(false).into_iter().skip(self.plain.into());
+        for descent in unaligned.chain(aligned).skip(first).step_by(step) {
             if !self.over() {
                 self.descend(None, descent);
             }
@@ -144,7 +134,7 @@ impl<'a> Portfolio<'a> {
         }
         while self.pairs <= 10_000_000 && !self.over() {
             let Some(rule) = self.rules.pop() else { break };
-            self.rule(rule);
+            self.rule(rule, None);
         }
     }
 
@@ -169,7 +159,7 @@ impl<'a> Portfolio<'a> {
                 Some(rule) => rule,
                 None => return self.noisy_rule(),
             };
-            self.rule(rule);
+            self.rule(rule, None);
         } else if self.listed && repairs <= descents {
             let repaired = self.shared.repair(&mut self.repair, &mut self.random);
             self.spent[2] += 40 * repaired + n;
@@ -184,11 +174,13 @@ impl<'a> Portfolio<'a> {
     fn descend(&self, join: Option<Join>, descent: Descent) -> Option<u64> {
         let deadline = &self.shared.deadline;
         let instance = self.shared.instance;
-        let offsets = match join {
-            Some(join) => {
-                let boxes = self.packed.get(instance, join, deadline)?;
-                boxes.unpack(&descend(&boxes.instance, descent, deadline)?)
-            }
+        let boxes = match join {
+            Some(join) => Some(self.packed.get(instance, join, deadline)?),
+            None if self.plain => None,
+            None => Some(self.packed.chains(instance)?),
+        };
+        let offsets = match boxes {
+            Some(boxes) => boxes.unpack(&descend(&boxes.instance, descent, deadline)?),
             None => descend(instance, descent, deadline)?,
         };
         let peak = instance.peak(&offsets);
@@ -203,7 +195,7 @@ impl<'a> Portfolio<'a> {
             Some(&(_, way)) if random.u8(..3) > 0 => way,
             _ => Way {
                 join: [None, Some(Join::Forced), Some(Join::Longest)]
-                    [random.usize(..if self.shared.instance.len() <= PACKED { 3 } else { 1 })],
+                    [random.usize(..if self.plain && self.shared.instance.len() <= PACKED { 3 } else { 1 })],
                 prefer: [Prefer::Leftmost, Prefer::Longest][random.usize(..2)],
                 mirror: random.bool(),
                 aligned: self.mixed && random.u8(..4) > 0,
@@ -224,26 +216,27 @@ impl<'a> Portfolio<'a> {
         }
     }
 
-    fn rule(&self, rule: Rule) {
-        let Some(conflicts) = self.shared.conflicts() else { return };
-        let instance = self.shared.instance;
-        let (order, fit) = match rule {
-            Rule::Baseline(rule) => greedy::baseline_order(instance, conflicts, rule),
-            Rule::Order(order) => (greedy::ordered(instance, conflicts, order, None), Fit::Best),
-        };
-        self.place(&order, fit);
+    fn rule(&self, (order, fit): (Order, Fit), noise: Option<(f64, u64)>) {
+        if let Some(conflicts) = self.shared.conflicts() {
+            let order = greedy::ordered(self.shared.instance, conflicts, order, noise);
+            self.shared.place(conflicts, &order, fit);
+        }
     }
 
-    fn noisy_rule(&mut self) {
-        if self.shared.instance.len() <= PACKED && self.random.bool() {
+    /// Makes a plan by a rule with noise.
+    pub(super) fn noisy_rule(&mut self) {
+        if self.plain && self.shared.instance.len() <= PACKED && self.random.bool() {
             return self.squeeze();
         }
-        let Some(conflicts) = self.shared.conflicts() else { return };
-        let instance = self.shared.instance;
-        let order = [Order::Conflicts, Order::Size, Order::Length][self.random.usize(..3)];
-        let noise = [0.005, 0.02, 0.1][self.random.usize(..3)];
-        let order = greedy::ordered(instance, conflicts, order, Some((noise, self.random.u64(..))));
-        self.place(&order, Fit::Best);
+        let (rule, noise) = if self.plain {
+            let order = [Order::Conflicts, Order::Size, Order::Length][self.random.usize(..3)];
+            ((order, Fit::Best), [0.005, 0.02, 0.1])
+        } else {
+            let fit = [Fit::First, Fit::Best][self.random.usize(..2)];
+            ((Order::ALL[self.random.usize(..Order::ALL.len())], fit), [0.02, 0.1, 0.4])
+        };
+        let noise = (noise[self.random.usize(..3)], self.random.u64(..));
+        self.rule(rule, Some(noise));
     }
 
     /// Packs boxes with some waste, and places their buffers again in the order of their offsets.
@@ -259,12 +252,8 @@ impl<'a> Portfolio<'a> {
         let offsets = boxes.unpack(&offsets);
         let mut order: Vec<usize> = (0..instance.len()).collect();
         order.sort_by_key(|&n| offsets[n]);
-        self.place(&order, Fit::First);
-    }
-
-    fn place(&self, order: &[usize], fit: Fit) {
         if let Some(conflicts) = self.shared.conflicts() {
-            self.shared.place(conflicts, order, fit);
+            self.shared.place(conflicts, &order, Fit::First);
         }
     }
 

@@ -1,6 +1,6 @@
 //! Orders of execution that need less memory.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use super::in_place;
 use super::least::{cut, last_of};
@@ -60,7 +60,7 @@ fn has(bits: &[u64], n: usize) -> bool {
     bits[n / 64] >> (n % 64) & 1 != 0
 }
 
-/// States that the exact search may visit.
+/// Sets of operators that the search for the best order may keep.
 const STATES: usize = 200_000;
 
 /// Widths of the beams: states kept at each step.
@@ -70,7 +70,7 @@ const BEAMS: [usize; 5] = [1, 4, 16, 64, 256];
 const NOISY: usize = 64;
 const SHIFTS: usize = 20;
 
-/// Finds an order with the smallest largest load: exactly for small graphs (best-first over what has run), by beams, noisy rules and local
+/// Finds an order with the smallest largest load: exactly for small graphs (all sets of operators that ran), by beams, noisy rules and local
 /// search for others. The old order is kept if nothing better is found before `deadline` passes, and for graphs with bodies (see
 /// [`Graph::has_bodies`]).
 ///
@@ -118,9 +118,9 @@ fn search(steps: &Steps, best: &mut Best, least: &mut u64, deadline: &Deadline) 
     }
     // Of many operators few graphs are so narrow that it ends.
     let share = &deadline.part(if steps.makes.len() > 64 { 8 } else { 2 });
-    if let Some((load, order)) = exact(steps, best.plain, &mut Watch::new(share)) {
-        best.offer(order);
-        *least = load.max(*least);
+    if let Some((order, true)) = beam(steps, usize::MAX, best.plain, &mut Watch::new(share)) {
+        *least = order.as_ref().map_or(best.plain, |order| steps.load(order).0).max(*least);
+        order.into_iter().for_each(|order| best.offer(order));
     }
     let mut random = fastrand::Rng::with_seed(0);
     for width in BEAMS {
@@ -137,7 +137,8 @@ fn search(steps: &Steps, best: &mut Best, least: &mut u64, deadline: &Deadline) 
             }
         }
         shifts(steps, best, *least, &mut random, watch)?;
-        best.offer(beam(steps, width, watch)?);
+        let most = best.plain.max(best.load).saturating_add(1);
+        beam(steps, width, most, watch)?.0.into_iter().for_each(|order| best.offer(order));
     }
     raise(steps, &best.order, least, watch);
     Some(())
@@ -334,69 +335,26 @@ fn shifts(
     Some(())
 }
 
-/// Finds the best order by Dijkstra's algorithm over the sets of operators that ran, the length of a path being its largest load.
-fn exact(steps: &Steps, known: u64, watch: &mut Watch) -> Option<(u64, Vec<usize>)> {
-    let count = steps.makes.len();
-    let start = vec![0_u64; count.div_ceil(64).max(1)];
-    // By set: the smallest largest load that leads there, and the way.
-    let mut best: HashMap<Vec<u64>, (u64, Vec<u64>, usize)> = HashMap::new();
-    let mut queue: BTreeMap<(u64, usize, usize), (Vec<u64>, u64)> = BTreeMap::new();
-    let mut number = 0;
-    queue.insert((steps.base, count, number), (start.clone(), steps.base));
-    best.insert(start.clone(), (steps.base, start.clone(), usize::MAX));
-    while let Some(((peak, left, _), (done, load))) = queue.pop_first() {
-        if left == 0 {
-            let mut order = Vec::with_capacity(count);
-            let mut at = done;
-            while at != start {
-                let (_, from, op) = &best[&at];
-                order.push(*op);
-                at = from.clone();
-            }
-            order.reverse();
-            return Some((peak, order));
-        }
-        if best[&done].0 < peak {
-            continue;
-        }
-        if watch.passed(8 * count) {
-            return None;
-        }
-        for op in (0..count).filter(|&op| steps.ready(&done, op)) {
-            if watch.passed(steps.work(op) + count) {
-                return None;
-            }
-            let (during, after_load, after) = steps.run(&done, load, op);
-            let peak = peak.max(during);
-            if peak > known || best.get(&after).is_some_and(|&(known, ..)| known <= peak) {
-                continue;
-            }
-            best.insert(after.clone(), (peak, done.clone(), op));
-            number += 1;
-            queue.insert((peak, left - 1, number), (after, after_load));
-        }
-        if best.len() > STATES {
-            return None;
-        }
-    }
-    None
-}
-
-/// Keeps the best `width` sets of operators that ran at each step. Returns the order; `None` if `watch` ended it.
-fn beam(steps: &Steps, width: usize, watch: &mut Watch) -> Option<Vec<usize>> {
+/// Keeps, step by step, the best `width` sets of operators that ran with loads below `most`. Returns the best order, if there is one, and
+/// whether it is proved that none is better, as nothing was left out. `None` if `watch` ended it, or there are too many sets.
+fn beam(steps: &Steps, width: usize, most: u64, watch: &mut Watch) -> Option<(Option<Vec<usize>>, bool)> {
     let count = steps.makes.len();
     struct State {
         peak: u64,
         load: u64,
         done: Vec<u64>,
-        order: Vec<usize>,
+        /// The last operator, and the way to those before it.
+        last: (usize, usize),
     }
     let start = vec![0_u64; count.div_ceil(64).max(1)];
-    let mut states = vec![State { peak: steps.base, load: steps.base, done: start, order: Vec::new() }];
+    let mut states = vec![State { peak: steps.base, load: steps.base, done: start, last: (0, 0) }];
+    // Each operator, and the place of the one before it.
+    let (mut ways, mut whole): (Vec<(usize, usize)>, bool) = (Vec::new(), true);
     for _ in 0..count {
         let mut next: HashMap<Vec<u64>, State> = HashMap::new();
-        for state in &states {
-            if watch.passed(8 * count) {
+        let first = ways.len() - ways.len().min(states.len());
+        for (place, state) in states.iter().enumerate() {
+            if watch.passed(8 * count) || width == usize::MAX && ways.len() + next.len() > STATES {
                 return None;
             }
             for op in (0..count).filter(|&op| steps.ready(&state.done, op)) {
@@ -405,15 +363,23 @@ fn beam(steps: &Steps, width: usize, watch: &mut Watch) -> Option<Vec<usize>> {
                 }
                 let (during, load, done) = steps.run(&state.done, state.load, op);
                 let peak = state.peak.max(during);
-                if next.get(&done).is_none_or(|known| known.peak > peak) {
-                    let order = state.order.iter().copied().chain([op]).collect();
-                    next.insert(done.clone(), State { peak, load, done, order });
+                if peak < most && next.get(&done).is_none_or(|known| known.peak > peak) {
+                    next.insert(done.clone(), State { peak, load, done, last: (op, first + place) });
                 }
             }
         }
         states = next.into_values().collect();
-        states.sort_by(|a, b| (a.peak, a.load, &a.order).cmp(&(b.peak, b.load, &b.order)));
+        states.sort_by(|a, b| (a.peak, a.load, &a.done).cmp(&(b.peak, b.load, &b.done)));
+        whole &= states.len() <= width;
         states.truncate(width);
+        ways.extend(states.iter().map(|state| state.last));
     }
-    states.into_iter().next().map(|state| state.order)
+    let order = states.first().map(|state| {
+        let before = |&(_, place): &(usize, usize)| ways.get(place).copied();
+        let mut order: Vec<usize> =
+            std::iter::successors(Some(state.last), before).map(|way| way.0).take(count).collect();
+        order.reverse();
+        order
+    });
+    Some((order, whole))
 }

@@ -1,4 +1,4 @@
-//! Plans plain rectangles with greedy plans and exact searches side by side.
+//! Plans with greedy plans and exact searches side by side.
 
 use std::sync::atomic::Ordering;
 
@@ -6,11 +6,14 @@ use super::Shared;
 use super::climb::{Climb, Scaled};
 use super::portfolio::{Packed, Portfolio};
 use crate::boxes::Join;
-use crate::exact::{filled, perfect};
+use crate::exact::{filled, general, perfect};
 use crate::greedy::descent::{Descent, Prefer, descend};
 
 /// Instances up to this size are searched exactly as a whole.
 const SEARCHED: usize = 12_000;
+
+/// The same of what is more than rectangles.
+const GENERAL: usize = 2000;
 
 /// Instances up to this size are looked at for a perfect packing.
 const STACKED: usize = 300_000;
@@ -18,11 +21,17 @@ const STACKED: usize = 300_000;
 /// The most bytes for the states of all searches' nodes.
 const SEARCH_BYTES: usize = 1 << 30;
 
-/// Plans plain rectangles.
-pub(super) fn plain(shared: &Shared, threads: usize, seed: u64) {
-    let instance = shared.instance;
+/// Noisy plans before the exact search of what is more than rectangles.
+const BEFORE: usize = 36;
+
+/// Steps of each thread for what is more than rectangles; more seldom help.
+const STEPS: usize = 6000;
+
+/// Plans an instance that has the plans of simple rules already.
+pub(super) fn drive(shared: &Shared, threads: usize, seed: u64) {
+    let (instance, plain) = (shared.instance, shared.instance.is_plain());
     let packed = Packed::default();
-    let small = instance.len() <= SEARCHED;
+    let small = plain && instance.len() <= SEARCHED;
     let boxes = small.then(|| packed.get(instance, Join::Forced, &shared.deadline)).flatten();
     let boxes = boxes.filter(|boxes| boxes.instance.len() < instance.len());
     if let Some(boxes) = boxes {
@@ -36,7 +45,8 @@ pub(super) fn plain(shared: &Shared, threads: usize, seed: u64) {
     // Nothing to spare: then an order is looked for, of the boxes and, as they may be mistaken, of the buffers.
     let stacked =
         boxes.and_then(|boxes| Some(boxes.unpack(&perfect::pack(&boxes.instance, &shared.deadline)?)));
-    let alone = || (instance.len() <= STACKED).then(|| perfect::pack(instance, &shared.deadline)).flatten();
+    let alone =
+        || (plain && instance.len() <= STACKED).then(|| perfect::pack(instance, &shared.deadline)).flatten();
     if let Some(offsets) = stacked.or_else(|| if shared.done() { None } else { alone() }) {
         shared.offer(offsets);
     }
@@ -47,6 +57,13 @@ pub(super) fn plain(shared: &Shared, threads: usize, seed: u64) {
         if let Some(offsets) = filled::pack(instance, goal, &shared.deadline.part(8)) {
             shared.offer(offsets);
         }
+    }
+    let general = !plain && instance.len() <= GENERAL && !shared.deadline.passed();
+    if general {
+        let mut portfolio = Portfolio::new(shared, &packed, (0, 1), seed);
+        portfolio.brief();
+        (0..BEFORE).for_each(|_| portfolio.noisy_rule());
+        search(shared);
     }
     let whole = small.then(|| Scaled::new(instance, None)).flatten();
     let boxed = boxes.and_then(|boxes| Scaled::new(&boxes.instance, Some(boxes)));
@@ -68,12 +85,15 @@ pub(super) fn plain(shared: &Shared, threads: usize, seed: u64) {
                 let share = if searched { (0, 1) } else { (thread, threads) };
                 let greedy = || Portfolio::new(shared, packed, share, seed ^ (thread as u64) << 32);
                 let mut portfolio = (!searched || thread == threads - 1).then(greedy);
-                if let Some(portfolio) = &mut portfolio {
+                if let Some(portfolio) = portfolio.as_mut().filter(|_| !general) {
                     portfolio.brief();
                 }
                 let climb = |scaled| Climb::new(shared, scaled, thread as u64, seed);
                 let mut climbs: Vec<Climb> = scaled.into_iter().filter_map(climb).collect();
-                while !over() {
+                for _ in 0..if plain { usize::MAX } else { STEPS } {
+                    if over() {
+                        break;
+                    }
                     climbs.retain_mut(Climb::round);
                     if climbs.is_empty() {
                         portfolio.get_or_insert_with(greedy).step();
@@ -96,4 +116,17 @@ pub(super) fn plain(shared: &Shared, threads: usize, seed: u64) {
         }
         // The threads stop by themselves; this one only tells the watcher that time passes.
     });
+}
+
+/// Searches exactly, ever lower.
+fn search(shared: &Shared) {
+    let Some(conflicts) = shared.conflicts() else { return };
+    while !shared.deadline.passed() {
+        let goal = shared.peak.load(Ordering::Relaxed).saturating_sub(1).min(shared.capacity);
+        match general::search(shared.instance, conflicts, goal, &shared.limits(3_000_000)) {
+            general::Answer::Found(offsets) => shared.offer(offsets),
+            general::Answer::None => shared.raise_bound(goal + 1),
+            general::Answer::Unknown => break,
+        }
+    }
 }
