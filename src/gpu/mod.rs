@@ -10,6 +10,7 @@
 //!                Managed                            memory of both
 //!  Pool                              memory of any of these, shared by all buffers in it
 //!  Buffer  View  Transfer            values of one type in such memory, and copies
+//!  Spillable                         values that leave the device while others need its memory
 //!  Staging                           streams data of any size through a device in chunks; Batch joins small copies
 //!  Staging::update_file              the same for a mapped file, in place
 //!  sequences                         sequences that grow page by page and share their beginnings
@@ -56,7 +57,7 @@ mod staging;
 mod stream;
 mod usage;
 
-pub use buffer::{Buffer, MemoryKind, Pool, Transfer, View, ViewMut};
+pub use buffer::{Buffer, MemoryKind, Pool, Spillable, Transfer, View, ViewMut};
 pub use context::Context;
 pub use cudarc;
 pub use device::Device;

@@ -119,21 +119,37 @@ pub trait AnyPool: Sealed + Send + Sync {
     /// Returns the pool's statistics.
     fn stats(&self) -> PoolStats;
 
+    /// Returns the bytes of the longest request of a stream that would succeed now; see [`RawPool::available`].
+    ///
+    /// # Errors
+    ///
+    /// The [`PoolError`] of [`RawPool::available`].
+    fn available(&self, stream: u64) -> Result<usize, PoolError>;
+
     /// Gives empty segments back while at least `keep` bytes stay reserved, and returns the released bytes.
     fn trim(&self, keep: usize) -> usize;
 }
 
 /// What may be an [`AnyPool`].
-trait Sealed {
+pub(crate) trait Sealed {
     /// Returns the counters of copies to and from the pool's blocks.
     #[cfg(feature = "gpu")]
     fn copies(&self) -> &Arc<CopyCounters>;
+
+    /// Moves those of the blocks that are of this pool together, by [`RawPool::compact_blocks`].
+    #[cfg(feature = "gpu")]
+    fn compact_blocks(&self, blocks: &mut [&mut Allocation]) -> Result<u64, PoolError>;
 }
 
 impl<P: SegmentPlacement, S: Source> Sealed for RawPool<P, S> {
     #[cfg(feature = "gpu")]
     fn copies(&self) -> &Arc<CopyCounters> {
         &self.copies
+    }
+
+    #[cfg(feature = "gpu")]
+    fn compact_blocks(&self, blocks: &mut [&mut Allocation]) -> Result<u64, PoolError> {
+        Self::compact_blocks(self, blocks)
     }
 }
 
@@ -163,6 +179,10 @@ where
 
     fn stats(&self) -> PoolStats {
         Self::stats(self)
+    }
+
+    fn available(&self, stream: u64) -> Result<usize, PoolError> {
+        Self::available(self, stream)
     }
 
     fn trim(&self, keep: usize) -> usize {
@@ -279,6 +299,12 @@ impl<A: DeviceAllocator> Owned<A> {
     /// Returns the allocator.
     pub(crate) const fn allocator(&self) -> &A {
         &self.allocator
+    }
+
+    /// Returns the block, which may be told that it was moved.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn block_mut(&mut self) -> Option<&mut Allocation> {
+        self.block.as_mut()
     }
 
     /// Returns the address of the first byte.

@@ -49,9 +49,9 @@ impl Allocation {
         self.bytes
     }
 
-    /// The same block at the address that it was moved to.
-    pub(super) fn at(self, address: usize) -> Self {
-        Self { address: NonZeroUsize::new(address).unwrap_or(self.address), ..self }
+    /// Notes the address that the block was moved to.
+    pub(super) fn move_to(&mut self, address: usize) {
+        self.address = NonZeroUsize::new(address).unwrap_or(self.address);
     }
 }
 
@@ -97,7 +97,7 @@ pub struct RawPool<P: SegmentPlacement, S: Source> {
     /// Logarithm of the granule's size in bytes.
     pub(super) shift: u32,
     /// Granules that request lengths are rounded up to.
-    unit: usize,
+    pub(super) unit: usize,
     pub(super) id: u32,
     /// Whether stream heaps can serve requests by themselves: nothing but the streams and their order is looked at.
     pub(super) is_direct: bool,
@@ -250,14 +250,20 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         }
         let align = (align_bytes >> self.shift).max(1);
         let len = self.length(bytes, align);
-        let kind = if bytes <= self.options.small_limit {
+        let kind = self.kind_of(bytes);
+        Ok(Request { bytes, align_bytes, len, align, kind, classed: false })
+    }
+
+    /// Returns the kind of segments that a request of this many bytes is for.
+    #[inline(always)]
+    pub(super) fn kind_of(&self, bytes: usize) -> SizeKind {
+        if bytes <= self.options.small_limit {
             SizeKind::Small
         } else if self.options.lean && bytes > self.options.exact_above {
             SizeKind::Huge
         } else {
             SizeKind::Large
-        };
-        Ok(Request { bytes, align_bytes, len, align, kind, classed: false })
+        }
     }
 
     #[inline(always)]

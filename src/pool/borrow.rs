@@ -23,7 +23,13 @@ pub(super) enum Patience {
 impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     /// Returns whether the work on everything freed in stream heap `from` is done, or can be waited for with this patience by
     /// the stream of heap `to`.
-    fn is_quiet(&self, state: &mut State<P, S>, from: usize, to: usize, patience: Patience) -> bool {
+    pub(super) fn is_quiet(
+        &self,
+        state: &mut State<P, S>,
+        from: usize,
+        to: usize,
+        patience: Patience,
+    ) -> bool {
         let owner = state.heap(from);
         if owner.quiet == owner.frees {
             return true;

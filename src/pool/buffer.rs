@@ -114,11 +114,12 @@ impl<'a, P: SegmentPlacement, S: Source> PoolBlock<'a, P, S> {
     /// Returns the allocation without freeing it. The caller must free it with [`RawPool::deallocate`]. It is not moved any more.
     pub fn into_raw(mut self) -> Option<Allocation> {
         let address = self.address();
-        let allocation = self.allocation.take();
-        if self.movable {
-            allocation.iter().for_each(|block| self.pool.fix(block));
+        let mut allocation = self.allocation.take();
+        if let Some(block) = allocation.as_mut().filter(|_| self.movable) {
+            self.pool.fix(block);
+            block.move_to(address);
         }
-        allocation.map(|block| block.at(address))
+        allocation
     }
 }
 

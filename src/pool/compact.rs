@@ -3,8 +3,12 @@
 use super::records::{Holder, Record, Request, lane_of};
 use super::state::{State, bytes_of};
 use super::stream::captures;
+#[cfg(feature = "gpu")]
+use super::{Allocation, PoolError};
 use super::{RawPool, Source, SourceError};
 use crate::placement::SegmentPlacement;
+#[cfg(feature = "gpu")]
+use std::collections::BTreeSet;
 use std::collections::HashMap;
 use std::vec::Vec;
 
@@ -31,6 +35,33 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
             }
             _ => Ok(0),
         }
+    }
+
+    /// Moves these blocks of one stream together as [`RawPool::compact`] does movable ones, and tells them where they are then. Returns
+    /// by how many bytes the longest free block of the stream grew.
+    #[cfg(feature = "gpu")]
+    pub(super) fn compact_blocks(&self, blocks: &mut [&mut Allocation]) -> Result<u64, PoolError> {
+        let mut state = self.lock();
+        let mut own: Vec<(u32, &mut &mut Allocation)> = Vec::new();
+        for block in blocks.iter_mut().filter(|block| self.is_owner(block)) {
+            own.push((self.record(&state, block)?, block));
+        }
+        let movable = own.iter().map(|(number, _)| *number).collect();
+        let before = core::mem::replace(&mut state.extra.movable, movable);
+        let heaps: BTreeSet<u16> = own.iter().map(|(number, _)| state.record(*number).heap).collect();
+        let (mut gained, mut outcome) = (0, Ok(0));
+        for heap in heaps.into_iter().map(usize::from) {
+            if outcome.is_ok() && !state.order.is_recording() && !captures(state.heap(heap).stream()) {
+                let longest = state.longest(heap);
+                outcome = self.compact_heap(&mut state, heap);
+                gained += bytes_of::<P>(state.longest(heap).saturating_sub(longest));
+            }
+        }
+        state.extra.movable = before;
+        for (number, block) in own {
+            block.move_to(self.user_address(&state, state.record(number)));
+        }
+        Ok(outcome.map(|_| gained)?)
     }
 
     pub(super) fn compact_heap(&self, state: &mut State<P, S>, heap: usize) -> Result<u64, SourceError> {
@@ -82,7 +113,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
             bytes: record.requested as usize,
             align_bytes: 1,
             len: record.len as usize,
-            align: 1,
+            align: 1 << record.align,
             kind,
             classed: false,
         };

@@ -155,9 +155,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         match self.reserve(&mut state, SizeKind::Large, heap, size) {
             Ok(_) => Ok(()),
             Err(Denied::Source(error)) if !error.is_out_of_memory() => Err(error.into()),
-            Err(denied) => {
-                Err(PoolError::OutOfMemory(self.out_of_memory(&mut state, &request, Some(denied)).into()))
-            }
+            Err(denied) => Err(self.refusal(&mut state, &request, Some(denied))),
         }
     }
 

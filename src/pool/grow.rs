@@ -68,27 +68,30 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         result
     }
 
-    /// Gives empty segments back whose work is done, up to as many bytes as the pool is about to reserve.
+    /// Gives empty segments back whose work is done, and pages between blocks, up to as many bytes as the pool is about to reserve.
     pub(super) fn make_way(&self, state: &mut State<P, S>, request: &Request, heap: usize) {
         if state.order.is_recording() {
             return;
         }
         let wished = self.wished(state, request, self.needed(request), heap);
+        let released = self.release_over(state, wished);
+        if released < wished {
+            self.punch(state, heap, wished - released);
+        }
+    }
+
+    /// Gives empty segments back whose work is done, short ones first, until these are `wished` bytes. Returns the released bytes.
+    pub(super) fn release_over(&self, state: &mut State<P, S>, wished: usize) -> usize {
         let mut empty: Vec<(usize, u32, usize)> =
             state.empty_segments().map(|(number, entry)| (entry.memory.bytes, number, entry.heap)).collect();
         empty.sort_unstable();
         let mut released = 0;
         for (_, number, owner) in empty {
-            if released >= wished {
-                break;
-            }
-            if self.is_over(state, owner) {
+            if released < wished && self.is_over(state, owner) {
                 released += self.release(state, number).unwrap_or(0);
             }
         }
-        if released < wished {
-            self.punch(state, heap, wished - released);
-        }
+        released
     }
 
     /// Bytes of the next segment, at least `need`.
@@ -195,7 +198,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     }
 
     /// Free bytes behind the last block of a segment. O(records).
-    fn free_tail(&self, state: &State<P, S>, segment: u32) -> usize {
+    pub(super) fn free_tail(&self, state: &State<P, S>, segment: u32) -> usize {
         let granules = state.entry(segment).placement.granules();
         let own = state.records().filter(|(_, record)| record.segment == segment);
         let last = own.map(|(_, record)| (record.offset + record.len) as usize).max();

@@ -1,7 +1,7 @@
 //! Holes in segments: pages whose memory went back to the device while their addresses stay reserved. A segment
 //! that grows in place thus need not keep the memory between its blocks.
 
-use super::records::{Holder, Request};
+use super::records::{Holder, Request, SizeKind};
 use super::state::{State, bytes_of};
 use super::supply::Denied;
 use super::{RawPool, Source};
@@ -102,14 +102,22 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         request: &Request,
         heap: usize,
     ) -> Option<Result<u32, Denied>> {
-        if self.page() == 0 {
-            return None;
-        }
-        let members = &state.heap(heap).bins[request.kind as usize].members;
-        let with_holes: Vec<u32> =
-            members.iter().copied().filter(|&member| state.entry(member).holes > 0).collect();
-        let mut best: Option<(usize, u32, Vec<u32>)> = None;
-        for segment in with_holes {
+        let mut gaps = self.gaps(state, request.kind, heap).into_iter();
+        let (_, segment, holes) = gaps.find(|gap| gap.0 >= request.len + request.align - 1)?;
+        Some(self.remap(state, request, heap, &holes).map(|()| segment))
+    }
+
+    /// Returns the gaps between blocks that have holes, the shortest first, of the stream heap's segments of a kind: their
+    /// length in granules, the segment, and the holes in the order of their addresses. O(blocks · log blocks).
+    pub(super) fn gaps(
+        &self,
+        state: &State<P, S>,
+        kind: SizeKind,
+        heap: usize,
+    ) -> Vec<(usize, u32, Vec<u32>)> {
+        let members = state.heap(heap).bins[kind as usize].members.iter().copied();
+        let mut gaps = Vec::new();
+        for segment in members.filter(|&member| state.entry(member).holes > 0) {
             let mut blocks: Vec<(u32, u32, u32, bool)> = state
                 .records()
                 .filter(|(_, record)| record.segment == segment)
@@ -124,17 +132,32 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
                     holes.push(number);
                     continue;
                 }
-                let length = offset as usize - start;
-                let fits = length >= request.len + request.align - 1 && !holes.is_empty();
-                if fits && best.as_ref().is_none_or(|best| length < best.0) {
-                    best = Some((length, segment, core::mem::take(&mut holes)));
+                let within = core::mem::take(&mut holes);
+                if !within.is_empty() {
+                    gaps.push((offset as usize - start, segment, within));
                 }
-                holes.clear();
                 start = (offset + len) as usize;
             }
         }
-        let (_, segment, holes) = best?;
-        Some(self.remap(state, request, heap, &holes).map(|()| segment))
+        gaps.sort_by_key(|gap| gap.0);
+        gaps
+    }
+
+    /// Returns the granules of the longest request that fits into a gap of this length if `room` bytes of its holes are mapped as
+    /// [`Self::remap`] does.
+    pub(super) fn refilled(&self, state: &State<P, S>, length: usize, holes: &[u32], room: usize) -> usize {
+        let (mut left, mut reached, mut above) = (room / self.source.page() * self.page(), 0, None);
+        for &number in holes.iter().rev() {
+            let record = state.record(number);
+            reached += above.map_or(0, |above: u32| (above - record.offset - record.len) as usize);
+            let mapped = left.min(record.len as usize);
+            (reached, left) = (reached + mapped, left - mapped);
+            if mapped < record.len as usize {
+                return reached.min(length);
+            }
+            above = Some(record.offset);
+        }
+        length
     }
 
     /// Maps the holes of one gap, given in the order of their addresses, from the last one down until `request` fits.

@@ -45,6 +45,7 @@ mod sound;
 mod state;
 
 // What a pool does, above all when there is no room.
+mod available;
 mod borrow;
 mod check;
 mod compact;

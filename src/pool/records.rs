@@ -17,12 +17,14 @@ pub(super) enum SizeKind {
 }
 
 impl SizeKind {
-    /// The other kinds whose segments may serve the request, in order of preference.
-    pub(super) const fn others(self) -> [Self; 2] {
+    pub(super) const ALL: [Self; 3] = [Self::Small, Self::Large, Self::Huge];
+
+    /// The kinds whose segments may serve the request, in order of preference.
+    pub(super) const fn preferred(self) -> [Self; 3] {
         match self {
-            Self::Small => [Self::Large, Self::Huge],
-            Self::Large => [Self::Small, Self::Huge],
-            Self::Huge => [Self::Large, Self::Small],
+            Self::Small => Self::ALL,
+            Self::Large => [self, Self::Small, Self::Huge],
+            Self::Huge => [self, Self::Large, Self::Small],
         }
     }
 }

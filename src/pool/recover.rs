@@ -6,7 +6,7 @@ use super::borrow::Patience;
 use super::error::OutOfMemory;
 use super::lanes::Held;
 use super::options::Reuse;
-use super::records::{Request, SizeKind};
+use super::records::Request;
 use super::state::State;
 use super::supply::Denied;
 use super::{PoolError, RawPool, Source};
@@ -14,7 +14,6 @@ use crate::placement::SegmentPlacement;
 use std::boxed::Box;
 use std::string::ToString;
 use std::vec;
-use std::vec::Vec;
 
 /// The measures that are taken in turn, each followed by another attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,11 +93,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
             state = self.lock();
             if !reclaimed {
                 state.note(need.heap, |figures| figures.counted.failures += 1);
-                return Err(PoolError::OutOfMemory(Box::new(self.out_of_memory(
-                    &mut state,
-                    need.request,
-                    need.denied,
-                ))));
+                return Err(self.refusal(&mut state, need.request, need.denied));
             }
             if let Some(number) = self.retry(&mut state, need)? {
                 return Ok((state, number));
@@ -109,10 +104,8 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     /// Serves a request of a stream that is being captured, from memory of the graph alone.
     fn serve_graph(&self, state: &mut State<P, S>, need: &mut Need<'_>) -> Result<u32, PoolError> {
         if self.options.reuse != Reuse::None {
-            if let Some(number) = kinds(need.request.kind)
-                .into_iter()
-                .find_map(|kind| state.allocate(need.request, need.heap, kind))
-            {
+            let mut kinds = need.request.kind.preferred().into_iter();
+            if let Some(number) = kinds.find_map(|kind| state.allocate(need.request, need.heap, kind)) {
                 return Ok(number);
             }
         }
@@ -121,7 +114,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
             return Ok(number);
         }
         state.note(need.heap, |figures| figures.counted.failures += 1);
-        Err(PoolError::OutOfMemory(Box::new(self.out_of_memory(state, need.request, need.denied))))
+        Err(self.refusal(state, need.request, need.denied))
     }
 
     /// Takes the measures that every request may take: returns blocks whose events have passed, uses other streams'
@@ -149,7 +142,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         }
         if self.options.lean {
             // Very large segments are left to very large requests, which would find no room otherwise.
-            let found = state.allocate(need.request, need.heap, need.request.kind.others()[0]);
+            let found = state.allocate(need.request, need.heap, need.request.kind.preferred()[1]);
             if found.is_some() {
                 return found;
             }
@@ -194,7 +187,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
 
     /// Takes any free block, also of other streams if their work is done.
     fn any_free(&self, state: &mut State<P, S>, need: &Need<'_>) -> Option<u32> {
-        for kind in kinds(need.request.kind) {
+        for kind in need.request.kind.preferred() {
             if let Some(number) = state.allocate(need.request, need.heap, kind) {
                 return Some(number);
             }
@@ -219,13 +212,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
                         return Ok(Some(number));
                     }
                 }
-                let empty: Vec<(u32, usize)> =
-                    state.empty_segments().map(|(number, entry)| (number, entry.heap)).collect();
-                for (number, owner) in empty {
-                    if self.is_over(state, owner) {
-                        let _ = self.release(state, number);
-                    }
-                }
+                self.release_over(state, usize::MAX);
                 self.retry(state, need)
             }
             Stage::Wait => {
@@ -235,7 +222,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
                     }
                 }
                 if self.options.reuse != Reuse::None {
-                    for kind in kinds(need.request.kind) {
+                    for kind in need.request.kind.preferred() {
                         if let Some(number) =
                             self.borrow(state, need.request, need.heap, kind, Patience::Block)
                         {
@@ -262,7 +249,20 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         }
     }
 
-    pub(super) fn out_of_memory(
+    /// Returns the error of a request that found no room: that of the device if it was lost, because its memory does not come back.
+    pub(super) fn refusal(
+        &self,
+        state: &mut State<P, S>,
+        request: &Request,
+        denied: Option<Denied>,
+    ) -> PoolError {
+        match state.supply.lost {
+            Some(error) => PoolError::Source(error),
+            None => PoolError::OutOfMemory(Box::new(self.out_of_memory(state, request, denied))),
+        }
+    }
+
+    fn out_of_memory(
         &self,
         state: &mut State<P, S>,
         request: &Request,
@@ -284,10 +284,4 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
             pools: vec![(self.source.name().to_string(), stats.reserved.current as usize)],
         }
     }
-}
-
-/// All size groups, the given one first.
-fn kinds(kind: SizeKind) -> [SizeKind; 3] {
-    let [second, third] = kind.others();
-    [kind, second, third]
 }

@@ -33,9 +33,24 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     fn deallocate_otherwise(&self, allocation: &Allocation) -> Result<(), PoolError> {
         let mut state = self.lock();
         let number = self.record(&state, allocation)?;
-        let sound = self.leave(&mut state, number);
-        self.free(&mut state, number);
-        self.trim_due(&mut state);
+        self.free_checked(&mut state, number, None)
+    }
+
+    /// Frees a block whose last work was submitted to `stream` if that is given, and does what is due before and after.
+    fn free_checked(
+        &self,
+        state: &mut State<P, S>,
+        number: u32,
+        stream: Option<&S::Stream>,
+    ) -> Result<(), PoolError> {
+        let sound = self.leave(state, number);
+        let heap = usize::from(state.record(number).heap);
+        if let Some(stream) = stream.filter(|stream| state.heap(heap).id != stream.id()) {
+            state.order.users.entry(number).or_default().push(stream.retain());
+            state.record_mut(number).holder = Holder::Shared;
+        }
+        self.free(state, number);
+        self.trim_due(state);
         sound
     }
 
@@ -48,10 +63,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     pub fn deallocate_on(&self, allocation: Allocation, stream: &S::Stream) -> Result<(), PoolError> {
         let mut state = self.lock();
         let number = self.record(&state, &allocation)?;
-        let sound = self.leave(&mut state, number);
-        self.free_on(&mut state, number, stream);
-        self.trim_due(&mut state);
-        sound
+        self.free_checked(&mut state, number, Some(stream))
     }
 
     /// Frees the live block at an address, for callers that keep only the address. O(blocks).
@@ -71,10 +83,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
             let owned = memory.any(|memory| address.wrapping_sub(memory.address.get()) < memory.bytes);
             return Err(if owned { PoolError::AlreadyFree } else { PoolError::Foreign });
         };
-        let sound = self.leave(&mut state, number);
-        self.free(&mut state, number);
-        self.trim_due(&mut state);
-        sound
+        self.free_checked(&mut state, number, None)
     }
 
     /// Notes that work on `stream` uses the block. After the block is freed, its memory is not used again before
@@ -164,16 +173,6 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
             // Free memory must be filled, which must not happen while work on it may still run.
             self.poll(state);
         }
-    }
-
-    /// Frees a block whose last work was submitted to `stream` and to no other.
-    pub(super) fn free_on(&self, state: &mut State<P, S>, number: u32, stream: &S::Stream) {
-        let record = *state.record(number);
-        if state.heap(usize::from(record.heap)).id != stream.id() {
-            state.order.users.entry(number).or_default().push(stream.retain());
-            state.record_mut(number).holder = Holder::Shared;
-        }
-        self.free(state, number);
     }
 
     /// Keeps a freed block for requests of its class. Returns whether its length is that of a class.

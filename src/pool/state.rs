@@ -6,7 +6,7 @@ use super::order::Order;
 use super::records::{Holder, LANES, Record, Request, SizeKind, lane_of};
 use super::segments::{Entry, UNLISTED};
 use super::stats::{Figures, Since};
-use super::streams::{Bin, Lane, StreamHeap};
+use super::streams::{Lane, StreamHeap};
 use super::supply::Supply;
 use super::tournament::Tournament;
 use super::{Segment, Source, Stream};
@@ -477,11 +477,16 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
 
     /// Returns the longest free block of a stream heap, in granules. O(1).
     pub(super) fn longest(&self, heap: usize) -> usize {
-        let of = |bin: &Bin| match bin.members.as_slice() {
+        SizeKind::ALL.into_iter().map(|kind| self.longest_of(heap, kind)).max().unwrap_or(0)
+    }
+
+    /// Returns the longest free block of a stream heap's segments of a kind, in granules. O(1).
+    pub(super) fn longest_of(&self, heap: usize, kind: SizeKind) -> usize {
+        let bin = &self.heap(heap).bins[kind as usize];
+        match bin.members.as_slice() {
             &[only] => self.entry(only).placement.largest(),
             _ => bin.longest,
-        };
-        self.heap(heap).bins.iter().map(of).max().unwrap_or(0)
+        }
     }
 
     /// Returns the longest free block of the pool, in bytes. O(stream heaps that have changed).

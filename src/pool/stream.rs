@@ -107,8 +107,12 @@ pub(super) fn captures<T: Stream>(stream: &T) -> bool {
 /// block.
 pub(super) fn follow<T: Stream>(stream: &T, other: &T) -> Result<(), SourceError> {
     let event = other.record()?;
-    // A wait says more about an error than the question does.
-    if event.is_done() == Ok(true) { Ok(()) } else { stream.wait(&event) }
+    match event.is_done() {
+        Ok(true) => Ok(()),
+        Err(error) if error.kind == SourceErrorKind::Lost => Err(error),
+        // Any other error leaves only the question open, and the wait needs no answer.
+        _ => stream.wait(&event),
+    }
 }
 
 /// Other streams that use memory of one stream, each once.

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::stats::SourceCalls;
-use super::{Source, SourceError};
+use super::{Source, SourceError, SourceErrorKind};
 use core::time::Duration;
 
 /// The calls of a source, and the ages of segments.
@@ -13,13 +13,15 @@ pub(super) struct Supply {
     /// How long a segment may stay empty, [`Duration::MAX`] if that is not a matter of time; `None` if segments need not
     /// note when they become empty.
     pub ages: Option<Duration>,
+    /// The error of a device that was lost, after which no call works.
+    pub lost: Option<SourceError>,
     /// When the first empty segment may be too old, by the source's clock; [`Duration::MAX`] for never.
     pub trim_at: Duration,
 }
 
 impl Supply {
     pub(super) fn new(ages: Option<Duration>) -> Self {
-        Self { calls: SourceCalls::default(), step: 0, ages, trim_at: Duration::MAX }
+        Self { calls: SourceCalls::default(), step: 0, ages, lost: None, trim_at: Duration::MAX }
     }
 
     /// Calls the source, and counts the call and its time.
@@ -32,7 +34,10 @@ impl Supply {
         let start = source.now();
         let result = call(source);
         self.calls.time += source.now().saturating_sub(start);
-        self.calls.failed += u64::from(result.is_err());
+        if let Err(error) = &result {
+            self.calls.failed += 1;
+            self.lost = self.lost.or(Some(*error).filter(|error| error.kind == SourceErrorKind::Lost));
+        }
         *counter(&mut self.calls) += 1;
         result
     }

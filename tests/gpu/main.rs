@@ -14,6 +14,7 @@ mod manager;
 mod mapped;
 mod owned;
 mod pools;
+mod room;
 mod sequences;
 mod share;
 mod shown;

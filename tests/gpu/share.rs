@@ -3,7 +3,7 @@
 use crate::support::{Gpu, on_system};
 use allotment::gpu::cudarc::driver::sys;
 use allotment::gpu::manager::{ManagerOptions, MemoryManager};
-use allotment::gpu::share::{IpcHandle, SharedMemory};
+use allotment::gpu::share::SharedMemory;
 use allotment::gpu::{
     AsyncMemory, Buffer, Context, DeviceMemory, Error, MemoryKind, Pinned, Pool, Stream, Virtual,
 };
@@ -22,7 +22,7 @@ fn in_another_process(test: &str, shared: String) {
     assert!(output.status.success() && text.contains("1 passed"), "{text}");
 }
 
-fn open(handle: &IpcHandle, gpu: &Gpu) -> Result<Buffer<u32>, Error> {
+fn open(handle: &[u8; 80], gpu: &Gpu) -> Result<Buffer<u32>, Error> {
     // SAFETY: the tests export values of this type, and keep them until the other process has ended.
     unsafe { Buffer::open(handle, &gpu.stream) }
 }
@@ -33,7 +33,7 @@ fn handles_name_blocks_of_pools() {
     let gpu = Gpu::new();
     if let Ok(text) = std::env::var(SHARED) {
         let bytes: Vec<u8> = text.split(' ').map(|byte| byte.parse().unwrap()).collect();
-        let handle = IpcHandle::from_bytes(&bytes.try_into().unwrap());
+        let handle: [u8; 80] = bytes.try_into().unwrap();
         let mut buffer = open(&handle, &gpu).unwrap();
         assert_eq!(buffer.to_vec().unwrap(), [1, 2, 3]);
         buffer.copy_from(&[4, 5, 6]).unwrap();
@@ -41,9 +41,9 @@ fn handles_name_blocks_of_pools() {
         buffer.slice_mut(..1).unwrap().fill(7).unwrap();
         drop(buffer); // waits for that
         // A handle that claims more than there is.
-        let mut bytes = handle.to_bytes();
+        let mut bytes = handle;
         bytes[72..].copy_from_slice(&(1u64 << 40).to_le_bytes());
-        let error = open(&IpcHandle::from_bytes(&bytes), &gpu).unwrap_err();
+        let error = open(&bytes, &gpu).unwrap_err();
         assert!(matches!(error, Error::Range { .. }), "{error}");
         return gpu.finish();
     }
@@ -51,8 +51,8 @@ fn handles_name_blocks_of_pools() {
     let before = Buffer::from_slice(&pool, &[8u8; 1000], &gpu.stream).unwrap();
     let buffer = Buffer::from_slice(&pool, &[1u32, 2, 3], &gpu.stream).unwrap();
     let handle = buffer.export().unwrap();
-    assert_eq!((handle.bytes(), IpcHandle::from_bytes(&handle.to_bytes())), (12, handle));
-    let text = handle.to_bytes().map(|byte| byte.to_string()).join(" ");
+    assert_eq!(handle[72..], 12u64.to_le_bytes());
+    let text = handle.map(|byte| byte.to_string()).join(" ");
     in_another_process("share::handles_name_blocks_of_pools", text);
     assert_eq!(buffer.to_vec().unwrap(), [7, 5, 6]);
     assert_eq!(before.to_vec().unwrap(), [8; 1000]);
@@ -70,9 +70,9 @@ fn wrong_handles_and_memory_are_typed_errors() {
     // The process's own memory.
     assert!(matches!(open(&handle, &gpu), Err(Error::Call(_))));
     let changed = |at: usize, value: u64| {
-        let mut bytes = handle.to_bytes();
+        let mut bytes = handle;
         bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
-        open(&IpcHandle::from_bytes(&bytes), &gpu).unwrap_err()
+        open(&bytes, &gpu).unwrap_err()
     };
     assert!(matches!(changed(0, 1), Error::Call(_)));
     assert_eq!(changed(72, 0), Error::Values { bytes: 0, offset: 0 });
@@ -279,10 +279,10 @@ fn handles_name_the_allocation_around_a_block() {
         let buffers = [(); 3].map(|()| make().unwrap());
         let places = buffers.each_ref().map(|buffer| {
             let handle = buffer.export().unwrap();
-            let offset = u64::from_le_bytes(handle.to_bytes()[64..72].try_into().unwrap());
-            assert_eq!(handle.bytes(), 4000);
+            let offset = u64::from_le_bytes(handle[64..72].try_into().unwrap());
+            assert_eq!(handle[72..], 4000u64.to_le_bytes());
             assert!(offset + 4000 <= 2 * MIB as u64, "{offset}");
-            (buffer.address() - offset, handle.to_bytes()[..64].to_vec())
+            (buffer.address() - offset, handle[..64].to_vec())
         });
         assert!(places.iter().all(|place| *place == places[0]), "{places:?}");
     }

@@ -4,6 +4,7 @@
 mod any;
 #[path = "../any_pool/mod.rs"]
 mod any_pool;
+mod available;
 mod basics;
 mod bounds;
 mod checks;

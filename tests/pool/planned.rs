@@ -3,8 +3,8 @@
 use super::{KIB, MIB, hand_over, pool};
 use allotment::arena;
 use allotment::plan::{Buffer, OwnedPlan, PlanError, Planned, RULES};
-use allotment::pool::{DevicePool, PlannedArena, PoolError, PoolOptions};
-use allotment::sim::DeviceMemory;
+use allotment::pool::{DevicePool, PlannedArena, PoolError, PoolOptions, SourceErrorKind};
+use allotment::sim::{DeviceMemory, Stream};
 
 arena! {
     struct Net(64 * 1024 * 1024) {
@@ -172,6 +172,28 @@ fn what_the_driver_cannot_order_stays_out_of_use() {
     assert_eq!(arena.take(0).unwrap_err(), PoolError::SlotLost { slot: 0 });
     assert_eq!(arena.take(2).unwrap_err(), PoolError::SlotOverlap { slot: 2, with: 0 });
     assert!(arena.take(1).is_ok());
+}
+
+/// A question that fails is replaced by a wait, unless the device is lost.
+#[test]
+fn what_the_driver_cannot_tell_is_waited_for() {
+    let device: DeviceMemory = DeviceMemory::new(64 * MIB);
+    let (own, other) = (device.stream(), device.stream());
+    let pool = DevicePool::new(device.clone(), PoolOptions::new()).unwrap();
+    let arena = PlannedArena::new(&pool, Net::PLACED, &own).unwrap();
+    let kinds = [SourceErrorKind::Other, SourceErrorKind::Capturing, SourceErrorKind::Lost];
+    for (kind, waits) in kinds.into_iter().zip([1, 2, 2]) {
+        let input = arena.take(Net::INPUT.index()).unwrap();
+        input.used_on(&other);
+        other.launch(1, input.address(), input.bytes());
+        device.fail_as(Some("simQuery"), 1, 1, kind);
+        drop(input);
+        assert_eq!(device.calls("simWait"), waits, "{kind:?}");
+        let again = arena.take(Net::INPUT.index()).map(drop);
+        let lost = Err(PoolError::SlotLost { slot: Net::INPUT.index() });
+        assert_eq!(again, if kind == SourceErrorKind::Lost { lost } else { Ok(()) });
+    }
+    [&other, &own].into_iter().for_each(Stream::run);
 }
 
 /// A buffer that the driver cannot order stays what it is when it should turn into another one.

@@ -148,6 +148,26 @@ fn other_errors_than_want_of_memory_are_told_at_once() {
     assert!(pool.allocate(1, &stream).is_ok(), "the pool is as it was");
 }
 
+/// Where nothing can be reserved, a request fails for a lost device and not for want of memory.
+#[test]
+fn a_lost_device_is_no_want_of_memory() {
+    let device: DeviceMemory = DeviceMemory::new(64 * MIB);
+    let (a, b) = (device.stream(), device.stream());
+    let pool = DevicePool::new(device.clone(), PoolOptions::new().small(0, 0).limit(20 * MIB)).unwrap();
+    let block = pool.allocate(12 * MIB, &a).unwrap();
+    block.used_on(&b);
+    b.launch(1, block.address(), block.bytes());
+    drop(block);
+    for call in ["simQuery", "simSynchronize"] {
+        device.fail_as(Some(call), 1, 1000, SourceErrorKind::Other);
+    }
+    assert!(matches!(pool.allocate(12 * MIB, &a), Err(PoolError::OutOfMemory(_))));
+    device.fail_as(None, 1, 1000, SourceErrorKind::Lost);
+    let Err(PoolError::Source(error)) = pool.allocate(12 * MIB, &a) else { panic!("the device is lost") };
+    assert_eq!(error.kind, SourceErrorKind::Lost);
+    assert!(pool.stats().calls.failed > 2 && pool.stats().failures == 2);
+}
+
 /// A program that needs all of the stages on a device of 24 MiB. Returns whether each request was served.
 fn program(device: &DeviceMemory, options: PoolOptions) -> Vec<bool> {
     let (a, b) = (device.stream(), device.stream());

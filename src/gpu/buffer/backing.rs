@@ -29,21 +29,30 @@ pub(in crate::gpu) unsafe trait Backing: Send + Sync {
     /// Notes that work on `stream` uses the memory.
     fn used_on(&self, stream: &Stream);
 
+    /// Returns the block that this is, or lies in, if that is another value: it knows what the memory is.
+    fn block(&self) -> Option<&dyn Backing> {
+        None
+    }
+
     /// Returns the kind of memory.
-    fn kind(&self) -> MemoryKind;
+    fn kind(&self) -> MemoryKind {
+        self.block().map_or(MemoryKind::Device, Backing::kind)
+    }
 
     /// Returns the number of the device that has the memory; `None` for host memory and for memory of both.
-    fn device(&self) -> Option<usize>;
+    fn device(&self) -> Option<usize> {
+        self.block()?.device()
+    }
 
     /// Returns the start and length in bytes of the driver's allocation that contains the memory. One copy may
     /// cover several ranges of it.
     fn segment(&self) -> (usize, usize) {
-        (self.address(), self.bytes())
+        self.block().map_or((self.address(), self.bytes()), Backing::segment)
     }
 
     /// Returns the counters of the memory's pool, which want to know of copies to and from it.
     fn copies(&self) -> Option<&Arc<CopyCounters>> {
-        None
+        self.block()?.copies()
     }
 
     /// Notes that `bytes` bytes of the memory are about to be used. O(1).
@@ -59,7 +68,7 @@ pub(in crate::gpu) unsafe trait Backing: Send + Sync {
     /// Returns the lengths of the pieces of the segment, if other processes can map them.
     #[cfg_attr(not(unix), allow(dead_code, reason = "memory is shared as file descriptors on Unix only"))]
     fn pieces(&self) -> Option<Vec<usize>> {
-        None
+        self.block()?.pieces()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Memory that does not come from an allocator of this crate: of another library, process or mapping.
 
-use super::{Backing, Buffer, Memory, MemoryKind};
+use super::{Backing, Buffer, Memory};
 use crate::gpu::stream::Stream;
 use crate::pool::{Stream as _, Uses};
 use core::mem::{self, ManuallyDrop};
@@ -60,10 +60,6 @@ unsafe impl<P: Send> Backing for Foreign<P> {
 
     fn used_on(&self, stream: &Stream) {
         self.uses.add(stream);
-    }
-
-    fn kind(&self) -> MemoryKind {
-        MemoryKind::Device
     }
 
     fn device(&self) -> Option<usize> {

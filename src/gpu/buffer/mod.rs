@@ -19,7 +19,9 @@ mod host;
 mod job;
 mod owned;
 mod pooled;
+mod resident;
 mod rows;
+mod spill;
 mod transfer;
 mod view;
 
@@ -30,6 +32,7 @@ pub(in crate::gpu) use foreign::Foreign;
 pub(super) use job::Job;
 pub use owned::Pool;
 use rows::Rows;
+pub use spill::Spillable;
 pub use transfer::Transfer;
 pub use view::{View, ViewMut};
 
@@ -171,6 +174,11 @@ impl<T: DeviceRepr + Copy> Buffer<T> {
     ///
     /// The errors of [`Buffer::uninit`], or the error of the driver. This buffer is dropped in that case.
     pub fn migrate(self, allocator: &impl Backer, stream: &Stream) -> Result<Self, Error> {
+        self.duplicate(allocator, stream)
+    }
+
+    /// Copies the values to memory of another allocator, like [`Buffer::migrate`].
+    fn duplicate(&self, allocator: &impl Backer, stream: &Stream) -> Result<Self, Error> {
         // SAFETY: all values are written next.
         let mut buffer = unsafe { Buffer::uninit(allocator, self.len, stream)? };
         buffer.as_view_mut().copy_from_view(&self.as_view())?;

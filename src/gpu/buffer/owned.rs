@@ -1,12 +1,13 @@
 //! Pools that their buffers keep alive, so that neither has a lifetime and both can go to other threads.
 
-use super::{ALIGNMENT, Backer, Memory};
+use super::resident::{Allocator, Spilling};
+use super::{ALIGNMENT, Backer, Buffer, Memory};
 use crate::gpu::error::Error;
 use crate::gpu::stream::Stream;
 use crate::placement::SegmentPlacement;
 use crate::pool::{
     self, Allocation, AnyPool, DeviceAllocator, DevicePool, Owned, PoolError, PoolOptions, PoolStats, Source,
-    pass_on_blocks,
+    Stream as _, pass_on_blocks,
 };
 use core::fmt;
 use core::ops::Add;
@@ -34,7 +35,11 @@ use std::vec::Vec;
 ///
 /// The methods are those of [`DeviceAllocator`].
 #[derive(Clone)]
-pub struct Pool(Arc<dyn DeviceAllocator<Stream = Stream>>);
+pub struct Pool {
+    pub(super) allocator: Allocator,
+    /// Where values go when the pool is full.
+    pub(super) spilling: Option<Arc<Spilling>>,
+}
 
 impl Pool {
     /// Makes a pool over a source, which reserves nothing yet.
@@ -52,14 +57,45 @@ impl Pool {
     /// Makes a pool of any allocator: of an `Arc<DevicePool<_>>` whose other methods the program calls as well, or of an
     /// adaptor such as [`Chain`](crate::pool::Chain).
     pub fn over(allocator: impl DeviceAllocator<Stream = Stream> + 'static) -> Self {
-        Self(Arc::new(allocator))
+        Self { allocator: Arc::new(allocator), spilling: None }
     }
 
     /// Returns the pools that serve requests, the first choice first; one unless this is an adaptor over several.
     pub fn pools(&self) -> Vec<&dyn AnyPool> {
         let mut pools = Vec::new();
-        self.0.each_pool(&mut |pool| pools.push(pool));
+        self.allocator.each_pool(&mut |pool| pools.push(pool));
         pools
+    }
+
+    /// Returns the bytes of the longest request for work on `stream` that would succeed now without waiting for work; see
+    /// [`available`](crate::pool::RawPool::available). Values that could leave the pool do not count.
+    ///
+    /// # Errors
+    ///
+    /// [`PoolError::Source`] if the driver does not tell how much memory is free.
+    pub fn available(&self, stream: &Stream) -> Result<usize, PoolError> {
+        let mut each = self.pools().into_iter().map(|pool| pool.available(stream.id()));
+        each.try_fold(0, |most, bytes| Ok(most.max(bytes?)))
+    }
+
+    /// Moves the memory of buffers together, by copies in the order of their streams that are not waited for, so that the free memory
+    /// lies in fewer and larger blocks; see [`compact`](crate::pool::RawPool::compact). Only blocks of this pool that no other stream uses
+    /// move, to other addresses: graphs that were captured and kernels that wait on other streams have the old ones. Returns by how many
+    /// bytes the longest free blocks of the streams grew; [`PoolStats::moved`] counts what that took.
+    ///
+    /// # Errors
+    ///
+    /// [`PoolError::Source`] if a copy failed, after which no further block was moved.
+    pub fn defragment<'b, T: 'b>(
+        &self,
+        buffers: impl IntoIterator<Item = &'b mut Buffer<T>>,
+    ) -> Result<u64, PoolError> {
+        let blocks = buffers.into_iter().filter_map(|buffer| match &mut buffer.memory {
+            Memory::Block(block) => block.block_mut(),
+            Memory::Other(_) => None,
+        });
+        let mut blocks: Vec<&mut Allocation> = blocks.collect();
+        self.pools().into_iter().map(|pool| pool.compact_blocks(&mut blocks)).sum()
     }
 
     /// Returns the statistics of the pool, which `Display` writes as a table; of an adaptor over several, their sum. O(pools).
@@ -74,10 +110,10 @@ unsafe impl DeviceAllocator for Pool {
 
     #[track_caller]
     fn allocate(&self, bytes: usize, align: usize, stream: &Stream) -> Result<Allocation, PoolError> {
-        self.0.allocate(bytes, align, stream)
+        self.allocator.allocate(bytes, align, stream)
     }
 
-    pass_on_blocks!(|self| self.0);
+    pass_on_blocks!(|self| self.allocator);
 }
 
 impl fmt::Debug for Pool {
@@ -91,7 +127,7 @@ impl Backer for Pool {
     #[track_caller]
     fn allocate(&self, bytes: usize, stream: &Stream) -> Result<Memory, Error> {
         // Pools of devices align all blocks to their granule, but an adaptor may wrap others.
-        Ok(Memory::Block(Owned::allocate(self.0.clone(), bytes, ALIGNMENT, stream)?))
+        Ok(Memory::Block(Owned::allocate(self.allocator.clone(), bytes, ALIGNMENT, stream)?))
     }
 }
 
@@ -101,6 +137,6 @@ where
 {
     #[track_caller]
     fn allocate(&self, bytes: usize, stream: &Stream) -> Result<Memory, Error> {
-        Backer::allocate(&Pool(self.clone()), bytes, stream)
+        Backer::allocate(&Pool::over(self.clone()), bytes, stream)
     }
 }

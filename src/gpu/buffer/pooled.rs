@@ -1,13 +1,9 @@
 //! Buffers in the memory of plans: static ones, or those of recorded patterns.
 
-use super::{ALIGNMENT, Backer, Backing, Memory, MemoryKind};
+use super::{ALIGNMENT, Backer, Backing, Memory};
 use crate::gpu::error::Error;
 use crate::gpu::stream::Stream;
-use crate::pool::{
-    CopyCounters, DeviceAllocator, Pattern, PlannedArena, PlannedBuffer, PoolError, Stream as _,
-};
-use std::sync::Arc;
-use std::vec::Vec;
+use crate::pool::{DeviceAllocator, Pattern, PlannedArena, PlannedBuffer, PoolError, Stream as _};
 
 // SAFETY: a plan allocates a place to one buffer at a time. It comes back when the buffer is dropped, and is allocated
 // again only after the work of the plan's stream and of the streams that were noted.
@@ -24,24 +20,8 @@ unsafe impl<A: DeviceAllocator<Stream = Stream>> Backing for PlannedBuffer<A> {
         Self::used_on(self, stream);
     }
 
-    fn kind(&self) -> MemoryKind {
-        Backing::kind(self.block())
-    }
-
-    fn device(&self) -> Option<usize> {
-        Backing::device(self.block())
-    }
-
-    fn segment(&self) -> (usize, usize) {
-        Backing::segment(self.block())
-    }
-
-    fn copies(&self) -> Option<&Arc<CopyCounters>> {
-        Backing::copies(self.block())
-    }
-
-    fn pieces(&self) -> Option<Vec<usize>> {
-        Backing::pieces(self.block())
+    fn block(&self) -> Option<&dyn Backing> {
+        Some(Self::block(self))
     }
 }
 

@@ -3,9 +3,8 @@
 use crate::gpu::buffer::Backing;
 use crate::gpu::stream::Stream;
 use crate::gpu::usage::{Record, Registry, Touch, Usage};
-use crate::pool::{Allocation, CopyCounters, DeviceAllocator, MemoryKind, Owned};
+use crate::pool::{Allocation, DeviceAllocator, MemoryKind, Owned};
 use std::sync::Arc;
-use std::vec::Vec;
 
 /// A pool of any source.
 pub(super) type Store = Arc<dyn DeviceAllocator<Stream = Stream>>;
@@ -41,16 +40,8 @@ unsafe impl Backing for ManagedBlock {
         self.record.kind
     }
 
-    fn device(&self) -> Option<usize> {
-        self.block.device()
-    }
-
-    fn segment(&self) -> (usize, usize) {
-        Backing::segment(&self.block)
-    }
-
-    fn copies(&self) -> Option<&Arc<CopyCounters>> {
-        self.block.copies()
+    fn block(&self) -> Option<&dyn Backing> {
+        Some(&self.block)
     }
 
     fn touched(&self, touch: Touch, bytes: usize) {
@@ -59,10 +50,6 @@ unsafe impl Backing for ManagedBlock {
 
     fn usage(&self) -> Option<Usage> {
         Some(self.record.usage())
-    }
-
-    fn pieces(&self) -> Option<Vec<usize>> {
-        self.block.pieces()
     }
 }
 

@@ -11,45 +11,9 @@ use core::ptr;
 use cudarc::driver::DeviceRepr;
 use cudarc::driver::sys::CUipcMemHandle;
 
-/// A range of a device's memory that other processes on the same machine can open. It is plain bytes, which may be
-/// sent in any way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct IpcHandle {
-    raw: [u8; 64],
-    offset: u64,
-    bytes: u64,
-}
-
-impl IpcHandle {
-    /// Length of an encoded handle in bytes.
-    pub const SIZE: usize = 80;
-
-    /// Returns the length of the memory in bytes.
-    pub const fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    /// Encodes the handle: the driver's handle of the allocation, then the range's offset in it and its length,
-    /// both as little-endian `u64`.
-    pub fn to_bytes(&self) -> [u8; Self::SIZE] {
-        let mut bytes = [0; Self::SIZE];
-        bytes[..64].copy_from_slice(&self.raw);
-        bytes[64..72].copy_from_slice(&self.offset.to_le_bytes());
-        bytes[72..].copy_from_slice(&self.bytes.to_le_bytes());
-        bytes
-    }
-
-    /// Decodes a handle from the bytes of [`IpcHandle::to_bytes`].
-    pub fn from_bytes(bytes: &[u8; Self::SIZE]) -> Self {
-        let mut raw = [0; 64];
-        raw.copy_from_slice(&bytes[..64]);
-        let number = |at: usize| u64::from_le_bytes(core::array::from_fn(|byte| bytes[at + byte]));
-        Self { raw, offset: number(64), bytes: number(72) }
-    }
-}
-
 impl<T: DeviceRepr + Copy> Buffer<T> {
-    /// Exports a handle with which other processes open the memory ([`Buffer::open`]). They get access to the whole
+    /// Exports a handle with which other processes on the same machine open the memory ([`Buffer::open`]): plain bytes, which may be
+    /// sent in any way, of the driver's handle, the offset of the values and their length, both as little-endian `u64`. They get access to the whole
     /// allocation that contains it: in a pool, a segment with all its blocks. The memory lives until this buffer or
     /// its pool gives it back, which must happen after every other process has closed it. Does not wait: the caller
     /// must make sure that the work on the buffer is done before others use it.
@@ -58,7 +22,7 @@ impl<T: DeviceRepr + Copy> Buffer<T> {
     ///
     /// [`Error::NotShareable`] if the memory is not a device's own, or the error of the driver, which can
     /// export only memory of [`DeviceMemory`](crate::gpu::DeviceMemory).
-    pub fn export(&self) -> Result<IpcHandle, Error> {
+    pub fn export(&self) -> Result<[u8; 80], Error> {
         if self.kind() != MemoryKind::Device {
             return Err(Error::NotShareable);
         }
@@ -69,8 +33,11 @@ impl<T: DeviceRepr + Copy> Buffer<T> {
         let mut handle = CUipcMemHandle { reserved: [0; 64] };
         // SAFETY: the output has the type that the function writes.
         unsafe { call!(cuIpcGetMemHandle(&mut handle, start as u64))? };
-        let raw = handle.reserved.map(|byte: c_char| byte.to_ne_bytes()[0]);
-        Ok(IpcHandle { raw, offset, bytes: self.bytes() as u64 })
+        let mut bytes = [0; 80];
+        bytes[..64].copy_from_slice(&handle.reserved.map(|byte: c_char| byte.to_ne_bytes()[0]));
+        bytes[64..72].copy_from_slice(&offset.to_le_bytes());
+        bytes[72..].copy_from_slice(&(self.bytes() as u64).to_le_bytes());
+        Ok(bytes)
     }
 }
 
@@ -101,13 +68,13 @@ impl<T: DeviceRepr + Copy> Buffer<T> {
     ///
     /// The memory must hold values of `T`, and the exporting process must not free it while this buffer exists.
     /// Both processes must order their accesses.
-    pub unsafe fn open(handle: &IpcHandle, stream: &Stream) -> Result<Self, Error> {
-        let number = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
-        let (offset, bytes) = (number(handle.offset), number(handle.bytes));
+    pub unsafe fn open(handle: &[u8; 80], stream: &Stream) -> Result<Self, Error> {
+        let number = |at: usize| u64::from_le_bytes(core::array::from_fn(|byte| handle[at + byte]));
+        let [offset, bytes] = [64, 72].map(|at| usize::try_from(number(at)).unwrap_or(usize::MAX));
         let len = values::<T>(bytes, offset)?;
         let context = stream.context();
         let _bound = context.enter_relaxed()?;
-        let raw = CUipcMemHandle { reserved: handle.raw.map(|byte| c_char::from_ne_bytes([byte])) };
+        let raw = CUipcMemHandle { reserved: core::array::from_fn(|at| c_char::from_ne_bytes([handle[at]])) };
         let mut start = 0;
         const LAZY_ENABLE_PEER_ACCESS: u32 = 1;
         // SAFETY: the output has the type that the function writes; the driver checks the handle.

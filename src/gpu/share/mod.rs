@@ -1,7 +1,7 @@
 //! Memory shared between processes, and with other libraries.
 //!
 //! ```text
-//!  IpcHandle      names a range of a device's memory with bytes that may be sent in any way
+//!  Buffer::export names a range of a device's memory with bytes that may be sent in any way
 //!  DlTensor       a tensor in the form of DLPack, which other libraries take and give
 //!  SharedMemory   virtual memory as file descriptors, which are sent through a socket; not on Windows
 //! ```
@@ -13,7 +13,6 @@ mod ipc;
 pub use super::buffer::DlTensor;
 #[cfg(unix)]
 pub use descriptor::SharedMemory;
-pub use ipc::IpcHandle;
 
 use super::error::Error;
 

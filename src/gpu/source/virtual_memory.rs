@@ -9,6 +9,7 @@ use crate::gpu::library::call;
 use crate::gpu::stream::Stream;
 use crate::pool::{Capacity, Segment, Source, SourceError, SourceErrorKind, Stream as _};
 use crate::region::Capabilities;
+use core::ptr;
 use cudarc::driver::sys::{CUdevice_attribute, CUdeviceptr, CUmemAllocationGranularity_flags};
 use std::collections::BTreeMap;
 use std::format;
@@ -52,6 +53,8 @@ struct Reserved {
     room: usize,
     /// The pieces of physical memory that are mapped there: their lengths in bytes, by address.
     pieces: BTreeMap<u64, usize>,
+    /// Ranges without memory until [`Virtual::resume`]: address, length in bytes, and the contents if they are kept.
+    paused: Vec<(u64, usize, Option<Vec<u8>>)>,
 }
 
 /// Bytes of a piece by default. PyTorch has pieces of 20 MiB, and NVIDIA's DALI of up to 64.
@@ -138,6 +141,105 @@ impl Virtual {
         self
     }
 
+    /// Gives all memory of the source back to the device, for other programs or other pools of this one, while its addresses stay
+    /// reserved, and copies the contents to the host before if `keep` says so. Waits for all work on the device. Returns the
+    /// bytes. Segments that are reserved from here on have memory.
+    ///
+    /// ```no_run
+    /// use allotment::gpu::{Buffer, Context, Pool, Stream, Virtual};
+    /// use allotment::pool::{DevicePool, PoolOptions};
+    /// use std::sync::Arc;
+    ///
+    /// let context = Context::new(0)?;
+    /// let stream = Stream::new(&context)?;
+    /// let pool = Arc::new(DevicePool::new(Virtual::new(&context)?, PoolOptions::new())?);
+    /// let weights = Buffer::from_slice(&pool, &[1.0f32; 1 << 20], &stream)?;
+    /// // SAFETY: nothing uses the weights until `resume`, which brings them back.
+    /// unsafe { pool.source().pause(true)? };
+    /// pool.source().resume()?; // at the same address
+    /// # drop(weights);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] for shareable memory, which other processes may have mapped, or the error of the driver. What was
+    /// unmapped by then has memory again after [`Virtual::resume`].
+    ///
+    /// # Safety
+    ///
+    /// Nothing may use segments that the source has reserved, nor blocks that a pool allocates in them, until `resume` has succeeded. Without `keep` no value there may be read afterwards
+    /// before it was written.
+    pub unsafe fn pause(&self, keep: bool) -> Result<usize, Error> {
+        if self.shareable {
+            return Err(Error::Unsupported("a pause of shareable memory"));
+        }
+        self.context.synchronize()?;
+        let _bound = self.context.enter_relaxed()?;
+        let mut given = 0;
+        for found in self.segments().values_mut() {
+            for (address, bytes) in runs(&found.pieces) {
+                let mut contents = keep.then(|| Vec::<u8>::with_capacity(bytes));
+                if let Some(contents) = &mut contents {
+                    // SAFETY: the range is mapped, and the vector has room for it until the copy is done.
+                    unsafe {
+                        call!(cuMemcpyDtoHAsync_v2(
+                            contents.as_mut_ptr().cast(),
+                            address,
+                            bytes,
+                            ptr::null_mut()
+                        ))?;
+                        self.context.synchronize()?;
+                        contents.set_len(bytes);
+                    }
+                }
+                // SAFETY: the pieces are mapped there, and the caller promises that nothing uses them.
+                unsafe { call!(cuMemUnmap(address, bytes))? };
+                found.pieces.retain(|&at, _| at < address || at >= address + bytes as u64);
+                found.paused.push((address, bytes, contents));
+                given += bytes;
+            }
+        }
+        Ok(given)
+    }
+
+    /// Gives memory to everything that [`Virtual::pause`] took it from, at the same addresses, and copies back what was kept. Returns
+    /// the bytes; 0 without a pause.
+    ///
+    /// # Errors
+    ///
+    /// The error of the driver, such as a lack of memory. What has no memory by then gets it by another call.
+    pub fn resume(&self) -> Result<usize, SourceError> {
+        let _bound = self.context.enter_relaxed()?;
+        let mut taken = 0;
+        for found in self.segments().values_mut() {
+            while let Some((address, bytes, contents)) = found.paused.last() {
+                let pieces = self.map_pieces(*address, *bytes)?;
+                let copied = contents.as_ref().map_or(Ok(()), |contents| {
+                    // SAFETY: the range is mapped, and as long as the contents, which stay until the copy is done.
+                    unsafe {
+                        call!(cuMemcpyHtoDAsync_v2(
+                            *address,
+                            contents.as_ptr().cast(),
+                            *bytes,
+                            ptr::null_mut()
+                        ))
+                    }
+                    .and_then(|()| self.context.synchronize())
+                });
+                if let Err(error) = copied {
+                    // Mapped above and not used yet. A second error would say less than the first.
+                    let _ = unmap_pieces(&pieces);
+                    return Err(error);
+                }
+                taken += bytes;
+                found.pieces.extend(pieces);
+                found.paused.pop();
+            }
+        }
+        Ok(taken)
+    }
+
     fn segments(&self) -> MutexGuard<'_, BTreeMap<u64, Reserved>> {
         self.segments.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -208,8 +310,8 @@ fn reserved_at(segments: &mut BTreeMap<u64, Reserved>, address: usize) -> Option
     segments.range_mut(..=address as u64).next_back().map(|(_, found)| found)
 }
 
-/// Unmaps pieces that no work uses, neighbours by one call. Goes on after an error and returns the first.
-fn unmap_pieces(pieces: &BTreeMap<u64, usize>) -> Result<(), SourceError> {
+/// Returns the ranges that neighbouring pieces make up: addresses and lengths in bytes.
+fn runs(pieces: &BTreeMap<u64, usize>) -> Vec<(u64, usize)> {
     let mut runs: Vec<(u64, usize)> = Vec::new();
     for (&address, &bytes) in pieces {
         match runs.last_mut() {
@@ -217,8 +319,13 @@ fn unmap_pieces(pieces: &BTreeMap<u64, usize>) -> Result<(), SourceError> {
             _ => runs.push((address, bytes)),
         }
     }
+    runs
+}
+
+/// Unmaps pieces that no work uses, neighbours by one call. Goes on after an error and returns the first.
+fn unmap_pieces(pieces: &BTreeMap<u64, usize>) -> Result<(), SourceError> {
     let mut result = Ok(());
-    for (address, bytes) in runs {
+    for (address, bytes) in runs(pieces) {
         // SAFETY: the callers pass pieces that are mapped there and in no use.
         let unmapped = unsafe { call!(cuMemUnmap(address, bytes)) };
         result = result.and(unmapped);
@@ -254,7 +361,7 @@ unsafe impl Source for Virtual {
             .and_then(|segment| Ok((segment, self.map_pieces(address, bytes)?)));
         match made {
             Ok((segment, pieces)) => {
-                self.segments().insert(address, Reserved { room, pieces });
+                self.segments().insert(address, Reserved { room, pieces, paused: Vec::new() });
                 Ok(segment)
             }
             Err(error) => {
@@ -269,7 +376,7 @@ unsafe impl Source for Virtual {
         stream.synchronize()?;
         let address = segment.address.get() as CUdeviceptr;
         let unknown = SourceError { kind: SourceErrorKind::Invalid, call: "cuMemAddressFree", code: 0 };
-        let Reserved { room, pieces } = self.segments().remove(&address).ok_or(unknown)?;
+        let Reserved { room, pieces, .. } = self.segments().remove(&address).ok_or(unknown)?;
         let _bound = self.context.enter_relaxed()?;
         unmap_pieces(&pieces)?;
         // SAFETY: `reserve` reserved this many bytes, and nothing is mapped there any more.
@@ -302,7 +409,8 @@ unsafe impl Source for Virtual {
         let _bound = self.context.enter_relaxed()?;
         let unknown = SourceError { kind: SourceErrorKind::Invalid, call: "cuMemUnmap", code: 0 };
         let mut segments = self.segments();
-        let found = reserved_at(&mut segments, address).ok_or(unknown)?;
+        let found = reserved_at(&mut segments, address);
+        let found = found.filter(|found| found.pieces.contains_key(&(address as u64))).ok_or(unknown)?;
         // SAFETY: the caller guarantees that all of the range is mapped and in no use. Pieces do not cross its borders.
         unsafe { call!(cuMemUnmap(address as u64, bytes))? };
         found.pieces.retain(|&at, _| at < address as u64 || at >= (address + bytes) as u64);

@@ -1,0 +1,66 @@
+//! What lies in a pool and can leave it when it is full.
+
+use crate::gpu::stream::Stream;
+use crate::pool::{Allocation, DeviceAllocator, PoolError, Stream as _, pass_on_blocks};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::vec::Vec;
+
+/// Any allocator of device memory.
+pub(super) type Allocator = Arc<dyn DeviceAllocator<Stream = Stream>>;
+
+/// A pool, and where its values go when it is full.
+pub(super) struct Spilling {
+    pool: Allocator,
+    other: Allocator,
+    resident: Mutex<Resident>,
+}
+
+/// The values that lie in the pool, by when they were last used.
+#[derive(Default)]
+pub(super) struct Resident {
+    pub(super) uses: u64,
+    pub(super) by_use: BTreeMap<u64, Weak<dyn Spill>>,
+}
+
+/// Values that can leave their pool.
+pub(super) trait Spill: Send + Sync {
+    /// Moves the values to a pool, unless the program is using them. Returns whether it did.
+    fn leave(&self, to: &Allocator) -> bool;
+}
+
+impl Spilling {
+    pub(super) fn new(pool: Allocator, other: Allocator) -> Self {
+        Self { pool, other, resident: Mutex::default() }
+    }
+
+    pub(super) fn resident(&self) -> MutexGuard<'_, Resident> {
+        self.resident.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the values that were used least recently leave. Returns whether any could. O(values).
+    fn spill(&self) -> bool {
+        let values: Vec<(u64, Arc<dyn Spill>)> =
+            self.resident().by_use.iter().filter_map(|(&at, value)| Some((at, value.upgrade()?))).collect();
+        let left = values.iter().find(|(_, value)| value.leave(&self.other));
+        left.inspect(|(at, _)| drop(self.resident().by_use.remove(at))).is_some()
+    }
+}
+
+// SAFETY: it is the pool, which is asked again while values leave it.
+unsafe impl DeviceAllocator for Spilling {
+    type Stream = Stream;
+
+    #[track_caller]
+    fn allocate(&self, bytes: usize, align: usize, stream: &Stream) -> Result<Allocation, PoolError> {
+        loop {
+            match self.pool.allocate(bytes, align, stream) {
+                // A graph gets no memory of other streams.
+                Err(PoolError::OutOfMemory(_)) if stream.is_capturing() == Ok(false) && self.spill() => {}
+                result => return result,
+            }
+        }
+    }
+
+    pass_on_blocks!(|self| self.pool);
+}

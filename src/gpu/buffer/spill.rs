@@ -1,0 +1,133 @@
+//! Buffers that leave the device for other memory before a request fails, and come back when they are used.
+
+#![forbid(unsafe_code)]
+
+use super::resident::{Allocator, Spill, Spilling};
+use super::{Buffer, Pool};
+use crate::gpu::error::Error;
+use crate::pool::Stream as _;
+use core::fmt;
+use cudarc::driver::DeviceRepr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+
+impl Pool {
+    /// Returns a pool that moves [`Spillable`] values to `other`, for example one of [`Pinned`](crate::gpu::Pinned) memory, when it is
+    /// full, those first that were used least recently, before a request fails. Only what is allocated from the result does so.
+    #[must_use]
+    pub fn spilling(&self, other: &Self) -> Self {
+        let spilling = Arc::new(Spilling::new(self.allocator.clone(), other.allocator.clone()));
+        Self { allocator: spilling.clone(), spilling: Some(spilling) }
+    }
+}
+
+/// Values that may leave their pool while the program does not use them, and come back when it does.
+///
+/// ```
+/// use allotment::gpu::{Buffer, HostMemory, Pool, Spillable, Stream};
+/// use allotment::pool::PoolOptions;
+///
+/// let stream = Stream::host(); // with a device: `Stream::new`, `DeviceMemory` and `Pinned`
+/// let small = Pool::new(HostMemory::new(1 << 20), PoolOptions::new())?;
+/// let large = Pool::new(HostMemory::new(1 << 24), PoolOptions::new())?;
+/// let pool = small.spilling(&large);
+/// let layer = |value: f32| -> Result<Spillable<f32>, allotment::gpu::Error> {
+///     let weights = Buffer::from_slice(&pool, &[value; 150_000], &stream)?;
+///     Ok(Spillable::new(weights, &pool))
+/// };
+/// let layers = [layer(1.0)?, layer(2.0)?]; // two do not fit
+/// assert!(layers[0].is_spilled() && !layers[1].is_spilled());
+/// assert_eq!(layers[0].with(|weights| weights.to_vec())??[0], 1.0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Spillable<T> {
+    slot: Arc<Slot<T>>,
+    pool: Pool,
+}
+
+struct Slot<T>(Mutex<Place<T>>);
+
+struct Place<T> {
+    buffer: Buffer<T>,
+    /// The number of the last use; `None` if the values are elsewhere.
+    used: Option<u64>,
+}
+
+impl<T: DeviceRepr + Copy + Send + 'static> Spill for Slot<T> {
+    fn leave(&self, to: &Allocator) -> bool {
+        let mut place = match self.0.try_lock() {
+            Ok(place) => place,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return false,
+        };
+        let stream = place.buffer.stream();
+        // A copy on a captured stream would be part of the graph.
+        if place.used.is_none() || stream.is_capturing() != Ok(false) {
+            return false;
+        }
+        let Ok(there) = place.buffer.duplicate(&Pool::over(to.clone()), stream) else { return false };
+        (place.buffer, place.used) = (there, None);
+        true
+    }
+}
+
+impl<T: DeviceRepr + Copy + Send + 'static> Spillable<T> {
+    /// Lets a buffer of `pool`, one of [`Pool::spilling`], leave it. Values of any other pool stay where they are.
+    pub fn new(buffer: Buffer<T>, pool: &Pool) -> Self {
+        let slot = Arc::new(Slot(Mutex::new(Place { buffer, used: None })));
+        let this = Self { slot, pool: pool.clone() };
+        let used = this.enter();
+        this.place().used = used;
+        this
+    }
+
+    fn place(&self) -> MutexGuard<'_, Place<T>> {
+        self.slot.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lists the values as those used last, and returns the number of the use.
+    fn enter(&self) -> Option<u64> {
+        let mut resident = self.pool.spilling.as_ref()?.resident();
+        resident.uses += 1;
+        let (used, slot) = (resident.uses, Arc::downgrade(&self.slot));
+        resident.by_use.insert(used, slot);
+        Some(used)
+    }
+
+    /// Calls `work` with the values in their pool, to which they come back first if they have left it, in the order of their stream.
+    /// They stay there until `work` returns; `work` may use other values, but not these through [`Spillable::with`] again.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Buffer::uninit`] if there is no room to come back, or the error of the driver. The values stay where they are then.
+    pub fn with<R>(&self, work: impl FnOnce(&mut Buffer<T>) -> R) -> Result<R, Error> {
+        let mut place = self.place();
+        if let Some(spilling) = &self.pool.spilling {
+            match place.used {
+                Some(used) => drop(spilling.resident().by_use.remove(&used)),
+                None => place.buffer = place.buffer.duplicate(&self.pool, place.buffer.stream())?,
+            }
+            place.used = self.enter();
+        }
+        Ok(work(&mut place.buffer))
+    }
+
+    /// Returns whether the values have left their pool. Waits while another thread uses them.
+    pub fn is_spilled(&self) -> bool {
+        self.pool.spilling.is_some() && self.place().used.is_none()
+    }
+}
+
+impl<T> Drop for Spillable<T> {
+    fn drop(&mut self) {
+        let used = self.slot.0.lock().unwrap_or_else(PoisonError::into_inner).used;
+        if let (Some(spilling), Some(used)) = (&self.pool.spilling, used) {
+            spilling.resident().by_use.remove(&used);
+        }
+    }
+}
+
+impl<T> fmt::Debug for Spillable<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Spillable").field("pool", &self.pool).finish_non_exhaustive()
+    }
+}
