@@ -63,4 +63,5 @@ pub use shared::SharedHeap;
 #[cfg(feature = "gpu")]
 pub(crate) use stay::stay_loaded;
 
+pub mod numa;
 pub mod pressure;

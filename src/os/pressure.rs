@@ -312,7 +312,7 @@ impl Watch {
 }
 
 /// Returns the contents of a file if it exists. A kernel in which the interface is switched off refuses to read it.
-fn contents(file: &Path) -> Result<Option<String>, ReadError> {
+pub(super) fn contents(file: &Path) -> Result<Option<String>, ReadError> {
     match fs::read_to_string(file) {
         Ok(text) => Ok(Some(text)),
         Err(error) => match (error.kind(), error.raw_os_error()) {
@@ -326,7 +326,7 @@ fn contents(file: &Path) -> Result<Option<String>, ReadError> {
 /// Linux's `EOPNOTSUPP`.
 const NOT_SUPPORTED: i32 = 95;
 
-fn malformed(file: &Path, text: &str) -> ReadError {
+pub(super) fn malformed(file: &Path, text: &str) -> ReadError {
     ReadError::Malformed { file: file.to_owned(), text: text.trim().to_owned() }
 }
 
@@ -351,7 +351,7 @@ fn stall(figures: &str) -> Option<Stall> {
 }
 
 /// Parses a number of units of 1024 bytes. Returns bytes.
-fn kibibytes(number: Option<&str>) -> Option<u64> {
+pub(super) fn kibibytes(number: Option<&str>) -> Option<u64> {
     number?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
