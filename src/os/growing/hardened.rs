@@ -310,29 +310,16 @@ impl Hardened {
         block: NonNull<u8>,
         have: usize,
         (size, align): (usize, usize),
-        mut done: impl FnMut(NonNull<u8>),
+        done: impl FnMut(NonNull<u8>),
     ) -> Option<NonNull<u8>> {
-        // SAFETY: the caller guarantees the block; both blocks of the copy are live.
-        unsafe {
-            let is_large = have > LARGEST && class_for(size, align).is_none() && size > LARGEST;
-            if is_large {
-                if let Some(block) = SHARED.resize_large(block, size, have, align, &mut done) {
-                    return Some(block);
-                }
-            }
-            let Some((moved, _)) = self.take(size, align, false) else {
-                return (is_large && SHARED.resize_at_last(block, size)).then(|| {
-                    done(block);
-                    block
-                });
-            };
-            moved.copy_from_nonoverlapping(block, have.min(size));
-            done(moved);
-            if let Err(error) = self.free(block) {
-                invalid_free(error, block.addr().get());
-            }
-            Some(moved)
-        }
+        let is_large = have > LARGEST && class_for(size, align).is_none() && size > LARGEST;
+        let (take, free) = (
+            || self.take(size, align, false).map(|(block, _)| block),
+            // SAFETY: the caller guarantees the block.
+            || unsafe { self.free(block) },
+        );
+        // SAFETY: as above.
+        unsafe { SHARED.resize((block, have, is_large), (size, align), take, free, done) }
     }
 }
 

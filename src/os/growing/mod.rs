@@ -34,7 +34,6 @@ mod thread;
 mod trim;
 
 use crate::error::FreeError;
-use crate::error::misuse::invalid_free;
 use crate::front::pressure::Pressure;
 use crate::os::cache::{self, Bin, Block, LARGEST, SIZES, class_of, tabled_class_of};
 use classes::mask;
@@ -301,28 +300,13 @@ impl<W: Whose> Growing<W> {
         have: usize,
         is_large: bool,
         (size, align): (usize, usize),
-        mut done: impl FnMut(NonNull<u8>),
+        done: impl FnMut(NonNull<u8>),
     ) -> Option<NonNull<u8>> {
-        // SAFETY: the caller guarantees the block; both blocks of the copy are live.
-        unsafe {
-            if is_large {
-                if let Some(block) = self.0.shared().resize_large(block, size, have, align, &mut done) {
-                    return Some(block);
-                }
-            }
-            if let Some(moved) = NonNull::new(self.allocate_raw(size, align)) {
-                moved.copy_from_nonoverlapping(block, have.min(size));
-                done(moved);
-                if let Err(error) = self.free(block) {
-                    invalid_free(error, block.addr().get());
-                }
-                return Some(moved);
-            }
-            (is_large && self.0.shared().resize_at_last(block, size)).then(|| {
-                done(block);
-                block
-            })
-        }
+        let (take, free) =
+            // SAFETY: the caller guarantees the block.
+            (|| NonNull::new(self.allocate_raw(size, align)), || unsafe { self.free(block) });
+        // SAFETY: as above.
+        unsafe { self.0.shared().resize((block, have, is_large), (size, align), take, free, done) }
     }
 
     /// Gives all free memory back to the system: that of the calling thread at once, that of the others when they next go to

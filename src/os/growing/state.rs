@@ -6,6 +6,7 @@ use super::spans::{NOTHING, Places};
 use super::system::{Host, System};
 use super::thread;
 use crate::error::FreeError;
+use crate::error::misuse::invalid_free;
 use crate::lock::{Futex, Lock};
 use crate::os::cache::{self, Chain, Lists, Place, SIZES, SMALLEST, Source, class_of};
 #[cfg(unix)]
@@ -251,6 +252,42 @@ impl Shared {
             self.with(|pages| unsafe { pages.free_large(block) });
         }
         Some(resized)
+    }
+
+    /// Changes the size of a block of `have` bytes, in place if it `is_large` and stays so, and by moving it otherwise. `take` allocates the new
+    /// block and `free` frees the old one; `done` gets the address before the old block becomes free for other requests.
+    ///
+    /// # Safety
+    ///
+    /// The block must be live and have these bytes. If it moves, it must not be used any more at its old address.
+    pub(super) unsafe fn resize(
+        &self,
+        (block, have, is_large): (NonNull<u8>, usize, bool),
+        (size, align): (usize, usize),
+        take: impl FnOnce() -> Option<NonNull<u8>>,
+        free: impl FnOnce() -> Result<(), FreeError>,
+        mut done: impl FnMut(NonNull<u8>),
+    ) -> Option<NonNull<u8>> {
+        // SAFETY: the caller guarantees the block; both blocks of the copy are live.
+        unsafe {
+            if is_large {
+                if let Some(block) = self.resize_large(block, size, have, align, &mut done) {
+                    return Some(block);
+                }
+            }
+            let Some(moved) = take() else {
+                return (is_large && self.resize_at_last(block, size)).then(|| {
+                    done(block);
+                    block
+                });
+            };
+            moved.copy_from_nonoverlapping(block, have.min(size));
+            done(moved);
+            if let Err(error) = free() {
+                invalid_free(error, block.addr().get());
+            }
+            Some(moved)
+        }
     }
 
     /// Changes the size of a block that stays a large one, in place, when no other place was found for it. Returns whether that was possible.
