@@ -330,6 +330,22 @@ fn right_programs_go_on() {
     }
 }
 
+/// A heap of its own has addresses that the record does not know.
+#[test]
+fn heaps_of_their_own_leave_the_record_alone() {
+    let _alone = alone();
+    let kept: Vec<_> = (0..1000).map(|_| block(100)).collect();
+    for _ in 0..3 {
+        let heap = Growing::create();
+        let blocks: Vec<_> = (0..20_000).map(|_| heap.allocate(layout(100)).unwrap()).collect();
+        // SAFETY: the blocks are live, and freed once.
+        blocks.into_iter().for_each(|block| unsafe { heap.deallocate(block, layout(100)) });
+        heap.trim();
+        assert_eq!(heap.stats().used, 0);
+    }
+    kept.into_iter().for_each(|block| free(block).unwrap());
+}
+
 /// Blocks keep their contents by `change` as well, which knows no layouts.
 #[test]
 fn sizes_change_by_address() {

@@ -9,7 +9,7 @@ use crate::heap::Heap;
 use crate::memory::Memory;
 use core::cell::{Cell, UnsafeCell};
 use core::mem::MaybeUninit;
-use core::ptr::{self, NonNull};
+use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::thread_local;
 
@@ -40,12 +40,9 @@ impl<M> Depot<M> {
         self.token.load(Ordering::Relaxed)
     }
 
-    /// Changes the token, so that each thread flushes its cache at its next operation: it is the depot's address, with a counter
-    /// in the low bits, which are zero in the address.
+    /// Changes the token, so that each thread flushes its cache at its next operation.
     pub(super) fn press(&self) {
-        let next = (self.token() + 1) % align_of::<Self>();
-        // Two threads that do this at once may count only once, which serves both.
-        self.token.store(ptr::from_ref(self).addr() | next, Ordering::Relaxed);
+        self.token.store(cache::new_token(), Ordering::Relaxed);
     }
 }
 
@@ -80,7 +77,17 @@ thread_local! {
 }
 
 /// The lists of a thread, for all heaps.
-static PLACE: Place = Place::new(lists, |lists| FIRST.set(lists), || cache::end(&PLACE));
+pub(super) static PLACE: Place =
+    Place::new(lists, |lists| FIRST.set(lists), || cache::end(&PLACE), Some(room));
+
+/// Returns memory of the calling thread for the lists of one more heap, if there is any.
+fn room() -> Option<NonNull<Lists>> {
+    LISTS.with(|(lists, used)| {
+        let place = lists.get(used.get())?;
+        used.set(used.get() + 1);
+        NonNull::new(place.get().cast())
+    })
+}
 
 /// Returns the lists of the heap that the calling thread has used first.
 #[inline(always)]
@@ -132,18 +139,6 @@ impl<M: Memory> Source for Depot<M> {
         // SAFETY: the caller's contract; the blocks come from the heap.
         unsafe { chain.free_to::<M, MOST>(self.heap, class) }
     }
-
-    fn allocate_lists(&self) -> Option<NonNull<Lists>> {
-        LISTS.with(|(lists, used)| {
-            let place = lists.get(used.get())?;
-            used.set(used.get() + 1);
-            NonNull::new(place.get().cast())
-        })
-    }
-
-    unsafe fn free_lists(&self, _: NonNull<Lists>) {
-        // They are freed with the thread's storage.
-    }
 }
 
 /// Computes how many blocks a list of each class may hold so that two full ones of each take at most `bytes` bytes.
@@ -194,16 +189,13 @@ mod tests {
     #[test]
     fn tokens_change_and_stay_apart() {
         static HEAP: Heap = crate::heap!(4096);
-        static DEPOT: Depot = Depot::new(&HEAP, 4096);
-        let start = ptr::from_ref(&DEPOT).addr();
-        assert_eq!(DEPOT.token(), 0);
-        let mut last = Source::token(&DEPOT);
-        for _ in 0..1000 {
-            DEPOT.press();
-            let token = Source::token(&DEPOT);
-            assert!(token != last && (start..start + align_of::<Depot>()).contains(&token));
-            assert_eq!(token, DEPOT.token());
-            last = token;
+        static DEPOTS: [Depot; 2] = [const { Depot::new(&HEAP, 4096) }; 2];
+        assert_eq!(DEPOTS[0].token(), 0);
+        let mut had = std::collections::BTreeSet::new();
+        for depot in DEPOTS.iter().cycle().take(1000) {
+            depot.press();
+            assert!(had.insert(Source::token(depot)));
+            assert_eq!(Source::token(depot), depot.token());
         }
     }
 

@@ -7,13 +7,14 @@ use core::cell::UnsafeCell;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-/// The most locks that programs can have held at a fork. [`Growing`](super::Growing) has one more.
+/// The most locks that programs can have held at a fork. [`Growing`](super::Growing) has nine more.
 const MOST: usize = 64;
+const ALL: usize = MOST + 9;
 
 /// The locks that are held while the process is copied, without gaps.
 struct Held {
     lock: Futex,
-    locks: UnsafeCell<[Option<ForkLock>; MOST + 1]>,
+    locks: UnsafeCell<[Option<ForkLock>; ALL]>,
     /// Whether the handlers are registered.
     registered: AtomicBool,
 }
@@ -22,7 +23,7 @@ struct Held {
 unsafe impl Sync for Held {}
 
 static HELD: Held =
-    Held { lock: Futex::INIT, locks: UnsafeCell::new([None; MOST + 1]), registered: AtomicBool::new(false) };
+    Held { lock: Futex::INIT, locks: UnsafeCell::new([None; ALL]), registered: AtomicBool::new(false) };
 
 #[cfg(not(miri))]
 unsafe extern "C" {
@@ -118,7 +119,7 @@ where
 /// Protects the heap that grows, by its lock.
 pub(super) fn protect(lock: &'static Futex) {
     // Without memory for the handlers the program can still do all but fork.
-    let _ = register().and_then(|()| lock.at_fork().map_or(Ok(()), |lock| hold(lock, MOST + 1)));
+    let _ = register().and_then(|()| lock.at_fork().map_or(Ok(()), |lock| hold(lock, ALL)));
 }
 
 /// Registers the handlers once.

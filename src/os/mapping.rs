@@ -199,6 +199,16 @@ impl Mapping {
     }
 }
 
+/// Returns the node that the calling thread runs on.
+#[cfg(all(any(target_os = "linux", target_os = "android"), not(miri)))]
+pub(super) fn current_node() -> Option<u32> {
+    let mut node = 0_u32;
+    let (processor, cache) = (core::ptr::null_mut::<u32>(), core::ptr::null_mut::<u8>());
+    // SAFETY: the place is valid for a write; the kernel writes to no other.
+    let result = unsafe { libc::syscall(libc::SYS_getcpu, processor, &raw mut node, cache) };
+    (result == 0).then_some(node)
+}
+
 /// Turns transparent huge pages for a region on or off.
 ///
 /// # Safety

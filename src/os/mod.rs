@@ -54,7 +54,7 @@ pub use fork::{ForkError, protect_at_fork};
 #[cfg(all(target_os = "linux", not(miri)))]
 pub use growing::Hardened;
 #[cfg(any(unix, windows))]
-pub use growing::{Growing, GrowingStats};
+pub use growing::{Growing, GrowingStats, Own, Process};
 #[cfg(all(target_os = "linux", not(miri)))]
 pub use guarded::Guarded;
 pub use mapping::{Huge, MapError, Mapping};
@@ -63,4 +63,5 @@ pub use shared::SharedHeap;
 #[cfg(feature = "gpu")]
 pub(crate) use stay::stay_loaded;
 
+pub mod numa;
 pub mod pressure;

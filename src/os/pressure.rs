@@ -262,7 +262,7 @@ impl Watch {
 }
 
 /// Returns the contents of a file if it exists. A kernel in which the interface is switched off refuses to read it.
-fn contents(file: &Path) -> io::Result<Option<String>> {
+pub(super) fn contents(file: &Path) -> io::Result<Option<String>> {
     match fs::read_to_string(file) {
         Ok(text) => Ok(Some(text)),
         Err(error) => match (error.kind(), error.raw_os_error()) {
@@ -276,7 +276,7 @@ fn contents(file: &Path) -> io::Result<Option<String>> {
 /// Linux's `EOPNOTSUPP`.
 const NOT_SUPPORTED: i32 = 95;
 
-fn malformed(file: &Path, text: &str) -> io::Error {
+pub(super) fn malformed(file: &Path, text: &str) -> io::Error {
     let what = format!("{} contains `{}`, which is not in the documented form", file.display(), text.trim());
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
@@ -302,7 +302,7 @@ fn stall(figures: &str) -> Option<Stall> {
 }
 
 /// Parses a number of units of 1024 bytes. Returns bytes.
-fn kibibytes(number: Option<&str>) -> Option<u64> {
+pub(super) fn kibibytes(number: Option<&str>) -> Option<u64> {
     number?.parse::<u64>().ok()?.checked_mul(1024)
 }
 

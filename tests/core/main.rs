@@ -31,6 +31,8 @@ mod kept;
 #[cfg(any(feature = "critical-section", feature = "spin", feature = "lock_api"))]
 mod locks;
 mod misuse;
+#[cfg(feature = "std")]
+mod numa;
 #[cfg(feature = "spin")]
 mod observe;
 #[cfg(feature = "std")]

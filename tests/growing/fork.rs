@@ -2,10 +2,11 @@
 
 use crate::forked::{_exit, fork, succeeds};
 use crate::{HEAP, alone};
-use allotment::os::{Growing, protect_at_fork};
+use allotment::os::{Growing, Own, protect_at_fork};
 use allotment::{Memory, Observed, observe::Profile};
 use std::alloc::Layout;
 use std::hint::black_box;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
@@ -52,6 +53,22 @@ fn fork_beside(work: fn(usize)) {
 fn children_can_allocate() {
     fork_beside(work);
     assert!(HEAP.stats().used > 0);
+}
+
+/// So do heaps that are made at run time, however many they are.
+#[test]
+fn children_can_use_heaps_of_their_own() {
+    static HEAPS: OnceLock<Vec<Growing<Own>>> = OnceLock::new();
+    HEAPS.get_or_init(|| (0..70).map(|_| Growing::create()).collect());
+    fork_beside(|seed| {
+        for heap in HEAPS.get().into_iter().flatten() {
+            let layout = Layout::from_size_align(40_000 + seed, 8).unwrap();
+            let block = heap.allocate(layout).unwrap();
+            // SAFETY: the block is live, and freed once.
+            unsafe { heap.deallocate(block, layout) };
+        }
+        drop(black_box(Growing::create()));
+    });
 }
 
 /// A front has a lock of its own, and the heap behind it another one, which is held once.

@@ -12,6 +12,7 @@ mod fronts;
 mod mapping;
 #[cfg(target_os = "linux")]
 mod memory;
+mod own;
 #[cfg(target_os = "linux")]
 mod shared;
 mod threads;

@@ -116,6 +116,7 @@ impl core::error::Error for ZoneError {}
 pub struct Zones<'h, const N: usize, const SPANS: usize = 8, L = lock::Default> {
     zones: [Zone<'h>; N],
     fallback: &'h [usize],
+    nearest: Option<&'h (dyn Fn() -> usize + Sync)>,
     /// Capabilities of requests that name none.
     general: Capabilities,
     lock: L,
@@ -150,7 +151,14 @@ impl<'h, const N: usize, const SPANS: usize, L: Lock> Zones<'h, N, SPANS, L> {
             }
             at += 1;
         }
-        Self { zones, fallback: &[], general, lock: L::INIT, table: UnsafeCell::new(Table::EMPTY) }
+        Self {
+            zones,
+            fallback: &[],
+            nearest: None,
+            general,
+            lock: L::INIT,
+            table: UnsafeCell::new(Table::EMPTY),
+        }
     }
 
     /// Sets the fallback chain: indices of zones, from 0.
@@ -165,6 +173,13 @@ impl<'h, const N: usize, const SPANS: usize, L: Lock> Zones<'h, N, SPANS, L> {
             at += 1;
         }
         self.fallback = chain;
+        self
+    }
+
+    /// Sets a function that returns the index of the zone whose memory is nearest to the caller, such as that of its node or core. Among the
+    /// zones whose rules match a request, that one is tried first. An index beyond the last zone means none.
+    pub const fn nearest(mut self, nearest: &'h (dyn Fn() -> usize + Sync)) -> Self {
+        self.nearest = Some(nearest);
         self
     }
 
@@ -202,7 +217,9 @@ impl<'h, const N: usize, const SPANS: usize, L: Lock> Zones<'h, N, SPANS, L> {
         wanted: Capabilities,
         mut allocate: impl FnMut(&Zone<'h>) -> Result<NonNull<[u8]>, OutOfMemory>,
     ) -> Result<NonNull<[u8]>, ZoneError> {
-        let preferred = self.zones.iter().filter(|zone| zone.prefers(layout));
+        let near = self.nearest.map_or(N, |nearest| nearest());
+        let rest = self.zones.iter().enumerate().filter(|&(n, _)| n != near).map(|(_, zone)| zone);
+        let preferred = self.zones.get(near).into_iter().chain(rest).filter(|zone| zone.prefers(layout));
         let chain = self.fallback.iter().map(|&number| &self.zones[number]);
         let others = chain.filter(|zone| !zone.prefers(layout));
         let mut failure = None;

@@ -5,6 +5,7 @@ use crate::error::FreeError;
 use crate::front::small::{Block, CLASSES, Chain, SIZES};
 use core::mem;
 use core::ptr::{self, NonNull};
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// Where the blocks of threads' lists come from and go back to: pages of the growing heap, or any heap behind a depot. No method may
 /// unwind into the lists, and each may come back to them.
@@ -13,8 +14,13 @@ pub(in crate::os) trait Source {
     fn place(&self) -> &'static Place;
 
     /// Returns a number that changes whenever memory has run out: each thread then flushes its lists. No other source of the place has
-    /// the same.
+    /// the same, nor had it.
     fn token(&self) -> usize;
+
+    /// Returns whether the blocks in lists with a token are still the source's. If not, all of them are gone, for good.
+    fn has(&self, _token: usize) -> bool {
+        true
+    }
 
     /// Returns how many blocks of a class a list may hold, at most 64; none are kept if it is 0.
     fn capacity(&self, class: usize) -> usize;
@@ -40,15 +46,33 @@ pub(in crate::os) trait Source {
     /// As for [`Source::free_list`].
     unsafe fn free(&self, class: usize, chain: Chain);
 
-    /// Allocates the memory for a thread's lists.
-    fn allocate_lists(&'static self) -> Option<NonNull<Lists>>;
+    /// Frees blocks of lists with a token, if they are still the source's. It may end at the same time in another thread.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Source::free_list`].
+    unsafe fn free_kept(&self, class: usize, chain: Chain, _token: usize) {
+        // SAFETY: the caller's contract; a source without an end has all blocks.
+        unsafe { self.free(class, chain) }
+    }
+
+    /// Allocates the memory for a thread's lists, if the place has none.
+    fn allocate_lists(&'static self) -> Option<NonNull<Lists>> {
+        None
+    }
 
     /// Frees the memory of a thread's lists.
     ///
     /// # Safety
     ///
     /// It must come from [`Source::allocate_lists`] in the same thread and must not be used any more.
-    unsafe fn free_lists(&self, lists: NonNull<Lists>);
+    unsafe fn free_lists(&self, _: NonNull<Lists>) {}
+}
+
+/// Returns a token that no source has had.
+pub(in crate::os) fn new_token() -> usize {
+    static LAST: AtomicUsize = AtomicUsize::new(0);
+    LAST.fetch_add(1, Ordering::Relaxed) + 1
 }
 
 /// A place in which each thread finds its lists: those of the growing heap, or those of all heaps with caches in front of them. Code that
@@ -60,12 +84,19 @@ pub(in crate::os) struct Place {
     pub(super) set: fn(*mut Lists),
     /// Frees the lists of the calling thread, with [`super::end`].
     pub(super) end: fn(),
+    /// Returns memory of the calling thread for one more source's lists, if there is any; `None` if the sources have it.
+    pub(super) room: Option<fn() -> Option<NonNull<Lists>>>,
     pub(super) at_end: AtEnd,
 }
 
 impl Place {
-    pub(in crate::os) const fn new(get: fn() -> *mut Lists, set: fn(*mut Lists), end: fn()) -> Self {
-        Self { get, set, end, at_end: AtEnd::new() }
+    pub(in crate::os) const fn new(
+        get: fn() -> *mut Lists,
+        set: fn(*mut Lists),
+        end: fn(),
+        room: Option<fn() -> Option<NonNull<Lists>>>,
+    ) -> Self {
+        Self { get, set, end, room, at_end: AtEnd::new() }
     }
 }
 

@@ -17,7 +17,7 @@ pub(super) use crate::front::small::{
 pub(super) use crate::front::small::{LARGEST, SMALLEST, class_of, class_of_layout};
 #[cfg(all(target_os = "linux", target_arch = "x86_64", not(miri)))]
 pub(super) use lists::NEVER;
-pub(super) use lists::{Bin, Lists, NONE, Place, Source};
+pub(super) use lists::{Bin, Lists, NONE, Place, Source, new_token};
 
 /// Allocates a block of a class when the list in use of the thread is empty.
 #[cold]
@@ -105,7 +105,7 @@ pub(super) unsafe fn free_slow(source: &'static dyn Source, class: usize, block:
 pub(super) fn flush(source: &'static dyn Source) {
     if let Some(lists) = lists_of(source) {
         // SAFETY: only this thread accesses its lists.
-        unsafe { empty(lists, source) };
+        unsafe { empty(lists, source, (*lists).token) };
     }
 }
 
@@ -118,10 +118,10 @@ fn lists_of(source: &'static dyn Source) -> Option<*mut Lists> {
     unsafe {
         while lists != CLOSED && lists != NONE {
             if (*lists).source.is_some_and(|other| ptr::addr_eq(other, source)) {
-                let token = source.token();
-                if (*lists).token != token {
+                let (token, last) = (source.token(), (*lists).token);
+                if last != token {
                     (*lists).token = token;
-                    empty(lists, source);
+                    empty(lists, source, last);
                 }
                 return Some(lists);
             }
@@ -131,15 +131,29 @@ fn lists_of(source: &'static dyn Source) -> Option<*mut Lists> {
     }
 }
 
-/// Makes the thread's lists of a source. Those of the source that the thread has used first stay in front, where the fast path finds them. If
-/// there is no memory for new ones now, the next slow path tries again.
+/// Makes the thread's lists of a source, in place of lists whose source has ended if there are any. Those of the source that the thread has
+/// used first stay in front, where the fast path finds them. If there is no memory for new ones now, the next slow path tries again.
 #[cold]
 fn make(source: &'static dyn Source, first: *mut Lists) -> Option<*mut Lists> {
+    let mut lists = first;
+    // SAFETY: only this thread accesses its lists, which end with `NONE`. Nothing is left in those of a source that has ended.
+    unsafe {
+        while let Some(other) = (*lists).source {
+            if !other.has((*lists).token) {
+                lists.write(Lists::new(source, (*lists).next));
+                return Some(lists);
+            }
+            lists = (*lists).next;
+        }
+    }
     let place = source.place();
     // What is called here may allocate and come back.
     (place.set)(CLOSED);
-    let lists =
-        if first != NONE || place.at_end.register(place.end) { source.allocate_lists() } else { None };
+    let lists = if first != NONE || place.at_end.register(place.end) {
+        place.room.map_or_else(|| source.allocate_lists(), |room| room())
+    } else {
+        None
+    };
     let mut front = first;
     if let Some(lists) = lists {
         // SAFETY: the memory is ours, and long enough. Lists of a source are this thread's, and nothing else accesses them now.
@@ -157,18 +171,18 @@ fn make(source: &'static dyn Source, first: *mut Lists) -> Option<*mut Lists> {
     lists.map(NonNull::as_ptr)
 }
 
-/// Frees what lists of the calling thread hold.
+/// Frees what lists of the calling thread hold since they had a token.
 ///
 /// # Safety
 ///
 /// The lists must be this thread's and those of the source.
-unsafe fn empty(lists: *mut Lists, source: &dyn Source) {
+unsafe fn empty(lists: *mut Lists, source: &dyn Source, token: usize) {
     for class in 0..CLASSES {
         // SAFETY: nothing else accesses the lists, but what the source calls while they are left alone. Blocks in lists are free.
         unsafe {
             let chains = (*Lists::bin(lists, class)).unload_all(source.capacity(class));
             for chain in chains.into_iter().filter(|chain| chain.count > 0) {
-                source.free(class, chain);
+                source.free_kept(class, chain, token);
             }
         }
     }
@@ -182,8 +196,10 @@ pub(super) fn end(place: &Place) {
     unsafe {
         while let Some(source) = (*lists).source {
             let next = (*lists).next;
-            empty(lists, source);
-            source.free_lists(NonNull::new_unchecked(lists));
+            empty(lists, source, (*lists).token);
+            if place.room.is_none() {
+                source.free_lists(NonNull::new_unchecked(lists));
+            }
             lists = next;
         }
     }

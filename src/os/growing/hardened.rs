@@ -6,11 +6,12 @@
 //! ```
 
 use super::ground::GRAIN;
+use super::own::{Process, Whose};
 use super::record::{self, FRESH, state_at};
 use super::spans::{NOTHING, WHOLE};
-use super::state::{self, SHARED, is_start};
+use super::state::SHARED;
 use super::system::{Host, System};
-use super::{Growing, ask, bin, free_fast};
+use super::{Growing, ask};
 use crate::error::FreeError;
 use crate::error::misuse::{Kind, corrupted, invalid_free};
 use crate::memory::{Done, Memory, allocator, global_alloc, pass_on};
@@ -123,7 +124,7 @@ fn begin() -> bool {
         SECRET.store(usize::from_ne_bytes(secret), Ordering::Relaxed);
         // A thread that finds the record finds the number as well.
         // SAFETY: the bytes are committed, and nothing else knows of them.
-        unsafe { record::begin(region.start.as_ptr(), table.as_ptr()) };
+        unsafe { record::begin(region, table.as_ptr()) };
         true
     })
 }
@@ -136,10 +137,11 @@ impl Hardened {
             return None;
         }
         let Some(class) = class_for(size, align) else {
-            return state::allocate_large(size.max(LARGEST + 1), align, zeroed);
+            return SHARED.allocate_large(size.max(LARGEST + 1), align, zeroed);
         };
         // SAFETY: the bin is this thread's.
-        let block = unsafe { Bin::allocate(bin(class)) }.or_else(|| cache::allocate_slow(&SHARED, class))?;
+        let block =
+            unsafe { Bin::allocate(Process.bin(class)) }.or_else(|| cache::allocate_slow(&SHARED, class))?;
         Some((block, self.admit(block, class)))
     }
 
@@ -159,7 +161,7 @@ impl Hardened {
                 }
                 false
             }
-            FRESH if is_start(block, class) => true,
+            FRESH if SHARED.is_start(block, class) => true,
             _ => broken(),
         };
         state.store(live(block), Ordering::Relaxed);
@@ -220,7 +222,7 @@ impl Hardened {
     pub unsafe fn free(&self, block: NonNull<u8>) -> Result<(), FreeError> {
         let Some(class) = self.class_of_live(block)? else {
             // SAFETY: the caller guarantees the block.
-            return if unsafe { state::free_large(block) } { Ok(()) } else { Err(FreeError::NotABlock) };
+            return if unsafe { SHARED.free_large(block) } { Ok(()) } else { Err(FreeError::NotABlock) };
         };
         let size = SIZES[class] as usize;
         // SAFETY: a live block of the class starts there, which is the caller's.
@@ -263,7 +265,7 @@ impl Hardened {
     unsafe fn give_back(&self, class: usize, block: NonNull<u8>) {
         // SAFETY: the caller's contract.
         unsafe {
-            if !free_fast(class, block) {
+            if !Growing::new().free_class(class, block) {
                 cache::free_slow(&SHARED, class, block);
             }
         }
@@ -308,29 +310,16 @@ impl Hardened {
         block: NonNull<u8>,
         have: usize,
         (size, align): (usize, usize),
-        mut done: impl FnMut(NonNull<u8>),
+        done: impl FnMut(NonNull<u8>),
     ) -> Option<NonNull<u8>> {
-        // SAFETY: the caller guarantees the block; both blocks of the copy are live.
-        unsafe {
-            let is_large = have > LARGEST && class_for(size, align).is_none() && size > LARGEST;
-            if is_large {
-                if let Some(block) = state::resize_large(block, size, have, align, &mut done) {
-                    return Some(block);
-                }
-            }
-            let Some((moved, _)) = self.take(size, align, false) else {
-                return (is_large && state::resize_at_last(block, size)).then(|| {
-                    done(block);
-                    block
-                });
-            };
-            moved.copy_from_nonoverlapping(block, have.min(size));
-            done(moved);
-            if let Err(error) = self.free(block) {
-                invalid_free(error, block.addr().get());
-            }
-            Some(moved)
-        }
+        let is_large = have > LARGEST && class_for(size, align).is_none() && size > LARGEST;
+        let (take, free) = (
+            || self.take(size, align, false).map(|(block, _)| block),
+            // SAFETY: the caller guarantees the block.
+            || unsafe { self.free(block) },
+        );
+        // SAFETY: as above.
+        unsafe { SHARED.resize((block, have, is_large), (size, align), take, free, done) }
     }
 }
 

@@ -2,9 +2,7 @@
 
 use super::classes::SLOT;
 use super::spans::{NOTHING, WHOLE};
-use super::state::is_start;
-use super::state::{self, SHARED};
-use super::{Growing, free_fast};
+use super::{Growing, own::Whose};
 use crate::error::FreeError;
 use crate::error::misuse::invalid_free;
 use crate::memory::{Done, Memory, allocator};
@@ -18,26 +16,27 @@ fn large_size(layout: Layout) -> usize {
     layout.size().max(1).next_multiple_of(SLOT)
 }
 
-/// Slow path of a free: classes beyond the table, large blocks, and the report of an invalid free. Out of line, so that freeing others
-/// saves no registers.
-///
-/// # Safety
-///
-/// A block for the layout must be live there and not be used any more.
-#[inline(never)]
-unsafe fn free_other(block: NonNull<u8>, layout: Layout) {
-    // SAFETY: the caller's contract.
-    unsafe {
-        match class_of_layout(layout) {
-            Some(class) if free_fast(class, block) => {}
-            Some(class) => cache::free_slow(&SHARED, class, block),
-            None if state::free_large(block) => {}
-            None => invalid_free(FreeError::Foreign, block.addr().get()),
+#[expect(private_bounds, reason = "there are no other heaps than those two")]
+impl<W: Whose> Growing<W> {
+    /// Slow path of a free: classes beyond the table, large blocks, and the report of an invalid free. Out of line, so that freeing others
+    /// saves no registers.
+    ///
+    /// # Safety
+    ///
+    /// A block for the layout must be live there and not be used any more.
+    #[inline(never)]
+    unsafe fn free_other(&self, block: NonNull<u8>, layout: Layout) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            match class_of_layout(layout) {
+                Some(class) if self.free_class(class, block) => {}
+                Some(class) => cache::free_slow(self.0.shared(), class, block),
+                None if self.0.shared().free_large(block) => {}
+                None => invalid_free(FreeError::Foreign, block.addr().get()),
+            }
         }
     }
-}
 
-impl Growing {
     /// With debug assertions, reports a block of which the layout cannot be. Returns whether it did. Whether the block is free is not asked.
     #[inline(always)]
     fn is_misplaced(&self, block: NonNull<u8>, layout: Layout) -> bool {
@@ -82,7 +81,7 @@ impl Growing {
 
 // SAFETY: lists, pages and spans hand out disjoint blocks of the requested size and alignment, which stay where they are; nothing
 // unwinds.
-unsafe impl Memory for Growing {
+unsafe impl<W: Whose> Memory for Growing<W> {
     #[inline]
     fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
         NonNull::new(self.allocate_raw(layout.size(), layout.align()))
@@ -100,9 +99,9 @@ unsafe impl Memory for Growing {
         // SAFETY: the caller passes a live block with its layout.
         unsafe {
             match tabled_class_of(layout.size(), layout.align()) {
-                Some(class) if free_fast(class, block) => {}
-                Some(class) => cache::free_slow(&SHARED, class, block),
-                None => free_other(block, layout),
+                Some(class) if self.free_class(class, block) => {}
+                Some(class) => cache::free_slow(self.0.shared(), class, block),
+                None => self.free_other(block, layout),
             }
         }
     }
@@ -110,10 +109,10 @@ unsafe impl Memory for Growing {
     /// Checks that a block of the layout's class can start at the address. A small one may be free.
     fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         let class = class_of_layout(layout);
-        let fits = match SHARED.entry(block.as_ptr()) {
+        let fits = match self.0.shared().entry(block.as_ptr()) {
             NOTHING => return Err(FreeError::Foreign),
             WHOLE => class.is_none() && self.usable_size(block) == Some(large_size(layout)),
-            entry => class == Some(entry as usize - 1) && is_start(block, entry as usize - 1),
+            entry => class == Some(entry as usize - 1) && self.0.shared().is_start(block, entry as usize - 1),
         };
         if fits { Ok(()) } else { Err(FreeError::NotABlock) }
     }
@@ -130,7 +129,7 @@ unsafe impl Memory for Growing {
         let Ok(new) = Layout::from_size_align(size, layout.align()) else { return false };
         match (class_of_layout(layout), class_of_layout(new)) {
             // SAFETY: the caller's contract.
-            (None, None) => SHARED.with(|pages| unsafe { pages.resize_large(block, size) }),
+            (None, None) => self.0.shared().with(|pages| unsafe { pages.resize_large(block, size) }),
             (old, new) => old == new,
         }
     }
@@ -142,14 +141,14 @@ unsafe impl Memory for Growing {
 
     /// Returns the largest large block that fits into free memory that the heap has already. It may get more from the system.
     fn largest_free(&self) -> usize {
-        let largest = SHARED.with(|pages| pages.largest());
+        let largest = self.0.shared().with(|pages| pages.largest());
         // A small block may need a page that is longer than it.
         if largest > LARGEST { largest } else { 0 }
     }
 
     /// Returns the reserved addresses as region 0. There are none before the first request.
     fn region(&self, n: usize) -> Option<Region> {
-        if n == 0 { SHARED.with(|pages| pages.region()) } else { None }
+        if n == 0 { self.0.shared().with(|pages| pages.region()) } else { None }
     }
 
     /// Passes on no lock: the heap protects itself when it is first used.
@@ -159,7 +158,7 @@ unsafe impl Memory for Growing {
 
 // Not `global_alloc!`: a full heap returns null right where it finds out, and not in one more function that reports it.
 // SAFETY: as for `Memory`.
-unsafe impl GlobalAlloc for Growing {
+unsafe impl<W: Whose> GlobalAlloc for Growing<W> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         self.allocate_raw(layout.size(), layout.align())
@@ -185,4 +184,4 @@ unsafe impl GlobalAlloc for Growing {
     }
 }
 
-allocator!([] Growing);
+allocator!([W: Whose] Growing<W>);

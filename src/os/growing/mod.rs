@@ -19,6 +19,7 @@ mod hardened;
 mod image;
 mod large;
 mod memory;
+mod own;
 mod page;
 mod pages;
 mod ready;
@@ -33,17 +34,18 @@ mod thread;
 mod trim;
 
 use crate::error::FreeError;
-use crate::error::misuse::invalid_free;
 use crate::front::pressure::Pressure;
-use crate::os::cache::{self, Bin, Block, LARGEST, Lists, SIZES, class_of, tabled_class_of};
+use crate::os::cache::{self, Bin, Block, LARGEST, SIZES, class_of, tabled_class_of};
 use classes::mask;
 use core::ptr::{self, NonNull};
+use own::Whose;
 use pages::Pages;
 use spans::{NOTHING, WHOLE};
-use state::{SHARED, is_start};
+use state::Shared;
 
 #[cfg(all(target_os = "linux", not(miri)))]
 pub use hardened::Hardened;
+pub use own::{Own, Process};
 pub use pages::GrowingStats;
 
 /// The heap of the process. It takes memory from the system as the program needs it and gives free memory back, with a
@@ -60,7 +62,8 @@ pub use pages::GrowingStats;
 /// # drop(words);
 /// ```
 ///
-/// There is one such heap in a process, and every value of this type stands for it. At the first request it reserves 64 GiB
+/// There is one such heap in a process, and every value of `Growing` stands for it; [`Growing::create`] makes others, as values of
+/// `Growing<Own>`. At the first request it reserves 64 GiB
 /// of addresses, or four times the machine's memory if that is more, or what a limit such as `ulimit -v` leaves, and
 /// commits memory from there in growing steps. If the program lowers its own limit later (`RLIMIT_AS`), the heap keeps to that. The
 /// reserved addresses count all the same, so that the system may refuse other maps: call [`Growing::limit`] first.
@@ -86,7 +89,7 @@ pub use pages::GrowingStats;
 /// threads may `fork`, and the child may allocate; a front with a lock of its own needs
 /// [`protect_at_fork`](super::protect_at_fork) for that.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Growing(());
+pub struct Growing<W = Process>(W);
 
 /// Result of [`heap!`](crate::heap) without a size.
 #[doc(hidden)]
@@ -97,61 +100,60 @@ macro_rules! __growing {
     };
 }
 
-/// Returns the calling thread's bin of a class.
-#[inline(always)]
-fn bin(class: usize) -> *mut Bin {
-    // SAFETY: every place has lists, and the class is one.
-    unsafe { Lists::bin(thread::get(), class) }
-}
-
-/// Puts a block into the thread's list in use of a class, if that has room, and the block is not marked as free and may begin there by the
-/// low bits of its address.
-///
-/// # Safety
-///
-/// It must be a block of the class that is not used any more.
-#[inline(always)]
-unsafe fn free_fast(class: usize, block: NonNull<u8>) -> bool {
-    // SAFETY: the bin is this thread's, and the caller guarantees the block.
-    block.addr().get() & mask(class) == 0 && unsafe { Bin::free(bin(class), block) }
-}
-
-/// Returns the class of the page that an address lies in, if it is one of small blocks.
-#[inline(always)]
-fn class_at(block: NonNull<u8>) -> Option<usize> {
-    let entry = SHARED.entry(block.as_ptr());
-    // No class is 0, and the largest number is no class.
-    (entry.wrapping_sub(1) < WHOLE - 1).then(|| entry as usize - 1)
-}
-
 /// Allocates a block when the thread's list in use is empty; null if there is none.
 #[cold]
 #[inline(never)]
-fn allocate_slow(class: usize) -> *mut u8 {
-    cache::allocate_slow(&SHARED, class).map_or(ptr::null_mut(), NonNull::as_ptr)
-}
-
-/// Allocates a block whose class is in no table, or that has none.
-#[inline(never)]
-fn allocate_other(size: usize, align: usize) -> *mut u8 {
-    let block = match class_of(size, align) {
-        // SAFETY: the bin is this thread's.
-        Some(class) => unsafe { Bin::allocate(bin(class)) }.or_else(|| cache::allocate_slow(&SHARED, class)),
-        None => state::allocate_large(size, align, false).map(|(block, _)| block),
-    };
-    block.map_or(ptr::null_mut(), NonNull::as_ptr)
+fn allocate_slow(heap: &'static Shared, class: usize) -> *mut u8 {
+    cache::allocate_slow(heap, class).map_or(ptr::null_mut(), NonNull::as_ptr)
 }
 
 impl Growing {
     /// Makes a handle to the heap of the process.
     pub const fn new() -> Self {
-        Self(())
+        Self(Process)
+    }
+}
+
+#[expect(private_bounds, reason = "there are no other heaps than those two")]
+impl<W: Whose> Growing<W> {
+    /// Puts a block into the thread's list in use of a class, if that has room, and the block is not marked as free and may begin there by
+    /// the low bits of its address.
+    ///
+    /// # Safety
+    ///
+    /// It must be a block of the class that is not used any more.
+    #[inline(always)]
+    unsafe fn free_class(&self, class: usize, block: NonNull<u8>) -> bool {
+        // SAFETY: the bin is this thread's, and the caller guarantees the block.
+        block.addr().get() & mask(class) == 0 && unsafe { Bin::free(self.0.bin(class), block) }
+    }
+
+    /// Returns the class of the page that an address lies in, if it is one of small blocks.
+    #[inline(always)]
+    fn class_at(&self, block: NonNull<u8>) -> Option<usize> {
+        let entry = self.0.shared().entry(block.as_ptr());
+        // No class is 0, and the largest number is no class.
+        (entry.wrapping_sub(1) < WHOLE - 1).then(|| entry as usize - 1)
+    }
+
+    /// Allocates a block whose class is in no table, or that has none.
+    #[inline(never)]
+    fn allocate_other(&self, size: usize, align: usize) -> *mut u8 {
+        let heap = self.0.shared();
+        let block = match class_of(size, align) {
+            Some(class) => {
+                // SAFETY: the bin is this thread's.
+                unsafe { Bin::allocate(self.0.bin(class)) }.or_else(|| cache::allocate_slow(heap, class))
+            }
+            None => heap.allocate_large(size, align, false).map(|(block, _)| block),
+        };
+        block.map_or(ptr::null_mut(), NonNull::as_ptr)
     }
 
     /// Limits the heap's memory to `bytes`, but to 1 MiB at least. What it has already stays. Before the first request this also limits the
     /// addresses that the heap reserves; later it has only those.
     pub fn limit(&self, bytes: usize) {
-        SHARED.with(|pages| pages.limit(bytes.max(1)));
+        self.0.shared().with(|pages| pages.limit(bytes.max(1)));
     }
 
     /// Allocates `size` bytes aligned to `align`, a power of two, or returns null, as it does for other alignments above 16. The block may be
@@ -160,11 +162,11 @@ impl Growing {
     pub fn allocate_raw(&self, size: usize, align: usize) -> *mut u8 {
         match tabled_class_of(size, align) {
             // SAFETY: the bin is this thread's.
-            Some(class) => match unsafe { Bin::allocate(bin(class)) } {
+            Some(class) => match unsafe { Bin::allocate(self.0.bin(class)) } {
                 Some(block) => block.as_ptr(),
-                None => allocate_slow(class),
+                None => allocate_slow(self.0.shared(), class),
             },
-            None => allocate_other(size, align),
+            None => self.allocate_other(size, align),
         }
     }
 
@@ -174,7 +176,7 @@ impl Growing {
     #[inline(always)]
     pub fn allocate_fast(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
         // SAFETY: the bin is this thread's.
-        unsafe { Bin::allocate(bin(tabled_class_of(size, align)?)) }
+        unsafe { Bin::allocate(self.0.bin(tabled_class_of(size, align)?)) }
     }
 
     /// Frees a block as [`Growing::free`], but only if the thread's list has room; returns whether it had.
@@ -186,7 +188,7 @@ impl Growing {
     #[inline(always)]
     pub unsafe fn free_fast(&self, block: NonNull<u8>) -> bool {
         // SAFETY: the caller guarantees the block, which lies in a page of that class.
-        class_at(block).is_some_and(|class| unsafe { free_fast(class, block) })
+        self.class_at(block).is_some_and(|class| unsafe { self.free_class(class, block) })
     }
 
     /// Allocates as [`Growing::allocate_raw`], with all bytes zero. Memory that the system has just given is not cleared again.
@@ -199,7 +201,9 @@ impl Growing {
             }
             return block;
         }
-        let Some((block, dirty)) = state::allocate_large(size, align, true) else { return ptr::null_mut() };
+        let Some((block, dirty)) = self.0.shared().allocate_large(size, align, true) else {
+            return ptr::null_mut();
+        };
         let block = block.as_ptr();
         if dirty {
             // SAFETY: the block has the bytes asked for.
@@ -223,10 +227,10 @@ impl Growing {
     pub unsafe fn free(&self, block: NonNull<u8>) -> Result<(), FreeError> {
         // SAFETY: the caller guarantees the block, which lies in a page of that class if there is one.
         unsafe {
-            match class_at(block) {
-                Some(class) if free_fast(class, block) => Ok(()),
-                Some(class) => cache::try_free_slow(&SHARED, class, block),
-                None if state::free_large(block) => Ok(()),
+            match self.class_at(block) {
+                Some(class) if self.free_class(class, block) => Ok(()),
+                Some(class) => cache::try_free_slow(self.0.shared(), class, block),
+                None if self.0.shared().free_large(block) => Ok(()),
                 None => Err(FreeError::Foreign),
             }
         }
@@ -235,12 +239,12 @@ impl Growing {
     /// Returns how many bytes the block at an address has, at least as many as were asked for; `None` if no block is there. Any thread may
     /// ask, also while others write to the block: nothing in it is read. So a free block of up to 32 KiB has its size as well. O(1).
     pub fn usable_size(&self, block: NonNull<u8>) -> Option<usize> {
-        match SHARED.entry(block.as_ptr()) {
+        match self.0.shared().entry(block.as_ptr()) {
             NOTHING => None,
-            WHOLE => SHARED.with(|pages| pages.large_size(block)),
+            WHOLE => self.0.shared().with(|pages| pages.large_size(block)),
             entry => {
                 let class = entry as usize - 1;
-                is_start(block, class).then_some(SIZES[class] as usize)
+                self.0.shared().is_start(block, class).then_some(SIZES[class] as usize)
             }
         }
     }
@@ -255,7 +259,7 @@ impl Growing {
         let size = self.usable_size(block)?;
         // A large block has no mark, but may have that of a small block that was there before.
         // SAFETY: a small block begins there, which is free or the caller's.
-        let free = class_at(block).is_some() && unsafe { Block::is_free(block.cast().as_ptr()) };
+        let free = self.class_at(block).is_some() && unsafe { Block::is_free(block.cast().as_ptr()) };
         (!free).then_some(size)
     }
 
@@ -278,7 +282,7 @@ impl Growing {
                 Some(block)
             } else {
                 // What becomes smaller may stay.
-                (state::resize_at_last(block, size) || size <= have).then_some(block)
+                (self.0.shared().resize_at_last(block, size) || size <= have).then_some(block)
             }
         };
         changed.map_or(ptr::null_mut(), NonNull::as_ptr)
@@ -296,35 +300,20 @@ impl Growing {
         have: usize,
         is_large: bool,
         (size, align): (usize, usize),
-        mut done: impl FnMut(NonNull<u8>),
+        done: impl FnMut(NonNull<u8>),
     ) -> Option<NonNull<u8>> {
-        // SAFETY: the caller guarantees the block; both blocks of the copy are live.
-        unsafe {
-            if is_large {
-                if let Some(block) = state::resize_large(block, size, have, align, &mut done) {
-                    return Some(block);
-                }
-            }
-            if let Some(moved) = NonNull::new(self.allocate_raw(size, align)) {
-                moved.copy_from_nonoverlapping(block, have.min(size));
-                done(moved);
-                if let Err(error) = self.free(block) {
-                    invalid_free(error, block.addr().get());
-                }
-                return Some(moved);
-            }
-            (is_large && state::resize_at_last(block, size)).then(|| {
-                done(block);
-                block
-            })
-        }
+        let (take, free) =
+            // SAFETY: the caller guarantees the block.
+            (|| NonNull::new(self.allocate_raw(size, align)), || unsafe { self.free(block) });
+        // SAFETY: as above.
+        unsafe { self.0.shared().resize((block, have, is_large), (size, align), take, free, done) }
     }
 
     /// Gives all free memory back to the system: that of the calling thread at once, that of the others when they next go to
     /// the shared pages. Returns the bytes. O(spans + free blocks).
     pub fn trim(&self) -> usize {
-        state::call_for_memory();
-        SHARED.with(Pages::trim)
+        self.0.shared().call_for_memory();
+        self.0.shared().with(Pages::trim)
     }
 
     /// Sets how short memory is outside the heap, and returns the bytes that went back to the system. Under pressure all free memory
@@ -332,12 +321,12 @@ impl Growing {
     /// use ([`Pressure::Low`]), or 1 MiB ([`Pressure::Critical`]).
     #[doc(hidden)]
     pub fn set_pressure(&self, pressure: Pressure) -> usize {
-        SHARED.with(|pages| pages.pressure = pressure);
+        self.0.shared().with(|pages| pages.pressure = pressure);
         if pressure == Pressure::Normal { 0 } else { self.trim() }
     }
 
     /// Returns the statistics of this moment. Blocks in the caches of threads count as used.
     pub fn stats(&self) -> GrowingStats {
-        SHARED.with(|pages| pages.stats())
+        self.0.shared().with(|pages| pages.stats())
     }
 }

@@ -1,6 +1,7 @@
 //! The record of [`Hardened`](super::Hardened): a byte for each 16 bytes of the heap's addresses.
 
 use crate::os::cache::SMALLEST;
+use crate::region::Region;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 
@@ -13,19 +14,23 @@ static STATES: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 /// The first address of the heap. Set before the bytes are.
 static BASE: AtomicUsize = AtomicUsize::new(0);
 
+/// Bytes of the heap. Set before the bytes are.
+static LENGTH: AtomicUsize = AtomicUsize::new(0);
+
 /// Returns whether there is a record.
 #[inline(always)]
 pub(super) fn is_kept() -> bool {
     !STATES.load(Ordering::Acquire).is_null()
 }
 
-/// Begins the record of a heap that starts at `base`.
+/// Begins the record of the heap that has a region.
 ///
 /// # Safety
 ///
 /// `states` must be valid for good, zero, and have a byte for each [`SMALLEST`] bytes of the heap.
-pub(super) unsafe fn begin(base: *mut u8, states: *mut u8) {
-    BASE.store(base.addr(), Ordering::Relaxed);
+pub(super) unsafe fn begin(region: Region, states: *mut u8) {
+    BASE.store(region.start.addr().get(), Ordering::Relaxed);
+    LENGTH.store(region.size, Ordering::Relaxed);
     STATES.store(states, Ordering::Release);
 }
 
@@ -40,6 +45,11 @@ pub(super) fn state_at(block: *mut u8) -> Option<&'static AtomicU8> {
 
 /// Forgets the states of memory of the heap that is about to have other contents.
 pub(super) fn forget(start: *mut u8, bytes: usize) {
+    let offset = start.addr().wrapping_sub(BASE.load(Ordering::Relaxed));
+    if offset >= LENGTH.load(Ordering::Relaxed) {
+        // It is of another heap.
+        return;
+    }
     for at in (0..bytes).step_by(SMALLEST) {
         let Some(state) = state_at(start.wrapping_add(at)) else { return };
         if state.load(Ordering::Relaxed) != FRESH {

@@ -6,6 +6,7 @@ use super::image::{IMAGE, Image, MOST};
 use super::page::Page;
 use super::system::{Shift, System};
 use core::marker::PhantomData;
+use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicU8, Ordering};
 
 /// The map's entry for a slot that starts no large block and is in no page.
@@ -50,6 +51,8 @@ pub(super) struct Spans<S> {
     highest: usize,
     /// Blocks moved without copying. Each costs the kernel a mapping or two, of which there are not many.
     shifted: usize,
+    /// All that is reserved.
+    whole: (*mut u8, usize),
     system: PhantomData<S>,
 }
 
@@ -89,6 +92,7 @@ impl<S: System> Spans<S> {
         footprint: 0,
         highest: 0,
         shifted: 0,
+        whole: (ptr::null_mut(), 0),
         system: PhantomData,
     };
 
@@ -138,6 +142,7 @@ impl<S: System> Spans<S> {
         };
         let [table, map, bits, bounds, image] = Self::tables(bytes);
         let base = base.as_ptr();
+        self.whole = (base, total(bytes));
         let mut at = base.wrapping_add(base.addr().next_multiple_of(LARGEST_PAGE) - base.addr());
         for (range, reserved) in [
             (&mut self.slots, bytes),
@@ -321,9 +326,22 @@ impl<S: System> Spans<S> {
             Shift::Moved => self.shifted += 1,
             Shift::Refused => {}
             // One such place is enough.
-            Shift::Lost => self.shifted = SHIFTS,
+            Shift::Lost => self.shifted = usize::MAX,
         }
         shift
+    }
+
+    /// Gives everything back to the system, unless others may have a part of the addresses now.
+    ///
+    /// # Safety
+    ///
+    /// Nothing may use the memory any more, nor the spans.
+    pub(super) unsafe fn release(&mut self) {
+        let (start, bytes) = self.whole;
+        if let Some(start) = NonNull::new(start).filter(|_| self.shifted < usize::MAX) {
+            // SAFETY: the range was reserved, and the caller guarantees that nothing uses it.
+            unsafe { S::release(start, bytes) };
+        }
     }
 
     /// Gives the memory of free spans back to the system. Returns the bytes. O(spans).

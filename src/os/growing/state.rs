@@ -6,19 +6,18 @@ use super::spans::{NOTHING, Places};
 use super::system::{Host, System};
 use super::thread;
 use crate::error::FreeError;
+use crate::error::misuse::invalid_free;
 use crate::lock::{Futex, Lock};
 use crate::os::cache::{self, Chain, Lists, Place, SIZES, SMALLEST, Source, class_of};
 #[cfg(unix)]
 use crate::os::fork;
 use core::cell::UnsafeCell;
 use core::ptr::{self, NonNull};
-#[cfg(unix)]
-use core::sync::atomic::AtomicBool;
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 
-/// State that all threads share.
+/// State of a heap that all threads share.
 pub(super) struct Shared {
-    pub(super) lock: Futex,
+    lock: &'static Futex,
     pages: UnsafeCell<Pages<Host>>,
     /// The first slot; null at first.
     pub(super) base: AtomicPtr<u8>,
@@ -26,26 +25,65 @@ pub(super) struct Shared {
     bytes: AtomicUsize,
     /// One byte per slot.
     map: AtomicPtr<u8>,
-    /// Counts the calls for memory: a thread whose number is another one frees what its lists hold.
+    /// The token of the last call for memory: a thread whose lists have another one frees what they hold.
     call: AtomicUsize,
+    /// The heap's first token: lists with an earlier one have blocks of a heap that has ended.
+    first: AtomicUsize,
+    /// Where threads find their lists.
+    place: &'static Place,
 }
 
 // SAFETY: the pages are only accessed under the lock.
 unsafe impl Sync for Shared {}
 
-pub(super) static SHARED: Shared = Shared {
-    lock: Futex::INIT,
-    pages: UnsafeCell::new(Pages::EMPTY),
-    base: AtomicPtr::new(ptr::null_mut()),
-    bytes: AtomicUsize::new(0),
-    map: AtomicPtr::new(ptr::null_mut()),
-    call: AtomicUsize::new(0),
+/// State of the heap of the process.
+pub(super) static SHARED: Shared = {
+    static LOCK: Futex = Futex::INIT;
+    static PLACE: Place = Place::new(thread::get, thread::set, || cache::end(&PLACE), None);
+    Shared::new(&LOCK, &PLACE)
 };
 
 impl Shared {
+    pub(super) const fn new(lock: &'static Futex, place: &'static Place) -> Self {
+        Self {
+            lock,
+            pages: UnsafeCell::new(Pages::EMPTY),
+            base: AtomicPtr::new(ptr::null_mut()),
+            bytes: AtomicUsize::new(0),
+            map: AtomicPtr::new(ptr::null_mut()),
+            call: AtomicUsize::new(0),
+            first: AtomicUsize::new(0),
+            place,
+        }
+    }
+
+    /// Begins a heap whose state this is, after another one has ended.
+    pub(super) fn begin(&self) {
+        let token = cache::new_token();
+        self.first.store(token, Ordering::Relaxed);
+        self.call.store(token, Ordering::Relaxed);
+    }
+
+    /// Ends the heap: all its memory goes back to the system, and no thread touches a block that it keeps.
+    ///
+    /// # Safety
+    ///
+    /// No block of the heap may be used any more, and no thread but this one may use the heap.
+    pub(super) unsafe fn end(&self) {
+        let mut pages = self.with(|pages| {
+            // Threads that free what their lists hold look at it under the lock.
+            self.first.store(cache::new_token(), Ordering::Relaxed);
+            core::mem::replace(pages, Pages::EMPTY)
+        });
+        // SAFETY: nothing finds the memory any more.
+        unsafe { pages.spans.release() };
+    }
+
     pub(super) fn with<T>(&self, f: impl FnOnce(&mut Pages<Host>) -> T) -> T {
         if self.base.load(Ordering::Relaxed).is_null() {
-            begin();
+            // Children of a fork find the heap whole. Registering that may allocate and come back here.
+            #[cfg(unix)]
+            fork::protect(self.lock);
         }
         self.lock.with(|| {
             // SAFETY: the lock excludes all others, and nothing that runs under it allocates.
@@ -82,35 +120,6 @@ impl Shared {
     }
 }
 
-/// Sees to it that children of a fork find the heap whole, before its first use. Registering that may allocate and come back here.
-#[cold]
-fn begin() {
-    #[cfg(unix)]
-    {
-        static BEGUN: AtomicBool = AtomicBool::new(false);
-        if !BEGUN.swap(true, Ordering::Relaxed) {
-            fork::protect(&SHARED.lock);
-        }
-    }
-}
-
-/// Makes a request of the pages, and once more after all threads were asked for memory if it failed.
-fn insist<T>(mut request: impl FnMut(&mut Pages<Host>) -> Option<T>) -> Option<T> {
-    SHARED.with(&mut request).or_else(|| {
-        call_for_memory();
-        SHARED.with(request)
-    })
-}
-
-/// Returns whether a small block can begin at an address in a page of a class, live or free.
-pub(super) fn is_start(block: NonNull<u8>, class: usize) -> bool {
-    // Pages lie at multiples of their size, and a division of 32 bits takes less time.
-    let base = SHARED.base.load(Ordering::Relaxed).addr();
-    let offset = ((block.addr().get() - base) % page_size(class)) as u32;
-    let size = u32::from(SIZES[class]);
-    offset % size == 0 && offset / size < objects(class) as u32
-}
-
 /// The class of a thread's lists.
 fn class_of_lists() -> Option<usize> {
     class_of(size_of::<Lists>(), align_of::<Lists>())
@@ -118,12 +127,16 @@ fn class_of_lists() -> Option<usize> {
 
 impl Source for Shared {
     fn place(&self) -> &'static Place {
-        static PLACE: Place = Place::new(thread::get, thread::set, || cache::end(&PLACE));
-        &PLACE
+        self.place
     }
 
     fn token(&self) -> usize {
         self.call.load(Ordering::Relaxed)
+    }
+
+    fn has(&self, token: usize) -> bool {
+        // Numbers begin again after the largest one.
+        token.wrapping_sub(self.first.load(Ordering::Relaxed)) <= usize::MAX / 2
     }
 
     fn capacity(&self, class: usize) -> usize {
@@ -133,13 +146,13 @@ impl Source for Shared {
     fn check(&self, class: usize, block: NonNull<u8>) -> Result<(), FreeError> {
         match self.entry(block.as_ptr()) {
             NOTHING => Err(FreeError::Foreign),
-            entry if entry as usize == class + 1 && is_start(block, class) => Ok(()),
+            entry if entry as usize == class + 1 && self.is_start(block, class) => Ok(()),
             _ => Err(FreeError::NotABlock),
         }
     }
 
     fn allocate(&'static self, class: usize, want: usize) -> Chain {
-        let chain = insist(|pages| Some(pages.allocate(class, want)).filter(|chain| chain.count > 0));
+        let chain = self.insist(|pages| Some(pages.allocate(class, want)).filter(|chain| chain.count > 0));
         chain.unwrap_or(Chain::NONE)
     }
 
@@ -151,6 +164,15 @@ impl Source for Shared {
     unsafe fn free(&self, class: usize, chain: Chain) {
         // SAFETY: the caller's contract.
         self.with(|pages| unsafe { pages.free(class, chain) });
+    }
+
+    unsafe fn free_kept(&self, class: usize, chain: Chain, token: usize) {
+        self.with(|pages| {
+            if self.has(token) {
+                // SAFETY: the caller's contract; the heap does not end under the lock.
+                unsafe { pages.free(class, chain) }
+            }
+        });
     }
 
     fn allocate_lists(&'static self) -> Option<NonNull<Lists>> {
@@ -167,71 +189,132 @@ impl Source for Shared {
     }
 }
 
-/// Takes a large block. Returns it, and whether it may have bytes that are not zero.
-#[inline(never)]
-pub(super) fn allocate_large(size: usize, align: usize, zeroed: bool) -> Option<(NonNull<u8>, bool)> {
-    // An alignment of 2 to the power 63 or 31 is a power of two too.
-    if size > isize::MAX as usize || align > isize::MAX as usize || !align.is_power_of_two() {
-        return None;
+impl Shared {
+    /// Makes a request of the pages, and once more after all threads were asked for memory if it failed.
+    fn insist<T>(&'static self, mut request: impl FnMut(&mut Pages<Host>) -> Option<T>) -> Option<T> {
+        self.with(&mut request).or_else(|| {
+            self.call_for_memory();
+            self.with(request)
+        })
     }
-    insist(|pages| pages.allocate_large(size, align, zeroed))
-}
 
-/// Changes the size of a large block that stays one, in place or by moving its memory without copying. `done` gets its address before
-/// the old one becomes free for other requests.
-///
-/// # Safety
-///
-/// The block must be a live large one of `have` bytes, and must not be used at its old address if it moves.
-pub(super) unsafe fn resize_large(
-    block: NonNull<u8>,
-    size: usize,
-    have: usize,
-    align: usize,
-    mut done: impl FnMut(NonNull<u8>),
-) -> Option<NonNull<u8>> {
-    if size > isize::MAX as usize {
-        return None;
+    /// Returns whether a small block can begin at an address in a page of a class, live or free.
+    pub(super) fn is_start(&self, block: NonNull<u8>, class: usize) -> bool {
+        // Pages lie at multiples of their size, and a division of 32 bits takes less time.
+        let base = self.base.load(Ordering::Relaxed).addr();
+        let offset = ((block.addr().get() - base) % page_size(class)) as u32;
+        let size = u32::from(SIZES[class]);
+        offset % size == 0 && offset / size < objects(class) as u32
     }
-    // SAFETY: the caller guarantees the block.
-    let resized = SHARED.with(|pages| unsafe {
-        if pages.resize_large(block, size) {
-            return Some(block);
+
+    /// Takes a large block. Returns it, and whether it may have bytes that are not zero.
+    #[inline(never)]
+    pub(super) fn allocate_large(
+        &'static self,
+        size: usize,
+        align: usize,
+        zeroed: bool,
+    ) -> Option<(NonNull<u8>, bool)> {
+        // An alignment of 2 to the power 63 or 31 is a power of two too.
+        if size > isize::MAX as usize || align > isize::MAX as usize || !align.is_power_of_two() {
+            return None;
         }
-        if size > have && align <= Host::page() { pages.shift_large(block, size) } else { None }
-    })?;
-    done(resized);
-    if resized != block {
-        // SAFETY: the old block is live, and its contents have moved.
-        SHARED.with(|pages| unsafe { pages.free_large(block) });
+        self.insist(|pages| pages.allocate_large(size, align, zeroed))
     }
-    Some(resized)
-}
 
-/// Changes the size of a block that stays a large one, in place, when no other place was found for it. Returns whether that was possible.
-///
-/// # Safety
-///
-/// A large block that starts there must be live; bytes that are cut off must not be used any more.
-pub(super) unsafe fn resize_at_last(block: NonNull<u8>, size: usize) -> bool {
-    // SAFETY: the caller's contract.
-    size <= isize::MAX as usize && SHARED.with(|pages| unsafe { pages.resize_at_last(block, size) })
-}
+    /// Changes the size of a large block that stays one, in place or by moving its memory without copying. `done` gets its address before
+    /// the old one becomes free for other requests.
+    ///
+    /// # Safety
+    ///
+    /// The block must be a live large one of `have` bytes, and must not be used at its old address if it moves.
+    pub(super) unsafe fn resize_large(
+        &self,
+        block: NonNull<u8>,
+        size: usize,
+        have: usize,
+        align: usize,
+        mut done: impl FnMut(NonNull<u8>),
+    ) -> Option<NonNull<u8>> {
+        if size > isize::MAX as usize {
+            return None;
+        }
+        // SAFETY: the caller guarantees the block.
+        let resized = self.with(|pages| unsafe {
+            if pages.resize_large(block, size) {
+                return Some(block);
+            }
+            if size > have && align <= Host::page() { pages.shift_large(block, size) } else { None }
+        })?;
+        done(resized);
+        if resized != block {
+            // SAFETY: the old block is live, and its contents have moved.
+            self.with(|pages| unsafe { pages.free_large(block) });
+        }
+        Some(resized)
+    }
 
-/// Frees a large block. Returns false, with nothing done, if none starts there.
-///
-/// # Safety
-///
-/// If one starts there, it must be live and not be used any more.
-#[inline(never)]
-pub(super) unsafe fn free_large(block: NonNull<u8>) -> bool {
-    // SAFETY: the caller's contract.
-    SHARED.with(|pages| unsafe { pages.free_large(block) })
-}
+    /// Changes the size of a block of `have` bytes, in place if it `is_large` and stays so, and by moving it otherwise. `take` allocates the new
+    /// block and `free` frees the old one; `done` gets the address before the old block becomes free for other requests.
+    ///
+    /// # Safety
+    ///
+    /// The block must be live and have these bytes. If it moves, it must not be used any more at its old address.
+    pub(super) unsafe fn resize(
+        &self,
+        (block, have, is_large): (NonNull<u8>, usize, bool),
+        (size, align): (usize, usize),
+        take: impl FnOnce() -> Option<NonNull<u8>>,
+        free: impl FnOnce() -> Result<(), FreeError>,
+        mut done: impl FnMut(NonNull<u8>),
+    ) -> Option<NonNull<u8>> {
+        // SAFETY: the caller guarantees the block; both blocks of the copy are live.
+        unsafe {
+            if is_large {
+                if let Some(block) = self.resize_large(block, size, have, align, &mut done) {
+                    return Some(block);
+                }
+            }
+            let Some(moved) = take() else {
+                return (is_large && self.resize_at_last(block, size)).then(|| {
+                    done(block);
+                    block
+                });
+            };
+            moved.copy_from_nonoverlapping(block, have.min(size));
+            done(moved);
+            if let Err(error) = free() {
+                invalid_free(error, block.addr().get());
+            }
+            Some(moved)
+        }
+    }
 
-/// Asks all threads to free what their lists hold, and frees what those of this thread do.
-#[cold]
-pub(super) fn call_for_memory() {
-    SHARED.call.fetch_add(1, Ordering::Relaxed);
-    cache::flush(&SHARED);
+    /// Changes the size of a block that stays a large one, in place, when no other place was found for it. Returns whether that was possible.
+    ///
+    /// # Safety
+    ///
+    /// A large block that starts there must be live; bytes that are cut off must not be used any more.
+    pub(super) unsafe fn resize_at_last(&self, block: NonNull<u8>, size: usize) -> bool {
+        // SAFETY: the caller's contract.
+        size <= isize::MAX as usize && self.with(|pages| unsafe { pages.resize_at_last(block, size) })
+    }
+
+    /// Frees a large block. Returns false, with nothing done, if none starts there.
+    ///
+    /// # Safety
+    ///
+    /// If one starts there, it must be live and not be used any more.
+    #[inline(never)]
+    pub(super) unsafe fn free_large(&self, block: NonNull<u8>) -> bool {
+        // SAFETY: the caller's contract.
+        self.with(|pages| unsafe { pages.free_large(block) })
+    }
+
+    /// Asks all threads to free what their lists hold, and frees what those of this thread do.
+    #[cold]
+    pub(super) fn call_for_memory(&'static self) {
+        self.call.store(cache::new_token(), Ordering::Relaxed);
+        cache::flush(self);
+    }
 }

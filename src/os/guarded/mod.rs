@@ -64,7 +64,7 @@ unsafe impl<M: Sync> Sync for Guarded<M> {}
 unsafe impl<M: Send> Send for Guarded<M> {}
 
 thread_local! {
-    /// Allocations of the thread until the next sampled one; 0 before the first.
+    /// Allocations of the thread in front of the next sampled one.
     static LEFT: Cell<u32> = const { Cell::new(0) };
     /// State of the generator of distances.
     static SEED: Cell<u64> = const { Cell::new(0) };
@@ -129,9 +129,10 @@ impl<M> Guarded<M> {
     /// Returns whether this allocation is one to sample.
     #[inline(always)]
     fn is_due(&self) -> bool {
-        let left = LEFT.get();
-        LEFT.set(left.wrapping_sub(1));
-        left <= 1
+        // One instruction that counts, and one that looks at its flag.
+        let (left, is_due) = LEFT.get().overflowing_sub(1);
+        LEFT.set(left);
+        is_due
     }
 
     /// Runs `f` on the pool, and makes the pool first if necessary.
@@ -166,8 +167,8 @@ impl<M> Guarded<M> {
         } else {
             None
         };
-        // Between 1 and twice the period, less one: the period on average.
-        LEFT.set(1 + (random() % (2 * u64::from(self.period) - 1)) as u32);
+        // With the next one, between 1 and twice the period, less one: the period on average.
+        LEFT.set((random() % (2 * u64::from(self.period) - 1)) as u32);
         block
     }
 
@@ -180,6 +181,15 @@ impl<M> Guarded<M> {
             )
         });
         checked.unwrap_or(Err(FreeError::Foreign))
+    }
+
+    /// Frees a block in a slot, or reports why not. Out of line as a whole, so that frees of other blocks save no registers.
+    #[cold]
+    #[inline(never)]
+    fn free_or_report(&self, block: NonNull<u8>, layout: Layout) {
+        if let Err(error) = self.free_sampled(block, layout) {
+            invalid_free(error, block.addr().get());
+        }
     }
 
     /// Frees a block in a slot, or returns why not, after a report that names the block.
@@ -231,13 +241,11 @@ unsafe impl<M: Memory> Memory for Guarded<M> {
 
     #[inline]
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
-        if !self.is_sampled(block) {
-            // SAFETY: the caller's contract.
-            return unsafe { self.memory.deallocate(block, layout) };
+        if self.is_sampled(block) {
+            return self.free_or_report(block, layout);
         }
-        if let Err(error) = self.free_sampled(block, layout) {
-            invalid_free(error, block.addr().get());
-        }
+        // SAFETY: the caller's contract.
+        unsafe { self.memory.deallocate(block, layout) }
     }
 
     unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
@@ -300,7 +308,7 @@ unsafe impl<M: Memory> Memory for Guarded<M> {
     pass_on!(|self| self.memory; allocate_many, statistics, largest_free, out_of_memory, take_reserve, remembers, own_lock);
 }
 
-global_alloc!([M: Memory] Guarded<M>);
+global_alloc!([M: Memory] Guarded<M>, plainly);
 allocator!([M: Memory] Guarded<M>);
 
 impl<M> fmt::Debug for Guarded<M> {
