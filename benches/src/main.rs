@@ -130,7 +130,8 @@ fn run(quick: bool, subjects: Vec<String>, names: &[String]) -> Result<()> {
         measures::choose(subjects)?;
     }
     let chosen: Vec<&Measure> = if names.is_empty() {
-        measures::ALL.iter().collect()
+        // That one has a program of its own.
+        measures::ALL.iter().filter(|measure| measure.name != measures::reconnects::MEASURE.name).collect()
     } else {
         names.iter().map(|name| find(name)).collect::<Result<_>>()?
     };

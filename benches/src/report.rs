@@ -8,10 +8,10 @@ use allotment_benches::gpu;
 use allotment_common::page;
 use anyhow::{Context, Result};
 
-use crate::measures::{ALL, instructions, programs, smallest, threads, throughput};
+use crate::measures::{ALL, instructions, programs, reconnects, smallest, threads, throughput};
 use crate::results::{self, Results};
 use crate::statistics::geometric_mean;
-use crate::table::{Better, escape};
+use crate::table::{Better, escape, ordered};
 use crate::trace::Set;
 use crate::{draw, losses, plan, targets};
 
@@ -25,6 +25,7 @@ pub fn write(folder: &Path, file: &Path) -> Result<()> {
     text += &hosts(folder)?;
     text += &beside(folder)?;
     text += &firmware(folder)?;
+    text += &devices(folder)?;
     text += &drawn(folder, "malloc", PROGRAMS, |row| row == "geometric mean")?;
     text += &gpu::section(&folder.join("gpu"))?;
     text += &plan::section(&folder.join("plan"))?;
@@ -252,6 +253,18 @@ fn firmware(folder: &Path) -> Result<String> {
             number(field(row, "live_permille"), 10.0, 1),
         ];
         writeln!(text, "| {} | {} |", row.get(0).unwrap_or_default(), cells.join(" | "))?;
+    }
+    Ok(text)
+}
+
+/// Devices that reconnect for years.
+fn devices(folder: &Path) -> Result<String> {
+    let Some(results) = results::read(folder, reconnects::MEASURE.name)? else { return Ok(String::new()) };
+    let mut text = String::from("\n## A device that reconnects\n");
+    for table in (reconnects::MEASURE.tables)(&results) {
+        writeln!(text, "\n{} Table: `{}`.\n", table.text, reconnects::MEASURE.name)?;
+        let subjects = ordered(results.subjects(table.metric));
+        draw::grid(&mut text, &table, &results, &table.columns(&results), &subjects)?;
     }
     Ok(text)
 }
