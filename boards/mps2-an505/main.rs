@@ -96,7 +96,10 @@ fn probe() {
 /// Takes bytes that have been read.
 fn take(part: &[u8]) {
     let before = RECEIVED.fetch_add(part.len(), Ordering::Relaxed);
-    assert!(before > 0 || part.is_empty() || part.starts_with(&Header::HERE.encode()), "a header comes first");
+    assert!(
+        before > 0 || part.is_empty() || part.starts_with(&Header::HERE.encode()),
+        "a header comes first"
+    );
     #[cfg(feature = "trace")]
     allotment::observe::to_defmt(part);
 }
