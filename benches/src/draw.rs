@@ -60,7 +60,8 @@ fn cell(value: Option<f64>, table: &Table) -> String {
     value.filter(|value| value.is_finite()).map_or("–".into(), |value| format!("{value:.digits$}"))
 }
 
-fn grid(
+/// Draws a table.
+pub fn grid(
     text: &mut String,
     table: &Table,
     results: &Results,

@@ -8,10 +8,10 @@ use allotment_benches::gpu;
 use allotment_common::page;
 use anyhow::{Context, Result};
 
-use crate::measures::{ALL, instructions, programs, smallest, threads, throughput};
+use crate::measures::{ALL, instructions, programs, reconnects, smallest, threads, throughput};
 use crate::results::{self, Results};
 use crate::statistics::geometric_mean;
-use crate::table::{Better, escape};
+use crate::table::{Better, escape, ordered};
 use crate::trace::Set;
 use crate::{draw, losses, plan, targets};
 
@@ -25,6 +25,7 @@ pub fn write(folder: &Path, file: &Path) -> Result<()> {
     text += &hosts(folder)?;
     text += &beside(folder)?;
     text += &firmware(folder)?;
+    text += &devices(folder)?;
     text += &drawn(folder, "malloc", PROGRAMS, |row| row == "geometric mean")?;
     text += &gpu::section(&folder.join("gpu"))?;
     text += &plan::section(&folder.join("plan"))?;
@@ -256,6 +257,18 @@ fn firmware(folder: &Path) -> Result<String> {
     Ok(text)
 }
 
+/// Devices that reconnect for years.
+fn devices(folder: &Path) -> Result<String> {
+    let Some(results) = results::read(folder, reconnects::MEASURE.name)? else { return Ok(String::new()) };
+    let mut text = String::from("\n## A device that reconnects\n");
+    for table in (reconnects::MEASURE.tables)(&results) {
+        writeln!(text, "\n{} Table: `{}`.\n", table.text, reconnects::MEASURE.name)?;
+        let subjects = ordered(results.subjects(table.metric));
+        draw::grid(&mut text, &table, &results, &table.columns(&results), &subjects)?;
+    }
+    Ok(text)
+}
+
 /// Heading and explanation of pages that are shown in part.
 const PROGRAMS: [&str; 2] =
     ["Whole programs on `liballotment.so`", "`cargo xtask malloc`: ratios to the C library's heap."];
@@ -374,7 +387,7 @@ mod tests {
         }
         write(&copy, &file).unwrap();
         let words = fs::read_to_string(&file).unwrap().split_whitespace().count();
-        assert!((500..3_200).contains(&words), "RESULTS.md has {words} words");
+        assert!((500..3_500).contains(&words), "RESULTS.md has {words} words");
     }
 
     #[test]

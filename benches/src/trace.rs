@@ -79,11 +79,11 @@ impl Trace {
         let first = [self.slots, self.peak, self.room.unwrap_or(0)];
         let ops = self.ops.iter().map(|op| {
             let head =
-                op.kind as usize | (op.layout().align().ilog2() as usize) << 8 | (op.slot as usize) << 32;
-            [head, op.size(), op.resized()]
+                op.kind as u64 | u64::from(op.layout().align().ilog2()) << 8 | u64::from(op.slot) << 32;
+            [head, op.size() as u64, op.resized() as u64]
         });
-        for word in [first].into_iter().chain(ops).flatten() {
-            bytes.extend((word as u64).to_le_bytes());
+        for word in [first.map(|word| word as u64)].into_iter().chain(ops).flatten() {
+            bytes.extend(word.to_le_bytes());
         }
         fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))
     }
@@ -92,11 +92,12 @@ impl Trace {
     pub fn load(path: &Path) -> Result<Self> {
         let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
         let (words, rest) = bytes.as_chunks::<8>();
-        let words: Vec<usize> = words.iter().map(|&word| u64::from_le_bytes(word) as usize).collect();
+        let words: Vec<u64> = words.iter().map(|&word| u64::from_le_bytes(word)).collect();
         let (chunks, more) = words.as_chunks::<3>();
-        let (&[[slots, peak, room], ref chunks @ ..], [], []) = (chunks, more, rest) else {
+        let (&[first, ref chunks @ ..], [], []) = (chunks, more, rest) else {
             bail!("{} is no compiled trace", path.display());
         };
+        let [slots, peak, room] = first.map(|word| word as usize);
         let ops = chunks.iter().map(|&[head, size, new]| {
             let kind = match head as u8 {
                 0 => Kind::Allocate,
@@ -104,7 +105,8 @@ impl Trace {
                 _ => Kind::Free,
             };
             let align = 1_usize.checked_shl((head >> 8 & 0xFF) as u32);
-            let op = align.and_then(|align| Op::new(kind, head >> 32, size, align, new));
+            let op = align
+                .and_then(|align| Op::new(kind, (head >> 32) as usize, size as usize, align, new as usize));
             op.with_context(|| format!("{} is no compiled trace", path.display()))
         });
         let ops = ops.collect::<Result<_>>()?;

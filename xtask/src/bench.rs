@@ -2,14 +2,19 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, ExitStatus};
 
 use anyhow::{Context, Result};
 
-use crate::{Setup, child, malloc, setup, tools};
+use crate::{Setup, child, malloc, setup, toolchain, tools};
 
 /// The program that measures.
 const PROGRAM: &str = "allotment-benches";
+
+/// The measure of devices, which need the pointers of one.
+const NARROW: &str = "reconnects";
+/// What its program is built for: the machine's own processor, with 32-bit pointers.
+const NARROW_TARGET: &str = "i686-unknown-linux-musl";
 
 /// What to do.
 #[derive(clap::Args)]
@@ -46,6 +51,17 @@ pub fn run(bench: &Bench, setup: &Setup) -> Result<ExitCode> {
         (false, false) => Peers::All,
     };
     let all = bench.names.is_empty();
+    let (narrow, wide): (Vec<_>, Vec<_>) =
+        bench.names.iter().map(String::as_str).partition(|&name| name == NARROW);
+    if !bench.check && (all || !narrow.is_empty()) {
+        toolchain::find(&[NARROW_TARGET], setup)?;
+        // Its peers need no compiler for C.
+        let program = build(&[PROGRAM.into()], Peers::Rust.features(), Some(NARROW_TARGET))?;
+        let status = measure(&mut Command::new(program), bench, &[NARROW])?;
+        if !status.success() || !all && wide.is_empty() {
+            return Ok(exit(status));
+        }
+    }
     if !bench.check && (all || bench.names.iter().any(|name| name == "programs")) {
         // Binaries beside the program, which starts them.
         let programs: &[&str] = match peers {
@@ -53,14 +69,14 @@ pub fn run(bench: &Bench, setup: &Setup) -> Result<ExitCode> {
             _ => &["heap", "cached", "talc", "system"],
         };
         let programs: Vec<String> = programs.iter().map(|name| format!("programs-{name}")).collect();
-        build(&programs, &format!("programs,{}", peers.features()))?;
+        build(&programs, &format!("programs,{}", peers.features()), None)?;
     }
     if !bench.check && matches!(peers, Peers::All) && (all || bench.names.iter().any(|name| name == "misuse"))
     {
         // mimalloc's secure build, for which one program has no room beside the usual one.
-        build(&["secure".into()], "secure")?;
+        build(&["secure".into()], "secure", None)?;
     }
-    let program = build(&[PROGRAM.into()], peers.features())?;
+    let program = build(&[PROGRAM.into()], peers.features(), None)?;
     let mut command = Command::new(program);
     if !bench.check && (all || bench.names.iter().any(|name| name == "misuse")) {
         let mut libraries = vec![
@@ -79,22 +95,31 @@ pub fn run(bench: &Bench, setup: &Setup) -> Result<ExitCode> {
     if bench.check {
         command.arg("check").args(bench.slow.then_some("--slow")).args(bench.bless.then_some("--bless"));
     } else {
-        command.arg("run").args(bench.quick.then_some("--quick"));
-        bench.subjects.iter().for_each(|subject| {
-            command.args(["--subject", subject]);
-        });
-        command.args(&bench.names);
+        return Ok(exit(measure(&mut command, bench, &wide)?));
     }
-    let status = command.status().with_context(|| format!("{command:?} does not start"))?;
-    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(exit(command.status().with_context(|| format!("{command:?} does not start"))?))
+}
+
+/// Runs measures.
+fn measure(command: &mut Command, bench: &Bench, names: &[&str]) -> Result<ExitStatus> {
+    command.arg("run").args(bench.quick.then_some("--quick"));
+    bench.subjects.iter().for_each(|subject| {
+        command.args(["--subject", subject]);
+    });
+    command.args(names).status().with_context(|| format!("{command:?} does not start"))
+}
+
+/// What to end with.
+fn exit(status: ExitStatus) -> ExitCode {
+    if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Runs the planner's part of the program, which needs no other allocators.
 pub fn plan(arguments: &[OsString]) -> Result<ExitCode> {
-    let mut command = Command::new(build(&[PROGRAM.into()], Peers::None.features())?);
+    let mut command = Command::new(build(&[PROGRAM.into()], Peers::None.features(), None)?);
     command.arg("plan").args(arguments);
     let status = command.status().with_context(|| format!("{command:?} does not start"))?;
-    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(exit(status))
 }
 
 /// Draws tables of the program's own files; lists their names if there is no `name`.
@@ -117,7 +142,7 @@ pub fn tables(name: Option<&str>) -> Result<ExitCode> {
         None => command.arg("list"),
     };
     let status = command.status().with_context(|| format!("{command:?} does not start"))?;
-    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(exit(status))
 }
 
 /// The other allocators that are built in.
@@ -142,8 +167,9 @@ impl Peers {
     }
 }
 
-/// Builds programs of the benchmarks with these features. Returns the path of the main one, built or not.
-fn build(programs: &[String], features: &str) -> Result<PathBuf> {
+/// Builds programs of the benchmarks with these features, for this machine or for another target. Returns the path of the main one, built or
+/// not.
+fn build(programs: &[String], features: &str, triple: Option<&str>) -> Result<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../benches");
     let target = folder.join("target");
     let mut command = child::command(tools::find("cargo").context("there is no `cargo`")?);
@@ -152,10 +178,15 @@ fn build(programs: &[String], features: &str) -> Result<PathBuf> {
         command.args(["--bin", program]);
     });
     command.arg("--manifest-path").arg(folder.join("Cargo.toml")).arg("--target-dir").arg(&target);
+    if let Some(triple) = triple {
+        // The one that comes with the compiler: the machine's own would need libraries of the target.
+        let linker = format!("target.{triple}.linker=\"rust-lld\"");
+        command.args(["--target", triple, "--config", &linker]);
+    }
     let status = child::status(&mut command, "building the benchmarks")?;
     anyhow::ensure!(
         status.success(),
         "the benchmarks do not build; --no-native leaves out what needs C and C++"
     );
-    Ok(target.join("release").join(PROGRAM))
+    Ok(target.join(triple.unwrap_or_default()).join("release").join(PROGRAM))
 }

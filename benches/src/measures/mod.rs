@@ -12,6 +12,7 @@ pub mod pools;
 pub mod programs;
 pub mod random;
 pub mod realloc;
+pub mod reconnects;
 pub mod scale;
 pub mod single;
 pub mod smallest;
@@ -62,6 +63,7 @@ pub const ALL: &[Measure] = &[
     offsets::MEASURE,
     pools::MEASURE,
     scale::MEASURE,
+    reconnects::MEASURE,
 ];
 
 /// The settings for all measures.

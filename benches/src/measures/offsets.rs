@@ -130,7 +130,7 @@ struct Side<P>(Box<P>);
 impl<P: SegmentPlacement> Offsets for Side<P> {
     fn new(size: u64) -> Result<Self> {
         let mut placement = Box::new(P::EMPTY);
-        let start = NonNull::new(without_provenance_mut(1 << 40)).context("not null")?;
+        let start = NonNull::new(without_provenance_mut(1 << (usize::BITS - 24))).context("not null")?;
         // SAFETY: a side table never touches the memory that it describes.
         unsafe { placement.claim(Region::new(start, size as usize)) }
             .map_err(|error| anyhow::anyhow!("{error}"))?;

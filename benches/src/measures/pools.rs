@@ -201,7 +201,7 @@ impl PyTorch {
         };
         self.reserved += bytes;
         self.segments += 1;
-        let at = (self.segments as usize) << 40;
+        let at = (self.segments as usize) << (usize::BITS - 24);
         self.blocks.insert(at, PyTorchBlock { size: bytes, live: false, segment: self.segments, large });
         (bytes, at)
     }

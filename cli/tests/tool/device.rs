@@ -1,20 +1,25 @@
-//! A device that connects again and again, as a recording.
-
-use std::fmt::Write;
+//! A device that connects again and again, as a stream of requests and frees.
 
 /// Bytes of a TLS buffer: 16 KiB of a record, its header and what a cipher adds.
 pub const BUFFER: usize = 16_717;
 
-/// A device of a seed, which begins episodes with the mark `connect`.
-pub struct Device {
+/// What a device does. Blocks have numbers, which freed ones leave to others.
+#[derive(Clone, Copy, Debug)]
+pub enum Event {
+    /// A connection begins.
+    Connect,
+    /// It allocates a block.
+    Allocate { block: usize, size: usize },
+    /// It frees one.
+    Free { block: usize, size: usize },
+}
+
+/// A device of a seed, which tells `sink` what it does.
+pub struct Device<S> {
     random: fastrand::Rng,
-    text: String,
+    sink: S,
     blocks: Vec<Option<usize>>,
     unused: Vec<usize>,
-    live: usize,
-    /// The most live bytes so far.
-    pub peak: usize,
-    events: usize,
     settings: Vec<usize>,
     /// Messages that wait for the next connection.
     waiting: Vec<usize>,
@@ -26,104 +31,77 @@ pub struct Device {
     message: usize,
 }
 
-impl Device {
-    /// Records a device of a seed with so many connections.
-    pub fn record(seed: u64, connections: usize) -> Self {
-        let mut random = fastrand::Rng::with_seed(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) + 1);
-        let (certificate, packets) = (random.usize(900..2000), random.usize(2..6));
-        let (messages, message) = (random.usize(8..24), random.usize(200..900));
+impl<S: FnMut(Event)> Device<S> {
+    /// Starts a device: drivers, tasks and settings, which stay.
+    pub fn start(seed: u64, sink: S) -> Self {
+        let random = fastrand::Rng::with_seed(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) + 1);
         let mut device = Self {
             random,
-            text: String::new(),
+            sink,
             blocks: Vec::new(),
             unused: Vec::new(),
-            live: 0,
-            peak: 0,
-            events: 0,
             settings: Vec::new(),
             waiting: Vec::new(),
             session: 0,
-            certificate,
-            packets,
-            messages,
-            message,
+            certificate: 0,
+            packets: 0,
+            messages: 0,
+            message: 0,
         };
-        device.start();
-        for _ in 0..connections {
-            device.connect();
+        device.certificate = device.within(900, 1999);
+        device.packets = device.within(2, 5);
+        device.messages = device.within(8, 23);
+        device.message = device.within(200, 899);
+        for _ in 0..device.within(10, 20) {
+            let size = device.within(100, 2400);
+            device.allocate(size);
+            let temporary = device.within(50, 3000);
+            let temporary = device.allocate(temporary);
+            device.free(temporary);
         }
+        for _ in 0..device.within(16, 32) {
+            let size = device.within(12, 240);
+            let setting = device.allocate(size);
+            device.settings.push(setting);
+        }
+        device.session = device.allocate(180);
         device
     }
 
-    /// The first events, of the share that is given, and their mark.
-    pub fn first(&self, percent: usize) -> String {
-        let events = self.events * percent / 100;
-        let (mut seen, mut end) = (0, 0);
-        for line in self.text.split_inclusive('\n') {
-            seen += usize::from(!line.starts_with('#'));
-            if seen > events {
-                break;
-            }
-            end += line.len();
-        }
-        self.text[..end].to_owned()
-    }
-
-    /// The whole recording.
-    pub fn text(&self) -> &str {
-        &self.text
-    }
-
     fn allocate(&mut self, size: usize) -> usize {
-        let id = self.unused.pop().unwrap_or_else(|| {
+        let block = self.unused.pop().unwrap_or_else(|| {
             self.blocks.push(None);
             self.blocks.len() - 1
         });
-        self.blocks[id] = Some(size);
-        self.live += size;
-        self.peak = self.peak.max(self.live);
-        self.events += 1;
-        writeln!(self.text, "a {id} {size} 4").unwrap();
-        id
+        self.blocks[block] = Some(size);
+        (self.sink)(Event::Allocate { block, size });
+        block
     }
 
-    fn free(&mut self, id: usize) {
-        self.live -= self.blocks[id].take().unwrap();
-        self.unused.push(id);
-        self.events += 1;
-        writeln!(self.text, "f {id}").unwrap();
+    fn free(&mut self, block: usize) {
+        let size = self.blocks[block].take().expect("the block is live");
+        self.unused.push(block);
+        (self.sink)(Event::Free { block, size });
     }
 
     fn free_in_any_order(&mut self, mut blocks: Vec<usize>) {
-        self.random.shuffle(&mut blocks);
+        for place in 1..blocks.len() {
+            let other = self.within(0, place);
+            blocks.swap(place, other);
+        }
         for block in blocks {
             self.free(block);
         }
     }
 
+    /// Draws a number. It is the same whatever the length of a `usize`.
     fn within(&mut self, least: usize, most: usize) -> usize {
-        self.random.usize(least..=most)
+        self.random.u64(least as u64..=most as u64) as usize
     }
 
-    /// Drivers, tasks and settings that stay.
-    fn start(&mut self) {
-        for _ in 0..self.within(10, 20) {
-            let size = self.within(100, 2400);
-            self.allocate(size);
-            let temporary = self.within(50, 3000);
-            let temporary = self.allocate(temporary);
-            self.free(temporary);
-        }
-        for _ in 0..self.within(16, 32) {
-            let size = self.within(12, 240);
-            let setting = self.allocate(size);
-            self.settings.push(setting);
-        }
-        self.session = self.allocate(180);
-    }
-
-    fn connect(&mut self) {
-        writeln!(self.text, "# mark connect").unwrap();
+    /// A connection, from its socket to its end.
+    pub fn connect(&mut self) {
+        (self.sink)(Event::Connect);
         let socket = self.allocate(212);
         let mut garbage = Vec::new();
         for _ in 0..self.within(2, self.packets) {
@@ -141,7 +119,7 @@ impl Device {
             let size = self.within(4, 65) * 8;
             numbers.push(self.allocate(size));
             if numbers.len() > 12 {
-                let freed = numbers.swap_remove(self.random.usize(..numbers.len()));
+                let freed = numbers.swap_remove(self.within(0, numbers.len() - 1));
                 self.free(freed);
             }
         }
@@ -160,7 +138,7 @@ impl Device {
             self.exchange();
         }
         if self.random.f64() < 0.3 {
-            let setting = self.random.usize(..self.settings.len());
+            let setting = self.within(0, self.settings.len() - 1);
             let size = self.within(12, 240);
             let new = self.allocate(size);
             self.free(self.settings[setting]);

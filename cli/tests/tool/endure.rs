@@ -2,8 +2,55 @@
 
 use serde_json::Value;
 
-use crate::device::{BUFFER, Device};
+use std::fmt::Write;
+
+use crate::device::{BUFFER, Device, Event};
 use crate::{allotment, files, json, printed, refused};
+
+/// A recording of a device, whose episodes begin with the mark `connect`.
+struct Recording {
+    text: String,
+    /// The most live bytes.
+    peak: usize,
+}
+
+impl Recording {
+    /// Records a device of a seed with so many connections.
+    fn of(seed: u64, connections: usize) -> Self {
+        let (mut text, mut live, mut peak) = (String::new(), 0, 0);
+        let mut device = Device::start(seed, |event| match event {
+            Event::Connect => text.push_str("# mark connect\n"),
+            Event::Allocate { block, size } => {
+                live += size;
+                peak = peak.max(live);
+                writeln!(text, "a {block} {size} 4").unwrap();
+            }
+            Event::Free { block, size } => {
+                live -= size;
+                writeln!(text, "f {block}").unwrap();
+            }
+        });
+        for _ in 0..connections {
+            device.connect();
+        }
+        Self { text, peak }
+    }
+
+    /// The first events, of the share that is given, and their mark.
+    fn first(&self, percent: usize) -> &str {
+        let is_event = |line: &&str| !line.starts_with('#');
+        let events = self.text.lines().filter(is_event).count() * percent / 100;
+        let (mut seen, mut end) = (0, 0);
+        for line in self.text.split_inclusive('\n') {
+            seen += usize::from(is_event(&line));
+            if seen > events {
+                break;
+            }
+            end += line.len();
+        }
+        &self.text[..end]
+    }
+}
 
 /// From the first twentieth of the recordings of devices, the arena of 99.9 % serves the rest, and is at most 8 % more than that needs with
 /// the largest buffers kept. More devices with `ALLOTMENT_DEVICES`, of whom one in twenty may need more or less; `ALLOTMENT_CONNECTIONS` says
@@ -16,9 +63,9 @@ fn the_rest_of_a_recording_is_served() {
     let (_folder, [first, whole]) = files(["first.trace", "whole.trace"]);
     let (mut served, mut close, mut worst, mut sum) = (0, 0, 0.0_f64, 0.0);
     for seed in 1..=devices {
-        let device = Device::record(seed, connections as usize);
+        let device = Recording::of(seed, connections as usize);
         std::fs::write(&first, device.first(5)).unwrap();
-        std::fs::write(&whole, device.text()).unwrap();
+        std::fs::write(&whole, &device.text).unwrap();
         let rest = (connections * 95 / 100).to_string();
         let args = ["endure", &first, "--per-year", &rest, "--risk", "0.001", "--episodes", "20000"];
         let output = allotment(args.into_iter().chain(["--confirm", &whole, "--json"]));
@@ -56,9 +103,9 @@ fn the_rest_of_a_recording_is_served() {
 #[test]
 fn one_command_says_what_a_longer_history_confirms() {
     let (_folder, [first, whole]) = files(["first.trace", "whole.trace"]);
-    let device = Device::record(100, 1000);
+    let device = Recording::of(100, 1000);
     std::fs::write(&first, device.first(10)).unwrap();
-    std::fs::write(&whole, device.text()).unwrap();
+    std::fs::write(&whole, &device.text).unwrap();
     let args = ["endure", &first, "--mark", "connect", "--per-year", "1000", "--episodes", "20000"];
     let text = printed(args);
     let line = text
@@ -82,7 +129,7 @@ fn one_command_says_what_a_longer_history_confirms() {
 #[test]
 fn the_same_seed_gives_the_same_answer_and_a_picture() {
     let (_folder, [trace, svg, html, other]) = files(["t.trace", "c.svg", "c.html", "c.png"]);
-    std::fs::write(&trace, Device::record(7, 60).text()).unwrap();
+    std::fs::write(&trace, Recording::of(7, 60).text).unwrap();
     let args = ["endure", &trace, "--per-year", "500", "--episodes", "2000", "--keep", "0"];
     let answer = printed(args.into_iter().chain(["-o", &svg]));
     assert_eq!(answer, printed(args.into_iter().chain(["-o", &html])));
@@ -100,7 +147,7 @@ fn what_cannot_be_forecast_is_refused_with_a_way_out() {
     std::fs::write(&trace, "a 1 8 8\nf 1\na 1 8 8\n").unwrap();
     let (status, error) = refused(["endure", &trace, "--per-year", "10"]);
     assert!(status == 1 && error.contains("--mark or --tag"), "{error}");
-    std::fs::write(&trace, Device::record(7, 20).text()).unwrap();
+    std::fs::write(&trace, Recording::of(7, 20).text).unwrap();
     let (status, error) = refused(["endure", &trace]);
     assert!(status == 1 && error.contains("say with --per-year"), "{error}");
     let (status, error) =

@@ -14,6 +14,10 @@ pub type Chosen = Heap<allotment::Tlsf16, Alone>;
 /// The chosen heap, with all defaults.
 #[cfg(feature = "heap")]
 pub type Chosen = Heap<allotment::placement::Default, Alone>;
+/// The same with sampled guards of the memory protection unit.
+#[cfg(feature = "heap-sampled")]
+pub type Chosen =
+    allotment::Sampled<Heap<allotment::placement::Default, Alone>, allotment::sampled::ArmV7Mpu, Alone>;
 /// The same with the checks of level `Basic`.
 #[cfg(feature = "heap-basic")]
 pub type Chosen = Heap<allotment::placement::MicroTlsf<4, true>, Alone>;
@@ -46,5 +50,22 @@ impl<P: Placement, S: Statistics> Subject for Heap<P, Alone, S> {
         // SAFETY: the caller gives the memory away.
         let claimed = NonNull::new(start).map(|start| unsafe { self.claim(Region::new(start, size)) });
         assert!(claimed.is_some_and(|claimed| claimed.is_ok()));
+    }
+}
+
+#[cfg(feature = "heap-sampled")]
+impl Subject for Chosen {
+    const EMPTY: Self = Self::new(Heap::empty());
+
+    unsafe fn give(&mut self, start: *mut u8, size: usize) {
+        use allotment::sampled::{ArmV7Mpu, Protection};
+
+        // What was watched in the memory's life before.
+        <ArmV7Mpu as Protection>::clear();
+        // SAFETY: the caller gives the memory away.
+        let claimed =
+            NonNull::new(start).map(|start| unsafe { self.memory().claim(Region::new(start, size)) });
+        assert!(claimed.is_some_and(|claimed| claimed.is_ok()));
+        self.start(1);
     }
 }
