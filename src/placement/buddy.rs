@@ -136,7 +136,7 @@ impl BuddyMap {
     /// Flips the bit of a block in a word, and returns whether the buddy's is set.
     #[inline(always)]
     fn flip(&mut self, index: usize, block: usize) -> bool {
-        let first = 1u32 << (block % BLOCKS & !1);
+        let first = 1u32 << ((block % BLOCKS) & !1);
         let bit = first << (block % 2);
         // SAFETY: the word is one of a row.
         let word = unsafe { &mut *self.words.add(index) };
@@ -146,7 +146,7 @@ impl BuddyMap {
         if differing(old) & !first == 0 {
             self.summarize(index);
         }
-        old & (first * 3 ^ bit) != 0
+        old & ((first * 3) ^ bit) != 0
     }
 
     /// Flips the bit of a block, and as long as the buddy's is 0 and the order is less than `end`, the parent's.
