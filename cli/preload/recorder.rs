@@ -357,14 +357,14 @@ fn name_module(module: &Module) {
 
 /// A library was unloaded: what is known of addresses may be wrong.
 pub fn unloaded() {
-    if RECORDER.on.load(Ordering::Acquire) {
-        if let Some(_inside) = Inside::enter() {
-            own_file();
-            let _held = hold();
-            // SAFETY: the lock is held.
-            unsafe { (*RECORDER.state.get()).tree.forget() };
-            stacks::forget();
-        }
+    if RECORDER.on.load(Ordering::Acquire)
+        && let Some(_inside) = Inside::enter()
+    {
+        own_file();
+        let _held = hold();
+        // SAFETY: the lock is held.
+        unsafe { (*RECORDER.state.get()).tree.forget() };
+        stacks::forget();
     }
 }
 

@@ -73,10 +73,10 @@ fn find(module: &Module) -> Option<Loader> {
         let home = |name: &str| env::var_os(name).map(PathBuf::from);
         let cache = home("XDG_CACHE_HOME").or_else(|| Some(home("HOME")?.join(".cache")));
         let fetched = cache.map(|cache| cache.join(format!("debuginfod_client/{first}{rest}/debuginfo")));
-        if let Some(found) = [Some(system), fetched].into_iter().flatten().find(|path| path.is_file()) {
-            if let Ok(loader) = Loader::new(found) {
-                return Some(loader);
-            }
+        if let Some(found) = [Some(system), fetched].into_iter().flatten().find(|path| path.is_file())
+            && let Ok(loader) = Loader::new(found)
+        {
+            return Some(loader);
         }
     }
     // Another build has other functions at these addresses.

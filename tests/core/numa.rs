@@ -118,7 +118,7 @@ fn the_zone_of_the_callers_node_comes_first() {
     let chosen = |here: usize, size: usize| {
         HERE.set(here);
         let block = zones.allocate(Layout::from_size_align(size, 8).unwrap(), Capabilities::empty()).unwrap();
-        zones.zone_of(block.start).unwrap()
+        zones.zone_of(block.cast()).unwrap()
     };
     assert_eq!([0, 1, 2, 3].map(|here| chosen(here, 100)), [0, 1, 2, 0]);
     assert_eq!(chosen(2, 2000), 0, "its rules do not match");

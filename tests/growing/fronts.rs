@@ -72,11 +72,11 @@ fn the_growing_heap_is_a_zone() {
     .fallback(&[1]);
     let small = zones.allocate(layout(100), Capabilities::FAST).unwrap();
     let large = zones.allocate(layout(100_000), Capabilities::empty()).unwrap();
-    assert_eq!((zones.zone_of(small.start), zones.zone_of(large.start)), (Some(0), Some(1)));
+    assert_eq!((zones.zone_of(small.cast()), zones.zone_of(large.cast())), (Some(0), Some(1)));
     // SAFETY: the blocks are live.
     unsafe {
-        zones.deallocate(small.start, layout(100)).unwrap();
-        zones.deallocate(large.start, layout(100_000)).unwrap();
+        zones.deallocate(small.cast(), layout(100)).unwrap();
+        zones.deallocate(large.cast(), layout(100_000)).unwrap();
     }
 }
 

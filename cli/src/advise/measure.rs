@@ -144,12 +144,11 @@ pub fn fitted(run: &Run, memory: &mut Arena) -> Option<Candidate> {
         // A candidate that does not fit into the best arena so far is dropped.
         let promising =
             |best: &(usize, Classes), memory: &mut Arena| run::fits(&make, program, memory, best.0 - STEP, 0);
-        if best.as_ref().is_none_or(|best| promising(best, memory)) {
-            if let Some(size) = run::smallest(&make, program, memory, usize::MAX, 0) {
-                if best.as_ref().is_none_or(|best| size < best.0) {
-                    best = Some((size, classes));
-                }
-            }
+        if best.as_ref().is_none_or(|best| promising(best, memory))
+            && let Some(size) = run::smallest(&make, program, memory, usize::MAX, 0)
+            && best.as_ref().is_none_or(|best| size < best.0)
+        {
+            best = Some((size, classes));
         }
     }
     let (size, classes) = best?;

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use allotment::plan::{Buffer as CoreBuffer, Interval, Violation};
+use allotment::plan::{Buffer as CoreBuffer, Interval, PlanError};
 use allotment_planner::graph::Graph;
 use allotment_planner::import::onnx::{OnnxError, read_onnx};
 use allotment_planner::model::{Buffer, Instance};
@@ -52,7 +52,7 @@ pub fn solved(instance: &Instance, capacity: Option<u64>, seconds: u64) -> Solut
 
 /// The peak as the library's own check of plans finds it, pair by pair. `None` for more buffers than that is for, and for what its model
 /// does not have: windows in gaps, and places that are shared other than by an output with its input.
-pub fn checked_by_core(instance: &Instance, offsets: &[u64]) -> Option<Result<u64, Violation>> {
+pub fn checked_by_core(instance: &Instance, offsets: &[u64]) -> Option<Result<u64, PlanError>> {
     let first = instance.buffers().iter().map(|buffer| buffer.start).min()?;
     let span = |start: i64, end: i64| start.abs_diff(first)..end.abs_diff(first);
     let known = |buffer: &Buffer| {
