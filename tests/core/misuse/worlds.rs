@@ -7,7 +7,6 @@
 use crate::shadow::Backing;
 use allotment::harden::Full;
 use allotment::lock::Unsync;
-#[cfg(feature = "alloc")]
 use allotment::placement::{MicroTlsf, Placement, QuickLists};
 use allotment::{BestFit, Buddy, Bump, FirstFit, FreeError, Heap, Memory, Slab, Tiered, Tlsf};
 use std::alloc::Layout;
