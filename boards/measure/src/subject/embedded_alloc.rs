@@ -1,4 +1,4 @@
-//! embedded-alloc's TLSF, with a critical section that does nothing.
+//! embedded-alloc's TLSF.
 
 use embedded_alloc::TlsfHeap;
 
@@ -6,16 +6,6 @@ use super::Subject;
 
 /// The chosen allocator.
 pub type Chosen = TlsfHeap;
-
-struct Nothing;
-
-critical_section::set_impl!(Nothing);
-
-// SAFETY: the programs have one thread and no interrupts, so there is nothing to exclude.
-unsafe impl critical_section::Impl for Nothing {
-    unsafe fn acquire() {}
-    unsafe fn release(_state: ()) {}
-}
 
 impl Subject for Chosen {
     const EMPTY: Self = Self::empty();

@@ -31,6 +31,20 @@ mod chosen;
 #[cfg(all(feature = "_ours", not(feature = "fixed-pool")))]
 mod lock;
 
+/// Critical sections that do nothing, for those that need some.
+#[cfg(any(feature = "embedded-alloc", feature = "fixed-pool"))]
+mod section {
+    struct Nothing;
+
+    critical_section::set_impl!(Nothing);
+
+    // SAFETY: the programs have one thread and no interrupts, so there is nothing to exclude.
+    unsafe impl critical_section::Impl for Nothing {
+        unsafe fn acquire() {}
+        unsafe fn release(_state: ()) {}
+    }
+}
+
 pub use chosen::Chosen;
 
 use core::alloc::GlobalAlloc;
