@@ -225,7 +225,7 @@ fn heap(count: usize, live: usize) -> Instance {
     Instance::new(buffers.collect()).unwrap()
 }
 
-/// The processor time of all threads so far, where the system tells it; else the time since `started`.
+/// The processor time of all threads that there are, where the system tells it; else the time since `started`. It shrinks when a thread ends.
 fn processor(started: Instant) -> Duration {
     let of = |entry: std::io::Result<DirEntry>| -> Option<u64> {
         read_to_string(entry.ok()?.path().join("schedstat")).ok()?.split(' ').next()?.parse().ok()
@@ -257,17 +257,17 @@ fn no_answer_is_worse_than_a_simple_rule() {
         let started = Instant::now();
         let before = processor(started);
         let conflicts = Conflicts::new(&instance);
-        let listed = processor(started) - before;
+        let listed = processor(started).saturating_sub(before);
         let rules = Baseline::ALL.map(|rule| {
             let before = processor(started);
             let peak = instance.peak(&baseline(&instance, &conflicts, rule));
-            (rule, peak, listed + processor(started) - before)
+            (rule, peak, listed + processor(started).saturating_sub(before))
         });
         let least = rules.iter().map(|&(_, peak, _)| peak).min().unwrap();
         let options = Options { threads: 1, ..Options::default() };
         let (history, before) = (Mutex::new(Vec::new()), processor(started));
         let enough = |progress: Progress| {
-            history.lock().unwrap().push((processor(started) - before, progress.peak));
+            history.lock().unwrap().push((processor(started).saturating_sub(before), progress.peak));
             options.interrupt.fetch_or(progress.peak <= least, Ordering::Relaxed);
         };
         let solution = solve(&instance, &options, Some(&enough));
