@@ -6,9 +6,7 @@ use std::ptr::NonNull;
 use allotment::harden::Full;
 use allotment::lock::Unsync;
 use allotment::placement::{MicroTlsf, Placement, QuickLists};
-use allotment::{
-    BestFit, Buddy, Bump, FirstFit, FreeError, Heap, Region, Slab, Tiered, Tlsf, Tlsf16,
-};
+use allotment::{BestFit, Buddy, Bump, FirstFit, FreeError, Heap, Region, Slab, Tiered, Tlsf, Tlsf16};
 
 use crate::choices::Choices;
 
