@@ -270,7 +270,6 @@ unsafe impl<M: RegionMap, const G: usize, const R: usize> Placement for Mapped<M
     };
     const MAX_REGION: usize = M::MAX_LEN.saturating_mul(G);
     const MAX_REGIONS: usize = R;
-    const REMEMBERS: bool = false;
     const MOVES_TO_SHRINK: bool = M::MOVES_TO_SHRINK;
 
     unsafe fn claim<S: Statistics>(&mut self, memory: Region, statistics: &mut S) -> Result<(), RegionError> {
@@ -350,14 +349,6 @@ unsafe impl<M: RegionMap, const G: usize, const R: usize> Placement for Mapped<M
         if M::WHOLE { self.allocate_whole(layout, statistics) } else { None }
     }
 
-    fn allocate_zeroed<S: Statistics>(
-        &mut self,
-        _: Layout,
-        _: &mut S,
-    ) -> Option<(NonNull<u8>, usize, usize)> {
-        None
-    }
-
     #[inline(always)]
     fn allocate_shorter<S: Statistics>(
         &mut self,
@@ -373,11 +364,6 @@ unsafe impl<M: RegionMap, const G: usize, const R: usize> Placement for Mapped<M
         } else {
             None
         }
-    }
-
-    #[inline(always)]
-    unsafe fn free_fast<S: Statistics>(&mut self, _: NonNull<u8>, _: Layout, _: &mut S) -> bool {
-        false
     }
 
     #[inline(always)]
@@ -419,19 +405,7 @@ unsafe impl<M: RegionMap, const G: usize, const R: usize> Placement for Mapped<M
         true
     }
 
-    /// Keeps nothing.
-    fn trim(&mut self) -> bool {
-        false
-    }
-
-    /// Saves nothing.
-    fn set_saving(&mut self, _on: bool) {}
-
     fn check(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        self.check_at(start.addr().get(), layout)
-    }
-
-    unsafe fn check_owned(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         self.check_at(start.addr().get(), layout)
     }
 

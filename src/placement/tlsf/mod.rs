@@ -373,7 +373,6 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: b
     const EMPTY: Self = Self { slots: [Slot::NONE; R], count: 0 };
     const MAX_REGION: usize = Slot::<W, SL, C, B>::MAX_BYTES;
     const MAX_REGIONS: usize = R;
-    const REMEMBERS: bool = false;
     const MOVES_TO_SHRINK: bool = B;
 
     unsafe fn claim<S: Statistics>(&mut self, memory: Region, statistics: &mut S) -> Result<(), RegionError> {
@@ -607,14 +606,6 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: b
             None
         }
     }
-
-    /// Nothing is kept.
-    fn trim(&mut self) -> bool {
-        false
-    }
-
-    /// There is nothing to save.
-    fn set_saving(&mut self, _on: bool) {}
 
     unsafe fn check_owned(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         let address = start.addr().get();
