@@ -67,12 +67,6 @@ fn differing(word: u32) -> u32 {
     (word ^ word >> 1) & 0x5555_5555
 }
 
-/// Returns the order of the shortest block that holds `len` granules and is aligned to `align`.
-#[inline(always)]
-fn order_of(len: usize, align: usize) -> usize {
-    (usize::BITS - ((len - 1) | (align - 1)).leading_zeros()) as usize
-}
-
 impl BuddyMap {
     /// The longest region in granules: with those of any size, its bytes are fewer than an address counts.
     pub(crate) const LONGEST: usize = 1 << if usize::BITS > 32 { 33 } else { 27 };
@@ -263,10 +257,9 @@ impl BuddyMap {
         }
     }
 
-    /// Returns the live block for `len` and `align` at `index`, if there is one.
+    /// Returns the live block of `order` at `index`, if there is one.
     #[inline(always)]
-    fn live(&self, index: usize, len: usize, align: usize) -> Option<Block> {
-        let order = order_of(len, align);
+    fn live(&self, index: usize, order: usize) -> Option<Block> {
         if index >= self.len || order >= self.orders {
             return None;
         }
@@ -289,19 +282,21 @@ impl BuddyMap {
             }
             word
         };
-        Some(Block { order, number, word })
+        Some(Block { number, word })
     }
 }
 
 /// A block of a region, and the number of the word with its bit.
 struct Block {
-    order: usize,
     number: usize,
     word: usize,
 }
 
 // SAFETY: a block is allocated by setting its bit and those of the blocks that contain it, none of which is free then.
 unsafe impl RegionMap for BuddyMap {
+    /// The order of the block.
+    type Shape = usize;
+
     const EMPTY: Self =
         Self { words: ptr::null_mut(), summary: ptr::null_mut(), orders: 0, place: 0, len: 0 };
     const MAX_LEN: usize = Self::LONGEST;
@@ -378,13 +373,17 @@ unsafe impl RegionMap for BuddyMap {
     }
 
     #[inline(always)]
-    fn granted(len: usize, align: usize) -> usize {
-        1usize.checked_shl(order_of(len, align) as u32).unwrap_or(usize::MAX)
+    fn shape(len: usize, align: usize) -> usize {
+        (usize::BITS - ((len - 1) | (align - 1)).leading_zeros()) as usize
     }
 
     #[inline(always)]
-    fn allocate(&mut self, len: usize, align: usize) -> Option<usize> {
-        let wanted = order_of(len, align);
+    fn granted(order: usize) -> usize {
+        1usize.checked_shl(order as u32).unwrap_or(usize::MAX)
+    }
+
+    #[inline(always)]
+    fn allocate(&mut self, wanted: usize) -> Option<usize> {
         if wanted >= self.orders {
             return None;
         }
@@ -426,30 +425,29 @@ unsafe impl RegionMap for BuddyMap {
         Some((block << order) - self.place)
     }
 
-    fn check(&self, index: usize, len: usize, align: usize) -> Result<(), FreeError> {
+    fn check(&self, index: usize, wanted: usize) -> Result<(), FreeError> {
         if index >= self.len {
             return Err(FreeError::NotABlock);
         }
         let at = self.place + index;
         match self.block_at(at) {
             (_, true) => Err(FreeError::AlreadyFree),
-            (order, _) if order == order_of(len, align) && at % (1 << order) == 0 => Ok(()),
+            (order, _) if order == wanted && at % (1 << order) == 0 => Ok(()),
             _ => Err(FreeError::NotABlock),
         }
     }
 
     #[inline(always)]
-    fn free(&mut self, index: usize, len: usize, align: usize) -> Result<usize, FreeError> {
-        let Block { order, number, word } = self.live(index, len, align).ok_or(FreeError::NotABlock)?;
+    fn free(&mut self, index: usize, order: usize) -> Result<usize, FreeError> {
+        let Block { number, word } = self.live(index, order).ok_or(FreeError::NotABlock)?;
         if !self.flip(word, number) {
             self.toggle(order + 1, number / 2, self.orders);
         }
         Ok(1 << order)
     }
 
-    fn resize(&mut self, index: usize, len: usize, to: usize, align: usize) -> Option<usize> {
-        let Block { order: old, number, .. } = self.live(index, len, align)?;
-        let new = order_of(to, align);
+    fn resize(&mut self, index: usize, old: usize, new: usize) -> Option<usize> {
+        let Block { number, .. } = self.live(index, old)?;
         let at = number << old;
         if new < old {
             self.toggle(new, at >> new, old);
@@ -466,8 +464,7 @@ unsafe impl RegionMap for BuddyMap {
 
     // A block that moves leaves a longer one free than its rest would be.
     #[inline(always)]
-    fn has_shorter(&mut self, len: usize, to: usize, align: usize) -> bool {
-        let (old, new) = (order_of(len, align), order_of(to, align));
+    fn has_shorter(&mut self, old: usize, new: usize) -> bool {
         let fits = |index: usize| index != 0 && index < self.row(old);
         new < old && old <= self.orders && fits(self.find(self.row(new)))
     }

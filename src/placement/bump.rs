@@ -38,6 +38,7 @@ impl<const GRANULE: usize, const REGIONS: usize> Mapped<BumpMap, GRANULE, REGION
 
 // SAFETY: the pointer only passes over granules that are in no live block.
 unsafe impl RegionMap for BumpMap {
+    type Shape = (usize, usize);
     const EMPTY: Self = Self { top: 0, len: 0, place: 0 };
     const MAX_LEN: usize = u32::MAX as usize;
     const WHOLE: bool = false;
@@ -62,12 +63,17 @@ unsafe impl RegionMap for BumpMap {
     }
 
     #[inline(always)]
-    fn granted(len: usize, _align: usize) -> usize {
+    fn shape(len: usize, align: usize) -> (usize, usize) {
+        (len, align)
+    }
+
+    #[inline(always)]
+    fn granted((len, _): (usize, usize)) -> usize {
         len
     }
 
     #[inline(always)]
-    fn allocate(&mut self, len: usize, align: usize) -> Option<usize> {
+    fn allocate(&mut self, (len, align): (usize, usize)) -> Option<usize> {
         let start = self.top + ((self.place + self.top).wrapping_neg() & (align - 1));
         if start > self.len || len > self.len - start {
             return None;
@@ -76,7 +82,7 @@ unsafe impl RegionMap for BumpMap {
         Some(start)
     }
 
-    fn check(&self, index: usize, len: usize, _align: usize) -> Result<(), FreeError> {
+    fn check(&self, index: usize, (len, _): (usize, usize)) -> Result<(), FreeError> {
         if index >= self.len || len > self.len - index {
             return Err(FreeError::Foreign);
         }
@@ -84,16 +90,17 @@ unsafe impl RegionMap for BumpMap {
     }
 
     #[inline(always)]
-    fn free(&mut self, index: usize, len: usize, align: usize) -> Result<usize, FreeError> {
+    fn free(&mut self, index: usize, (len, align): (usize, usize)) -> Result<usize, FreeError> {
         if index.wrapping_add(len) == self.top && index <= self.top {
             self.top = index;
             return Ok(len);
         }
-        self.check(index, len, align).map(|()| 0)
+        self.check(index, (len, align)).map(|()| 0)
     }
 
-    fn resize(&mut self, index: usize, len: usize, to: usize, align: usize) -> Option<usize> {
-        self.check(index, len, align).ok()?;
+    fn resize(&mut self, index: usize, old: (usize, usize), (to, _): (usize, usize)) -> Option<usize> {
+        self.check(index, old).ok()?;
+        let (len, _) = old;
         if index + len < self.top {
             return (to <= len).then_some(len);
         }
@@ -104,7 +111,7 @@ unsafe impl RegionMap for BumpMap {
         Some(to)
     }
 
-    fn has_shorter(&mut self, _: usize, _: usize, _: usize) -> bool {
+    fn has_shorter(&mut self, _: (usize, usize), _: (usize, usize)) -> bool {
         false
     }
 

@@ -59,23 +59,51 @@ pub type Slab<C = DefaultClasses, M = BuddyMap, const REGIONS: usize = DEFAULT_R
 /// must say that it is live.
 pub struct SlabMap<M: RegionMap, C: Classes = DefaultClasses, const GRANULE: usize = 8> {
     behind: M,
-    /// For each class the first page with a free object; then a [`Record`] for each page; then the words of the map behind.
+    /// For each class, from 0, the first page with a free object; then a [`Record`] for each page; then the words of the map behind.
     words: *mut u32,
     /// The first granule's number in the page that it lies in.
     skew: usize,
-    /// Granules of the region and of what is in front of it in the first page.
-    end: usize,
     classes: PhantomData<fn() -> C>,
 }
 
-/// Tables that follow from the sizes of the classes.
-struct Tables {
-    /// The bits of all objects of a page of each class.
-    all: [u32; 32],
-    /// Granules of an object of each class.
-    objects: [u8; 32],
-    /// Class of each length in granules up to the longest.
-    class_of: [u8; PAGE + 1],
+/// A size class in a word: its number, from 1, in 5 bits; the granules of an object in 7; and how many of 32 objects a page lacks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Class(u32);
+
+impl Class {
+    const NONE: Self = Self::new(0, PAGE);
+
+    /// A page has at most 32 objects.
+    const fn new(number: usize, object: usize) -> Self {
+        let count = PAGE / object;
+        Self((number | object << 5) as u32 | (BITS as u32).saturating_sub(count as u32) << 12)
+    }
+
+    #[inline(always)]
+    fn number(self) -> usize {
+        (self.0 & 31) as usize
+    }
+
+    /// Returns the granules of an object.
+    #[inline(always)]
+    fn object(self) -> usize {
+        (self.0 >> 5 & 127) as usize
+    }
+
+    /// Returns the bits of all objects of a page.
+    #[inline(always)]
+    fn all(self) -> u32 {
+        u32::MAX.wrapping_shr(self.0 >> 12)
+    }
+}
+
+/// A request to a [`Slab`].
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum SlabShape<S> {
+    /// For an object of a class.
+    Object(Class),
+    /// For a block of the map behind.
+    Behind(S),
 }
 
 /// The record of a page.
@@ -93,10 +121,10 @@ impl Record {
     const WORDS: usize = size_of::<Self>() / size_of::<u32>();
     const CLASS: u32 = 27;
 
-    /// Returns the class, from 1; 0 for what is no page.
+    /// Returns the number of the class; 0 for what is no page.
     #[inline(always)]
-    fn class(&self) -> u32 {
-        self.link >> Self::CLASS
+    fn class(&self) -> usize {
+        (self.link >> Self::CLASS) as usize
     }
 
     fn prev(&self) -> u32 {
@@ -133,56 +161,39 @@ impl<M: RegionMap, C: Classes, const GRANULE: usize> SlabMap<M, C, GRANULE> {
         count
     };
 
+    /// Words in front of the records: one for each class, and one that is not used, since classes count from 1.
+    const HEADS: usize = Self::COUNT + 1;
+
+    /// Granules of the shortest object.
+    const SHORTEST: usize = granules(C::SIZES[0], GRANULE.ilog2());
+
     /// Granules of the longest object.
     const LONGEST: usize = granules(C::SIZES[Self::COUNT - 1], GRANULE.ilog2());
 
-    const TABLES: &Tables = &{
-        let mut tables = Tables { all: [0; 32], objects: [1; 32], class_of: [0; PAGE + 1] };
-        let mut class = Self::COUNT;
-        while class > 0 {
-            class -= 1;
-            let object = granules(C::SIZES[class], GRANULE.ilog2());
-            let count = PAGE / object;
-            tables.all[class] = if count < BITS { (1 << count) - 1 } else { u32::MAX };
-            tables.objects[class] = object as u8;
+    /// The class of each length in granules.
+    const CLASSES: &[Class; PAGE + 1] = &{
+        let mut classes = [Class::NONE; PAGE + 1];
+        let mut number = Self::COUNT;
+        while number > 0 {
+            let object = granules(C::SIZES[number - 1], GRANULE.ilog2());
             let mut len = 0;
             while len <= object {
-                tables.class_of[len] = class as u8;
+                classes[len] = Class::new(number, object);
                 len += 1;
             }
+            number -= 1;
         }
-        tables
+        classes
     };
 
-    /// Granules of an object of `class`.
-    #[inline(always)]
-    fn object(class: usize) -> usize {
-        // SAFETY: there are fewer classes than entries.
-        usize::from(unsafe { *Self::TABLES.objects.get_unchecked(class) })
+    /// Returns the class of number `number`.
+    fn class(number: usize) -> Class {
+        Self::CLASSES[granules(C::SIZES[number - 1], GRANULE.ilog2())]
     }
 
-    /// Returns the bits of all objects of a page of `class`.
-    #[inline(always)]
-    fn all(class: usize) -> u32 {
-        // SAFETY: there are fewer classes than entries.
-        unsafe { *Self::TABLES.all.get_unchecked(class) }
-    }
-
-    /// Returns the class of a request, unless it goes to the map behind.
-    #[inline(always)]
-    fn class(len: usize, align: usize) -> Option<usize> {
-        // One compare for both.
-        let len = if align <= 1 { len } else { usize::MAX };
-        if len > Self::LONGEST {
-            return None;
-        }
-        // SAFETY: the table has an entry for each length up to the longest.
-        Some(usize::from(unsafe { *Self::TABLES.class_of.get_unchecked(len) }))
-    }
-
-    /// Returns how many pages a region lies in.
-    fn pages(end: usize) -> usize {
-        end.div_ceil(PAGE)
+    /// Returns how many words a region has in front of those of the map behind.
+    fn own_words(skew: usize, len: usize) -> usize {
+        Self::HEADS + (skew + len).div_ceil(PAGE) * Record::WORDS
     }
 
     /// Returns the first page with a free object of a class, from 1.
@@ -191,9 +202,9 @@ impl<M: RegionMap, C: Classes, const GRANULE: usize> SlabMap<M, C, GRANULE> {
     ///
     /// The map must be open.
     #[inline(always)]
-    unsafe fn head(&mut self, class: usize) -> &mut u32 {
+    unsafe fn head(&mut self, class: Class) -> &mut u32 {
         // SAFETY: the map is open, so there is a word for each class.
-        unsafe { &mut *self.words.add(class) }
+        unsafe { &mut *self.words.add(class.number()) }
     }
 
     /// Returns the record of page `number`, from 1.
@@ -204,40 +215,44 @@ impl<M: RegionMap, C: Classes, const GRANULE: usize> SlabMap<M, C, GRANULE> {
     #[inline(always)]
     unsafe fn record(&self, number: u32) -> *mut Record {
         // SAFETY: the records follow the heads of the classes.
-        unsafe { self.words.add(Self::COUNT).cast::<Record>().add(number as usize - 1) }
+        unsafe { self.words.add(Self::HEADS).cast::<Record>().add(number as usize - 1) }
     }
 
     /// Allocates a block of the map behind, out of line, because two functions need it.
     #[inline(never)]
-    fn allocate_behind(&mut self, len: usize, align: usize) -> Option<usize> {
-        self.behind.allocate(len, align)
+    fn allocate_behind(&mut self, shape: M::Shape) -> Option<usize> {
+        self.behind.allocate(shape)
     }
 
-    /// Frees a block of the map behind, like [`SlabMap::allocate_behind`].
+    /// Frees a block of the map behind, like [`SlabMap::allocate_behind`], or says why a block cannot be freed.
     #[inline(never)]
-    fn free_behind(&mut self, index: usize, len: usize, align: usize) -> Result<usize, FreeError> {
-        self.behind.free(index, Self::rounded(len, align), align)
+    fn free_behind(&mut self, index: usize, shape: SlabShape<M::Shape>) -> Result<usize, FreeError> {
+        self.check_outside_pages(index, shape)?;
+        self.behind.free(index, Self::behind(shape))
     }
 
-    /// Returns the length of a block of the map behind: an object's, where there was no room for a page.
-    fn rounded(len: usize, align: usize) -> usize {
-        Self::class(len, align).map_or(len, Self::object)
+    /// Returns the shape of a block of the map behind: an object's, where there was no room for a page.
+    fn behind(shape: SlabShape<M::Shape>) -> M::Shape {
+        match shape {
+            SlabShape::Object(class) => M::shape(class.object(), 1),
+            SlabShape::Behind(shape) => shape,
+        }
     }
 
     /// Allocates an object where no page of the class has one: from a new page, or else as a block.
     #[cold]
     #[inline(never)]
-    fn allocate_slow(&mut self, class: usize) -> Option<usize> {
-        let object = Self::object(class);
-        let Some(index) = self.allocate_behind(PAGE, PAGE) else {
-            return if M::granted(object, 1) == object { self.allocate_behind(object, 1) } else { None };
+    fn allocate_slow(&mut self, class: Class) -> Option<usize> {
+        let Some(index) = self.allocate_behind(M::shape(PAGE, PAGE)) else {
+            let shape = Self::behind(SlabShape::Object(class));
+            return if M::granted(shape) == class.object() { self.allocate_behind(shape) } else { None };
         };
         let number = ((self.skew + index) / PAGE + 1) as u32;
         // The first object is the one that is allocated.
-        let free = Self::all(class) & !1;
+        let free = class.all() & !1;
         // SAFETY: the page is one of the region's.
         unsafe {
-            *self.record(number) = Record { free, next: 0, link: (class as u32 + 1) << Record::CLASS };
+            *self.record(number) = Record { free, next: 0, link: (class.number() as u32) << Record::CLASS };
             if free != 0 {
                 self.link(number, class);
             }
@@ -251,7 +266,7 @@ impl<M: RegionMap, C: Classes, const GRANULE: usize> SlabMap<M, C, GRANULE> {
     ///
     /// The page must be open, and in no list.
     #[inline(never)]
-    unsafe fn link(&mut self, number: u32, class: usize) {
+    unsafe fn link(&mut self, number: u32, class: Class) {
         // SAFETY: the heads lead to open pages.
         unsafe {
             let next = core::mem::replace(self.head(class), number);
@@ -268,7 +283,7 @@ impl<M: RegionMap, C: Classes, const GRANULE: usize> SlabMap<M, C, GRANULE> {
     /// # Safety
     ///
     /// The page must be in that list.
-    unsafe fn unlink(&mut self, number: u32, class: usize) {
+    unsafe fn unlink(&mut self, number: u32, class: Class) {
         // SAFETY: the pages beside it in the list are open.
         unsafe {
             let (next, prev) = ((*self.record(number)).next, (*self.record(number)).prev());
@@ -290,49 +305,75 @@ impl<M: RegionMap, C: Classes, const GRANULE: usize> SlabMap<M, C, GRANULE> {
     /// The page must be in the list of its class, and must have no live object.
     #[cold]
     #[inline(never)]
-    unsafe fn close(&mut self, number: u32, class: usize) -> Result<(), FreeError> {
+    unsafe fn close(&mut self, number: u32, class: Class) {
         // SAFETY: the caller keeps the contract.
         unsafe {
             self.unlink(number, class);
             (*self.record(number)).link = 0;
         }
-        self.free_behind((number as usize - 1) * PAGE - self.skew, PAGE, PAGE).map(drop)
+        let index = (number as usize - 1) * PAGE - self.skew;
+        let freed = self.free_behind(index, SlabShape::Behind(M::shape(PAGE, PAGE)));
+        debug_assert!(freed.is_ok(), "a page is a block of the map behind");
     }
 
-    /// Returns the number of the page and the object that a layout of this class has at granule `index`, with its bit; `None` if the
-    /// granule lies in no page.
+    /// Returns the number of the page with granule `index`, from 1, and the granule's number in it; `None` outside the region.
+    #[inline(always)]
+    fn page_at(&self, index: usize) -> Option<(u32, usize)> {
+        let at = self.skew.wrapping_add(index);
+        (index < self.granules()).then_some(((at / PAGE + 1) as u32, at % PAGE))
+    }
+
+    /// Returns the page of the live object of `class` at granule `index`, and the object's bit; `None` if there is no such object.
+    #[inline(always)]
+    fn object_at(&self, index: usize, class: Class) -> Option<(u32, u32)> {
+        let (number, at) = self.page_at(index)?;
+        // SAFETY: the region has that page.
+        let record = unsafe { &*self.record(number) };
+        if record.class() != class.number() {
+            return None;
+        }
+        let object = class.object();
+        // SAFETY: no object is shorter than those of the first class.
+        unsafe { core::hint::assert_unchecked(object >= Self::SHORTEST) };
+        let bit = 1u32.checked_shl((at / object) as u32).unwrap_or(0);
+        (at % object == 0 && class.all() & !record.free & bit != 0).then_some((number, bit))
+    }
+
+    /// Checks that no page has granule `index`, where no live object of this shape is.
     ///
     /// # Errors
     ///
-    /// [`FreeError`] if the page has no such object, or it is free.
+    /// [`FreeError`] if a page has it: the error of a free there.
     #[inline(always)]
-    fn object_at(&self, index: usize, class: Option<usize>) -> Result<Option<(u32, u32)>, FreeError> {
-        let at = self.skew.wrapping_add(index);
-        if at >= self.end {
-            return Ok(None);
-        }
-        let number = (at / PAGE + 1) as u32;
+    fn check_outside_pages(&self, index: usize, shape: SlabShape<M::Shape>) -> Result<(), FreeError> {
+        let Some((number, at)) = self.page_at(index) else { return Ok(()) };
         // SAFETY: the region has that page.
         let record = unsafe { &*self.record(number) };
-        match class {
-            Some(class) if record.class() == class as u32 + 1 => {
-                let (at, object) = (at % PAGE, Self::object(class));
-                let bit = 1u32.checked_shl((at / object) as u32).unwrap_or(0);
-                if at % object != 0 || Self::all(class) & bit == 0 {
-                    return Err(FreeError::NotABlock);
-                }
-                if record.free & bit != 0 { Err(FreeError::AlreadyFree) } else { Ok(Some((number, bit))) }
+        if record.class() == 0 { Ok(()) } else { Err(Self::why_not(record, at, shape)) }
+    }
+
+    /// Returns the error of a free at granule `at` of a page that has no live object of this shape there.
+    #[cold]
+    #[inline(never)]
+    fn why_not(record: &Record, at: usize, shape: SlabShape<M::Shape>) -> FreeError {
+        match shape {
+            SlabShape::Object(class)
+                if record.class() == class.number()
+                    && at % class.object() == 0
+                    && record.free.checked_shr((at / class.object()) as u32).unwrap_or(0) & 1 != 0 =>
+            {
+                FreeError::AlreadyFree
             }
-            _ if record.class() == 0 => Ok(None),
-            _ => Err(FreeError::NotABlock),
+            _ => FreeError::NotABlock,
         }
     }
 }
 
 // SAFETY: objects are disjoint parts of pages, which are live blocks of the map behind; a bit lets each be allocated once.
 unsafe impl<M: RegionMap, C: Classes, const GRANULE: usize> RegionMap for SlabMap<M, C, GRANULE> {
-    const EMPTY: Self =
-        Self { behind: M::EMPTY, words: ptr::null_mut(), skew: 0, end: 0, classes: PhantomData };
+    type Shape = SlabShape<M::Shape>;
+
+    const EMPTY: Self = Self { behind: M::EMPTY, words: ptr::null_mut(), skew: 0, classes: PhantomData };
     const MAX_LEN: usize = {
         // The number of a page has 27 bits; the length in bytes is a `usize`.
         let pages = usize::MAX >> PAGE.ilog2() >> GRANULE.ilog2();
@@ -350,24 +391,23 @@ unsafe impl<M: RegionMap, C: Classes, const GRANULE: usize> RegionMap for SlabMa
     }
 
     fn words(place: usize, len: usize) -> usize {
-        Self::COUNT + Self::pages(place % PAGE + len) * Record::WORDS + M::words(place, len)
+        Self::own_words(place % PAGE, len) + M::words(place, len)
     }
 
     unsafe fn open(&mut self, words: *mut u32, place: usize, len: usize) {
         let skew = place % PAGE;
-        let own = Self::COUNT + Self::pages(skew + len) * Record::WORDS;
+        let own = Self::own_words(skew, len);
         // SAFETY: there are as many words, and those of the map behind after them.
         unsafe {
             words.write_bytes(0, own);
             self.behind.open(words.add(own), place, len);
         }
-        (self.words, self.skew, self.end) = (words, skew, skew + len);
+        (self.words, self.skew) = (words, skew);
     }
 
     unsafe fn extend(&mut self, words: *mut u32, len: usize) {
-        let end = self.skew + len;
-        let before = Self::COUNT + Self::pages(self.end) * Record::WORDS;
-        let own = Self::COUNT + Self::pages(end) * Record::WORDS;
+        let before = Self::own_words(self.skew, self.granules());
+        let own = Self::own_words(self.skew, len);
         // SAFETY: the words of the map behind move first, to where they are overwritten no more; the new records are in front of
         // them.
         unsafe {
@@ -375,20 +415,34 @@ unsafe impl<M: RegionMap, C: Classes, const GRANULE: usize> RegionMap for SlabMa
             ptr::copy(self.words, words, before);
             words.add(before).write_bytes(0, own - before);
         }
-        (self.words, self.end) = (words, end);
+        self.words = words;
     }
 
     #[inline(always)]
-    fn granted(len: usize, align: usize) -> usize {
-        match Self::class(len, align) {
-            Some(class) => Self::object(class),
-            None => M::granted(len, align),
+    fn shape(len: usize, align: usize) -> Self::Shape {
+        // One compare for both.
+        let short = if align <= 1 { len } else { usize::MAX };
+        if short > Self::LONGEST {
+            return SlabShape::Behind(M::shape(len, align));
+        }
+        // SAFETY: the table has an entry for each length up to the longest.
+        SlabShape::Object(unsafe { *Self::CLASSES.get_unchecked(short) })
+    }
+
+    #[inline(always)]
+    fn granted(shape: Self::Shape) -> usize {
+        match shape {
+            SlabShape::Object(class) => class.object(),
+            SlabShape::Behind(shape) => M::granted(shape),
         }
     }
 
     #[inline(always)]
-    fn allocate(&mut self, len: usize, align: usize) -> Option<usize> {
-        let Some(class) = Self::class(len, align) else { return self.allocate_behind(len, align) };
+    fn allocate(&mut self, shape: Self::Shape) -> Option<usize> {
+        let class = match shape {
+            SlabShape::Object(class) => class,
+            SlabShape::Behind(shape) => return self.allocate_behind(shape),
+        };
         if self.words.is_null() {
             return None;
         }
@@ -409,24 +463,23 @@ unsafe impl<M: RegionMap, C: Classes, const GRANULE: usize> RegionMap for SlabMa
                     (*self.record(next)).set_prev(0);
                 }
             }
-            let at = free.trailing_zeros() as usize * Self::object(class);
+            let at = free.trailing_zeros() as usize * class.object();
             Some((number as usize - 1) * PAGE + at - self.skew)
         }
     }
 
-    fn check(&self, index: usize, len: usize, align: usize) -> Result<(), FreeError> {
-        match self.object_at(index, Self::class(len, align))? {
-            Some(_) => Ok(()),
-            None => self.behind.check(index, Self::rounded(len, align), align),
+    fn check(&self, index: usize, shape: Self::Shape) -> Result<(), FreeError> {
+        if matches!(shape, SlabShape::Object(class) if self.object_at(index, class).is_some()) {
+            return Ok(());
         }
+        self.check_outside_pages(index, shape)?;
+        self.behind.check(index, Self::behind(shape))
     }
 
     #[inline(always)]
-    fn free(&mut self, index: usize, len: usize, align: usize) -> Result<usize, FreeError> {
-        let class = Self::class(len, align);
-        let (Some((number, bit)), Some(class)) = (self.object_at(index, class)?, class) else {
-            return self.free_behind(index, len, align);
-        };
+    fn free(&mut self, index: usize, shape: Self::Shape) -> Result<usize, FreeError> {
+        let SlabShape::Object(class) = shape else { return self.free_behind(index, shape) };
+        let Some((number, bit)) = self.object_at(index, class) else { return self.free_behind(index, shape) };
         // SAFETY: the page is open; it is in the list if it has a free object.
         unsafe {
             let record = &mut *self.record(number);
@@ -435,26 +488,31 @@ unsafe impl<M: RegionMap, C: Classes, const GRANULE: usize> RegionMap for SlabMa
             if old == 0 {
                 self.link(number, class);
             }
-            if old | bit == Self::all(class) {
-                self.close(number, class)?;
+            if old | bit == class.all() {
+                self.close(number, class);
             }
         }
-        Ok(Self::object(class))
+        Ok(class.object())
     }
 
-    fn resize(&mut self, index: usize, len: usize, to: usize, align: usize) -> Option<usize> {
-        match (Self::class(len, align), Self::class(to, align)) {
-            (None, None) => {
-                let is_behind = self.object_at(index, None) == Ok(None);
-                if is_behind { self.behind.resize(index, len, to, align) } else { None }
+    fn resize(&mut self, index: usize, old: Self::Shape, new: Self::Shape) -> Option<usize> {
+        match (old, new) {
+            (SlabShape::Behind(from), SlabShape::Behind(to)) => {
+                self.check_outside_pages(index, old).ok()?;
+                self.behind.resize(index, from, to)
             }
-            (old, new) if old == new => self.check(index, len, align).ok().map(|()| Self::granted(to, align)),
+            (SlabShape::Object(from), SlabShape::Object(to)) if from == to => {
+                self.check(index, old).ok().map(|()| to.object())
+            }
             _ => None,
         }
     }
 
-    fn has_shorter(&mut self, len: usize, to: usize, align: usize) -> bool {
-        Self::class(to, align).is_none() && self.behind.has_shorter(len, to, align)
+    fn has_shorter(&mut self, old: Self::Shape, new: Self::Shape) -> bool {
+        match (old, new) {
+            (SlabShape::Behind(old), SlabShape::Behind(new)) => self.behind.has_shorter(old, new),
+            _ => false,
+        }
     }
 
     fn is_free(&self) -> bool {
@@ -466,13 +524,13 @@ unsafe impl<M: RegionMap, C: Classes, const GRANULE: usize> RegionMap for SlabMa
         if large > Self::LONGEST || self.words.is_null() {
             return large;
         }
-        let serves = |class: &usize| {
-            let object = Self::object(*class);
+        let serves = |class: &Class| {
+            let object = class.object();
             // SAFETY: the map is open, so there is a word for each class.
-            let head = unsafe { *self.words.add(*class) };
-            head != 0 || object <= large && M::granted(object, 1) == object
+            let head = unsafe { *self.words.add(class.number()) };
+            head != 0 || object <= large && M::granted(M::shape(object, 1)) == object
         };
-        (0..Self::COUNT).rev().find(serves).map_or(0, Self::object)
+        (1..=Self::COUNT).rev().map(Self::class).find(serves).map_or(0, Class::object)
     }
 
     fn walk(&self, visit: &mut dyn FnMut(usize, usize, bool) -> bool) {

@@ -107,10 +107,10 @@ impl Subject {
         let order = len.max(align).next_power_of_two().ilog2();
         let free = self.model.free();
         let best = free.into_iter().filter(|block| block.1 >= order).min_by_key(|&(at, order)| (order, at));
-        let got = self.map.allocate(len, align);
+        let got = self.map.allocate(BuddyMap::shape(len, align));
         assert_eq!(got.map(|index| self.model.place + index), best.map(|(at, _)| at), "{len} {align}");
         if let Some((at, _)) = best {
-            assert_eq!(BuddyMap::granted(len, align), 1 << order);
+            assert_eq!(BuddyMap::granted(BuddyMap::shape(len, align)), 1 << order);
             self.model.live.push((at, order));
         }
         got
@@ -118,8 +118,12 @@ impl Subject {
 
     fn free(&mut self, index: usize, len: usize, align: usize) {
         let expected = self.model.check(index, len, align);
-        assert_eq!(self.map.check(index, len, align), expected, "{index} {len} {align}");
-        assert_eq!(self.map.free(index, len, align).is_ok(), expected.is_ok(), "{index} {len} {align}");
+        assert_eq!(self.map.check(index, BuddyMap::shape(len, align)), expected, "{index} {len} {align}");
+        assert_eq!(
+            self.map.free(index, BuddyMap::shape(len, align)).is_ok(),
+            expected.is_ok(),
+            "{index} {len} {align}"
+        );
         if expected.is_ok() {
             self.model.live.retain(|block| block.0 != self.model.place + index);
         }
@@ -137,11 +141,15 @@ impl Subject {
             self.model.live.push(old);
             let shorter = self.model.free().iter().any(|block| (size.ilog2()..old.1).contains(&block.1));
             self.model.live.pop();
-            assert_eq!(self.map.has_shorter(len, to, align), shorter, "{index} {len} {to} {align}");
+            assert_eq!(
+                self.map.has_shorter(BuddyMap::shape(len, align), BuddyMap::shape(to, align)),
+                shorter,
+                "{index} {len} {to} {align}"
+            );
             self.model.live.push(if fits { (at, size.ilog2()) } else { old });
         }
         assert_eq!(
-            self.map.resize(index, len, to, align),
+            self.map.resize(index, BuddyMap::shape(len, align), BuddyMap::shape(to, align)),
             fits.then_some(size),
             "{index} {len} {to} {align}"
         );
@@ -193,7 +201,7 @@ fn small_worlds() {
                 for index in 0..=len {
                     for order in 0..7 {
                         let expected = subject.model.check(index, 1 << order, 1);
-                        assert_eq!(subject.map.check(index, 1 << order, 1), expected);
+                        assert_eq!(subject.map.check(index, BuddyMap::shape(1 << order, 1)), expected);
                     }
                 }
             }
@@ -210,22 +218,26 @@ fn any_numbers() {
         for len in [1, 3, 100, 101, usize::MAX, usize::MAX / 2 + 2, 1 << 40] {
             for align in [1, 8, 1 << 40, usize::MAX / 2 + 1] {
                 let fits = index == block && len == 3 && align == 1;
-                assert_eq!(subject.map.check(index, len, align).is_ok(), fits);
+                assert_eq!(subject.map.check(index, BuddyMap::shape(len, align)).is_ok(), fits);
             }
         }
-        assert_eq!(subject.map.resize(index, 1, 2, 1), None);
+        assert_eq!(subject.map.resize(index, BuddyMap::shape(1, 1), BuddyMap::shape(2, 1)), None);
     }
-    assert_eq!(subject.map.resize(block, 3, usize::MAX, 1), None);
-    assert_eq!(subject.map.allocate(usize::MAX, 1), None);
-    assert_eq!(subject.map.allocate(1, usize::MAX / 2 + 1), None);
+    assert_eq!(subject.map.resize(block, BuddyMap::shape(3, 1), BuddyMap::shape(usize::MAX, 1)), None);
+    assert_eq!(subject.map.allocate(BuddyMap::shape(usize::MAX, 1)), None);
+    assert_eq!(subject.map.allocate(BuddyMap::shape(1, usize::MAX / 2 + 1)), None);
 }
 
 /// An empty map refuses everything.
 #[test]
 fn no_region() {
     let mut map = BuddyMap::EMPTY;
-    assert_eq!((map.allocate(1, 1), map.largest(), map.is_free()), (None, 0, false));
-    assert!(map.check(0, 1, 1).is_err() && map.free(0, 1, 1).is_err() && map.resize(0, 1, 1, 1).is_none());
+    assert_eq!((map.allocate(BuddyMap::shape(1, 1)), map.largest(), map.is_free()), (None, 0, false));
+    assert!(
+        map.check(0, BuddyMap::shape(1, 1)).is_err()
+            && map.free(0, BuddyMap::shape(1, 1)).is_err()
+            && map.resize(0, BuddyMap::shape(1, 1), BuddyMap::shape(1, 1)).is_none()
+    );
     map.walk(&mut |_, _, _| panic!("there is no block"));
 }
 
@@ -270,18 +282,18 @@ fn large_worlds() {
     let mut map = BuddyMap::EMPTY;
     // SAFETY: the words are as many as the map takes.
     unsafe { map.open(words.as_mut_ptr(), place, len) };
-    let blocks: Vec<_> = std::iter::from_fn(|| map.allocate(1, 1)).collect();
+    let blocks: Vec<_> = std::iter::from_fn(|| map.allocate(BuddyMap::shape(1, 1))).collect();
     assert_eq!(blocks.len(), len);
     for &index in blocks.iter().rev().step_by(70_001) {
-        map.free(index, 1, 1).unwrap();
-        assert_eq!(map.allocate(1, 1), Some(index));
+        map.free(index, BuddyMap::shape(1, 1)).unwrap();
+        assert_eq!(map.allocate(BuddyMap::shape(1, 1)), Some(index));
     }
     for index in [3 << 19, 5, len - 1] {
-        map.free(index, 1, 1).unwrap();
-        assert_eq!(map.allocate(1, 1), Some(index));
+        map.free(index, BuddyMap::shape(1, 1)).unwrap();
+        assert_eq!(map.allocate(BuddyMap::shape(1, 1)), Some(index));
     }
     for index in blocks {
-        map.free(index, 1, 1).unwrap();
+        map.free(index, BuddyMap::shape(1, 1)).unwrap();
     }
     assert!(map.is_free());
 }

@@ -256,13 +256,17 @@ fn first_fit_knows_shorter_runs() {
     let mut words = vec![0; FirstFitMap::<u32>::words(0, 1000)];
     // SAFETY: there are as many words as the map takes, and they outlive it.
     unsafe { map.open(words.as_mut_ptr(), 0, 1000) };
-    let hole = map.allocate(20, 1).unwrap();
-    let block = map.allocate(100, 1).unwrap();
-    assert!(!map.has_shorter(100, 10, 1), "the only run is long");
-    assert_eq!(map.free(hole, 20, 1), Ok(20));
-    assert!(map.has_shorter(100, 10, 1) && map.has_shorter(100, 20, 1));
-    assert!(!map.has_shorter(100, 21, 1) && !map.has_shorter(20, 10, 1) && !map.has_shorter(100, 10, 2));
-    assert_eq!((map.allocate(10, 1), map.free(block, 100, 1)), (Some(hole), Ok(100)));
+    let hole = map.allocate((20, 1)).unwrap();
+    let block = map.allocate((100, 1)).unwrap();
+    assert!(!map.has_shorter((100, 1), (10, 1)), "the only run is long");
+    assert_eq!(map.free(hole, (20, 1)), Ok(20));
+    assert!(map.has_shorter((100, 1), (10, 1)) && map.has_shorter((100, 1), (20, 1)));
+    assert!(
+        !map.has_shorter((100, 1), (21, 1))
+            && !map.has_shorter((20, 1), (10, 1))
+            && !map.has_shorter((100, 2), (10, 2))
+    );
+    assert_eq!((map.allocate((10, 1)), map.free(block, (100, 1))), (Some(hole), Ok(100)));
 }
 
 /// A slab refuses foreign and double frees, also in release builds, and stays intact.

@@ -78,7 +78,7 @@ impl<M: Fit> World<M> {
     fn new(place: usize, len: usize) -> Self {
         let mut memory = vec![GUARD; ROOM];
         let mut map = M::EMPTY;
-        assert_eq!((map.largest(), map.allocate(1, 1)), (0, None));
+        assert_eq!((map.largest(), map.allocate(M::shape(1, 1))), (0, None));
         // SAFETY: the words between the guards are the map's alone.
         unsafe { map.open(memory.as_mut_ptr().add(1), place, len) };
         Self { map, memory, at: 1, model: Model { free: vec![true; len], live: Vec::new(), place } }
@@ -90,7 +90,7 @@ impl<M: Fit> World<M> {
         let run = sure.or_else(|| M::choose(&runs, len));
         let place = run.map(|run| (self.model.aligned(run.0, align), run));
         let expected = place.filter(|&(start, run)| start + len <= run.0 + run.1).map(|(start, _)| start);
-        assert_eq!(self.map.allocate(len, align), expected, "{len} granules, {align}: {runs:?}");
+        assert_eq!(self.map.allocate(M::shape(len, align)), expected, "{len} granules, {align}: {runs:?}");
         if let Some(start) = expected {
             self.model.set(start, len, false);
             self.model.live.push((start, len, align));
@@ -99,12 +99,12 @@ impl<M: Fit> World<M> {
 
     fn free(&mut self, number: usize) {
         let (start, len, align) = self.model.live.swap_remove(number);
-        assert_eq!(self.map.check(start, len, align), Ok(()));
-        assert_eq!(self.map.free(start, len, align), Ok(len));
+        assert_eq!(self.map.check(start, M::shape(len, align)), Ok(()));
+        assert_eq!(self.map.free(start, M::shape(len, align)), Ok(len));
         self.model.set(start, len, true);
         if M::CHECKED {
-            assert_eq!(self.map.check(start, len, align), Err(FreeError::AlreadyFree));
-            assert!(self.map.free(start, len, align).is_err());
+            assert_eq!(self.map.check(start, M::shape(len, align)), Err(FreeError::AlreadyFree));
+            assert!(self.map.free(start, M::shape(len, align)).is_err());
         }
     }
 
@@ -114,7 +114,11 @@ impl<M: Fit> World<M> {
         let fits = to <= len
             || start + to <= self.model.free.len()
                 && self.model.free[end..start + to].iter().all(|&free| free);
-        assert_eq!(self.map.resize(start, len, to, align), fits.then_some(to), "from {len} to {to}");
+        assert_eq!(
+            self.map.resize(start, M::shape(len, align), M::shape(to, align)),
+            fits.then_some(to),
+            "from {len} to {to}"
+        );
         if fits {
             self.model.live[number].1 = to;
             self.model.set(end.min(start + to), to.abs_diff(len), to < len);
@@ -176,11 +180,11 @@ impl<M: Fit> World<M> {
                 } else {
                     Err(FreeError::NotABlock)
                 };
-                assert_eq!(self.map.check(start, size, 1), expected, "{size} granules at {start}");
+                assert_eq!(self.map.check(start, M::shape(size, 1)), expected, "{size} granules at {start}");
             }
         }
         for (start, size) in [(usize::MAX, 1), (0, usize::MAX), (1, usize::MAX), (usize::MAX, usize::MAX)] {
-            assert_eq!(self.map.check(start, size, 1), Err(FreeError::Foreign));
+            assert_eq!(self.map.check(start, M::shape(size, 1)), Err(FreeError::Foreign));
         }
     }
 }

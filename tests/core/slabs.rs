@@ -47,6 +47,8 @@ impl<const ROUNDED: bool> Plain<ROUNDED> {
 
 // SAFETY: blocks are made of granules that are free, and mark them as used.
 unsafe impl<const ROUNDED: bool> RegionMap for Plain<ROUNDED> {
+    type Shape = (usize, usize);
+
     const EMPTY: Self = Self { words: std::ptr::null_mut(), place: 0, len: 0 };
     const MAX_LEN: usize = 1 << 20;
     const WHOLE: bool = false;
@@ -75,35 +77,44 @@ unsafe impl<const ROUNDED: bool> RegionMap for Plain<ROUNDED> {
         (self.words, self.len) = (words, len);
     }
 
-    fn granted(len: usize, align: usize) -> usize {
+    fn shape(len: usize, align: usize) -> (usize, usize) {
+        (len, align)
+    }
+
+    fn granted((len, align): (usize, usize)) -> usize {
         if ROUNDED { len.max(align).next_power_of_two() } else { len }
     }
 
-    fn allocate(&mut self, len: usize, align: usize) -> Option<usize> {
-        let granted = Self::granted(len, align);
+    fn allocate(&mut self, (len, align): (usize, usize)) -> Option<usize> {
+        let granted = Self::granted((len, align));
         let fits = |at: &usize| (self.place + at) % align == 0 && self.fits(*at, granted);
         let at = (0..self.words().len()).find(fits)?;
         self.set(at, at + granted, granted as u32, INSIDE);
         Some(at)
     }
 
-    fn check(&self, index: usize, len: usize, align: usize) -> Result<(), FreeError> {
+    fn check(&self, index: usize, (len, align): (usize, usize)) -> Result<(), FreeError> {
         match self.words().get(index) {
             Some(0) => Err(FreeError::AlreadyFree),
-            Some(&word) if word as usize == Self::granted(len, align) => Ok(()),
+            Some(&word) if word as usize == Self::granted((len, align)) => Ok(()),
             _ => Err(FreeError::NotABlock),
         }
     }
 
-    fn free(&mut self, index: usize, len: usize, align: usize) -> Result<usize, FreeError> {
-        self.check(index, len, align)?;
-        self.set(index, index + Self::granted(len, align), 0, 0);
-        Ok(Self::granted(len, align))
+    fn free(&mut self, index: usize, (len, align): (usize, usize)) -> Result<usize, FreeError> {
+        self.check(index, (len, align))?;
+        self.set(index, index + Self::granted((len, align)), 0, 0);
+        Ok(Self::granted((len, align)))
     }
 
-    fn resize(&mut self, index: usize, len: usize, to: usize, align: usize) -> Option<usize> {
-        let (old, new) = (Self::granted(len, align), Self::granted(to, align));
-        if self.check(index, len, align).is_err() || new > old && !self.fits(index + old, new - old) {
+    fn resize(
+        &mut self,
+        index: usize,
+        (len, align): (usize, usize),
+        (to, _): (usize, usize),
+    ) -> Option<usize> {
+        let (old, new) = (Self::granted((len, align)), Self::granted((to, align)));
+        if self.check(index, (len, align)).is_err() || new > old && !self.fits(index + old, new - old) {
             return None;
         }
         self.set(index, index + old, 0, 0);
@@ -111,7 +122,7 @@ unsafe impl<const ROUNDED: bool> RegionMap for Plain<ROUNDED> {
         Some(new)
     }
 
-    fn has_shorter(&mut self, _: usize, _: usize, _: usize) -> bool {
+    fn has_shorter(&mut self, _: (usize, usize), _: (usize, usize)) -> bool {
         false
     }
 
@@ -177,11 +188,15 @@ impl<M: RegionMap> Model<M> {
     }
 
     fn allocate(&mut self, len: usize, align: usize) -> Option<usize> {
-        let Some(class) = self.class(len, align) else { return self.behind.allocate(len, align) };
+        let Some(class) = self.class(len, align) else { return self.behind.allocate(M::shape(len, align)) };
         if self.lists[class].is_empty() {
-            let Some(start) = self.behind.allocate(PAGE, PAGE) else {
+            let Some(start) = self.behind.allocate(M::shape(PAGE, PAGE)) else {
                 let object = self.objects[class];
-                return if M::granted(object, 1) == object { self.behind.allocate(object, 1) } else { None };
+                return if M::granted(M::shape(object, 1)) == object {
+                    self.behind.allocate(M::shape(object, 1))
+                } else {
+                    None
+                };
             };
             self.pages.push(Page { start, class, live: BTreeSet::new() });
             self.lists[class].push_front(start);
@@ -203,7 +218,7 @@ impl<M: RegionMap> Model<M> {
 
     fn check(&self, index: usize, len: usize, align: usize) -> Result<(), FreeError> {
         let Some(number) = self.page(index) else {
-            return self.behind.check(index, self.rounded(len, align), align);
+            return self.behind.check(index, M::shape(self.rounded(len, align), align));
         };
         let page = &self.pages[number];
         let at = index - page.start;
@@ -216,7 +231,7 @@ impl<M: RegionMap> Model<M> {
     fn free(&mut self, index: usize, len: usize, align: usize) -> Result<(), FreeError> {
         self.check(index, len, align)?;
         let Some(number) = self.page(index) else {
-            return self.behind.free(index, self.rounded(len, align), align).map(drop);
+            return self.behind.free(index, M::shape(self.rounded(len, align), align)).map(drop);
         };
         let objects = self.starts(self.pages[number].class).len();
         let page = &mut self.pages[number];
@@ -228,14 +243,17 @@ impl<M: RegionMap> Model<M> {
         if page.live.is_empty() {
             self.pages.swap_remove(number);
             self.lists[class].retain(|&other| other != start);
-            self.behind.free(start, PAGE, PAGE)?;
+            self.behind.free(start, M::shape(PAGE, PAGE))?;
         }
         Ok(())
     }
 
     fn resize(&mut self, index: usize, len: usize, to: usize, align: usize) -> bool {
         match (self.class(len, align), self.class(to, align)) {
-            (None, None) => self.page(index).is_none() && self.behind.resize(index, len, to, align).is_some(),
+            (None, None) => {
+                self.page(index).is_none()
+                    && self.behind.resize(index, M::shape(len, align), M::shape(to, align)).is_some()
+            }
             (old, new) => old == new && self.check(index, len, align).is_ok(),
         }
     }
@@ -247,7 +265,7 @@ impl<M: RegionMap> Model<M> {
         }
         let serves = |class: &usize| {
             let object = self.objects[*class];
-            !self.lists[*class].is_empty() || object <= large && M::granted(object, 1) == object
+            !self.lists[*class].is_empty() || object <= large && M::granted(M::shape(object, 1)) == object
         };
         (0..self.objects.len()).rev().find(serves).map_or(0, |class| self.objects[class])
     }
@@ -261,8 +279,8 @@ fn run<M: RegionMap, C: Classes>(place: usize, len: usize, seed: u64) {
     let count = SlabMap::<M, C>::words(place, len);
     let mut words = vec![AROUND; count + 2];
     let mut map = SlabMap::<M, C>::EMPTY;
-    assert_eq!(map.allocate(1, 1), None);
-    assert_eq!((map.allocate(100, 1), map.largest()), (None, 0));
+    assert_eq!(map.allocate(SlabMap::<M, C>::shape(1, 1)), None);
+    assert_eq!((map.allocate(SlabMap::<M, C>::shape(100, 1)), map.largest()), (None, 0));
     // SAFETY: the words are as many as the map takes.
     unsafe { map.open(words.as_mut_ptr().add(1), place, len) };
     let mut model = Model::<M>::new(place, len, C::SIZES);
@@ -278,12 +296,13 @@ fn run<M: RegionMap, C: Classes>(place: usize, len: usize, seed: u64) {
         match random.u8(..10) {
             0..=5 if fills || random.u8(..4) == 0 => {
                 let (size, align) = request(&mut random);
-                let got = map.allocate(size, align);
+                let got = map.allocate(SlabMap::<M, C>::shape(size, align));
                 assert_eq!(got, model.allocate(size, align), "{size} {align}");
                 if let Some(index) = got {
-                    let taken = SlabMap::<M, C>::granted(size, align);
+                    let taken = SlabMap::<M, C>::granted(SlabMap::<M, C>::shape(size, align));
                     let apart = |&(other, size, align): &(usize, usize, usize)| {
-                        index + taken <= other || other + SlabMap::<M, C>::granted(size, align) <= index
+                        index + taken <= other
+                            || other + SlabMap::<M, C>::granted(SlabMap::<M, C>::shape(size, align)) <= index
                     };
                     assert!(live.iter().all(apart) && index + taken <= len && (place + index) % align == 0);
                     live.push((index, size, align));
@@ -294,9 +313,16 @@ fn run<M: RegionMap, C: Classes>(place: usize, len: usize, seed: u64) {
                 let (size, align) = request(&mut random);
                 let index = random.usize(..len + 3);
                 let expected = model.check(index, size, align);
-                assert_eq!(map.check(index, size, align), expected, "{index} {size} {align}");
+                assert_eq!(
+                    map.check(index, SlabMap::<M, C>::shape(size, align)),
+                    expected,
+                    "{index} {size} {align}"
+                );
                 if live.contains(&(index, size, align)) || expected.is_err() {
-                    assert_eq!(map.free(index, size, align).map(drop), model.free(index, size, align));
+                    assert_eq!(
+                        map.free(index, SlabMap::<M, C>::shape(size, align)).map(drop),
+                        model.free(index, size, align)
+                    );
                     live.retain(|block| block.0 != index || expected.is_err());
                 }
             }
@@ -304,7 +330,9 @@ fn run<M: RegionMap, C: Classes>(place: usize, len: usize, seed: u64) {
                 let number = random.usize(..live.len());
                 let (index, size, align) = live[number];
                 let to = request(&mut random).0;
-                let resized = map.resize(index, size, to, align).is_some();
+                let resized = map
+                    .resize(index, SlabMap::<M, C>::shape(size, align), SlabMap::<M, C>::shape(to, align))
+                    .is_some();
                 assert_eq!(resized, model.resize(index, size, to, align));
                 if resized {
                     live[number].1 = to;
@@ -312,19 +340,19 @@ fn run<M: RegionMap, C: Classes>(place: usize, len: usize, seed: u64) {
             }
             _ if !live.is_empty() => {
                 let (index, size, align) = live.swap_remove(random.usize(..live.len()));
-                assert_eq!(map.check(index, size, align), Ok(()));
-                assert!(map.free(index, size, align).is_ok());
+                assert_eq!(map.check(index, SlabMap::<M, C>::shape(size, align)), Ok(()));
+                assert!(map.free(index, SlabMap::<M, C>::shape(size, align)).is_ok());
                 assert_eq!(model.free(index, size, align), Ok(()));
-                assert!(map.free(index, size, align).is_err());
+                assert!(map.free(index, SlabMap::<M, C>::shape(size, align)).is_err());
             }
             _ => {}
         }
         assert_eq!((map.largest(), map.is_free()), (model.largest(), live.is_empty()));
         if map.largest() > 0 && random.u8(..20) == 0 {
             let largest = map.largest();
-            let index = map.allocate(largest, 1);
+            let index = map.allocate(SlabMap::<M, C>::shape(largest, 1));
             assert!(index.is_some(), "{largest}");
-            assert!(map.free(index.unwrap(), largest, 1).is_ok());
+            assert!(map.free(index.unwrap(), SlabMap::<M, C>::shape(largest, 1)).is_ok());
             assert_eq!(model.allocate(largest, 1), index);
             assert_eq!(model.free(index.unwrap(), largest, 1), Ok(()));
         }
@@ -337,7 +365,7 @@ fn run<M: RegionMap, C: Classes>(place: usize, len: usize, seed: u64) {
         assert_eq!(at, len);
     }
     for (index, size, align) in live {
-        assert!(map.free(index, size, align).is_ok());
+        assert!(map.free(index, SlabMap::<M, C>::shape(size, align)).is_ok());
     }
     assert!(map.is_free());
     assert!(words[0] == AROUND && words[count + 1] == AROUND, "a word beside the map");
@@ -370,12 +398,12 @@ fn a_slab_keeps_its_objects_when_the_region_grows() {
             unsafe { map.open(words.as_mut_ptr(), place, len) };
             let mut live = Vec::new();
             while len < 1000 {
-                while let Some(index) = map.allocate(2 + len % 20, 1) {
+                while let Some(index) = map.allocate(Map::shape(2 + len % 20, 1)) {
                     live.push((index, 2 + len % 20));
                 }
                 random.shuffle(&mut live);
                 for (index, size) in live.split_off(live.len() / 2) {
-                    assert!(map.free(index, size, 1).is_ok());
+                    assert!(map.free(index, Map::shape(size, 1)).is_ok());
                 }
                 len += random.usize(1..150);
                 if elsewhere {
@@ -384,12 +412,12 @@ fn a_slab_keeps_its_objects_when_the_region_grows() {
                 // SAFETY: there are more words than the map takes; in the same memory they move farther behind.
                 unsafe { map.extend(words.as_mut_ptr().add(len), len) };
                 for &(index, size) in &live {
-                    assert_eq!(map.check(index, size, 1), Ok(()), "{index} {size}");
+                    assert_eq!(map.check(index, Map::shape(size, 1)), Ok(()), "{index} {size}");
                 }
             }
             for (index, size) in live {
-                assert!(map.free(index, size, 1).is_ok());
-                assert!(map.free(index, size, 1).is_err());
+                assert!(map.free(index, Map::shape(size, 1)).is_ok());
+                assert!(map.free(index, Map::shape(size, 1)).is_err());
             }
             assert!(map.is_free() && map.largest() == len);
         }

@@ -155,6 +155,7 @@ impl<N: Length, const CHECKED: bool> FirstFitMap<N, CHECKED> {
 
 // SAFETY: blocks are cut from free runs; the bits say which granules are free.
 unsafe impl<N: Length, const CHECKED: bool> RegionMap for FirstFitMap<N, CHECKED> {
+    type Shape = (usize, usize);
     const EMPTY: Self = Self { runs: Runs::EMPTY, chunks: Chunks::EMPTY, place: 0 };
     const MAX_LEN: usize = N::MAX;
     const WHOLE: bool = false;
@@ -193,12 +194,17 @@ unsafe impl<N: Length, const CHECKED: bool> RegionMap for FirstFitMap<N, CHECKED
     }
 
     #[inline(always)]
-    fn granted(len: usize, _align: usize) -> usize {
+    fn shape(len: usize, align: usize) -> (usize, usize) {
+        (len, align)
+    }
+
+    #[inline(always)]
+    fn granted((len, _): (usize, usize)) -> usize {
         len
     }
 
     #[inline(always)]
-    fn allocate(&mut self, len: usize, align: usize) -> Option<usize> {
+    fn allocate(&mut self, (len, align): (usize, usize)) -> Option<usize> {
         let longest = self.chunks.longest();
         let mut want = len + (align - 1);
         if want > longest {
@@ -226,12 +232,12 @@ unsafe impl<N: Length, const CHECKED: bool> RegionMap for FirstFitMap<N, CHECKED
     // Once in a firmware, where code is scarce.
     #[cfg_attr(target_os = "none", inline(never))]
     #[cfg_attr(not(target_os = "none"), inline(always))]
-    fn check(&self, index: usize, len: usize, _align: usize) -> Result<(), FreeError> {
+    fn check(&self, index: usize, (len, _): (usize, usize)) -> Result<(), FreeError> {
         if self.runs.is_block(index, len) { Ok(()) } else { Err(self.runs.why_not(index, len)) }
     }
 
     #[inline(always)]
-    fn free(&mut self, index: usize, len: usize, _align: usize) -> Result<usize, FreeError> {
+    fn free(&mut self, index: usize, (len, _): (usize, usize)) -> Result<usize, FreeError> {
         if !self.runs.is_block(index, len) {
             // The caller asks `check` why.
             return Err(FreeError::NotABlock);
@@ -241,8 +247,9 @@ unsafe impl<N: Length, const CHECKED: bool> RegionMap for FirstFitMap<N, CHECKED
         Ok(len)
     }
 
-    fn resize(&mut self, index: usize, len: usize, to: usize, align: usize) -> Option<usize> {
-        self.check(index, len, align).ok()?;
+    fn resize(&mut self, index: usize, old: (usize, usize), (to, _): (usize, usize)) -> Option<usize> {
+        self.check(index, old).ok()?;
+        let (len, _) = old;
         let end = index + len;
         if to <= len {
             if to < len {
@@ -266,7 +273,7 @@ unsafe impl<N: Length, const CHECKED: bool> RegionMap for FirstFitMap<N, CHECKED
         Some(to)
     }
 
-    fn has_shorter(&mut self, len: usize, to: usize, align: usize) -> bool {
+    fn has_shorter(&mut self, (len, _): (usize, usize), (to, align): (usize, usize)) -> bool {
         if align > 1 || to > self.chunks.longest() {
             return false;
         }

@@ -74,20 +74,19 @@ unsafe impl<M: RegionMap + Send, const G: usize> SegmentPlacement for Apart<M, G
 
     #[inline(always)]
     fn allocate(&mut self, len: usize, align: usize) -> Option<Block> {
-        let offset = self.map.allocate(len, align)?;
-        Some(Block { offset, len: M::granted(len, align), token: () })
+        let shape = M::shape(len, align);
+        let offset = self.map.allocate(shape)?;
+        Some(Block { offset, len: M::granted(shape), token: () })
     }
 
     #[inline(always)]
     unsafe fn deallocate(&mut self, block: Block, len: usize, align: usize) -> Result<(), FreeError> {
-        self.map
-            .free(block.offset, len, align)
-            .map(drop)
-            .or_else(|_| self.map.check(block.offset, len, align))
+        let shape = M::shape(len, align);
+        self.map.free(block.offset, shape).map(drop).or_else(|_| self.map.check(block.offset, shape))
     }
 
     unsafe fn resize(&mut self, block: Block, len: usize, to: usize, align: usize) -> Option<Block> {
-        let len = self.map.resize(block.offset, len, to, align)?;
+        let len = self.map.resize(block.offset, M::shape(len, align), M::shape(to, align))?;
         Some(Block { len, ..block })
     }
 

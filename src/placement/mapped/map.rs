@@ -5,13 +5,16 @@ use crate::error::FreeError;
 /// Knows which granules of one region are free, in words of 32 bits beside them, and chooses the granules of a request.
 ///
 /// A map never touches the memory that it divides, so it also works for memory that the CPU cannot access, and a stray write into free
-/// memory cannot damage it. Indices count granules from the start of the region. `align`, in granules, is a power of two.
+/// memory cannot damage it. Indices count granules from the start of the region.
 ///
 /// # Safety
 ///
 /// Live blocks must not overlap, must lie in the region, and must have [`RegionMap::granted`] granules. A block's index plus
 /// the region's place must be a multiple of the requested alignment.
 pub unsafe trait RegionMap: Copy {
+    /// What a map needs to know of a request.
+    type Shape: Copy;
+
     /// A map of no region: every request fails.
     const EMPTY: Self;
 
@@ -55,33 +58,36 @@ pub unsafe trait RegionMap: Copy {
     /// The contract of [`RegionMap::open`]; the map must be open, with the same place and fewer granules.
     unsafe fn extend(&mut self, words: *mut u32, len: usize);
 
-    /// Returns the granules that a request for `len` granules takes. O(1).
-    fn granted(len: usize, align: usize) -> usize;
+    /// Returns the shape of a request for `len` granules, at least one, at a multiple of `align` granules, which is a power of two. O(1).
+    fn shape(len: usize, align: usize) -> Self::Shape;
 
-    /// Allocates a block for `len` granules, which are at least one, and returns its index.
-    fn allocate(&mut self, len: usize, align: usize) -> Option<usize>;
+    /// Returns the granules that a request takes. O(1).
+    fn granted(shape: Self::Shape) -> usize;
 
-    /// Checks whether a live block for this `len` and `align` starts at `index`. Both may be any numbers.
+    /// Allocates a block, and returns its index.
+    fn allocate(&mut self, shape: Self::Shape) -> Option<usize>;
+
+    /// Checks whether a live block of this shape starts at `index`. Both may be any.
     ///
     /// # Errors
     ///
     /// [`FreeError`] if there is no such block.
-    fn check(&self, index: usize, len: usize, align: usize) -> Result<(), FreeError>;
+    fn check(&self, index: usize, shape: Self::Shape) -> Result<(), FreeError>;
 
-    /// Frees the block at `index` that was allocated with `len` and `align`, and returns the granules that become available.
+    /// Frees the block of this shape at `index`, and returns the granules that become available.
     ///
     /// # Errors
     ///
     /// Any [`FreeError`], with nothing changed, if [`RegionMap::check`] has one.
-    fn free(&mut self, index: usize, len: usize, align: usize) -> Result<usize, FreeError>;
+    fn free(&mut self, index: usize, shape: Self::Shape) -> Result<usize, FreeError>;
 
-    /// Changes the length of the live block at `index` from `len` to `to` granules, and returns how many it counts for then. Returns `None`,
-    /// with nothing changed, if that is impossible, or there is no such block.
-    fn resize(&mut self, index: usize, len: usize, to: usize, align: usize) -> Option<usize>;
+    /// Changes the shape of the live block at `index`, and returns the granules that it counts for then. Returns `None`, with nothing
+    /// changed, if that is impossible, or there is no such block.
+    fn resize(&mut self, index: usize, old: Self::Shape, new: Self::Shape) -> Option<usize>;
 
-    /// Returns whether [`RegionMap::allocate`] finds the `to` granules that a block of `len` is to shrink to in free memory that is shorter
-    /// than the block. Called only with [`RegionMap::MOVES_TO_SHRINK`].
-    fn has_shorter(&mut self, len: usize, to: usize, align: usize) -> bool;
+    /// Returns whether [`RegionMap::allocate`] finds a block of shape `new`, to which one of shape `old` is to shrink, in free memory that is
+    /// shorter than the block. Called only with [`RegionMap::MOVES_TO_SHRINK`].
+    fn has_shorter(&mut self, old: Self::Shape, new: Self::Shape) -> bool;
 
     /// Returns whether all granules are free. O(log n).
     fn is_free(&self) -> bool;

@@ -86,9 +86,9 @@ impl<M: RegionMap> Slot<M> {
         if M::WHOLE { (self.memory().end() - self.base.addr()) & !(G - 1) } else { self.len() * G }
     }
 
-    /// Returns whether the region is one block of at least `size` bytes, at `address`.
-    fn is_whole<const G: usize>(&self, address: usize, size: usize) -> bool {
-        M::WHOLE && self.whole > 0 && address == self.base.addr() && size <= self.size::<G>()
+    /// Returns whether the region is one block, at `address`.
+    fn is_whole(&self, address: usize) -> bool {
+        M::WHOLE && self.whole > 0 && address == self.base.addr()
     }
 }
 
@@ -123,12 +123,17 @@ fn words<M: RegionMap, const G: usize>(memory: Region, base: *mut u8, len: usize
     base.wrapping_add(start - base.addr()).cast()
 }
 
-/// Returns the length and the alignment of a layout in granules. A block of no bytes has a granule.
+/// Returns the length of a block of `size` bytes in granules. A block of no bytes has a granule.
 #[inline(always)]
-fn measure<const G: usize>(size: usize, align: usize) -> (usize, usize) {
+fn length<const G: usize>(size: usize) -> usize {
     // As signed numbers, which takes an instruction less on most machines; a size has no sign.
-    let last = (size as isize - 1).max(0) as usize;
-    (last / G + 1, (align - 1) / G + 1)
+    (size as isize - 1).max(0) as usize / G + 1
+}
+
+/// Returns the shape of a request.
+#[inline(always)]
+fn shape<M: RegionMap, const G: usize>(size: usize, align: usize) -> M::Shape {
+    M::shape(length::<G>(size), (align - 1) / G + 1)
 }
 
 impl<M: RegionMap, const G: usize, const R: usize> Mapped<M, G, R> {
@@ -195,13 +200,13 @@ impl<M: RegionMap, const G: usize, const R: usize> Mapped<M, G, R> {
         align: usize,
         statistics: &mut S,
     ) -> Option<NonNull<u8>> {
-        let (len, align) = measure::<G>(size, align);
+        let shape = shape::<M, G>(size, align);
         let mut number = 0;
         loop {
             // SAFETY: as in `locate`.
             let slot = unsafe { self.slots.get_unchecked_mut(number) };
-            if let Some(index) = slot.map.allocate(len, align) {
-                statistics.allocated(M::granted(len, align) * G);
+            if let Some(index) = slot.map.allocate(shape) {
+                statistics.allocated(M::granted(shape) * G);
                 return NonNull::new(slot.base.wrapping_add(index * G));
             }
             number = self.behind(number)?;
@@ -233,12 +238,11 @@ impl<M: RegionMap, const G: usize, const R: usize> Mapped<M, G, R> {
     unsafe fn free_rest<S: Statistics>(
         &mut self,
         start: usize,
-        layout: Layout,
+        shape: M::Shape,
         statistics: &mut S,
     ) -> Result<(), FreeError> {
-        let Some(slot) = self.slots_mut().iter_mut().find(|slot| slot.is_whole::<G>(start, layout.size()))
-        else {
-            return self.check_at(start, layout).and(Err(FreeError::NotABlock));
+        let Some(slot) = self.slots_mut().iter_mut().find(|slot| slot.is_whole(start)) else {
+            return self.check_at(start, shape).and(Err(FreeError::NotABlock));
         };
         statistics.freed(slot.size::<G>());
         // SAFETY: the caller no longer uses the block, which is the whole region.
@@ -246,17 +250,16 @@ impl<M: RegionMap, const G: usize, const R: usize> Mapped<M, G, R> {
         Ok(())
     }
 
-    /// Checks whether there is a live block.
-    fn check_at(&self, address: usize, layout: Layout) -> Result<(), FreeError> {
-        let (len, align) = measure::<G>(layout.size(), layout.align());
+    /// Checks whether there is a live block of this shape.
+    fn check_at(&self, address: usize, shape: M::Shape) -> Result<(), FreeError> {
         if let Some((number, index)) = self.locate(address) {
-            return self.slots[number].map.check(index, len, align);
+            return self.slots[number].map.check(index, shape);
         }
         let holds = |slot: &&Slot<M>| address.wrapping_sub(slot.base.addr()) < slot.len() * G;
         match self.slots().iter().find(holds) {
             None => Err(FreeError::Foreign),
             Some(_) if address % G != 0 => Err(FreeError::Misaligned),
-            Some(slot) if slot.is_whole::<G>(address, layout.size()) => Ok(()),
+            Some(slot) if slot.is_whole(address) => Ok(()),
             Some(_) => Err(FreeError::NotABlock),
         }
     }
@@ -356,10 +359,10 @@ unsafe impl<M: RegionMap, const G: usize, const R: usize> Placement for Mapped<M
         size: usize,
         statistics: &mut S,
     ) -> Option<NonNull<u8>> {
-        let (len, align) = measure::<G>(layout.size(), layout.align());
-        let (to, _) = measure::<G>(size, 1);
+        let (old, new) = (shape::<M, G>(layout.size(), layout.align()), shape::<M, G>(size, layout.align()));
+        let shorter = length::<G>(size) < length::<G>(layout.size());
         let first = self.slots.first_mut()?;
-        if to < len && size <= MOST_COPIED && first.map.has_shorter(len, to, align) {
+        if shorter && size <= MOST_COPIED && first.map.has_shorter(old, new) {
             self.allocate_parts(size, layout.align(), statistics)
         } else {
             None
@@ -374,17 +377,17 @@ unsafe impl<M: RegionMap, const G: usize, const R: usize> Placement for Mapped<M
         statistics: &mut S,
     ) -> Result<(), FreeError> {
         let start = start.addr().get();
-        let (len, align) = measure::<G>(layout.size(), layout.align());
+        let shape = shape::<M, G>(layout.size(), layout.align());
         if let Some((number, index)) = self.locate(start) {
             // SAFETY: `locate` returns numbers of regions.
             let slot = unsafe { self.slots.get_unchecked_mut(number) };
-            if let Ok(freed) = slot.map.free(index, len, align) {
+            if let Ok(freed) = slot.map.free(index, shape) {
                 statistics.freed(freed * G);
                 return Ok(());
             }
         }
         // SAFETY: the caller keeps the contract.
-        unsafe { self.free_rest(start, layout, statistics) }
+        unsafe { self.free_rest(start, shape, statistics) }
     }
 
     #[inline(always)]
@@ -396,17 +399,17 @@ unsafe impl<M: RegionMap, const G: usize, const R: usize> Placement for Mapped<M
         statistics: &mut S,
     ) -> bool {
         let Some((number, index)) = self.locate(start.addr().get()) else {
-            return self.slots().iter().any(|slot| slot.is_whole::<G>(start.addr().get(), size));
+            let fits = |slot: &Slot<M>| slot.is_whole(start.addr().get()) && size <= slot.size::<G>();
+            return self.slots().iter().any(fits);
         };
-        let (len, align) = measure::<G>(layout.size(), layout.align());
-        let (to, _) = measure::<G>(size, 1);
-        let Some(counted) = self.slots[number].map.resize(index, len, to, align) else { return false };
-        statistics.resized(M::granted(len, align) * G, counted * G);
+        let (old, new) = (shape::<M, G>(layout.size(), layout.align()), shape::<M, G>(size, layout.align()));
+        let Some(counted) = self.slots[number].map.resize(index, old, new) else { return false };
+        statistics.resized(M::granted(old) * G, counted * G);
         true
     }
 
     fn check(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        self.check_at(start.addr().get(), layout)
+        self.check_at(start.addr().get(), shape::<M, G>(layout.size(), layout.align()))
     }
 
     fn largest_free(&self) -> usize {

@@ -44,7 +44,7 @@ impl<const R: usize, const G: usize> Subject for Buddy<R, G> {
 impl<C: Classes, M: RegionMap, const R: usize> Subject for Slab<C, M, R> {
     fn taken(size: usize, align: usize) -> usize {
         let fits = |class: &&usize| class.next_multiple_of(8) >= size && align <= 8;
-        let behind = || M::granted(size.max(1).div_ceil(8), align.div_ceil(8)) * 8;
+        let behind = || M::granted(M::shape(size.max(1).div_ceil(8), align.div_ceil(8))) * 8;
         C::SIZES.iter().find(fits).map_or_else(behind, |&class| class.next_multiple_of(8))
     }
     const EXACT_LARGEST: bool = false;
