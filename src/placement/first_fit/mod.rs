@@ -199,8 +199,8 @@ unsafe impl<N: Length, const CHECKED: bool> RegionMap for FirstFitMap<N, CHECKED
     }
 
     #[inline(always)]
-    fn granted((len, _): (usize, usize)) -> usize {
-        len
+    fn granted(shape: (usize, usize)) -> usize {
+        shape.0
     }
 
     #[inline(always)]
