@@ -6,13 +6,12 @@ use super::error::{Error, failed};
 use super::library::call;
 use super::relaxed::Relaxed;
 use crate::pool::{Capacity, CopyStats, Direction, SourceError, SourceErrorKind};
-use core::fmt;
+use crate::units::debug;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, Ordering};
 use cudarc::driver::CudaContext;
 use cudarc::driver::sys::{CUcontext, CUdevice, CUevent};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::vec::Vec;
 
 /// The primary context of a device, which cudarc and the CUDA runtime use as well. Clones refer to the same
 /// context.
@@ -321,11 +320,7 @@ impl Context {
     }
 }
 
-impl fmt::Debug for Context {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Context").field("device", self.device()).finish_non_exhaustive()
-    }
-}
+debug!([] Context, |self| device: self.device());
 
 impl PartialEq for Context {
     /// Returns whether both belong to the same device, which was not reset between them.

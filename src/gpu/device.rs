@@ -5,8 +5,6 @@ use super::library::{call, is_available};
 use crate::pool::SourceError;
 use core::ffi::{CStr, c_int};
 use cudarc::driver::sys::{CUdevice, CUdevice_attribute};
-use std::string::String;
-use std::vec::Vec;
 
 /// The description of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]

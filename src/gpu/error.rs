@@ -5,7 +5,6 @@
 use crate::pool::{MemoryKind, PoolError, SourceError, causes, kind};
 use core::fmt;
 use std::io;
-use std::string::{String, ToString};
 
 /// The names by which systems know the driver, the names that cudarc tries first.
 pub(super) const NAMES: &[&str] =

@@ -5,9 +5,8 @@ use super::error::{Error, failed};
 use super::stream::Stream;
 use super::usage::Touch;
 use crate::pool::{SourceError, Stream as _};
-use core::fmt;
+use crate::units::debug;
 use cudarc::driver::{CudaFunction, DeviceRepr, LaunchArgs, LaunchConfig, PushKernelArg};
-use std::vec::Vec;
 
 /// A kernel that is about to be launched on a stream, with its arguments so far.
 ///
@@ -142,8 +141,4 @@ impl<'a> Launch<'a> {
     }
 }
 
-impl fmt::Debug for Launch<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Launch").field("stream", self.stream).finish_non_exhaustive()
-    }
-}
+debug!([] Launch<'_>, |self| stream: self.stream);

@@ -7,10 +7,9 @@ use super::library::call;
 use super::source::copy;
 use super::stream::Stream;
 use crate::pool::{Direction, SourceError, SourceErrorKind, Stream as _};
-use core::fmt;
+use crate::units::debug;
 use cudarc::driver::sys::{CUdeviceptr, CUmemAllocationGranularity_flags};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::vec::Vec;
 
 /// Memory for many sequences that grow one step at a time, such as key-value caches. Each has addresses for its greatest
 /// length, so that kernels see one array, but physical memory only for its pages so far; sequences with a common beginning
@@ -159,11 +158,7 @@ impl KvCache {
     }
 }
 
-impl fmt::Debug for KvCache {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KvCache").field("page", &self.0.page).field("reserved", &self.reserved()).finish()
-    }
-}
+debug!([] KvCache, |self| page: self.0.page, reserved: self.reserved());
 
 impl Drop for Shared {
     /// Runs when no sequence is left.
@@ -304,12 +299,7 @@ impl Sequence {
     }
 }
 
-impl fmt::Debug for Sequence {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let pages = self.pages.len();
-        f.debug_struct("Sequence").field("bytes", &self.bytes).field("pages", &pages).finish_non_exhaustive()
-    }
-}
+debug!([] Sequence, |self| bytes: self.bytes, pages: self.pages.len());
 
 impl Drop for Sequence {
     /// A drop cannot report an error. Pages that may still be in use are leaked.

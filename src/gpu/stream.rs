@@ -5,7 +5,7 @@ use super::error::{Error, NOT_READY, check};
 use super::library::{self, call, code_of};
 use super::relaxed::Relaxed;
 use crate::pool::{self, SourceError};
-use core::fmt;
+use crate::units::debug;
 use core::ptr;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use cudarc::driver::CudaStream;
@@ -266,11 +266,7 @@ impl Drop for Stream {
     }
 }
 
-impl fmt::Debug for Stream {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Stream").field(&self.shared.id).finish()
-    }
-}
+debug!([] Stream, |self| id: self.shared.id);
 
 impl Drop for Shared {
     fn drop(&mut self) {
@@ -384,11 +380,7 @@ unsafe impl Send for Event {}
 // SAFETY: as above.
 unsafe impl Sync for Event {}
 
-impl fmt::Debug for Event {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Event").finish_non_exhaustive()
-    }
-}
+debug!([] Event, |self|);
 
 impl pool::Event for Event {
     fn is_done(&self) -> Result<bool, SourceError> {

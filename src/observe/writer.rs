@@ -7,11 +7,8 @@ use super::number_of;
 use super::observer::{Observation, Observer, Operation};
 use super::output::Output;
 use std::collections::{BTreeSet, HashSet};
-use std::format;
 use std::io::{self, Write};
-use std::string::String;
 use std::time::Instant;
-use std::vec::Vec;
 
 /// An observer that writes every event, in the [binary form](super::event), to a file or any other [`Write`].
 ///

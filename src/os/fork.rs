@@ -212,7 +212,6 @@ fn release(in_child: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::string::ToString;
 
     #[test]
     fn errors_say_what_is_wrong() {

@@ -106,7 +106,6 @@ impl<T> Named<T> for Result<T, vk::Result> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::string::ToString;
 
     #[test]
     fn codes_have_their_kinds_and_names() {

@@ -7,13 +7,11 @@ use super::stream::Stream;
 use super::wish::Wish;
 use crate::pool::{Capacity, Segment, Source, SourceError, SourceErrorKind, Stream as _};
 use crate::region::Capabilities;
+use crate::units::debug;
 use ash::vk;
-use core::fmt;
 use core::num::NonZeroUsize;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::collections::BTreeMap;
-use std::format;
-use std::string::String;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Granularity of segments in bytes: no device has larger atoms of memory that is not coherent.
@@ -337,15 +335,7 @@ impl DeviceMemory {
     }
 }
 
-impl fmt::Debug for DeviceMemory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DeviceMemory")
-            .field("name", &self.name)
-            .field("flags", &self.flags)
-            .field("segments", &self.segments().len())
-            .finish()
-    }
-}
+debug!([] DeviceMemory, |self| name: self.name, flags: self.flags, segments: self.segments().len());
 
 #[cfg(test)]
 mod tests {

@@ -9,12 +9,11 @@ use super::stream::Stream;
 use super::timeline::{Point, add};
 use crate::placement::SegmentPlacement;
 use crate::pool::{Allocation, DefaultPlacement, RawPool, Stream as _};
+use crate::units::debug;
 use ash::vk;
-use core::fmt;
 use core::num::NonZeroUsize;
 use core::ptr;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::vec::Vec;
 
 /// A buffer or an image of Vulkan with its memory, a block of a pool. Where the driver prefers an allocation of its own for it, it
 /// has one.
@@ -394,11 +393,7 @@ impl<H: Copy, P: SegmentPlacement> Drop for Resource<H, P> {
     }
 }
 
-impl<H: Copy + fmt::Debug, P: SegmentPlacement> fmt::Debug for Resource<H, P> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Resource").field("raw", &self.raw).field("bytes", &self.bytes).finish()
-    }
-}
+debug!([H: Copy + core::fmt::Debug, P: SegmentPlacement] Resource<H, P>, |self| raw: self.raw, bytes: self.bytes);
 
 #[cfg(test)]
 mod tests {

@@ -6,12 +6,11 @@ use super::graves::Dead;
 use super::inner::Queue;
 use super::timeline::{Point, Timeline, add};
 use crate::pool::{self, SourceError};
+use crate::units::debug;
 use ash::vk;
-use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::vec::Vec;
 
 /// Submissions to a queue of which each runs after the one before it. Clones refer to the same stream. Work that was submitted
 /// goes on when the last of them is dropped.
@@ -251,11 +250,7 @@ impl Stream {
     }
 }
 
-impl fmt::Debug for Stream {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Stream").field(&self.shared.id).finish()
-    }
-}
+debug!([] Stream, |self| id: self.shared.id);
 
 impl Drop for Shared {
     fn drop(&mut self) {
@@ -325,8 +320,4 @@ impl pool::Event for Event {
     }
 }
 
-impl fmt::Debug for Event {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Event").field(&self.0.value).finish()
-    }
-}
+debug!([] Event, |self| value: self.0.value);

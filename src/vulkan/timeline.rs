@@ -6,7 +6,6 @@ use crate::pool::SourceError;
 use ash::vk;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
-use std::vec::Vec;
 
 /// The timeline semaphore of a stream: its value is the number of the last submission that is done.
 pub(super) struct Timeline {

@@ -6,9 +6,7 @@ use crate::gpu::usage::{Touch, Usage};
 use crate::pool::{
     AnyPool, CopyCounters, DeviceAllocator, MemoryKind, Owned, Segment, Source, Stream as _, Uses,
 };
-use std::boxed::Box;
 use std::sync::Arc;
-use std::vec::Vec;
 
 /// Memory that a buffer owns, and that is freed when this value is dropped. Threads share it, so that a view of it, and
 /// a task that waits for a copy, can go to another thread.

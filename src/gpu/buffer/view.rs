@@ -13,7 +13,6 @@ use core::ptr;
 use cudarc::driver::DeviceRepr;
 use cudarc::driver::sys::{CUDA_MEMCPY2D, CUmemorytype};
 use stable_deref_trait::StableDeref;
-use std::vec::Vec;
 
 /// A shared view of a part of a buffer.
 pub struct View<'a, T> {

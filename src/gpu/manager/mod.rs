@@ -23,10 +23,9 @@ use super::source::{DeviceMemory, HostMemory, Managed, Pinned, Virtual};
 use super::stream::Stream;
 use super::usage::Registry;
 use crate::pool::{AnyPool, DeviceAllocator, DevicePool, MemoryKind, PoolOptions};
-use core::fmt;
+use crate::units::debug;
 use cudarc::driver::{DeviceRepr, ValidAsZeroBits};
 use std::sync::Arc;
-use std::vec::Vec;
 use store::Store;
 
 /// Options of a [`MemoryManager`]. With the feature `serde` they can be kept in a file.
@@ -222,8 +221,4 @@ impl MemoryManager {
     }
 }
 
-impl fmt::Debug for MemoryManager {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryManager").field("stats", &self.stats()).finish_non_exhaustive()
-    }
-}
+debug!([] MemoryManager, |self| stats: self.stats());

@@ -6,7 +6,6 @@ use super::ManagerOptions;
 use crate::gpu::error::Error;
 use crate::gpu::usage::{Access, Usage};
 use crate::pool::{MemoryKind, PoolOptions};
-use std::vec;
 
 impl Default for ManagerOptions {
     fn default() -> Self {

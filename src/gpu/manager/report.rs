@@ -9,7 +9,6 @@ use crate::pool::{AnyPool, MemoryKind, PoolStats, sum_of_copies};
 use core::cmp::Reverse;
 use core::fmt;
 use core::ops::Add;
-use std::vec::Vec;
 
 /// A live buffer that should move to other memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

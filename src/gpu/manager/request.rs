@@ -1,6 +1,7 @@
 //! Requests to a manager, and how they are served.
 
 use super::store::ManagedBlock;
+use crate::units::debug;
 
 use super::{DeviceStores, MemoryManager};
 use crate::gpu::buffer::{Backer, Memory};
@@ -9,10 +10,6 @@ use crate::gpu::source::{self, Advice};
 use crate::gpu::stream::Stream;
 use crate::gpu::usage::{Access, Site};
 use crate::pool::{DeviceAllocator, MemoryKind, allocate_from_first};
-use core::fmt;
-use std::boxed::Box;
-use std::vec;
-use std::vec::Vec;
 
 /// A request to a manager: an allocator for [`Buffer`](crate::gpu::Buffer)'s functions, for one buffer or many.
 ///
@@ -95,16 +92,7 @@ impl<'m> MemoryRequest<'m> {
     }
 }
 
-impl fmt::Debug for MemoryRequest<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryRequest")
-            .field("site", &self.site)
-            .field("memory", &self.memory)
-            .field("access", &self.access)
-            .field("fallback", &self.fallback)
-            .finish_non_exhaustive()
-    }
-}
+debug!([] MemoryRequest<'_>, |self| site: self.site, memory: self.memory, access: self.access, fallback: self.fallback);
 
 impl Backer for MemoryRequest<'_> {
     /// Allocates from the first of [`MemoryRequest::targets`] that has room; each pool tries everything it can before the

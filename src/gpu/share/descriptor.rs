@@ -12,7 +12,6 @@ use core::ptr;
 use cudarc::driver::DeviceRepr;
 use cudarc::driver::sys::CUmemAllocationHandleType as HandleType;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::vec::Vec;
 
 const POSIX: HandleType = HandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 

@@ -8,11 +8,9 @@ use crate::gpu::library::call;
 use crate::gpu::stream::Stream;
 use crate::pool::{Capacity, Segment, Source, SourceError, Stream as _};
 use crate::region::Capabilities;
-use core::fmt;
+use crate::units::debug;
 use core::ptr;
 use cudarc::driver::sys::{CUmemPool_attribute as Attribute, CUmemoryPool};
-use std::format;
-use std::string::String;
 
 /// A device's memory in stream order (`cuMemAllocFromPoolAsync`), from its own memory pool of the driver. Neither
 /// reserving a segment nor giving it back waits.
@@ -143,11 +141,7 @@ fn call_of(error: Error) -> SourceError {
     }
 }
 
-impl fmt::Debug for AsyncMemory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AsyncMemory").field("context", &self.context).finish_non_exhaustive()
-    }
-}
+debug!([] AsyncMemory, |self| context: self.context);
 
 impl Drop for AsyncMemory {
     fn drop(&mut self) {

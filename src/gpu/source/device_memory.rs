@@ -6,8 +6,6 @@ use crate::gpu::library::call;
 use crate::gpu::stream::Stream;
 use crate::pool::{Capacity, Segment, Source, SourceError, Stream as _};
 use crate::region::Capabilities;
-use std::format;
-use std::string::String;
 
 /// A device's memory from `cuMemAlloc`, in segments of whole 2 MiB pages. Giving a segment back waits for the
 /// stream.

@@ -11,7 +11,6 @@ use core::ptr;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::fs;
 use std::path::Path;
-use std::string::String;
 
 /// Granularity of pinned segments in bytes: several pages, because each call that locks pages is slow.
 const GRANULARITY: usize = 64 << 10;

@@ -8,7 +8,7 @@ use crate::gpu::library::call;
 use crate::gpu::stream::Stream;
 use crate::pool::{Capacity, Segment, Source, SourceError, SourceErrorKind, Stream as _};
 use crate::region::Capabilities;
-use core::fmt;
+use crate::units::debug;
 use core::ops::DerefMut;
 use stable_deref_trait::StableDeref;
 use std::collections::BTreeMap;
@@ -121,11 +121,7 @@ impl<M: StableDeref + DerefMut<Target = [u8]> + 'static> Drop for Registered<M> 
     }
 }
 
-impl<M: StableDeref + DerefMut<Target = [u8]> + 'static> fmt::Debug for Registered<M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Registered").field("bytes", &self.bytes).finish_non_exhaustive()
-    }
-}
+debug!([M: StableDeref + DerefMut<Target = [u8]> + 'static] Registered<M>, |self| bytes: self.bytes);
 
 // SAFETY: each range is reserved once, inside the memory and aligned. The memory is owned by this value, which leaks it if
 // it goes first, and the CPU can use it.

@@ -12,10 +12,7 @@ use crate::region::Capabilities;
 use core::ptr;
 use cudarc::driver::sys::{CUdevice_attribute, CUdeviceptr, CUmemAllocationGranularity_flags};
 use std::collections::BTreeMap;
-use std::format;
-use std::string::String;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::vec::Vec;
 
 /// A device's memory at reserved addresses: a segment starts with the requested size and grows in place, up to its
 /// room. PyTorch calls these expandable segments.

@@ -7,13 +7,12 @@ use crate::gpu::error::{Error, check};
 use crate::gpu::library::{self, call};
 use crate::gpu::stream::Stream;
 use crate::pool::{SourceError, SourceErrorKind, Stream as _};
-use core::fmt;
+use crate::units::debug;
 use core::marker::PhantomData;
 use core::{mem, ptr};
 use cudarc::driver::DeviceRepr;
 use cudarc::driver::sys::{CUDA_MEMCPY2D, CUdeviceptr, CUmemorytype, CUstream};
 use std::time::Instant;
-use std::vec::Vec;
 
 /// Collects small copies in a pinned buffer of a [`Staging`] and submits them together, in few driver calls.
 /// Neighbours in one allocation of the driver become one copy, and pieces of one size at equal distances become the
@@ -455,8 +454,4 @@ impl<'s, 'v> Batch<'s, 'v> {
     }
 }
 
-impl fmt::Debug for Batch<'_, '_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Batch").field("report", &self.report).finish_non_exhaustive()
-    }
-}
+debug!([] Batch<'_, '_>, |self| report: self.report);

@@ -7,7 +7,6 @@ use crate::gpu::stream::Stream;
 use core::cell::Cell;
 use core::ops::{Bound, RangeBounds};
 use memmap2::{MmapOptions, MmapRaw};
-use std::format;
 use std::fs::File;
 use std::io::{self, Read, Write};
 

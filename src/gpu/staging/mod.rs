@@ -14,12 +14,11 @@ use crate::gpu::library::call;
 use crate::gpu::source::Pinned;
 use crate::gpu::stream::{Event, Stream};
 use crate::pool::{Event as _, SourceError, Stream as _};
-use core::fmt;
+use crate::units::debug;
 use core::time::Duration;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 use std::time::Instant;
-use std::vec::Vec;
 
 /// The amount that was staged so far, or by a [`Batch`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -279,11 +278,7 @@ impl Staging {
     }
 }
 
-impl fmt::Debug for Staging {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Staging").field("chunks", &self.chunks()).finish_non_exhaustive()
-    }
-}
+debug!([] Staging, |self| chunks: self.chunks());
 
 /// Marks the end of a copy. If the mark fails, the copy is waited for here, since it cannot be waited for later.
 fn mark(stream: &Stream) -> Result<Event, SourceError> {
