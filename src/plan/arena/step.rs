@@ -121,12 +121,10 @@ struct Live<P, S, const STEP: u64>(PhantomData<(P, S)>);
 
 impl<P: Planned, S: Slots<P>, const STEP: u64> Live<P, S, STEP> {
     const CHECKED: () = {
-        let mut i = 0;
-        while i < S::INDICES.len() {
+        each!(i, 0..S::INDICES.len(), {
             let live = P::PLACED.buffers()[S::INDICES[i]].is_live(STEP);
             assert!(live, "a buffer is not live at this step");
-            i += 1;
-        }
+        });
         S::DISJOINT
     };
 }

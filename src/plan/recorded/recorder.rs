@@ -216,7 +216,7 @@ impl<const N: usize> RecordedPlan<N> {
         self.peak = usize::try_from(peak)
             .ok()
             .filter(|&peak| peak <= isize::MAX as usize)
-            .ok_or(PlanError::TooLarge { buffer: n.saturating_sub(1) })?;
+            .ok_or(PlanError::TooLarge(n.saturating_sub(1)))?;
         // This is at most the peak, as are all offsets, so it fits.
         self.bound = found.bound as usize;
         for (to, from) in self.offsets.iter_mut().zip(offsets) {
