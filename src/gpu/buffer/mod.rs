@@ -30,7 +30,7 @@ use crate::units::debug;
 pub(in crate::gpu) use backing::{Backer, Backing, Memory};
 pub use dlpack::DlTensor;
 pub(in crate::gpu) use foreign::Foreign;
-pub(super) use job::Job;
+pub(super) use job::{Job, Way};
 pub use owned::Pool;
 use rows::Rows;
 pub use spill::Spillable;

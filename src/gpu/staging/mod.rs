@@ -7,10 +7,9 @@ mod mapped;
 
 pub use batch::Batch;
 
-use crate::gpu::buffer::{Backer, Buffer, Job, MemoryKind, ViewMut};
+use crate::gpu::buffer::{Backer, Buffer, Job, MemoryKind, ViewMut, Way};
 use crate::gpu::context::Context;
 use crate::gpu::error::Error;
-use crate::gpu::library::call;
 use crate::gpu::source::Pinned;
 use crate::gpu::stream::{Event, Stream};
 use crate::pool::{Event as _, SourceError, Stream as _};
@@ -226,13 +225,11 @@ impl Staging {
                 }
                 self.up.wait(&free[slot])?;
                 let chunk = &device[slot];
-                let from = core::ptr::with_exposed_provenance(host.memory.address() as usize);
-                Job::upload(chunk.backing(), len).submit(&self.up, || {
-                    // SAFETY: both are alive and this long. The chunk's last use comes before this in the order of the
-                    // stream; the pinned buffer is not touched before the event, and waits for its stream when it is
-                    // dropped.
-                    unsafe { call!(cuMemcpyHtoDAsync_v2(chunk.address(), from, len, self.up.raw())) }
-                })?;
+                let from = core::ptr::with_exposed_provenance_mut(host.memory.address() as usize);
+                // SAFETY: both are alive and this long. The chunk's last use comes before this in the order of the stream; the
+                // pinned buffer is not touched before the event, and waits for its stream when it is dropped.
+                let copy = || unsafe { Way::Up.copy(chunk.address(), from, len, &self.up) };
+                Job::host(Way::Up, chunk.backing(), len).submit(&self.up, copy)?;
                 let copied = mark(&self.up)?;
                 stream.wait(&copied)?;
                 host.copy = Some(copied);
@@ -256,10 +253,9 @@ impl Staging {
                 result.bytes()?;
                 self.down.wait(&done)?;
                 let to = core::ptr::with_exposed_provenance_mut(result.memory.address() as usize);
-                Job::download(chunk.backing(), len).submit(&self.down, || {
-                    // SAFETY: as above.
-                    unsafe { call!(cuMemcpyDtoHAsync_v2(to, chunk.address(), len, self.down.raw())) }
-                })?;
+                // SAFETY: as above.
+                let copy = || unsafe { Way::Down.copy(chunk.address(), to, len, &self.down) };
+                Job::host(Way::Down, chunk.backing(), len).submit(&self.down, copy)?;
                 result.len = len;
                 result.copy = Some(mark(&self.down)?);
                 Ok(self.down.record()?)
