@@ -181,7 +181,7 @@ impl Context {
     /// Fails if the context was reset.
     pub(super) fn check(&self) -> Result<(), SourceError> {
         if self.is_lost() {
-            return Err(SourceError { kind: SourceErrorKind::Lost, call: "the context was reset", code: 0 });
+            return Err(SourceError::new(SourceErrorKind::Lost, "the context was reset"));
         }
         Ok(())
     }

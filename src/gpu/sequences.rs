@@ -83,8 +83,7 @@ impl Shared {
         let handle = match pages.spare.pop() {
             Some(handle) => handle,
             None if pages.count >= self.most => {
-                let kind = SourceErrorKind::OutOfMemory;
-                return Err(SourceError { kind, call: "the limit of the cache", code: 0 });
+                return Err(SourceError::new(SourceErrorKind::OutOfMemory, "the limit of the cache"));
             }
             None => {
                 let prop = AllocationProp::on(self.context.ordinal(), false);
@@ -208,8 +207,7 @@ impl Sequence {
 
     fn grow(&mut self, bytes: usize) -> Result<(), SourceError> {
         if bytes > self.cache.room {
-            let kind = SourceErrorKind::OutOfMemory;
-            return Err(SourceError { kind, call: "the greatest length of a sequence", code: 0 });
+            return Err(SourceError::new(SourceErrorKind::OutOfMemory, "the greatest length of a sequence"));
         }
         let count = bytes.div_ceil(self.cache.page);
         if count > self.pages.len() {
@@ -273,7 +271,7 @@ impl Sequence {
     /// [`Sequence::resize`].
     pub fn fork(&self, bytes: usize, stream: &Stream) -> Result<Self, SourceError> {
         if bytes > self.bytes {
-            return Err(SourceError { kind: SourceErrorKind::Invalid, call: "a longer beginning", code: 0 });
+            return Err(SourceError::new(SourceErrorKind::Invalid, "a longer beginning"));
         }
         let page = self.cache.page;
         let whole = bytes / page;

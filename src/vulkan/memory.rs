@@ -150,7 +150,7 @@ impl DeviceMemory {
     ) -> Result<Allocated, SourceError> {
         let inner = &self.device.inner;
         if !self.wish.beyond_budget && bytes > inner.capacity(self.index).1 {
-            return Err(SourceError { kind: SourceErrorKind::OutOfMemory, call: "memory budget", code: 0 });
+            return Err(SourceError::new(SourceErrorKind::OutOfMemory, "memory budget"));
         }
         let mut info = vk::MemoryAllocateInfo::default().allocation_size(bytes).memory_type_index(self.index);
         let mut export = vk::ExportMemoryAllocateInfo::default().handle_types(EXPORTED);
@@ -275,7 +275,7 @@ unsafe impl Source for DeviceMemory {
     fn reserve(&self, bytes: usize, stream: &Stream) -> Result<Segment, SourceError> {
         const CALL: &str = "vkAllocateMemory";
         if bytes == 0 || bytes % GRANULARITY != 0 || !self.device.is(stream.device()) {
-            return Err(SourceError { kind: SourceErrorKind::Invalid, call: CALL, code: 0 });
+            return Err(SourceError::new(SourceErrorKind::Invalid, CALL));
         }
         let allocated = self.allocate(bytes as u64, None)?;
         let free = |error| {
@@ -298,7 +298,7 @@ unsafe impl Source for DeviceMemory {
     unsafe fn release(&self, segment: Segment, stream: &Stream) -> Result<(), SourceError> {
         stream.synchronize()?;
         let reserved = self.segments().remove(&segment.address.get());
-        let invalid = SourceError { kind: SourceErrorKind::Invalid, call: "vkFreeMemory", code: 0 };
+        let invalid = SourceError::new(SourceErrorKind::Invalid, "vkFreeMemory");
         self.destroy(reserved.ok_or(invalid)?);
         Ok(())
     }
@@ -306,7 +306,7 @@ unsafe impl Source for DeviceMemory {
     /// Copies on the device, if the segments have buffers.
     unsafe fn copy(&self, from: usize, to: usize, bytes: usize, stream: &Stream) -> Result<(), SourceError> {
         const CALL: &str = "vkCmdCopyBuffer";
-        let invalid = SourceError { kind: SourceErrorKind::Invalid, call: CALL, code: 0 };
+        let invalid = SourceError::new(SourceErrorKind::Invalid, CALL);
         if !self.device.is(stream.device()) {
             return Err(invalid);
         }

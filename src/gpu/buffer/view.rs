@@ -326,8 +326,9 @@ impl<'a, T: DeviceRepr + Copy> ViewMut<'a, T> {
             // The stream of the host cannot do what the driver does. Ordinary memory is waited for below.
             let here = if here.is_host() && on_host[1] { there } else { here };
             if is_pageable && here.is_capturing()? {
-                let kind = SourceErrorKind::Capturing;
-                return Err(SourceError { kind, call: "a copy of ordinary host memory", code: 0 }.into());
+                return Err(
+                    SourceError::new(SourceErrorKind::Capturing, "a copy of ordinary host memory").into()
+                );
             }
             let peers = from.backing.device().zip(to.device()).filter(|(from, to)| from != to);
             let contexts = match peers {

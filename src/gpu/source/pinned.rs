@@ -63,10 +63,7 @@ impl Share {
         let fits = |pinned: usize| pinned.checked_add(bytes).filter(|&sum| sum <= limit);
         match PINNED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits) {
             Ok(_) => Ok(Self(bytes)),
-            Err(_) => {
-                let kind = SourceErrorKind::OutOfMemory;
-                Err(SourceError { kind, call: "the limit of pinned memory", code: 0 })
-            }
+            Err(_) => Err(SourceError::new(SourceErrorKind::OutOfMemory, "the limit of pinned memory")),
         }
     }
 }

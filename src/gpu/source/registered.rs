@@ -62,8 +62,7 @@ impl<M: StableDeref + DerefMut<Target = [u8]> + 'static> Registered<M> {
         let slice = &mut *memory;
         let (pointer, len) = (slice.as_mut_ptr(), slice.len());
         if len == 0 {
-            let kind = SourceErrorKind::Invalid;
-            return Err(SourceError { kind, call: "cuMemHostRegister", code: 0 }.into());
+            return Err(SourceError::new(SourceErrorKind::Invalid, "cuMemHostRegister").into());
         }
         let share = Share::take(len, limit)?;
         let _bound = context.enter_relaxed()?;
@@ -146,7 +145,7 @@ unsafe impl<M: StableDeref + DerefMut<Target = [u8]> + 'static> Source for Regis
             at = address + taken;
         }
         if bytes > self.start + self.bytes - at {
-            return Err(SourceError { kind: SourceErrorKind::OutOfMemory, call: "reserve", code: 0 });
+            return Err(SourceError::new(SourceErrorKind::OutOfMemory, "reserve"));
         }
         let segment = segment("reserve", at as u64, bytes)?;
         reserved.insert(at, bytes);
@@ -155,7 +154,7 @@ unsafe impl<M: StableDeref + DerefMut<Target = [u8]> + 'static> Source for Regis
 
     unsafe fn release(&self, segment: Segment, stream: &Stream) -> Result<(), SourceError> {
         stream.synchronize()?;
-        let unknown = SourceError { kind: SourceErrorKind::Invalid, call: "release", code: 0 };
+        let unknown = SourceError::new(SourceErrorKind::Invalid, "release");
         self.reserved().remove(&segment.address.get()).map(drop).ok_or(unknown)
     }
 }
