@@ -70,27 +70,17 @@ impl Context {
         let mut raw = ptr::null_mut();
         // SAFETY: the output has the type that the function writes, and the device is one of the driver's.
         unsafe { call!(cuDevicePrimaryCtxRetain(&mut raw, raw_device))? };
-        let context = Self(Arc::new(Shared {
-            device,
-            raw_device,
-            raw,
-            is_lost: AtomicBool::new(false),
-            events: Mutex::default(),
-            copies: Copies::default(),
-        }));
-        Ok(context)
+        Ok(Self::of(device, raw_device, raw))
     }
 
     /// Returns the context of the host's stream, which has no device and needs no driver.
     pub(super) fn host() -> Self {
-        Self(Arc::new(Shared {
-            device: Device::host(),
-            raw_device: -1,
-            raw: ptr::null_mut(),
-            is_lost: AtomicBool::new(false),
-            events: Mutex::default(),
-            copies: Copies::default(),
-        }))
+        Self::of(Device::host(), -1, ptr::null_mut())
+    }
+
+    fn of(device: Device, raw_device: CUdevice, raw: CUcontext) -> Self {
+        let (is_lost, events, copies) = (AtomicBool::new(false), Mutex::default(), Copies::default());
+        Self(Arc::new(Shared { device, raw_device, raw, is_lost, events, copies }))
     }
 
     /// Returns whether this is that of the host.
@@ -334,11 +324,8 @@ impl Eq for Context {}
 impl Shared {
     /// Fails if this is the context of the host, which no call of the driver may be made for.
     fn refuse_host(&self) -> Result<(), SourceError> {
-        if self.raw.is_null() {
-            Err(SourceError::unsupported("work of a device on the host's stream"))
-        } else {
-            Ok(())
-        }
+        let refused = SourceError::unsupported("work of a device on the host's stream");
+        if self.raw.is_null() { Err(refused) } else { Ok(()) }
     }
 
     /// Makes the context, which exists, current until the result is dropped.

@@ -10,7 +10,7 @@ use crate::units::debug;
 use ash::vk;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Submissions to a queue of which each runs after the one before it. Clones refer to the same stream. Work that was submitted
 /// goes on when the last of them is dropped.
@@ -23,9 +23,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 #[derive(Clone)]
 pub struct Stream {
     shared: Arc<Shared>,
-    /// Exists in the handles of the program, but not in those of pools.
-    _user: Option<Arc<()>>,
-    users: Weak<()>,
+    /// Whose clones are the program's handles; `None` in a handle that a pool keeps.
+    _handle: Option<Arc<()>>,
 }
 
 struct Shared {
@@ -35,6 +34,8 @@ struct Shared {
     timeline: Arc<Timeline>,
     id: u64,
     state: Mutex<State>,
+    /// One clone for each handle of the program.
+    handles: Arc<()>,
 }
 
 #[derive(Default)]
@@ -82,10 +83,9 @@ impl Stream {
             timeline,
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             state: Mutex::default(),
+            handles: Arc::default(),
         };
-        let user = Arc::new(());
-        let users = Arc::downgrade(&user);
-        Ok(Self { shared: Arc::new(shared), _user: Some(user), users })
+        Ok(Self { _handle: Some(shared.handles.clone()), shared: Arc::new(shared) })
     }
 
     /// Returns the device of the stream.
@@ -298,11 +298,11 @@ impl pool::Stream for Stream {
     }
 
     fn retain(&self) -> Self {
-        Self { _user: None, ..self.clone() }
+        Self { shared: self.shared.clone(), _handle: None }
     }
 
     fn is_abandoned(&self) -> bool {
-        self.users.strong_count() == 0
+        Arc::strong_count(&self.shared.handles) == 1
     }
 }
 
