@@ -1,8 +1,6 @@
 //! [`Bounded`]: a part of a memory for one of its clients.
 
-use crate::error::FreeError;
-use crate::error::misuse::invalid_free;
-use crate::error::out_of_memory::{Cause, OutOfMemory};
+use crate::error::{FreeError, OutOfMemory, misuse::invalid_free, out_of_memory::Cause};
 use crate::lock::{self, Lock};
 use crate::memory::{Done, Memory, allocator, global_alloc, pass_on};
 use crate::units::debug;

@@ -32,8 +32,7 @@
 //! # Ok::<(), allotment::OutOfMemory>(())
 //! ```
 
-use crate::error::FreeError;
-use crate::error::misuse::invalid_free;
+use crate::error::{FreeError, misuse::invalid_free};
 use crate::front::small::{Block, Chain, SIZES, layout_of, tabled_class_of};
 use crate::lock::{self, Lock};
 use crate::memory::{Memory, allocator, global_alloc, pass_on};

@@ -1,7 +1,6 @@
 //! [`Timed`]: how long a memory's operations take.
 
-use crate::error::FreeError;
-use crate::error::misuse::without_unwinding;
+use crate::error::{FreeError, misuse::without_unwinding};
 use crate::lock::{self, Lock};
 use crate::memory::{Done, Memory, allocator, global_alloc, pass_on};
 use crate::observe::{Clock, Histogram, Timings};

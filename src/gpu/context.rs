@@ -1,10 +1,6 @@
 //! Contexts: devices in use.
 
-use super::copies::Copies;
-use super::device::{self, Device};
-use super::error::{Error, failed};
-use super::library::call;
-use super::relaxed::Relaxed;
+use super::{Device, Error, copies::Copies, device, error::failed, library::call, relaxed::Relaxed};
 use crate::pool::{Capacity, CopyStats, Direction, SourceError, SourceErrorKind};
 use crate::units::debug;
 use core::ptr;

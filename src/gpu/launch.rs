@@ -1,9 +1,6 @@
 //! Kernels with buffers as arguments.
 
-use super::buffer::{Backing, MemoryKind, View, ViewMut};
-use super::error::{Error, failed};
-use super::stream::Stream;
-use super::usage::Touch;
+use super::{Error, MemoryKind, Stream, View, ViewMut, buffer::Backing, error::failed, usage::Touch};
 use crate::pool::{SourceError, Stream as _};
 use crate::units::debug;
 use cudarc::driver::{CudaFunction, DeviceRepr, LaunchArgs, LaunchConfig, PushKernelArg};

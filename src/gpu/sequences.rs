@@ -1,11 +1,7 @@
 //! Memory of growing sequences: the keys and values of a language model's attention.
 
 use super::abi::{AccessDesc, AllocationProp};
-use super::context::Context;
-use super::error::Error;
-use super::library::call;
-use super::source::copy;
-use super::stream::Stream;
+use super::{Context, Error, Stream, library::call, source::copy};
 use crate::pool::{Direction, SourceError, SourceErrorKind, Stream as _};
 use crate::units::debug;
 use cudarc::driver::sys::{CUdeviceptr, CUmemAllocationGranularity_flags};

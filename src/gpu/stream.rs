@@ -1,9 +1,8 @@
 //! Streams of a device and events in them.
 
-use super::context::Context;
-use super::error::{Error, NOT_READY, check};
+use super::error::{NOT_READY, check};
 use super::library::{self, call, code_of};
-use super::relaxed::Relaxed;
+use super::{Context, Error, relaxed::Relaxed};
 use crate::pool::{self, SourceError};
 use crate::units::debug;
 use core::ptr;

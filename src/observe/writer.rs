@@ -3,9 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::event::{Action, Event, Record};
-use super::number_of;
-use super::observer::{Observation, Observer, Operation};
-use super::output::Output;
+use super::{Observation, Observer, Operation, number_of, output::Output};
 use std::collections::{BTreeSet, HashSet};
 use std::io::{self, Write};
 use std::time::Instant;

@@ -1,9 +1,8 @@
 //! A heap with a cache per thread.
 
 use super::cache::{self, Bin, Block, Lists, layout_of, tabled_class_of};
-use super::depot::{self, Depot};
-use crate::error::FreeError;
-use crate::error::misuse::invalid_free;
+use super::{Depot, depot};
+use crate::error::{FreeError, misuse::invalid_free};
 use crate::heap::Heap;
 use crate::memory::{Done, Memory, allocator, global_alloc, pass_on, refused};
 use crate::units::debug;

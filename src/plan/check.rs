@@ -2,8 +2,8 @@
 
 #![forbid(unsafe_code)]
 
-use super::buffer::{Buffer, Relation, relation};
-use super::error::PlanError;
+use super::buffer::{Relation, relation};
+use super::{Buffer, PlanError};
 
 /// Checks that `buffers` can be planned. O(n + f²) for f fixed buffers.
 ///

@@ -5,10 +5,9 @@
 
 #![forbid(unsafe_code)]
 
-use super::buffer::{Buffer, Kind, Relation, align_up, relation};
-use super::check::clash;
-use super::lowest::place_lowest;
-use super::order::{Order, Scratch, sort};
+use super::buffer::{Kind, Relation, align_up, relation};
+use super::order::{Scratch, sort};
+use super::{Buffer, Order, check::clash, lowest::place_lowest};
 
 /// Choice among several gaps for a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

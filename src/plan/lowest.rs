@@ -2,8 +2,8 @@
 
 #![forbid(unsafe_code)]
 
-use super::buffer::{Buffer, Kind, Relation, align_up, relation};
-use super::order::Scratch;
+use super::buffer::{Kind, Relation, align_up, relation};
+use super::{Buffer, order::Scratch};
 
 /// Repeatedly places the buffer that can lie lowest; the order in `scratch` decides ties. Pairs that may share a
 /// place are treated as conflicting, and fixed buffers as obstacles. Returns the peak if it is below `limit`.

@@ -2,9 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::bound::load;
-use super::buffer::Buffer;
-use super::error::PlanError;
+use super::{Buffer, PlanError, load};
 
 /// A buffer for up to `N` bytes of text.
 struct Text<const N: usize> {

@@ -2,10 +2,8 @@
 
 #![forbid(unsafe_code)]
 
-use super::bound::load_sorted;
-use super::buffer::Buffer;
-use super::greedy::{Rule, place};
 use super::order::{Scratch, degrees, sort_by_time};
+use super::{Buffer, Rule, bound::load_sorted, greedy::place};
 
 /// The result of a search.
 #[derive(Clone, Copy)]

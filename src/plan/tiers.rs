@@ -2,12 +2,10 @@
 
 #![forbid(unsafe_code)]
 
-use super::buffer::{Buffer, Kind};
 use super::check::{check, clash};
-use super::error::PlanError;
-use super::greedy::{Fit, Rule, find, insert, is_free, prefer};
-use super::message;
-use super::order::{Order, Scratch, sort};
+use super::greedy::{find, insert, is_free, prefer};
+use super::order::{Scratch, sort};
+use super::{Buffer, Fit, Order, PlanError, Rule, buffer::Kind, message};
 
 /// A memory, such as on-chip or external RAM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

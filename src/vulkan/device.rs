@@ -1,8 +1,6 @@
 //! A device of Vulkan.
 
-use super::error::Error;
-use super::graves::Graves;
-use super::inner::Inner;
+use super::{Error, graves::Graves, inner::Inner};
 use crate::units::debug;
 use ash::vk;
 use core::ffi::CStr;

@@ -1,10 +1,7 @@
 //! The source of pools in Vulkan's memory.
 
-use super::device::Device;
-use super::error::{Error, Named, failed};
-use super::inner::Allocated;
-use super::stream::Stream;
-use super::wish::Wish;
+use super::error::{Named, failed};
+use super::{Device, Error, Stream, Wish, inner::Allocated};
 use crate::pool::{Capacity, Segment, Source, SourceError, SourceErrorKind, Stream as _};
 use crate::region::Capabilities;
 use crate::units::debug;

@@ -1,12 +1,10 @@
 //! Buffers and images in a pool.
 
-use super::device::Device;
-use super::error::{Error, Named};
-use super::graves::Dead;
-use super::inner::Allocated;
-use super::memory::{DeviceMemory, EXPORTED, Place};
-use super::stream::Stream;
 use super::timeline::{Point, add};
+use super::{
+    Device, DeviceMemory, Error, Place, Stream, error::Named, graves::Dead, inner::Allocated,
+    memory::EXPORTED,
+};
 use crate::placement::SegmentPlacement;
 use crate::pool::{Allocation, DefaultPlacement, RawPool, Stream as _};
 use crate::units::debug;

@@ -1,9 +1,6 @@
 //! Memory that is shared with other processes, or with other devices of this one, as file descriptors.
 
-use super::error::{Error, Named};
-use super::memory::{EXPORTED, Place};
-use super::resource::Resource;
-use super::stream::Stream;
+use super::{Error, Place, Resource, Stream, error::Named, memory::EXPORTED};
 use crate::placement::SegmentPlacement;
 use ash::vk;
 use core::num::NonZeroUsize;

@@ -1,10 +1,7 @@
 //! Streams: submissions to a queue, in order.
 
-use super::device::Device;
-use super::error::{Error, Named};
-use super::graves::Dead;
-use super::inner::Queue;
 use super::timeline::{Point, Timeline, add};
+use super::{Device, Error, error::Named, graves::Dead, inner::Queue};
 use crate::pool::{self, SourceError};
 use crate::units::debug;
 use ash::vk;

@@ -1,7 +1,6 @@
 //! Timeline semaphores, and points on them.
 
-use super::error::Named;
-use super::inner::Inner;
+use super::{error::Named, inner::Inner};
 use crate::pool::SourceError;
 use ash::vk;
 use core::sync::atomic::{AtomicU64, Ordering};

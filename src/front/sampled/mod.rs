@@ -56,8 +56,7 @@ pub use mpu::{ArmV7Mpu, ArmV8Mpu};
 #[cfg(all(target_arch = "riscv32", target_os = "none"))]
 pub use pmp::RiscvPmp;
 
-use crate::error::FreeError;
-use crate::error::misuse::invalid_free;
+use crate::error::{FreeError, misuse::invalid_free};
 use crate::lock::{self, Lock};
 use crate::memory::{Done, Memory, allocator, global_alloc, pass_on};
 use crate::observe::current_tag;

@@ -1,8 +1,7 @@
 //! The memory that buffers lie in, and what gives it to them.
 
-use crate::gpu::error::Error;
-use crate::gpu::stream::Stream;
 use crate::gpu::usage::{Touch, Usage};
+use crate::gpu::{Error, Stream};
 use crate::pool::{
     AnyPool, CopyCounters, DeviceAllocator, MemoryKind, Owned, Segment, Source, Stream as _, Uses,
 };

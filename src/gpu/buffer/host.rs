@@ -4,8 +4,7 @@
 //! copy between it and a device is waited for.
 
 use super::job::{Job, Way};
-use crate::gpu::library::call;
-use crate::gpu::stream::Stream;
+use crate::gpu::{Stream, library::call};
 use crate::pool::SourceError;
 use core::ptr;
 

@@ -2,8 +2,7 @@
 
 use super::{Backing, Touch};
 use crate::gpu::copies::{MOST_UNDER_WAY, Sample};
-use crate::gpu::library::call;
-use crate::gpu::stream::Stream;
+use crate::gpu::{Stream, library::call};
 use crate::pool::{CopyCounters, Direction, MemoryKind, SourceError, Stream as _};
 use core::sync::atomic::Ordering;
 use core::{mem, ptr};

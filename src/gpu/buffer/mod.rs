@@ -37,9 +37,8 @@ pub use spill::Spillable;
 pub use transfer::Transfer;
 pub use view::{View, ViewMut};
 
-use super::error::Error;
-use super::stream::Stream;
 use super::usage::{Touch, Usage};
+use super::{Error, Stream};
 use crate::pool::Stream as _;
 use core::marker::PhantomData;
 use core::ops::{Bound, RangeBounds};

@@ -2,8 +2,7 @@
 
 use super::resident::{Allocator, Spilling};
 use super::{ALIGNMENT, Backer, Buffer, Memory};
-use crate::gpu::error::Error;
-use crate::gpu::stream::Stream;
+use crate::gpu::{Error, Stream};
 use crate::placement::SegmentPlacement;
 use crate::pool::{
     self, Allocation, AnyPool, DeviceAllocator, DevicePool, Owned, PoolError, PoolOptions, PoolStats, Source,

@@ -1,8 +1,7 @@
 //! Buffers in the memory of plans: static ones, or those of recorded patterns.
 
 use super::{ALIGNMENT, Backer, Backing, Memory};
-use crate::gpu::error::Error;
-use crate::gpu::stream::Stream;
+use crate::gpu::{Error, Stream};
 use crate::pool::{DeviceAllocator, Pattern, PlannedArena, PlannedBuffer, PoolError, Stream as _};
 
 // SAFETY: a plan allocates a place to one buffer at a time. It comes back when the buffer is dropped, and is allocated

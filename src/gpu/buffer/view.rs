@@ -1,11 +1,7 @@
 //! Parts of buffers, and copies to and from them.
 
-use super::host;
-use super::job::{Job, Way};
-use super::{Backing, Error, MemoryKind, Rows, Transfer, bounds};
-use crate::gpu::library::call;
-use crate::gpu::source::{self, Advice};
-use crate::gpu::stream::Stream;
+use super::{Backing, Error, Job, MemoryKind, Rows, Transfer, Way, bounds, host};
+use crate::gpu::{Advice, Stream, library::call, source};
 use crate::pool::{SourceError, SourceErrorKind, Stream as _};
 use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut, RangeBounds};

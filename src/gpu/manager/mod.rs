@@ -16,12 +16,9 @@ pub use super::usage::{Access, Usage};
 pub use report::Recommendation;
 pub use request::MemoryRequest;
 
-use super::buffer::Buffer;
-use super::context::Context;
-use super::error::Error;
-use super::source::{DeviceMemory, HostMemory, Managed, Pinned, Virtual};
-use super::stream::Stream;
-use super::usage::Registry;
+use super::{
+    Buffer, Context, DeviceMemory, Error, HostMemory, Managed, Pinned, Stream, Virtual, usage::Registry,
+};
 use crate::pool::{AnyPool, DeviceAllocator, DevicePool, MemoryKind, PoolOptions};
 use crate::units::debug;
 use cudarc::driver::{DeviceRepr, ValidAsZeroBits};

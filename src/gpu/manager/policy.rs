@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::ManagerOptions;
-use crate::gpu::error::Error;
+use crate::gpu::Error;
 use crate::gpu::usage::{Access, Usage};
 use crate::pool::{MemoryKind, PoolOptions};
 

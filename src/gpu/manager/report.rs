@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::MemoryManager;
-use crate::gpu::context::Context;
+use crate::gpu::Context;
 use crate::gpu::usage::{Access, Site, Usage};
 use crate::pool::{AnyPool, MemoryKind, PoolStats, sum_of_copies};
 use core::cmp::Reverse;

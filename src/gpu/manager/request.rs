@@ -1,14 +1,11 @@
 //! Requests to a manager, and how they are served.
 
-use super::store::ManagedBlock;
+use super::{DeviceStores, MemoryManager, store::ManagedBlock};
 use crate::units::debug;
 
-use super::{DeviceStores, MemoryManager};
 use crate::gpu::buffer::{Backer, Memory};
-use crate::gpu::error::Error;
-use crate::gpu::source::{self, Advice};
-use crate::gpu::stream::Stream;
 use crate::gpu::usage::{Access, Site};
+use crate::gpu::{Advice, Error, Stream, source};
 use crate::pool::{DeviceAllocator, MemoryKind, allocate_from_first};
 
 /// A request to a manager: an allocator for [`Buffer`](crate::gpu::Buffer)'s functions, for one buffer or many.

@@ -1,8 +1,7 @@
 //! The blocks of a manager's pools.
 
-use crate::gpu::buffer::Backing;
-use crate::gpu::stream::Stream;
 use crate::gpu::usage::{Record, Registry, Touch, Usage};
+use crate::gpu::{Stream, buffer::Backing};
 use crate::pool::{Allocation, DeviceAllocator, MemoryKind, Owned};
 use std::sync::Arc;
 

@@ -1,12 +1,8 @@
 //! Virtual memory shared as file descriptors.
 
 use super::{values, within};
-use crate::gpu::abi::AccessDesc;
-use crate::gpu::buffer::{Buffer, Foreign, Memory};
-use crate::gpu::context::Context;
-use crate::gpu::error::Error;
-use crate::gpu::library::call;
-use crate::gpu::stream::Stream;
+use crate::gpu::buffer::{Foreign, Memory};
+use crate::gpu::{Buffer, Context, Error, Stream, abi::AccessDesc, library::call};
 use crate::pool::SourceError;
 use core::ptr;
 use cudarc::driver::DeviceRepr;

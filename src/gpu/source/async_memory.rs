@@ -2,10 +2,7 @@
 
 use super::{ALIGNMENT, PAGE, check_size, segment};
 use crate::gpu::abi::{AccessDesc, PoolProps};
-use crate::gpu::context::Context;
-use crate::gpu::error::Error;
-use crate::gpu::library::call;
-use crate::gpu::stream::Stream;
+use crate::gpu::{Context, Error, Stream, library::call};
 use crate::pool::{Capacity, Segment, Source, SourceError, Stream as _};
 use crate::region::Capabilities;
 use crate::units::debug;

@@ -1,9 +1,7 @@
 //! A device's memory, from `cuMemAlloc`.
 
 use super::{ALIGNMENT, PAGE, check_size, segment};
-use crate::gpu::context::Context;
-use crate::gpu::library::call;
-use crate::gpu::stream::Stream;
+use crate::gpu::{Context, Stream, library::call};
 use crate::pool::{Capacity, Segment, Source, SourceError, Stream as _};
 use crate::region::Capabilities;
 

@@ -1,11 +1,8 @@
 //! Managed memory, which moves between host and device by itself.
 
 use super::{ALIGNMENT, PAGE, check_size, segment};
-use crate::gpu::abi::Place;
-use crate::gpu::context::Context;
-use crate::gpu::error::{Error, check};
 use crate::gpu::library::{self, call};
-use crate::gpu::stream::Stream;
+use crate::gpu::{Context, Error, Stream, abi::Place, error::check};
 use crate::pool::{Capacity, Segment, Source, SourceError, SourceErrorKind, Stream as _};
 use crate::region::Capabilities;
 use core::sync::atomic::{AtomicUsize, Ordering};

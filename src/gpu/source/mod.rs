@@ -52,9 +52,7 @@ pub use pinned::{Pinned, pinned_bytes};
 pub use registered::Registered;
 pub use virtual_memory::Virtual;
 
-use super::error::Error;
-use super::library::call;
-use super::stream::Stream;
+use super::{Error, Stream, library::call};
 use crate::pool::{Direction, Segment, SourceError, SourceErrorKind};
 use core::num::NonZeroUsize;
 use cudarc::driver::sys::CUdeviceptr;

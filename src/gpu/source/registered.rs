@@ -2,10 +2,7 @@
 
 use super::pinned::{Share, default_limit};
 use super::{ALIGNMENT, check_one_address, check_size, segment};
-use crate::gpu::context::Context;
-use crate::gpu::error::Error;
-use crate::gpu::library::call;
-use crate::gpu::stream::Stream;
+use crate::gpu::{Context, Error, Stream, library::call};
 use crate::pool::{Capacity, Segment, Source, SourceError, SourceErrorKind, Stream as _};
 use crate::region::Capabilities;
 use crate::units::debug;

@@ -2,11 +2,7 @@
 
 use super::{check_size, segment};
 use crate::gpu::abi::{AccessDesc, AllocationProp};
-use crate::gpu::context::Context;
-use crate::gpu::device::attribute;
-use crate::gpu::error::Error;
-use crate::gpu::library::call;
-use crate::gpu::stream::Stream;
+use crate::gpu::{Context, Error, Stream, device::attribute, library::call};
 use crate::pool::{Capacity, Segment, Source, SourceError, SourceErrorKind, Stream as _};
 use crate::region::Capabilities;
 use core::ptr;

@@ -1,11 +1,8 @@
 //! Batches: many small copies joined into few.
 
 use super::{Host, Progress, Staging, mark};
-use crate::gpu::abi::CopyAttributes;
-use crate::gpu::buffer::{Backing, Job, MemoryKind, View, ViewMut, Way};
-use crate::gpu::error::{Error, check};
-use crate::gpu::library;
-use crate::gpu::stream::Stream;
+use crate::gpu::buffer::{Backing, Job, Way};
+use crate::gpu::{Error, MemoryKind, Stream, View, ViewMut, abi::CopyAttributes, error::check, library};
 use crate::pool::{SourceError, SourceErrorKind, Stream as _};
 use crate::units::debug;
 use core::marker::PhantomData;

@@ -7,11 +7,8 @@ mod mapped;
 
 pub use batch::Batch;
 
-use crate::gpu::buffer::{Backer, Buffer, Job, MemoryKind, ViewMut, Way};
-use crate::gpu::context::Context;
-use crate::gpu::error::Error;
-use crate::gpu::source::Pinned;
-use crate::gpu::stream::{Event, Stream};
+use crate::gpu::buffer::{Backer, Job, Way};
+use crate::gpu::{Buffer, Context, Error, Event, MemoryKind, Pinned, Stream, ViewMut};
 use crate::pool::{Event as _, SourceError, Stream as _};
 use crate::units::debug;
 use core::time::Duration;

@@ -2,8 +2,7 @@
 
 #[cfg(debug_assertions)]
 use super::poison::poison;
-use super::slot::{Place, Slots};
-use super::{Busy, Planned};
+use super::{Busy, Place, Planned, Slots};
 use crate::plan::error::PlanError;
 use core::marker::PhantomData;
 

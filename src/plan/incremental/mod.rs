@@ -4,8 +4,7 @@
 
 mod tree;
 
-use super::buffer::Buffer;
-use super::error::PlanError;
+use super::{Buffer, PlanError};
 use tree::{Entry, Tree};
 
 /// Identifies a buffer of an [`Incremental`] plan. The same id is used again only after 65,536 other buffers have

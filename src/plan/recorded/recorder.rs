@@ -1,12 +1,7 @@
 //! The recording of an iteration's requests, and the plan for them.
 
 use super::live::Live;
-use crate::plan::buffer::Buffer;
-use crate::plan::check::check;
-use crate::plan::error::PlanError;
-use crate::plan::greedy::RULES;
-use crate::plan::order::Scratch;
-use crate::plan::search::search;
+use crate::plan::{Buffer, PlanError, RULES, check, order::Scratch, search::search};
 
 /// The value of `end` for a lifetime that has not ended.
 const OPEN: u32 = u32::MAX;
