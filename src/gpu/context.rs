@@ -195,10 +195,7 @@ impl Context {
         if self.device().ordinal == ordinal {
             return Ok(self.clone());
         }
-        Self::new(ordinal).map_err(|error| match error {
-            Error::Call(error) => error,
-            _ => SourceError::unsupported("a context of the other device"),
-        })
+        Self::new(ordinal).map_err(|error| error.of_driver("a context of the other device"))
     }
 
     /// Returns whether this device can reach the memory of another one directly.

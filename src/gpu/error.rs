@@ -131,6 +131,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// The driver's error; what was refused before a call is said to be no capability, such as `what`.
+    pub(super) fn of_driver(self, what: &'static str) -> SourceError {
+        if let Self::Call(error) = self { error } else { SourceError::unsupported(what) }
+    }
+
     pub(super) fn read(error: io::Error) -> Self {
         Self::Read(error.kind(), error.to_string())
     }

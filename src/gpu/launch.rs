@@ -1,7 +1,7 @@
 //! Kernels with buffers as arguments.
 
 use super::{Error, MemoryKind, Stream, View, ViewMut, buffer::Backing, error::failed, usage::Touch};
-use crate::pool::{SourceError, Stream as _};
+use crate::pool::Stream as _;
 use crate::units::debug;
 use cudarc::driver::{CudaFunction, DeviceRepr, LaunchArgs, LaunchConfig, PushKernelArg};
 
@@ -107,10 +107,7 @@ impl<'a> Launch<'a> {
         for other in &others {
             stream.wait(&other.record()?)?;
         }
-        let cudarc = stream.to_cudarc().map_err(|error| match error {
-            Error::Call(error) => error,
-            _ => SourceError::unsupported("cuDevicePrimaryCtxRetain"),
-        })?;
+        let cudarc = stream.to_cudarc().map_err(|error| error.of_driver("cuDevicePrimaryCtxRetain"))?;
         let _bound = stream.context().enter()?;
         let mut launch = cudarc.launch_builder(kernel);
         let mut addresses = addresses.iter();

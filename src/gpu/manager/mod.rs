@@ -10,7 +10,6 @@
 mod policy;
 mod report;
 mod request;
-mod store;
 
 pub use super::usage::{Access, Usage};
 pub use report::Recommendation;
@@ -23,7 +22,6 @@ use crate::pool::{AnyPool, DeviceAllocator, DevicePool, MemoryKind, PoolOptions}
 use crate::units::debug;
 use cudarc::driver::{DeviceRepr, ValidAsZeroBits};
 use std::sync::Arc;
-use store::Store;
 
 /// Options of a [`MemoryManager`]. With the feature `serde` they can be kept in a file.
 #[derive(Clone, Debug, PartialEq)]
@@ -89,6 +87,9 @@ pub struct MemoryManager {
     options: ManagerOptions,
     registry: Arc<Registry>,
 }
+
+/// A pool of any source.
+type Store = Arc<dyn DeviceAllocator<Stream = Stream>>;
 
 /// The pools of one device.
 struct DeviceStores {

@@ -130,14 +130,6 @@ impl AsyncMemory {
     }
 }
 
-/// The driver's error of a stream that could not be made.
-fn call_of(error: Error) -> SourceError {
-    match error {
-        Error::Call(error) => error,
-        _ => SourceError::unsupported("cuStreamCreate"),
-    }
-}
-
 debug!([] AsyncMemory, |self| context: self.context);
 
 impl Drop for AsyncMemory {
@@ -174,7 +166,7 @@ unsafe impl Source for AsyncMemory {
         // On a captured stream the allocation would become a part of the graph, made anew at every launch, and the host's stream is
         // no queue of the device.
         let aside = if stream.is_host() || stream.is_capturing()? {
-            Some(Stream::new(&self.context).map_err(call_of)?)
+            Some(Stream::new(&self.context).map_err(|error| error.of_driver("cuStreamCreate"))?)
         } else {
             None
         };

@@ -1,7 +1,7 @@
 //! Page-locked host memory.
 
 use super::{ALIGNMENT, check_one_address, check_size, segment};
-use crate::gpu::{Context, Error, Stream, library::call};
+use crate::gpu::{Context, Stream, library::call};
 use crate::pool::{Capacity, Segment, Source, SourceError, SourceErrorKind, Stream as _};
 use crate::region::Capabilities;
 use core::ptr;
@@ -133,10 +133,7 @@ unsafe impl Source for Pinned {
             if let Err(error) = check_one_address(pointer.cast()) {
                 // SAFETY: allocated above and not used. A second error would say less than the first.
                 let _ = unsafe { call!(cuMemFreeHost(pointer)) };
-                return Err(match error {
-                    Error::Call(error) => error,
-                    _ => SourceError::unsupported("one address of write-combined memory"),
-                });
+                return Err(error.of_driver("one address of write-combined memory"));
             }
         }
         let segment = segment("cuMemHostAlloc", pointer.expose_provenance() as u64, bytes)?;

@@ -320,10 +320,7 @@ impl<'s, 'v> Batch<'s, 'v> {
             return from.copy_to(values);
         }
         if self.staging.results.is_empty() {
-            self.staging.pin_results().map_err(|error| match error {
-                Error::Call(error) => Error::Call(error),
-                _ => Error::Call(SourceError::unsupported("cuMemHostAlloc")),
-            })?;
+            self.staging.pin_results().map_err(|error| error.of_driver("cuMemHostAlloc"))?;
         }
         let View { address, stream, backing, .. } = from;
         let segment = backing.segment();
