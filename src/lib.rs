@@ -65,14 +65,14 @@
 //!   the standard library for those systems turn it off with `default-features = false`.
 //! * `defmt`: `defmt::Format` for all value types that exist without `std`.
 
-#![cfg_attr(not(test), no_std)]
+#![cfg_attr(not(any(feature = "std", test)), no_std)]
 // What is `pub` is for users: `cargo xtask lint` counts it.
 #![deny(unreachable_pub)]
 #![cfg_attr(feature = "nightly", feature(allocator_api))]
 
 #[cfg(feature = "alloc")]
 extern crate alloc;
-#[cfg(all(any(feature = "std", all(feature = "host", any(unix, windows))), not(test)))]
+#[cfg(all(feature = "host", any(unix, windows), not(any(feature = "std", test))))]
 extern crate std;
 
 mod error;

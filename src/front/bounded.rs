@@ -1,13 +1,11 @@
 //! [`Bounded`]: a part of a memory for one of its clients.
 
-use crate::error::FreeError;
-use crate::error::misuse::invalid_free;
-use crate::error::out_of_memory::{Cause, OutOfMemory};
+use crate::error::{FreeError, OutOfMemory, misuse::invalid_free, out_of_memory::Cause};
 use crate::lock::{self, Lock};
 use crate::memory::{Done, Memory, allocator, global_alloc, pass_on};
+use crate::units::debug;
 use core::alloc::Layout;
 use core::cell::Cell;
-use core::fmt;
 use core::ptr::NonNull;
 
 /// At most a number of bytes of a memory, for one client that must not use up what others need.
@@ -168,11 +166,4 @@ unsafe impl<M: Memory, L: Lock> Memory for Bounded<M, L> {
 global_alloc!([M: Memory, L: Lock] Bounded<M, L>);
 allocator!([M: Memory, L: Lock] Bounded<M, L>);
 
-impl<M, L: Lock> fmt::Debug for Bounded<M, L> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Bounded")
-            .field("limit", &self.limit)
-            .field("used", &self.used())
-            .finish_non_exhaustive()
-    }
-}
+debug!([M, L: Lock] Bounded<M, L>, |self| limit: self.limit, used: self.used());

@@ -32,14 +32,13 @@
 //! # Ok::<(), allotment::OutOfMemory>(())
 //! ```
 
-use crate::error::FreeError;
-use crate::error::misuse::invalid_free;
+use crate::error::{FreeError, misuse::invalid_free};
 use crate::front::small::{Block, Chain, SIZES, layout_of, tabled_class_of};
 use crate::lock::{self, Lock};
 use crate::memory::{Memory, allocator, global_alloc, pass_on};
+use crate::units::debug;
 use core::alloc::Layout;
 use core::cell::UnsafeCell;
-use core::fmt;
 use core::marker::PhantomData;
 use core::mem;
 use core::ptr::{self, NonNull};
@@ -396,8 +395,4 @@ unsafe impl<M: Memory, C: Cores, L: Lock, const CORES: usize, const BATCH: usize
 global_alloc!([M: Memory, C: Cores, L: Lock, const CORES: usize, const BATCH: usize] PerCore<M, C, L, CORES, BATCH>);
 allocator!([M: Memory, C: Cores, L: Lock, const CORES: usize, const BATCH: usize] PerCore<M, C, L, CORES, BATCH>);
 
-impl<M, C, L, const CORES: usize, const BATCH: usize> fmt::Debug for PerCore<M, C, L, CORES, BATCH> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PerCore").field("cores", &CORES).field("batch", &BATCH).finish_non_exhaustive()
-    }
-}
+debug!([M, C, L, const CORES: usize, const BATCH: usize] PerCore<M, C, L, CORES, BATCH>, |self| cores: CORES, batch: BATCH);

@@ -21,8 +21,8 @@
 use crate::error::misuse::without_unwinding;
 use crate::memory::{Done, Memory, allocator, global_alloc, pass_on};
 use crate::observe::current_tag;
+use crate::units::debug;
 use core::alloc::Layout;
-use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -183,15 +183,7 @@ unsafe impl<M: Memory, R: FailureRule> Memory for Failing<M, R> {
 global_alloc!([M: Memory, R: FailureRule] Failing<M, R>, through Failing::admit);
 allocator!([M: Memory, R: FailureRule] Failing<M, R>);
 
-impl<M, R> fmt::Debug for Failing<M, R> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (requests, refusals) = (self.requests(), self.refusals());
-        f.debug_struct("Failing")
-            .field("requests", &requests)
-            .field("refusals", &refusals)
-            .finish_non_exhaustive()
-    }
-}
+debug!([M, R] Failing<M, R>, |self| requests: self.requests(), refusals: self.refusals());
 
 /// Runs `f` once for each request that it makes, with a `memory` that lets only this one fail, and a last time without a
 /// failure. Returns the number of failure points.

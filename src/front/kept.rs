@@ -1,12 +1,11 @@
 //! [`Kept`]: blocks that stay available for large requests.
 
-use crate::error::FreeError;
-use crate::error::misuse::invalid_free;
+use crate::error::{FreeError, misuse::invalid_free};
 use crate::lock::{self, Lock};
 use crate::memory::{Memory, allocator, global_alloc, pass_on};
+use crate::units::debug;
 use core::alloc::Layout;
 use core::cell::Cell;
-use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -247,12 +246,4 @@ unsafe impl<M: Memory, const COUNT: usize, L: Lock> Memory for Kept<M, COUNT, L>
 global_alloc!([M: Memory, const COUNT: usize, L: Lock] Kept<M, COUNT, L>);
 allocator!([M: Memory, const COUNT: usize, L: Lock] Kept<M, COUNT, L>);
 
-impl<M, const COUNT: usize, L: Lock> fmt::Debug for Kept<M, COUNT, L> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Kept")
-            .field("least", &self.least)
-            .field("most", &self.most)
-            .field("available", &self.available())
-            .finish_non_exhaustive()
-    }
-}
+debug!([M, const COUNT: usize, L: Lock] Kept<M, COUNT, L>, |self| least: self.least, most: self.most, available: self.available());

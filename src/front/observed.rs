@@ -4,9 +4,9 @@ use crate::error::FreeError;
 use crate::lock::{self, Lock};
 use crate::memory::{Done, Memory, allocator, global_alloc, pass_on};
 use crate::observe::{LiveBlock, Observation, Observer, Operation, current_tag};
+use crate::units::debug;
 use core::alloc::Layout;
 use core::cell::{Cell, UnsafeCell};
-use core::fmt;
 use core::ptr::NonNull;
 
 /// Memory whose operations are all passed to observers. It wraps a [`Heap`](crate::Heap), a `PressureHeap`, a
@@ -309,8 +309,4 @@ unsafe impl<M: Memory, O: Observer, L: Lock> Memory for Observed<M, O, L> {
 global_alloc!([M: Memory, O: Observer, L: Lock] Observed<M, O, L>);
 allocator!([M: Memory, O: Observer, L: Lock] Observed<M, O, L>);
 
-impl<M, O, L> fmt::Debug for Observed<M, O, L> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Observed").finish_non_exhaustive()
-    }
-}
+debug!([M, O, L] Observed<M, O, L>, |self|);

@@ -1,7 +1,6 @@
 //! A front that serves planned requests from a plan, and everything else from the memory that it wraps.
 
-use crate::error::FreeError;
-use crate::error::misuse::invalid_free;
+use crate::error::{FreeError, misuse::invalid_free};
 use crate::lock::{self, Lock};
 use crate::memory::{Memory, allocator, global_alloc, pass_on};
 use crate::plan::{Live, PlanError, RecordedPlan, Recorder};
@@ -64,6 +63,9 @@ pub struct IterationReport {
 }
 
 impl IterationReport {
+    const NONE: Self =
+        Self { requests: 0, hits: 0, bytes: 0, planned_bytes: 0, arena: 0, lower_bound: 0, saved: 0 };
+
     /// Returns the share of requests that were served from the plan, 0 to 1; 1 if there were none.
     pub fn hit_rate(&self) -> f32 {
         if self.requests == 0 { 1.0 } else { self.hits as f32 / self.requests as f32 }
@@ -203,15 +205,7 @@ impl<M: Memory, const N: usize, L: Lock> PlannedHeap<M, N, L> {
             next: 0,
             live: Live::new(),
             recorder: Recorder::new(),
-            report: IterationReport {
-                requests: 0,
-                hits: 0,
-                bytes: 0,
-                planned_bytes: 0,
-                arena: 0,
-                lower_bound: 0,
-                saved: 0,
-            },
+            report: IterationReport::NONE,
             begun: false,
         };
         Self { heap, lock: L::INIT, state: UnsafeCell::new(state) }

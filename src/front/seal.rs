@@ -59,8 +59,8 @@
 
 use crate::error::out_of_memory::{Cause, OutOfMemory};
 use crate::memory::{Done, Memory, allocator, global_alloc, is_panicking, pass_on};
+use crate::units::debug;
 use core::alloc::Layout;
-use core::fmt;
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
@@ -214,8 +214,4 @@ unsafe impl<M: Memory, I: Interrupts> Memory for Sealable<M, I> {
 global_alloc!([M: Memory, I: Interrupts] Sealable<M, I>);
 allocator!([M: Memory, I: Interrupts] Sealable<M, I>);
 
-impl<M, I> fmt::Debug for Sealable<M, I> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sealable").field("sealed", &self.is_sealed()).finish_non_exhaustive()
-    }
-}
+debug!([M, I] Sealable<M, I>, |self| sealed: self.is_sealed());

@@ -1,13 +1,12 @@
 //! [`Timed`]: how long a memory's operations take.
 
-use crate::error::FreeError;
-use crate::error::misuse::without_unwinding;
+use crate::error::{FreeError, misuse::without_unwinding};
 use crate::lock::{self, Lock};
 use crate::memory::{Done, Memory, allocator, global_alloc, pass_on};
 use crate::observe::{Clock, Histogram, Timings};
+use crate::units::debug;
 use core::alloc::Layout;
 use core::cell::UnsafeCell;
-use core::fmt;
 use core::ptr::NonNull;
 
 /// Memory whose operations are measured with a clock of the program: histograms of allocations, frees and resizes, and how fast
@@ -190,8 +189,4 @@ unsafe impl<M: Memory, L: Lock, C: Clock> Memory for Timed<M, L, C> {
 global_alloc!([M: Memory, L: Lock, C: Clock] Timed<M, L, C>);
 allocator!([M: Memory, L: Lock, C: Clock] Timed<M, L, C>);
 
-impl<M, L, C> fmt::Debug for Timed<M, L, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Timed").finish_non_exhaustive()
-    }
-}
+debug!([M, L, C] Timed<M, L, C>, |self|);

@@ -1,18 +1,13 @@
 //! Contexts: devices in use.
 
-use super::copies::Copies;
-use super::device::{self, Device};
-use super::error::{Error, failed};
-use super::library::call;
-use super::relaxed::Relaxed;
+use super::{Device, Error, copies::Copies, device, error::failed, library::call, relaxed::Relaxed};
 use crate::pool::{Capacity, CopyStats, Direction, SourceError, SourceErrorKind};
-use core::fmt;
+use crate::units::debug;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, Ordering};
 use cudarc::driver::CudaContext;
 use cudarc::driver::sys::{CUcontext, CUdevice, CUevent};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::vec::Vec;
 
 /// The primary context of a device, which cudarc and the CUDA runtime use as well. Clones refer to the same
 /// context.
@@ -71,27 +66,17 @@ impl Context {
         let mut raw = ptr::null_mut();
         // SAFETY: the output has the type that the function writes, and the device is one of the driver's.
         unsafe { call!(cuDevicePrimaryCtxRetain(&mut raw, raw_device))? };
-        let context = Self(Arc::new(Shared {
-            device,
-            raw_device,
-            raw,
-            is_lost: AtomicBool::new(false),
-            events: Mutex::default(),
-            copies: Copies::default(),
-        }));
-        Ok(context)
+        Ok(Self::of(device, raw_device, raw))
     }
 
     /// Returns the context of the host's stream, which has no device and needs no driver.
     pub(super) fn host() -> Self {
-        Self(Arc::new(Shared {
-            device: Device::host(),
-            raw_device: -1,
-            raw: ptr::null_mut(),
-            is_lost: AtomicBool::new(false),
-            events: Mutex::default(),
-            copies: Copies::default(),
-        }))
+        Self::of(Device::host(), -1, ptr::null_mut())
+    }
+
+    fn of(device: Device, raw_device: CUdevice, raw: CUcontext) -> Self {
+        let (is_lost, events, copies) = (AtomicBool::new(false), Mutex::default(), Copies::default());
+        Self(Arc::new(Shared { device, raw_device, raw, is_lost, events, copies }))
     }
 
     /// Returns whether this is that of the host.
@@ -182,7 +167,7 @@ impl Context {
     /// Fails if the context was reset.
     pub(super) fn check(&self) -> Result<(), SourceError> {
         if self.is_lost() {
-            return Err(SourceError { kind: SourceErrorKind::Lost, call: "the context was reset", code: 0 });
+            return Err(SourceError::new(SourceErrorKind::Lost, "the context was reset"));
         }
         Ok(())
     }
@@ -210,10 +195,7 @@ impl Context {
         if self.device().ordinal == ordinal {
             return Ok(self.clone());
         }
-        Self::new(ordinal).map_err(|error| match error {
-            Error::Call(error) => error,
-            _ => SourceError::unsupported("a context of the other device"),
-        })
+        Self::new(ordinal).map_err(|error| error.of_driver("a context of the other device"))
     }
 
     /// Returns whether this device can reach the memory of another one directly.
@@ -321,11 +303,7 @@ impl Context {
     }
 }
 
-impl fmt::Debug for Context {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Context").field("device", self.device()).finish_non_exhaustive()
-    }
-}
+debug!([] Context, |self| device: self.device());
 
 impl PartialEq for Context {
     /// Returns whether both belong to the same device, which was not reset between them.
@@ -339,11 +317,8 @@ impl Eq for Context {}
 impl Shared {
     /// Fails if this is the context of the host, which no call of the driver may be made for.
     fn refuse_host(&self) -> Result<(), SourceError> {
-        if self.raw.is_null() {
-            Err(SourceError::unsupported("work of a device on the host's stream"))
-        } else {
-            Ok(())
-        }
+        let refused = SourceError::unsupported("work of a device on the host's stream");
+        if self.raw.is_null() { Err(refused) } else { Ok(()) }
     }
 
     /// Makes the context, which exists, current until the result is dropped.

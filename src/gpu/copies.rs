@@ -8,7 +8,6 @@ use core::sync::atomic::AtomicBool;
 use core::time::Duration;
 use cudarc::driver::sys::CUevent;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::vec::Vec;
 
 /// How many copies can be timed at once; further ones are only counted.
 pub(super) const MOST_UNDER_WAY: usize = 256;

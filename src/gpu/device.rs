@@ -1,12 +1,9 @@
 //! The devices of the machine.
 
-use super::error::Error;
-use super::library::{call, is_available};
+use super::{Error, is_available, library::call};
 use crate::pool::SourceError;
 use core::ffi::{CStr, c_int};
 use cudarc::driver::sys::{CUdevice, CUdevice_attribute};
-use std::string::String;
-use std::vec::Vec;
 
 /// The description of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]

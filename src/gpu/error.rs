@@ -2,24 +2,25 @@
 
 #![forbid(unsafe_code)]
 
-use crate::pool::{MemoryKind, PoolError, SourceError, causes, kind};
-use core::fmt;
+use crate::pool::{MemoryKind, PoolError, SourceError, debug_as_display, kind};
 use std::io;
-use std::string::{String, ToString};
 
 /// The names by which systems know the driver, the names that cudarc tries first.
 pub(super) const NAMES: &[&str] =
     if cfg!(windows) { &["nvcuda.dll"] } else { &["libcuda.so", "libcuda.so.1"] };
 
 /// Something in this module was refused or failed. What was refused has called no driver.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The system has no CUDA driver.
+    #[error("there is no CUDA driver on this system: {} cannot be loaded; install NVIDIA's driver, or use memory of the host or of `sim`", NAMES.join(" or "))]
     NoDriver,
     /// The driver lacks this function: it is broken or older than CUDA 11.4.
+    #[error("the CUDA driver has no function {0}; update the driver to CUDA 11.4 or later")]
     MissingFunction(&'static str),
     /// There is no device with this number.
+    #[error("there is no device {ordinal}; the number of devices is {count}")]
     NoDevice {
         /// The requested number.
         ordinal: usize,
@@ -27,15 +28,20 @@ pub enum Error {
         count: usize,
     },
     /// The stream belongs to another context.
+    #[error("the stream belongs to another context")]
     OtherContext,
     /// The handle is that of each thread's own default stream (2), which is another queue on every thread. Use a
     /// stream of its own instead.
+    #[error("the per-thread default stream is another queue on every thread; use a stream of its own")]
     PerThreadStream,
     /// The device lacks this capability.
+    #[error("the device does not support {0}")]
     Unsupported(&'static str),
     /// A driver call failed.
-    Call(SourceError),
+    #[error(transparent)]
+    Call(#[from] SourceError),
     /// The lengths differ, or a range exceeds the buffer.
+    #[error("{asked} values requested, but there are {have}")]
     Length {
         /// The number of values that the buffer or slice has.
         have: usize,
@@ -43,11 +49,13 @@ pub enum Error {
         asked: usize,
     },
     /// The allocator's memory is not aligned for the values.
+    #[error("the allocator's memory is not aligned to {asked} bytes, as the values must be")]
     Align {
         /// The alignment in bytes that the type asks for.
         asked: usize,
     },
     /// The rows are longer than the distance between their starts.
+    #[error("rows of {width} values do not fit into a pitch of {pitch}")]
     Pitch {
         /// Values from the start of one row to the start of the next.
         pitch: usize,
@@ -55,14 +63,19 @@ pub enum Error {
         width: usize,
     },
     /// No device can access the memory ([`MemoryKind::Host`]).
+    #[error("no device can access ordinary host memory")]
     Unreachable,
     /// The CPU cannot access the memory ([`MemoryKind::Device`]).
+    #[error("the CPU cannot access a device's own memory")]
     Invisible,
     /// A tensor of another library cannot be used as it is, or ours not by others.
+    #[error("the tensor {0}")]
     Tensor(&'static str),
     /// No pool that may serve the request has room ([`PoolError::OutOfMemory`] names all of them), or one has failed.
-    Pool(PoolError),
+    #[error(transparent)]
+    Pool(#[from] PoolError),
     /// The exported range is empty, or does not consist of whole and aligned values of the type.
+    #[error("{bytes} bytes at offset {offset} are not whole and aligned values")]
     Values {
         /// Length of the range in bytes.
         bytes: usize,
@@ -70,6 +83,7 @@ pub enum Error {
         offset: usize,
     },
     /// The range exceeds the shared memory.
+    #[error("the range ends at byte {end}, but only {shared} bytes are shared")]
     Range {
         /// Where the range ends, in bytes.
         end: usize,
@@ -77,27 +91,37 @@ pub enum Error {
         shared: usize,
     },
     /// The memory cannot be exported; see [`Virtual::shareable`](super::Virtual::shareable).
+    #[error("the memory was not allocated for sharing")]
     NotShareable,
     /// A memory manager needs at least one device.
+    #[error("a memory manager needs at least one device")]
     NoContext,
     /// The last row of a policy does not fit every request.
+    #[error("the last rule must fit every request, with no access and no size limit")]
     PolicyNotTotal,
     /// This row of a policy, counted from 0, names no target.
+    #[error("rule {0} names no target")]
     PolicyNoTarget(usize),
     /// A policy's [`share`](super::manager::ManagerOptions::share) is not above 0.5 and up to 1.
+    #[error("the share must be above 0.5 and at most 1")]
     PolicyShare,
     /// The stream belongs to a device that the manager does not have.
+    #[error("the stream belongs to device {ordinal}, which the manager does not have")]
     OtherDevice {
         /// The number of that device.
         ordinal: usize,
     },
     /// The device has no such memory, and no other kind was allowed.
+    #[error("the device has no {0}")]
     Unavailable(MemoryKind),
     /// The input of a [`Staging`](super::Staging) could not be read: the kind and the text of the system's error.
+    #[error("the input cannot be read: {1}")]
     Read(io::ErrorKind, String),
     /// The results of a [`Staging`](super::Staging) could not be written: the kind and the text of the system's error.
+    #[error("the results cannot be written: {1}")]
     Write(io::ErrorKind, String),
     /// A mapped file became shorter than the part that was to be streamed.
+    #[error("the mapped file had {mapped} bytes and has only {left} now")]
     Shrunk {
         /// Its length in bytes when it was mapped.
         mapped: u64,
@@ -107,6 +131,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// The driver's error; what was refused before a call is said to be no capability, such as `what`.
+    pub(super) fn of_driver(self, what: &'static str) -> SourceError {
+        if let Self::Call(error) = self { error } else { SourceError::unsupported(what) }
+    }
+
     pub(super) fn read(error: io::Error) -> Self {
         Self::Read(error.kind(), error.to_string())
     }
@@ -116,65 +145,7 @@ impl Error {
     }
 }
 
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoDriver => write!(
-                f,
-                "there is no CUDA driver on this system: {} cannot be loaded; install NVIDIA's driver, or use memory of the \
-                 host or of `sim`",
-                NAMES.join(" or ")
-            ),
-            Self::MissingFunction(name) => {
-                write!(f, "the CUDA driver has no function {name}; update the driver to CUDA 11.4 or later")
-            }
-            Self::NoDevice { ordinal, count } => {
-                write!(f, "there is no device {ordinal}; the number of devices is {count}")
-            }
-            Self::OtherContext => f.write_str("the stream belongs to another context"),
-            Self::PerThreadStream => f.write_str(
-                "the per-thread default stream is another queue on every thread; use a stream of its own",
-            ),
-            Self::Unsupported(what) => write!(f, "the device does not support {what}"),
-            Self::Call(error) => error.fmt(f),
-            Self::Length { have, asked } => write!(f, "{asked} values requested, but there are {have}"),
-            Self::Align { asked } => {
-                write!(f, "the allocator's memory is not aligned to {asked} bytes, as the values must be")
-            }
-            Self::Pitch { pitch, width } => {
-                write!(f, "rows of {width} values do not fit into a pitch of {pitch}")
-            }
-            Self::Unreachable => f.write_str("no device can access ordinary host memory"),
-            Self::Invisible => f.write_str("the CPU cannot access a device's own memory"),
-            Self::Tensor(reason) => write!(f, "the tensor {reason}"),
-            Self::Pool(error) => error.fmt(f),
-            Self::Values { bytes, offset } => {
-                write!(f, "{bytes} bytes at offset {offset} are not whole and aligned values")
-            }
-            Self::Range { end, shared } => {
-                write!(f, "the range ends at byte {end}, but only {shared} bytes are shared")
-            }
-            Self::NotShareable => f.write_str("the memory was not allocated for sharing"),
-            Self::NoContext => f.write_str("a memory manager needs at least one device"),
-            Self::PolicyNotTotal => {
-                f.write_str("the last rule must fit every request, with no access and no size limit")
-            }
-            Self::PolicyNoTarget(row) => write!(f, "rule {row} names no target"),
-            Self::PolicyShare => f.write_str("the share must be above 0.5 and at most 1"),
-            Self::OtherDevice { ordinal } => {
-                write!(f, "the stream belongs to device {ordinal}, which the manager does not have")
-            }
-            Self::Unavailable(kind) => write!(f, "the device has no {kind}"),
-            Self::Read(_, error) => write!(f, "the input cannot be read: {error}"),
-            Self::Write(_, error) => write!(f, "the results cannot be written: {error}"),
-            Self::Shrunk { mapped, left } => {
-                write!(f, "the mapped file had {mapped} bytes and has only {left} now")
-            }
-        }
-    }
-}
-
-causes!(Error: Call(SourceError), Pool(PoolError));
+debug_as_display!(Error);
 
 /// The driver's code for success.
 const SUCCESS: u32 = 0;

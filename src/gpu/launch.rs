@@ -1,13 +1,9 @@
 //! Kernels with buffers as arguments.
 
-use super::buffer::{Backing, MemoryKind, View, ViewMut};
-use super::error::{Error, failed};
-use super::stream::Stream;
-use super::usage::Touch;
-use crate::pool::{SourceError, Stream as _};
-use core::fmt;
+use super::{Error, MemoryKind, Stream, View, ViewMut, buffer::Backing, error::failed, usage::Touch};
+use crate::pool::Stream as _;
+use crate::units::debug;
 use cudarc::driver::{CudaFunction, DeviceRepr, LaunchArgs, LaunchConfig, PushKernelArg};
-use std::vec::Vec;
 
 /// A kernel that is about to be launched on a stream, with its arguments so far.
 ///
@@ -111,10 +107,7 @@ impl<'a> Launch<'a> {
         for other in &others {
             stream.wait(&other.record()?)?;
         }
-        let cudarc = stream.to_cudarc().map_err(|error| match error {
-            Error::Call(error) => error,
-            _ => SourceError::unsupported("cuDevicePrimaryCtxRetain"),
-        })?;
+        let cudarc = stream.to_cudarc().map_err(|error| error.of_driver("cuDevicePrimaryCtxRetain"))?;
         let _bound = stream.context().enter()?;
         let mut launch = cudarc.launch_builder(kernel);
         let mut addresses = addresses.iter();
@@ -142,8 +135,4 @@ impl<'a> Launch<'a> {
     }
 }
 
-impl fmt::Debug for Launch<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Launch").field("stream", self.stream).finish_non_exhaustive()
-    }
-}
+debug!([] Launch<'_>, |self| stream: self.stream);

@@ -1,16 +1,11 @@
 //! Memory of growing sequences: the keys and values of a language model's attention.
 
 use super::abi::{AccessDesc, AllocationProp};
-use super::context::Context;
-use super::error::Error;
-use super::library::call;
-use super::source::copy;
-use super::stream::Stream;
+use super::{Context, Error, Stream, library::call, source::copy};
 use crate::pool::{Direction, SourceError, SourceErrorKind, Stream as _};
-use core::fmt;
+use crate::units::debug;
 use cudarc::driver::sys::{CUdeviceptr, CUmemAllocationGranularity_flags};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::vec::Vec;
 
 /// Memory for many sequences that grow one step at a time, such as key-value caches. Each has addresses for its greatest
 /// length, so that kernels see one array, but physical memory only for its pages so far; sequences with a common beginning
@@ -84,8 +79,7 @@ impl Shared {
         let handle = match pages.spare.pop() {
             Some(handle) => handle,
             None if pages.count >= self.most => {
-                let kind = SourceErrorKind::OutOfMemory;
-                return Err(SourceError { kind, call: "the limit of the cache", code: 0 });
+                return Err(SourceError::new(SourceErrorKind::OutOfMemory, "the limit of the cache"));
             }
             None => {
                 let prop = AllocationProp::on(self.context.ordinal(), false);
@@ -159,11 +153,7 @@ impl KvCache {
     }
 }
 
-impl fmt::Debug for KvCache {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KvCache").field("page", &self.0.page).field("reserved", &self.reserved()).finish()
-    }
-}
+debug!([] KvCache, |self| page: self.0.page, reserved: self.reserved());
 
 impl Drop for Shared {
     /// Runs when no sequence is left.
@@ -213,8 +203,7 @@ impl Sequence {
 
     fn grow(&mut self, bytes: usize) -> Result<(), SourceError> {
         if bytes > self.cache.room {
-            let kind = SourceErrorKind::OutOfMemory;
-            return Err(SourceError { kind, call: "the greatest length of a sequence", code: 0 });
+            return Err(SourceError::new(SourceErrorKind::OutOfMemory, "the greatest length of a sequence"));
         }
         let count = bytes.div_ceil(self.cache.page);
         if count > self.pages.len() {
@@ -278,7 +267,7 @@ impl Sequence {
     /// [`Sequence::resize`].
     pub fn fork(&self, bytes: usize, stream: &Stream) -> Result<Self, SourceError> {
         if bytes > self.bytes {
-            return Err(SourceError { kind: SourceErrorKind::Invalid, call: "a longer beginning", code: 0 });
+            return Err(SourceError::new(SourceErrorKind::Invalid, "a longer beginning"));
         }
         let page = self.cache.page;
         let whole = bytes / page;
@@ -304,12 +293,7 @@ impl Sequence {
     }
 }
 
-impl fmt::Debug for Sequence {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let pages = self.pages.len();
-        f.debug_struct("Sequence").field("bytes", &self.bytes).field("pages", &pages).finish_non_exhaustive()
-    }
-}
+debug!([] Sequence, |self| bytes: self.bytes, pages: self.pages.len());
 
 impl Drop for Sequence {
     /// A drop cannot report an error. Pages that may still be in use are leaked.

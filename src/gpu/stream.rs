@@ -1,13 +1,12 @@
 //! Streams of a device and events in them.
 
-use super::context::Context;
-use super::error::{Error, NOT_READY, check};
+use super::error::{NOT_READY, check};
 use super::library::{self, call, code_of};
-use super::relaxed::Relaxed;
+use super::{Context, Error, relaxed::Relaxed};
 use crate::pool::{self, SourceError};
-use core::fmt;
+use crate::units::debug;
 use core::ptr;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 use cudarc::driver::CudaStream;
 use cudarc::driver::sys::{CUevent, CUstream};
 use std::collections::HashMap;
@@ -17,10 +16,11 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 /// A queue of work on a device. Clones refer to the same queue, and so does every stream that is made from the same
 /// handle of the driver while one of them exists. A queue that [`Stream::new`] made is destroyed with the last of
 /// them, once its work is done.
+#[derive(Clone)]
 pub struct Stream {
     shared: Arc<Shared>,
-    /// Whether this is a handle of the program, not one that a pool keeps.
-    is_counted: bool,
+    /// Whose clones are the program's handles; `None` in a handle that a pool keeps.
+    _handle: Option<Arc<()>>,
 }
 
 struct Shared {
@@ -30,8 +30,8 @@ struct Shared {
     owner: Owner,
     /// The driver's name of the queue; 0 if it cannot tell.
     driver_id: u64,
-    /// Number of counted handles.
-    handles: AtomicUsize,
+    /// One clone for each handle of the program.
+    handles: Arc<()>,
     /// The same queue for cudarc, once it was asked for.
     cudarc: OnceLock<Arc<CudaStream>>,
 }
@@ -114,8 +114,7 @@ impl Stream {
                     && (!matches!(shared.owner, Owner::Foreign)
                         || now.is_none_or(|now| shared.driver_id == now)) =>
             {
-                shared.handles.fetch_add(1, Ordering::Relaxed);
-                return Self { shared, is_counted: true };
+                return Self { _handle: Some(shared.handles.clone()), shared };
             }
             other => _stale = other,
         }
@@ -124,12 +123,12 @@ impl Stream {
         } else {
             NEXT.fetch_add(1, Ordering::Relaxed)
         };
-        let (context, handles) = (context.clone(), AtomicUsize::new(1));
-        let cudarc = OnceLock::new();
-        let shared =
-            Arc::new(Shared { context, raw, id, owner, driver_id: now.unwrap_or(0), handles, cudarc });
+        let (context, handles, cudarc) = (context.clone(), Arc::new(()), OnceLock::new());
+        let _handle = Some(handles.clone());
+        let driver_id = now.unwrap_or(0);
+        let shared = Arc::new(Shared { context, raw, id, owner, driver_id, handles, cudarc });
         known.insert(key, Arc::downgrade(&shared));
-        Self { shared, is_counted: true }
+        Self { shared, _handle }
     }
 
     /// Makes a new queue, which is not ordered with the default stream.
@@ -249,28 +248,7 @@ impl Stream {
     }
 }
 
-impl Clone for Stream {
-    fn clone(&self) -> Self {
-        if self.is_counted {
-            self.shared.handles.fetch_add(1, Ordering::Relaxed);
-        }
-        Self { shared: self.shared.clone(), is_counted: self.is_counted }
-    }
-}
-
-impl Drop for Stream {
-    fn drop(&mut self) {
-        if self.is_counted {
-            self.shared.handles.fetch_sub(1, Ordering::Release);
-        }
-    }
-}
-
-impl fmt::Debug for Stream {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Stream").field(&self.shared.id).finish()
-    }
-}
+debug!([] Stream, |self| id: self.shared.id);
 
 impl Drop for Shared {
     fn drop(&mut self) {
@@ -360,11 +338,11 @@ impl pool::Stream for Stream {
     }
 
     fn retain(&self) -> Self {
-        Self { shared: self.shared.clone(), is_counted: false }
+        Self { shared: self.shared.clone(), _handle: None }
     }
 
     fn is_abandoned(&self) -> bool {
-        self.shared.handles.load(Ordering::Acquire) == 0
+        Arc::strong_count(&self.shared.handles) == 1
             && match &self.shared.owner {
                 Owner::Ours => self.shared.cudarc.get().is_none_or(|stream| Arc::strong_count(stream) == 1),
                 Owner::Cudarc(stream) => Arc::strong_count(stream) == 1,
@@ -384,11 +362,7 @@ unsafe impl Send for Event {}
 // SAFETY: as above.
 unsafe impl Sync for Event {}
 
-impl fmt::Debug for Event {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Event").finish_non_exhaustive()
-    }
-}
+debug!([] Event, |self|);
 
 impl pool::Event for Event {
     fn is_done(&self) -> Result<bool, SourceError> {

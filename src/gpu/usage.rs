@@ -82,44 +82,22 @@ impl Usage {
     }
 }
 
+/// How often each [`Touch`] happened, by its number, and then the bytes of all copies.
 #[derive(Debug, Default)]
-struct Counters {
-    from_host: AtomicU64,
-    to_host: AtomicU64,
-    host_reads: AtomicU64,
-    host_writes: AtomicU64,
-    on_device: AtomicU64,
-    kernels: AtomicU64,
-    host_bytes: AtomicU64,
-}
+struct Counters([AtomicU64; 7]);
 
 impl Counters {
     fn count(&self, touch: Touch, bytes: usize) {
-        let (counter, is_copy) = match touch {
-            Touch::FromHost => (&self.from_host, true),
-            Touch::ToHost => (&self.to_host, true),
-            Touch::HostRead => (&self.host_reads, false),
-            Touch::HostWrite => (&self.host_writes, false),
-            Touch::OnDevice => (&self.on_device, false),
-            Touch::Kernel => (&self.kernels, false),
-        };
-        counter.fetch_add(1, Ordering::Relaxed);
-        if is_copy {
-            self.host_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.0[touch as usize].fetch_add(1, Ordering::Relaxed);
+        if matches!(touch, Touch::FromHost | Touch::ToHost) {
+            self.0[6].fetch_add(bytes as u64, Ordering::Relaxed);
         }
     }
 
     fn read(&self) -> Usage {
-        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Usage {
-            from_host: of(&self.from_host),
-            to_host: of(&self.to_host),
-            host_reads: of(&self.host_reads),
-            host_writes: of(&self.host_writes),
-            on_device: of(&self.on_device),
-            kernels: of(&self.kernels),
-            host_bytes: of(&self.host_bytes),
-        }
+        let [from_host, to_host, host_reads, host_writes, on_device, kernels, host_bytes] =
+            self.0.each_ref().map(|counter| counter.load(Ordering::Relaxed));
+        Usage { from_host, to_host, host_reads, host_writes, on_device, kernels, host_bytes }
     }
 }
 
@@ -198,8 +176,8 @@ impl Registry {
     }
 
     /// Returns all live buffers, the oldest first. O(buffers · log buffers).
-    pub(super) fn live(&self) -> std::vec::Vec<Arc<Record>> {
-        let mut live: std::vec::Vec<_> = self.lock().live.values().cloned().collect();
+    pub(super) fn live(&self) -> Vec<Arc<Record>> {
+        let mut live: Vec<_> = self.lock().live.values().cloned().collect();
         live.sort_unstable_by_key(|record| record.number);
         live
     }

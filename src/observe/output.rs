@@ -3,10 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::event::{Encoder, Header, Record};
-use std::boxed::Box;
 use std::io::{self, BufWriter, Write};
-use std::vec;
-use std::vec::Vec;
 
 /// Encodes records and writes them. The first error ends the trace.
 pub(crate) struct Output {

@@ -2,8 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::number_of;
-use super::observer::{Observation, Observer, Operation};
+use super::{Observation, Observer, Operation, number_of};
 use heapless::{FnvIndexMap, Vec};
 
 /// The allocations in the scopes of one tag. Sizes are in bytes, as requested.

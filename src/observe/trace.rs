@@ -3,8 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::event::{Action, Encoder, Event, Header, Record};
-use super::number_of;
-use super::observer::{Observation, Observer};
+use super::{Observation, Observer, number_of};
 use heapless::{Deque, Vec};
 
 /// Bytes recorded of a tag's name.

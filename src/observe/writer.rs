@@ -3,15 +3,10 @@
 #![forbid(unsafe_code)]
 
 use super::event::{Action, Event, Record};
-use super::number_of;
-use super::observer::{Observation, Observer, Operation};
-use super::output::Output;
+use super::{Observation, Observer, Operation, number_of, output::Output};
 use std::collections::{BTreeSet, HashSet};
-use std::format;
 use std::io::{self, Write};
-use std::string::String;
 use std::time::Instant;
-use std::vec::Vec;
 
 /// An observer that writes every event, in the [binary form](super::event), to a file or any other [`Write`].
 ///

@@ -1,13 +1,12 @@
 //! A heap with a cache per thread.
 
 use super::cache::{self, Bin, Block, Lists, layout_of, tabled_class_of};
-use super::depot::{self, Depot};
-use crate::error::FreeError;
-use crate::error::misuse::invalid_free;
+use super::{Depot, depot};
+use crate::error::{FreeError, misuse::invalid_free};
 use crate::heap::Heap;
 use crate::memory::{Done, Memory, allocator, global_alloc, pass_on, refused};
+use crate::units::debug;
 use core::alloc::Layout;
-use core::fmt;
 use core::ptr::NonNull;
 
 /// Puts a cache per thread in front of a [`Heap`] or any other [`Memory`], so that threads allocate and free small blocks without taking
@@ -244,11 +243,7 @@ unsafe impl<M: Memory> Memory for Cached<M> {
 global_alloc!([M: Memory] Cached<M>);
 allocator!([M: Memory] Cached<M>);
 
-impl<M> fmt::Debug for Cached<M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cached").finish_non_exhaustive()
-    }
-}
+debug!([M] Cached<M>, |self|);
 
 #[cfg(test)]
 mod tests {

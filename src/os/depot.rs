@@ -11,7 +11,6 @@ use core::cell::{Cell, UnsafeCell};
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering};
-use std::thread_local;
 
 /// The most blocks that a list holds.
 const MOST: usize = 64;

@@ -4,7 +4,6 @@ use super::stay::stay_loaded;
 use crate::lock::{ForkLock, Futex, Lock};
 use crate::memory::Memory;
 use core::cell::UnsafeCell;
-use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 /// The most locks that programs can have held at a fork. [`Growing`](super::Growing) has nine more.
@@ -45,33 +44,24 @@ unsafe extern "C" fn pthread_atfork(
 }
 
 /// The error of [`protect_at_fork`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ForkError {
     /// The fork handlers already hold as many locks as they can.
+    #[error("{max} locks are held at a fork already")]
     TooManyLocks {
         /// The most locks that can be held.
         max: usize,
     },
     /// The memory, or its inner one, has a lock that cannot be held at a fork.
+    #[error(
+        "a lock of this memory cannot be held at a fork: give each heap and front the lock `Futex` or `Spin`"
+    )]
     UnknownLock,
     /// The system has no memory for the handlers.
+    #[error("the system has no memory for handlers of fork")]
     OutOfMemory,
 }
-
-impl fmt::Display for ForkError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TooManyLocks { max } => write!(f, "{max} locks are held at a fork already"),
-            Self::UnknownLock => f.write_str(
-                "a lock of this memory cannot be held at a fork: give each heap and front the lock `Futex` or `Spin`",
-            ),
-            Self::OutOfMemory => f.write_str("the system has no memory for handlers of fork"),
-        }
-    }
-}
-
-impl core::error::Error for ForkError {}
 
 /// Makes a memory usable in the child after a `fork`, even if another thread was using it at that moment.
 ///
@@ -212,7 +202,6 @@ fn release(in_child: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::string::ToString;
 
     #[test]
     fn errors_say_what_is_wrong() {

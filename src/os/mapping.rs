@@ -1,7 +1,6 @@
 //! Memory of the system for a heap, a zone or a pool: huge pages, nodes, pages that are there at once, pages that stay.
 
 use crate::region::Region;
-use core::fmt;
 use std::io;
 
 /// Which pages of the system memory is to have.
@@ -18,50 +17,30 @@ pub enum Huge {
 }
 
 /// Why the system does not give memory as a [`Mapping`] asks for.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MapError {
     /// This system cannot do it at all: it is not Linux, or its kernel lacks the part.
+    #[error("this system cannot map memory in this way")]
     Unsupported,
     /// The size is zero or too large, or the size of a page is no power of two.
+    #[error("a mapping cannot have this size, or pages of this size")]
     Size,
     /// There are no addresses or no memory left: ask for less, or raise the limit of addresses (`ulimit -v`).
-    Memory(io::Error),
+    #[error("the system has no addresses or memory left: {0}")]
+    Memory(#[source] io::Error),
     /// The machine's table has not enough free pages of this size, or none of this size at all: raise `vm.nr_hugepages`.
-    Table(io::Error),
+    #[error("the table of huge pages has not enough of this size: {0}")]
+    Table(#[source] io::Error),
     /// A node does not exist, or the process may not use it.
-    Node(io::Error),
+    #[error("the memory cannot be on these nodes: {0}")]
+    Node(#[source] io::Error),
     /// The pages cannot be provided now: memory has run out on these nodes, or in the process's control group.
-    Populate(io::Error),
+    #[error("the pages cannot be provided now: {0}")]
+    Populate(#[source] io::Error),
     /// The process may not lock so much: raise its limit (`ulimit -l`, `RLIMIT_MEMLOCK`).
-    Lock(io::Error),
-}
-
-impl fmt::Display for MapError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unsupported => f.write_str("this system cannot map memory in this way"),
-            Self::Size => f.write_str("a mapping cannot have this size, or pages of this size"),
-            Self::Memory(error) => write!(f, "the system has no addresses or memory left: {error}"),
-            Self::Table(error) => write!(f, "the table of huge pages has not enough of this size: {error}"),
-            Self::Node(error) => write!(f, "the memory cannot be on these nodes: {error}"),
-            Self::Populate(error) => write!(f, "the pages cannot be provided now: {error}"),
-            Self::Lock(error) => write!(f, "the process may not lock so much memory: {error}"),
-        }
-    }
-}
-
-impl core::error::Error for MapError {
-    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
-        match self {
-            Self::Unsupported | Self::Size => None,
-            Self::Memory(error)
-            | Self::Table(error)
-            | Self::Node(error)
-            | Self::Populate(error)
-            | Self::Lock(error) => Some(error),
-        }
-    }
+    #[error("the process may not lock so much memory: {0}")]
+    Lock(#[source] io::Error),
 }
 
 /// Which nodes memory is on.

@@ -30,7 +30,6 @@
 use super::pressure::{contents, kibibytes, malformed};
 use std::io;
 use std::path::Path;
-use std::vec::Vec;
 
 /// A node.
 #[derive(Clone, Debug, PartialEq, Eq)]

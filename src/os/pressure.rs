@@ -20,13 +20,10 @@
 use crate::front::pressure::{Pressure, PressureHeap};
 use crate::lock::Lock;
 use crate::placement::Placement;
-use std::format;
 use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
-use std::string::String;
 use std::time::Duration;
-use std::vec::Vec;
 
 /// Time that tasks waited for memory, from `/proc/pressure/memory`; see Linux's `Documentation/accounting/psi.rst`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -374,7 +374,6 @@ mod tests {
     use core::mem;
     use core::sync::atomic::AtomicU32;
     use std::thread;
-    use std::vec::Vec;
 
     #[test]
     fn sizes_without_room_are_refused() {

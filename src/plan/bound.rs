@@ -41,10 +41,8 @@ pub const fn load(buffers: &[Buffer<'_>]) -> Load {
     let mut worst = Load { step: u64::MAX, bytes: 0, bound: 0 };
     // The load rises only where a stretch of some lifetime begins. What an output saves at its first step is an
     // estimate that the following step may exceed.
-    let mut i = 0;
-    while i < buffers.len() {
-        let mut k = 0;
-        while k <= buffers[i].gaps.len() {
+    each!(i, 0..buffers.len(), {
+        each!(k, 0..buffers[i].gaps.len() + 1, {
             let stretch = buffers[i].stretch(k);
             if stretch.start < stretch.end {
                 worst.weigh(buffers, stretch.start);
@@ -52,15 +50,13 @@ pub const fn load(buffers: &[Buffer<'_>]) -> Load {
             if k == 0 && buffers[i].alias.is_some() {
                 worst.weigh(buffers, buffers[i].start.saturating_add(1));
             }
-            k += 1;
-        }
+        });
         let end = match buffers[i].fixed {
             Some(offset) => offset.saturating_add(buffers[i].size),
             None => buffers[i].size,
         };
         worst.bound = if end > worst.bound { end } else { worst.bound };
-        i += 1;
-    }
+    });
     worst.finish()
 }
 
@@ -68,14 +64,12 @@ pub const fn load(buffers: &[Buffer<'_>]) -> Load {
 /// of their ends. O(n log n), plus O(n) for each step that looks heavier than all before it; O(n²) with gaps or buffers that are never live.
 pub(super) const fn load_sorted(buffers: &[Buffer<'_>], by_start: &[usize], by_end: &[usize]) -> Load {
     let mut align = 1;
-    let mut i = 0;
-    while i < buffers.len() {
+    each!(i, 0..buffers.len(), {
         if !buffers[i].gaps.is_empty() || buffers[i].is_never_live() {
             return load(buffers);
         }
         align = if buffers[i].align > align { buffers[i].align } else { align };
-        i += 1;
-    }
+    });
     let mut worst = Load { step: u64::MAX, bytes: 0, bound: 0 };
     // An estimate that is never below the load: every size is padded to the largest alignment, which may be huge.
     let mut estimate: u128 = 0;
@@ -119,10 +113,8 @@ pub const fn load_at(buffers: &[Buffer<'_>], step: u64) -> u64 {
         let mut sum: u64 = 0;
         let mut slack = 0;
         let mut next = 0;
-        let mut i = 0;
-        while i < buffers.len() {
+        each!(i, 0..buffers.len(), {
             let b = &buffers[i];
-            i += 1;
             if b.start > step || step >= b.end || (!b.gaps.is_empty() && !b.is_live(step)) {
                 continue;
             }
@@ -138,7 +130,7 @@ pub const fn load_at(buffers: &[Buffer<'_>], step: u64) -> u64 {
             if let Some(input) = b.alias {
                 sum -= shared(buffers, b, input, step, align, sum);
             }
-        }
+        });
         let total = sum - if slack > sum { sum } else { slack };
         needed = if total > needed { total } else { needed };
         if next == 0 {

@@ -239,13 +239,11 @@ pub(super) const fn relation(buffers: &[Buffer<'_>], i: usize, j: usize) -> Rela
 }
 
 const fn contains(list: &[usize], wanted: usize) -> bool {
-    let mut i = 0;
-    while i < list.len() {
+    each!(i, 0..list.len(), {
         if list[i] == wanted {
             return true;
         }
-        i += 1;
-    }
+    });
     false
 }
 
@@ -262,13 +260,11 @@ pub(super) struct Kind {
 impl Kind {
     pub(super) const fn of(buffers: &[Buffer<'_>]) -> Self {
         let mut kind = Self { relaxed: false, apart: false };
-        let mut i = 0;
-        while i < buffers.len() {
+        each!(i, 0..buffers.len(), {
             let b = &buffers[i];
             kind.relaxed |= !b.gaps.is_empty() || b.alias.is_some() || b.is_never_live();
             kind.apart |= !b.apart.is_empty();
-            i += 1;
-        }
+        });
         kind
     }
 }

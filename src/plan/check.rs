@@ -2,8 +2,8 @@
 
 #![forbid(unsafe_code)]
 
-use super::buffer::{Buffer, Relation, relation};
-use super::error::PlanError;
+use super::buffer::{Relation, relation};
+use super::{Buffer, PlanError};
 
 /// Checks that `buffers` can be planned. O(n + f²) for f fixed buffers.
 ///
@@ -13,41 +13,39 @@ use super::error::PlanError;
 pub const fn check(buffers: &[Buffer<'_>]) -> Result<(), PlanError> {
     let mut total: u64 = 0;
     let mut highest: u64 = 0;
-    let mut i = 0;
-    while i < buffers.len() {
+    each!(i, 0..buffers.len(), {
         let b = &buffers[i];
         if !b.align.is_power_of_two() {
-            return Err(PlanError::Align { buffer: i });
+            return Err(PlanError::Align(i));
         }
         if b.start > b.end {
-            return Err(PlanError::Lifetime { buffer: i });
+            return Err(PlanError::Lifetime(i));
         }
         if !gaps_are_right(b) {
-            return Err(PlanError::Gaps { buffer: i });
+            return Err(PlanError::Gaps(i));
         }
         if !references_are_right(buffers, i) {
-            return Err(PlanError::Reference { buffer: i });
+            return Err(PlanError::Reference(i));
         }
         if let Some(offset) = b.fixed {
             if offset % b.align != 0 {
-                return Err(PlanError::FixedAlign { buffer: i });
+                return Err(PlanError::FixedAlign(i));
             }
             match offset.checked_add(b.size) {
                 Some(end) => highest = if end > highest { end } else { highest },
-                None => return Err(PlanError::TooLarge { buffer: i }),
+                None => return Err(PlanError::TooLarge(i)),
             }
         }
         // No planner places a buffer above the sum of all padded sizes and the highest fixed end.
         let padded = b.size.checked_add(b.align - 1);
-        let Some(sum) = add(total, padded) else { return Err(PlanError::TooLarge { buffer: i }) };
+        let Some(sum) = add(total, padded) else { return Err(PlanError::TooLarge(i)) };
         // The largest number stands for "no plan yet".
         match highest.checked_add(sum) {
             Some(most) if most < u64::MAX => {}
-            _ => return Err(PlanError::TooLarge { buffer: i }),
+            _ => return Err(PlanError::TooLarge(i)),
         }
         total = sum;
-        i += 1;
-    }
+    });
     fixed_are_apart(buffers)
 }
 
@@ -60,16 +58,14 @@ const fn add(sum: u64, value: Option<u64>) -> Option<u64> {
 
 const fn gaps_are_right(b: &Buffer<'_>) -> bool {
     let mut free_from = b.start;
-    let mut i = 0;
-    while i < b.gaps.len() {
+    each!(i, 0..b.gaps.len(), {
         let gap = b.gaps[i];
         let touches = i > 0 && gap.start == free_from;
         if gap.start < free_from || touches || gap.start >= gap.end || gap.end > b.end {
             return false;
         }
         free_from = gap.end;
-        i += 1;
-    }
+    });
     // A buffer whose lifetime is one gap is never live.
     b.gaps.is_empty() || b.gaps[0].start != b.start || b.gaps[0].end != b.end
 }
@@ -89,21 +85,17 @@ const fn references_are_right(buffers: &[Buffer<'_>], i: usize) -> bool {
 }
 
 const fn fixed_are_apart(buffers: &[Buffer<'_>]) -> Result<(), PlanError> {
-    let mut i = 0;
-    while i < buffers.len() {
+    each!(i, 0..buffers.len(), {
         if let Some(first) = buffers[i].fixed {
-            let mut j = 0;
-            while j < i {
+            each!(j, 0..i, {
                 if let Some(second) = buffers[j].fixed {
                     if clash(buffers, j, second, i, first) {
-                        return Err(PlanError::FixedOverlap { first: j, second: i });
+                        return Err(PlanError::FixedOverlap(j, i));
                     }
                 }
-                j += 1;
-            }
+            });
         }
-        i += 1;
-    }
+    });
     Ok(())
 }
 
@@ -137,31 +129,27 @@ pub const fn validate(buffers: &[Buffer<'_>], offsets: &[u64], capacity: u64) ->
         return Err(PlanError::Length);
     }
     let mut peak = 0;
-    let mut i = 0;
-    while i < buffers.len() {
+    each!(i, 0..buffers.len(), {
         let (b, offset) = (&buffers[i], offsets[i]);
         // An alignment of zero can occur only in an instance that was not checked.
         if b.align == 0 || offset % b.align != 0 {
-            return Err(PlanError::Misaligned { buffer: i });
+            return Err(PlanError::Misaligned(i));
         }
         if let Some(fixed) = b.fixed {
             if fixed != offset {
-                return Err(PlanError::Moved { buffer: i });
+                return Err(PlanError::Moved(i));
             }
         }
         let end = match offset.checked_add(b.size) {
             Some(end) if end <= capacity => end,
-            _ => return Err(PlanError::Beyond { buffer: i }),
+            _ => return Err(PlanError::Beyond(i)),
         };
         peak = if end > peak { end } else { peak };
-        let mut j = 0;
-        while j < i {
+        each!(j, 0..i, {
             if clash(buffers, i, offset, j, offsets[j]) {
-                return Err(PlanError::Overlap { first: j, second: i });
+                return Err(PlanError::Overlap(j, i));
             }
-            j += 1;
-        }
-        i += 1;
-    }
+        });
+    });
     Ok(peak)
 }

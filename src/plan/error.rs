@@ -4,85 +4,42 @@
 
 use core::fmt;
 
-/// Why buffers cannot be planned, why offsets are no plan for them, or why a buffer of an arena cannot be used. Buffers are named by
-/// their index.
+/// Why buffers cannot be planned, why offsets are no plan for them, or why a buffer of an arena cannot be used. A number in
+/// parentheses is the index of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum PlanError {
     /// The alignment is not a power of two.
-    Align {
-        /// The index of the buffer.
-        buffer: usize,
-    },
+    Align(usize),
     /// The lifetime ends before it starts.
-    Lifetime {
-        /// The index of the buffer.
-        buffer: usize,
-    },
+    Lifetime(usize),
     /// The gaps are out of order, touch each other, are empty, or exceed the lifetime.
-    Gaps {
-        /// The index of the buffer.
-        buffer: usize,
-    },
+    Gaps(usize),
     /// The buffer's alias or list of buffers to keep apart names itself or a buffer that does not exist.
-    Reference {
-        /// The index of the buffer.
-        buffer: usize,
-    },
+    Reference(usize),
     /// The fixed offset is not a multiple of the alignment.
-    FixedAlign {
-        /// The index of the buffer.
-        buffer: usize,
-    },
+    FixedAlign(usize),
     /// Two fixed buffers overlap while both are live.
-    FixedOverlap {
-        /// The index of the first buffer.
-        first: usize,
-        /// The index of the second buffer.
-        second: usize,
-    },
+    FixedOverlap(usize, usize),
     /// Offsets might exceed 64 bits: the sizes, alignments and fixed offsets up to this buffer are too large.
-    TooLarge {
-        /// The index of the buffer.
-        buffer: usize,
-    },
+    TooLarge(usize),
     /// The list of rules is empty.
     NoRule,
     /// The buffer must lie in a tier that does not exist or is too small for it alone.
-    Tier {
-        /// The index of the buffer.
-        buffer: usize,
-    },
+    Tier(usize),
     /// The buffer fits in no tier next to the others.
-    NoRoom {
-        /// The index of the buffer.
-        buffer: usize,
-    },
+    NoRoom(usize),
     /// The number of offsets differs from the number of buffers.
     Length,
     /// An offset is not a multiple of its buffer's alignment.
-    Misaligned {
-        /// The index of the buffer.
-        buffer: usize,
-    },
+    Misaligned(usize),
     /// A buffer is not at its fixed offset, or not in its tier.
-    Moved {
-        /// The index of the buffer.
-        buffer: usize,
-    },
+    Moved(usize),
     /// A buffer ends beyond the arena.
-    Beyond {
-        /// The index of the buffer.
-        buffer: usize,
-    },
+    Beyond(usize),
     /// Two buffers overlap while both are live.
-    Overlap {
-        /// The index of the first buffer.
-        first: usize,
-        /// The index of the second buffer.
-        second: usize,
-    },
+    Overlap(usize, usize),
     /// A plan that changes has no place for another buffer.
     TooMany {
         /// The buffers that it has places for.
@@ -111,68 +68,49 @@ pub enum PlanError {
 impl PlanError {
     /// Describes the error in a few words, without the index, so that a `const` can print it.
     pub const fn reason(&self) -> &'static str {
-        match self {
-            Self::Align { .. } => "an alignment is not a power of two",
-            Self::Lifetime { .. } => "a lifetime ends before it starts",
-            Self::Gaps { .. } => "gaps are out of order, empty, touching, or outside the lifetime",
-            Self::Reference { .. } => "a buffer refers to itself or to one that does not exist",
-            Self::FixedAlign { .. } => "a fixed offset is not aligned",
-            Self::FixedOverlap { .. } => "two fixed buffers overlap while both are live",
-            Self::TooLarge { .. } => "offsets might exceed 64 bits",
-            Self::NoRule => "the list of rules to plan by is empty",
-            Self::Tier { .. } => "a tier does not exist or is too small for a buffer that must lie in it",
-            Self::NoRoom { .. } => "a buffer fits in no tier",
-            Self::Length => "the number of offsets differs from the number of buffers",
-            Self::Misaligned { .. } => "an offset is not aligned",
-            Self::Moved { .. } => "a buffer is not at its fixed offset",
-            Self::Beyond { .. } => "a buffer ends beyond the arena",
-            Self::Overlap { .. } => "two buffers overlap",
-            Self::TooMany { .. } => "the plan has no place for another buffer",
-            Self::Unknown => "the plan has no buffer with this id",
-            Self::Senseless => "the lifetime is empty, or a number is out of range",
-            Self::Constraint => "a plan that changes supports only size, alignment and lifetime",
-            Self::Full { .. } => "the plan would be longer than its arena",
-            Self::NotLive { .. } => "a buffer is not live at the step",
-        }
+        self.parts().0
     }
-}
 
-impl PlanError {
-    /// The indices of the buffers at fault: one, two or none.
-    pub(super) const fn buffers(&self) -> (Option<usize>, Option<usize>) {
+    /// Returns the reason, and the indices of the buffers that the error is about.
+    pub(super) const fn parts(&self) -> (&'static str, Option<usize>, Option<usize>) {
         match *self {
-            Self::Align { buffer }
-            | Self::Lifetime { buffer }
-            | Self::Gaps { buffer }
-            | Self::Reference { buffer }
-            | Self::FixedAlign { buffer }
-            | Self::TooLarge { buffer }
-            | Self::Tier { buffer }
-            | Self::NoRoom { buffer }
-            | Self::Misaligned { buffer }
-            | Self::Moved { buffer }
-            | Self::Beyond { buffer }
-            | Self::NotLive { buffer, .. } => (Some(buffer), None),
-            Self::FixedOverlap { first, second } | Self::Overlap { first, second } => {
-                (Some(first), Some(second))
+            Self::Align(i) => ("an alignment is not a power of two", Some(i), None),
+            Self::Lifetime(i) => ("a lifetime ends before it starts", Some(i), None),
+            Self::Gaps(i) => {
+                ("gaps are out of order, empty, touching, or outside the lifetime", Some(i), None)
             }
-            Self::NoRule
-            | Self::Length
-            | Self::TooMany { .. }
-            | Self::Unknown
-            | Self::Senseless
-            | Self::Constraint
-            | Self::Full { .. } => (None, None),
+            Self::Reference(i) => ("a buffer refers to itself or to one that does not exist", Some(i), None),
+            Self::FixedAlign(i) => ("a fixed offset is not aligned", Some(i), None),
+            Self::FixedOverlap(i, j) => ("two fixed buffers overlap while both are live", Some(i), Some(j)),
+            Self::TooLarge(i) => ("offsets might exceed 64 bits", Some(i), None),
+            Self::NoRule => ("the list of rules to plan by is empty", None, None),
+            Self::Tier(i) => {
+                ("a tier does not exist or is too small for a buffer that must lie in it", Some(i), None)
+            }
+            Self::NoRoom(i) => ("a buffer fits in no tier", Some(i), None),
+            Self::Length => ("the number of offsets differs from the number of buffers", None, None),
+            Self::Misaligned(i) => ("an offset is not aligned", Some(i), None),
+            Self::Moved(i) => ("a buffer is not at its fixed offset", Some(i), None),
+            Self::Beyond(i) => ("a buffer ends beyond the arena", Some(i), None),
+            Self::Overlap(i, j) => ("two buffers overlap", Some(i), Some(j)),
+            Self::TooMany { .. } => ("the plan has no place for another buffer", None, None),
+            Self::Unknown => ("the plan has no buffer with this id", None, None),
+            Self::Senseless => ("the lifetime is empty, or a number is out of range", None, None),
+            Self::Constraint => {
+                ("a plan that changes supports only size, alignment and lifetime", None, None)
+            }
+            Self::Full { .. } => ("the plan would be longer than its arena", None, None),
+            Self::NotLive { buffer, .. } => ("a buffer is not live at the step", Some(buffer), None),
         }
     }
 }
 
 impl fmt::Display for PlanError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.buffers() {
-            (Some(first), Some(second)) => write!(f, "buffers {first} and {second}: {}", self.reason()),
-            (Some(buffer), None) => write!(f, "buffer {buffer}: {}", self.reason()),
-            (None, _) => f.write_str(self.reason()),
+        match self.parts() {
+            (reason, Some(first), Some(second)) => write!(f, "buffers {first} and {second}: {reason}"),
+            (reason, Some(buffer), None) => write!(f, "buffer {buffer}: {reason}"),
+            (reason, None, _) => f.write_str(reason),
         }
     }
 }

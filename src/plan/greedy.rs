@@ -5,10 +5,9 @@
 
 #![forbid(unsafe_code)]
 
-use super::buffer::{Buffer, Kind, Relation, align_up, relation};
-use super::check::clash;
-use super::lowest::place_lowest;
-use super::order::{Order, Scratch, sort};
+use super::buffer::{Kind, Relation, align_up, relation};
+use super::order::{Scratch, sort};
+use super::{Buffer, Order, check::clash, lowest::place_lowest};
 
 /// Choice among several gaps for a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,8 +104,7 @@ const fn place_in_order(
 ) -> Option<u64> {
     let kind = Kind::of(buffers);
     let mut peak = 0;
-    let mut n = 0;
-    while n < buffers.len() {
+    each!(n, 0..buffers.len(), {
         let i = scratch.order[n];
         let b = &buffers[i];
         let offset = match b.fixed {
@@ -124,8 +122,7 @@ const fn place_in_order(
         peak = if end > peak { end } else { peak };
         offsets[i] = offset;
         insert(n, i, offsets, scratch.list);
-        n += 1;
-    }
+    });
     Some(peak)
 }
 
@@ -161,11 +158,9 @@ pub(super) const fn find(
     let mut top = 0;
     let mut room = u64::MAX;
     let mut found = Found { offset: 0, shared: [None; 2] };
-    let mut k = 0;
-    while k < placed.len() {
+    each!(k, 0..placed.len(), {
         let j = placed[k];
         let other = &buffers[j];
-        k += 1;
         let overlap = start < other.end && other.start < stop;
         if if overlap { kind.relaxed } else { kind.apart } {
             match relation(buffers, i, j) {
@@ -194,7 +189,7 @@ pub(super) const fn find(
         }
         let end = at + other.size;
         top = if end > top { end } else { top };
-    }
+    });
     if room == u64::MAX {
         found.offset = align_up(top, b.align);
     }
@@ -222,15 +217,13 @@ pub(super) const fn prefer(
             }
         }
     }
-    let mut k = 0;
-    while k < found.shared.len() {
+    each!(k, 0..found.shared.len(), {
         if let Some(offset) = found.shared[k] {
             if fits_at(buffers, i, offset, worst, offsets, placed) {
                 return offset;
             }
         }
-        k += 1;
-    }
+    });
     found.offset
 }
 
@@ -257,12 +250,10 @@ pub(super) const fn is_free(
     offsets: &[u64],
     placed: &[usize],
 ) -> bool {
-    let mut k = 0;
-    while k < placed.len() {
+    each!(k, 0..placed.len(), {
         if clash(buffers, i, offset, placed[k], offsets[placed[k]]) {
             return false;
         }
-        k += 1;
-    }
+    });
     true
 }

@@ -2,15 +2,11 @@
 
 #![forbid(unsafe_code)]
 
-use super::bound::{Load, load};
-use super::buffer::Buffer;
-use super::check::{check, validate};
-use super::error::PlanError;
-use super::greedy::{Rule, affordable_rules};
-use super::message;
-use super::order::Scratch;
-use super::placed::{Placed, alignment, naive};
-use super::search::search;
+use super::placed::{alignment, naive};
+use super::{
+    Buffer, Load, Placed, PlanError, Rule, affordable_rules, check, load, message, order::Scratch,
+    search::search, validate,
+};
 
 /// A plan: an offset for each of `N` buffers.
 ///

@@ -2,8 +2,8 @@
 
 #![forbid(unsafe_code)]
 
-use super::buffer::{Buffer, Kind, Relation, align_up, relation};
-use super::order::Scratch;
+use super::buffer::{Kind, Relation, align_up, relation};
+use super::{Buffer, order::Scratch};
 
 /// Repeatedly places the buffer that can lie lowest; the order in `scratch` decides ties. Pairs that may share a
 /// place are treated as conflicting, and fixed buffers as obstacles. Returns the peak if it is below `limit`.
@@ -32,15 +32,13 @@ pub(super) const fn place_lowest(
     // `list` holds the buffers that are not placed yet, `offsets` the lowest offset that each can have so far, and
     // `temp` its rank.
     let mut left = 0;
-    let mut k = fixed;
-    while k < buffers.len() {
+    each!(k, fixed..buffers.len(), {
         let i = scratch.order[k];
         scratch.list[left] = i;
         scratch.temp[i] = k;
         offsets[i] = above_fixed(buffers, i, 0, fixed, scratch.order);
         left += 1;
-        k += 1;
-    }
+    });
     // If nothing is fixed, the first buffer of the order is placed first.
     let mut at = lowest(offsets, scratch, left);
     while left > 0 {
@@ -56,8 +54,7 @@ pub(super) const fn place_lowest(
         peak = if end > peak { end } else { peak };
         // One pass raises the buffers that conflict and finds the one that is lowest then.
         let (mut low, mut rank) = (u64::MAX, usize::MAX);
-        let mut k = 0;
-        while k < left {
+        each!(k, 0..left, {
             let i = scratch.list[k];
             let mut offset = offsets[i];
             let other = &buffers[i];
@@ -76,8 +73,7 @@ pub(super) const fn place_lowest(
             if offset < low || (offset == low && scratch.temp[i] < rank) {
                 (low, rank, at) = (offset, scratch.temp[i], k);
             }
-            k += 1;
-        }
+        });
     }
     Some(peak)
 }
@@ -85,13 +81,11 @@ pub(super) const fn place_lowest(
 /// The position in `scratch.list` of the buffer that can lie lowest.
 const fn lowest(offsets: &[u64], scratch: &Scratch<'_>, left: usize) -> usize {
     let mut at = 0;
-    let mut k = 1;
-    while k < left {
+    each!(k, 1..left, {
         if offsets[scratch.list[k]] < offsets[scratch.list[at]] {
             at = k;
         }
-        k += 1;
-    }
+    });
     at
 }
 

@@ -2,9 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::bound::load;
-use super::buffer::Buffer;
-use super::error::PlanError;
+use super::{Buffer, PlanError, load};
 
 /// A buffer for up to `N` bytes of text.
 struct Text<const N: usize> {
@@ -23,12 +21,10 @@ impl<const N: usize> Text<N> {
         if text.len() > N - self.len {
             return false;
         }
-        let mut i = 0;
-        while i < text.len() {
+        each!(i, 0..text.len(), {
             self.bytes[self.len] = text[i];
             self.len += 1;
-            i += 1;
-        }
+        });
         true
     }
 
@@ -90,8 +86,7 @@ pub(super) const fn too_large(buffers: &[Buffer<'_>], peak: u64, capacity: u64) 
     // Leave room for the count of buffers that are left out.
     const LAST: usize = 32;
     let mut left_out = 0;
-    let mut i = 0;
-    while i < buffers.len() {
+    each!(i, 0..buffers.len(), {
         if buffers[i].is_live(worst.step) {
             let before = text.len;
             let fits = text.push(if left_out == 0 { " " } else { "" }) && text.buffer(buffers, i);
@@ -102,8 +97,7 @@ pub(super) const fn too_large(buffers: &[Buffer<'_>], peak: u64, capacity: u64) 
                 text.push(",");
             }
         }
-        i += 1;
-    }
+    });
     if left_out > 0 {
         text.push(" and ");
         text.number(left_out);
@@ -116,9 +110,9 @@ pub(super) const fn too_large(buffers: &[Buffer<'_>], peak: u64, capacity: u64) 
 
 /// Panics with the reason why an instance cannot be planned and with the buffers at fault.
 pub(super) const fn refuse(buffers: &[Buffer<'_>], error: PlanError) -> ! {
-    let (Some(first), second) = error.buffers() else { panic!("{}", error.reason()) };
+    let (reason, Some(first), second) = error.parts() else { panic!("{}", error.reason()) };
     let mut text = Text::<300>::new();
-    text.push(error.reason());
+    text.push(reason);
     text.push(": ");
     text.buffer(buffers, first);
     if let Some(second) = second {

@@ -60,15 +60,13 @@ const fn key(buffers: &[Buffer<'_>], i: usize, order: Order, degree: &[u64]) -> 
 /// Fills `scratch.order` with all buffers: fixed ones first, then sorted by the two orders, ties by index. O(n log
 /// n).
 pub(super) const fn sort(buffers: &[Buffer<'_>], by: Order, then: Order, scratch: &mut Scratch<'_>) {
-    let mut i = 0;
-    while i < buffers.len() {
+    each!(i, 0..buffers.len(), {
         scratch.order[i] = i;
         scratch.keys[i] = match buffers[i].fixed {
             Some(_) => (FIRST, FIRST),
             None => (key(buffers, i, by, scratch.degree), key(buffers, i, then, scratch.degree)),
         };
-        i += 1;
-    }
+    });
     merge_sort(scratch.order, scratch.keys, scratch.temp);
 }
 
@@ -97,13 +95,10 @@ const fn merge(
     middle: usize,
     high: usize,
 ) {
-    let mut k = low;
-    while k < middle {
+    each!(k, low..middle, {
         temp[k] = order[k];
-        k += 1;
-    }
-    let (mut left, mut right) = (low, middle);
-    k = low;
+    });
+    let (mut left, mut right, mut k) = (low, middle, low);
     // What remains of the right half is already in place.
     while left < middle {
         let take_right = right < high && {
@@ -124,19 +119,15 @@ const fn merge(
 /// Fills `scratch.order` with all buffers sorted by start, and `scratch.list` sorted by end, both ascending. O(n
 /// log n).
 pub(super) const fn sort_by_time(buffers: &[Buffer<'_>], scratch: &mut Scratch<'_>) {
-    let mut i = 0;
-    while i < buffers.len() {
+    each!(i, 0..buffers.len(), {
         scratch.list[i] = i;
         scratch.keys[i] = (u64::MAX - buffers[i].end, 0);
-        i += 1;
-    }
+    });
     merge_sort(scratch.list, scratch.keys, scratch.temp);
-    i = 0;
-    while i < buffers.len() {
+    each!(i, 0..buffers.len(), {
         scratch.order[i] = i;
         scratch.keys[i] = (u64::MAX - buffers[i].start, 0);
-        i += 1;
-    }
+    });
     merge_sort(scratch.order, scratch.keys, scratch.temp);
 }
 
@@ -145,27 +136,25 @@ pub(super) const fn degrees(buffers: &[Buffer<'_>], scratch: &mut Scratch<'_>) {
     let n = buffers.len();
     // `ended` is the bytes of buffers that end before each buffer starts; the second pass adds those that start
     // before it ends.
-    let (mut k, mut e, mut ended) = (0, 0, 0);
+    let (mut e, mut ended) = (0, 0);
     // What is never live counts for no other, and no other for it.
-    while k < n {
+    each!(k, 0..n, {
         let i = scratch.order[k];
         while e < n && buffers[scratch.list[e]].end <= buffers[i].start {
             ended += live_size(&buffers[scratch.list[e]]);
             e += 1;
         }
         scratch.degree[i] = ended;
-        k += 1;
-    }
-    let (mut k, mut s, mut started) = (0, 0, 0);
-    while k < n {
+    });
+    let (mut s, mut started) = (0, 0);
+    each!(k, 0..n, {
         let i = scratch.list[k];
         while s < n && buffers[scratch.order[s]].start < buffers[i].end {
             started += live_size(&buffers[scratch.order[s]]);
             s += 1;
         }
         scratch.degree[i] = started - scratch.degree[i];
-        k += 1;
-    }
+    });
 }
 
 /// The size of a buffer that is ever live, else 0.

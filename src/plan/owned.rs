@@ -2,16 +2,9 @@
 
 #![forbid(unsafe_code)]
 
-use super::bound::load;
-use super::buffer::Buffer;
-use super::check::{check, validate};
-use super::error::PlanError;
 #[cfg(feature = "std")]
 use super::greedy::RULES;
-use super::greedy::Rule;
-use super::order::Scratch;
-use super::placed::Placed;
-use super::search::search;
+use super::{Buffer, Placed, PlanError, Rule, check, load, order::Scratch, search::search, validate};
 use alloc::vec;
 use alloc::vec::Vec;
 

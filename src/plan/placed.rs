@@ -50,22 +50,18 @@ impl<'a> Placed<'a> {
 /// Bytes that the buffers of a checked instance would take if none shared memory. O(n).
 pub(super) const fn naive(buffers: &[Buffer<'_>]) -> u64 {
     let mut sum: u64 = 0;
-    let mut i = 0;
-    while i < buffers.len() {
+    each!(i, 0..buffers.len(), {
         let b = &buffers[i];
         sum = ((sum + (b.align - 1)) & !(b.align - 1)) + b.size;
-        i += 1;
-    }
+    });
     sum
 }
 
 /// Returns the largest alignment of a buffer. O(n).
 pub(super) const fn alignment(buffers: &[Buffer<'_>]) -> u64 {
     let mut align = 1;
-    let mut i = 0;
-    while i < buffers.len() {
+    each!(i, 0..buffers.len(), {
         align = if buffers[i].align > align { buffers[i].align } else { align };
-        i += 1;
-    }
+    });
     align
 }

@@ -2,10 +2,8 @@
 
 #![forbid(unsafe_code)]
 
-use super::bound::load_sorted;
-use super::buffer::Buffer;
-use super::greedy::{Rule, place};
 use super::order::{Scratch, degrees, sort_by_time};
+use super::{Buffer, Rule, bound::load_sorted, greedy::place};
 
 /// The result of a search.
 #[derive(Clone, Copy)]
@@ -55,31 +53,25 @@ pub(super) const fn search(
 
 const fn hints(buffers: &[Buffer<'_>]) -> usize {
     let mut count = 0;
-    let mut i = 0;
-    while i < buffers.len() {
+    each!(i, 0..buffers.len(), {
         count += buffers[i].hint.is_some() as usize;
-        i += 1;
-    }
+    });
     count
 }
 
 const fn hints_followed(buffers: &[Buffer<'_>], offsets: &[u64]) -> usize {
     let mut count = 0;
-    let mut i = 0;
-    while i < buffers.len() {
+    each!(i, 0..buffers.len(), {
         if let Some(hint) = buffers[i].hint {
             count += (hint == offsets[i]) as usize;
         }
-        i += 1;
-    }
+    });
     count
 }
 
 /// Copies a slice; `copy_from_slice` cannot be called in a `const` in Rust 1.85.
 const fn copy(from: &[u64], to: &mut [u64]) {
-    let mut i = 0;
-    while i < from.len() {
+    each!(i, 0..from.len(), {
         to[i] = from[i];
-        i += 1;
-    }
+    });
 }

@@ -2,12 +2,10 @@
 
 #![forbid(unsafe_code)]
 
-use super::buffer::{Buffer, Kind};
 use super::check::{check, clash};
-use super::error::PlanError;
-use super::greedy::{Fit, Rule, find, insert, is_free, prefer};
-use super::message;
-use super::order::{Order, Scratch, sort};
+use super::greedy::{find, insert, is_free, prefer};
+use super::order::{Scratch, sort};
+use super::{Buffer, Fit, Order, PlanError, Rule, buffer::Kind, message};
 
 /// A memory, such as on-chip or external RAM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,22 +88,19 @@ pub const fn try_plan_tiers<'a, const N: usize, const T: usize>(
     // Buffers may be fixed at the same offset in different tiers, so overlaps of fixed buffers are not checked
     // here.
     match check(buffers) {
-        Ok(()) | Err(PlanError::FixedOverlap { .. }) => {}
+        Ok(()) | Err(PlanError::FixedOverlap(..)) => {}
         Err(error) => return Err(error),
     }
-    let mut i = 0;
-    while i < N {
+    each!(i, 0..N, {
         if let Some(tier) = buffers[i].tier {
             if tier >= T || tiers[tier].capacity < buffers[i].size {
-                return Err(PlanError::Tier { buffer: i });
+                return Err(PlanError::Tier(i));
             }
         }
-        i += 1;
-    }
+    });
     let mut best: Option<TieredPlan<'a, N, T>> = None;
     let mut error = None;
-    let mut r = 0;
-    while r < RULES.len() {
+    each!(r, 0..RULES.len(), {
         match attempt(buffers, tiers, RULES[r]) {
             Ok(plan) => {
                 let better = match &best {
@@ -119,8 +114,7 @@ pub const fn try_plan_tiers<'a, const N: usize, const T: usize>(
             Err(reason) if error.is_none() => error = Some(reason),
             Err(_) => {}
         }
-        r += 1;
-    }
+    });
     match (best, error) {
         (Some(plan), _) => Ok(plan),
         (None, Some(error)) => Err(error),
@@ -145,12 +139,9 @@ const fn attempt<'a, const N: usize, const T: usize>(
     let mut lengths = [0; T];
     let mut peaks = [0; T];
     // Buffers without a choice come first: fixed ones, then those bound to a tier, then all others.
-    let mut pass = 0;
-    while pass < 3 {
-        let mut k = 0;
-        while k < N {
+    each!(pass, 0..3, {
+        each!(k, 0..N, {
             let i = order[k];
-            k += 1;
             let b = &buffers[i];
             let turn = if b.fixed.is_some() { 0 } else { 2 - b.tier.is_some() as usize };
             if turn != pass {
@@ -184,12 +175,11 @@ const fn attempt<'a, const N: usize, const T: usize>(
                 }
             }
             if plan.tier[i] == T {
-                return Err(PlanError::NoRoom { buffer: i });
+                return Err(PlanError::NoRoom(i));
             }
             plan.cost = plan.cost.saturating_add(cost(b, &tiers[plan.tier[i]]));
-        }
-        pass += 1;
-    }
+        });
+    });
     Ok(plan)
 }
 
@@ -201,16 +191,14 @@ const fn cost(b: &Buffer<'_>, tier: &Tier) -> u128 {
 /// The tiers sorted by cost, the cheapest first. Stable.
 const fn by_cost<const T: usize>(tiers: &[Tier; T]) -> [usize; T] {
     let mut order = [0; T];
-    let mut i = 0;
-    while i < T {
+    each!(i, 0..T, {
         let mut k = i;
         while k > 0 && tiers[order[k - 1]].cost > tiers[i].cost {
             order[k] = order[k - 1];
             k -= 1;
         }
         order[k] = i;
-        i += 1;
-    }
+    });
     order
 }
 
@@ -236,14 +224,12 @@ impl<'a, const N: usize, const T: usize> TieredPlan<'a, N, T> {
     /// Returns the bytes needed in tier `t`. O(n).
     pub const fn peak(&self, t: usize) -> u64 {
         let mut peak = 0;
-        let mut i = 0;
-        while i < N {
+        each!(i, 0..N, {
             let end = self.offsets[i] + self.buffers[i].size;
             if self.tier[i] == t && end > peak {
                 peak = end;
             }
-            i += 1;
-        }
+        });
         peak
     }
 
@@ -255,11 +241,9 @@ impl<'a, const N: usize, const T: usize> TieredPlan<'a, N, T> {
     /// Bytes needed in all tiers. O(n) per tier.
     const fn total(&self) -> u128 {
         let mut total: u128 = 0;
-        let mut t = 0;
-        while t < T {
+        each!(t, 0..T, {
             total += self.peak(t) as u128;
-            t += 1;
-        }
+        });
         total
     }
 
@@ -269,11 +253,10 @@ impl<'a, const N: usize, const T: usize> TieredPlan<'a, N, T> {
     ///
     /// [`PlanError`] with the first fault. A `TieredPlan` never has one, so this is meant for tests.
     pub const fn validate(&self) -> Result<(), PlanError> {
-        let mut i = 0;
-        while i < N {
+        each!(i, 0..N, {
             let (b, offset) = (&self.buffers[i], self.offsets[i]);
             if offset % b.align != 0 {
-                return Err(PlanError::Misaligned { buffer: i });
+                return Err(PlanError::Misaligned(i));
             }
             let bound = match b.tier {
                 Some(tier) => tier,
@@ -284,21 +267,18 @@ impl<'a, const N: usize, const T: usize> TieredPlan<'a, N, T> {
                 None => offset,
             };
             if bound != self.tier[i] || fixed != offset {
-                return Err(PlanError::Moved { buffer: i });
+                return Err(PlanError::Moved(i));
             }
             match offset.checked_add(b.size) {
                 Some(end) if bound < T && end <= self.tiers[bound].capacity => {}
-                _ => return Err(PlanError::Beyond { buffer: i }),
+                _ => return Err(PlanError::Beyond(i)),
             }
-            let mut j = 0;
-            while j < i {
+            each!(j, 0..i, {
                 if self.tier[j] == bound && clash(self.buffers, i, offset, j, self.offsets[j]) {
-                    return Err(PlanError::Overlap { first: j, second: i });
+                    return Err(PlanError::Overlap(j, i));
                 }
-                j += 1;
-            }
-            i += 1;
-        }
+            });
+        });
         Ok(())
     }
 }

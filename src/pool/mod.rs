@@ -85,8 +85,6 @@ pub(crate) use copies::CopyCounters;
 #[cfg(feature = "gpu")]
 pub(crate) use copies::sum as sum_of_copies;
 pub use copies::{CopyStats, Direction};
-#[cfg(any(feature = "gpu", feature = "vulkan"))]
-pub(crate) use error::causes;
 pub use error::{OutOfMemory, PoolError};
 pub use graph::GraphMemory;
 pub use kind::MemoryKind;

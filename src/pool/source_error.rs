@@ -55,6 +55,12 @@ pub struct SourceError {
 }
 
 impl SourceError {
+    /// Makes the error of a call that no driver has refused.
+    #[cfg(any(feature = "gpu", feature = "vulkan"))]
+    pub(crate) const fn new(kind: SourceErrorKind, call: &'static str) -> Self {
+        Self { kind, call, code: 0 }
+    }
+
     /// Makes the error of a source that does not support `call`.
     pub const fn unsupported(call: &'static str) -> Self {
         Self { kind: SourceErrorKind::Unsupported, call, code: 0 }

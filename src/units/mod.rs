@@ -10,6 +10,18 @@ pub(crate) mod contracts;
 #[cold]
 pub(crate) fn rare() {}
 
+/// Writes `Debug` for a type whose other fields would say little: its name, and each figure under the name before it.
+macro_rules! debug {
+    ([$($parameters:tt)*] $type:ident $(<$($argument:tt),*>)?, |$this:ident| $($name:ident: $figure:expr),*) => {
+        impl<$($parameters)*> ::core::fmt::Debug for $type $(<$($argument),*>)? {
+            fn fmt(&$this, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+                f.debug_struct(stringify!($type))$(.field(stringify!($name), &$figure))*.finish_non_exhaustive()
+            }
+        }
+    };
+}
+pub(crate) use debug;
+
 /// An integer type in which a placement stores granule indices and node numbers.
 ///
 /// Narrow indices make free blocks small: a listed free block holds four of them, so 16-bit indices give 8-byte

@@ -1,11 +1,9 @@
 //! A device of Vulkan.
 
-use super::error::Error;
-use super::graves::Graves;
-use super::inner::Inner;
+use super::{Error, graves::Graves, inner::Inner};
+use crate::units::debug;
 use ash::vk;
 use core::ffi::CStr;
-use core::fmt;
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
 
@@ -86,8 +84,4 @@ impl Device {
     }
 }
 
-impl fmt::Debug for Device {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Device").field(&self.inner.name).finish()
-    }
-}
+debug!([] Device, |self| name: self.inner.name);

@@ -2,19 +2,25 @@
 
 #![forbid(unsafe_code)]
 
-use crate::pool::{PoolError, SourceError, SourceErrorKind, causes};
+use crate::pool::{PoolError, SourceError, SourceErrorKind, debug_as_display};
 use ash::vk;
-use core::fmt;
 
 /// A call of this module failed.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The system has no Vulkan loader.
+    #[error(
+        "there is no Vulkan loader on this system (libvulkan.so.1 or vulkan-1.dll); install it, or use memory of the host or of `sim`"
+    )]
     NoLoader,
     /// The loader found no driver.
+    #[error(
+        "Vulkan's loader finds no driver; install one (Mesa has lavapipe for every CPU), or name its file in VK_DRIVER_FILES"
+    )]
     NoDriver,
     /// There is no device with this number.
+    #[error("there is no device {number}; the number of devices is {count}")]
     NoDevice {
         /// The requested number.
         number: usize,
@@ -22,10 +28,15 @@ pub enum Error {
         count: usize,
     },
     /// The device lacks this capability.
+    #[error("the device does not support {0}")]
     Unsupported(&'static str),
     /// None of the device's memory types grants the wish.
+    #[error("no memory type of the device has what the wish requires")]
     NoMemoryType,
     /// The resource cannot lie in the pool's memory type.
+    #[error(
+        "the resource cannot lie in memory type {index}, only in those of the bits {allowed:#x}; pass them to `Wish::types`"
+    )]
     WrongMemoryType {
         /// The number of the pool's memory type.
         index: u32,
@@ -33,45 +44,20 @@ pub enum Error {
         allowed: u32,
     },
     /// The stream is one of another device than the pool.
+    #[error("the stream is one of another device than the pool")]
     OtherDevice,
     /// The range lies outside the resource, or the CPU cannot reach its memory.
+    #[error("the range is outside the resource, or the CPU cannot reach its memory")]
     OutOfRange,
     /// The pool had no room, or refused the request.
-    Pool(PoolError),
+    #[error(transparent)]
+    Pool(#[from] PoolError),
     /// A driver call failed.
-    Call(SourceError),
+    #[error(transparent)]
+    Call(#[from] SourceError),
 }
 
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoLoader => f.write_str(
-                "there is no Vulkan loader on this system (libvulkan.so.1 or vulkan-1.dll); install it, or use memory of the \
-                 host or of `sim`",
-            ),
-            Self::NoDriver => f.write_str(
-                "Vulkan's loader finds no driver; install one (Mesa has lavapipe for every CPU), or name its file in VK_DRIVER_FILES",
-            ),
-            Self::NoDevice { number, count } => {
-                write!(f, "there is no device {number}; the number of devices is {count}")
-            }
-            Self::Unsupported(what) => write!(f, "the device does not support {what}"),
-            Self::NoMemoryType => f.write_str("no memory type of the device has what the wish requires"),
-            Self::WrongMemoryType { index, allowed } => write!(
-                f,
-                "the resource cannot lie in memory type {index}, only in those of the bits {allowed:#x}; pass them to `Wish::types`"
-            ),
-            Self::OtherDevice => f.write_str("the stream is one of another device than the pool"),
-            Self::OutOfRange => {
-                f.write_str("the range is outside the resource, or the CPU cannot reach its memory")
-            }
-            Self::Pool(error) => error.fmt(f),
-            Self::Call(error) => error.fmt(f),
-        }
-    }
-}
-
-causes!(Error: Pool(PoolError), Call(SourceError));
+debug_as_display!(Error);
 
 /// Makes the error of `call`.
 pub(super) fn failed(call: &'static str, code: vk::Result) -> SourceError {
@@ -106,7 +92,6 @@ impl<T> Named<T> for Result<T, vk::Result> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::string::ToString;
 
     #[test]
     fn codes_have_their_kinds_and_names() {

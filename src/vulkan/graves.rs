@@ -4,7 +4,6 @@ use super::inner::{Allocated, Inner};
 use super::timeline::{Point, Timeline};
 use ash::vk;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::vec::Vec;
 
 /// Objects that wait for their end.
 pub(super) struct Graves {

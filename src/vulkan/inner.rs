@@ -6,9 +6,7 @@ use ash::vk;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::collections::BTreeMap;
-use std::string::String;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::vec::Vec;
 
 /// The handles of a device, destroyed with this value where the library made them.
 pub(super) struct Inner {

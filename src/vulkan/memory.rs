@@ -1,19 +1,14 @@
 //! The source of pools in Vulkan's memory.
 
-use super::device::Device;
-use super::error::{Error, Named, failed};
-use super::inner::Allocated;
-use super::stream::Stream;
-use super::wish::Wish;
+use super::error::{Named, failed};
+use super::{Device, Error, Stream, Wish, inner::Allocated};
 use crate::pool::{Capacity, Segment, Source, SourceError, SourceErrorKind, Stream as _};
 use crate::region::Capabilities;
+use crate::units::debug;
 use ash::vk;
-use core::fmt;
 use core::num::NonZeroUsize;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::collections::BTreeMap;
-use std::format;
-use std::string::String;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Granularity of segments in bytes: no device has larger atoms of memory that is not coherent.
@@ -152,7 +147,7 @@ impl DeviceMemory {
     ) -> Result<Allocated, SourceError> {
         let inner = &self.device.inner;
         if !self.wish.beyond_budget && bytes > inner.capacity(self.index).1 {
-            return Err(SourceError { kind: SourceErrorKind::OutOfMemory, call: "memory budget", code: 0 });
+            return Err(SourceError::new(SourceErrorKind::OutOfMemory, "memory budget"));
         }
         let mut info = vk::MemoryAllocateInfo::default().allocation_size(bytes).memory_type_index(self.index);
         let mut export = vk::ExportMemoryAllocateInfo::default().handle_types(EXPORTED);
@@ -277,7 +272,7 @@ unsafe impl Source for DeviceMemory {
     fn reserve(&self, bytes: usize, stream: &Stream) -> Result<Segment, SourceError> {
         const CALL: &str = "vkAllocateMemory";
         if bytes == 0 || bytes % GRANULARITY != 0 || !self.device.is(stream.device()) {
-            return Err(SourceError { kind: SourceErrorKind::Invalid, call: CALL, code: 0 });
+            return Err(SourceError::new(SourceErrorKind::Invalid, CALL));
         }
         let allocated = self.allocate(bytes as u64, None)?;
         let free = |error| {
@@ -300,7 +295,7 @@ unsafe impl Source for DeviceMemory {
     unsafe fn release(&self, segment: Segment, stream: &Stream) -> Result<(), SourceError> {
         stream.synchronize()?;
         let reserved = self.segments().remove(&segment.address.get());
-        let invalid = SourceError { kind: SourceErrorKind::Invalid, call: "vkFreeMemory", code: 0 };
+        let invalid = SourceError::new(SourceErrorKind::Invalid, "vkFreeMemory");
         self.destroy(reserved.ok_or(invalid)?);
         Ok(())
     }
@@ -308,7 +303,7 @@ unsafe impl Source for DeviceMemory {
     /// Copies on the device, if the segments have buffers.
     unsafe fn copy(&self, from: usize, to: usize, bytes: usize, stream: &Stream) -> Result<(), SourceError> {
         const CALL: &str = "vkCmdCopyBuffer";
-        let invalid = SourceError { kind: SourceErrorKind::Invalid, call: CALL, code: 0 };
+        let invalid = SourceError::new(SourceErrorKind::Invalid, CALL);
         if !self.device.is(stream.device()) {
             return Err(invalid);
         }
@@ -337,15 +332,7 @@ impl DeviceMemory {
     }
 }
 
-impl fmt::Debug for DeviceMemory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DeviceMemory")
-            .field("name", &self.name)
-            .field("flags", &self.flags)
-            .field("segments", &self.segments().len())
-            .finish()
-    }
-}
+debug!([] DeviceMemory, |self| name: self.name, flags: self.flags, segments: self.segments().len());
 
 #[cfg(test)]
 mod tests {

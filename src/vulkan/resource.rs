@@ -1,20 +1,15 @@
 //! Buffers and images in a pool.
 
-use super::device::Device;
-use super::error::{Error, Named};
-use super::graves::Dead;
-use super::inner::Allocated;
-use super::memory::{DeviceMemory, EXPORTED, Place};
-use super::stream::Stream;
 use super::timeline::{Point, add};
+use super::{
+    DeviceMemory, Error, Place, Stream, error::Named, graves::Dead, inner::Allocated, memory::EXPORTED,
+};
 use crate::placement::SegmentPlacement;
 use crate::pool::{Allocation, DefaultPlacement, RawPool, Stream as _};
+use crate::units::debug;
 use ash::vk;
-use core::fmt;
-use core::num::NonZeroUsize;
 use core::ptr;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::vec::Vec;
 
 /// A buffer or an image of Vulkan with its memory, a block of a pool. Where the driver prefers an allocation of its own for it, it
 /// has one.
@@ -22,20 +17,21 @@ use std::vec::Vec;
 /// It is used in the order of the stream that it was made on, and by other streams as [`Resource::used_on`] says. Dropping it
 /// does not block: the pool has the memory back at once, in that order, and the handle is destroyed when the device is done with it.
 pub struct Resource<H: Copy, P: SegmentPlacement = DefaultPlacement> {
-    raw: H,
+    pub(super) raw: H,
     /// How the handle is destroyed. Taken in the end.
-    dead: Option<Dead>,
-    owner: Option<Owner<P>>,
-    place: Place,
-    bytes: u64,
+    pub(super) dead: Option<Dead>,
+    pub(super) owner: Option<Owner<P>>,
+    pub(super) place: Place,
+    pub(super) bytes: u64,
     /// What its view from the CPU is flushed in multiples of.
-    atom: u64,
-    is_shareable: bool,
-    stream: Stream,
-    users: Mutex<Vec<Stream>>,
+    pub(super) atom: u64,
+    #[cfg_attr(not(unix), allow(dead_code, reason = "memory is shared as file descriptors on Unix only"))]
+    pub(super) is_shareable: bool,
+    pub(super) stream: Stream,
+    pub(super) users: Mutex<Vec<Stream>>,
 }
 
-enum Owner<P: SegmentPlacement> {
+pub(super) enum Owner<P: SegmentPlacement> {
     Block(Arc<RawPool<P, DeviceMemory>>, Allocation),
     Own(Allocated),
 }
@@ -310,53 +306,6 @@ impl<H: Copy, P: SegmentPlacement> Resource<H, P> {
         let (first, length) = atoms(start + offset, bytes as u64, self.atom, whole)?;
         Some(vk::MappedMemoryRange::default().memory(memory).offset(first).size(length))
     }
-
-    /// Returns whether other processes can have the memory.
-    #[cfg_attr(not(unix), allow(dead_code, reason = "memory is shared as file descriptors on Unix only"))]
-    pub(super) fn is_shareable(&self) -> bool {
-        self.is_shareable
-    }
-
-    #[cfg_attr(not(unix), allow(dead_code, reason = "as above"))]
-    pub(super) fn device(&self) -> &Device {
-        self.stream.device()
-    }
-}
-
-impl Resource<vk::Buffer> {
-    /// Makes a buffer in memory of its own, with nothing of a pool.
-    ///
-    /// # Safety
-    ///
-    /// All must be of the stream's device, the buffer bound to the memory, and both this value's alone.
-    #[cfg_attr(not(unix), allow(dead_code, reason = "memory is shared as file descriptors on Unix only"))]
-    pub(super) unsafe fn own(
-        raw: vk::Buffer,
-        own: Allocated,
-        place: Place,
-        bytes: u64,
-        atom: u64,
-        stream: &Stream,
-    ) -> Self {
-        Self {
-            raw,
-            dead: Some(Dead::Buffer(raw)),
-            owner: Some(Owner::Own(own)),
-            place,
-            bytes,
-            atom,
-            is_shareable: true,
-            stream: stream.retain(),
-            users: Mutex::default(),
-        }
-    }
-}
-
-impl Resource<vk::Buffer> {
-    #[cfg_attr(not(unix), allow(dead_code, reason = "as above"))]
-    pub(super) fn set_mapped(&mut self, first: Option<NonZeroUsize>) {
-        self.place.mapped = first;
-    }
 }
 
 /// Returns the whole atoms around a range of an allocation of `whole` bytes, as offset and length; `None` if memory has no atoms.
@@ -394,11 +343,7 @@ impl<H: Copy, P: SegmentPlacement> Drop for Resource<H, P> {
     }
 }
 
-impl<H: Copy + fmt::Debug, P: SegmentPlacement> fmt::Debug for Resource<H, P> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Resource").field("raw", &self.raw).field("bytes", &self.bytes).finish()
-    }
-}
+debug!([H: Copy + core::fmt::Debug, P: SegmentPlacement] Resource<H, P>, |self| raw: self.raw, bytes: self.bytes);
 
 #[cfg(test)]
 mod tests {

@@ -1,13 +1,13 @@
 //! Memory that is shared with other processes, or with other devices of this one, as file descriptors.
 
-use super::error::{Error, Named};
-use super::memory::{EXPORTED, Place};
-use super::resource::Resource;
-use super::stream::Stream;
+use super::resource::{Owner, Resource};
+use super::{Error, Place, Stream, error::Named, graves::Dead, memory::EXPORTED};
 use crate::placement::SegmentPlacement;
+use crate::pool::Stream as _;
 use ash::vk;
 use core::num::NonZeroUsize;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::sync::Mutex;
 
 impl<P: SegmentPlacement> Resource<vk::Buffer, P> {
     /// Returns a file descriptor of the allocation that the buffer lies in, for [`Resource::import`] in another process or on another
@@ -18,7 +18,7 @@ impl<P: SegmentPlacement> Resource<vk::Buffer, P> {
     /// [`Error::Unsupported`] if the pool's memory is not [`Wish::shareable`](super::Wish::shareable), or the error of the driver.
     pub fn export(&self) -> Result<OwnedFd, Error> {
         const SHARED: Error = Error::Unsupported("sharing this memory; ask for it with `Wish::shareable`");
-        let functions = self.device().inner.descriptors.as_ref().filter(|_| self.is_shareable());
+        let functions = self.stream.device().inner.descriptors.as_ref().filter(|_| self.is_shareable);
         let info = vk::MemoryGetFdInfoKHR::default().memory(self.place().memory).handle_type(EXPORTED);
         // SAFETY: the memory was allocated to be exported like this.
         let raw = unsafe { functions.ok_or(SHARED)?.get_memory_fd(&info) }.named("vkGetMemoryFdKHR")?;
@@ -84,8 +84,18 @@ impl Resource<vk::Buffer> {
         // The memory has it now.
         let _ = descriptor.into_raw_fd();
         let place = Place { memory, buffer: vk::Buffer::null(), mapped: None, ..*place };
-        // SAFETY: both are new, and of this device; from here on the drop gives them back.
-        let mut resource = unsafe { Self::own(raw, own, place, needs.size, atom, stream) };
+        // Both are new, and of this device; from here on the drop gives them back.
+        let mut resource = Self {
+            raw,
+            dead: Some(Dead::Buffer(raw)),
+            owner: Some(Owner::Own(own)),
+            place,
+            bytes: needs.size,
+            atom,
+            is_shareable: true,
+            stream: stream.retain(),
+            users: Mutex::default(),
+        };
         // SAFETY: the memory is of a type that the buffer allows, and long enough.
         unsafe { inner.device.bind_buffer_memory(raw, memory, place.offset) }.named("vkBindBufferMemory")?;
         if visible {
@@ -93,7 +103,7 @@ impl Resource<vk::Buffer> {
             // SAFETY: the memory is new, and of a type that the CPU can reach.
             let mapped = unsafe { inner.device.map_memory(memory, 0, vk::WHOLE_SIZE, flags) };
             let first = mapped.named("vkMapMemory")?.expose_provenance() + place.offset as usize;
-            resource.set_mapped(NonZeroUsize::new(first));
+            resource.place.mapped = NonZeroUsize::new(first);
         }
         Ok(resource)
     }

@@ -1,17 +1,13 @@
 //! Streams: submissions to a queue, in order.
 
-use super::device::Device;
-use super::error::{Error, Named};
-use super::graves::Dead;
-use super::inner::Queue;
 use super::timeline::{Point, Timeline, add};
+use super::{Device, Error, error::Named, graves::Dead, inner::Queue};
 use crate::pool::{self, SourceError};
+use crate::units::debug;
 use ash::vk;
-use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::vec::Vec;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Submissions to a queue of which each runs after the one before it. Clones refer to the same stream. Work that was submitted
 /// goes on when the last of them is dropped.
@@ -24,9 +20,8 @@ use std::vec::Vec;
 #[derive(Clone)]
 pub struct Stream {
     shared: Arc<Shared>,
-    /// Exists in the handles of the program, but not in those of pools.
-    _user: Option<Arc<()>>,
-    users: Weak<()>,
+    /// Whose clones are the program's handles; `None` in a handle that a pool keeps.
+    _handle: Option<Arc<()>>,
 }
 
 struct Shared {
@@ -36,6 +31,8 @@ struct Shared {
     timeline: Arc<Timeline>,
     id: u64,
     state: Mutex<State>,
+    /// One clone for each handle of the program.
+    handles: Arc<()>,
 }
 
 #[derive(Default)]
@@ -83,10 +80,9 @@ impl Stream {
             timeline,
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             state: Mutex::default(),
+            handles: Arc::default(),
         };
-        let user = Arc::new(());
-        let users = Arc::downgrade(&user);
-        Ok(Self { shared: Arc::new(shared), _user: Some(user), users })
+        Ok(Self { _handle: Some(shared.handles.clone()), shared: Arc::new(shared) })
     }
 
     /// Returns the device of the stream.
@@ -251,11 +247,7 @@ impl Stream {
     }
 }
 
-impl fmt::Debug for Stream {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Stream").field(&self.shared.id).finish()
-    }
-}
+debug!([] Stream, |self| id: self.shared.id);
 
 impl Drop for Shared {
     fn drop(&mut self) {
@@ -303,11 +295,11 @@ impl pool::Stream for Stream {
     }
 
     fn retain(&self) -> Self {
-        Self { _user: None, ..self.clone() }
+        Self { shared: self.shared.clone(), _handle: None }
     }
 
     fn is_abandoned(&self) -> bool {
-        self.users.strong_count() == 0
+        Arc::strong_count(&self.shared.handles) == 1
     }
 }
 
@@ -325,8 +317,4 @@ impl pool::Event for Event {
     }
 }
 
-impl fmt::Debug for Event {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Event").field(&self.0.value).finish()
-    }
-}
+debug!([] Event, |self| value: self.0.value);

@@ -1,12 +1,10 @@
 //! Timeline semaphores, and points on them.
 
-use super::error::Named;
-use super::inner::Inner;
+use super::{error::Named, inner::Inner};
 use crate::pool::SourceError;
 use ash::vk;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
-use std::vec::Vec;
 
 /// The timeline semaphore of a stream: its value is the number of the last submission that is done.
 pub(super) struct Timeline {

@@ -83,7 +83,7 @@ fn adaptors_back_buffers() {
     let small = Buffer::from_slice(&binned, &[1u8; KIB], &gpu.stream).unwrap();
     let large = small.migrate(&chain, &gpu.stream).unwrap();
     assert_eq!((large.kind(), large.to_vec().unwrap()), (MemoryKind::Device, vec![1; KIB]));
-    assert_eq!(format!("{binned:?}"), "[\"pinned\", \"device 0\"]");
+    assert_eq!(format!("{binned:?}"), "Pool { pools: [\"pinned\", \"device 0\"], .. }");
     drop((second, large, chain, binned));
     gpu.finish();
 }

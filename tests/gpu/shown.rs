@@ -25,7 +25,7 @@ fn values_show_their_type_and_what_tells_them_apart() {
     let (context, stream) = (&gpu.context, &gpu.stream);
     let name = &context.device().name;
     shows(context, &format!("Context {{ device: Device {{ ordinal: 0, name: {name:?}, memory: "));
-    shows(stream, &format!("Stream({})", stream.id()));
+    shows(stream, &format!("Stream {{ id: {}, .. }}", stream.id()));
     shows(&stream.record().unwrap(), "Event { .. }");
 
     let memory = Arc::new(DeviceMemory::new(context));
@@ -44,9 +44,9 @@ fn values_show_their_type_and_what_tells_them_apart() {
     lies(&foreign, 5, "Device", 5, "None");
     drop(foreign);
     let pool = Pool::new(DeviceMemory::new(context), PoolOptions::new()).unwrap();
-    shows(&pool, "[\"device 0\"]");
+    shows(&pool, "Pool { pools: [\"device 0\"], .. }");
     let pooled: Buffer<u8> = Buffer::zeros(&pool, 10, stream).unwrap();
-    lies(&pooled, 10, "Device", 10, "Some([\"device 0\"])");
+    lies(&pooled, 10, "Device", 10, "Some(Pool { pools: [\"device 0\"], .. })");
     shows(&DlTensor::new(pooled, &[2, 5]).unwrap(), "DlTensor { shape: [2, 5], .. }");
     shows(&AsyncMemory::new(context).unwrap(), "AsyncMemory { context: Context { device: ");
     let registered = Registered::new(context, vec![0; 2048]).unwrap();
@@ -56,13 +56,13 @@ fn values_show_their_type_and_what_tells_them_apart() {
     let mut sequence = cache.sequence(stream).unwrap();
     sequence.resize(100).unwrap();
     if !on_system() {
-        shows(&cache, "KvCache { page: 2097152, reserved: 2097152 }");
+        shows(&cache, "KvCache { page: 2097152, reserved: 2097152, .. }");
     }
     shows(&sequence, "Sequence { bytes: 100, pages: 1, .. }");
 
     let module = context.to_cudarc().unwrap().load_module(Ptx::from_src(include_str!("scale.ptx"))).unwrap();
     let kernel = module.load_function("scale_f32").unwrap();
-    shows(&stream.launch(&kernel), &format!("Launch {{ stream: Stream({}), .. }}", stream.id()));
+    shows(&stream.launch(&kernel), &format!("Launch {{ stream: Stream {{ id: {}, .. }}, .. }}", stream.id()));
 
     let mut staging = Staging::with_chunks(context, 64 << 10, 2).unwrap();
     shows(&staging, "Staging { chunks: (65536, 2), .. }");
@@ -148,6 +148,6 @@ fn errors_say_what_is_wrong() {
 #[test]
 fn streams_show_their_numbers() {
     let gpu = Gpu::new();
-    shows(&Stream::default_of(&gpu.context), "Stream(0)");
+    shows(&Stream::default_of(&gpu.context), "Stream { id: 0, .. }");
     gpu.finish();
 }

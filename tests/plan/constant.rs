@@ -166,11 +166,11 @@ fn empty_lifetimes_take_no_memory_of_others() {
 fn senseless_buffers_are_refused() {
     let good = Buffer::new(8, 0..2);
     let refused = |bad: Buffer| try_plan(&[good, bad], &RULES).map(|plan| plan.peak()).unwrap_err();
-    assert_eq!(refused(good.align(0)), PlanError::Align { buffer: 1 });
-    assert_eq!(refused(good.align(12)), PlanError::Align { buffer: 1 });
+    assert_eq!(refused(good.align(0)), PlanError::Align(1));
+    assert_eq!(refused(good.align(12)), PlanError::Align(1));
     #[expect(clippy::reversed_empty_ranges, reason = "that is what is wrong with it")]
     let backwards = Buffer::new(8, 3..2);
-    assert_eq!(refused(backwards), PlanError::Lifetime { buffer: 1 });
+    assert_eq!(refused(backwards), PlanError::Lifetime(1));
     for gaps in [
         &[Interval::new(0..2)][..],
         &[Interval::new(1..1)],
@@ -178,13 +178,13 @@ fn senseless_buffers_are_refused() {
         &[Interval::new(1..2), Interval::new(0..1)],
         &[Interval::new(0..1), Interval::new(1..2)],
     ] {
-        assert_eq!(refused(good.gaps(gaps)), PlanError::Gaps { buffer: 1 });
+        assert_eq!(refused(good.gaps(gaps)), PlanError::Gaps(1));
     }
-    assert_eq!(refused(good.in_place_of(1)), PlanError::Reference { buffer: 1 });
-    assert_eq!(refused(good.in_place_of(2)), PlanError::Reference { buffer: 1 });
-    assert_eq!(refused(good.apart_from(&[0, 7])), PlanError::Reference { buffer: 1 });
-    assert_eq!(refused(good.align(4).fixed(2)), PlanError::FixedAlign { buffer: 1 });
-    assert_eq!(check(&[good.fixed(0), good.fixed(7)]), Err(PlanError::FixedOverlap { first: 0, second: 1 }));
+    assert_eq!(refused(good.in_place_of(1)), PlanError::Reference(1));
+    assert_eq!(refused(good.in_place_of(2)), PlanError::Reference(1));
+    assert_eq!(refused(good.apart_from(&[0, 7])), PlanError::Reference(1));
+    assert_eq!(refused(good.align(4).fixed(2)), PlanError::FixedAlign(1));
+    assert_eq!(check(&[good.fixed(0), good.fixed(7)]), Err(PlanError::FixedOverlap(0, 1)));
     assert_eq!(check(&[good.fixed(0), good.fixed(8)]), Ok(()));
     assert_eq!(try_plan(&[good], &[]).unwrap_err(), PlanError::NoRule);
 }
@@ -193,12 +193,12 @@ fn senseless_buffers_are_refused() {
 fn sizes_at_the_border_of_64_bits() {
     let huge = Buffer::new(u64::MAX - 1, 0..1);
     assert_eq!(planned_peak([huge]), Ok(u64::MAX - 1));
-    assert_eq!(planned_peak([Buffer::new(u64::MAX, 0..1)]), Err(PlanError::TooLarge { buffer: 0 }));
-    assert_eq!(planned_peak([huge, Buffer::new(1, 0..1)]), Err(PlanError::TooLarge { buffer: 1 }));
-    assert_eq!(planned_peak([huge.align(2)]), Err(PlanError::TooLarge { buffer: 0 }));
+    assert_eq!(planned_peak([Buffer::new(u64::MAX, 0..1)]), Err(PlanError::TooLarge(0)));
+    assert_eq!(planned_peak([huge, Buffer::new(1, 0..1)]), Err(PlanError::TooLarge(1)));
+    assert_eq!(planned_peak([huge.align(2)]), Err(PlanError::TooLarge(0)));
     let fixed = Buffer::new(8, 0..1).fixed(1 << 20);
     assert_eq!(planned_peak([fixed]), Ok((1 << 20) + 8));
-    assert_eq!(planned_peak([fixed.fixed(u64::MAX - 7)]), Err(PlanError::TooLarge { buffer: 0 }));
+    assert_eq!(planned_peak([fixed.fixed(u64::MAX - 7)]), Err(PlanError::TooLarge(0)));
     assert_eq!(planned_peak([fixed.fixed(u64::MAX - 17)]), Ok(u64::MAX - 9));
     // Times and areas at the limits.
     let long = Buffer::new(1 << 62, 0..u64::MAX);
@@ -223,19 +223,19 @@ fn plans_from_elsewhere_are_checked() {
     let b = Buffer::new(8, 0..2);
     let buffers = [b.align(8), b.fixed(8)];
     assert_eq!(validate(&buffers, &[0, 8], 16), Ok(16));
-    assert_eq!(validate(&buffers, &[0, 8], 15), Err(PlanError::Beyond { buffer: 1 }));
+    assert_eq!(validate(&buffers, &[0, 8], 15), Err(PlanError::Beyond(1)));
     assert_eq!(validate(&buffers, &[0], 16), Err(PlanError::Length));
-    assert_eq!(validate(&buffers, &[4, 8], 16), Err(PlanError::Misaligned { buffer: 0 }));
-    assert_eq!(validate(&buffers, &[0, 9], 99), Err(PlanError::Moved { buffer: 1 }));
-    assert_eq!(validate(&buffers, &[8, 8], 99), Err(PlanError::Overlap { first: 0, second: 1 }));
-    assert_eq!(validate(&buffers, &[u64::MAX - 7, 8], u64::MAX), Err(PlanError::Beyond { buffer: 0 }));
+    assert_eq!(validate(&buffers, &[4, 8], 16), Err(PlanError::Misaligned(0)));
+    assert_eq!(validate(&buffers, &[0, 9], 99), Err(PlanError::Moved(1)));
+    assert_eq!(validate(&buffers, &[8, 8], 99), Err(PlanError::Overlap(0, 1)));
+    assert_eq!(validate(&buffers, &[u64::MAX - 7, 8], u64::MAX), Err(PlanError::Beyond(0)));
     // A shared place must have the same offset.
     let pair = [b, Buffer::new(8, 1..3).in_place_of(0)];
     assert_eq!(validate(&pair, &[4, 4], 99), Ok(12));
-    assert_eq!(validate(&pair, &[4, 5], 99), Err(PlanError::Overlap { first: 0, second: 1 }));
+    assert_eq!(validate(&pair, &[4, 5], 99), Err(PlanError::Overlap(0, 1)));
     let plan = Plan::from_offsets(&buffers, [16, 8]).unwrap();
     assert_eq!((plan.peak(), plan.lower_bound(), plan.rule()), (24, 16, None));
-    assert_eq!(Plan::from_offsets(&[b.align(3)], [0]).unwrap_err(), PlanError::Align { buffer: 0 });
+    assert_eq!(Plan::from_offsets(&[b.align(3)], [0]).unwrap_err(), PlanError::Align(0));
 }
 
 #[test]

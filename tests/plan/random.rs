@@ -70,7 +70,7 @@ fn check<const N: usize>(buffers: &[Buffer]) -> Option<(u64, u64)> {
     let plan = match try_plan(buffers, &RULES) {
         Ok(plan) => plan,
         // The only error that the draw does not rule out.
-        Err(allotment::plan::PlanError::FixedOverlap { .. }) => return None,
+        Err(allotment::plan::PlanError::FixedOverlap(..)) => return None,
         Err(error) => panic!("{error}"),
     };
     assert_eq!(oracle::paint(buffers, plan.offsets()), Ok(plan.peak()));

@@ -57,8 +57,8 @@ fn what_is_used_most_is_fast() {
     // With a third tier, not all buffers fit.
     let tiny = Tier { capacity: 40, cost: 0 };
     assert_eq!(check(&buffers, &[SRAM, EXTERNAL, tiny]).unwrap().0[3], 2);
-    assert_eq!(check(&buffers, &[SRAM, tiny]), Err(PlanError::NoRoom { buffer: 0 }));
-    assert_eq!(check(&buffers, &[]), Err(PlanError::NoRoom { buffer: 1 }));
+    assert_eq!(check(&buffers, &[SRAM, tiny]), Err(PlanError::NoRoom(0)));
+    assert_eq!(check(&buffers, &[]), Err(PlanError::NoRoom(1)));
     assert_eq!(check(&[], &[SRAM]), Ok(([], 0)));
 }
 
@@ -71,13 +71,13 @@ fn some_have_no_choice() {
         Buffer::new(10, 0..4).fixed(90).tier(1),
     ];
     assert_eq!(check(&buffers, &[SRAM, EXTERNAL]).unwrap().0, [1, 0, 0, 1]);
-    assert_eq!(check(&[Buffer::new(1, 0..1).tier(2)], &[SRAM, EXTERNAL]), Err(PlanError::Tier { buffer: 0 }));
-    assert_eq!(check(&[Buffer::new(101, 0..1).tier(0)], &[SRAM]), Err(PlanError::Tier { buffer: 0 }));
+    assert_eq!(check(&[Buffer::new(1, 0..1).tier(2)], &[SRAM, EXTERNAL]), Err(PlanError::Tier(0)));
+    assert_eq!(check(&[Buffer::new(101, 0..1).tier(0)], &[SRAM]), Err(PlanError::Tier(0)));
     let both = [Buffer::new(60, 0..1).tier(0), Buffer::new(60, 0..1).tier(0)];
-    assert_eq!(check(&both, &[SRAM, EXTERNAL]), Err(PlanError::NoRoom { buffer: 1 }));
+    assert_eq!(check(&both, &[SRAM, EXTERNAL]), Err(PlanError::NoRoom(1)));
     // What is never live is still in its memory, under any other.
     assert_eq!(check(&[Buffer::new(60, 0..4), Buffer::new(90, 1..1)], &[SRAM]).unwrap().0, [0, 0]);
-    assert_eq!(check(&[Buffer::new(101, 0..0)], &[SRAM]), Err(PlanError::NoRoom { buffer: 0 }));
+    assert_eq!(check(&[Buffer::new(101, 0..0)], &[SRAM]), Err(PlanError::NoRoom(0)));
 }
 
 #[test]
@@ -120,7 +120,7 @@ proptest! {
         }
         let tiers = capacities.map(|(capacity, cost)| Tier { capacity, cost });
         match check(&buffers, &tiers) {
-            Ok(_) | Err(PlanError::NoRoom { .. } | PlanError::Tier { .. }) => {}
+            Ok(_) | Err(PlanError::NoRoom(..) | PlanError::Tier(..)) => {}
             Err(error) => panic!("{error}"),
         }
     }

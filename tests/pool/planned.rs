@@ -238,10 +238,10 @@ fn each_user_is_waited_for_once() {
 fn plans_that_make_no_sense_or_find_no_room_are_refused() {
     let (a, b) = (Buffer::new(100, 0..2), Buffer::new(50, 1..3));
     assert!(matches!(OwnedPlan::new(&[a, b], &[]), Err(PlanError::NoRule)));
-    assert!(matches!(OwnedPlan::new(&[a.align(3)], &RULES), Err(PlanError::Align { buffer: 0 })));
+    assert!(matches!(OwnedPlan::new(&[a.align(3)], &RULES), Err(PlanError::Align(0))));
     let buffers = [a, b];
     let wrong = OwnedPlan::from_offsets(&buffers, vec![0, 99]);
-    assert!(matches!(wrong, Err(PlanError::Overlap { first: 0, second: 1 })));
+    assert!(matches!(wrong, Err(PlanError::Overlap(0, 1))));
     assert!(matches!(OwnedPlan::from_offsets(&buffers, vec![0]), Err(PlanError::Length)));
     let right = OwnedPlan::from_offsets(&buffers, vec![0, 100]).unwrap();
     assert_eq!((right.placed().peak(), right.placed().lower_bound()), (150, 150));

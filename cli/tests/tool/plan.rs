@@ -297,7 +297,7 @@ fn the_library_and_the_planner_mean_the_same() {
             .collect();
         let instance = match (Instance::new(host), check(&own)) {
             (Ok(instance), Ok(())) => instance,
-            (Err(InstanceError::FixedOverlap { .. }), Err(PlanError::FixedOverlap { .. })) => {
+            (Err(InstanceError::FixedOverlap { .. }), Err(PlanError::FixedOverlap(..))) => {
                 refused += 1;
                 continue;
             }

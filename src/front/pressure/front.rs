@@ -1,8 +1,7 @@
 //! A heap that reports and relieves memory pressure.
 
-use super::monitor::{Monitor, OnOutOfMemory, OnTransition};
-use super::reclaim::{Hook, Shortage};
-use super::watermarks::{Pressure, Watermarks};
+use super::monitor::{OnOutOfMemory, OnTransition};
+use super::{Monitor, Pressure, Shortage, Watermarks, reclaim::Hook};
 use crate::error::misuse::without_unwinding;
 use crate::heap::{Heap, State};
 use crate::lock::{self, Lock};

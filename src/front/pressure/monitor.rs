@@ -1,8 +1,6 @@
 //! State of a pressure heap inside its lock, without the counters.
 
-use super::headroom::Headroom;
-use super::reclaim::Registry;
-use super::watermarks::{Pressure, Watermarks};
+use super::{Pressure, Watermarks, headroom::Headroom, reclaim::Registry};
 use crate::error::out_of_memory::OutOfMemory;
 use crate::heap::State;
 use crate::observe::{Counters, Statistics, Stats};

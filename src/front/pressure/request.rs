@@ -1,10 +1,8 @@
 //! Requests to a [`PressureHeap`], and their way through headroom and hooks.
 
-use super::front::PressureHeap;
-use super::monitor::Monitor;
-use crate::error::FreeError;
+use super::{Monitor, PressureHeap};
 use crate::error::misuse::{invalid_free, without_unwinding};
-use crate::error::out_of_memory::OutOfMemory;
+use crate::error::{FreeError, OutOfMemory};
 use crate::heap::State;
 use crate::lock::Lock;
 use crate::memory::{Memory, allocator, global_alloc, pass_on};

@@ -5,14 +5,9 @@
 use super::{Estimate, Snapshot};
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use std::borrow::ToOwned;
 use std::collections::BTreeMap;
-use std::format;
 use std::io::{self, BufWriter, Write};
-use std::string::String;
 use std::time::{SystemTime, UNIX_EPOCH};
-use std::vec;
-use std::vec::Vec;
 
 /// A function at a return address: name, file, line.
 type Function = (String, String, u32);

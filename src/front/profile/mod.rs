@@ -7,15 +7,13 @@ use crate::front::observed;
 use crate::lock::{self, Lock};
 use crate::memory::{Done, Memory, allocator, global_alloc, pass_on};
 use crate::observe::event::Sampler;
+use crate::units::debug;
 use core::alloc::Layout;
 use core::cell::{Cell, UnsafeCell};
-use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU8, Ordering};
-use std::boxed::Box;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
-use std::vec::Vec;
 
 /// Memory that keeps a heap profile: one block for so many bytes on average, with the stack that asked for it, from which any thread may
 /// write what each stack holds, at any time.
@@ -355,8 +353,4 @@ unsafe impl<M: Memory, L: Lock> Memory for HeapProfile<M, L> {
 global_alloc!([M: Memory, L: Lock] HeapProfile<M, L>);
 allocator!([M: Memory, L: Lock] HeapProfile<M, L>);
 
-impl<M, L> fmt::Debug for HeapProfile<M, L> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HeapProfile").finish_non_exhaustive()
-    }
-}
+debug!([M, L] HeapProfile<M, L>, |self|);

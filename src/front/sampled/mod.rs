@@ -56,11 +56,11 @@ pub use mpu::{ArmV7Mpu, ArmV8Mpu};
 #[cfg(all(target_arch = "riscv32", target_os = "none"))]
 pub use pmp::RiscvPmp;
 
-use crate::error::FreeError;
-use crate::error::misuse::invalid_free;
+use crate::error::{FreeError, misuse::invalid_free};
 use crate::lock::{self, Lock};
 use crate::memory::{Done, Memory, allocator, global_alloc, pass_on};
 use crate::observe::current_tag;
+use crate::units::debug;
 use core::alloc::Layout;
 use core::cell::UnsafeCell;
 use core::fmt;
@@ -489,8 +489,4 @@ unsafe impl<M: Memory, G: Protection, L: Lock, const PERIOD: u32> Memory for Sam
 global_alloc!([M: Memory, G: Protection, L: Lock, const PERIOD: u32] Sampled<M, G, L, PERIOD>);
 allocator!([M: Memory, G: Protection, L: Lock, const PERIOD: u32] Sampled<M, G, L, PERIOD>);
 
-impl<M, G, L, const PERIOD: u32> fmt::Debug for Sampled<M, G, L, PERIOD> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sampled").field("left", &self.left).finish_non_exhaustive()
-    }
-}
+debug!([M, G, L, const PERIOD: u32] Sampled<M, G, L, PERIOD>, |self| left: self.left);

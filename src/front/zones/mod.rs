@@ -9,9 +9,7 @@ mod zone;
 
 pub use zone::Zone;
 
-use crate::error::FreeError;
-use crate::error::misuse::invalid_free;
-use crate::error::out_of_memory::OutOfMemory;
+use crate::error::{FreeError, OutOfMemory, misuse::invalid_free};
 use crate::lock::{self, Lock};
 use crate::memory::{Memory, allocator, delegate, global_alloc};
 use crate::region::{Capabilities, Region};

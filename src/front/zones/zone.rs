@@ -1,8 +1,6 @@
 //! A zone: a heap, the capabilities of its memory, and the requests that it prefers.
 
-use crate::error::FreeError;
-use crate::error::misuse::invalid_free;
-use crate::error::out_of_memory::OutOfMemory;
+use crate::error::{FreeError, OutOfMemory, misuse::invalid_free};
 use crate::memory::{Memory, allocator, pass_on};
 use crate::region::{Capabilities, Region};
 use crate::units::align_up;

@@ -1,9 +1,7 @@
 //! Conversions between buffers and cudarc's slices.
 
 use super::{Buffer, Foreign, Memory, MemoryKind, Touch, View, ViewMut};
-use crate::gpu::context::Context;
-use crate::gpu::error::Error;
-use crate::gpu::stream::Stream;
+use crate::gpu::{Context, Error, Stream};
 use core::mem::ManuallyDrop;
 use cudarc::driver::sys::{CUdeviceptr, CUresult};
 use cudarc::driver::{

@@ -1,8 +1,7 @@
 //! The pool that a device's code uses unless it names another one, and pools that bring managed memory to the device.
 
 use super::Pool;
-use crate::gpu::source::prefetch;
-use crate::gpu::stream::Stream;
+use crate::gpu::{Stream, source::prefetch};
 use crate::pool::{Allocation, AnyPool, DeviceAllocator, MemoryKind, PoolError, pass_on_blocks};
 use std::collections::BTreeMap;
 use std::sync::{PoisonError, RwLock};

@@ -5,14 +5,12 @@
 
 use super::{Buffer, Error, MemoryKind};
 use crate::gpu::stream::Stream;
+use crate::units::debug;
 use core::any::TypeId;
 use core::ffi::c_void;
-use core::fmt;
 use core::ptr::{self, NonNull};
 use core::slice;
 use cudarc::driver::DeviceRepr;
-use std::boxed::Box;
-use std::vec::Vec;
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -276,8 +274,4 @@ impl Drop for DlTensor {
     }
 }
 
-impl fmt::Debug for DlTensor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DlTensor").field("shape", &self.shape()).finish_non_exhaustive()
-    }
-}
+debug!([] DlTensor, |self| shape: self.shape());

@@ -1,8 +1,7 @@
 //! Views that are filled with one value.
 
 use super::host::{self, Element};
-use super::job::Job;
-use super::{Error, MemoryKind, View, ViewMut};
+use super::{Error, Job, MemoryKind, View, ViewMut};
 use crate::gpu::library::call;
 use bytemuck::NoUninit;
 use core::ptr;

@@ -3,10 +3,8 @@
 //! No stream ever has work under way on such memory: the driver may read or write it later than the call returns, so every
 //! copy between it and a device is waited for.
 
-use super::Rows;
-use super::job::Job;
-use crate::gpu::library::call;
-use crate::gpu::stream::Stream;
+use super::job::{Job, Way};
+use crate::gpu::{Stream, library::call};
 use crate::pool::SourceError;
 use core::ptr;
 
@@ -26,27 +24,26 @@ pub(super) unsafe fn copy(job: Job<'_>, stream: &Stream, from: *const u8, to: *m
     job.done(stream);
 }
 
-/// Copies rows of `T` values; each side has its own pitch, in values.
+/// Copies rows between two places, `here` and on the `host`, as [`Way::copy_rows`] does.
 ///
 /// # Safety
 ///
 /// The shape must fit into both sides, which must fulfil the contract of [`copy`].
-pub(super) unsafe fn copy_rows<T>(
-    job: Job<'_>,
-    stream: &Stream,
-    (from, from_pitch): (*const u8, usize),
-    (to, to_pitch): (*mut u8, usize),
-    rows: Rows,
+pub(super) unsafe fn copy_rows(
+    way: Way,
+    here: *mut u8,
+    host: *mut u8,
+    [width, height]: [usize; 2],
+    [pitch, host_pitch]: [usize; 2],
 ) {
-    let size = size_of::<T>();
-    for row in 0..rows.height {
+    for row in 0..height {
         // SAFETY: the caller guarantees the shape.
         unsafe {
-            let (from, to) = (from.add(row * from_pitch * size), to.add(row * to_pitch * size));
-            ptr::copy_nonoverlapping(from, to, rows.width * size);
+            let (here, host) = (here.add(row * pitch), host.add(row * host_pitch));
+            let (from, to) = if way == Way::Up { (host, here) } else { (here, host) };
+            ptr::copy_nonoverlapping(from, to, width);
         }
     }
-    job.done(stream);
 }
 
 /// Fills memory with a value.

@@ -2,10 +2,11 @@
 
 use super::{Backing, Touch};
 use crate::gpu::copies::{MOST_UNDER_WAY, Sample};
-use crate::gpu::library::call;
-use crate::gpu::stream::Stream;
+use crate::gpu::{Stream, library::call};
 use crate::pool::{CopyCounters, Direction, MemoryKind, SourceError, Stream as _};
 use core::sync::atomic::Ordering;
+use core::{mem, ptr};
+use cudarc::driver::sys::{CUDA_MEMCPY2D, CUdeviceptr, CUmemorytype};
 use std::sync::Arc;
 
 /// A copy or a fill that is about to be submitted.
@@ -16,21 +17,88 @@ pub(in crate::gpu) struct Job<'a> {
     sides: [Option<(&'a dyn Backing, Touch)>; 2],
 }
 
+/// The way of a copy between the host and a buffer: `Up` goes to the buffer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::gpu) enum Way {
+    Up,
+    Down,
+}
+
+impl Way {
+    /// Submits a copy between a device and the host.
+    ///
+    /// # Safety
+    ///
+    /// Both sides must be so many bytes long and stay valid until the copy is done.
+    pub(in crate::gpu) unsafe fn copy(
+        self,
+        device: CUdeviceptr,
+        host: *mut u8,
+        bytes: usize,
+        stream: &Stream,
+    ) -> Result<(), SourceError> {
+        // SAFETY: the caller guarantees both sides; the stream is alive.
+        unsafe {
+            match self {
+                Self::Up => call!(cuMemcpyHtoDAsync_v2(device, host.cast(), bytes, stream.raw())),
+                Self::Down => call!(cuMemcpyDtoHAsync_v2(host.cast(), device, bytes, stream.raw())),
+            }
+        }
+    }
+
+    /// Submits a copy of rows like [`Way::copy`]. The shape and the pitches, of the device and of the host, are in bytes.
+    ///
+    /// # Safety
+    ///
+    /// Both sides must have so many rows and stay valid until the copy is done.
+    pub(in crate::gpu) unsafe fn copy_rows(
+        self,
+        device: CUdeviceptr,
+        host: *mut u8,
+        [width, height]: [usize; 2],
+        [pitch, host_pitch]: [usize; 2],
+        stream: &Stream,
+    ) -> Result<(), SourceError> {
+        let mut copy = CUDA_MEMCPY2D {
+            srcXInBytes: 0,
+            srcY: 0,
+            srcMemoryType: CUmemorytype::CU_MEMORYTYPE_DEVICE,
+            srcHost: host.cast(),
+            srcDevice: device,
+            srcArray: ptr::null_mut(),
+            srcPitch: pitch,
+            dstXInBytes: 0,
+            dstY: 0,
+            dstMemoryType: CUmemorytype::CU_MEMORYTYPE_HOST,
+            dstHost: host.cast(),
+            dstDevice: device,
+            dstArray: ptr::null_mut(),
+            dstPitch: host_pitch,
+            WidthInBytes: width,
+            Height: height,
+        };
+        if self == Self::Up {
+            mem::swap(&mut copy.srcMemoryType, &mut copy.dstMemoryType);
+            mem::swap(&mut copy.srcPitch, &mut copy.dstPitch);
+        }
+        // SAFETY: the caller guarantees both sides; the stream is alive.
+        unsafe { call!(cuMemcpy2DAsync_v2(&copy, stream.raw())) }
+    }
+}
+
 fn is_host(memory: &dyn Backing) -> bool {
     matches!(memory.kind(), MemoryKind::Pinned | MemoryKind::Host)
 }
 
 impl<'a> Job<'a> {
-    /// A copy from host memory to a buffer.
-    pub(in crate::gpu) fn upload(to: &'a dyn Backing, bytes: usize) -> Self {
-        let direction = if is_host(to) { Direction::OnHost } else { Direction::ToDevice };
-        Self { direction, bytes, sides: [Some((to, Touch::FromHost)), None] }
-    }
-
-    /// A copy from a buffer to host memory.
-    pub(in crate::gpu) fn download(from: &'a dyn Backing, bytes: usize) -> Self {
-        let direction = if is_host(from) { Direction::OnHost } else { Direction::ToHost };
-        Self { direction, bytes, sides: [Some((from, Touch::ToHost)), None] }
+    /// A copy between host memory and a buffer.
+    pub(in crate::gpu) fn host(way: Way, memory: &'a dyn Backing, bytes: usize) -> Self {
+        let (direction, touch) = match way {
+            Way::Up => (Direction::ToDevice, Touch::FromHost),
+            Way::Down => (Direction::ToHost, Touch::ToHost),
+        };
+        let direction = if is_host(memory) { Direction::OnHost } else { direction };
+        Self { direction, bytes, sides: [Some((memory, touch)), None] }
     }
 
     /// A fill.

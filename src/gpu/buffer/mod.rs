@@ -14,11 +14,9 @@ mod cudarc_slice;
 mod current;
 mod dlpack;
 mod fill;
-mod foreign;
 mod host;
 mod job;
 mod owned;
-mod pooled;
 mod resident;
 mod rows;
 mod spill;
@@ -26,26 +24,23 @@ mod transfer;
 mod view;
 
 pub use crate::pool::MemoryKind;
-pub(in crate::gpu) use backing::{Backer, Backing, Memory};
+use crate::units::debug;
+pub(in crate::gpu) use backing::{Backer, Backing, Foreign, Memory};
 pub use dlpack::DlTensor;
-pub(in crate::gpu) use foreign::Foreign;
-pub(super) use job::Job;
+pub(super) use job::{Job, Way};
 pub use owned::Pool;
 use rows::Rows;
 pub use spill::Spillable;
 pub use transfer::Transfer;
 pub use view::{View, ViewMut};
 
-use super::error::Error;
-use super::stream::Stream;
 use super::usage::{Touch, Usage};
+use super::{Error, Stream};
 use crate::pool::Stream as _;
-use core::fmt;
 use core::marker::PhantomData;
 use core::ops::{Bound, RangeBounds};
 use core::{ptr, slice};
 use cudarc::driver::{DeviceRepr, ValidAsZeroBits};
-use std::vec::Vec;
 
 /// The alignment in bytes of the memory that buffers get.
 const ALIGNMENT: usize = 256;
@@ -405,17 +400,7 @@ impl<T> Buffer<T> {
     }
 }
 
-impl<T> fmt::Debug for Buffer<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Buffer")
-            .field("address", &self.address())
-            .field("len", &self.len)
-            .field("kind", &self.kind())
-            .field("capacity", &self.capacity())
-            .field("pool", &self.pool())
-            .finish_non_exhaustive()
-    }
-}
+debug!([T] Buffer<T>, |self| address: self.address(), len: self.len, kind: self.kind(), capacity: self.capacity(), pool: self.pool());
 
 /// Returns the first value and the number of values of a range within `len`.
 fn bounds(range: impl RangeBounds<usize>, len: usize) -> Result<(usize, usize), Error> {

@@ -2,17 +2,15 @@
 
 use super::resident::{Allocator, Spilling};
 use super::{ALIGNMENT, Backer, Buffer, Memory};
-use crate::gpu::error::Error;
-use crate::gpu::stream::Stream;
+use crate::gpu::{Error, Stream};
 use crate::placement::SegmentPlacement;
 use crate::pool::{
     self, Allocation, AnyPool, DeviceAllocator, DevicePool, Owned, PoolError, PoolOptions, PoolStats, Source,
     Stream as _, pass_on_blocks,
 };
-use core::fmt;
+use crate::units::debug;
 use core::ops::Add;
 use std::sync::Arc;
-use std::vec::Vec;
 
 /// A pool that its clones and all [`Buffer`](super::Buffer)s in it share: the last of them ends it. The type of its memory is not part
 /// of its own.
@@ -116,12 +114,7 @@ unsafe impl DeviceAllocator for Pool {
     pass_on_blocks!(|self| self.allocator);
 }
 
-impl fmt::Debug for Pool {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = self.pools().into_iter().map(AnyPool::name);
-        f.debug_list().entries(names).finish()
-    }
-}
+debug!([] Pool, |self| pools: self.pools().into_iter().map(AnyPool::name).collect::<Vec<_>>());
 
 impl Backer for Pool {
     #[track_caller]

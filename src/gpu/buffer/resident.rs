@@ -4,7 +4,6 @@ use crate::gpu::stream::Stream;
 use crate::pool::{Allocation, DeviceAllocator, PoolError, Stream as _, pass_on_blocks};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::vec::Vec;
 
 /// Any allocator of device memory.
 pub(super) type Allocator = Arc<dyn DeviceAllocator<Stream = Stream>>;

@@ -6,7 +6,7 @@ use super::resident::{Allocator, Spill, Spilling};
 use super::{Buffer, Pool};
 use crate::gpu::error::Error;
 use crate::pool::Stream as _;
-use core::fmt;
+use crate::units::debug;
 use cudarc::driver::DeviceRepr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
@@ -126,8 +126,4 @@ impl<T> Drop for Spillable<T> {
     }
 }
 
-impl<T> fmt::Debug for Spillable<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Spillable").field("pool", &self.pool).finish_non_exhaustive()
-    }
-}
+debug!([T] Spillable<T>, |self| pool: self.pool);

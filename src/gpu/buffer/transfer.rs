@@ -1,9 +1,7 @@
 //! Asynchronous copies that keep the host's side alive until they are done.
 
 use super::Error;
-use crate::gpu::error::check;
-use crate::gpu::library::call;
-use crate::gpu::stream::{Event, Stream};
+use crate::gpu::{Event, Stream, error::check, library::call};
 use crate::pool::{Event as _, SourceError, Stream as _};
 use core::ffi::c_void;
 use core::mem;

@@ -1,19 +1,12 @@
 //! Parts of buffers, and copies to and from them.
 
-use super::host;
-use super::job::Job;
-use super::{Backing, Error, MemoryKind, Rows, Transfer, bounds};
-use crate::gpu::library::call;
-use crate::gpu::source::{self, Advice};
-use crate::gpu::stream::Stream;
+use super::{Backing, Error, Job, MemoryKind, Rows, Transfer, Way, bounds, host};
+use crate::gpu::{Advice, Stream, library::call, source};
 use crate::pool::{SourceError, SourceErrorKind, Stream as _};
 use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut, RangeBounds};
-use core::ptr;
 use cudarc::driver::DeviceRepr;
-use cudarc::driver::sys::{CUDA_MEMCPY2D, CUmemorytype};
 use stable_deref_trait::StableDeref;
-use std::vec::Vec;
 
 /// A shared view of a part of a buffer.
 pub struct View<'a, T> {
@@ -83,26 +76,26 @@ impl<'a, T: DeviceRepr + Copy> View<'a, T> {
         Ok(())
     }
 
-    /// Submits a copy to the host.
+    /// Submits a copy between the view and the host.
     ///
     /// # Safety
     ///
-    /// `place` must have room for all values until the copy is done.
-    unsafe fn submit_to(&self, place: *mut T) -> Result<(), SourceError> {
-        let bytes = self.bytes();
+    /// `place` must have, or have room for, all values until the copy is done.
+    unsafe fn submit(&self, way: Way, place: *mut T) -> Result<(), SourceError> {
+        let (bytes, place) = (self.bytes(), place.cast::<u8>());
         if bytes == 0 {
             return Ok(());
         }
-        let job = Job::download(self.backing, bytes);
+        let job = Job::host(way, self.backing, bytes);
         if self.backing.kind() == MemoryKind::Host {
+            let here = host::pointer(self.address);
+            let (from, to) = if way == Way::Up { (place, here) } else { (here, place) };
             // SAFETY: the view is alive and of this kind, and the caller guarantees the place.
-            unsafe { host::copy(job, self.stream, host::pointer(self.address), place.cast(), bytes) };
+            unsafe { host::copy(job, self.stream, from, to, bytes) };
             return Ok(());
         }
-        job.submit(self.stream, || {
-            // SAFETY: as above.
-            unsafe { call!(cuMemcpyDtoHAsync_v2(place.cast(), self.address, bytes, self.stream.raw())) }
-        })
+        // SAFETY: as above.
+        job.submit(self.stream, || unsafe { way.copy(self.address, place, bytes, self.stream) })
     }
 
     /// Copies all values into a slice of the same length. Waits.
@@ -113,7 +106,7 @@ impl<'a, T: DeviceRepr + Copy> View<'a, T> {
     pub fn copy_to(&self, values: &mut [T]) -> Result<(), Error> {
         self.check(values.len())?;
         // SAFETY: the slice has the same length and is borrowed until the copy is done.
-        unsafe { self.submit_to(values.as_mut_ptr())? };
+        unsafe { self.submit(Way::Down, values.as_mut_ptr())? };
         self.finish()
     }
 
@@ -125,7 +118,7 @@ impl<'a, T: DeviceRepr + Copy> View<'a, T> {
     pub fn to_vec(&self) -> Result<Vec<T>, Error> {
         let mut values = Vec::with_capacity(self.len);
         // SAFETY: there is room for this many values, and the vector lives until the copy is done.
-        unsafe { self.submit_to(values.as_mut_ptr())? };
+        unsafe { self.submit(Way::Down, values.as_mut_ptr())? };
         self.finish()?;
         // SAFETY: all values were copied from a buffer of this type.
         unsafe { values.set_len(self.len) };
@@ -151,7 +144,7 @@ impl<'a, T: DeviceRepr + Copy> View<'a, T> {
         let place = &mut *values;
         self.check(place.len())?;
         // SAFETY: the place has the same length and keeps its address until the transfer is done.
-        unsafe { self.submit_to(place.as_mut_ptr())? };
+        unsafe { self.submit(Way::Down, place.as_mut_ptr())? };
         Ok(Transfer::new(self.stream, values))
     }
 
@@ -195,54 +188,34 @@ impl<'a, T: DeviceRepr + Copy> View<'a, T> {
         shape: [usize; 2],
         pitches: [usize; 2],
     ) -> Result<(), Error> {
-        let rows = Rows::new(shape, pitches);
-        rows.check(self.len, values.len())?;
-        if rows.bytes::<T>() == 0 {
+        // SAFETY: the slice is this long, and borrowed until the copy is done.
+        unsafe { self.copy_rows(Way::Down, values.as_mut_ptr(), values.len(), Rows::new(shape, pitches)) }
+    }
+
+    /// Copies rows between the view and `len` values on the host. Waits.
+    ///
+    /// # Safety
+    ///
+    /// The values must be there, or have room, until this returns.
+    unsafe fn copy_rows(&self, way: Way, place: *mut T, len: usize, rows: Rows) -> Result<(), Error> {
+        rows.check(self.len, len)?;
+        let (bytes, place) = (rows.bytes::<T>(), place.cast::<u8>());
+        if bytes == 0 {
             return Ok(());
         }
+        let job = Job::host(way, self.backing, bytes);
+        let size = size_of::<T>();
+        let (shape, pitches) =
+            ([rows.width * size, rows.height], [rows.pitch * size, rows.host_pitch * size]);
         if self.backing.kind() == MemoryKind::Host {
-            let job = Job::download(self.backing, rows.bytes::<T>());
-            let (from, to) = (host::pointer(self.address), values.as_mut_ptr().cast());
-            // SAFETY: the shape was checked against both sides, which are borrowed.
-            unsafe {
-                host::copy_rows::<T>(job, self.stream, (from, rows.pitch), (to, rows.host_pitch), rows)
-            };
+            // SAFETY: the shape was checked against both sides, which are there.
+            unsafe { host::copy_rows(way, host::pointer(self.address), place, shape, pitches) };
+            job.done(self.stream);
             return Ok(());
         }
-        let mut copy = self.rows(rows);
-        copy.srcMemoryType = CUmemorytype::CU_MEMORYTYPE_DEVICE;
-        copy.dstMemoryType = CUmemorytype::CU_MEMORYTYPE_HOST;
-        copy.dstHost = values.as_mut_ptr().cast();
-        (copy.srcPitch, copy.dstPitch) = (rows.pitch * size_of::<T>(), rows.host_pitch * size_of::<T>());
-        self.submit_rows(&copy, Job::download(self.backing, rows.bytes::<T>()))
-    }
-
-    /// Prepares a copy of rows, without its direction.
-    fn rows(&self, rows: Rows) -> CUDA_MEMCPY2D {
-        CUDA_MEMCPY2D {
-            srcXInBytes: 0,
-            srcY: 0,
-            srcMemoryType: CUmemorytype::CU_MEMORYTYPE_HOST,
-            srcHost: ptr::null(),
-            srcDevice: self.address,
-            srcArray: ptr::null_mut(),
-            srcPitch: 0,
-            dstXInBytes: 0,
-            dstY: 0,
-            dstMemoryType: CUmemorytype::CU_MEMORYTYPE_HOST,
-            dstHost: ptr::null_mut(),
-            dstDevice: self.address,
-            dstArray: ptr::null_mut(),
-            dstPitch: 0,
-            WidthInBytes: rows.width * size_of::<T>(),
-            Height: rows.height,
-        }
-    }
-
-    fn submit_rows(&self, copy: &CUDA_MEMCPY2D, job: Job<'_>) -> Result<(), Error> {
-        job.submit(self.stream, || {
-            // SAFETY: the shape was checked against both sides, which are borrowed until the copy is done.
-            unsafe { call!(cuMemcpy2DAsync_v2(copy, self.stream.raw())) }
+        // SAFETY: as above.
+        job.submit(self.stream, || unsafe {
+            way.copy_rows(self.address, place, shape, pitches, self.stream)
         })?;
         finish(self.stream)
     }
@@ -287,29 +260,6 @@ impl<'a, T: DeviceRepr + Copy> ViewMut<'a, T> {
         Ok((Self(self.0.slice(..len)?), Self(self.0.slice(len..)?)))
     }
 
-    /// Submits a copy from the host.
-    ///
-    /// # Safety
-    ///
-    /// `place` must hold all values until the copy is done.
-    unsafe fn submit_from(&mut self, place: *const T) -> Result<(), SourceError> {
-        let View { address, backing, stream, .. } = self.0;
-        let bytes = self.0.bytes();
-        if bytes == 0 {
-            return Ok(());
-        }
-        let job = Job::upload(backing, bytes);
-        if backing.kind() == MemoryKind::Host {
-            // SAFETY: the view is alive and of this kind, and the caller guarantees the place.
-            unsafe { host::copy(job, stream, place.cast(), host::pointer(address), bytes) };
-            return Ok(());
-        }
-        job.submit(stream, || {
-            // SAFETY: as above.
-            unsafe { call!(cuMemcpyHtoDAsync_v2(address, place.cast(), bytes, stream.raw())) }
-        })
-    }
-
     /// Copies all values from a slice of the same length. Waits.
     ///
     /// # Errors
@@ -318,7 +268,7 @@ impl<'a, T: DeviceRepr + Copy> ViewMut<'a, T> {
     pub fn copy_from(&mut self, values: &[T]) -> Result<(), Error> {
         self.0.check(values.len())?;
         // SAFETY: the slice has the same length and is borrowed until the copy is done.
-        unsafe { self.submit_from(values.as_ptr())? };
+        unsafe { self.0.submit(Way::Up, values.as_ptr().cast_mut())? };
         self.0.finish()
     }
 
@@ -336,7 +286,7 @@ impl<'a, T: DeviceRepr + Copy> ViewMut<'a, T> {
         let place = &*values;
         self.0.check(place.len())?;
         // SAFETY: the place has the same length and keeps its address until the transfer is done.
-        unsafe { self.submit_from(place.as_ptr())? };
+        unsafe { self.0.submit(Way::Up, place.as_ptr().cast_mut())? };
         Ok(Transfer::new(self.0.stream, values))
     }
 
@@ -372,8 +322,9 @@ impl<'a, T: DeviceRepr + Copy> ViewMut<'a, T> {
             // The stream of the host cannot do what the driver does. Ordinary memory is waited for below.
             let here = if here.is_host() && on_host[1] { there } else { here };
             if is_pageable && here.is_capturing()? {
-                let kind = SourceErrorKind::Capturing;
-                return Err(SourceError { kind, call: "a copy of ordinary host memory", code: 0 }.into());
+                return Err(
+                    SourceError::new(SourceErrorKind::Capturing, "a copy of ordinary host memory").into()
+                );
             }
             let peers = from.backing.device().zip(to.device()).filter(|(from, to)| from != to);
             let contexts = match peers {
@@ -414,24 +365,8 @@ impl<'a, T: DeviceRepr + Copy> ViewMut<'a, T> {
         shape: [usize; 2],
         pitches: [usize; 2],
     ) -> Result<(), Error> {
-        let rows = Rows::new(shape, pitches);
-        rows.check(self.0.len, values.len())?;
-        if rows.bytes::<T>() == 0 {
-            return Ok(());
-        }
-        if self.0.backing.kind() == MemoryKind::Host {
-            let job = Job::upload(self.0.backing, rows.bytes::<T>());
-            let (from, to) = (values.as_ptr().cast(), host::pointer(self.0.address));
-            // SAFETY: the shape was checked against both sides, which are borrowed.
-            unsafe {
-                host::copy_rows::<T>(job, self.0.stream, (from, rows.host_pitch), (to, rows.pitch), rows)
-            };
-            return Ok(());
-        }
-        let mut copy = self.0.rows(rows);
-        copy.dstMemoryType = CUmemorytype::CU_MEMORYTYPE_DEVICE;
-        copy.srcHost = values.as_ptr().cast();
-        (copy.dstPitch, copy.srcPitch) = (rows.pitch * size_of::<T>(), rows.host_pitch * size_of::<T>());
-        self.0.submit_rows(&copy, Job::upload(self.0.backing, rows.bytes::<T>()))
+        let place = values.as_ptr().cast_mut();
+        // SAFETY: the slice is this long, borrowed until the copy is done, and only read.
+        unsafe { self.0.copy_rows(Way::Up, place, values.len(), Rows::new(shape, pitches)) }
     }
 }

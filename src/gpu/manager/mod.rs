@@ -10,24 +10,18 @@
 mod policy;
 mod report;
 mod request;
-mod store;
 
 pub use super::usage::{Access, Usage};
 pub use report::Recommendation;
 pub use request::MemoryRequest;
 
-use super::buffer::Buffer;
-use super::context::Context;
-use super::error::Error;
-use super::source::{DeviceMemory, HostMemory, Managed, Pinned, Virtual};
-use super::stream::Stream;
-use super::usage::Registry;
+use super::{
+    Buffer, Context, DeviceMemory, Error, HostMemory, Managed, Pinned, Stream, Virtual, usage::Registry,
+};
 use crate::pool::{AnyPool, DeviceAllocator, DevicePool, MemoryKind, PoolOptions};
-use core::fmt;
+use crate::units::debug;
 use cudarc::driver::{DeviceRepr, ValidAsZeroBits};
 use std::sync::Arc;
-use std::vec::Vec;
-use store::Store;
 
 /// Options of a [`MemoryManager`]. With the feature `serde` they can be kept in a file.
 #[derive(Clone, Debug, PartialEq)]
@@ -93,6 +87,9 @@ pub struct MemoryManager {
     options: ManagerOptions,
     registry: Arc<Registry>,
 }
+
+/// A pool of any source.
+type Store = Arc<dyn DeviceAllocator<Stream = Stream>>;
 
 /// The pools of one device.
 struct DeviceStores {
@@ -222,8 +219,4 @@ impl MemoryManager {
     }
 }
 
-impl fmt::Debug for MemoryManager {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryManager").field("stats", &self.stats()).finish_non_exhaustive()
-    }
-}
+debug!([] MemoryManager, |self| stats: self.stats());

@@ -3,10 +3,9 @@
 #![forbid(unsafe_code)]
 
 use super::ManagerOptions;
-use crate::gpu::error::Error;
+use crate::gpu::Error;
 use crate::gpu::usage::{Access, Usage};
 use crate::pool::{MemoryKind, PoolOptions};
-use std::vec;
 
 impl Default for ManagerOptions {
     fn default() -> Self {

@@ -3,13 +3,12 @@
 #![forbid(unsafe_code)]
 
 use super::MemoryManager;
-use crate::gpu::context::Context;
+use crate::gpu::Context;
 use crate::gpu::usage::{Access, Site, Usage};
 use crate::pool::{AnyPool, MemoryKind, PoolStats, sum_of_copies};
 use core::cmp::Reverse;
 use core::fmt;
 use core::ops::Add;
-use std::vec::Vec;
 
 /// A live buffer that should move to other memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

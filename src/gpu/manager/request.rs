@@ -1,18 +1,12 @@
 //! Requests to a manager, and how they are served.
 
-use super::store::ManagedBlock;
-
-use super::{DeviceStores, MemoryManager};
-use crate::gpu::buffer::{Backer, Memory};
-use crate::gpu::error::Error;
-use crate::gpu::source::{self, Advice};
-use crate::gpu::stream::Stream;
-use crate::gpu::usage::{Access, Site};
-use crate::pool::{DeviceAllocator, MemoryKind, allocate_from_first};
-use core::fmt;
-use std::boxed::Box;
-use std::vec;
-use std::vec::Vec;
+use super::{DeviceStores, MemoryManager, Store};
+use crate::gpu::buffer::{Backer, Backing, Memory};
+use crate::gpu::usage::{Access, Record, Registry, Site, Touch, Usage};
+use crate::gpu::{Advice, Error, Stream, source};
+use crate::pool::{DeviceAllocator, MemoryKind, Owned, allocate_from_first};
+use crate::units::debug;
+use std::sync::Arc;
 
 /// A request to a manager: an allocator for [`Buffer`](crate::gpu::Buffer)'s functions, for one buffer or many.
 ///
@@ -95,16 +89,7 @@ impl<'m> MemoryRequest<'m> {
     }
 }
 
-impl fmt::Debug for MemoryRequest<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryRequest")
-            .field("site", &self.site)
-            .field("memory", &self.memory)
-            .field("access", &self.access)
-            .field("fallback", &self.fallback)
-            .finish_non_exhaustive()
-    }
-}
+debug!([] MemoryRequest<'_>, |self| site: self.site, memory: self.memory, access: self.access, fallback: self.fallback);
 
 impl Backer for MemoryRequest<'_> {
     /// Allocates from the first of [`MemoryRequest::targets`] that has room; each pool tries everything it can before the
@@ -124,12 +109,58 @@ impl Backer for MemoryRequest<'_> {
         let (kind, store) = stores[place];
         let (address, registry) = (block.address(), &manager.registry);
         let record = registry.enter(self.site, address, bytes, self.access, kind);
-        let placed = ManagedBlock::new(store.clone(), block, registry.clone(), record);
+        let block = Owned::new(store.clone(), block);
+        let placed = ManagedBlock { block, registry: registry.clone(), record };
         if kind == MemoryKind::ReadMostly {
             let advice = Advice::ReadMostly(true);
             // SAFETY: the block is owned here, and is freed after an error.
             unsafe { source::advise(&device.context, address as u64, bytes, advice)? };
         }
-        Ok(Memory::Other(Box::new(placed)))
+        Ok(Memory::other(placed))
+    }
+}
+
+/// A block of one of a manager's pools. Dropping it frees the block.
+struct ManagedBlock {
+    block: Owned<Store>,
+    registry: Arc<Registry>,
+    record: Arc<Record>,
+}
+
+// SAFETY: it is the block of the pool, which keeps these promises.
+unsafe impl Backing for ManagedBlock {
+    fn address(&self) -> usize {
+        Backing::address(&self.block)
+    }
+
+    fn bytes(&self) -> usize {
+        Backing::bytes(&self.block)
+    }
+
+    fn used_on(&self, stream: &Stream) {
+        Backing::used_on(&self.block, stream);
+    }
+
+    fn kind(&self) -> MemoryKind {
+        self.record.kind
+    }
+
+    fn block(&self) -> Option<&dyn Backing> {
+        Some(&self.block)
+    }
+
+    fn touched(&self, touch: Touch, bytes: usize) {
+        self.record.touch(touch, bytes);
+    }
+
+    fn usage(&self) -> Option<Usage> {
+        Some(self.record.usage())
+    }
+}
+
+impl Drop for ManagedBlock {
+    /// The block is freed after this, as a field.
+    fn drop(&mut self) {
+        self.registry.leave(&self.record);
     }
 }

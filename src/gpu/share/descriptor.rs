@@ -1,18 +1,13 @@
 //! Virtual memory shared as file descriptors.
 
 use super::{values, within};
-use crate::gpu::abi::AccessDesc;
-use crate::gpu::buffer::{Buffer, Foreign, Memory};
-use crate::gpu::context::Context;
-use crate::gpu::error::Error;
-use crate::gpu::library::call;
-use crate::gpu::stream::Stream;
+use crate::gpu::buffer::{Foreign, Memory};
+use crate::gpu::{Buffer, Context, Error, Stream, abi::AccessDesc, library::call};
 use crate::pool::SourceError;
 use core::ptr;
 use cudarc::driver::DeviceRepr;
 use cudarc::driver::sys::CUmemAllocationHandleType as HandleType;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::vec::Vec;
 
 const POSIX: HandleType = HandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 

@@ -1,11 +1,8 @@
 //! Handles with which other processes open a device's memory.
 
 use super::{values, within};
-use crate::gpu::buffer::{Buffer, Foreign, Memory, MemoryKind};
-use crate::gpu::context::Context;
-use crate::gpu::error::Error;
-use crate::gpu::library::call;
-use crate::gpu::stream::Stream;
+use crate::gpu::buffer::{Foreign, Memory};
+use crate::gpu::{Buffer, Context, Error, MemoryKind, Stream, library::call};
 use core::ffi::c_char;
 use core::ptr;
 use cudarc::driver::DeviceRepr;

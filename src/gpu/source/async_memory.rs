@@ -2,17 +2,12 @@
 
 use super::{ALIGNMENT, PAGE, check_size, segment};
 use crate::gpu::abi::{AccessDesc, PoolProps};
-use crate::gpu::context::Context;
-use crate::gpu::error::Error;
-use crate::gpu::library::call;
-use crate::gpu::stream::Stream;
+use crate::gpu::{Context, Error, Stream, library::call};
 use crate::pool::{Capacity, Segment, Source, SourceError, Stream as _};
 use crate::region::Capabilities;
-use core::fmt;
+use crate::units::debug;
 use core::ptr;
 use cudarc::driver::sys::{CUmemPool_attribute as Attribute, CUmemoryPool};
-use std::format;
-use std::string::String;
 
 /// A device's memory in stream order (`cuMemAllocFromPoolAsync`), from its own memory pool of the driver. Neither
 /// reserving a segment nor giving it back waits.
@@ -135,19 +130,7 @@ impl AsyncMemory {
     }
 }
 
-/// The driver's error of a stream that could not be made.
-fn call_of(error: Error) -> SourceError {
-    match error {
-        Error::Call(error) => error,
-        _ => SourceError::unsupported("cuStreamCreate"),
-    }
-}
-
-impl fmt::Debug for AsyncMemory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AsyncMemory").field("context", &self.context).finish_non_exhaustive()
-    }
-}
+debug!([] AsyncMemory, |self| context: self.context);
 
 impl Drop for AsyncMemory {
     fn drop(&mut self) {
@@ -183,7 +166,7 @@ unsafe impl Source for AsyncMemory {
         // On a captured stream the allocation would become a part of the graph, made anew at every launch, and the host's stream is
         // no queue of the device.
         let aside = if stream.is_host() || stream.is_capturing()? {
-            Some(Stream::new(&self.context).map_err(call_of)?)
+            Some(Stream::new(&self.context).map_err(|error| error.of_driver("cuStreamCreate"))?)
         } else {
             None
         };

@@ -1,13 +1,9 @@
 //! A device's memory, from `cuMemAlloc`.
 
 use super::{ALIGNMENT, PAGE, check_size, segment};
-use crate::gpu::context::Context;
-use crate::gpu::library::call;
-use crate::gpu::stream::Stream;
+use crate::gpu::{Context, Stream, library::call};
 use crate::pool::{Capacity, Segment, Source, SourceError, Stream as _};
 use crate::region::Capabilities;
-use std::format;
-use std::string::String;
 
 /// A device's memory from `cuMemAlloc`, in segments of whole 2 MiB pages. Giving a segment back waits for the
 /// stream.

@@ -45,7 +45,7 @@ unsafe impl Source for HostMemory {
 
     fn reserve(&self, bytes: usize, _: &Stream) -> Result<Segment, SourceError> {
         check_size("alloc", bytes, GRANULARITY)?;
-        let full = SourceError { kind: SourceErrorKind::OutOfMemory, call: "alloc", code: 0 };
+        let full = SourceError::new(SourceErrorKind::OutOfMemory, "alloc");
         let layout = layout(bytes).ok_or(full)?;
         let fits = |reserved: usize| reserved.checked_add(bytes).filter(|&sum| sum <= self.limit);
         self.reserved.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).map_err(|_| full)?;
@@ -60,7 +60,7 @@ unsafe impl Source for HostMemory {
 
     unsafe fn release(&self, segment: Segment, stream: &Stream) -> Result<(), SourceError> {
         stream.synchronize()?;
-        let invalid = SourceError { kind: SourceErrorKind::Invalid, call: "dealloc", code: 0 };
+        let invalid = SourceError::new(SourceErrorKind::Invalid, "dealloc");
         let layout = layout(segment.bytes).ok_or(invalid)?;
         // SAFETY: `reserve` allocated the segment with this layout, and all work on it is done.
         unsafe { std::alloc::dealloc(ptr::with_exposed_provenance_mut(segment.address.get()), layout) };

@@ -1,11 +1,8 @@
 //! Managed memory, which moves between host and device by itself.
 
 use super::{ALIGNMENT, PAGE, check_size, segment};
-use crate::gpu::abi::Place;
-use crate::gpu::context::Context;
-use crate::gpu::error::{Error, check};
 use crate::gpu::library::{self, call};
-use crate::gpu::stream::Stream;
+use crate::gpu::{Context, Error, Stream, abi::Place, error::check};
 use crate::pool::{Capacity, Segment, Source, SourceError, SourceErrorKind, Stream as _};
 use crate::region::Capabilities;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -61,7 +58,7 @@ impl Managed {
 /// The device of this number, or host memory, for the newer functions and for the older ones.
 fn location(device: Option<usize>) -> Result<(Place, i32), SourceError> {
     let Some(ordinal) = device else { return Ok((Place::HOST, -1)) };
-    let error = SourceError { kind: SourceErrorKind::Invalid, call: "a device's number", code: 0 };
+    let error = SourceError::new(SourceErrorKind::Invalid, "a device's number");
     let ordinal = i32::try_from(ordinal).map_err(|_| error)?;
     Ok((Place::device(ordinal), ordinal))
 }
@@ -144,8 +141,7 @@ unsafe impl Source for Managed {
         // Other memory of the device counts as well, also that of other programs.
         let is_free = bytes <= self.context.capacity()?.free;
         if !is_free || self.reserved.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_err() {
-            let kind = SourceErrorKind::OutOfMemory;
-            return Err(SourceError { kind, call: "the device's memory", code: 0 });
+            return Err(SourceError::new(SourceErrorKind::OutOfMemory, "the device's memory"));
         }
         let mut address = 0;
         const GLOBAL: u32 = CUmemAttach_flags::CU_MEM_ATTACH_GLOBAL as u32;

@@ -52,9 +52,7 @@ pub use pinned::{Pinned, pinned_bytes};
 pub use registered::Registered;
 pub use virtual_memory::Virtual;
 
-use super::error::Error;
-use super::library::call;
-use super::stream::Stream;
+use super::{Error, Stream, library::call};
 use crate::pool::{Direction, Segment, SourceError, SourceErrorKind};
 use core::num::NonZeroUsize;
 use cudarc::driver::sys::CUdeviceptr;
@@ -68,7 +66,7 @@ const ALIGNMENT: usize = 512;
 
 /// Makes a segment, unless the driver returned an address that is not aligned.
 fn segment(call: &'static str, address: u64, bytes: usize) -> Result<Segment, SourceError> {
-    let broken = SourceError { kind: SourceErrorKind::Other, call, code: 0 };
+    let broken = SourceError::new(SourceErrorKind::Other, call);
     let address = usize::try_from(address).ok().filter(|address| address % ALIGNMENT == 0);
     let address = address.and_then(NonZeroUsize::new).ok_or(broken)?;
     Ok(Segment { address, bytes, zeroed: false })
@@ -90,7 +88,7 @@ fn check_one_address(pointer: *mut u8) -> Result<(), Error> {
 /// Refuses sizes that are not a multiple of the granularity.
 fn check_size(call: &'static str, bytes: usize, granularity: usize) -> Result<(), SourceError> {
     if bytes == 0 || bytes % granularity != 0 {
-        return Err(SourceError { kind: SourceErrorKind::Invalid, call, code: 0 });
+        return Err(SourceError::new(SourceErrorKind::Invalid, call));
     }
     Ok(())
 }

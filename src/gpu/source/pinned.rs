@@ -1,17 +1,13 @@
 //! Page-locked host memory.
 
 use super::{ALIGNMENT, check_one_address, check_size, segment};
-use crate::gpu::context::Context;
-use crate::gpu::error::Error;
-use crate::gpu::library::call;
-use crate::gpu::stream::Stream;
+use crate::gpu::{Context, Stream, library::call};
 use crate::pool::{Capacity, Segment, Source, SourceError, SourceErrorKind, Stream as _};
 use crate::region::Capabilities;
 use core::ptr;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::fs;
 use std::path::Path;
-use std::string::String;
 
 /// Granularity of pinned segments in bytes: several pages, because each call that locks pages is slow.
 const GRANULARITY: usize = 64 << 10;
@@ -64,10 +60,7 @@ impl Share {
         let fits = |pinned: usize| pinned.checked_add(bytes).filter(|&sum| sum <= limit);
         match PINNED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits) {
             Ok(_) => Ok(Self(bytes)),
-            Err(_) => {
-                let kind = SourceErrorKind::OutOfMemory;
-                Err(SourceError { kind, call: "the limit of pinned memory", code: 0 })
-            }
+            Err(_) => Err(SourceError::new(SourceErrorKind::OutOfMemory, "the limit of pinned memory")),
         }
     }
 }
@@ -140,10 +133,7 @@ unsafe impl Source for Pinned {
             if let Err(error) = check_one_address(pointer.cast()) {
                 // SAFETY: allocated above and not used. A second error would say less than the first.
                 let _ = unsafe { call!(cuMemFreeHost(pointer)) };
-                return Err(match error {
-                    Error::Call(error) => error,
-                    _ => SourceError::unsupported("one address of write-combined memory"),
-                });
+                return Err(error.of_driver("one address of write-combined memory"));
             }
         }
         let segment = segment("cuMemHostAlloc", pointer.expose_provenance() as u64, bytes)?;

@@ -2,13 +2,10 @@
 
 use super::pinned::{Share, default_limit};
 use super::{ALIGNMENT, check_one_address, check_size, segment};
-use crate::gpu::context::Context;
-use crate::gpu::error::Error;
-use crate::gpu::library::call;
-use crate::gpu::stream::Stream;
+use crate::gpu::{Context, Error, Stream, library::call};
 use crate::pool::{Capacity, Segment, Source, SourceError, SourceErrorKind, Stream as _};
 use crate::region::Capabilities;
-use core::fmt;
+use crate::units::debug;
 use core::ops::DerefMut;
 use stable_deref_trait::StableDeref;
 use std::collections::BTreeMap;
@@ -62,8 +59,7 @@ impl<M: StableDeref + DerefMut<Target = [u8]> + 'static> Registered<M> {
         let slice = &mut *memory;
         let (pointer, len) = (slice.as_mut_ptr(), slice.len());
         if len == 0 {
-            let kind = SourceErrorKind::Invalid;
-            return Err(SourceError { kind, call: "cuMemHostRegister", code: 0 }.into());
+            return Err(SourceError::new(SourceErrorKind::Invalid, "cuMemHostRegister").into());
         }
         let share = Share::take(len, limit)?;
         let _bound = context.enter_relaxed()?;
@@ -121,11 +117,7 @@ impl<M: StableDeref + DerefMut<Target = [u8]> + 'static> Drop for Registered<M> 
     }
 }
 
-impl<M: StableDeref + DerefMut<Target = [u8]> + 'static> fmt::Debug for Registered<M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Registered").field("bytes", &self.bytes).finish_non_exhaustive()
-    }
-}
+debug!([M: StableDeref + DerefMut<Target = [u8]> + 'static] Registered<M>, |self| bytes: self.bytes);
 
 // SAFETY: each range is reserved once, inside the memory and aligned. The memory is owned by this value, which leaks it if
 // it goes first, and the CPU can use it.
@@ -150,7 +142,7 @@ unsafe impl<M: StableDeref + DerefMut<Target = [u8]> + 'static> Source for Regis
             at = address + taken;
         }
         if bytes > self.start + self.bytes - at {
-            return Err(SourceError { kind: SourceErrorKind::OutOfMemory, call: "reserve", code: 0 });
+            return Err(SourceError::new(SourceErrorKind::OutOfMemory, "reserve"));
         }
         let segment = segment("reserve", at as u64, bytes)?;
         reserved.insert(at, bytes);
@@ -159,7 +151,7 @@ unsafe impl<M: StableDeref + DerefMut<Target = [u8]> + 'static> Source for Regis
 
     unsafe fn release(&self, segment: Segment, stream: &Stream) -> Result<(), SourceError> {
         stream.synchronize()?;
-        let unknown = SourceError { kind: SourceErrorKind::Invalid, call: "release", code: 0 };
+        let unknown = SourceError::new(SourceErrorKind::Invalid, "release");
         self.reserved().remove(&segment.address.get()).map(drop).ok_or(unknown)
     }
 }

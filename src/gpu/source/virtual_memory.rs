@@ -2,20 +2,13 @@
 
 use super::{check_size, segment};
 use crate::gpu::abi::{AccessDesc, AllocationProp};
-use crate::gpu::context::Context;
-use crate::gpu::device::attribute;
-use crate::gpu::error::Error;
-use crate::gpu::library::call;
-use crate::gpu::stream::Stream;
+use crate::gpu::{Context, Error, Stream, device::attribute, library::call};
 use crate::pool::{Capacity, Segment, Source, SourceError, SourceErrorKind, Stream as _};
 use crate::region::Capabilities;
 use core::ptr;
 use cudarc::driver::sys::{CUdevice_attribute, CUdeviceptr, CUmemAllocationGranularity_flags};
 use std::collections::BTreeMap;
-use std::format;
-use std::string::String;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::vec::Vec;
 
 /// A device's memory at reserved addresses: a segment starts with the requested size and grows in place, up to its
 /// room. PyTorch calls these expandable segments.
@@ -375,7 +368,7 @@ unsafe impl Source for Virtual {
     unsafe fn release(&self, segment: Segment, stream: &Stream) -> Result<(), SourceError> {
         stream.synchronize()?;
         let address = segment.address.get() as CUdeviceptr;
-        let unknown = SourceError { kind: SourceErrorKind::Invalid, call: "cuMemAddressFree", code: 0 };
+        let unknown = SourceError::new(SourceErrorKind::Invalid, "cuMemAddressFree");
         let Reserved { room, pieces, .. } = self.segments().remove(&address).ok_or(unknown)?;
         let _bound = self.context.enter_relaxed()?;
         unmap_pieces(&pieces)?;
@@ -392,7 +385,7 @@ unsafe impl Source for Virtual {
     unsafe fn grow(&self, segment: Segment, bytes: usize, _: &Stream) -> Result<Segment, SourceError> {
         check_size("cuMemMap", bytes, self.granularity)?;
         if bytes > self.room(&segment).saturating_sub(segment.bytes) {
-            return Err(SourceError { kind: SourceErrorKind::OutOfMemory, call: "grow", code: 0 });
+            return Err(SourceError::new(SourceErrorKind::OutOfMemory, "grow"));
         }
         self.map_into(segment.address.get() + segment.bytes, bytes)?;
         Ok(Segment { bytes: segment.bytes + bytes, ..segment })
@@ -407,7 +400,7 @@ unsafe impl Source for Virtual {
     unsafe fn unmap(&self, address: usize, bytes: usize, _: &Stream) -> Result<(), SourceError> {
         check_size("cuMemUnmap", bytes, self.piece)?;
         let _bound = self.context.enter_relaxed()?;
-        let unknown = SourceError { kind: SourceErrorKind::Invalid, call: "cuMemUnmap", code: 0 };
+        let unknown = SourceError::new(SourceErrorKind::Invalid, "cuMemUnmap");
         let mut segments = self.segments();
         let found = reserved_at(&mut segments, address);
         let found = found.filter(|found| found.pieces.contains_key(&(address as u64))).ok_or(unknown)?;

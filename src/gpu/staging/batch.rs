@@ -1,19 +1,15 @@
 //! Batches: many small copies joined into few.
 
 use super::{Host, Progress, Staging, mark};
-use crate::gpu::abi::CopyAttributes;
-use crate::gpu::buffer::{Backing, Job, MemoryKind, View, ViewMut};
-use crate::gpu::error::{Error, check};
-use crate::gpu::library::{self, call};
-use crate::gpu::stream::Stream;
+use crate::gpu::buffer::{Backing, Job, Way};
+use crate::gpu::{Error, MemoryKind, Stream, View, ViewMut, abi::CopyAttributes, error::check, library};
 use crate::pool::{SourceError, SourceErrorKind, Stream as _};
-use core::fmt;
+use crate::units::debug;
 use core::marker::PhantomData;
 use core::{mem, ptr};
 use cudarc::driver::DeviceRepr;
-use cudarc::driver::sys::{CUDA_MEMCPY2D, CUdeviceptr, CUmemorytype, CUstream};
+use cudarc::driver::sys::{CUdeviceptr, CUstream};
 use std::time::Instant;
-use std::vec::Vec;
 
 /// Collects small copies in a pinned buffer of a [`Staging`] and submits them together, in few driver calls.
 /// Neighbours in one allocation of the driver become one copy, and pieces of one size at equal distances become the
@@ -192,45 +188,17 @@ unsafe fn copy_batch(
     }
 }
 
-/// The direction of a copy: `Up` goes to the device, `Down` to the host.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
-    Up,
-    Down,
-}
-
 /// Submits the runs between a pinned buffer and the device, and returns the number of driver calls.
 fn submit(way: Way, runs: &[Run], pinned: u64, stream: &Stream) -> Result<u64, SourceError> {
     let _bound = stream.context().enter()?;
     let (rows, lines): (Vec<Run>, Vec<Run>) = runs.iter().partition(|run| run.height > 1);
     let mut calls = rows.len() as u64;
     for run in &rows {
-        let host = ptr::with_exposed_provenance_mut((pinned + run.at as u64) as usize);
-        let mut copy = CUDA_MEMCPY2D {
-            srcXInBytes: 0,
-            srcY: 0,
-            srcMemoryType: CUmemorytype::CU_MEMORYTYPE_HOST,
-            srcHost: host,
-            srcDevice: run.address,
-            srcArray: ptr::null_mut(),
-            srcPitch: run.width,
-            dstXInBytes: 0,
-            dstY: 0,
-            dstMemoryType: CUmemorytype::CU_MEMORYTYPE_DEVICE,
-            dstHost: host,
-            dstDevice: run.address,
-            dstArray: ptr::null_mut(),
-            dstPitch: run.pitch,
-            WidthInBytes: run.width,
-            Height: run.height,
-        };
-        if way == Way::Down {
-            mem::swap(&mut copy.srcMemoryType, &mut copy.dstMemoryType);
-            mem::swap(&mut copy.srcPitch, &mut copy.dstPitch);
-        }
+        let host = ptr::with_exposed_provenance_mut(pinned as usize + run.at);
+        let (shape, pitches) = ([run.width, run.height], [run.pitch, run.width]);
         // SAFETY: the views are borrowed and wait for this stream; the pinned buffer is kept until the copy is
         // done.
-        unsafe { call!(cuMemcpy2DAsync_v2(&copy, stream.raw()))? };
+        unsafe { way.copy_rows(run.address, host, shape, pitches, stream)? };
     }
     if lines.len() > 1 && !stream.raw().is_null() && !stream.is_capturing()? {
         let mut device: Vec<_> = lines.iter().map(|run| run.address).collect();
@@ -244,17 +212,9 @@ fn submit(way: Way, runs: &[Run], pinned: u64, stream: &Stream) -> Result<u64, S
     }
     calls += lines.len() as u64;
     for run in &lines {
-        let host = (pinned + run.at as u64) as usize;
+        let host = ptr::with_exposed_provenance_mut(pinned as usize + run.at);
         // SAFETY: as above.
-        unsafe {
-            if way == Way::Up {
-                let from = ptr::with_exposed_provenance(host);
-                call!(cuMemcpyHtoDAsync_v2(run.address, from, run.width, stream.raw()))?;
-            } else {
-                let to = ptr::with_exposed_provenance_mut(host);
-                call!(cuMemcpyDtoHAsync_v2(to, run.address, run.width, stream.raw()))?;
-            }
-        }
+        unsafe { way.copy(run.address, host, run.width, stream)? };
     }
     Ok(calls)
 }
@@ -286,11 +246,7 @@ fn flush(way: Way, lane: &mut Lane<'_>, host: &mut Host, stream: &Stream) -> Res
     host.copy = end.ok();
     let calls = calls?;
     for piece in &pieces {
-        let job = match way {
-            Way::Up => Job::upload(piece.backing, piece.bytes),
-            Way::Down => Job::download(piece.backing, piece.bytes),
-        };
-        job.done(stream);
+        Job::host(way, piece.backing, piece.bytes).done(stream);
     }
     ordered?;
     Ok(calls)
@@ -364,10 +320,7 @@ impl<'s, 'v> Batch<'s, 'v> {
             return from.copy_to(values);
         }
         if self.staging.results.is_empty() {
-            self.staging.pin_results().map_err(|error| match error {
-                Error::Call(error) => Error::Call(error),
-                _ => Error::Call(SourceError::unsupported("cuMemHostAlloc")),
-            })?;
+            self.staging.pin_results().map_err(|error| error.of_driver("cuMemHostAlloc"))?;
         }
         let View { address, stream, backing, .. } = from;
         let segment = backing.segment();
@@ -455,8 +408,4 @@ impl<'s, 'v> Batch<'s, 'v> {
     }
 }
 
-impl fmt::Debug for Batch<'_, '_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Batch").field("report", &self.report).finish_non_exhaustive()
-    }
-}
+debug!([] Batch<'_, '_>, |self| report: self.report);

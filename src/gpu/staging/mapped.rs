@@ -1,13 +1,10 @@
 //! Files that are mapped into memory and streamed through a device.
 
 use super::{Progress, Staging};
-use crate::gpu::buffer::{Backer, ViewMut};
-use crate::gpu::error::Error;
-use crate::gpu::stream::Stream;
+use crate::gpu::{Error, Stream, ViewMut, buffer::Backer};
 use core::cell::Cell;
 use core::ops::{Bound, RangeBounds};
 use memmap2::{MmapOptions, MmapRaw};
-use std::format;
 use std::fs::File;
 use std::io::{self, Read, Write};
 

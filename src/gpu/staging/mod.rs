@@ -7,19 +7,14 @@ mod mapped;
 
 pub use batch::Batch;
 
-use crate::gpu::buffer::{Backer, Buffer, Job, MemoryKind, ViewMut};
-use crate::gpu::context::Context;
-use crate::gpu::error::Error;
-use crate::gpu::library::call;
-use crate::gpu::source::Pinned;
-use crate::gpu::stream::{Event, Stream};
+use crate::gpu::buffer::{Backer, Job, Way};
+use crate::gpu::{Buffer, Context, Error, Event, MemoryKind, Pinned, Stream, ViewMut};
 use crate::pool::{Event as _, SourceError, Stream as _};
-use core::fmt;
+use crate::units::debug;
 use core::time::Duration;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 use std::time::Instant;
-use std::vec::Vec;
 
 /// The amount that was staged so far, or by a [`Batch`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -227,13 +222,11 @@ impl Staging {
                 }
                 self.up.wait(&free[slot])?;
                 let chunk = &device[slot];
-                let from = core::ptr::with_exposed_provenance(host.memory.address() as usize);
-                Job::upload(chunk.backing(), len).submit(&self.up, || {
-                    // SAFETY: both are alive and this long. The chunk's last use comes before this in the order of the
-                    // stream; the pinned buffer is not touched before the event, and waits for its stream when it is
-                    // dropped.
-                    unsafe { call!(cuMemcpyHtoDAsync_v2(chunk.address(), from, len, self.up.raw())) }
-                })?;
+                let from = core::ptr::with_exposed_provenance_mut(host.memory.address() as usize);
+                // SAFETY: both are alive and this long. The chunk's last use comes before this in the order of the stream; the
+                // pinned buffer is not touched before the event, and waits for its stream when it is dropped.
+                let copy = || unsafe { Way::Up.copy(chunk.address(), from, len, &self.up) };
+                Job::host(Way::Up, chunk.backing(), len).submit(&self.up, copy)?;
                 let copied = mark(&self.up)?;
                 stream.wait(&copied)?;
                 host.copy = Some(copied);
@@ -257,10 +250,9 @@ impl Staging {
                 result.bytes()?;
                 self.down.wait(&done)?;
                 let to = core::ptr::with_exposed_provenance_mut(result.memory.address() as usize);
-                Job::download(chunk.backing(), len).submit(&self.down, || {
-                    // SAFETY: as above.
-                    unsafe { call!(cuMemcpyDtoHAsync_v2(to, chunk.address(), len, self.down.raw())) }
-                })?;
+                // SAFETY: as above.
+                let copy = || unsafe { Way::Down.copy(chunk.address(), to, len, &self.down) };
+                Job::host(Way::Down, chunk.backing(), len).submit(&self.down, copy)?;
                 result.len = len;
                 result.copy = Some(mark(&self.down)?);
                 Ok(self.down.record()?)
@@ -279,11 +271,7 @@ impl Staging {
     }
 }
 
-impl fmt::Debug for Staging {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Staging").field("chunks", &self.chunks()).finish_non_exhaustive()
-    }
-}
+debug!([] Staging, |self| chunks: self.chunks());
 
 /// Marks the end of a copy. If the mark fails, the copy is waited for here, since it cannot be waited for later.
 fn mark(stream: &Stream) -> Result<Event, SourceError> {

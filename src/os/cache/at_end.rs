@@ -59,7 +59,6 @@ mod imp {
 #[cfg(not(unix))]
 mod imp {
     use core::cell::Cell;
-    use std::thread_local;
 
     /// A call that threads make when they end.
     pub(in crate::os) struct AtEnd(());

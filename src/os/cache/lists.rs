@@ -296,7 +296,6 @@ pub(super) const CLOSED: *mut Lists = ptr::from_ref(&NEVER[1].0).cast_mut();
 mod tests {
     use super::*;
     use crate::front::small::class_of;
-    use std::vec::Vec;
 
     #[test]
     fn a_class_asks_for_twice_as_many_each_time() {

@@ -3,8 +3,7 @@
 mod at_end;
 mod lists;
 
-use crate::error::FreeError;
-use crate::error::misuse::invalid_free;
+use crate::error::{FreeError, misuse::invalid_free};
 use core::ptr::{self, NonNull};
 use lists::CLOSED;
 

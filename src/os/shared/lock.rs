@@ -188,7 +188,6 @@ impl Drop for Holder<'_> {
 mod tests {
     use super::*;
     use std::thread;
-    use std::vec::Vec;
 
     const fn free() -> SharedLock {
         SharedLock { word: AtomicU64::new(0), turn: AtomicU32::new(0) }

@@ -1,7 +1,6 @@
 //! Overwrites the contents of a buffer when its life ends.
 
-use crate::plan::buffer::{Buffer, Interval};
-use crate::plan::placed::Placed;
+use crate::plan::{Buffer, Interval, Placed};
 
 /// Not a number in floats, −1 in signed integers, the largest value of unsigned ones.
 const POISON: u8 = 0xFF;

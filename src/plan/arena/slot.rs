@@ -109,11 +109,9 @@ pub unsafe trait Slots<P: Planned>: Copy {
 }
 
 const fn disjoint<P: Planned>(indices: &[usize]) {
-    let mut a = 0;
-    while a < indices.len() {
-        let (i, mut b) = (indices[a], 0);
-        while b < a {
-            let j = indices[b];
+    each!(a, 0..indices.len(), {
+        each!(b, 0..a, {
+            let (i, j) = (indices[a], indices[b]);
             assert!(i != j, "a buffer is requested twice");
             let (at_i, at_j) = (P::PLACED.offsets()[i], P::PLACED.offsets()[j]);
             let (size_i, size_j) = (P::PLACED.buffers()[i].size, P::PLACED.buffers()[j].size);
@@ -121,10 +119,8 @@ const fn disjoint<P: Planned>(indices: &[usize]) {
                 at_i + size_i <= at_j || at_j + size_j <= at_i,
                 "buffers that share memory are requested at once: use `in_place`, or other steps"
             );
-            b += 1;
-        }
-        a += 1;
-    }
+        });
+    });
 }
 
 // SAFETY: the index is that of the only handle.

@@ -2,8 +2,7 @@
 
 #[cfg(debug_assertions)]
 use super::poison::poison;
-use super::slot::{Place, Slots};
-use super::{Busy, Planned};
+use super::{Busy, Place, Planned, Slots};
 use crate::plan::error::PlanError;
 use core::marker::PhantomData;
 
@@ -121,12 +120,10 @@ struct Live<P, S, const STEP: u64>(PhantomData<(P, S)>);
 
 impl<P: Planned, S: Slots<P>, const STEP: u64> Live<P, S, STEP> {
     const CHECKED: () = {
-        let mut i = 0;
-        while i < S::INDICES.len() {
+        each!(i, 0..S::INDICES.len(), {
             let live = P::PLACED.buffers()[S::INDICES[i]].is_live(STEP);
             assert!(live, "a buffer is not live at this step");
-            i += 1;
-        }
+        });
         S::DISJOINT
     };
 }

@@ -4,8 +4,7 @@
 
 mod tree;
 
-use super::buffer::Buffer;
-use super::error::PlanError;
+use super::{Buffer, PlanError};
 use tree::{Entry, Tree};
 
 /// Identifies a buffer of an [`Incremental`] plan. The same id is used again only after 65,536 other buffers have
@@ -87,11 +86,9 @@ impl<const N: usize, const LIMIT: usize> Incremental<N, LIMIT> {
             used: false,
         };
         let mut order = [0; N];
-        let mut i = 0;
-        while i < N {
+        each!(i, 0..N, {
             order[i] = i as u16;
-            i += 1;
-        }
+        });
         Self { tree: Tree::new(), records: [none; N], order, len: 0, capacity, credit: 0, generation: 0 }
     }
 
