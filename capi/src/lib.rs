@@ -12,6 +12,8 @@
 //! * `background`: starts a thread that gives free memory back when the program has not used the heap for four seconds. It is not the default,
 //!   since some of the system's functions refuse programs with threads (`unshare`, `setns`);
 //! * `thp`: asks for transparent huge pages behind the heap, for programs that visit much memory at random; `nothp` asks for none.
+//! * `sample=BLOCKS`: puts one small block in about so many between guard pages ([`heap::os::Growing::sample`]; Linux), where an access outside of it
+//!   or after its free ends the program with a report. Build with the feature `backtrace` for stacks. It costs nothing but the samples.
 //!
 //! They are read at the first request, which may come before this library's constructor. Other words are named on standard error and ignored. A
 //! program that runs with more rights than its caller (set-user-ID) reads none.

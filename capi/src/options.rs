@@ -11,6 +11,8 @@ pub struct Options {
     pub huge: Option<bool>,
     /// The most bytes that the heap may have.
     pub limit: Option<u64>,
+    /// Put one block in so many between guard pages.
+    pub sample: Option<u32>,
 }
 
 impl Options {
@@ -18,8 +20,13 @@ impl Options {
     pub fn read(text: &str, mut unknown: impl FnMut(&str)) -> Self {
         let mut options = Self::default();
         for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
-            let limit = word.split_once('=').filter(|(name, _)| name.trim_end() == "limit");
-            match (word, limit.map(|(_, limit)| bytes(limit.trim_start()))) {
+            let (name, value) = word
+                .split_once('=')
+                .map_or((word, ""), |(name, value)| (name.trim_end(), value.trim_start()));
+            let limit = (name == "limit").then(|| bytes(value));
+            let period = if name == "sample" { value.parse().ok() } else { None };
+            match (word, limit) {
+                _ if period.is_some() => options.sample = period,
                 ("stats", _) => options.stats = true,
                 ("background", _) => options.background = true,
                 ("thp", _) => options.huge = Some(true),

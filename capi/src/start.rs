@@ -53,7 +53,7 @@ fn configure() -> Options {
             let mut line = Line::new();
             let _ = writeln!(
                 line,
-                "allotment: ALLOTMENT_OPTIONS: `{word:.60}` is ignored: it is none of `stats`, `background`, `thp`, `nothp`, `limit=BYTES`, with BYTES like \
+                "allotment: ALLOTMENT_OPTIONS: `{word:.60}` is ignored: it is none of `stats`, `background`, `thp`, `nothp`, `limit=BYTES`, `sample=BLOCKS`, with BYTES like \
                  4096, 64M, 64MiB, or 1.5G"
             );
             line.print();
@@ -62,6 +62,11 @@ fn configure() -> Options {
     let options = environment(c"ALLOTMENT_OPTIONS", |text| Options::read(text, say));
     if let Some(bytes) = options.limit {
         HEAP.limit(usize::try_from(bytes).unwrap_or(usize::MAX));
+    }
+    #[cfg(target_os = "linux")]
+    if let Some(period) = options.sample.filter(|_| is_first) {
+        // Without addresses that a free could tell from the heap's the program goes on without.
+        let _ = HEAP.sample(period);
     }
     if let Some(huge) = options.huge.filter(|_| is_first) {
         // It is a hint: a kernel without such pages goes on without.

@@ -56,6 +56,15 @@ static void grow_in_place(int used) {
 }
 
 // A thread that starts while there is no memory has lists as soon as there is some: what it frees stays with it.
+// Reads each block after its free.
+static void sampled(void) {
+  for (int n = 0; n < 1000000; n++) {
+    volatile char *volatile block = malloc(24);
+    free((void *)block);
+    (void)block[0];
+  }
+}
+
 static pthread_barrier_t step;
 static void *late(void *result) {
   pthread_barrier_wait(&step);
@@ -163,6 +172,7 @@ int main(int count, char **arguments) {
   else if (!strcmp(what, "limit_addresses")) limit_addresses();
   else if (!strcmp(what, "large_pages")) large_pages();
   else if (!strcmp(what, "information")) information();
+  else if (!strcmp(what, "sampled")) sampled();
   else if (!strcmp(what, "reserve")) reserve();
   else if (!strcmp(what, "huge")) huge();
   else if (!strcmp(what, "count")) printf("%zu %lu\n", drain(MIB, 400), getauxval(AT_SECURE));

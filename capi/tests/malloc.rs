@@ -10,6 +10,7 @@ use build::library;
 use options::Options;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
@@ -97,6 +98,22 @@ fn limits_hold_from_the_first_request() {
     for word in ["`what`", "`limit=64X`"] {
         assert_eq!(errors.matches(word).count(), 1, "{errors}");
     }
+}
+
+/// A read after the free is an error of a sampled block, and goes unnoticed where none is sampled.
+#[test]
+fn sampled_blocks_lie_between_guard_pages() {
+    run("sampled", "sample=0");
+    let mut command = Command::new(program());
+    let output = command
+        .arg("sampled")
+        .env("LD_PRELOAD", allotment())
+        .env("ALLOTMENT_OPTIONS", "sample=1000")
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.signal(), Some(libc::SIGSEGV), "{text}");
+    assert!(text.contains("use after free") && text.contains("block of 24 bytes"), "{text}");
 }
 
 /// The heap keeps to a limit of addresses that the program sets when it runs already.

@@ -168,8 +168,7 @@ unsafe impl<M: Memory> Memory for Cached<M> {
         // SAFETY: the caller passes a live block. It has the layout of its class, if it has one.
         unsafe {
             let Some(class) = self.class_of(layout) else { return self.deallocate_uncached(block, layout) };
-            let is_aligned = block.addr().get() % layout_of(class).align() == 0;
-            if !(is_aligned && self.bin(class).is_some_and(|bin| Bin::free(bin, block))) {
+            if !self.bin(class).is_some_and(|bin| Bin::free(bin, block)) {
                 cache::free_slow(self.depot, class, block);
             }
         }

@@ -110,6 +110,10 @@ impl<M: Memory> Source for Depot<M> {
         self.capacities.get(class).copied().unwrap_or(0).into()
     }
 
+    fn masks(&self) -> [usize; cache::CLASSES] {
+        core::array::from_fn(|class| layout_of(class).align() - 1)
+    }
+
     fn check(&self, class: usize, block: NonNull<u8>) -> Result<(), FreeError> {
         // Only what needs no lock: the heap checks the block when it is freed there.
         if block.addr().get() % layout_of(class).align() == 0 { Ok(()) } else { Err(FreeError::Misaligned) }

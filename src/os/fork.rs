@@ -6,9 +6,9 @@ use crate::memory::Memory;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-/// The most locks that programs can have held at a fork. [`Growing`](super::Growing) has nine more.
+/// The most locks that programs can have held at a fork. [`Growing`](super::Growing) has ten more.
 const MOST: usize = 64;
-const ALL: usize = MOST + 9;
+const ALL: usize = MOST + 10;
 
 /// The locks that are held while the process is copied, without gaps.
 struct Held {

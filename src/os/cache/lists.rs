@@ -25,6 +25,14 @@ pub(in crate::os) trait Source {
     /// Returns how many blocks of a class a list may hold, at most 64; none are kept if it is 0.
     fn capacity(&self, class: usize) -> usize;
 
+    /// Returns whether some requests get blocks from elsewhere, on the slow path.
+    fn samples(&self) -> bool {
+        false
+    }
+
+    /// Returns, for each class, bits that the addresses of all its blocks lack.
+    fn masks(&self) -> [usize; CLASSES];
+
     /// Checks whether a block of a class can begin at an address, live or free, as far as the source knows without reading it.
     fn check(&self, class: usize, block: NonNull<u8>) -> Result<(), FreeError>;
 
@@ -108,8 +116,11 @@ impl Place {
 pub(in crate::os) struct Bin {
     /// The first block of the list in use, or null.
     head: *mut Block,
-    /// Capacity of the list in use, in blocks.
-    room: i32,
+    /// The room in the list in use and the requests since the last [`Lists::count`], so that an operation counts both in one
+    /// instruction: [`SHARE`] times the blocks that there is room for, less the requests, and less up to `SHARE - 1`; all that
+    /// times [`REQUESTS`], and the requests. A free looks whether it is positive: it is not if there is no room, nor from time to time in a list
+    /// that is neither full nor empty for long.
+    counts: i32,
     /// Blocks to ask the source for next time; 0 before the first time. It doubles each time, so that a class that is used a
     /// little keeps few.
     demand: u16,
@@ -118,7 +129,15 @@ pub(in crate::os) struct Bin {
     /// The first block of the other list, or null. As long as the thread has allocated no block of the class, it holds what the
     /// thread frees: other threads allocated these blocks, and may use their neighbours in the same cache lines.
     other: *mut Block,
+    /// Bits that the addresses of all blocks of the class lack.
+    mask: usize,
 }
+
+/// Requests that a bin counts at most, and more: [`SHARE`] for each block of a list, and a list more.
+const REQUESTS: i32 = 1 << 13;
+
+/// Requests that a bin counts before a free takes the slow path, for each block that the list in use has room for.
+const SHARE: i32 = 64;
 
 /// The token of no source.
 const NO_TOKEN: usize = usize::MAX;
@@ -130,14 +149,17 @@ pub(in crate::os) struct Lists {
     /// The source's token at the thread's last check.
     pub(in crate::os) token: usize,
     /// The source; `None` in lists that stand for none.
-    pub(super) source: Option<&'static dyn Source>,
+    pub(in crate::os) source: Option<&'static dyn Source>,
+    /// Requests before the next one that is sampled, if the source samples; less than any number at first.
+    pub(in crate::os) left: i32,
     /// The thread's lists of the next source of the place.
     pub(super) next: *mut Lists,
 }
 
 impl Bin {
     /// An empty bin without room, so that the first request or free of the class takes the slow path.
-    const NEW: Self = Self { head: ptr::null_mut(), room: 0, demand: 0, others: 0, other: ptr::null_mut() };
+    const NEW: Self =
+        Self { head: ptr::null_mut(), counts: 0, demand: 0, others: 0, other: ptr::null_mut(), mask: 0 };
 
     /// Allocates a block, if the list in use has one, and nothing wrote to it since it was freed.
     ///
@@ -151,12 +173,13 @@ impl Bin {
             let block = NonNull::new((*bin).head)?;
             (*bin).head = Block::next_checked(block.as_ptr())?;
             Block::clear_mark(block.as_ptr());
-            (*bin).room += 1;
+            (*bin).counts += (SHARE - 1) * REQUESTS + 1;
             Some(block.cast())
         }
     }
 
-    /// Puts a block into the list in use, if there is room for it and it is not marked as free.
+    /// Puts a block into the list in use, if there is room for it, it may begin there by the bits of its address, it is not marked as free, and the
+    /// requests need not be counted.
     ///
     /// # Safety
     ///
@@ -166,10 +189,10 @@ impl Bin {
         let block = block.cast::<Block>().as_ptr();
         // SAFETY: the caller guarantees the bin, which is only written to if it has room, and the block.
         unsafe {
-            if (*bin).room <= 0 || Block::is_free(block) {
+            if block.addr() & (*bin).mask != 0 || (*bin).counts <= 0 || Block::is_free(block) {
                 return false;
             }
-            (*bin).room -= 1;
+            (*bin).counts -= SHARE * REQUESTS;
             Block::link(block, (*bin).head);
             (*bin).head = block;
         }
@@ -190,12 +213,33 @@ impl Bin {
                 (self.other, self.others) = (block, self.others + 1);
                 return if self.others as usize >= capacity { self.unload_other() } else { Chain::NONE };
             }
-            let other = self.unload_other();
-            let full = self.unload(capacity);
-            (self.other, self.others) = (full.first, full.count as u16);
+            let other = self.set_aside(capacity);
             Self::free(self, block);
             other
         }
+    }
+
+    /// Makes the list in use the other one, and returns the list that was that.
+    pub(super) fn set_aside(&mut self, capacity: usize) -> Chain {
+        let other = self.unload_other();
+        let list = self.unload(capacity);
+        (self.other, self.others) = (list.first, list.count as u16);
+        other
+    }
+
+    /// Returns how many blocks the list in use has room for.
+    fn room(&self) -> i32 {
+        ((self.counts >> REQUESTS.trailing_zeros()) + self.requests() + SHARE - 1) / SHARE
+    }
+
+    /// Returns the requests since they were last counted.
+    fn requests(&self) -> i32 {
+        self.counts & (REQUESTS - 1)
+    }
+
+    /// Sets the room of the list in use. The next look at the requests comes up to `SHARE - 1` requests early.
+    fn set_room(&mut self, room: usize, early: i32) {
+        self.counts = (SHARE * room as i32 - early) * REQUESTS;
     }
 
     /// Allocates a block when the list in use is empty, if the other one may be used instead. Before its first blocks from the source a
@@ -218,14 +262,14 @@ impl Bin {
             return list;
         }
         self.head = list.first;
-        self.room = capacity as i32 - list.count as i32;
+        self.set_room(capacity - list.count, 0);
         Chain::NONE
     }
 
     /// Removes the list in use.
     fn unload(&mut self, capacity: usize) -> Chain {
-        let count = if self.head.is_null() { 0 } else { capacity - self.room as usize };
-        self.room = capacity as i32;
+        let count = if self.head.is_null() { 0 } else { capacity - self.room() as usize };
+        self.set_room(capacity, 0);
         Chain { first: mem::replace(&mut self.head, ptr::null_mut()), count }
     }
 
@@ -249,19 +293,35 @@ impl Bin {
     /// Makes the bin a new one, and returns its two lists.
     pub(super) fn unload_all(&mut self, capacity: usize) -> [Chain; 2] {
         let lists = [self.unload(capacity), self.unload_other()];
-        *self = Self::NEW;
+        *self = Self { mask: self.mask, ..Self::NEW };
         lists
     }
 }
 
 impl Lists {
     /// Empty lists of no source.
-    const EMPTY: Self =
-        Self { bins: [const { Bin::NEW }; CLASSES], token: NO_TOKEN, source: None, next: ptr::null_mut() };
+    const EMPTY: Self = Self {
+        bins: [const { Bin::NEW }; CLASSES],
+        token: NO_TOKEN,
+        source: None,
+        left: i32::MIN,
+        next: ptr::null_mut(),
+    };
 
     /// Makes empty lists of a source.
     pub(super) fn new(source: &'static dyn Source, next: *mut Self) -> Self {
-        Self { token: source.token(), source: Some(source), next, ..Self::EMPTY }
+        let bins = source.masks().map(|mask| Bin { mask, ..Bin::NEW });
+        Self { bins, token: source.token(), source: Some(source), next, ..Self::EMPTY }
+    }
+
+    /// Counts the requests of a class since this was last called. Returns whether one is to be sampled.
+    pub(super) fn count(&mut self, class: usize) -> bool {
+        let bin = &mut self.bins[class];
+        self.left = self.left.saturating_sub(bin.requests());
+        // No number that a program's own period could be a multiple of.
+        let early = self.left.cast_unsigned().wrapping_mul(0x9e37_79b1) >> 26;
+        bin.set_room(bin.room() as usize, early as i32 % SHARE);
+        self.left <= 0
     }
 
     /// Returns the bin of a class.

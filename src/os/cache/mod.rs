@@ -27,7 +27,10 @@ pub(super) fn allocate_slow(source: &'static dyn Source, class: usize) -> Option
     let mut want = 1;
     if let Some(lists) = lists {
         // SAFETY: only this thread accesses its lists, and nothing in this block does otherwise.
-        let bin = unsafe { &mut *Lists::bin(lists, class) };
+        let bin = unsafe {
+            (*lists).count(class);
+            &mut *Lists::bin(lists, class)
+        };
         if let Some(block) = bin.allocate_other(capacity) {
             return Some(block);
         }
@@ -75,12 +78,18 @@ pub(super) unsafe fn try_free_slow(
             source.free(class, Chain::one(first));
             return Ok(());
         };
+        let is_due = (*lists).count(class);
         let bin = Lists::bin(lists, class);
-        if !Bin::free(bin, block) {
-            let full = (*bin).free_slow(block, capacity);
-            if full.count > 0 {
-                source.free_list(class, full);
-            }
+        let left_over = if !Bin::free(bin, block) {
+            (*bin).free_slow(block, capacity)
+        } else if is_due && source.samples() {
+            // So that the next request of the class comes to the slow path.
+            (*bin).set_aside(capacity)
+        } else {
+            return Ok(());
+        };
+        if left_over.count > 0 {
+            source.free_list(class, left_over);
         }
     }
     Ok(())

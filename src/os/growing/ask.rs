@@ -1,10 +1,12 @@
-//! Requests to the heap for something other than blocks: huge pages, and memory that is there before it is needed.
+//! Requests to the heap for something other than blocks: huge pages, memory that is there before it is needed, and guard pages.
 
 use super::Growing;
 use super::classes::SLOT;
 use super::page::NONE;
 use super::pages::Pages;
 use super::ready;
+#[cfg(all(target_os = "linux", not(miri)))]
+use super::sampled;
 use super::state::SHARED;
 use super::system::{self, System};
 use crate::error::OutOfMemory;
@@ -62,6 +64,42 @@ impl Growing {
             let largest = SHARED.with(|pages| pages.largest());
             OutOfMemory::new(layout, largest, largest)
         })
+    }
+
+    /// Has one small allocation in about `period` lie between guard pages from now on, where each access outside of the block or after
+    /// its free ends the program with a report, as [`Guarded`](crate::os::Guarded) does around any memory; 0 ends that. Blocks that
+    /// lie there already stay. A period above 2^28 counts as that.
+    ///
+    /// ```
+    /// # #[global_allocator]
+    /// # static HEAP: allotment::os::Growing = allotment::heap!();
+    /// HEAP.sample(5000)?;
+    /// # Ok::<(), allotment::OutOfMemory>(())
+    /// ```
+    ///
+    /// The fast paths of allocation and free are the same as without: they cost nothing. What is sampled is a request that takes the
+    /// slow path, so each thread makes one of its size class take that when it is due. Hence the sample is not one of equal chances:
+    ///
+    /// * A class that the thread allocates and frees in turn is looked at after 64 requests for each block that its list has room for,
+    ///   4,096 at most, and less a random number below 64; with a shorter period it is sampled less often than asked for.
+    /// * A class that grows is sampled where a list is used up, which is each 64th request or, of long blocks, each 16 KiB.
+    /// * The next request of the class follows a free of it in the same thread.
+    /// * Requests of more than a page or aligned to more, and the first ones of a thread, are not sampled.
+    ///
+    /// Over long, each class of each thread gets samples in proportion to its requests.
+    ///
+    /// Linux.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfMemory`] if the system has no addresses for the slots that a free could tell from the heap's.
+    #[cfg(all(target_os = "linux", not(miri)))]
+    pub fn sample(&self, period: u32) -> Result<(), OutOfMemory> {
+        if period > 0 && !reserved().is_some_and(sampled::begin) {
+            return Err(OutOfMemory::new(Layout::new::<u8>(), 0, 0));
+        }
+        sampled::set_period(period);
+        Ok(())
     }
 }
 

@@ -44,22 +44,10 @@ const NUMBERS: [Numbers; CLASSES] = {
     all
 };
 
-/// The bits that the addresses of all blocks of a class lack: as many as a byte tells apart, so that no class needs a check.
-static MASKS: [u16; 256] = {
-    let mut all = [0; 256];
-    let mut class = 0;
-    while class < CLASSES {
-        let size = SIZES[class] as usize;
-        all[class] = ((size & size.wrapping_neg()) - 1) as u16;
-        class += 1;
-    }
-    all
-};
-
-/// Returns the bits that the addresses of all blocks of `class` lack: pages are aligned to more than any block's size has bits for.
-#[inline(always)]
-pub(super) fn mask(class: usize) -> usize {
-    MASKS[class] as usize
+/// Returns the low bits that the addresses of all blocks of `class` lack: pages are aligned to more than any block's size has bits for.
+pub(super) fn low_bits(class: usize) -> usize {
+    let size = SIZES[class] as usize;
+    (size & size.wrapping_neg()) - 1
 }
 
 /// Returns the bytes of a page of `class`, a power of two that pages are aligned to.

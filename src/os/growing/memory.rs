@@ -2,7 +2,7 @@
 
 use super::classes::SLOT;
 use super::spans::{NOTHING, WHOLE};
-use super::{Growing, own::Whose};
+use super::{Growing, own::Whose, sampled};
 use crate::error::FreeError;
 use crate::error::misuse::invalid_free;
 use crate::memory::{Done, Memory, allocator};
@@ -29,6 +29,11 @@ impl<W: Whose> Growing<W> {
         // SAFETY: the caller's contract.
         unsafe {
             match class_of_layout(layout) {
+                _ if self.sampled(block).is_some() => {
+                    if let Err(error) = sampled::free(block, layout) {
+                        invalid_free(error, block.addr().get());
+                    }
+                }
                 Some(class) if self.free_class(class, block) => {}
                 Some(class) => cache::free_slow(self.0.shared(), class, block),
                 None if self.0.shared().free_large(block) => {}
@@ -40,7 +45,9 @@ impl<W: Whose> Growing<W> {
     /// With debug assertions, reports a block of which the layout cannot be. Returns whether it did. Whether the block is free is not asked.
     #[inline(always)]
     fn is_misplaced(&self, block: NonNull<u8>, layout: Layout) -> bool {
-        let checked = if cfg!(debug_assertions) { self.check(block, layout) } else { Ok(()) };
+        // A sampled one is checked when it is freed, with a report.
+        let is_asked = cfg!(debug_assertions) && self.sampled(block).is_none();
+        let checked = if is_asked { self.check(block, layout) } else { Ok(()) };
         checked.inspect_err(|&error| invalid_free(error, block.addr().get())).is_err()
     }
 
@@ -62,17 +69,23 @@ impl<W: Whose> Growing<W> {
             if self.is_misplaced(block, old) {
                 return None;
             }
-            if class_of_layout(old).is_some() && Block::is_free(block.cast().as_ptr()) {
+            let is_sampled = self.sampled(block).is_some();
+            if is_sampled {
+                if let Err(error) = sampled::check(block, old) {
+                    invalid_free(error, block.addr().get());
+                    return None;
+                }
+            } else if class_of_layout(old).is_some() && Block::is_free(block.cast().as_ptr()) {
                 invalid_free(FreeError::AlreadyFree, block.addr().get());
                 return None;
             }
             let (from, to) = (class_of_layout(old), class_of_layout(new));
             // The class must be that of the layout, by which the block will be freed.
-            if from.is_some() && from == to {
+            if from.is_some() && from == to && !is_sampled {
                 done(block);
                 return Some(block);
             }
-            let is_large = (from, to) == (None, None) && old.align() == new.align();
+            let is_large = !is_sampled && (from, to) == (None, None) && old.align() == new.align();
             let have = if is_large { large_size(old) } else { old.size() };
             self.resize(block, have, is_large, (new.size(), new.align()), done)
         }
@@ -100,8 +113,7 @@ unsafe impl<W: Whose> Memory for Growing<W> {
         unsafe {
             match tabled_class_of(layout.size(), layout.align()) {
                 Some(class) if self.free_class(class, block) => {}
-                Some(class) => cache::free_slow(self.0.shared(), class, block),
-                None => self.free_other(block, layout),
+                _ => self.free_other(block, layout),
             }
         }
     }
@@ -110,6 +122,7 @@ unsafe impl<W: Whose> Memory for Growing<W> {
     fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         let class = class_of_layout(layout);
         let fits = match self.0.shared().entry(block.as_ptr()) {
+            NOTHING if self.sampled(block).is_some() => return sampled::check(block, layout),
             NOTHING => return Err(FreeError::Foreign),
             WHOLE => class.is_none() && self.usable_size(block) == Some(large_size(layout)),
             entry => class == Some(entry as usize - 1) && self.0.shared().is_start(block, entry as usize - 1),
@@ -120,6 +133,9 @@ unsafe impl<W: Whose> Memory for Growing<W> {
     /// Checks a block, and whether it is marked as free.
     unsafe fn check_owned(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         self.check(block, layout)?;
+        if self.sampled(block).is_some() {
+            return Ok(());
+        }
         // SAFETY: a small block begins there, which is free or the caller's.
         let free = class_of_layout(layout).is_some() && unsafe { Block::is_free(block.cast().as_ptr()) };
         if free { Err(FreeError::AlreadyFree) } else { Ok(()) }
@@ -127,6 +143,9 @@ unsafe impl<W: Whose> Memory for Growing<W> {
 
     unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
         let Ok(new) = Layout::from_size_align(size, layout.align()) else { return false };
+        if self.sampled(block).is_some() {
+            return false;
+        }
         match (class_of_layout(layout), class_of_layout(new)) {
             // SAFETY: the caller's contract.
             (None, None) => self.0.shared().with(|pages| unsafe { pages.resize_large(block, size) }),
@@ -146,9 +165,13 @@ unsafe impl<W: Whose> Memory for Growing<W> {
         if largest > LARGEST { largest } else { 0 }
     }
 
-    /// Returns the reserved addresses as region 0. There are none before the first request.
+    /// Returns the reserved addresses as region 0, and those of sampled blocks as region 1. There are none before the first request.
     fn region(&self, n: usize) -> Option<Region> {
-        if n == 0 { self.0.shared().with(|pages| pages.region()) } else { None }
+        match n {
+            0 => self.0.shared().with(|pages| pages.region()),
+            1 if W::SAMPLES => sampled::region(),
+            _ => None,
+        }
     }
 
     /// Passes on no lock: the heap protects itself when it is first used.

@@ -25,6 +25,7 @@ mod pages;
 mod ready;
 #[cfg(all(target_os = "linux", not(miri)))]
 mod record;
+mod sampled;
 mod spans;
 mod state;
 mod system;
@@ -35,8 +36,8 @@ mod trim;
 
 use crate::error::FreeError;
 use crate::front::pressure::Pressure;
-use crate::os::cache::{self, Bin, Block, LARGEST, SIZES, class_of, tabled_class_of};
-use classes::mask;
+use crate::os::cache::{self, Bin, Block, LARGEST, SIZES, Source, class_of, tabled_class_of};
+use core::alloc::Layout;
 use core::ptr::{self, NonNull};
 use own::Whose;
 use pages::Pages;
@@ -103,8 +104,10 @@ macro_rules! __growing {
 /// Allocates a block when the thread's list in use is empty; null if there is none.
 #[cold]
 #[inline(never)]
-fn allocate_slow(heap: &'static Shared, class: usize) -> *mut u8 {
-    cache::allocate_slow(heap, class).map_or(ptr::null_mut(), NonNull::as_ptr)
+fn allocate_slow(heap: &'static Shared, size: usize, align: usize) -> *mut u8 {
+    let sampled = if heap.samples() { sampled::allocate(size, align) } else { None };
+    let block = sampled.or_else(|| cache::allocate_slow(heap, class_of(size, align)?));
+    block.map_or(ptr::null_mut(), NonNull::as_ptr)
 }
 
 impl Growing {
@@ -116,8 +119,7 @@ impl Growing {
 
 #[expect(private_bounds, reason = "there are no other heaps than those two")]
 impl<W: Whose> Growing<W> {
-    /// Puts a block into the thread's list in use of a class, if that has room, and the block is not marked as free and may begin there by
-    /// the low bits of its address.
+    /// Puts a block into the thread's list in use of a class, if that accepts it.
     ///
     /// # Safety
     ///
@@ -125,7 +127,7 @@ impl<W: Whose> Growing<W> {
     #[inline(always)]
     unsafe fn free_class(&self, class: usize, block: NonNull<u8>) -> bool {
         // SAFETY: the bin is this thread's, and the caller guarantees the block.
-        block.addr().get() & mask(class) == 0 && unsafe { Bin::free(self.0.bin(class), block) }
+        unsafe { Bin::free(self.0.bin(class), block) }
     }
 
     /// Returns the class of the page that an address lies in, if it is one of small blocks.
@@ -143,7 +145,8 @@ impl<W: Whose> Growing<W> {
         let block = match class_of(size, align) {
             Some(class) => {
                 // SAFETY: the bin is this thread's.
-                unsafe { Bin::allocate(self.0.bin(class)) }.or_else(|| cache::allocate_slow(heap, class))
+                let block = unsafe { Bin::allocate(self.0.bin(class)) };
+                return block.map_or_else(|| allocate_slow(heap, size, align), NonNull::as_ptr);
             }
             None => heap.allocate_large(size, align, false).map(|(block, _)| block),
         };
@@ -164,7 +167,7 @@ impl<W: Whose> Growing<W> {
             // SAFETY: the bin is this thread's.
             Some(class) => match unsafe { Bin::allocate(self.0.bin(class)) } {
                 Some(block) => block.as_ptr(),
-                None => allocate_slow(self.0.shared(), class),
+                None => allocate_slow(self.0.shared(), size, align),
             },
             None => self.allocate_other(size, align),
         }
@@ -231,16 +234,29 @@ impl<W: Whose> Growing<W> {
                 Some(class) if self.free_class(class, block) => Ok(()),
                 Some(class) => cache::try_free_slow(self.0.shared(), class, block),
                 None if self.0.shared().free_large(block) => Ok(()),
-                None => Err(FreeError::Foreign),
+                None => match self.sampled(block) {
+                    Some(layout) => sampled::free(block, layout),
+                    None => Err(FreeError::Foreign),
+                },
             }
         }
+    }
+
+    /// Returns the layout of the sampled block that lies, or was the last to lie, in the slot of an address; `None` if that is not one of the
+    /// slots'.
+    #[inline]
+    fn sampled(&self, block: NonNull<u8>) -> Option<Layout> {
+        if W::SAMPLES { sampled::layout_of(block) } else { None }
     }
 
     /// Returns how many bytes the block at an address has, at least as many as were asked for; `None` if no block is there. Any thread may
     /// ask, also while others write to the block: nothing in it is read. So a free block of up to 32 KiB has its size as well. O(1).
     pub fn usable_size(&self, block: NonNull<u8>) -> Option<usize> {
         match self.0.shared().entry(block.as_ptr()) {
-            NOTHING => None,
+            NOTHING => {
+                let layout = self.sampled(block)?;
+                sampled::check(block, layout).is_ok().then_some(layout.size())
+            }
             WHOLE => self.0.shared().with(|pages| pages.large_size(block)),
             entry => {
                 let class = entry as usize - 1;

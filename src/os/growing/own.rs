@@ -13,6 +13,9 @@ use std::boxed::Box;
 
 /// Finds a heap's state.
 pub(super) trait Whose {
+    /// Whether requests may get blocks between guard pages.
+    const SAMPLES: bool;
+
     /// Returns the state of the heap.
     fn shared(&self) -> &'static Shared;
 
@@ -25,6 +28,8 @@ pub(super) trait Whose {
 pub struct Process;
 
 impl Whose for Process {
+    const SAMPLES: bool = true;
+
     #[inline(always)]
     fn shared(&self) -> &'static Shared {
         &SHARED
@@ -59,6 +64,8 @@ static LAST: AtomicPtr<Record> = AtomicPtr::new(ptr::null_mut());
 static LOCKS: [Futex; 8] = [const { Futex::INIT }; 8];
 
 impl Whose for Own {
+    const SAMPLES: bool = false;
+
     #[inline(always)]
     fn shared(&self) -> &'static Shared {
         &self.0.shared

@@ -1,14 +1,15 @@
 //! State that all threads share, behind one lock: pages, from which the caches of threads are refilled, and large blocks.
 
-use super::classes::{SLOT, batch, objects, page_size};
+use super::classes::{SLOT, batch, low_bits, objects, page_size};
 use super::pages::Pages;
+use super::sampled;
 use super::spans::{NOTHING, Places};
 use super::system::{Host, System};
 use super::thread;
 use crate::error::FreeError;
 use crate::error::misuse::invalid_free;
 use crate::lock::{Futex, Lock};
-use crate::os::cache::{self, Chain, Lists, Place, SIZES, SMALLEST, Source, class_of};
+use crate::os::cache::{self, CLASSES, Chain, Lists, Place, SIZES, SMALLEST, Source, class_of};
 #[cfg(unix)]
 use crate::os::fork;
 use core::cell::UnsafeCell;
@@ -141,6 +142,16 @@ impl Source for Shared {
 
     fn capacity(&self, class: usize) -> usize {
         batch(class)
+    }
+
+    fn masks(&self) -> [usize; CLASSES] {
+        // Sampled blocks lie elsewhere, so that a free tells them apart.
+        let far = self.with(|pages| pages.region()).map_or(0, sampled::absent_bits);
+        core::array::from_fn(|class| low_bits(class) | far)
+    }
+
+    fn samples(&self) -> bool {
+        ptr::eq(self, &SHARED) && sampled::is_on()
     }
 
     fn check(&self, class: usize, block: NonNull<u8>) -> Result<(), FreeError> {

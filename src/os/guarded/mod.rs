@@ -2,19 +2,19 @@
 
 mod fault;
 mod pool;
+mod slots;
 
 use crate::error::FreeError;
 use crate::error::misuse::invalid_free;
-use crate::lock::{Futex, Lock};
+use crate::lock::{ForkLock, Lock};
 use crate::memory::{Done, Memory, allocator, global_alloc, pass_on};
 use crate::region::Region;
 use core::alloc::Layout;
-use core::cell::{Cell, UnsafeCell};
+use core::cell::Cell;
 use core::fmt;
-use core::mem::MaybeUninit;
-use core::ptr::{self, NonNull};
-use core::sync::atomic::{AtomicUsize, Ordering};
-use pool::{BYTES, PAGE, Pool, Side, Trace};
+use core::ptr::NonNull;
+pub(super) use pool::{BYTES, PAGE, map};
+pub(super) use slots::{Slots, distance};
 use std::thread_local;
 
 /// Finds memory errors in production: a few sampled blocks lie between guard pages, where each access outside of the block or
@@ -45,49 +45,20 @@ use std::thread_local;
 /// allocation, or to the end of the program. An invalid free of a sampled block is reported like that, and then as
 /// [`misuse`](crate::error::misuse).
 ///
-/// It works around any [`Memory`], but put it outside of caches. The pages stay until the process ends: make it a static.
+/// It works around any [`Memory`], but put it outside of caches. The pages stay until the process ends: make it a static. The heap of the
+/// process needs no front: [`Growing::sample`](super::Growing::sample) does the same for less.
 ///
 /// Linux. (Serebryany, Kennelly et al., "GWP-ASan: Sampling-Based Detection of Memory-Safety Bugs in Production", ICSE 2024.)
 pub struct Guarded<M> {
     memory: M,
     /// One allocation in so many, on average.
     period: u32,
-    lock: Futex,
-    /// Address of the first slot; 0 before there are any.
-    base: AtomicUsize,
-    pool: UnsafeCell<*mut Pool>,
+    slots: Slots,
 }
-
-// SAFETY: the pool is accessed inside the lock, and by a fault, which only reads.
-unsafe impl<M: Sync> Sync for Guarded<M> {}
-// SAFETY: the pool belongs to the value.
-unsafe impl<M: Send> Send for Guarded<M> {}
 
 thread_local! {
     /// Allocations of the thread in front of the next sampled one.
     static LEFT: Cell<u32> = const { Cell::new(0) };
-    /// State of the generator of distances.
-    static SEED: Cell<u64> = const { Cell::new(0) };
-}
-
-/// Returns a random number of the thread (xorshift, Marsaglia 2003).
-fn random() -> u64 {
-    let mut seed = SEED.get();
-    if seed == 0 {
-        let mut time = MaybeUninit::<libc::timespec>::uninit();
-        // SAFETY: the place is valid for a write, and every Linux has the clock.
-        let time = unsafe {
-            libc::clock_gettime(libc::CLOCK_MONOTONIC, time.as_mut_ptr());
-            time.assume_init()
-        };
-        seed = (time.tv_nsec as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ ptr::from_ref(&time).addr() as u64
-            | 1;
-    }
-    seed ^= seed << 13;
-    seed ^= seed >> 7;
-    seed ^= seed << 17;
-    SEED.set(seed);
-    seed >> 16
 }
 
 impl<M> Guarded<M> {
@@ -98,8 +69,7 @@ impl<M> Guarded<M> {
     /// If `period` is 0 or more than 2^30. In a static this is a compiler error.
     pub const fn new(memory: M, period: u32) -> Self {
         assert!(period >= 1 && period <= 1 << 30, "one allocation in so many is sampled, in at most 2^30");
-        let pool = UnsafeCell::new(ptr::null_mut());
-        Self { memory, period, lock: Futex::INIT, base: AtomicUsize::new(0), pool }
+        Self { memory, period, slots: Slots::new() }
     }
 
     /// Returns the inner memory.
@@ -107,23 +77,12 @@ impl<M> Guarded<M> {
         &self.memory
     }
 
-    /// Returns whether an address is one of the slots'.
-    #[inline(always)]
-    fn is_sampled(&self, block: NonNull<u8>) -> bool {
-        block.addr().get().wrapping_sub(self.base.load(Ordering::Relaxed)) < BYTES
-    }
-
     /// Returns the layout of the block that lies, or was the last to lie, in the slot of an address; `None` if that is not one of the slots'.
     /// For a caller that knows no layouts, to free a block with.
     #[doc(hidden)]
     #[inline(always)]
     pub fn layout_of(&self, block: NonNull<u8>) -> Option<Layout> {
-        self.is_sampled(block).then(|| self.slot_layout(block))
-    }
-
-    #[cold]
-    fn slot_layout(&self, block: NonNull<u8>) -> Layout {
-        self.with(|pool| pool.layout(block)).unwrap_or(Layout::new::<u8>())
+        self.slots.layout_of(block)
     }
 
     /// Returns whether this allocation is one to sample.
@@ -135,52 +94,21 @@ impl<M> Guarded<M> {
         is_due
     }
 
-    /// Runs `f` on the pool, and makes the pool first if necessary.
-    fn with<T>(&self, f: impl FnOnce(&mut Pool) -> Option<T>) -> Option<T> {
-        self.lock.with(|| {
-            // SAFETY: the lock excludes all others, and a pool stays for good.
-            unsafe {
-                let place = self.pool.get();
-                if (*place).is_null() {
-                    let pool = Pool::make()?.as_ptr();
-                    fault::watch(pool);
-                    *place = pool;
-                    self.base.store((*pool).region().start.addr().get(), Ordering::Relaxed);
-                }
-                f(&mut **place)
-            }
-        })
-    }
-
     /// Allocates a block in a slot, unless the thread has just begun, or none is left.
     #[cold]
     #[inline(never)]
     fn sample(&self, layout: Layout) -> Option<NonNull<u8>> {
-        let has_begun = SEED.get() != 0 || self.period == 1;
+        let has_begun = slots::has_begun() || self.period == 1;
         // What is called here may allocate: that is not sampled.
         LEFT.set(u32::MAX);
         let fits = layout.size() <= PAGE && layout.align() <= PAGE;
-        let block = if has_begun && fits {
-            let trace = Trace::here();
-            let side = if random() % 2 == 0 { Side::Left } else { Side::Right };
-            self.with(|pool| pool.allocate(layout, side, trace))
+        let block = if has_begun && fits && self.slots.make(|| map(core::ptr::null_mut(), BYTES)) {
+            self.slots.allocate(layout)
         } else {
             None
         };
-        // With the next one, between 1 and twice the period, less one: the period on average.
-        LEFT.set((random() % (2 * u64::from(self.period) - 1)) as u32);
+        LEFT.set(distance(self.period));
         block
-    }
-
-    /// Checks a block in a slot.
-    fn check_sampled(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        let checked = self.with(|pool| {
-            Some(
-                pool.check(block, layout)
-                    .and_then(|n| pool.is_whole(n).then_some(()).ok_or(FreeError::Overrun)),
-            )
-        });
-        checked.unwrap_or(Err(FreeError::Foreign))
     }
 
     /// Frees a block in a slot, or reports why not. Out of line as a whole, so that frees of other blocks save no registers.
@@ -197,23 +125,9 @@ impl<M> Guarded<M> {
     #[inline(never)]
     fn free_sampled(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         let left = LEFT.replace(u32::MAX);
-        let trace = Trace::here();
-        let freed = self.with(|pool| {
-            let freed = match pool.check(block, layout) {
-                Ok(n) if pool.is_whole(n) => {
-                    pool.free(n, trace);
-                    return Some(Ok(()));
-                }
-                Ok(_) => Err(FreeError::Overrun),
-                Err(error) => Err(error),
-            };
-            if let Some(slot) = pool.nearest(block.addr().get()) {
-                fault::tell_block(slot);
-            }
-            Some(freed)
-        });
+        let freed = self.slots.free(block, layout);
         LEFT.set(left);
-        freed.unwrap_or(Err(FreeError::Foreign))
+        freed
     }
 }
 
@@ -241,7 +155,7 @@ unsafe impl<M: Memory> Memory for Guarded<M> {
 
     #[inline]
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
-        if self.is_sampled(block) {
+        if self.slots.contains(block) {
             return self.free_or_report(block, layout);
         }
         // SAFETY: the caller's contract.
@@ -249,7 +163,7 @@ unsafe impl<M: Memory> Memory for Guarded<M> {
     }
 
     unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        if self.is_sampled(block) {
+        if self.slots.contains(block) {
             return self.free_sampled(block, layout);
         }
         // SAFETY: the caller's contract.
@@ -257,16 +171,16 @@ unsafe impl<M: Memory> Memory for Guarded<M> {
     }
 
     fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        if self.is_sampled(block) {
-            self.check_sampled(block, layout)
+        if self.slots.contains(block) {
+            self.slots.check(block, layout)
         } else {
             self.memory.check(block, layout)
         }
     }
 
     unsafe fn check_owned(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        if self.is_sampled(block) {
-            return self.check_sampled(block, layout);
+        if self.slots.contains(block) {
+            return self.slots.check(block, layout);
         }
         // SAFETY: the caller's contract.
         unsafe { self.memory.check_owned(block, layout) }
@@ -275,16 +189,16 @@ unsafe impl<M: Memory> Memory for Guarded<M> {
     /// Resizes a block in place. A sampled one stays as it is.
     unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
         // SAFETY: the caller's contract.
-        !self.is_sampled(block) && unsafe { self.memory.try_resize(block, layout, size) }
+        !self.slots.contains(block) && unsafe { self.memory.try_resize(block, layout, size) }
     }
 
     unsafe fn change(&self, block: NonNull<u8>, old: Layout, new: Layout, done: Done) -> Option<NonNull<u8>> {
         // SAFETY: the caller passes a live block with its layout; the copy is between two live blocks.
         unsafe {
-            if !self.is_sampled(block) {
+            if !self.slots.contains(block) {
                 return self.memory.change(block, old, new, done);
             }
-            if let Err(error) = self.check_sampled(block, old) {
+            if let Err(error) = self.slots.check(block, old) {
                 invalid_free(error, block.addr().get());
                 return None;
             }
@@ -300,12 +214,16 @@ unsafe impl<M: Memory> Memory for Guarded<M> {
     fn region(&self, n: usize) -> Option<Region> {
         self.memory.region(n).or_else(|| {
             let is_next = n == 0 || self.memory.region(n - 1).is_some();
-            let base = self.base.load(Ordering::Relaxed);
-            if is_next && base != 0 { self.with(|pool| Some(pool.region())) } else { None }
+            if is_next { self.slots.region() } else { None }
         })
     }
 
-    pass_on!(|self| self.memory; allocate_many, statistics, largest_free, out_of_memory, take_reserve, remembers, own_lock);
+    fn locks(&self, visit: &mut dyn FnMut(Option<ForkLock>)) {
+        visit(self.slots.lock.at_fork());
+        self.memory.locks(visit);
+    }
+
+    pass_on!(|self| self.memory; allocate_many, statistics, largest_free, out_of_memory, take_reserve, remembers);
 }
 
 global_alloc!([M: Memory] Guarded<M>, plainly);

@@ -12,10 +12,10 @@ use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 pub(super) const SLOTS: usize = 128;
 
 /// Bytes of the largest page of systems; slots are as long on all of them.
-pub(super) const PAGE: usize = if cfg!(target_arch = "x86_64") { 4096 } else { 64 * 1024 };
+pub(in crate::os) const PAGE: usize = if cfg!(target_arch = "x86_64") { 4096 } else { 64 * 1024 };
 
 /// Bytes of the whole range: a guard page in front of each slot, and one behind the last.
-pub(super) const BYTES: usize = (2 * SLOTS + 1) * PAGE;
+pub(in crate::os) const BYTES: usize = (2 * SLOTS + 1) * PAGE;
 
 /// Return addresses of a stack.
 const FRAMES: usize = 24;
@@ -85,17 +85,27 @@ pub(super) enum Side {
     Right,
 }
 
+/// Maps addresses without access, at `wish` if the kernel has nothing there; null is no wish.
+pub(in crate::os) fn map(wish: *mut u8, bytes: usize) -> Option<NonNull<u8>> {
+    // SAFETY: a new mapping at an address where there is none.
+    let start =
+        unsafe { rustix::mm::mmap_anonymous(wish.cast(), bytes, ProtFlags::empty(), MapFlags::PRIVATE) };
+    NonNull::new(start.ok()?.cast::<u8>())
+}
+
 impl Pool {
-    /// Maps a pool without blocks.
-    pub(super) fn make() -> Option<NonNull<Self>> {
-        let map = |bytes, access| {
-            // SAFETY: a new mapping at an address that the kernel chooses.
-            let start =
-                unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), bytes, access, MapFlags::PRIVATE) };
-            NonNull::new(start.ok()?.cast::<u8>())
-        };
-        let state = map(size_of::<Self>(), ProtFlags::READ | ProtFlags::WRITE)?.cast::<Self>();
-        let base = map(BYTES, ProtFlags::empty())?;
+    /// Makes a pool without blocks over [`BYTES`] bytes of addresses that have no access.
+    pub(super) fn make(base: NonNull<u8>) -> Option<NonNull<Self>> {
+        let state = map(ptr::null_mut(), size_of::<Self>())?.cast::<Self>();
+        // SAFETY: the mapping is new, and nothing knows of it.
+        unsafe {
+            rustix::mm::mprotect(
+                state.as_ptr().cast(),
+                size_of::<Self>(),
+                MprotectFlags::READ | MprotectFlags::WRITE,
+            )
+        }
+        .ok()?;
         let none =
             Slot { start: 0, size: 0, align: 1, live: false, allocated: Trace::NONE, freed: Trace::NONE };
         let queue = core::array::from_fn(|n| n as u8);

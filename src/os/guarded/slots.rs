@@ -1,0 +1,150 @@
+//! The slots with their lock, made at first use.
+
+use super::fault;
+use super::pool::{BYTES, Pool, Side, Trace};
+use crate::error::FreeError;
+use crate::lock::{Futex, Lock};
+use crate::region::Region;
+use core::alloc::Layout;
+use core::cell::{Cell, UnsafeCell};
+use core::mem::MaybeUninit;
+use core::ptr::{self, NonNull};
+use core::sync::atomic::{AtomicUsize, Ordering};
+use std::thread_local;
+
+/// Slots between guard pages.
+pub(in crate::os) struct Slots {
+    pub(in crate::os) lock: Futex,
+    /// Address of the first slot; 0 before there are any.
+    base: AtomicUsize,
+    pool: UnsafeCell<*mut Pool>,
+}
+
+// SAFETY: the pool is accessed inside the lock, and by a fault, which only reads.
+unsafe impl Sync for Slots {}
+// SAFETY: the pool belongs to the value.
+unsafe impl Send for Slots {}
+
+thread_local! {
+    /// State of the generator of distances.
+    static SEED: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Returns whether the thread has asked for a random number before.
+pub(super) fn has_begun() -> bool {
+    SEED.get() != 0
+}
+
+/// Returns a random number of the thread (xorshift, Marsaglia 2003).
+fn random() -> u64 {
+    let mut seed = SEED.get();
+    if seed == 0 {
+        let mut time = MaybeUninit::<libc::timespec>::uninit();
+        // SAFETY: the place is valid for a write, and every Linux has the clock.
+        let time = unsafe {
+            libc::clock_gettime(libc::CLOCK_MONOTONIC, time.as_mut_ptr());
+            time.assume_init()
+        };
+        seed = (time.tv_nsec as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ ptr::from_ref(&time).addr() as u64
+            | 1;
+    }
+    seed ^= seed << 13;
+    seed ^= seed >> 7;
+    seed ^= seed << 17;
+    SEED.set(seed);
+    seed >> 16
+}
+
+/// Returns how many requests are in front of the next sampled one: between 0 and twice the period, less two; with that one the period on
+/// average.
+pub(in crate::os) fn distance(period: u32) -> u32 {
+    (random() % (2 * u64::from(period) - 1)) as u32
+}
+
+impl Slots {
+    pub(in crate::os) const fn new() -> Self {
+        Self { lock: Futex::INIT, base: AtomicUsize::new(0), pool: UnsafeCell::new(ptr::null_mut()) }
+    }
+
+    /// Returns whether an address is one of the slots'.
+    #[inline(always)]
+    pub(in crate::os) fn contains(&self, block: NonNull<u8>) -> bool {
+        block.addr().get().wrapping_sub(self.base.load(Ordering::Relaxed)) < BYTES
+    }
+
+    /// Makes the slots, if there are none yet, in addresses without access that `place` returns, [`BYTES`] of them. Returns whether
+    /// there are any.
+    pub(in crate::os) fn make(&self, place: impl FnOnce() -> Option<NonNull<u8>>) -> bool {
+        self.lock.with(|| {
+            // SAFETY: the lock excludes all others, and a pool stays for good.
+            unsafe {
+                let pool = self.pool.get();
+                if (*pool).is_null() {
+                    let Some(made) = place().and_then(|base| Pool::make(base)) else { return false };
+                    fault::watch(made.as_ptr());
+                    *pool = made.as_ptr();
+                    self.base.store((*made.as_ptr()).region().start.addr().get(), Ordering::Relaxed);
+                }
+            }
+            true
+        })
+    }
+
+    /// Runs `f` on the pool, if there is one.
+    fn with<T>(&self, f: impl FnOnce(&mut Pool) -> Option<T>) -> Option<T> {
+        // SAFETY: the lock excludes all others, and a pool stays for good.
+        self.lock.with(|| unsafe { (*self.pool.get()).as_mut() }.and_then(f))
+    }
+
+    /// Returns the layout of the block that lies, or was the last to lie, in the slot of an address; `None` if that is not one of the slots'.
+    #[inline(always)]
+    pub(in crate::os) fn layout_of(&self, block: NonNull<u8>) -> Option<Layout> {
+        self.contains(block).then(|| self.slot_layout(block))
+    }
+
+    #[cold]
+    fn slot_layout(&self, block: NonNull<u8>) -> Layout {
+        self.with(|pool| pool.layout(block)).unwrap_or(Layout::new::<u8>())
+    }
+
+    /// Allocates a block in a slot; `None` if none is left or the block does not fit.
+    pub(in crate::os) fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
+        let trace = Trace::here();
+        let side = if random() % 2 == 0 { Side::Left } else { Side::Right };
+        self.with(|pool| pool.allocate(layout, side, trace))
+    }
+
+    /// Checks a block in a slot.
+    pub(in crate::os) fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        let checked = self.with(|pool| {
+            let whole = |n| pool.is_whole(n).then_some(()).ok_or(FreeError::Overrun);
+            Some(pool.check(block, layout).and_then(whole))
+        });
+        checked.unwrap_or(Err(FreeError::Foreign))
+    }
+
+    /// Frees a block in a slot, or returns why not, after a report that names the block.
+    pub(in crate::os) fn free(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        let trace = Trace::here();
+        let freed = self.with(|pool| {
+            let freed = match pool.check(block, layout) {
+                Ok(n) if pool.is_whole(n) => {
+                    pool.free(n, trace);
+                    return Some(Ok(()));
+                }
+                Ok(_) => Err(FreeError::Overrun),
+                Err(error) => Err(error),
+            };
+            if let Some(slot) = pool.nearest(block.addr().get()) {
+                fault::tell_block(slot);
+            }
+            Some(freed)
+        });
+        freed.unwrap_or(Err(FreeError::Foreign))
+    }
+
+    /// Returns the addresses of the slots, if there are any.
+    pub(in crate::os) fn region(&self) -> Option<Region> {
+        self.with(|pool| Some(pool.region()))
+    }
+}
