@@ -125,8 +125,8 @@ fn main() -> ExitCode {
 }
 
 fn run(quick: bool, subjects: Vec<String>, names: &[String]) -> Result<()> {
-    let partly = !subjects.is_empty();
-    if partly {
+    let partly = !subjects.is_empty() || cfg!(archive);
+    if !subjects.is_empty() {
         measures::choose(subjects)?;
     }
     let chosen: Vec<&Measure> = if names.is_empty() {

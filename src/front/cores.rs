@@ -39,6 +39,7 @@ use crate::memory::{Memory, allocator, global_alloc, pass_on};
 use crate::units::debug;
 use core::alloc::Layout;
 use core::cell::UnsafeCell;
+use core::hint;
 use core::marker::PhantomData;
 use core::mem;
 use core::ptr::{self, NonNull};
@@ -205,10 +206,24 @@ impl<M, C, L: Lock, const CORES: usize, const BATCH: usize> PerCore<M, C, L, COR
         &self.memory
     }
 
+    /// How many blocks a whole batch of each class has. A table, since the smallest chips divide in a loop.
+    const WHOLE: [u8; CLASSES] = {
+        let mut whole = [1; CLASSES];
+        let mut class = 0;
+        while class < CLASSES {
+            let blocks = BATCH / SIZES[class] as usize;
+            if blocks > 1 {
+                whole[class] = if blocks < MOST { blocks } else { MOST } as u8;
+            }
+            class += 1;
+        }
+        whole
+    };
+
     /// Returns how many blocks a whole batch of a class has.
     #[inline(always)]
     fn whole(class: usize) -> usize {
-        (BATCH / SIZES[class] as usize).clamp(1, MOST)
+        Self::WHOLE[class] as usize
     }
 
     /// Leaves a whole batch in the depot, and returns whether there was a place for it.
@@ -240,7 +255,10 @@ impl<M: Memory, C: Cores, L: Lock, const CORES: usize, const BATCH: usize> PerCo
         if layout.size() > LONGEST || layout.align() > 8 || self.memory.remembers() {
             return None;
         }
-        tabled_class_of(layout.size(), layout.align())
+        let class = tabled_class_of(layout.size(), layout.align())?;
+        // SAFETY: the classes of sizes up to `LONGEST` are the first ones.
+        unsafe { hint::assert_unchecked(class < CLASSES) };
+        Some(class)
     }
 
     /// Runs `work` on this core's bins, while nothing else uses them; `None` if the core has none.

@@ -37,6 +37,10 @@ pub struct Bench {
     /// Measure only this allocator, and keep the others' last figures
     #[arg(long = "subject", value_name = "SUBJECT", conflicts_with = "check")]
     subjects: Vec<String>,
+    /// Measure only the allocator of this static library, in `reconnects`, and keep the others' last figures; benches/README.md says
+    /// what the library has
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["check", "subjects", "names"])]
+    archive: Option<PathBuf>,
     /// Measures to run; all if none is named
     #[arg(value_name = "NAME", conflicts_with = "check")]
     names: Vec<String>,
@@ -50,13 +54,19 @@ pub fn run(bench: &Bench, setup: &Setup) -> Result<ExitCode> {
         (false, true) => Peers::Rust,
         (false, false) => Peers::All,
     };
+    if let Some(archive) = &bench.archive {
+        toolchain::find(&[NARROW_TARGET], setup)?;
+        let archive = archive.canonicalize().with_context(|| archive.display().to_string())?;
+        let program = build(&[PROGRAM.into()], "", Some((NARROW_TARGET, Some(&archive))))?;
+        return Ok(exit(measure(&mut Command::new(program), bench, &[NARROW])?));
+    }
     let all = bench.names.is_empty();
     let (narrow, wide): (Vec<_>, Vec<_>) =
         bench.names.iter().map(String::as_str).partition(|&name| name == NARROW);
     if !bench.check && (all || !narrow.is_empty()) {
         toolchain::find(&[NARROW_TARGET], setup)?;
         // Its peers need no compiler for C.
-        let program = build(&[PROGRAM.into()], Peers::Rust.features(), Some(NARROW_TARGET))?;
+        let program = build(&[PROGRAM.into()], Peers::Rust.features(), Some((NARROW_TARGET, None)))?;
         let status = measure(&mut Command::new(program), bench, &[NARROW])?;
         if !status.success() || !all && wide.is_empty() {
             return Ok(exit(status));
@@ -167,9 +177,9 @@ impl Peers {
     }
 }
 
-/// Builds programs of the benchmarks with these features, for this machine or for another target. Returns the path of the main one, built or
-/// not.
-fn build(programs: &[String], features: &str, triple: Option<&str>) -> Result<PathBuf> {
+/// Builds programs of the benchmarks with these features, for this machine or for another target, there perhaps with the allocator of a library.
+/// Returns the path of the main one, built or not.
+fn build(programs: &[String], features: &str, other: Option<(&str, Option<&Path>)>) -> Result<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../benches");
     let target = folder.join("target");
     let mut command = child::command(tools::find("cargo").context("there is no `cargo`")?);
@@ -178,15 +188,16 @@ fn build(programs: &[String], features: &str, triple: Option<&str>) -> Result<Pa
         command.args(["--bin", program]);
     });
     command.arg("--manifest-path").arg(folder.join("Cargo.toml")).arg("--target-dir").arg(&target);
-    if let Some(triple) = triple {
+    if let Some((triple, archive)) = other {
         // The one that comes with the compiler: the machine's own would need libraries of the target.
         let linker = format!("target.{triple}.linker=\"rust-lld\"");
         command.args(["--target", triple, "--config", &linker]);
+        command.envs(archive.map(|file| ("ALLOTMENT_ARCHIVE", file)));
     }
     let status = child::status(&mut command, "building the benchmarks")?;
     anyhow::ensure!(
         status.success(),
         "the benchmarks do not build; --no-native leaves out what needs C and C++"
     );
-    Ok(target.join(triple.unwrap_or_default()).join("release").join(PROGRAM))
+    Ok(target.join(other.map_or("", |(triple, _)| triple)).join("release").join(PROGRAM))
 }

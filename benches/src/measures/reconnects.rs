@@ -42,7 +42,8 @@ const LIMIT: usize = 128 << 10;
 /// The seeds of the devices: those that nothing was chosen by.
 const DEVICES: [u64; 3] = [101, 102, 103];
 
-/// Connections of each. The last of them takes minutes for each subject, and is for the first device alone.
+/// Connections of each. The last of them takes minutes for each subject, and is for the first device alone,
+/// and not for a user's library.
 const CONNECTIONS: [usize; 4] = [1000, 10_000, 100_000, 1_000_000];
 
 fn tables(_: &Results) -> Vec<Table> {
@@ -118,7 +119,55 @@ unsafe impl GlobalAlloc for Tiny {
     }
 }
 
+/// The allocator of a library that the user names, in place of all others; see `benches/README.md`.
+#[cfg(archive)]
+mod archive {
+    use super::{Layout, NonNull, Range, Subject};
+    use std::ffi::c_void;
+
+    /// Its name in the table, which is that of the library's file.
+    pub const NAME: &str = env!("BENCH_ARCHIVE");
+
+    unsafe extern "C" {
+        safe fn allocator_state() -> usize;
+        fn allocator_start(memory: *mut c_void, size: usize) -> *mut c_void;
+        fn allocator_allocate(heap: *mut c_void, size: usize) -> *mut c_void;
+        fn allocator_free(heap: *mut c_void, block: *mut c_void);
+    }
+
+    pub struct Archive(NonNull<c_void>);
+
+    // SAFETY: the user vouches for the library, which gets blocks in the arena or in memory of its own.
+    unsafe impl Subject for Archive {
+        const CONFINED: bool = false;
+
+        unsafe fn new(arena: Range) -> Option<Box<Self>> {
+            // SAFETY: the caller gives the arena to this allocator alone.
+            NonNull::new(unsafe { allocator_start(arena.start.cast(), arena.size) })
+                .map(|heap| Box::new(Self(heap)))
+        }
+
+        fn state() -> usize {
+            allocator_state()
+        }
+
+        unsafe fn alloc(&mut self, layout: Layout) -> *mut u8 {
+            // SAFETY: the heap has started, and the layout is not empty.
+            unsafe { allocator_allocate(self.0.as_ptr(), layout.size()).cast() }
+        }
+
+        unsafe fn dealloc(&mut self, block: *mut u8, _: Layout) {
+            // SAFETY: the caller passes a live block.
+            unsafe { allocator_free(self.0.as_ptr(), block.cast()) }
+        }
+    }
+}
+
 /// Everything that is measured here, by its name in the table.
+#[cfg(archive)]
+const SUBJECTS: [&str; 1] = [archive::NAME];
+/// Everything that is measured here, by its name in the table.
+#[cfg(not(archive))]
 const SUBJECTS: [&str; 8] = [
     KEPT,
     KEPT_BEST,
@@ -139,7 +188,7 @@ fn run(options: &Options) -> Result<Vec<Row>> {
     );
     let most = options.pick(CONNECTIONS.len(), 1);
     let searches = DEVICES.map(|seed| {
-        let most = if seed == DEVICES[0] { most } else { most.min(3) };
+        let most = if seed == DEVICES[0] && !cfg!(archive) { most } else { most.min(3) };
         Search { seed, connections: &CONNECTIONS[..most] }
     });
     // The longest ones first.
@@ -150,6 +199,8 @@ fn run(options: &Options) -> Result<Vec<Row>> {
         KEPT_BEST => search.visit::<Keeping<BestFit<u16, 4, 2>>>(),
         "Heap" => search.visit::<Heap<MicroTlsf, Unsync>>(),
         "TinyHeap" => search.visit::<Tiny>(),
+        #[cfg(archive)]
+        archive::NAME => search.visit::<archive::Archive>(),
         // Without the peers, none is found.
         peer => with(peer, search).unwrap_or(Ok(Vec::new())),
     });
