@@ -219,6 +219,25 @@ fn blocks_are_whole() {
     assert_eq!(ALL.memory().used(), 0);
 }
 
+/// Blocks of no bytes, which `Memory` and C programs ask for, and the largest alignments of a slot.
+#[test]
+fn blocks_of_no_bytes_are_freed() {
+    let _alone = alone();
+    for round in 0..64 {
+        for align in [1, 8, 4096] {
+            let layout = Layout::from_size_align(0, align).unwrap();
+            let block = if round % 2 == 0 { ALL.allocate(layout) } else { ALL.allocate_zeroed(layout) };
+            let block = block.unwrap();
+            assert_eq!(ALL.check(block, layout), Ok(()), "{layout:?}");
+            // SAFETY: the block is live the first time.
+            unsafe {
+                assert_eq!(ALL.try_deallocate(block, layout), Ok(()), "{layout:?}");
+                assert!(ALL.check_owned(block, layout).is_err());
+            }
+        }
+    }
+}
+
 /// A period of 100 is what threads keep to, within the chance of it.
 #[test]
 fn as_many_blocks_are_sampled_as_were_asked_for() {

@@ -3,7 +3,7 @@
 mod common;
 
 use allotment_planner::model::{Buffer, Gap, Instance, InstanceError};
-use allotment_planner::read::{ReadError, read_csv, read_instance, read_plc, read_trace};
+use allotment_planner::read::{ReadError, read_csv, read_instance, read_plc, read_trace, read_uses};
 use allotment_planner::validate::{Violation, validate};
 use common::{apart, checked_by_core, read};
 use proptest::prelude::*;
@@ -46,6 +46,18 @@ fn csv_of_other_programs_is_read() {
     let numbers = csv("id,lower,upper,size,fixed\na,0,3,64.0,0x1F0\n,,,,\nb,4,5,0X40,\n,,,,\n").unwrap();
     let a = Buffer { fixed: Some(496), ..Buffer::new("a", 64, 0, 3) };
     assert_eq!(numbers.buffers(), [a, Buffer::new("b", 64, 4, 5)]);
+    let floats = "id,lower,upper,size,alignment,hint,fixed,alias,tier\n\
+                  0,0.0,4.0,64.0,8.0,-1.0,NA,,1.0\n\
+                  1,-4.0,0.0,64.0,nan,16.0,NaN,0.0,<NA>\n";
+    let [one, other] = [("0", 0, 4), ("1", -4, 0)].map(|(id, start, end)| Buffer::new(id, 64, start, end));
+    let wanted = [Buffer { align: 8, tier: 1, ..one }, Buffer { hint: Some(16), alias: Some(0), ..other }];
+    assert_eq!(csv(floats).unwrap().buffers(), wanted);
+    for time in ["1.5", "0.0.0", ".0", "", "nan"] {
+        assert!(csv(&format!("id,lower,upper,size\na,{time},9,1\n")).is_err(), "{time}");
+    }
+    let uses = "id,lower,upper,size,stream,with,moves\n0,0,4,1,1.0,1.0,NA\n1,2,5,1,,,no\n";
+    let uses = read_uses(uses.as_bytes(), &csv(uses).unwrap()).unwrap();
+    assert_eq!((uses.streams, uses.together, uses.moves), (vec![1, 0], vec![(0, 1)], vec![None, None]));
     let markdown = "| id | lower | upper | size |\n|:---|------:|---|---|\n| a | 0 | 3 | 10 |\n";
     assert_eq!(csv(markdown).unwrap().buffers(), [Buffer::new("a", 10, 0, 3)]);
     // A name may have what separates others, and MiniMalloc's hint of none is one.

@@ -185,8 +185,6 @@ fn shapes_of_operators_are_those_of_their_documentation() {
     let int = |name, int| (name, Is::Int(int));
     let many = |name, list: &[i64]| (name, Is::Ints(list.into()));
     let text = |name, text| (name, Is::Text(text));
-    // An operator with its attributes, its inputs' shapes, and its outputs'.
-    type Case<'a> = (&'a str, Vec<(&'a str, Is)>, &'a [&'a [i64]], &'a [&'a [u64]]);
     let cases: Vec<Case> = vec![
         ("TopK", vec![int("k", 2), int("axis", 0)], &[&[5, 3]], &[&[2, 3], &[2, 3]]),
         (
@@ -279,9 +277,203 @@ fn shapes_of_operators_are_those_of_their_documentation() {
         ("BitwiseXor", vec![], &[&[3, 1], &[5]], &[&[3, 5]]),
         ("PRelu", vec![], &[&[3, 5], &[5]], &[&[3, 5]]),
     ];
+    agree("", &cases);
+}
+
+#[test]
+fn shapes_of_operators_of_onnx_runtime_are_those_of_its_documentation() {
+    let int = |name, int| (name, Is::Int(int));
+    let many = |name, list: &[i64]| (name, Is::Ints(list.into()));
+    let heads = || int("num_heads", 4);
+    let cases: Vec<Case> = vec![
+        ("BiasGelu", vec![], &[&[2, 3, 4], &[4]], &[&[2, 3, 4]]),
+        ("BiasDropout", vec![], &[&[2, 4], &[4]], &[&[2, 4], &[2, 4]]),
+        ("QuickGelu", vec![], &[&[2, 4]], &[&[2, 4]]),
+        ("RotaryEmbedding", vec![], &[&[1, 5, 64], &[1, 1], &[9, 8], &[9, 8]], &[&[1, 5, 64]]),
+        ("SimplifiedLayerNormalization", vec![], &[&[2, 5, 8], &[8]], &[&[2, 5, 8], &[2, 5, 1]]),
+        (
+            "SkipLayerNormalization",
+            vec![],
+            &[&[2, 5, 8], &[2, 5, 8], &[8]],
+            &[&[2, 5, 8], &[2, 5, 1], &[2, 5, 1], &[2, 5, 8]],
+        ),
+        (
+            "EmbedLayerNormalization",
+            vec![],
+            &[&[2, 5], &[2, 5], &[99, 8], &[64, 8], &[2, 8], &[8], &[8], &[2, 5]],
+            &[&[2, 5, 8], &[2], &[2, 5, 8]],
+        ),
+        ("Attention", vec![heads()], &[&[2, 5, 8], &[8, 96], &[96]], &[&[2, 5, 32], &[2, 2, 4, 5, 8]]),
+        (
+            "Attention",
+            vec![heads(), many("qkv_hidden_sizes", &[32, 32, 16])],
+            &[&[2, 5, 8], &[8, 80], &[80], &[2], &[2, 2, 4, 6, 8]],
+            &[&[2, 5, 16], &[2, 2, 4, 11, 8]],
+        ),
+        (
+            "Attention",
+            vec![heads(), int("past_present_share_buffer", 1)],
+            &[&[2, 1, 8], &[8, 96], &[96], &[2], &[2, 2, 4, 64, 8]],
+            &[&[2, 1, 32], &[2, 2, 4, 64, 8]],
+        ),
+        (
+            "QAttention",
+            vec![heads()],
+            &[&[2, 5, 8], &[8, 96], &[96], &[], &[], &[2], &[], &[], &[2, 2, 4, 6, 8]],
+            &[&[2, 5, 32], &[2, 2, 4, 11, 8]],
+        ),
+        (
+            "MultiHeadAttention",
+            vec![heads()],
+            &[&[2, 5, 32], &[2, 7, 32], &[2, 7, 16]],
+            &[&[2, 5, 16], &[2, 4, 7, 8], &[2, 4, 7, 4], &[2, 4, 5, 7]],
+        ),
+        ("MultiHeadAttention", vec![heads()], &[&[2, 5, 4, 3, 8]], &[&[2, 5, 32]]),
+        (
+            "MultiHeadAttention",
+            vec![heads()],
+            &[&[2, 5, 32], &[2, 7, 4, 2, 8]],
+            &[&[2, 5, 32], &[2, 4, 7, 8]],
+        ),
+        ("MultiHeadAttention", vec![heads()], &[&[2, 5, 32], &[2, 4, 7, 8], &[2, 4, 7, 8]], &[&[2, 5, 32]]),
+        (
+            "GroupQueryAttention",
+            vec![heads(), int("kv_num_heads", 2)],
+            &[&[2, 5, 32], &[2, 5, 16], &[2, 5, 16], &[2, 2, 6, 8], &[2, 2, 6, 8]],
+            &[&[2, 5, 32], &[2, 2, 11, 8], &[2, 2, 11, 8]],
+        ),
+        ("PackedAttention", vec![heads()], &[&[9, 8], &[8, 96], &[96], &[2, 5], &[3]], &[&[9, 32]]),
+        (
+            "DynamicQuantizeLSTM",
+            vec![int("hidden_size", 6)],
+            &[&[7, 2, 3], &[1, 3, 24], &[1, 6, 24]],
+            &[&[7, 1, 2, 6], &[1, 2, 6], &[1, 2, 6]],
+        ),
+        ("DynamicQuantizeMatMul", vec![], &[&[2, 3, 4], &[4, 5], &[5], &[5], &[5]], &[&[2, 3, 5]]),
+        ("MatMulIntegerToFloat", vec![], &[&[2, 3, 4], &[4, 5], &[], &[]], &[&[2, 3, 5]]),
+        (
+            "MatMulNBits",
+            vec![int("K", 64), int("N", 5), int("bits", 4)],
+            &[&[2, 3, 64], &[5, 2, 16]],
+            &[&[2, 3, 5]],
+        ),
+        ("MatMulBnb4", vec![int("K", 64), int("N", 5)], &[&[3, 64], &[160]], &[&[3, 5]]),
+        ("FusedMatMul", vec![int("transB", 1)], &[&[2, 3, 4], &[2, 5, 4]], &[&[2, 3, 5]]),
+        // The batch is the last axis but one.
+        (
+            "FusedMatMul",
+            vec![int("transBatchA", 1), int("transBatchB", 1)],
+            &[&[3, 2, 4], &[4, 2, 5]],
+            &[&[2, 3, 5]],
+        ),
+        (
+            "FusedMatMul",
+            vec![int("transA", 1), int("transBatchA", 1)],
+            &[&[4, 2, 3], &[2, 4, 5]],
+            &[&[2, 3, 5]],
+        ),
+        ("FusedGemm", vec![int("transB", 1)], &[&[3, 4], &[5, 4], &[5]], &[&[3, 5]]),
+        ("FusedConv", vec![], &[&[1, 3, 8, 8], &[6, 3, 3, 3]], &[&[1, 6, 6, 6]]),
+        ("NhwcFusedConv", vec![], &[&[1, 8, 9, 3], &[6, 3, 3, 3]], &[&[1, 6, 7, 6]]),
+        ("NhwcMaxPool", vec![many("kernel_shape", &[2, 3])], &[&[1, 8, 9, 3]], &[&[1, 7, 7, 3]]),
+        (
+            "QLinearConv",
+            vec![int("channels_last", 1)],
+            &[&[1, 8, 9, 3], &[], &[], &[6, 3, 3, 3], &[], &[], &[], &[]],
+            &[&[1, 6, 7, 6]],
+        ),
+        (
+            "QLinearAveragePool",
+            vec![many("kernel_shape", &[2, 2])],
+            &[&[1, 3, 8, 9], &[], &[], &[], &[]],
+            &[&[1, 3, 7, 8]],
+        ),
+        (
+            "QLinearAveragePool",
+            vec![many("kernel_shape", &[2, 2]), int("channels_last", 1)],
+            &[&[1, 8, 9, 3], &[], &[], &[], &[]],
+            &[&[1, 7, 8, 3]],
+        ),
+        ("QLinearGlobalAveragePool", vec![], &[&[1, 3, 8, 9], &[], &[], &[], &[]], &[&[1, 3, 1, 1]]),
+        (
+            "QLinearGlobalAveragePool",
+            vec![int("channels_last", 1)],
+            &[&[1, 8, 9, 3], &[], &[], &[], &[]],
+            &[&[1, 1, 1, 3]],
+        ),
+        ("QLinearReduceMean", vec![many("axes", &[1])], &[&[2, 3, 4], &[], &[], &[], &[]], &[&[2, 1, 4]]),
+        ("QLinearAdd", vec![], &[&[2, 3], &[], &[], &[3], &[], &[], &[], &[]], &[&[2, 3]]),
+        ("QLinearLeakyRelu", vec![], &[&[2, 3], &[], &[], &[], &[]], &[&[2, 3]]),
+        ("QLinearWhere", vec![], &[&[2, 1], &[3], &[], &[], &[1], &[], &[], &[], &[]], &[&[2, 3]]),
+        (
+            "QLinearConcat",
+            vec![int("axis", 1)],
+            &[&[], &[], &[2, 3], &[], &[], &[2, 4], &[], &[]],
+            &[&[2, 7]],
+        ),
+        (
+            "QGemm",
+            vec![int("transB", 1)],
+            &[&[3, 4], &[], &[], &[5, 4], &[], &[], &[5], &[], &[]],
+            &[&[3, 5]],
+        ),
+        ("GatherBlockQuantized", vec![], &[&[99, 8], &[2, 5], &[99, 1]], &[&[2, 5, 8]]),
+        ("GatedRelativePositionBias", vec![heads()], &[&[2, 5, 32]], &[&[2, 4, 5, 5]]),
+    ];
+    agree("com.microsoft", &cases);
+    // The optimizer puts this one into the standard domain.
+    agree("", &[("SimplifiedLayerNormalization", vec![], &[&[2, 5, 8], &[8]], &[&[2, 5, 8], &[2, 5, 1]])]);
+}
+
+#[test]
+fn elements_of_quantized_operators_have_the_size_of_the_documentation() {
+    // An operator with its attributes, the element types and shapes of its inputs, and its output's bytes.
+    type Case<'a> = (&'a str, Vec<(&'a str, Is)>, &'a [(i32, &'a [i64])], u64);
+    const BYTES: i32 = 2;
+    let int = |name, int| (name, Is::Int(int));
+    const SCALE: (i32, &[i64]) = (FLOAT, &[]);
+    const ZERO: (i32, &[i64]) = (BYTES, &[]);
+    let cases: Vec<Case> = vec![
+        ("QGemm", vec![], &[(BYTES, &[3, 4]), SCALE, ZERO, (BYTES, &[4, 5]), SCALE, ZERO], 60),
+        (
+            "QGemm",
+            vec![],
+            &[(BYTES, &[3, 4]), SCALE, ZERO, (BYTES, &[4, 5]), SCALE, ZERO, (INT32, &[5]), SCALE, ZERO],
+            15,
+        ),
+        ("MatMulIntegerToFloat", vec![], &[(BYTES, &[3, 4]), (BYTES, &[4, 5]), SCALE, SCALE], 60),
+        ("QLinearConcat", vec![int("axis", 0)], &[SCALE, ZERO, (BYTES, &[3]), SCALE, ZERO, (BYTES, &[4])], 7),
+        (
+            "QAttention",
+            vec![int("num_heads", 2)],
+            &[(BYTES, &[1, 3, 4]), (BYTES, &[4, 12]), (FLOAT, &[12]), SCALE],
+            48,
+        ),
+        ("GatherBlockQuantized", vec![], &[(BYTES, &[9, 8]), (INT64, &[2]), (FLOAT, &[9, 1])], 128),
+        ("QEmbedLayerNormalization", vec![], &[(INT32, &[1, 3]), (INT32, &[1, 3]), (BYTES, &[9, 4])], 48),
+    ];
+    for (op, attributes, inputs, bytes) in cases {
+        let names: String = (0..inputs.len()).map(|n| format!("i{n} ")).collect();
+        let infos: Vec<_> = inputs
+            .iter()
+            .enumerate()
+            .map(|(n, (dtype, dims))| info(&format!("i{n}"), *dtype, dims))
+            .collect();
+        let nodes = [called("com.microsoft", op, &names, "y", &attributes)];
+        let made = read(&model(&graph(&nodes, &[], &infos, &[]), &[]), &[])
+            .unwrap_or_else(|error| panic!("{op}: {error}"));
+        let y = made.tensors.iter().find(|tensor| tensor.name == "y").unwrap();
+        assert_eq!(y.bytes, bytes, "{op}");
+    }
+}
+
+/// An operator with its attributes, its inputs' shapes, and its outputs'.
+type Case<'a> = (&'a str, Vec<(&'a str, Is)>, &'a [&'a [i64]], &'a [&'a [u64]]);
+
+fn agree(domain: &str, cases: &[Case]) {
     for (op, attributes, inputs, outputs) in cases.iter().filter(|case| !case.3.is_empty()) {
         let list = |letter: char, count| (0..count).map(|n| format!("{letter}{n} ")).collect::<String>();
-        let nodes = [node(op, &list('i', inputs.len()), &list('o', outputs.len()), attributes)];
+        let nodes = [called(domain, op, &list('i', inputs.len()), &list('o', outputs.len()), attributes)];
         let infos: Vec<_> =
             inputs.iter().enumerate().map(|(n, dims)| info(&format!("i{n}"), FLOAT, dims)).collect();
         let made = read(&model(&graph(&nodes, &[], &infos, &[]), &[]), &[])

@@ -3,7 +3,7 @@
 //! Columns, in any order: `id` (or `buffer`), `lower`/`upper` (or `start`/`end`), `size`; optional `alignment`,
 //! `hint`, `gaps`, `fixed`, `alias`, `tier`, and for prices `stream`, `with`, `moves`. A column of another name is an error, unless it has
 //! none, like the index of a data frame. Fields are separated by commas, semicolons, tabs or bars, whichever the header has the most of. Sizes and
-//! offsets are bytes (`4096`, `0x1000`, `64K`, `1.5MiB`). No part of the table are, in front of the header, blank lines, comments (`#`) and Excel's
+//! offsets are bytes (`4096`, `0x1000`, `64K`, `1.5MiB`). Every number may be written as data frames write it: `3.0`, and `NA` or `NaN` for none. No part of the table are, in front of the header, blank lines, comments (`#`) and Excel's
 //! `sep=;`, and then rows without a value and the rule below the header of a table in Markdown.
 //!
 //! The end of a lifetime is exclusive, in `end` as in `upper` (MiniMalloc itself takes `end` inclusively). Gaps are `from-to` or
@@ -11,10 +11,11 @@
 //! that lie `in` the buffer of another row.
 
 use std::collections::HashMap;
+use std::str::FromStr;
 
 use csv::StringRecord;
 
-use super::{MARK, ReadError, parse_bytes};
+use super::{MARK, ReadError, parse_bytes, whole};
 use crate::model::{Buffer, Gap, Instance};
 
 /// The columns that are read, by their usual names.
@@ -32,6 +33,9 @@ const OTHERS: [(&str, &str); 8] = [
     ("end", "upper"),
     ("align", "alignment"),
 ];
+
+/// Optional columns of numbers.
+const NUMBERS: [Column; 6] = ["alignment", "hint", "fixed", "tier", "stream", "moves"];
 
 /// A column, by its usual name.
 type Column = &'static str;
@@ -178,7 +182,9 @@ impl Row<'_> {
 
     /// Returns the text of a field that is there and not empty.
     pub(super) fn field(&self, column: Column) -> Option<&str> {
-        self.columns.get(&column).and_then(|&n| self.record.get(n)).filter(|field| !field.is_empty())
+        let field = self.columns.get(&column).and_then(|&n| self.record.get(n))?;
+        let is_none = NUMBERS.contains(&column) && matches!(field, "NA" | "NaN" | "nan" | "<NA>");
+        (!field.is_empty() && !is_none).then_some(field)
     }
 
     fn needed(&self, column: Column) -> Result<&str, ReadError> {
@@ -200,7 +206,7 @@ impl Row<'_> {
     }
 
     fn time(&self, column: Column) -> Result<i64, ReadError> {
-        self.read(column, self.needed(column)?, str::parse)
+        self.read(column, self.needed(column)?, number)
     }
 
     /// The buffer; it has no alias yet.
@@ -210,9 +216,9 @@ impl Row<'_> {
         let mut buffer = Buffer::new(self.needed("id")?, size, start, end);
         buffer.align = self.bytes("alignment")?.unwrap_or(1);
         // MiniMalloc writes -1 for none.
-        buffer.hint = if self.field("hint") == Some("-1") { None } else { self.bytes("hint")? };
+        buffer.hint = if self.field("hint").map(whole) == Some("-1") { None } else { self.bytes("hint")? };
         buffer.fixed = self.bytes("fixed")?;
-        let tier = self.field("tier").map(|text| self.read("tier", text, str::parse));
+        let tier = self.field("tier").map(|text| self.read("tier", text, number));
         buffer.tier = tier.transpose()?.unwrap_or(0);
         for gap in self.field("gaps").unwrap_or_default().split_whitespace() {
             let wrong = || self.wrong(format!("`{gap}` is no gap: write 3-7 or 3-7@0:64"));
@@ -220,6 +226,16 @@ impl Row<'_> {
         }
         Ok(buffer)
     }
+}
+
+/// Reads a whole number.
+pub(super) fn number<T: FromStr>(text: &str) -> Result<T, T::Err> {
+    whole(text).parse()
+}
+
+/// Returns the buffer of a name. Data frames write numbers of buffers with a fraction if some have none.
+pub(super) fn named(names: &HashMap<&str, usize>, name: &str) -> Option<usize> {
+    names.get(name).or_else(|| names.get(whole(name))).copied()
 }
 
 /// Reads CSV text.
@@ -238,12 +254,16 @@ pub fn read_csv(bytes: &[u8]) -> Result<Instance, ReadError> {
         buffers.push(row.buffer()?);
         Ok(())
     })?;
-    let names: HashMap<String, usize> = buffers.iter().enumerate().map(|(n, b)| (b.id.clone(), n)).collect();
+    let names: HashMap<&str, usize> = buffers.iter().enumerate().map(|(n, b)| (b.id.as_str(), n)).collect();
+    let mut found = Vec::with_capacity(aliases.len());
     for (n, alias, at) in aliases {
-        let other = names.get(&alias).copied();
         let what = || format!("`{alias}`, with which `{}` may share, is not there", buffers[n].id);
-        buffers[n].alias =
-            Some(other.ok_or_else(|| ReadError::Line { line: place.line(at.as_ref()), what: what() })?);
+        let other = named(&names, &alias);
+        found
+            .push((n, other.ok_or_else(|| ReadError::Line { line: place.line(at.as_ref()), what: what() })?));
+    }
+    for (n, other) in found {
+        buffers[n].alias = Some(other);
     }
     Ok(Instance::new(buffers)?)
 }

@@ -86,14 +86,18 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
     if let Some(digits) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         return u64::from_str_radix(digits, 16).map_err(|error| error.to_string());
     }
-    // Data frames write whole numbers so, if another one of the column is missing.
-    let text = text.strip_suffix(".0").unwrap_or(text);
+    let text = whole(text);
     // Without a unit, a fraction would be one of a byte.
     let number = text.strip_suffix(['b', 'B']).unwrap_or(text);
     if number.contains('.') && number.ends_with(|last: char| last.is_ascii_digit() || last == '.') {
         return Err("bytes are whole: write 4096, 64K or 1.5M".into());
     }
     parse_size::Config::new().with_binary().parse_size(text).map_err(|error| error.to_string())
+}
+
+/// Returns a whole number without the fraction with which data frames write it, if another one of the column is missing: `3.0`.
+fn whole(text: &str) -> &str {
+    text.strip_suffix(".0").unwrap_or(text)
 }
 
 /// The mark of UTF-8 that some editors put in front of a text.

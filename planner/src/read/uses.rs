@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::csv::Table;
+use super::csv::{Table, named, number};
 use super::{ReadError, parse_bytes};
 use crate::model::Instance;
 use crate::reuse::Uses;
@@ -22,11 +22,11 @@ pub fn read_uses(bytes: &[u8], instance: &Instance) -> Result<Uses, ReadError> {
     table.each(|row| {
         if streams {
             let text = row.field("stream").unwrap_or("0");
-            uses.streams.push(row.read("stream", text, str::parse)?);
+            uses.streams.push(row.read("stream", text, number)?);
         }
         for name in row.field("with").unwrap_or_default().split_whitespace() {
             let missing = || row.wrong(format!("`{name}`, in `with`, is not there"));
-            uses.together.push((n, *names.get(name).ok_or_else(missing)?));
+            uses.together.push((n, named(&names, name).ok_or_else(missing)?));
         }
         if moves {
             let bytes = row.field("moves").filter(|&text| text != "no");

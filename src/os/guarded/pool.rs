@@ -144,7 +144,8 @@ impl Pool {
         self.free -= 1;
         let offset = match side {
             Side::Left => 0,
-            Side::Right => (PAGE - layout.size()) & !(layout.align() - 1),
+            // A block of no bytes is told from the next slot's by its address too.
+            Side::Right => (PAGE - layout.size().max(1)) & !(layout.align() - 1),
         };
         let block = page.wrapping_add(offset);
         let (start, size, align) = (block.addr(), layout.size(), layout.align());

@@ -197,7 +197,7 @@ pub fn concat(context: &Context) -> Values {
 }
 
 /// Joins tensors along an axis, or along a new one.
-fn joined(values: &[&Value], at: i64, new: bool) -> Values {
+pub fn joined(values: &[&Value], at: i64, new: bool) -> Values {
     let first = *values.first().ok_or("it has no input")?;
     let rank = first.shape.len();
     let at = axis(at, rank + usize::from(new))?;

@@ -26,7 +26,12 @@ pub fn reduced(context: &Context) -> Result<Vec<bool>, Fault> {
         out[axis(context.int("axis", 0), rank)?] = true;
         return Ok(out);
     }
-    match context.list("axes", 1)? {
+    // Its second input is a scale.
+    let listed = match context.op() {
+        "QLinearReduceMean" => context.ints("axes"),
+        _ => context.list("axes", 1)?,
+    };
+    match listed {
         Some(list) if !list.is_empty() => axes(list, rank)?.into_iter().for_each(|at| out[at] = true),
         _ => out.fill(!context.flag("noop_with_empty_axes")),
     }
@@ -79,21 +84,29 @@ fn matmul(a: &[u64], b: &[u64]) -> Result<Vec<u64>, Fault> {
 
 /// A product of matrices; the second is input 1, 3 if the inputs are quantized.
 pub fn product_of(context: &Context) -> Values {
+    match context.op() {
+        "QLinearMatMul" => product(context, context.input(3)?, context.input(7)?.dtype),
+        "MatMulInteger" | "MatMulInteger16" => product(context, context.input(1)?, INT32),
+        "MatMulIntegerToFloat" => product(context, context.input(1)?, context.input(2)?.dtype),
+        _ => product(context, context.input(1)?, context.input(0)?.dtype),
+    }
+}
+
+/// The product of input 0 and another matrix.
+pub fn product(context: &Context, b: &Value, dtype: i32) -> Values {
     let a = context.input(0)?;
-    let (b, dtype) = match context.op() {
-        "QLinearMatMul" => (context.input(3)?, context.input(7)?.dtype),
-        "MatMulInteger" => (context.input(1)?, INT32),
-        _ => (context.input(1)?, a.dtype),
-    };
-    let turned = |value: &Value, flag: &str| {
+    let turned = |value: &Value, flag: &str, batch: &str| {
         let mut shape = value.shape.clone();
         let rank = shape.len();
+        if context.flag(batch) && rank > 1 {
+            shape[..rank - 1].rotate_left(1);
+        }
         if context.flag(flag) && rank > 1 {
             shape.swap(rank - 1, rank - 2);
         }
         shape
     };
-    one(matmul(&turned(a, "transA"), &turned(b, "transB"))?, dtype)
+    one(matmul(&turned(a, "transA", "transBatchA"), &turned(b, "transB", "transBatchB"))?, dtype)
 }
 
 pub fn gemm(context: &Context) -> Values {
@@ -178,12 +191,6 @@ pub fn dequantize(context: &Context) -> Values {
 pub fn dynamic_quantize(context: &Context) -> Values {
     let x = context.input(0)?;
     Ok(vec![Value::new(x.shape.clone(), UINT8), Value::new(vec![], FLOAT), Value::new(vec![], UINT8)])
-}
-
-/// Two tensors with scales and zero points, element by element.
-pub fn quantized_broadcast(context: &Context) -> Values {
-    let (a, b) = (context.input(0)?, context.input(3)?);
-    one(broadcast(&[&a.shape, &b.shape])?, a.dtype)
 }
 
 pub fn det(context: &Context) -> Values {

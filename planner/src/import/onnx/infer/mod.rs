@@ -6,6 +6,7 @@ mod fold;
 mod layout;
 mod math;
 mod network;
+mod runtime;
 mod scalar;
 mod value;
 
@@ -45,25 +46,15 @@ type Rule = fn(&Context) -> Result<Vec<Value>, Fault>;
 /// The rule of an operator, if this importer knows it.
 fn rule(domain: &str, op: &str) -> Option<Rule> {
     if domain == "com.microsoft" {
-        return Some(match op {
-            "BiasGelu" | "FastGelu" | "Gelu" | "QuickGelu" | "SimplifiedLayerNormalization" => layout::same,
-            "FusedConv" => network::conv,
-            "FusedGemm" => math::gemm,
-            "FusedMatMul" => math::product_of,
-            "DequantizeLinear" => math::dequantize,
-            "QuantizeLinear" => math::quantize,
-            "QLinearAdd" | "QLinearMul" => math::quantized_broadcast,
-            "QLinearLeakyRelu" | "QLinearSigmoid" | "QLinearSoftmax" => layout::same,
-            "SkipLayerNormalization" | "SkipSimplifiedLayerNormalization" => network::skip_layer_norm,
-            _ => return None,
-        });
+        return runtime::rule(op);
     }
     if !domain.is_empty() && domain != "ai.onnx" {
         return None;
     }
     Some(match op {
         "BatchNormalization" => network::batch_norm,
-        "LayerNormalization" => network::layer_norm,
+        // Where the optimizer of ONNX Runtime fuses it, it is in the standard domain.
+        "LayerNormalization" | "SimplifiedLayerNormalization" => network::layer_norm,
         op if is_one_of(UNARY, op) || is_one_of(ROWWISE, op) => layout::same,
         op if is_one_of(BINARY, op) => math::broadcasts,
         op if op.starts_with("Reduce") => math::reduce,

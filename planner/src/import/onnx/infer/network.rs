@@ -11,10 +11,12 @@ pub fn recurrent(context: &Context) -> Values {
     let [first, second, _] = x.shape[..] else {
         return Err("its input is not of three dimensions".into());
     };
-    // [directions, gates * hidden, hidden]
-    let [directions, _, hidden] = weights.shape[..] else {
+    // [directions, gates * hidden, hidden], and of ONNX Runtime's [directions, hidden, gates * hidden]
+    let quantized = context.op() == "DynamicQuantizeLSTM";
+    let [directions, rows, columns] = weights.shape[..] else {
         return Err("its recurrent weights are not of three dimensions".into());
     };
+    let hidden = if quantized { rows } else { columns };
     let wanted = if context.text("direction") == "bidirectional" { 2 } else { 1 };
     if directions != wanted {
         return Err(format!("its weights have {directions} directions, not {wanted}").into());
@@ -29,15 +31,19 @@ pub fn recurrent(context: &Context) -> Values {
     };
     let last = Value::new(last, x.dtype);
     let mut outputs = vec![Value::new(all, x.dtype), last.clone()];
-    if context.op() == "LSTM" {
+    if context.op().ends_with("LSTM") {
         outputs.push(last);
     }
     Ok(outputs)
 }
 
+/// True if the operator's channels are its last axis and not its second.
+fn channels_last(context: &Context) -> bool {
+    context.op().starts_with("Nhwc") || context.flag("channels_last")
+}
+
 pub fn conv(context: &Context) -> Values {
-    let x = context.input(0)?;
-    windows(context, Some(context.input(1)?), x.dtype)
+    windows(context, Some(context.input(1)?), context.input(0)?.dtype)
 }
 
 pub fn conv_integer(context: &Context) -> Values {
@@ -57,7 +63,12 @@ pub fn pool(context: &Context) -> Values {
 
 /// Infers the output of a convolution or a pooling.
 fn windows(context: &Context, weights: Option<&Value>, dtype: i32) -> Values {
-    let (x, op) = (context.input(0)?, context.op());
+    let mut x = context.input(0)?.unknown();
+    let last = channels_last(context) && x.shape.len() > 1;
+    if last {
+        x.shape[1..].rotate_right(1);
+    }
+    let op = context.op();
     let spatial = x.shape.len().checked_sub(2).ok_or("its input has fewer than two dimensions")?;
     let kernel: Vec<u64> = match (context.ints("kernel_shape"), weights) {
         (Some(kernel), _) => dims(kernel)?,
@@ -122,13 +133,17 @@ fn windows(context: &Context, weights: Option<&Value>, dtype: i32) -> Values {
         };
         shape.push(u64::try_from(out).map_err(|_| format!("its window does not fit {:?}", x.shape))?);
     }
+    if last {
+        shape[1..].rotate_left(1);
+    }
     one(shape, dtype)
 }
 
 pub fn global_pool(context: &Context) -> Values {
     let x = context.input(0)?;
+    let channels = if channels_last(context) { x.shape.len().saturating_sub(1) } else { 1 };
     let dims = x.shape.iter().enumerate();
-    one(dims.map(|(n, &dim)| if n < 2 { dim } else { 1 }).collect(), x.dtype)
+    one(dims.map(|(n, &dim)| if n == 0 || n == channels { dim } else { 1 }).collect(), x.dtype)
 }
 
 pub fn max_unpool(context: &Context) -> Values {

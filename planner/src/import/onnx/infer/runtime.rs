@@ -1,0 +1,280 @@
+//! Operators of ONNX Runtime (`com.microsoft`), which its quantizer and its optimizer write.
+
+use super::Rule;
+use super::context::Context;
+use super::fault::Fault;
+use super::layout::{self, Values, one};
+use super::math;
+use super::network;
+use super::value::{FLOAT, INT32, UINT8, Value, axis, broadcast, dimension, dims};
+
+/// The rule of an operator, if this importer knows it.
+pub fn rule(op: &str) -> Option<Rule> {
+    Some(match op {
+        "BiasAdd"
+        | "BiasGelu"
+        | "BiasSoftmax"
+        | "FastGelu"
+        | "Gelu"
+        | "GroupNorm"
+        | "Inverse"
+        | "LongformerAttention"
+        | "MoE"
+        | "QLinearLeakyRelu"
+        | "QLinearSigmoid"
+        | "QLinearSoftmax"
+        | "QMoE"
+        | "QuickGelu"
+        | "RotaryEmbedding"
+        | "Trilu" => layout::same,
+        "Attention" | "DecoderMaskedSelfAttention" | "QAttention" => attention,
+        "BiasDropout" => layout::dropout,
+        "BiasSplitGelu" => halves,
+        "ComplexMul" | "ComplexMulConj" => math::broadcasts,
+        "DecoderMaskedMultiHeadAttention" | "MultiHeadAttention" => multi_head,
+        "DequantizeLinear" => math::dequantize,
+        "DynamicQuantizeLSTM" => network::recurrent,
+        "DynamicQuantizeMatMul"
+        | "FusedMatMul"
+        | "FusedMatMulActivation"
+        | "GemmFastGelu"
+        | "MatMulInteger16"
+        | "MatMulIntegerToFloat"
+        | "SparseToDenseMatMul"
+        | "TransposeMatMul" => math::product_of,
+        "EmbedLayerNormalization" | "QEmbedLayerNormalization" => embeddings,
+        "ExpandDims" => layout::unsqueeze,
+        "FusedConv" | "NhwcConv" | "NhwcFusedConv" => network::conv,
+        "FusedGemm" => math::gemm,
+        "GatedRelativePositionBias" => gated_bias,
+        "GatherBlockQuantized" => gather_quantized,
+        "GatherND" => layout::gather_nd,
+        "GridSample" => network::grid_sample,
+        "GroupQueryAttention" | "SparseAttention" => grouped,
+        "MatMulBnb4" | "MatMulNBits" => |context| packed(context, dimension(context.int("N", -1))?),
+        "MatMulFpQ4" => |context| match context.known(2)? {
+            &[_, n] => packed(context, dimension(n)?),
+            _ => Err("its B_shape is not of two dimensions".into()),
+        },
+        "MaxpoolWithMask" | "NhwcMaxPool" | "QLinearAveragePool" => network::pool,
+        "MulInteger" => |context| mixed(context, [0, 2], INT32),
+        "NGramRepeatBlock" => |context| Ok(vec![context.input(1)?.unknown()]),
+        "PackedAttention" => tokens,
+        "Pad" => layout::pad,
+        "QGemm" => quantized_gemm,
+        "QLinearAdd" | "QLinearMul" => |context| mixed(context, [0, 3], context.input(0)?.dtype),
+        "QLinearConcat" => quantized_concat,
+        "QLinearConv" => network::conv_quantized,
+        "QLinearGlobalAveragePool" => network::global_pool,
+        "QLinearReduceMean" => math::reduce,
+        "QLinearWhere" => quantized_where,
+        "QuantizeLinear" => math::quantize,
+        "Range" => layout::range,
+        "RelativePositionBias" => position_bias,
+        "SimplifiedLayerNormalization" => network::layer_norm,
+        "SkipGroupNorm" => |context| Ok(vec![context.input(0)?.unknown(); 2]),
+        "SkipLayerNormalization" | "SkipSimplifiedLayerNormalization" => network::skip_layer_norm,
+        "TorchEmbedding" => layout::gather,
+        _ => return None,
+    })
+}
+
+/// Two inputs against each other, with scales and zero points between them.
+fn mixed(context: &Context, inputs: [usize; 2], dtype: i32) -> Values {
+    let [a, b] = [context.input(inputs[0])?, context.input(inputs[1])?];
+    one(broadcast(&[&a.shape, &b.shape])?, dtype)
+}
+
+/// A condition, and two tensors with their scales and zero points.
+fn quantized_where(context: &Context) -> Values {
+    let [condition, x, y] = [context.input(0)?, context.input(1)?, context.input(4)?];
+    one(broadcast(&[&condition.shape, &x.shape, &y.shape])?, x.dtype)
+}
+
+/// The scale and zero point of the output, and then each tensor with its own.
+fn quantized_concat(context: &Context) -> Values {
+    let tensors = (2..context.inputs.len()).step_by(3).map(|n| context.input(n));
+    layout::joined(&tensors.collect::<Result<Vec<_>, _>>()?, context.int("axis", 0), false)
+}
+
+/// The product of quantized matrices; without a zero point of the output it is a float.
+fn quantized_gemm(context: &Context) -> Values {
+    let (a, b) = (context.input(0)?, context.input(3)?);
+    if a.shape.len() != 2 || b.shape.len() != 2 {
+        return Err("its inputs are no matrices".into());
+    }
+    math::product(context, b, context.optional(8).map_or(FLOAT, |zero| zero.dtype))
+}
+
+/// A product with a matrix of `n` columns that is packed in blocks.
+fn packed(context: &Context, n: u64) -> Values {
+    let a = context.input(0)?;
+    let (&k, rows) = a.shape.split_last().ok_or("its input is a scalar")?;
+    if context.attribute("K").is_some_and(|told| dimension(told.i).ok() != Some(k)) {
+        return Err(format!("its K is {}, but its input is {:?}", context.int("K", 0), a.shape).into());
+    }
+    one([rows, &[n]].concat(), a.dtype)
+}
+
+/// The first half of each row, times a function of the second.
+fn halves(context: &Context) -> Values {
+    let x = context.input(0)?;
+    let (&last, rows) = x.shape.split_last().ok_or("its input is a scalar")?;
+    one([rows, &[last / 2]].concat(), x.dtype)
+}
+
+/// The sum of three embeddings, normalized; the lengths of the masks; and the sum.
+fn embeddings(context: &Context) -> Values {
+    let (ids, words) = (context.input(0)?, context.input(2)?);
+    let (&[batch, length], &[_, hidden]) = (&ids.shape[..], &words.shape[..]) else {
+        return Err(format!("{:?} of {:?}", ids.shape, words.shape).into());
+    };
+    // The scale of the gamma of the quantized form has the output's type.
+    let dtype = if context.op().starts_with('Q') { FLOAT } else { words.dtype };
+    let sum = Value::new(vec![batch, length, hidden], dtype);
+    Ok(vec![sum.clone(), Value::new(vec![batch], INT32), sum])
+}
+
+/// Rows of a table whose elements are packed in blocks.
+fn gather_quantized(context: &Context) -> Values {
+    let (x, at, scales) = (context.input(0)?, context.input(1)?, context.input(2)?);
+    let mut table = x.shape.clone();
+    if let (UINT8, Some(last)) = (x.dtype, table.last_mut()) {
+        let each = 8 / dimension(context.int("bits", 4))?.clamp(1, 8);
+        *last = last.checked_mul(each).ok_or("the shape overflows")?;
+    }
+    let along = axis(context.int("gather_axis", 0), table.len())?;
+    one([&table[..along], &at.shape, &table[along + 1..]].concat(), scales.dtype)
+}
+
+/// A bias for each head and each pair of places.
+fn position_bias(context: &Context) -> Values {
+    let table = context.input(0)?;
+    let &[_, heads] = &table.shape[..] else {
+        return Err("its table is not of two dimensions".into());
+    };
+    let lengths = dims(&[context.scalar(1)?, context.scalar(2)?])?;
+    one([&[1, heads], &lengths[..]].concat(), table.dtype)
+}
+
+/// A bias for each head and each pair of places, gated by the queries.
+fn gated_bias(context: &Context) -> Values {
+    let query = context.input(0)?;
+    let &[batch, length, _] = &query.shape[..] else {
+        return Err("its queries are not of three dimensions".into());
+    };
+    one(vec![batch, heads(context, "num_heads")?, length, length], query.dtype)
+}
+
+fn heads(context: &Context, name: &str) -> Result<u64, Fault> {
+    match dimension(context.int(name, 0))? {
+        0 => Err(format!("its {name} is missing").into()),
+        heads => Ok(heads),
+    }
+}
+
+/// The sizes of queries and of values that weights for both and the keys make.
+fn projected(context: &Context) -> Result<[u64; 2], Fault> {
+    let weights = context.input(1)?;
+    match (context.ints("qkv_hidden_sizes"), weights.shape.last()) {
+        (Some(&[q, _, v]), _) => Ok([dimension(q)?, dimension(v)?]),
+        (None, Some(all)) => Ok([all / 3; 2]),
+        _ => Err("its weights or qkv_hidden_sizes are not of queries, keys and values".into()),
+    }
+}
+
+/// Attention with its own projections: the result, and keys and values with those from before.
+fn attention(context: &Context) -> Values {
+    let x = context.input(0)?;
+    let &[batch, length, _] = &x.shape[..] else {
+        return Err("its input is not of three dimensions".into());
+    };
+    let ([q, v], heads) = (projected(context)?, heads(context, "num_heads")?);
+    let quantized = context.op() == "QAttention";
+    let dtype = if quantized { context.input(3)?.dtype } else { x.dtype };
+    let past = context.optional(if quantized { 8 } else { 4 });
+    let total = reach(context, past, 3, length)?;
+    let present = past.map_or(dtype, |past| past.dtype);
+    Ok(vec![
+        Value::new(vec![batch, length, v], dtype),
+        Value::new(vec![2, batch, heads, total, q / heads], present),
+    ])
+}
+
+/// The number of keys of all steps; the axis of the past has those before. Memory that both share has place for more.
+fn reach(context: &Context, past: Option<&Value>, at: usize, more: u64) -> Result<u64, Fault> {
+    let Some(past) = past else { return Ok(more) };
+    let before = *past.shape.get(at).ok_or_else(|| format!("a past of {:?}", past.shape))?;
+    if context.flag("past_present_share_buffer") {
+        return Ok(before);
+    }
+    before.checked_add(more).ok_or_else(|| "the shape overflows".into())
+}
+
+/// Attention over tokens of all sequences, one behind the other.
+fn tokens(context: &Context) -> Values {
+    let x = context.input(0)?;
+    let &[count, _] = &x.shape[..] else {
+        return Err("its input is not of two dimensions".into());
+    };
+    one(vec![count, projected(context)?[1]], x.dtype)
+}
+
+/// Attention over projected queries, keys and values: the result, the keys and values of all steps, and the products.
+fn multi_head(context: &Context) -> Values {
+    let (query, heads) = (context.input(0)?, heads(context, "num_heads")?);
+    let (batch, length, hidden) = match query.shape[..] {
+        [batch, length, hidden] => (batch, length, hidden),
+        // With the keys and values.
+        [batch, length, heads, _, size] => (batch, length, heads.saturating_mul(size)),
+        _ => return Err("its queries are not of three dimensions".into()),
+    };
+    let (more, values) = match (context.optional(1), context.optional(2)) {
+        (Some(key), Some(value)) => match (&key.shape[..], &value.shape[..]) {
+            (&[_, more, _], &[_, _, values]) => (more, values),
+            // From another layer, already divided.
+            (&[_, _, more, _], &[_, _, _, size]) => (more, heads.saturating_mul(size)),
+            _ => return Err(format!("keys of {:?} and values of {:?}", key.shape, value.shape).into()),
+        },
+        (Some(key), None) => (*key.shape.get(1).ok_or("its keys are not of five dimensions")?, hidden),
+        _ => (length, hidden),
+    };
+    let masked = context.op().starts_with("Decoder");
+    let past = context.optional(if masked { 5 } else { 6 });
+    let total = reach(context, past, 2, more)?;
+    let kept = |size: u64| Value::new(vec![batch, heads, total, size / heads], query.dtype);
+    Ok(vec![
+        Value::new(vec![batch, length, values], query.dtype),
+        kept(hidden),
+        kept(values),
+        Value::new(vec![batch, heads, length, total], query.dtype),
+    ])
+}
+
+/// Attention in which several heads of queries share one of keys: the result, and the keys and values of all steps.
+fn grouped(context: &Context) -> Values {
+    let query = context.input(0)?;
+    let (heads, kv) = (heads(context, "num_heads")?, heads(context, "kv_num_heads")?);
+    let &[batch, length, hidden] = &query.shape[..] else {
+        return Err("its queries are not of three dimensions".into());
+    };
+    // Without keys, they and the values stand behind the queries.
+    let size = match context.optional(1) {
+        Some(_) => hidden / heads,
+        None => hidden / heads.saturating_add(kv.saturating_mul(2)),
+    };
+    let past = context.optional(3);
+    let total = match (past, context.optional(6).and_then(|total| total.data.ints())) {
+        // Memory that the past and the present share has place for all.
+        (Some(_), Some(&[total])) if context.op() == "GroupQueryAttention" => {
+            dimension(total)?.max(past.and_then(|past| past.shape.get(2).copied()).unwrap_or(0))
+        }
+        (Some(past), _) if context.op() == "SparseAttention" => {
+            *past.shape.get(2).ok_or_else(|| format!("a past of {:?}", past.shape))?
+        }
+        _ => reach(context, past, 2, length)?,
+    };
+    let kept = Value::new(vec![batch, kv, total, size], past.map_or(query.dtype, |past| past.dtype));
+    let y = Value::new(vec![batch, length, heads.saturating_mul(size)], query.dtype);
+    Ok(vec![y, kept.clone(), kept])
+}
