@@ -40,6 +40,14 @@ pub fn write_offline_plan(bytes: &[u8], offsets: &[i32]) -> Result<Vec<u8>, Tfli
     if root.buffers().iter().flatten().any(|buffer| buffer.offset() > 1 || buffer.size() > 0) {
         return Err(TfliteError::External);
     }
+    let outside = |place: usize| {
+        let what = "a field of the model that is not known".into();
+        TfliteError::Index { what, index: place as i64, count: bytes.len() }
+    };
+    // A table has room for no more.
+    if root.fields() > 4096 {
+        return Err(outside(root.fields().into()));
+    }
     // Made from its end: the old file, then what points into it.
     let mut made = FlatBufferBuilder::new();
     let end = bytes.len().next_multiple_of(4);
@@ -72,7 +80,10 @@ pub fn write_offline_plan(bytes: &[u8], offsets: &[i32]) -> Result<Vec<u8>, Tfli
             (_, None) => {}
             // The version is the root's only number; all else are offsets.
             (0, Some(old)) => made.push_slot_always(slot(id), word_at(bytes, old)),
-            (_, Some(old)) => made.push_slot_always(slot(id), at(old + word_at(bytes, old) as usize)),
+            (_, Some(old)) => {
+                let place = Some(old + word_at(bytes, old) as usize).filter(|&place| place < bytes.len());
+                made.push_slot_always(slot(id), at(place.ok_or_else(|| outside(old))?));
+            }
         }
     }
     let table = made.end_table(table);
