@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::bounds::lower_bound;
-use crate::generate::{mosaic_packing, pinwheel_packing};
 use crate::model::Instance;
 use crate::read::read_instance;
 use crate::validate::validate;
@@ -22,7 +21,7 @@ pub const TABLE: &str = "instances.csv";
 pub struct Entry {
     /// Name of the set, a slash, and the instance's own name.
     pub name: String,
-    /// Path of the instance from the table's folder, or `pinwheel:COUNT:STEPS:BYTES:SEED` or `mosaic:…`, which makes it.
+    /// Path of the instance from the table's folder.
     pub source: String,
     /// Number of buffers.
     pub buffers: usize,
@@ -87,29 +86,12 @@ impl Collection {
         Ok(Some(Self { folder: folder.into(), entries: entries.map_err(&wrong)? }))
     }
 
-    /// Reads or makes the instance of a line.
+    /// Reads the instance of a line.
     ///
     /// # Errors
-    /// [`CollectionError`] if it cannot be had.
+    /// [`CollectionError`] if it cannot be read.
     pub fn instance(&self, entry: &Entry) -> Result<Instance, CollectionError> {
-        type Cut = fn(usize, u32, u64, u64) -> Instance;
-        let makers: [(&str, Cut); 2] = [("pinwheel:", pinwheel_packing), ("mosaic:", mosaic_packing)];
-        let made = |&(prefix, cut): &(&str, Cut)| Some((entry.source.strip_prefix(prefix)?, cut));
-        let Some((numbers, cut)) = makers.iter().find_map(made) else {
-            return read_instance(&self.folder.join(&entry.source)).map_err(read(&entry.name));
-        };
-        let parsed = numbers.split(':').map(|number| number.parse().ok()).collect::<Option<Vec<u64>>>();
-        let cut = |numbers: Vec<u64>| match numbers[..] {
-            [count, steps, bytes, seed] => {
-                Some(cut(count.try_into().ok()?, steps.try_into().ok()?, bytes, seed))
-            }
-            _ => None,
-        };
-        let what = || {
-            format!("`{}` is neither a file nor pinwheel:COUNT:STEPS:BYTES:SEED or mosaic:…", entry.source)
-        };
-        let wrong = || CollectionError::Contradiction { at: entry.name.clone(), what: what() };
-        parsed.and_then(cut).ok_or_else(wrong)
+        read_instance(&self.folder.join(&entry.source)).map_err(read(&entry.name))
     }
 
     /// Returns the path of a line's plan.

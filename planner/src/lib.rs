@@ -23,7 +23,6 @@ pub mod deadline;
 pub mod exact;
 pub mod explain;
 pub mod family;
-pub mod generate;
 pub mod graph;
 pub mod greedy;
 pub mod import;
@@ -37,6 +36,13 @@ pub mod solve;
 pub mod transform;
 pub mod validate;
 pub mod write;
+
+/// So that what tests of several crates share can name this one.
+#[cfg(test)]
+extern crate self as allotment_planner;
+#[cfg(test)]
+#[path = "../tests/common/generate.rs"]
+mod generate;
 
 /// Runs the README's example.
 #[cfg(doctest)]

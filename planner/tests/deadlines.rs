@@ -3,6 +3,9 @@
 //! Each phase is given a deadline that passes after a number of looks at it, whatever the time is, and may do little work after that,
 //! counted in looks as well. A phase that did not look at all would run for minutes or hours, which the generous bound tells apart.
 
+#[path = "common/generate.rs"]
+mod generate;
+
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -12,7 +15,6 @@ use allotment_planner::deadline::Deadline;
 use allotment_planner::exact::skyline::{Order, Pick, Problem, Search, Strategy};
 use allotment_planner::exact::{Limits, general, perfect};
 use allotment_planner::explain::explain;
-use allotment_planner::generate::{perfect_packing, random};
 use allotment_planner::graph::{Graph, Kind, Lowering, Op, Sharing, Tensor};
 use allotment_planner::greedy::Conflicts;
 use allotment_planner::greedy::repair::Repair;
@@ -21,6 +23,7 @@ use allotment_planner::sections::Sections;
 use allotment_planner::solve::{Options, solve, solve_within};
 use allotment_planner::transform::{rematerialise, reorder, spill};
 use allotment_planner::validate::validate;
+use generate::{perfect_packing, random};
 
 /// Looks at a deadline before it passes: about a tenth of a second of work.
 const LOOKS: u64 = 100;

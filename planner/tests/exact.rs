@@ -8,11 +8,11 @@ use allotment_planner::bounds::lower_bound;
 use allotment_planner::deadline::Deadline;
 use allotment_planner::exact::skyline::{Answer, Order, Pick, Problem, Search, Strategy};
 use allotment_planner::exact::{Limits, perfect};
-use allotment_planner::generate::{mosaic_packing, perfect_packing, pinwheel_packing, random};
 use allotment_planner::model::{Buffer, Gap, Instance};
 use allotment_planner::sections::Sections;
 use allotment_planner::solve::{Options, Status, solve};
 use allotment_planner::validate::validate;
+use common::generate::{mosaic_packing, perfect_packing, pinwheel_packing, random};
 use common::{brute_force, read, solved};
 use proptest::prelude::{Strategy as _, any, prop_assert, prop_assert_eq, proptest};
 

@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use allotment_planner::bounds::lower_bound;
 use allotment_planner::boxes::{Join, boxes};
 use allotment_planner::deadline::Deadline;
-use allotment_planner::generate::{perfect_packing, random};
 use allotment_planner::greedy::descent::{Descent, Prefer, descend};
 use allotment_planner::greedy::repair::Repair;
 use allotment_planner::greedy::{Baseline, Conflicts, Fit, Order, baseline, ordered, place};
 use allotment_planner::model::{Buffer, Gap, Instance};
 use allotment_planner::solve::{Options, Progress, Status, solve};
 use allotment_planner::validate::validate;
+use common::generate::{perfect_packing, random};
 use common::{brute_force, solved};
 use proptest::prelude::*;
 

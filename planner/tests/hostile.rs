@@ -10,7 +10,7 @@ use allotment_planner::graph::{Graph, Lowering};
 use allotment_planner::import::onnx::read_onnx;
 use allotment_planner::import::tflite::{read_offline_plan, read_tflite, write_offline_plan};
 use allotment_planner::model::Instance;
-use allotment_planner::read::{read_csv, read_instance, read_plc, read_trace};
+use allotment_planner::read::{read_csv, read_instance, read_trace};
 use allotment_planner::schedule::Schedule;
 use allotment_planner::solve::{Options, solve_tiers};
 use allotment_planner::transform::in_place;
@@ -122,11 +122,6 @@ const CSV: &str = "id,lower,upper,size,alignment,hint,gaps,fixed,alias,tier\n\
                    a,0,9,8,4,16,2-3 5-7@0:4,,b,1\nb,-3,4,16,,,,32,,1\nc,1,5,7,2,,,,,0\nd,2,8,9,1,3,4-5,,c,0\n";
 const TRACE: &str = "# a comment\na 1 8 16\na 2 24 0 @7 #tag\nr 1 32\nf 2\nf 1\na 1 4 4\na 9 100 64\nf 9\n";
 
-fn records() -> Vec<u8> {
-    let words = [7_u64, 2, 9, 100, 0, 0, 64, 100, 8, 0, 5, 4, 0, 0, 0, 4, 9, 1, 7, 30, 0, 0, 0, 32];
-    words.into_iter().flat_map(u64::to_be_bytes).collect()
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
@@ -140,13 +135,6 @@ proptest! {
     #[test]
     fn damaged_traces(changes in changes()) {
         if let Ok(instance) = read_trace(&damage(TRACE.into(), &changes)) {
-            planned(&instance);
-        }
-    }
-
-    #[test]
-    fn damaged_records(changes in changes()) {
-        if let Ok(instance) = read_plc(&damage(records(), &changes)) {
             planned(&instance);
         }
     }
@@ -205,7 +193,6 @@ proptest! {
 fn the_inputs_are_sound() {
     assert_eq!(read_csv(CSV.as_bytes()).unwrap().len(), 4);
     assert_eq!(read_trace(TRACE.as_bytes()).unwrap().len(), 5);
-    assert_eq!(read_plc(&records()).unwrap().len(), 3);
     assert!(read_tflite(&common::tflite(&[3], false)).is_ok());
     assert!(read_tflite(&common::parts::streaming()).is_ok());
     assert!(read_onnx(&common::onnx::rich(), &Default::default()).is_ok());

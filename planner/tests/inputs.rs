@@ -3,7 +3,7 @@
 mod common;
 
 use allotment_planner::model::{Buffer, Gap, Instance, InstanceError};
-use allotment_planner::read::{ReadError, read_csv, read_instance, read_plc, read_trace, read_uses};
+use allotment_planner::read::{ReadError, read_csv, read_instance, read_trace, read_uses};
 use allotment_planner::validate::{Violation, validate};
 use common::{apart, checked_by_core, read};
 use proptest::prelude::*;
@@ -161,20 +161,6 @@ fn traces_are_read() {
 }
 
 #[test]
-fn the_binary_form_is_read() {
-    let mut bytes = Vec::new();
-    for word in [7_u64, 2, 9, 100, 0, 0, 64, 100, 8, 0, 5, 4, 0, 0, 0, 4] {
-        bytes.extend(word.to_be_bytes());
-    }
-    let instance = read_plc(&bytes).unwrap();
-    let first = Buffer { align: 64, ..Buffer::new("7", 100, 2, 9) };
-    assert_eq!(instance.buffers(), [first, Buffer::new("8", 4, 0, 5)]);
-    assert!(matches!(read_plc(&bytes[..100]), Err(ReadError::Record { record: 1, .. })));
-    bytes[8] = 0xff;
-    assert!(matches!(read_plc(&bytes), Err(ReadError::Record { record: 0, .. })));
-}
-
-#[test]
 fn files_that_are_not_there_or_not_known() {
     assert!(matches!(read_instance("nowhere.csv".as_ref()), Err(ReadError::Io { .. })));
     let readme = common::data("README.md");
@@ -233,7 +219,7 @@ proptest! {
         let _ = csv(&text);
         let _ = csv(&format!("id,lower,upper,size,gaps,alias,alignment\n{text}"));
         let _ = read_trace(text.as_bytes());
-        let _ = (read_csv(&bytes), read_trace(&bytes), read_plc(&bytes));
+        let _ = (read_csv(&bytes), read_trace(&bytes));
     }
 
     #[test]

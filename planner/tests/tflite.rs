@@ -4,9 +4,12 @@ mod common;
 
 use allotment_planner::graph::{Graph, Kind, Lowering};
 use allotment_planner::import::json::{read_json, write_json};
-use allotment_planner::import::tflite::{TfliteError, read_tflite, write_offline_plan};
+use allotment_planner::import::tflite::{
+    Arena, Target, TfliteError, arena, read_offline_plan, read_tflite, write_offline_plan,
+};
 use common::parts::{
-    ADD, ASSIGN_VARIABLE, CALL_ONCE, CUSTOM, IF, Options, Part, RELU, VAR_HANDLE, WHILE, model, streaming,
+    ADD, ASSIGN_VARIABLE, CALL_ONCE, CUSTOM, IF, MEAN, Options, Part, RELU, VAR_HANDLE, WHILE, model,
+    streaming,
 };
 use common::solved;
 
@@ -27,6 +30,42 @@ fn life(graph: &Graph, name: &str) -> (i64, i64) {
     let found =
         lives.iter().find(|life| life.0 == name).unwrap_or_else(|| panic!("no `{name}` in {lives:?}"));
     (found.1, found.2)
+}
+
+/// Sizes and order of structures are those of the headers of TensorFlow Lite Micro, added up by hand.
+#[test]
+fn the_whole_arena_is_counted() {
+    let bytes = streaming();
+    let graph = read_tflite(&bytes).unwrap();
+    let counted = |target| arena(&bytes, &graph, target).unwrap();
+    let Arena { head, tail, parts, unknown } = counted(Target::Recorder);
+    assert_eq!((head, tail, unknown), (208, 1792, vec!["CUSTOM".to_string()]));
+    // Two subgraphs of 6 and 2 tensors, 7 and 3 operators; one input and one output; a variable of 80 bytes.
+    let (tensors, operators) = (8 * 24 + 2 * 80, 10 * 64 + 40);
+    assert_eq!(parts, [576, tensors, operators, 104, 80]);
+    let Arena { head, tail, .. } = counted(Target::Device);
+    assert_eq!((head, tail), (208, 912));
+}
+
+#[test]
+fn kernels_work_in_memory_that_is_planned() {
+    let mean = Part {
+        tensors: vec![("x", 40), ("axes", 1), ("y", 8)],
+        inputs: vec![0, 1],
+        outputs: vec![2],
+        operators: vec![(MEAN, vec![0, 1], vec![2], Options::None)],
+    };
+    let bytes = model(&[mean]);
+    let graph = read_tflite(&bytes).unwrap();
+    // The sums of 8 results, the place in one dimension, and one axis.
+    let own: Vec<_> = graph.tensors[3..].iter().map(|tensor| (tensor.name.as_str(), tensor.bytes)).collect();
+    assert_eq!(own, [("0:MEAN.scratch0", 32), ("0:MEAN.scratch1", 4), ("0:MEAN.scratch2", 4)]);
+    assert_eq!(graph.ops[0].outputs, [2, 3, 4, 5]);
+    assert_eq!(life(&graph, "0:MEAN.scratch0"), (0, 1));
+    assert_eq!(arena(&bytes, &graph, Target::Device).unwrap().head, 48 + 16 + 16 + 32 + 16 + 16);
+    // The interpreter places them itself.
+    let planned = write_offline_plan(&bytes, &[0, 48, 64, 80, 112, 128]).unwrap();
+    assert_eq!(read_offline_plan(&planned, &graph).unwrap(), Some(vec![0, 48, 64]));
 }
 
 #[test]

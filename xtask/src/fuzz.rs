@@ -13,7 +13,6 @@ const TARGETS: [(&str, usize); 7] = [
     ("heaps", 4000),
     ("pools", 4000),
     ("csv", 20_000),
-    ("plc", 20_000),
     ("trace", 20_000),
     ("onnx", 20_000),
     ("tflite", 20_000),
@@ -30,7 +29,7 @@ const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer
 /// What to fuzz.
 #[derive(clap::Args)]
 pub struct Options {
-    /// Only these targets: heaps, pools, csv, plc, trace, onnx, tflite
+    /// Only these targets: heaps, pools, csv, trace, onnx, tflite
     targets: Vec<String>,
     /// How long to fuzz each
     #[arg(long, default_value = "60", value_name = "SECONDS")]

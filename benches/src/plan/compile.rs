@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use allotment_planner::generate::random;
+use super::generate::random;
 use anyhow::{Context, Result, ensure};
 
 use super::run::{head, processor};

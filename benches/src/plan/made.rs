@@ -1,6 +1,6 @@
 //! Instances that are made, by name.
 
-use allotment_planner::generate::random;
+use super::generate::random;
 use allotment_planner::model::{Buffer, Gap, Instance};
 use anyhow::{Context, Result};
 

@@ -7,6 +7,8 @@
 
 mod alone;
 mod compile;
+#[path = "../../../planner/tests/common/generate.rs"]
+mod generate;
 mod large;
 mod made;
 mod models;

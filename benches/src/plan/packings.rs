@@ -1,6 +1,6 @@
 //! Rectangles cut at random: instances with a known optimum.
 
-use allotment_planner::generate::perfect_packing;
+use super::generate::perfect_packing;
 use anyhow::Result;
 
 use super::run::{above, head, plan, times};

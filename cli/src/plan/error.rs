@@ -76,7 +76,7 @@ pub enum PlanError {
     #[error("it is empty: it holds no buffer")]
     Empty,
     /// The input's form cannot be told.
-    #[error("its form is not known: say --form csv, plc, trace, onnx, tflite or json")]
+    #[error("its form is not known: say --form csv, trace, onnx, tflite or json")]
     Unknown,
     /// Anything else that is wrong with a trace.
     #[error(transparent)]

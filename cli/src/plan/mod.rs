@@ -16,7 +16,7 @@ use allotment_planner::deadline::Deadline;
 use allotment_planner::explain::{Explanation, explain};
 use allotment_planner::family::Family;
 use allotment_planner::graph::{Graph, Kind, Lowering, Tensor};
-use allotment_planner::import::tflite;
+use allotment_planner::import::tflite::{self, Arena, Target, arena};
 use allotment_planner::model::Instance;
 use allotment_planner::schedule::{Changes, Lowered, Replayed, Schedule, change, replay};
 use allotment_planner::solve::{Options, Progress, Solution, Status, merge, solve_tiers};
@@ -62,7 +62,7 @@ const NOT_WITH_BENCH: [&str; 20] = [
 /// Arguments of `allotment plan`.
 #[derive(Args, Debug)]
 pub struct PlanArgs {
-    /// Buffers or a model: .csv, .plc, .trace, .txt, .bin, .onnx, .tflite, .json; each also .zst or .gz; - is the standard input
+    /// Buffers or a model: .csv, .trace, .txt, .bin, .onnx, .tflite, .json; each also .zst or .gz; - is the standard input
     input: PathBuf,
     /// The form of the input, whatever its name; needed for the standard input unless that is a trace or CSV
     #[arg(long, value_enum)]
@@ -102,7 +102,7 @@ pub struct PlanArgs {
     /// Size of a model's named dimension, or a range of sizes (batch=1..16) for which one plan is made
     #[arg(long, value_name = "NAME=N", value_parser = parse_dim)]
     dim: Vec<Dim>,
-    /// Shapes for what cannot be inferred in an ONNX model: JSON by tensor, onnx's inference as JSON, or ONNX Runtime's profile
+    /// Shapes for what cannot be inferred in an ONNX model: JSON by tensor, or ONNX Runtime's profile
     #[arg(long, value_name = "FILE")]
     shapes: Option<PathBuf>,
     /// Alignment of a model's buffers in bytes, to which their sizes are rounded up
@@ -282,6 +282,24 @@ fn tell_variables(out: &mut impl Write, graph: &Graph) -> io::Result<()> {
     own().try_for_each(|tensor| writeln!(out, "  {} ({} B)", tensor.name, tensor.bytes))
 }
 
+/// Says what TensorFlow Lite Micro's `tensor_arena` needs in all: what is planned, and what the interpreter and its kernels keep behind it.
+fn tell_arena(out: &mut impl Write, graph: &Graph, bytes: &[u8]) -> Result<(), PlanError> {
+    for (target, on) in [(Target::Device, "32-bit pointers"), (Target::Recorder, "a 64-bit host, recorded")] {
+        let Arena { head, tail, parts, unknown } = arena(bytes, graph, target)?;
+        let [own, tensors, operators, kernels, variables] = parts;
+        writeln!(
+            out,
+            "tensor_arena of TFLite Micro, {on}: {} B: head {head} as it plans itself with inputs, tail {tail}: interpreter {own}, \
+             tensors {tensors}, operators {operators}, kernels {kernels}, variables {variables}",
+            head + tail
+        )?;
+        if target == Target::Recorder && !unknown.is_empty() {
+            writeln!(out, "  not counted are the kernels of {}", unknown.join(", "))?;
+        }
+    }
+    Ok(())
+}
+
 /// Runs `allotment plan`; true if there is a plan that keeps what was asked for.
 ///
 /// # Errors
@@ -372,6 +390,9 @@ pub fn plan(args: &PlanArgs) -> Result<bool, PlanError> {
             write!(out, "{explanation}")?;
         }
         kept &= !matches!(solution.status, Status::Infeasible | Status::Inconclusive);
+    }
+    if let Source::Model { graph, bytes, tflite: true } = &source {
+        tell_arena(&mut out, graph, bytes)?;
     }
     if let Source::Family { family } = &source {
         family::compare(&mut out, args, family, &schedule)?;

@@ -7,7 +7,7 @@ use allotment_planner::family::Family;
 use allotment_planner::graph::Graph;
 use allotment_planner::import::{json, onnx, tflite};
 use allotment_planner::model::Instance;
-use allotment_planner::read::{self, Contents, ReadError};
+use allotment_planner::read::{self, Contents};
 use allotment_planner::reuse::Uses;
 use clap::ValueEnum;
 
@@ -21,8 +21,6 @@ use crate::output::endings;
 pub enum Form {
     /// Buffers as comma-separated values
     Csv,
-    /// Buffers as idealloc's binary records
-    Plc,
     /// An allocation trace, text or binary
     Trace,
     /// An ONNX model
@@ -53,7 +51,6 @@ impl Form {
     fn of(path: &Path) -> Option<Self> {
         Some(match endings(path).0.as_str() {
             "csv" => Self::Csv,
-            "plc" => Self::Plc,
             "trace" | "txt" | "bin" => Self::Trace,
             "onnx" => Self::Onnx,
             "tflite" => Self::Tflite,
@@ -127,7 +124,6 @@ fn read_form(args: &PlanArgs, input: &Input) -> Result<Source, PlanError> {
                     if args.price.is_empty() { Uses::default() } else { read::read_uses(&lines, &instance)? };
                 Source::Instance(instance, uses)
             }
-            Form::Plc => Source::Instance(read::read_plc(&records(contents()?, input)?)?, Uses::default()),
             Form::Onnx => {
                 let bytes = bytes()?;
                 let shapes = args.shapes.as_deref().map(read_shapes).transpose()?.unwrap_or_default();
@@ -218,31 +214,12 @@ fn lines(mut contents: Contents, input: &Input) -> Result<Vec<u8>, PlanError> {
         if lines < 2 {
             return Err(cut.into());
         }
-        warn(input, &cut, &format!("line {lines}"));
+        eprintln!(
+            "allotment: warning: {}: after line {lines}: {cut}; the buffers before that are planned",
+            input.shown().display()
+        );
     }
     Ok(contents.bytes)
-}
-
-/// Returns the records of idealloc's form that a file holds. If it is cut off, the last one is left out and the user is
-/// told.
-fn records(mut contents: Contents, input: &Input) -> Result<Vec<u8>, PlanError> {
-    if let Some(cut) = contents.cut {
-        let records = contents.bytes.len() / read::PLC_RECORD;
-        contents.bytes.truncate(records * read::PLC_RECORD);
-        if records == 0 {
-            return Err(cut.into());
-        }
-        warn(input, &cut, &format!("record {}", records - 1));
-    }
-    Ok(contents.bytes)
-}
-
-/// Says on the standard error where an input is cut off.
-fn warn(input: &Input, cut: &ReadError, last: &str) {
-    eprintln!(
-        "allotment: warning: {}: after {last}: {cut}; the buffers before that are planned",
-        input.shown().display()
-    );
 }
 
 /// Reads a trace, up to where it is cut off if it is.

@@ -120,10 +120,7 @@ fn folders_that_are_none_are_refused() {
     for (args, said) in [
         (vec!["--bench", csv.to_str().unwrap()], "steps.csv"),
         (vec!["--bench", "/nowhere"], "/nowhere"),
-        (
-            vec!["--bench", empty.path().to_str().unwrap()],
-            "it holds neither instances.csv nor any .csv or .plc",
-        ),
+        (vec!["--bench", empty.path().to_str().unwrap()], "it holds neither instances.csv nor any .csv"),
         (vec!["--bench", path, "--stored"], "--stored needs a folder with the table instances.csv"),
         (vec!["--bench", path, "-o", "out.csv"], "name a file that ends in .html"),
         (vec!["--bench", path, "--minimalloc", "/nowhere"], "there is no such program"),

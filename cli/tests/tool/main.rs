@@ -9,6 +9,8 @@ mod device;
 mod endure;
 #[cfg(target_os = "linux")]
 mod fate;
+#[path = "../../../planner/tests/common/generate.rs"]
+mod generate;
 mod import;
 mod outputs;
 mod plan;

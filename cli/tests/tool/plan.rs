@@ -56,7 +56,7 @@ fn an_interrupted_search_leaves_its_best_plan() {
     let (_folder, [csv, plan]) = files(["a.csv", "plan.json"]);
     // A rectangle cut into pieces: the search for the one way to put them together again takes longer than any test.
     let mut lines = String::from("id,lower,upper,size\n");
-    for buffer in allotment_planner::generate::perfect_packing(11_000, 40_000, 1 << 30, 3).buffers() {
+    for buffer in crate::generate::perfect_packing(11_000, 40_000, 1 << 30, 3).buffers() {
         lines += &format!("{},{},{},{}\n", buffer.id, buffer.start, buffer.end, buffer.size);
     }
     fs::write(&csv, lines).unwrap();

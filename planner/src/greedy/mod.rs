@@ -38,6 +38,20 @@ impl Order {
     /// All orders.
     pub const ALL: [Self; 6] =
         [Self::Size, Self::Area, Self::Length, Self::Conflicts, Self::Start, Self::End];
+
+    /// What buffer `n` is ranked by: the larger goes first.
+    fn key(self, instance: &Instance, conflicts: &Conflicts, n: usize) -> f64 {
+        let buffer = &instance.buffers()[n];
+        let length = buffer.steps() as f64;
+        match self {
+            Self::Size => buffer.size as f64,
+            Self::Area => buffer.size as f64 * length,
+            Self::Length => length,
+            Self::Conflicts => conflicts.degree(n) as f64,
+            Self::Start => -(buffer.start as f64),
+            Self::End => buffer.end as f64,
+        }
+    }
 }
 
 /// The choice among the free places.
@@ -57,20 +71,14 @@ pub fn ordered(
     noise: Option<(f64, u64)>,
 ) -> Vec<usize> {
     let mut random = fastrand::Rng::with_seed(noise.map_or(0, |(_, seed)| seed));
-    let key = |n: usize| -> f64 {
-        let buffer = &instance.buffers()[n];
-        let length = buffer.steps() as f64;
-        match order {
-            Order::Size => buffer.size as f64,
-            Order::Area => buffer.size as f64 * length,
-            Order::Length => length,
-            Order::Conflicts => conflicts.degree(n) as f64,
-            Order::Start => -(buffer.start as f64),
-            Order::End => buffer.end as f64,
-        }
-    };
     let mut keyed: Vec<(f64, usize)> = (0..instance.len())
-        .map(|n| (key(n) * noise.map_or(1.0, |(noise, _)| 1.0 + noise * (random.f64() - 0.5)), n))
+        .map(|n| {
+            (
+                order.key(instance, conflicts, n)
+                    * noise.map_or(1.0, |(noise, _)| 1.0 + noise * (random.f64() - 0.5)),
+                n,
+            )
+        })
         .collect();
     // Fixed buffers cannot give way, so they go first.
     keyed.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));

@@ -4,7 +4,7 @@
 //! some time, or a few at random (Shaw, *Using constraint programming and local search methods to solve vehicle routing
 //! problems*, 1998). The change is kept only if the excess over the goal, summed over all buffers, does not grow.
 
-use super::{Conflicts, Fit, Placer};
+use super::{Conflicts, Fit, Order, Placer};
 use crate::deadline::{Deadline, Watch};
 use crate::model::Instance;
 
@@ -144,18 +144,13 @@ impl<'a> Repair<'a> {
     }
 
     fn order(&mut self, freed: &[usize]) -> Vec<usize> {
-        let (rule, noise) = (self.random.u8(..5), [0.0, 0.05, 0.5][self.random.usize(..3)]);
-        let buffers = self.instance.buffers();
+        let (rule, noise) = (usize::from(self.random.u8(..5)), [0.0, 0.05, 0.5][self.random.usize(..3)]);
         let mut keyed: Vec<(f64, usize)> = Vec::with_capacity(freed.len());
         for &n in freed {
-            let (size, length) = (buffers[n].size as f64, buffers[n].steps() as f64);
-            let key = match rule {
-                0 => size,
-                1 => length,
-                2 => size * length,
-                3 => self.conflicts.degree(n) as f64,
+            let key = match [Order::Size, Order::Length, Order::Area, Order::Conflicts].get(rule) {
+                Some(order) => order.key(self.instance, self.conflicts, n),
                 // As high as they lay, the lowest first.
-                _ => 1.0 / (1.0 + self.offsets[n] as f64),
+                None => 1.0 / (1.0 + self.offsets[n] as f64),
             };
             keyed.push((key * (1.0 + noise * (self.random.f64() - 0.5)), n));
         }

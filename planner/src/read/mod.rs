@@ -1,12 +1,10 @@
-//! Reading instances: CSV, idealloc's binary form, and allocation traces; any of them compressed.
+//! Reading instances: CSV and allocation traces; any of them compressed.
 
 mod csv;
-mod plc;
 mod trace;
 mod uses;
 
 pub use self::csv::read_csv;
-pub use plc::{PLC_RECORD, read_plc};
 pub use trace::{read_events, read_trace};
 pub use uses::read_uses;
 
@@ -54,14 +52,6 @@ pub enum ReadError {
         /// The error.
         what: String,
     },
-    /// A record of a binary file that is not understood.
-    #[error("record {record}: {what}")]
-    Record {
-        /// Its number, from 0.
-        record: usize,
-        /// The error.
-        what: String,
-    },
     /// A trace that was cut off.
     #[error(transparent)]
     Trace(allotment_trace::TraceError),
@@ -70,7 +60,7 @@ pub enum ReadError {
     Instance(#[from] InstanceError),
     /// A file whose form is unknown.
     #[error(
-        "{0}: not known; CSV (.csv), idealloc (.plc), traces (.trace, .txt), models (.onnx, .tflite), each also .zst or .gz"
+        "{0}: not known; CSV (.csv), traces (.trace, .txt), models (.onnx, .tflite), each also .zst or .gz"
     )]
     Form(PathBuf),
 }
@@ -162,7 +152,6 @@ pub fn read_instance(path: &Path) -> Result<Instance, ReadError> {
     let (bytes, form) = read_bytes(path)?;
     match form.as_str() {
         "csv" => read_csv(&bytes),
-        "plc" => read_plc(&bytes),
         "trace" | "txt" => read_trace(&bytes),
         _ => Err(ReadError::Form(path.into())),
     }

@@ -7,53 +7,47 @@ use serde::Serialize;
 use super::{Planned, Row};
 use crate::graph::Op;
 use crate::model::Buffer;
-use crate::schedule::{Written, WrittenPlace};
+use crate::schedule::{Place, Written, WrittenPlace};
 
 /// The instance with a column `offset`; optional columns only where they are used.
 ///
 /// Tensors that lie in a buffer name it in the column `in`; reading the text again leaves these rows out.
 pub fn csv(planned: Planned) -> String {
     let buffers = planned.schedule.lowered.instance.buffers();
-    type Field<'a> = Box<dyn Fn(&Row) -> String + 'a>;
     let number = |value: Option<u64>| value.map_or(String::new(), |value| value.to_string());
-    let mut columns: Vec<(&str, Field)> = vec![
-        ("id", Box::new(|row: &Row| row.place.id.into())),
-        ("lower", Box::new(|row| row.place.start.to_string())),
-        ("upper", Box::new(|row| row.place.end.to_string())),
-        ("size", Box::new(|row| row.place.size.to_string())),
+    // Optional columns: a text that is empty in all rows, or what is usual, is left out.
+    let wanted = [
+        buffers.iter().any(|b| b.align != 1),
+        buffers.iter().any(|b| b.hint.is_some()),
+        buffers.iter().any(|b| !b.gaps.is_empty()),
+        buffers.iter().any(|b| b.fixed.is_some()),
+        buffers.iter().any(|b| b.alias.is_some()),
+        buffers.iter().any(|b| b.tier != 0),
+        !planned.schedule.lowered.inside.is_empty(),
     ];
-    // The name, whether a buffer has it, its text, and whether what lies in a buffer has it as well.
-    type Wish<'a> = (&'static str, fn(&Buffer) -> bool, Box<dyn Fn(&Buffer) -> String + 'a>, bool);
-    let wishes: [Wish; 6] = [
-        ("alignment", |b| b.align != 1, Box::new(|b| b.align.to_string()), true),
-        ("hint", |b| b.hint.is_some(), Box::new(move |b| number(b.hint)), false),
-        ("gaps", |b| !b.gaps.is_empty(), Box::new(gaps), false),
-        ("fixed", |b| b.fixed.is_some(), Box::new(move |b| number(b.fixed)), false),
-        (
-            "alias",
-            |b| b.alias.is_some(),
-            Box::new(|b| b.alias.map_or(String::new(), |n| buffers[n].id.clone())),
-            false,
-        ),
-        ("tier", |b| b.tier != 0, Box::new(|b| b.tier.to_string()), true),
-    ];
-    for (name, _, text, inside) in wishes.into_iter().filter(|(_, has, ..)| buffers.iter().any(has)) {
-        let field =
-            move |row: &Row| if row.place.inside && !inside { String::new() } else { text(row.place.buffer) };
-        columns.push((name, Box::new(field)));
-    }
-    if !planned.schedule.lowered.inside.is_empty() {
-        columns.push((
-            "in",
-            Box::new(|row| if row.place.inside { row.place.buffer.id.clone() } else { String::new() }),
-        ));
-    }
-    columns.push(("offset", Box::new(|row| row.offset.to_string())));
+    let names = ["alignment", "hint", "gaps", "fixed", "alias", "tier", "in"].map(String::from);
+    let row = |first: [String; 4], others: [String; 7], offset: String| {
+        let others = others.into_iter().zip(wanted).filter_map(|(field, wanted)| wanted.then_some(field));
+        first.into_iter().chain(others).chain([offset])
+    };
     let mut writer = csv::Writer::from_writer(Vec::new());
     // Writing to memory does not fail, and all records have the header's length.
-    let _ = writer.write_record(columns.iter().map(|&(name, _)| name));
-    for row in planned.rows() {
-        let _ = writer.write_record(columns.iter().map(|(_, field)| field(&row)));
+    let _ =
+        writer.write_record(row(["id", "lower", "upper", "size"].map(String::from), names, "offset".into()));
+    for Row { place, offset } in planned.rows() {
+        let Place { buffer: b, inside, .. } = place;
+        let own = |text: String| if inside { String::new() } else { text };
+        let first = [place.id.into(), place.start.to_string(), place.end.to_string(), place.size.to_string()];
+        let others = [
+            b.align.to_string(),
+            own(number(b.hint)),
+            own(gaps(b)),
+            own(number(b.fixed)),
+            own(b.alias.map_or(String::new(), |n| buffers[n].id.clone())),
+            b.tier.to_string(),
+            if inside { b.id.clone() } else { String::new() },
+        ];
+        let _ = writer.write_record(row(first, others, offset.to_string()));
     }
     String::from_utf8(writer.into_inner().unwrap_or_default()).unwrap_or_default()
 }

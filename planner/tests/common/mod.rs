@@ -1,6 +1,7 @@
 //! What the tests share.
 #![allow(dead_code)]
 
+pub mod generate;
 pub mod onnx;
 pub mod parts;
 

@@ -5,6 +5,7 @@ use flatbuffers::{FlatBufferBuilder, TableFinishedWIPOffset, WIPOffset};
 pub const ADD: i32 = 0;
 pub const RELU: i32 = 19;
 pub const CUSTOM: i32 = 32;
+pub const MEAN: i32 = 40;
 pub const IF: i32 = 118;
 pub const WHILE: i32 = 119;
 pub const CALL_ONCE: i32 = 129;

@@ -1,12 +1,13 @@
 //! The cost of reuse against the truth.
 
 use allotment_planner::deadline::Deadline;
-use allotment_planner::generate::random;
 use allotment_planner::model::{Buffer, Instance};
 use allotment_planner::reuse::{Banks, Cost, PriceError, Priced, Prices, Uses, cheapest, curve};
 use allotment_planner::solve::Options;
 use allotment_planner::validate::validate;
 use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
+
+use crate::common::generate::random;
 
 /// The cost of a plan, written from the definition.
 fn cost(instance: &Instance, uses: &Uses, prices: Prices, offsets: &[Option<u64>]) -> u64 {

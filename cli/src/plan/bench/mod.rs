@@ -144,7 +144,7 @@ fn check_page(path: &Path) -> Result<&Path, PlanError> {
 /// The name of an instance, and what reads it.
 type Reading = (String, Box<dyn Fn() -> Result<Task, PlanError>>);
 
-/// Lists the instances that the folder's table names or, without a table, those of its CSV and PLC files.
+/// Lists the instances that the folder's table names or, without a table, those of its CSV files.
 fn tasks(folder: &Path, stored: bool) -> Result<Vec<Reading>, PlanError> {
     let io = |source| PlanError::Write { path: folder.into(), source };
     let mut paths: Vec<PathBuf> = fs::read_dir(folder)
@@ -168,13 +168,10 @@ fn tasks(folder: &Path, stored: bool) -> Result<Vec<Reading>, PlanError> {
         let missing = format!("{}: --stored needs a folder with the table instances.csv", folder.display());
         return Err(PlanError::Option(missing));
     }
-    paths.retain(|path| {
-        let (form, _) = crate::output::endings(path);
-        path.is_file() && matches!(form.as_str(), "csv" | "plc")
-    });
+    paths.retain(|path| path.is_file() && crate::output::endings(path).0 == "csv");
     paths.sort();
     if paths.is_empty() {
-        let missing = format!("{}: it holds neither instances.csv nor any .csv or .plc", folder.display());
+        let missing = format!("{}: it holds neither instances.csv nor any .csv", folder.display());
         return Err(PlanError::Option(missing));
     }
     let task = |path: PathBuf| -> Reading {

@@ -40,8 +40,8 @@ class Model:
         """Reads an ONNX model: bytes, a path, or a ``ModelProto``. Of a path, files beside the model are read too if shapes depend on them.
 
         :param dims: the sizes of its open dimensions; one without a name is called by its input and its place, ``x.0``
-        :param shapes: shapes for what cannot be inferred: a dictionary from tensors to shapes, or bytes or a path of one as JSON, of a
-            model with inferred shapes as protobuf's JSON, or of a profile of ONNX Runtime
+        :param shapes: shapes for what cannot be inferred: a dictionary from tensors to shapes, or bytes or a path of one as JSON or
+            of a profile of ONNX Runtime
         """
         told = None
         if shapes is not None:

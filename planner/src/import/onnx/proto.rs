@@ -2,170 +2,114 @@
 
 use prost::Message;
 
-#[derive(Clone, PartialEq, Message)]
-pub struct Model {
-    #[prost(message, optional, tag = "7")]
-    pub graph: Option<GraphProto>,
-    #[prost(message, repeated, tag = "25")]
-    pub functions: Vec<Function>,
+/// Makes messages: the fields of each, with what prost calls their types, and their numbers.
+macro_rules! messages {
+    ($($(#[$doc:meta])* $name:ident { $($(#[$about:meta])* $field:ident: $type:ty = [$($kind:tt)+] $number:tt),* $(,)? })*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Message)]
+        pub struct $name {
+            $($(#[$about])* #[prost($($kind)+, tag = $number)] pub $field: $type,)*
+        }
+    )*};
 }
 
-#[derive(Clone, PartialEq, Message)]
-pub struct GraphProto {
-    #[prost(message, repeated, tag = "1")]
-    pub node: Vec<Node>,
-    #[prost(message, repeated, tag = "5")]
-    pub initializer: Vec<TensorProto>,
-    #[prost(message, repeated, tag = "11")]
-    pub input: Vec<ValueInfo>,
-    #[prost(message, repeated, tag = "12")]
-    pub output: Vec<ValueInfo>,
-    #[prost(message, repeated, tag = "13")]
-    pub value_info: Vec<ValueInfo>,
-    #[prost(message, repeated, tag = "15")]
-    pub sparse_initializer: Vec<SparseTensor>,
-}
+messages! {
+    Model {
+        graph: Option<GraphProto> = [message, optional] "7",
+        functions: Vec<Function> = [message, repeated] "25",
+    }
 
-/// An operator that the model itself defines by others.
-#[derive(Clone, PartialEq, Message)]
-pub struct Function {
-    #[prost(string, tag = "1")]
-    pub name: String,
-    #[prost(string, repeated, tag = "4")]
-    pub input: Vec<String>,
-    #[prost(string, repeated, tag = "5")]
-    pub output: Vec<String>,
-    #[prost(message, repeated, tag = "7")]
-    pub node: Vec<Node>,
-    #[prost(string, tag = "10")]
-    pub domain: String,
-    /// The values of attributes that a node does not give.
-    #[prost(message, repeated, tag = "11")]
-    pub attribute_proto: Vec<Attribute>,
-    #[prost(message, repeated, tag = "12")]
-    pub value_info: Vec<ValueInfo>,
-    #[prost(string, tag = "13")]
-    pub overload: String,
-}
+    GraphProto {
+        node: Vec<Node> = [message, repeated] "1",
+        initializer: Vec<TensorProto> = [message, repeated] "5",
+        input: Vec<ValueInfo> = [message, repeated] "11",
+        output: Vec<ValueInfo> = [message, repeated] "12",
+        value_info: Vec<ValueInfo> = [message, repeated] "13",
+        sparse_initializer: Vec<SparseTensor> = [message, repeated] "15",
+    }
 
-#[derive(Clone, PartialEq, Message)]
-pub struct Node {
-    #[prost(string, repeated, tag = "1")]
-    pub input: Vec<String>,
-    #[prost(string, repeated, tag = "2")]
-    pub output: Vec<String>,
-    #[prost(string, tag = "3")]
-    pub name: String,
-    #[prost(string, tag = "4")]
-    pub op_type: String,
-    #[prost(message, repeated, tag = "5")]
-    pub attribute: Vec<Attribute>,
-    #[prost(string, tag = "7")]
-    pub domain: String,
-    #[prost(string, tag = "8")]
-    pub overload: String,
-}
+    /// An operator that the model itself defines by others.
+    Function {
+        name: String = [string] "1",
+        input: Vec<String> = [string, repeated] "4",
+        output: Vec<String> = [string, repeated] "5",
+        node: Vec<Node> = [message, repeated] "7",
+        domain: String = [string] "10",
+        /// The values of attributes that a node does not give.
+        attribute_proto: Vec<Attribute> = [message, repeated] "11",
+        value_info: Vec<ValueInfo> = [message, repeated] "12",
+        overload: String = [string] "13",
+    }
 
-#[derive(Clone, PartialEq, Message)]
-pub struct Attribute {
-    #[prost(string, tag = "1")]
-    pub name: String,
-    #[prost(float, tag = "2")]
-    pub f: f32,
-    #[prost(int64, tag = "3")]
-    pub i: i64,
-    #[prost(bytes = "vec", tag = "4")]
-    pub s: Vec<u8>,
-    #[prost(message, optional, tag = "5")]
-    pub t: Option<TensorProto>,
-    #[prost(message, optional, tag = "6")]
-    pub g: Option<GraphProto>,
-    #[prost(float, repeated, tag = "7")]
-    pub floats: Vec<f32>,
-    #[prost(int64, repeated, tag = "8")]
-    pub ints: Vec<i64>,
-    /// Within a function: the attribute of the function whose value this one takes.
-    #[prost(string, tag = "21")]
-    pub ref_attr_name: String,
-    #[prost(message, optional, tag = "22")]
-    pub sparse_tensor: Option<SparseTensor>,
-}
+    Node {
+        input: Vec<String> = [string, repeated] "1",
+        output: Vec<String> = [string, repeated] "2",
+        name: String = [string] "3",
+        op_type: String = [string] "4",
+        attribute: Vec<Attribute> = [message, repeated] "5",
+        domain: String = [string] "7",
+        overload: String = [string] "8",
+    }
 
-#[derive(Clone, PartialEq, Message)]
-pub struct SparseTensor {
-    #[prost(message, optional, tag = "1")]
-    pub values: Option<TensorProto>,
-    #[prost(int64, repeated, tag = "3")]
-    pub dims: Vec<i64>,
-}
+    Attribute {
+        name: String = [string] "1",
+        f: f32 = [float] "2",
+        i: i64 = [int64] "3",
+        s: Vec<u8> = [bytes = "vec"] "4",
+        t: Option<TensorProto> = [message, optional] "5",
+        g: Option<GraphProto> = [message, optional] "6",
+        floats: Vec<f32> = [float, repeated] "7",
+        ints: Vec<i64> = [int64, repeated] "8",
+        /// Within a function: the attribute of the function whose value this one takes.
+        ref_attr_name: String = [string] "21",
+        sparse_tensor: Option<SparseTensor> = [message, optional] "22",
+    }
 
-#[derive(Clone, PartialEq, Message)]
-pub struct TensorProto {
-    #[prost(int64, repeated, tag = "1")]
-    pub dims: Vec<i64>,
-    #[prost(int32, tag = "2")]
-    pub data_type: i32,
-    #[prost(float, repeated, tag = "4")]
-    pub float_data: Vec<f32>,
-    #[prost(int32, repeated, tag = "5")]
-    pub int32_data: Vec<i32>,
-    #[prost(int64, repeated, tag = "7")]
-    pub int64_data: Vec<i64>,
-    #[prost(string, tag = "8")]
-    pub name: String,
-    #[prost(bytes = "vec", tag = "9")]
-    pub raw_data: Vec<u8>,
-    #[prost(double, repeated, tag = "10")]
-    pub double_data: Vec<f64>,
-    #[prost(uint64, repeated, tag = "11")]
-    pub uint64_data: Vec<u64>,
-    #[prost(message, repeated, tag = "13")]
-    pub external_data: Vec<Entry>,
-    /// 1: the elements are in another file.
-    #[prost(int32, tag = "14")]
-    pub data_location: i32,
-}
+    SparseTensor {
+        values: Option<TensorProto> = [message, optional] "1",
+        dims: Vec<i64> = [int64, repeated] "3",
+    }
 
-#[derive(Clone, PartialEq, Message)]
-pub struct Entry {
-    #[prost(string, tag = "1")]
-    pub key: String,
-    #[prost(string, tag = "2")]
-    pub value: String,
-}
+    TensorProto {
+        dims: Vec<i64> = [int64, repeated] "1",
+        data_type: i32 = [int32] "2",
+        float_data: Vec<f32> = [float, repeated] "4",
+        int32_data: Vec<i32> = [int32, repeated] "5",
+        int64_data: Vec<i64> = [int64, repeated] "7",
+        name: String = [string] "8",
+        raw_data: Vec<u8> = [bytes = "vec"] "9",
+        double_data: Vec<f64> = [double, repeated] "10",
+        uint64_data: Vec<u64> = [uint64, repeated] "11",
+        external_data: Vec<Entry> = [message, repeated] "13",
+        /// 1: the elements are in another file.
+        data_location: i32 = [int32] "14",
+    }
 
-#[derive(Clone, PartialEq, Message)]
-pub struct ValueInfo {
-    #[prost(string, tag = "1")]
-    pub name: String,
-    #[prost(message, optional, tag = "2")]
-    pub r#type: Option<Type>,
-}
+    Entry {
+        key: String = [string] "1",
+        value: String = [string] "2",
+    }
 
-#[derive(Clone, PartialEq, Message)]
-pub struct Type {
-    #[prost(message, optional, tag = "1")]
-    pub tensor: Option<TensorType>,
-}
+    ValueInfo {
+        name: String = [string] "1",
+        r#type: Option<Type> = [message, optional] "2",
+    }
 
-#[derive(Clone, PartialEq, Message)]
-pub struct TensorType {
-    #[prost(int32, tag = "1")]
-    pub elem_type: i32,
-    #[prost(message, optional, tag = "2")]
-    pub shape: Option<Shape>,
-}
+    Type {
+        tensor: Option<TensorType> = [message, optional] "1",
+    }
 
-#[derive(Clone, PartialEq, Message)]
-pub struct Shape {
-    #[prost(message, repeated, tag = "1")]
-    pub dim: Vec<Dim>,
-}
+    TensorType {
+        elem_type: i32 = [int32] "1",
+        shape: Option<Shape> = [message, optional] "2",
+    }
 
-#[derive(Clone, PartialEq, Message)]
-pub struct Dim {
-    #[prost(int64, optional, tag = "1")]
-    pub value: Option<i64>,
-    #[prost(string, optional, tag = "2")]
-    pub param: Option<String>,
+    Shape {
+        dim: Vec<Dim> = [message, repeated] "1",
+    }
+
+    Dim {
+        value: Option<i64> = [int64, optional] "1",
+        param: Option<String> = [string, optional] "2",
+    }
 }

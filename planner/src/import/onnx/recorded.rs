@@ -22,9 +22,7 @@ pub enum ShapesError {
     )]
     Shape(String),
     /// JSON of another form.
-    #[error(
-        "the shapes are neither a dictionary by tensor, nor a model of onnx as JSON, nor a profile of ONNX Runtime"
-    )]
+    #[error("the shapes are neither a dictionary by tensor nor a profile of ONNX Runtime")]
     Form,
 }
 
@@ -39,9 +37,8 @@ pub struct Shapes {
 }
 
 impl Shapes {
-    /// Reads JSON of one of three forms: a dictionary from tensors to shapes (`{"y": [1, 8]}` or `{"y": {"shape": [1, 8], "dtype":
-    /// "float32"}}`); a model with inferred shapes as protobuf writes it (`graph.valueInfo`); a profile of ONNX Runtime, whose
-    /// events list each node's `output_type_shape`.
+    /// Reads JSON of one of two forms: a dictionary from tensors to shapes (`{"y": [1, 8]}` or `{"y": {"shape": [1, 8], "dtype":
+    /// "float32"}}`), or a profile of ONNX Runtime, whose events list each node's `output_type_shape`.
     ///
     /// # Errors
     /// [`ShapesError`] if the bytes are in none of these forms.
@@ -49,55 +46,18 @@ impl Shapes {
         let mut shapes = Self::default();
         match serde_json::from_slice(bytes)? {
             Json::Array(events) => shapes.profile(&events),
-            Json::Object(fields) => match fields.get("graph").filter(|graph| graph.is_object()) {
-                Some(graph) => shapes.model(graph)?,
-                None => {
-                    for (name, told) in &fields {
-                        let told = told_of(told).ok_or_else(|| ShapesError::Shape(name.clone()))?;
-                        shapes.tensors.insert(name.clone(), told);
-                    }
+            Json::Object(fields) => {
+                for (name, told) in fields {
+                    let told = told_of(&told).ok_or_else(|| ShapesError::Shape(name.clone()))?;
+                    shapes.tensors.insert(name, told);
                 }
-            },
+            }
             _ => return Err(ShapesError::Form),
         }
         if shapes.tensors.is_empty() && shapes.nodes.is_empty() {
             return Err(ShapesError::Form);
         }
         Ok(shapes)
-    }
-
-    /// A model as protobuf's JSON.
-    fn model(&mut self, graph: &Json) -> Result<(), ShapesError> {
-        let infos =
-            ["valueInfo", "value_info", "output", "input"].iter().filter_map(|key| graph[*key].as_array());
-        for info in infos.flatten() {
-            let name = info["name"].as_str().unwrap_or_default();
-            let either = |json: &Json, one: &str, other: &str| {
-                json.get(one).or_else(|| json.get(other)).cloned().unwrap_or_default()
-            };
-            let tensor = either(&info["type"], "tensorType", "tensor_type");
-            let dims = tensor["shape"]["dim"].as_array().cloned().unwrap_or_default();
-            let dims: Option<Vec<u64>> =
-                dims.iter().map(|dim| number(&either(dim, "dimValue", "dim_value"))).collect();
-            // One that depends on a named dimension tells nothing.
-            let Some(dims) = dims else { continue };
-            let dtype = number(&either(&tensor, "elemType", "elem_type"))
-                .and_then(|number| i32::try_from(number).ok());
-            if tensor.is_object() {
-                self.tensors.insert(name.into(), (dims, dtype));
-            }
-        }
-        for inner in graph["node"].as_array().into_iter().flatten() {
-            for body in inner["attribute"]
-                .as_array()
-                .into_iter()
-                .flatten()
-                .filter(|attribute| attribute["g"].is_object())
-            {
-                self.model(&body["g"])?;
-            }
-        }
-        Ok(())
     }
 
     /// A profile's events.
@@ -174,13 +134,8 @@ fn stated_of(info: &ValueInfo) -> Option<Told> {
     Some((dims.collect::<Option<_>>()?, Some(tensor.elem_type).filter(|&dtype| dtype != 0)))
 }
 
-/// A number, also as text, which is how protobuf writes those of 64 bits.
-fn number(json: &Json) -> Option<u64> {
-    json.as_u64().or_else(|| json.as_str()?.parse().ok())
-}
-
 fn list(json: &Json) -> Option<Vec<u64>> {
-    json.as_array()?.iter().map(number).collect()
+    json.as_array()?.iter().map(Json::as_u64).collect()
 }
 
 fn told_of(json: &Json) -> Option<Told> {
@@ -190,7 +145,7 @@ fn told_of(json: &Json) -> Option<Told> {
     let dtype = match &json["dtype"] {
         Json::Null => None,
         Json::String(name) => Some(dtype_of(name)?),
-        other => Some(i32::try_from(number(other)?).ok()?),
+        other => Some(i32::try_from(other.as_u64()?).ok()?),
     };
     Some((list(json.get("shape")?)?, dtype))
 }

@@ -1,15 +1,18 @@
 //! TensorFlow Lite models: read into a graph; a plan written back for TensorFlow Lite Micro.
 
+mod arena;
 mod builtin;
 mod offline;
 mod schema;
 mod subgraphs;
 
+pub use arena::{Arena, Target, arena};
 pub use offline::{OFFLINE_NAME, read_offline_plan, write_offline_plan};
 
 use crate::graph::Graph;
 #[cfg(doc)]
 use crate::graph::Kind;
+use crate::model::InstanceError;
 
 /// Why a model was refused.
 #[derive(Debug, thiserror::Error)]
@@ -73,6 +76,9 @@ pub enum TfliteError {
     /// The constant data lie outside of the flatbuffer.
     #[error("the model keeps its data outside of the flatbuffer: a plan cannot be written into it")]
     External,
+    /// The tensors are too large to be counted.
+    #[error(transparent)]
+    Instance(#[from] InstanceError),
     /// The plan does not belong to the model.
     #[error("the plan has no offset that fits tensor `{0}`")]
     Plan(String),
@@ -96,6 +102,8 @@ fn model(bytes: &[u8]) -> Result<schema::Model<'_>, TfliteError> {
 
 /// Reads a model into a graph. Tensor `n` of the file's first subgraph is tensor `n` of the graph, under the file's name for it, which is
 /// followed by the number if names repeat; those of other subgraphs follow, with the subgraph's number in front of their names.
+///
+/// The buffers that kernels work with come last, each an output of its operator that nothing reads.
 ///
 /// `IF`, `WHILE` and `CALL_ONCE` are followed by the operators of the subgraphs that they call, one subgraph after the other, as TensorFlow
 /// Lite Micro plans them, and each by an operator named with `.end`, up to which what goes in and comes out lives. The first handle of each

@@ -5,6 +5,9 @@
 //! A flatbuffer's offsets point forwards, so a new root, new lists of buffers and metadata and the plan are put in
 //! front, and the old file follows as it is, unread and unchanged.
 
+use flatbuffers::{FlatBufferBuilder, UnionWIPOffset, WIPOffset};
+
+use super::schema::{Model, slot};
 use super::{TfliteError, model};
 use crate::graph::Graph;
 
@@ -19,7 +22,7 @@ const BUFFERS: u16 = 4;
 const METADATA: u16 = 6;
 
 /// Returns the model with a plan in its metadata: one offset in bytes for each tensor, -1 for those that are left to the
-/// interpreter. It replaces a plan that the model already has.
+/// interpreter. It replaces a plan that the model already has. The interpreter places what kernels work with, so offsets of that are left out.
 ///
 /// # Errors
 /// [`TfliteError`] if the model is damaged, keeps its data elsewhere, or has another number of tensors.
@@ -30,139 +33,84 @@ pub fn write_offline_plan(bytes: &[u8], offsets: &[i32]) -> Result<Vec<u8>, Tfli
     if subgraphs != 1 {
         return Err(TfliteError::Subgraphs(subgraphs));
     }
-    let tensors = root.subgraphs().and_then(|list| list.get(0).tensors());
-    let count = tensors.map_or(0, |tensors| tensors.len());
-    if count != offsets.len() {
+    let count = planned(root).unwrap_or(0);
+    let Some(offsets) = offsets.get(..count) else {
         return Err(TfliteError::Plan(format!("number {count}")));
-    }
+    };
     if root.buffers().iter().flatten().any(|buffer| buffer.offset() > 1 || buffer.size() > 0) {
         return Err(TfliteError::External);
     }
-    let old_buffers: Vec<usize> = root.buffers().iter().flatten().map(|buffer| buffer.place()).collect();
-    let entries = root.metadata();
-    let old_metadata: Vec<usize> = entries
-        .iter()
-        .flatten()
-        .filter(|entry| entry.name() != Some(OFFLINE_NAME))
-        .map(|entry| entry.place())
-        .collect();
-    // The places of the parts in the new head.
-    let fields = usize::from(root.fields()).max(usize::from(METADATA) + 1);
-    let mut head = Head { bytes: Vec::new() };
-    head.word(0); // the root's place
-    head.bytes.extend(b"TFL3");
-    let vtable = head.bytes.len();
-    head.half(4 + 2 * fields as u16);
-    head.half(4 + 4 * fields as u16);
-    (0..fields).for_each(|_| head.half(0));
-    head.align(4);
-    let table = head.bytes.len();
-    head.put(0, (table as u32).to_le_bytes());
-    head.word((table - vtable) as u32);
-    (0..fields).for_each(|_| head.word(0));
-    let buffers = head.bytes.len();
-    head.word(old_buffers.len() as u32 + 1);
-    (0..=old_buffers.len()).for_each(|_| head.word(0));
-    let metadata = head.bytes.len();
-    head.word(old_metadata.len() as u32 + 1);
-    (0..=old_metadata.len()).for_each(|_| head.word(0));
-    // The new buffer: a table whose only field is its data.
-    let small = |head: &mut Head, second: bool| {
-        let vtable = head.bytes.len();
-        head.half(if second { 8 } else { 6 });
-        head.half(if second { 12 } else { 8 });
-        head.half(4);
-        head.half(if second { 8 } else { 0 });
-        let table = head.bytes.len();
-        head.word((table - vtable) as u32);
-        head.word(0);
-        if second {
-            head.word(old_buffers.len() as u32);
-        }
-        table
+    let outside = |place: usize| {
+        let what = "a field of the model that is not known".into();
+        TfliteError::Index { what, index: place as i64, count: bytes.len() }
     };
-    let entry = small(&mut head, true);
-    let name = head.bytes.len();
-    head.word(OFFLINE_NAME.len() as u32);
-    head.bytes.extend(OFFLINE_NAME.as_bytes());
-    head.bytes.push(0);
-    head.align(4);
-    let buffer = small(&mut head, false);
-    // The data start on a multiple of 16, as the schema demands; their length stands before them.
-    while !(head.bytes.len() + 4).is_multiple_of(16) {
-        head.bytes.push(0);
+    // A table has room for no more.
+    if root.fields() > 4096 {
+        return Err(outside(root.fields().into()));
     }
-    let data = head.bytes.len();
-    head.word(4 * (3 + offsets.len() as u32));
-    head.word(1);
-    head.word(0);
-    head.word(offsets.len() as u32);
-    offsets.iter().for_each(|&offset| head.word(offset as u32));
-    head.align(ALIGN);
-    let shift = head.bytes.len();
-    // Now that all places are known: the offsets, each relative to where it stands.
-    head.point(entry + 4, name);
-    head.point(buffer + 4, data);
-    for (n, &place) in old_buffers.iter().enumerate() {
-        head.point(buffers + 4 + 4 * n, shift + place);
-    }
-    head.point(buffers + 4 + 4 * old_buffers.len(), buffer);
-    for (n, &place) in old_metadata.iter().enumerate() {
-        head.point(metadata + 4 + 4 * n, shift + place);
-    }
-    head.point(metadata + 4 + 4 * old_metadata.len(), entry);
-    for id in 0..fields as u16 {
-        let place = table + 4 + 4 * usize::from(id);
-        let field = vtable + 4 + 2 * usize::from(id);
-        let offset = ((place - table) as u16).to_le_bytes();
-        match id {
-            BUFFERS => head.point(place, buffers),
-            METADATA => head.point(place, metadata),
-            id => match root.field(id) {
-                None => continue,
-                // The version is the root's only number; all else are offsets.
-                Some(old) if id == 0 => head.put(place, word_at(bytes, old).to_le_bytes()),
-                Some(old) => head.point(place, shift + old + word_at(bytes, old) as usize),
-            },
+    // Made from its end: the old file, then what points into it.
+    let mut made = FlatBufferBuilder::new();
+    let end = bytes.len().next_multiple_of(4);
+    let old: Vec<u8> = bytes.iter().copied().chain([0; 4]).take(end).collect();
+    made.create_vector(&old);
+    let at = |place: usize| WIPOffset::<UnionWIPOffset>::new((end - place) as u32);
+    let mut buffers: Vec<_> = root.buffers().iter().flatten().map(|buffer| at(buffer.place())).collect();
+    let others = root.metadata();
+    let others = others.iter().flatten().filter(|entry| entry.name() != Some(OFFLINE_NAME));
+    let mut metadata: Vec<_> = others.map(|entry| at(entry.place())).collect();
+    // The data start on a multiple of 16, as the schema demands.
+    let words = [1, 0, offsets.len() as i32].into_iter().chain(offsets.iter().copied());
+    let data: Vec<u8> = words.flat_map(i32::to_le_bytes).collect();
+    fill(&mut made, end, data.len(), 16);
+    let data = made.create_vector(&data);
+    let name = made.create_string(OFFLINE_NAME);
+    let entry = made.start_table();
+    made.push_slot_always(slot(0), name);
+    made.push_slot_always(slot(1), buffers.len() as u32);
+    metadata.push(made.end_table(entry).as_union_value());
+    let buffer = made.start_table();
+    made.push_slot_always(slot(0), data);
+    buffers.push(made.end_table(buffer).as_union_value());
+    let (buffers, metadata) = (made.create_vector(&buffers), made.create_vector(&metadata));
+    let table = made.start_table();
+    for id in 0..root.fields().max(METADATA + 1) {
+        match (id, root.field(id)) {
+            (BUFFERS, _) => made.push_slot_always(slot(id), buffers),
+            (METADATA, _) => made.push_slot_always(slot(id), metadata),
+            (_, None) => {}
+            // The version is the root's only number; all else are offsets.
+            (0, Some(old)) => made.push_slot_always(slot(id), word_at(bytes, old)),
+            (_, Some(old)) => {
+                let place = Some(old + word_at(bytes, old) as usize).filter(|&place| place < bytes.len());
+                made.push_slot_always(slot(id), at(place.ok_or_else(|| outside(old))?));
+            }
         }
-        head.put(field, offset);
     }
-    head.bytes.extend_from_slice(bytes);
+    let table = made.end_table(table);
+    // In front come the table's place and the mark.
+    fill(&mut made, end, 8, ALIGN);
+    made.finish(table, Some("TFL3"));
     // What was written must be a model still.
-    model(&head.bytes)?;
-    Ok(head.bytes)
+    model(made.finished_data())?;
+    Ok(made.finished_data().to_vec())
+}
+
+/// The number of tensors whose offsets a plan holds.
+fn planned(root: Model) -> Option<usize> {
+    let main = root.subgraphs().filter(|list| !list.is_empty())?.get(0);
+    Some(main.tensors().map_or(0, |tensors| tensors.len()))
+}
+
+/// Adds zeros so that a multiple of `align` bytes lies before the last `end` once `next` bytes more are made.
+fn fill(made: &mut FlatBufferBuilder, end: usize, next: usize, align: usize) {
+    while !(made.unfinished_data().len() + next - end).is_multiple_of(align) {
+        made.push(0_u8);
+    }
 }
 
 fn word_at(bytes: &[u8], place: usize) -> u32 {
     let word = bytes.get(place..place + 4).and_then(|word| word.try_into().ok());
     word.map_or(0, u32::from_le_bytes)
-}
-
-struct Head {
-    bytes: Vec<u8>,
-}
-
-impl Head {
-    fn half(&mut self, value: u16) {
-        self.bytes.extend(value.to_le_bytes());
-    }
-
-    fn word(&mut self, value: u32) {
-        self.bytes.extend(value.to_le_bytes());
-    }
-
-    fn align(&mut self, align: usize) {
-        self.bytes.resize(self.bytes.len().next_multiple_of(align), 0);
-    }
-
-    fn put<const N: usize>(&mut self, place: usize, value: [u8; N]) {
-        self.bytes[place..place + N].copy_from_slice(&value);
-    }
-
-    /// Makes the word at `place` point to `to`.
-    fn point(&mut self, place: usize, to: usize) {
-        self.put(place, ((to - place) as u32).to_le_bytes());
-    }
 }
 
 /// Returns the plan in a model's metadata, if there is one: an offset for each tensor, -1 where the interpreter decides.
@@ -186,7 +134,7 @@ pub fn read_offline_plan(bytes: &[u8], graph: &Graph) -> Result<Option<Vec<i32>>
         data.chunks_exact(4).map(|word| i32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect();
     match words.split_first_chunk::<3>() {
         Some((&[1, 0, tensors], offsets))
-            if usize::try_from(tensors) == Ok(offsets.len()) && offsets.len() == graph.tensors.len() =>
+            if usize::try_from(tensors) == Ok(offsets.len()) && Some(offsets.len()) == planned(root) =>
         {
             for (tensor, &offset) in graph.tensors.iter().zip(offsets) {
                 let end = i64::from(offset).checked_add_unsigned(tensor.bytes);

@@ -97,7 +97,16 @@ table! {
 
 table! {
     /// A tensor.
-    Tensor { shape: 0 => Vector<'a, i32>, name: 3 => &'a str } numbers { kind: 1 => i8, buffer: 2 => u32, is_variable: 5 => bool }
+    Tensor {
+        shape: 0 => Vector<'a, i32>,
+        name: 3 => &'a str,
+        quantization: 4 => Quantization<'a>,
+    } numbers { kind: 1 => i8, buffer: 2 => u32, is_variable: 5 => bool }
+}
+
+table! {
+    /// How a tensor's integers stand for numbers: one scale and zero point, or one of each for every channel.
+    Quantization { scale: 2 => Vector<'a, f32>, zero_point: 3 => Vector<'a, i64> } numbers {}
 }
 
 table! {

@@ -1,10 +1,11 @@
 //! A model's subgraphs, written out where they are called.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::ops::Range;
 
 use super::super::{dtype, is_one_of};
 use super::schema::{Model, Operator, SubGraph};
-use super::{DTYPES, REFUSED, TfliteError, builtin};
+use super::{DTYPES, REFUSED, TfliteError, arena, builtin};
 use crate::graph::{Graph, Kind, Op, Sharing, Tensor};
 
 /// Calls within each other.
@@ -181,7 +182,9 @@ impl<'a> Reader<'a> {
                 _ => Sharing::None,
             };
             let cost = outputs.first().map_or(0, |&n| self.graph.tensors[n].elements());
-            let op = Op { name: format!("{prefix}{n}:{kind}"), kind, inputs, outputs, sharing, cost };
+            let name = format!("{prefix}{n}:{kind}");
+            outputs.extend(self.scratch(&name, &kind, &inputs, outputs.first()));
+            let op = Op { name, kind, inputs, outputs, sharing, cost };
             match code {
                 VAR_HANDLE => self.handle(operator, &op)?,
                 READ_VARIABLE => self.variable(op.inputs.first(), op.outputs.first()),
@@ -196,6 +199,24 @@ impl<'a> Reader<'a> {
         self.parts[number].active = false;
         self.parts[number].done = true;
         Ok(())
+    }
+
+    /// Adds a tensor for each buffer that a kernel works with.
+    fn scratch(&mut self, op: &str, kind: &str, inputs: &[usize], output: Option<&usize>) -> Range<usize> {
+        let tensors = &self.graph.tensors;
+        let inputs: Vec<&Tensor> = inputs.iter().map(|&input| &tensors[input]).collect();
+        let sizes = arena::scratch(kind, &inputs, output.map(|&output| &tensors[output]));
+        let first = tensors.len();
+        for (n, bytes) in sizes.into_iter().enumerate() {
+            let mut name = format!("{op}.scratch{n}");
+            while !self.names.insert(name.clone()) {
+                name.push('\'');
+            }
+            let (shape, dtype, kind) = (vec![bytes], "uint8".into(), Kind::Intermediate);
+            self.graph.tensors.push(Tensor { name, shape, dtype, bytes, kind });
+            self.made.push(true);
+        }
+        first..self.graph.tensors.len()
     }
 
     /// An operator's number and name.

@@ -39,37 +39,25 @@ pub fn dropout(context: &Context) -> Values {
 }
 
 pub fn constant(context: &Context) -> Values {
-    let list = |dtype, numbers: Vec<Number>, shape: Vec<u64>| {
-        let few = numbers.len() as u64 <= FOLDED;
-        let data = if few { Data::collect(dtype, numbers.into_iter().map(Some)) } else { Data::Unknown };
-        Ok(vec![Value::of(shape, dtype, data)])
-    };
     let Some(own) = context.node.attribute.first() else { return Err("it has no value".into()) };
     let name = own.name.as_str();
     let Some(given) = context.attribute(name) else { return Err("its value is not given".into()) };
-    match name {
-        "value" => match &given.t {
-            Some(tensor) => Ok(vec![initializer(tensor, context.limits)?]),
-            None => Err("it has no value".into()),
-        },
-        "sparse_value" => match &given.sparse_tensor {
-            Some(tensor) => Ok(vec![sparse(tensor)?]),
-            None => Err("it has no value".into()),
-        },
-        "value_int" => list(INT64, vec![Number::Int(given.i)], vec![]),
-        "value_float" => list(FLOAT, vec![Number::Float(given.f.into())], vec![]),
-        "value_ints" => {
-            let numbers: Vec<_> = given.ints.iter().map(|&int| Number::Int(int)).collect();
-            let count = numbers.len() as u64;
-            list(INT64, numbers, vec![count])
-        }
-        "value_floats" => {
-            let numbers: Vec<_> = given.floats.iter().map(|&float| Number::Float(float.into())).collect();
-            let count = numbers.len() as u64;
-            list(FLOAT, numbers, vec![count])
-        }
-        other => Err(format!("its {other} is not supported").into()),
-    }
+    let ints = |list: &[i64]| list.iter().map(|&int| Some(Number::Int(int))).collect();
+    let floats = |list: &[f32]| list.iter().map(|&float| Some(Number::Float(float.into()))).collect();
+    let (dtype, numbers): (_, Vec<Option<Number>>) = match (name, &given.t, &given.sparse_tensor) {
+        ("value", Some(tensor), _) => return Ok(vec![initializer(tensor, context.limits)?]),
+        ("sparse_value", _, Some(tensor)) => return Ok(vec![sparse(tensor)?]),
+        ("value" | "sparse_value", ..) => return Err("it has no value".into()),
+        ("value_int", ..) => (INT64, ints(&[given.i])),
+        ("value_ints", ..) => (INT64, ints(&given.ints)),
+        ("value_float", ..) => (FLOAT, floats(&[given.f])),
+        ("value_floats", ..) => (FLOAT, floats(&given.floats)),
+        (other, ..) => return Err(format!("its {other} is not supported").into()),
+    };
+    let count = numbers.len() as u64;
+    let shape = if name.ends_with('s') { vec![count] } else { vec![] };
+    let data = if count <= FOLDED { Data::collect(dtype, numbers) } else { Data::Unknown };
+    Ok(vec![Value::of(shape, dtype, data)])
 }
 
 pub fn constant_of_shape(context: &Context) -> Values {

@@ -42,16 +42,13 @@ fn channels_last(context: &Context) -> bool {
     context.op().starts_with("Nhwc") || context.flag("channels_last")
 }
 
+/// A convolution; the weights are input 1, 3 if the inputs are quantized.
 pub fn conv(context: &Context) -> Values {
-    windows(context, Some(context.input(1)?), context.input(0)?.dtype)
-}
-
-pub fn conv_integer(context: &Context) -> Values {
-    windows(context, Some(context.input(1)?), INT32)
-}
-
-pub fn conv_quantized(context: &Context) -> Values {
-    windows(context, Some(context.input(3)?), context.input(7)?.dtype)
+    match context.op() {
+        "QLinearConv" => windows(context, Some(context.input(3)?), context.input(7)?.dtype),
+        "ConvInteger" => windows(context, Some(context.input(1)?), INT32),
+        _ => windows(context, Some(context.input(1)?), context.input(0)?.dtype),
+    }
 }
 
 pub fn pool(context: &Context) -> Values {

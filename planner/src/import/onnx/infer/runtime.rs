@@ -64,7 +64,7 @@ pub fn rule(op: &str) -> Option<Rule> {
         "QGemm" => quantized_gemm,
         "QLinearAdd" | "QLinearMul" => |context| mixed(context, [0, 3], context.input(0)?.dtype),
         "QLinearConcat" => quantized_concat,
-        "QLinearConv" => network::conv_quantized,
+        "QLinearConv" => network::conv,
         "QLinearGlobalAveragePool" => network::global_pool,
         "QLinearReduceMean" => math::reduce,
         "QLinearWhere" => quantized_where,

@@ -1,5 +1,7 @@
 //! Arithmetic on single elements. `None`: runtimes differ, or the operator is not followed.
 
+use std::cmp::Ordering;
+
 use super::context::Context;
 use super::value::Number::{self, Float, Int};
 
@@ -32,83 +34,73 @@ pub fn unary(context: &Context, x: Number) -> Option<Number> {
     })
 }
 
-/// An operator on two elements, of which the first may be its result so far.
-pub fn binary(context: &Context, a: Number, b: Number) -> Option<Number> {
-    let op = context.op();
-    let test = |found: bool| Some(Int(found.into()));
-    match op {
-        "And" => return test(a.float() != 0.0 && b.float() != 0.0),
-        "Or" => return test(a.float() != 0.0 || b.float() != 0.0),
-        "Xor" => return test((a.float() != 0.0) != (b.float() != 0.0)),
-        "Pow" => return power(a, b),
-        _ => {}
-    }
-    let ordered = match (a, b) {
-        (Int(a), Int(b)) => comparison(op, &a, &b),
-        _ => comparison(op, &a.float(), &b.float()),
-    };
-    if let Some(found) = ordered {
-        return test(found);
-    }
+/// Two elements with the form of an operator for integers, or with that for other numbers.
+fn pair(
+    a: Number,
+    b: Number,
+    ints: fn(i64, i64) -> Option<i64>,
+    floats: fn(f64, f64) -> f64,
+) -> Option<Number> {
     match (a, b) {
-        (Int(a), Int(b)) => match op {
-            "Add" | "Sum" => a.checked_add(b),
-            "Sub" => a.checked_sub(b),
-            "Mul" => a.checked_mul(b),
-            "Div" => a.checked_div(b),
-            "Mod" if context.flag("fmod") => a.checked_rem(b),
-            // Of the divisor's sign.
-            "Mod" => {
-                a.checked_rem(b).map(|rest| if rest != 0 && (rest < 0) != (b < 0) { rest + b } else { rest })
-            }
-            "PRelu" => {
-                if a < 0 {
-                    a.checked_mul(b)
-                } else {
-                    Some(a)
-                }
-            }
-            "Max" => Some(a.max(b)),
-            "Min" => Some(a.min(b)),
-            "BitwiseAnd" => Some(a & b),
-            "BitwiseOr" => Some(a | b),
-            "BitwiseXor" => Some(a ^ b),
-            "BitShift" if !(0..64).contains(&b) => None,
-            "BitShift" if context.text("direction") == "LEFT" => Some(((a as u64) << b) as i64),
-            "BitShift" => Some(((a as u64) >> b) as i64),
-            _ => None,
-        }
-        .map(Int),
-        _ => {
-            let (a, b) = (a.float(), b.float());
-            match op {
-                "Add" | "Sum" | "Mean" => Some(a + b),
-                "Sub" => Some(a - b),
-                "Mul" => Some(a * b),
-                "Div" => Some(a / b),
-                "Mod" if context.flag("fmod") => Some(a % b),
-                "Mod" => Some(a % b)
-                    .map(|rest| if rest != 0.0 && (rest < 0.0) != (b < 0.0) { rest + b } else { rest }),
-                "PRelu" => Some(if a < 0.0 { a * b } else { a }),
-                "Max" => Some(a.max(b)),
-                "Min" => Some(a.min(b)),
-                _ => None,
-            }
-            .map(Float)
-        }
+        (Int(a), Int(b)) => ints(a, b).map(Int),
+        _ => Some(Float(floats(a.float(), b.float()))),
     }
 }
 
-/// Compares two elements; `None` if the operator does not compare.
-fn comparison<T: PartialOrd>(op: &str, a: &T, b: &T) -> Option<bool> {
-    Some(match op {
-        "Equal" => a == b,
-        "Greater" => a > b,
-        "GreaterOrEqual" => a >= b,
-        "Less" => a < b,
-        "LessOrEqual" => a <= b,
-        _ => return None,
-    })
+/// An operator on two elements, of which the first may be its result so far.
+pub fn binary(context: &Context, a: Number, b: Number) -> Option<Number> {
+    let test = |found: bool| Some(Int(found.into()));
+    let (x, y) = (a.float() != 0.0, b.float() != 0.0);
+    let order = match (a, b) {
+        (Int(a), Int(b)) => Some(a.cmp(&b)),
+        _ => a.float().partial_cmp(&b.float()),
+    };
+    match context.op() {
+        "And" => test(x && y),
+        "Or" => test(x || y),
+        "Xor" => test(x != y),
+        "Equal" => test(order == Some(Ordering::Equal)),
+        "Greater" => test(order == Some(Ordering::Greater)),
+        "GreaterOrEqual" => test(order.is_some_and(Ordering::is_ge)),
+        "Less" => test(order == Some(Ordering::Less)),
+        "LessOrEqual" => test(order.is_some_and(Ordering::is_le)),
+        "Pow" => power(a, b),
+        "Add" | "Sum" => pair(a, b, i64::checked_add, |a, b| a + b),
+        "Mean" => pair(a, b, |_, _| None, |a, b| a + b),
+        "Sub" => pair(a, b, i64::checked_sub, |a, b| a - b),
+        "Mul" => pair(a, b, i64::checked_mul, |a, b| a * b),
+        "Div" => pair(a, b, i64::checked_div, |a, b| a / b),
+        "Mod" if context.flag("fmod") => pair(a, b, i64::checked_rem, |a, b| a % b),
+        // Of the divisor's sign.
+        "Mod" => pair(
+            a,
+            b,
+            |a, b| {
+                a.checked_rem(b).map(|rest| if rest != 0 && (rest < 0) != (b < 0) { rest + b } else { rest })
+            },
+            |a, b| if a % b != 0.0 && (a % b < 0.0) != (b < 0.0) { a % b + b } else { a % b },
+        ),
+        "PRelu" => pair(
+            a,
+            b,
+            |a, b| if a < 0 { a.checked_mul(b) } else { Some(a) },
+            |a, b| if a < 0.0 { a * b } else { a },
+        ),
+        "Max" => pair(a, b, |a, b| Some(a.max(b)), f64::max),
+        "Min" => pair(a, b, |a, b| Some(a.min(b)), f64::min),
+        bits => {
+            let (Int(a), Int(b)) = (a, b) else { return None };
+            match bits {
+                "BitwiseAnd" => Some(Int(a & b)),
+                "BitwiseOr" => Some(Int(a | b)),
+                "BitwiseXor" => Some(Int(a ^ b)),
+                "BitShift" if !(0..64).contains(&b) => None,
+                "BitShift" if context.text("direction") == "LEFT" => Some(Int(((a as u64) << b) as i64)),
+                "BitShift" => Some(Int(((a as u64) >> b) as i64)),
+                _ => None,
+            }
+        }
+    }
 }
 
 fn power(a: Number, b: Number) -> Option<Number> {
@@ -123,25 +115,14 @@ type Step = fn(Number, Number) -> Option<Number>;
 
 /// Returns the start value of a reduction, and the function that adds an element.
 pub fn reduction(op: &str) -> Option<(Number, Step)> {
-    fn sum(a: Number, b: Number) -> Option<Number> {
-        match (a, b) {
-            (Int(a), Int(b)) => a.checked_add(b).map(Int),
-            _ => Some(Float(a.float() + b.float())),
-        }
-    }
-    fn times(a: Number, b: Number) -> Option<Number> {
-        match (a, b) {
-            (Int(a), Int(b)) => a.checked_mul(b).map(Int),
-            _ => Some(Float(a.float() * b.float())),
-        }
-    }
+    let sum: Step = |a, b| pair(a, b, i64::checked_add, |a, b| a + b);
+    let times: Step = |a, b| pair(a, b, i64::checked_mul, |a, b| a * b);
     Some(match op {
         "ReduceSum" | "ReduceMean" => (Int(0), sum),
-        "ReduceL1" => (Int(0), |a, b| match b {
-            Int(b) => sum(a, Int(b.checked_abs()?)),
-            Float(b) => sum(a, Float(b.abs())),
-        }),
-        "ReduceSumSquare" | "ReduceL2" => (Int(0), |a, b| sum(a, times(b, b)?)),
+        "ReduceL1" => (Int(0), |a, b| pair(a, b, |a, b| a.checked_add(b.checked_abs()?), |a, b| a + b.abs())),
+        "ReduceSumSquare" | "ReduceL2" => {
+            (Int(0), |a, b| pair(a, b, |a, b| a.checked_add(b.checked_mul(b)?), |a, b| a + b * b))
+        }
         "ReduceProd" => (Int(1), times),
         "ReduceMax" => {
             (

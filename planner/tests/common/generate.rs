@@ -1,8 +1,9 @@
-//! Instances made by chance: of known optimum, and of any size.
+//! Instances made by chance: of known optimum, and of any size. Other tests and the measurements take this file too.
+#![allow(dead_code, unreachable_pub)]
 
 use std::collections::BTreeSet;
 
-use crate::model::{Buffer, Instance};
+use allotment_planner::model::{Buffer, Instance};
 
 /// A rectangle of `steps` time steps and `height` bytes cut into `count` buffers at random places.
 ///
