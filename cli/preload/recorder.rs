@@ -10,6 +10,7 @@ use allotment_event::{Action, Encoder, Event, Header, Record};
 
 use crate::head::{HEAD, Head, head};
 use crate::modules::Module;
+use crate::real::{ATTACHED, real};
 use crate::stacks::{self, Stack};
 use crate::table::Table;
 use crate::tree::{Line, Tree};
@@ -629,62 +630,141 @@ impl State {
     }
 }
 
+/// What to record, and where to.
+struct Wanted {
+    /// The beginning of the files' names.
+    name: *const c_char,
+    times: Times,
+    stacks: bool,
+    /// The mean of a sample in bytes, or 0.
+    mean: u64,
+}
+
+impl Times {
+    /// Reads the first letter of its name; 0 stands for none.
+    fn of(letter: u8) -> Self {
+        match letter {
+            0 => Self::Never,
+            b'e' => Self::Exact,
+            _ => Self::Coarse,
+        }
+    }
+}
+
 /// Starts recording if the environment names a file. Called once, when the real functions are known.
 pub fn start() {
-    keeping_errno(|| {
-        // A program that runs with more rights than its caller writes no file of the caller's choice.
-        // SAFETY: the names end with a zero byte; the program has not started to change its environment.
-        let [name, times, stacks, mean] = [
-            c"ALLOTMENT_RECORD",
-            c"ALLOTMENT_RECORD_TIMES",
-            c"ALLOTMENT_RECORD_STACKS",
-            c"ALLOTMENT_RECORD_SAMPLE",
-        ]
-        .map(|name| unsafe { sys::secure_getenv(name.as_ptr()) });
-        let mut key = 0;
+    if ATTACHED.load(Ordering::Relaxed) {
+        return;
+    }
+    // A program that runs with more rights than its caller writes no file of the caller's choice.
+    // SAFETY: the names end with a zero byte; the program has not started to change its environment.
+    let [name, times, stacks, mean] = [
+        c"ALLOTMENT_RECORD",
+        c"ALLOTMENT_RECORD_TIMES",
+        c"ALLOTMENT_RECORD_STACKS",
+        c"ALLOTMENT_RECORD_SAMPLE",
+    ]
+    .map(|name| unsafe { sys::secure_getenv(name.as_ptr()) });
+    if name.is_null() {
+        return;
+    }
+    // SAFETY: a variable's value is a string.
+    let (times, mean) = unsafe {
+        let letter = if times.is_null() { 0 } else { *times as u8 };
+        (Times::of(letter), if mean.is_null() { 0 } else { sys::strtoull(mean, ptr::null_mut(), 10) })
+    };
+    if begin(&Wanted { name, times, stacks: !stacks.is_null(), mean }, 0) {
+        starts::watch();
+    }
+}
+
+/// Starts recording in a running process. The tool calls this in the process, and then has the program call the functions of this
+/// library; it may do so again after [`allotment_detach`]. Returns 0, 1 if the recording could not begin, or 2 if the last one was of a
+/// sample: threads still have a distance to their next sample, so this must be one as well.
+///
+/// # Safety
+///
+/// The name must be a string.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn allotment_attach(name: *const c_char, times: u8, stacks: bool, mean: u64) -> c_int {
+    ATTACHED.store(true, Ordering::Relaxed);
+    // Blocks from before are missing, which the header says.
+    match mean {
+        0 if sample::is_on() => 2,
+        _ => c_int::from(
+            real().is_none() || !begin(&Wanted { name, times: Times::of(times), stacks, mean }, 1),
+        ),
+    }
+}
+
+/// Ends the recording that [`allotment_attach`] began, and lets go of its file.
+#[unsafe(no_mangle)]
+extern "C" fn allotment_detach() {
+    let _held = hold();
+    if RECORDER.on.swap(false, Ordering::Relaxed) || head().is_some() {
+        // SAFETY: the lock is held.
+        keeping_errno(|| unsafe { (*RECORDER.state.get()).leave() });
+    }
+}
+
+/// Makes the key of [`INSIDE`], unless there is one; false if the process has too many.
+fn make_key() -> bool {
+    static MADE: AtomicBool = AtomicBool::new(false);
+    let mut key = 0;
+    if !MADE.load(Ordering::Relaxed) {
         // SAFETY: the place is that of a local variable.
-        if name.is_null() || unsafe { sys::pthread_key_create(&raw mut key, None) } != 0 {
-            return;
-        }
-        if key >= FIRST_ALLOCATED_KEY {
-            return;
+        if unsafe { sys::pthread_key_create(&raw mut key, None) } != 0 || key >= FIRST_ALLOCATED_KEY {
+            return false;
         }
         INSIDE.store(key, Ordering::Relaxed);
+        MADE.store(true, Ordering::Relaxed);
+    }
+    true
+}
+
+/// Starts a recording, of which `lost` earlier events are missing. Returns whether it began.
+fn begin(wanted: &Wanted, lost: u64) -> bool {
+    keeping_errno(|| {
+        if !make_key() {
+            return false;
+        }
         let _held = hold();
         // SAFETY: the lock is held.
         let state = unsafe { &mut *RECORDER.state.get() };
         // The program may change its environment later, which a fork must not notice.
-        // SAFETY: the string belongs to the environment; `strdup` allocates, which is not recorded.
-        state.name = unsafe { sys::strdup(name) };
-        // SAFETY: a variable's value is a string.
-        let first = |value: *const c_char| if value.is_null() { 0 } else { unsafe { *value as u8 } };
-        state.times = match first(times) {
-            0 => Times::Never,
-            b'e' => Times::Exact,
-            _ => Times::Coarse,
-        };
+        // SAFETY: the name is a string; `strdup` allocates, which is not recorded.
+        state.name = unsafe { sys::strdup(wanted.name) };
+        state.times = wanted.times;
         if state.name.is_null() {
-            return;
+            return false;
         }
-        make_own_page();
+        let is_first = OWN.load(Ordering::Relaxed).is_null();
+        if is_first {
+            make_own_page();
+        } else {
+            state.tree.forget();
+            state.sampled.clear();
+            stacks::forget();
+        }
+        SKIPPED.store(0, Ordering::Relaxed);
         state.open_control();
-        let on = state.open(0);
+        let on = state.open(lost);
         own().store(OPEN, Ordering::Release);
         if on {
-            if !stacks.is_null() {
+            if wanted.stacks {
                 stacks::start(name_module);
             }
-            if !mean.is_null() {
-                // SAFETY: a variable's value is a string.
-                let mean = unsafe { sys::strtoull(mean, ptr::null_mut(), 10) };
-                sample::start(mean, now(sys::CLOCK_MONOTONIC));
+            if wanted.mean > 0 {
+                sample::start(wanted.mean, now(sys::CLOCK_MONOTONIC));
             }
-            starts::watch();
-            watch_forks();
+            if is_first {
+                watch_forks();
+            }
         }
         // Last, because the calls above may allocate.
         RECORDER.on.store(on, Ordering::Release);
-    });
+        on
+    })
 }
 
 type Handler = Option<extern "C" fn()>;

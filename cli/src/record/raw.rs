@@ -44,6 +44,8 @@ pub struct RawHead {
     pub length: u64,
     /// The system's error that ended the recording, or 0.
     stopped: u64,
+    /// True if the recording ended because it has as many events as were wanted.
+    is_complete: bool,
     /// The program image that wrote it.
     pub image: Option<PathBuf>,
     /// The first program that was started without being recorded.
@@ -70,11 +72,17 @@ impl RawHead {
         head.starts_with(b"ALLOTREC").then(|| Self {
             length: word(8),
             stopped: word(16),
+            is_complete: word(24) != 0,
             image: path(text(40, usize::try_from(word(32)).unwrap_or(0).min(1024))),
             unrecorded: path(text(1072, 1024)).filter(|_| word(1064) > 0),
             namespace: text(2096, 64).to_vec(),
         })
     }
+}
+
+/// Returns whether a process has recorded as many events as were wanted; `files` is the beginning of the files' names.
+pub fn is_complete(files: &Path, process: u32) -> bool {
+    RawHead::read(&files.with_extension(format!("{process}.0"))).is_some_and(|head| head.is_complete)
 }
 
 /// The trace of the program: `exec` starts several images of it, and the last one is the requested one. If it has none and those of

@@ -339,7 +339,7 @@ fn left() -> Vec<(u32, String)> {
 }
 
 /// The number and the name of a process.
-fn named(process: Pid) -> (u32, String) {
+pub fn named(process: Pid) -> (u32, String) {
     let number = process.as_raw_nonzero().get();
     let name = fs::read_to_string(format!("/proc/{number}/comm")).unwrap_or_default();
     (number.unsigned_abs(), name.trim().into())

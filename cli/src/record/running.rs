@@ -24,6 +24,19 @@ pub fn prefix(output: &Path) -> String {
     format!(".allotment-record-{}-", output.file_name().unwrap_or_default().to_string_lossy())
 }
 
+/// Returns the program of a process.
+///
+/// # Errors
+/// If there is no such process, or it belongs to somebody else.
+pub fn image_of(process: u32) -> Result<PathBuf, Failure> {
+    fs::read_link(format!("/proc/{process}/exe")).map_err(|error| {
+        Failure::Other(match error.kind() {
+            io::ErrorKind::NotFound => format!("process {process}: there is no such process"),
+            _ => format!("process {process}: {error}: use sudo if it is another user's"),
+        })
+    })
+}
+
 /// A recording that goes on.
 pub struct Running {
     /// The folder with its files.
@@ -42,29 +55,19 @@ impl Running {
         Some(Self { folder: newest.path() })
     }
 
-    /// Finds the recording of a process.
+    /// Finds the recording of a process that was started with one.
     ///
     /// # Errors
-    /// If there is none: what to do instead.
-    pub fn of_process(process: u32) -> Result<Self, Failure> {
-        let refused = |what: String| Failure::Other(format!("process {process}: {what}"));
-        let place = PathBuf::from(format!("/proc/{process}"));
-        let read = |name: &str| fs::read(place.join(name));
-        let command = read("cmdline").map_err(|_| refused("there is no such process".into()))?;
-        let command = String::from_utf8_lossy(&command).trim_end_matches('\0').replace('\0', " ");
-        let environment =
-            read("environ").map_err(|why| refused(format!("its environment cannot be read: {why}")))?;
+    /// If there is no such process.
+    pub fn of_process(process: u32) -> Result<Option<Self>, Failure> {
+        let _ = image_of(process)?;
+        let environment = fs::read(format!("/proc/{process}/environ")).unwrap_or_default();
         let value = environment
             .split(|&byte| byte == 0)
             .find_map(|variable| variable.strip_prefix(b"ALLOTMENT_RECORD="));
         let folder =
             value.and_then(|value| Some(Path::new(std::str::from_utf8(value).ok()?).parent()?.to_owned()));
-        match folder.filter(|folder| folder.is_dir()) {
-            Some(folder) => Ok(Self { folder }),
-            None => Err(refused(format!(
-                "it is not being recorded, and a running program loads no library: start it with\n  allotment record --sample 512KiB -- {command}"
-            ))),
-        }
+        Ok(folder.filter(|folder| folder.is_dir()).map(|folder| Self { folder }))
     }
 
     /// Returns the file with the most bytes, and how many there are.

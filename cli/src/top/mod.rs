@@ -34,7 +34,7 @@ pub struct TopArgs {
     /// A recording that goes on: the file that `allotment record` will write
     #[arg(required_unless_present_any = ["program", "pid"], conflicts_with_all = ["program", "pid"])]
     recording: Option<PathBuf>,
-    /// A process that is being recorded
+    /// A process, which is recorded from now on if it is not yet
     #[arg(long, value_name = "PROCESS", conflicts_with = "program")]
     pid: Option<u32>,
     /// Keep the trace in this file, as `record` does
@@ -86,7 +86,11 @@ impl Recorder {
         let log = args.log.as_deref();
         let log = log.map(|path| File::create(path).map_err(Failure::file(path))).transpose()?;
         command.stdout(log.map_or_else(Stdio::null, Stdio::from)).stderr(File::create(&said)?);
-        let child = command.arg("--").args(&args.program).spawn()?;
+        match args.pid {
+            Some(process) => command.arg("--pid").arg(process.to_string()),
+            None => command.arg("--").args(&args.program),
+        };
+        let child = command.spawn()?;
         Ok(Self { child, output, said, _folder: folder })
     }
 
@@ -125,18 +129,19 @@ pub fn top(args: &TopArgs) -> Result<u8, Failure> {
     let stopped = Arc::new(AtomicBool::new(false));
     // ^C goes to the recording as well, which ends the program.
     signal_hook::flag::register(SIGINT, stopped.clone())?;
-    let mut recorder = if args.program.is_empty() { None } else { Some(Recorder::start(args)?) };
-    let find = || match (&recorder, &args.recording, args.pid) {
-        (Some(recorder), ..) => Ok(Running::of(&recorder.output)),
-        (None, Some(recording), _) => match Running::of(recording) {
+    let started = args.pid.map(Running::of_process).transpose()?.flatten();
+    let is_there = args.recording.is_some() || started.is_some();
+    let mut recorder = if is_there { None } else { Some(Recorder::start(args)?) };
+    let find = || match (&recorder, &args.recording) {
+        (Some(recorder), _) => Ok(Running::of(&recorder.output)),
+        (None, Some(recording)) => match Running::of(recording) {
             None => Err(Failure::Other(format!(
                 "{}: there is no recording that goes on: start one with allotment record --stacks -o {0} -- PROGRAM",
                 recording.display()
             ))),
             found => Ok(found),
         },
-        (None, None, Some(process)) => Running::of_process(process).map(Some),
-        (None, None, None) => Ok(None),
+        (None, None) => Ok(started),
     };
     let mut running = find()?;
     let mut follow: Option<Follow> = None;
