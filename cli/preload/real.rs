@@ -11,7 +11,7 @@ type Path = *const c_char;
 type List = *const *const c_char;
 type Spawn = unsafe extern "C" fn(*mut c_int, Path, *const c_void, *const c_void, List, List) -> c_int;
 
-/// The real allocator, and what unloads libraries and starts programs.
+/// The real functions: the allocator's, and those that unload libraries and start programs.
 #[derive(Clone, Copy)]
 pub struct Real {
     pub malloc: unsafe extern "C" fn(usize) -> *mut c_void,
@@ -54,7 +54,7 @@ pub static ATTACHED: AtomicBool = AtomicBool::new(false);
 
 static TABLE: Table = Table { state: AtomicU8::new(UNKNOWN), real: UnsafeCell::new(None) };
 
-/// The real functions; `None` while they are being looked for, which may itself allocate: `early` serves then.
+/// Returns the real functions; `None` while they are being looked up, which may itself allocate: `early` serves then.
 pub fn real() -> Option<&'static Real> {
     if TABLE.state.load(Ordering::Acquire) != KNOWN {
         look()?;

@@ -248,7 +248,9 @@ pub fn record(process: u32, library: &Path, wanted: &Wanted<'_>) -> Result<Ended
     }
     let mut left = Vec::new();
     if is_running() {
-        detach(&mut attached)?;
+        if let Err(error) = memory.and_then(|memory| detach(&mut attached, &memory)) {
+            eprintln!("allotment: warning: process {process} keeps the recorder's file open: {error}");
+        }
         left.extend(Pid::from_raw(process.cast_signed()).map(named));
     }
     Ok(Ended { process, status: 0, interrupted: false, left })
@@ -302,18 +304,21 @@ fn attach(process: u32, library: &Path, wanted: &Wanted<'_>) -> Result<Attached,
     }
     let mut attached = Attached { process, modules, hooks, before: BTreeMap::new() };
     attached.replace(tracee.memory());
+    if attached.before.is_empty() {
+        return Err(refused(
+            "the system lets nobody change its tables of functions: start it with `allotment record`".into(),
+        ));
+    }
     Ok(attached)
 }
 
-fn detach(attached: &mut Attached) -> Result<(), Failure> {
-    let wrong = |error: io::Error| {
-        Failure::Other(format!("process {}: it cannot be left as it was: {error}", attached.process))
-    };
-    attached.modules.update(attached.process).map_err(wrong)?;
-    let tracee = stop(attached.process, |address| attached.modules.is_locking(address)).map_err(wrong)?;
-    attached.put_back(tracee.memory());
+/// Has the process call its own functions again, and close the file.
+fn detach(attached: &mut Attached, memory: &File) -> io::Result<()> {
+    attached.modules.update(attached.process)?;
+    attached.put_back(memory);
+    let tracee = stop(attached.process, |address| attached.modules.is_locking(address))?;
     if let Some(end) = attached.modules.function("allotment_detach") {
-        tracee.call(end, &[], |_| [0; 4]).map_err(wrong)?;
+        tracee.call(end, &[], |_| [0; 4])?;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! `allotment record`: a program's allocations, by a library that is loaded into it.
+//! `allotment record`: loads a library into a program, which records its allocations.
 
 #[cfg(target_arch = "x86_64")]
 mod attached;
@@ -57,34 +57,34 @@ pub struct RecordArgs {
     /// Stop recording after this many events of a program image; the program goes on
     #[arg(long, value_name = "EVENTS", value_parser = at_least_one)]
     max_events: Option<usize>,
-    /// Use this preload library instead of the tool's own; the variable ALLOTMENT_PRELOAD does the same
+    /// Use this preload library instead of the tool's own; the variable ALLOTMENT_PRELOAD names one too
     #[arg(long, value_name = "FILE")]
     preload: Option<PathBuf>,
     /// Do not record times
     #[arg(long)]
     no_times: bool,
-    /// Record the time of every event in nanoseconds, not only when a clock of some milliseconds has moved on
+    /// Record the time of every event in nanoseconds, instead of every few milliseconds
     #[arg(long, conflicts_with = "no_times")]
     exact_times: bool,
     /// Record addresses as well
     #[arg(long)]
     addresses: bool,
-    /// Record who asked for each block: the stack of calls (x86-64)
+    /// Record the stack of calls behind each request (x86-64)
     #[arg(long)]
     stacks: bool,
-    /// Record only one block per so many bytes on average, with its stack, such as 512KiB: costs next to nothing, and `who`, `diff`, `budget`, `view` and profiles have estimates without bias
+    /// Record one block in this many bytes on average, such as 512KiB, with its stack: costs next to nothing; `who`, `diff`, `budget`, `view` and profiles give unbiased estimates
     #[arg(long, value_name = "BYTES", value_parser = parse_sample)]
     sample: Option<u64>,
-    /// Leave the names of functions to the commands that read the trace: they need the same programs and libraries then
+    /// Do not resolve the names of functions; commands that read the trace do so where they find the same programs and libraries
     #[arg(long, requires = "who")]
     no_symbols: bool,
-    /// Keep the traces of all processes and program images, with process and image in their names, and wait for those that go on
+    /// Keep the traces of all child processes and program images, named by process and image, and wait until all have ended
     #[arg(long)]
     children: bool,
-    /// Print what was recorded as JSON on the standard output; the program's goes to the standard error
+    /// Print a summary as JSON; the program's standard output goes to the standard error
     #[arg(long)]
     json: bool,
-    /// Record a process that runs already, until ^C; blocks from before are not in the trace (x86-64)
+    /// Record a running process until ^C; the trace has no blocks from before (x86-64)
     #[arg(long, value_name = "PROCESS", conflicts_with_all = ["program", "after", "paused", "children"])]
     pid: Option<u32>,
     /// The program and its arguments
@@ -116,14 +116,14 @@ struct Report {
     status: u8,
     /// True if a signal to the tool ended the recording.
     interrupted: bool,
-    /// True if only a part of the run was wanted.
+    /// True if the user asked for a part of the run.
     partial: bool,
     traces: Vec<Recorded>,
-    /// Processes and images of which no trace was kept.
+    /// Processes and images whose traces were not kept.
     others: usize,
     /// Recorded processes that still run: their traces end here.
     running: Vec<u32>,
-    /// Programs that were started without the environment that has them recorded, at least the first of each image.
+    /// Programs that were started without the environment that loads the recorder; at least the first one of each image.
     unrecorded: Vec<PathBuf>,
 }
 
@@ -136,7 +136,7 @@ struct Recorded {
     counts: Counts,
 }
 
-/// Runs `allotment record`; the exit status, which is the program's.
+/// Runs `allotment record` and returns the program's exit status.
 ///
 /// # Errors
 /// A [`Failure`] with the message for the user.
@@ -187,6 +187,8 @@ pub fn record(args: &RecordArgs) -> Result<u8, Failure> {
         None => run(&program, &name, &library, &files, &control, args),
     };
     let Ended { process, status, interrupted, left } = ended?;
+    // Processes that go on record nothing more, since the folder of the recording goes.
+    control.pause(true)?;
     // A limit on the size of files ends this tool with an error and not by a signal. The program keeps what it had.
     let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
     if interrupted {
@@ -314,7 +316,7 @@ fn attached(process: u32, _: &Path, _: &Path, _: &RecordArgs) -> Result<Ended, F
     )))
 }
 
-/// The reason why there is no trace of the program, though perhaps `others` of its children, and what to do.
+/// Returns why there is no trace of the program, though perhaps `others` of its children, and what to do.
 fn why_nothing(name: &str, status: u8, others: usize, left: &[(u32, String)]) -> String {
     if others == 0 && left.is_empty() {
         return format!(
@@ -364,7 +366,7 @@ fn check_form(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Records that wait in a file without name.
+/// Records in a temporary file without a name.
 enum Kept {
     Text(Writer<io::BufWriter<File>>),
     Binary(BinaryWriter<io::BufWriter<File>>),
@@ -386,7 +388,7 @@ impl Kept {
         }
     }
 
-    /// Writes which stack makes the next event.
+    /// Writes the stack of the next event.
     fn stack(&mut self, node: u32, output: &Path) -> Result<(), Failure> {
         match self {
             Self::Text(_) => self.record(&Record::Stack(node.to_string()), output),

@@ -1,4 +1,4 @@
-//! Recordings that go on: where their files are, and the trace so far.
+//! Finds the files of running recordings, and writes the trace so far.
 
 use std::fs;
 use std::io::{self, Write};
@@ -11,7 +11,7 @@ use super::run::Control;
 use crate::failure::Failure;
 use crate::symbols;
 
-/// Returns the folder in which a recording keeps its files until it ends: that of its output.
+/// Returns the folder in which a recording keeps its files until it ends: the one of its output.
 pub fn folder_of(output: &Path) -> &Path {
     match output.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -19,7 +19,7 @@ pub fn folder_of(output: &Path) -> &Path {
     }
 }
 
-/// Returns how the name of the folder of its files begins.
+/// Returns the prefix of that folder's name.
 pub fn prefix(output: &Path) -> String {
     format!(".allotment-record-{}-", output.file_name().unwrap_or_default().to_string_lossy())
 }
@@ -37,7 +37,7 @@ pub fn image_of(process: u32) -> Result<PathBuf, Failure> {
     })
 }
 
-/// A recording that goes on.
+/// A running recording.
 pub struct Running {
     /// The folder with its files.
     folder: PathBuf,
@@ -70,7 +70,7 @@ impl Running {
         Ok(folder.filter(|folder| folder.is_dir()).map(|folder| Self { folder }))
     }
 
-    /// Returns the file with the most bytes, and how many there are.
+    /// Returns the longest file, and the number of files.
     pub fn file(&self) -> Option<(PathBuf, usize)> {
         let raws = raws(&self.folder).ok()?;
         let count = raws.len();
@@ -80,7 +80,7 @@ impl Running {
     }
 }
 
-/// Writes the trace of a recording as far as it has come.
+/// Writes the trace of a running recording up to now.
 ///
 /// # Errors
 /// If it is damaged, or cannot be read or written.

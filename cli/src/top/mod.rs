@@ -31,10 +31,10 @@ use screen::Screen;
 /// Arguments of `allotment top`.
 #[derive(Args, Debug)]
 pub struct TopArgs {
-    /// A recording that goes on: the file that `allotment record` will write
+    /// The recording to watch: the file that `allotment record` will write
     #[arg(required_unless_present_any = ["program", "pid"], conflicts_with_all = ["program", "pid"])]
     recording: Option<PathBuf>,
-    /// A process, which is recorded from now on if it is not yet
+    /// The process to watch; it is recorded from now on if it is not yet
     #[arg(long, value_name = "PROCESS", conflicts_with = "program")]
     pid: Option<u32>,
     /// Keep the trace in this file, as `record` does
@@ -43,19 +43,19 @@ pub struct TopArgs {
     /// Record only one block per so many bytes on average, such as 512KiB; 1 records all
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, requires = "program")]
     sample: Option<u64>,
-    /// The time from one picture to the next
+    /// Time between two pictures
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
     interval: Duration,
-    /// What the lines are sorted by
+    /// Sort the lines by this
     #[arg(long, value_enum, default_value_t, value_name = "MEASURE")]
     by: Measure,
-    /// Name so many lines
+    /// Number of lines to show
     #[arg(long, value_name = "LINES", default_value = "15", value_parser = at_least_one)]
     top: usize,
-    /// Print a line of JSON each time
+    /// Print a line of JSON for each moment
     #[arg(long)]
     json: bool,
-    /// Write what the program prints to this file, instead of nowhere
+    /// Write the program's output to this file instead of discarding it
     #[arg(long, value_name = "FILE", requires = "program")]
     log: Option<PathBuf>,
     /// The program and its arguments
@@ -68,7 +68,7 @@ struct Recorder {
     child: Child,
     /// The file that it writes.
     output: PathBuf,
-    /// What it says, in a file of the folder.
+    /// The file that receives its messages.
     said: PathBuf,
     _folder: TempDir,
 }
@@ -94,7 +94,7 @@ impl Recorder {
         Ok(Self { child, output, said, _folder: folder })
     }
 
-    /// Says what the recording said, and returns the program's status.
+    /// Prints the recording's messages and returns the program's status.
     fn finish(&self, status: ExitStatus, kept: bool) -> io::Result<u8> {
         let said = std::fs::read_to_string(&self.said)?;
         // Without -o there is no trace to speak of.
@@ -121,7 +121,7 @@ impl Drop for Recorder {
     }
 }
 
-/// Runs `allotment top`; the exit status, which is the program's.
+/// Runs `allotment top` and returns the program's exit status.
 ///
 /// # Errors
 /// A [`Failure`] with the message for the user.
