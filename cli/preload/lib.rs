@@ -1,6 +1,6 @@
 //! The preload library of `allotment record`.
 //!
-//! Loaded into a program by `LD_PRELOAD`, or later by the tool (`allotment_attach` in `recorder`), it stands between the
+//! Loaded into a program by `LD_PRELOAD`, or later by the tool (`allotment_attach` in `hooks`), it stands between the
 //! program and its allocator: it passes on every call, and writes it down in a file that `allotment record` reads when the
 //! program has ended. The environment says where: `ALLOTMENT_RECORD` is the beginning of the files' names; a process adds its
 //! number and counts its program images, so that neither children nor `exec` write over each other

@@ -110,7 +110,9 @@ fn look() -> Option<()> {
     // SAFETY: this thread alone moved the state to LOOKING.
     unsafe { *TABLE.real.get() = Some(found) };
     TABLE.state.store(KNOWN, Ordering::Release);
-    crate::recorder::start();
+    if !ATTACHED.load(Ordering::Relaxed) {
+        crate::recorder::start();
+    }
     Some(())
 }
 

@@ -10,7 +10,6 @@ use allotment_event::{Action, Encoder, Event, Header, Record};
 
 use crate::head::{HEAD, Head, head};
 use crate::modules::Module;
-use crate::real::{ATTACHED, real};
 use crate::stacks::{self, Stack};
 use crate::table::Table;
 use crate::tree::{Line, Tree};
@@ -41,7 +40,7 @@ const WINDOW: usize = 256 << 10;
 
 /// When an event is written with its time.
 #[derive(Clone, Copy, PartialEq)]
-enum Times {
+pub enum Times {
     Never,
     /// When a clock that is cheap to read has moved on: every few milliseconds.
     Coarse,
@@ -631,18 +630,18 @@ impl State {
 }
 
 /// What to record, and where to.
-struct Wanted {
+pub struct Wanted {
     /// The beginning of the files' names.
-    name: *const c_char,
-    times: Times,
-    stacks: bool,
+    pub name: *const c_char,
+    pub times: Times,
+    pub stacks: bool,
     /// The mean of a sample in bytes, or 0.
-    mean: u64,
+    pub mean: u64,
 }
 
 impl Times {
     /// Reads the first letter of its name; 0 stands for none.
-    fn of(letter: u8) -> Self {
+    pub fn of(letter: u8) -> Self {
         match letter {
             0 => Self::Never,
             b'e' => Self::Exact,
@@ -653,9 +652,6 @@ impl Times {
 
 /// Starts recording if the environment names a file. Called once, when the real functions are known.
 pub fn start() {
-    if ATTACHED.load(Ordering::Relaxed) {
-        return;
-    }
     // A program that runs with more rights than its caller writes no file of the caller's choice.
     // SAFETY: the names end with a zero byte; the program has not started to change its environment.
     let [name, times, stacks, mean] = [
@@ -678,28 +674,8 @@ pub fn start() {
     }
 }
 
-/// Starts recording in a running process. The tool calls this in the process, and then has the program call the functions of this
-/// library; it may do so again after [`allotment_detach`]. Returns 0, 1 if the recording could not begin, or 2 if the last one was of a
-/// sample: threads still have a distance to their next sample, so this must be one as well.
-///
-/// # Safety
-///
-/// The name must be a string.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn allotment_attach(name: *const c_char, times: u8, stacks: bool, mean: u64) -> c_int {
-    ATTACHED.store(true, Ordering::Relaxed);
-    // Blocks from before are missing, which the header says.
-    match mean {
-        0 if sample::is_on() => 2,
-        _ => c_int::from(
-            real().is_none() || !begin(&Wanted { name, times: Times::of(times), stacks, mean }, 1),
-        ),
-    }
-}
-
-/// Ends the recording that [`allotment_attach`] began, and lets go of its file.
-#[unsafe(no_mangle)]
-extern "C" fn allotment_detach() {
+/// Ends the recording, and lets go of its file.
+pub fn end() {
     let _held = hold();
     if RECORDER.on.swap(false, Ordering::Relaxed) || head().is_some() {
         // SAFETY: the lock is held.
@@ -723,7 +699,7 @@ fn make_key() -> bool {
 }
 
 /// Starts a recording, of which `lost` earlier events are missing. Returns whether it began.
-fn begin(wanted: &Wanted, lost: u64) -> bool {
+pub fn begin(wanted: &Wanted, lost: u64) -> bool {
     keeping_errno(|| {
         if !make_key() {
             return false;

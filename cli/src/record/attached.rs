@@ -306,7 +306,7 @@ fn attach(process: u32, library: &Path, wanted: &Wanted<'_>) -> Result<Attached,
     attached.replace(tracee.memory());
     if attached.before.is_empty() {
         return Err(refused(
-            "the system lets nobody change its tables of functions: start it with `allotment record`".into(),
+            "the system does not let this tool change its tables of functions: start it with `allotment record`".into(),
         ));
     }
     Ok(attached)

@@ -27,7 +27,7 @@ pub fn prefix(output: &Path) -> String {
 /// Returns the program of a process.
 ///
 /// # Errors
-/// If there is no such process, or it belongs to somebody else.
+/// If there is no such process, or it is another user's.
 pub fn image_of(process: u32) -> Result<PathBuf, Failure> {
     fs::read_link(format!("/proc/{process}/exe")).map_err(|error| {
         Failure::Other(match error.kind() {
