@@ -1,13 +1,13 @@
-//! The option `background`: a thread that gives free memory back to the system when the program has come to rest.
+//! The option `background`: a thread that returns free memory to the system while the program rests.
 
 use crate::HEAP;
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
 use core::ptr;
 
-/// Seconds between two looks.
+/// Seconds between two checks.
 const LOOK: u32 = 1;
-/// Looks that must find the same statistics before memory goes back.
+/// The number of checks with the same statistics before memory goes back.
 const REST: u32 = 4;
 /// Bytes of free memory that are not worth a purge.
 const LITTLE: usize = 1 << 20;
@@ -29,7 +29,7 @@ pub fn start() {
     spawn();
 }
 
-/// Starts a detached thread that takes no signals. If there can be none, the program goes on without.
+/// Starts a detached thread that takes no signals; if that fails, the program goes on without it.
 extern "C" fn spawn() {
     // SAFETY: the attributes and both sets of signals are initialised by the calls before they are used; the thread's function
     // lives as long as the library, which is never unloaded.

@@ -1,14 +1,14 @@
-//! The blocks of the library of feature `hard`: those of the hardened heap, some of them between pages without access.
+//! The heap of the feature `hard`: the hardened heap, with some blocks between pages without access.
 
 use core::alloc::Layout;
 use core::ptr::{self, NonNull};
 use heap::os::{Guarded, Hardened};
 use heap::{FreeError, Memory};
 
-/// One block in so many lies between such pages.
+/// One block in this many lies between such pages.
 const PERIOD: u32 = 5000;
 
-/// What the functions of C call.
+/// The heap that the functions of C call.
 pub static BLOCKS: Blocks = Blocks(Guarded::new(Hardened, PERIOD));
 
 pub struct Blocks(Guarded<Hardened>);

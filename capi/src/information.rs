@@ -1,4 +1,4 @@
-//! What the C library tells of its heap, and the functions that change it.
+//! The C library's functions that report on its heap or change its parameters.
 
 use crate::HEAP;
 use crate::line::Line;
@@ -17,7 +17,7 @@ pub extern "C" fn malloc_trim(_pad: usize) -> c_int {
     (HEAP.trim() > 0).into()
 }
 
-/// Accepts every parameter of the C library's heap, none of which this heap has.
+/// Accepts every parameter of the C library's heap and ignores it.
 #[unsafe(no_mangle)]
 pub extern "C" fn mallopt(_: c_int, _: c_int) -> c_int {
     1
@@ -51,7 +51,7 @@ pub extern "C" fn mallinfo() -> libc::mallinfo {
     info
 }
 
-/// Text for a stream of the C library.
+/// Writes text to a stream of the C library.
 struct Stream(*mut libc::FILE);
 
 impl fmt::Write for Stream {

@@ -43,13 +43,13 @@ use heap::os::Growing;
 /// The heap of the process.
 static HEAP: Growing = Growing::new();
 
-/// Where blocks come from.
+/// The heap that allocates the blocks.
 #[cfg(not(feature = "hard"))]
 use self::HEAP as BLOCKS;
 #[cfg(feature = "hard")]
 use hard::BLOCKS;
 
-/// What `malloc` aligns to.
+/// The alignment of `malloc` in bytes.
 const ALIGN: usize = 16;
 
 /// Bytes of a page of the system.
@@ -68,7 +68,7 @@ fn set_errno(error: c_int) {
     unsafe { *errno_location() = error }
 }
 
-/// Returns a block for the C program: null with `ENOMEM` if there is none.
+/// Returns a block to the C program; sets `ENOMEM` if it is null.
 #[inline(always)]
 fn or_no_memory(block: *mut u8) -> *mut c_void {
     if block.is_null() {
@@ -266,7 +266,7 @@ pub extern "C" fn pvalloc(size: usize) -> *mut c_void {
     }
 }
 
-/// Returns how many bytes a live block has; 0 for null.
+/// Returns the bytes of a live block; 0 for null.
 ///
 /// # Safety
 ///

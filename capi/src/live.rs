@@ -17,12 +17,12 @@ impl<Address: Eq + Hash, Block> Live<Address, Block> {
         self.0.insert(address, block);
     }
 
-    /// The block at an address, if one starts there.
+    /// Returns the block at an address, if one starts there.
     pub fn get(&self, address: &Address) -> Option<&Block> {
         self.0.get(address)
     }
 
-    /// Takes the block at an address out, if one starts there.
+    /// Removes the block at an address, if one starts there.
     pub fn remove(&mut self, address: &Address) -> Option<Block> {
         self.0.remove(address)
     }

@@ -1,11 +1,11 @@
 //! The options in `ALLOTMENT_OPTIONS`.
 
-/// What the environment asks for.
+/// The options that the environment sets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// Print figures at the end.
     pub stats: bool,
-    /// Have a thread give free memory back when the program is at rest.
+    /// Start a thread that returns free memory while the program rests.
     pub background: bool,
     /// Ask for transparent huge pages, or for none.
     pub huge: Option<bool>,
@@ -16,7 +16,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Reads options from a text, and calls `unknown` with each word that is none.
+    /// Reads options from a text, and calls `unknown` with each unknown word.
     pub fn read(text: &str, mut unknown: impl FnMut(&str)) -> Self {
         let mut options = Self::default();
         for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {

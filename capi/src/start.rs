@@ -1,4 +1,4 @@
-//! What happens when the library is loaded, when the process forks, and when it ends.
+//! Runs when the library is loaded, when the process forks, and when it ends.
 
 use crate::information::malloc_stats;
 use crate::line::Line;
@@ -31,10 +31,10 @@ pub fn environment<T>(name: &CStr, read: impl FnOnce(&str) -> T) -> T {
     }
 }
 
-/// Whether the options were read.
+/// True once the options have been read.
 static CONFIGURED: AtomicBool = AtomicBool::new(false);
 
-/// Makes sure that the options are read before memory is. The program's first request may come before [`start`]: the loader starts the
+/// Reads the options before the first allocation. The program's first request may come before [`start`]: the loader starts the
 /// libraries first that this one and the program need, such as that of C++.
 #[inline(always)]
 pub fn before_request() {
@@ -43,7 +43,7 @@ pub fn before_request() {
     }
 }
 
-/// Reads the options, and sets the limit and the kind of pages. Words that are no options are named, once.
+/// Reads the options, sets the limit and the kind of pages, and prints unknown words once.
 #[cold]
 #[inline(never)]
 fn configure() -> Options {
@@ -91,7 +91,7 @@ extern "C" fn start() {
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn() = start;
 
-/// Ends the program because it frees what is no live block.
+/// Ends the program because of an invalid free.
 #[cold]
 #[inline(never)]
 pub fn invalid_free(block: NonNull<u8>) -> ! {

@@ -1,8 +1,8 @@
-//! How to find a function's caller: what `.eh_frame` says (DWARF 5, section 6.4; the Linux Standard Base, "Exception Frames"), as a rule
+//! Finds a function's caller by `.eh_frame` (DWARF 5, section 6.4; the Linux Standard Base, "Exception Frames"), as a rule
 //! that fits a word.
 //!
-//! A walk needs three registers only: where the code is, the stack pointer and the frame pointer. What no compiler writes for code that
-//! calls, such as a frame that another register names, is not understood, and a walk ends there.
+//! A walk needs only three registers: the instruction, stack and frame pointers. It ends at rules that no compiler writes for code that
+//! calls, such as a frame named by another register.
 //!
 //! This stands on its own and allocates nothing: it runs inside `malloc`.
 
@@ -11,7 +11,7 @@
 pub enum Rule {
     /// The frame's upper end, where the return address lies below, and where the caller's frame pointer is.
     Frame(Base, i32, Saved),
-    /// The code is the outermost.
+    /// The code has no caller.
     Outermost,
     /// The code returns from a signal's handler to what was interrupted.
     Signal,
@@ -19,7 +19,7 @@ pub enum Rule {
     Unknown,
 }
 
-/// What a frame's upper end is counted from.
+/// The base of a frame's upper end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Base {
     /// The stack pointer.
@@ -42,7 +42,7 @@ pub enum Saved {
 }
 
 const NONE: u32 = 1;
-/// Words of a frame's end that a packed rule can say; and of a saved register's place.
+/// The ranges, in words, of a frame's end and of a saved register's place in a packed rule.
 const END: i32 = 1 << 17;
 const PLACE: i32 = 1 << 7;
 
@@ -93,7 +93,7 @@ impl Rule {
     }
 }
 
-/// A place in memory that is read from.
+/// A position in memory to read from.
 #[derive(Clone, Copy)]
 struct Cursor(*const u8);
 
@@ -221,10 +221,10 @@ unsafe fn entry(header: *const u8, address: u64) -> Option<Cursor> {
     }
 }
 
-/// What a function's instructions say at one address.
+/// The state of a function's instructions at one address.
 #[derive(Clone, Copy)]
 struct State {
-    /// `None` is what is not understood.
+    /// `None` if the rule is not understood.
     base: Option<Base>,
     end: i64,
     saved: Option<Saved>,
@@ -233,7 +233,7 @@ struct State {
     odd: bool,
 }
 
-/// What the instructions of a function have in common with those of others.
+/// The common entry of functions.
 struct Common {
     code: u64,
     data: i64,
@@ -391,7 +391,7 @@ impl Run<'_> {
         Some(())
     }
 
-    /// A register is stored at this multiple from the frame's end.
+    /// Notes that a register is stored at this multiple from the frame's end.
     fn stored(&mut self, register: u64, factor: i64) {
         let offset = factor.wrapping_mul(self.common.data);
         match register {
@@ -412,7 +412,7 @@ impl Run<'_> {
         }
     }
 
-    /// The frame's end is this far from a register.
+    /// Notes that the frame's end is this far from a register.
     fn end(&mut self, register: u64, offset: i64) {
         self.state.base = match register {
             STACK => Some(Base::Stack),
@@ -522,7 +522,7 @@ impl Run<'_> {
         Some(())
     }
 
-    /// A register has a value that is not understood.
+    /// Notes that a register has a value that is not understood.
     fn lost(&mut self, register: u64) {
         match register {
             FRAME => self.state.saved = None,

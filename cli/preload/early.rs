@@ -1,4 +1,4 @@
-//! Memory for those who allocate while the real functions are being looked for; never freed.
+//! Serves allocations while the real functions are being looked up; never freed.
 
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
@@ -18,7 +18,7 @@ unsafe impl Sync for Memory {}
 static MEMORY: Memory = Memory(UnsafeCell::new([0; SIZE]));
 static USED: AtomicUsize = AtomicUsize::new(0);
 
-/// A block of zeros; null if there is no more.
+/// Allocates a block of zeros; null if the memory is used up.
 pub fn allocate(size: usize, align: usize) -> *mut c_void {
     let align = align.max(16);
     let mut start = 0;
@@ -38,13 +38,13 @@ pub fn allocate(size: usize, align: usize) -> *mut c_void {
     }
 }
 
-/// The addresses of the memory that was allocated.
+/// Returns the addresses of the memory that was allocated.
 pub fn used() -> core::ops::Range<usize> {
     let from = MEMORY.0.get().addr();
     from..from + USED.load(Ordering::Relaxed)
 }
 
-/// The size of a block from here; `None` of any other.
+/// Returns the size of a block from here; `None` for any other.
 pub fn size_of(block: *mut c_void) -> Option<usize> {
     let from = MEMORY.0.get().addr();
     if !(from..from + SIZE).contains(&block.addr()) {

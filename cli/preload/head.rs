@@ -19,7 +19,7 @@ pub struct Head {
     /// The path of the program image, and its length.
     pub length_of_image: AtomicU64,
     pub image: UnsafeCell<[c_char; 1024]>,
-    /// How many programs this one started with an environment that does not load this library, and the path of the first.
+    /// The number of programs started with an environment that does not load this library, and the path of the first.
     pub unrecorded: AtomicU64,
     pub first_unrecorded: UnsafeCell<[c_char; 1024]>,
     /// The link `/proc/self/ns/pid`: process numbers are unique only within it.
@@ -29,7 +29,7 @@ pub struct Head {
 impl Head {
     /// The first bytes of a file.
     pub const MAGIC: u64 = u64::from_le_bytes(*b"ALLOTREC");
-    /// The program allows itself few system calls, so that there is no more room for events.
+    /// The program has limited its system calls, so the file cannot grow any more.
     pub const CONFINED: u64 = u64::MAX;
     /// Bytes before the trace.
     pub const SIZE: usize = 4096;

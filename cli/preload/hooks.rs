@@ -9,10 +9,34 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use allotment_event::Action;
 
-use crate::real::{Real, known, real, wanted};
-use crate::recorder::{confining, hold, recorded, unloaded};
+use crate::real::{ATTACHED, Real, known, real, wanted};
+use crate::recorder::{Times, Wanted, begin, confining, end, hold, recorded, unloaded};
 use crate::stacks::Stack;
 use crate::{early, sample, starts, sys};
+
+/// Starts recording in a running process. The tool calls this in the process, and then has the program call the functions of this
+/// library; it may do so again after [`allotment_detach`]. Returns 0, 1 if the recording could not begin, or 2 if the last one was of a
+/// sample: threads still have a distance to their next sample, so this must be one as well.
+///
+/// # Safety
+///
+/// The name must be a string.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn allotment_attach(name: *const c_char, times: u8, stacks: bool, mean: u64) -> c_int {
+    ATTACHED.store(true, Ordering::Relaxed);
+    let wanted = Wanted { name, times: Times::of(times), stacks, mean };
+    match mean {
+        0 if sample::is_on() => 2,
+        // Blocks from before are missing, which the header says.
+        _ => c_int::from(real().is_none() || !begin(&wanted, 1)),
+    }
+}
+
+/// Ends the recording that [`allotment_attach`] began.
+#[unsafe(no_mangle)]
+extern "C" fn allotment_detach() {
+    end();
+}
 
 /// Passes an allocation on and writes it down. `align` 0 is what the allocator gives anyway.
 #[inline(always)]

@@ -1,9 +1,10 @@
 //! The preload library of `allotment record`.
 //!
-//! Loaded into a program by `LD_PRELOAD`, it stands between the program and its allocator: every call is passed on,
-//! and written down in a file that `allotment record` reads when the program has ended. The environment says where:
-//! `ALLOTMENT_RECORD` is the beginning of the files' names; a process adds its number and counts its program images, so
-//! that neither children nor `exec` write over each other (`<beginning>.<pid>.<n>`). Without it, nothing is recorded.
+//! Loaded into a program by `LD_PRELOAD`, or later by the tool (`allotment_attach` in `hooks`), it stands between the
+//! program and its allocator: it passes on every call, and writes it down in a file that `allotment record` reads when the
+//! program has ended. The environment says where: `ALLOTMENT_RECORD` is the beginning of the files' names; a process adds its
+//! number and counts its program images, so that neither children nor `exec` write over each other
+//! (`<beginning>.<pid>.<n>`). Without it, nothing is recorded.
 //!
 //! A file starts with a page of `head::Head`, then comes a trace in the binary form of
 //! `allotment_event`, whose length the head says. It is mapped, not written, so that nothing is lost when

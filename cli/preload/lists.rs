@@ -1,4 +1,4 @@
-//! The functions that start a program with arguments that are their own: `execl("/bin/ls", "ls", "-l", NULL)`.
+//! The functions that start a program with its arguments as their own: `execl("/bin/ls", "ls", "-l", NULL)`.
 
 use core::arch::naked_asm;
 use core::ffi::{c_char, c_int, c_void};
@@ -10,7 +10,7 @@ use crate::sys;
 /// Arguments behind the path that are in registers.
 const REGISTERS: usize = 5;
 
-/// Arguments, with the null behind them, that take no memory but the stack's.
+/// The most arguments, with the null behind them, that stay on the stack.
 const FEW: usize = 256;
 
 /// The arguments behind the path: those in registers, and those on the stack.

@@ -5,7 +5,7 @@ use core::ptr;
 
 use crate::sys;
 
-/// The longest path that is kept.
+/// The longest path in bytes; longer ones are cut.
 const PATH: usize = 1024;
 
 /// A program or a library.
@@ -13,7 +13,7 @@ pub struct Module {
     /// The addresses that it takes.
     pub start: usize,
     pub end: usize,
-    /// What is added to the addresses of its file.
+    /// The difference between its addresses and those in its file.
     pub bias: usize,
     /// Its `.eh_frame_hdr`, or null.
     pub header: *const u8,

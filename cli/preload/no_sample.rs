@@ -1,4 +1,4 @@
-//! What stands for samples on processors whose stacks are not recorded: all blocks are recorded.
+//! Takes the place of `sample` on processors without stacks: all blocks are recorded.
 
 use core::ffi::c_void;
 

@@ -1,4 +1,4 @@
-//! What stands for stacks on processors whose frames are not understood.
+//! Takes the place of `stacks` on processors whose frames it cannot walk.
 
 use crate::modules::Module;
 

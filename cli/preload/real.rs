@@ -3,7 +3,7 @@
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::mem::transmute_copy;
-use core::sync::atomic::{AtomicU8, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use crate::sys;
 
@@ -11,7 +11,7 @@ type Path = *const c_char;
 type List = *const *const c_char;
 type Spawn = unsafe extern "C" fn(*mut c_int, Path, *const c_void, *const c_void, List, List) -> c_int;
 
-/// The real allocator, and what unloads libraries and starts programs.
+/// The real functions: the allocator's, and those that unload libraries and start programs.
 #[derive(Clone, Copy)]
 pub struct Real {
     pub malloc: unsafe extern "C" fn(usize) -> *mut c_void,
@@ -49,9 +49,12 @@ struct Table {
 // thread has moved it to KNOWN.
 unsafe impl Sync for Table {}
 
+/// True if the tool loaded this library into a running program: it comes last then, so the first function of a name is the real one.
+pub static ATTACHED: AtomicBool = AtomicBool::new(false);
+
 static TABLE: Table = Table { state: AtomicU8::new(UNKNOWN), real: UnsafeCell::new(None) };
 
-/// The real functions; `None` while they are being looked for, which may itself allocate: `early` serves then.
+/// Returns the real functions; `None` while they are being looked up, which may itself allocate: `early` serves then.
 pub fn real() -> Option<&'static Real> {
     if TABLE.state.load(Ordering::Acquire) != KNOWN {
         look()?;
@@ -107,24 +110,27 @@ fn look() -> Option<()> {
     // SAFETY: this thread alone moved the state to LOOKING.
     unsafe { *TABLE.real.get() = Some(found) };
     TABLE.state.store(KNOWN, Ordering::Release);
-    crate::recorder::start();
+    if !ATTACHED.load(Ordering::Relaxed) {
+        crate::recorder::start();
+    }
     Some(())
 }
 
-/// Looks up the next function of this name; `None` if there is none.
+/// Looks up the real function of this name; `None` if there is none.
 ///
 /// # Safety
 ///
 /// `F` must be the function's type, as a pointer.
 pub unsafe fn wanted<F: Copy>(name: &CStr) -> Option<F> {
     const { assert!(size_of::<F>() == size_of::<*mut c_void>()) }
+    let place = if ATTACHED.load(Ordering::Relaxed) { sys::RTLD_DEFAULT } else { sys::RTLD_NEXT };
     // SAFETY: the name ends with a zero byte.
-    let function = unsafe { sys::dlsym(sys::RTLD_NEXT, name.as_ptr()) };
+    let function = unsafe { sys::dlsym(place, name.as_ptr()) };
     // SAFETY: the caller guarantees that `F` is the function's type; the sizes are equal.
     (!function.is_null()).then(|| unsafe { transmute_copy(&function) })
 }
 
-/// Looks up the next function of this name, without which the program cannot run.
+/// Looks up the real function of this name, without which the program cannot run.
 ///
 /// # Safety
 ///

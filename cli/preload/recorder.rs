@@ -40,7 +40,7 @@ const WINDOW: usize = 256 << 10;
 
 /// When an event is written with its time.
 #[derive(Clone, Copy, PartialEq)]
-enum Times {
+pub enum Times {
     Never,
     /// When a clock that is cheap to read has moved on: every few milliseconds.
     Coarse,
@@ -629,62 +629,118 @@ impl State {
     }
 }
 
+/// What to record, and where to.
+pub struct Wanted {
+    /// The beginning of the files' names.
+    pub name: *const c_char,
+    pub times: Times,
+    pub stacks: bool,
+    /// The mean of a sample in bytes, or 0.
+    pub mean: u64,
+}
+
+impl Times {
+    /// Reads the first letter of its name; 0 stands for none.
+    pub fn of(letter: u8) -> Self {
+        match letter {
+            0 => Self::Never,
+            b'e' => Self::Exact,
+            _ => Self::Coarse,
+        }
+    }
+}
+
 /// Starts recording if the environment names a file. Called once, when the real functions are known.
 pub fn start() {
-    keeping_errno(|| {
-        // A program that runs with more rights than its caller writes no file of the caller's choice.
-        // SAFETY: the names end with a zero byte; the program has not started to change its environment.
-        let [name, times, stacks, mean] = [
-            c"ALLOTMENT_RECORD",
-            c"ALLOTMENT_RECORD_TIMES",
-            c"ALLOTMENT_RECORD_STACKS",
-            c"ALLOTMENT_RECORD_SAMPLE",
-        ]
-        .map(|name| unsafe { sys::secure_getenv(name.as_ptr()) });
-        let mut key = 0;
+    // A program that runs with more rights than its caller writes no file of the caller's choice.
+    // SAFETY: the names end with a zero byte; the program has not started to change its environment.
+    let [name, times, stacks, mean] = [
+        c"ALLOTMENT_RECORD",
+        c"ALLOTMENT_RECORD_TIMES",
+        c"ALLOTMENT_RECORD_STACKS",
+        c"ALLOTMENT_RECORD_SAMPLE",
+    ]
+    .map(|name| unsafe { sys::secure_getenv(name.as_ptr()) });
+    if name.is_null() {
+        return;
+    }
+    // SAFETY: a variable's value is a string.
+    let (times, mean) = unsafe {
+        let letter = if times.is_null() { 0 } else { *times as u8 };
+        (Times::of(letter), if mean.is_null() { 0 } else { sys::strtoull(mean, ptr::null_mut(), 10) })
+    };
+    if begin(&Wanted { name, times, stacks: !stacks.is_null(), mean }, 0) {
+        starts::watch();
+    }
+}
+
+/// Ends the recording, and lets go of its file.
+pub fn end() {
+    let _held = hold();
+    if RECORDER.on.swap(false, Ordering::Relaxed) || head().is_some() {
+        // SAFETY: the lock is held.
+        keeping_errno(|| unsafe { (*RECORDER.state.get()).leave() });
+    }
+}
+
+/// Makes the key of [`INSIDE`], unless there is one; false if the process has too many.
+fn make_key() -> bool {
+    static MADE: AtomicBool = AtomicBool::new(false);
+    let mut key = 0;
+    if !MADE.load(Ordering::Relaxed) {
         // SAFETY: the place is that of a local variable.
-        if name.is_null() || unsafe { sys::pthread_key_create(&raw mut key, None) } != 0 {
-            return;
-        }
-        if key >= FIRST_ALLOCATED_KEY {
-            return;
+        if unsafe { sys::pthread_key_create(&raw mut key, None) } != 0 || key >= FIRST_ALLOCATED_KEY {
+            return false;
         }
         INSIDE.store(key, Ordering::Relaxed);
+        MADE.store(true, Ordering::Relaxed);
+    }
+    true
+}
+
+/// Starts a recording, of which `lost` earlier events are missing. Returns whether it began.
+pub fn begin(wanted: &Wanted, lost: u64) -> bool {
+    keeping_errno(|| {
+        if !make_key() {
+            return false;
+        }
         let _held = hold();
         // SAFETY: the lock is held.
         let state = unsafe { &mut *RECORDER.state.get() };
         // The program may change its environment later, which a fork must not notice.
-        // SAFETY: the string belongs to the environment; `strdup` allocates, which is not recorded.
-        state.name = unsafe { sys::strdup(name) };
-        // SAFETY: a variable's value is a string.
-        let first = |value: *const c_char| if value.is_null() { 0 } else { unsafe { *value as u8 } };
-        state.times = match first(times) {
-            0 => Times::Never,
-            b'e' => Times::Exact,
-            _ => Times::Coarse,
-        };
+        // SAFETY: the name is a string; `strdup` allocates, which is not recorded.
+        state.name = unsafe { sys::strdup(wanted.name) };
+        state.times = wanted.times;
         if state.name.is_null() {
-            return;
+            return false;
         }
-        make_own_page();
+        let is_first = OWN.load(Ordering::Relaxed).is_null();
+        if is_first {
+            make_own_page();
+        } else {
+            state.tree.forget();
+            state.sampled.clear();
+            stacks::forget();
+        }
+        SKIPPED.store(0, Ordering::Relaxed);
         state.open_control();
-        let on = state.open(0);
+        let on = state.open(lost);
         own().store(OPEN, Ordering::Release);
         if on {
-            if !stacks.is_null() {
+            if wanted.stacks {
                 stacks::start(name_module);
             }
-            if !mean.is_null() {
-                // SAFETY: a variable's value is a string.
-                let mean = unsafe { sys::strtoull(mean, ptr::null_mut(), 10) };
-                sample::start(mean, now(sys::CLOCK_MONOTONIC));
+            if wanted.mean > 0 {
+                sample::start(wanted.mean, now(sys::CLOCK_MONOTONIC));
             }
-            starts::watch();
-            watch_forks();
+            if is_first {
+                watch_forks();
+            }
         }
         // Last, because the calls above may allocate.
         RECORDER.on.store(on, Ordering::Release);
-    });
+        on
+    })
 }
 
 type Handler = Option<extern "C" fn()>;

@@ -1,6 +1,6 @@
-//! Which blocks are recorded if only a sample of them is.
+//! Chooses the blocks of a sample.
 //!
-//! Most requests pass by the recorder: a request by taking its bytes off the thread's distance to the next sample, a free by a look at
+//! Most calls pass the recorder by: a request takes its bytes off the thread's distance to the next sample, and a free reads
 //! a byte that counts the recorded blocks near its address.
 
 use core::arch::{asm, global_asm};

@@ -80,6 +80,7 @@ pub const SYS_EXECVEAT: c_long = match () {
 };
 pub const CLOCK_MONOTONIC: c_int = 1;
 pub const CLOCK_MONOTONIC_COARSE: c_int = 6;
+pub const RTLD_DEFAULT: *mut c_void = core::ptr::null_mut();
 pub const RTLD_NEXT: *mut c_void = usize::MAX as *mut c_void;
 pub const SC_PAGESIZE: c_int = 30;
 

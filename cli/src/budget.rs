@@ -1,4 +1,4 @@
-//! `allotment budget`: a run against what it may take.
+//! `allotment budget`: checks a run against a budget.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
@@ -18,7 +18,7 @@ use crate::units::parse_bytes;
 pub struct BudgetArgs {
     /// The trace: text or binary, a recording of heaptrack or a snapshot of PyTorch, also .zst or .gz; - is the standard input
     trace: PathBuf,
-    /// What it may take, as TOML: tables [total], [function."NAME"] and [tag."NAME"] with peak, live, bytes and calls
+    /// The budget as TOML: tables [total], [function."NAME"] and [tag."NAME"] with peak, live, bytes and calls
     #[arg(long, value_name = "TOML")]
     file: PathBuf,
     /// Print all figures as JSON
@@ -37,7 +37,7 @@ struct Budget {
     tag: BTreeMap<String, Limits>,
 }
 
-/// What a run, a function or a tag may take.
+/// The limits of a run, a function or a tag.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Limits {
@@ -70,7 +70,7 @@ impl<'de> Deserialize<'de> for Amount {
     }
 }
 
-/// One limit and what was found.
+/// A limit and the figure found.
 #[derive(Serialize)]
 struct Found {
     /// `total`, `function NAME` or `tag NAME`.
@@ -90,7 +90,7 @@ struct Count {
     calls: u64,
 }
 
-/// Which entries a request counts for.
+/// The entries that a request counts for.
 struct Entries {
     names: Vec<(String, Limits)>,
     has_total: bool,
@@ -151,7 +151,7 @@ pub fn budget(args: &BudgetArgs) -> Result<bool, Failure> {
     Ok(fine)
 }
 
-/// Returns whether a function is the one of this name: the whole name, or its last parts.
+/// Returns whether a function has this name, in full or as its last parts.
 fn is_named(function: &str, name: &str) -> bool {
     let Some(before) = function.find(name) else { return false };
     let (start, rest) = (&function[..before], &function[before + name.len()..]);
@@ -197,7 +197,7 @@ impl Entries {
     }
 }
 
-/// Follows the run: the most that was live at once is that of an entry, not of the whole.
+/// Follows the run, and keeps the peak of each entry, which may be at another moment than that of the run.
 fn count(input: &Input, entries: &Entries) -> Result<Vec<Count>, Failure> {
     let mut counts = vec![Count::default(); entries.names.len()];
     let mut live: HashMap<u64, (u64, Vec<usize>)> = HashMap::new();

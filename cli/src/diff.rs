@@ -1,4 +1,4 @@
-//! `allotment diff`: what has changed from one run to another, or between two moments of one.
+//! `allotment diff`: compares two runs, or two moments of one.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
@@ -17,22 +17,22 @@ use crate::units::at_least_one;
 pub struct DiffArgs {
     /// The trace of the first run
     before: PathBuf,
-    /// That of the second one
+    /// The trace of the second run
     #[arg(required_unless_present = "to", conflicts_with_all = ["from", "to"])]
     after: Option<PathBuf>,
-    /// Compare two moments of one run, from here: a number of events, or a time such as 10s [default: the start]
+    /// Compare two moments of one run, the first after this many events or this time such as 10s [default: the start]
     #[arg(long, value_name = "MARK", requires = "to")]
     from: Option<Mark>,
-    /// To there
+    /// The second moment [default: the end]
     #[arg(long, value_name = "MARK")]
     to: Option<Mark>,
-    /// What to compare
+    /// Measure to compare
     #[arg(long, value_enum, default_value_t, value_name = "MEASURE")]
     by: Measure,
     /// Scale the second run to the length of the first
     #[arg(long, value_enum, default_value_t, value_name = "LENGTH")]
     per: Length,
-    /// Name so many changes of each kind
+    /// Number of changes to show of each kind
     #[arg(long, value_name = "LINES", default_value = "10", value_parser = at_least_one)]
     top: usize,
     /// Print all changes as JSON
@@ -52,12 +52,12 @@ pub enum Length {
     Second,
 }
 
-/// What has changed in one line, stack, size or tag.
+/// The change of one line, stack, size or tag.
 #[derive(Clone, Debug, Serialize)]
 struct Change {
     what: String,
     before: u64,
-    /// Scaled, if that was asked for.
+    /// Scaled if the user asked for that.
     after: u64,
     grown: i128,
 }
@@ -67,7 +67,7 @@ struct Report {
     before: String,
     after: String,
     measure: &'static str,
-    /// By what the second run's figures were multiplied.
+    /// The factor of the second run's figures.
     scale: f64,
     total: Change,
     lines: Vec<Change>,
@@ -138,7 +138,7 @@ pub fn diff(args: &DiffArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The figures of each function that asked for memory; a line of it may move from one build to the next.
+/// Returns the figures of each function that asked for memory. Lines may move from one build to the next.
 fn by_line(profile: &Profile, by: Measure) -> Figures {
     let mut figures = Figures::new();
     for holder in holders(profile, by) {
@@ -149,7 +149,7 @@ fn by_line(profile: &Profile, by: Measure) -> Figures {
     figures
 }
 
-/// The figures of each stack, by the names of its functions from the outermost.
+/// Returns the figures of each stack, by the names of its functions from the outermost.
 fn by_stack(profile: &Profile, by: Measure) -> Figures {
     let mut figures = Figures::new();
     for (number, costs) in (0..).zip(&profile.by_stack).skip(1).filter(|(_, costs)| by.of(costs) > 0) {
@@ -163,7 +163,7 @@ fn by_stack(profile: &Profile, by: Measure) -> Figures {
     figures
 }
 
-/// A function's name without the hash that Rust's old names end with, which changes with each build.
+/// Returns a function's name without the hash of Rust's old mangling, which changes with each build.
 fn plain(function: &str) -> &str {
     match function.rsplit_once("::h") {
         Some((name, hash)) if hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()) => name,
@@ -171,7 +171,7 @@ fn plain(function: &str) -> &str {
     }
 }
 
-/// What has changed, the most growth first.
+/// Returns the changes, the largest growth first.
 fn changes(before: &Figures, after: &Figures, scale: f64) -> Vec<Change> {
     let mut both: BTreeMap<&String, (u64, u64)> = BTreeMap::new();
     for (what, &figure) in before {

@@ -33,7 +33,7 @@ pub enum Failure {
         /// Why.
         source: io::Error,
     },
-    /// No plan.
+    /// There is no plan.
     #[error(transparent)]
     Plan(Box<dyn Error + Send + Sync>),
     /// Standard output.

@@ -13,11 +13,11 @@ use crate::import;
 pub struct Input {
     path: PathBuf,
     shown: PathBuf,
-    /// A copy of the standard input, or the trace of another profiler's recording, which is removed in the end.
+    /// A copy of the standard input, or the trace made of another profiler's recording; removed at the end.
     _kept: Option<NamedTempFile>,
 }
 
-/// Returns the file of the recording that goes on and will write `path`, if that is not there yet.
+/// Returns the file of the running recording that will write `path`, if `path` does not exist yet.
 fn running(path: &Path) -> Option<PathBuf> {
     #[cfg(target_os = "linux")]
     return (!path.exists())
@@ -29,7 +29,7 @@ fn running(path: &Path) -> Option<PathBuf> {
 }
 
 impl Input {
-    /// Takes `path`, or the whole standard input if that is `-`, which is kept in a temporary file.
+    /// Opens `path`; for `-` copies the standard input to a temporary file.
     ///
     /// # Errors
     /// If the standard input cannot be read, or kept.
@@ -48,7 +48,7 @@ impl Input {
         Self { path: kept.path().into(), shown, _kept: Some(kept) }.imported()
     }
 
-    /// Takes the trace of a recording of another profiler in its place.
+    /// Replaces a recording of another profiler by the trace made of it.
     fn imported(self) -> Result<Self, Failure> {
         match import::converted(&self.path).map_err(Failure::file(&self.shown))? {
             Some(trace) => Ok(Self { path: trace.path().into(), shown: self.shown, _kept: Some(trace) }),
@@ -66,7 +66,7 @@ impl Input {
         &self.shown
     }
 
-    /// Opens it as a trace. If it is cut off, what it holds is read; [`Input::warn`] says so afterwards.
+    /// Opens it as a trace. A trace that is cut off is read up to there, and [`Input::warn`] says so afterwards.
     ///
     /// # Errors
     /// If it cannot be opened, or begins like no trace.
@@ -77,7 +77,7 @@ impl Input {
     /// Opens it as a trace of all requests, like [`Input::trace`].
     ///
     /// # Errors
-    /// If it is only a sample or a profile, from which no run can be repeated; and those of [`Input::trace`].
+    /// If it is a sample or a profile, which do not have every request, and those of [`Input::trace`].
     pub fn whole_trace(&self) -> Result<Reader<'static>, Failure> {
         let reader = self.trace()?;
         if reader.header().get("order") == Some("none") {
@@ -104,7 +104,7 @@ impl Input {
         records.map(Records::up_to_a_cut).map_err(Failure::trace(&self.shown))
     }
 
-    /// Says on the standard error where a trace is cut off, if it is. `used` says what was done with the events before that.
+    /// Warns on the standard error if a trace is cut off. `used` says what became of the events before the cut.
     pub fn warn(&self, cut: Option<&allotment_trace::TraceError>, used: &str) {
         if let Some(cut) = cut {
             eprintln!("allotment: warning: {}: {cut}; {used}", self.shown.display());

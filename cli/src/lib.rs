@@ -1,4 +1,4 @@
-//! The code that the host tool `allotment` and the project's own automation share.
+//! The code of the host tool `allotment`, which the project's own automation uses too.
 
 pub mod advise;
 pub mod attach;

@@ -48,7 +48,7 @@ enum Command {
     },
     /// Lay out buffers of known lifetimes in as little memory as possible
     Plan(Box<PlanArgs>),
-    /// Say which heap a recorded run needs, and how large, with the code for it
+    /// Advise a heap for a recorded run: its type, its size and the code
     Advise(AdviseArgs),
     /// Forecast the arena that a device needs for years, from a recording of hours
     Endure(EndureArgs),
@@ -63,18 +63,18 @@ enum Command {
     Record(RecordArgs),
     /// Replay a recorded run on other placements and compare them
     Replay(ReplayArgs),
-    /// Say which lines of the program hold the memory of a recorded run, and since when
+    /// Show which lines of the program hold the memory of a recorded run, and since when
     Who(WhoArgs),
-    /// Say what has grown from one recorded run to another, or between two moments of one
+    /// Show what has grown from one recorded run to another, or between two moments of one
     Diff(DiffArgs),
-    /// Check a recorded run against what it may take: in all, by function, by tag
+    /// Check a recorded run against a budget: in all, by function, by tag
     Budget(BudgetArgs),
     /// Show who holds the memory of a program while it runs (Linux)
     ///
     /// The exit status is the program's; 128 and the signal if that ended it.
     #[cfg(target_os = "linux")]
     Top(TopArgs),
-    /// Print what a shell needs to complete commands and options
+    /// Print a shell's completions of commands and options
     Completions {
         /// The shell
         shell: clap_complete::Shell,

@@ -1,4 +1,4 @@
-//! The messages of `profile.proto` (github.com/google/pprof), as far as they speak of memory.
+//! The messages of `profile.proto` (github.com/google/pprof) that memory profiles need.
 
 use prost::Message;
 

@@ -1,4 +1,4 @@
-//! Trace files that are written: the form and the compression follow from the ending.
+//! Writes trace files: the ending of the name selects form and compression.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -18,7 +18,7 @@ pub fn json(out: &mut impl Write, value: &(impl Serialize + ?Sized)) -> io::Resu
     writeln!(out)
 }
 
-/// Splits a file's name into its form's ending, in lower case, and that of its compression, if any.
+/// Returns the ending of a file's name that stands for the form, in lower case, and the one for the compression, if any.
 pub fn endings(path: &Path) -> (String, Option<&'static str>) {
     let ending = |path: &Path| path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
     let outer = match ending(path).as_str() {
@@ -29,7 +29,7 @@ pub fn endings(path: &Path) -> (String, Option<&'static str>) {
     (path.file_stem().map(|stem| ending(Path::new(stem))).unwrap_or_default(), Some(outer))
 }
 
-/// Checks that a file can be written at `path`, and leaves what is there as it is.
+/// Checks that a file can be written at `path`, without changing one that exists.
 ///
 /// # Errors
 /// Why it cannot.
@@ -46,7 +46,7 @@ pub fn writable(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The level of zstd: traces repeat themselves far apart, which lower ones do not see.
+/// The level of zstd: traces repeat themselves over distances that lower levels do not search.
 const LEVEL: i32 = 6;
 
 /// A file that is being written, compressed as its ending says.

@@ -1,4 +1,4 @@
-//! The names of functions: what stands at an address of a program or a library, by its debug information or its symbols.
+//! Finds the functions at the addresses of programs and libraries, by debug information or symbols.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
@@ -29,11 +29,11 @@ pub fn resolve(stacks: &mut Stacks) -> Vec<String> {
     Resolver::default().resolve(stacks)
 }
 
-/// Looks up functions, and keeps the files that it has opened for the next time.
+/// Looks up functions, and keeps the files open for the next time.
 #[derive(Default)]
 pub struct Resolver {
     files: HashMap<usize, Option<Loader>>,
-    /// Nodes that were looked at.
+    /// The nodes that it has looked up.
     seen: usize,
 }
 
@@ -65,7 +65,7 @@ impl Resolver {
     }
 }
 
-/// Opens what knows the names of a module: its debug information by the build id, where systems keep it, or the file itself.
+/// Opens the debug information of a module, where systems keep it by the build id, or the module's own file.
 fn find(module: &Module) -> Option<Loader> {
     let path = PathBuf::from(&module.path);
     if let Some((first, rest)) = module.build_id.as_deref().and_then(|id| id.split_at_checked(2)) {
@@ -132,7 +132,7 @@ struct Names {
 }
 
 impl Names {
-    /// Creates a writer behind so many strings.
+    /// Creates a writer for a trace that has this many strings.
     fn new(count: usize) -> Self {
         Self { strings: HashMap::new(), count, lines: Vec::new() }
     }

@@ -1,4 +1,4 @@
-//! Pages of HTML that are made from a template and need no other file.
+//! Fills templates of HTML pages that need no other file.
 
 /// Returns a page: a template whose slots `{{name}}` are filled. `{{data}}` becomes the JSON `data`, in a form that cannot end the element
 /// around it; `part` returns the text of every other slot.

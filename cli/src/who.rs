@@ -16,16 +16,16 @@ use crate::units::at_least_one;
 pub struct WhoArgs {
     /// The trace: text or binary, a recording of heaptrack or a snapshot of PyTorch, also .zst or .gz; - is the standard input
     trace: PathBuf,
-    /// What to count
+    /// Measure to count
     #[arg(long, value_enum, default_value_t, value_name = "MEASURE")]
     by: Measure,
-    /// Name so many lines
+    /// Number of lines to show
     #[arg(long, value_name = "LINES", default_value = "10", value_parser = at_least_one)]
     top: usize,
-    /// Show so many callers of each
+    /// Number of callers to show for each line
     #[arg(long, value_name = "CALLERS", default_value = "8")]
     depth: usize,
-    /// Read up to there: a number of events, or a time such as 10s
+    /// Stop reading after this many events, or this time such as 10s
     #[arg(long, value_name = "MARK")]
     until: Option<Mark>,
     /// Print all figures as JSON
@@ -41,7 +41,7 @@ struct Line {
     line: u32,
     #[serde(flatten)]
     costs: Costs,
-    /// How many stacks lead there.
+    /// The number of stacks that end there.
     stacks: usize,
     /// The events that allocated the oldest and the newest live block.
     first_event: Option<u64>,
@@ -65,7 +65,7 @@ struct Tag {
 struct Report {
     name: String,
     events: u64,
-    /// Bytes for each sample on average, if the trace is one: costs are estimates then.
+    /// The mean bytes per recorded block if the trace is a sample: costs are estimates then.
     sample: Option<u64>,
     seconds: Option<f64>,
     peak_event: u64,

@@ -22,7 +22,7 @@ pub fn lower_bound(instance: &Instance) -> Bound {
     lower_bound_within(instance, &Deadline::never())
 }
 
-/// Returns the best bound that is found before `deadline` passes; the end of the largest buffer at the least.
+/// Returns the best bound found before `deadline` passes, at least the end of the largest buffer.
 pub fn lower_bound_within(instance: &Instance, deadline: &Deadline) -> Bound {
     let mut best = load_bound(instance, deadline).unwrap_or_default();
     for (n, buffer) in instance.buffers().iter().enumerate() {
@@ -76,7 +76,7 @@ pub fn load_bound(instance: &Instance, deadline: &Deadline) -> Option<Bound> {
     Some(best)
 }
 
-/// Only so many alignments are looked at by themselves.
+/// The most alignments that get a bound of their own.
 const ALIGNMENTS: usize = 8;
 
 /// The largest live load with the buffers whose offsets are multiples of `unit` rounded up to that, and the others rounded down. All offsets
@@ -177,7 +177,7 @@ fn groups(instance: &Instance) -> Vec<usize> {
     (0..instance.len()).map(|n| find(&mut group, n)).collect()
 }
 
-/// Only so many buffers, the largest, are looked at for a clique: the candidates of all of its members are kept.
+/// The search for a clique takes this many of the largest buffers, since it keeps the candidates of all members.
 const CLIQUE: usize = 5000;
 
 /// Returns the heaviest set of pairwise conflicting buffers that is found with at most `nodes` steps before `deadline` passes.

@@ -31,7 +31,7 @@ pub struct Boxes {
     buffers: usize,
 }
 
-/// The rule for joining two boxes of one size, where the second begins at the end of the first.
+/// How to join two boxes of the same size, the second of which begins when the first ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Join {
     /// Only where there is no choice.
@@ -188,7 +188,7 @@ impl Packer {
         self.changed.extend([(shape.size, shape.first), (shape.size, shape.last)]);
     }
 
-    /// Adds a box that no other looks for, and returns its number.
+    /// Adds a box without looking for a partner, and returns its number.
     fn push(&mut self, shape: Shape, content: Content, live: bool) -> usize {
         self.shapes.push(shape);
         self.contents.push(content);
@@ -206,7 +206,7 @@ impl Packer {
         self.changed.extend([(size, first), (size, last)]);
     }
 
-    /// Joins what abuts in time until nothing does; `None` if `watch` ends it.
+    /// Joins boxes that abut in time until none do; `None` if `watch` ends it.
     fn pack(&mut self, join: Join, watch: &mut Watch) -> Option<()> {
         while let Some(key) = self.changed.pop() {
             let live = &self.live;

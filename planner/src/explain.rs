@@ -23,7 +23,7 @@ pub struct Relief {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Remedy {
-    /// Let it start after or end before the tight moment.
+    /// Start it after the tight moment, or end it before.
     Shorten,
     /// Halve it (a narrower type, chunks).
     Shrink,
@@ -38,7 +38,7 @@ pub enum Remedy {
 /// Explains why an instance needs as many bytes as it does.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Explanation {
-    /// The steps at which the most is live, as half-open ranges.
+    /// The steps with the most live bytes, as half-open ranges.
     pub steps: Vec<(i64, i64)>,
     /// Bytes live there.
     pub load: u64,
@@ -48,7 +48,7 @@ pub struct Explanation {
     pub reliefs: Vec<Relief>,
     /// The requested capacity.
     pub capacity: Option<u64>,
-    /// Bytes of the plan above the bound: what is lost to packing, not to load.
+    /// Bytes of the plan above the bound, which packing loses.
     pub packing: u64,
 }
 

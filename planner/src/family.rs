@@ -1,6 +1,6 @@
 //! Families of shapes: a model whose dimension takes any value of a range, planned once for all of them.
 //!
-//! The general plan places every tensor with the most bytes that it has at any value, so it is valid at each. A plan made for one value
+//! The general plan places every tensor with its most bytes at any value, so it is valid at each. A plan made for one value
 //! alone can be smaller; the difference is what generality costs there.
 
 use std::collections::HashMap;
@@ -14,7 +14,7 @@ pub const MOST: u64 = 1024;
 /// Why graphs are no family.
 #[derive(Debug, thiserror::Error)]
 pub enum FamilyError<E: std::error::Error> {
-    /// A range of no values, or of too many.
+    /// The range is empty or has too many values.
     #[error("a range holds 1 to 1024 values, not {0}")]
     Range(u64),
     /// The model cannot be read at a value.
@@ -25,7 +25,7 @@ pub enum FamilyError<E: std::error::Error> {
         /// Why.
         source: E,
     },
-    /// Operators or tensors that are not the same at all values.
+    /// Operators or tensors differ between values.
     #[error("at {value} the model has other operators than at {first}: plan each by itself")]
     Different {
         /// The value.
@@ -86,7 +86,7 @@ impl Family {
         self.sizes.iter().map(|&(value, _)| value)
     }
 
-    /// Values to look at: the first and last, and the powers of two between them.
+    /// Returns the values to check: the first and last, and the powers of two between them.
     pub fn buckets(&self) -> Vec<u64> {
         let (first, last) = (self.sizes[0].0, self.sizes[self.sizes.len() - 1].0);
         let mut buckets: Vec<u64> = self

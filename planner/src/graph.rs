@@ -1,4 +1,4 @@
-//! Operator graphs: what the importers of models make, and what the transformations change.
+//! Operator graphs, which the importers of models make and the transformations change.
 
 use crate::model::{Buffer, Instance, InstanceError};
 
@@ -8,7 +8,7 @@ use crate::model::{Buffer, Instance, InstanceError};
 pub enum Kind {
     /// Given by the caller.
     Input,
-    /// Known before the run: weights and what is computed from them alone.
+    /// Known before the run: weights, and tensors computed from them alone.
     Constant,
     /// Made and used within the run.
     #[default]
@@ -80,7 +80,7 @@ pub enum Sharing {
     None,
     /// It is the first input seen otherwise: nothing needs to be computed.
     View,
-    /// Element by element: it may overwrite an input of its size that is used no more.
+    /// Element by element: it may overwrite an input of its size after the input's last use.
     InPlace,
 }
 
@@ -200,7 +200,7 @@ impl Graph {
         first.outputs.iter().any(made) || first.inputs.iter().any(|tensor| second.outputs.contains(tensor))
     }
 
-    /// True if operator `op` reads or writes what is kept from run to run, so that a later run of it may read another value.
+    /// True if operator `op` reads or writes a tensor kept from run to run, so that a later run of it may read another value.
     pub(crate) fn touches_state(&self, op: &Op) -> bool {
         let kept = |&tensor: &usize| matches!(self.tensors[tensor].kind, Kind::State | Kind::Persistent);
         op.inputs.iter().chain(&op.outputs).any(kept)

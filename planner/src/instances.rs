@@ -27,7 +27,7 @@ pub struct Entry {
     pub buffers: usize,
     /// Proved lower bound of every plan's peak, in bytes.
     pub bound: u64,
-    /// What proved it: `load` (the most bytes that are live at once), or who.
+    /// The proof: `load` (the most bytes that are live at once), or who found it.
     pub bound_by: String,
     /// Best known peak, in bytes.
     pub peak: u64,
@@ -38,7 +38,7 @@ pub struct Entry {
 /// Why a collection was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum CollectionError {
-    /// A file cannot be read, or what it holds is refused.
+    /// A file cannot be read, or its contents are refused.
     #[error("{at}: {source}")]
     Read {
         /// Its path, or the name of its instance.
@@ -56,7 +56,7 @@ pub enum CollectionError {
     },
 }
 
-/// Makes the error of what stands at a path, or of an instance.
+/// Makes the error of a path or an instance.
 fn read<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
     at: impl Display,
 ) -> impl Fn(E) -> CollectionError {
@@ -99,7 +99,7 @@ impl Collection {
         self.folder.join("plans").join(entry.name.replace('/', "-") + ".txt")
     }
 
-    /// Reads the stored plan of a line: one offset in bytes for each buffer. `None` if there is none.
+    /// Reads the stored plan of a line, one offset in bytes for each buffer; `None` if the line has no plan.
     ///
     /// # Errors
     /// [`CollectionError`] if it cannot be read.
@@ -117,7 +117,7 @@ impl Collection {
         text.lines().enumerate().map(offset).collect::<Result<_, _>>().map(Some)
     }
 
-    /// Checks that every line has its instance and a plan whose peak is what the line says, that the bounds hold, and that nothing
+    /// Checks that every line has its instance and a plan with the line's peak, that the bounds hold, and that nothing
     /// else is stored. It shares no code with the search but for the bound by load.
     ///
     /// # Errors

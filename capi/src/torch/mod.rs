@@ -57,10 +57,10 @@ pub struct MempoolId {
     pub second: u64,
 }
 
-/// What PyTorch keeps for graphs that share a pool.
+/// The state of a pool that graphs share.
 #[derive(Default)]
 struct GraphPool {
-    /// How many graphs use it.
+    /// The number of graphs that use it.
     graphs: usize,
     captures: Vec<u64>,
 }
@@ -127,7 +127,7 @@ static STATE: Mutex<State> =
     Mutex::new(State { options: None, devices: Vec::new(), fractions: BTreeMap::new() });
 
 thread_local! {
-    /// What the last call of this thread that failed had to say.
+    /// The message of this thread's last failed call.
     static LAST_ERROR: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
@@ -179,7 +179,7 @@ impl State {
         Ok(*self.options.insert(options))
     }
 
-    /// The device with this number, whose pool is made now if it was not before.
+    /// Returns the device with this number, and makes its pool if it has none.
     fn device(&mut self, ordinal: c_int) -> Result<&mut Device, Failure> {
         let number = usize::try_from(ordinal).unwrap_or(usize::MAX);
         if self.devices.get(number).is_none_or(Option::is_none) {
@@ -207,7 +207,7 @@ impl State {
 }
 
 impl Device {
-    /// The stream of a handle, which the caller guarantees to exist.
+    /// Returns the stream of a handle, which the caller guarantees to exist.
     fn stream(&self, handle: *mut c_void) -> Result<Stream, Failure> {
         // SAFETY: the contract of the C functions: the stream is one of this device, and exists as long as memory is
         // in use on it.
@@ -385,7 +385,7 @@ const fn index(device: c_int) -> c_int {
     device as i8 as c_int
 }
 
-/// Says that requests on captured streams are those of a graph with this pool from here on (`set_begin_allocate_to_pool`). The
+/// From now on counts requests on captured streams as those of a graph with this pool (`set_begin_allocate_to_pool`). The
 /// third argument is a filter of streams, which is not asked: the pool sees for itself which streams are being captured.
 #[unsafe(no_mangle)]
 pub extern "C" fn allotment_torch_begin_allocate_to_pool(
@@ -399,7 +399,7 @@ pub extern "C" fn allotment_torch_begin_allocate_to_pool(
     }));
 }
 
-/// Ends what [`allotment_torch_begin_allocate_to_pool`] began (`set_end_allocate_to_pool_fn`).
+/// Ends the effect of [`allotment_torch_begin_allocate_to_pool`] (`set_end_allocate_to_pool_fn`).
 #[unsafe(no_mangle)]
 pub extern "C" fn allotment_torch_end_allocate_to_pool(device: c_int, pool: MempoolId) {
     note(lock().device(index(device)).map(|device| {
@@ -455,7 +455,7 @@ pub unsafe extern "C" fn allotment_cupy_free(param: *mut c_void, block: *mut c_v
     }));
 }
 
-/// Gives unused memory of a device beyond `keep` bytes back to it, and returns the bytes.
+/// Releases the unused memory of a device beyond `keep` bytes, and returns how many bytes that were.
 #[unsafe(no_mangle)]
 pub extern "C" fn allotment_torch_trim(device: c_int, keep: usize) -> usize {
     let given = lock().device(device).map(|device| each!(&device.pool, pool => pool.trim(keep)));

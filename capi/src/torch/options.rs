@@ -2,10 +2,10 @@
 
 use heap::pool::PoolOptions;
 
-/// What the options say, by the names of PyTorch.
+/// The options by PyTorch's names.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Options {
-    /// Requests above so many bytes have segments of their own size, which smaller ones do not split.
+    /// Requests above this many bytes get segments of their own, which smaller ones do not split.
     max_split_size_mb: Option<usize>,
     /// Once the pool holds this part of the device's memory, it releases unused memory before a request.
     pub(super) garbage_collection_threshold: Option<f64>,
@@ -23,7 +23,7 @@ impl Options {
         expandable_segments: true,
     };
 
-    /// Reads options. The error is the first that is unknown or has a wrong value.
+    /// Reads options; the error is the first option that is unknown or has a wrong value.
     pub(super) fn read(text: &str) -> Result<Self, &str> {
         let mut options = Self::DEFAULT;
         for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {

@@ -1,4 +1,4 @@
-//! What a program can learn of its pools: statistics, snapshots, and the last error.
+//! Reports on pools to the program: statistics, snapshots, and the last error.
 
 use super::{Failure, LAST_ERROR, Pool, each, lock, note};
 use core::ffi::{c_char, c_int};
@@ -61,7 +61,7 @@ pub unsafe extern "C" fn allotment_torch_stats(device: c_int, stats: *mut Allotm
     0
 }
 
-/// Copies as much of a text as there is room for, with a zero at its end, and returns its length without that.
+/// Copies as much of a text as fits, with a zero at its end, and returns the text's length without the zero.
 ///
 /// # Safety
 ///
@@ -92,7 +92,7 @@ pub unsafe extern "C" fn allotment_torch_snapshot(device: c_int, place: *mut c_c
     unsafe { give(&text, place, room) }
 }
 
-/// Writes what the last call of this thread that failed had to say to `place`, and returns the length of the text.
+/// Writes the message of this thread's last failed call to `place`, and returns its length.
 ///
 /// # Safety
 ///

@@ -1,4 +1,4 @@
-//! Finds the smallest arena of each placement that may be advised.
+//! Finds the smallest arena of each placement that `advise` may recommend.
 
 use std::alloc::GlobalAlloc;
 
@@ -27,7 +27,7 @@ pub struct Candidate {
     pub smallest: Option<usize>,
     /// Bytes of the heap's own state, outside the arena.
     pub state: usize,
-    /// About how many instructions an operation takes, by which heaps are ranked.
+    /// Instructions per operation, roughly; heaps are ranked by them.
     pub instructions: u16,
     /// Time as a ratio to `tlsf`; `None` if it was not measured.
     pub time: Option<f64>,
@@ -59,15 +59,15 @@ pub fn smallest(id: &str, limit: usize, program: &Program, memory: &mut Arena) -
     with(id, Smallest { program, memory, limit })?.0
 }
 
-/// The heaps of microcontrollers: the default, and the smallest one.
+/// The heaps of microcontrollers: the default and the smallest one.
 pub const CHIP: &[&str] = &["micro-tlsf", "tiny-heap"];
 
-/// The heap of those with more memory than these two can hold, such as PSRAM.
+/// The heap for memory that is too large for these two, such as PSRAM.
 pub const LARGE_CHIP: &[&str] = &["tlsf"];
 
 /// Tries the placements of allotment that may be advised, or only those of `which`.
 ///
-/// Each gets an even share of the time left, with some kept for the later phases. `unfinished` receives the names of
+/// Each gets an even share of the time left, less some for the later phases. `unfinished` receives the names of
 /// those that needed more.
 pub fn named(
     program: &Program,
@@ -94,7 +94,7 @@ pub fn named(
     tried.collect()
 }
 
-/// Replays the run on the heap of this process that grows, which nothing else uses, for the memory that it takes from the system.
+/// Replays the run on a growing heap of its own and measures the memory that it takes from the system.
 /// `None` if the deadline comes first.
 #[cfg(any(unix, windows))]
 pub fn growing(program: &Program, deadline: &Deadline) -> Option<Candidate> {

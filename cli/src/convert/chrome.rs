@@ -45,7 +45,7 @@ enum Args<'a> {
 }
 
 impl<W: Write> Chrome<W> {
-    /// Writes what precedes the events.
+    /// Writes the beginning of the file.
     pub fn new(mut output: W, header: &Header) -> io::Result<Self> {
         let text = serde_json::to_string(header.text())?;
         write!(output, "{{\"displayTimeUnit\":\"ns\",\"otherData\":{{\"header\":{text}}},\"traceEvents\":[")?;

@@ -10,14 +10,14 @@ use allotment_trace::{Action, Event, Header, Record};
 use super::Sink;
 use super::live::Live;
 
-/// The most snapshots that are kept; when there are more, every second one is dropped.
+/// The most snapshots; beyond them every second one is dropped.
 const SNAPSHOTS: usize = 200;
 
 /// Collects snapshots.
 pub struct Massif<W: Write> {
     output: W,
     name: String,
-    /// True if the trace's times are nanoseconds; and the first time.
+    /// True if the trace's times are nanoseconds, and the first time.
     clock: bool,
     begin: Option<u64>,
     live: Live,

@@ -31,7 +31,7 @@ pub struct ConvertArgs {
     /// The form of the output, whatever its ending
     #[arg(long, value_enum)]
     to: Option<Form>,
-    /// What folded stacks count
+    /// Measure that folded stacks count
     #[arg(long, value_enum, default_value_t, value_name = "MEASURE")]
     by: Measure,
     /// Print a summary as JSON
@@ -49,13 +49,13 @@ pub enum Form {
     Binary,
     /// JSON for chrome://tracing and Perfetto
     Chrome,
-    /// For `ms_print` and Massif's viewers; it cannot be converted back, since it has no events
+    /// For `ms_print` and Massif's viewers; has no events, so it cannot be converted back
     Massif,
-    /// Stacks with what they cost, for flame graphs; nor can this be converted back
+    /// Stacks with their costs, for flame graphs; cannot be converted back
     Folded,
-    /// For `pprof` and its viewers; nor can this
+    /// For `pprof` and its viewers; cannot be converted back
     Pprof,
-    /// For the viewer of Valgrind's DHAT; nor can this
+    /// For the viewer of Valgrind's DHAT; cannot be converted back
     Dhat,
     /// A snapshot of PyTorch, for its viewer at pytorch.org/memory_viz
     Pytorch,
@@ -89,7 +89,7 @@ impl Report {
 /// A consumer of a trace's records, in order.
 trait Sink {
     fn record(&mut self, record: &Record) -> io::Result<()>;
-    /// Writes everything that is still buffered.
+    /// Writes the rest of its buffers.
     fn finish(&mut self) -> io::Result<()>;
 }
 
@@ -145,7 +145,7 @@ pub fn convert(args: &ConvertArgs) -> Result<bool, Failure> {
     Ok(true)
 }
 
-/// Writes a form for viewers that want the whole run.
+/// Writes a form whose viewers need the whole run.
 fn profile(input: &Input, form: Form, args: &ConvertArgs) -> Result<bool, Failure> {
     let mut file = Output::create(&args.output)?;
     let (events, stacks) = if form == Form::Pytorch {

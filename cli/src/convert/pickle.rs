@@ -14,7 +14,7 @@ pub struct Pickler<W: Write> {
 }
 
 impl<W: Write> Pickler<W> {
-    /// Writes what precedes all values.
+    /// Writes the beginning of the file.
     pub fn new(mut output: W) -> io::Result<Self> {
         output.write_all(b"\x80\x04")?;
         Ok(Self { output, texts: HashMap::new(), kept: 0 })
@@ -47,7 +47,7 @@ impl<W: Write> Pickler<W> {
         }
     }
 
-    /// Writes a text, the second time as a number.
+    /// Writes a text, or a reference if it was written before.
     pub fn text(&mut self, text: &str) -> io::Result<()> {
         if let Some(&known) = self.texts.get(text) {
             return self.recall(known);
@@ -60,14 +60,14 @@ impl<W: Write> Pickler<W> {
         Ok(())
     }
 
-    /// Keeps the last value under the number that is returned.
+    /// Stores the last value and returns its number.
     pub fn keep(&mut self) -> io::Result<u32> {
         self.output.write_all(b"\x94")?;
         self.kept += 1;
         Ok(self.kept - 1)
     }
 
-    /// Writes a value that was kept.
+    /// Writes a reference to a stored value.
     pub fn recall(&mut self, number: u32) -> io::Result<()> {
         match u8::try_from(number) {
             Ok(number) => self.output.write_all(&[b'h', number]),
@@ -78,7 +78,7 @@ impl<W: Write> Pickler<W> {
         }
     }
 
-    /// Writes a list, each part of which `write` writes.
+    /// Writes a list, its parts by `write`.
     pub fn list<T>(
         &mut self,
         parts: impl IntoIterator<Item = T>,
@@ -96,7 +96,7 @@ impl<W: Write> Pickler<W> {
         Ok(())
     }
 
-    /// Writes a dictionary of what `write` writes: texts as keys, each with a value.
+    /// Writes a dictionary, its keys and values by `write`.
     pub fn dictionary(&mut self, write: impl FnOnce(&mut Self) -> io::Result<()>) -> io::Result<()> {
         self.output.write_all(b"}(")?;
         write(self)?;

@@ -1,4 +1,4 @@
-//! Forms that have no events: what each stack costs, for the viewers of other profilers.
+//! Profiles for the viewers of other profilers: the costs of each stack, without events.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -9,7 +9,7 @@ use super::Form;
 use super::pprof::pprof;
 use crate::profile::{Costs, Measure, Profile, labels};
 
-/// Writes a profile in one of the forms; `by` is what the folded stacks count.
+/// Writes a profile in one of the forms; folded stacks count `by`.
 ///
 /// # Errors
 /// Those of the output.

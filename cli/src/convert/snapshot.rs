@@ -14,13 +14,13 @@ use crate::input::Input;
 use crate::profile::labels;
 use crate::symbols;
 
-/// Where blocks begin that have no address in the trace.
+/// The address of the first block that has none in the trace.
 const BASE: u64 = 0x7000_0000_0000;
 
-/// The multiple of which such a block gets bytes, as in PyTorch.
+/// Such blocks take multiples of this many bytes, as in PyTorch.
 const STEP: u64 = 512;
 
-/// What a segment begins and ends at a multiple of.
+/// Segments begin and end at multiples of this.
 const SEGMENT: u64 = 2 << 20;
 
 /// The most devices.
@@ -37,7 +37,7 @@ struct Entry {
 struct Block {
     device: usize,
     address: u64,
-    /// What was asked for, and what it takes.
+    /// The requested bytes, and those that the block takes.
     size: u64,
     taken: u64,
     /// True if the trace does not say where it lies.
@@ -46,12 +46,12 @@ struct Block {
     category: Option<Arc<str>>,
 }
 
-/// A trace as a snapshot has it.
+/// A trace in the form of a snapshot.
 pub struct Snapshot {
     entries: Vec<Entry>,
     live: HashMap<u64, Block>,
     stacks: Stacks,
-    /// Free places by size, and the end of those so far.
+    /// Free places by size, and the end of the last place.
     free: HashMap<u64, Vec<u64>>,
     end: u64,
     /// Refused requests: size and time.
@@ -121,7 +121,7 @@ impl Snapshot {
         self.live.insert(event.id, block);
     }
 
-    /// Finds a place for a block without an address: one that was freed, or a new one.
+    /// Finds a place for a block without an address: a freed place or a new one.
     fn place(&mut self, size: u64) -> (u64, u64) {
         let taken = size.max(1).checked_next_multiple_of(STEP).unwrap_or(size);
         if let Some(address) = self.free.get_mut(&taken).and_then(Vec::pop) {
@@ -138,7 +138,7 @@ impl Snapshot {
         (self.entries.len() as u64, stacks.iter().filter(|&&stack| stack > 0).count())
     }
 
-    /// Returns what each device's blocks lie in: the end of each segment by its start.
+    /// Returns the segments of each device: their ends by their starts.
     fn segments(&self, device: usize) -> BTreeMap<u64, u64> {
         let blocks = self.entries.iter().filter(|entry| !entry.is_free && entry.block.device == device);
         let mut ranges: Vec<(u64, u64)> = blocks
@@ -219,7 +219,7 @@ impl Snapshot {
         })
     }
 
-    /// Writes a segment with its blocks, and what lies between those.
+    /// Writes a segment with its blocks and the gaps between them.
     fn segment<W: Write>(
         &self,
         file: &mut Pickler<W>,
@@ -269,7 +269,7 @@ impl Snapshot {
         })
     }
 
-    /// Writes the functions of a stack, the second time as a number.
+    /// Writes the functions of a stack, or a reference if they were written before.
     fn frames<W: Write>(
         &self,
         file: &mut Pickler<W>,

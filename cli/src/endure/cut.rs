@@ -11,13 +11,13 @@ use crate::input::Input;
 
 /// Where the episodes begin.
 pub struct Cuts {
-    /// The number of the first event of each episode, and that of the last one, which may be cut off and is left out.
+    /// The first event of each episode, and of the last one, which may be cut off and is left out.
     pub at: Vec<usize>,
-    /// By what they were found.
+    /// How they were found.
     pub by: String,
 }
 
-/// What a trace says besides its events.
+/// The marks and times of a trace.
 #[derive(Default)]
 pub struct Notes {
     /// The numbers of the events behind each mark.
@@ -57,9 +57,9 @@ impl Notes {
     }
 }
 
-/// Fewer episodes say nothing about others.
+/// The least number of episodes that say something about others.
 const FEWEST: usize = 8;
-/// As many are enough; with more the episodes would be parts of what belongs together.
+/// Enough episodes; more would cut apart events that belong together.
 const ENOUGH: usize = 100;
 /// Signatures that are tried.
 const TRIED: usize = 24;
@@ -143,7 +143,7 @@ fn found(run: &Run) -> (Vec<usize>, String) {
     measured.into_iter().next().map_or((Vec::new(), "none was found".into()), |(_, starts, by)| (starts, by))
 }
 
-/// The first events after the live bytes came down from a high level to a low one.
+/// Returns the first events after the live bytes fell from a high level to a low one.
 fn lows(run: &Run) -> Vec<usize> {
     let mut levels = run.live[..run.end].to_vec();
     levels.sort_unstable();

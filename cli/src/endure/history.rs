@@ -15,14 +15,14 @@ pub struct Plan {
     pub length: u64,
     /// Episodes of all histories together, at most.
     pub episodes: u64,
-    /// Failures after which no more are drawn.
+    /// The number of failures after which drawing stops.
     pub failures: u64,
     pub seed: u64,
-    /// How many episodes in the mean follow each other as they were recorded.
+    /// The mean number of episodes that follow each other as recorded.
     pub run: f64,
 }
 
-/// A request that was not served, and what was in its way.
+/// A request that was not served, and why.
 #[derive(Clone, Copy, Debug, serde::Serialize)]
 pub struct Refused {
     /// The number of the episode in its history, from 0.
@@ -58,7 +58,7 @@ struct Block {
 
 const NONE: Block = Block { start: std::ptr::null_mut(), layout: Layout::new::<()>() };
 
-/// What is to happen to a carried block.
+/// The next step of a carried block.
 #[derive(Clone, Copy)]
 struct Due {
     at: f32,
@@ -72,7 +72,7 @@ struct Player<'a, S: ?Sized> {
     locals: Vec<Block>,
     /// The blocks of a cell: the newest, and one that it replaces.
     cells: Vec<[Block; 2]>,
-    /// Whether a cell has been filled and not been given up.
+    /// Whether a cell has a block.
     alive: Vec<bool>,
     fixed: Vec<Block>,
     carried: Vec<Block>,
@@ -164,7 +164,7 @@ impl<'a, S: Subject + ?Sized> Player<'a, S> {
         }
     }
 
-    /// Does one step; what happens `once` fills a cell, and what episodes do to one before that is left out.
+    /// Takes one step. The steps of `once` fill the cells; until then steps of episodes on a cell are left out.
     #[inline]
     fn step(&mut self, step: Step, once: bool) -> Result<(), Failed> {
         let Step { place, action } = step;
@@ -237,7 +237,7 @@ impl<'a, S: Subject + ?Sized> Player<'a, S> {
         Ok(())
     }
 
-    /// Does what is due up to a share of the episode.
+    /// Takes the steps that are due up to this share of the episode.
     #[inline]
     fn until(&mut self, share: f32, next: &mut usize) -> Result<(), Failed> {
         while let Some(&due) = self.now.get(*next).filter(|due| due.at <= share) {

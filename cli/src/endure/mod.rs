@@ -42,7 +42,7 @@ pub struct EndureArgs {
     /// The heap: a name of `allotment replay`, such as micro-tlsf (`Heap` on microcontrollers), tiny-heap or talc
     #[arg(long, default_value = "micro-tlsf", value_parser = replay::placement_names(), value_name = "NAME")]
     heap: String,
-    /// Keep a block for requests of so many bytes, 0 for none [default: with and without one of the largest request]
+    /// Keep a block for requests of this many bytes, 0 for none [default: tries both none and one for the largest request]
     #[arg(long, value_name = "BYTES", value_parser = parse_memory)]
     keep: Option<usize>,
     /// Bits of the device's pointers: 32 halves the blocks of a host's recording that look like pointers
@@ -51,16 +51,16 @@ pub struct EndureArgs {
     /// Episodes per year [default: by the times of the trace]
     #[arg(long, value_name = "EPISODES")]
     per_year: Option<f64>,
-    /// The chance of a failed request in a year that is accepted
+    /// The accepted chance of a failed request in a year
     #[arg(long, default_value_t = 0.01, value_name = "CHANCE", value_parser = parse_risk)]
     risk: f64,
-    /// Draw so many episodes for each arena
+    /// Number of episodes to draw for each arena
     #[arg(long, default_value = "100000", value_name = "NUMBER", value_parser = at_least_one)]
     episodes: usize,
-    /// Draw other histories
+    /// Seed of the random numbers
     #[arg(long, default_value_t = 1, value_name = "NUMBER")]
     seed: u64,
-    /// Say whether a longer recording of the same device is served as well, and what it needs
+    /// Check the answer against a longer recording of the same device
     #[arg(long, value_name = "TRACE")]
     confirm: Option<PathBuf>,
     /// Draw the curve as well: .svg, or .html
@@ -84,7 +84,7 @@ fn parse_risk(text: &str) -> Result<f64, String> {
 pub struct Forecast {
     /// The smallest arena with at most the accepted chance.
     pub arena: usize,
-    /// What it keeps for large requests; `None` if it needs at least 2 % less without.
+    /// The block kept for large requests; `None` if the arena is at least 2 % smaller without.
     pub keep: Option<Keep>,
     /// The accepted chance per year.
     pub risk: f64,
@@ -111,12 +111,12 @@ pub struct Forecast {
     /// Blocks that episodes left live for good.
     left: usize,
     left_bytes: usize,
-    /// What the longer recording needs.
+    /// The needs of the longer recording.
     confirmed: Option<Confirmed>,
     curves: Vec<Searched>,
 }
 
-/// What a longer recording needs.
+/// The needs of a longer recording.
 #[derive(Debug, Serialize)]
 struct Confirmed {
     /// The smallest arena with the same heap and kept blocks.
@@ -297,7 +297,7 @@ fn per_year(args: &EndureArgs, notes: &Notes, run: &Run, cuts: &Cuts) -> Result<
     }
 }
 
-/// Returns what is to be kept: as told, or nothing and the largest request of the episodes.
+/// Returns the blocks to keep: as told, or both none and one for the largest request.
 fn keeps(args: &EndureArgs, run: &Run, model: &Model, can: bool) -> Result<Vec<Option<Keep>>, Failure> {
     let keep = |most: usize| {
         let least = most / 4 * 3;
@@ -445,7 +445,7 @@ fn percent(chance: f64) -> String {
     }
 }
 
-/// Bytes as an arena is written: in whole KiB, rounded up, if that is little.
+/// Returns the bytes of an arena, rounded up to whole KiB if that adds little.
 fn whole(bytes: usize) -> String {
     if bytes >= 32 << 10 {
         return format!("{} KiB", thousands(bytes.div_ceil(1 << 10) as u64));

@@ -1,4 +1,4 @@
-//! A recording as episodes that can follow each other in any order.
+//! Divides a recording into episodes that can follow each other in any order.
 //!
 //! What an episode allocates and frees is its own. A block that it leaves to a later one is freed as many episodes later, at the same
 //! share of that episode. Blocks that replace each other, as settings do, are a *cell*: an episode that replaced one replaces what is
@@ -25,7 +25,7 @@ pub enum Place {
     Fixed(u32),
 }
 
-/// What is done with a block.
+/// The action of a step on its block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Allocates it, of so many bytes, aligned to two to the power.
@@ -61,9 +61,9 @@ pub struct Model {
     pub startup: Vec<Step>,
     steps: Vec<Step>,
     episodes: Vec<Range<usize>>,
-    /// What happens only once, by episode and share of it.
+    /// The steps that happen once, by episode and share of it.
     pub once: Vec<(u32, f32, Step)>,
-    /// What happens later to each carried block.
+    /// The later steps of each carried block.
     pub carried: Vec<Vec<Later>>,
     /// The most local blocks of an episode.
     pub locals: usize,
@@ -71,7 +71,7 @@ pub struct Model {
     pub fixed: usize,
     /// The longest time in episodes that a block is carried.
     pub longest: usize,
-    /// Blocks that an episode left live for good: what a longer history would have more of.
+    /// Blocks that an episode left live for good; a longer history would have more of them.
     pub left: usize,
     /// Their bytes.
     pub left_bytes: usize,
@@ -196,7 +196,7 @@ impl Model {
         self.episodes.len()
     }
 
-    /// Returns what an episode does.
+    /// Returns the steps of an episode.
     pub fn episode(&self, number: usize) -> &[Step] {
         &self.steps[self.episodes[number].clone()]
     }

@@ -7,7 +7,7 @@ const HEADER: usize = 24;
 /// Longer blocks of words are taken for data, which has the same size everywhere.
 const LONGEST: usize = 64;
 
-/// What is assumed about pointers, and how often it was.
+/// The assumption about pointers, and how often it was made.
 #[derive(Debug, Default)]
 pub struct Halved {
     headers: [usize; 2],
@@ -33,7 +33,7 @@ impl Halved {
         size / 2
     }
 
-    /// Says what was assumed.
+    /// Describes the assumption.
     pub fn say(&self) {
         let [headers, header_bytes] = self.headers.map(|number| thousands(number as u64));
         let [words, word_bytes] = self.words.map(|number| thousands(number as u64));

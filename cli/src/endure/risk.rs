@@ -35,12 +35,12 @@ pub fn upper(count: u64) -> f64 {
     above
 }
 
-/// Returns the chance of at least one failure in so many episodes.
+/// Returns the chance of at least one failure in this many episodes.
 pub fn chance(rate: f64, episodes: f64) -> f64 {
     -(-rate * episodes).exp_m1()
 }
 
-/// Returns the rate at which a failure in so many episodes has a chance.
+/// Returns the rate at which a failure in this many episodes has the given chance.
 pub fn rate(chance: f64, episodes: f64) -> f64 {
     -(-chance).ln_1p() / episodes
 }
@@ -67,11 +67,11 @@ pub struct Tail {
 
 /// Points with failures that a tail is fitted to, at most.
 const POINTS: usize = 6;
-/// Arenas where more of the episodes fail are no part of the tail.
+/// The highest rate of failures in the tail.
 const OFTEN: f64 = 0.1;
 /// The dispersion up to which counts agree with a line: that of Poisson counts is 1.
 const AGREES: f64 = 2.0;
-/// Points that a line is not fitted to fewer than, to see whether they are on one.
+/// The least number of points that show whether they are on a line.
 const FEWEST: usize = 3;
 
 impl Tail {

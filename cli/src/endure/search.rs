@@ -1,4 +1,4 @@
-//! Finds the arena for a chance.
+//! Finds the smallest arena with a given chance of failure.
 
 use allotment_trace::Program;
 use indicatif::ProgressBar;
@@ -14,7 +14,7 @@ use crate::replay::subject::{Entry, Keep, Keeping, Make, Visitor, tiny, tiny_abo
 
 /// About how many arenas are tried with all episodes.
 pub const ROUNDS: u64 = 8;
-/// The parts of the peak that a step between arenas is.
+/// Steps between arenas in the peak.
 const FINE: usize = 256;
 /// Fine steps that the first search takes at once.
 const COARSE: usize = 8;
@@ -51,7 +51,7 @@ pub struct Searched {
     pub upper: f64,
     pub method: Method,
     pub reached: bool,
-    /// Bytes of the arena for episodes that need more than any that was drawn.
+    /// Bytes of the arena for episodes that need more than all drawn ones.
     pub unseen: usize,
     #[serde(rename = "curve")]
     pub points: Vec<Point>,

@@ -1,4 +1,4 @@
-//! Chrome's JSON traces that `allotment convert` wrote: each entry holds its record.
+//! Reads Chrome's JSON traces that `allotment convert` wrote: each entry holds its record.
 
 use std::io::{self, BufRead, Write};
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::damaged;
 
-/// Returns whether a file begins like one; the graphs and plans of `allotment plan` are JSON as well.
+/// Returns whether a file begins like such a trace; the graphs and plans of `allotment plan` are JSON as well.
 pub fn is_at(start: &[u8]) -> bool {
     let holds = |word: &[u8]| start.windows(word.len()).any(|part| part == word);
     start.trim_ascii_start().first() == Some(&b'{')

@@ -1,4 +1,4 @@
-//! Recordings of heaptrack, versions 1.2 to 1.5 (file formats 2 and 3): lines of a letter and numbers in hexadecimal.
+//! Reads recordings of heaptrack 1.2 to 1.5 (file formats 2 and 3): lines of a letter and numbers in hexadecimal.
 //!
 //! A free names the size and the stack of its block, not the block: of several alike the newest is taken. A resize is a free and an
 //! allocation.
@@ -11,7 +11,7 @@ use super::lines::{Lines, Place};
 /// The longest line.
 const LONGEST: u64 = 1 << 20;
 
-/// Returns whether a file begins like one.
+/// Returns whether a file begins like such a recording.
 pub fn is_at(start: &[u8]) -> bool {
     let line = start.split(|&byte| byte == b'\n').next().unwrap_or_default();
     let is_word = |word: &[u8]| !word.is_empty() && word.iter().all(u8::is_ascii_hexdigit);

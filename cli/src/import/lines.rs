@@ -1,4 +1,4 @@
-//! The lines of a trace that name stacks.
+//! Writes the lines of a trace that name stacks.
 
 use std::collections::HashMap;
 use std::io::{self, Write};

@@ -1,4 +1,4 @@
-//! The files of other profilers, as text of a trace.
+//! Reads the files of other profilers as traces.
 
 mod chrome;
 mod heaptrack;
@@ -14,10 +14,10 @@ use std::path::Path;
 use allotment_trace::decompressed;
 use tempfile::NamedTempFile;
 
-/// Bytes by which a file is known.
+/// The bytes that tell a file's kind.
 const START: u64 = 4096;
 
-/// Converts a file of another profiler into a trace in a temporary file; `None` if it is none of those that are known.
+/// Converts a file of another profiler into a trace in a temporary file; `None` for unknown kinds.
 ///
 /// # Errors
 /// If it cannot be read, or is damaged.

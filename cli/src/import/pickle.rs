@@ -1,4 +1,4 @@
-//! Plain values of Python's `pickle`: dictionaries, lists, tuples, texts, numbers, truth values and `None`.
+//! Reads plain values of Python's `pickle`: dictionaries, lists, tuples, texts, numbers, truth values and `None`.
 //!
 //! No other operation is understood, so a hostile file cannot have anything called. Values lie in one list and name each other by
 //! numbers, so no depth of nesting needs a stack.
@@ -59,7 +59,7 @@ impl Pickle {
         &self.values[number as usize]
     }
 
-    /// Returns what a dictionary has under a key.
+    /// Returns the value of a key in a dictionary.
     pub fn get(&self, of: &Value, key: &str) -> Option<&Value> {
         let Value::Dict(pairs) = of else { return None };
         let is_key = |&&(name, _): &&(u32, u32)| matches!(self.value(name), Value::Text(text) if text == key);
@@ -128,7 +128,7 @@ impl Machine<'_> {
         self.stack.pop().ok_or_else(|| "a value is missing".into())
     }
 
-    /// Takes what lies above the last mark.
+    /// Takes the values above the last mark.
     fn above(&mut self) -> Step<Vec<u32>> {
         let mark = self.marks.pop().ok_or("a mark is missing")?;
         Ok(self.stack.split_off(mark.min(self.stack.len())))
@@ -140,7 +140,7 @@ impl Machine<'_> {
         self.push(Value::List(parts))
     }
 
-    /// Returns the value on top, which stays.
+    /// Returns the top value without taking it.
     fn last(&mut self) -> Step<&mut Value> {
         let number = *self.stack.last().ok_or("a value is missing")?;
         Ok(&mut self.values[number as usize])
@@ -187,7 +187,7 @@ impl Machine<'_> {
         self.push(Value::Int(number))
     }
 
-    /// Runs all operations; the number of the result.
+    /// Runs all operations and returns the number of the result.
     fn run(&mut self) -> Step<u32> {
         loop {
             match self.take(1)?[0] {

@@ -1,4 +1,4 @@
-//! Profiles of `pprof` (`profile.proto`): what each stack holds, without the order in which it was asked for.
+//! Reads profiles of `pprof` (`profile.proto`), which have the bytes of each stack, but no order of requests.
 //!
 //! The trace has blocks of the mean size of each stack: first those that are not live any more, then those that are.
 
@@ -17,7 +17,7 @@ const MOST: u64 = 128 << 20;
 /// The most blocks of the trace. Where a profile has more, one stands for several.
 const BLOCKS: u64 = 1 << 20;
 
-/// Returns whether a file begins like one: a kind of values with its name or unit, which no text has.
+/// Returns whether a file begins like a profile: with a kind of values and its name or unit, as text never does.
 pub fn is_at(start: &[u8]) -> bool {
     matches!(start, [0x0a, 0, ..] | [0x0a, 2..=22, 0x08 | 0x10, ..])
 }
@@ -105,7 +105,7 @@ pub fn convert(input: &mut dyn BufRead, output: &mut dyn Write) -> io::Result<()
     Ok(())
 }
 
-/// Finds what is live, and what was asked for in all.
+/// Finds the live and the total blocks and bytes.
 fn columns(profile: &Pprof) -> io::Result<(Columns, Columns)> {
     let text = |index: i64| {
         usize::try_from(index).ok().and_then(|index| profile.string_table.get(index)).map_or("", |text| text)
@@ -127,7 +127,7 @@ fn columns(profile: &Pprof) -> io::Result<(Columns, Columns)> {
     Ok((live, all))
 }
 
-/// Writes the stacks; the node of each sample.
+/// Writes the stacks and returns the node of each sample.
 fn nodes(profile: &Pprof, lines: &mut Lines<'_>) -> io::Result<Vec<usize>> {
     let text = |index: i64| {
         let text = usize::try_from(index).ok().and_then(|index| profile.string_table.get(index));

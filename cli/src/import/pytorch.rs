@@ -1,4 +1,4 @@
-//! Snapshots of PyTorch's memory (`torch.cuda.memory._dump_snapshot`): what each device's allocator did, with the stacks.
+//! Reads snapshots of PyTorch's memory (`torch.cuda.memory._dump_snapshot`): the steps of each device's allocator, with their stacks.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, Read, Write};

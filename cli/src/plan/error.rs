@@ -1,4 +1,4 @@
-//! Why there is no plan.
+//! The reasons why there is no plan.
 
 use std::io;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use allotment_planner::write::TooMany;
 
 use crate::failure::Failure;
 
-/// Why there is no plan.
+/// The reasons why there is no plan.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
     /// The input was refused.

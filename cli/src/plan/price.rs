@@ -62,11 +62,11 @@ struct Point {
     peak: u64,
     cost: Cost,
     optimal: bool,
-    /// What a byte less than at the next point costs.
+    /// The price of each byte saved from the next point to this one.
     price_of_a_byte: Option<f64>,
 }
 
-/// Says how a model's tensors are used: those of one operator together.
+/// Returns the tensors that a model uses together: those of one operator.
 pub(super) fn uses(graph: &Graph, buffer_of: &[Option<usize>]) -> Uses {
     let mut together = Vec::new();
     for op in &graph.ops {
@@ -150,7 +150,7 @@ fn points(curve: &[(u64, Cheapest)]) -> Vec<Point> {
     curve.iter().enumerate().map(point).collect()
 }
 
-/// The plan of the fast memory, which `least` says the bound of, and that of the slower one, if anything is moved there.
+/// Returns the plan of the fast memory, whose bound is `least`, and that of the slower one, if any buffer is moved there.
 fn tiers(
     instance: &Instance,
     found: &Cheapest,

@@ -1,4 +1,4 @@
-//! What `allotment plan` reads: buffers, traces and models, in the form that the name or the first bytes tell.
+//! Reads the inputs of `allotment plan`: buffers, traces and models. The name or the first bytes tell the form.
 
 use std::path::Path;
 
@@ -31,7 +31,7 @@ pub enum Form {
     Json,
 }
 
-/// What was read.
+/// An input.
 pub(super) enum Source {
     /// Buffers, and how they are used.
     Instance(Instance, Uses),
@@ -59,7 +59,7 @@ impl Form {
         })
     }
 
-    /// The form that the first bytes tell, of those that begin in a way of their own.
+    /// The form that the first bytes tell, if they do.
     fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let line = bytes.split(|&byte| byte == b'\n').next().unwrap_or_default();
         if bytes.get(4..8) == Some(b"TFL3") {
@@ -76,7 +76,7 @@ impl Form {
     }
 }
 
-/// Returns whether a line is text; that of UTF-16 counts, for the reader of CSV says what to do about it.
+/// Returns whether a line is text. UTF-16 counts: the reader of CSV says what to do about it.
 fn is_text(line: &[u8]) -> bool {
     let wide = line.starts_with(b"\xff\xfe") || line.starts_with(b"\xfe\xff");
     let control = |letter: char| letter.is_control() && !letter.is_whitespace();
@@ -163,7 +163,7 @@ fn read_form(args: &PlanArgs, input: &Input) -> Result<Source, PlanError> {
     }
 }
 
-/// Says which branches of a model are not planned.
+/// Tells the user which branches of a model are not planned.
 fn warn_of_branches(graph: &Graph) {
     for op in graph.ops.iter().filter(|op| op.kind == onnx::UNREACHABLE) {
         eprintln!("allotment: warning: a branch cannot run with these sizes and is not planned: {}", op.name);
@@ -204,7 +204,7 @@ fn whole(contents: Contents) -> Result<Vec<u8>, PlanError> {
     contents.cut.map_or(Ok(contents.bytes), |cut| Err(cut.into()))
 }
 
-/// Returns the lines of a file. If the file is cut off, leaves out the last one and tells the user.
+/// Returns the lines of a file. If it is cut off, warns the user and leaves out the last one.
 fn lines(mut contents: Contents, input: &Input) -> Result<Vec<u8>, PlanError> {
     if let Some(cut) = contents.cut {
         let end = contents.bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |last| last + 1);
@@ -222,7 +222,7 @@ fn lines(mut contents: Contents, input: &Input) -> Result<Vec<u8>, PlanError> {
     Ok(contents.bytes)
 }
 
-/// Reads a trace, up to where it is cut off if it is.
+/// Reads a trace, or its beginning if it is cut off.
 fn read_trace(input: &Input) -> Result<Instance, PlanError> {
     let mut trace = input.whole_trace().map_err(|failure| PlanError::Trace(Box::new(failure)))?;
     let instance = read::read_events(&mut trace)?;

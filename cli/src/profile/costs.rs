@@ -1,4 +1,4 @@
-//! What is counted for each stack, tag or size.
+//! The costs of each stack, tag or size.
 
 use allotment_trace::{Header, Sampling};
 use clap::ValueEnum;
@@ -9,7 +9,7 @@ use serde::Serialize;
 pub struct Costs {
     /// Requests that were served: allocations and resizes.
     pub calls: u64,
-    /// Bytes that they asked for.
+    /// Requested bytes.
     pub bytes: u64,
     /// Blocks that were freed before the next request.
     pub temporary: u64,
@@ -17,20 +17,20 @@ pub struct Costs {
     pub blocks: u64,
     /// Their bytes.
     pub live: u64,
-    /// Bytes that were live when the most were, in the whole run; and blocks.
+    /// Bytes that were live at the peak of the whole run.
     pub peak: u64,
     /// Blocks that were live then.
     pub peak_blocks: u64,
-    /// The most bytes of this one that were live at once.
+    /// The peak of its own live bytes.
     pub most: u64,
-    /// The most blocks of this one that were live at once.
+    /// The peak of its own live blocks.
     pub most_blocks: u64,
     /// The sum of the lifetimes of its blocks in events.
     pub lifetimes: u64,
 }
 
 impl Costs {
-    /// Adds the costs of another one; the most of both is not more than the sum.
+    /// Adds other costs. The sum of the peaks is an upper bound of the common peak.
     pub fn add(&mut self, other: &Self) {
         let Self { calls, bytes, temporary, blocks, live, peak, peak_blocks, most, most_blocks, lifetimes } =
             self;
@@ -53,9 +53,9 @@ pub enum Measure {
     /// Bytes that are live at the end
     #[default]
     Live,
-    /// Bytes that were live when the most were
+    /// Bytes that were live at the peak of the run
     Peak,
-    /// All bytes that were asked for
+    /// All requested bytes
     Bytes,
     /// Requests
     Calls,
@@ -67,7 +67,7 @@ impl Measure {
     /// All of them.
     pub const ALL: [Self; 5] = [Self::Live, Self::Peak, Self::Bytes, Self::Calls, Self::Temporary];
 
-    /// Returns this one of the costs.
+    /// Returns the cost that it names.
     pub fn of(self, costs: &Costs) -> u64 {
         match self {
             Self::Live => costs.live,
@@ -78,7 +78,7 @@ impl Measure {
         }
     }
 
-    /// Returns what a number of it is: bytes, or blocks.
+    /// Returns its unit: bytes or blocks.
     pub fn unit(self) -> &'static str {
         match self {
             Self::Live | Self::Peak | Self::Bytes => "B",
@@ -87,7 +87,7 @@ impl Measure {
         }
     }
 
-    /// Returns what it is, behind a number.
+    /// Returns the words that follow its number.
     pub fn meaning(self) -> &'static str {
         match self {
             Self::Live => "live at the end",
@@ -99,7 +99,7 @@ impl Measure {
     }
 }
 
-/// What a block of a trace stands for: itself, or more of its like if the trace is a sample.
+/// The weight of a block: a block of a sample stands for several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Weight {
     pub blocks: u64,
@@ -110,7 +110,7 @@ pub struct Weight {
 #[derive(Clone, Copy, Debug)]
 pub struct Weights {
     sampling: Option<Sampling>,
-    /// What is added before a number of blocks is rounded down: the multiples of the golden ratio, which spread evenly.
+    /// The next number to add before rounding down: multiples of the golden ratio, which spread evenly.
     spread: f64,
 }
 
@@ -119,7 +119,7 @@ impl Weights {
         Self { sampling: header.sampling(), spread: 0.5 }
     }
 
-    /// Returns what the next block stands for. Sums of it have no bias.
+    /// Returns the weight of the next block. Sums of weights have no bias.
     pub fn of(&mut self, size: u64) -> Weight {
         let Some(sampling) = self.sampling else { return Weight { blocks: 1, bytes: size } };
         let weight = sampling.weight(size);
@@ -132,13 +132,13 @@ impl Weights {
 #[derive(Clone, Default)]
 pub(super) struct Ledger {
     pub(super) costs: Vec<Costs>,
-    /// Those that have changed since the peak.
+    /// The numbers whose costs have changed since the peak.
     changed: Vec<u32>,
     is_changed: Vec<bool>,
 }
 
 impl Ledger {
-    /// Returns the costs of a number, to be changed.
+    /// Returns the costs of a number.
     pub(super) fn of(&mut self, key: u32) -> &mut Costs {
         let index = key as usize;
         if index >= self.costs.len() {
@@ -151,7 +151,7 @@ impl Ledger {
         &mut self.costs[index]
     }
 
-    /// A block is live from now on.
+    /// Counts a block that was allocated.
     pub(super) fn begin(&mut self, key: u32, Weight { blocks, bytes }: Weight) {
         let costs = self.of(key);
         costs.calls = costs.calls.saturating_add(blocks);
@@ -162,7 +162,7 @@ impl Ledger {
         costs.most_blocks = costs.most_blocks.max(costs.blocks);
     }
 
-    /// A block is not live any more.
+    /// Counts a block that was freed.
     pub(super) fn end(&mut self, key: u32, Weight { blocks, bytes }: Weight, lifetime: u64, temporary: bool) {
         let costs = self.of(key);
         costs.blocks = costs.blocks.saturating_sub(blocks);
@@ -171,7 +171,7 @@ impl Ledger {
         costs.temporary += u64::from(temporary);
     }
 
-    /// More bytes are live now than ever before.
+    /// Notes that more bytes are live now than ever before.
     pub(super) fn peak(&mut self) {
         for key in self.changed.drain(..) {
             let costs = &mut self.costs[key as usize];

@@ -14,9 +14,9 @@ use crate::symbols;
 /// A moment of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
-    /// After so many events.
+    /// After this many events.
     Events(u64),
-    /// So long after the first event.
+    /// This long after the first event.
     Time(Duration),
 }
 
@@ -48,23 +48,23 @@ pub struct Profile {
     /// The trace's name.
     pub name: String,
     pub events: u64,
-    /// How the blocks were chosen, if not all are there: all costs are estimates then.
+    /// The sample, if the trace has not all blocks: all costs are estimates then.
     pub sampling: Option<Sampling>,
     /// The time from the first event to the last, if the trace has times in nanoseconds.
     pub time: Option<Duration>,
-    /// The most bytes that were live at once, and the event after which they were.
+    /// The peak of the live bytes, and the event after which it was reached.
     pub peak: u64,
     pub peak_event: u64,
-    /// The costs of the whole.
+    /// The costs of the whole run.
     pub total: Costs,
     pub stacks: Stacks,
-    /// By the number of a stack; the first are those without one.
+    /// Costs by the number of the stack; 0 stands for requests without one.
     pub by_stack: Vec<Costs>,
     /// When the oldest and the newest live block of each stack were allocated: events.
     pub since: HashMap<u32, (u64, u64)>,
     pub by_tag: Vec<(Arc<str>, Costs)>,
     pub by_size: Vec<(u64, Costs)>,
-    /// The time of an event's number in nanoseconds since the first, for those in `since`.
+    /// The times of the events in `since`, in nanoseconds after the first event.
     times: HashMap<u64, u64>,
 }
 
@@ -79,7 +79,7 @@ struct Live {
     time: Option<u64>,
 }
 
-/// Numbers for values in the order in which they come.
+/// Numbers values in the order in which they come.
 #[derive(Clone)]
 struct Numbers<T>(HashMap<T, u32>);
 
@@ -197,7 +197,7 @@ impl Counting {
         u128::from(now - first) > time.as_nanos()
     }
 
-    /// Counts an event that a stack made, or 0.
+    /// Counts an event and the stack that made it; 0 is no stack.
     pub fn event(&mut self, event: &Event, stack: u32) {
         if let Some(time) = event.time {
             self.times = Some((self.times.map_or(time, |(first, _)| first), time));
@@ -247,7 +247,7 @@ impl Counting {
         self.events += 1;
     }
 
-    /// Returns what was counted. `clock` says whether times are nanoseconds.
+    /// Returns the counts. `clock` says whether times are nanoseconds.
     pub fn finish(self, name: String, stacks: Stacks, clock: bool) -> Profile {
         let mut since: HashMap<u32, (u64, u64)> = HashMap::new();
         let mut times = HashMap::new();

@@ -1,4 +1,4 @@
-//! The functions of a stack, and the one among them that holds the memory.
+//! Names the functions of a stack and picks the one that holds the memory.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -9,7 +9,7 @@ use allotment_trace::{Frame, Stacks};
 use super::costs::{Costs, Measure};
 use super::gather::Profile;
 
-/// A function in a stack as it is shown.
+/// A function of a stack, as shown to the user.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Label {
     pub function: Arc<str>,
@@ -34,7 +34,7 @@ impl fmt::Display for Label {
     }
 }
 
-/// The beginnings of functions that allocate for others: what is meant is who called them.
+/// Prefixes of functions that allocate for their callers, which are shown instead.
 const PLUMBING: [&str; 17] = [
     "alloc::",
     "<alloc::",
@@ -55,7 +55,7 @@ const PLUMBING: [&str; 17] = [
     "<backtrace::",
 ];
 
-/// Names of such functions of C libraries, as far as letters go.
+/// Names of such functions in C libraries, up to the first character that is no letter.
 const ALLOCATING: [&str; 12] = [
     "malloc",
     "calloc",
@@ -71,7 +71,7 @@ const ALLOCATING: [&str; 12] = [
     "getdelim",
 ];
 
-/// Parts of the files of such functions.
+/// Parts of the paths of files with such functions.
 const PLUMBING_FILES: [&str; 3] = ["/rustc/", "/include/c++/", "/libstdc++-v3/"];
 
 impl Label {
@@ -111,15 +111,15 @@ pub struct Holder {
     /// The function and the line.
     pub label: Label,
     pub costs: Costs,
-    /// The stack below it that costs the most, the innermost function first.
+    /// The most expensive stack that ends there, the innermost function first.
     pub stack: Vec<Label>,
     /// The events that allocated the oldest and the newest live block.
     pub since: Option<(u64, u64)>,
-    /// How many stacks lead there.
+    /// The number of stacks that end there.
     pub stacks: usize,
 }
 
-/// Returns the lines of a program that asked for memory, by what a measure says, the most first.
+/// Returns the lines of a program that asked for memory, sorted by a measure, the largest first.
 pub fn holders(profile: &Profile, measure: Measure) -> Vec<Holder> {
     let mut holders: HashMap<Label, (Holder, u64)> = HashMap::new();
     for (number, costs) in (0..).zip(&profile.by_stack) {

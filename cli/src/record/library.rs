@@ -13,7 +13,7 @@ use crate::failure::Failure;
 /// The variable that names another preload library.
 pub const LIBRARY: &str = "ALLOTMENT_PRELOAD";
 
-/// The library; empty where none could be built.
+/// The library; empty for targets that cannot load one.
 static EMBEDDED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/liballotment_preload.so"));
 
 const NAME: &str = "liballotment_preload.so";
@@ -27,7 +27,7 @@ pub struct Library {
 }
 
 impl Library {
-    /// The library that is `given`, or that the environment names, or the tool's own.
+    /// Finds the library that is `given`, the one that the environment names, or the tool's own.
     ///
     /// # Errors
     /// If it is not there, or cannot be unpacked.
@@ -42,7 +42,7 @@ impl Library {
         }
     }
 
-    /// The tool's own, in the user's cache folder, or in a temporary folder where there is none.
+    /// Unpacks the tool's own library into the user's cache folder, or into a temporary one.
     fn unpacked() -> Result<Self, Failure> {
         if EMBEDDED.is_empty() {
             return Err(Failure::Other(
@@ -75,7 +75,7 @@ fn cache() -> Option<PathBuf> {
     Some(folder.join("allotment").join(env!("CARGO_PKG_VERSION")))
 }
 
-/// The library in this folder, written there unless it is there already.
+/// Writes the library to this folder unless it is there, and returns its path.
 fn cached(folder: &Path) -> io::Result<PathBuf> {
     let path = folder.join(NAME);
     if fs::read(&path).is_ok_and(|bytes| bytes == EMBEDDED) {

@@ -1,10 +1,14 @@
-//! `allotment record`: a program's allocations, by a library that is loaded into it.
+//! `allotment record`: loads a library into a program, which records its allocations.
 
+#[cfg(target_arch = "x86_64")]
+mod attached;
 mod library;
 mod program;
 mod raw;
 mod run;
 mod running;
+#[cfg(target_arch = "x86_64")]
+mod tracee;
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -53,35 +57,38 @@ pub struct RecordArgs {
     /// Stop recording after this many events of a program image; the program goes on
     #[arg(long, value_name = "EVENTS", value_parser = at_least_one)]
     max_events: Option<usize>,
-    /// Use this preload library instead of the tool's own; the variable ALLOTMENT_PRELOAD does the same
+    /// Use this preload library instead of the tool's own; the variable ALLOTMENT_PRELOAD names one too
     #[arg(long, value_name = "FILE")]
     preload: Option<PathBuf>,
     /// Do not record times
     #[arg(long)]
     no_times: bool,
-    /// Record the time of every event in nanoseconds, not only when a clock of some milliseconds has moved on
+    /// Record the time of every event in nanoseconds, instead of every few milliseconds
     #[arg(long, conflicts_with = "no_times")]
     exact_times: bool,
     /// Record addresses as well
     #[arg(long)]
     addresses: bool,
-    /// Record who asked for each block: the stack of calls (x86-64)
+    /// Record the stack of calls behind each request (x86-64)
     #[arg(long)]
     stacks: bool,
-    /// Record only one block per so many bytes on average, with its stack, such as 512KiB: costs next to nothing, and `who`, `diff`, `budget`, `view` and profiles have estimates without bias
+    /// Record one block in this many bytes on average, such as 512KiB, with its stack: costs next to nothing; `who`, `diff`, `budget`, `view` and profiles give unbiased estimates
     #[arg(long, value_name = "BYTES", value_parser = parse_sample)]
     sample: Option<u64>,
-    /// Leave the names of functions to the commands that read the trace: they need the same programs and libraries then
+    /// Do not resolve the names of functions; commands that read the trace do so where they find the same programs and libraries
     #[arg(long, requires = "who")]
     no_symbols: bool,
-    /// Keep the traces of all processes and program images, with process and image in their names, and wait for those that go on
+    /// Keep the traces of all child processes and program images, named by process and image, and wait until all have ended
     #[arg(long)]
     children: bool,
-    /// Print what was recorded as JSON on the standard output; the program's goes to the standard error
+    /// Print a summary as JSON; the program's standard output goes to the standard error
     #[arg(long)]
     json: bool,
+    /// Record a running process until ^C; the trace has no blocks from before (x86-64)
+    #[arg(long, value_name = "PROCESS", conflicts_with_all = ["program", "after", "paused", "children"])]
+    pid: Option<u32>,
     /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(required_unless_present = "pid", trailing_var_arg = true, allow_hyphen_values = true)]
     program: Vec<OsString>,
 }
 
@@ -109,14 +116,14 @@ struct Report {
     status: u8,
     /// True if a signal to the tool ended the recording.
     interrupted: bool,
-    /// True if only a part of the run was wanted.
+    /// True if the user asked for a part of the run.
     partial: bool,
     traces: Vec<Recorded>,
-    /// Processes and images of which no trace was kept.
+    /// Processes and images whose traces were not kept.
     others: usize,
     /// Recorded processes that still run: their traces end here.
     running: Vec<u32>,
-    /// Programs that were started without the environment that has them recorded, at least the first of each image.
+    /// Programs that were started without the environment that loads the recorder; at least the first one of each image.
     unrecorded: Vec<PathBuf>,
 }
 
@@ -129,12 +136,18 @@ struct Recorded {
     counts: Counts,
 }
 
-/// Runs `allotment record`; the exit status, which is the program's.
+/// Runs `allotment record` and returns the program's exit status.
 ///
 /// # Errors
 /// A [`Failure`] with the message for the user.
 pub fn record(args: &RecordArgs) -> Result<u8, Failure> {
-    let program = Path::new(&args.program[0]);
+    if args.has_stacks() && !cfg!(target_arch = "x86_64") {
+        return Err(Failure::Other("--stacks and --sample work on x86-64 only: record without".into()));
+    }
+    let program = match args.pid {
+        Some(process) => running::image_of(process)?,
+        None => PathBuf::from(&args.program[0]),
+    };
     let name = program.file_name().unwrap_or(program.as_os_str()).to_string_lossy().into_owned();
     let output = args.output.clone().unwrap_or_else(|| {
         // The binary form of a trace with stacks is a few times smaller.
@@ -143,7 +156,7 @@ pub fn record(args: &RecordArgs) -> Result<u8, Failure> {
     });
     check_form(&output)?;
     writable(&output).map_err(Failure::file(&output))?;
-    let file = program::find(program).ok_or_else(|| {
+    let file = program::find(&program).ok_or_else(|| {
         Failure::Other(format!(
             "{}: there is no such program: check its name, or give its path",
             program.display()
@@ -164,37 +177,18 @@ pub fn record(args: &RecordArgs) -> Result<u8, Failure> {
         .map_err(Failure::file(folder))?;
     let folder_path = folder.path().canonicalize().map_err(Failure::file(folder.path()))?;
 
-    let mut command = Command::new(program);
-    command.args(&args.program[1..]);
-    command.env("ALLOTMENT_RECORD", folder_path.join("raw"));
-    if !args.no_times {
-        command.env("ALLOTMENT_RECORD_TIMES", if args.exact_times { "exact" } else { "coarse" });
-    }
-    if args.has_stacks() {
-        if !cfg!(target_arch = "x86_64") {
-            return Err(Failure::Other("--stacks and --sample work on x86-64 only: record without".into()));
-        }
-        command.env("ALLOTMENT_RECORD_STACKS", "1");
-    }
-    if let Some(mean) = args.sample {
-        command.env("ALLOTMENT_RECORD_SAMPLE", mean.to_string());
-    }
-    let mut preload = library.path.clone().into_os_string();
-    if let Some(others) = env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
-        preload.push(" ");
-        preload.push(others);
-    }
-    command.env("LD_PRELOAD", preload);
-    if args.json {
-        command.stdout(Stdio::from(io::stderr()));
-    }
     let control = Control::create(&folder_path.join("raw.control")).map_err(Failure::file(&folder_path))?;
     control.limit(args.max_events.map_or(0, |events| events as u64))?;
     control.sample(args.sample.unwrap_or(0))?;
-    let partial = args.after.is_some() || args.length.is_some() || args.paused;
-    let times =
-        Times { after: args.after, length: args.length, paused: args.paused, children: args.children };
-    let Ended { process, status, interrupted, left } = run::run(command, &name, &control, times)?;
+    let partial = args.after.is_some() || args.length.is_some() || args.paused || args.pid.is_some();
+    let files = folder_path.join("raw");
+    let ended = match args.pid {
+        Some(process) => attached(process, &library.path, &files, args),
+        None => run(&program, &name, &library, &files, &control, args),
+    };
+    let Ended { process, status, interrupted, left } = ended?;
+    // Processes that go on record nothing more, since the folder of the recording goes.
+    control.pause(true)?;
     // A limit on the size of files ends this tool with an error and not by a signal. The program keeps what it had.
     let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
     if interrupted {
@@ -230,7 +224,7 @@ pub fn record(args: &RecordArgs) -> Result<u8, Failure> {
             path.display()
         );
     }
-    if !left.is_empty() {
+    if !left.is_empty() && args.pid.is_none() {
         let how = if args.children { "" } else { "; --children waits for them" };
         eprintln!("allotment: still running, and not recorded any more: {}{how}", run::list(&left));
     }
@@ -267,7 +261,62 @@ pub fn record(args: &RecordArgs) -> Result<u8, Failure> {
     Ok(status)
 }
 
-/// The reason why there is no trace of the program, though perhaps `others` of its children, and what to do.
+/// Runs the program with the preload library to its end.
+fn run(
+    program: &Path,
+    name: &str,
+    library: &Library,
+    files: &Path,
+    control: &Control,
+    args: &RecordArgs,
+) -> Result<Ended, Failure> {
+    let mut command = Command::new(program);
+    command.args(&args.program[1..]);
+    command.env("ALLOTMENT_RECORD", files);
+    if !args.no_times {
+        command.env("ALLOTMENT_RECORD_TIMES", if args.exact_times { "exact" } else { "coarse" });
+    }
+    if args.has_stacks() {
+        command.env("ALLOTMENT_RECORD_STACKS", "1");
+    }
+    if let Some(mean) = args.sample {
+        command.env("ALLOTMENT_RECORD_SAMPLE", mean.to_string());
+    }
+    let mut preload = library.path.clone().into_os_string();
+    if let Some(others) = env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        preload.push(" ");
+        preload.push(others);
+    }
+    command.env("LD_PRELOAD", preload);
+    if args.json {
+        command.stdout(Stdio::from(io::stderr()));
+    }
+    let times =
+        Times { after: args.after, length: args.length, paused: args.paused, children: args.children };
+    run::run(command, name, control, times)
+}
+
+/// Records a process that runs already.
+#[cfg(target_arch = "x86_64")]
+fn attached(process: u32, library: &Path, files: &Path, args: &RecordArgs) -> Result<Ended, Failure> {
+    let library = attached::readable(process, library, files)?;
+    let times = match (args.no_times, args.exact_times) {
+        (true, _) => 0,
+        (false, true) => b'e',
+        (false, false) => b'c',
+    };
+    let (stacks, mean, length) = (args.has_stacks(), args.sample.unwrap_or(0), args.length);
+    attached::record(process, &library, &attached::Wanted { files, times, stacks, mean, length })
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn attached(process: u32, _: &Path, _: &Path, _: &RecordArgs) -> Result<Ended, Failure> {
+    Err(Failure::Other(format!(
+        "--pid works on x86-64 only: start the program of process {process} with `allotment record`"
+    )))
+}
+
+/// Returns why there is no trace of the program, though perhaps `others` of its children, and what to do.
 fn why_nothing(name: &str, status: u8, others: usize, left: &[(u32, String)]) -> String {
     if others == 0 && left.is_empty() {
         return format!(
@@ -317,7 +366,7 @@ fn check_form(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Records that wait in a file without name.
+/// Records in a temporary file without a name.
 enum Kept {
     Text(Writer<io::BufWriter<File>>),
     Binary(BinaryWriter<io::BufWriter<File>>),
@@ -339,7 +388,7 @@ impl Kept {
         }
     }
 
-    /// Writes which stack makes the next event.
+    /// Writes the stack of the next event.
     fn stack(&mut self, node: u32, output: &Path) -> Result<(), Failure> {
         match self {
             Self::Text(_) => self.record(&Record::Stack(node.to_string()), output),

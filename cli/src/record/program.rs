@@ -11,7 +11,7 @@ use object::read::ReadCache;
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Object, ObjectSection, ObjectSymbol};
 
-/// The file that a program's name stands for, as the system looks for it.
+/// Finds the file of a program as the system does.
 pub fn find(program: &Path) -> Option<PathBuf> {
     if program.components().count() > 1 || program.is_absolute() {
         return program.is_file().then(|| program.to_owned());
@@ -26,9 +26,9 @@ pub fn find(program: &Path) -> Option<PathBuf> {
 /// The known properties of a program.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Known {
-    /// The reason why it cannot be recorded, and what to do.
+    /// Why it cannot be recorded, and what to do.
     pub refused: Option<String>,
-    /// The events that will be missing in its trace, and why.
+    /// Which events its trace will lack, and why.
     pub warning: Option<String>,
 }
 
@@ -55,7 +55,7 @@ const INTERPRETERS: [(&str, &str, &str); 5] = [
     ("_ZN2v82V810InitializeEi", "JavaScript", ""),
 ];
 
-/// Looks at the file of a program, or at the interpreter that a script names. What is not understood is not objected to.
+/// Looks at the file of a program, or at a script's interpreter. Passes files that it does not understand.
 pub fn look(path: &Path, name: &str, library: &Path) -> Known {
     let mut known = Known::default();
     if let Some(proxy) = proxy(path, name) {
@@ -104,7 +104,7 @@ fn machine<'a>(file: &impl Object<'a>) -> String {
     format!("{:?} with {} bits", file.architecture(), if file.is_64() { 64 } else { 32 })
 }
 
-/// The interpreter of a script, which `env` may have to look for.
+/// Returns the interpreter of a script, looked up as `env` does.
 fn interpreter(path: &Path) -> Option<PathBuf> {
     let mut line = Vec::new();
     BufReader::new(File::open(path).ok()?).take(256).read_until(b'\n', &mut line).ok()?;
@@ -129,7 +129,7 @@ fn has_rights(path: &Path, file: &File) -> bool {
     has_bits || (!user.is_root() && has_capabilities())
 }
 
-/// Says so if the program is an interpreter whose objects are not recorded.
+/// Returns a warning if the program is an interpreter whose objects are not recorded.
 fn own_objects<'a>(elf: &object::File<'a, &'a ReadCache<File>>, name: &str) -> Option<String> {
     let functions: Vec<&str> = elf.dynamic_symbols().filter_map(|symbol| symbol.name().ok()).collect();
     let &(_, what, variable) = INTERPRETERS.iter().find(|(function, ..)| functions.contains(function))?;
@@ -156,7 +156,7 @@ fn is_static(cache: &ReadCache<File>) -> bool {
         .unwrap_or(false)
 }
 
-/// The name of the allocator that a program brings along.
+/// Returns the name of the allocator that a program brings along.
 fn own_allocator<'a>(elf: &object::File<'a, &'a ReadCache<File>>, path: &Path) -> Option<&'static str> {
     let own = |function: &str| {
         let known = |functions: &[&str]| functions.contains(&function);
@@ -186,7 +186,7 @@ fn own_allocator<'a>(elf: &object::File<'a, &'a ReadCache<File>>, path: &Path) -
     ALLOCATORS.iter().find(|(.., text)| holds(text)).map(|&(name, ..)| name)
 }
 
-/// Says so if the program only starts another one.
+/// Returns a warning if the program only starts another one.
 fn proxy(path: &Path, name: &str) -> Option<String> {
     let real = path.canonicalize().ok()?;
     let stem = real.file_name()?.to_string_lossy().into_owned();

@@ -19,9 +19,9 @@ use crate::symbols;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     pub events: u64,
-    /// Frees and reallocations of blocks whose allocation is not there; left out.
+    /// Frees and reallocations of blocks whose allocation was not recorded; left out.
     pub unknown: u64,
-    /// Blocks that were still live at an address that was allocated again; freed before.
+    /// Live blocks whose address was allocated again: their frees were missed, and are added before.
     pub missed: u64,
     pub failures: u64,
     /// Blocks and bytes that are live at the end.
@@ -44,6 +44,8 @@ pub struct RawHead {
     pub length: u64,
     /// The system's error that ended the recording, or 0.
     stopped: u64,
+    /// True if the recording ended at the wanted number of events.
+    is_complete: bool,
     /// The program image that wrote it.
     pub image: Option<PathBuf>,
     /// The first program that was started without being recorded.
@@ -70,11 +72,17 @@ impl RawHead {
         head.starts_with(b"ALLOTREC").then(|| Self {
             length: word(8),
             stopped: word(16),
+            is_complete: word(24) != 0,
             image: path(text(40, usize::try_from(word(32)).unwrap_or(0).min(1024))),
             unrecorded: path(text(1072, 1024)).filter(|_| word(1064) > 0),
             namespace: text(2096, 64).to_vec(),
         })
     }
+}
+
+/// Returns whether a process has recorded the wanted number of events; `files` is the beginning of the files' names.
+pub fn is_complete(files: &Path, process: u32) -> bool {
+    RawHead::read(&files.with_extension(format!("{process}.0"))).is_some_and(|head| head.is_complete)
 }
 
 /// The trace of the program: `exec` starts several images of it, and the last one is the requested one. If it has none and those of
@@ -90,7 +98,7 @@ pub fn main_of(raws: &[Raw], process: u32, children: bool) -> Option<usize> {
 }
 
 impl Raw {
-    /// Says why there is no trace, where recording could not begin.
+    /// Says why recording could not begin.
     pub fn why_not(&self) -> String {
         format!(
             "recording could not begin in the process {}: the disk is full, or a limit on the size of files (`ulimit -f`) is below 256 KiB",
@@ -122,7 +130,7 @@ pub fn raws(folder: &Path) -> Result<Vec<Raw>, Failure> {
     Ok(raws)
 }
 
-/// What a recording yields.
+/// A part of a recording.
 pub enum Item {
     Record(Record),
     /// The stack of the next event.
@@ -161,7 +169,7 @@ struct Raws {
 }
 
 impl Raws {
-    /// Returns the line that stands for a module.
+    /// Returns the trace's line for a module.
     fn module(&mut self, text: &str, image: Option<&Path>) -> Option<String> {
         let mut words = text.strip_prefix("m ")?.splitn(4, ' ');
         let mut number = || u64::from_str_radix(words.next()?, 16).ok();
@@ -172,7 +180,7 @@ impl Raws {
         Some(format!("m {id} {}", path.display()))
     }
 
-    /// Returns the line that stands for a node.
+    /// Returns the trace's line for a node.
     fn node(&mut self, number: u32, text: &str) -> Option<String> {
         let (parent, address) = text.split_once(' ')?;
         let before = *self.before.get_or_insert(number - 1);
@@ -198,7 +206,7 @@ impl Repair {
         }
     }
 
-    /// Hands over what stands for a record of the library.
+    /// Passes on the trace's records for a record of the library.
     fn record(
         &mut self,
         record: device::Record<'_>,
@@ -218,7 +226,7 @@ impl Repair {
         line.map_or(Ok(()), |line| give(Record::Stack(line).into()))
     }
 
-    /// The records that stand for this event, in order.
+    /// Passes on the trace's records for an event, in order.
     fn event(
         &mut self,
         event: &device::Event,
@@ -266,7 +274,7 @@ impl Repair {
         give(Record::Event(Event { time, address, ..Event::new(id, action) }).into())
     }
 
-    /// Notes a block, and frees the one that was there, whose free is missing.
+    /// Notes a block, and frees the block that was there if its free is missing.
     fn place(
         &mut self,
         at: u64,
@@ -280,7 +288,7 @@ impl Repair {
     }
 }
 
-/// Reads a recording; what it holds.
+/// Reads a recording and returns its counts.
 pub fn read(
     raw: &Raw,
     addresses: bool,
@@ -308,7 +316,7 @@ pub fn read(
 /// Bytes that are read at a time: more than the longest record.
 const CHUNK: usize = 1 << 20;
 
-/// Reads a recording as far as it has come, again and again while the program runs.
+/// Reads the new part of a recording, again and again while the program runs.
 pub struct Follower {
     path: PathBuf,
     file: File,
@@ -336,7 +344,7 @@ impl Follower {
         self.image.as_deref()
     }
 
-    /// Hands over what has come since the last time.
+    /// Passes on the new records.
     ///
     /// # Errors
     /// If the file is damaged or cannot be read, and those of `give`.

@@ -1,4 +1,4 @@
-//! The program's run: signals, times, and what is left of it.
+//! Runs the program: signals, times, and the processes that it leaves.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -18,10 +18,10 @@ use signal_hook::iterator::Signals;
 
 use crate::failure::Failure;
 
-/// Where the mean of a sample stands in that page; the library does not read it.
+/// Offset of the sample's mean in that page; the library does not read it.
 const SAMPLE: u64 = 16;
 
-/// The page that is shared with the preload library: whether it pauses, and how many events are wanted.
+/// The page shared with the preload library: whether it pauses, and the wanted number of events.
 pub struct Control(File);
 
 impl Control {
@@ -43,7 +43,7 @@ impl Control {
         self.0.write_all_at(&u64::from(paused).to_ne_bytes(), 0)
     }
 
-    /// Notes that only a sample is recorded, for those who read the recording while it goes on.
+    /// Notes the mean of the sample for commands that read the running recording.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -51,7 +51,7 @@ impl Control {
         self.0.write_all_at(&mean.to_ne_bytes(), SAMPLE)
     }
 
-    /// Returns the header of a trace of the recording whose control file is there.
+    /// Returns the header of the trace of the recording with this control file.
     pub fn header(path: &Path) -> Header {
         let mut mean = [0; 8];
         let read = File::open(path).and_then(|file| file.read_exact_at(&mut mean, SAMPLE));
@@ -78,7 +78,7 @@ pub struct Times {
     pub length: Option<Duration>,
     /// Not before a signal says so.
     pub paused: bool,
-    /// Until all that the program has started has ended as well.
+    /// Until all processes that the program has started have ended.
     pub children: bool,
 }
 
@@ -90,7 +90,7 @@ pub struct Ended {
     pub status: u8,
     /// True if a signal to this tool asked it to end.
     pub interrupted: bool,
-    /// The processes that it has left and that still run: number and name.
+    /// The processes that it left running: number and name.
     pub left: Vec<(u32, String)>,
 }
 
@@ -151,8 +151,6 @@ pub fn run(mut command: Command, name: &str, control: &Control, times: Times) ->
         end_descendants();
     }
     let left = left();
-    // The folder of the recording goes.
-    control.pause(true)?;
     let status = match (status.code(), status.signal()) {
         (Some(code), _) => code as u8,
         (None, signal) => 128_u8.wrapping_add(signal.unwrap_or(0) as u8),
@@ -160,7 +158,7 @@ pub fn run(mut command: Command, name: &str, control: &Control, times: Times) ->
     Ok(Ended { process, status, interrupted: run.interrupted, left })
 }
 
-/// Sends on what signals arrive.
+/// Forwards signals as messages.
 fn forward(mut signals: Signals, tell: Sender<Message>) -> thread::JoinHandle<()> {
     thread::spawn(move || {
         for signal in signals.forever() {
@@ -194,7 +192,7 @@ impl Run<'_> {
         }
     }
 
-    /// Waits for what the program has left behind, such as a daemon.
+    /// Waits for processes that the program has left, such as a daemon.
     fn wait_for_children(&mut self, recording: &mut bool) -> Result<(), Failure> {
         self.process = None;
         let mut told = false;
@@ -213,7 +211,7 @@ impl Run<'_> {
         }
     }
 
-    /// Waits for the next message or time, at most `longest`; the program's status if it has ended.
+    /// Waits for the next message or time, at most `longest`, and returns the program's status if it has ended.
     fn step(&mut self, recording: &mut bool, longest: Duration) -> Result<Option<ExitStatus>, Failure> {
         let next = self.start.into_iter().chain(self.stop).chain(self.ask.last().map(|ask| ask.0)).min();
         let wait = next.map_or(longest, |next| next.saturating_duration_since(Instant::now()).min(longest));
@@ -294,7 +292,7 @@ fn ignored() -> u64 {
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
-/// Ends everything that the program has left: kindly, and after a second by force.
+/// Ends all processes that the program has left: kindly, and after a second by force.
 fn end_descendants() {
     let begun = Instant::now();
     loop {
@@ -311,7 +309,7 @@ fn end_descendants() {
     }
 }
 
-/// Waits for children that have ended; whether there are others.
+/// Reaps children that have ended, and returns whether there are others.
 fn reap() -> bool {
     loop {
         match wait(WaitOptions::NOHANG) {
@@ -339,7 +337,7 @@ fn left() -> Vec<(u32, String)> {
 }
 
 /// The number and the name of a process.
-fn named(process: Pid) -> (u32, String) {
+pub fn named(process: Pid) -> (u32, String) {
     let number = process.as_raw_nonzero().get();
     let name = fs::read_to_string(format!("/proc/{number}/comm")).unwrap_or_default();
     (number.unsigned_abs(), name.trim().into())

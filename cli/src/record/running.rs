@@ -1,4 +1,4 @@
-//! Recordings that go on: where their files are, and the trace so far.
+//! Finds the files of running recordings, and writes the trace so far.
 
 use std::fs;
 use std::io::{self, Write};
@@ -11,7 +11,7 @@ use super::run::Control;
 use crate::failure::Failure;
 use crate::symbols;
 
-/// Returns the folder in which a recording keeps its files until it ends: that of its output.
+/// Returns the folder in which a recording keeps its files until it ends: the one of its output.
 pub fn folder_of(output: &Path) -> &Path {
     match output.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -19,12 +19,25 @@ pub fn folder_of(output: &Path) -> &Path {
     }
 }
 
-/// Returns how the name of the folder of its files begins.
+/// Returns the prefix of that folder's name.
 pub fn prefix(output: &Path) -> String {
     format!(".allotment-record-{}-", output.file_name().unwrap_or_default().to_string_lossy())
 }
 
-/// A recording that goes on.
+/// Returns the program of a process.
+///
+/// # Errors
+/// If there is no such process, or it is another user's.
+pub fn image_of(process: u32) -> Result<PathBuf, Failure> {
+    fs::read_link(format!("/proc/{process}/exe")).map_err(|error| {
+        Failure::Other(match error.kind() {
+            io::ErrorKind::NotFound => format!("process {process}: there is no such process"),
+            _ => format!("process {process}: {error}: use sudo if it is another user's"),
+        })
+    })
+}
+
+/// A running recording.
 pub struct Running {
     /// The folder with its files.
     folder: PathBuf,
@@ -42,32 +55,22 @@ impl Running {
         Some(Self { folder: newest.path() })
     }
 
-    /// Finds the recording of a process.
+    /// Finds the recording of a process that was started with one.
     ///
     /// # Errors
-    /// If there is none: what to do instead.
-    pub fn of_process(process: u32) -> Result<Self, Failure> {
-        let refused = |what: String| Failure::Other(format!("process {process}: {what}"));
-        let place = PathBuf::from(format!("/proc/{process}"));
-        let read = |name: &str| fs::read(place.join(name));
-        let command = read("cmdline").map_err(|_| refused("there is no such process".into()))?;
-        let command = String::from_utf8_lossy(&command).trim_end_matches('\0').replace('\0', " ");
-        let environment =
-            read("environ").map_err(|why| refused(format!("its environment cannot be read: {why}")))?;
+    /// If there is no such process.
+    pub fn of_process(process: u32) -> Result<Option<Self>, Failure> {
+        let _ = image_of(process)?;
+        let environment = fs::read(format!("/proc/{process}/environ")).unwrap_or_default();
         let value = environment
             .split(|&byte| byte == 0)
             .find_map(|variable| variable.strip_prefix(b"ALLOTMENT_RECORD="));
         let folder =
             value.and_then(|value| Some(Path::new(std::str::from_utf8(value).ok()?).parent()?.to_owned()));
-        match folder.filter(|folder| folder.is_dir()) {
-            Some(folder) => Ok(Self { folder }),
-            None => Err(refused(format!(
-                "it is not being recorded, and a running program loads no library: start it with\n  allotment record --sample 512KiB -- {command}"
-            ))),
-        }
+        Ok(folder.filter(|folder| folder.is_dir()).map(|folder| Self { folder }))
     }
 
-    /// Returns the file with the most bytes, and how many there are.
+    /// Returns the longest file, and the number of files.
     pub fn file(&self) -> Option<(PathBuf, usize)> {
         let raws = raws(&self.folder).ok()?;
         let count = raws.len();
@@ -77,7 +80,7 @@ impl Running {
     }
 }
 
-/// Writes the trace of a recording as far as it has come.
+/// Writes the trace of a running recording up to now.
 ///
 /// # Errors
 /// If it is damaged, or cannot be read or written.

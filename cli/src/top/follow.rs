@@ -1,4 +1,4 @@
-//! Follows a recording, and says what it holds now.
+//! Follows a recording and counts what the program holds now.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -23,13 +23,13 @@ pub struct Follow {
     /// The stack of the next event.
     stack: u32,
     begun: Instant,
-    /// What each line held the last time, and when that was.
+    /// The costs of each line at the last moment, and its time.
     before: HashMap<Label, Costs>,
     total_before: Costs,
     shown: Instant,
 }
 
-/// What a line of the program holds.
+/// A line of the program and the memory that it holds.
 #[derive(Clone, Debug, Serialize)]
 pub struct Line {
     pub function: String,
@@ -41,15 +41,15 @@ pub struct Line {
     pub grows: i64,
 }
 
-/// What a program holds at one moment.
+/// The memory of a program at one moment.
 #[derive(Clone, Debug, Serialize)]
 pub struct Moment {
     pub program: String,
-    /// Since the recording was found.
+    /// Seconds since the tool found the recording.
     pub seconds: f64,
     pub events: u64,
     pub peak: u64,
-    /// True if all figures but events are estimates.
+    /// True if every figure except the events is an estimate.
     pub sampled: bool,
     /// Other processes and program images of the recording.
     pub others: usize,
@@ -87,7 +87,7 @@ impl Follow {
         })
     }
 
-    /// Reads what has come in `path`, which may be another file than before: a program may start another in its place.
+    /// Reads the new part of `path`, which may be another file than before: a program may start another in its place.
     pub fn go_on(follow: &mut Option<Self>, path: &Path, others: usize) -> Result<(), Failure> {
         if follow.as_ref().is_none_or(|follow| follow.path != path) {
             // It may have ended just now.
@@ -112,7 +112,7 @@ impl Follow {
         })
     }
 
-    /// Returns what is held now.
+    /// Returns the present moment.
     pub fn moment(&mut self, by: Measure) -> Result<Moment, Failure> {
         // The file is still open when the recording has ended.
         self.read()?;

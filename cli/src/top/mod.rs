@@ -31,10 +31,10 @@ use screen::Screen;
 /// Arguments of `allotment top`.
 #[derive(Args, Debug)]
 pub struct TopArgs {
-    /// A recording that goes on: the file that `allotment record` will write
+    /// The recording to watch: the file that `allotment record` will write
     #[arg(required_unless_present_any = ["program", "pid"], conflicts_with_all = ["program", "pid"])]
     recording: Option<PathBuf>,
-    /// A process that is being recorded
+    /// The process to watch; it is recorded from now on if it is not yet
     #[arg(long, value_name = "PROCESS", conflicts_with = "program")]
     pid: Option<u32>,
     /// Keep the trace in this file, as `record` does
@@ -43,19 +43,19 @@ pub struct TopArgs {
     /// Record only one block per so many bytes on average, such as 512KiB; 1 records all
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes, requires = "program")]
     sample: Option<u64>,
-    /// The time from one picture to the next
+    /// Time between two pictures
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
     interval: Duration,
-    /// What the lines are sorted by
+    /// Sort the lines by this
     #[arg(long, value_enum, default_value_t, value_name = "MEASURE")]
     by: Measure,
-    /// Name so many lines
+    /// Number of lines to show
     #[arg(long, value_name = "LINES", default_value = "15", value_parser = at_least_one)]
     top: usize,
-    /// Print a line of JSON each time
+    /// Print a line of JSON for each moment
     #[arg(long)]
     json: bool,
-    /// Write what the program prints to this file, instead of nowhere
+    /// Write the program's output to this file instead of discarding it
     #[arg(long, value_name = "FILE", requires = "program")]
     log: Option<PathBuf>,
     /// The program and its arguments
@@ -68,7 +68,7 @@ struct Recorder {
     child: Child,
     /// The file that it writes.
     output: PathBuf,
-    /// What it says, in a file of the folder.
+    /// The file that receives its messages.
     said: PathBuf,
     _folder: TempDir,
 }
@@ -86,11 +86,15 @@ impl Recorder {
         let log = args.log.as_deref();
         let log = log.map(|path| File::create(path).map_err(Failure::file(path))).transpose()?;
         command.stdout(log.map_or_else(Stdio::null, Stdio::from)).stderr(File::create(&said)?);
-        let child = command.arg("--").args(&args.program).spawn()?;
+        match args.pid {
+            Some(process) => command.arg("--pid").arg(process.to_string()),
+            None => command.arg("--").args(&args.program),
+        };
+        let child = command.spawn()?;
         Ok(Self { child, output, said, _folder: folder })
     }
 
-    /// Says what the recording said, and returns the program's status.
+    /// Prints the recording's messages and returns the program's status.
     fn finish(&self, status: ExitStatus, kept: bool) -> io::Result<u8> {
         let said = std::fs::read_to_string(&self.said)?;
         // Without -o there is no trace to speak of.
@@ -117,7 +121,7 @@ impl Drop for Recorder {
     }
 }
 
-/// Runs `allotment top`; the exit status, which is the program's.
+/// Runs `allotment top` and returns the program's exit status.
 ///
 /// # Errors
 /// A [`Failure`] with the message for the user.
@@ -125,18 +129,19 @@ pub fn top(args: &TopArgs) -> Result<u8, Failure> {
     let stopped = Arc::new(AtomicBool::new(false));
     // ^C goes to the recording as well, which ends the program.
     signal_hook::flag::register(SIGINT, stopped.clone())?;
-    let mut recorder = if args.program.is_empty() { None } else { Some(Recorder::start(args)?) };
-    let find = || match (&recorder, &args.recording, args.pid) {
-        (Some(recorder), ..) => Ok(Running::of(&recorder.output)),
-        (None, Some(recording), _) => match Running::of(recording) {
+    let started = args.pid.map(Running::of_process).transpose()?.flatten();
+    let is_there = args.recording.is_some() || started.is_some();
+    let mut recorder = if is_there { None } else { Some(Recorder::start(args)?) };
+    let find = || match (&recorder, &args.recording) {
+        (Some(recorder), _) => Ok(Running::of(&recorder.output)),
+        (None, Some(recording)) => match Running::of(recording) {
             None => Err(Failure::Other(format!(
                 "{}: there is no recording that goes on: start one with allotment record --stacks -o {0} -- PROGRAM",
                 recording.display()
             ))),
             found => Ok(found),
         },
-        (None, None, Some(process)) => Running::of_process(process).map(Some),
-        (None, None, None) => Ok(None),
+        (None, None) => Ok(started),
     };
     let mut running = find()?;
     let mut follow: Option<Follow> = None;

@@ -1,4 +1,4 @@
-//! Draws what a program holds: on a terminal again and again in place, else as text below text.
+//! Draws the memory of a program: in place on a terminal, elsewhere one text below the other.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -12,10 +12,10 @@ const ROWS: usize = 5;
 /// The eighths of a row, from below.
 const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// The most moments that are kept.
+/// The number of moments that the chart shows.
 const MOMENTS: usize = 500;
 
-/// What was drawn so far.
+/// The screen and the moments it shows.
 pub struct Screen {
     terminal: bool,
     lines: usize,
@@ -25,7 +25,7 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// Creates one with so many lines of the program.
+    /// Creates a screen with this many lines of the program.
     pub fn new(terminal: bool, lines: usize, by: Measure) -> Self {
         Self { terminal, lines, by, live: VecDeque::new(), opened: false }
     }
@@ -54,7 +54,7 @@ impl Screen {
         out.flush()
     }
 
-    /// Gives the terminal back.
+    /// Restores the terminal.
     pub fn close(&mut self) -> io::Result<()> {
         if !std::mem::take(&mut self.opened) {
             return Ok(());

@@ -59,7 +59,7 @@ pub struct ViewArgs {
     /// Read no more than this many events
     #[arg(long, value_name = "EVENTS", value_parser = at_least_one)]
     events: Option<usize>,
-    /// Serve the page at 127.0.0.1 instead, and draw it again while a recording goes on [default: a free port]
+    /// Serve the page at 127.0.0.1 instead, and draw it again while a recording runs [default: a free port]
     #[arg(long, value_name = "PORT", num_args = 0..=1, require_equals = true, default_missing_value = "0", conflicts_with_all = ["output", "json"])]
     serve: Option<u16>,
     /// Time limit of the search for the smallest arena and for suggestions

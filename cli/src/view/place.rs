@@ -1,4 +1,4 @@
-//! Gives blocks addresses: replays a trace through one of the library's placements, over memory that does not exist.
+//! Gives blocks addresses by replaying a trace on one of the library's placements, over memory that does not exist.
 
 use std::fmt;
 use std::ptr::{NonNull, without_provenance_mut};
@@ -10,7 +10,7 @@ use clap::ValueEnum;
 
 use super::trace::{Action, Event, Trace};
 
-/// Bytes per granule, and above what arena the larger ones are taken.
+/// Bytes per granule, and the arena above which granules are larger.
 const GRANULE: usize = 8;
 const LARGE_GRANULE: usize = 256;
 const LARGE: u64 = 8 << 30;

@@ -10,7 +10,7 @@ use super::place::{Piece, State, Watcher};
 use super::series::{BUCKETS, Range, bucket_of};
 use super::trace::{Action, Event, Trace};
 
-/// The most pieces that are kept: those with the most bytes times events.
+/// The number of pieces kept: those with the most bytes times events.
 const PIECES: usize = 6000;
 
 /// The most tags that are drawn; all others count as one more.

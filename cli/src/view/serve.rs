@@ -1,4 +1,4 @@
-//! Serves the page on this machine alone, drawn again while a recording goes on.
+//! Serves the page on this machine alone, and draws it again while a recording runs.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -10,7 +10,7 @@ use tiny_http::{Header, Method, Request, Response, Server};
 
 use crate::failure::Failure;
 
-/// The page as it was drawn last.
+/// The last page drawn.
 struct Drawn {
     html: String,
     goes_on: bool,
@@ -19,13 +19,13 @@ struct Drawn {
 /// The least time between two pages, which a browser asks for as often.
 const BETWEEN: Duration = Duration::from_secs(2);
 
-/// The part of the time that is spent on drawing.
+/// Drawing takes at most one part of the time in this many.
 const SHARE: u32 = 4;
 
-/// Answers requests with the page that `draw` makes of a trace, until the process ends. `draw` gets whether the recording goes on.
+/// Answers requests with the page that `draw` makes of a trace, until the process ends. `draw` learns whether the recording still runs.
 ///
 /// # Errors
-/// If the port cannot be had, or a trace that is complete cannot be drawn.
+/// If the port is in use, or a complete trace cannot be drawn.
 pub fn serve(
     trace: &Path,
     port: u16,
@@ -72,7 +72,7 @@ pub fn serve(
     Ok(())
 }
 
-/// Returns whether a recording goes on that will write a file.
+/// Returns whether a running recording will write a file.
 fn is_recorded(trace: &Path) -> bool {
     #[cfg(target_os = "linux")]
     return crate::record::Running::of(trace).is_some();

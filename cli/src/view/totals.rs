@@ -7,7 +7,7 @@ use serde::Serialize;
 pub struct Totals {
     /// Events shown.
     pub events: usize,
-    /// Bytes for each sample on average, if the trace is one: all bytes are estimates then, and 0 if it is not.
+    /// The mean bytes per recorded block if the trace is a sample, so that all bytes are estimates; else 0.
     pub sample: u64,
     /// Events left out at the end, where the recorder itself freed what was live.
     pub closing: usize,

@@ -76,7 +76,7 @@ pub struct Trace {
     pub lost: u64,
     /// Requests that were refused when the trace was recorded.
     pub refused: usize,
-    /// How the blocks were chosen, if not all are there: the bytes of each are those that it stands for.
+    /// The sample, if the trace has not all blocks: each then has the bytes of all blocks that it stands for.
     pub sampling: Option<Sampling>,
     /// Events at the end that were left out: there the recorder itself freed what was still live.
     pub closing: usize,

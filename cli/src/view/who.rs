@@ -1,4 +1,4 @@
-//! Who asked for memory, as the page draws it: the tree of calls with the costs of each.
+//! Builds the page's tree of calls with the costs of each.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::profile::{Costs, Label, Measure, Profile, labels};
 
-/// A call that costs less than this part of everything is not drawn by itself: its costs are its caller's.
+/// A call with less than this part of all costs is added to its caller.
 const LEAST: u64 = 20_000;
 
 /// The tree of calls.
@@ -19,7 +19,7 @@ pub struct Who {
     pub nodes: Vec<[u64; 8]>,
 }
 
-/// The tree while it is made.
+/// The tree under construction.
 struct Tree {
     frames: Vec<Label>,
     numbers: HashMap<Label, usize>,
@@ -48,7 +48,7 @@ impl Tree {
 }
 
 impl Who {
-    /// Makes the tree of a profile, and says which of its calls each stack is; `None` if the trace has no stacks.
+    /// Builds the tree of a profile, and finds the call of each stack; `None` if the trace has no stacks.
     pub fn of(profile: &Profile) -> Option<(Self, HashMap<u32, u32>)> {
         if !profile.has_stacks() {
             return None;
@@ -83,7 +83,7 @@ impl Who {
     }
 }
 
-/// Leaves out what costs next to nothing; what is left, and what each node has become.
+/// Leaves out calls that cost next to nothing, and returns the rest and the new number of each node.
 fn pruned(nodes: Vec<(usize, usize, Costs)>, total: &Costs) -> (Vec<[u64; 8]>, Vec<usize>) {
     let mut sums: Vec<Costs> = nodes.iter().map(|&(_, _, costs)| costs).collect();
     // Callers come before those whom they call.

@@ -13,6 +13,8 @@ mod fate;
 mod generate;
 mod import;
 mod outputs;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod pid;
 mod plan;
 mod pool;
 #[cfg(target_os = "linux")]

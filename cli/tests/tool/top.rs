@@ -31,7 +31,7 @@ fn command(args: &[&str]) -> Command {
 }
 
 /// A process that ends with the test.
-struct Ended(Child);
+pub struct Ended(pub Child);
 
 impl Drop for Ended {
     fn drop(&mut self) {
@@ -139,16 +139,25 @@ fn a_recording_that_goes_on_is_read() {
 }
 
 #[test]
+fn a_process_is_recorded_from_now_on() {
+    let (_folder, [program]) = files(["leak"]);
+    compiled(&program);
+    let process = Ended(Command::new(&program).arg("100000").spawn().unwrap());
+    let args = ["top", "--json", "--interval", "200ms", "--pid", &process.0.id().to_string()];
+    let mut watch = Ended(command(&args).stdout(Stdio::piped()).spawn().unwrap());
+    let lines = BufReader::new(watch.0.stdout.take().unwrap()).lines();
+    let mut moments = lines.map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap());
+    let has =
+        |moment: &Value| moment["lines"][0]["function"] == "remember" && moment["live"].as_u64() > Some(2000);
+    assert!(moments.any(|moment| has(&moment)));
+}
+
+#[test]
 fn what_is_not_recorded_is_said() {
     let (_folder, [trace]) = files(["none.bin"]);
     let error = refused(["top", &trace]).1;
     assert!(
         error.contains("there is no recording that goes on: start one with allotment record --stacks"),
-        "{error}"
-    );
-    let error = refused(["top", "--pid", &std::process::id().to_string()]).1;
-    assert!(
-        error.contains("it is not being recorded") && error.contains("allotment record --sample 512KiB -- "),
         "{error}"
     );
     assert!(refused(["top", "--pid", "999999999"]).1.contains("there is no such process"));

@@ -1,4 +1,4 @@
-//! Buffers: sizes, lifetimes, and what is fixed of their places.
+//! Buffers: sizes, lifetimes, and fixed places.
 
 /// A part of a buffer's lifetime in which it needs less than all of its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub struct Buffer {
     pub gaps: Vec<Gap>,
     /// The offset that it must have.
     pub fixed: Option<u64>,
-    /// An offset that it should have if that costs nothing.
+    /// The preferred offset, if it costs nothing.
     pub hint: Option<u64>,
     /// Another buffer (an index) with which it may share its place: both at one offset, or apart as usual.
     pub alias: Option<usize>,

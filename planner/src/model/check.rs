@@ -8,7 +8,7 @@ use crate::deadline::{Deadline, Watch};
 /// An error in a plan.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// Not one offset for each buffer.
+    /// The number of offsets differs from the number of buffers.
     #[error("the plan has {found} offsets for {expected} buffers")]
     Count {
         /// Number of offsets.
@@ -16,7 +16,7 @@ pub enum Violation {
         /// Number of buffers.
         expected: usize,
     },
-    /// An offset that is no multiple of the buffer's alignment.
+    /// An offset is not a multiple of the buffer's alignment.
     #[error("`{id}` at {offset} is not aligned to {align}")]
     Misaligned {
         /// The buffer.
@@ -26,7 +26,7 @@ pub enum Violation {
         /// Its alignment.
         align: u64,
     },
-    /// A buffer that is not where it must be.
+    /// A buffer is not at its fixed offset.
     #[error("`{id}` is at {offset}, but fixed at {fixed}")]
     Moved {
         /// The buffer.
@@ -36,7 +36,7 @@ pub enum Violation {
         /// The offset that it must have.
         fixed: u64,
     },
-    /// A buffer that ends above the capacity (or above 2^64).
+    /// A buffer ends above the capacity (or above 2^64).
     #[error("`{id}` at {offset} does not fit the capacity of {capacity} bytes")]
     Capacity {
         /// The buffer.
@@ -46,7 +46,7 @@ pub enum Violation {
         /// The capacity.
         capacity: u64,
     },
-    /// Two buffers that are live at once and overlap.
+    /// Two buffers overlap while both are live.
     #[error("`{first}` and `{second}` overlap at time {time}")]
     Overlap {
         /// One of them.

@@ -6,13 +6,13 @@ use super::buffer::{Buffer, may_share};
 use super::check::{Violation, check};
 use crate::deadline::Deadline;
 
-/// Why a list of buffers is no instance.
+/// Why a list of buffers was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InstanceError {
-    /// Two buffers have one name.
+    /// Two buffers have the same name.
     #[error("buffer `{0}` is listed twice: names must be unique")]
     Duplicate(String),
-    /// A lifetime that ends before it starts.
+    /// A lifetime ends before it starts.
     #[error("buffer `{id}` ends at {end}, before it starts at {start}")]
     Lifetime {
         /// Its name.
@@ -25,7 +25,7 @@ pub enum InstanceError {
     /// An alignment of 0.
     #[error("buffer `{0}` has an alignment of 0: write 1 for none")]
     Alignment(String),
-    /// A gap outside of the lifetime, or two that overlap, or a window outside of the buffer.
+    /// A gap lies outside of the lifetime or overlaps another one, or its window lies outside of the buffer.
     #[error(
         "buffer `{id}`: the gap {start}..{end} must lie in its lifetime, after the gap before it, its window in its size"
     )]
@@ -37,7 +37,7 @@ pub enum InstanceError {
         /// The gap's end.
         end: i64,
     },
-    /// A fixed offset that is not aligned.
+    /// A fixed offset is not aligned.
     #[error("buffer `{id}` is fixed at {offset}, which is no multiple of its alignment {align}")]
     Misaligned {
         /// The buffer's name.
@@ -47,7 +47,7 @@ pub enum InstanceError {
         /// Its alignment.
         align: u64,
     },
-    /// Two fixed buffers that stand in each other's way.
+    /// Two fixed buffers overlap.
     #[error(
         "`{first}` and `{second}` are fixed where they overlap, and at time {time} both are live: move one of them"
     )]
@@ -59,7 +59,7 @@ pub enum InstanceError {
         /// A time step at which both are live.
         time: i64,
     },
-    /// A buffer that may share with itself or with one that is not there.
+    /// A buffer may share with itself, or with a buffer that does not exist.
     #[error("buffer `{0}` shares with a buffer that does not exist, or with itself")]
     Alias(String),
     /// All buffers in a row, aligned, do not fit 63 bits.

@@ -23,7 +23,7 @@ struct State<'a> {
     watch: RefCell<Watch<'a>>,
 }
 
-/// Looks for a plan that costs less than `known`; returns it, and whether it was proved that none costs less still.
+/// Looks for a plan that costs less than `known`; returns it, and whether it is proved to be the cheapest.
 pub(super) fn search(
     priced: &Priced,
     capacity: u64,
@@ -62,7 +62,7 @@ impl State<'_> {
         done
     }
 
-    /// The cost of what is decided so far.
+    /// The cost of the decisions so far.
     fn cost(&self) -> u64 {
         let moved = |n: usize| if self.left[n] { 0 } else { self.priced.moves[n].unwrap_or(0) };
         let mut cost = self.priced.cost(&self.offsets);

@@ -1,4 +1,4 @@
-//! What it costs to use memory again: events between streams, clashes of banks, moves to a slower memory.
+//! Prices the reuse of memory: events between streams, clashes of banks, moves to a slower memory.
 //!
 //! The smallest peak is not always the cheapest plan. A buffer on bytes that another stream used must wait for that stream's event; buffers
 //! that one operator uses together are slower if they start in one bank; and a buffer can be kept in a slower memory, for its bytes moved
@@ -52,7 +52,7 @@ pub struct Uses {
 pub struct Priced<'a> {
     instance: &'a Instance,
     prices: Prices,
-    /// By buffer: the stream's number, small and without gaps; and what moving it costs.
+    /// By buffer: the stream's number, counted without gaps, and the cost of moving it.
     stream: Vec<usize>,
     streams: usize,
     moves: Vec<Option<u64>>,
@@ -68,10 +68,10 @@ pub enum PriceError {
         "buffer `{0}` is more than a rectangle of tier 0: prices are for buffers without gaps, fixed offsets and shared places"
     )]
     Shape(String),
-    /// A pair with a buffer that is not there.
+    /// A pair names a buffer that does not exist.
     #[error("a pair that is used together names buffer {0}, which is not there")]
     Pair(usize),
-    /// No banks, or banks of no bytes.
+    /// The number or the size of the banks is zero.
     #[error("there must be at least one bank of at least one byte")]
     Banks,
 }
@@ -161,7 +161,7 @@ impl<'a> Priced<'a> {
         self.prices.banks.is_some() && self.bank(a) == self.bank(b)
     }
 
-    /// Returns what a plan costs. O(n²).
+    /// Returns the cost of a plan. O(n²).
     pub fn cost(&self, offsets: &[Option<u64>]) -> Cost {
         let mut cost = Cost::default();
         let mut waits = vec![false; self.streams];
@@ -208,7 +208,7 @@ impl<'a> Priced<'a> {
     }
 }
 
-/// Up to so many buffers are searched exactly.
+/// Up to this many buffers the search is exact.
 const EXACT: usize = 12;
 
 /// Nodes of the exact search.
@@ -252,7 +252,7 @@ fn share(deadline: &Deadline, parts: u32) -> Deadline {
     if deadline.is_never() { deadline.within(Duration::from_secs(1)) } else { deadline.part(parts) }
 }
 
-/// A plan within the capacity, with as little as possible moved to the slower memory, by simple means.
+/// Returns a plan within the capacity by simple rules that move few bytes to the slower memory.
 fn start(priced: &Priced, capacity: u64, options: &Options, deadline: &Deadline) -> Option<Vec<Option<u64>>> {
     let instance = priced.instance;
     let mut inside: Vec<usize> = (0..instance.len()).collect();

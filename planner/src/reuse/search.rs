@@ -3,13 +3,13 @@
 use super::{Cheapest, Priced};
 use crate::deadline::{Deadline, Watch};
 
-/// Attempts in a row that do not help, for each buffer, after which the search ends.
+/// The search ends after this many failed attempts in a row for each buffer.
 const PATIENCE: usize = 40;
 
 /// The most buffers taken out at once.
 const MOST: usize = 6;
 
-/// The most places that are looked at for a buffer.
+/// The most places tried for a buffer.
 const PLACES: usize = 96;
 
 struct State<'a> {
@@ -76,7 +76,7 @@ pub(super) fn improve(
 }
 
 impl State<'_> {
-    /// Puts a buffer where it is said to be; `None` takes it out. O(n).
+    /// Places a buffer; `None` removes it. O(n).
     fn put(&mut self, k: usize, offset: Option<u64>) {
         if let Some(at) = self.offsets[k].take() {
             self.count(k, at, false);
@@ -87,7 +87,7 @@ impl State<'_> {
         self.offsets[k] = offset;
     }
 
-    /// Counts, or no longer counts, who waits for whom because `k` lies at `at`.
+    /// Adds or removes the waits that `k` at `at` causes.
     fn count(&mut self, k: usize, at: u64, lies: bool) {
         let (priced, streams) = (self.priced, self.priced.streams);
         let change = |count: &mut u32| if lies { *count += 1 } else { *count -= 1 };
@@ -101,7 +101,7 @@ impl State<'_> {
         }
     }
 
-    /// What `k`, which is out, adds to the cost at a place, or in the slower memory. O(n).
+    /// Returns the cost that the removed buffer `k` adds at a place, or in the slower memory. O(n).
     fn price(&self, k: usize, place: Option<u64>) -> u64 {
         let (priced, streams) = (self.priced, self.priced.streams);
         let prices = priced.prices;
@@ -157,7 +157,7 @@ impl State<'_> {
         freed
     }
 
-    /// Returns the cheapest place of `k`, which is out and was at `old`, and what it adds to the cost; `None` if there is none.
+    /// Returns the cheapest place of the removed buffer `k`, which was at `old`, and the cost that it adds; `None` if there is none.
     fn cheapest(&mut self, k: usize, old: Option<u64>) -> Option<(u64, Option<u64>)> {
         let buffers = self.priced.instance.buffers();
         let own = &buffers[k];

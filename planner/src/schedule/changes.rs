@@ -22,11 +22,11 @@ pub struct Changes {
     /// With `spill`: the order, what runs again and what is moved are chosen in one search, in which a unit of work counts as so many bytes
     /// moved.
     pub joint: Option<u64>,
-    /// The seed of what is left to chance.
+    /// The seed of the random numbers.
     pub seed: u64,
 }
 
-/// Why a model cannot be changed like that.
+/// Why a model cannot be changed as asked.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeError {
     /// The change is not for such models.
@@ -49,13 +49,13 @@ pub enum ChangeError {
 /// A changed model, and what the changes did.
 #[derive(Clone, Debug)]
 pub struct Changed {
-    /// What is to be placed and done.
+    /// The schedule to place.
     pub lowered: Lowered,
     /// Each change in a line of text.
     pub told: Vec<String>,
 }
 
-/// Changes a model and lowers it. Each search takes at most a quarter of what is left until `deadline`, the joint one half of it.
+/// Changes a model and lowers it. Each search takes at most a quarter of the time left until `deadline`, the joint one half.
 ///
 /// # Errors
 /// [`ChangeError`] if the changes are not for this model, or do not go together.

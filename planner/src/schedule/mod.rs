@@ -1,4 +1,4 @@
-//! Schedules: what a program does to run a plan. The order of operators, which run again and where, in how many chunks, what is copied to
+//! Schedules tell a program how to run a plan: the order of operators, which run again and where, in how many chunks, the copies to
 //! another memory and back, and a place for every tensor.
 
 mod changes;
@@ -21,7 +21,7 @@ use crate::transform::{InPlace, Inside, Names, Spilled, in_place_by};
 /// The memory that tensors are moved to.
 pub const SLOW: u32 = 1;
 
-/// What is to be placed, and what is done with it: the result of all transformations.
+/// The buffers to place and the steps on them: the result of all transformations.
 #[derive(Clone, Debug, Default)]
 pub struct Lowered {
     /// The buffers to be placed.
@@ -32,7 +32,7 @@ pub struct Lowered {
     pub graph: Option<Graph>,
     /// The steps in order; empty without a graph.
     pub steps: Vec<Step>,
-    /// What a proof about the buffers speaks of, such as one order of the operators; empty if nothing but the buffers was given.
+    /// The scope of a proof about the buffers, such as one order of the operators; empty if only buffers were given.
     pub scope: &'static str,
     /// The least load that any order has, if that is proved and tensors lie apart.
     pub all_orders: Option<u64>,
@@ -170,9 +170,9 @@ impl Lowered {
 /// A plan that a program can execute: steps, and a place for every tensor.
 #[derive(Clone, Debug)]
 pub struct Schedule {
-    /// What is placed, and what is done with it.
+    /// The buffers and the steps on them.
     pub lowered: Lowered,
-    /// The places of the buffers, and what is proved about them.
+    /// The places of the buffers, and the proof about them.
     pub solution: Solution,
 }
 
@@ -182,12 +182,12 @@ impl Schedule {
         Self { lowered: Lowered::of(instance), solution }
     }
 
-    /// What is proved about the plan, and of what: of one order of the operators, or of all.
+    /// Describes the proof about the plan and its scope: one order of the operators, or all.
     pub fn proved(&self) -> String {
         self.proved_of(&self.solution)
     }
 
-    /// What is proved about the part of the plan that is in one memory.
+    /// Describes the proof about the part of the plan in one memory.
     pub fn proved_of(&self, solution: &Solution) -> String {
         let text = solution.to_string();
         let scope = match self.lowered.all_orders {

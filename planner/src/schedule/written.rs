@@ -1,4 +1,4 @@
-//! A schedule by names, as it is written and read: what a program needs to execute it, and nothing else.
+//! A schedule by names, as written and read: just what a program needs to execute it.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -79,7 +79,7 @@ pub struct WrittenStep<'a> {
 pub struct Written<'a> {
     /// The places.
     pub buffers: Vec<WrittenPlace<'a>>,
-    /// The steps; of buffers that belong to no model none are known.
+    /// The steps; empty for buffers that belong to no model.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<WrittenStep<'a>>,
 }

@@ -1,4 +1,4 @@
-//! The order of operators, what runs again and what is moved to a slower memory, in one search.
+//! Chooses the order of operators, repeated operators and moved tensors in one search.
 //!
 //! One after the other, each choice is made without the next: the order of the least load is not that of the fewest bytes moved,
 //! and what runs again may be what would have been cheap to move. Here an operator that is moved in the order, runs again or no longer does
@@ -17,16 +17,16 @@ pub struct Joint {
     pub graph: Graph,
     /// The work added by operators that run again, in the graph's units of cost.
     pub again: u64,
-    /// The buffers, and what is moved.
+    /// The buffers, and the trips of moved tensors.
     pub spilled: Spilled,
     /// Bytes moved, and the work added at its price.
     pub cost: u64,
 }
 
-/// Costs of attempts that are remembered: one is kept if it is no worse than the one so long ago.
+/// The length of the history of costs: an attempt is kept if it is no worse than the one that long ago.
 const MEMORY: usize = 60;
 
-/// Attempts in a row without a better result, for each operator, after which the search ends.
+/// The search ends after this many attempts in a row without a better result, for each operator.
 const PATIENCE: usize = 100;
 
 /// A graph and the work added to it.
@@ -155,7 +155,7 @@ fn run_again(state: &mut State, budget: u64, random: &mut fastrand::Rng) -> Opti
     Some(())
 }
 
-/// Takes back that an operator runs again: whatever reads the copy, a tensor from number `own` on, reads what it is a copy of.
+/// Removes a repeated operator: readers of its copy, a tensor from number `own` on, read the original again.
 fn run_once(state: &mut State, own: usize, random: &mut fastrand::Rng) -> Option<()> {
     let graph = &mut state.graph;
     let is_copy = |&k: &usize| graph.ops[k].outputs.first().is_some_and(|&tensor| tensor >= own);
@@ -178,7 +178,7 @@ fn run_once(state: &mut State, own: usize, random: &mut fastrand::Rng) -> Option
     Some(())
 }
 
-/// An operator's name without what tells its runs apart.
+/// Returns an operator's name without the mark of its run.
 fn first_name(name: &str) -> &str {
     name.trim_end_matches(" again")
 }

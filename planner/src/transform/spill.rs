@@ -36,7 +36,7 @@ pub struct Spilled {
     pub optimal: bool,
 }
 
-/// Why no choice of trips is enough.
+/// Why no choice of trips keeps to the capacity.
 #[derive(Debug, thiserror::Error)]
 pub enum SpillError {
     /// The operands of an operator need more than the capacity.

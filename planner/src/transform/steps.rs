@@ -1,4 +1,4 @@
-//! What memory holds while a graph runs, by the operators that have run.
+//! Counts the live bytes of a graph by the operators that have run.
 
 use crate::graph::{Graph, Kind, Lowering, Sharing};
 

@@ -63,7 +63,7 @@ fn gaps(buffer: &Buffer) -> String {
 /// The version of the form that [`json`] and [`steps_csv`] write; it grows when a field changes its meaning.
 const VERSION: u32 = 1;
 
-/// The plan with all that is known of it, pretty-printed: the figures, `buffers` and `steps` (see [`Written`]), which
+/// Writes everything known of the plan, pretty-printed: the figures, `buffers` and `steps` (see [`Written`]), which
 /// [`replay`](crate::schedule::replay) reads again. Of a graph also the operators: time `n` is the one at place `n` of the list.
 pub fn json<'a>(planned: Planned<'a>) -> String {
     #[derive(Serialize)]

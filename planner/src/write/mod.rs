@@ -20,14 +20,14 @@ use crate::schedule::{Place, Schedule};
 pub struct Planned<'a> {
     /// A name for titles and constants.
     pub name: &'a str,
-    /// What made the plan of what, such as the command and the model's hash: lines for the head of a file.
+    /// The plan's origin, such as the command and the model's hash: lines for the head of a file.
     pub origin: &'a [String],
     /// The steps, and a place for every buffer and tensor.
     pub schedule: &'a Schedule,
 }
 
 impl<'a> Planned<'a> {
-    /// Takes a schedule of which nothing else is known.
+    /// Takes a schedule without further data.
     pub fn new(name: &'a str, schedule: &'a Schedule) -> Self {
         Self { name, origin: &[], schedule }
     }
@@ -37,7 +37,7 @@ impl<'a> Planned<'a> {
         self.schedule.placed().map(|(place, offset)| Row { place, offset })
     }
 
-    /// The head of source code: what made it of what, each line behind `mark`.
+    /// Returns the head of source code: the plan's origin, each line behind `mark`.
     fn head(self, mark: &str) -> String {
         let mut out = String::new();
         let (name, peak) = (code::comment(self.name), self.schedule.solution.peak);

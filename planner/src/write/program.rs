@@ -100,7 +100,7 @@ fn slots(planned: Planned, graph: &Graph, names: &[String]) -> Vec<Slot> {
     lowered.instance.buffers().iter().enumerate().map(slot).collect()
 }
 
-/// A constant's name; one of underscores alone is none.
+/// Returns a constant's name, which is not of underscores alone.
 fn constant_of(name: &str) -> String {
     if name.bytes().all(|byte| byte == b'_') { format!("{name}T") } else { name.to_owned() }
 }
@@ -174,7 +174,7 @@ struct Method {
     about: String,
 }
 
-/// What the program is made of, as it is written.
+/// The parts of the program while it is written.
 #[derive(Default)]
 struct Program {
     methods: Vec<Method>,

@@ -1,4 +1,4 @@
-//! Instances made by chance: of known optimum, and of any size. Other tests and the measurements take this file too.
+//! Makes random instances: with a known optimum, and of any size. Other tests and the measurements use this file too.
 #![allow(dead_code, unreachable_pub)]
 
 use std::collections::BTreeSet;
@@ -146,7 +146,7 @@ struct Wall {
     upright: bool,
     /// The point at which it ends.
     ends: (i64, i64),
-    /// How far it had come when it met another, for each direction; the largest number if it did not.
+    /// Its length when it met another wall, for each direction; the largest number if it did not.
     met: [i128; 2],
 }
 

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::{PlanArgs, PlanError};
 
-/// What another planner made of an instance.
+/// Another planner's result for an instance.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "result", rename_all = "kebab-case")]
 pub(super) enum Result {
@@ -43,7 +43,7 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    /// Takes the programs that the options name, else those of these names on `PATH`.
+    /// Finds the programs that the options name, else those on `PATH`.
     pub(super) fn find(args: &PlanArgs) -> std::result::Result<Self, PlanError> {
         let find = |given: &Option<PathBuf>, name: &str| match given {
             Some(path) if !path.is_file() => {
@@ -58,7 +58,7 @@ impl Peers {
         })
     }
 
-    /// Returns a sentence on the programs that are not there, if any.
+    /// Returns a sentence about the programs that are missing, if any.
     pub(super) fn missing(&self) -> Option<String> {
         let programs = [("minimalloc", &self.minimalloc), ("idealloc", &self.idealloc)];
         let missing = programs.iter().filter(|(_, path)| path.is_none()).map(|&(name, _)| name);
@@ -152,7 +152,7 @@ impl Peers {
     }
 }
 
-/// The first file of this name in the folders of `PATH`.
+/// Returns the first file of this name in the folders of `PATH`.
 fn on_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|folder| folder.join(name)).find(|path| path.is_file())

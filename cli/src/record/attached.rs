@@ -1,0 +1,347 @@
+//! Records a process that runs already: loads the preload library into it, and has the addresses of the allocation functions that
+//! its program and libraries hold replaced by the library's.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, MetadataExt, chown};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use object::elf::{R_X86_64_64, R_X86_64_GLOB_DAT, R_X86_64_JUMP_SLOT};
+use object::read::ReadCache;
+use object::{Object, ObjectSegment, ObjectSymbol, ObjectSymbolTable, RelocationFlags, RelocationTarget};
+use rustix::process::Pid;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
+
+use super::raw::is_complete;
+use super::run::{Ended, named};
+use super::tracee::{Tracee, stop};
+use crate::failure::Failure;
+
+/// The functions that are replaced.
+const FUNCTIONS: [&str; 13] = [
+    "malloc",
+    "calloc",
+    "realloc",
+    "reallocarray",
+    "free",
+    "memalign",
+    "aligned_alloc",
+    "posix_memalign",
+    "valloc",
+    "pvalloc",
+    "dlclose",
+    "prctl",
+    "syscall",
+];
+
+/// The time between two looks at the process.
+const INTERVAL: Duration = Duration::from_millis(100);
+
+/// How a process is recorded.
+pub struct Wanted<'a> {
+    /// The beginning of the files' names.
+    pub files: &'a Path,
+    /// The first letter of how times are recorded, or 0.
+    pub times: u8,
+    pub stacks: bool,
+    /// The mean of a sample, or 0.
+    pub mean: u64,
+    /// Not for longer than this.
+    pub length: Option<Duration>,
+}
+
+/// The program or a library, as it lies in the process.
+struct Module {
+    start: u64,
+    end: u64,
+    /// The functions of [`FUNCTIONS`] whose address it holds, by where it does.
+    slots: Vec<(u64, &'static str)>,
+    /// Addresses of the functions that it defines and that are called here.
+    defined: BTreeMap<String, u64>,
+    /// True if its code may hold a lock of the allocator or of the dynamic linker.
+    is_locking: bool,
+}
+
+/// The modules of a process, by path and start.
+#[derive(Default)]
+struct Modules {
+    modules: BTreeMap<(PathBuf, u64), Module>,
+    /// The kernel's code for clocks, which the preload library calls under its lock.
+    clock: Range<u64>,
+}
+
+impl Modules {
+    /// Looks at what the process has loaded since the last time, and forgets what it has unloaded.
+    fn update(&mut self, process: u32) -> io::Result<()> {
+        let maps = fs::read_to_string(format!("/proc/{process}/maps"))?;
+        let mut places: BTreeMap<(PathBuf, u64), u64> = BTreeMap::new();
+        let mut last = None;
+        for line in maps.lines() {
+            let mut words = line.splitn(6, ' ');
+            let (Some(range), _, Some(offset)) = (words.next(), words.next(), words.next()) else { continue };
+            let Some((start, end)) = range.split_once('-') else { continue };
+            let number = |text| u64::from_str_radix(text, 16).unwrap_or(0);
+            let path = words.nth(2).map_or("", str::trim);
+            if path == "[vdso]" {
+                self.clock = number(start)..number(end);
+            }
+            if !path.starts_with('/') {
+                continue;
+            }
+            if number(offset) == 0 {
+                last = Some((PathBuf::from(path), number(start)));
+            }
+            if let Some(key) = last.as_ref().filter(|(own, _)| own == Path::new(path)) {
+                places.insert(key.clone(), number(end));
+            }
+        }
+        self.modules.retain(|key, _| places.contains_key(key));
+        for (key, end) in places {
+            if !self.modules.contains_key(&key) {
+                let module =
+                    Module::read(process, &key.0, key.1, end).unwrap_or_else(|| Module::other(key.1, end));
+                self.modules.insert(key, module);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the address of a function.
+    fn function(&self, name: &str) -> Option<u64> {
+        self.modules.values().find_map(|module| module.defined.get(name).copied())
+    }
+
+    fn is_locking(&self, address: u64) -> bool {
+        let holds = |module: &Module| module.is_locking && (module.start..module.end).contains(&address);
+        self.clock.contains(&address) || self.modules.values().any(holds)
+    }
+}
+
+impl Module {
+    /// A file that is no program, or that cannot be read any more.
+    fn other(start: u64, end: u64) -> Self {
+        Self { start, end, slots: Vec::new(), defined: BTreeMap::new(), is_locking: false }
+    }
+
+    fn read(process: u32, path: &Path, start: u64, end: u64) -> Option<Self> {
+        let inside = path.strip_prefix("/").ok()?;
+        let cache =
+            ReadCache::new(File::open(Path::new(&format!("/proc/{process}/root")).join(inside)).ok()?);
+        let elf = object::File::parse(&cache).ok()?;
+        let first = elf.segments().find(|segment| segment.file_range().0 == 0)?;
+        let bias = start.wrapping_sub(first.address() & !0xfff);
+        let mut module = Self::other(start, end);
+        for symbol in elf.dynamic_symbols().filter(|symbol| symbol.is_definition()) {
+            let Ok(name) = symbol.name() else { continue };
+            module.is_locking |= ["malloc", "dlopen", "__tls_get_addr"].contains(&name);
+            if CALLED.contains(&name) || FUNCTIONS.contains(&name) {
+                module.defined.insert(name.into(), bias.wrapping_add(symbol.address()));
+            }
+        }
+        let symbols = elf.dynamic_symbol_table()?;
+        for (place, relocation) in elf.dynamic_relocations().into_iter().flatten() {
+            let RelocationFlags::Elf { r_type } = relocation.flags() else { continue };
+            let RelocationTarget::Symbol(symbol) = relocation.target() else { continue };
+            let is_address = match r_type {
+                R_X86_64_GLOB_DAT | R_X86_64_JUMP_SLOT => true,
+                R_X86_64_64 => relocation.addend() == 0,
+                _ => false,
+            };
+            let name = symbols.symbol_by_index(symbol).ok().and_then(|symbol| symbol.name().ok());
+            let known = name.and_then(|name| FUNCTIONS.into_iter().find(|&known| known == name));
+            module.slots.extend(known.filter(|_| is_address).map(|known| (bias.wrapping_add(place), known)));
+        }
+        Some(module)
+    }
+}
+
+/// Functions that this tool has the process call: older C libraries have the second of them only.
+const CALLED: [&str; 5] = ["dlopen", "__libc_dlopen_mode", "dlerror", "allotment_attach", "allotment_detach"];
+
+/// A process whose allocations are being recorded.
+struct Attached {
+    process: u32,
+    modules: Modules,
+    /// The library's functions.
+    hooks: BTreeMap<&'static str, u64>,
+    /// What stood at the places that were changed.
+    before: BTreeMap<u64, u64>,
+}
+
+impl Attached {
+    /// Replaces addresses that are not the library's: at first all of them, later those of libraries that were loaded since.
+    fn replace(&mut self, memory: &File) {
+        for (place, name) in self.modules.modules.values().flat_map(|module| &module.slots) {
+            let (Some(&hook), Some(address)) = (self.hooks.get(name), word(memory, *place)) else { continue };
+            // A library may still be about to be relocated, or have another function there that the linker has not looked up.
+            if address != hook && address != 0 && memory.write_all_at(&hook.to_ne_bytes(), *place).is_ok() {
+                self.before.entry(*place).or_insert(address);
+            }
+        }
+    }
+
+    /// Puts back what stood there.
+    fn put_back(&self, memory: &File) {
+        for (place, name) in self.modules.modules.values().flat_map(|module| &module.slots) {
+            let before =
+                self.before.get(place).filter(|_| word(memory, *place) == self.hooks.get(name).copied());
+            // A library may be unloaded at this moment.
+            let _ = before.map(|before| memory.write_all_at(&before.to_ne_bytes(), *place));
+        }
+    }
+}
+
+fn word(memory: &File, place: u64) -> Option<u64> {
+    let mut bytes = [0; 8];
+    memory.read_exact_at(&mut bytes, place).ok()?;
+    Some(u64::from_ne_bytes(bytes))
+}
+
+/// Makes sure that the process can read the library and write its files, though it may be another user's; where its library is.
+///
+/// # Errors
+/// If a file cannot be copied, or its owner cannot be changed.
+pub fn readable(process: u32, library: &Path, files: &Path) -> Result<PathBuf, Failure> {
+    let place = PathBuf::from(format!("/proc/{process}"));
+    let owner = fs::metadata(&place).map_err(Failure::file(&place))?;
+    if owner.uid() == rustix::process::geteuid().as_raw() {
+        return library.canonicalize().map_err(Failure::file(library));
+    }
+    let copy = files.with_file_name("liballotment_preload.so");
+    fs::copy(library, &copy).map_err(Failure::file(&copy))?;
+    for path in [&copy, &files.with_extension("control"), files.parent().unwrap_or(files)] {
+        chown(path, Some(owner.uid()), Some(owner.gid())).map_err(Failure::file(path))?;
+    }
+    Ok(copy)
+}
+
+/// Records a process until a signal, for a time, or until it ends.
+///
+/// # Errors
+/// If the system does not allow it, or the library cannot be loaded into the process: what to do.
+pub fn record(process: u32, library: &Path, wanted: &Wanted<'_>) -> Result<Ended, Failure> {
+    let stopped = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP, SIGUSR2] {
+        signal_hook::flag::register(signal, stopped.clone())?;
+    }
+    let begun = begin_time(process);
+    let mut attached = attach(process, library, wanted)?;
+    eprintln!("allotment: recording process {process}; ^C stops that, the process goes on");
+    let until = wanted.length.map(|length| Instant::now() + length);
+    let memory = File::options().read(true).write(true).open(format!("/proc/{process}/mem"));
+    let is_running = || begun.is_some() && begin_time(process) == begun;
+    loop {
+        let over = stopped.load(Ordering::Relaxed) || until.is_some_and(|until| Instant::now() >= until);
+        if over || !is_running() || is_complete(wanted.files, process) {
+            break;
+        }
+        thread::sleep(INTERVAL);
+        if let (Ok(memory), Ok(())) = (&memory, attached.modules.update(process)) {
+            attached.replace(memory);
+        }
+    }
+    let mut left = Vec::new();
+    if is_running() {
+        if let Err(error) = memory.and_then(|memory| detach(&mut attached, &memory)) {
+            eprintln!("allotment: warning: process {process} keeps the recorder's file open: {error}");
+        }
+        left.extend(Pid::from_raw(process.cast_signed()).map(named));
+    }
+    Ok(Ended { process, status: 0, interrupted: false, left })
+}
+
+/// When a process began, which tells it from a later one with the same number; `None` if it has ended.
+fn begin_time(process: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    let mut words = stat.rsplit_once(')')?.1.split_whitespace();
+    words.next().filter(|state| !["Z", "X"].contains(state))?;
+    words.nth(18)?.parse().ok()
+}
+
+fn attach(process: u32, library: &Path, wanted: &Wanted<'_>) -> Result<Attached, Failure> {
+    let refused = |what: String| Failure::Other(format!("process {process}: {what}"));
+    let wrong = |error: io::Error| match error.raw_os_error() {
+        Some(nix::libc::EPERM | nix::libc::EACCES) => refused(why_refused(process)),
+        _ => refused(error.to_string()),
+    };
+    let mut modules = Modules::default();
+    modules.update(process).map_err(wrong)?;
+    let open = modules.function("dlopen").or_else(|| modules.function("__libc_dlopen_mode"));
+    let open = open
+        .ok_or_else(|| refused("its C library loads no others: start it with `allotment record`".into()))?;
+    let tracee = stop(process, |address| modules.is_locking(address)).map_err(wrong)?;
+    let handle = tracee.call(open, &string(library), |path| [path, 2, 0, 0]).map_err(wrong)?;
+    if handle == 0 {
+        let why = error_of(&tracee, &modules).unwrap_or_else(|| "it is not there in its root".into());
+        return Err(refused(format!("the preload library cannot be loaded: {why}")));
+    }
+    modules.update(process).map_err(wrong)?;
+    let own = modules.modules.iter().find(|((path, _), _)| path == library);
+    let hooks: BTreeMap<&str, u64> = own
+        .into_iter()
+        .flat_map(|(_, module)| {
+            FUNCTIONS.into_iter().filter_map(|name| Some((name, *module.defined.get(name)?)))
+        })
+        .collect();
+    let begin = modules.function("allotment_attach").filter(|_| !hooks.is_empty());
+    let begin = begin.ok_or_else(|| refused(format!("{} is no preload library", library.display())))?;
+    let arguments = |files| [files, u64::from(wanted.times), u64::from(wanted.stacks), wanted.mean];
+    match tracee.call(begin, &string(wanted.files), arguments).map_err(wrong)? as u32 {
+        0 => {}
+        2 => return Err(refused("it was recorded with --sample before: do so again, or restart it".into())),
+        _ => {
+            return Err(refused(format!(
+                "it cannot write {}: choose another folder with -o",
+                wanted.files.display()
+            )));
+        }
+    }
+    let mut attached = Attached { process, modules, hooks, before: BTreeMap::new() };
+    attached.replace(tracee.memory());
+    if attached.before.is_empty() {
+        return Err(refused(
+            "the system does not let this tool change its tables of functions: start it with `allotment record`".into(),
+        ));
+    }
+    Ok(attached)
+}
+
+/// Has the process call its own functions again, and close the file.
+fn detach(attached: &mut Attached, memory: &File) -> io::Result<()> {
+    attached.modules.update(attached.process)?;
+    attached.put_back(memory);
+    let tracee = stop(attached.process, |address| attached.modules.is_locking(address))?;
+    if let Some(end) = attached.modules.function("allotment_detach") {
+        tracee.call(end, &[], |_| [0; 4])?;
+    }
+    Ok(())
+}
+
+/// Returns what the process's dynamic linker says of the last failure.
+fn error_of(tracee: &Tracee, modules: &Modules) -> Option<String> {
+    let text = tracee.call(modules.function("dlerror")?, &[], |_| [0; 4]).ok().filter(|&text| text != 0)?;
+    let mut bytes = vec![0; 512];
+    let size = tracee.memory().read_at(&mut bytes, text).ok()?;
+    let text = bytes[..size].split(|&byte| byte == 0).next()?;
+    Some(String::from_utf8_lossy(text).into_owned())
+}
+
+fn string(path: &Path) -> Vec<u8> {
+    [path.as_os_str().as_encoded_bytes(), b"\0"].concat()
+}
+
+/// Says what to do where the system does not let this tool attach.
+fn why_refused(process: u32) -> String {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:")).map_or("0", str::trim);
+    if tracer != "0" {
+        return format!("the process {tracer} traces it, such as a debugger: end that first");
+    }
+    format!("the system does not let this user attach to it: run `sudo allotment record --pid {process}`")
+}

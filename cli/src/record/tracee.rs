@@ -1,0 +1,238 @@
+//! A running process that is stopped for a moment, so that it calls a function for us.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::libc::{self, user_regs_struct};
+use nix::sys::ptrace;
+use nix::sys::signal::Signal;
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+/// The time within which a thread must come to a safe place, and a call must return.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The most instructions that a thread runs to come to a safe place, and the time for one: a system call may wait.
+const STEPS: usize = 20_000;
+const STEP: Duration = Duration::from_millis(20);
+
+/// The kernel's numbers for a system call that it interrupted (`ERESTARTSYS` and its kin), and that for one that it ended early.
+const INTERRUPTED: [i64; 5] = [-512, -513, -514, -516, -(libc::EINTR as i64)];
+
+/// The set of registers that `XSAVE` stores.
+const NT_X86_XSTATE: usize = 0x202;
+
+/// A stopped thread of a process. It goes on where it was when this is dropped.
+pub struct Tracee {
+    thread: Pid,
+    memory: File,
+    registers: user_regs_struct,
+    /// The floating-point and vector registers.
+    vectors: Vec<u8>,
+}
+
+/// Stops a thread of the process where it holds none of the C library's locks: it waits in a system call, or runs code outside of
+/// what `is_locking` knows. The other threads go on.
+///
+/// # Errors
+/// `EPERM` if the system does not allow it, and if no thread comes to such a place.
+pub fn stop(process: u32, is_locking: impl Fn(u64) -> bool) -> io::Result<Tracee> {
+    let place = format!("/proc/{process}");
+    let until = Instant::now() + PATIENCE;
+    loop {
+        for entry in fs::read_dir(format!("{place}/task"))? {
+            let name = entry?.file_name();
+            let Some(thread) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
+            match Tracee::new(Pid::from_raw(thread), &place) {
+                // Dropping it lets the thread go on. One that has ended is not there any more.
+                Ok(mut tracee) => {
+                    if tracee.can_fault() && tracee.run_to_safety(&is_locking)? {
+                        return Ok(tracee);
+                    }
+                }
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if Instant::now() > until {
+            return Err(io::Error::other("all its threads are busy in the C library: try again"));
+        }
+        thread::sleep(Duration::from_millis(3));
+    }
+}
+
+impl Tracee {
+    fn new(thread: Pid, place: &str) -> io::Result<Self> {
+        ptrace::seize(thread, ptrace::Options::empty())?;
+        let stopped = ptrace::interrupt(thread).and_then(|()| waitpid(thread, Some(WaitPidFlag::__WALL)));
+        let read = || {
+            Ok(Self {
+                thread,
+                memory: File::options().read(true).write(true).open(format!("{place}/mem"))?,
+                registers: ptrace::getregs(thread)?,
+                vectors: Vec::new(),
+            })
+        };
+        // A signal may have stopped it first.
+        match stopped? {
+            WaitStatus::PtraceEvent(..) => read().inspect_err(|_: &io::Error| {
+                let _ = ptrace::detach(thread, None);
+            }),
+            WaitStatus::Stopped(_, signal) => {
+                ptrace::detach(thread, signal)?;
+                Err(Errno::ESRCH.into())
+            }
+            _ => Err(Errno::ESRCH.into()),
+        }
+    }
+
+    /// A call ends with a fault, for which the kernel would reset a signal that is blocked or ignored.
+    fn can_fault(&self) -> bool {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.thread)).unwrap_or_default();
+        ["SigBlk:", "SigIgn:"].into_iter().all(|name| {
+            let mask = status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+            let mask = mask.and_then(|mask| u64::from_str_radix(mask, 16).ok());
+            mask.is_some_and(|mask| mask >> (libc::SIGSEGV - 1) & 1 == 0)
+        })
+    }
+
+    /// Runs the thread, an instruction at a time, until it holds no lock; false if that takes too many.
+    fn run_to_safety(&mut self, is_locking: impl Fn(u64) -> bool) -> io::Result<bool> {
+        let mut signal = None;
+        for _ in 0..STEPS {
+            self.registers = ptrace::getregs(self.thread)?;
+            let in_call = self.registers.orig_rax.cast_signed() >= 0;
+            let was_interrupted = INTERRUPTED.contains(&self.registers.rax.cast_signed());
+            if signal.is_none() && if in_call { was_interrupted } else { !is_locking(self.registers.rip) } {
+                self.vectors = vectors(self.thread)?;
+                return Ok(true);
+            }
+            ptrace::step(self.thread, signal.take())?;
+            match self.wait(STEP)? {
+                WaitStatus::Stopped(_, Signal::SIGTRAP) | WaitStatus::PtraceEvent(..) => {}
+                WaitStatus::Stopped(_, other) => signal = Some(other),
+                _ => return Err(Errno::ESRCH.into()),
+            }
+        }
+        Ok(false)
+    }
+
+    /// Waits until the thread stops, and stops it after this time.
+    fn wait(&self, longest: Duration) -> io::Result<WaitStatus> {
+        let until = Instant::now() + longest;
+        let mut asked = false;
+        loop {
+            match waitpid(self.thread, Some(WaitPidFlag::__WALL | WaitPidFlag::WNOHANG))? {
+                WaitStatus::StillAlive if !asked && Instant::now() > until => {
+                    asked = true;
+                    ptrace::interrupt(self.thread)?;
+                }
+                WaitStatus::StillAlive => thread::yield_now(),
+                status => return Ok(status),
+            }
+        }
+    }
+
+    /// Returns the process's memory.
+    pub fn memory(&self) -> &File {
+        &self.memory
+    }
+
+    /// Calls a function of the process; `arguments` gets the address to which `data` was written.
+    ///
+    /// # Errors
+    /// If the process ends, the function fails, or does not return in time.
+    pub fn call(
+        &self,
+        function: u64,
+        data: &[u8],
+        arguments: impl FnOnce(u64) -> [u64; 4],
+    ) -> io::Result<u64> {
+        // Below what the function that was interrupted may use without moving the stack pointer.
+        let place = (self.registers.rsp - 256 - data.len() as u64) & !15;
+        self.memory.write_all_at(data, place)?;
+        let stack = place - 8;
+        // A return to address 0 stops the thread.
+        self.memory.write_all_at(&0_u64.to_ne_bytes(), stack)?;
+        let [rdi, rsi, rdx, rcx] = arguments(place);
+        // The kernel must not repeat a system call that it interrupted.
+        let orig_rax = u64::MAX;
+        let called = user_regs_struct {
+            rip: function,
+            rsp: stack,
+            rdi,
+            rsi,
+            rdx,
+            rcx,
+            rax: 0,
+            orig_rax,
+            ..self.registers
+        };
+        ptrace::setregs(self.thread, called)?;
+        let result = self.returned();
+        self.restore()?;
+        result
+    }
+
+    /// Lets the thread run until it returns to address 0; the function's result.
+    fn returned(&self) -> io::Result<u64> {
+        let until = Instant::now() + PATIENCE;
+        let mut signal = None;
+        loop {
+            ptrace::cont(self.thread, signal.take())?;
+            let status = self.wait(until.saturating_duration_since(Instant::now()))?;
+            match status {
+                WaitStatus::Stopped(_, Signal::SIGSEGV) => {
+                    let registers = ptrace::getregs(self.thread)?;
+                    return match registers.rip {
+                        0 => Ok(registers.rax),
+                        place => Err(io::Error::other(format!("a function faulted at {place:#x}"))),
+                    };
+                }
+                WaitStatus::Stopped(_, other) => signal = Some(other),
+                WaitStatus::PtraceEvent(..) if Instant::now() > until => {
+                    return Err(io::Error::other("a function did not return"));
+                }
+                WaitStatus::PtraceEvent(..) => {}
+                _ => return Err(io::Error::other("it ended")),
+            }
+        }
+    }
+
+    fn restore(&self) -> io::Result<()> {
+        let (mut vectors, mut registers) = (self.vectors.clone(), self.registers);
+        transfer(libc::PTRACE_SETREGSET, self.thread, &mut vectors)?;
+        // Zero is no system call's number that would be repeated.
+        if registers.orig_rax.cast_signed() < 0 {
+            registers.orig_rax = u64::MAX;
+        }
+        Ok(ptrace::setregs(self.thread, registers)?)
+    }
+}
+
+impl Drop for Tracee {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = ptrace::detach(self.thread, None);
+    }
+}
+
+fn vectors(thread: Pid) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; 64 << 10];
+    let size = transfer(libc::PTRACE_GETREGSET, thread, &mut bytes)?;
+    bytes.truncate(size);
+    Ok(bytes)
+}
+
+/// Reads or writes a thread's vector registers; how many bytes they have.
+fn transfer(request: libc::c_uint, thread: Pid, bytes: &mut [u8]) -> io::Result<usize> {
+    let mut place = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    // SAFETY: the request reads or writes the vector, whose place and length are right, and sets the length that it used.
+    let result = unsafe { libc::ptrace(request, thread.as_raw(), NT_X86_XSTATE, &raw mut place) };
+    Errno::result(result)?;
+    Ok(place.iov_len)
+}
