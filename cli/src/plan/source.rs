@@ -7,7 +7,7 @@ use allotment_planner::family::Family;
 use allotment_planner::graph::Graph;
 use allotment_planner::import::{json, onnx, tflite};
 use allotment_planner::model::Instance;
-use allotment_planner::read::{self, Contents};
+use allotment_planner::read::{self, Contents, ReadError};
 use allotment_planner::reuse::Uses;
 use clap::ValueEnum;
 
