@@ -397,18 +397,22 @@ impl<M: Memory, G: Protection, L: Lock, const PERIOD: u32> Sampled<M, G, L, PERI
         Some(unsafe { end.sub(size) })
     }
 
-    /// Frees a block if it is a sampled one, and returns whether it is.
+    /// Frees a block that may be a sampled one. It is the last call of a free, so that those of other blocks keep nothing for it.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Memory::deallocate`].
     #[cold]
     #[inline(never)]
-    fn free_guarded(&self, block: NonNull<u8>, end: usize) -> bool {
+    unsafe fn free_guarded(&self, block: NonNull<u8>, layout: Layout) {
         let mut freed = [0; CALLERS];
         G::callers(&mut freed);
-        match self.take(end) {
-            None => return false,
+        match self.take(block.addr().get() + layout.size()) {
+            // SAFETY: the caller's contract; the block is the memory's own.
+            None => unsafe { self.memory.deallocate(block, layout) },
             Some(Ok(end)) => self.guard(end, Some(&freed)),
             Some(Err(error)) => invalid_free(error, block.addr().get()),
         }
-        true
     }
 }
 
@@ -437,12 +441,13 @@ unsafe impl<M: Memory, G: Protection, L: Lock, const PERIOD: u32> Memory for Sam
 
     #[inline]
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
-        if self.may_be_sampled(block, layout) && self.free_guarded(block, block.addr().get() + layout.size())
-        {
-            return;
+        // SAFETY: the caller's contract; the block is the memory's own unless it may be sampled.
+        unsafe {
+            if self.may_be_sampled(block, layout) {
+                return self.free_guarded(block, layout);
+            }
+            self.memory.deallocate(block, layout)
         }
-        // SAFETY: the caller's contract; the block is the memory's own.
-        unsafe { self.memory.deallocate(block, layout) }
     }
 
     fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
