@@ -9,7 +9,7 @@ use crate::compiler::Toolchain;
 use crate::{child, firmware};
 
 /// The targets, and bytes of the longest input of each.
-const TARGETS: [(&str, usize); 7] = [
+const TARGETS: [(&str, usize); 6] = [
     ("heaps", 4000),
     ("pools", 4000),
     ("csv", 20_000),
