@@ -225,10 +225,14 @@ fn options_are_read_as_the_tool_reads_them() {
         assert_eq!(limit(text), None, "{text}");
     }
     let mut unknown = Vec::new();
-    let options =
-        Options::read(" stats,what ,, limit=1M,background,limit=", |word| unknown.push(word.to_owned()));
-    assert_eq!(options, Options { stats: true, background: true, limit: Some(1 << 20), huge: None });
-    assert_eq!(unknown, ["what", "limit="]);
+    let options = Options::read(" stats,what ,, limit=1M,background,sample = 50,sample=x,limit=", |word| {
+        unknown.push(word.to_owned())
+    });
+    assert_eq!(
+        options,
+        Options { stats: true, background: true, limit: Some(1 << 20), sample: Some(50), huge: None }
+    );
+    assert_eq!(unknown, ["what", "sample=x", "limit="]);
     assert_eq!(Options::read("thp", |_| ()).huge, Some(true));
     assert_eq!(Options::read("thp,nothp", |_| ()).huge, Some(false));
 }

@@ -23,12 +23,14 @@
 mod front;
 mod headroom;
 mod monitor;
+mod purgeable;
 mod reclaim;
 mod request;
 mod watermarks;
 
 pub use front::PressureHeap;
 pub use monitor::{Monitor, Transition};
+pub use purgeable::{Codec, InUse, Purgeable};
 #[cfg(feature = "std")]
 pub(crate) use reclaim::{Hook, Key, Registry};
 pub use reclaim::{Reclaim, Shortage};

@@ -319,7 +319,7 @@ impl Lists {
         let bin = &mut self.bins[class];
         self.left = self.left.saturating_sub(bin.requests());
         // No number that a program's own period could be a multiple of.
-        let early = self.left.cast_unsigned().wrapping_mul(0x9e37_79b1) >> 26;
+        let early = (self.left as u32).wrapping_mul(0x9e37_79b1) >> 26;
         bin.set_room(bin.room() as usize, early as i32 % SHARE);
         self.left <= 0
     }

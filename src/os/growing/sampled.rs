@@ -40,7 +40,7 @@ mod imp {
 
     /// Sets how many requests there are to a sampled one.
     pub(in crate::os::growing) fn set_period(period: u32) {
-        PERIOD.store(period.min(BUSY.cast_unsigned() / 4), Ordering::Relaxed);
+        PERIOD.store(period.min(BUSY as u32 / 4), Ordering::Relaxed);
     }
 
     /// Finds addresses for the slots that all have a bit which those of the heap lack.

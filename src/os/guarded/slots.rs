@@ -80,7 +80,7 @@ impl Slots {
             unsafe {
                 let pool = self.pool.get();
                 if (*pool).is_null() {
-                    let Some(made) = place().and_then(|base| Pool::make(base)) else { return false };
+                    let Some(made) = place().and_then(Pool::make) else { return false };
                     fault::watch(made.as_ptr());
                     *pool = made.as_ptr();
                     self.base.store((*made.as_ptr()).region().start.addr().get(), Ordering::Relaxed);

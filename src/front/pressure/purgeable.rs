@@ -1,0 +1,300 @@
+//! Blocks that a program can do without for a while.
+
+use crate::lock::{self, Lock};
+use crate::memory::Memory;
+use core::alloc::Layout;
+use core::cell::Cell;
+use core::fmt;
+use core::ops::Deref;
+use core::ptr::NonNull;
+use core::slice;
+
+/// Makes the bytes of a [`Purgeable`] shorter, and long again. `()` makes none shorter, so that they are emptied.
+pub trait Codec {
+    /// Packs bytes in place, and returns how many they are then; `None` if they did not become fewer. Their contents do not matter then.
+    fn pack(&self, bytes: &mut [u8]) -> Option<usize>;
+
+    /// Writes the bytes that `packed` was made of. Returns false if that fails: the bytes are made anew.
+    fn unpack(&self, packed: &[u8], bytes: &mut [u8]) -> bool;
+}
+
+impl Codec for () {
+    fn pack(&self, _: &mut [u8]) -> Option<usize> {
+        None
+    }
+
+    fn unpack(&self, _: &[u8], _: &mut [u8]) -> bool {
+        false
+    }
+}
+
+/// Up to `BLOCKS` blocks of bytes that the program can make again, such as glyphs, thumbnails or parsed pages. They stay in memory as long as there is room, and
+/// go, the least recently used ones first, when memory is short: [`Purgeable::reclaim`] packs them by the codec `C`, and then empties them. A block
+/// in use is pinned, and does not go.
+///
+/// ```
+/// use allotment::pressure::{PressureHeap, Purgeable, Shortage};
+/// use allotment::{Memory, heap};
+///
+/// static HEAP: PressureHeap = PressureHeap::new(heap!(4096));
+/// static GLYPHS: Purgeable<&PressureHeap, 8> = Purgeable::new(&HEAP, ());
+///
+/// HEAP.register(0, &|shortage: &Shortage| GLYPHS.reclaim(shortage.requested)).unwrap();
+/// let draw = |n: usize| GLYPHS.get(n, 600, |glyph| glyph.fill(n as u8)).map(|glyph| glyph[599]);
+/// assert!((0..8).all(|n| draw(n) == Some(n as u8))); // eight have no room: earlier ones went
+/// assert_eq!(draw(0), Some(0)); // which is drawn again
+/// ```
+///
+/// Nothing is called inside the lock `L` but the clock of uses, so that the memory's hooks, the codec, and what makes a block may use this value.
+pub struct Purgeable<M: Memory, const BLOCKS: usize, C: Codec = (), L: Lock = lock::Default> {
+    memory: M,
+    codec: C,
+    lock: L,
+    uses: Cell<u64>,
+    places: [Cell<Place>; BLOCKS],
+}
+
+/// A block or its absence.
+#[derive(Clone, Copy)]
+enum Place {
+    Empty,
+    /// A call works on it outside the lock.
+    Busy,
+    Whole {
+        block: NonNull<u8>,
+        size: usize,
+        pins: u32,
+        used: u64,
+    },
+    Packed {
+        block: NonNull<u8>,
+        /// Bytes before they were packed.
+        size: usize,
+        len: usize,
+        used: u64,
+    },
+}
+
+// SAFETY: the places are accessed only while the lock is held, and a lock that is `Sync` excludes all other callers.
+unsafe impl<M: Memory + Sync, const BLOCKS: usize, C: Codec + Sync, L: Lock + Sync> Sync
+    for Purgeable<M, BLOCKS, C, L>
+{
+}
+// SAFETY: the blocks belong to the memory, which is sent with them.
+unsafe impl<M: Memory + Send, const BLOCKS: usize, C: Codec + Send, L: Lock + Send> Send
+    for Purgeable<M, BLOCKS, C, L>
+{
+}
+
+/// Frees a block unless it was put in its place.
+struct Unplaced<'a, M: Memory, const BLOCKS: usize, C: Codec, L: Lock> {
+    all: &'a Purgeable<M, BLOCKS, C, L>,
+    n: usize,
+    block: Option<(NonNull<u8>, usize)>,
+}
+
+impl<M: Memory, const BLOCKS: usize, C: Codec, L: Lock> Drop for Unplaced<'_, M, BLOCKS, C, L> {
+    fn drop(&mut self) {
+        if let Some((block, size)) = self.block.take() {
+            self.all.free(block, size);
+            self.all.set(self.n, Place::Empty);
+        }
+    }
+}
+
+impl<M: Memory, const BLOCKS: usize, C: Codec, L: Lock> Purgeable<M, BLOCKS, C, L> {
+    /// Creates an empty one over `memory`. All blocks are of alignment 1.
+    pub const fn new(memory: M, codec: C) -> Self {
+        let places = [const { Cell::new(Place::Empty) }; BLOCKS];
+        Self { memory, codec, lock: L::INIT, uses: Cell::new(0), places }
+    }
+
+    /// Returns block `n`, pinned, of `size` bytes, which must be the same each time. If it is not there, it is unpacked, or `make` writes it: all its bytes are zero
+    /// then. O(1), and what these take.
+    ///
+    /// `None` if there is no memory, no place `n`, or no block of that size in it, and while another call makes, packs or empties it.
+    pub fn get(
+        &self,
+        n: usize,
+        size: usize,
+        make: impl FnOnce(&mut [u8]),
+    ) -> Option<InUse<'_, M, BLOCKS, C, L>> {
+        let place = self.places.get(n)?;
+        let (before, used) = self.lock.with(|| {
+            let used = self.uses.get() + 1;
+            self.uses.set(used);
+            let before = place.get();
+            place.set(match before {
+                Place::Whole { block, size: own, pins, .. } if own == size => {
+                    Place::Whole { block, size, pins: pins.checked_add(1)?, used }
+                }
+                Place::Packed { size: own, .. } if own == size => Place::Busy,
+                Place::Empty => Place::Busy,
+                _ => return None,
+            });
+            Some((before, used))
+        })?;
+        let block = match before {
+            Place::Whole { block, .. } => block,
+            _ => self.bring(n, size, used, before, make)?,
+        };
+        // SAFETY: the block has the bytes, which are initialised, and nothing writes to them while it is pinned.
+        let bytes = unsafe { slice::from_raw_parts(block.as_ptr(), size) };
+        Some(InUse { all: self, n, bytes })
+    }
+
+    /// Makes the block of a busy place, pinned once.
+    fn bring(
+        &self,
+        n: usize,
+        size: usize,
+        used: u64,
+        before: Place,
+        make: impl FnOnce(&mut [u8]),
+    ) -> Option<NonNull<u8>> {
+        let block = layout(size).and_then(|layout| self.memory.allocate_zeroed(layout));
+        let Some(block) = block else {
+            self.set(n, before);
+            return None;
+        };
+        let mut unplaced = Unplaced { all: self, n, block: Some((block, size)) };
+        // SAFETY: the block is new, zero, and has these bytes.
+        let bytes = unsafe { slice::from_raw_parts_mut(block.as_ptr(), size) };
+        let mut is_there = false;
+        if let Place::Packed { block, len, .. } = before {
+            // SAFETY: a packed block has these bytes, and only this call has it.
+            is_there = self.codec.unpack(unsafe { slice::from_raw_parts(block.as_ptr(), len) }, bytes);
+            self.free(block, len);
+        }
+        if !is_there {
+            bytes.fill(0);
+            make(bytes);
+        }
+        unplaced.block = None;
+        self.set(n, Place::Whole { block, size, pins: 1, used });
+        Some(block)
+    }
+
+    /// Packs or empties blocks that are not pinned until `bytes` bytes are free, and returns how many are: 0 if there is nothing to free. What
+    /// is packed already goes last. Call it from a [`Reclaim`](super::Reclaim) hook, or when the system is short of memory. O(`BLOCKS`) for each block.
+    pub fn reclaim(&self, bytes: usize) -> usize {
+        let mut given = 0;
+        while given < bytes {
+            let Some(freed) = self.give_one() else { break };
+            given += freed;
+        }
+        given
+    }
+
+    /// Packs or empties the block whose turn it is, and returns the bytes that this freed.
+    fn give_one(&self) -> Option<usize> {
+        let (n, place) = self.lock.with(|| {
+            let turn = |place| match place {
+                Place::Whole { pins: 0, used, .. } => Some((false, used)),
+                Place::Packed { used, .. } => Some((true, used)),
+                _ => None,
+            };
+            let turns = self.places.iter().enumerate().filter_map(|(n, place)| Some((turn(place.get())?, n)));
+            let (_, n) = turns.min()?;
+            Some((n, self.places[n].replace(Place::Busy)))
+        })?;
+        let (block, size, used) = match place {
+            Place::Whole { block, size, used, .. } => (block, size, Some(used)),
+            Place::Packed { block, len, .. } => (block, len, None),
+            _ => return None,
+        };
+        let mut unplaced = Unplaced { all: self, n, block: Some((block, size)) };
+        let Some(used) = used else { return Some(size) };
+        // SAFETY: only this call has the block, which has these bytes.
+        let packed = self.codec.pack(unsafe { slice::from_raw_parts_mut(block.as_ptr(), size) });
+        let len = packed.filter(|&len| len < size && len > 0);
+        let Some((len, (old, new))) = len.and_then(|len| Some((len, (layout(size)?, layout(len)?)))) else {
+            return Some(size);
+        };
+        // Elsewhere if possible, so that the room is not left in pieces.
+        // SAFETY: the block is live with that layout, and only this call has it. Both blocks of the copy are live.
+        let moved = unsafe {
+            self.memory.allocate(new).map_or_else(
+                || self.memory.change(block, old, new, &mut |_| ()),
+                |moved| {
+                    moved.copy_from_nonoverlapping(block, len);
+                    self.memory.deallocate(block, old);
+                    Some(moved)
+                },
+            )
+        };
+        if let Some(block) = moved {
+            unplaced.block = None;
+            self.set(n, Place::Packed { block, size, len, used });
+            return Some(size - len);
+        }
+        Some(size)
+    }
+
+    fn set(&self, n: usize, place: Place) {
+        self.lock.with(|| self.places[n].set(place));
+    }
+
+    /// Frees a block of this value.
+    fn free(&self, block: NonNull<u8>, size: usize) {
+        if let Some(layout) = layout(size) {
+            // SAFETY: callers pass a block that they have taken out of its place, with its size.
+            unsafe { self.memory.deallocate(block, layout) }
+        }
+    }
+}
+
+/// Returns the layout of a block.
+fn layout(size: usize) -> Option<Layout> {
+    Layout::from_size_align(size, 1).ok()
+}
+
+impl<M: Memory, const BLOCKS: usize, C: Codec, L: Lock> Drop for Purgeable<M, BLOCKS, C, L> {
+    fn drop(&mut self) {
+        for n in 0..BLOCKS {
+            match self.places[n].get() {
+                Place::Whole { block, size, .. } => self.free(block, size),
+                Place::Packed { block, len, .. } => self.free(block, len),
+                Place::Empty | Place::Busy => {}
+            }
+        }
+    }
+}
+
+impl<M: Memory, const BLOCKS: usize, C: Codec, L: Lock> fmt::Debug for Purgeable<M, BLOCKS, C, L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Purgeable").field("blocks", &BLOCKS).finish_non_exhaustive()
+    }
+}
+
+/// The bytes of a block of a [`Purgeable`], which stay as long as this exists.
+pub struct InUse<'a, M: Memory, const BLOCKS: usize, C: Codec, L: Lock> {
+    all: &'a Purgeable<M, BLOCKS, C, L>,
+    n: usize,
+    bytes: &'a [u8],
+}
+
+impl<M: Memory, const BLOCKS: usize, C: Codec, L: Lock> Deref for InUse<'_, M, BLOCKS, C, L> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.bytes
+    }
+}
+
+impl<M: Memory, const BLOCKS: usize, C: Codec, L: Lock> Drop for InUse<'_, M, BLOCKS, C, L> {
+    fn drop(&mut self) {
+        self.all.lock.with(|| {
+            let place = &self.all.places[self.n];
+            if let Place::Whole { block, size, pins, used } = place.get() {
+                place.set(Place::Whole { block, size, pins: pins - 1, used });
+            }
+        });
+    }
+}
+
+impl<M: Memory, const BLOCKS: usize, C: Codec, L: Lock> fmt::Debug for InUse<'_, M, BLOCKS, C, L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.bytes, f)
+    }
+}
