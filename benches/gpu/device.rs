@@ -17,7 +17,7 @@ pub enum Device {
     Driver(Gpu),
     /// A device of Vulkan.
     #[cfg(feature = "vulkan")]
-    Vulkan(crate::subjects::vulkan::Vulkan),
+    Vulkan(crate::vulkan::Vulkan),
 }
 
 /// A device of a driver.

@@ -10,6 +10,8 @@ mod run;
 mod setup;
 mod subjects;
 mod traces;
+#[cfg(feature = "vulkan")]
+mod vulkan;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -102,8 +102,7 @@ impl Setup {
     pub fn new(options: &Options) -> Result<Self> {
         ensure!(rmm::is_sound(), "the workload is not RMM's");
         #[cfg(feature = "vulkan")]
-        let vulkan =
-            options.vulkan.then(crate::subjects::vulkan::Vulkan::open).transpose()?.map(Device::Vulkan);
+        let vulkan = options.vulkan.then(crate::vulkan::Vulkan::open).transpose()?.map(Device::Vulkan);
         #[cfg(not(feature = "vulkan"))]
         let vulkan = None;
         let device = if let Some(vulkan) = vulkan {

@@ -4,7 +4,7 @@ mod driver;
 mod harness;
 mod pools;
 #[cfg(feature = "vulkan")]
-pub mod vulkan;
+mod vulkan;
 
 use allotment::gpu;
 use allotment::pool::PoolOptions;
