@@ -13,15 +13,25 @@ use super::source::Uses;
 use super::{PoolError, Stream};
 use crate::plan::{self, OwnedPlan, Placed, rules_for};
 use core::fmt;
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::vec;
 use std::vec::Vec;
 
 /// The live buffers of a plan.
 struct Live {
-    /// Live buffers that are not empty, by their offset.
-    places: BTreeMap<usize, usize>,
+    /// A bit for each buffer in the order of their offsets: whether it is not free and not empty.
+    places: Vec<u64>,
     slots: Vec<SlotState>,
+}
+
+impl Live {
+    /// Finds the last of the first `end` bits that is set. O(buffers / 64).
+    fn last(&self, end: usize) -> Option<usize> {
+        let (word, part) = (end / 64, (1 << (end % 64)) - 1);
+        let set = |at: usize| self.places[at] & if at == word { part } else { u64::MAX };
+        let found = (0..=word).rev().find(|&at| set(at) != 0)?;
+        Some(found * 64 + set(found).ilog2() as usize)
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -71,10 +81,21 @@ enum SlotState {
 /// ```
 pub struct PlannedArena<A: DeviceAllocator>(Arc<Shared<A>>);
 
+/// The place of a buffer.
+struct Span {
+    offset: usize,
+    size: usize,
+    /// How many buffers are before it in the order of offsets, and how many begin before its end.
+    before: usize,
+    reach: usize,
+}
+
 struct Shared<A: DeviceAllocator> {
     block: Owned<A>,
-    /// The offset and size of each buffer. All lie within the block, whose size is a `usize`.
-    spans: Vec<(usize, usize)>,
+    /// All lie within the block, whose size is a `usize`.
+    spans: Vec<Span>,
+    /// The buffers by their offsets.
+    order: Vec<usize>,
     stream: A::Stream,
     live: Mutex<Live>,
 }
@@ -86,8 +107,8 @@ impl<A: DeviceAllocator> Clone for PlannedArena<A> {
 }
 
 impl<A: DeviceAllocator> PlannedArena<A> {
-    /// Takes a block of the plan's size and alignment from the pool, for work on `stream`. O(buffers) plus the
-    /// pool's work.
+    /// Takes a block of the plan's size and alignment from the pool, for work on `stream`. O(buffers · log buffers)
+    /// plus the pool's work.
     ///
     /// # Errors
     ///
@@ -98,11 +119,19 @@ impl<A: DeviceAllocator> PlannedArena<A> {
         let bytes = usize::try_from(plan.peak()).unwrap_or(usize::MAX);
         let align = usize::try_from(plan.align()).unwrap_or(usize::MAX);
         let block = Owned::allocate(pool, bytes, align, stream)?;
-        let spans = plan.offsets().iter().zip(plan.buffers());
-        let spans: Vec<_> = spans.map(|(&offset, buffer)| (offset as usize, buffer.size as usize)).collect();
-        let slots = std::vec![SlotState::Free; spans.len()];
-        let live = Mutex::new(Live { places: BTreeMap::new(), slots });
-        Ok(Self(Arc::new(Shared { block, spans, stream: stream.clone(), live })))
+        let offset = |slot: usize| plan.offsets()[slot] as usize;
+        let mut order: Vec<usize> = (0..plan.buffers().len()).collect();
+        order.sort_by_key(|&slot| offset(slot));
+        let spans = plan.buffers().iter().enumerate().map(|(slot, buffer)| {
+            let (offset, size) = (offset(slot), buffer.size as usize);
+            let reach = order.partition_point(|&other| plan.offsets()[other] < (offset + size) as u64);
+            Span { offset, size, before: 0, reach }
+        });
+        let mut spans: Vec<Span> = spans.collect();
+        order.iter().enumerate().for_each(|(before, &slot)| spans[slot].before = before);
+        let (places, slots) = (vec![0; spans.len() / 64 + 1], vec![SlotState::Free; spans.len()]);
+        let live = Mutex::new(Live { places, slots });
+        Ok(Self(Arc::new(Shared { block, spans, order, stream: stream.clone(), live })))
     }
 
     /// Returns the device address of the arena's first byte.
@@ -125,7 +154,7 @@ impl<A: DeviceAllocator> PlannedArena<A> {
         &self.0.stream
     }
 
-    /// Takes buffer `slot` of the plan, which stays live until it is dropped. O(log live buffers).
+    /// Takes buffer `slot` of the plan, which stays live until it is dropped. O(buffers / 64).
     ///
     /// # Errors
     ///
@@ -155,9 +184,8 @@ impl<A: DeviceAllocator> PlannedArena<A> {
         self.0.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Offset and size of a buffer.
-    fn span(&self, slot: usize) -> (usize, usize) {
-        self.0.spans[slot]
+    fn span(&self, slot: usize) -> &Span {
+        &self.0.spans[slot]
     }
 
     fn enter(&self, live: &mut Live, slot: usize) -> Result<(), PoolError> {
@@ -166,24 +194,25 @@ impl<A: DeviceAllocator> PlannedArena<A> {
             SlotState::Live => return Err(PoolError::SlotLive { slot }),
             SlotState::Lost => return Err(PoolError::SlotLost { slot }),
         }
-        let (offset, size) = self.span(slot);
+        let &Span { offset, size, before, reach } = self.span(slot);
         if size > 0 {
             // Live buffers do not overlap, so the last one that starts below this end also reaches the furthest.
-            if let Some((&other, &with)) = live.places.range(..offset + size).next_back() {
-                if other + self.span(with).1 > offset {
+            if let Some(last) = live.last(reach) {
+                let with = self.0.order[last];
+                if self.span(with).offset + self.span(with).size > offset {
                     return Err(PoolError::SlotOverlap { slot, with });
                 }
             }
-            live.places.insert(offset, slot);
+            live.places[before / 64] |= 1 << (before % 64);
         }
         live.slots[slot] = SlotState::Live;
         Ok(())
     }
 
     fn leave(&self, live: &mut Live, slot: usize) {
-        let (offset, size) = self.span(slot);
+        let &Span { size, before, .. } = self.span(slot);
         if size > 0 {
-            live.places.remove(&offset);
+            live.places[before / 64] &= !(1 << (before % 64));
         }
         live.slots[slot] = SlotState::Free;
     }
@@ -274,7 +303,7 @@ impl<A: DeviceAllocator> PlannedBuffer<A> {
     /// Returns the device address of the first byte.
     pub fn address(&self) -> usize {
         match &self.0 {
-            Origin::Slot(slot) => slot.arena.address() + slot.arena.span(slot.slot).0,
+            Origin::Slot(slot) => slot.arena.address() + slot.arena.span(slot.slot).offset,
             Origin::Pool { buffer, .. } => buffer.address(),
         }
     }
@@ -282,7 +311,7 @@ impl<A: DeviceAllocator> PlannedBuffer<A> {
     /// Returns the length in bytes: of a pattern's buffer, the requested one.
     pub fn bytes(&self) -> usize {
         match &self.0 {
-            Origin::Slot(slot) => slot.requested.unwrap_or_else(|| slot.arena.span(slot.slot).1),
+            Origin::Slot(slot) => slot.requested.unwrap_or_else(|| slot.arena.span(slot.slot).size),
             Origin::Pool { buffer, .. } => buffer.bytes(),
         }
     }
@@ -426,7 +455,7 @@ impl<A: DeviceAllocator> State<A> {
 /// The first iteration is recorded: its requests go to the pool while their sizes, alignments and streams and the
 /// order of requests and frees are noted. When the second iteration begins, each stream's requests are planned in
 /// O(n²), and one block per stream is taken from the pool. From then on, a stream's next request gets its planned
-/// place in O(log live buffers), without touching the pool, if its length in granules is the recorded one. If it is not, the next
+/// place in O(buffers / 64), without touching the pool, if its length in granules is the recorded one. If it is not, the next
 /// few recorded requests are tried, and then the request goes to the pool. So does a request whose place is still
 /// occupied because some buffer was not freed in time. Two live buffers never overlap, whatever the program does.
 ///
@@ -742,7 +771,7 @@ impl<A: DeviceAllocator> Lane<A> {
     }
 
     /// Finds the request's place, a buffer of the plan; `None` if the pool serves it as in the recorded iteration, and an error if it
-    /// differs from the recorded ones or its place is taken. O(log live buffers).
+    /// differs from the recorded ones or its place is taken. O(buffers / 64).
     fn serve(&mut self, bytes: usize, align: usize) -> Result<Option<Slot<A>>, PoolError> {
         let last = self.requests.len().min(self.next + WINDOW);
         let size = granules(bytes);
