@@ -15,6 +15,9 @@ pub enum Device {
     Simulated,
     /// A device of a driver.
     Driver(Gpu),
+    /// A device of Vulkan.
+    #[cfg(feature = "vulkan")]
+    Vulkan(crate::vulkan::Vulkan),
 }
 
 /// A device of a driver.

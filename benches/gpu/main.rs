@@ -10,6 +10,8 @@ mod run;
 mod setup;
 mod subjects;
 mod traces;
+#[cfg(feature = "vulkan")]
+mod vulkan;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -18,7 +20,9 @@ use allotment_benches::{gpu, results};
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
 
+use crate::measures::rmm::{Once, Rmm};
 use crate::setup::{Options, Setup};
+use crate::subjects::Subject;
 
 /// Pools on a GPU beside the driver's own allocators
 #[derive(Parser)]
@@ -53,6 +57,16 @@ enum Command {
         #[arg(long)]
         quick: bool,
     },
+    /// Runs a pair of RMM's workload once, for callgrind
+    #[command(hide = true)]
+    Once {
+        /// The allocator
+        subject: String,
+        /// The number of allocations
+        count: usize,
+        /// The largest size in MiB
+        size: u64,
+    },
     /// Writes the recorded runs of PyTorch as text, for peers.py
     Traces {
         /// The folder
@@ -64,6 +78,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let outcome = match cli.command {
         Some(Command::Report { csv, files }) => report(csv.as_deref(), &files),
+        Some(Command::Once { subject, count, size }) => once(&subject, count, size),
         Some(Command::Traces { folder }) => traces::write(&folder),
         Some(Command::Probe { stand_in, quick }) => {
             device::Gpu::open(0, stand_in).and_then(|gpu| probe::run(&gpu, quick))
@@ -77,6 +92,12 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn once(subject: &str, count: usize, size: u64) -> Result<()> {
+    let subject = Subject::named(subject).with_context(|| format!("there is no {subject}"))?;
+    let setup = Setup::new(&Options { sim: true, rounds: Some(1), ..Options::default() })?;
+    subject.with(&setup, &Once { rmm: Rmm { setup: &setup, subject }, count, size })
 }
 
 fn bench(options: &Options, output: Option<&Path>) -> Result<()> {

@@ -12,11 +12,15 @@ use crate::device::{Device, Gpu};
 use crate::traces::{self, Trace};
 
 /// What to measure, and how.
-#[derive(clap::Args)]
+#[derive(clap::Args, Default)]
 pub struct Options {
     /// Measure the CPU's side without a device or a driver
     #[arg(long, conflicts_with_all = ["stand_in", "device"])]
     pub sim: bool,
+    /// Measure on the first device of Vulkan, beside VMA and gpu-allocator
+    #[cfg(feature = "vulkan")]
+    #[arg(long, conflicts_with_all = ["sim", "stand_in", "device"])]
+    pub vulkan: bool,
     /// Measure on the stand-in driver, which is built, or is the file that ALLOTMENT_STAND_IN names
     #[arg(long, conflicts_with = "device")]
     pub stand_in: bool,
@@ -60,6 +64,7 @@ pub struct Setup {
     patience: Duration,
     /// The time that each measure may take.
     seconds: Option<Duration>,
+    start: Instant,
     /// When the measure under way must end.
     deadline: Mutex<Option<Instant>>,
     /// The recorded runs.
@@ -96,7 +101,13 @@ impl Setup {
     /// Opens the device and reads the traces.
     pub fn new(options: &Options) -> Result<Self> {
         ensure!(rmm::is_sound(), "the workload is not RMM's");
-        let device = if options.sim {
+        #[cfg(feature = "vulkan")]
+        let vulkan = options.vulkan.then(crate::vulkan::Vulkan::open).transpose()?.map(Device::Vulkan);
+        #[cfg(not(feature = "vulkan"))]
+        let vulkan = None;
+        let device = if let Some(vulkan) = vulkan {
+            vulkan
+        } else if options.sim {
             Device::Simulated
         } else {
             Device::Driver(Gpu::open(options.device, options.stand_in)?)
@@ -110,6 +121,8 @@ impl Setup {
                 let name = "none: sim::DeviceMemory, whose calls cost next to nothing".to_owned();
                 (asked.unwrap_or(40 << 30), vec![format!("device: {name}")])
             }
+            #[cfg(feature = "vulkan")]
+            Device::Vulkan(vulkan) => (asked.unwrap_or(40 << 30), vulkan.describe()),
             Device::Driver(gpu) => {
                 let free = gpu.capacity()?.free;
                 let budget = asked.unwrap_or(free / 4);
@@ -126,6 +139,7 @@ impl Setup {
             quick: options.quick,
             patience: Duration::from_secs(options.patience),
             seconds: options.seconds.map(Duration::from_secs),
+            start: Instant::now(),
             deadline: Mutex::default(),
             traces: traces::read(options.traces.as_deref())?,
             rounds: options.rounds.map_or(if options.quick { 2 } else { 7 }, |rounds| rounds as usize),
@@ -159,6 +173,19 @@ impl Setup {
             self.note("cases are left out after --seconds".into());
         }
         late
+    }
+
+    /// The time so far: what passes, but with Vulkan, where only the CPU works, that of this thread on the CPU, so that what else
+    /// runs on the machine does not count.
+    pub fn now(&self) -> Duration {
+        #[cfg(feature = "vulkan")]
+        if let Device::Vulkan(_) = &self.device {
+            let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+            // SAFETY: the output is valid, and every thread has this clock.
+            unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+            return Duration::new(time.tv_sec as u64, time.tv_nsec as u32);
+        }
+        self.start.elapsed()
     }
 
     /// Returns the time after which a workload is given up.

@@ -22,6 +22,10 @@ pub const WAITED: &str = "ns per pair, the stream waited for";
 pub const RMM: &str = "ns per operation of RMM's workload";
 /// Its failures in a tight pool.
 pub const FAILED: &str = "failed requests in 20 GiB";
+/// The instructions of that workload.
+pub const COUNTED: &str = "instructions per operation of RMM's workload";
+/// What the driver is asked for in that workload, where the pools grow.
+pub const TAKEN: &str = "reserved / peak live, RMM's workload";
 /// Pairs of 1 KiB among many holes.
 pub const HOLES: &str = "ns per pair of 1 KiB among 65,536 holes";
 /// Several threads and streams.
@@ -46,7 +50,7 @@ struct Table {
     digits: usize,
 }
 
-const TABLES: [Table; 13] = [
+const TABLES: [Table; 15] = [
     Table {
         title: "Allocation and free, warm",
         text: "The same size again and again on one stream, by size: nanoseconds for both on the host.",
@@ -74,10 +78,23 @@ const TABLES: [Table; 13] = [
         digits: 0,
     },
     Table {
+        title: "Instructions of the same",
+        text: "Counted by callgrind over simulated memory, the harness included.",
+        metric: COUNTED,
+        digits: 1,
+    },
+    Table {
         title: "Failed requests of the same in a tight pool",
         text: "The same requests where only 20 GiB may be reserved.",
         metric: FAILED,
         digits: 0,
+    },
+    Table {
+        title: "What is reserved for the same",
+        text: "Where all allocators take memory from the driver as they need it: the most that they have, over the most that is \
+               requested at once.",
+        metric: TAKEN,
+        digits: 3,
     },
     Table {
         title: "Many holes",
@@ -181,7 +198,8 @@ fn is_own(subject: &str) -> bool {
 pub fn section(folder: &Path) -> Result<String> {
     let mut text = String::from(
         "\n## Pools on a GPU\n\n`cargo xtask gpu-bundle`, run on each device: our best pool against the best of `cuMemAlloc`, \
-         `cuMemAllocAsync`, cudarc, PyTorch and CuPy; in how many columns ours is ahead, and the column where it stands worst. \
+         `cuMemAllocAsync`, cudarc, PyTorch and CuPy, and on lavapipe (`cargo xtask vulkan --race`, time of the CPU) of VMA, its \
+         virtual block and gpu-allocator; in how many columns ours is ahead, and the column where it stands worst. \
          Nanoseconds but for the last rows. Table: `gpu`.\n\n\
          | device | figure | ahead in | worst column | ours | best peer |\n|---|---|---|---|---:|---:|\n",
     );

@@ -2,23 +2,76 @@
 
 #![forbid(unsafe_code)]
 
-use super::copies::CopyCounters;
-use super::error::PoolError;
-use super::hooks::{Hooks, LeakHook};
+use super::error::{OutOfMemory, PoolError};
 use super::lanes::{Held, Lanes};
 use super::options::{Age, Checks, Limit, PoolOptions, Reuse};
-use super::records::{Holder, Record, Request, SizeKind, lane_of};
+use super::segments::{Holder, Record, Request, SizeKind, lane_of};
 use super::state::State;
+use super::stats::{BlockSnapshot, CopyCounters};
 use super::usage::Usage;
 use super::{Source, SourceError};
+use crate::front::pressure::{Hook, Key, Registry, Shortage};
 use crate::placement::{GoodFit, SegmentPlacement};
 use crate::units::granules;
 use core::num::NonZeroUsize;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use core::time::Duration;
 use std::boxed::Box;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
+
+/// The hook that was called last, and the bytes that hooks have freed so far.
+pub(super) type Place = Option<(Key, usize)>;
+
+/// Up to sixteen hooks.
+pub(super) struct Hooks {
+    registry: Mutex<Registry<16>>,
+}
+
+impl Hooks {
+    pub(super) const fn new() -> Self {
+        Self { registry: Mutex::new(Registry::EMPTY) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Registry<16>> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn register(&self, priority: u8, hook: Hook) -> Option<u64> {
+        self.lock().insert(priority, hook)
+    }
+
+    pub(super) fn unregister(&self, id: u64) -> bool {
+        self.lock().remove(id)
+    }
+
+    /// Calls hooks, starting after `place`, until one of them gives memory back. Returns whether one did.
+    pub(super) fn reclaim(&self, full: &OutOfMemory, place: &mut Place) -> bool {
+        loop {
+            let after = place.map(|(key, _)| key);
+            let before = place.map_or(0, |(_, reclaimed)| reclaimed);
+            let Some((key, hook)) = self.lock().begin(after) else { return false };
+            /// Marks the hook as returned, even if it unwinds.
+            struct Running<'a>(&'a Hooks, Key);
+            impl Drop for Running<'_> {
+                fn drop(&mut self) {
+                    self.0.lock().end(self.1);
+                }
+            }
+            let running = Running(self, key);
+            let (requested, align, largest_free) = (full.requested, full.align, full.largest_free);
+            let reclaimed = hook(&Shortage { requested, align, largest_free, reclaimed: before });
+            drop(running);
+            *place = Some((key, before.saturating_add(reclaimed)));
+            if reclaimed > 0 {
+                return true;
+            }
+        }
+    }
+}
+
+/// The function that is called with a pool's leaks.
+pub(super) type LeakHook = Box<dyn FnOnce(&[BlockSnapshot]) + Send>;
 
 /// The placement of a [`DevicePool`]: good fit with granules of 256 bytes and segments of up to 512 GiB.
 pub type DefaultPlacement = GoodFit;
@@ -132,7 +185,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         let is_direct =
             ages.is_none() && !checked && matches!(options.reuse, Reuse::Advanced | Reuse::Aggressive);
         let mut state = State::new(ages);
-        state.order.asks = options.captures.are_noticed();
+        state.order.asks = options.notices_captures;
         state.extra.usage =
             options.adaptive.map(|follow| Box::new(Usage::new(follow, options.reuse == Reuse::Basic)));
         static POOLS: AtomicU32 = AtomicU32::new(0);

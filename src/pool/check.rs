@@ -1,7 +1,7 @@
 //! Checks of memory that the CPU can access: guards around blocks, and the contents of free memory.
 
 use super::error::PoolError;
-use super::records::Record;
+use super::segments::Record;
 use super::state::{State, bytes_of};
 use super::{RawPool, Source, SourceErrorKind, Stream as _};
 use crate::placement::SegmentPlacement;

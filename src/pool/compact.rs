@@ -1,8 +1,8 @@
 //! Compaction: blocks that may be moved are moved together.
 
-use super::records::{Holder, Record, Request, lane_of};
+use super::segments::{Holder, Record, Request, lane_of};
+use super::source::captures;
 use super::state::{State, bytes_of};
-use super::stream::captures;
 #[cfg(feature = "gpu")]
 use super::{Allocation, PoolError};
 use super::{RawPool, Source, SourceError};

@@ -4,9 +4,9 @@
 #![forbid(unsafe_code)]
 
 use super::order::Capture;
-use super::records::Holder;
+use super::segments::Holder;
+use super::source::{captures, follow};
 use super::state::{State, bytes_of};
-use super::stream::{captures, follow};
 use super::{PoolError, RawPool, Source, Stream};
 use crate::placement::SegmentPlacement;
 use core::fmt;
@@ -188,7 +188,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
                 self.defer(state, number, streams);
             }
         }
-        state.order.asks = self.options.captures.are_noticed() || !state.order.captures.is_empty();
+        state.order.asks = self.options.notices_captures || !state.order.captures.is_empty();
     }
 
     /// Makes the streams of a graph's memory wait for the graph's launches. Returns whether the driver did so.

@@ -12,7 +12,7 @@
 //!
 //! Who holds any lock may read what all locks guard. Who holds a lane's lock takes no other.
 
-use super::records::{Holder, LANES, Record, Request, lane_of};
+use super::segments::{Holder, LANES, Record, Request, lane_of};
 use super::state::{State, bytes_of};
 use super::streams::Lane;
 use super::{Source, Stream};

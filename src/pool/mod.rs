@@ -13,29 +13,16 @@
 //! pool does.
 
 // What a pool is told, what it calls, and what it says. The files are in layers, from the ground up: see ARCHITECTURE.md.
-mod blocks;
-mod classes;
-mod codes;
-mod copies;
 mod error;
-mod hooks;
-mod kind;
 mod numbers;
 mod options;
-mod shown;
 mod source;
-mod source_error;
 mod stats;
-mod stream;
-mod tournament;
 
 // The parts of its state.
-mod extra;
 mod order;
-mod records;
 mod segments;
 mod streams;
-mod supply;
 mod usage;
 
 // The state, its locks, and the pool, which has them.
@@ -45,13 +32,10 @@ mod sound;
 mod state;
 
 // What a pool does, above all when there is no room.
-mod available;
-mod borrow;
 mod check;
 mod compact;
 mod graph;
 mod grow;
-mod holes;
 mod recover;
 mod reserve;
 mod returns;
@@ -62,42 +46,32 @@ mod wait;
 
 // What programs call.
 mod allocator;
-mod buffer;
-mod chain;
 mod front;
 mod pattern;
-mod planned;
 pub mod sim;
 
 #[cfg(feature = "gpu")]
 pub(crate) use allocator::Owned;
 #[cfg(feature = "gpu")]
+pub(crate) use allocator::allocate_from_first;
+#[cfg(feature = "gpu")]
 pub(crate) use allocator::pass_on_blocks;
-pub use allocator::{AnyPool, DeviceAllocator};
+pub use allocator::{AnyPool, Chain, DeviceAllocator};
 pub use base::{Allocation, DefaultPlacement, DevicePool, RawPool};
-pub use blocks::{BlockSnapshot, BlockState};
-pub use buffer::PoolBlock;
-pub use chain::Chain;
+pub(crate) use error::debug_as_display;
 #[cfg(feature = "gpu")]
-pub(crate) use chain::allocate_from_first;
-#[cfg(feature = "gpu")]
-pub(crate) use copies::CopyCounters;
-#[cfg(feature = "gpu")]
-pub(crate) use copies::sum as sum_of_copies;
-pub use copies::{CopyStats, Direction};
-pub use error::{OutOfMemory, PoolError};
+pub(crate) use error::kind;
+pub use error::{OutOfMemory, PoolError, SourceError, SourceErrorKind};
+pub use front::PoolBlock;
 pub use graph::GraphMemory;
-pub use kind::MemoryKind;
 pub use options::{PoolOptions, Reuse};
-pub use pattern::{Pattern, PatternStats, PlannedBuffer};
-pub use planned::PlannedArena;
-pub(crate) use shown::debug_as_display;
+pub use pattern::{Pattern, PatternStats, PlannedArena, PlannedBuffer};
 pub use snapshot::{SegmentSnapshot, Snapshot};
-pub use source::{Capacity, Segment, Source};
 #[cfg(feature = "gpu")]
-pub(crate) use source_error::kind;
-pub use source_error::{SourceError, SourceErrorKind};
-pub use stats::{Counter, PoolStats, SourceCalls};
+pub(crate) use source::Uses;
+pub use source::{Capacity, Event, HostOrder, MemoryKind, Segment, Source, Stream};
 #[cfg(feature = "gpu")]
-pub(crate) use stream::Uses;
-pub use stream::{Event, HostOrder, Stream};
+pub(crate) use stats::CopyCounters;
+#[cfg(feature = "gpu")]
+pub(crate) use stats::sum as sum_of_copies;
+pub use stats::{BlockSnapshot, BlockState, CopyStats, Counter, Direction, PoolStats, SourceCalls};

@@ -55,23 +55,6 @@ pub enum Reuse {
     Aggressive,
 }
 
-/// How a pool learns that a stream is being captured into a graph.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub(super) enum Captures {
-    /// The pool asks the stream at every request and every free, a cheap call of the driver.
-    #[default]
-    Noticed,
-    /// As [`PoolOptions::declared_captures`] says.
-    Declared,
-}
-
-impl Captures {
-    pub(super) const fn are_noticed(self) -> bool {
-        matches!(self, Self::Noticed)
-    }
-}
-
 /// How long a segment may stay empty before it goes back to the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -126,7 +109,7 @@ pub struct PoolOptions {
     pub(super) lean: bool,
     pub(super) trim_after: Option<Age>,
     pub(super) adaptive: Option<Adaptive>,
-    pub(super) captures: Captures,
+    pub(super) notices_captures: bool,
     pub(super) checks: Checks,
 }
 
@@ -146,126 +129,81 @@ impl Default for PoolOptions {
             lean: false,
             trim_after: None,
             adaptive: None,
-            captures: Captures::default(),
+            notices_captures: true,
             checks: Checks::default(),
         }
     }
 }
 
-impl PoolOptions {
-    /// Makes the default options.
-    pub fn new() -> Self {
-        Self::default()
-    }
+/// Writes the methods that set an option each and return the options: `name(arguments) statement`.
+macro_rules! setters {
+    ($this:ident: $($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) $set:expr;)+) => {
+        impl PoolOptions {$(
+            $(#[$doc])*
+            #[must_use]
+            pub fn $name(self, $($argument: $type),*) -> Self {
+                let mut $this = self;
+                $set;
+                $this
+            }
+        )+}
+    };
+}
 
+setters! {
+    this:
     /// Sets the most bytes that the pool may reserve. The default is as many as the source has.
-    #[must_use]
-    pub fn limit(mut self, bytes: usize) -> Self {
-        self.limit = Limit::Bytes(bytes);
-        self
-    }
+    limit(bytes: usize) this.limit = Limit::Bytes(bytes);
 
     /// Sets the fraction of the device's total memory that the pool may reserve, above 0 and up to 1. It is measured when the pool
     /// is made.
-    #[must_use]
-    pub fn limit_fraction(mut self, part: f64) -> Self {
-        self.limit = Limit::Fraction(part);
-        self
-    }
+    limit_fraction(part: f64) this.limit = Limit::Fraction(part);
 
     /// Sets the size in bytes of the first segment, which is reserved when the pool is first used; 0 makes it like
     /// all others.
-    #[must_use]
-    pub fn first_segment(mut self, bytes: usize) -> Self {
-        self.first_segment = bytes;
-        self
-    }
+    first_segment(bytes: usize) this.first_segment = bytes;
 
     /// Serves requests of up to `limit` bytes from separate segments of `segment` bytes, so that small blocks do
     /// not split large ones; a limit of 0 turns this off.
-    #[must_use]
-    pub fn small(mut self, limit: usize, segment: usize) -> Self {
-        (self.small_limit, self.small_segment) = (limit, segment);
-        self
-    }
+    small(limit: usize, segment: usize) (this.small_limit, this.small_segment) = (limit, segment);
 
     /// Gives all segments for other requests this many bytes.
-    #[must_use]
-    pub fn segments(mut self, bytes: usize) -> Self {
-        self.growth = Growth::Fixed(bytes);
-        self
-    }
+    segments(bytes: usize) this.growth = Growth::Fixed(bytes);
 
     /// Gives each segment for other requests `percent` percent, 100 or more, of the size of the one before, from `first` up to
     /// `most` bytes.
-    #[must_use]
-    pub fn geometric_segments(mut self, first: usize, percent: u32, most: usize) -> Self {
-        self.growth = Growth::Geometric { first, percent, most };
-        self
-    }
+    geometric_segments(first: usize, percent: u32, most: usize) this.growth = Growth::Geometric { first, percent, most };
 
     /// Fits each segment for other requests to the request that it is reserved for. Of the multiples of the request up to `most`
     /// bytes, the pool takes the one of which rounding to the source's granularity wastes the smallest share, and among equals the
     /// shortest. While more than a tenth of the reserved memory is free, it reserves just the request.
-    #[must_use]
-    pub fn fitted_segments(mut self, most: usize) -> Self {
-        self.growth = Growth::Fitted(most);
-        self
-    }
+    fitted_segments(most: usize) this.growth = Growth::Fitted(most);
 
     /// Gives every request above `bytes` bytes a segment of its size, rounded up to `step` bytes, a power of two.
-    #[must_use]
-    pub fn exact_above(mut self, bytes: usize, step: usize) -> Self {
-        (self.exact_above, self.exact_step) = (bytes, step);
-        self
-    }
+    exact_above(bytes: usize, step: usize) (this.exact_above, this.exact_step) = (bytes, step);
 
     /// Rounds every request up to a multiple of `bytes`, a power of two not below the placement's granule; 0 means
     /// the granule itself.
-    #[must_use]
-    pub fn granule(mut self, bytes: usize) -> Self {
-        self.granule = bytes;
-        self
-    }
+    granule(bytes: usize) this.granule = bytes;
 
     /// Sets the class sizes in bytes, ascending, to which [`Reuse::Basic`] rounds requests up. Larger requests keep
     /// their own size. The default is the 22 powers of two from 256 bytes to 512 MiB.
-    #[must_use]
-    pub fn classes(mut self, sizes: &[usize]) -> Self {
-        self.classes = sizes.to_vec();
-        self
-    }
+    classes(sizes: &[usize]) this.classes = sizes.to_vec();
 
     /// Sets what happens to freed blocks.
-    #[must_use]
-    pub fn reuse(mut self, reuse: Reuse) -> Self {
-        self.reuse = reuse;
-        self
-    }
+    reuse(reuse: Reuse) this.reuse = reuse;
 
     /// Reserves as little as possible, at the price of more driver calls: before the pool grows, it uses free
     /// blocks of the other size group and releases empty segments whose work is done, and requests above
     /// [`PoolOptions::exact_above`] do not share their segments with smaller ones.
-    #[must_use]
-    pub fn lean(mut self, on: bool) -> Self {
-        self.lean = on;
-        self
-    }
+    lean(on: bool) this.lean = on;
 
     /// Gives segments back that have been empty for this long, by the source's clock: at a step, and after a request or a free, when
     /// the pool then waits for no work. Nothing happens in a program that calls neither.
-    #[must_use]
-    pub fn trim_after(mut self, time: Duration) -> Self {
-        self.trim_after = Some(Age::Time(time));
-        self
-    }
+    trim_after(time: Duration) this.trim_after = Some(Age::Time(time));
 
     /// Gives segments back at the call of [`RawPool::step`](super::RawPool::step) at which they have been empty for this many calls.
-    #[must_use]
-    pub fn trim_after_steps(mut self, steps: u64) -> Self {
-        self.trim_after = Some(Age::Steps(steps));
-        self
-    }
+    trim_after_steps(steps: u64) this.trim_after = Some(Age::Steps(steps));
 
     /// Keeps what the program uses and not more. The window is the number of recent calls of [`RawPool::step`](super::RawPool::step) that
     /// count, 1 or more; the factor says how much to keep, as a multiple of the highest usage within the window, 1 or more. At every [`RawPool::step`](super::RawPool::step), the pool releases
@@ -277,43 +215,30 @@ impl PoolOptions {
     /// them, fitted to the sizes requested in that window so that rounding wastes the least. Of each class, the
     /// pool keeps no more blocks than `factor` times the most that were live at once in this window and the one
     /// before.
-    #[must_use]
-    pub fn adaptive(mut self, window: u64, factor: f64) -> Self {
-        self.adaptive = Some(Adaptive { window, factor });
-        self
-    }
+    adaptive(window: u64, factor: f64) this.adaptive = Some(Adaptive { window, factor });
 
     /// Asks streams whether they are being captured only between [`RawPool::graph_memory`](super::RawPool::graph_memory), which the
     /// program calls at the start of each capture, and the drop of its handle, not at every request and every free. Otherwise
     /// requests make no driver call at all. Without the handle, a launch of the graph overwrites memory that the pool has given to
     /// others.
-    #[must_use]
-    pub fn declared_captures(mut self) -> Self {
-        self.captures = Captures::Declared;
-        self
-    }
+    declared_captures() this.notices_captures = false;
 
     /// Fills freed memory with this byte and reports bytes that were changed while it was free, when the memory is
     /// used again. Needs memory that the CPU can access. The memory is filled once its last work is done.
-    #[must_use]
-    pub fn fill(mut self, byte: u8) -> Self {
-        self.checks.fill = Some(byte);
-        self
-    }
+    fill(byte: u8) this.checks.fill = Some(byte);
 
     /// Keeps a guard granule free on both sides of every block and reports on free what was written there. The
     /// report needs memory that the CPU can access.
-    #[must_use]
-    pub fn guards(mut self, on: bool) -> Self {
-        self.checks.guard = on;
-        self
-    }
+    guards(on: bool) this.checks.guard = on;
 
     /// Remembers where each block was requested, for the list of leaks.
-    #[must_use]
-    pub fn sites(mut self, on: bool) -> Self {
-        self.checks.sites = on;
-        self
+    sites(on: bool) this.checks.sites = on;
+}
+
+impl PoolOptions {
+    /// Makes the default options.
+    pub fn new() -> Self {
+        Self::default()
     }
 
     /// Checks whether the options work for a placement with granules of `granule` bytes. O(classes).

@@ -1,11 +1,9 @@
 //! How a pool reserves segments and gives them back: the calls of the source, and what the state hears of them.
 
 use super::options::Reuse;
-use super::records::SizeKind;
-use super::segments::Entry;
-use super::state::State;
-use super::stream::captures;
-use super::supply::Denied;
+use super::segments::{Entry, SizeKind};
+use super::source::captures;
+use super::state::{Denied, State};
 use super::{RawPool, Segment, Source, SourceError};
 use crate::placement::SegmentPlacement;
 use crate::region::Region;

@@ -5,7 +5,7 @@
 use super::base::{Allocation, RawPool};
 use super::error::PoolError;
 use super::options::Reuse;
-use super::records::Holder;
+use super::segments::Holder;
 use super::state::{State, bytes_of};
 use super::{Segment, Source, Stream};
 use crate::placement::SegmentPlacement;

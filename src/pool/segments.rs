@@ -1,11 +1,259 @@
 //! The segments of a pool.
 
 use super::Segment;
-use super::records::{LANES, Record, SizeKind};
-use crate::placement::SegmentPlacement;
+use crate::placement::{Block, SegmentPlacement};
 use core::time::Duration;
 use std::boxed::Box;
 use std::vec::Vec;
+
+/// The group of segments that a request is served from, by its size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SizeKind {
+    /// Segments for small requests ([`PoolOptions::small`](super::PoolOptions::small)).
+    Small,
+    /// Segments for all other requests.
+    Large,
+    /// Segments for very large requests; only with [`PoolOptions::lean`](super::PoolOptions::lean).
+    Huge,
+}
+
+impl SizeKind {
+    pub(super) const ALL: [Self; 3] = [Self::Small, Self::Large, Self::Huge];
+
+    /// The kinds whose segments may serve the request, in order of preference.
+    pub(super) const fn preferred(self) -> [Self; 3] {
+        match self {
+            Self::Small => Self::ALL,
+            Self::Large => [self, Self::Small, Self::Huge],
+            Self::Huge => [self, Self::Large, Self::Small],
+        }
+    }
+}
+
+/// A request, rounded to granules.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request {
+    /// Bytes, as requested.
+    pub bytes: usize,
+    /// Alignment in bytes, as requested.
+    pub align_bytes: usize,
+    /// Length in granules, guards included.
+    pub len: usize,
+    /// Alignment in granules.
+    pub align: usize,
+    pub kind: SizeKind,
+    /// Whether the length is that of a class, of which freed blocks are kept.
+    pub classed: bool,
+}
+
+impl Request {
+    /// The record of a block of `segment` that is allocated to a stream heap for this request.
+    #[inline(always)]
+    pub(super) fn record<T>(&self, block: Block<T>, segment: u32, heap: usize) -> Record<T> {
+        Record {
+            offset: block.offset as u32,
+            len: block.len as u32,
+            token: block.token,
+            segment,
+            requested: self.bytes as u64,
+            serial: 0,
+            heap: heap as u16,
+            align: self.align.trailing_zeros() as u8,
+            holder: Holder::Live,
+        }
+    }
+}
+
+/// The state of a record's block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Holder {
+    /// The record is unused.
+    None,
+    /// Allocated.
+    Live,
+    /// Allocated, and also used on streams other than its own, or in the segment of another stream.
+    Shared,
+    /// Freed, but waiting for events.
+    Waiting,
+    /// Freed, and kept for requests of its class.
+    Cached,
+    /// A hole: pages without memory.
+    Hole,
+}
+
+/// One block.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Record<T> {
+    pub offset: u32,
+    pub len: u32,
+    pub token: T,
+    pub segment: u32,
+    pub requested: u64,
+    /// Distinguishes successive uses of the same record.
+    pub serial: u32,
+    /// The heap of the stream that the block was allocated for.
+    pub heap: u16,
+    /// Logarithm of the alignment in granules.
+    pub align: u8,
+    pub holder: Holder,
+}
+
+impl<T: Copy> Record<T> {
+    pub(super) fn block(&self) -> Block<T> {
+        Block { offset: self.offset as usize, len: self.len as usize, token: self.token }
+    }
+}
+
+/// The number of lanes that a pool may have: stream heaps that can be used at the same time.
+pub(super) const LANES: usize = 8;
+
+/// The lane that a stream heap, a segment or a record belongs to for good, by its number.
+#[inline(always)]
+pub(super) const fn lane_of(number: usize) -> usize {
+    number % LANES
+}
+
+/// The records of a lane by number, with a list of the unused ones.
+pub(super) struct Records<T> {
+    lane: u32,
+    pub(super) all: Vec<Record<T>>,
+    unused: Vec<u32>,
+}
+
+impl<T: Copy> Records<T> {
+    pub(super) const fn new(lane: usize) -> Self {
+        Self { lane: lane as u32, all: Vec::new(), unused: Vec::new() }
+    }
+
+    /// Stores a record and returns its number. Its serial continues that of the record's last use. O(1), amortised.
+    #[inline(always)]
+    pub(super) fn insert(&mut self, record: Record<T>) -> u32 {
+        if let Some(number) = self.unused.pop() {
+            let place = self.get_mut(number);
+            *place = Record { serial: place.serial.wrapping_add(1), ..record };
+            return number;
+        }
+        self.all.push(record);
+        ((self.all.len() - 1) * LANES) as u32 + self.lane
+    }
+
+    /// Removes a record and returns it. O(1), amortised.
+    #[inline(always)]
+    pub(super) fn remove(&mut self, number: u32) -> Record<T> {
+        self.unused.push(number);
+        let record = self.get_mut(number);
+        let removed = *record;
+        record.holder = Holder::None;
+        removed
+    }
+
+    #[inline(always)]
+    pub(super) fn get(&self, number: u32) -> &Record<T> {
+        &self.all[number as usize / LANES]
+    }
+
+    #[inline(always)]
+    pub(super) fn get_mut(&mut self, number: u32) -> &mut Record<T> {
+        &mut self.all[number as usize / LANES]
+    }
+
+    /// Swaps the memory of two records whose blocks have equal lengths.
+    pub(super) fn swap_places(&mut self, a: u32, b: u32) {
+        let (first, second) = (*self.get(a), *self.get(b));
+        let put = |record: &mut Record<T>, place: Record<T>| {
+            (record.offset, record.len) = (place.offset, place.len);
+            (record.token, record.segment, record.align) = (place.token, place.segment, place.align);
+        };
+        put(self.get_mut(a), second);
+        put(self.get_mut(b), first);
+    }
+
+    /// Returns the record, if there is one with this number.
+    #[inline(always)]
+    pub(super) fn find(&self, number: u32) -> Option<&Record<T>> {
+        self.all.get(number as usize / LANES)
+    }
+
+    /// Returns whether each unused record is listed once, and no other is. O(records · log records).
+    pub(super) fn is_sound(&self) -> bool {
+        let mut listed = self.unused.clone();
+        listed.sort_unstable();
+        let unused = self.numbered().filter(|(_, record)| record.holder == Holder::None);
+        unused.map(|(number, _)| number).eq(listed)
+    }
+
+    fn numbered(&self) -> impl Iterator<Item = (u32, &Record<T>)> {
+        (self.lane..).step_by(LANES).zip(&self.all)
+    }
+
+    /// Iterates over the used records and their numbers. O(records).
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Record<T>)> {
+        self.numbered().filter(|(_, record)| record.holder != Holder::None)
+    }
+}
+
+#[cfg(test)]
+mod records_tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    fn record(heap: u16) -> Record<()> {
+        let (token, holder) = ((), Holder::Live);
+        Record { offset: 0, len: 1, token, segment: 0, requested: 1, serial: 0, heap, align: 0, holder }
+    }
+
+    /// Each lane has numbers of its own, and uses none twice.
+    #[test]
+    fn records_are_of_their_lane() {
+        for lane in 0..LANES {
+            let mut records = Records::new(lane);
+            let mut used: BTreeSet<u32> = (0..200).map(|_| records.insert(record(0))).collect();
+            for number in used.iter().copied().step_by(3).collect::<Vec<_>>() {
+                assert_eq!(records.remove(number).len, 1);
+                used.remove(&number);
+            }
+            assert!(records.is_sound());
+            for _ in 0..1000 {
+                let number = records.insert(record(0));
+                assert!(used.insert(number), "record {number} is used twice");
+            }
+            assert!(used.iter().all(|&number| lane_of(number as usize) == lane));
+            assert!(records.is_sound() && records.iter().map(|(number, _)| number).eq(used));
+            assert_eq!(records.all.len(), 1133);
+        }
+    }
+
+    /// Each use of a record has a serial of its own.
+    #[test]
+    fn serials_rise_with_each_use() {
+        let mut records = Records::new(3);
+        let number = records.insert(record(0));
+        let serial = records.get(number).serial;
+        for uses in [1, 2, 3] {
+            records.remove(number);
+            assert_eq!(records.insert(record(0)), number);
+            assert_eq!(records.get(number).serial, serial + uses);
+        }
+        records.get_mut(number).serial = u32::MAX;
+        records.remove(number);
+        assert_eq!((records.insert(record(0)), records.get(number).serial), (number, 0));
+    }
+
+    #[test]
+    fn a_wrong_list_is_unsound() {
+        let mut records = Records::new(0);
+        let numbers = [(); 3].map(|()| records.insert(record(0)));
+        assert_eq!(numbers, [0, 8, 16]);
+        records.remove(numbers[1]);
+        let unused = records.unused.clone();
+        for wrong in [&[][..], &[0], &[0, 8], &[8, 8]] {
+            records.unused = wrong.to_vec();
+            assert!(!records.is_sound());
+        }
+        records.unused = unused;
+        assert!(records.is_sound());
+    }
+}
 
 /// A segment and the placement that divides it, in cache lines of its own: threads use different ones at the same time.
 #[repr(align(128))]

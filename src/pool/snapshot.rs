@@ -2,10 +2,9 @@
 
 #![forbid(unsafe_code)]
 
-use super::blocks::{BlockSnapshot, BlockState};
-use super::records::{Holder, Record};
+use super::segments::{Holder, Record};
 use super::state::{State, bytes_of};
-use super::stats::PoolStats;
+use super::stats::{BlockSnapshot, BlockState, PoolStats};
 use super::{RawPool, Source};
 use crate::placement::SegmentPlacement;
 use std::collections::HashMap;
@@ -44,7 +43,7 @@ pub struct Snapshot {
 impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     /// Returns all segments and blocks. O(blocks · log blocks), inside the pool's lock.
     pub fn snapshot(&self) -> Snapshot {
-        let mut state = self.lock();
+        let state = self.lock();
         debug_assert!(state.is_sound(), "the pool's state does not agree with itself");
         let mut segments: Vec<(SegmentSnapshot, u32)> = Vec::new();
         for (number, entry) in state.segments() {

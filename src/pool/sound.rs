@@ -3,8 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::Source;
-use super::records::{Holder, lane_of};
-use super::segments::{Entry, UNLISTED};
+use super::segments::{Entry, Holder, UNLISTED, lane_of};
 use super::state::{State, bytes_of};
 use super::streams::Bin;
 use crate::placement::SegmentPlacement;
@@ -58,7 +57,7 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pool::records::Record;
+    use crate::pool::segments::Record;
     use crate::pool::sim::DeviceMemory;
     use crate::pool::{DefaultPlacement, DevicePool, PoolOptions};
 

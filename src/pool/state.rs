@@ -1,20 +1,146 @@
 //! The state of a pool in its parts, and what concerns several of them.
 
-use super::extra::Extra;
-use super::numbers::ByNumber;
+use super::numbers::{ByNumber, Numbers};
 use super::order::Order;
-use super::records::{Holder, LANES, Record, Request, SizeKind, lane_of};
-use super::segments::{Entry, UNLISTED};
-use super::stats::{Figures, Since};
+use super::segments::{Entry, Holder, LANES, Record, Request, SizeKind, UNLISTED, lane_of};
+use super::stats::{Figures, Since, SourceCalls};
 use super::streams::{Lane, StreamHeap};
-use super::supply::Supply;
-use super::tournament::Tournament;
-use super::{Segment, Source, Stream};
+use super::usage::Usage;
+use super::{Segment, Source, SourceError, SourceErrorKind, Stream};
+use crate::observe::event::{self, Action, Event};
+use crate::observe::output::Output;
 use crate::placement::SegmentPlacement;
+use core::panic::Location;
 use core::time::Duration;
 use std::boxed::Box;
 use std::collections::BTreeSet;
+use std::format;
 use std::vec::Vec;
+
+#[derive(Default)]
+pub(super) struct Extra {
+    /// Blocks that may be moved.
+    pub movable: Numbers<u32>,
+    /// The places in the program where blocks were requested.
+    pub sites: ByNumber<u32, &'static Location<'static>>,
+    /// The class lengths in granules, ascending; empty unless blocks are kept by class.
+    pub classes: Vec<usize>,
+    /// The trace that events are written to, if one is running.
+    pub trace: Option<Box<PoolTrace>>,
+    /// Statistics of what is requested, if the options ask for them.
+    pub usage: Option<Box<Usage>>,
+}
+
+impl Extra {
+    /// Returns whether a trace or the usage statistics must hear of every request.
+    #[inline(always)]
+    pub(super) fn is_watched(&self) -> bool {
+        self.trace.is_some() || self.usage.is_some()
+    }
+
+    /// Rounds a request up to its class. O(log classes).
+    pub(super) fn classify(&self, request: &mut Request) {
+        let class = self.classes.partition_point(|&class| class < request.len);
+        if let Some(&class) = self.classes.get(class).filter(|_| request.align == 1) {
+            (request.len, request.classed) = (class, true);
+        }
+    }
+}
+
+/// A trace that is being written.
+pub(super) struct PoolTrace {
+    pub(super) output: Output,
+    pub(super) start: Duration,
+    /// The tag of each heap's stream; 0 if it has none yet.
+    pub(super) tags: Vec<u32>,
+    /// The last tag.
+    pub(super) last: u32,
+}
+
+impl PoolTrace {
+    pub(super) fn event(&mut self, action: Action, now: Duration, heap: usize, stream: u64) {
+        if self.tags.len() <= heap {
+            self.tags.resize(heap + 1, 0);
+        }
+        if self.tags[heap] == 0 {
+            self.last += 1;
+            self.tags[heap] = self.last;
+            self.output.name(self.last, &format!("stream {}", stream));
+        }
+        let tag = self.tags[heap];
+        let time = now.saturating_sub(self.start).as_nanos() as u64;
+        self.output.write(&event::Record::Event(Event { action, time: Some(time), tag }));
+    }
+
+    /// Notes that a stream heap's place may go to another stream, which gets a tag of its own.
+    pub(super) fn forget(&mut self, heap: usize) {
+        if let Some(tag) = self.tags.get_mut(heap) {
+            *tag = 0;
+        }
+    }
+}
+
+/// The calls of a source, and the ages of segments.
+pub(super) struct Supply {
+    pub calls: SourceCalls,
+    pub step: u64,
+    /// How long a segment may stay empty, [`Duration::MAX`] if that is not a matter of time; `None` if segments need not
+    /// note when they become empty.
+    pub ages: Option<Duration>,
+    /// The error of a device that was lost, after which no call works.
+    pub lost: Option<SourceError>,
+    /// When the first empty segment may be too old, by the source's clock; [`Duration::MAX`] for never.
+    pub trim_at: Duration,
+}
+
+impl Supply {
+    pub(super) fn new(ages: Option<Duration>) -> Self {
+        Self { calls: SourceCalls::default(), step: 0, ages, lost: None, trim_at: Duration::MAX }
+    }
+
+    /// Calls the source, and counts the call and its time.
+    pub(super) fn call<S: Source, T>(
+        &mut self,
+        source: &S,
+        counter: impl FnOnce(&mut SourceCalls) -> &mut u64,
+        call: impl FnOnce(&S) -> Result<T, SourceError>,
+    ) -> Result<T, SourceError> {
+        let start = source.now();
+        let result = call(source);
+        self.calls.time += source.now().saturating_sub(start);
+        if let Err(error) = &result {
+            self.calls.failed += 1;
+            self.lost = self.lost.or(Some(*error).filter(|error| error.kind == SourceErrorKind::Lost));
+        }
+        *counter(&mut self.calls) += 1;
+        result
+    }
+
+    /// Notes in a segment that it has become empty.
+    #[inline(always)]
+    pub(super) fn note_empty(&mut self, emptied: &mut (Duration, u64), now: impl FnOnce() -> Duration) {
+        if self.ages.is_some() {
+            *emptied = (now(), self.step);
+            self.trim_after(|| emptied.0);
+        }
+    }
+
+    /// Sees that a segment which may be empty from `time` on is looked at when it is too old.
+    pub(super) fn trim_after(&mut self, time: impl FnOnce() -> Duration) {
+        if let Some(age) = self.ages {
+            self.trim_at = self.trim_at.min(time().saturating_add(age));
+        }
+    }
+}
+
+/// Why a pool could not grow.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Denied {
+    /// The pool's limit would be exceeded.
+    Limit,
+    /// The source failed.
+    Source(SourceError),
+}
 
 /// The state that the locks of a pool guard.
 pub(super) struct State<P: SegmentPlacement, S: Source> {
@@ -44,8 +170,6 @@ pub(super) struct Streams {
     /// Stream heaps without a stream that still have memory, and those that have none.
     pub retired: Vec<usize>,
     pub vacant: Vec<usize>,
-    /// The longest free block of every stream heap that its lane does not list as changed.
-    longest: Tournament,
 }
 
 /// Converts granules to bytes.
@@ -64,7 +188,6 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
                 is_ahead: false,
                 retired: Vec::new(),
                 vacant: Vec::new(),
-                longest: Tournament::new(),
             },
             order: Order::new(),
             supply: Supply::new(ages),
@@ -216,7 +339,6 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
         } else {
             heaps[number / LANES] = heap;
         }
-        self.streams.longest.set(number, 0);
         Some(number)
     }
 
@@ -341,16 +463,13 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
         }
     }
 
-    /// Enters what stream heaps have done by themselves into the figures, and their longest free blocks into the
-    /// tournament. O(stream heaps that have changed).
+    /// Enters what stream heaps have done by themselves into the figures. O(stream heaps that have changed).
     pub(super) fn absorb(&mut self) {
         let mut sum = Since::default();
         for lane in 0..LANES {
             while let Some(heap) = self.lanes[lane].changed.pop() {
                 let heap = heap as usize;
                 debug_assert_eq!(lane_of(heap), lane, "a stream heap was changed under another's lock");
-                let longest = self.longest(heap);
-                self.streams.longest.set(heap, longest);
                 let place = self.heap_mut(heap);
                 place.changed = false;
                 let since = core::mem::take(&mut place.since);
@@ -369,7 +488,6 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
         if entry.is_listed() {
             heaps[heap / LANES].bins[entry.kind as usize].relist(entry, segment);
         }
-        self.lanes[lane_of(heap)].note_change(heap);
     }
 
     /// Notes that a stream heap got memory.
@@ -403,7 +521,6 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
             }
             _ => bin.relist(segments.get_mut(number), number),
         }
-        self.lanes[lane_of(heap)].note_change(heap);
         number
     }
 
@@ -418,7 +535,6 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
             bin.order.clear();
             segments.get_mut(only).listed = UNLISTED;
         }
-        self.lanes[lane_of(entry.heap)].note_change(entry.heap);
         Some(entry)
     }
 
@@ -489,9 +605,8 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
         }
     }
 
-    /// Returns the longest free block of the pool, in bytes. O(stream heaps that have changed).
-    pub(super) fn largest_free(&mut self) -> u64 {
-        self.absorb();
-        bytes_of::<P>(self.streams.longest.largest())
+    /// Returns the longest free block of the pool, in bytes. O(stream heaps).
+    pub(super) fn largest_free(&self) -> u64 {
+        bytes_of::<P>(self.heaps().map(|heap| self.longest(heap)).max().unwrap_or(0))
     }
 }

@@ -1,8 +1,7 @@
 //! The heaps of streams. Each has the memory of one stream, and up to eight *lanes* of them can be used at the same time.
 
 use super::numbers::ByNumber;
-use super::records::{LANES, Record, Records, Request, SizeKind};
-use super::segments::{Entry, Segments, UNLISTED};
+use super::segments::{Entry, LANES, Record, Records, Request, Segments, SizeKind, UNLISTED};
 use super::stats::{Figures, Since};
 use super::{Source, Stream};
 use crate::placement::SegmentPlacement;

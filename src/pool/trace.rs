@@ -2,9 +2,8 @@
 
 #![forbid(unsafe_code)]
 
-use super::extra::PoolTrace;
-use super::records::{Holder, Request};
-use super::state::State;
+use super::segments::{Holder, Request};
+use super::state::{PoolTrace, State};
 use super::{RawPool, Source};
 use crate::observe::event::Action;
 use crate::observe::output::Output;

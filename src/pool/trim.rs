@@ -2,11 +2,10 @@
 
 #![forbid(unsafe_code)]
 
-use super::classes::fit;
 use super::options::{Age, Reuse};
-use super::records::{LANES, lane_of};
+use super::segments::{LANES, lane_of};
 use super::state::State;
-use super::usage::Usage;
+use super::usage::{Usage, fit};
 use super::{RawPool, Source, Stream};
 use crate::placement::SegmentPlacement;
 use core::time::Duration;

@@ -470,15 +470,15 @@ fn sixteen_requests_are_tried() {
     }
 }
 
-/// Up to sixteen buffers may be overdue as long as they are elsewhere; with more, all goes to the pool until they are freed.
+/// Buffers may be overdue as long as they are elsewhere, however many they are.
 #[test]
-fn sixteen_buffers_may_be_late() {
+fn buffers_may_be_late() {
     let pool = pool(64, PoolOptions::new());
     let stream = pool.source().stream();
     let pattern = Pattern::new(&pool);
     let allocate = |bytes: usize| pattern.allocate(bytes, &stream).unwrap();
     let mut last = 0;
-    for late in [0, 0, 1, 15, 16, 17, 16] {
+    for late in [0, 0, 1, 15, 16, 17, 20] {
         pattern.begin().unwrap();
         let long = allocate(100 * KIB);
         let place = long.address();
@@ -487,7 +487,7 @@ fn sixteen_buffers_may_be_late() {
         short.truncate(late);
         let again = allocate(100 * KIB);
         let planned = pattern.stats().recorded == 1 && pattern.stats().iterations > 1;
-        assert_eq!(again.slot().is_some(), planned && late <= 16, "{late}");
+        assert_eq!(again.slot().is_some(), planned, "{late}");
         if again.slot().is_some() {
             assert_eq!(again.address(), place);
             last = place;

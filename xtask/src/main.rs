@@ -148,7 +148,11 @@ enum Command {
         count: u64,
     },
     /// Run the Vulkan tests on lavapipe, with validation and synchronisation validation, and count tests and messages
-    Vulkan,
+    Vulkan {
+        /// Measure the pools there beside VMA and gpu-allocator instead, and write benches/results/gpu/lavapipe.csv
+        #[arg(long)]
+        race: bool,
+    },
     /// Check the style of comments and documents, the library's layers, public items and duplicates, and all firmware with clippy, warnings denied
     Lint {
         /// Only what compiles nothing: the style of comments and documents, the library's layers, public items and duplicates
@@ -196,7 +200,8 @@ fn main() -> ExitCode {
         Command::Plan { arguments } => bench::plan(&arguments),
         Command::GpuBundle(bundle) => gpu_bundle::run(&bundle),
         Command::GpuSeeds { count } => commands::gpu_seeds(count),
-        Command::Vulkan => vulkan::run(&setup),
+        Command::Vulkan { race: false } => vulkan::run(&setup),
+        Command::Vulkan { race: true } => vulkan::race(&setup),
         Command::Lint { style } => commands::lint(&setup, style),
         #[cfg(unix)]
         Command::Malloc(options) => malloc::run(&options, &setup),

@@ -67,6 +67,42 @@ pub fn run(setup: &Setup) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Measures the pools on lavapipe beside VMA and gpu-allocator.
+///
+/// # Errors
+/// The driver cannot be had here, or the benchmark does not compile or fails.
+pub fn race(setup: &Setup) -> Result<ExitCode> {
+    let variables = environment(setup).context("no Vulkan driver can be had here")?;
+    let build = ["build", "--release", "--no-default-features", "--features", "vulkan", "--bin", "gpu-bench"];
+    let folder = firmware::root().join("benches");
+    let mut command = child::command("cargo");
+    command.current_dir(&folder).args(build);
+    ensure!(
+        child::status(&mut command, "building the benchmark")?.success(),
+        "the benchmark does not compile"
+    );
+    let mut command = child::command(folder.join("target/release/gpu-bench"));
+    command.current_dir(&folder).envs(variables).args(RACE);
+    ensure!(child::status(&mut command, "the race on Vulkan")?.success(), "the benchmark fails");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Some six minutes.
+const RACE: [&str; 12] = [
+    "--vulkan",
+    "--rounds",
+    "3",
+    "--seconds",
+    "250",
+    "--patience",
+    "4",
+    "replay",
+    "rmm",
+    "instructions",
+    "--output",
+    "results/gpu/lavapipe.csv",
+];
+
 /// Runs the example on each kind of device, and compares what it prints.
 fn same_everywhere(variables: &[(&'static str, String)]) -> Result<()> {
     let example =

@@ -5,7 +5,7 @@ mod holes;
 mod kv;
 mod pairs;
 mod replay;
-mod rmm;
+pub mod rmm;
 mod streams;
 
 use std::time::{Duration, Instant};
@@ -24,6 +24,9 @@ const REPLAY: &str = "replay";
 const COPIES: &str = "copies";
 const KV: &str = "kv";
 
+/// Only by name: it takes valgrind.
+pub const COUNT: &str = "instructions";
+
 const ALL: [&str; 7] = [PAIRS, RMM, HOLES, STREAMS, REPLAY, COPIES, KV];
 
 const USUAL: &[Subject] = &[
@@ -33,6 +36,22 @@ const USUAL: &[Subject] = &[
     Subject::Ordered { keep: false },
     Subject::Ordered { keep: true },
     Subject::Cudarc,
+    Subject::Vma,
+    Subject::VmaVirtual,
+    Subject::GpuAllocator,
+    Subject::Harness,
+];
+
+/// `USUAL` but for what only one thread may use.
+const SHARED: &[Subject] = &[
+    Subject::Pool(Form::Standard),
+    Subject::Virtual(Form::Standard),
+    Subject::Malloc,
+    Subject::Ordered { keep: false },
+    Subject::Ordered { keep: true },
+    Subject::Cudarc,
+    Subject::Vma,
+    Subject::GpuAllocator,
     Subject::Harness,
 ];
 
@@ -45,6 +64,9 @@ const REPLAYED: &[Subject] = &[
     Subject::Ordered { keep: false },
     Subject::Ordered { keep: true },
     Subject::Cudarc,
+    Subject::Vma,
+    Subject::VmaVirtual,
+    Subject::GpuAllocator,
     Subject::Harness,
 ];
 
@@ -55,9 +77,9 @@ pub fn names(asked: &[String]) -> Result<Vec<&'static str>> {
     }
     let mut names = Vec::new();
     for name in asked {
-        match ALL.iter().find(|known| *known == name) {
+        match ALL.iter().chain([&COUNT]).find(|known| *known == name) {
             Some(known) => names.push(*known),
-            None => bail!("there is no measure {name:?}; there are {}", ALL.join(", ")),
+            None => bail!("there is no measure {name:?}; there are {} and {COUNT}", ALL.join(", ")),
         }
     }
     Ok(names)
@@ -67,6 +89,9 @@ pub fn names(asked: &[String]) -> Result<Vec<&'static str>> {
 pub fn subjects(name: &str) -> &'static [Subject] {
     match name {
         REPLAY => REPLAYED,
+        STREAMS => SHARED,
+        RMM => REPLAYED,
+        COUNT => &[Subject::Virtual(Form::Standard), Subject::VmaVirtual, Subject::Harness],
         COPIES => &[Subject::Copies],
         KV => &[Subject::Kv(Kv::Sequences), Subject::Kv(Kv::Paged), Subject::Kv(Kv::Longest)],
         _ => USUAL,
@@ -77,6 +102,7 @@ pub fn subjects(name: &str) -> &'static [Subject] {
 pub fn measure(name: &str, subject: &Subject, setup: &Setup) -> Result<Vec<Sample>> {
     match name {
         PAIRS => subject.with(setup, &pairs::Pairs(setup)),
+        COUNT => rmm::count(*subject, setup),
         RMM => subject.with(setup, &rmm::Rmm { setup, subject: *subject }),
         HOLES => subject.with(setup, &holes::Holes { setup, subject: *subject }),
         STREAMS => subject.with(setup, &streams::Streams(setup)),

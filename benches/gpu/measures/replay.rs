@@ -1,7 +1,5 @@
 //! Recorded runs of PyTorch.
 
-use std::time::Instant;
-
 use allotment_benches::gpu::{AGAIN, FIRST, RESERVED};
 use allotment_trace::Kind;
 use anyhow::{Context, Result};
@@ -32,9 +30,9 @@ impl Use for Replay<'_> {
             let allocator = make(all_of(setup))?;
             let stream = allocator.stream()?;
             for metric in [FIRST, AGAIN] {
-                let start = Instant::now();
+                let start = setup.now();
                 let served = replay(&allocator, &stream, trace)?;
-                let time = start.elapsed();
+                let time = setup.now() - start;
                 allocator.synchronize(&stream)?;
                 if !served {
                     setup.note(format!("{}: no room", trace.name));

@@ -1,14 +1,15 @@
 //! RMM's random-allocation workload: all 18 pairs of count and largest size.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use allotment_benches::gpu::{FAILED, RMM};
-use allotment_benches::rmm::{COUNTS, MIB, Nothing, SIZES, Target, workload};
-use anyhow::{Error, Result};
+use allotment_benches::gpu::{COUNTED, FAILED, RMM, TAKEN};
+use allotment_benches::rmm::{COUNTS, MIB, Nothing, Outcome, SIZES, Target, workload};
+use anyhow::{Context, Error, Result, ensure};
 
 use super::nanoseconds;
 use crate::setup::{Sample, Setup};
-use crate::subjects::{Allocator, Need, Subject, Use};
+use crate::subjects::{Allocator, Form, Need, Subject, Use};
 
 /// The measure.
 pub struct Rmm<'a> {
@@ -25,8 +26,10 @@ impl Use for Rmm<'_> {
     fn with<A: Allocator>(&self, make: impl Fn(Need) -> Result<A>) -> Result<Vec<Sample>> {
         let setup = self.setup;
         let mut samples = Vec::new();
-        // Comparing with the stand-in's own allocators would be meaningless.
-        if setup.is_stand_in() && self.subject.is_peer() {
+        // Comparing with the stand-in's own allocators would be meaningless, and lean pools differ only in what they reserve.
+        let is_lean = matches!(self.subject, Subject::Pool(Form::Lean) | Subject::Virtual(Form::Lean))
+            && !self.subject.grows(setup);
+        if setup.is_stand_in() && self.subject.is_peer() || is_lean {
             return Ok(samples);
         }
         let counts = setup.pick(&COUNTS[..], &COUNTS[..1]);
@@ -42,7 +45,7 @@ impl Use for Rmm<'_> {
                 setup.note(format!("{case}: needs --memory {}", (live + live / 4).div_ceil(1 << 20)));
                 continue;
             }
-            let Some((time, failed)) = self.run(&make, bytes, count, size)? else {
+            let Some((time, failed, reserved)) = self.run(&make, bytes, count, size)? else {
                 setup.note(format!("{case}: {} took too long, or too much memory", self.subject.id()));
                 continue;
             };
@@ -50,6 +53,9 @@ impl Use for Rmm<'_> {
                 setup.note(format!("{case}: {} failed {failed} requests", self.subject.id()));
             }
             samples.push(Sample::new(&case, RMM, nanoseconds(time, 2 * count)));
+            if let Some(reserved) = reserved.filter(|_| failed == 0 && self.subject.grows(setup)) {
+                samples.push(Sample::new(&case, TAKEN, reserved as f64 / live as f64));
+            }
         }
         if !setup.quick
             && setup.budget >= TIGHT
@@ -57,7 +63,7 @@ impl Use for Rmm<'_> {
             && self.subject != Subject::Harness
         {
             for size in [1024, 4096] {
-                if let Some((_, failed)) = self.run(&make, TIGHT, 100_000, size)? {
+                if let Some((_, failed, _)) = self.run(&make, TIGHT, 100_000, size)? {
                     samples.push(Sample::new(format!("100000, {size}"), FAILED, failed as f64));
                 }
             }
@@ -67,14 +73,14 @@ impl Use for Rmm<'_> {
 }
 
 impl Rmm<'_> {
-    /// Returns the time and the number of failed requests; `None` if the run was given up.
+    /// Returns the time, the number of failed requests and the most bytes reserved; `None` if the run was given up.
     fn run<A: Allocator>(
         &self,
         make: &impl Fn(Need) -> Result<A>,
         bytes: usize,
         count: usize,
         size: u64,
-    ) -> Result<Option<(Duration, usize)>> {
+    ) -> Result<Option<(Duration, usize, Option<u64>)>> {
         let allocator = make(Need { bytes, at_once: true })?;
         let stream = allocator.stream()?;
         let mut target = Timed {
@@ -88,14 +94,59 @@ impl Rmm<'_> {
                 .then(|| Peer { deadline: Instant::now() + self.setup.patience(), left: bytes as u64 }),
             is_over: false,
         };
-        let start = Instant::now();
-        let outcome = workload(&mut target, count, size);
-        let time = start.elapsed();
+        let start = self.setup.now();
+        let outcome = counted_workload(&mut target, count, size);
+        let time = self.setup.now() - start;
         match target.error {
             Some(error) => Err(error),
-            None => Ok((!target.is_over).then_some((time, outcome.failed))),
+            None if target.is_over => Ok(None),
+            None => Ok(Some((time, outcome.failed, allocator.reserved()?))),
         }
     }
+}
+
+/// The part that callgrind counts.
+#[inline(never)]
+fn counted_workload<A: Allocator>(target: &mut Timed<'_, A>, count: usize, size: u64) -> Outcome {
+    workload(target, count, size)
+}
+
+/// Runs one pair, under callgrind.
+pub struct Once<'a> {
+    pub rmm: Rmm<'a>,
+    pub count: usize,
+    pub size: u64,
+}
+
+impl Use for Once<'_> {
+    type Output = ();
+
+    fn with<A: Allocator>(&self, make: impl Fn(Need) -> Result<A>) -> Result<()> {
+        self.rmm.run(&make, POOL, self.count, self.size).map(drop)
+    }
+}
+
+/// Counts the instructions of an operation with callgrind, in a process of its own for each pair.
+pub fn count(subject: Subject, setup: &Setup) -> Result<Vec<Sample>> {
+    let mut samples = Vec::new();
+    let file = tempfile::NamedTempFile::new()?;
+    let counts = setup.pick(&COUNTS[..], &COUNTS[..1]);
+    for (&count, size) in counts.iter().flat_map(|count| SIZES.map(|size| (count, size))) {
+        let output = Command::new("valgrind")
+            .args(["--tool=callgrind", "--collect-atstart=no", "--toggle-collect=*rmm::counted_workload*"])
+            .arg(format!("--callgrind-out-file={}", file.path().display()))
+            .arg(std::env::current_exe()?)
+            .args(["once", subject.id(), &count.to_string(), &size.to_string()])
+            .output()
+            .context("valgrind does not start; it must be installed")?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = std::fs::read_to_string(file.path())?;
+        let total = text.lines().find_map(|line| line.strip_prefix("totals: "));
+        let total: f64 = total.context("callgrind's file has no total")?.trim().parse()?;
+        ensure!(total > 0.0, "callgrind did not see the workload");
+        samples.push(Sample::new(format!("{count}, {size}"), COUNTED, total / (2 * count) as f64));
+    }
+    Ok(samples)
 }
 
 struct Timed<'a, A: Allocator> {

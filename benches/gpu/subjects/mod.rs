@@ -3,6 +3,8 @@
 mod driver;
 mod harness;
 mod pools;
+#[cfg(feature = "vulkan")]
+mod vulkan;
 
 use allotment::gpu;
 use allotment::pool::PoolOptions;
@@ -71,6 +73,12 @@ pub enum Subject {
     Ordered { keep: bool },
     /// cudarc with its defaults.
     Cudarc,
+    /// VMA.
+    Vma,
+    /// VMA's virtual block.
+    VmaVirtual,
+    /// gpu-allocator.
+    GpuAllocator,
     /// No allocator: copies to the device.
     Copies,
     /// No allocator: memory for sequences of tokens.
@@ -98,6 +106,13 @@ pub trait Use {
 }
 
 impl Subject {
+    /// Finds one of the subjects that need no driver by its name.
+    pub fn named(id: &str) -> Option<Self> {
+        [Self::Harness, Self::Virtual(Form::Standard), Self::VmaVirtual]
+            .into_iter()
+            .find(|known| known.id() == id)
+    }
+
     /// Returns its name in the results.
     pub fn id(self) -> &'static str {
         match self {
@@ -110,6 +125,9 @@ impl Subject {
             Self::Ordered { keep: false } => "cuMemAllocAsync",
             Self::Ordered { keep: true } => "cuMemAllocAsync, all kept",
             Self::Cudarc => "cudarc",
+            Self::Vma => "VMA",
+            Self::VmaVirtual => "VMA's virtual block, no lock",
+            Self::GpuAllocator => "gpu-allocator",
             Self::Copies => "to the device",
             Self::Kv(Kv::Sequences) => "`KvCache`",
             Self::Kv(Kv::Paged) => "blocks of 16 tokens and a table",
@@ -119,7 +137,16 @@ impl Subject {
 
     /// Returns whether it is an allocator other than ours.
     pub fn is_peer(self) -> bool {
-        matches!(self, Self::Malloc | Self::Ordered { .. } | Self::Cudarc)
+        matches!(self, Self::Malloc | Self::Ordered { .. } | Self::Cudarc | Self::Vma | Self::GpuAllocator)
+    }
+
+    /// Returns whether it takes memory from the device as RMM's workload needs it, not all in advance.
+    pub fn grows(self, setup: &Setup) -> bool {
+        match &setup.device {
+            #[cfg(feature = "vulkan")]
+            Device::Vulkan(_) => matches!(self, Self::Pool(_) | Self::Vma | Self::GpuAllocator),
+            _ => false,
+        }
     }
 
     /// Returns whether it is one of our pools, or made of our parts.
@@ -130,6 +157,14 @@ impl Subject {
     /// Returns whether this device supports it.
     pub fn is_there(self, setup: &Setup) -> bool {
         match (&setup.device, self) {
+            #[cfg(feature = "vulkan")]
+            (Device::Vulkan(_), _) => !matches!(
+                self,
+                Self::Malloc | Self::Ordered { .. } | Self::Cudarc | Self::Copies | Self::Kv(_)
+            ),
+            (_, Self::Vma | Self::GpuAllocator) => false,
+            (Device::Simulated, Self::VmaVirtual) => cfg!(feature = "vulkan"),
+            (_, Self::VmaVirtual) => false,
             (Device::Simulated, Self::Copies | Self::Kv(_)) => false,
             (Device::Simulated, _) => !self.is_peer(),
             (Device::Driver(gpu), Self::Virtual(_) | Self::Kv(_)) => gpu.context.device().virtual_memory,
@@ -142,6 +177,20 @@ impl Subject {
     pub fn with<U: Use>(self, setup: &Setup, what: &U) -> Result<U::Output> {
         match (&setup.device, self) {
             (_, Self::Harness) => what.with(|_| Ok(harness::Nothing)),
+            #[cfg(feature = "vulkan")]
+            (Device::Vulkan(vulkan), Self::Pool(form)) => what.with(|need| {
+                let (source, open) = vulkan::source(vulkan)?;
+                pools::Pooled::new(source, options(form), Need { at_once: false, ..need }, open)
+            }),
+            #[cfg(feature = "vulkan")]
+            (Device::Vulkan(vulkan), Self::Vma) => what.with(|_| vulkan::Vma::new(vulkan)),
+            #[cfg(feature = "vulkan")]
+            (Device::Vulkan(vulkan), Self::GpuAllocator) => what.with(|_| vulkan::GpuAllocator::new(vulkan)),
+            #[cfg(feature = "vulkan")]
+            (_, Self::VmaVirtual) => what.with(|need| vulkan::Virtual::new(need.bytes)),
+            // Beside the virtual block: no device and no driver.
+            #[cfg(feature = "vulkan")]
+            (Device::Vulkan(_), Self::Virtual(form)) => what.with(|need| simulated(form, need, need.bytes)),
             (Device::Simulated, Self::Pool(form)) => what.with(|need| simulated(form, need, 0)),
             (Device::Simulated, Self::Virtual(form)) => what.with(|need| simulated(form, need, need.bytes)),
             (Device::Driver(gpu), Self::Pool(form)) => what.with(|need| {
@@ -161,7 +210,7 @@ impl Subject {
             (Device::Driver(gpu), Self::Ordered { keep }) => what.with(|_| driver::Ordered::new(gpu, keep)),
             (Device::Driver(gpu), Self::Cudarc) => what.with(|_| driver::Cudarc::new(gpu)),
             (_, Self::Copies | Self::Kv(_)) => bail!("{} is no allocator", self.id()),
-            (Device::Simulated, _) => bail!("{} is not simulated", self.id()),
+            _ => bail!("{} is not there", self.id()),
         }
     }
 }
