@@ -117,9 +117,9 @@ fn a_process_that_runs_is_recorded_and_goes_on() {
 fn a_recording_of_a_process_ends() {
     let (_folder, [program, trace]) = files(["brief", "run.trace"]);
     let source = "#include <stdlib.h>\n#include <unistd.h>\nint main(int count, char **arguments) \
-        { for (int n = 0; n < atoi(arguments[1]); n++) { free(malloc(40)); usleep(1000); } return 0; }\n";
+        { for (int n = 0; n < atoi(arguments[1]); n++) { char *block = malloc(40); *(volatile char *)block = 1; free(block); usleep(1000); } return 0; }\n";
     compiled(&program, source, &[]);
-    for (times, most) in [("1500", "1000000"), ("100000000", "20")] {
+    for (times, most) in [("5000", "1000000"), ("100000000", "20")] {
         let mut process = Ended(Command::new(&program).arg(times).spawn().unwrap());
         let pid = process.0.id().to_string();
         let output = record(&["--pid", &pid, "--max-events", most, "--json", "-o", &trace], b"");
