@@ -24,6 +24,10 @@ pub struct Head {
     pub first_unrecorded: UnsafeCell<[c_char; 1024]>,
     /// The link `/proc/self/ns/pid`: process numbers are unique only within it.
     pub namespace: UnsafeCell<[c_char; 64]>,
+    /// A number that no other file of a recording has.
+    pub mark: AtomicU64,
+    /// How many children could not create a file.
+    pub without_file: AtomicU64,
 }
 
 impl Head {

@@ -2,7 +2,7 @@
 
 use core::cell::UnsafeCell;
 use core::ffi::{c_char, c_int, c_uint, c_void};
-use core::mem::transmute;
+use core::mem::{offset_of, transmute};
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
@@ -198,7 +198,15 @@ fn adopt() {
         stacks::forget();
         state.sampled.clear();
         sample::forget();
+        let parent = HEAD.load(Ordering::Relaxed);
         let on = state.open(1);
+        if !on {
+            HEAD.store(ptr::null_mut(), Ordering::Relaxed);
+        }
+        if is_whole && !parent.is_null() {
+            // SAFETY: the map is this process's copy, which it does not use any more.
+            unsafe { sys::munmap(parent.cast(), Head::SIZE) };
+        }
         RECORDER.on.store(on, Ordering::Relaxed);
         RECORDER.locked.store(false, Ordering::Release);
         own.store(OPEN, Ordering::Release);
@@ -344,7 +352,7 @@ fn name_module(module: &Module) {
     if state.tree.knows_module(module.start) {
         return;
     }
-    let mut line = Line::new();
+    let mut line = Line::<1200>::new();
     line.text("m");
     for number in [module.start, module.end, module.bias] {
         line.text(" ");
@@ -352,7 +360,7 @@ fn name_module(module: &Module) {
     }
     line.text(" ");
     line.text(module.path());
-    state.record(&Record::Note { text: line.as_str() });
+    state.record::<1232>(&Record::Note { text: line.as_str() });
 }
 
 /// A library was unloaded: what is known of addresses may be wrong.
@@ -424,20 +432,22 @@ impl State {
             let is_new;
             (node, is_new) = self.tree.node(parent, frame);
             if is_new {
-                let mut line = Line::new();
+                let mut line = Line::<40>::new();
                 line.number(parent as usize);
                 line.text(" ");
                 line.number(frame);
-                self.record(&Record::Name { tag: node, name: line.as_str() });
+                self.record::<72>(&Record::Name { tag: node, name: line.as_str() });
             }
         }
         self.tree.keep(stack, node);
         node
     }
 
-    /// Appends a record of text.
-    fn record(&mut self, record: &Record<'_>) {
-        let mut bytes = [0; Line::MOST + 32];
+    /// Appends a record of text, of at most `MOST` bytes. Out of line, since the program's stack may be short.
+    #[cold]
+    #[inline(never)]
+    fn record<const MOST: usize>(&mut self, record: &Record<'_>) {
+        let mut bytes = [0; MOST];
         if let Ok(size) = self.encoder.encode(record, &mut bytes) {
             self.append(&bytes[..size]);
         }
@@ -525,19 +535,17 @@ impl State {
         Ok(())
     }
 
-    /// Returns whether the descriptor that was kept is still that of the file.
+    /// Returns whether the descriptor that was kept is still that of the file. Its path in `/proc` would not be had in another root, and would
+    /// take more of the stack than signal handlers and coroutines may have.
     fn has_kept(&self) -> bool {
-        let (mut link, mut path) = ([0 as c_char; 32], [0 as c_char; 4096]);
-        // SAFETY: the buffers have these lengths; the format fits its argument. `snprintf` does not allocate for it.
-        let length = unsafe {
-            sys::snprintf(link.as_mut_ptr(), link.len(), c"/proc/self/fd/%d".as_ptr(), self.kept);
-            sys::readlink(link.as_ptr(), path.as_mut_ptr(), path.len())
-        };
-        let Ok(length) = usize::try_from(length) else { return false };
-        self.kept >= 0 && self.path.get(length) == Some(&0) && path.get(..length) == self.path.get(..length)
+        let (mut mark, at) = (0_u64, offset_of!(Head, mark) as sys::OffT);
+        // SAFETY: the place is that of a local variable of this length. What is no file, or too short, is not read.
+        let read = unsafe { sys::pread(self.kept, (&raw mut mark).cast(), size_of::<u64>(), at) };
+        read == size_of::<u64>() as isize
+            && head().is_some_and(|head| head.mark.load(Ordering::Relaxed) == mark)
     }
 
-    /// Lets go of the parent's file, which it keeps.
+    /// Lets go of the parent's file, which it keeps, but not of the head.
     fn leave(&mut self) {
         // SAFETY: the maps are this process's copies, which it does not use any more, and the descriptor is that of the file.
         unsafe {
@@ -545,13 +553,13 @@ impl State {
                 sys::close(self.kept);
             }
             sys::munmap(self.window.cast::<c_void>(), self.size);
-            sys::munmap(HEAD.swap(ptr::null_mut(), Ordering::Relaxed).cast::<c_void>(), Head::SIZE);
         }
     }
 
     /// Maps the control file, if there is one.
-    fn open_control(&self) {
-        let mut path = [0 as c_char; 4096];
+    fn open_control(&mut self) {
+        // There is no file yet, so that its path is free for another one.
+        let path = &mut self.path;
         // SAFETY: the buffer has that length; the format fits its argument. `snprintf` does not allocate for it. The descriptor is
         // closed once the page is mapped, which it stays.
         unsafe {
@@ -597,6 +605,10 @@ impl State {
                 break;
             }
         }
+        // The head is still that of the parent, if there is one.
+        if let Some(parent) = head().filter(|_| file < 0) {
+            parent.without_file.fetch_add(1, Ordering::Relaxed);
+        }
         let access = sys::PROT_READ | sys::PROT_WRITE;
         let mut head = sys::MAP_FAILED.cast::<Head>();
         if self.map(file, 0).is_ok() {
@@ -619,6 +631,8 @@ impl State {
             let length = sys::readlink(c"/proc/self/exe".as_ptr(), (*head).image.get().cast(), 1024);
             (*head).length_of_image.store(u64::try_from(length).unwrap_or(0), Ordering::Release);
             sys::readlink(c"/proc/self/ns/pid".as_ptr(), (*head).namespace.get().cast(), 63);
+            let mark = now(sys::CLOCK_MONOTONIC) ^ (process as u64) << 40;
+            (*head).mark.store(mark | 1, Ordering::Relaxed);
         }
         HEAD.store(head, Ordering::Release);
         self.encoder = Encoder::new();

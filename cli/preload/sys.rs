@@ -120,6 +120,7 @@ unsafe extern "C" {
         destructor: Option<unsafe extern "C" fn(*mut c_void)>,
     ) -> c_int;
     pub fn pthread_setspecific(key: c_uint, value: *const c_void) -> c_int;
+    pub fn pread(file: c_int, place: *mut c_void, size: usize, at: OffT) -> isize;
     pub fn readlink(path: *const c_char, place: *mut c_char, size: usize) -> isize;
     pub fn sched_yield() -> c_int;
     pub fn snprintf(place: *mut c_char, size: usize, format: *const c_char, ...) -> c_int;

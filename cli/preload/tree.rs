@@ -58,17 +58,14 @@ impl Tree {
 }
 
 /// A line of text without memory of the allocator's.
-pub struct Line {
-    bytes: [u8; Self::MOST],
+pub struct Line<const MOST: usize> {
+    bytes: [u8; MOST],
     length: usize,
 }
 
-impl Line {
-    /// Bytes of the longest line.
-    pub const MOST: usize = 1200;
-
+impl<const MOST: usize> Line<MOST> {
     pub const fn new() -> Self {
-        Self { bytes: [0; Self::MOST], length: 0 }
+        Self { bytes: [0; MOST], length: 0 }
     }
 
     /// Adds text as far as it fits.

@@ -200,6 +200,7 @@ pub fn record(args: &RecordArgs) -> Result<u8, Failure> {
         .ok_or_else(|| Failure::Other(why_nothing(&name, status, raws.len(), &left)))?;
     let mut unrecorded: Vec<PathBuf> =
         raws.iter().filter_map(|raw| raw.head.as_ref()?.unrecorded.clone()).collect();
+    let without_file: u64 = raws.iter().filter_map(|raw| Some(raw.head.as_ref()?.without_file)).sum();
     unrecorded.sort();
     unrecorded.dedup();
     let main = raws.remove(main);
@@ -222,6 +223,12 @@ pub fn record(args: &RecordArgs) -> Result<u8, Failure> {
             "allotment: warning: {} was started without LD_PRELOAD and ALLOTMENT_RECORD in its environment, so it is not recorded: have \
              them passed on, or record that program",
             path.display()
+        );
+    }
+    if without_file > 0 {
+        eprintln!(
+            "allotment: warning: {without_file} children are not recorded: they may create no file in the recording's folder, since their user, \
+             their root folder or their limit on open files (`ulimit -n`) is another one"
         );
     }
     if !left.is_empty() && args.pid.is_none() {

@@ -52,6 +52,8 @@ pub struct RawHead {
     pub unrecorded: Option<PathBuf>,
     /// The link `/proc/self/ns/pid`.
     namespace: Vec<u8>,
+    /// Children that could create no file.
+    pub without_file: u64,
 }
 
 impl RawHead {
@@ -76,6 +78,7 @@ impl RawHead {
             image: path(text(40, usize::try_from(word(32)).unwrap_or(0).min(1024))),
             unrecorded: path(text(1072, 1024)).filter(|_| word(1064) > 0),
             namespace: text(2096, 64).to_vec(),
+            without_file: word(2168),
         })
     }
 }

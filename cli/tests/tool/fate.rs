@@ -228,6 +228,90 @@ int main(int count, char **arguments) {
     assert_eq!(sizes(&trace).len(), 200_001);
 }
 
+/// A program that finds its files no more, as in another root, is recorded to its end, and its children, which can create none, are told.
+#[test]
+fn a_folder_that_is_gone_loses_only_children() {
+    let (folder, [program, trace]) = files(["hidden", "hidden.trace"]);
+    let source = "
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+int main(void) {
+    char old[4096], new[4100];
+    free(malloc(1));
+    snprintf(old, sizeof old, \"%s\", getenv(\"ALLOTMENT_RECORD\"));
+    *strrchr(old, '/') = 0;
+    snprintf(new, sizeof new, \"%s.x\", old);
+    if (rename(old, new)) return 1;
+    for (int i = 0; i < 300000; i++) free(malloc(1000 + i));
+    for (int i = 0; i < 2; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            free(malloc(5));
+            _exit(0);
+        }
+        waitpid(child, NULL, 0);
+    }
+    free(malloc(777));
+    return rename(new, old) ? 2 : 0;
+}
+";
+    compiled(&program, source, &[]);
+    for children in [&[][..], &["--children"]] {
+        let output = record(&[children, &["-o", &trace, "--", &program]].concat(), b"");
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        assert!(said(&output).contains("2 children are not recorded"), "{}", said(&output));
+        assert!(sizes(&trace).contains(&777), "{}", said(&output));
+    }
+    drop(folder);
+}
+
+/// The recorder takes less of the stack than the smallest signal stacks and coroutines have, at each call and whenever a part of its file is full.
+#[test]
+fn small_stacks_are_large_enough() {
+    let (_folder, [program, trace]) = files(["stack", "stack.bin"]);
+    let source = "
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <ucontext.h>
+#include <unistd.h>
+static ucontext_t caller, own;
+static void run(void) {
+    for (int i = 0; i < 300000; i++) free(malloc(1000 + i));
+    void *block = realloc(malloc(10), 1000);
+    free(block);
+    if (posix_memalign(&block, 64, 64)) abort();
+    free(block);
+    free(calloc(1, 10));
+    swapcontext(&own, &caller);
+}
+int main(void) {
+    static unsigned char stack[65536];
+    free(malloc(1));
+    memset(stack, 0xa5, sizeof stack);
+    getcontext(&own);
+    own.uc_stack.ss_sp = stack;
+    own.uc_stack.ss_size = sizeof stack;
+    makecontext(&own, run, 0);
+    swapcontext(&caller, &own);
+    size_t left = 0;
+    while (stack[left] == 0xa5) left++;
+    printf(\"%zu bytes\", sizeof stack - left);
+    return sizeof stack - left > 3500;
+}
+";
+    compiled(&program, source, &[]);
+    let ways: [&[&str]; 2] = [&[], &["--exact-times", "--addresses"]];
+    for how in ways {
+        let output = record(&[how, &["-o", &trace, "--", &program]].concat(), b"");
+        assert_eq!(output.status.code(), Some(0), "{how:?}: {}", String::from_utf8_lossy(&output.stdout));
+    }
+}
+
 /// A program that may make few system calls is not ended by those of the recorder, nor are its children; its trace goes as far as it can.
 #[test]
 fn a_program_that_limits_its_system_calls_goes_on() {

@@ -206,6 +206,16 @@ fn unshown<'a>(page: &'a str, sources: &str, commands: &str) -> Vec<&'a str> {
     lines.filter(|line| !shown(line)).collect()
 }
 
+/// The names with underscores in the tables of `page` that are nowhere in `sources`.
+fn unknown<'a>(page: &'a str, sources: &str) -> Vec<&'a str> {
+    let rows = page.lines().filter(|line| line.starts_with('|'));
+    let quoted = rows.flat_map(|row| row.split('`').skip(1).step_by(2));
+    let is_name = |text: &&str| {
+        text.contains('_') && text.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_'))
+    };
+    quoted.filter(is_name).filter(|name| !sources.contains(name)).collect()
+}
+
 #[test]
 fn features_are_shown_by_tests_that_exist() {
     let root = root();
@@ -230,6 +240,9 @@ fn features_are_shown_by_tests_that_exist() {
     assert!(page.lines().filter(|line| line.starts_with("* ")).count() > 100, "capabilities are listed");
     let missing = unshown(&page, &text, &commands);
     assert!(missing.is_empty(), "features.md names tests or commands that do not exist: {missing:#?}");
+    let safety = fs::read_to_string(root.join("SAFETY.md")).expect("the file is UTF-8");
+    let unknown = unknown(&safety, &text);
+    assert!(unknown.is_empty(), "SAFETY.md's tables name tests that do not exist: {unknown:?}");
 }
 
 #[test]
