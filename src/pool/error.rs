@@ -123,32 +123,6 @@ const fn advice(code: i64) -> Option<&'static str> {
     })
 }
 
-#[cfg(test)]
-mod codes_tests {
-    use super::*;
-
-    #[test]
-    fn names_are_found_by_their_code() {
-        for (call, prefix, names) in [("cuInit", "CUDA_ERROR_", NAMES), ("vkMapMemory", "VK_ERROR_", VULKAN)]
-        {
-            assert!(names.is_sorted_by(|one, next| one.0 < next.0));
-            for &(code, name_of_code) in names {
-                assert_eq!(code_name(call, code), Some((prefix, name_of_code)));
-            }
-        }
-        assert_eq!(
-            [
-                code_name("cuInit", 0),
-                code_name("cuInit", -1),
-                code_name("vkMapMemory", 1),
-                code_name("hipInit", 1),
-                code_name("curl", 1)
-            ],
-            [None; 5]
-        );
-    }
-}
-
 /// The kind of a failed driver call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -392,3 +366,29 @@ pub enum PoolError {
 }
 
 debug_as_display!(PoolError);
+
+#[cfg(test)]
+mod codes_tests {
+    use super::*;
+
+    #[test]
+    fn names_are_found_by_their_code() {
+        for (call, prefix, names) in [("cuInit", "CUDA_ERROR_", NAMES), ("vkMapMemory", "VK_ERROR_", VULKAN)]
+        {
+            assert!(names.is_sorted_by(|one, next| one.0 < next.0));
+            for &(code, name_of_code) in names {
+                assert_eq!(code_name(call, code), Some((prefix, name_of_code)));
+            }
+        }
+        assert_eq!(
+            [
+                code_name("cuInit", 0),
+                code_name("cuInit", -1),
+                code_name("vkMapMemory", 1),
+                code_name("hipInit", 1),
+                code_name("curl", 1)
+            ],
+            [None; 5]
+        );
+    }
+}

@@ -207,19 +207,6 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lengths_are_rounded_up_as_far_as_there_are_numbers() {
-        assert_eq!([0, 1, 512, 513].map(|bytes| round_up(bytes, 512)), [0, 512, 512, 1024]);
-        let last = usize::MAX - 511;
-        assert_eq!([last - 1, last, last + 1, usize::MAX].map(|bytes| round_up(bytes, 512)), [last; 4]);
-        assert_eq!(round_up(usize::MAX, 1), usize::MAX);
-    }
-}
-
 impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     /// Granules per page; 0 if the source cannot take pages back.
     fn page(&self) -> usize {
@@ -435,5 +422,18 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         }
         state.lengthened(record.segment);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_are_rounded_up_as_far_as_there_are_numbers() {
+        assert_eq!([0, 1, 512, 513].map(|bytes| round_up(bytes, 512)), [0, 512, 512, 1024]);
+        let last = usize::MAX - 511;
+        assert_eq!([last - 1, last, last + 1, usize::MAX].map(|bytes| round_up(bytes, 512)), [last; 4]);
+        assert_eq!(round_up(usize::MAX, 1), usize::MAX);
     }
 }

@@ -192,69 +192,6 @@ impl<T: Copy> Records<T> {
     }
 }
 
-#[cfg(test)]
-mod records_tests {
-    use super::*;
-    use std::collections::BTreeSet;
-
-    fn record(heap: u16) -> Record<()> {
-        let (token, holder) = ((), Holder::Live);
-        Record { offset: 0, len: 1, token, segment: 0, requested: 1, serial: 0, heap, align: 0, holder }
-    }
-
-    /// Each lane has numbers of its own, and uses none twice.
-    #[test]
-    fn records_are_of_their_lane() {
-        for lane in 0..LANES {
-            let mut records = Records::new(lane);
-            let mut used: BTreeSet<u32> = (0..200).map(|_| records.insert(record(0))).collect();
-            for number in used.iter().copied().step_by(3).collect::<Vec<_>>() {
-                assert_eq!(records.remove(number).len, 1);
-                used.remove(&number);
-            }
-            assert!(records.is_sound());
-            for _ in 0..1000 {
-                let number = records.insert(record(0));
-                assert!(used.insert(number), "record {number} is used twice");
-            }
-            assert!(used.iter().all(|&number| lane_of(number as usize) == lane));
-            assert!(records.is_sound() && records.iter().map(|(number, _)| number).eq(used));
-            assert_eq!(records.all.len(), 1133);
-        }
-    }
-
-    /// Each use of a record has a serial of its own.
-    #[test]
-    fn serials_rise_with_each_use() {
-        let mut records = Records::new(3);
-        let number = records.insert(record(0));
-        let serial = records.get(number).serial;
-        for uses in [1, 2, 3] {
-            records.remove(number);
-            assert_eq!(records.insert(record(0)), number);
-            assert_eq!(records.get(number).serial, serial + uses);
-        }
-        records.get_mut(number).serial = u32::MAX;
-        records.remove(number);
-        assert_eq!((records.insert(record(0)), records.get(number).serial), (number, 0));
-    }
-
-    #[test]
-    fn a_wrong_list_is_unsound() {
-        let mut records = Records::new(0);
-        let numbers = [(); 3].map(|()| records.insert(record(0)));
-        assert_eq!(numbers, [0, 8, 16]);
-        records.remove(numbers[1]);
-        let unused = records.unused.clone();
-        for wrong in [&[][..], &[0], &[0, 8], &[8, 8]] {
-            records.unused = wrong.to_vec();
-            assert!(!records.is_sound());
-        }
-        records.unused = unused;
-        assert!(records.is_sound());
-    }
-}
-
 /// A segment and the placement that divides it, in cache lines of its own: threads use different ones at the same time.
 #[repr(align(128))]
 pub(super) struct Entry<P> {
@@ -362,5 +299,68 @@ impl<P> Segments<P> {
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Entry<P>)> {
         let numbered = (self.lane..).step_by(LANES).zip(&self.all);
         numbered.filter_map(|(number, entry)| Some((number, entry.as_deref()?)))
+    }
+}
+
+#[cfg(test)]
+mod records_tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    fn record(heap: u16) -> Record<()> {
+        let (token, holder) = ((), Holder::Live);
+        Record { offset: 0, len: 1, token, segment: 0, requested: 1, serial: 0, heap, align: 0, holder }
+    }
+
+    /// Each lane has numbers of its own, and uses none twice.
+    #[test]
+    fn records_are_of_their_lane() {
+        for lane in 0..LANES {
+            let mut records = Records::new(lane);
+            let mut used: BTreeSet<u32> = (0..200).map(|_| records.insert(record(0))).collect();
+            for number in used.iter().copied().step_by(3).collect::<Vec<_>>() {
+                assert_eq!(records.remove(number).len, 1);
+                used.remove(&number);
+            }
+            assert!(records.is_sound());
+            for _ in 0..1000 {
+                let number = records.insert(record(0));
+                assert!(used.insert(number), "record {number} is used twice");
+            }
+            assert!(used.iter().all(|&number| lane_of(number as usize) == lane));
+            assert!(records.is_sound() && records.iter().map(|(number, _)| number).eq(used));
+            assert_eq!(records.all.len(), 1133);
+        }
+    }
+
+    /// Each use of a record has a serial of its own.
+    #[test]
+    fn serials_rise_with_each_use() {
+        let mut records = Records::new(3);
+        let number = records.insert(record(0));
+        let serial = records.get(number).serial;
+        for uses in [1, 2, 3] {
+            records.remove(number);
+            assert_eq!(records.insert(record(0)), number);
+            assert_eq!(records.get(number).serial, serial + uses);
+        }
+        records.get_mut(number).serial = u32::MAX;
+        records.remove(number);
+        assert_eq!((records.insert(record(0)), records.get(number).serial), (number, 0));
+    }
+
+    #[test]
+    fn a_wrong_list_is_unsound() {
+        let mut records = Records::new(0);
+        let numbers = [(); 3].map(|()| records.insert(record(0)));
+        assert_eq!(numbers, [0, 8, 16]);
+        records.remove(numbers[1]);
+        let unused = records.unused.clone();
+        for wrong in [&[][..], &[0], &[0, 8], &[8, 8]] {
+            records.unused = wrong.to_vec();
+            assert!(!records.is_sound());
+        }
+        records.unused = unused;
+        assert!(records.is_sound());
     }
 }

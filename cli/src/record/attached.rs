@@ -2,6 +2,7 @@
 //! its program and libraries hold replaced by the library's.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
@@ -103,10 +104,11 @@ impl Modules {
         }
         self.modules.retain(|key, _| places.contains_key(key));
         for (key, end) in places {
-            if !self.modules.contains_key(&key) {
+            if let Entry::Vacant(entry) = self.modules.entry(key) {
+                let (path, start) = entry.key();
                 let module =
-                    Module::read(process, &key.0, key.1, end).unwrap_or_else(|| Module::other(key.1, end));
-                self.modules.insert(key, module);
+                    Module::read(process, path, *start, end).unwrap_or_else(|| Module::other(*start, end));
+                entry.insert(module);
             }
         }
         Ok(())
