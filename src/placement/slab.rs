@@ -68,7 +68,7 @@ pub struct SlabMap<M: RegionMap, C: Classes = DefaultClasses, const GRANULE: usi
 
 /// A size class in a word: its number, from 1, in 5 bits; the granules of an object in 7; and how many of 32 objects a page lacks.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Class(u32);
+struct Class(u32);
 
 impl Class {
     const NONE: Self = Self::new(0, PAGE);
@@ -97,14 +97,9 @@ impl Class {
     }
 }
 
-/// A request to a [`Slab`].
+/// A request to a [`Slab`]: for an object of a class, or for a block of the map behind.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum SlabShape<S> {
-    /// For an object of a class.
-    Object(Class),
-    /// For a block of the map behind.
-    Behind(S),
-}
+pub struct SlabShape<S>(Result<Class, S>);
 
 /// The record of a page.
 #[repr(C)]
@@ -234,8 +229,8 @@ impl<M: RegionMap, C: Classes, const GRANULE: usize> SlabMap<M, C, GRANULE> {
     /// Returns the shape of a block of the map behind: an object's, where there was no room for a page.
     fn behind(shape: SlabShape<M::Shape>) -> M::Shape {
         match shape {
-            SlabShape::Object(class) => M::shape(class.object(), 1),
-            SlabShape::Behind(shape) => shape,
+            SlabShape(Ok(class)) => M::shape(class.object(), 1),
+            SlabShape(Err(shape)) => shape,
         }
     }
 
@@ -244,7 +239,7 @@ impl<M: RegionMap, C: Classes, const GRANULE: usize> SlabMap<M, C, GRANULE> {
     #[inline(never)]
     fn allocate_slow(&mut self, class: Class) -> Option<usize> {
         let Some(index) = self.allocate_behind(M::shape(PAGE, PAGE)) else {
-            let shape = Self::behind(SlabShape::Object(class));
+            let shape = Self::behind(SlabShape(Ok(class)));
             return if M::granted(shape) == class.object() { self.allocate_behind(shape) } else { None };
         };
         let number = ((self.skew + index) / PAGE + 1) as u32;
@@ -312,7 +307,7 @@ impl<M: RegionMap, C: Classes, const GRANULE: usize> SlabMap<M, C, GRANULE> {
             (*self.record(number)).link = 0;
         }
         let index = (number as usize - 1) * PAGE - self.skew;
-        let freed = self.free_behind(index, SlabShape::Behind(M::shape(PAGE, PAGE)));
+        let freed = self.free_behind(index, SlabShape(Err(M::shape(PAGE, PAGE))));
         debug_assert!(freed.is_ok(), "a page is a block of the map behind");
     }
 
@@ -357,7 +352,7 @@ impl<M: RegionMap, C: Classes, const GRANULE: usize> SlabMap<M, C, GRANULE> {
     #[inline(never)]
     fn why_not(record: &Record, at: usize, shape: SlabShape<M::Shape>) -> FreeError {
         match shape {
-            SlabShape::Object(class)
+            SlabShape(Ok(class))
                 if record.class() == class.number()
                     && at % class.object() == 0
                     && record.free.checked_shr((at / class.object()) as u32).unwrap_or(0) & 1 != 0 =>
@@ -423,25 +418,25 @@ unsafe impl<M: RegionMap, C: Classes, const GRANULE: usize> RegionMap for SlabMa
         // One compare for both.
         let short = if align <= 1 { len } else { usize::MAX };
         if short > Self::LONGEST {
-            return SlabShape::Behind(M::shape(len, align));
+            return SlabShape(Err(M::shape(len, align)));
         }
         // SAFETY: the table has an entry for each length up to the longest.
-        SlabShape::Object(unsafe { *Self::CLASSES.get_unchecked(short) })
+        SlabShape(Ok(unsafe { *Self::CLASSES.get_unchecked(short) }))
     }
 
     #[inline(always)]
     fn granted(shape: Self::Shape) -> usize {
         match shape {
-            SlabShape::Object(class) => class.object(),
-            SlabShape::Behind(shape) => M::granted(shape),
+            SlabShape(Ok(class)) => class.object(),
+            SlabShape(Err(shape)) => M::granted(shape),
         }
     }
 
     #[inline(always)]
     fn allocate(&mut self, shape: Self::Shape) -> Option<usize> {
         let class = match shape {
-            SlabShape::Object(class) => class,
-            SlabShape::Behind(shape) => return self.allocate_behind(shape),
+            SlabShape(Ok(class)) => class,
+            SlabShape(Err(shape)) => return self.allocate_behind(shape),
         };
         if self.words.is_null() {
             return None;
@@ -469,7 +464,7 @@ unsafe impl<M: RegionMap, C: Classes, const GRANULE: usize> RegionMap for SlabMa
     }
 
     fn check(&self, index: usize, shape: Self::Shape) -> Result<(), FreeError> {
-        if matches!(shape, SlabShape::Object(class) if self.object_at(index, class).is_some()) {
+        if matches!(shape, SlabShape(Ok(class)) if self.object_at(index, class).is_some()) {
             return Ok(());
         }
         self.check_outside_pages(index, shape)?;
@@ -478,7 +473,7 @@ unsafe impl<M: RegionMap, C: Classes, const GRANULE: usize> RegionMap for SlabMa
 
     #[inline(always)]
     fn free(&mut self, index: usize, shape: Self::Shape) -> Result<usize, FreeError> {
-        let SlabShape::Object(class) = shape else { return self.free_behind(index, shape) };
+        let SlabShape(Ok(class)) = shape else { return self.free_behind(index, shape) };
         let Some((number, bit)) = self.object_at(index, class) else { return self.free_behind(index, shape) };
         // SAFETY: the page is open; it is in the list if it has a free object.
         unsafe {
@@ -497,11 +492,11 @@ unsafe impl<M: RegionMap, C: Classes, const GRANULE: usize> RegionMap for SlabMa
 
     fn resize(&mut self, index: usize, old: Self::Shape, new: Self::Shape) -> Option<usize> {
         match (old, new) {
-            (SlabShape::Behind(from), SlabShape::Behind(to)) => {
+            (SlabShape(Err(from)), SlabShape(Err(to))) => {
                 self.check_outside_pages(index, old).ok()?;
                 self.behind.resize(index, from, to)
             }
-            (SlabShape::Object(from), SlabShape::Object(to)) if from == to => {
+            (SlabShape(Ok(from)), SlabShape(Ok(to))) if from == to => {
                 self.check(index, old).ok().map(|()| to.object())
             }
             _ => None,
@@ -510,7 +505,7 @@ unsafe impl<M: RegionMap, C: Classes, const GRANULE: usize> RegionMap for SlabMa
 
     fn has_shorter(&mut self, old: Self::Shape, new: Self::Shape) -> bool {
         match (old, new) {
-            (SlabShape::Behind(old), SlabShape::Behind(new)) => self.behind.has_shorter(old, new),
+            (SlabShape(Err(old)), SlabShape(Err(new))) => self.behind.has_shorter(old, new),
             _ => false,
         }
     }

@@ -12,7 +12,7 @@
 //! serves the next ones from a plan, and [`Chain`] falls back to other pools. [`RawPool::start_trace`] records what a
 //! pool does.
 
-// What a pool is told, what it calls, and what it says. The files are in layers, from the ground up: see ARCHITECTURE.md.
+// The files are in layers, from the ground up: see ARCHITECTURE.md.
 mod error;
 mod numbers;
 mod options;

@@ -144,7 +144,7 @@ impl Pool {
         self.free -= 1;
         let offset = match side {
             Side::Left => 0,
-            // A block of no bytes is told from the next slot's by its address too.
+            // The address of an empty block, too, differs from the next slot's.
             Side::Right => (PAGE - layout.size().max(1)) & !(layout.align() - 1),
         };
         let block = page.wrapping_add(offset);

@@ -100,7 +100,7 @@ fn kernel(op: &str) -> Option<(&'static str, &'static str)> {
     found.map(|(_, options, data)| (options, data))
 }
 
-/// Returns the bytes of each buffer that a kernel works with while it runs and nobody else sees.
+/// Returns the bytes of each buffer that a kernel works with only while it runs.
 pub(super) fn scratch(op: &str, inputs: &[&Tensor], output: Option<&Tensor>) -> Vec<u64> {
     let (&[input, weights, ..], Some(output)) = (inputs, output) else { return Vec::new() };
     let first = |tensor: &Tensor| tensor.shape.first().copied().unwrap_or(1);
