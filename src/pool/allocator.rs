@@ -7,9 +7,7 @@ use super::stats::CopyCounters;
 use super::{MemoryKind, PoolStats, Segment, Source, Stream};
 use crate::placement::SegmentPlacement;
 use core::fmt;
-use std::boxed::Box;
 use std::sync::Arc;
-use std::vec::Vec;
 
 /// An allocator of device memory: a [`RawPool`] of any placement and source, or an adaptor
 /// that wraps other allocators, such as [`Chain`](super::Chain).

@@ -16,9 +16,7 @@ use crate::units::granules;
 use core::num::NonZeroUsize;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use core::time::Duration;
-use std::boxed::Box;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::vec::Vec;
 
 /// The hook that was called last, and the bytes that hooks have freed so far.
 pub(super) type Place = Option<(Key, usize)>;

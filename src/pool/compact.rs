@@ -10,7 +10,6 @@ use crate::placement::SegmentPlacement;
 #[cfg(feature = "gpu")]
 use std::collections::BTreeSet;
 use std::collections::HashMap;
-use std::vec::Vec;
 
 /// How many free blocks of a block's own segment are tried as its new place.
 const CHOICES: usize = 8;

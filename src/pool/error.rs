@@ -4,10 +4,6 @@
 
 use crate::plan::PlanError;
 use core::fmt;
-use std::boxed::Box;
-use std::format;
-use std::string::String;
-use std::vec::Vec;
 
 /// A number of bytes, which is shown as such below 1 KiB, in KiB below 1 MiB, and in MiB beyond.
 #[derive(Clone, Copy)]

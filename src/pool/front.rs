@@ -13,7 +13,6 @@ use crate::placement::SegmentPlacement;
 use core::fmt;
 use core::panic::Location;
 use core::time::Duration;
-use std::boxed::Box;
 use std::collections::BTreeSet;
 use std::sync::PoisonError;
 

@@ -10,7 +10,6 @@ use super::state::{State, bytes_of};
 use super::{PoolError, RawPool, Source, Stream};
 use crate::placement::SegmentPlacement;
 use core::fmt;
-use std::vec::Vec;
 
 impl<P: SegmentPlacement, S: Source> State<P, S> {
     /// The stream heap for requests of `stream`: a private one if it is being captured, else its usual one. `None` if a

@@ -7,7 +7,6 @@ use super::{RawPool, Source};
 use crate::placement::SegmentPlacement;
 use core::ops::Range;
 use core::ptr;
-use std::vec::Vec;
 
 /// [`PoolOptions::fitted_segments`](super::PoolOptions::fitted_segments) reserves more than the request while at most one part in this many of the reserved memory is
 /// free.

@@ -58,6 +58,7 @@ pub(crate) use allocator::allocate_from_first;
 pub(crate) use allocator::pass_on_blocks;
 pub use allocator::{AnyPool, Chain, DeviceAllocator};
 pub use base::{Allocation, DefaultPlacement, DevicePool, RawPool};
+#[cfg(any(feature = "gpu", feature = "vulkan"))]
 pub(crate) use error::debug_as_display;
 #[cfg(feature = "gpu")]
 pub(crate) use error::kind;

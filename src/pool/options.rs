@@ -4,7 +4,6 @@
 
 use super::PoolError;
 use core::time::Duration;
-use std::vec::Vec;
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;

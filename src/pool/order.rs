@@ -10,7 +10,6 @@
 use super::numbers::ByNumber;
 use super::{Source, Stream};
 use std::collections::{BTreeMap, VecDeque};
-use std::vec::Vec;
 
 /// The work that one freed block waits for on one stream.
 pub(super) struct Mark<E> {

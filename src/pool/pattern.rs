@@ -14,8 +14,6 @@ use super::{PoolError, Stream};
 use crate::plan::{self, OwnedPlan, Placed, rules_for};
 use core::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::vec;
-use std::vec::Vec;
 
 /// The live buffers of a plan.
 struct Live {

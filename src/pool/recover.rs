@@ -11,10 +11,6 @@ use super::state::{Denied, State};
 use super::wait::Patience;
 use super::{PoolError, RawPool, Source};
 use crate::placement::SegmentPlacement;
-use std::boxed::Box;
-use std::string::ToString;
-use std::vec;
-use std::vec::Vec;
 
 /// The measures that are taken in turn, each followed by another attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

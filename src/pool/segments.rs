@@ -3,8 +3,6 @@
 use super::Segment;
 use crate::placement::{Block, SegmentPlacement};
 use core::time::Duration;
-use std::boxed::Box;
-use std::vec::Vec;
 
 /// The group of segments that a request is served from, by its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,9 +8,6 @@ use super::stats::{BlockSnapshot, BlockState, PoolStats};
 use super::{RawPool, Source};
 use crate::placement::SegmentPlacement;
 use std::collections::HashMap;
-use std::format;
-use std::string::{String, ToString};
-use std::vec::Vec;
 
 /// A segment in a [`Snapshot`].
 #[derive(Clone, Debug, PartialEq, Eq)]

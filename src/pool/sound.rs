@@ -7,7 +7,6 @@ use super::segments::{Entry, Holder, UNLISTED, lane_of};
 use super::state::{State, bytes_of};
 use super::streams::Bin;
 use crate::placement::SegmentPlacement;
-use std::vec::Vec;
 
 impl<P: SegmentPlacement, S: Source> State<P, S> {
     /// Returns whether counts, lists and orders agree with the records and segments that they are of. O(records + segments · log segments).

@@ -7,7 +7,6 @@ use core::num::NonZeroUsize;
 use core::time::Duration;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Instant;
-use std::vec::Vec;
 
 /// A range of memory that a [`Source`] has reserved for a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -12,10 +12,7 @@ use crate::observe::output::Output;
 use crate::placement::SegmentPlacement;
 use core::panic::Location;
 use core::time::Duration;
-use std::boxed::Box;
 use std::collections::BTreeSet;
-use std::format;
-use std::vec::Vec;
 
 #[derive(Default)]
 pub(super) struct Extra {

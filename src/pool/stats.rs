@@ -6,7 +6,6 @@ use super::error::Size;
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
-use std::string::String;
 
 /// Lets statistics be added, field by field.
 macro_rules! sums {

@@ -7,7 +7,6 @@ use super::{Source, Stream};
 use crate::placement::SegmentPlacement;
 use core::ops::Bound;
 use std::collections::BTreeSet;
-use std::vec::Vec;
 
 /// The segments of one kind in one stream heap.
 #[derive(Default)]

@@ -9,9 +9,7 @@ use crate::observe::event::Action;
 use crate::observe::output::Output;
 use crate::placement::SegmentPlacement;
 use core::time::Duration;
-use std::format;
 use std::io::{self, Write};
-use std::vec::Vec;
 
 impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     /// Starts a trace of everything that is allocated, freed, moved or refused, in the [binary

@@ -10,7 +10,6 @@ use super::{RawPool, Source, Stream};
 use crate::placement::SegmentPlacement;
 use core::time::Duration;
 use std::collections::HashMap;
-use std::vec::Vec;
 
 impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     /// Gives empty segments back to the source, and free pages of others where the source can take pages

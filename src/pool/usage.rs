@@ -5,8 +5,6 @@
 use super::numbers::ByNumber;
 use super::options::Adaptive;
 use std::collections::VecDeque;
-use std::vec;
-use std::vec::Vec;
 
 /// How many different lengths are counted per window; further ones are ignored.
 const LENGTHS: usize = 1 << 16;

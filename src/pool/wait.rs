@@ -13,7 +13,6 @@ use super::streams::Fence;
 use super::{Event, RawPool, Source, Stream};
 use crate::placement::SegmentPlacement;
 use std::collections::VecDeque;
-use std::vec::Vec;
 
 impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     /// Calls the driver for an event on `stream`; `None` if it cannot be recorded now.

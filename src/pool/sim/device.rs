@@ -4,7 +4,6 @@ use crate::pool::{SourceError, SourceErrorKind};
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::vec::Vec;
 
 /// The lowest simulated address.
 pub(super) const BASE: usize = 1 << (usize::BITS - 4);

@@ -9,7 +9,6 @@ use core::alloc::Layout;
 use core::num::NonZeroUsize;
 use core::time::Duration;
 use std::sync::Arc;
-use std::vec::Vec;
 
 /// Memory of a simulated device, with a capacity, a latency in virtual time, and failures where a test wants them.
 /// Clones refer to the same device. The streams of one device may be used with the memory of another.
