@@ -35,6 +35,7 @@ macro_rules! debug_as_display {
         }
     )+};
 }
+#[cfg(any(feature = "gpu", feature = "vulkan"))]
 pub(crate) use debug_as_display;
 
 /// All codes of CUDA 13.5 and their names without `CUDA_ERROR_`, by code.
