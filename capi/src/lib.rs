@@ -13,7 +13,7 @@
 //!   since some of the system's functions refuse programs with threads (`unshare`, `setns`);
 //! * `thp`: asks for transparent huge pages behind the heap, for programs that visit much memory at random; `nothp` asks for none.
 //! * `sample=BLOCKS`: puts one small block in about so many between guard pages ([`heap::os::Growing::sample`]; Linux), where an access outside of it
-//!   or after its free ends the program with a report. Build with the feature `backtrace` for stacks. It costs nothing but the samples.
+//!   or after its free ends the program with a report. Build with the feature `backtrace` for stacks. It costs nothing but the samples. The hard library ignores it.
 //!
 //! They are read at the first request, which may come before this library's constructor. Other words are named on standard error and ignored. A
 //! program that runs with more rights than its caller (set-user-ID) reads none.

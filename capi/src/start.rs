@@ -64,6 +64,8 @@ fn configure() -> Options {
         HEAP.limit(usize::try_from(bytes).unwrap_or(usize::MAX));
     }
     #[cfg(target_os = "linux")]
+    // The hard library checks every block itself.
+    #[cfg(not(feature = "hard"))]
     if let Some(period) = options.sample.filter(|_| is_first) {
         // Without addresses that a free could tell from the heap's the program goes on without.
         let _ = HEAP.sample(period);

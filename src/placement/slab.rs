@@ -97,9 +97,16 @@ impl Class {
     }
 }
 
-/// A request to a [`Slab`]: for an object of a class, or for a block of the map behind.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct SlabShape<S>(Result<Class, S>);
+/// A request to a [`Slab`] of these classes: for an object of a class, or for a block of the map behind.
+pub struct SlabShape<S, C, const GRANULE: usize>(Result<Class, S>, PhantomData<fn() -> C>);
+
+impl<S: Copy, C, const GRANULE: usize> Clone for SlabShape<S, C, GRANULE> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<S: Copy, C, const GRANULE: usize> Copy for SlabShape<S, C, GRANULE> {}
 
 /// The record of a page.
 #[repr(C)]
@@ -221,16 +228,20 @@ impl<M: RegionMap, C: Classes, const GRANULE: usize> SlabMap<M, C, GRANULE> {
 
     /// Frees a block of the map behind, like [`SlabMap::allocate_behind`], or says why a block cannot be freed.
     #[inline(never)]
-    fn free_behind(&mut self, index: usize, shape: SlabShape<M::Shape>) -> Result<usize, FreeError> {
+    fn free_behind(
+        &mut self,
+        index: usize,
+        shape: SlabShape<M::Shape, C, GRANULE>,
+    ) -> Result<usize, FreeError> {
         self.check_outside_pages(index, shape)?;
         self.behind.free(index, Self::behind(shape))
     }
 
     /// Returns the shape of a block of the map behind: an object's, where there was no room for a page.
-    fn behind(shape: SlabShape<M::Shape>) -> M::Shape {
+    fn behind(shape: SlabShape<M::Shape, C, GRANULE>) -> M::Shape {
         match shape {
-            SlabShape(Ok(class)) => M::shape(class.object(), 1),
-            SlabShape(Err(shape)) => shape,
+            SlabShape(Ok(class), _) => M::shape(class.object(), 1),
+            SlabShape(Err(shape), _) => shape,
         }
     }
 
@@ -239,7 +250,7 @@ impl<M: RegionMap, C: Classes, const GRANULE: usize> SlabMap<M, C, GRANULE> {
     #[inline(never)]
     fn allocate_slow(&mut self, class: Class) -> Option<usize> {
         let Some(index) = self.allocate_behind(M::shape(PAGE, PAGE)) else {
-            let shape = Self::behind(SlabShape(Ok(class)));
+            let shape = Self::behind(SlabShape(Ok(class), PhantomData));
             return if M::granted(shape) == class.object() { self.allocate_behind(shape) } else { None };
         };
         let number = ((self.skew + index) / PAGE + 1) as u32;
@@ -307,7 +318,7 @@ impl<M: RegionMap, C: Classes, const GRANULE: usize> SlabMap<M, C, GRANULE> {
             (*self.record(number)).link = 0;
         }
         let index = (number as usize - 1) * PAGE - self.skew;
-        let freed = self.free_behind(index, SlabShape(Err(M::shape(PAGE, PAGE))));
+        let freed = self.free_behind(index, SlabShape(Err(M::shape(PAGE, PAGE)), PhantomData));
         debug_assert!(freed.is_ok(), "a page is a block of the map behind");
     }
 
@@ -340,7 +351,11 @@ impl<M: RegionMap, C: Classes, const GRANULE: usize> SlabMap<M, C, GRANULE> {
     ///
     /// [`FreeError`] if a page has it: the error of a free there.
     #[inline(always)]
-    fn check_outside_pages(&self, index: usize, shape: SlabShape<M::Shape>) -> Result<(), FreeError> {
+    fn check_outside_pages(
+        &self,
+        index: usize,
+        shape: SlabShape<M::Shape, C, GRANULE>,
+    ) -> Result<(), FreeError> {
         let Some((number, at)) = self.page_at(index) else { return Ok(()) };
         // SAFETY: the region has that page.
         let record = unsafe { &*self.record(number) };
@@ -350,9 +365,9 @@ impl<M: RegionMap, C: Classes, const GRANULE: usize> SlabMap<M, C, GRANULE> {
     /// Returns the error of a free at granule `at` of a page that has no live object of this shape there.
     #[cold]
     #[inline(never)]
-    fn why_not(record: &Record, at: usize, shape: SlabShape<M::Shape>) -> FreeError {
+    fn why_not(record: &Record, at: usize, shape: SlabShape<M::Shape, C, GRANULE>) -> FreeError {
         match shape {
-            SlabShape(Ok(class))
+            SlabShape(Ok(class), _)
                 if record.class() == class.number()
                     && at % class.object() == 0
                     && record.free.checked_shr((at / class.object()) as u32).unwrap_or(0) & 1 != 0 =>
@@ -366,7 +381,7 @@ impl<M: RegionMap, C: Classes, const GRANULE: usize> SlabMap<M, C, GRANULE> {
 
 // SAFETY: objects are disjoint parts of pages, which are live blocks of the map behind; a bit lets each be allocated once.
 unsafe impl<M: RegionMap, C: Classes, const GRANULE: usize> RegionMap for SlabMap<M, C, GRANULE> {
-    type Shape = SlabShape<M::Shape>;
+    type Shape = SlabShape<M::Shape, C, GRANULE>;
 
     const EMPTY: Self = Self { behind: M::EMPTY, words: ptr::null_mut(), skew: 0, classes: PhantomData };
     const MAX_LEN: usize = {
@@ -418,25 +433,25 @@ unsafe impl<M: RegionMap, C: Classes, const GRANULE: usize> RegionMap for SlabMa
         // One compare for both.
         let short = if align <= 1 { len } else { usize::MAX };
         if short > Self::LONGEST {
-            return SlabShape(Err(M::shape(len, align)));
+            return SlabShape(Err(M::shape(len, align)), PhantomData);
         }
         // SAFETY: the table has an entry for each length up to the longest.
-        SlabShape(Ok(unsafe { *Self::CLASSES.get_unchecked(short) }))
+        SlabShape(Ok(unsafe { *Self::CLASSES.get_unchecked(short) }), PhantomData)
     }
 
     #[inline(always)]
     fn granted(shape: Self::Shape) -> usize {
         match shape {
-            SlabShape(Ok(class)) => class.object(),
-            SlabShape(Err(shape)) => M::granted(shape),
+            SlabShape(Ok(class), _) => class.object(),
+            SlabShape(Err(shape), _) => M::granted(shape),
         }
     }
 
     #[inline(always)]
     fn allocate(&mut self, shape: Self::Shape) -> Option<usize> {
         let class = match shape {
-            SlabShape(Ok(class)) => class,
-            SlabShape(Err(shape)) => return self.allocate_behind(shape),
+            SlabShape(Ok(class), _) => class,
+            SlabShape(Err(shape), _) => return self.allocate_behind(shape),
         };
         if self.words.is_null() {
             return None;
@@ -464,7 +479,7 @@ unsafe impl<M: RegionMap, C: Classes, const GRANULE: usize> RegionMap for SlabMa
     }
 
     fn check(&self, index: usize, shape: Self::Shape) -> Result<(), FreeError> {
-        if matches!(shape, SlabShape(Ok(class)) if self.object_at(index, class).is_some()) {
+        if matches!(shape, SlabShape(Ok(class), _) if self.object_at(index, class).is_some()) {
             return Ok(());
         }
         self.check_outside_pages(index, shape)?;
@@ -473,7 +488,7 @@ unsafe impl<M: RegionMap, C: Classes, const GRANULE: usize> RegionMap for SlabMa
 
     #[inline(always)]
     fn free(&mut self, index: usize, shape: Self::Shape) -> Result<usize, FreeError> {
-        let SlabShape(Ok(class)) = shape else { return self.free_behind(index, shape) };
+        let SlabShape(Ok(class), _) = shape else { return self.free_behind(index, shape) };
         let Some((number, bit)) = self.object_at(index, class) else { return self.free_behind(index, shape) };
         // SAFETY: the page is open; it is in the list if it has a free object.
         unsafe {
@@ -492,11 +507,11 @@ unsafe impl<M: RegionMap, C: Classes, const GRANULE: usize> RegionMap for SlabMa
 
     fn resize(&mut self, index: usize, old: Self::Shape, new: Self::Shape) -> Option<usize> {
         match (old, new) {
-            (SlabShape(Err(from)), SlabShape(Err(to))) => {
+            (SlabShape(Err(from), _), SlabShape(Err(to), _)) => {
                 self.check_outside_pages(index, old).ok()?;
                 self.behind.resize(index, from, to)
             }
-            (SlabShape(Ok(from)), SlabShape(Ok(to))) if from == to => {
+            (SlabShape(Ok(from), _), SlabShape(Ok(to), _)) if from == to => {
                 self.check(index, old).ok().map(|()| to.object())
             }
             _ => None,
@@ -505,7 +520,7 @@ unsafe impl<M: RegionMap, C: Classes, const GRANULE: usize> RegionMap for SlabMa
 
     fn has_shorter(&mut self, old: Self::Shape, new: Self::Shape) -> bool {
         match (old, new) {
-            (SlabShape(Err(old)), SlabShape(Err(new))) => self.behind.has_shorter(old, new),
+            (SlabShape(Err(old), _), SlabShape(Err(new), _)) => self.behind.has_shorter(old, new),
             _ => false,
         }
     }

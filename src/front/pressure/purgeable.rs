@@ -91,10 +91,15 @@ struct Unplaced<'a, M: Memory, const BLOCKS: usize, C: Codec, L: Lock> {
     all: &'a Purgeable<M, BLOCKS, C, L>,
     n: usize,
     block: Option<(NonNull<u8>, usize)>,
+    /// What the block is unpacked from.
+    packed: Option<(NonNull<u8>, usize)>,
 }
 
 impl<M: Memory, const BLOCKS: usize, C: Codec, L: Lock> Drop for Unplaced<'_, M, BLOCKS, C, L> {
     fn drop(&mut self) {
+        if let Some((block, len)) = self.packed.take() {
+            self.all.free(block, len);
+        }
         if let Some((block, size)) = self.block.take() {
             self.all.free(block, size);
             self.all.set(self.n, Place::Empty);
@@ -157,13 +162,15 @@ impl<M: Memory, const BLOCKS: usize, C: Codec, L: Lock> Purgeable<M, BLOCKS, C, 
             self.set(n, before);
             return None;
         };
-        let mut unplaced = Unplaced { all: self, n, block: Some((block, size)) };
+        let mut unplaced = Unplaced { all: self, n, block: Some((block, size)), packed: None };
         // SAFETY: the block is new, zero, and has these bytes.
         let bytes = unsafe { slice::from_raw_parts_mut(block.as_ptr(), size) };
         let mut is_there = false;
         if let Place::Packed { block, len, .. } = before {
+            unplaced.packed = Some((block, len));
             // SAFETY: a packed block has these bytes, and only this call has it.
             is_there = self.codec.unpack(unsafe { slice::from_raw_parts(block.as_ptr(), len) }, bytes);
+            unplaced.packed = None;
             self.free(block, len);
         }
         if !is_there {
@@ -203,7 +210,7 @@ impl<M: Memory, const BLOCKS: usize, C: Codec, L: Lock> Purgeable<M, BLOCKS, C, 
             Place::Packed { block, len, .. } => (block, len, None),
             _ => return None,
         };
-        let mut unplaced = Unplaced { all: self, n, block: Some((block, size)) };
+        let mut unplaced = Unplaced { all: self, n, block: Some((block, size)), packed: None };
         let Some(used) = used else { return Some(size) };
         // SAFETY: only this call has the block, which has these bytes.
         let packed = self.codec.pack(unsafe { slice::from_raw_parts_mut(block.as_ptr(), size) });
@@ -214,7 +221,9 @@ impl<M: Memory, const BLOCKS: usize, C: Codec, L: Lock> Purgeable<M, BLOCKS, C, 
         // Elsewhere if possible, so that the room is not left in pieces.
         // SAFETY: the block is live with that layout, and only this call has it. Both blocks of the copy are live.
         let moved = unsafe {
-            self.memory.allocate(new).map_or_else(
+            // A request that fails would be reported, though the caller's may succeed.
+            let has_room = self.memory.largest_free() >= len;
+            has_room.then(|| self.memory.allocate(new)).flatten().map_or_else(
                 || self.memory.change(block, old, new, &mut |_| ()),
                 |moved| {
                     moved.copy_from_nonoverlapping(block, len);

@@ -214,7 +214,8 @@ impl Bin {
                 return if self.others as usize >= capacity { self.unload_other() } else { Chain::NONE };
             }
             let other = self.set_aside(capacity);
-            Self::free(self, block);
+            let kept = Self::free(self, block);
+            debug_assert!(kept, "an empty list has room");
             other
         }
     }

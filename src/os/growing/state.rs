@@ -145,8 +145,10 @@ impl Source for Shared {
     }
 
     fn masks(&self) -> [usize; CLASSES] {
-        // Sampled blocks lie elsewhere, so that a free tells them apart.
-        let far = self.with(|pages| pages.region()).map_or(0, sampled::absent_bits);
+        // Sampled blocks lie elsewhere, so that a free tells them apart. Heaps made at run time have none, and the lists that one leaves
+        // serve the next one, at other addresses.
+        let region = if ptr::eq(self, &SHARED) { self.with(|pages| pages.region()) } else { None };
+        let far = region.map_or(0, sampled::absent_bits);
         core::array::from_fn(|class| low_bits(class) | far)
     }
 

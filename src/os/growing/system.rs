@@ -116,15 +116,16 @@ mod unix {
     /// Returns where to reserve addresses if there is nothing: where they lack a bit that other mappings have, by which a free tells sampled
     /// blocks apart; null for anywhere. As random as the addresses of the stack and of this code together.
     fn wish(bytes: usize) -> *mut c_void {
-        /// A bit that the addresses of mappings and of the stack have on x86-64, and on other processors with 47 bits or more.
-        const ABSENT: u64 = 1 << 43;
+        /// A bit that the addresses of mappings and of the stack have on x86-64, and on other processors with 47 bits or more. Without
+        /// it, they are still some that the thread sanitizer can watch.
+        const ABSENT: u64 = 1 << 42;
         const RANDOM: u64 = 0xff_ffff_0000;
         let (stack, code) = (ptr::from_ref(&bytes).addr() as u64, wish as *const () as u64);
         if !cfg!(target_os = "linux") || stack & ABSENT == 0 {
             return ptr::null_mut();
         }
-        let end = (stack & !ABSENT & !(LARGEST_PAGE as u64 - 1)) - (code & RANDOM);
-        ptr::without_provenance_mut(end.saturating_sub(bytes as u64) as usize)
+        let end = stack & !ABSENT & !(LARGEST_PAGE as u64 - 1);
+        ptr::without_provenance_mut(end.saturating_sub((code & RANDOM) + bytes as u64) as usize)
     }
 
     // SAFETY: `mmap` returns a range that nothing else uses; anonymous memory is zero at first, and again after it was

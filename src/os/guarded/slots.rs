@@ -15,7 +15,7 @@ use std::thread_local;
 /// Slots between guard pages.
 pub(in crate::os) struct Slots {
     pub(in crate::os) lock: Futex,
-    /// Address of the first slot; 0 before there are any.
+    /// Address of the first slot; before there are any, one that leaves no address behind it.
     base: AtomicUsize,
     pool: UnsafeCell<*mut Pool>,
 }
@@ -63,7 +63,11 @@ pub(in crate::os) fn distance(period: u32) -> u32 {
 
 impl Slots {
     pub(in crate::os) const fn new() -> Self {
-        Self { lock: Futex::INIT, base: AtomicUsize::new(0), pool: UnsafeCell::new(ptr::null_mut()) }
+        Self {
+            lock: Futex::INIT,
+            base: AtomicUsize::new(BYTES.wrapping_neg()),
+            pool: UnsafeCell::new(ptr::null_mut()),
+        }
     }
 
     /// Returns whether an address is one of the slots'.
@@ -80,7 +84,11 @@ impl Slots {
             unsafe {
                 let pool = self.pool.get();
                 if (*pool).is_null() {
-                    let Some(made) = place().and_then(Pool::make) else { return false };
+                    let Some(place) = place() else { return false };
+                    let Some(made) = Pool::make(place) else {
+                        libc::munmap(place.as_ptr().cast(), BYTES);
+                        return false;
+                    };
                     fault::watch(made.as_ptr());
                     *pool = made.as_ptr();
                     self.base.store((*made.as_ptr()).region().start.addr().get(), Ordering::Relaxed);

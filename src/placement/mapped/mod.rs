@@ -409,7 +409,11 @@ unsafe impl<M: RegionMap, const G: usize, const R: usize> Placement for Mapped<M
     }
 
     fn check(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        self.check_at(start.addr().get(), shape::<M, G>(layout.size(), layout.align()))
+        let address = start.addr().get();
+        self.check_at(address, shape::<M, G>(layout.size(), layout.align()))?;
+        // A map that is closed knows no lengths.
+        let exceeds = |slot: &Slot<M>| slot.is_whole(address) && layout.size() > slot.size::<G>();
+        if self.slots().iter().any(exceeds) { Err(FreeError::NotABlock) } else { Ok(()) }
     }
 
     fn largest_free(&self) -> usize {
