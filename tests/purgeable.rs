@@ -6,6 +6,7 @@ use allotment::pressure::{Codec, PressureHeap, Purgeable, Shortage};
 use allotment::{Heap, Memory, heap, placement};
 use std::alloc::Layout;
 use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 type Small = Heap<placement::Tlsf, Spin>;
 
@@ -119,4 +120,49 @@ fn a_panic_leaves_the_place_empty() {
     assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(make)).is_err());
     assert_eq!(HEAP.used(), 0);
     assert!(all.get(0, 100, |_| ()).is_some());
+}
+
+/// Packs all but the first hundred bytes away, and cannot unpack.
+struct Broken;
+
+impl Codec for Broken {
+    fn pack(&self, _: &mut [u8]) -> Option<usize> {
+        Some(100)
+    }
+
+    fn unpack(&self, _: &[u8], _: &mut [u8]) -> bool {
+        panic!("on purpose")
+    }
+}
+
+#[cfg(panic = "unwind")]
+#[test]
+fn a_panic_of_the_codec_frees_both_blocks() {
+    static HEAP: Small = heap!(4096);
+    let all = Purgeable::<&Small, 1, Broken>::new(&HEAP, Broken);
+    assert!(all.get(0, 1000, |_| ()).is_some());
+    assert_eq!(all.reclaim(1), 900);
+    let get = || all.get(0, 1000, |_| ()).is_some();
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(get)).is_err());
+    assert_eq!(HEAP.used(), 0);
+}
+
+/// A heap that is full has no room for what is packed: that is no request of the program's that fails.
+#[test]
+fn to_pack_in_a_full_heap_reports_nothing() {
+    static FAILED: AtomicUsize = AtomicUsize::new(0);
+    static HEAP: PressureHeap<placement::Tlsf, Spin> =
+        PressureHeap::new(heap!(8192)).on_out_of_memory(&|_| {
+            FAILED.fetch_add(1, Ordering::Relaxed);
+        });
+    static ALL: Purgeable<&PressureHeap<placement::Tlsf, Spin>, 7, Broken, Spin> =
+        Purgeable::new(&HEAP, Broken);
+    HEAP.register(0, &|shortage: &Shortage| ALL.reclaim(shortage.requested)).unwrap();
+    for n in 0..6 {
+        assert!(ALL.get(n, 1000, |_| ()).is_some());
+    }
+    let rest = Layout::from_size_align(HEAP.largest_free(), 8).unwrap();
+    assert!(HEAP.try_allocate(rest).is_ok());
+    assert!(HEAP.try_allocate(Layout::new::<[u8; 700]>()).is_ok());
+    assert_eq!(FAILED.load(Ordering::Relaxed), 0);
 }

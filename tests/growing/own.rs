@@ -189,3 +189,22 @@ fn second_frees_in_a_heap_are_noticed() {
     // SAFETY: the block is free, which the heap notices.
     assert_eq!(unsafe { heap.try_deallocate(pointer, layout(48)) }, Err(FreeError::AlreadyFree));
 }
+
+/// A heap that takes the record of an earlier one, whose addresses were others, keeps all blocks that are freed.
+#[test]
+fn lists_serve_the_next_heap() {
+    let _alone = alone();
+    for large in [64 << 10, 8 * MIB] {
+        for _ in 0..4 {
+            let heap = Growing::create();
+            heap.limit(if large > MIB { 1 << 36 } else { 4 * MIB });
+            // A large block has the range reserved before there are lists.
+            let first = Block::new(&heap, large, 1);
+            let blocks: Vec<_> = (0..20_000).map(|n| Block::new(&heap, 16 + n % 64, n as u8)).collect();
+            blocks.into_iter().for_each(|block| block.free(&heap));
+            first.free(&heap);
+            heap.trim();
+            assert!(heap.stats().used < 64 << 10, "{} bytes", heap.stats().used);
+        }
+    }
+}
