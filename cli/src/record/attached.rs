@@ -57,12 +57,20 @@ pub struct Wanted<'a> {
     pub length: Option<Duration>,
 }
 
+/// A place of a module where the dynamic linker puts the address of a function.
+struct Slot {
+    place: u64,
+    name: &'static str,
+    /// True if the linker may look the function up at its first call. Others are the program's own variables too.
+    is_lazy: bool,
+}
+
 /// The program or a library, as it lies in the process.
 struct Module {
     start: u64,
     end: u64,
-    /// The functions of [`FUNCTIONS`] whose address it holds, by where it does.
-    slots: Vec<(u64, &'static str)>,
+    /// Where it holds addresses of [`FUNCTIONS`].
+    slots: Vec<Slot>,
     /// Addresses of the functions that it defines and that are called here.
     defined: BTreeMap<String, u64>,
     /// True if its code may hold a lock of the allocator or of the dynamic linker.
@@ -95,7 +103,11 @@ impl Modules {
             if !path.starts_with('/') {
                 continue;
             }
-            if number(offset) == 0 {
+            // All segments of a tiny library may lie in its first page.
+            let goes_on = last.as_ref().is_some_and(|key: &(PathBuf, u64)| {
+                key.0 == Path::new(path) && places.get(key) == Some(&number(start))
+            });
+            if number(offset) == 0 && !goes_on {
                 last = Some((PathBuf::from(path), number(start)));
             }
             if let Some(key) = last.as_ref().filter(|(own, _)| own == Path::new(path)) {
@@ -119,6 +131,11 @@ impl Modules {
         self.modules.values().find_map(|module| module.defined.get(name).copied())
     }
 
+    /// Returns whether this is the address of a function of that name.
+    fn defines(&self, name: &str, address: u64) -> bool {
+        self.modules.values().any(|module| module.defined.get(name) == Some(&address))
+    }
+
     fn is_locking(&self, address: u64) -> bool {
         let holds = |module: &Module| module.is_locking && (module.start..module.end).contains(&address);
         self.clock.contains(&address) || self.modules.values().any(holds)
@@ -129,6 +146,11 @@ impl Module {
     /// A file that is no program, or that cannot be read any more.
     fn other(start: u64, end: u64) -> Self {
         Self { start, end, slots: Vec::new(), defined: BTreeMap::new(), is_locking: false }
+    }
+
+    /// Returns what stands at a place. A file that is mapped but not loaded has other bytes there, or ends before.
+    fn held(&self, slot: &Slot, memory: &File) -> Option<u64> {
+        (self.start..self.end).contains(&slot.place).then(|| word(memory, slot.place)).flatten()
     }
 
     fn read(process: u32, path: &Path, start: u64, end: u64) -> Option<Self> {
@@ -157,7 +179,11 @@ impl Module {
             };
             let name = symbols.symbol_by_index(symbol).ok().and_then(|symbol| symbol.name().ok());
             let known = name.and_then(|name| FUNCTIONS.into_iter().find(|&known| known == name));
-            module.slots.extend(known.filter(|_| is_address).map(|known| (bias.wrapping_add(place), known)));
+            module.slots.extend(known.filter(|_| is_address).map(|name| Slot {
+                place: bias.wrapping_add(place),
+                name,
+                is_lazy: r_type == R_X86_64_JUMP_SLOT,
+            }));
         }
         Some(module)
     }
@@ -177,24 +203,32 @@ struct Attached {
 }
 
 impl Attached {
-    /// Replaces addresses that are not the library's: at first all of them, later those of libraries that were loaded since.
+    /// Replaces the functions' addresses: at first all of them, later those of libraries that were loaded since.
     fn replace(&mut self, memory: &File) {
-        for (place, name) in self.modules.modules.values().flat_map(|module| &module.slots) {
-            let (Some(&hook), Some(address)) = (self.hooks.get(name), word(memory, *place)) else { continue };
-            // A library may still be about to be relocated, or have another function there that the linker has not looked up.
-            if address != hook && address != 0 && memory.write_all_at(&hook.to_ne_bytes(), *place).is_ok() {
-                self.before.entry(*place).or_insert(address);
+        for module in self.modules.modules.values() {
+            for slot in &module.slots {
+                let Some((&hook, address)) = self.hooks.get(slot.name).zip(module.held(slot, memory)) else {
+                    continue;
+                };
+                // The program may have set its variable to another function, and a library that is being loaded may not be relocated yet.
+                let is_ours = slot.is_lazy && (module.start..module.end).contains(&address)
+                    || self.modules.defines(slot.name, address);
+                if address != hook && is_ours && memory.write_all_at(&hook.to_ne_bytes(), slot.place).is_ok() {
+                    self.before.insert(slot.place, address);
+                }
             }
         }
     }
 
     /// Puts back what stood there.
     fn put_back(&self, memory: &File) {
-        for (place, name) in self.modules.modules.values().flat_map(|module| &module.slots) {
-            let before =
-                self.before.get(place).filter(|_| word(memory, *place) == self.hooks.get(name).copied());
-            // A library may be unloaded at this moment.
-            let _ = before.map(|before| memory.write_all_at(&before.to_ne_bytes(), *place));
+        for module in self.modules.modules.values() {
+            for slot in &module.slots {
+                let is_hook = module.held(slot, memory) == self.hooks.get(slot.name).copied();
+                let before = self.before.get(&slot.place).filter(|_| is_hook);
+                // A library may be unloaded at this moment.
+                let _ = before.map(|before| memory.write_all_at(&before.to_ne_bytes(), slot.place));
+            }
         }
     }
 }
