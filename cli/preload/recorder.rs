@@ -22,6 +22,10 @@ struct Control {
     paused: AtomicU64,
     /// The wanted number of events per image; 0 means no limit.
     most: AtomicU64,
+    /// The mean of a sample, which the tool notes for itself.
+    mean: AtomicU64,
+    /// The tool's process, if it attached to this one; else 0.
+    tool: AtomicU64,
 }
 
 /// The control page; null if the tool gave no control file.
@@ -33,6 +37,13 @@ static SKIPPED: AtomicU64 = AtomicU64::new(0);
 fn control() -> Option<&'static Control> {
     // SAFETY: the pointer is null, or that of a page that stays mapped.
     unsafe { CONTROL.load(Ordering::Relaxed).as_ref() }
+}
+
+/// Returns whether the tool that attached to this process was killed: nobody would end the recording, or remove its file.
+fn is_abandoned() -> bool {
+    let tool = control().map_or(0, |control| control.tool.load(Ordering::Relaxed)) as c_int;
+    // SAFETY: the signal 0 is not sent, it only tells whether the process is there.
+    tool > 0 && unsafe { sys::kill(tool, 0) } != 0 && errno() == sys::ESRCH as u64
 }
 
 /// Bytes of the file that are mapped at a time.
@@ -349,7 +360,7 @@ fn name_module(module: &Module) {
     let _held = hold();
     // SAFETY: the lock is held.
     let state = unsafe { &mut *RECORDER.state.get() };
-    if state.tree.knows_module(module.start) {
+    if !RECORDER.on.load(Ordering::Relaxed) || state.tree.knows_module(module.start) {
         return;
     }
     let mut line = Line::<1200>::new();
@@ -476,6 +487,11 @@ impl State {
             head.stopped.store(Head::CONFINED, Ordering::Release);
             return false;
         }
+        if is_abandoned() {
+            RECORDER.on.store(false, Ordering::Relaxed);
+            head.stopped.store(sys::ESRCH as u64, Ordering::Release);
+            return false;
+        }
         // SAFETY: the path ends with a zero byte.
         let mut file = unsafe { sys::open(self.path.as_ptr(), sys::O_RDWR | sys::O_CLOEXEC) };
         let opened = file >= 0;
@@ -554,6 +570,7 @@ impl State {
             }
             sys::munmap(self.window.cast::<c_void>(), self.size);
         }
+        (self.window, self.size, self.used, self.kept) = (ptr::null_mut(), 0, 0, -1);
     }
 
     /// Maps the control file, if there is one.

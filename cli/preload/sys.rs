@@ -58,6 +58,7 @@ pub const MADV_WIPEONFORK: c_int = 18;
 pub const F_DUPFD_CLOEXEC: c_int = 1030;
 pub const SEEK_END: c_int = 2;
 pub const RLIMIT_FSIZE: c_int = 1;
+pub const ESRCH: c_int = 3;
 pub const EEXIST: c_int = 17;
 pub const EFBIG: c_int = 27;
 pub const ENOSYS: c_int = 38;
@@ -101,6 +102,7 @@ unsafe extern "C" {
     pub fn secure_getenv(name: *const c_char) -> *mut c_char;
     pub fn getpid() -> c_int;
     pub fn getrlimit(which: c_int, limits: *mut usize) -> c_int;
+    pub fn kill(process: c_int, signal: c_int) -> c_int;
     pub fn lseek(file: c_int, at: OffT, from: c_int) -> OffT;
     pub fn madvise(place: *mut c_void, size: usize, advice: c_int) -> c_int;
     pub fn mmap(

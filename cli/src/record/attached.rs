@@ -131,6 +131,17 @@ impl Modules {
         self.modules.values().find_map(|module| module.defined.get(name).copied())
     }
 
+    /// Returns whether a preload library gets the process's calls already.
+    fn are_hooked(&self, memory: &File) -> bool {
+        let libraries = || self.modules.values().filter(|module| module.defined.contains_key("allotment_attach"));
+        self.modules.values().filter(|_| libraries().next().is_some()).any(|module| {
+            module.slots.iter().any(|slot| {
+                let address = module.held(slot, memory);
+                address.is_some() && libraries().any(|library| library.defined.get(slot.name).copied() == address)
+            })
+        })
+    }
+
     /// Returns whether this is the address of a function of that name.
     fn defines(&self, name: &str, address: u64) -> bool {
         self.modules.values().any(|module| module.defined.get(name) == Some(&address))
@@ -312,6 +323,9 @@ fn attach(process: u32, library: &Path, wanted: &Wanted<'_>) -> Result<Attached,
     let open = open
         .ok_or_else(|| refused("its C library loads no others: start it with `allotment record`".into()))?;
     let tracee = stop(process, |address| modules.is_locking(address)).map_err(wrong)?;
+    if modules.are_hooked(tracee.memory()) {
+        return Err(refused("it is being recorded already, or was when that tool was killed: restart it".into()));
+    }
     let handle = tracee.call(open, &string(library), |path| [path, 2, 0, 0]).map_err(wrong)?;
     if handle == 0 {
         let why = error_of(&tracee, &modules).unwrap_or_else(|| "it is not there in its root".into());

@@ -180,15 +180,18 @@ pub fn record(args: &RecordArgs) -> Result<u8, Failure> {
     let control = Control::create(&folder_path.join("raw.control")).map_err(Failure::file(&folder_path))?;
     control.limit(args.max_events.map_or(0, |events| events as u64))?;
     control.sample(args.sample.unwrap_or(0))?;
+    if let Some(process) = args.pid {
+        control.serve(process)?;
+    }
     let partial = args.after.is_some() || args.length.is_some() || args.paused || args.pid.is_some();
     let files = folder_path.join("raw");
     let ended = match args.pid {
         Some(process) => attached(process, &library.path, &files, args),
         None => run(&program, &name, &library, &files, &control, args),
     };
-    let Ended { process, status, interrupted, left } = ended?;
     // Processes that go on record nothing more, since the folder of the recording goes.
     control.pause(true)?;
+    let Ended { process, status, interrupted, left } = ended?;
     // A limit on the size of files ends this tool with an error and not by a signal. The program keeps what it had.
     let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
     if interrupted {

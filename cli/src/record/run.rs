@@ -21,7 +21,10 @@ use crate::failure::Failure;
 /// Offset of the sample's mean in that page; the library does not read it.
 const SAMPLE: u64 = 16;
 
-/// The page shared with the preload library: whether it pauses, and the wanted number of events.
+/// Offset of the number of this tool's process.
+const TOOL: u64 = 24;
+
+/// The page shared with the preload library: whether it pauses, the wanted number of events, and the tool that a running process serves.
 pub struct Control(File);
 
 impl Control {
@@ -49,6 +52,17 @@ impl Control {
     /// If the file cannot be written.
     pub fn sample(&self, mean: u64) -> io::Result<()> {
         self.0.write_all_at(&mean.to_ne_bytes(), SAMPLE)
+    }
+
+    /// Has a running process end its recording if this tool is killed, where both number processes alike.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn serve(&self, process: u32) -> io::Result<()> {
+        let namespace = |process| fs::read_link(format!("/proc/{process}/ns/pid")).ok();
+        let own = std::process::id();
+        let is_near = namespace(own).is_some() && namespace(own) == namespace(process);
+        self.0.write_all_at(&u64::from(if is_near { own } else { 0 }).to_ne_bytes(), TOOL)
     }
 
     /// Returns the header of the trace of the recording with this control file.
