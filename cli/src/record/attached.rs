@@ -322,6 +322,11 @@ fn attach(process: u32, library: &Path, wanted: &Wanted<'_>) -> Result<Attached,
     let open = modules.function("dlopen").or_else(|| modules.function("__libc_dlopen_mode"));
     let open = open
         .ok_or_else(|| refused("its C library loads no others: start it with `allotment record`".into()))?;
+    if is_confined(process) {
+        return Err(refused(
+            "it may make few system calls (seccomp): start it with `allotment record`, or run this tool in its container".into(),
+        ));
+    }
     let tracee = stop(process, |address| modules.is_locking(address)).map_err(wrong)?;
     if modules.are_hooked(tracee.memory()) {
         return Err(refused("it is being recorded already, or was when that tool was killed: restart it".into()));
@@ -386,10 +391,23 @@ fn string(path: &Path) -> Vec<u8> {
     [path.as_os_str().as_encoded_bytes(), b"\0"].concat()
 }
 
+/// Returns what the system says of a process under this name.
+fn status(process: u32, name: &str) -> Option<String> {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    Some(status.lines().find_map(|line| line.strip_prefix(name))?.trim().into())
+}
+
+/// Returns whether a system call might end the process: it has more filters than this tool, which may run in a container too.
+fn is_confined(process: u32) -> bool {
+    let number =
+        |process, name| status(process, name).and_then(|number| number.parse::<u32>().ok()).unwrap_or(0);
+    let own = std::process::id();
+    ["Seccomp:", "Seccomp_filters:"].into_iter().any(|name| number(process, name) > number(own, name))
+}
+
 /// Says what to do where the system does not let this tool attach.
 fn why_refused(process: u32) -> String {
-    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
-    let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:")).map_or("0", str::trim);
+    let tracer = status(process, "TracerPid:").unwrap_or_else(|| "0".into());
     if tracer != "0" {
         return format!("the process {tracer} traces it, such as a debugger: end that first");
     }

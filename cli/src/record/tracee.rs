@@ -9,8 +9,6 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::libc::{self, user_regs_struct};
 use nix::sys::ptrace;
-use nix::sys::signal::Signal;
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 /// The time within which a thread must come to a safe place, and a call must return.
@@ -33,6 +31,8 @@ pub struct Tracee {
     registers: user_regs_struct,
     /// The floating-point and vector registers.
     vectors: Vec<u8>,
+    /// A signal that it has not seen yet, or 0.
+    signal: i32,
 }
 
 /// Stops a thread of the process where it holds none of the C library's locks: it waits in a system call, or runs code outside of
@@ -47,13 +47,18 @@ pub fn stop(process: u32, is_locking: impl Fn(u64) -> bool) -> io::Result<Tracee
         for entry in fs::read_dir(format!("{place}/task"))? {
             let name = entry?.file_name();
             let Some(thread) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
+            // One that waits for a disk, or for its child by `vfork`, does not stop.
+            if state_of(&format!("{place}/task/{thread}")).is_none_or(|state| state == 'D') {
+                continue;
+            }
             match Tracee::new(Pid::from_raw(thread), &place) {
                 // Dropping it lets the thread go on. One that has ended is not there any more.
-                Ok(mut tracee) => {
-                    if tracee.can_fault() && tracee.run_to_safety(&is_locking)? {
-                        return Ok(tracee);
-                    }
-                }
+                Ok(mut tracee) if tracee.can_fault() => match tracee.run_to_safety(&is_locking) {
+                    Ok(true) => return Ok(tracee),
+                    Err(error) if error.raw_os_error() != Some(libc::ESRCH) => return Err(error),
+                    _ => {}
+                },
+                Ok(_) => {}
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
                 Err(error) => return Err(error),
             }
@@ -65,29 +70,66 @@ pub fn stop(process: u32, is_locking: impl Fn(u64) -> bool) -> io::Result<Tracee
     }
 }
 
+/// Returns the letter of a thread's state; `None` if it has ended.
+fn state_of(place: &str) -> Option<char> {
+    let stat = fs::read_to_string(format!("{place}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.trim_start().chars().next().filter(|state| !['Z', 'X'].contains(state))
+}
+
+/// What a thread did. Signals are numbers, because those of real time have no names.
+enum Stopped {
+    /// It got a signal, which it has not seen yet.
+    Signal(i32),
+    /// It was asked to stop, or all of the process was.
+    Asked,
+    Ended,
+}
+
+/// Waits until the thread stops; `None` if it has not and `options` say not to wait.
+fn wait_for(thread: Pid, options: i32) -> io::Result<Option<Stopped>> {
+    let mut status = 0;
+    // SAFETY: the place is that of a local variable.
+    let found = Errno::result(unsafe { libc::waitpid(thread.as_raw(), &raw mut status, libc::__WALL | options) })?;
+    Ok(match found {
+        0 => None,
+        _ if !libc::WIFSTOPPED(status) => Some(Stopped::Ended),
+        _ if status >> 16 != 0 => Some(Stopped::Asked),
+        _ => Some(Stopped::Signal(libc::WSTOPSIG(status))),
+    })
+}
+
+/// Lets the thread go on, with a signal unless that is 0.
+fn go_on(request: libc::c_uint, thread: Pid, signal: i32) -> io::Result<()> {
+    // SAFETY: these requests use no address, and the number of the signal.
+    let result = unsafe { libc::ptrace(request, thread.as_raw(), 0_usize, signal as usize) };
+    Errno::result(result).map(drop).map_err(io::Error::from)
+}
+
 impl Tracee {
     fn new(thread: Pid, place: &str) -> io::Result<Self> {
         ptrace::seize(thread, ptrace::Options::empty())?;
-        let stopped = ptrace::interrupt(thread).and_then(|()| waitpid(thread, Some(WaitPidFlag::__WALL)));
+        let stopped = ptrace::interrupt(thread).map_err(io::Error::from).and_then(|()| wait_for(thread, 0));
         let read = || {
             Ok(Self {
                 thread,
                 memory: File::options().read(true).write(true).open(format!("{place}/mem"))?,
                 registers: ptrace::getregs(thread)?,
                 vectors: Vec::new(),
+                signal: 0,
             })
         };
-        // A signal may have stopped it first.
-        match stopped? {
-            WaitStatus::PtraceEvent(..) => read().inspect_err(|_: &io::Error| {
-                let _ = ptrace::detach(thread, None);
-            }),
-            WaitStatus::Stopped(_, signal) => {
-                ptrace::detach(thread, signal)?;
-                Err(Errno::ESRCH.into())
-            }
-            _ => Err(Errno::ESRCH.into()),
+        let (result, signal) = match stopped {
+            Ok(Some(Stopped::Asked)) => (read(), 0),
+            // It stopped first for a signal, which it still gets.
+            Ok(Some(Stopped::Signal(signal))) => (Err(Errno::ESRCH.into()), signal),
+            Ok(_) => (Err(Errno::ESRCH.into()), 0),
+            Err(error) => (Err(error), 0),
+        };
+        if result.is_err() {
+            // It may have ended.
+            let _ = go_on(libc::PTRACE_DETACH, thread, signal);
         }
+        result
     }
 
     /// A call ends with a fault, for which the kernel would reset a signal that is blocked or ignored.
@@ -102,37 +144,36 @@ impl Tracee {
 
     /// Runs the thread, an instruction at a time, until it holds no lock; false if that takes too many.
     fn run_to_safety(&mut self, is_locking: impl Fn(u64) -> bool) -> io::Result<bool> {
-        let mut signal = None;
         for _ in 0..STEPS {
             self.registers = ptrace::getregs(self.thread)?;
             let in_call = self.registers.orig_rax.cast_signed() >= 0;
             let was_interrupted = INTERRUPTED.contains(&self.registers.rax.cast_signed());
-            if signal.is_none() && if in_call { was_interrupted } else { !is_locking(self.registers.rip) } {
+            if self.signal == 0 && if in_call { was_interrupted } else { !is_locking(self.registers.rip) } {
                 self.vectors = vectors(self.thread)?;
                 return Ok(true);
             }
-            ptrace::step(self.thread, signal.take())?;
-            match self.wait(STEP)? {
-                WaitStatus::Stopped(_, Signal::SIGTRAP) | WaitStatus::PtraceEvent(..) => {}
-                WaitStatus::Stopped(_, other) => signal = Some(other),
-                _ => return Err(Errno::ESRCH.into()),
-            }
+            go_on(libc::PTRACE_SINGLESTEP, self.thread, std::mem::take(&mut self.signal))?;
+            self.signal = match self.wait(STEP)? {
+                Stopped::Signal(libc::SIGTRAP) | Stopped::Asked => 0,
+                Stopped::Signal(other) => other,
+                Stopped::Ended => return Err(Errno::ESRCH.into()),
+            };
         }
         Ok(false)
     }
 
     /// Waits until the thread stops, and stops it after this time.
-    fn wait(&self, longest: Duration) -> io::Result<WaitStatus> {
+    fn wait(&self, longest: Duration) -> io::Result<Stopped> {
         let until = Instant::now() + longest;
         let mut asked = false;
         loop {
-            match waitpid(self.thread, Some(WaitPidFlag::__WALL | WaitPidFlag::WNOHANG))? {
-                WaitStatus::StillAlive if !asked && Instant::now() > until => {
+            match wait_for(self.thread, libc::WNOHANG)? {
+                None if !asked && Instant::now() > until => {
                     asked = true;
                     ptrace::interrupt(self.thread)?;
                 }
-                WaitStatus::StillAlive => thread::yield_now(),
-                status => return Ok(status),
+                None => thread::yield_now(),
+                Some(stopped) => return Ok(stopped),
             }
         }
     }
@@ -181,25 +222,24 @@ impl Tracee {
     /// Lets the thread run until it returns to address 0; the function's result.
     fn returned(&self) -> io::Result<u64> {
         let until = Instant::now() + PATIENCE;
-        let mut signal = None;
+        let mut signal = 0;
         loop {
-            ptrace::cont(self.thread, signal.take())?;
-            let status = self.wait(until.saturating_duration_since(Instant::now()))?;
-            match status {
-                WaitStatus::Stopped(_, Signal::SIGSEGV) => {
+            go_on(libc::PTRACE_CONT, self.thread, signal)?;
+            signal = match self.wait(until.saturating_duration_since(Instant::now()))? {
+                Stopped::Signal(libc::SIGSEGV) => {
                     let registers = ptrace::getregs(self.thread)?;
                     return match registers.rip {
                         0 => Ok(registers.rax),
                         place => Err(io::Error::other(format!("a function faulted at {place:#x}"))),
                     };
                 }
-                WaitStatus::Stopped(_, other) => signal = Some(other),
-                WaitStatus::PtraceEvent(..) if Instant::now() > until => {
+                Stopped::Signal(other) => other,
+                Stopped::Asked if Instant::now() > until => {
                     return Err(io::Error::other("a function did not return"));
                 }
-                WaitStatus::PtraceEvent(..) => {}
-                _ => return Err(io::Error::other("it ended")),
-            }
+                Stopped::Asked => 0,
+                Stopped::Ended => return Err(io::Error::other("it ended")),
+            };
         }
     }
 
@@ -217,7 +257,7 @@ impl Tracee {
 impl Drop for Tracee {
     fn drop(&mut self) {
         // It may have ended.
-        let _ = ptrace::detach(self.thread, None);
+        let _ = go_on(libc::PTRACE_DETACH, self.thread, self.signal);
     }
 }
 
