@@ -15,8 +15,8 @@ use crate::stacks::Stack;
 use crate::{early, sample, starts, sys};
 
 /// Starts recording in a running process. The tool calls this in the process, and then has the program call the functions of this
-/// library; it may do so again after [`allotment_detach`]. Returns 0, 1 if the recording could not begin, or 2 if the last one was of a
-/// sample: threads still have a distance to their next sample, so this must be one as well.
+/// library; it may do so again after [`allotment_detach`]. Returns 0, 1 if the recording could not begin, 2 if the last one was of a
+/// sample (threads still have a distance to their next sample, so this must be one as well), or 3 if a thread is still in the last one.
 ///
 /// # Safety
 ///
@@ -28,14 +28,15 @@ unsafe extern "C" fn allotment_attach(name: *const c_char, times: u8, stacks: bo
     match mean {
         0 if sample::is_on() => 2,
         // Blocks from before are missing, which the header says.
-        _ => c_int::from(real().is_none() || !begin(&wanted, 1)),
+        _ if real().is_none() => 1,
+        _ => begin(&wanted, 1).map_or(3, |began| c_int::from(!began)),
     }
 }
 
-/// Ends the recording that [`allotment_attach`] began.
+/// Ends the recording that [`allotment_attach`] began. Returns 0, or 1 if this thread or another is in the middle of an event.
 #[unsafe(no_mangle)]
-extern "C" fn allotment_detach() {
-    end();
+extern "C" fn allotment_detach() -> c_int {
+    c_int::from(!end())
 }
 
 /// Passes an allocation on and writes it down. `align` 0 is what the allocator gives anyway.

@@ -291,6 +291,17 @@ pub fn hold() -> Held {
     Held(())
 }
 
+/// Takes the lock, unless it stays held: the tool may have stopped the very thread that holds it, to call this.
+fn hold_soon() -> Option<Held> {
+    for _ in 0..1000 {
+        if !RECORDER.locked.swap(true, Ordering::Acquire) {
+            return Some(Held(()));
+        }
+        pause();
+    }
+    None
+}
+
 impl Drop for Held {
     fn drop(&mut self) {
         RECORDER.locked.store(false, Ordering::Release);
@@ -700,18 +711,19 @@ pub fn start() {
         let letter = if times.is_null() { 0 } else { *times as u8 };
         (Times::of(letter), if mean.is_null() { 0 } else { sys::strtoull(mean, ptr::null_mut(), 10) })
     };
-    if begin(&Wanted { name, times, stacks: !stacks.is_null(), mean }, 0) {
+    if begin(&Wanted { name, times, stacks: !stacks.is_null(), mean }, 0) == Some(true) {
         starts::watch();
     }
 }
 
-/// Ends the recording, and lets go of its file.
-pub fn end() {
-    let _held = hold();
+/// Ends the recording, and lets go of its file. Returns false if a thread keeps the lock.
+pub fn end() -> bool {
+    let Some(_held) = hold_soon() else { return false };
     if RECORDER.on.swap(false, Ordering::Relaxed) || head().is_some() {
         // SAFETY: the lock is held.
         keeping_errno(|| unsafe { (*RECORDER.state.get()).leave() });
     }
+    true
 }
 
 /// Makes the key of [`INSIDE`], unless there is one; false if the process has too many.
@@ -729,13 +741,13 @@ fn make_key() -> bool {
     true
 }
 
-/// Starts a recording, of which `lost` earlier events are missing. Returns whether it began.
-pub fn begin(wanted: &Wanted, lost: u64) -> bool {
+/// Starts a recording, of which `lost` earlier events are missing. Returns whether it began; `None` if a thread keeps the lock.
+pub fn begin(wanted: &Wanted, lost: u64) -> Option<bool> {
     keeping_errno(|| {
         if !make_key() {
-            return false;
+            return Some(false);
         }
-        let _held = hold();
+        let _held = hold_soon()?;
         // SAFETY: the lock is held.
         let state = unsafe { &mut *RECORDER.state.get() };
         // The program may change its environment later, which a fork must not notice.
@@ -743,7 +755,7 @@ pub fn begin(wanted: &Wanted, lost: u64) -> bool {
         state.name = unsafe { sys::strdup(wanted.name) };
         state.times = wanted.times;
         if state.name.is_null() {
-            return false;
+            return Some(false);
         }
         let is_first = OWN.load(Ordering::Relaxed).is_null();
         if is_first {
@@ -770,7 +782,7 @@ pub fn begin(wanted: &Wanted, lost: u64) -> bool {
         }
         // Last, because the calls above may allocate.
         RECORDER.on.store(on, Ordering::Release);
-        on
+        Some(on)
     })
 }
 

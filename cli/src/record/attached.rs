@@ -21,7 +21,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 
 use super::raw::is_complete;
 use super::run::{Ended, named};
-use super::tracee::{Tracee, stop};
+use super::tracee::{PATIENCE, Tracee, stop};
 use crate::failure::Failure;
 
 /// The functions that are replaced.
@@ -75,6 +75,8 @@ struct Module {
     defined: BTreeMap<String, u64>,
     /// True if its code may hold a lock of the allocator or of the dynamic linker.
     is_locking: bool,
+    /// True if it is the dynamic linker alone, which makes system calls in the middle of its work.
+    is_linker: bool,
 }
 
 /// The modules of a process, by path and start.
@@ -118,8 +120,9 @@ impl Modules {
         for (key, end) in places {
             if let Entry::Vacant(entry) = self.modules.entry(key) {
                 let (path, start) = entry.key();
-                let module =
-                    Module::read(process, path, *start, end).unwrap_or_else(|| Module::other(*start, end));
+                // A library whose file was replaced since cannot be read any more.
+                let module = Module::read(process, path, *start, end)
+                    .unwrap_or_else(|| Module { is_locking: true, ..Module::other(*start, end) });
                 entry.insert(module);
             }
         }
@@ -133,11 +136,13 @@ impl Modules {
 
     /// Returns whether a preload library gets the process's calls already.
     fn are_hooked(&self, memory: &File) -> bool {
-        let libraries = || self.modules.values().filter(|module| module.defined.contains_key("allotment_attach"));
+        let libraries =
+            || self.modules.values().filter(|module| module.defined.contains_key("allotment_attach"));
         self.modules.values().filter(|_| libraries().next().is_some()).any(|module| {
             module.slots.iter().any(|slot| {
                 let address = module.held(slot, memory);
-                address.is_some() && libraries().any(|library| library.defined.get(slot.name).copied() == address)
+                address.is_some()
+                    && libraries().any(|library| library.defined.get(slot.name).copied() == address)
             })
         })
     }
@@ -147,16 +152,21 @@ impl Modules {
         self.modules.values().any(|module| module.defined.get(name) == Some(&address))
     }
 
-    fn is_locking(&self, address: u64) -> bool {
-        let holds = |module: &Module| module.is_locking && (module.start..module.end).contains(&address);
-        self.clock.contains(&address) || self.modules.values().any(holds)
+    /// Returns whether a thread there may hold a lock, in a system call or not.
+    fn is_locking(&self, address: u64, in_call: bool) -> bool {
+        let mut holding =
+            self.modules.values().filter(|module| (module.start..module.end).contains(&address));
+        if in_call {
+            return holding.any(|module| module.is_linker);
+        }
+        self.clock.contains(&address) || holding.any(|module| module.is_locking)
     }
 }
 
 impl Module {
-    /// A file that is no program, or that cannot be read any more.
+    /// A file of which nothing is known.
     fn other(start: u64, end: u64) -> Self {
-        Self { start, end, slots: Vec::new(), defined: BTreeMap::new(), is_locking: false }
+        Self { start, end, slots: Vec::new(), defined: BTreeMap::new(), is_locking: false, is_linker: false }
     }
 
     /// Returns what stands at a place. A file that is mapped but not loaded has other bytes there, or ends before.
@@ -166,20 +176,28 @@ impl Module {
 
     fn read(process: u32, path: &Path, start: u64, end: u64) -> Option<Self> {
         let inside = path.strip_prefix("/").ok()?;
-        let cache =
-            ReadCache::new(File::open(Path::new(&format!("/proc/{process}/root")).join(inside)).ok()?);
+        let path = Path::new(&format!("/proc/{process}/root")).join(inside);
+        // To open a device or a pipe may do something.
+        fs::metadata(&path).ok().filter(fs::Metadata::is_file)?;
+        let cache = ReadCache::new(File::open(path).ok()?);
         let elf = object::File::parse(&cache).ok()?;
         let first = elf.segments().find(|segment| segment.file_range().0 == 0)?;
         let bias = start.wrapping_sub(first.address() & !0xfff);
         let mut module = Self::other(start, end);
+        let (mut has_locals, mut has_output) = (false, false);
         for symbol in elf.dynamic_symbols().filter(|symbol| symbol.is_definition()) {
             let Ok(name) = symbol.name() else { continue };
-            module.is_locking |= ["malloc", "dlopen", "__tls_get_addr"].contains(&name);
+            // Older C libraries have threads in a library of their own.
+            module.is_locking |= ["malloc", "dlopen", "pthread_create", "__tls_get_addr"].contains(&name);
+            has_locals |= name == "__tls_get_addr";
+            has_output |= name == "printf";
             if CALLED.contains(&name) || FUNCTIONS.contains(&name) {
                 module.defined.insert(name.into(), bias.wrapping_add(symbol.address()));
             }
         }
-        let symbols = elf.dynamic_symbol_table()?;
+        // In musl it is one with the C library.
+        module.is_linker = has_locals && !has_output;
+        let Some(symbols) = elf.dynamic_symbol_table() else { return Some(module) };
         for (place, relocation) in elf.dynamic_relocations().into_iter().flatten() {
             let RelocationFlags::Elf { r_type } = relocation.flags() else { continue };
             let RelocationTarget::Symbol(symbol) = relocation.target() else { continue };
@@ -207,6 +225,8 @@ const CALLED: [&str; 5] = ["dlopen", "__libc_dlopen_mode", "dlerror", "allotment
 struct Attached {
     process: u32,
     modules: Modules,
+    /// The library's function that ends the recording.
+    end: u64,
     /// The library's functions.
     hooks: BTreeMap<&'static str, u64>,
     /// What stood at the places that were changed.
@@ -224,7 +244,8 @@ impl Attached {
                 // The program may have set its variable to another function, and a library that is being loaded may not be relocated yet.
                 let is_ours = slot.is_lazy && (module.start..module.end).contains(&address)
                     || self.modules.defines(slot.name, address);
-                if address != hook && is_ours && memory.write_all_at(&hook.to_ne_bytes(), slot.place).is_ok() {
+                if address != hook && is_ours && memory.write_all_at(&hook.to_ne_bytes(), slot.place).is_ok()
+                {
                     self.before.insert(slot.place, address);
                 }
             }
@@ -327,9 +348,11 @@ fn attach(process: u32, library: &Path, wanted: &Wanted<'_>) -> Result<Attached,
             "it may make few system calls (seccomp): start it with `allotment record`, or run this tool in its container".into(),
         ));
     }
-    let tracee = stop(process, |address| modules.is_locking(address)).map_err(wrong)?;
+    let tracee = stop(process, |address, in_call| modules.is_locking(address, in_call)).map_err(wrong)?;
     if modules.are_hooked(tracee.memory()) {
-        return Err(refused("it is being recorded already, or was when that tool was killed: restart it".into()));
+        return Err(refused(
+            "it is being recorded already, or was when that tool was killed: restart it".into(),
+        ));
     }
     let handle = tracee.call(open, &string(library), |path| [path, 2, 0, 0]).map_err(wrong)?;
     if handle == 0 {
@@ -337,18 +360,18 @@ fn attach(process: u32, library: &Path, wanted: &Wanted<'_>) -> Result<Attached,
         return Err(refused(format!("the preload library cannot be loaded: {why}")));
     }
     modules.update(process).map_err(wrong)?;
-    let own = modules.modules.iter().find(|((path, _), _)| path == library);
-    let hooks: BTreeMap<&str, u64> = own
-        .into_iter()
-        .flat_map(|(_, module)| {
-            FUNCTIONS.into_iter().filter_map(|name| Some((name, *module.defined.get(name)?)))
-        })
-        .collect();
-    let begin = modules.function("allotment_attach").filter(|_| !hooks.is_empty());
-    let begin = begin.ok_or_else(|| refused(format!("{} is no preload library", library.display())))?;
+    let own = modules.modules.iter().find(|((path, _), _)| path == library).map(|(_, module)| module);
+    let own = own.filter(|own| own.defined.contains_key("malloc"));
+    let own = own.and_then(|own| {
+        Some((own, *own.defined.get("allotment_attach")?, *own.defined.get("allotment_detach")?))
+    });
+    let (own, begin, end) =
+        own.ok_or_else(|| refused(format!("{} is no preload library", library.display())))?;
+    let hooks = FUNCTIONS.into_iter().filter_map(|name| Some((name, *own.defined.get(name)?))).collect();
     let arguments = |files| [files, u64::from(wanted.times), u64::from(wanted.stacks), wanted.mean];
     match tracee.call(begin, &string(wanted.files), arguments).map_err(wrong)? as u32 {
         0 => {}
+        3 => return Err(refused("a thread is still in the last recording: try again".into())),
         2 => return Err(refused("it was recorded with --sample before: do so again, or restart it".into())),
         _ => {
             return Err(refused(format!(
@@ -357,7 +380,7 @@ fn attach(process: u32, library: &Path, wanted: &Wanted<'_>) -> Result<Attached,
             )));
         }
     }
-    let mut attached = Attached { process, modules, hooks, before: BTreeMap::new() };
+    let mut attached = Attached { process, modules, end, hooks, before: BTreeMap::new() };
     attached.replace(tracee.memory());
     if attached.before.is_empty() {
         return Err(refused(
@@ -371,11 +394,19 @@ fn attach(process: u32, library: &Path, wanted: &Wanted<'_>) -> Result<Attached,
 fn detach(attached: &mut Attached, memory: &File) -> io::Result<()> {
     attached.modules.update(attached.process)?;
     attached.put_back(memory);
-    let tracee = stop(attached.process, |address| attached.modules.is_locking(address))?;
-    if let Some(end) = attached.modules.function("allotment_detach") {
-        tracee.call(end, &[], |_| [0; 4])?;
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let is_locking = |address, in_call| attached.modules.is_locking(address, in_call);
+        let tracee = stop(attached.process, is_locking)?;
+        if tracee.call(attached.end, &[], |_| [0; 4])? as u32 == 0 {
+            return Ok(());
+        }
+        drop(tracee);
+        if Instant::now() > until {
+            return Err(io::Error::other("its threads are busy in the recorder"));
+        }
+        thread::sleep(Duration::from_millis(3));
     }
-    Ok(())
 }
 
 /// Returns what the process's dynamic linker says of the last failure.

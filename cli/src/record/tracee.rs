@@ -12,7 +12,7 @@ use nix::sys::ptrace;
 use nix::unistd::Pid;
 
 /// The time within which a thread must come to a safe place, and a call must return.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The most instructions that a thread runs to come to a safe place, and the time for one: a system call may wait.
 const STEPS: usize = 20_000;
@@ -35,12 +35,12 @@ pub struct Tracee {
     signal: i32,
 }
 
-/// Stops a thread of the process where it holds none of the C library's locks: it waits in a system call, or runs code outside of
-/// what `is_locking` knows. The other threads go on.
+/// Stops a thread of the process where it holds none of the C library's locks: `is_locking` is asked about an address, and whether
+/// the thread waits in a system call there. The other threads go on.
 ///
 /// # Errors
 /// `EPERM` if the system does not allow it, and if no thread comes to such a place.
-pub fn stop(process: u32, is_locking: impl Fn(u64) -> bool) -> io::Result<Tracee> {
+pub fn stop(process: u32, is_locking: impl Fn(u64, bool) -> bool) -> io::Result<Tracee> {
     let place = format!("/proc/{process}");
     let until = Instant::now() + PATIENCE;
     loop {
@@ -89,7 +89,8 @@ enum Stopped {
 fn wait_for(thread: Pid, options: i32) -> io::Result<Option<Stopped>> {
     let mut status = 0;
     // SAFETY: the place is that of a local variable.
-    let found = Errno::result(unsafe { libc::waitpid(thread.as_raw(), &raw mut status, libc::__WALL | options) })?;
+    let found =
+        Errno::result(unsafe { libc::waitpid(thread.as_raw(), &raw mut status, libc::__WALL | options) })?;
     Ok(match found {
         0 => None,
         _ if !libc::WIFSTOPPED(status) => Some(Stopped::Ended),
@@ -143,12 +144,16 @@ impl Tracee {
     }
 
     /// Runs the thread, an instruction at a time, until it holds no lock; false if that takes too many.
-    fn run_to_safety(&mut self, is_locking: impl Fn(u64) -> bool) -> io::Result<bool> {
+    fn run_to_safety(&mut self, is_locking: impl Fn(u64, bool) -> bool) -> io::Result<bool> {
         for _ in 0..STEPS {
             self.registers = ptrace::getregs(self.thread)?;
             let in_call = self.registers.orig_rax.cast_signed() >= 0;
             let was_interrupted = INTERRUPTED.contains(&self.registers.rax.cast_signed());
-            if self.signal == 0 && if in_call { was_interrupted } else { !is_locking(self.registers.rip) } {
+            let is_locking = is_locking(self.registers.rip, in_call);
+            if in_call && is_locking {
+                return Ok(false);
+            }
+            if self.signal == 0 && !is_locking && (!in_call || was_interrupted) {
                 self.vectors = vectors(self.thread)?;
                 return Ok(true);
             }
