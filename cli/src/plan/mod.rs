@@ -291,7 +291,7 @@ fn tell_arena(out: &mut impl Write, graph: &Graph, bytes: &[u8]) -> Result<(), P
             out,
             "tensor_arena of TFLite Micro, {on}: {} B: head {head} as it plans itself with inputs, tail {tail}: interpreter {own}, \
              tensors {tensors}, operators {operators}, kernels {kernels}, variables {variables}",
-            head + tail
+            head.saturating_add(tail)
         )?;
         if target == Target::Recorder && !unknown.is_empty() {
             writeln!(out, "  not counted are the kernels of {}", unknown.join(", "))?;

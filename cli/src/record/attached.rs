@@ -17,7 +17,7 @@ use object::elf::{R_X86_64_64, R_X86_64_GLOB_DAT, R_X86_64_JUMP_SLOT};
 use object::read::ReadCache;
 use object::{Object, ObjectSegment, ObjectSymbol, ObjectSymbolTable, RelocationFlags, RelocationTarget};
 use rustix::process::Pid;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR2};
 
 use super::raw::is_complete;
 use super::run::{Ended, named};
@@ -150,6 +150,26 @@ impl Modules {
     /// Returns whether this is the address of a function of that name.
     fn defines(&self, name: &str, address: u64) -> bool {
         self.modules.values().any(|module| module.defined.get(name) == Some(&address))
+    }
+
+    /// Stops a thread of the process, so that it calls functions.
+    fn stop(&self, process: u32) -> io::Result<Tracee> {
+        let mut tracee = stop(process, |address, in_call| self.is_locking(address, in_call))?;
+        let gate = self.gate(tracee.memory());
+        tracee.make_stack(gate.ok_or_else(|| io::Error::other("its C library makes no system calls"))?)?;
+        Ok(tracee)
+    }
+
+    /// Returns where an instruction makes a system call: in the C library's function for that.
+    fn gate(&self, memory: &File) -> Option<u64> {
+        let libraries =
+            self.modules.values().filter(|module| !module.defined.contains_key("allotment_attach"));
+        libraries.filter_map(|module| module.defined.get("syscall")).find_map(|&function| {
+            let mut code = [0; 64];
+            memory.read_exact_at(&mut code, function).ok()?;
+            let at = code.windows(2).position(|code| code == [0x0f, 0x05])?;
+            Some(function + at as u64)
+        })
     }
 
     /// Returns whether a thread there may hold a lock, in a system call or not.
@@ -295,9 +315,11 @@ pub fn readable(process: u32, library: &Path, files: &Path) -> Result<PathBuf, F
 /// If the system does not allow it, or the library cannot be loaded into the process: what to do.
 pub fn record(process: u32, library: &Path, wanted: &Wanted<'_>) -> Result<Ended, Failure> {
     let stopped = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP, SIGUSR2] {
+    for signal in [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR2] {
         signal_hook::flag::register(signal, stopped.clone())?;
     }
+    // This tool must not sleep while a thread of the process waits for it.
+    signal_hook::flag::register(SIGTSTP, Arc::default())?;
     let begun = begin_time(process);
     let mut attached = attach(process, library, wanted)?;
     eprintln!("allotment: recording process {process}; ^C stops that, the process goes on");
@@ -348,7 +370,7 @@ fn attach(process: u32, library: &Path, wanted: &Wanted<'_>) -> Result<Attached,
             "it may make few system calls (seccomp): start it with `allotment record`, or run this tool in its container".into(),
         ));
     }
-    let tracee = stop(process, |address, in_call| modules.is_locking(address, in_call)).map_err(wrong)?;
+    let tracee = modules.stop(process).map_err(wrong)?;
     if modules.are_hooked(tracee.memory()) {
         return Err(refused(
             "it is being recorded already, or was when that tool was killed: restart it".into(),
@@ -396,8 +418,7 @@ fn detach(attached: &mut Attached, memory: &File) -> io::Result<()> {
     attached.put_back(memory);
     let until = Instant::now() + PATIENCE;
     loop {
-        let is_locking = |address, in_call| attached.modules.is_locking(address, in_call);
-        let tracee = stop(attached.process, is_locking)?;
+        let tracee = attached.modules.stop(attached.process)?;
         if tracee.call(attached.end, &[], |_| [0; 4])? as u32 == 0 {
             return Ok(());
         }

@@ -199,7 +199,7 @@ pub fn record(args: &RecordArgs) -> Result<u8, Failure> {
     }
 
     let mut raws = raws(&folder_path)?;
-    let main = main_of(&raws, process, args.children)
+    let main = main_of(&raws, process, args.children || args.pid.is_some())
         .ok_or_else(|| Failure::Other(why_nothing(&name, status, raws.len(), &left)))?;
     let mut unrecorded: Vec<PathBuf> =
         raws.iter().filter_map(|raw| raw.head.as_ref()?.unrecorded.clone()).collect();

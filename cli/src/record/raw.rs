@@ -186,7 +186,7 @@ impl Raws {
     /// Returns the trace's line for a node.
     fn node(&mut self, number: u32, text: &str) -> Option<String> {
         let (parent, address) = text.split_once(' ')?;
-        let before = *self.before.get_or_insert(number - 1);
+        let before = *self.before.get_or_insert(number.saturating_sub(1));
         let parent = u32::from_str_radix(parent, 16).ok()?.saturating_sub(before);
         let address = u64::from_str_radix(address, 16).ok()?;
         let holds = |&(_, &[start, end, _]): &(usize, &[u64; 3])| (start..end).contains(&address);

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::ptr;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -24,6 +25,23 @@ const INTERRUPTED: [i64; 5] = [-512, -513, -514, -516, -(libc::EINTR as i64)];
 /// The set of registers that `XSAVE` stores.
 const NT_X86_XSTATE: usize = 0x202;
 
+/// Bytes of the stack that a call gets: the thread's own may be that of a coroutine.
+const STACK: u64 = 256 << 10;
+
+/// The signals that stay blocked in a call, so that no handler of the program's runs on top of it: all but those of faults.
+const BLOCKED: u64 = {
+    let faults = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP];
+    let (mut blocked, mut n) = (u64::MAX, 0);
+    while n < faults.len() {
+        blocked &= !(1 << (faults[n] - 1));
+        n += 1;
+    }
+    blocked
+};
+
+/// The flags of single steps and of string instructions that go down.
+const FLAGS: u64 = 0x500;
+
 /// A stopped thread of a process. It goes on where it was when this is dropped.
 pub struct Tracee {
     thread: Pid,
@@ -33,6 +51,9 @@ pub struct Tracee {
     vectors: Vec<u8>,
     /// A signal that it has not seen yet, or 0.
     signal: i32,
+    /// The address of an instruction for a system call, and of a stack; 0 before there is one.
+    gate: u64,
+    stack: u64,
 }
 
 /// Stops a thread of the process where it holds none of the C library's locks: `is_locking` is asked about an address, and whether
@@ -117,6 +138,8 @@ impl Tracee {
                 registers: ptrace::getregs(thread)?,
                 vectors: Vec::new(),
                 signal: 0,
+                gate: 0,
+                stack: 0,
             })
         };
         let (result, signal) = match stopped {
@@ -133,14 +156,12 @@ impl Tracee {
         result
     }
 
-    /// A call ends with a fault, for which the kernel would reset a signal that is blocked or ignored.
+    /// A call ends with a fault, for which the kernel would reset a signal that is ignored.
     fn can_fault(&self) -> bool {
         let status = fs::read_to_string(format!("/proc/{}/status", self.thread)).unwrap_or_default();
-        ["SigBlk:", "SigIgn:"].into_iter().all(|name| {
-            let mask = status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-            let mask = mask.and_then(|mask| u64::from_str_radix(mask, 16).ok());
-            mask.is_some_and(|mask| mask >> (libc::SIGSEGV - 1) & 1 == 0)
-        })
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).map(str::trim);
+        let mask = mask.and_then(|mask| u64::from_str_radix(mask, 16).ok());
+        mask.is_some_and(|mask| mask >> (libc::SIGSEGV - 1) & 1 == 0)
     }
 
     /// Runs the thread, an instruction at a time, until it holds no lock; false if that takes too many.
@@ -188,7 +209,44 @@ impl Tracee {
         &self.memory
     }
 
-    /// Calls a function of the process; `arguments` gets the address to which `data` was written.
+    /// Maps a stack for calls, which goes with this value. `gate` is the address of an instruction for a system call.
+    ///
+    /// # Errors
+    /// If the process ends, or has no memory.
+    pub fn make_stack(&mut self, gate: u64) -> io::Result<()> {
+        self.gate = gate;
+        let access = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+        let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK) as u64;
+        let stack = self.system_call(libc::SYS_mmap, [0, STACK, access, flags, u64::MAX, 0])?;
+        match stack.cast_signed() {
+            error @ -4095..0 => Err(io::Error::from_raw_os_error(-error as i32)),
+            _ => {
+                self.stack = stack;
+                Ok(())
+            }
+        }
+    }
+
+    /// Has the thread make a system call, which needs no stack.
+    fn system_call(&self, number: i64, [rdi, rsi, rdx, r10, r8, r9]: [u64; 6]) -> io::Result<u64> {
+        let (rip, rax) = (self.gate, number as u64);
+        let called = user_regs_struct { rip, rax, rdi, rsi, rdx, r10, r8, r9, ..self.registers };
+        self.run(called, || {
+            loop {
+                go_on(libc::PTRACE_SINGLESTEP, self.thread, 0)?;
+                let stopped = self.wait(PATIENCE)?;
+                let registers = ptrace::getregs(self.thread)?;
+                match (stopped, registers.rip.wrapping_sub(self.gate)) {
+                    (Stopped::Signal(_), 2) => return Ok(registers.rax),
+                    // All of the process was asked to stop.
+                    (Stopped::Asked, 0) => {}
+                    _ => return Err(io::Error::other("it makes no system calls")),
+                }
+            }
+        })
+    }
+
+    /// Calls a function of the process on the stack that was made; `arguments` gets the address to which `data` was written.
     ///
     /// # Errors
     /// If the process ends, the function fails, or does not return in time.
@@ -198,30 +256,27 @@ impl Tracee {
         data: &[u8],
         arguments: impl FnOnce(u64) -> [u64; 4],
     ) -> io::Result<u64> {
-        // Below what the function that was interrupted may use without moving the stack pointer.
-        let place = (self.registers.rsp - 256 - data.len() as u64) & !15;
+        let place = (self.stack + STACK - data.len() as u64) & !15;
         self.memory.write_all_at(data, place)?;
         let stack = place - 8;
         // A return to address 0 stops the thread.
         self.memory.write_all_at(&0_u64.to_ne_bytes(), stack)?;
         let [rdi, rsi, rdx, rcx] = arguments(place);
+        let called =
+            user_regs_struct { rip: function, rsp: stack, rdi, rsi, rdx, rcx, rax: 0, ..self.registers };
+        self.run(called, || self.returned())
+    }
+
+    /// Has the thread go on with these registers as `run` says, without signals, and then puts back its own.
+    fn run(&self, registers: user_regs_struct, run: impl FnOnce() -> io::Result<u64>) -> io::Result<u64> {
+        let (mut before, mut blocked) = (0, BLOCKED);
+        mask(libc::PTRACE_GETSIGMASK, self.thread, &mut before)?;
+        mask(libc::PTRACE_SETSIGMASK, self.thread, &mut blocked)?;
         // The kernel must not repeat a system call that it interrupted.
-        let orig_rax = u64::MAX;
-        let called = user_regs_struct {
-            rip: function,
-            rsp: stack,
-            rdi,
-            rsi,
-            rdx,
-            rcx,
-            rax: 0,
-            orig_rax,
-            ..self.registers
-        };
-        ptrace::setregs(self.thread, called)?;
-        let result = self.returned();
-        self.restore()?;
-        result
+        let called = user_regs_struct { orig_rax: u64::MAX, eflags: registers.eflags & !FLAGS, ..registers };
+        let result = ptrace::setregs(self.thread, called).map_err(io::Error::from).and_then(|()| run());
+        let restored = self.restore();
+        mask(libc::PTRACE_SETSIGMASK, self.thread, &mut before).and(restored).and(result)
     }
 
     /// Lets the thread run until it returns to address 0; the function's result.
@@ -262,8 +317,18 @@ impl Tracee {
 impl Drop for Tracee {
     fn drop(&mut self) {
         // It may have ended.
+        if self.stack != 0 {
+            let _ = self.system_call(libc::SYS_munmap, [self.stack, STACK, 0, 0, 0, 0]);
+        }
         let _ = go_on(libc::PTRACE_DETACH, self.thread, self.signal);
     }
+}
+
+/// Reads or writes the set of signals that a thread blocks.
+fn mask(request: libc::c_uint, thread: Pid, mask: &mut u64) -> io::Result<()> {
+    // SAFETY: the request reads or writes a set, whose place and size are right.
+    let result = unsafe { libc::ptrace(request, thread.as_raw(), size_of::<u64>(), ptr::from_mut(mask)) };
+    Errno::result(result).map(drop).map_err(io::Error::from)
 }
 
 fn vectors(thread: Pid) -> io::Result<Vec<u8>> {
