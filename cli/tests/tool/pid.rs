@@ -1,7 +1,7 @@
 //! Recording a process that runs already.
 
 use std::fs;
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
@@ -131,6 +131,74 @@ fn a_recording_of_a_process_ends() {
         assert_eq!((events, running) == (20, 1), most == "20", "{report}");
         assert!(events > 0 && (running == 0) == process.0.try_wait().unwrap().is_some(), "{report}");
     }
+}
+
+/// Main sleeps on a stack of 4 KiB, and allocates on its own: 40 B by a variable that began as `malloc`, 50 B by one that still is.
+/// A byte on standard input ends it.
+const OWN: &str = r#"#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <ucontext.h>
+static long calls, turns;
+static int over;
+static char area[36 << 10];
+static ucontext_t outer, inner;
+static void *own(size_t size) { calls++; return malloc(size); }
+void *(*volatile make)(size_t) = malloc;
+void *(*volatile same)(size_t) = malloc;
+static void wait(void) {
+    for (;;) {
+        struct pollfd input = {0, POLLIN};
+        over = poll(&input, 1, 5);
+        swapcontext(&inner, &outer);
+    }
+}
+int main(void) {
+    make = own;
+    memset(area, 0x55, 32 << 10);
+    getcontext(&inner);
+    inner.uc_stack.ss_sp = area + (32 << 10);
+    inner.uc_stack.ss_size = 4 << 10;
+    makecontext(&inner, wait, 0);
+    for (; swapcontext(&outer, &inner), !over; turns++) { free(make(40)); free(same(50)); }
+    for (int n = 0; n < 32 << 10; n++) if (area[n] != 0x55) return 4;
+    return calls == turns ? 3 : 5;
+}
+"#;
+
+/// A second recording is refused, and neither writes to what is the program's.
+#[test]
+fn a_process_keeps_its_variables_and_its_stacks() {
+    let (_folder, [program, trace, second]) = files(["own", "run.trace", "second.trace"]);
+    compiled(&program, OWN, &[]);
+    let mut process = Ended(Command::new(&program).stdin(Stdio::piped()).spawn().unwrap());
+    let pid = process.0.id().to_string();
+    sleep(Duration::from_millis(100));
+    let mut tool = Command::new(env!("CARGO_BIN_EXE_allotment"));
+    tool.args(["record", "--pid", &pid, "-o", &trace]).env("XDG_CACHE_HOME", CACHE).stderr(Stdio::piped());
+    let mut tool = Ended(tool.spawn().unwrap());
+    let mut said = BufReader::new(tool.0.stderr.take().unwrap());
+    let mut line = String::new();
+    said.read_line(&mut line).unwrap();
+    assert!(line.contains("recording process"), "{line}");
+    let output = record(&["--pid", &pid, "--for", "1s", "-o", &second], b"");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && error.contains("it is being recorded already"), "{error}");
+    sleep(Duration::from_millis(300));
+    assert!(Command::new("kill").args(["-INT", &tool.0.id().to_string()]).status().unwrap().success());
+    said.read_to_string(&mut line).unwrap();
+    assert!(tool.0.wait().unwrap().success(), "{line}");
+    let sizes: Vec<u64> = open(trace.as_ref())
+        .unwrap()
+        .filter_map(|event| match event.unwrap().event.action {
+            Action::Allocate { size, .. } => Some(size),
+            _ => None,
+        })
+        .collect();
+    assert!(sizes.contains(&40) && sizes.contains(&50), "{sizes:?}");
+    drop(process.0.stdin.take());
+    assert_eq!(process.0.wait().unwrap().code(), Some(3));
 }
 
 #[test]

@@ -4,6 +4,8 @@
 //! The tail grows downwards, one structure after the other, and nothing in it is freed, so its bytes follow from the order and sizes of the
 //! structures. They are those of TensorFlow Lite Micro in October 2026, with its reference kernels.
 
+use std::collections::BTreeSet;
+
 use super::super::is_one_of;
 use super::{TfliteError, model};
 use crate::graph::{Graph, Kind, Lowering, Op, Tensor};
@@ -208,7 +210,7 @@ pub fn arena(bytes: &[u8], graph: &Graph, target: Target) -> Result<Arena, Tflit
     tail.structures(OWN, if recorder { "3p" } else { "2p" }, counts.len());
     counts.iter().for_each(|&(tensors, _)| tail.structures(TENSORS, "2pi", tensors));
     counts.iter().for_each(|&(_, operators)| tail.structures(OPERATORS, "6pip", operators));
-    let mut unknown: Vec<String> = Vec::new();
+    let (mut unknown, mut seen): (Vec<String>, BTreeSet<&str>) = Default::default();
     let known: Vec<(&Op, &str, &str)> = graph
         .ops
         .iter()
@@ -216,7 +218,7 @@ pub fn arena(bytes: &[u8], graph: &Graph, target: Target) -> Result<Arena, Tflit
         .collect();
     // Those before and after subgraphs are no operators of the model.
     for op in graph.ops.iter().filter(|op| !op.kind.contains('.') && kernel(&op.kind).is_none()) {
-        if !unknown.contains(&op.kind) {
+        if seen.insert(&op.kind) {
             unknown.push(op.kind.clone());
         }
     }
