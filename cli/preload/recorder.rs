@@ -39,7 +39,7 @@ fn control() -> Option<&'static Control> {
     unsafe { CONTROL.load(Ordering::Relaxed).as_ref() }
 }
 
-/// Returns whether the tool that attached to this process was killed: nobody would end the recording, or remove its file.
+/// Returns whether the tool that attached to this process was killed: it does not end the recording any more, or remove its file.
 fn is_abandoned() -> bool {
     let tool = control().map_or(0, |control| control.tool.load(Ordering::Relaxed)) as c_int;
     // SAFETY: the signal 0 is not sent, it only tells whether the process is there.
