@@ -711,9 +711,9 @@ pub fn start() {
         let letter = if times.is_null() { 0 } else { *times as u8 };
         (Times::of(letter), if mean.is_null() { 0 } else { sys::strtoull(mean, ptr::null_mut(), 10) })
     };
-    if begin(&Wanted { name, times, stacks: !stacks.is_null(), mean }, 0) == Some(true) {
-        starts::watch();
-    }
+    // Before recording begins, because it allocates.
+    starts::watch();
+    begin(&Wanted { name, times, stacks: !stacks.is_null(), mean }, 0);
 }
 
 /// Ends the recording, and lets go of its file. Returns false if a thread keeps the lock.

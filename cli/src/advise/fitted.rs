@@ -70,7 +70,7 @@ fn pages_end(arena: Range, classes: usize) -> Option<usize> {
     let first = start.next_multiple_of(GRANULE);
     let bytes = ((start + arena.size) & !3).checked_sub(first)?;
     let place = first / GRANULE;
-    let records = |len: usize| classes * 4 + (place % PAGE + len).div_ceil(PAGE) * RECORD;
+    let records = |len: usize| (classes + 1) * 4 + (place % PAGE + len).div_ceil(PAGE) * RECORD;
     let rest = |len: usize| len * GRANULE + BuddyMap::words(place, len) * 4;
     // The longest region that leaves room for its records.
     let (mut len, mut over) = (0, bytes / GRANULE + 1);
