@@ -338,11 +338,17 @@ impl<M: RegionMap, C: Classes, const GRANULE: usize> SlabMap<M, C, GRANULE> {
         if record.class() != class.number() {
             return None;
         }
+        let bit = Self::bit(class, at);
+        (class.all() & !record.free & bit != 0).then_some((number, bit))
+    }
+
+    /// Returns the bit of the object of `class` that begins at granule `at` of a page; 0 if none begins there.
+    #[inline(always)]
+    fn bit(class: Class, at: usize) -> u32 {
         let object = class.object();
         // SAFETY: no object is shorter than those of the first class.
         unsafe { core::hint::assert_unchecked(object >= Self::SHORTEST) };
-        let bit = 1u32.checked_shl((at / object) as u32).unwrap_or(0);
-        (at % object == 0 && class.all() & !record.free & bit != 0).then_some((number, bit))
+        if at % object == 0 { 1u32.checked_shl((at / object) as u32).unwrap_or(0) } else { 0 }
     }
 
     /// Checks that no page has granule `index`, where no live object of this shape is.
@@ -368,9 +374,7 @@ impl<M: RegionMap, C: Classes, const GRANULE: usize> SlabMap<M, C, GRANULE> {
     fn why_not(record: &Record, at: usize, shape: SlabShape<M::Shape, C, GRANULE>) -> FreeError {
         match shape {
             SlabShape(Ok(class), _)
-                if record.class() == class.number()
-                    && at % class.object() == 0
-                    && record.free.checked_shr((at / class.object()) as u32).unwrap_or(0) & 1 != 0 =>
+                if record.class() == class.number() && record.free & Self::bit(class, at) != 0 =>
             {
                 FreeError::AlreadyFree
             }

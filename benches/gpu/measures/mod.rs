@@ -42,19 +42,6 @@ const USUAL: &[Subject] = &[
     Subject::Harness,
 ];
 
-/// `USUAL` but for what only one thread may use.
-const SHARED: &[Subject] = &[
-    Subject::Pool(Form::Standard),
-    Subject::Virtual(Form::Standard),
-    Subject::Malloc,
-    Subject::Ordered { keep: false },
-    Subject::Ordered { keep: true },
-    Subject::Cudarc,
-    Subject::Vma,
-    Subject::GpuAllocator,
-    Subject::Harness,
-];
-
 const REPLAYED: &[Subject] = &[
     Subject::Pool(Form::Standard),
     Subject::Pool(Form::Lean),
@@ -85,17 +72,16 @@ pub fn names(asked: &[String]) -> Result<Vec<&'static str>> {
     Ok(names)
 }
 
-/// Returns the subjects of a measure.
-pub fn subjects(name: &str) -> &'static [Subject] {
-    match name {
-        REPLAY => REPLAYED,
-        STREAMS => SHARED,
-        RMM => REPLAYED,
+/// Returns the subjects of a measure: of threads, only those that several may use at once.
+pub fn subjects(name: &str) -> impl Iterator<Item = &'static Subject> {
+    let subjects = match name {
+        REPLAY | RMM => REPLAYED,
         COUNT => &[Subject::Virtual(Form::Standard), Subject::VmaVirtual, Subject::Harness],
         COPIES => &[Subject::Copies],
         KV => &[Subject::Kv(Kv::Sequences), Subject::Kv(Kv::Paged), Subject::Kv(Kv::Longest)],
         _ => USUAL,
-    }
+    };
+    subjects.iter().filter(move |&&subject| name != STREAMS || subject != Subject::VmaVirtual)
 }
 
 /// Measures one round with one subject.

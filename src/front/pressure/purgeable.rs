@@ -28,7 +28,7 @@ impl Codec for () {
     }
 }
 
-/// Up to `BLOCKS` blocks of bytes that the program can make again, such as glyphs, thumbnails or parsed pages. They stay in memory as long as there is room, and
+/// Up to `BLOCKS` blocks of bytes that the program can make again, such as glyphs, thumbnails or parsed pages. They stay in memory while there is room, and
 /// go, the least recently used ones first, when memory is short: [`Purgeable::reclaim`] packs them by the codec `C`, and then empties them. A block
 /// in use is pinned, and does not go.
 ///
