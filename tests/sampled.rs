@@ -142,7 +142,7 @@ fn samples_are_in_proportion() {
             rare += count(layout(80), 50);
         }
         assert!((30..70).contains(&rare) && (70..130).contains(&common), "{rare} and {common}");
-        // A program that grows: as long as there are slots.
+        // The program grows while there are slots.
         let live: Vec<_> = (0..300_000).map(|_| allocate(layout(56))).collect();
         let found = live.iter().filter(|&&block| is_sampled(block)).count();
         assert!((35..90).contains(&found), "{found} of 300,000");
