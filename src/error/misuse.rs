@@ -120,6 +120,14 @@ fn call_hook(misuse: &Misuse) -> bool {
     true
 }
 
+/// Returns whether anyone learns what kind of invalid free a heap found: a hook, or whoever reads the line that ends the program. Small
+/// firmware without a hook needs no code that finds out.
+#[inline(always)]
+pub(crate) fn names_kinds() -> bool {
+    cfg!(any(debug_assertions, feature = "std", all(feature = "host", any(unix, windows))))
+        || !HOOK.load(Ordering::Relaxed).is_null()
+}
+
 /// Ends the program with a line that says why. It does not unwind, because it may be called inside an allocator.
 #[cold]
 #[inline(never)]

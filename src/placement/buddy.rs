@@ -264,7 +264,7 @@ impl BuddyMap {
             return None;
         }
         // SAFETY: a length in granules has fewer bits than an address.
-        unsafe { assert_unchecked(self.orders < BLOCKS) };
+        unsafe { assert_unchecked(self.orders < usize::BITS as usize) };
         let at = self.place + index;
         let number = at >> order;
         // SAFETY: the words are those of the block and of its halves, which are in the region.
@@ -388,7 +388,7 @@ unsafe impl RegionMap for BuddyMap {
             return None;
         }
         // SAFETY: a length in granules has fewer bits than an address.
-        unsafe { assert_unchecked(self.orders < BLOCKS) };
+        unsafe { assert_unchecked(self.orders < usize::BITS as usize) };
         let index = self.find(self.row(wanted));
         if index == 0 {
             return None;
@@ -401,7 +401,7 @@ unsafe impl RegionMap for BuddyMap {
                 row = row.add(2);
                 order += 1;
             }
-            assert_unchecked(order < BLOCKS);
+            assert_unchecked(order < usize::BITS as usize);
             *row.add(1)
         };
         // SAFETY: the word is one of the order's row.
