@@ -11,12 +11,13 @@ use super::stats::{BlockSnapshot, CopyCounters};
 use super::usage::Usage;
 use super::{Source, SourceError};
 use crate::front::pressure::{Hook, Key, Registry, Shortage};
+use crate::lock::Mutex;
 use crate::placement::{GoodFit, SegmentPlacement};
 use crate::units::granules;
 use core::num::NonZeroUsize;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use core::time::Duration;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// The hook that was called last, and the bytes that hooks have freed so far.
 pub(super) type Place = Option<(Key, usize)>;
@@ -31,16 +32,12 @@ impl Hooks {
         Self { registry: Mutex::new(Registry::EMPTY) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Registry<16>> {
-        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn register(&self, priority: u8, hook: Hook) -> Option<u64> {
-        self.lock().insert(priority, hook)
+        self.registry.lock().insert(priority, hook)
     }
 
     pub(super) fn unregister(&self, id: u64) -> bool {
-        self.lock().remove(id)
+        self.registry.lock().remove(id)
     }
 
     /// Calls hooks, starting after `place`, until one of them gives memory back. Returns whether one did.
@@ -48,12 +45,12 @@ impl Hooks {
         loop {
             let after = place.map(|(key, _)| key);
             let before = place.map_or(0, |(_, reclaimed)| reclaimed);
-            let Some((key, hook)) = self.lock().begin(after) else { return false };
+            let Some((key, hook)) = self.registry.lock().begin(after) else { return false };
             /// Marks the hook as returned, even if it unwinds.
             struct Running<'a>(&'a Hooks, Key);
             impl Drop for Running<'_> {
                 fn drop(&mut self) {
-                    self.0.lock().end(self.1);
+                    self.0.registry.lock().end(self.1);
                 }
             }
             let running = Running(self, key);

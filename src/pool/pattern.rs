@@ -11,9 +11,10 @@ use super::allocator::{DeviceAllocator, Owned};
 use super::numbers::ByNumber;
 use super::source::Uses;
 use super::{PoolError, Stream};
+use crate::lock::Mutex;
 use crate::plan::{self, OwnedPlan, Placed, rules_for};
 use core::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 /// The live buffers of a plan.
 struct Live {
@@ -179,7 +180,7 @@ impl<A: DeviceAllocator> PlannedArena<A> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Live> {
-        self.0.live.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.live.lock()
     }
 
     fn span(&self, slot: usize) -> &Span {
@@ -674,7 +675,7 @@ impl<A: DeviceAllocator> Pattern<A> {
     }
 
     fn lock(&self) -> MutexGuard<'_, State<A>> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.state.lock()
     }
 }
 

@@ -2,13 +2,14 @@
 
 use super::Error;
 use crate::gpu::{Event, Stream, error::check, library::call};
+use crate::lock::Mutex;
 use crate::pool::{Event as _, SourceError, Stream as _};
 use core::ffi::c_void;
 use core::mem;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 use cudarc::driver::sys::{CUresult, CUstream};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// A copy that was submitted, together with the host's side of it. Dropping it waits for the copy; forgetting it
 /// leaks the host memory.
@@ -39,7 +40,7 @@ struct Notice {
 unsafe extern "C" fn give_notice(_: CUstream, status: u32, task: *mut c_void) {
     // SAFETY: `Transfer::notify` made the pointer of an `Arc` of this type, for this call.
     let task = unsafe { Arc::from_raw(task.cast_const().cast::<Task>()) };
-    let mut notice = task.0.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut notice = task.0.lock();
     notice.given = Some(status);
     let waker = notice.waker.take();
     drop(notice);
@@ -68,7 +69,7 @@ impl<O> Transfer<O> {
     /// Asks the driver to wake the task once the copy is done. Returns whether it is done already.
     fn notify(&mut self, waker: &Waker) -> Result<bool, SourceError> {
         if let Some(task) = &self.task {
-            let mut notice = task.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut notice = task.0.lock();
             notice.waker = Some(waker.clone());
             let given = notice.given.map(|status| check("cuStreamAddCallback", status));
             return given.transpose().map(|given| given.is_some());

@@ -108,9 +108,7 @@ impl AsyncMemory {
     ///
     /// [`Error::Unsupported`] if that device cannot reach the memory, or the error of the driver.
     pub fn allow(&self, peer: &Context) -> Result<(), Error> {
-        if !peer.can_access(&self.context)? {
-            return Err(Error::Unsupported("access to the memory of this peer"));
-        }
+        peer.check_access(&self.context)?;
         let _bound = self.context.enter_relaxed()?;
         let access = AccessDesc::full(peer.ordinal());
         // SAFETY: the pool is alive, and the pointer is to one value of the same layout.

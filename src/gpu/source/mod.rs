@@ -51,6 +51,7 @@ pub(super) use managed::{advise, prefetch};
 pub use pinned::{Pinned, pinned_bytes};
 pub use registered::Registered;
 pub use virtual_memory::Virtual;
+pub(super) use virtual_memory::granularity;
 
 use super::{Error, Stream, library::call};
 use crate::pool::{Direction, Segment, SourceError, SourceErrorKind};

@@ -3,7 +3,6 @@
 use crate::pool::{SourceError, SourceErrorKind};
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The lowest simulated address.
 pub(super) const BASE: usize = 1 << (usize::BITS - 4);
@@ -24,6 +23,7 @@ pub const CALLS: [&str; 11] = [
 ];
 
 /// The time that calls take on the device's clock.
+#[derive(Default)]
 pub(super) struct Latency {
     pub(super) memory: Duration,
     pub(super) other: Duration,
@@ -113,20 +113,8 @@ struct Injection {
     kind: SourceErrorKind,
 }
 
-/// The state, behind one lock as in a driver.
-pub(super) struct Shared(Mutex<State>);
-
-impl Shared {
-    pub(super) fn new(state: State) -> Self {
-        Self(Mutex::new(state))
-    }
-
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// The device's state.
+#[derive(Default)]
 pub(super) struct State {
     pub(super) capacity: usize,
     pub(super) used: usize,
@@ -148,21 +136,8 @@ pub(super) struct State {
 
 impl State {
     pub(super) fn new(capacity: usize, visible: bool) -> Self {
-        Self {
-            capacity,
-            used: 0,
-            segments: BTreeMap::new(),
-            holes: BTreeMap::new(),
-            time: Duration::ZERO,
-            latency: Latency { memory: Duration::from_micros(100), other: Duration::from_micros(1) },
-            counts: BTreeMap::new(),
-            injections: Vec::new(),
-            queues: Vec::new(),
-            submitted: 0,
-            done: Vec::new(),
-            hazards: Vec::new(),
-            visible,
-        }
+        let latency = Latency { memory: Duration::from_micros(100), other: Duration::from_micros(1) };
+        Self { capacity, visible, latency, ..Self::default() }
     }
 
     /// Counts a call, and fails it if an injected failure is due.
