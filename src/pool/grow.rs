@@ -1,7 +1,7 @@
 //! Growth: how much a pool reserves, and where.
 
 use super::options::{Growth, Reuse};
-use super::segments::{Holder, Request, SizeKind};
+use super::segments::{Entry, Holder, Request, SizeKind};
 use super::state::{Denied, State, bytes_of};
 use super::{RawPool, Source};
 use crate::placement::SegmentPlacement;
@@ -81,16 +81,11 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
 
     /// Gives empty segments back whose work is done, short ones first, until these are `wished` bytes. Returns the released bytes.
     pub(super) fn release_over(&self, state: &mut State<P, S>, wished: usize) -> usize {
-        let mut empty: Vec<(usize, u32, usize)> =
-            state.empty_segments().map(|(number, entry)| (entry.memory.bytes, number, entry.heap)).collect();
-        empty.sort_unstable();
-        let mut released = 0;
-        for (_, number, owner) in empty {
-            if released < wished && self.is_over(state, owner) {
-                released += self.release(state, number).unwrap_or(0);
-            }
-        }
-        released
+        let shorter = |number, entry: &Entry<P>| (entry.memory.bytes, number);
+        self.release_empty(state, shorter, |state, number, released| {
+            let heap = state.entry(number).heap;
+            released < wished && self.is_over(state, heap)
+        })
     }
 
     /// Bytes of the next segment, at least `need`.

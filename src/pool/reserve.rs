@@ -81,6 +81,26 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         }
     }
 
+    /// Releases the empty segments that `goes` picks, ascending by `key`, and returns the released bytes. Both get a segment's number, and
+    /// `goes` the bytes that were released before.
+    pub(super) fn release_empty<K: Ord>(
+        &self,
+        state: &mut State<P, S>,
+        key: impl Fn(u32, &Entry<P>) -> K,
+        goes: impl Fn(&mut State<P, S>, u32, usize) -> bool,
+    ) -> usize {
+        let mut empty: Vec<u32> = state.empty_segments().map(|(number, _)| number).collect();
+        empty.sort_by_cached_key(|&number| key(number, state.entry(number)));
+        let mut released = 0;
+        for number in empty {
+            if goes(state, number, released) {
+                // A segment that the driver did not take has left the pool all the same; its error is counted.
+                released += self.release(state, number).unwrap_or(0);
+            }
+        }
+        released
+    }
+
     /// Gives a block back to its segment, and the segment to the source if nothing is to be kept.
     #[inline(always)]
     pub(super) fn return_block(&self, state: &mut State<P, S>, number: u32) {
