@@ -191,12 +191,12 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     ///
     /// Returns the number with which it can be removed; `None` if sixteen hooks are registered already.
     pub fn register(&self, priority: u8, hook: crate::front::pressure::Hook) -> Option<u64> {
-        self.hooks.register(priority, hook)
+        self.hooks.0.lock().insert(priority, hook)
     }
 
     /// Removes a hook. Returns whether it was registered.
     pub fn unregister(&self, id: u64) -> bool {
-        self.hooks.unregister(id)
+        self.hooks.0.lock().remove(id)
     }
 
     /// Lets each segment's stream wait for work of other streams on its blocks, and for launches of graphs, so that the
@@ -246,7 +246,7 @@ impl<P: SegmentPlacement, S: Source> Drop for RawPool<P, S> {
             None if self.options.checks.sites => leaks.iter().for_each(|leak| std::eprintln!("{leak}")),
             _ => {}
         }
-        let mut state = core::mem::replace(self.state_mut(), State::new(None));
+        let mut state = core::mem::replace(self.state.get_mut(), State::new(None));
         while self.wait_for_one(&mut state).is_some() {}
         let busy = self.order_releases(&state);
         let free = state.segments().map(|(number, _)| number).filter(|number| !busy.contains(number));

@@ -98,11 +98,6 @@ enum Entry {
     Wait(u64),
 }
 
-#[derive(Default)]
-struct Queue {
-    entries: VecDeque<Entry>,
-}
-
 struct Injection {
     /// The call that fails; `None` for any call.
     call: Option<&'static str>,
@@ -125,7 +120,7 @@ pub(super) struct State {
     pub(super) latency: Latency,
     counts: BTreeMap<&'static str, u64>,
     injections: Vec<Injection>,
-    queues: Vec<Queue>,
+    queues: Vec<VecDeque<Entry>>,
     /// The number of work items and events so far; each gets the next number when it is submitted.
     submitted: u64,
     done: Vec<bool>,
@@ -184,7 +179,7 @@ impl State {
     }
 
     pub(super) fn open_queue(&mut self) -> usize {
-        self.queues.push(Queue::default());
+        self.queues.push(VecDeque::new());
         self.queues.len() - 1
     }
 
@@ -249,19 +244,19 @@ impl State {
     pub(super) fn launch(&mut self, queue: usize, owner: u64, span: Span) -> u64 {
         self.check_mapped(owner, span);
         let number = self.number();
-        self.queues[queue].entries.push_back(Entry::Work { number, owner, span });
+        self.queues[queue].push_back(Entry::Work { number, owner, span });
         number
     }
 
     pub(super) fn copy(&mut self, queue: usize, from: Span, to: Span) {
         let number = self.number();
-        self.queues[queue].entries.push_back(Entry::Copy { number, from, to });
+        self.queues[queue].push_back(Entry::Copy { number, from, to });
     }
 
     /// Marks a point in a queue. The event of an empty queue is done at once.
     pub(super) fn mark(&mut self, queue: usize) -> u64 {
         let number = self.number();
-        self.queues[queue].entries.push_back(Entry::Mark(number));
+        self.queues[queue].push_back(Entry::Mark(number));
         self.settle(queue);
         number
     }
@@ -271,7 +266,7 @@ impl State {
             self.hazards.push(Hazard::NeedlessWait);
             return;
         }
-        self.queues[queue].entries.push_back(Entry::Wait(event));
+        self.queues[queue].push_back(Entry::Wait(event));
     }
 
     pub(super) fn is_done(&self, number: u64) -> bool {
@@ -279,25 +274,25 @@ impl State {
     }
 
     pub(super) fn len(&self, queue: usize) -> usize {
-        self.queues[queue].entries.len()
+        self.queues[queue].len()
     }
 
     /// Removes marks, and waits for events that are done, from the front of the queue.
     fn settle(&mut self, queue: usize) {
-        while let Some(&entry) = self.queues[queue].entries.front() {
+        while let Some(&entry) = self.queues[queue].front() {
             match entry {
                 Entry::Mark(event) => {
-                    self.queues[queue].entries.pop_front();
+                    self.queues[queue].pop_front();
                     self.done[event as usize] = true;
                     for other in 0..self.queues.len() {
                         let waits = |entry: &Entry| matches!(entry, Entry::Wait(on) if *on == event);
-                        if other != queue && self.queues[other].entries.front().is_some_and(waits) {
+                        if other != queue && self.queues[other].front().is_some_and(waits) {
                             self.settle(other);
                         }
                     }
                 }
                 Entry::Wait(event) if self.is_done(event) => {
-                    self.queues[queue].entries.pop_front();
+                    self.queues[queue].pop_front();
                 }
                 _ => return,
             }
@@ -307,7 +302,7 @@ impl State {
     /// Runs the next work of the queue unless it must wait. Returns whether it ran.
     pub(super) fn step(&mut self, queue: usize) -> bool {
         self.settle(queue);
-        match self.queues[queue].entries.front().copied() {
+        match self.queues[queue].front().copied() {
             Some(Entry::Work { number, owner, span }) => {
                 self.run(number, owner, span);
             }
@@ -323,14 +318,14 @@ impl State {
             }
             _ => return false,
         }
-        self.queues[queue].entries.pop_front();
+        self.queues[queue].pop_front();
         self.settle(queue);
         true
     }
 
     fn run(&mut self, number: u64, owner: u64, span: Span) {
         for queue in &self.queues {
-            for entry in &queue.entries {
+            for entry in queue {
                 let (other, earlier, used) = match *entry {
                     Entry::Work { number, owner, span } => (number, owner, [span; 2]),
                     Entry::Copy { number, from, to } => (number, COPY, [from, to]),
@@ -372,7 +367,7 @@ impl State {
     /// Reports work on a segment that is released, except work in `queue`, which the release waits for.
     pub(super) fn check_released(&mut self, queue: usize, span: Span) {
         for (number, other) in self.queues.iter().enumerate() {
-            for entry in &other.entries {
+            for entry in other {
                 if let Entry::Work { owner, span: used, .. } = *entry {
                     if number != queue && span.common(used).is_some() {
                         self.hazards.push(Hazard::Released { owner, address: span.address });
