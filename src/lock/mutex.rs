@@ -1,5 +1,7 @@
 //! The standard library's mutex, without poison.
 
+#![forbid(unsafe_code)]
+
 use std::sync::{self, MutexGuard, PoisonError};
 
 /// A mutex whose value can be used after a panic of a holder. What it guards is sound after each statement, and at worst
@@ -8,7 +10,7 @@ use std::sync::{self, MutexGuard, PoisonError};
 pub(crate) struct Mutex<T>(sync::Mutex<T>);
 
 impl<T> Mutex<T> {
-    /// A mutex that nobody holds.
+    /// Creates a mutex that is not locked.
     pub(crate) const fn new(value: T) -> Self {
         Self(sync::Mutex::new(value))
     }
@@ -28,7 +30,7 @@ impl<T> Mutex<T> {
         }
     }
 
-    /// Returns the value, which nobody else can reach.
+    /// Returns the value without locking: `self` is borrowed for it alone.
     pub(crate) fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
     }

@@ -11,8 +11,8 @@ pub(super) type Allocator = Arc<dyn DeviceAllocator<Stream = Stream>>;
 
 /// A pool, and where its values go when it is full.
 pub(super) struct Spilling {
-    pool: Allocator,
-    other: Allocator,
+    pub(super) pool: Allocator,
+    pub(super) other: Allocator,
     pub(super) resident: Mutex<Resident>,
 }
 
@@ -30,10 +30,6 @@ pub(super) trait Spill: Send + Sync {
 }
 
 impl Spilling {
-    pub(super) fn new(pool: Allocator, other: Allocator) -> Self {
-        Self { pool, other, resident: Mutex::default() }
-    }
-
     /// Makes the values that were used least recently leave. Returns whether any could. O(values).
     fn spill(&self) -> bool {
         let values: Vec<(u64, Arc<dyn Spill>)> = self

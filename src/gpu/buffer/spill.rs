@@ -16,7 +16,8 @@ impl Pool {
     /// full, those first that were used least recently, before a request fails. Only what is allocated from the result does so.
     #[must_use]
     pub fn spilling(&self, other: &Self) -> Self {
-        let spilling = Arc::new(Spilling::new(self.allocator.clone(), other.allocator.clone()));
+        let (pool, other) = (self.allocator.clone(), other.allocator.clone());
+        let spilling = Arc::new(Spilling { pool, other, resident: Mutex::default() });
         Self { allocator: spilling.clone(), spilling: Some(spilling) }
     }
 }
@@ -41,11 +42,9 @@ impl Pool {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Spillable<T> {
-    slot: Arc<Slot<T>>,
+    slot: Arc<Mutex<Place<T>>>,
     pool: Pool,
 }
-
-struct Slot<T>(Mutex<Place<T>>);
 
 struct Place<T> {
     buffer: Buffer<T>,
@@ -53,9 +52,9 @@ struct Place<T> {
     used: Option<u64>,
 }
 
-impl<T: DeviceRepr + Copy + Send + 'static> Spill for Slot<T> {
+impl<T: DeviceRepr + Copy + Send + 'static> Spill for Mutex<Place<T>> {
     fn leave(&self, to: &Allocator) -> bool {
-        let Some(mut place) = self.0.try_lock() else { return false };
+        let Some(mut place) = self.try_lock() else { return false };
         let stream = place.buffer.stream();
         // A copy on a captured stream would be part of the graph.
         if place.used.is_none() || stream.is_capturing() != Ok(false) {
@@ -70,10 +69,10 @@ impl<T: DeviceRepr + Copy + Send + 'static> Spill for Slot<T> {
 impl<T: DeviceRepr + Copy + Send + 'static> Spillable<T> {
     /// Lets a buffer of `pool`, one of [`Pool::spilling`], leave it. Values of any other pool stay where they are.
     pub fn new(buffer: Buffer<T>, pool: &Pool) -> Self {
-        let slot = Arc::new(Slot(Mutex::new(Place { buffer, used: None })));
+        let slot = Arc::new(Mutex::new(Place { buffer, used: None }));
         let this = Self { slot, pool: pool.clone() };
         let used = this.enter();
-        this.slot.0.lock().used = used;
+        this.slot.lock().used = used;
         this
     }
 
@@ -93,7 +92,7 @@ impl<T: DeviceRepr + Copy + Send + 'static> Spillable<T> {
     ///
     /// The errors of [`Buffer::uninit`] if there is no room to come back, or the error of the driver. The values stay where they are then.
     pub fn with<R>(&self, work: impl FnOnce(&mut Buffer<T>) -> R) -> Result<R, Error> {
-        let mut place = self.slot.0.lock();
+        let mut place = self.slot.lock();
         if let Some(spilling) = &self.pool.spilling {
             match place.used {
                 Some(used) => drop(spilling.resident.lock().by_use.remove(&used)),
@@ -106,13 +105,13 @@ impl<T: DeviceRepr + Copy + Send + 'static> Spillable<T> {
 
     /// Returns whether the values have left their pool. Waits while another thread uses them.
     pub fn is_spilled(&self) -> bool {
-        self.pool.spilling.is_some() && self.slot.0.lock().used.is_none()
+        self.pool.spilling.is_some() && self.slot.lock().used.is_none()
     }
 }
 
 impl<T> Drop for Spillable<T> {
     fn drop(&mut self) {
-        let used = self.slot.0.lock().used;
+        let used = self.slot.lock().used;
         if let (Some(spilling), Some(used)) = (&self.pool.spilling, used) {
             spilling.resident.lock().by_use.remove(&used);
         }

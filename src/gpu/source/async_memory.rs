@@ -145,11 +145,7 @@ impl Drop for AsyncMemory {
 // SAFETY: the driver allocates each range once, aligned, and it stays valid until its release is reached in the
 // stream.
 unsafe impl Source for AsyncMemory {
-    describe!(|self| &self.name, cpu_visible: false, Capabilities::DEVICE, granularity: PAGE, alignment: ALIGNMENT, copies: OnDevice);
-
-    fn device(&self) -> Option<usize> {
-        Some(self.context.device().ordinal)
-    }
+    describe!(|self| &self.name, cpu_visible: false, Capabilities::DEVICE, granularity: PAGE, alignment: ALIGNMENT, copies: OnDevice, of: self.context);
 
     /// Returns the device's memory; what the pool keeps without using it counts as free.
     fn capacity(&self) -> Result<Capacity, SourceError> {

@@ -2,7 +2,7 @@
 
 /// Describes a source, inside its `impl Source`: the items that are the same for every segment and ask no driver.
 macro_rules! describe {
-    (|$this:ident| $name:expr, cpu_visible: $visible:literal, $capabilities:expr, granularity: $granularity:expr, alignment: $alignment:expr $(, copies: $direction:ident)?) => {
+    (|$this:ident| $name:expr, cpu_visible: $visible:literal, $capabilities:expr, granularity: $granularity:expr, alignment: $alignment:expr $(, copies: $direction:ident)? $(, of: $context:expr)?) => {
         type Stream = $crate::gpu::Stream;
         const CPU_VISIBLE: bool = $visible;
 
@@ -31,6 +31,10 @@ macro_rules! describe {
         ) -> Result<(), $crate::pool::SourceError> {
             // SAFETY: the caller guarantees both ranges.
             unsafe { $crate::gpu::source::copy($crate::pool::Direction::$direction, from, to, bytes, stream) }
+        })?
+
+        $(fn device(&$this) -> Option<usize> {
+            Some($context.device().ordinal)
         })?
     };
 }

@@ -326,15 +326,11 @@ fn unmap_pieces(pieces: &BTreeMap<u64, usize>) -> Result<(), SourceError> {
 
 // SAFETY: the driver reserves each range of addresses once, and what is reserved of it is mapped until it is released.
 unsafe impl Source for Virtual {
-    describe!(|self| &self.name, cpu_visible: false, Capabilities::DEVICE, granularity: self.granularity, alignment: self.piece, copies: OnDevice);
+    describe!(|self| &self.name, cpu_visible: false, Capabilities::DEVICE, granularity: self.granularity, alignment: self.piece, copies: OnDevice, of: self.context);
 
     fn pieces(&self, segment: usize) -> Option<Vec<usize>> {
         let pieces = |found: &Reserved| found.pieces.values().copied().collect();
         self.shareable.then(|| self.segments.lock().get(&(segment as u64)).map(pieces).unwrap_or_default())
-    }
-
-    fn device(&self) -> Option<usize> {
-        Some(self.context.device().ordinal)
     }
 
     fn capacity(&self) -> Result<Capacity, SourceError> {
