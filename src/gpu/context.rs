@@ -1,13 +1,14 @@
 //! Contexts: devices in use.
 
 use super::{Device, Error, copies::Copies, device, error::failed, library::call, relaxed::Relaxed};
+use crate::lock::Mutex;
 use crate::pool::{Capacity, CopyStats, Direction, SourceError, SourceErrorKind};
 use crate::units::debug;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, Ordering};
 use cudarc::driver::CudaContext;
 use cudarc::driver::sys::{CUcontext, CUdevice, CUevent};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// The primary context of a device, which cudarc and the CUDA runtime use as well. Clones refer to the same
 /// context.
@@ -210,6 +211,14 @@ impl Context {
         Ok(can != 0)
     }
 
+    /// Refuses a device whose memory this one cannot access.
+    pub(super) fn check_access(&self, other: &Self) -> Result<(), Error> {
+        match self.can_access(other)? {
+            true => Ok(()),
+            false => Err(Error::Unsupported("access to the memory of this peer")),
+        }
+    }
+
     /// Lets kernels of this device use memory of another one that [`DeviceMemory`](super::DeviceMemory) has allocated,
     /// and copies between the two go directly. Memory of [`Virtual`](super::Virtual) and
     /// [`AsyncMemory`](super::AsyncMemory) is opened by [`Virtual::with_peers`](super::Virtual::with_peers) and
@@ -219,9 +228,7 @@ impl Context {
     ///
     /// [`Error::Unsupported`] if this device cannot reach the other one's memory, or the error of the driver.
     pub fn enable_peer(&self, other: &Self) -> Result<(), Error> {
-        if !self.can_access(other)? {
-            return Err(Error::Unsupported("access to the memory of this peer"));
-        }
+        self.check_access(other)?;
         let _bound = self.enter()?;
         const ALREADY_ENABLED: i64 = 704;
         // SAFETY: the other context is alive, and 0 is the only flag.
@@ -286,7 +293,7 @@ impl Context {
     /// Returns an event without timing, reused or new.
     pub(super) fn take_event(&self) -> Result<CUevent, SourceError> {
         self.check()?;
-        let used = self.0.events.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let used = self.0.events.lock().pop();
         if let Some(EventHandle(event)) = used {
             return Ok(event);
         }
@@ -299,7 +306,7 @@ impl Context {
     }
 
     pub(super) fn put_event(&self, event: CUevent) {
-        self.0.events.lock().unwrap_or_else(PoisonError::into_inner).push(EventHandle(event));
+        self.0.events.lock().push(EventHandle(event));
     }
 }
 
@@ -344,7 +351,7 @@ impl Drop for Shared {
         // The events of a context that was reset are gone.
         if !*self.is_lost.get_mut() {
             let bound = self.enter();
-            let events = self.events.get_mut().unwrap_or_else(PoisonError::into_inner);
+            let events = self.events.get_mut();
             for EventHandle(event) in events.drain(..) {
                 // SAFETY: nothing else has the event. A drop cannot report an error.
                 let _ = unsafe { call!(cuEventDestroy_v2(event)) };

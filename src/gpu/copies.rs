@@ -2,12 +2,13 @@
 
 use super::error::{NOT_READY, check};
 use super::library::{self, call, code_of};
+use crate::lock::Mutex;
 use crate::pool::{CopyCounters, CopyStats, Direction, SourceError};
 use core::ptr;
 use core::sync::atomic::AtomicBool;
 use core::time::Duration;
 use cudarc::driver::sys::CUevent;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// How many copies can be timed at once; further ones are only counted.
 pub(super) const MOST_UNDER_WAY: usize = 256;
@@ -21,7 +22,7 @@ type ElapsedTime = unsafe extern "C" fn(*mut f32, CUevent, CUevent) -> u32;
 pub(super) struct Copies {
     pub(super) counters: CopyCounters,
     pub(super) is_timed: AtomicBool,
-    timed: Mutex<Timed>,
+    pub(super) timed: Mutex<Timed>,
 }
 
 #[derive(Default)]
@@ -46,19 +47,15 @@ pub(super) struct Sample {
 }
 
 impl Copies {
-    pub(super) fn lock(&self) -> std::sync::MutexGuard<'_, Timed> {
-        self.timed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The figures so far, with the times of copies that are done. `enter` makes the context current.
     pub(super) fn stats<B>(&self, enter: impl FnOnce() -> Result<B, SourceError>) -> [CopyStats; 6] {
-        self.lock().collect(&self.counters, enter);
+        self.timed.lock().collect(&self.counters, enter);
         self.counters.stats()
     }
 
     /// Destroys all events, of a context that is current and no longer used.
     pub(super) fn clear(&mut self) {
-        let Timed { under_way, events } = self.timed.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let Timed { under_way, events } = self.timed.get_mut();
         for event in under_way.drain(..).flat_map(|sample| [sample.start, sample.end]).chain(events.drain(..))
         {
             // SAFETY: nothing else has the event. A drop cannot report an error.

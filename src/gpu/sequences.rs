@@ -1,11 +1,12 @@
 //! Memory of growing sequences: the keys and values of a language model's attention.
 
 use super::abi::{AccessDesc, AllocationProp};
-use super::{Context, Error, Stream, library::call, source::copy};
+use super::{Context, Error, Stream, library::call, source};
+use crate::lock::Mutex;
 use crate::pool::{Direction, SourceError, SourceErrorKind, Stream as _};
 use crate::units::debug;
-use cudarc::driver::sys::{CUdeviceptr, CUmemAllocationGranularity_flags};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use cudarc::driver::sys::CUdeviceptr;
+use std::sync::Arc;
 
 /// Memory for many sequences that grow one step at a time, such as key-value caches. Each has addresses for its greatest
 /// length, so that kernels see one array, but physical memory only for its pages so far; sequences with a common beginning
@@ -64,18 +65,14 @@ struct Page {
 
 impl Drop for Page {
     fn drop(&mut self) {
-        self.cache.pages().spare.push(self.handle);
+        self.cache.pages.lock().spare.push(self.handle);
     }
 }
 
 impl Shared {
-    fn pages(&self) -> MutexGuard<'_, Pages> {
-        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Takes a page that no sequence has, or makes one.
     fn take(self: &Arc<Self>) -> Result<Arc<Page>, SourceError> {
-        let mut pages = self.pages();
+        let mut pages = self.pages.lock();
         let handle = match pages.spare.pop() {
             Some(handle) => handle,
             None if pages.count >= self.most => {
@@ -102,15 +99,7 @@ impl KvCache {
     ///
     /// [`Error::Unsupported`] if the device has no virtual memory management, or the error of the driver.
     pub fn new(context: &Context, longest: usize, most: usize) -> Result<Self, Error> {
-        if !context.device().virtual_memory {
-            return Err(Error::Unsupported("virtual memory management"));
-        }
-        let _bound = context.enter_relaxed()?;
-        let prop = AllocationProp::on(context.ordinal(), false);
-        let minimum = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
-        let mut page = 0;
-        // SAFETY: all pointers are to values of these types or of the same layout.
-        unsafe { call!(cuMemGetAllocationGranularity(&mut page, (&raw const prop).cast(), minimum))? };
+        let page = source::granularity(context, false)?;
         let room = longest.max(1).checked_next_multiple_of(page);
         let room = room.ok_or(Error::Unsupported("sequences of this length"))?;
         let (context, most) = (context.clone(), most.div_ceil(page));
@@ -132,7 +121,7 @@ impl KvCache {
 
     /// Returns the bytes of the device that the cache has, those that no sequence uses among them.
     pub fn reserved(&self) -> usize {
-        self.0.pages().count * self.0.page
+        self.0.pages.lock().count * self.0.page
     }
 
     /// Gives the pages that no sequence has back to the device, and returns their bytes.
@@ -142,7 +131,7 @@ impl KvCache {
     /// The error of the driver; pages that it did not take are lost to the cache.
     pub fn trim(&self) -> Result<usize, SourceError> {
         let _bound = self.0.context.enter_relaxed()?;
-        let mut pages = self.0.pages();
+        let mut pages = self.0.pages.lock();
         let spare = core::mem::take(&mut pages.spare);
         pages.count -= spare.len();
         for &handle in &spare {
@@ -160,8 +149,7 @@ impl Drop for Shared {
     fn drop(&mut self) {
         // A drop cannot report an error.
         let Ok(_bound) = self.context.enter_relaxed() else { return };
-        for handle in core::mem::take(&mut self.pages.get_mut().unwrap_or_else(PoisonError::into_inner).spare)
-        {
+        for handle in core::mem::take(&mut self.pages.get_mut().spare) {
             // SAFETY: `take` has made it, and it is mapped nowhere.
             let _ = unsafe { call!(cuMemRelease(handle)) };
         }
@@ -283,7 +271,7 @@ impl Sequence {
         if bytes > whole * page {
             let [from, to] = [self.address, fork.address].map(|start| start as usize + whole * page);
             // SAFETY: both ranges are mapped, and the stream is behind the work on the first.
-            unsafe { copy(Direction::OnDevice, from, to, bytes - whole * page, stream)? };
+            unsafe { source::copy(Direction::OnDevice, from, to, bytes - whole * page, stream)? };
         }
         if stream.id() != self.stream.id() {
             // What is written here from now on must not overtake the copy.

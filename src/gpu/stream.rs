@@ -3,6 +3,7 @@
 use super::error::{NOT_READY, check};
 use super::library::{self, call, code_of};
 use super::{Context, Error, relaxed::Relaxed};
+use crate::lock::Mutex;
 use crate::pool::{self, SourceError};
 use crate::units::debug;
 use core::ptr;
@@ -11,7 +12,7 @@ use cudarc::driver::CudaStream;
 use cudarc::driver::sys::{CUevent, CUstream};
 use std::collections::HashMap;
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// A queue of work on a device. Clones refer to the same queue, and so does every stream that is made from the same
 /// handle of the driver while one of them exists. A queue that [`Stream::new`] made is destroyed with the last of
@@ -104,7 +105,7 @@ impl Stream {
         let key = (context.raw() as usize, raw as usize);
         // Dropped after the lock, since the drop of a stream takes it.
         let _stale;
-        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = KNOWN.lock();
         let known = known.get_or_insert_default();
         // The handle of a stream that the program has destroyed may have come back as that of another one.
         let now = if matches!(owner, Owner::Foreign) { driver_id(raw) } else { Some(0) };
@@ -253,7 +254,7 @@ debug!([] Stream, |self| id: self.shared.id);
 impl Drop for Shared {
     fn drop(&mut self) {
         let key = (self.context.raw() as usize, self.raw as usize);
-        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = KNOWN.lock();
         let map = known.get_or_insert_default();
         // Another thread may have made a stream of the same handle meanwhile.
         if map.get(&key).is_some_and(|stream| stream.strong_count() == 0) {

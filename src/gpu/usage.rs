@@ -2,11 +2,12 @@
 
 #![forbid(unsafe_code)]
 
+use crate::lock::Mutex;
 use crate::pool::MemoryKind;
 use core::panic::Location;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// One use of a buffer's memory, as far as this module sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,13 +143,9 @@ struct Tables {
 }
 
 impl Registry {
-    fn lock(&self) -> MutexGuard<'_, Tables> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the accesses measured for buffers of a call site. O(1) expected.
     pub(super) fn of_site(&self, site: Site) -> Usage {
-        self.lock().sites.get(site).map(|counters| counters.read()).unwrap_or_default()
+        self.0.lock().sites.get(site).map(|counters| counters.read()).unwrap_or_default()
     }
 
     /// Adds a buffer. O(1) expected.
@@ -160,7 +157,7 @@ impl Registry {
         access: Access,
         kind: MemoryKind,
     ) -> Arc<Record> {
-        let mut tables = self.lock();
+        let mut tables = self.0.lock();
         let shared = tables.sites.entry(site).or_default().clone();
         let number = tables.next;
         tables.next += 1;
@@ -172,12 +169,12 @@ impl Registry {
 
     /// Removes a buffer. O(1) expected.
     pub(super) fn leave(&self, record: &Record) {
-        self.lock().live.remove(&record.number);
+        self.0.lock().live.remove(&record.number);
     }
 
     /// Returns all live buffers, the oldest first. O(buffers · log buffers).
     pub(super) fn live(&self) -> Vec<Arc<Record>> {
-        let mut live: Vec<_> = self.lock().live.values().cloned().collect();
+        let mut live: Vec<_> = self.0.lock().live.values().cloned().collect();
         live.sort_unstable_by_key(|record| record.number);
         live
     }

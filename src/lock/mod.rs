@@ -3,12 +3,16 @@
 mod counted;
 #[cfg(feature = "std")]
 mod futex;
+#[cfg(feature = "std")]
+mod mutex;
 #[cfg(all(target_arch = "arm", target_os = "none"))]
 mod priority;
 
 pub use counted::{Contention, Counted};
 #[cfg(feature = "std")]
 pub use futex::Futex;
+#[cfg(feature = "std")]
+pub(crate) use mutex::Mutex;
 #[cfg(all(target_arch = "arm", target_os = "none"))]
 pub use priority::PriorityMask;
 

@@ -10,50 +10,33 @@ use super::state::State;
 use super::stats::{BlockSnapshot, CopyCounters};
 use super::usage::Usage;
 use super::{Source, SourceError};
-use crate::front::pressure::{Hook, Key, Registry, Shortage};
+use crate::front::pressure::{Key, Registry, Shortage};
+use crate::lock::Mutex;
 use crate::placement::{GoodFit, SegmentPlacement};
 use crate::units::granules;
 use core::num::NonZeroUsize;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use core::time::Duration;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// The hook that was called last, and the bytes that hooks have freed so far.
 pub(super) type Place = Option<(Key, usize)>;
 
 /// Up to sixteen hooks.
-pub(super) struct Hooks {
-    registry: Mutex<Registry<16>>,
-}
+pub(super) struct Hooks(pub(super) Mutex<Registry<16>>);
 
 impl Hooks {
-    pub(super) const fn new() -> Self {
-        Self { registry: Mutex::new(Registry::EMPTY) }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Registry<16>> {
-        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn register(&self, priority: u8, hook: Hook) -> Option<u64> {
-        self.lock().insert(priority, hook)
-    }
-
-    pub(super) fn unregister(&self, id: u64) -> bool {
-        self.lock().remove(id)
-    }
-
     /// Calls hooks, starting after `place`, until one of them gives memory back. Returns whether one did.
     pub(super) fn reclaim(&self, full: &OutOfMemory, place: &mut Place) -> bool {
         loop {
             let after = place.map(|(key, _)| key);
             let before = place.map_or(0, |(_, reclaimed)| reclaimed);
-            let Some((key, hook)) = self.lock().begin(after) else { return false };
+            let Some((key, hook)) = self.0.lock().begin(after) else { return false };
             /// Marks the hook as returned, even if it unwinds.
             struct Running<'a>(&'a Hooks, Key);
             impl Drop for Running<'_> {
                 fn drop(&mut self) {
-                    self.0.lock().end(self.1);
+                    self.0.0.lock().end(self.1);
                 }
             }
             let running = Running(self, key);
@@ -194,7 +177,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
             id: POOLS.fetch_add(1, Ordering::Relaxed),
             is_direct,
             checked,
-            hooks: Hooks::new(),
+            hooks: Hooks(Mutex::new(Registry::EMPTY)),
             on_leak: Mutex::new(None),
             copies: Arc::default(),
             state: Lanes::new(state),
@@ -264,10 +247,6 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     #[inline(always)]
     pub(super) fn lock(&self) -> Held<'_, P, S> {
         self.state.lock()
-    }
-
-    pub(super) fn state_mut(&mut self) -> &mut State<P, S> {
-        self.state.get_mut()
     }
 
     /// Guard granules in front of a block.

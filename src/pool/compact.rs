@@ -110,11 +110,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         let kind = state.entry(record.segment).kind;
         let request = Request {
             bytes: record.requested as usize,
-            align_bytes: 1,
-            len: record.len as usize,
-            align: 1 << record.align,
-            kind,
-            classed: false,
+            ..Request::of_pool(record.len as usize, 1 << record.align, kind)
         };
         let key = |member: u32| (used[&member], member);
         let mut members = state.heap(heap).bins[kind as usize].members.clone();
@@ -160,15 +156,10 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         let (from_record, to_record) = (*state.record(number), *state.record(to));
         let (from, target) = (state.address(&from_record), state.address(&to_record));
         let bytes = from_record.len as usize * P::GRANULE;
-        let stream = state.heap(heap).stream().clone();
-        let copied = state.supply.call(
-            &self.source,
-            |calls| &mut calls.copy,
-            // SAFETY: both blocks are allocated and therefore disjoint; the old one is used on this stream alone,
-            // and the new one was given to no user yet.
-            |source| unsafe { source.copy(from, target, bytes, &stream) },
-        );
-        if let Err(error) = copied {
+        // SAFETY: both blocks are allocated and therefore disjoint; the old one is used on this stream alone, and the
+        // new one was given to no user yet.
+        let copy = |source: &S, stream: &S::Stream| unsafe { source.copy(from, target, bytes, stream) };
+        if let Err(error) = self.call(state, heap, |calls| &mut calls.copy, copy) {
             self.free(state, to);
             return Err(error);
         }

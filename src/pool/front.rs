@@ -14,7 +14,6 @@ use core::fmt;
 use core::panic::Location;
 use core::time::Duration;
 use std::collections::BTreeSet;
-use std::sync::PoisonError;
 
 impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     /// Allocates like [`RawPool::allocate_aligned`], but returns an [`Allocation`], which does not free the block when
@@ -184,7 +183,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     /// Sets a hook that gets the blocks which were never freed, if there are any, when the pool is dropped. Without
     /// a hook they are written to standard error if [`PoolOptions::sites`](super::PoolOptions::sites) is on.
     pub fn on_leak(&self, hook: impl FnOnce(&[BlockSnapshot]) + Send + 'static) {
-        *self.on_leak.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(hook));
+        *self.on_leak.lock() = Some(Box::new(hook));
     }
 
     /// Registers a hook that is asked to give memory back before a request fails. Hooks are called by priority,
@@ -192,12 +191,12 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     ///
     /// Returns the number with which it can be removed; `None` if sixteen hooks are registered already.
     pub fn register(&self, priority: u8, hook: crate::front::pressure::Hook) -> Option<u64> {
-        self.hooks.register(priority, hook)
+        self.hooks.0.lock().insert(priority, hook)
     }
 
     /// Removes a hook. Returns whether it was registered.
     pub fn unregister(&self, id: u64) -> bool {
-        self.hooks.unregister(id)
+        self.hooks.0.lock().remove(id)
     }
 
     /// Lets each segment's stream wait for work of other streams on its blocks, and for launches of graphs, so that the
@@ -241,13 +240,13 @@ impl<P: SegmentPlacement, S: Source> fmt::Debug for RawPool<P, S> {
 impl<P: SegmentPlacement, S: Source> Drop for RawPool<P, S> {
     fn drop(&mut self) {
         let leaks = self.leaks();
-        let hook = self.on_leak.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let hook = self.on_leak.get_mut().take();
         match hook {
             Some(hook) if !leaks.is_empty() => hook(&leaks),
             None if self.options.checks.sites => leaks.iter().for_each(|leak| std::eprintln!("{leak}")),
             _ => {}
         }
-        let mut state = core::mem::replace(self.state_mut(), State::new(None));
+        let mut state = core::mem::replace(self.state.get_mut(), State::new(None));
         while self.wait_for_one(&mut state).is_some() {}
         let busy = self.order_releases(&state);
         let free = state.segments().map(|(number, _)| number).filter(|number| !busy.contains(number));

@@ -145,15 +145,6 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         true
     }
 
-    /// Notes that a graph was launched on a stream; see [`GraphMemory::launched_on`].
-    pub(super) fn graph_launched_on(&self, id: u64, stream: &S::Stream) {
-        let mut state = self.lock();
-        let Some(capture) = state.order.captures.iter_mut().find(|capture| capture.id == id) else { return };
-        if capture.launches.iter().all(|known| known.id() != stream.id()) {
-            capture.launches.push(stream.retain());
-        }
-    }
-
     /// Takes back the memory of graphs that were given up. A stream that is being captured keeps it until that has
     /// ended.
     pub(super) fn settle_graphs(&self, state: &mut State<P, S>) {
@@ -218,7 +209,12 @@ impl<P: SegmentPlacement, S: Source> GraphMemory<'_, P, S> {
     /// Notes that the graph was launched on `stream`, so that the memory is not used for anything else before that
     /// launch is done.
     pub fn launched_on(&self, stream: &S::Stream) {
-        self.pool.graph_launched_on(self.id, stream);
+        let mut state = self.pool.lock();
+        let own = state.order.captures.iter_mut().find(|capture| capture.id == self.id);
+        let new = own.filter(|capture| capture.launches.iter().all(|known| known.id() != stream.id()));
+        if let Some(capture) = new {
+            capture.launches.push(stream.retain());
+        }
     }
 
     /// Returns the bytes of the segments that are private to the graph. O(segments).

@@ -1,7 +1,7 @@
 //! Growth: how much a pool reserves, and where.
 
 use super::options::{Growth, Reuse};
-use super::segments::{Holder, Request, SizeKind};
+use super::segments::{Entry, Holder, Request, SizeKind};
 use super::state::{Denied, State, bytes_of};
 use super::{RawPool, Source};
 use crate::placement::SegmentPlacement;
@@ -81,16 +81,11 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
 
     /// Gives empty segments back whose work is done, short ones first, until these are `wished` bytes. Returns the released bytes.
     pub(super) fn release_over(&self, state: &mut State<P, S>, wished: usize) -> usize {
-        let mut empty: Vec<(usize, u32, usize)> =
-            state.empty_segments().map(|(number, entry)| (entry.memory.bytes, number, entry.heap)).collect();
-        empty.sort_unstable();
-        let mut released = 0;
-        for (_, number, owner) in empty {
-            if released < wished && self.is_over(state, owner) {
-                released += self.release(state, number).unwrap_or(0);
-            }
-        }
-        released
+        let shorter = |number, entry: &Entry<P>| (entry.memory.bytes, number);
+        self.release_empty(state, shorter, |state, number, released| {
+            let heap = state.entry(number).heap;
+            released < wished && self.is_over(state, heap)
+        })
     }
 
     /// Bytes of the next segment, at least `need`.
@@ -169,14 +164,9 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         if !self.admits(state, bytes) {
             return Some(Err(Denied::Limit));
         }
-        let stream = state.heap(heap).stream().clone();
-        let grown = state.supply.call(
-            &self.source,
-            |calls| &mut calls.grow,
-            // SAFETY: the source reserved the segment for this pool, and this is its state after the source's last call.
-            |source| unsafe { source.grow(memory, bytes, &stream) },
-        );
-        let memory = match grown {
+        // SAFETY: the source reserved the segment for this pool, and this is its state after the source's last call.
+        let grow = |source: &S, stream: &S::Stream| unsafe { source.grow(memory, bytes, stream) };
+        let memory = match self.call(state, heap, |calls| &mut calls.grow, grow) {
             Ok(memory) => memory,
             Err(error) => return Some(Err(Denied::Source(error))),
         };
@@ -231,14 +221,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
                 let runs = [wanted, wanted.saturating_sub(1)].into_iter().filter(|&pages| pages > 0);
                 let hole = runs.filter_map(|pages| {
                     let len = pages * page;
-                    let request = Request {
-                        bytes: 0,
-                        align_bytes: 1,
-                        len,
-                        align: page,
-                        kind: state.entry(segment).kind,
-                        classed: false,
-                    };
+                    let request = Request::of_pool(len, page, state.entry(segment).kind);
                     state.take_in(segment, &request, heap)
                 });
                 let mut hole = hole;
@@ -271,15 +254,9 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     fn unmap(&self, state: &mut State<P, S>, number: u32, heap: usize) -> usize {
         let record = *state.record(number);
         let (bytes, address) = (bytes_of::<P>(record.len as usize), state.address(&record));
-        let stream = state.heap(heap).stream().clone();
-        let unmapped = state.supply.call(
-            &self.source,
-            |calls| &mut calls.unmap,
-            // SAFETY: the pages are one allocated block that was given to no user, and all earlier work on them is
-            // done.
-            |source| unsafe { source.unmap(address, bytes as usize, &stream) },
-        );
-        if unmapped.is_err() {
+        // SAFETY: the pages are one allocated block that was given to no user, and all earlier work on them is done.
+        let unmap = |source: &S, stream: &S::Stream| unsafe { source.unmap(address, bytes as usize, stream) };
+        if self.call(state, heap, |calls| &mut calls.unmap, unmap).is_err() {
             state.put_back(number, || self.source.now());
             return 0;
         }
@@ -396,14 +373,9 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         if !self.admits(state, bytes as usize) {
             return Err(Denied::Limit);
         }
-        let stream = state.heap(heap).stream().clone();
-        let mapped = state.supply.call(
-            &self.source,
-            |calls| &mut calls.map,
-            // SAFETY: the pages are a hole of this segment.
-            |source| unsafe { source.map(address, bytes as usize, &stream) },
-        );
-        mapped.map_err(Denied::Source)?;
+        // SAFETY: the pages are a hole of this segment.
+        let map = |source: &S, stream: &S::Stream| unsafe { source.map(address, bytes as usize, stream) };
+        self.call(state, heap, |calls| &mut calls.map, map).map_err(Denied::Source)?;
         self.fill_new(address, bytes as usize);
         state.note(heap, |figures| figures.reserve(bytes, 0));
         state.count_growth(heap);

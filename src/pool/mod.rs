@@ -70,7 +70,9 @@ pub use pattern::{Pattern, PatternStats, PlannedArena, PlannedBuffer};
 pub use snapshot::{SegmentSnapshot, Snapshot};
 #[cfg(feature = "gpu")]
 pub(crate) use source::Uses;
-pub use source::{Capacity, Event, HostOrder, MemoryKind, Segment, Source, Stream};
+#[cfg(any(feature = "gpu", feature = "vulkan"))]
+pub(crate) use source::vacant;
+pub use source::{Capacity, Event, MemoryKind, Segment, Source, Stream};
 #[cfg(feature = "gpu")]
 pub(crate) use stats::CopyCounters;
 #[cfg(feature = "gpu")]

@@ -11,9 +11,10 @@ use super::allocator::{DeviceAllocator, Owned};
 use super::numbers::ByNumber;
 use super::source::Uses;
 use super::{PoolError, Stream};
+use crate::lock::Mutex;
 use crate::plan::{self, OwnedPlan, Placed, rules_for};
 use core::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 /// The live buffers of a plan.
 struct Live {
@@ -179,7 +180,7 @@ impl<A: DeviceAllocator> PlannedArena<A> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Live> {
-        self.0.live.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.live.lock()
     }
 
     fn span(&self, slot: usize) -> &Span {
@@ -435,7 +436,7 @@ struct State<A: DeviceAllocator> {
     recent: usize,
     stats: PatternStats,
     /// The counts of requests when the iteration began.
-    before: [u64; 4],
+    before: PatternStats,
 }
 
 impl<A: DeviceAllocator> State<A> {
@@ -512,7 +513,7 @@ impl<A: DeviceAllocator + Clone> Pattern<A> {
             by_stream: ByNumber::default(),
             recent: 0,
             stats: PatternStats::default(),
-            before: [0; 4],
+            before: PatternStats::default(),
         };
         Self(Arc::new(Recorder { pool, state: Mutex::new(state) }))
     }
@@ -528,8 +529,7 @@ impl<A: DeviceAllocator + Clone> Pattern<A> {
     pub fn begin(&self) -> Result<(), PoolError> {
         let mut state = self.lock();
         state.stats.iterations += 1;
-        let PatternStats { requests, hits, outside, deviations, .. } = state.stats;
-        state.before = [requests, hits, outside, deviations];
+        state.before = state.stats;
         if state.phase == Phase::Recording && !state.wanted {
             return self.plan(&mut state);
         }
@@ -662,19 +662,18 @@ impl<A: DeviceAllocator> Pattern<A> {
     /// Returns the statistics with the requests of the current iteration alone. O(1).
     pub fn iteration(&self) -> PatternStats {
         let state = self.lock();
-        let [requests, hits, outside, deviations] = state.before;
-        let all = state.stats;
+        let (all, before) = (state.stats, state.before);
         PatternStats {
-            requests: all.requests - requests,
-            hits: all.hits - hits,
-            outside: all.outside - outside,
-            deviations: all.deviations - deviations,
+            requests: all.requests - before.requests,
+            hits: all.hits - before.hits,
+            outside: all.outside - before.outside,
+            deviations: all.deviations - before.deviations,
             ..all
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, State<A>> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.state.lock()
     }
 }
 

@@ -12,19 +12,6 @@ use super::wait::Patience;
 use super::{PoolError, RawPool, Source};
 use crate::placement::SegmentPlacement;
 
-/// The measures that are taken in turn, each followed by another attempt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    /// Return blocks that are kept by class, release empty segments whose work is done, and take any free block.
-    Release,
-    /// Wait for freed blocks of this stream and of others.
-    Wait,
-    /// Release every empty segment.
-    Trim,
-    /// Compact movable blocks, in an aggressive pool, and make a last attempt.
-    Compact,
-}
-
 /// A request that has found no room so far.
 struct Need<'a> {
     request: &'a Request,
@@ -69,8 +56,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         if state.order.is_recording() {
             // Giving memory back and waiting for work could spoil the capture.
             self.flush(&mut state);
-            let found =
-                if self.options.reuse == Reuse::None { None } else { self.any_free(&mut state, need) };
+            let found = self.any_free(&mut state, need, Patience::Request);
             if found.is_none() {
                 state.note(need.heap, |figures| figures.counted.failures += 1);
             }
@@ -78,10 +64,8 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         }
         let mut after = None;
         loop {
-            for stage in [Stage::Release, Stage::Wait, Stage::Trim, Stage::Compact] {
-                if let Some(number) = self.recover(&mut state, need, stage)? {
-                    return Ok((state, number));
-                }
+            if let Some(number) = self.recover(&mut state, need)? {
+                return Ok((state, number));
             }
             // The hooks free blocks of this pool, so they are called outside its lock.
             let shortage = self.out_of_memory(&mut state, need.request, need.denied);
@@ -174,76 +158,53 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     /// Makes another attempt, with any free block.
     fn retry(&self, state: &mut State<P, S>, need: &mut Need<'_>) -> Result<Option<u32>, PoolError> {
         state.note(need.heap, |figures| figures.counted.retries += 1);
-        if self.options.reuse != Reuse::None {
-            if let Some(number) = self.any_free(state, need) {
+        match self.any_free(state, need, Patience::Request) {
+            None => self.enlarge(state, need),
+            found => Ok(found),
+        }
+    }
+
+    /// Takes any free block, also of other streams if their work is done, or once it is. A pool that reuses nothing has none.
+    fn any_free(&self, state: &mut State<P, S>, need: &Need<'_>, patience: Patience) -> Option<u32> {
+        if self.options.reuse == Reuse::None {
+            return None;
+        }
+        need.request.kind.preferred().into_iter().find_map(|kind| {
+            let own = state.allocate(need.request, need.heap, kind);
+            own.or_else(|| self.borrow(state, need.request, need.heap, kind, patience))
+        })
+    }
+
+    /// Takes the measures of the last resort in turn, each followed by another attempt.
+    fn recover(&self, state: &mut State<P, S>, need: &mut Need<'_>) -> Result<Option<u32>, PoolError> {
+        // Blocks that are kept by class go back, and empty segments whose work is done.
+        self.flush(state);
+        if let Some(number) = self.any_free(state, need, Patience::Request) {
+            return Ok(Some(number));
+        }
+        self.release_over(state, usize::MAX);
+        if let Some(number) = self.retry(state, need)? {
+            return Ok(Some(number));
+        }
+        // Freed blocks are waited for, of this stream and of others.
+        while self.wait_for_one(state).is_some() {
+            if let Some(number) = self.retry(state, need)? {
                 return Ok(Some(number));
             }
         }
-        self.enlarge(state, need)
-    }
-
-    /// Takes any free block, also of other streams if their work is done.
-    fn any_free(&self, state: &mut State<P, S>, need: &Need<'_>) -> Option<u32> {
-        for kind in need.request.kind.preferred() {
-            if let Some(number) = state.allocate(need.request, need.heap, kind) {
-                return Some(number);
-            }
-            if let Some(number) = self.borrow(state, need.request, need.heap, kind, Patience::Request) {
-                return Some(number);
+        if let Some(number) = self.any_free(state, need, Patience::Block) {
+            return Ok(Some(number));
+        }
+        if self.trim_to(state, 0) > 0 {
+            if let Some(number) = self.retry(state, need)? {
+                return Ok(Some(number));
             }
         }
-        None
-    }
-
-    fn recover(
-        &self,
-        state: &mut State<P, S>,
-        need: &mut Need<'_>,
-        stage: Stage,
-    ) -> Result<Option<u32>, PoolError> {
-        match stage {
-            Stage::Release => {
-                self.flush(state);
-                if self.options.reuse != Reuse::None {
-                    if let Some(number) = self.any_free(state, need) {
-                        return Ok(Some(number));
-                    }
-                }
-                self.release_over(state, usize::MAX);
-                self.retry(state, need)
-            }
-            Stage::Wait => {
-                while self.wait_for_one(state).is_some() {
-                    if let Some(number) = self.retry(state, need)? {
-                        return Ok(Some(number));
-                    }
-                }
-                if self.options.reuse != Reuse::None {
-                    for kind in need.request.kind.preferred() {
-                        if let Some(number) =
-                            self.borrow(state, need.request, need.heap, kind, Patience::Block)
-                        {
-                            return Ok(Some(number));
-                        }
-                    }
-                }
-                Ok(None)
-            }
-            Stage::Trim => {
-                if self.trim_to(state, 0) == 0 {
-                    return Ok(None);
-                }
-                self.retry(state, need)
-            }
-            Stage::Compact => {
-                if self.options.reuse == Reuse::Aggressive && self.compact_heap(state, need.heap) != Ok(0) {
-                    // Segments that became empty make room for a new one.
-                    self.trim_to(state, 0);
-                }
-                // Other programs use the device as well, so memory that was missing may be free now.
-                self.retry(state, need)
-            }
+        // An aggressive pool moves blocks together. The last attempt:
+        if self.options.reuse == Reuse::Aggressive && self.compact_heap(state, need.heap) != Ok(0) {
+            self.trim_to(state, 0);
         }
+        self.retry(state, need)
     }
 
     /// Returns the error of a request that found no room: that of the device if it was lost, because its memory does not come back.

@@ -4,7 +4,7 @@ use super::options::Reuse;
 use super::segments::{Entry, SizeKind};
 use super::source::captures;
 use super::state::{Denied, State};
-use super::{RawPool, Segment, Source, SourceError};
+use super::{RawPool, Segment, Source, SourceCalls, SourceError};
 use crate::placement::SegmentPlacement;
 use crate::region::Region;
 use core::ptr::{self, NonNull};
@@ -21,11 +21,11 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         if !self.admits(state, bytes) {
             return Err(Denied::Limit);
         }
-        let stream = state.heap(heap).stream().clone();
-        let reserved = state.supply.call(
-            &self.source,
+        let reserved = self.call(
+            state,
+            heap,
             |calls| &mut calls.reserve,
-            |source| source.reserve(bytes, &stream),
+            |source, stream| source.reserve(bytes, stream),
         );
         let memory = reserved.map_err(Denied::Source)?;
         let start = NonNull::new(ptr::without_provenance_mut(memory.address.get()));
@@ -49,16 +49,24 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         Ok(number)
     }
 
+    /// Makes a call of the source for a stream heap, in the order of its stream: see [`Supply::call`](super::state::Supply::call).
+    pub(super) fn call<T>(
+        &self,
+        state: &mut State<P, S>,
+        heap: usize,
+        counter: impl FnOnce(&mut SourceCalls) -> &mut u64,
+        call: impl FnOnce(&S, &S::Stream) -> Result<T, SourceError>,
+    ) -> Result<T, SourceError> {
+        let stream = state.heap(heap).stream().clone();
+        state.supply.call(&self.source, counter, |source| call(source, &stream))
+    }
+
     /// Gives a segment back to the source.
     fn give_back(&self, state: &mut State<P, S>, memory: Segment, heap: usize) -> Result<(), SourceError> {
-        let stream = state.heap(heap).stream().clone();
-        state.supply.call(
-            &self.source,
-            |calls| &mut calls.release,
-            // SAFETY: the source reserved the segment for this pool, which no longer holds it; its blocks came back in
-            // the order of the heap's stream, or after their work on other streams was done.
-            |source| unsafe { source.release(memory, &stream) },
-        )
+        // SAFETY: the source reserved the segment for this pool, which no longer holds it; its blocks came back in the
+        // order of the heap's stream, or after their work on other streams was done.
+        let release = |source: &S, stream: &S::Stream| unsafe { source.release(memory, stream) };
+        self.call(state, heap, |calls| &mut calls.release, release)
     }
 
     /// Gives a segment back if it is empty, and returns its bytes; 0 if it is not empty.
@@ -71,6 +79,26 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
             Some((memory, heap, bytes)) => self.give_back(state, memory, heap).map(|()| bytes),
             None => Ok(0),
         }
+    }
+
+    /// Releases the empty segments that `goes` picks, ascending by `key`, and returns the released bytes. Both get a segment's number, and
+    /// `goes` the bytes that were released before.
+    pub(super) fn release_empty<K: Ord>(
+        &self,
+        state: &mut State<P, S>,
+        key: impl Fn(u32, &Entry<P>) -> K,
+        goes: impl Fn(&mut State<P, S>, u32, usize) -> bool,
+    ) -> usize {
+        let mut empty: Vec<u32> = state.empty_segments().map(|(number, _)| number).collect();
+        empty.sort_by_cached_key(|&number| key(number, state.entry(number)));
+        let mut released = 0;
+        for number in empty {
+            if goes(state, number, released) {
+                // A segment that the driver did not take has left the pool all the same; its error is counted.
+                released += self.release(state, number).unwrap_or(0);
+            }
+        }
+        released
     }
 
     /// Gives a block back to its segment, and the segment to the source if nothing is to be kept.

@@ -45,6 +45,11 @@ pub(super) struct Request {
 }
 
 impl Request {
+    /// A request of the pool itself, for `len` granules that no program asked for.
+    pub(super) const fn of_pool(len: usize, align: usize, kind: SizeKind) -> Self {
+        Self { bytes: 0, align_bytes: 1, len, align, kind, classed: false }
+    }
+
     /// The record of a block of `segment` that is allocated to a stream heap for this request.
     #[inline(always)]
     pub(super) fn record<T>(&self, block: Block<T>, segment: u32, heap: usize) -> Record<T> {

@@ -1,11 +1,13 @@
 //! Sources: where a pool's memory comes from.
 
 use super::{SourceError, SourceErrorKind};
+use crate::lock::Mutex;
 use crate::region::Capabilities;
 use core::fmt;
 use core::num::NonZeroUsize;
+use core::ops::Range;
 use core::time::Duration;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 use std::time::Instant;
 
 /// A range of memory that a [`Source`] has reserved for a pool.
@@ -314,7 +316,7 @@ impl<T: Stream> Uses<T> {
 
     /// Notes that `stream` uses the memory.
     pub(crate) fn add(&self, stream: &T) {
-        let mut streams = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut streams = self.0.lock();
         if streams.iter().all(|known| known.id() != stream.id()) {
             streams.push(stream.clone());
         }
@@ -322,7 +324,7 @@ impl<T: Stream> Uses<T> {
 
     /// Makes `home` wait for the other streams, on the device. Those that the driver could not order stay noted.
     pub(crate) fn settle(&mut self, home: &T) -> Result<(), SourceError> {
-        let streams = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let streams = self.0.get_mut();
         while let Some(stream) = streams.last() {
             follow(home, stream)?;
             streams.pop();
@@ -332,21 +334,18 @@ impl<T: Stream> Uses<T> {
 }
 
 /// The stream of memory that only the CPU uses: freed memory can be used again at once.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct HostOrder;
-
-impl Stream for HostOrder {
-    type Event = HostOrder;
+impl Stream for () {
+    type Event = ();
 
     fn id(&self) -> u64 {
         0
     }
 
-    fn record(&self) -> Result<Self, SourceError> {
-        Ok(Self)
+    fn record(&self) -> Result<(), SourceError> {
+        Ok(())
     }
 
-    fn wait(&self, _: &Self) -> Result<(), SourceError> {
+    fn wait(&self, (): &()) -> Result<(), SourceError> {
         Ok(())
     }
 
@@ -355,7 +354,7 @@ impl Stream for HostOrder {
     }
 }
 
-impl Event for HostOrder {
+impl Event for () {
     fn is_done(&self) -> Result<bool, SourceError> {
         Ok(true)
     }
@@ -371,16 +370,33 @@ mod stream_tests {
 
     #[test]
     fn a_stream_that_does_not_say_so_is_not_abandoned() {
-        assert!(!HostOrder.is_abandoned() && HostOrder.is_capturing() == Ok(false));
+        assert!(!().is_abandoned() && ().is_capturing() == Ok(false));
     }
 
     #[test]
     fn work_of_the_cpu_is_done_at_once() {
-        let event = HostOrder.record().unwrap();
-        assert_eq!((event.is_done(), Event::synchronize(&event)), (Ok(true), Ok(())));
-        assert_eq!((HostOrder.wait(&event), Stream::synchronize(&HostOrder)), (Ok(()), Ok(())));
-        assert_eq!((HostOrder.id(), HostOrder.retain()), (0, HostOrder));
+        assert_eq!((().is_done(), Event::synchronize(&())), (Ok(true), Ok(())));
+        assert_eq!((().record(), ().wait(&()), Stream::synchronize(&())), (Ok(()), Ok(()), Ok(())));
+        assert_eq!(().id(), 0);
     }
+}
+
+/// Returns the lowest multiple of `align` in `within` that has `bytes` bytes free behind it. `taken` are ranges by their starts, with
+/// their lengths, ascending. O(ranges).
+pub(crate) fn vacant(
+    taken: impl IntoIterator<Item = (usize, usize)>,
+    within: Range<usize>,
+    align: usize,
+    bytes: usize,
+) -> Option<usize> {
+    let mut at = within.start.checked_next_multiple_of(align)?;
+    for (start, len) in taken {
+        if at.checked_add(bytes)? <= start {
+            break;
+        }
+        at = (start + len).checked_next_multiple_of(align)?;
+    }
+    at.checked_add(bytes).filter(|&end| end <= within.end).map(|_| at)
 }
 
 /// The kind of memory that a pool or a buffer lies in.

@@ -155,6 +155,7 @@ pub(super) struct State<P: SegmentPlacement, S: Source> {
 }
 
 /// The heap of each stream.
+#[derive(Default)]
 pub(super) struct Streams {
     by_stream: ByNumber<u64, usize>,
     /// Number of stream heaps, those without a stream included.
@@ -178,14 +179,7 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
     pub(super) fn new(ages: Option<Duration>) -> Self {
         Self {
             lanes: core::array::from_fn(Lane::new),
-            streams: Streams {
-                by_stream: ByNumber::default(),
-                count: 0,
-                recent: 0,
-                is_ahead: false,
-                retired: Vec::new(),
-                vacant: Vec::new(),
-            },
+            streams: Streams::default(),
             order: Order::new(),
             supply: Supply::new(ages),
             extra: Extra::default(),

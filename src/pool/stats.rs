@@ -9,12 +9,13 @@ use core::time::Duration;
 
 /// Lets statistics be added, field by field.
 macro_rules! sums {
-    ($($type:ident: $($field:ident),+;)+) => {$(
+    ($($(#[$doc:meta])* $type:ident: $($field:ident),+ $(=> $($other:ident: $join:expr),+)?;)+) => {$(
+        $(#[$doc])*
         impl ::core::ops::Add for $type {
             type Output = Self;
 
             fn add(self, other: Self) -> Self {
-                Self { $($field: self.$field + other.$field),+ }
+                Self { $($field: self.$field + other.$field,)+ $($($other: $join(self.$other, other.$other)),+)? }
             }
         }
     )+};
@@ -225,33 +226,9 @@ pub struct PoolStats {
 sums! {
     Counter: current, peak, total;
     SourceCalls: reserve, grow, release, unmap, map, record, query, wait, synchronize, copy, failed, time;
-}
-
-/// The statistics of two pools together. The peaks are upper bounds, since they may have been at different times.
-impl core::ops::Add for PoolStats {
-    type Output = Self;
-
-    fn add(self, other: Self) -> Self {
-        Self {
-            allocated: self.allocated + other.allocated,
-            requested: self.requested + other.requested,
-            reserved: self.reserved + other.reserved,
-            active: self.active + other.active,
-            inactive: self.inactive + other.inactive,
-            blocks: self.blocks + other.blocks,
-            segments: self.segments + other.segments,
-            largest_free: self.largest_free.max(other.largest_free),
-            hits: self.hits + other.hits,
-            misses: self.misses + other.misses,
-            retries: self.retries + other.retries,
-            failures: self.failures + other.failures,
-            growth: self.growth + other.growth,
-            borrowed: self.borrowed + other.borrowed,
-            moved: self.moved + other.moved,
-            calls: self.calls + other.calls,
-            copies: sum(self.copies, other.copies),
-        }
-    }
+    /// The statistics of two pools together. The peaks are upper bounds, since they may have been at different times.
+    PoolStats: allocated, requested, reserved, active, inactive, blocks, segments, hits, misses, retries, failures, growth,
+        borrowed, moved, calls => largest_free: u64::max, copies: sum;
 }
 
 impl PoolStats {

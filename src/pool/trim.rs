@@ -3,11 +3,12 @@
 #![forbid(unsafe_code)]
 
 use super::options::{Age, Reuse};
-use super::segments::{LANES, lane_of};
+use super::segments::{Entry, LANES, lane_of};
 use super::state::State;
 use super::usage::{Usage, fit};
 use super::{RawPool, Source, Stream};
 use crate::placement::SegmentPlacement;
+use core::cmp::Reverse;
 use core::time::Duration;
 use std::collections::HashMap;
 
@@ -62,11 +63,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         });
         let abandoned: Vec<usize> = abandoned.collect();
         for heap in abandoned {
-            let kept: Vec<u32> =
-                core::mem::take(&mut state.heap_mut(heap).cached).into_values().flatten().collect();
-            for number in kept {
-                state.put_back(number, || self.source.now());
-            }
+            self.flush_heap(state, heap);
             state.retire(heap);
         }
         if !state.streams.retired.is_empty() {
@@ -74,35 +71,26 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         }
     }
 
-    /// Gives all blocks that are kept by class back to their segments. Returns whether there were any.
-    pub(super) fn flush(&self, state: &mut State<P, S>) -> bool {
-        let mut any = false;
-        for heap in state.heaps() {
-            let kept = core::mem::take(&mut state.heap_mut(heap).cached);
-            for number in kept.into_values().flatten() {
-                state.put_back(number, || self.source.now());
-                any = true;
-            }
+    /// Gives all blocks that are kept by class back to their segments.
+    pub(super) fn flush(&self, state: &mut State<P, S>) {
+        state.heaps().for_each(|heap| self.flush_heap(state, heap));
+    }
+
+    fn flush_heap(&self, state: &mut State<P, S>, heap: usize) {
+        for number in core::mem::take(&mut state.heap_mut(heap).cached).into_values().flatten() {
+            state.put_back(number, || self.source.now());
         }
-        any
     }
 
     /// Gives empty segments back, large ones first, while at least `keep` bytes stay reserved. Returns the released
     /// bytes.
     pub(super) fn trim_to(&self, state: &mut State<P, S>, keep: usize) -> usize {
-        let mut empty: Vec<(usize, u32)> = state
-            .empty_segments()
-            .map(|(number, entry)| (entry.memory.bytes - entry.unmapped, number))
-            .collect();
-        empty.sort_unstable_by(|a, b| b.cmp(a));
-        let mut released = 0;
-        for (bytes, number) in empty {
-            if state.figures.counted.reserved.current as usize >= keep.saturating_add(bytes) {
-                // A segment that the driver did not take has left the pool all the same; its error is counted.
-                released += self.release(state, number).unwrap_or(0);
-            }
-        }
-        released
+        let longer = |number, entry: &Entry<P>| Reverse((entry.memory.bytes - entry.unmapped, number));
+        self.release_empty(state, longer, |state, number, _| {
+            let entry = state.entry(number);
+            let rest = keep.saturating_add(entry.memory.bytes - entry.unmapped);
+            state.figures.counted.reserved.current as usize >= rest
+        })
     }
 
     /// Gives segments back that have been empty for too long by the clock, after a request or a free. O(1) until one may be.
@@ -148,15 +136,17 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     pub(super) fn trim_aged(&self, state: &mut State<P, S>) -> usize {
         let Some(age) = self.options.trim_after else { return 0 };
         let (now, step) = (self.source.now(), state.supply.step);
-        let old: Vec<u32> = state
-            .empty_segments()
-            .filter(|(_, entry)| match age {
-                Age::Time(time) => now.saturating_sub(entry.emptied.0) >= time,
-                Age::Steps(steps) => step - entry.emptied.1 >= steps,
-            })
-            .map(|(number, _)| number)
-            .collect();
-        old.into_iter().map(|number| self.release(state, number).unwrap_or(0)).sum()
+        self.release_empty(
+            state,
+            |number, _| number,
+            |state, number, _| {
+                let emptied = state.entry(number).emptied;
+                match age {
+                    Age::Time(time) => now.saturating_sub(emptied.0) >= time,
+                    Age::Steps(steps) => step - emptied.1 >= steps,
+                }
+            },
+        )
     }
 
     /// Releases what the program does not use, at the end of a step. Returns the released bytes.
@@ -177,19 +167,13 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         }
         let (window, keep) = (usage.follow.window, most as f64 * usage.follow.factor);
         state.extra.usage = Some(usage);
-        let mut empty: Vec<(u64, u32, usize, usize)> = state
-            .empty_segments()
-            .map(|(number, entry)| (entry.emptied.1, number, entry.memory.bytes - entry.unmapped, entry.heap))
-            .collect();
-        empty.sort_unstable();
-        let mut released = 0;
-        for (emptied, number, bytes, heap) in empty {
-            let left = state.figures.counted.reserved.current.saturating_sub(bytes as u64);
-            if (step - emptied >= window || left as f64 >= keep) && self.is_over(state, heap) {
-                released += self.release(state, number).unwrap_or(0);
-            }
-        }
-        released
+        let older = |number, entry: &Entry<P>| (entry.emptied.1, number);
+        self.release_empty(state, older, |state, number, _| {
+            let Entry { emptied, heap, ref memory, unmapped, .. } = *state.entry(number);
+            let left =
+                state.figures.counted.reserved.current.saturating_sub((memory.bytes - unmapped) as u64);
+            (step - emptied.1 >= window || left as f64 >= keep) && self.is_over(state, heap)
+        })
     }
 
     /// Gives surplus blocks of those kept by class back to their segments.

@@ -268,9 +268,8 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
             return true;
         }
         let queued = patience == Patience::Queue && {
-            let stream = state.heap(to).stream().clone();
-            let wait = |_: &S| stream.wait(&fence.event);
-            state.supply.call(&self.source, |calls| &mut calls.wait, wait).is_ok()
+            let wait = |_: &S, stream: &S::Stream| stream.wait(&fence.event);
+            self.call(state, to, |calls| &mut calls.wait, wait).is_ok()
         };
         state.heap_mut(from).fence = Some(fence);
         queued

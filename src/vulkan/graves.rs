@@ -2,8 +2,9 @@
 
 use super::inner::{Allocated, Inner};
 use super::timeline::{Point, Timeline};
+use crate::lock::Mutex;
 use ash::vk;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// Objects that wait for their end.
 pub(super) struct Graves {
@@ -39,7 +40,7 @@ impl Graves {
         if points.is_empty() {
             return self.destroy(dead);
         }
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.waiting.lock();
         waiting.list.push((points, dead));
         if waiting.list.len() < waiting.sweep_at.max(32) {
             return;
@@ -75,7 +76,7 @@ fn is_over(point: &Point) -> bool {
 
 impl Drop for Graves {
     fn drop(&mut self) {
-        let waiting = self.waiting.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let waiting = self.waiting.get_mut();
         for (points, dead) in core::mem::take(&mut waiting.list) {
             // As above, the wait fails only if the device is lost.
             points.iter().for_each(|point| {

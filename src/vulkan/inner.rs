@@ -1,12 +1,13 @@
 //! A device of Vulkan as its driver knows it: handles, functions and limits.
 
 use super::error::{Error, Named, failed};
+use crate::lock::Mutex;
 use crate::pool::SourceError;
 use ash::vk;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// The handles of a device, destroyed with this value where the library made them.
 pub(super) struct Inner {
@@ -176,7 +177,7 @@ impl Inner {
 
     /// Returns a queue, under the lock that all its streams share.
     pub(super) fn queue(&self, family: u32, index: u32) -> Queue {
-        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queues = self.queues.lock();
         let queue = queues.entry((family, index)).or_insert_with(|| {
             // SAFETY: the callers guarantee that the device has the queue.
             Arc::new(Mutex::new(unsafe { self.device.get_device_queue(family, index) }))

@@ -2,14 +2,15 @@
 
 use super::error::{Named, failed};
 use super::{Device, Error, Stream, Wish, inner::Allocated};
-use crate::pool::{Capacity, Segment, Source, SourceError, SourceErrorKind, Stream as _};
+use crate::lock::Mutex;
+use crate::pool::{Capacity, Segment, Source, SourceError, SourceErrorKind, Stream as _, vacant};
 use crate::region::Capabilities;
 use crate::units::debug;
 use ash::vk;
 use core::num::NonZeroUsize;
+use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Granularity of segments in bytes: no device has larger atoms of memory that is not coherent.
 const GRANULARITY: usize = 64 << 10;
@@ -27,8 +28,7 @@ pub struct DeviceMemory {
     index: u32,
     flags: vk::MemoryPropertyFlags,
     /// The addresses that segments get.
-    first: usize,
-    end: usize,
+    span: Range<usize>,
     segments: Mutex<BTreeMap<usize, Reserved>>,
     name: String,
 }
@@ -86,13 +86,10 @@ impl DeviceMemory {
         let span = if usize::BITS >= 64 { 1 << (usize::BITS - 20) } else { usize::MAX };
         let number = SOURCES.fetch_add(1, Ordering::Relaxed) % (1 << 18);
         let start = number.wrapping_mul(span);
-        let (first, end) = if usize::BITS >= 64 {
-            (start + ALIGNMENT, start + span)
-        } else {
-            (ALIGNMENT, usize::MAX - ALIGNMENT)
-        };
+        let span =
+            if usize::BITS >= 64 { start + ALIGNMENT..start + span } else { ALIGNMENT..span - ALIGNMENT };
         let name = format!("{}, memory type {index}", device.name());
-        Ok(Self { device: device.clone(), wish, index, flags, first, end, segments: Mutex::default(), name })
+        Ok(Self { device: device.clone(), wish, index, flags, span, segments: Mutex::default(), name })
     }
 
     /// Returns the number of the memory type.
@@ -108,7 +105,7 @@ impl DeviceMemory {
     /// Returns where the byte at an address of a segment is; `None` if no segment has it. The answer holds as long as the block that
     /// the byte is of. O(log segments).
     pub fn place(&self, address: usize) -> Option<Place> {
-        let segments = self.segments();
+        let segments = self.segments.lock();
         let (start, found) = segments.range(..=address).next_back()?;
         let offset = address - start;
         (offset < found.bytes).then(|| Place {
@@ -127,10 +124,6 @@ impl DeviceMemory {
 
     pub(super) const fn wish(&self) -> &Wish {
         &self.wish
-    }
-
-    fn segments(&self) -> MutexGuard<'_, BTreeMap<usize, Reserved>> {
-        self.segments.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the least multiple of bytes that a block must be aligned and rounded up to, so that the CPU's view of one block can be flushed
@@ -216,21 +209,15 @@ impl DeviceMemory {
 
     /// The lowest free addresses for a segment.
     fn vacant(&self, segments: &BTreeMap<usize, Reserved>, bytes: usize) -> Option<usize> {
-        let mut at = self.first;
-        for (&start, reserved) in segments {
-            if at.checked_add(bytes)? <= start {
-                break;
-            }
-            at = (start + reserved.bytes).checked_next_multiple_of(ALIGNMENT)?;
-        }
-        at.checked_add(bytes).is_some_and(|end| end <= self.end).then_some(at)
+        let taken = segments.iter().map(|(&start, reserved)| (start, reserved.bytes));
+        vacant(taken, self.span.clone(), ALIGNMENT, bytes)
     }
 }
 
 /// How memory is shared.
 pub(super) const EXPORTED: vk::ExternalMemoryHandleTypeFlags = vk::ExternalMemoryHandleTypeFlags::OPAQUE_FD;
 
-fn atom(flags: vk::MemoryPropertyFlags, size: u64) -> u64 {
+pub(super) fn atom(flags: vk::MemoryPropertyFlags, size: u64) -> u64 {
     let is_plain = !flags.contains(vk::MemoryPropertyFlags::HOST_VISIBLE)
         || flags.contains(vk::MemoryPropertyFlags::HOST_COHERENT);
     if is_plain { 1 } else { size.max(1) }
@@ -281,7 +268,7 @@ unsafe impl Source for DeviceMemory {
             error
         };
         let reserved = self.prepare(bytes, allocated).map_err(free)?;
-        let mut segments = self.segments();
+        let mut segments = self.segments.lock();
         let vacant = self.vacant(&segments, bytes).and_then(NonZeroUsize::new);
         let Some(address) = vacant else {
             drop(segments);
@@ -294,7 +281,7 @@ unsafe impl Source for DeviceMemory {
 
     unsafe fn release(&self, segment: Segment, stream: &Stream) -> Result<(), SourceError> {
         stream.synchronize()?;
-        let reserved = self.segments().remove(&segment.address.get());
+        let reserved = self.segments.lock().remove(&segment.address.get());
         let invalid = SourceError::new(SourceErrorKind::Invalid, "vkFreeMemory");
         self.destroy(reserved.ok_or(invalid)?);
         Ok(())
@@ -332,7 +319,7 @@ impl DeviceMemory {
     }
 }
 
-debug!([] DeviceMemory, |self| name: self.name, flags: self.flags, segments: self.segments().len());
+debug!([] DeviceMemory, |self| name: self.name, flags: self.flags, segments: self.segments.lock().len());
 
 #[cfg(test)]
 mod tests {

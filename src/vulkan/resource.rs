@@ -4,12 +4,13 @@ use super::timeline::{Point, add};
 use super::{
     DeviceMemory, Error, Place, Stream, error::Named, graves::Dead, inner::Allocated, memory::EXPORTED,
 };
+use crate::lock::Mutex;
 use crate::placement::SegmentPlacement;
 use crate::pool::{Allocation, DefaultPlacement, RawPool, Stream as _};
 use crate::units::debug;
 use ash::vk;
 use core::ptr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// A buffer or an image of Vulkan with its memory, a block of a pool. Where the driver prefers an allocation of its own for it, it
 /// has one.
@@ -238,7 +239,7 @@ impl<H: Copy, P: SegmentPlacement> Resource<H, P> {
     /// Notes that work on `stream` uses the resource; see [`RawPool::record_stream`]. The caller must still make `stream` wait for what it
     /// needs of the resource's own stream.
     pub fn used_on(&self, stream: &Stream) {
-        let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut users = self.users.lock();
         if stream.id() == self.stream.id() || users.iter().any(|user| user.id() == stream.id()) {
             return;
         }
@@ -286,7 +287,7 @@ impl<H: Copy, P: SegmentPlacement> Resource<H, P> {
 
     /// Blocks until all streams that use the resource have done what was submitted.
     fn settle(&self) -> Result<(), Error> {
-        let users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+        let users = self.users.lock();
         users.iter().chain([&self.stream]).try_for_each(Stream::synchronize)?;
         Ok(())
     }
@@ -320,7 +321,7 @@ fn atoms(offset: u64, bytes: u64, atom: u64, whole: u64) -> Option<(u64, u64)> {
 
 impl<H: Copy, P: SegmentPlacement> Drop for Resource<H, P> {
     fn drop(&mut self) {
-        let users = self.users.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let users = self.users.get_mut();
         let mut points: Vec<Point> = Vec::new();
         for stream in users.iter().chain([&self.stream]) {
             // A stream fails only with its device, and then no work runs.

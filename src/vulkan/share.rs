@@ -1,13 +1,18 @@
 //! Memory that is shared with other processes, or with other devices of this one, as file descriptors.
 
 use super::resource::{Owner, Resource};
-use super::{Error, Place, Stream, error::Named, graves::Dead, memory::EXPORTED};
+use super::{
+    Error, Place, Stream,
+    error::Named,
+    graves::Dead,
+    memory::{EXPORTED, atom},
+};
+use crate::lock::Mutex;
 use crate::placement::SegmentPlacement;
 use crate::pool::Stream as _;
 use ash::vk;
 use core::num::NonZeroUsize;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
-use std::sync::Mutex;
 
 impl<P: SegmentPlacement> Resource<vk::Buffer, P> {
     /// Returns a file descriptor of the allocation that the buffer lies in, for [`Resource::import`] in another process or on another
@@ -54,8 +59,7 @@ impl Resource<vk::Buffer> {
         let types = inner.memory.memory_types_as_slice();
         let kind = types.get(place.memory_type as usize).ok_or(Error::NoMemoryType)?;
         let visible = kind.property_flags.contains(vk::MemoryPropertyFlags::HOST_VISIBLE);
-        let coherent = kind.property_flags.contains(vk::MemoryPropertyFlags::HOST_COHERENT);
-        let atom = if visible && !coherent { inner.limits.non_coherent_atom_size.max(1) } else { 1 };
+        let atom = atom(kind.property_flags, inner.limits.non_coherent_atom_size);
         let mut external = vk::ExternalMemoryBufferCreateInfo::default().handle_types(EXPORTED);
         let info = vk::BufferCreateInfo::default().size(bytes.max(1)).usage(usage).push_next(&mut external);
         // SAFETY: the description is complete.

@@ -2,12 +2,13 @@
 
 use super::timeline::{Point, Timeline, add};
 use super::{Device, Error, error::Named, graves::Dead, inner::Queue};
+use crate::lock::Mutex;
 use crate::pool::{self, SourceError};
 use crate::units::debug;
 use ash::vk;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// Submissions to a queue of which each runs after the one before it. Clones refer to the same stream. Work that was submitted
 /// goes on when the last of them is dropped.
@@ -126,7 +127,7 @@ impl Stream {
         signals: &[vk::Semaphore],
     ) -> Result<Event, SourceError> {
         // SAFETY: the caller's contract.
-        unsafe { self.submit_locked(&mut self.state(), waits, commands, signals) }.map(Event)
+        unsafe { self.submit_locked(&mut self.shared.state.lock(), waits, commands, signals) }.map(Event)
     }
 
     /// Records commands into a command buffer and submits it; see [`Stream::submit`]. The stream is locked while `record` runs, which
@@ -145,7 +146,7 @@ impl Stream {
         record: impl FnOnce(&ash::Device, vk::CommandBuffer),
     ) -> Result<Event, SourceError> {
         let device = &self.shared.device.inner.device;
-        let mut state = self.state();
+        let mut state = self.shared.state.lock();
         let buffer = self.command_buffer(&mut state)?;
         let begin = vk::CommandBufferBeginInfo::default().flags(vk::CommandBufferUsageFlags::ONE_TIME_SUBMIT);
         // SAFETY: the command buffer is new, or its submission is done; its pool is the stream's, which is locked.
@@ -225,7 +226,7 @@ impl Stream {
             .command_buffers(commands)
             .signal_semaphores(&ends)
             .push_next(&mut timelines);
-        let queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let queue = queue.lock();
         // SAFETY: the caller guarantees what is its own; our semaphores are live, and each value is higher than the last.
         unsafe { device.inner.device.queue_submit(*queue, &[info], vk::Fence::null()) }
             .named("vkQueueSubmit")?;
@@ -238,10 +239,6 @@ impl Stream {
         Ok(point)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn point(&self, value: u64) -> Point {
         Point { timeline: self.shared.timeline.clone(), value }
     }
@@ -251,7 +248,7 @@ debug!([] Stream, |self| id: self.shared.id);
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state.get_mut();
         let point = Point { timeline: self.timeline.clone(), value: state.last };
         // The point keeps the semaphore until the last submission is done, and so does that of the command buffers.
         self.device.graves.bury(std::vec![point], Dead::Commands(state.commands));
@@ -267,7 +264,7 @@ impl pool::Stream for Stream {
 
     /// Needs no driver call, except after [`Stream::wait`](pool::Stream::wait) without a submission.
     fn record(&self) -> Result<Event, SourceError> {
-        let mut state = self.state();
+        let mut state = self.shared.state.lock();
         if state.waits.is_empty() {
             return Ok(Event(self.point(state.last)));
         }
@@ -281,13 +278,13 @@ impl pool::Stream for Stream {
             return event.0.wait();
         }
         if !Arc::ptr_eq(&event.0.timeline, &self.shared.timeline) && event.0.value > 0 {
-            add(&mut self.state().waits, event.0.clone());
+            add(&mut self.shared.state.lock().waits, event.0.clone());
         }
         Ok(())
     }
 
     fn synchronize(&self) -> Result<(), SourceError> {
-        let state = self.state();
+        let state = self.shared.state.lock();
         let mut points = state.waits.clone();
         points.push(self.point(state.last));
         drop(state);

@@ -2,8 +2,7 @@
 
 use super::{KIB, MIB};
 use allotment::pool::{
-    AnyPool as _, Capacity, DevicePool, HostOrder, MemoryKind, PoolOptions, Segment, Source, SourceError,
-    Stream as _,
+    AnyPool as _, Capacity, DevicePool, MemoryKind, PoolOptions, Segment, Source, SourceError, Stream as _,
 };
 use allotment::region::Capabilities;
 use allotment::sim::{DeviceMemory, Stream};
@@ -120,7 +119,7 @@ fn fill(address: usize, bytes: usize, value: u8) {
 
 // SAFETY: segments are blocks of the global allocator.
 unsafe impl Source for Host {
-    type Stream = HostOrder;
+    type Stream = ();
     const CPU_VISIBLE: bool = true;
 
     fn name(&self) -> &str {
@@ -144,14 +143,14 @@ unsafe impl Source for Host {
         Ok(Capacity { total: 16 * MIB, free: 16 * MIB - reserved })
     }
 
-    fn reserve(&self, bytes: usize, _: &HostOrder) -> Result<Segment, SourceError> {
+    fn reserve(&self, bytes: usize, (): &()) -> Result<Segment, SourceError> {
         // SAFETY: the layout is not empty.
         let address = unsafe { alloc_zeroed(layout()) }.expose_provenance();
         self.change(address, bytes, true);
         Ok(Segment { address: NonZeroUsize::new(address).unwrap(), bytes, zeroed: true })
     }
 
-    unsafe fn release(&self, segment: Segment, _: &HostOrder) -> Result<(), SourceError> {
+    unsafe fn release(&self, segment: Segment, (): &()) -> Result<(), SourceError> {
         let memory = std::ptr::with_exposed_provenance_mut(segment.address.get());
         let end = segment.address.get() + segment.bytes;
         self.pages.lock().unwrap().retain(|page| !(segment.address.get()..end).contains(page));
@@ -164,7 +163,7 @@ unsafe impl Source for Host {
         ROOM
     }
 
-    unsafe fn grow(&self, segment: Segment, bytes: usize, _: &HostOrder) -> Result<Segment, SourceError> {
+    unsafe fn grow(&self, segment: Segment, bytes: usize, (): &()) -> Result<Segment, SourceError> {
         self.change(segment.address.get() + segment.bytes, bytes, true);
         Ok(Segment { bytes: segment.bytes + bytes, ..segment })
     }
@@ -173,13 +172,13 @@ unsafe impl Source for Host {
         PAGE
     }
 
-    unsafe fn unmap(&self, address: usize, bytes: usize, _: &HostOrder) -> Result<(), SourceError> {
+    unsafe fn unmap(&self, address: usize, bytes: usize, (): &()) -> Result<(), SourceError> {
         self.change(address, bytes, false);
         fill(address, bytes, 0x55);
         Ok(())
     }
 
-    unsafe fn map(&self, address: usize, bytes: usize, _: &HostOrder) -> Result<(), SourceError> {
+    unsafe fn map(&self, address: usize, bytes: usize, (): &()) -> Result<(), SourceError> {
         self.change(address, bytes, true);
         fill(address, bytes, 0xaa);
         Ok(())
@@ -201,7 +200,7 @@ fn memory_of_the_cpu_is_checked_however_it_came() {
             match random.u32(..20) {
                 0..11 => {
                     let align = 1 << random.u32(..13);
-                    let block = pool.allocate_raw(random.usize(..20_000), align, &HostOrder).unwrap();
+                    let block = pool.allocate_raw(random.usize(..20_000), align, &()).unwrap();
                     fill(block.address(), block.bytes(), 7);
                     live.push(block);
                 }

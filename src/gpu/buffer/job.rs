@@ -137,7 +137,7 @@ impl<'a> Job<'a> {
         }
         // Both events are made before the copy, so that nothing must be undone after it.
         let events = {
-            let mut timed = copies.lock();
+            let mut timed = copies.timed.lock();
             timed.collect(&copies.counters, || stream.context().enter_relaxed());
             let is_room = timed.under_way.len() < MOST_UNDER_WAY;
             let start = is_room.then(|| timed.take_event()).flatten();
@@ -158,7 +158,7 @@ impl<'a> Job<'a> {
         }
         if let Some((start, end)) = events {
             let is_marked = is_marked && submitted.is_ok() && record(end).is_ok();
-            let mut timed = copies.lock();
+            let mut timed = copies.timed.lock();
             if is_marked {
                 let (direction, bytes) = (self.direction, self.bytes);
                 timed.under_way.push(Sample { direction, bytes, start, end, pools: self.pools() });

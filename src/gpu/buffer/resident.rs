@@ -1,18 +1,19 @@
 //! What lies in a pool and can leave it when it is full.
 
 use crate::gpu::stream::Stream;
+use crate::lock::Mutex;
 use crate::pool::{Allocation, DeviceAllocator, PoolError, Stream as _, pass_on_blocks};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 /// Any allocator of device memory.
 pub(super) type Allocator = Arc<dyn DeviceAllocator<Stream = Stream>>;
 
 /// A pool, and where its values go when it is full.
 pub(super) struct Spilling {
-    pool: Allocator,
-    other: Allocator,
-    resident: Mutex<Resident>,
+    pub(super) pool: Allocator,
+    pub(super) other: Allocator,
+    pub(super) resident: Mutex<Resident>,
 }
 
 /// The values that lie in the pool, by when they were last used.
@@ -29,20 +30,17 @@ pub(super) trait Spill: Send + Sync {
 }
 
 impl Spilling {
-    pub(super) fn new(pool: Allocator, other: Allocator) -> Self {
-        Self { pool, other, resident: Mutex::default() }
-    }
-
-    pub(super) fn resident(&self) -> MutexGuard<'_, Resident> {
-        self.resident.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Makes the values that were used least recently leave. Returns whether any could. O(values).
     fn spill(&self) -> bool {
-        let values: Vec<(u64, Arc<dyn Spill>)> =
-            self.resident().by_use.iter().filter_map(|(&at, value)| Some((at, value.upgrade()?))).collect();
+        let values: Vec<(u64, Arc<dyn Spill>)> = self
+            .resident
+            .lock()
+            .by_use
+            .iter()
+            .filter_map(|(&at, value)| Some((at, value.upgrade()?)))
+            .collect();
         let left = values.iter().find(|(_, value)| value.leave(&self.other));
-        left.inspect(|(at, _)| drop(self.resident().by_use.remove(at))).is_some()
+        left.inspect(|(at, _)| drop(self.resident.lock().by_use.remove(at))).is_some()
     }
 }
 

@@ -5,17 +5,19 @@
 use super::resident::{Allocator, Spill, Spilling};
 use super::{Buffer, Pool};
 use crate::gpu::error::Error;
+use crate::lock::Mutex;
 use crate::pool::Stream as _;
 use crate::units::debug;
 use cudarc::driver::DeviceRepr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::Arc;
 
 impl Pool {
     /// Returns a pool that moves [`Spillable`] values to `other`, for example one of [`Pinned`](crate::gpu::Pinned) memory, when it is
     /// full, those first that were used least recently, before a request fails. Only what is allocated from the result does so.
     #[must_use]
     pub fn spilling(&self, other: &Self) -> Self {
-        let spilling = Arc::new(Spilling::new(self.allocator.clone(), other.allocator.clone()));
+        let (pool, other) = (self.allocator.clone(), other.allocator.clone());
+        let spilling = Arc::new(Spilling { pool, other, resident: Mutex::default() });
         Self { allocator: spilling.clone(), spilling: Some(spilling) }
     }
 }
@@ -40,11 +42,9 @@ impl Pool {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Spillable<T> {
-    slot: Arc<Slot<T>>,
+    slot: Arc<Mutex<Place<T>>>,
     pool: Pool,
 }
-
-struct Slot<T>(Mutex<Place<T>>);
 
 struct Place<T> {
     buffer: Buffer<T>,
@@ -52,13 +52,9 @@ struct Place<T> {
     used: Option<u64>,
 }
 
-impl<T: DeviceRepr + Copy + Send + 'static> Spill for Slot<T> {
+impl<T: DeviceRepr + Copy + Send + 'static> Spill for Mutex<Place<T>> {
     fn leave(&self, to: &Allocator) -> bool {
-        let mut place = match self.0.try_lock() {
-            Ok(place) => place,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return false,
-        };
+        let Some(mut place) = self.try_lock() else { return false };
         let stream = place.buffer.stream();
         // A copy on a captured stream would be part of the graph.
         if place.used.is_none() || stream.is_capturing() != Ok(false) {
@@ -73,20 +69,16 @@ impl<T: DeviceRepr + Copy + Send + 'static> Spill for Slot<T> {
 impl<T: DeviceRepr + Copy + Send + 'static> Spillable<T> {
     /// Lets a buffer of `pool`, one of [`Pool::spilling`], leave it. Values of any other pool stay where they are.
     pub fn new(buffer: Buffer<T>, pool: &Pool) -> Self {
-        let slot = Arc::new(Slot(Mutex::new(Place { buffer, used: None })));
+        let slot = Arc::new(Mutex::new(Place { buffer, used: None }));
         let this = Self { slot, pool: pool.clone() };
         let used = this.enter();
-        this.place().used = used;
+        this.slot.lock().used = used;
         this
-    }
-
-    fn place(&self) -> MutexGuard<'_, Place<T>> {
-        self.slot.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Lists the values as those used last, and returns the number of the use.
     fn enter(&self) -> Option<u64> {
-        let mut resident = self.pool.spilling.as_ref()?.resident();
+        let mut resident = self.pool.spilling.as_ref()?.resident.lock();
         resident.uses += 1;
         let (used, slot) = (resident.uses, Arc::downgrade(&self.slot));
         resident.by_use.insert(used, slot);
@@ -100,10 +92,10 @@ impl<T: DeviceRepr + Copy + Send + 'static> Spillable<T> {
     ///
     /// The errors of [`Buffer::uninit`] if there is no room to come back, or the error of the driver. The values stay where they are then.
     pub fn with<R>(&self, work: impl FnOnce(&mut Buffer<T>) -> R) -> Result<R, Error> {
-        let mut place = self.place();
+        let mut place = self.slot.lock();
         if let Some(spilling) = &self.pool.spilling {
             match place.used {
-                Some(used) => drop(spilling.resident().by_use.remove(&used)),
+                Some(used) => drop(spilling.resident.lock().by_use.remove(&used)),
                 None => place.buffer = place.buffer.duplicate(&self.pool, place.buffer.stream())?,
             }
             place.used = self.enter();
@@ -113,15 +105,15 @@ impl<T: DeviceRepr + Copy + Send + 'static> Spillable<T> {
 
     /// Returns whether the values have left their pool. Waits while another thread uses them.
     pub fn is_spilled(&self) -> bool {
-        self.pool.spilling.is_some() && self.place().used.is_none()
+        self.pool.spilling.is_some() && self.slot.lock().used.is_none()
     }
 }
 
 impl<T> Drop for Spillable<T> {
     fn drop(&mut self) {
-        let used = self.slot.0.lock().unwrap_or_else(PoisonError::into_inner).used;
+        let used = self.slot.lock().used;
         if let (Some(spilling), Some(used)) = (&self.pool.spilling, used) {
-            spilling.resident().by_use.remove(&used);
+            spilling.resident.lock().by_use.remove(&used);
         }
     }
 }

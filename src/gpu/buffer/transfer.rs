@@ -2,13 +2,14 @@
 
 use super::Error;
 use crate::gpu::{Event, Stream, error::check, library::call};
+use crate::lock::Mutex;
 use crate::pool::{Event as _, SourceError, Stream as _};
 use core::ffi::c_void;
 use core::mem;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 use cudarc::driver::sys::{CUresult, CUstream};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// A copy that was submitted, together with the host's side of it. Dropping it waits for the copy; forgetting it
 /// leaks the host memory.
@@ -21,14 +22,10 @@ pub struct Transfer<O> {
     event: Option<Event>,
     owner: Option<O>,
     /// The task that waits, once it was polled.
-    task: Option<Arc<Task>>,
+    task: Option<Arc<Mutex<Notice>>>,
 }
 
-/// The task to wake when the copy is done.
-#[derive(Default)]
-struct Task(Mutex<Notice>);
-
-#[derive(Default)]
+/// The task to wake when the copy is done, and what the driver says of it then.
 struct Notice {
     waker: Option<Waker>,
     /// How the work was, once the driver has come to the end of the copy.
@@ -38,8 +35,8 @@ struct Notice {
 /// Called by a thread of the driver once, also after a fault of the device.
 unsafe extern "C" fn give_notice(_: CUstream, status: u32, task: *mut c_void) {
     // SAFETY: `Transfer::notify` made the pointer of an `Arc` of this type, for this call.
-    let task = unsafe { Arc::from_raw(task.cast_const().cast::<Task>()) };
-    let mut notice = task.0.lock().unwrap_or_else(PoisonError::into_inner);
+    let task = unsafe { Arc::from_raw(task.cast_const().cast::<Mutex<Notice>>()) };
+    let mut notice = task.lock();
     notice.given = Some(status);
     let waker = notice.waker.take();
     drop(notice);
@@ -68,7 +65,7 @@ impl<O> Transfer<O> {
     /// Asks the driver to wake the task once the copy is done. Returns whether it is done already.
     fn notify(&mut self, waker: &Waker) -> Result<bool, SourceError> {
         if let Some(task) = &self.task {
-            let mut notice = task.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut notice = task.lock();
             notice.waker = Some(waker.clone());
             let given = notice.given.map(|status| check("cuStreamAddCallback", status));
             return given.transpose().map(|given| given.is_some());
@@ -76,7 +73,7 @@ impl<O> Transfer<O> {
         // The driver calls back even if the program closes the library that this is part of.
         crate::os::stay_loaded();
         let notice = Notice { waker: Some(waker.clone()), given: None };
-        let task = Arc::new(Task(Mutex::new(notice)));
+        let task = Arc::new(Mutex::new(notice));
         let argument = Arc::into_raw(task.clone());
         type Notify<C> = unsafe extern "C" fn(CUstream, C, *mut c_void);
         // SAFETY: the two differ in how they read the status, which is a number of 32 bits in C.

@@ -108,9 +108,7 @@ impl AsyncMemory {
     ///
     /// [`Error::Unsupported`] if that device cannot reach the memory, or the error of the driver.
     pub fn allow(&self, peer: &Context) -> Result<(), Error> {
-        if !peer.can_access(&self.context)? {
-            return Err(Error::Unsupported("access to the memory of this peer"));
-        }
+        peer.check_access(&self.context)?;
         let _bound = self.context.enter_relaxed()?;
         let access = AccessDesc::full(peer.ordinal());
         // SAFETY: the pool is alive, and the pointer is to one value of the same layout.
@@ -147,11 +145,7 @@ impl Drop for AsyncMemory {
 // SAFETY: the driver allocates each range once, aligned, and it stays valid until its release is reached in the
 // stream.
 unsafe impl Source for AsyncMemory {
-    describe!(|self| &self.name, cpu_visible: false, Capabilities::DEVICE, granularity: PAGE, alignment: ALIGNMENT, copies: OnDevice);
-
-    fn device(&self) -> Option<usize> {
-        Some(self.context.device().ordinal)
-    }
+    describe!(|self| &self.name, cpu_visible: false, Capabilities::DEVICE, granularity: PAGE, alignment: ALIGNMENT, copies: OnDevice, of: self.context);
 
     /// Returns the device's memory; what the pool keeps without using it counts as free.
     fn capacity(&self) -> Result<Capacity, SourceError> {

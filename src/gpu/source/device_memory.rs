@@ -22,11 +22,7 @@ impl DeviceMemory {
 
 // SAFETY: the driver allocates each range once, aligned; it stays until `cuMemFree`.
 unsafe impl Source for DeviceMemory {
-    describe!(|self| &self.name, cpu_visible: false, Capabilities::DEVICE, granularity: PAGE, alignment: ALIGNMENT, copies: OnDevice);
-
-    fn device(&self) -> Option<usize> {
-        Some(self.context.device().ordinal)
-    }
+    describe!(|self| &self.name, cpu_visible: false, Capabilities::DEVICE, granularity: PAGE, alignment: ALIGNMENT, copies: OnDevice, of: self.context);
 
     fn capacity(&self) -> Result<Capacity, SourceError> {
         self.context.capacity()

@@ -2,7 +2,7 @@
 
 /// Describes a source, inside its `impl Source`: the items that are the same for every segment and ask no driver.
 macro_rules! describe {
-    (|$this:ident| $name:expr, cpu_visible: $visible:literal, $capabilities:expr, granularity: $granularity:expr, alignment: $alignment:expr $(, copies: $direction:ident)?) => {
+    (|$this:ident| $name:expr, cpu_visible: $visible:literal, $capabilities:expr, granularity: $granularity:expr, alignment: $alignment:expr $(, copies: $direction:ident)? $(, of: $context:expr)?) => {
         type Stream = $crate::gpu::Stream;
         const CPU_VISIBLE: bool = $visible;
 
@@ -32,6 +32,10 @@ macro_rules! describe {
             // SAFETY: the caller guarantees both ranges.
             unsafe { $crate::gpu::source::copy($crate::pool::Direction::$direction, from, to, bytes, stream) }
         })?
+
+        $(fn device(&$this) -> Option<usize> {
+            Some($context.device().ordinal)
+        })?
     };
 }
 
@@ -51,6 +55,7 @@ pub(super) use managed::{advise, prefetch};
 pub use pinned::{Pinned, pinned_bytes};
 pub use registered::Registered;
 pub use virtual_memory::Virtual;
+pub(super) use virtual_memory::granularity;
 
 use super::{Error, Stream, library::call};
 use crate::pool::{Direction, Segment, SourceError, SourceErrorKind};

@@ -3,13 +3,13 @@
 use super::pinned::{Share, default_limit};
 use super::{ALIGNMENT, check_one_address, check_size, segment};
 use crate::gpu::{Context, Error, Stream, library::call};
-use crate::pool::{Capacity, Segment, Source, SourceError, SourceErrorKind, Stream as _};
+use crate::lock::Mutex;
+use crate::pool::{Capacity, Segment, Source, SourceError, SourceErrorKind, Stream as _, vacant};
 use crate::region::Capabilities;
 use crate::units::debug;
 use core::ops::DerefMut;
 use stable_deref_trait::StableDeref;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The program's own memory, such as a vector or a memory-mapped file, which `cuMemHostRegister` page-locks while
 /// this value exists. It is reserved in place, in multiples of 512 bytes, until it is used up.
@@ -88,13 +88,9 @@ impl<M: StableDeref + DerefMut<Target = [u8]> + 'static> Registered<M> {
         }
     }
 
-    fn reserved(&self) -> MutexGuard<'_, BTreeMap<usize, usize>> {
-        self.reserved.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Ends the registration, unless work may still be queued on the memory.
     fn take(&mut self) -> Option<M> {
-        if !self.reserved().is_empty() {
+        if !self.reserved.lock().is_empty() {
             return None;
         }
         let memory = self.memory.take()?;
@@ -126,24 +122,18 @@ unsafe impl<M: StableDeref + DerefMut<Target = [u8]> + 'static> Source for Regis
 
     /// Returns the size of the usable slice and what is left of it. No driver call. O(segments).
     fn capacity(&self) -> Result<Capacity, SourceError> {
-        let reserved: usize = self.reserved().values().sum();
+        let reserved: usize = self.reserved.lock().values().sum();
         Ok(Capacity { total: self.bytes, free: self.bytes - reserved })
     }
 
     /// Reserves the lowest free range. No driver call. O(segments).
     fn reserve(&self, bytes: usize, _: &Stream) -> Result<Segment, SourceError> {
         check_size("reserve", bytes, ALIGNMENT)?;
-        let mut reserved = self.reserved();
-        let mut at = self.start;
-        for (&address, &taken) in reserved.iter() {
-            if bytes <= address - at {
-                break;
-            }
-            at = address + taken;
-        }
-        if bytes > self.start + self.bytes - at {
-            return Err(SourceError::new(SourceErrorKind::OutOfMemory, "reserve"));
-        }
+        let mut reserved = self.reserved.lock();
+        let within = self.start..self.start + self.bytes;
+        let full = SourceError::new(SourceErrorKind::OutOfMemory, "reserve");
+        let taken = reserved.iter().map(|(&address, &taken)| (address, taken));
+        let at = vacant(taken, within, ALIGNMENT, bytes).ok_or(full)?;
         let segment = segment("reserve", at as u64, bytes)?;
         reserved.insert(at, bytes);
         Ok(segment)
@@ -152,6 +142,6 @@ unsafe impl<M: StableDeref + DerefMut<Target = [u8]> + 'static> Source for Regis
     unsafe fn release(&self, segment: Segment, stream: &Stream) -> Result<(), SourceError> {
         stream.synchronize()?;
         let unknown = SourceError::new(SourceErrorKind::Invalid, "release");
-        self.reserved().remove(&segment.address.get()).map(drop).ok_or(unknown)
+        self.reserved.lock().remove(&segment.address.get()).map(drop).ok_or(unknown)
     }
 }

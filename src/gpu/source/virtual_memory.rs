@@ -3,12 +3,12 @@
 use super::{check_size, segment};
 use crate::gpu::abi::{AccessDesc, AllocationProp};
 use crate::gpu::{Context, Error, Stream, device::attribute, library::call};
+use crate::lock::Mutex;
 use crate::pool::{Capacity, Segment, Source, SourceError, SourceErrorKind, Stream as _};
 use crate::region::Capabilities;
 use core::ptr;
 use cudarc::driver::sys::{CUdevice_attribute, CUdeviceptr, CUmemAllocationGranularity_flags};
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A device's memory at reserved addresses: a segment starts with the requested size and grows in place, up to its
 /// room. PyTorch calls these expandable segments.
@@ -53,6 +53,20 @@ struct Reserved {
 /// Bytes of a piece by default. PyTorch has pieces of 20 MiB, and NVIDIA's DALI of up to 64.
 const PIECE: usize = 32 << 20;
 
+/// Returns the unit in bytes that a device maps its memory in.
+pub(in crate::gpu) fn granularity(context: &Context, shareable: bool) -> Result<usize, Error> {
+    if !context.device().virtual_memory {
+        return Err(Error::Unsupported("virtual memory management"));
+    }
+    let _bound = context.enter_relaxed()?;
+    let prop = AllocationProp::on(context.ordinal(), shareable);
+    let minimum = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
+    let mut granularity = 0;
+    // SAFETY: all pointers are to values of these types or of the same layout.
+    unsafe { call!(cuMemGetAllocationGranularity(&mut granularity, (&raw const prop).cast(), minimum))? };
+    Ok(granularity)
+}
+
 impl Virtual {
     /// Makes a source whose segments each have room for all of the device's memory; addresses cost nothing.
     ///
@@ -81,11 +95,7 @@ impl Virtual {
     /// [`Error::Unsupported`] if the device has no virtual memory management, or if one of the others cannot reach its
     /// memory, or the error of the driver.
     pub fn with_peers(context: &Context, peers: &[Context]) -> Result<Self, Error> {
-        for peer in peers {
-            if !peer.can_access(context)? {
-                return Err(Error::Unsupported("access to the memory of this peer"));
-            }
-        }
+        peers.iter().try_for_each(|peer| peer.check_access(context))?;
         Self::make(context, context.device().memory, false, peers)
     }
 
@@ -105,15 +115,7 @@ impl Virtual {
     }
 
     fn make(context: &Context, bytes: usize, shareable: bool, peers: &[Context]) -> Result<Self, Error> {
-        if !context.device().virtual_memory {
-            return Err(Error::Unsupported("virtual memory management"));
-        }
-        let _bound = context.enter_relaxed()?;
-        let prop = AllocationProp::on(context.ordinal(), shareable);
-        let minimum = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
-        let mut granularity = 0;
-        // SAFETY: all pointers are to values of these types or of the same layout.
-        unsafe { call!(cuMemGetAllocationGranularity(&mut granularity, (&raw const prop).cast(), minimum))? };
+        let granularity = granularity(context, shareable)?;
         if !granularity.is_power_of_two() {
             return Err(Error::Unsupported("virtual memory with a granularity that is a power of two"));
         }
@@ -170,7 +172,7 @@ impl Virtual {
         self.context.synchronize()?;
         let _bound = self.context.enter_relaxed()?;
         let mut given = 0;
-        for found in self.segments().values_mut() {
+        for found in self.segments.lock().values_mut() {
             for (address, bytes) in runs(&found.pieces) {
                 let mut contents = keep.then(|| Vec::<u8>::with_capacity(bytes));
                 if let Some(contents) = &mut contents {
@@ -205,7 +207,7 @@ impl Virtual {
     pub fn resume(&self) -> Result<usize, SourceError> {
         let _bound = self.context.enter_relaxed()?;
         let mut taken = 0;
-        for found in self.segments().values_mut() {
+        for found in self.segments.lock().values_mut() {
             while let Some((address, bytes, contents)) = found.paused.last() {
                 let pieces = self.map_pieces(*address, *bytes)?;
                 let copied = contents.as_ref().map_or(Ok(()), |contents| {
@@ -231,10 +233,6 @@ impl Virtual {
             }
         }
         Ok(taken)
-    }
-
-    fn segments(&self) -> MutexGuard<'_, BTreeMap<u64, Reserved>> {
-        self.segments.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Maps new memory at reserved addresses and returns its pieces. After an error nothing is mapped there.
@@ -273,7 +271,7 @@ impl Virtual {
     fn map_into(&self, address: usize, bytes: usize) -> Result<(), SourceError> {
         let _bound = self.context.enter_relaxed()?;
         let pieces = self.map_pieces(address as CUdeviceptr, bytes)?;
-        if let Some(found) = reserved_at(&mut self.segments(), address) {
+        if let Some(found) = reserved_at(&mut self.segments.lock(), address) {
             found.pieces.extend(pieces);
         }
         Ok(())
@@ -328,15 +326,11 @@ fn unmap_pieces(pieces: &BTreeMap<u64, usize>) -> Result<(), SourceError> {
 
 // SAFETY: the driver reserves each range of addresses once, and what is reserved of it is mapped until it is released.
 unsafe impl Source for Virtual {
-    describe!(|self| &self.name, cpu_visible: false, Capabilities::DEVICE, granularity: self.granularity, alignment: self.piece, copies: OnDevice);
+    describe!(|self| &self.name, cpu_visible: false, Capabilities::DEVICE, granularity: self.granularity, alignment: self.piece, copies: OnDevice, of: self.context);
 
     fn pieces(&self, segment: usize) -> Option<Vec<usize>> {
         let pieces = |found: &Reserved| found.pieces.values().copied().collect();
-        self.shareable.then(|| self.segments().get(&(segment as u64)).map(pieces).unwrap_or_default())
-    }
-
-    fn device(&self) -> Option<usize> {
-        Some(self.context.device().ordinal)
+        self.shareable.then(|| self.segments.lock().get(&(segment as u64)).map(pieces).unwrap_or_default())
     }
 
     fn capacity(&self) -> Result<Capacity, SourceError> {
@@ -354,7 +348,7 @@ unsafe impl Source for Virtual {
             .and_then(|segment| Ok((segment, self.map_pieces(address, bytes)?)));
         match made {
             Ok((segment, pieces)) => {
-                self.segments().insert(address, Reserved { room, pieces, paused: Vec::new() });
+                self.segments.lock().insert(address, Reserved { room, pieces, paused: Vec::new() });
                 Ok(segment)
             }
             Err(error) => {
@@ -369,7 +363,7 @@ unsafe impl Source for Virtual {
         stream.synchronize()?;
         let address = segment.address.get() as CUdeviceptr;
         let unknown = SourceError::new(SourceErrorKind::Invalid, "cuMemAddressFree");
-        let Reserved { room, pieces, .. } = self.segments().remove(&address).ok_or(unknown)?;
+        let Reserved { room, pieces, .. } = self.segments.lock().remove(&address).ok_or(unknown)?;
         let _bound = self.context.enter_relaxed()?;
         unmap_pieces(&pieces)?;
         // SAFETY: `reserve` reserved this many bytes, and nothing is mapped there any more.
@@ -379,7 +373,7 @@ unsafe impl Source for Virtual {
     /// Returns the bytes of addresses that were reserved for the segment. O(log segments).
     fn room(&self, segment: &Segment) -> usize {
         let address = segment.address.get() as CUdeviceptr;
-        self.segments().get(&address).map_or(segment.bytes, |found| found.room)
+        self.segments.lock().get(&address).map_or(segment.bytes, |found| found.room)
     }
 
     unsafe fn grow(&self, segment: Segment, bytes: usize, _: &Stream) -> Result<Segment, SourceError> {
@@ -401,7 +395,7 @@ unsafe impl Source for Virtual {
         check_size("cuMemUnmap", bytes, self.piece)?;
         let _bound = self.context.enter_relaxed()?;
         let unknown = SourceError::new(SourceErrorKind::Invalid, "cuMemUnmap");
-        let mut segments = self.segments();
+        let mut segments = self.segments.lock();
         let found = reserved_at(&mut segments, address);
         let found = found.filter(|found| found.pieces.contains_key(&(address as u64))).ok_or(unknown)?;
         // SAFETY: the caller guarantees that all of the range is mapped and in no use. Pieces do not cross its borders.

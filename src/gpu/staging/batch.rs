@@ -277,29 +277,11 @@ impl<'s, 'v> Batch<'s, 'v> {
     ) -> Result<(), Error> {
         to.as_view().check(values.len())?;
         self.count(size_of_val(values));
-        let View { address, stream, backing, .. } = to.0;
-        if backing.kind() == MemoryKind::Host {
+        if to.0.backing.kind() == MemoryKind::Host {
             return to.copy_from(values);
         }
-        let segment = backing.segment();
-        let (mut from, mut left, mut address) = (values.as_ptr().cast::<u8>(), size_of_val(values), address);
-        while left > 0 {
-            if self.up.used == self.staging.chunk {
-                self.flush_up()?;
-            }
-            let Lane { slot, used, pieces, .. } = &mut self.up;
-            let pinned = self.staging.filled[*slot].bytes()?;
-            let bytes = left.min(pinned.len() - *used);
-            // SAFETY: the slice has this many bytes left, and so has the pinned buffer, which is separate memory.
-            unsafe { ptr::copy_nonoverlapping(from, pinned[*used..].as_mut_ptr(), bytes) };
-            pieces.push(Piece { address, at: *used, bytes, segment, stream, backing });
-            *used += bytes;
-            // SAFETY: this stays within the slice or at its end.
-            from = unsafe { from.add(bytes) };
-            left -= bytes;
-            address += bytes as u64;
-        }
-        Ok(())
+        // SAFETY: the slice is as long as the view, and is only read.
+        unsafe { self.add(Way::Up, to.0, values.as_ptr().cast_mut().cast()) }
     }
 
     /// Copies a view to a slice of the same length, which holds the values when [`Batch::finish`] returns. Waits
@@ -322,25 +304,49 @@ impl<'s, 'v> Batch<'s, 'v> {
         if self.staging.results.is_empty() {
             self.staging.pin_results().map_err(|error| error.of_driver("cuMemHostAlloc"))?;
         }
-        let View { address, stream, backing, .. } = from;
-        let segment = backing.segment();
-        let (mut pointer, mut left, mut address) =
-            (values.as_mut_ptr().cast::<u8>(), size_of_val(values), address);
+        // SAFETY: the slice is as long as the view, and is borrowed for as long as the batch.
+        unsafe { self.add(Way::Down, from, values.as_mut_ptr().cast()) }
+    }
+
+    /// Adds the copies between a view and the host's values, which go through the pinned buffers in pieces.
+    ///
+    /// # Safety
+    ///
+    /// The values must be as long as the view. On the way up they must be readable until this returns, on the way down nothing else
+    /// may use them while the batch lives.
+    unsafe fn add<T>(&mut self, way: Way, view: View<'v, T>, mut values: *mut u8) -> Result<(), Error> {
+        let View { mut address, stream, backing, .. } = view;
+        let (segment, mut left) = (backing.segment(), view.bytes());
         while left > 0 {
-            if self.down.used == self.staging.chunk {
-                self.flush_down()?;
+            if self.lane(way).0.used == self.staging.chunk {
+                self.flush(way)?;
             }
-            let Lane { slot, used, pieces, results } = &mut self.down;
-            let bytes = left.min(self.staging.chunk - *used);
+            let chunk = self.staging.chunk;
+            let (Lane { slot, used, pieces, results }, hosts) = self.lane(way);
+            let bytes = left.min(chunk - *used);
+            if way == Way::Up {
+                let pinned = hosts[*slot].bytes()?;
+                // SAFETY: there are this many values left, and so much room in the pinned buffer, which is separate memory.
+                unsafe { ptr::copy_nonoverlapping(values, pinned[*used..].as_mut_ptr(), bytes) };
+            } else {
+                results.push((*slot, *used, Place { pointer: values, bytes, _memory: PhantomData }));
+            }
             pieces.push(Piece { address, at: *used, bytes, segment, stream, backing });
-            results.push((*slot, *used, Place { pointer, bytes, _memory: PhantomData }));
             *used += bytes;
-            // SAFETY: this stays within the slice or at its end.
-            pointer = unsafe { pointer.add(bytes) };
+            // SAFETY: this stays within the values or at their end.
+            values = unsafe { values.add(bytes) };
             left -= bytes;
             address += bytes as u64;
         }
         Ok(())
+    }
+
+    /// Returns what is collected for one way, and the pinned buffers of that way.
+    fn lane(&mut self, way: Way) -> (&mut Lane<'v>, &mut [Host]) {
+        match way {
+            Way::Up => (&mut self.up, &mut self.staging.filled),
+            Way::Down => (&mut self.down, &mut self.staging.results),
+        }
     }
 
     fn count(&mut self, bytes: usize) {
@@ -348,35 +354,23 @@ impl<'s, 'v> Batch<'s, 'v> {
         self.report.bytes += bytes as u64;
     }
 
-    /// Submits the copies to the device, and continues in the next pinned buffer.
-    fn flush_up(&mut self) -> Result<(), Error> {
-        if self.up.pieces.is_empty() {
+    /// Submits the copies of one way, and continues in the next pinned buffer, after delivering the results in it.
+    fn flush(&mut self, way: Way) -> Result<(), Error> {
+        let (stream, slots) = (self.stream, self.staging.slots);
+        let (lane, hosts) = self.lane(way);
+        if lane.pieces.is_empty() {
             return Ok(());
         }
-        let host = &mut self.staging.filled[self.up.slot];
-        self.report.calls += flush(Way::Up, &mut self.up, host, self.stream)?;
-        self.up.slot = (self.up.slot + 1) % self.staging.slots;
-        self.up.used = 0;
-        self.staging.next[0] = self.up.slot;
-        Ok(())
-    }
-
-    /// Submits the copies to the host, and continues in the next pinned buffer after delivering its results.
-    fn flush_down(&mut self) -> Result<(), Error> {
-        if self.down.pieces.is_empty() {
-            return Ok(());
-        }
-        let host = &mut self.staging.results[self.down.slot];
-        let calls = flush(Way::Down, &mut self.down, host, self.stream);
+        let slot = lane.slot;
+        let calls = flush(way, lane, &mut hosts[slot], stream);
         if calls.is_err() {
-            let slot = self.down.slot;
-            self.down.results.retain(|result| result.0 != slot);
+            lane.results.retain(|result| result.0 != slot);
         }
-        self.down.slot = (self.down.slot + 1) % self.staging.slots;
-        self.down.used = 0;
-        self.staging.next[1] = self.down.slot;
+        let next = (slot + 1) % slots;
+        (lane.slot, lane.used) = (next, 0);
+        self.staging.next[way as usize] = next;
         self.report.calls += calls?;
-        self.deliver(Some(self.down.slot))
+        if way == Way::Down { self.deliver(Some(next)) } else { Ok(()) }
     }
 
     /// Copies results from one pinned buffer, or from all, to their destinations. Waits for them.
@@ -400,8 +394,8 @@ impl<'s, 'v> Batch<'s, 'v> {
     ///
     /// The error of the driver.
     pub fn finish(mut self) -> Result<Progress, Error> {
-        self.flush_up()?;
-        self.flush_down()?;
+        self.flush(Way::Up)?;
+        self.flush(Way::Down)?;
         self.deliver(None)?;
         self.report.elapsed = self.start.elapsed();
         Ok(self.report)

@@ -3,7 +3,6 @@
 use crate::pool::{SourceError, SourceErrorKind};
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The lowest simulated address.
 pub(super) const BASE: usize = 1 << (usize::BITS - 4);
@@ -24,6 +23,7 @@ pub const CALLS: [&str; 11] = [
 ];
 
 /// The time that calls take on the device's clock.
+#[derive(Default)]
 pub(super) struct Latency {
     pub(super) memory: Duration,
     pub(super) other: Duration,
@@ -98,11 +98,6 @@ enum Entry {
     Wait(u64),
 }
 
-#[derive(Default)]
-struct Queue {
-    entries: VecDeque<Entry>,
-}
-
 struct Injection {
     /// The call that fails; `None` for any call.
     call: Option<&'static str>,
@@ -113,20 +108,8 @@ struct Injection {
     kind: SourceErrorKind,
 }
 
-/// The state, behind one lock as in a driver.
-pub(super) struct Shared(Mutex<State>);
-
-impl Shared {
-    pub(super) fn new(state: State) -> Self {
-        Self(Mutex::new(state))
-    }
-
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// The device's state.
+#[derive(Default)]
 pub(super) struct State {
     pub(super) capacity: usize,
     pub(super) used: usize,
@@ -137,7 +120,7 @@ pub(super) struct State {
     pub(super) latency: Latency,
     counts: BTreeMap<&'static str, u64>,
     injections: Vec<Injection>,
-    queues: Vec<Queue>,
+    queues: Vec<VecDeque<Entry>>,
     /// The number of work items and events so far; each gets the next number when it is submitted.
     submitted: u64,
     done: Vec<bool>,
@@ -148,21 +131,8 @@ pub(super) struct State {
 
 impl State {
     pub(super) fn new(capacity: usize, visible: bool) -> Self {
-        Self {
-            capacity,
-            used: 0,
-            segments: BTreeMap::new(),
-            holes: BTreeMap::new(),
-            time: Duration::ZERO,
-            latency: Latency { memory: Duration::from_micros(100), other: Duration::from_micros(1) },
-            counts: BTreeMap::new(),
-            injections: Vec::new(),
-            queues: Vec::new(),
-            submitted: 0,
-            done: Vec::new(),
-            hazards: Vec::new(),
-            visible,
-        }
+        let latency = Latency { memory: Duration::from_micros(100), other: Duration::from_micros(1) };
+        Self { capacity, visible, latency, ..Self::default() }
     }
 
     /// Counts a call, and fails it if an injected failure is due.
@@ -209,7 +179,7 @@ impl State {
     }
 
     pub(super) fn open_queue(&mut self) -> usize {
-        self.queues.push(Queue::default());
+        self.queues.push(VecDeque::new());
         self.queues.len() - 1
     }
 
@@ -274,19 +244,19 @@ impl State {
     pub(super) fn launch(&mut self, queue: usize, owner: u64, span: Span) -> u64 {
         self.check_mapped(owner, span);
         let number = self.number();
-        self.queues[queue].entries.push_back(Entry::Work { number, owner, span });
+        self.queues[queue].push_back(Entry::Work { number, owner, span });
         number
     }
 
     pub(super) fn copy(&mut self, queue: usize, from: Span, to: Span) {
         let number = self.number();
-        self.queues[queue].entries.push_back(Entry::Copy { number, from, to });
+        self.queues[queue].push_back(Entry::Copy { number, from, to });
     }
 
     /// Marks a point in a queue. The event of an empty queue is done at once.
     pub(super) fn mark(&mut self, queue: usize) -> u64 {
         let number = self.number();
-        self.queues[queue].entries.push_back(Entry::Mark(number));
+        self.queues[queue].push_back(Entry::Mark(number));
         self.settle(queue);
         number
     }
@@ -296,7 +266,7 @@ impl State {
             self.hazards.push(Hazard::NeedlessWait);
             return;
         }
-        self.queues[queue].entries.push_back(Entry::Wait(event));
+        self.queues[queue].push_back(Entry::Wait(event));
     }
 
     pub(super) fn is_done(&self, number: u64) -> bool {
@@ -304,25 +274,25 @@ impl State {
     }
 
     pub(super) fn len(&self, queue: usize) -> usize {
-        self.queues[queue].entries.len()
+        self.queues[queue].len()
     }
 
     /// Removes marks, and waits for events that are done, from the front of the queue.
     fn settle(&mut self, queue: usize) {
-        while let Some(&entry) = self.queues[queue].entries.front() {
+        while let Some(&entry) = self.queues[queue].front() {
             match entry {
                 Entry::Mark(event) => {
-                    self.queues[queue].entries.pop_front();
+                    self.queues[queue].pop_front();
                     self.done[event as usize] = true;
                     for other in 0..self.queues.len() {
                         let waits = |entry: &Entry| matches!(entry, Entry::Wait(on) if *on == event);
-                        if other != queue && self.queues[other].entries.front().is_some_and(waits) {
+                        if other != queue && self.queues[other].front().is_some_and(waits) {
                             self.settle(other);
                         }
                     }
                 }
                 Entry::Wait(event) if self.is_done(event) => {
-                    self.queues[queue].entries.pop_front();
+                    self.queues[queue].pop_front();
                 }
                 _ => return,
             }
@@ -332,7 +302,7 @@ impl State {
     /// Runs the next work of the queue unless it must wait. Returns whether it ran.
     pub(super) fn step(&mut self, queue: usize) -> bool {
         self.settle(queue);
-        match self.queues[queue].entries.front().copied() {
+        match self.queues[queue].front().copied() {
             Some(Entry::Work { number, owner, span }) => {
                 self.run(number, owner, span);
             }
@@ -348,14 +318,14 @@ impl State {
             }
             _ => return false,
         }
-        self.queues[queue].entries.pop_front();
+        self.queues[queue].pop_front();
         self.settle(queue);
         true
     }
 
     fn run(&mut self, number: u64, owner: u64, span: Span) {
         for queue in &self.queues {
-            for entry in &queue.entries {
+            for entry in queue {
                 let (other, earlier, used) = match *entry {
                     Entry::Work { number, owner, span } => (number, owner, [span; 2]),
                     Entry::Copy { number, from, to } => (number, COPY, [from, to]),
@@ -397,7 +367,7 @@ impl State {
     /// Reports work on a segment that is released, except work in `queue`, which the release waits for.
     pub(super) fn check_released(&mut self, queue: usize, span: Span) {
         for (number, other) in self.queues.iter().enumerate() {
-            for entry in &other.entries {
+            for entry in other {
                 if let Entry::Work { owner, span: used, .. } = *entry {
                     if number != queue && span.common(used).is_some() {
                         self.hazards.push(Hazard::Released { owner, address: span.address });

@@ -1,10 +1,11 @@
 //! Memory of a simulated device.
 
-use super::device::{BASE, Hazard, Latency, Shared, Span, State};
+use super::device::{BASE, Hazard, Latency, Span, State};
 use super::stream::Stream;
+use crate::lock::Mutex;
+use crate::pool::source::vacant;
 use crate::pool::{Capacity, Segment, Source, SourceError, SourceErrorKind};
 use crate::region::Capabilities;
-use crate::units::align_up;
 use core::alloc::Layout;
 use core::num::NonZeroUsize;
 use core::time::Duration;
@@ -17,7 +18,7 @@ use std::sync::Arc;
 /// that must not be accessed.
 #[derive(Clone)]
 pub struct DeviceMemory<const VISIBLE: bool = false> {
-    shared: Arc<Shared>,
+    shared: Arc<Mutex<State>>,
     granularity: usize,
     room: usize,
 }
@@ -29,7 +30,7 @@ impl<const VISIBLE: bool> DeviceMemory<VISIBLE> {
     /// Makes a device of `capacity` bytes.
     pub fn new(capacity: usize) -> Self {
         let state = State::new(capacity, VISIBLE);
-        Self { shared: Arc::new(Shared::new(state)), granularity: 512, room: 0 }
+        Self { shared: Arc::new(Mutex::new(state)), granularity: 512, room: 0 }
     }
 
     /// Rounds segments up to `bytes` bytes, a power of two of at least 512; other values are rounded up to one. The
@@ -112,14 +113,8 @@ impl<const VISIBLE: bool> DeviceMemory<VISIBLE> {
     /// The lowest address for `bytes` bytes between the segments.
     fn place(&self, state: &State, bytes: usize) -> Option<usize> {
         let room = bytes.max(self.room);
-        let mut at = align_up(BASE, self.granularity)?;
-        for (&start, &taken) in &state.segments {
-            if at.checked_add(room)? <= start {
-                break;
-            }
-            at = align_up(start + taken.max(self.room), self.granularity)?;
-        }
-        at.checked_add(room).map(|_| at)
+        let taken = state.segments.iter().map(|(&start, &taken)| (start, taken.max(self.room)));
+        vacant(taken, BASE..usize::MAX, self.granularity, room)
     }
 }
 

@@ -2,7 +2,8 @@
 
 #![forbid(unsafe_code)]
 
-use super::device::{Shared, Span};
+use super::device::{Span, State};
+use crate::lock::Mutex;
 use crate::pool::{self, SourceError, SourceErrorKind};
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -11,7 +12,7 @@ use std::sync::{Arc, Weak};
 /// until it is done.
 #[derive(Clone)]
 pub struct Stream {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<Mutex<State>>,
     pub(super) queue: usize,
     /// The number of the capture under way; 0 for none.
     capture: Arc<AtomicU64>,
@@ -26,7 +27,7 @@ impl Stream {
         other.capture.store(self.capture.load(Ordering::Acquire), Ordering::Release);
     }
 
-    pub(super) fn new(shared: Arc<Shared>, queue: usize) -> Self {
+    pub(super) fn new(shared: Arc<Mutex<State>>, queue: usize) -> Self {
         let user = Arc::new(());
         let users = Arc::downgrade(&user);
         Self { shared, queue, capture: Arc::default(), _user: Some(user), users }
@@ -111,7 +112,7 @@ impl pool::Stream for Stream {
 /// A point in the queue of a simulated device.
 #[derive(Clone)]
 pub struct Event {
-    shared: Arc<Shared>,
+    shared: Arc<Mutex<State>>,
     number: u64,
 }
 
@@ -135,5 +136,5 @@ impl pool::Event for Event {
 
 /// Fails if the queues wait for each other, so that the work can never finish.
 fn finished(done: bool) -> Result<(), SourceError> {
-    if done { Ok(()) } else { Err(super::device::State::error("simSynchronize", SourceErrorKind::Other)) }
+    if done { Ok(()) } else { Err(State::error("simSynchronize", SourceErrorKind::Other)) }
 }
