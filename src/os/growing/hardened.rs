@@ -141,7 +141,7 @@ impl Hardened {
         };
         // SAFETY: the bin is this thread's.
         let block =
-            unsafe { Bin::allocate(Process.bin(class)) }.or_else(|| cache::allocate_slow(&SHARED, class))?;
+            unsafe { Bin::allocate::<false>(Process.bin(class)) }.or_else(|| cache::allocate_slow(&SHARED, class))?;
         Some((block, self.admit(block, class)))
     }
 
