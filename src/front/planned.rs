@@ -6,41 +6,10 @@ use crate::memory::{Memory, allocator, global_alloc, pass_on};
 use crate::plan::{Live, PlanError, RecordedPlan, Recorder};
 use core::alloc::Layout;
 use core::cell::UnsafeCell;
-use core::fmt;
 use core::ptr::NonNull;
 
 /// Planned requests to try when the one that is due does not match.
 const WINDOW: usize = 16;
-
-/// Why there is no new plan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub enum ReplanError {
-    /// Blocks of the old plan are live. The old plan stays.
-    Busy {
-        /// The number of these blocks.
-        live: usize,
-    },
-    /// The heap has no room for the plan. All requests go to the heap now.
-    OutOfMemory {
-        /// Bytes that the plan needs.
-        requested: usize,
-    },
-    /// The requests cannot be planned. The old plan stays.
-    Plan(PlanError),
-}
-
-impl fmt::Display for ReplanError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Busy { live } => write!(f, "{live} blocks of the old plan are still live"),
-            Self::OutOfMemory { requested } => write!(f, "no room for a plan of {requested} bytes"),
-            Self::Plan(error) => write!(f, "{error}"),
-        }
-    }
-}
-
-impl core::error::Error for ReplanError {}
 
 /// Statistics of an iteration, so far or as a whole. Sizes are in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -242,14 +211,14 @@ impl<M: Memory, const N: usize, L: Lock> PlannedHeap<M, N, L> {
     ///
     /// # Errors
     ///
-    /// [`ReplanError`] if the requests cannot be planned, if blocks of the old plan are live, or if the heap has no
+    /// [`PlanError`] if the requests cannot be planned, if blocks of the old plan are live, or if the heap has no
     /// room for the new one.
-    pub fn replan(&self) -> Result<(), ReplanError> {
+    pub fn replan(&self) -> Result<(), PlanError> {
         let (recorder, old) = self.with(|state| {
             state.begun = false;
             (state.recorder.clone(), state.plan)
         });
-        let plan = recorder.plan_with(Some(&old)).map_err(ReplanError::Plan)?;
+        let plan = recorder.plan_with(Some(&old))?;
         self.load(&plan)
     }
 
@@ -257,12 +226,12 @@ impl<M: Memory, const N: usize, L: Lock> PlannedHeap<M, N, L> {
     ///
     /// # Errors
     ///
-    /// [`ReplanError::Busy`] if a block of the old plan is live, [`ReplanError::OutOfMemory`] if the heap has no
+    /// [`PlanError::Busy`] if a block of the old plan is live, [`PlanError::OutOfMemory`] if the heap has no
     /// room for the new plan.
-    pub fn load(&self, plan: &RecordedPlan<N>) -> Result<(), ReplanError> {
+    pub fn load(&self, plan: &RecordedPlan<N>) -> Result<(), PlanError> {
         let old = self.with(|state| match state.live.len() {
             0 => Ok(state.take_arena()),
-            live => Err(ReplanError::Busy { live }),
+            live => Err(PlanError::Busy { live }),
         })?;
         if let Some((base, layout)) = old {
             // SAFETY: the arena was allocated with this layout, and no block is live in it.
@@ -287,9 +256,9 @@ impl<M: Memory, const N: usize, L: Lock> PlannedHeap<M, N, L> {
             Some((Some(base), layout)) if !installed => {
                 // SAFETY: it was allocated above with this layout and is not in use.
                 unsafe { self.heap.deallocate(base, layout) };
-                Err(ReplanError::Busy { live: 0 })
+                Err(PlanError::Busy { live: 0 })
             }
-            Some((None, layout)) => Err(ReplanError::OutOfMemory { requested: layout.size() }),
+            Some((None, layout)) => Err(PlanError::OutOfMemory { requested: layout.size() }),
             _ => Ok(()),
         }
     }

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use crate::units::each;
 use super::buffer::Buffer;
 
 /// The most memory that buffers need at one step.

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use crate::units::each;
 use super::buffer::{Relation, relation};
 use super::{Buffer, PlanError};
 

@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+use crate::units::each;
 use super::buffer::{Kind, Relation, align_up, relation};
 use super::order::{Scratch, sort};
 use super::{Buffer, Order, check::clash, lowest::place_lowest};

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use crate::units::each;
 use super::buffer::{Kind, Relation, align_up, relation};
 use super::{Buffer, order::Scratch};
 

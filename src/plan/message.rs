@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use crate::units::each;
 use super::{Buffer, PlanError, load};
 
 /// A buffer for up to `N` bytes of text.

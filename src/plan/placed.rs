@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use crate::units::each;
 use super::buffer::Buffer;
 
 /// Buffers and offsets that are known to be a valid plan. Only [`Plan::placed`](super::Plan::placed) and

@@ -13,6 +13,7 @@ use crate::error::{FreeError, OutOfMemory, misuse::invalid_free};
 use crate::lock::{self, Lock};
 use crate::memory::{Memory, allocator, delegate, global_alloc};
 use crate::region::{Capabilities, Region};
+use crate::units::each;
 use core::alloc::Layout;
 use core::cell::UnsafeCell;
 use core::fmt;
@@ -142,13 +143,11 @@ impl<'h, const N: usize, const SPANS: usize, L: Lock> Zones<'h, N, SPANS, L> {
     /// Joins `zones`, of which earlier ones are preferred. There is no fallback chain.
     pub const fn new(zones: [Zone<'h>; N]) -> Self {
         let mut general = Capabilities::empty();
-        let mut at = 0;
-        while at < N {
+        each!(at, 0..N, {
             if zones[at].capabilities().contains(Capabilities::ATOMIC) {
                 general = Capabilities::ATOMIC;
             }
-            at += 1;
-        }
+        });
         Self {
             zones,
             fallback: &[],
@@ -165,11 +164,9 @@ impl<'h, const N: usize, const SPANS: usize, L: Lock> Zones<'h, N, SPANS, L> {
     ///
     /// If there is no zone with one of the indices; in a `const`, this is a compiler error.
     pub const fn fallback(mut self, chain: &'h [usize]) -> Self {
-        let mut at = 0;
-        while at < chain.len() {
+        each!(at, 0..chain.len(), {
             assert!(chain[at] < N, "the fallback chain names a zone that is not there");
-            at += 1;
-        }
+        });
         self.fallback = chain;
         self
     }

@@ -1,5 +1,6 @@
 //! Handles of planned buffers, and the types that buffers can hold.
 
+use crate::units::each;
 use super::Planned;
 use core::marker::PhantomData;
 

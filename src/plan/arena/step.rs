@@ -1,6 +1,7 @@
 //! A run through the steps of a plan.
 
 #[cfg(debug_assertions)]
+use crate::units::each;
 use super::poison::poison;
 use super::{Busy, Place, Planned, Slots};
 use crate::plan::error::PlanError;

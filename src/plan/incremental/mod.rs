@@ -4,6 +4,7 @@
 
 mod tree;
 
+use crate::units::each;
 use super::{Buffer, PlanError};
 use tree::{Entry, Tree};
 
