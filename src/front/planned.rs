@@ -1,11 +1,11 @@
 //! A front that serves planned requests from a plan, and everything else from the memory that it wraps.
 
 use crate::error::{FreeError, misuse::invalid_free};
+use crate::front::locked::Locked;
 use crate::lock::{self, Lock};
 use crate::memory::{Memory, allocator, global_alloc, pass_on};
 use crate::plan::{Live, PlanError, RecordedPlan, Recorder};
 use core::alloc::Layout;
-use core::cell::UnsafeCell;
 use core::ptr::NonNull;
 
 /// Planned requests to try when the one that is due does not match.
@@ -155,15 +155,11 @@ fn arena<const N: usize>(plan: &RecordedPlan<N>) -> Option<Layout> {
 /// ```
 pub struct PlannedHeap<M: Memory, const N: usize, L = lock::Default> {
     heap: M,
-    lock: L,
-    state: UnsafeCell<State<N>>,
+    lock: Locked<State<N>, L>,
 }
 
-// SAFETY: the state is reached only inside the lock, which is `Sync` and so excludes all other threads; the arena
-// is allocated block by block.
-unsafe impl<M: Memory + Sync, const N: usize, L: Sync> Sync for PlannedHeap<M, N, L> {}
 // SAFETY: the arena is a block of the heap, which moves along.
-unsafe impl<M: Memory + Send, const N: usize, L: Send> Send for PlannedHeap<M, N, L> {}
+unsafe impl<const N: usize> Send for State<N> {}
 
 impl<M: Memory, const N: usize, L: Lock> PlannedHeap<M, N, L> {
     /// Makes a heap without a plan, and with no iteration begun.
@@ -177,7 +173,7 @@ impl<M: Memory, const N: usize, L: Lock> PlannedHeap<M, N, L> {
             report: IterationReport::NONE,
             begun: false,
         };
-        Self { heap, lock: L::INIT, state: UnsafeCell::new(state) }
+        Self { heap, lock: Locked::new(state) }
     }
 
     /// Returns the heap that serves requests outside the plan.
@@ -187,7 +183,7 @@ impl<M: Memory, const N: usize, L: Lock> PlannedHeap<M, N, L> {
 
     /// Begins an iteration: the plan starts from its first request, and requests are recorded. O(1).
     pub fn begin(&self) {
-        self.with(|state| {
+        self.lock.with(|state| {
             state.next = 0;
             state.recorder.clear();
             state.report = IterationReport {
@@ -202,7 +198,7 @@ impl<M: Memory, const N: usize, L: Lock> PlannedHeap<M, N, L> {
 
     /// Returns the statistics of the iteration since it began. O(1).
     pub fn report(&self) -> IterationReport {
-        self.with(|state| state.report)
+        self.lock.with(|state| state.report)
     }
 
     /// Makes a plan for the iteration that has just ended. If it made as many requests as the old plan has, no
@@ -214,7 +210,7 @@ impl<M: Memory, const N: usize, L: Lock> PlannedHeap<M, N, L> {
     /// [`PlanError`] if the requests cannot be planned, if blocks of the old plan are live, or if the heap has no
     /// room for the new one.
     pub fn replan(&self) -> Result<(), PlanError> {
-        let (recorder, old) = self.with(|state| {
+        let (recorder, old) = self.lock.with(|state| {
             state.begun = false;
             (state.recorder.clone(), state.plan)
         });
@@ -229,7 +225,7 @@ impl<M: Memory, const N: usize, L: Lock> PlannedHeap<M, N, L> {
     /// [`PlanError::Busy`] if a block of the old plan is live, [`PlanError::OutOfMemory`] if the heap has no
     /// room for the new plan.
     pub fn load(&self, plan: &RecordedPlan<N>) -> Result<(), PlanError> {
-        let old = self.with(|state| match state.live.len() {
+        let old = self.lock.with(|state| match state.live.len() {
             0 => Ok(state.take_arena()),
             live => Err(PlanError::Busy { live }),
         })?;
@@ -239,7 +235,7 @@ impl<M: Memory, const N: usize, L: Lock> PlannedHeap<M, N, L> {
         }
         let arena = arena(plan).map(|layout| (self.heap.allocate(layout), layout));
         let base = arena.and_then(|(base, _)| base);
-        let installed = self.with(|state| {
+        let installed = self.lock.with(|state| {
             // Another thread may have installed a plan first, of which blocks may be live.
             if state.base.is_some() {
                 return false;
@@ -265,13 +261,7 @@ impl<M: Memory, const N: usize, L: Lock> PlannedHeap<M, N, L> {
 
     /// Returns the plan that is in use.
     pub fn plan(&self) -> RecordedPlan<N> {
-        self.with(|state| state.plan)
-    }
-
-    fn with<T>(&self, f: impl FnOnce(&mut State<N>) -> T) -> T {
-        // SAFETY: the lock lets only one closure run at a time (without a lock the heap is not `Sync`), and no
-        // closure of this module calls back into it.
-        self.lock.with(|| f(unsafe { &mut *self.state.get() }))
+        self.lock.with(|state| state.plan)
     }
 
     /// Allocates from the plan or by `fall_back`, and returns which of them did.
@@ -280,7 +270,7 @@ impl<M: Memory, const N: usize, L: Lock> PlannedHeap<M, N, L> {
         layout: Layout,
         fall_back: impl FnOnce() -> Option<NonNull<u8>>,
     ) -> Option<(NonNull<u8>, bool)> {
-        let planned = self.with(|state| {
+        let planned = self.lock.with(|state| {
             let block = state.serve(layout)?;
             state.count(layout, block, true);
             Some(block)
@@ -289,7 +279,7 @@ impl<M: Memory, const N: usize, L: Lock> PlannedHeap<M, N, L> {
             return Some((block, true));
         }
         let block = fall_back()?;
-        self.with(|state| state.count(layout, block, false));
+        self.lock.with(|state| state.count(layout, block, false));
         Some((block, false))
     }
 }
@@ -311,7 +301,7 @@ unsafe impl<M: Memory, const N: usize, L: Lock> Memory for PlannedHeap<M, N, L> 
     }
 
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
-        let planned = self.with(|state| {
+        let planned = self.lock.with(|state| {
             state.recorder.freed(block.addr().get());
             state.offset(block).map(|offset| state.live.remove(offset).is_some())
         });
@@ -324,7 +314,7 @@ unsafe impl<M: Memory, const N: usize, L: Lock> Memory for PlannedHeap<M, N, L> 
     }
 
     fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        let live = self.with(|state| {
+        let live = self.lock.with(|state| {
             let offset = state.offset(block)?;
             Some(state.live.neighbours(offset)[0].is_some_and(|(at, _)| at == offset))
         });
@@ -336,7 +326,7 @@ unsafe impl<M: Memory, const N: usize, L: Lock> Memory for PlannedHeap<M, N, L> 
     }
 
     unsafe fn check_owned(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        if self.with(|state| state.offset(block)).is_some() {
+        if self.lock.with(|state| state.offset(block)).is_some() {
             return self.check(block, layout);
         }
         // SAFETY: the caller's contract.
@@ -356,7 +346,7 @@ allocator!([M: Memory, const N: usize, L: Lock] PlannedHeap<M, N, L>);
 
 impl<M: Memory, const N: usize, L> Drop for PlannedHeap<M, N, L> {
     fn drop(&mut self) {
-        if let Some((base, layout)) = self.state.get_mut().take_arena() {
+        if let Some((base, layout)) = self.lock.get_mut().take_arena() {
             // SAFETY: the arena was allocated with this layout; no block outlives its allocator.
             unsafe { self.heap.deallocate(base, layout) };
         }

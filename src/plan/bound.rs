@@ -2,8 +2,8 @@
 
 #![forbid(unsafe_code)]
 
-use crate::units::each;
 use super::buffer::Buffer;
+use crate::units::each;
 
 /// The most memory that buffers need at one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,9 +2,9 @@
 
 #![forbid(unsafe_code)]
 
-use crate::units::each;
 use super::buffer::{Relation, relation};
 use super::{Buffer, PlanError};
+use crate::units::each;
 
 /// Checks that `buffers` can be planned. O(n + f²) for f fixed buffers.
 ///

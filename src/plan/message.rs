@@ -2,8 +2,8 @@
 
 #![forbid(unsafe_code)]
 
-use crate::units::each;
 use super::{Buffer, PlanError, load};
+use crate::units::each;
 
 /// A buffer for up to `N` bytes of text.
 struct Text<const N: usize> {

@@ -2,8 +2,8 @@
 
 #![forbid(unsafe_code)]
 
-use crate::units::each;
 use super::buffer::Buffer;
+use crate::units::each;
 
 /// A criterion to sort buffers by. The largest, longest or earliest comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

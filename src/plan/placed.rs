@@ -2,8 +2,8 @@
 
 #![forbid(unsafe_code)]
 
-use crate::units::each;
 use super::buffer::Buffer;
+use crate::units::each;
 
 /// Buffers and offsets that are known to be a valid plan. Only [`Plan::placed`](super::Plan::placed) and
 /// `OwnedPlan::placed` make one.

@@ -2,9 +2,9 @@
 
 #![forbid(unsafe_code)]
 
-use crate::units::each;
 use super::order::{Scratch, degrees, sort_by_time};
 use super::{Buffer, PlanError, Rule, bound::load_sorted, check, greedy::place};
+use crate::units::each;
 
 /// The result of a search.
 #[derive(Clone, Copy)]

@@ -2,11 +2,11 @@
 
 #![forbid(unsafe_code)]
 
-use crate::units::each;
 use super::check::{check, clash};
 use super::greedy::{find, insert, is_free, prefer};
 use super::order::{Arrays, sort};
 use super::{Buffer, Fit, Order, PlanError, Rule, buffer::Kind, message};
+use crate::units::each;
 
 /// A memory, such as on-chip or external RAM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

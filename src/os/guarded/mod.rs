@@ -5,7 +5,7 @@ mod pool;
 mod slots;
 
 use crate::error::FreeError;
-use crate::error::misuse::invalid_free;
+use crate::error::misuse::report_refused;
 use crate::lock::{ForkLock, Lock};
 use crate::memory::{Done, Memory, allocator, global_alloc, pass_on};
 use crate::region::Region;
@@ -115,9 +115,7 @@ impl<M> Guarded<M> {
     #[cold]
     #[inline(never)]
     fn free_or_report(&self, block: NonNull<u8>, layout: Layout) {
-        if let Err(error) = self.free_sampled(block, layout) {
-            invalid_free(error, block.addr().get());
-        }
+        report_refused(self.free_sampled(block, layout), block);
     }
 
     /// Frees a block in a slot, or returns why not, after a report that names the block.
@@ -198,8 +196,7 @@ unsafe impl<M: Memory> Memory for Guarded<M> {
             if !self.slots.contains(block) {
                 return self.memory.change(block, old, new, done);
             }
-            if let Err(error) = self.slots.check(block, old) {
-                invalid_free(error, block.addr().get());
+            if !report_refused(self.slots.check(block, old), block) {
                 return None;
             }
             let moved = self.allocate(new)?;

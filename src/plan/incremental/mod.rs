@@ -4,8 +4,8 @@
 
 mod tree;
 
-use crate::units::each;
 use super::{Buffer, PlanError};
+use crate::units::each;
 use tree::{Entry, Tree};
 
 /// Identifies a buffer of an [`Incremental`] plan. The same id is used again only after 65,536 other buffers have
