@@ -3,7 +3,7 @@
 use crate::error::{FreeError, OutOfMemory, misuse::report_refused, out_of_memory::Cause};
 use crate::front::locked::Locked;
 use crate::lock::{self, Lock};
-use crate::memory::{Done, Memory, allocator, global_alloc, pass_on};
+use crate::memory::{Done, Memory, allocate, allocator, global_alloc, pass_on};
 use crate::units::debug;
 use core::alloc::Layout;
 use core::ptr::NonNull;
@@ -95,14 +95,7 @@ impl<M, L: Lock> Bounded<M, L> {
 
 // SAFETY: blocks are those of the memory behind the bound, which keeps the contract.
 unsafe impl<M: Memory, L: Lock> Memory for Bounded<M, L> {
-    #[inline]
-    fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
-        self.within(layout, || self.memory.allocate(layout))
-    }
-
-    fn allocate_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
-        self.within(layout, || self.memory.allocate_zeroed(layout))
-    }
+    allocate!(self.memory; |self, layout, request| self.within(layout, || request(layout)));
 
     #[inline]
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {

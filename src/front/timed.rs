@@ -3,7 +3,7 @@
 use crate::error::{FreeError, misuse::without_unwinding};
 use crate::front::locked::Locked;
 use crate::lock::{self, Lock};
-use crate::memory::{Done, Memory, allocator, global_alloc, pass_on};
+use crate::memory::{Done, Memory, allocate, allocator, global_alloc, pass_on};
 use crate::observe::{Clock, Histogram, Timings};
 use crate::units::debug;
 use core::alloc::Layout;
@@ -136,16 +136,10 @@ impl State {
 
 // SAFETY: blocks are those of the measured memory, which keeps the contract.
 unsafe impl<M: Memory, L: Lock, C: Clock> Memory for Timed<M, L, C> {
-    #[inline]
-    fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
+    allocate!(self.memory; |self, layout, request| {
         let grown = |block: &Option<_>| if block.is_some() { growth(0, layout.size()) } else { 0 };
-        self.time(ALLOCATE, || self.memory.allocate(layout), grown)
-    }
-
-    fn allocate_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
-        let grown = |block: &Option<_>| if block.is_some() { growth(0, layout.size()) } else { 0 };
-        self.time(ALLOCATE, || self.memory.allocate_zeroed(layout), grown)
-    }
+        self.time(ALLOCATE, || request(layout), grown)
+    });
 
     #[inline]
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {

@@ -363,6 +363,24 @@ macro_rules! pass_on {
 }
 pub(crate) use pass_on;
 
+/// Writes `allocate` and `allocate_zeroed`, which differ only in what they ask of the memory behind: in the block that is `$request(layout)`.
+macro_rules! allocate {
+    ($memory:expr; |$this:ident, $layout:ident, $request:ident| $block:expr) => {
+        #[inline]
+        fn allocate(&$this, $layout: Layout) -> Option<NonNull<u8>> {
+            let $request = |layout: Layout| $memory.allocate(layout);
+            $block
+        }
+
+        #[inline]
+        fn allocate_zeroed(&$this, $layout: Layout) -> Option<NonNull<u8>> {
+            let $request = |layout: Layout| $memory.allocate_zeroed(layout);
+            $block
+        }
+    };
+}
+pub(crate) use allocate;
+
 /// Implements [`Memory`] for a type by another `Memory`, to which all calls are passed on.
 macro_rules! delegate {
     ([$($parameters:tt)*] $front:ty, |$this:ident| $memory:expr) => {

@@ -36,7 +36,7 @@ pub use buffer::{Buffer, Interval};
 pub use check::{check, validate};
 pub use error::PlanError;
 pub use greedy::{Fit, RULES, Rule, affordable_rules};
-pub use incremental::{BufferId, Incremental};
+pub use incremental::Incremental;
 pub use layout::{Plan, plan, try_plan};
 pub use order::Order;
 #[cfg(feature = "alloc")]

@@ -6,7 +6,7 @@ use crate::error::FreeError;
 use crate::front::locked::Locked;
 use crate::front::observed;
 use crate::lock::{self, Lock};
-use crate::memory::{Done, Memory, allocator, global_alloc, pass_on};
+use crate::memory::{Done, Memory, allocate, allocator, global_alloc, pass_on};
 use crate::observe::event::Sampler;
 use crate::units::debug;
 use core::alloc::Layout;
@@ -257,21 +257,10 @@ impl<M: Memory, L: Lock> HeapProfile<M, L> {
 
 // SAFETY: blocks are those of the memory, which keeps the contract.
 unsafe impl<M: Memory, L: Lock> Memory for HeapProfile<M, L> {
-    #[inline]
-    fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
-        if self.passes(layout.size()) || !self.chooses(layout.size()) {
-            return self.memory.allocate(layout);
-        }
-        self.kept(layout, self.memory.allocate(layout))
-    }
-
-    #[inline]
-    fn allocate_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
-        if self.passes(layout.size()) || !self.chooses(layout.size()) {
-            return self.memory.allocate_zeroed(layout);
-        }
-        self.kept(layout, self.memory.allocate_zeroed(layout))
-    }
+    allocate!(self.memory; |self, layout, request| {
+        let block = request(layout);
+        if self.passes(layout.size()) || !self.chooses(layout.size()) { block } else { self.kept(layout, block) }
+    });
 
     #[inline]
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {

@@ -6,7 +6,7 @@
 //! ```
 
 use super::ground::GRAIN;
-use super::own::{Process, Whose};
+use super::own::Whose;
 use super::record::{self, FRESH, state_at};
 use super::spans::{NOTHING, WHOLE};
 use super::state::SHARED;
@@ -140,7 +140,7 @@ impl Hardened {
             return SHARED.allocate_large(size.max(LARGEST + 1), align, zeroed);
         };
         // SAFETY: the bin is this thread's.
-        let block = unsafe { Bin::allocate::<false>(Process.bin(class)) }
+        let block = unsafe { Bin::allocate::<false>(().bin(class)) }
             .or_else(|| cache::allocate_slow(&SHARED, class))?;
         Some((block, self.admit(block, class)))
     }

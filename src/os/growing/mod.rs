@@ -46,7 +46,7 @@ use state::Shared;
 
 #[cfg(all(target_os = "linux", not(miri)))]
 pub use hardened::Hardened;
-pub use own::{Own, Process};
+pub use own::Own;
 pub use pages::GrowingStats;
 
 /// The heap of the process. It takes memory from the system as the program needs it and gives free memory back, with a
@@ -90,7 +90,7 @@ pub use pages::GrowingStats;
 /// threads may `fork`, and the child may allocate; a front with a lock of its own needs
 /// [`protect_at_fork`](super::protect_at_fork) for that.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Growing<W = Process>(W);
+pub struct Growing<W = ()>(W);
 
 /// Result of [`heap!`](crate::heap) without a size.
 #[doc(hidden)]
@@ -113,7 +113,7 @@ fn allocate_slow(heap: &'static Shared, size: usize, align: usize) -> *mut u8 {
 impl Growing {
     /// Makes a handle to the heap of the process.
     pub const fn new() -> Self {
-        Self(Process)
+        Self(())
     }
 }
 

@@ -7,7 +7,7 @@ mod slots;
 use crate::error::FreeError;
 use crate::error::misuse::report_refused;
 use crate::lock::{ForkLock, Lock};
-use crate::memory::{Done, Memory, allocator, global_alloc, pass_on};
+use crate::memory::{Done, Memory, allocate, allocator, global_alloc, pass_on};
 use crate::region::Region;
 use core::alloc::Layout;
 use core::cell::Cell;
@@ -131,25 +131,11 @@ impl<M> Guarded<M> {
 
 // SAFETY: a slot has one live block at a time, of the layout's size and alignment; the other blocks are the memory's.
 unsafe impl<M: Memory> Memory for Guarded<M> {
-    #[inline]
-    fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
-        if self.is_due() {
-            if let Some(block) = self.sample(layout) {
-                return Some(block);
-            }
-        }
-        self.memory.allocate(layout)
-    }
-
-    fn allocate_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
-        if self.is_due() {
-            // A slot's memory was released, so it is zero.
-            if let Some(block) = self.sample(layout) {
-                return Some(block);
-            }
-        }
-        self.memory.allocate_zeroed(layout)
-    }
+    // The bytes of a slot are zero.
+    allocate!(self.memory; |self, layout, request| {
+        let sampled = if self.is_due() { self.sample(layout) } else { None };
+        sampled.or_else(|| request(layout))
+    });
 
     #[inline]
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
