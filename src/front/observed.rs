@@ -171,7 +171,7 @@ impl<M: Memory, O: Observer, L: Lock> Observed<M, O, L> {
     /// Compiles only if one of the observers lists the live blocks, such as `Leaks`.
     pub fn mark(&self) -> (usize, usize) {
         const { assert!(O::LISTS, "leaks are found by the observer `Leaks`, which is not among the observers") }
-        self.observers(|observers| (observers.sequence(), observers.unlisted()))
+        self.observers(|observers| observers.listed())
     }
 
     /// Iterates over the blocks that were allocated after `mark` and are still live, oldest first.
@@ -190,7 +190,7 @@ impl<M: Memory, O: Observer, L: Lock> Observed<M, O, L> {
     /// Returns how many more live blocks are unlisted now than at the mark, for lack of room. These may be leaks
     /// that [`Observed::leaks_since`] does not show.
     pub fn unlisted_since(&self, mark: (usize, usize)) -> usize {
-        self.observers(|observers| observers.unlisted()).saturating_sub(mark.1)
+        self.observers(|observers| observers.listed()).1.saturating_sub(mark.1)
     }
 
     /// Returns the *internal* fragmentation in permille: the share of the bytes in live blocks that is rounding, 1 - requested / used.
