@@ -86,10 +86,10 @@ fn the_chain_comes_after_the_rules() {
     assert!(error.to_string().contains("no room in any of the 3 zones"), "{error}");
     // Without it in the chain, the bulk memory is not used.
     let zones = three(&[0]);
-    let all = zones.zones()[2].largest_free();
+    let all = Memory::largest_free(&zones.zones()[2]);
     while zones.allocate(layout(48, 8), Can::empty()).is_ok() {}
     assert_eq!(zones.zones()[2].region(0).map(|region| region.size), Some(65_536));
-    assert_eq!(zones.zones()[2].largest_free(), all);
+    assert_eq!(Memory::largest_free(&zones.zones()[2]), all);
 }
 
 #[test]
@@ -277,7 +277,7 @@ fn buffers_do_not_share_cache_lines() {
 #[test]
 fn blocks_move_with_their_contents() {
     let zones = three(&[]);
-    let all = zones.zones()[2].largest_free();
+    let all = Memory::largest_free(&zones.zones()[2]);
     let request = layout(60, 4);
     let block = zones.allocate(request, Can::FAST).unwrap().cast::<u8>();
     let contents: Vec<u8> = (0..60).collect();
@@ -302,7 +302,7 @@ fn blocks_move_with_their_contents() {
         let foreign = zones.migrate(NonNull::from(&mut foreign).cast(), layout(8, 8), 1);
         assert_eq!(foreign, Err(ZoneError::Free(FreeError::Foreign)));
     }
-    assert_eq!(zones.zones()[2].largest_free(), all);
+    assert_eq!(Memory::largest_free(&zones.zones()[2]), all);
 }
 
 /// Memory of a device, of which no byte is touched: the number of the next block, and of live ones.
@@ -357,7 +357,7 @@ fn device_memory_is_for_those_who_ask() {
     ));
     // Operations that would read or write the memory fail.
     assert!(zones.allocate_zeroed(request, Can::DEVICE).is_err());
-    assert!(zones.zones()[0].allocate_zeroed(request).is_err());
+    assert!(Memory::try_allocate(&zones.zones()[0], request).is_err());
     assert!(Memory::try_allocate(&zones.wanting(Can::DEVICE), request).is_err());
     // SAFETY: the blocks are live.
     unsafe {

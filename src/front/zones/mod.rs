@@ -353,7 +353,7 @@ unsafe impl<const N: usize, const SPANS: usize, L: Lock> Memory for ZonesWith<'_
 
     fn largest_free(&self) -> usize {
         let serving = self.zones.zones.iter().filter(|zone| zone.serves(self.wanted));
-        serving.map(Zone::largest_free).max().unwrap_or(0)
+        serving.map(Memory::largest_free).max().unwrap_or(0)
     }
 
     fn region(&self, n: usize) -> Option<Region> {

@@ -1,7 +1,7 @@
 //! A zone: a heap, the capabilities of its memory, and the requests that it prefers.
 
-use crate::error::{FreeError, OutOfMemory};
-use crate::memory::Memory;
+use crate::error::{FreeError, OutOfMemory, misuse::invalid_free};
+use crate::memory::{Memory, allocator, pass_on};
 use crate::region::{Capabilities, Region};
 use crate::units::align_up;
 use core::alloc::Layout;
@@ -184,41 +184,55 @@ impl<'h> Zone<'h> {
         let offset = |region: &Region| address.addr().get().wrapping_sub(region.start.addr().get());
         { regions }.any(|region| offset(&region) < region.size)
     }
+}
 
-    /// Changes the size of a block in place, as [`Memory::try_resize`] does.
-    ///
-    /// # Safety
-    ///
-    /// That of [`Memory::try_resize`].
-    pub(super) unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
+// SAFETY: the heap fulfils the contract, for sizes and alignments that are at least those requested.
+unsafe impl Memory for Zone<'_> {
+    /// Fails for memory of a device, because collections cannot use it.
+    fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
+        if self.is_accessible() { self.allocate(layout).ok().map(NonNull::cast) } else { None }
+    }
+
+    fn allocate_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
+        self.allocate_zeroed(layout).ok().map(NonNull::cast)
+    }
+
+    unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        // SAFETY: the caller's contract.
+        unsafe { self.deallocate(block, layout) }
+    }
+
+    unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
+        // No block has a layout that the padding makes too large for the address space: such a free is wrong.
+        let Some(padded) = self.padded(layout) else {
+            return invalid_free(FreeError::NotABlock, block.addr().get());
+        };
+        // SAFETY: the caller's contract; the padded layout is the one that the block was allocated with.
+        unsafe { self.memory.deallocate(block, padded) }
+    }
+
+    unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
         let new = Layout::from_size_align(size, layout.align()).ok().and_then(|new| self.padded(new));
         let (Some(old), Some(new)) = (self.padded(layout), new) else { return false };
         // SAFETY: the caller's contract; the padded layout is the one that the block was allocated with.
         old == new || unsafe { self.memory.try_resize(block, old, new.size()) }
     }
 
-    pub(super) fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+    fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         self.memory.check(block, self.padded(layout).ok_or(FreeError::NotABlock)?)
     }
 
-    /// Checks a block that is the caller's, as [`Memory::check_owned`] does.
-    ///
-    /// # Safety
-    ///
-    /// That of [`Memory::check_owned`].
-    pub(super) unsafe fn check_owned(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+    unsafe fn check_owned(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         // SAFETY: the caller's contract; the padded layout is the one that the block was allocated with.
         unsafe { self.memory.check_owned(block, self.padded(layout).ok_or(FreeError::NotABlock)?) }
     }
 
-    /// Returns the length of the longest free block, in whole cache lines.
-    pub fn largest_free(&self) -> usize {
+    fn largest_free(&self) -> usize {
         // Count whole lines. The largest free block need not be aligned to them, so this is an upper bound.
         self.memory.largest_free() & !(self.line - 1)
     }
 
-    #[cfg(all(feature = "std", unix))]
-    pub(super) fn locks(&self, visit: &mut dyn FnMut(Option<crate::lock::ForkLock>)) {
-        self.memory.locks(visit);
-    }
+    pass_on!(|self| self.memory; statistics, region, remembers, locks);
 }
+
+allocator!([] Zone<'_>);

@@ -255,7 +255,7 @@ impl Bin {
             self.load(other, capacity);
         }
         // SAFETY: the caller has the bin.
-        unsafe { Self::allocate::<true>(self) }
+        unsafe { Self::allocate::<false>(self) }
     }
 
     /// Makes a list the one in use, unless there is one already, and returns the one that is left over.
@@ -319,10 +319,13 @@ impl Lists {
     /// Counts the requests of a class since this was last called. Returns whether one is to be sampled.
     pub(super) fn count(&mut self, class: usize) -> bool {
         let bin = &mut self.bins[class];
-        self.left = self.left.saturating_sub(bin.requests());
-        // No number that a program's own period could be a multiple of.
-        let early = (self.left as u32).wrapping_mul(0x9e37_79b1) >> 26;
-        bin.set_room(bin.room() as usize, early as i32 % SHARE);
+        let requests = bin.requests();
+        if requests > 0 {
+            self.left = self.left.saturating_sub(requests);
+            // No number that a program's own period could be a multiple of.
+            let early = (self.left as u32).wrapping_mul(0x9e37_79b1) >> 26;
+            bin.set_room(bin.room() as usize, early as i32 % SHARE);
+        }
         self.left <= 0
     }
 

@@ -32,6 +32,8 @@ pub(super) fn allocate_slow(source: &'static dyn Source, class: usize) -> Option
             &mut *Lists::bin(lists, class)
         };
         if let Some(block) = bin.allocate_other(capacity) {
+            // SAFETY: as above.
+            unsafe { (*lists).left = (*lists).left.saturating_sub(1) };
             return Some(block);
         }
         want = bin.ask(class, capacity);

@@ -1,9 +1,9 @@
 //! A run through the steps of a plan.
 
+#[cfg(debug_assertions)]
 use super::poison::poison;
 use super::{Busy, Place, Planned, Slots};
 use crate::plan::error::PlanError;
-#[cfg(debug_assertions)]
 use crate::units::each;
 use core::marker::PhantomData;
 
