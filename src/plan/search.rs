@@ -27,6 +27,7 @@ pub(super) const fn search(
     if let Err(error) = check(buffers) {
         return Err(error);
     }
+    #[allow(clippy::mem_replace_with_default, reason = "`take` is not const")]
     let trial = core::mem::replace(&mut scratch.trial, &mut []);
     sort_by_time(buffers, scratch);
     degrees(buffers, scratch);
