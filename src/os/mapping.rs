@@ -247,7 +247,8 @@ mod linux {
         let (unit, flags, error): (_, _, fn(_) -> _) = match wish.huge {
             Some(Huge::Table(size)) if !size.is_power_of_two() => return Err(MapError::Size),
             Some(Huge::Table(size)) => {
-                let flags = MapFlags::hugetlb_with_size_log2(size.trailing_zeros()).ok_or(MapError::Size)?;
+                let log = size.trailing_zeros() << libc::MAP_HUGE_SHIFT;
+                let flags = MapFlags::HUGETLB | MapFlags::from_bits_retain(log);
                 (size, flags, MapError::Table)
             }
             _ => (page(), MapFlags::empty(), MapError::Memory),
