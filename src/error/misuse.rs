@@ -13,7 +13,7 @@
 use crate::error::FreeError;
 use core::fmt;
 use core::mem;
-use core::ptr;
+use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 /// The kind of a misuse.
@@ -152,6 +152,12 @@ pub(crate) fn invalid_free(error: FreeError, address: usize) {
     if !call_hook(&misuse) {
         end(&misuse);
     }
+}
+
+/// Reports the free of a block, if it was refused. Returns whether it was not.
+#[inline(always)]
+pub(crate) fn report_refused(freed: Result<(), FreeError>, block: NonNull<u8>) -> bool {
+    freed.inspect_err(|&error| invalid_free(error, block.addr().get())).is_ok()
 }
 
 /// Reports that free memory or its bookkeeping was damaged, and ends the program.

@@ -1,11 +1,11 @@
 //! [`Bounded`]: a part of a memory for one of its clients.
 
-use crate::error::{FreeError, OutOfMemory, misuse::invalid_free, out_of_memory::Cause};
+use crate::error::{FreeError, OutOfMemory, misuse::report_refused, out_of_memory::Cause};
+use crate::front::locked::Locked;
 use crate::lock::{self, Lock};
-use crate::memory::{Done, Memory, allocator, global_alloc, pass_on};
+use crate::memory::{Done, Memory, allocate, allocator, global_alloc, pass_on};
 use crate::units::debug;
 use core::alloc::Layout;
-use core::cell::Cell;
 use core::ptr::NonNull;
 
 /// At most a number of bytes of a memory, for one client that must not use up what others need.
@@ -28,18 +28,19 @@ use core::ptr::NonNull;
 pub struct Bounded<M, L = lock::Default> {
     memory: M,
     limit: usize,
-    lock: L,
-    used: Cell<usize>,
-    peak: Cell<usize>,
+    lock: Locked<Usage, L>,
 }
 
-// SAFETY: the counters are accessed only while the lock is held, and a lock that is `Sync` excludes all other callers.
-unsafe impl<M: Sync, L: Sync> Sync for Bounded<M, L> {}
+/// Bytes in use, and their high-water mark.
+struct Usage {
+    used: usize,
+    peak: usize,
+}
 
 impl<M, L: Lock> Bounded<M, L> {
     /// Creates a front of `memory` that allocates at most `limit` bytes at a time.
     pub const fn new(memory: M, limit: usize) -> Self {
-        Self { memory, limit, lock: L::INIT, used: Cell::new(0), peak: Cell::new(0) }
+        Self { memory, limit, lock: Locked::new(Usage { used: 0, peak: 0 }) }
     }
 
     /// Returns the most bytes that can be in use at a time.
@@ -49,12 +50,12 @@ impl<M, L: Lock> Bounded<M, L> {
 
     /// Returns the bytes in use, as they were asked for. O(1).
     pub fn used(&self) -> usize {
-        self.lock.with(|| self.used.get())
+        self.lock.with(|usage| usage.used)
     }
 
     /// Returns the high-water mark of [`Bounded::used`]. O(1).
     pub fn peak(&self) -> usize {
-        self.lock.with(|| self.peak.get())
+        self.lock.with(|usage| usage.peak)
     }
 
     /// Returns the inner memory.
@@ -64,19 +65,18 @@ impl<M, L: Lock> Bounded<M, L> {
 
     /// Counts `bytes` bytes, and returns whether they are within the bound. Otherwise nothing is changed.
     fn charge(&self, bytes: usize) -> bool {
-        self.lock.with(|| {
-            let used = self.used.get().saturating_add(bytes);
+        self.lock.with(|usage| {
+            let used = usage.used.saturating_add(bytes);
             if used > self.limit {
                 return false;
             }
-            self.used.set(used);
-            self.peak.set(self.peak.get().max(used));
+            *usage = Usage { used, peak: usage.peak.max(used) };
             true
         })
     }
 
     fn refund(&self, bytes: usize) {
-        self.lock.with(|| self.used.set(self.used.get().saturating_sub(bytes)));
+        self.lock.with(|usage| usage.used = usage.used.saturating_sub(bytes));
     }
 
     /// Counts a request, and undoes that if the memory fails it.
@@ -95,22 +95,13 @@ impl<M, L: Lock> Bounded<M, L> {
 
 // SAFETY: blocks are those of the memory behind the bound, which keeps the contract.
 unsafe impl<M: Memory, L: Lock> Memory for Bounded<M, L> {
-    #[inline]
-    fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
-        self.within(layout, || self.memory.allocate(layout))
-    }
-
-    fn allocate_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
-        self.within(layout, || self.memory.allocate_zeroed(layout))
-    }
+    allocate!(self.memory; |self, layout, request| self.within(layout, || request(layout)));
 
     #[inline]
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
         // What is refused stays counted, should the hook of misuses return.
         // SAFETY: the caller's contract.
-        if let Err(error) = unsafe { self.try_deallocate(block, layout) } {
-            invalid_free(error, block.addr().get());
-        }
+        report_refused(unsafe { self.try_deallocate(block, layout) }, block);
     }
 
     unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {

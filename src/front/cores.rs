@@ -36,7 +36,7 @@ use crate::error::{FreeError, misuse::invalid_free};
 use crate::front::small::{Block, Chain, SIZES, layout_of, tabled_class_of};
 use crate::lock::{self, Lock};
 use crate::memory::{Memory, allocator, global_alloc, pass_on};
-use crate::units::debug;
+use crate::units::{debug, each};
 use core::alloc::Layout;
 use core::cell::UnsafeCell;
 use core::hint;
@@ -209,14 +209,12 @@ impl<M, C, L: Lock, const CORES: usize, const BATCH: usize> PerCore<M, C, L, COR
     /// How many blocks a whole batch of each class has. A table, since the smallest chips divide in a loop.
     const WHOLE: [u8; CLASSES] = {
         let mut whole = [1; CLASSES];
-        let mut class = 0;
-        while class < CLASSES {
+        each!(class, 0..CLASSES, {
             let blocks = BATCH / SIZES[class] as usize;
             if blocks > 1 {
                 whole[class] = if blocks < MOST { blocks } else { MOST } as u8;
             }
-            class += 1;
-        }
+        });
         whole
     };
 

@@ -19,7 +19,7 @@
 //! fewer requests than that ([`every_failure`]).
 
 use crate::error::misuse::without_unwinding;
-use crate::memory::{Done, Memory, allocator, global_alloc, pass_on};
+use crate::memory::{Done, Memory, allocate, allocator, global_alloc, pass_on};
 use crate::observe::current_tag;
 use crate::units::debug;
 use core::alloc::Layout;
@@ -154,13 +154,10 @@ impl<M: Memory, R: FailureRule> Failing<M, R> {
 
 // SAFETY: the wrapped memory fulfils the contract; a request that fails has no block.
 unsafe impl<M: Memory, R: FailureRule> Memory for Failing<M, R> {
-    fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
-        self.admit(layout)?.allocate(layout)
-    }
-
-    fn allocate_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
-        self.admit(layout)?.allocate_zeroed(layout)
-    }
+    allocate!(self.memory; |self, layout, request| {
+        self.admit(layout)?;
+        request(layout)
+    });
 
     unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
         let new = Layout::from_size_align(size, layout.align()).unwrap_or(layout);

@@ -1,11 +1,11 @@
 //! [`Kept`]: blocks that stay available for large requests.
 
-use crate::error::{FreeError, misuse::invalid_free};
+use crate::error::{FreeError, misuse::report_refused};
+use crate::front::locked::Locked;
 use crate::lock::{self, Lock};
 use crate::memory::{Memory, allocator, global_alloc, pass_on};
 use crate::units::debug;
 use core::alloc::Layout;
-use core::cell::Cell;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -37,10 +37,9 @@ pub struct Kept<M, const COUNT: usize = 1, L = lock::Default> {
     memory: M,
     least: usize,
     most: usize,
-    lock: L,
     /// Whether the first request has been seen.
     started: AtomicBool,
-    places: [Cell<Place>; COUNT],
+    lock: Locked<[Place; COUNT], L>,
 }
 
 /// A kept block.
@@ -52,10 +51,8 @@ enum Place {
     Used(NonNull<u8>),
 }
 
-// SAFETY: the places are accessed only while the lock is held, and a lock that is `Sync` excludes all other callers.
-unsafe impl<M: Sync, const COUNT: usize, L: Sync> Sync for Kept<M, COUNT, L> {}
-// SAFETY: the blocks belong to the memory, which is sent with them.
-unsafe impl<M: Send, const COUNT: usize, L: Send> Send for Kept<M, COUNT, L> {}
+// SAFETY: the block belongs to the memory, and nothing else knows of it.
+unsafe impl Send for Place {}
 
 impl<M, const COUNT: usize, L: Lock> Kept<M, COUNT, L> {
     /// The alignment of kept blocks in bytes.
@@ -68,8 +65,13 @@ impl<M, const COUNT: usize, L: Lock> Kept<M, COUNT, L> {
     /// If `least` is zero or more than `most`. In a static this is a compiler error.
     pub const fn new(memory: M, least: usize, most: usize) -> Self {
         assert!(0 < least && least <= most && most <= isize::MAX as usize - 7, "a range of sizes goes up");
-        let places = [const { Cell::new(Place::Missing) }; COUNT];
-        Self { memory, least, most, lock: L::INIT, started: AtomicBool::new(false), places }
+        Self {
+            memory,
+            least,
+            most,
+            started: AtomicBool::new(false),
+            lock: Locked::new([Place::Missing; COUNT]),
+        }
     }
 
     /// Returns the inner memory.
@@ -88,7 +90,7 @@ impl<M, const COUNT: usize, L: Lock> Kept<M, COUNT, L> {
     }
 
     fn count(&self, is: impl Fn(Place) -> bool) -> usize {
-        self.lock.with(|| self.places.iter().filter(|place| is(place.get())).count())
+        self.lock.with(|places| places.iter().filter(|&&place| is(place)).count())
     }
 
     /// Returns whether blocks of this layout may be kept ones.
@@ -99,10 +101,10 @@ impl<M, const COUNT: usize, L: Lock> Kept<M, COUNT, L> {
 
     /// Marks a free place as used, and returns its block.
     fn pick(&self) -> Option<NonNull<u8>> {
-        self.lock.with(|| {
-            self.places.iter().find_map(|place| match place.get() {
+        self.lock.with(|places| {
+            places.iter_mut().find_map(|place| match *place {
                 Place::Free(block) => {
-                    place.set(Place::Used(block));
+                    *place = Place::Used(block);
                     Some(block)
                 }
                 _ => None,
@@ -119,15 +121,15 @@ impl<M, const COUNT: usize, L: Lock> Kept<M, COUNT, L> {
     /// Returns the state of the kept block at this address, if there is one.
     fn place_of(&self, block: NonNull<u8>) -> Option<Place> {
         let is = |place: Place| place == Place::Used(block) || place == Place::Free(block);
-        self.lock.with(|| self.places.iter().map(Cell::get).find(|&place| is(place)))
+        self.lock.with(|places| places.iter().copied().find(|&place| is(place)))
     }
 
     /// Marks the kept block at this address as free; `None` if there is none.
     fn put_back(&self, block: NonNull<u8>) -> Option<Result<(), FreeError>> {
-        self.lock.with(|| {
-            self.places.iter().find_map(|place| match place.get() {
+        self.lock.with(|places| {
+            places.iter_mut().find_map(|place| match *place {
                 Place::Used(used) if used == block => {
-                    place.set(Place::Free(block));
+                    *place = Place::Free(block);
                     Some(Ok(()))
                 }
                 Place::Free(free) if free == block => Some(Err(FreeError::AlreadyFree)),
@@ -162,12 +164,9 @@ impl<M: Memory, const COUNT: usize, L: Lock> Kept<M, COUNT, L> {
         while self.missing() > 0 {
             // Outside the lock, which the memory's need not nest in.
             let Some(block) = self.memory.allocate(layout) else { return };
-            let kept = self.lock.with(|| {
-                let missing = self.places.iter().find(|place| place.get() == Place::Missing);
-                missing.is_some_and(|place| {
-                    place.set(Place::Free(block));
-                    true
-                })
+            let kept = self.lock.with(|places| {
+                let missing = places.iter_mut().find(|place| **place == Place::Missing);
+                missing.map(|place| *place = Place::Free(block)).is_some()
             });
             if !kept {
                 // Another caller was faster.
@@ -199,9 +198,7 @@ unsafe impl<M: Memory, const COUNT: usize, L: Lock> Memory for Kept<M, COUNT, L>
             return unsafe { self.memory.deallocate(block, layout) };
         }
         // SAFETY: the caller's contract.
-        if let Err(error) = unsafe { self.try_deallocate(block, layout) } {
-            invalid_free(error, block.addr().get());
-        }
+        report_refused(unsafe { self.try_deallocate(block, layout) }, block);
     }
 
     unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {

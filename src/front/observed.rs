@@ -2,7 +2,7 @@
 
 use crate::error::FreeError;
 use crate::lock::{self, Lock};
-use crate::memory::{Done, Memory, allocator, global_alloc, pass_on};
+use crate::memory::{Done, Memory, allocate, allocator, global_alloc, pass_on};
 use crate::observe::{LiveBlock, Observation, Observer, Operation, current_tag};
 use crate::units::debug;
 use core::alloc::Layout;
@@ -41,14 +41,6 @@ pub struct Observed<M, O, L = lock::Default> {
 // SAFETY: `busy` and the observers are reached only inside the lock, which is `Sync` and so excludes all other
 // threads; the observers are `Send`, so threads may use them in turn.
 unsafe impl<M: Sync, O: Send, L: Sync> Sync for Observed<M, O, L> {}
-
-/// A point in the program's execution, for [`Observed::leaks_since`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct Mark {
-    sequence: usize,
-    unlisted: usize,
-}
 
 /// The most return addresses in a backtrace.
 const FRAMES: usize = if cfg!(all(feature = "backtrace", unix)) { 48 } else { 0 };
@@ -175,19 +167,19 @@ impl<M, O, L: Lock> Observed<M, O, L> {
 }
 
 impl<M: Memory, O: Observer, L: Lock> Observed<M, O, L> {
-    /// Marks this point of the program, for [`Observed::leaks_since`]. O(1). Compiles only if one of the observers
-    /// lists the live blocks, such as `Leaks`.
-    pub fn mark(&self) -> Mark {
+    /// Marks this point of the program, for [`Observed::leaks_since`]: by the number of the next block, and how many are not listed. O(1).
+    /// Compiles only if one of the observers lists the live blocks, such as `Leaks`.
+    pub fn mark(&self) -> (usize, usize) {
         const { assert!(O::LISTS, "leaks are found by the observer `Leaks`, which is not among the observers") }
-        self.observers(|observers| Mark { sequence: observers.sequence(), unlisted: observers.unlisted() })
+        self.observers(|observers| observers.listed())
     }
 
     /// Iterates over the blocks that were allocated after `mark` and are still live, oldest first.
     ///
     /// Each step takes the lock for O(length of the list), so the heap may be used while a block is handled. Blocks
     /// that are allocated or freed in the meantime may or may not be seen.
-    pub fn leaks_since(&self, mark: Mark) -> impl Iterator<Item = LiveBlock> + use<'_, M, O, L> {
-        let mut next = Some(mark.sequence);
+    pub fn leaks_since(&self, mark: (usize, usize)) -> impl Iterator<Item = LiveBlock> + use<'_, M, O, L> {
+        let mut next = Some(mark.0);
         core::iter::from_fn(move || {
             let leak = self.observers(|observers| observers.oldest_since(next?));
             next = leak.and_then(|leak| leak.sequence.checked_add(1));
@@ -197,8 +189,8 @@ impl<M: Memory, O: Observer, L: Lock> Observed<M, O, L> {
 
     /// Returns how many more live blocks are unlisted now than at the mark, for lack of room. These may be leaks
     /// that [`Observed::leaks_since`] does not show.
-    pub fn unlisted_since(&self, mark: Mark) -> usize {
-        self.observers(|observers| observers.unlisted()).saturating_sub(mark.unlisted)
+    pub fn unlisted_since(&self, mark: (usize, usize)) -> usize {
+        self.observers(|observers| observers.listed()).1.saturating_sub(mark.1)
     }
 
     /// Returns the *internal* fragmentation in permille: the share of the bytes in live blocks that is rounding, 1 - requested / used.
@@ -247,14 +239,7 @@ impl<M: Memory, O: Observer, L: Lock> Observed<M, O, L> {
 
 // SAFETY: the wrapped memory fulfils the contract, and observers do not change what it does.
 unsafe impl<M: Memory, O: Observer, L: Lock> Memory for Observed<M, O, L> {
-    #[inline]
-    fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
-        self.told(layout, self.memory.allocate(layout))
-    }
-
-    fn allocate_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
-        self.told(layout, self.memory.allocate_zeroed(layout))
-    }
+    allocate!(self.memory; |self, layout, request| self.told(layout, request(layout)));
 
     #[inline]
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {

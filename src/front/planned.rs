@@ -1,46 +1,15 @@
 //! A front that serves planned requests from a plan, and everything else from the memory that it wraps.
 
 use crate::error::{FreeError, misuse::invalid_free};
+use crate::front::locked::Locked;
 use crate::lock::{self, Lock};
 use crate::memory::{Memory, allocator, global_alloc, pass_on};
 use crate::plan::{Live, PlanError, RecordedPlan, Recorder};
 use core::alloc::Layout;
-use core::cell::UnsafeCell;
-use core::fmt;
 use core::ptr::NonNull;
 
 /// Planned requests to try when the one that is due does not match.
 const WINDOW: usize = 16;
-
-/// Why there is no new plan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub enum ReplanError {
-    /// Blocks of the old plan are live. The old plan stays.
-    Busy {
-        /// The number of these blocks.
-        live: usize,
-    },
-    /// The heap has no room for the plan. All requests go to the heap now.
-    OutOfMemory {
-        /// Bytes that the plan needs.
-        requested: usize,
-    },
-    /// The requests cannot be planned. The old plan stays.
-    Plan(PlanError),
-}
-
-impl fmt::Display for ReplanError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Busy { live } => write!(f, "{live} blocks of the old plan are still live"),
-            Self::OutOfMemory { requested } => write!(f, "no room for a plan of {requested} bytes"),
-            Self::Plan(error) => write!(f, "{error}"),
-        }
-    }
-}
-
-impl core::error::Error for ReplanError {}
 
 /// Statistics of an iteration, so far or as a whole. Sizes are in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -186,15 +155,11 @@ fn arena<const N: usize>(plan: &RecordedPlan<N>) -> Option<Layout> {
 /// ```
 pub struct PlannedHeap<M: Memory, const N: usize, L = lock::Default> {
     heap: M,
-    lock: L,
-    state: UnsafeCell<State<N>>,
+    lock: Locked<State<N>, L>,
 }
 
-// SAFETY: the state is reached only inside the lock, which is `Sync` and so excludes all other threads; the arena
-// is allocated block by block.
-unsafe impl<M: Memory + Sync, const N: usize, L: Sync> Sync for PlannedHeap<M, N, L> {}
 // SAFETY: the arena is a block of the heap, which moves along.
-unsafe impl<M: Memory + Send, const N: usize, L: Send> Send for PlannedHeap<M, N, L> {}
+unsafe impl<const N: usize> Send for State<N> {}
 
 impl<M: Memory, const N: usize, L: Lock> PlannedHeap<M, N, L> {
     /// Makes a heap without a plan, and with no iteration begun.
@@ -208,7 +173,7 @@ impl<M: Memory, const N: usize, L: Lock> PlannedHeap<M, N, L> {
             report: IterationReport::NONE,
             begun: false,
         };
-        Self { heap, lock: L::INIT, state: UnsafeCell::new(state) }
+        Self { heap, lock: Locked::new(state) }
     }
 
     /// Returns the heap that serves requests outside the plan.
@@ -218,7 +183,7 @@ impl<M: Memory, const N: usize, L: Lock> PlannedHeap<M, N, L> {
 
     /// Begins an iteration: the plan starts from its first request, and requests are recorded. O(1).
     pub fn begin(&self) {
-        self.with(|state| {
+        self.lock.with(|state| {
             state.next = 0;
             state.recorder.clear();
             state.report = IterationReport {
@@ -233,7 +198,7 @@ impl<M: Memory, const N: usize, L: Lock> PlannedHeap<M, N, L> {
 
     /// Returns the statistics of the iteration since it began. O(1).
     pub fn report(&self) -> IterationReport {
-        self.with(|state| state.report)
+        self.lock.with(|state| state.report)
     }
 
     /// Makes a plan for the iteration that has just ended. If it made as many requests as the old plan has, no
@@ -242,14 +207,14 @@ impl<M: Memory, const N: usize, L: Lock> PlannedHeap<M, N, L> {
     ///
     /// # Errors
     ///
-    /// [`ReplanError`] if the requests cannot be planned, if blocks of the old plan are live, or if the heap has no
+    /// [`PlanError`] if the requests cannot be planned, if blocks of the old plan are live, or if the heap has no
     /// room for the new one.
-    pub fn replan(&self) -> Result<(), ReplanError> {
-        let (recorder, old) = self.with(|state| {
+    pub fn replan(&self) -> Result<(), PlanError> {
+        let (recorder, old) = self.lock.with(|state| {
             state.begun = false;
             (state.recorder.clone(), state.plan)
         });
-        let plan = recorder.plan_with(Some(&old)).map_err(ReplanError::Plan)?;
+        let plan = recorder.plan_with(Some(&old))?;
         self.load(&plan)
     }
 
@@ -257,12 +222,12 @@ impl<M: Memory, const N: usize, L: Lock> PlannedHeap<M, N, L> {
     ///
     /// # Errors
     ///
-    /// [`ReplanError::Busy`] if a block of the old plan is live, [`ReplanError::OutOfMemory`] if the heap has no
+    /// [`PlanError::Busy`] if a block of the old plan is live, [`PlanError::OutOfMemory`] if the heap has no
     /// room for the new plan.
-    pub fn load(&self, plan: &RecordedPlan<N>) -> Result<(), ReplanError> {
-        let old = self.with(|state| match state.live.len() {
+    pub fn load(&self, plan: &RecordedPlan<N>) -> Result<(), PlanError> {
+        let old = self.lock.with(|state| match state.live.len() {
             0 => Ok(state.take_arena()),
-            live => Err(ReplanError::Busy { live }),
+            live => Err(PlanError::Busy { live }),
         })?;
         if let Some((base, layout)) = old {
             // SAFETY: the arena was allocated with this layout, and no block is live in it.
@@ -270,7 +235,7 @@ impl<M: Memory, const N: usize, L: Lock> PlannedHeap<M, N, L> {
         }
         let arena = arena(plan).map(|layout| (self.heap.allocate(layout), layout));
         let base = arena.and_then(|(base, _)| base);
-        let installed = self.with(|state| {
+        let installed = self.lock.with(|state| {
             // Another thread may have installed a plan first, of which blocks may be live.
             if state.base.is_some() {
                 return false;
@@ -287,22 +252,16 @@ impl<M: Memory, const N: usize, L: Lock> PlannedHeap<M, N, L> {
             Some((Some(base), layout)) if !installed => {
                 // SAFETY: it was allocated above with this layout and is not in use.
                 unsafe { self.heap.deallocate(base, layout) };
-                Err(ReplanError::Busy { live: 0 })
+                Err(PlanError::Busy { live: 0 })
             }
-            Some((None, layout)) => Err(ReplanError::OutOfMemory { requested: layout.size() }),
+            Some((None, layout)) => Err(PlanError::OutOfMemory { requested: layout.size() }),
             _ => Ok(()),
         }
     }
 
     /// Returns the plan that is in use.
     pub fn plan(&self) -> RecordedPlan<N> {
-        self.with(|state| state.plan)
-    }
-
-    fn with<T>(&self, f: impl FnOnce(&mut State<N>) -> T) -> T {
-        // SAFETY: the lock lets only one closure run at a time (without a lock the heap is not `Sync`), and no
-        // closure of this module calls back into it.
-        self.lock.with(|| f(unsafe { &mut *self.state.get() }))
+        self.lock.with(|state| state.plan)
     }
 
     /// Allocates from the plan or by `fall_back`, and returns which of them did.
@@ -311,7 +270,7 @@ impl<M: Memory, const N: usize, L: Lock> PlannedHeap<M, N, L> {
         layout: Layout,
         fall_back: impl FnOnce() -> Option<NonNull<u8>>,
     ) -> Option<(NonNull<u8>, bool)> {
-        let planned = self.with(|state| {
+        let planned = self.lock.with(|state| {
             let block = state.serve(layout)?;
             state.count(layout, block, true);
             Some(block)
@@ -320,7 +279,7 @@ impl<M: Memory, const N: usize, L: Lock> PlannedHeap<M, N, L> {
             return Some((block, true));
         }
         let block = fall_back()?;
-        self.with(|state| state.count(layout, block, false));
+        self.lock.with(|state| state.count(layout, block, false));
         Some((block, false))
     }
 }
@@ -342,7 +301,7 @@ unsafe impl<M: Memory, const N: usize, L: Lock> Memory for PlannedHeap<M, N, L> 
     }
 
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
-        let planned = self.with(|state| {
+        let planned = self.lock.with(|state| {
             state.recorder.freed(block.addr().get());
             state.offset(block).map(|offset| state.live.remove(offset).is_some())
         });
@@ -355,7 +314,7 @@ unsafe impl<M: Memory, const N: usize, L: Lock> Memory for PlannedHeap<M, N, L> 
     }
 
     fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        let live = self.with(|state| {
+        let live = self.lock.with(|state| {
             let offset = state.offset(block)?;
             Some(state.live.neighbours(offset)[0].is_some_and(|(at, _)| at == offset))
         });
@@ -367,7 +326,7 @@ unsafe impl<M: Memory, const N: usize, L: Lock> Memory for PlannedHeap<M, N, L> 
     }
 
     unsafe fn check_owned(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        if self.with(|state| state.offset(block)).is_some() {
+        if self.lock.with(|state| state.offset(block)).is_some() {
             return self.check(block, layout);
         }
         // SAFETY: the caller's contract.
@@ -387,7 +346,7 @@ allocator!([M: Memory, const N: usize, L: Lock] PlannedHeap<M, N, L>);
 
 impl<M: Memory, const N: usize, L> Drop for PlannedHeap<M, N, L> {
     fn drop(&mut self) {
-        if let Some((base, layout)) = self.state.get_mut().take_arena() {
+        if let Some((base, layout)) = self.lock.get_mut().take_arena() {
             // SAFETY: the arena was allocated with this layout; no block outlives its allocator.
             unsafe { self.heap.deallocate(base, layout) };
         }

@@ -58,7 +58,7 @@
 //! ```
 
 use crate::error::out_of_memory::{Cause, OutOfMemory};
-use crate::memory::{Done, Memory, allocator, global_alloc, is_panicking, pass_on};
+use crate::memory::{Done, Memory, allocate, allocator, global_alloc, is_panicking, pass_on};
 use crate::units::debug;
 use core::alloc::Layout;
 use core::marker::PhantomData;
@@ -150,20 +150,7 @@ impl<M, I: Interrupts> Sealable<M, I> {
 
 // SAFETY: blocks are those of the memory behind the seal, which keeps the contract.
 unsafe impl<M: Memory, I: Interrupts> Memory for Sealable<M, I> {
-    #[inline]
-    fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
-        if self.rule().is_some() {
-            return None;
-        }
-        self.memory.allocate(layout)
-    }
-
-    fn allocate_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
-        if self.rule().is_some() {
-            return None;
-        }
-        self.memory.allocate_zeroed(layout)
-    }
+    allocate!(self.memory; |self, layout, request| if self.rule().is_none() { request(layout) } else { None });
 
     unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
         // SAFETY: the caller's contract.

@@ -1,12 +1,12 @@
 //! [`Timed`]: how long a memory's operations take.
 
 use crate::error::{FreeError, misuse::without_unwinding};
+use crate::front::locked::Locked;
 use crate::lock::{self, Lock};
-use crate::memory::{Done, Memory, allocator, global_alloc, pass_on};
+use crate::memory::{Done, Memory, allocate, allocator, global_alloc, pass_on};
 use crate::observe::{Clock, Histogram, Timings};
 use crate::units::debug;
 use core::alloc::Layout;
-use core::cell::UnsafeCell;
 use core::ptr::NonNull;
 
 /// Memory whose operations are measured with a clock of the program: histograms of allocations, frees and resizes, and how fast
@@ -57,8 +57,7 @@ use core::ptr::NonNull;
 pub struct Timed<M, L = lock::Default, C = fn() -> u64> {
     memory: M,
     clock: C,
-    lock: L,
-    state: UnsafeCell<State>,
+    lock: Locked<State, L>,
 }
 
 struct State {
@@ -66,9 +65,6 @@ struct State {
     /// When the first operation began, or [`Timed::take`] was called.
     since: Option<u64>,
 }
-
-// SAFETY: the state is accessed only while the lock is held, and a lock that is `Sync` excludes all other callers.
-unsafe impl<M: Sync, L: Sync, C: Sync> Sync for Timed<M, L, C> {}
 
 /// The histogram of an operation.
 type Kind = fn(&mut Timings) -> &mut Histogram;
@@ -86,7 +82,7 @@ impl<M, L: Lock, C: Clock> Timed<M, L, C> {
     /// Measures the operations of `memory` with `clock`.
     pub const fn new(memory: M, clock: C) -> Self {
         let state = State { timings: Timings::NONE, since: None };
-        Self { memory, clock, lock: L::INIT, state: UnsafeCell::new(state) }
+        Self { memory, clock, lock: Locked::new(state) }
     }
 
     /// Returns the measured memory. Operations directly there are not measured.
@@ -97,13 +93,13 @@ impl<M, L: Lock, C: Clock> Timed<M, L, C> {
     /// Returns what was measured so far. O(1).
     pub fn timings(&self) -> Timings {
         let now = self.now();
-        self.with(|state| state.at(now))
+        self.lock.with(|state| state.at(now))
     }
 
     /// Returns what was measured so far, and begins anew. O(1).
     pub fn take(&self) -> Timings {
         let now = self.now();
-        self.with(|state| {
+        self.lock.with(|state| {
             let timings = state.at(now);
             *state = State { timings: Timings::NONE, since: Some(now) };
             timings
@@ -115,12 +111,6 @@ impl<M, L: Lock, C: Clock> Timed<M, L, C> {
         without_unwinding(|| self.clock.now())
     }
 
-    fn with<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
-        // SAFETY: the lock lets one closure run at a time (without a lock the value is not `Sync`), and no closure of this module
-        // calls back.
-        self.lock.with(|| f(unsafe { &mut *self.state.get() }))
-    }
-
     /// Runs an operation and counts it. `grown` tells from its result by how many bytes the blocks in use have grown.
     #[inline]
     fn time<T>(&self, kind: Kind, operation: impl FnOnce() -> T, grown: impl FnOnce(&T) -> i64) -> T {
@@ -128,7 +118,7 @@ impl<M, L: Lock, C: Clock> Timed<M, L, C> {
         let result = operation();
         let ended = self.now();
         let grown = grown(&result);
-        self.with(|state| {
+        self.lock.with(|state| {
             state.since.get_or_insert(began);
             state.timings.grown = state.timings.grown.saturating_add(grown);
             kind(&mut state.timings).add(ended.saturating_sub(began));
@@ -146,16 +136,10 @@ impl State {
 
 // SAFETY: blocks are those of the measured memory, which keeps the contract.
 unsafe impl<M: Memory, L: Lock, C: Clock> Memory for Timed<M, L, C> {
-    #[inline]
-    fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
+    allocate!(self.memory; |self, layout, request| {
         let grown = |block: &Option<_>| if block.is_some() { growth(0, layout.size()) } else { 0 };
-        self.time(ALLOCATE, || self.memory.allocate(layout), grown)
-    }
-
-    fn allocate_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
-        let grown = |block: &Option<_>| if block.is_some() { growth(0, layout.size()) } else { 0 };
-        self.time(ALLOCATE, || self.memory.allocate_zeroed(layout), grown)
-    }
+        self.time(ALLOCATE, || request(layout), grown)
+    });
 
     #[inline]
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {

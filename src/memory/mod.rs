@@ -268,16 +268,6 @@ macro_rules! pass_on {
             $memory.allocate_zeroed(layout)
         }
     };
-    (@try_allocate $this:ident $memory:expr) => {
-        fn try_allocate(&$this, layout: Layout) -> Result<NonNull<u8>, $crate::OutOfMemory> {
-            $memory.try_allocate(layout)
-        }
-    };
-    (@try_allocate_zeroed $this:ident $memory:expr) => {
-        fn try_allocate_zeroed(&$this, layout: Layout) -> Result<NonNull<u8>, $crate::OutOfMemory> {
-            $memory.try_allocate_zeroed(layout)
-        }
-    };
     (@deallocate $this:ident $memory:expr) => {
         #[inline]
         unsafe fn deallocate(&$this, block: NonNull<u8>, layout: Layout) {
@@ -373,6 +363,24 @@ macro_rules! pass_on {
 }
 pub(crate) use pass_on;
 
+/// Writes `allocate` and `allocate_zeroed`, which differ only in what they ask of the memory behind: in the block that is `$request(layout)`.
+macro_rules! allocate {
+    ($memory:expr; |$this:ident, $layout:ident, $request:ident| $block:expr) => {
+        #[inline]
+        fn allocate(&$this, $layout: Layout) -> Option<NonNull<u8>> {
+            let $request = |layout: Layout| $memory.allocate(layout);
+            $block
+        }
+
+        #[inline]
+        fn allocate_zeroed(&$this, $layout: Layout) -> Option<NonNull<u8>> {
+            let $request = |layout: Layout| $memory.allocate_zeroed(layout);
+            $block
+        }
+    };
+}
+pub(crate) use allocate;
+
 /// Implements [`Memory`] for a type by another `Memory`, to which all calls are passed on.
 macro_rules! delegate {
     ([$($parameters:tt)*] $front:ty, |$this:ident| $memory:expr) => {
@@ -380,7 +388,7 @@ macro_rules! delegate {
         unsafe impl<$($parameters)*> $crate::memory::Memory for $front {
             $crate::memory::pass_on!(
                 |$this| $memory;
-                allocate, allocate_zeroed, try_allocate, try_allocate_zeroed, deallocate, try_deallocate, check, try_resize,
+                allocate, allocate_zeroed, deallocate, try_deallocate, check, try_resize,
                 change, allocate_many, deallocate_many, statistics, largest_free, region, out_of_memory, take_reserve,
                 remembers, locks
             );

@@ -109,15 +109,11 @@ impl<const N: usize> Observer for Leaks<N> {
         }
     }
 
-    fn sequence(&self) -> usize {
-        self.sequence
+    fn listed(&self) -> (usize, usize) {
+        (self.sequence, self.unlisted)
     }
 
     fn oldest_since(&self, sequence: usize) -> Option<LiveBlock> {
         self.blocks().filter(|block| block.sequence >= sequence).min_by_key(|block| block.sequence)
-    }
-
-    fn unlisted(&self) -> usize {
-        self.unlisted
     }
 }

@@ -120,20 +120,15 @@ pub trait Observer {
         None
     }
 
-    /// Returns the number of allocations observed so far, if this observer lists live blocks.
-    fn sequence(&self) -> usize {
-        0
+    /// Returns the number that the next block gets, and how many live blocks are not listed for lack of room.
+    fn listed(&self) -> (usize, usize) {
+        (0, 0)
     }
 
     /// Returns the live block with the lowest sequence number of at least `sequence`.
     fn oldest_since(&self, sequence: usize) -> Option<LiveBlock> {
         let _ = sequence;
         None
-    }
-
-    /// Returns the number of live blocks that are not listed for lack of room.
-    fn unlisted(&self) -> usize {
-        0
     }
 }
 
@@ -158,16 +153,12 @@ impl<O: Observer> Observer for &mut O {
         (**self).requested()
     }
 
-    fn sequence(&self) -> usize {
-        (**self).sequence()
+    fn listed(&self) -> (usize, usize) {
+        (**self).listed()
     }
 
     fn oldest_since(&self, sequence: usize) -> Option<LiveBlock> {
         (**self).oldest_since(sequence)
-    }
-
-    fn unlisted(&self) -> usize {
-        (**self).unlisted()
     }
 }
 
@@ -197,19 +188,14 @@ macro_rules! tuple {
             }
 
             // The first observer that lists blocks answers for all.
-            fn sequence(&self) -> usize {
-                $(if $observer::LISTS { return self.$field.sequence(); })+
-                0
+            fn listed(&self) -> (usize, usize) {
+                $(if $observer::LISTS { return self.$field.listed(); })+
+                (0, 0)
             }
 
             fn oldest_since(&self, sequence: usize) -> Option<LiveBlock> {
                 $(if $observer::LISTS { return self.$field.oldest_since(sequence); })+
                 None
-            }
-
-            fn unlisted(&self) -> usize {
-                $(if $observer::LISTS { return self.$field.unlisted(); })+
-                0
             }
         }
     };

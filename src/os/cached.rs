@@ -106,7 +106,7 @@ impl<M: Memory> Cached<M> {
     #[inline(always)]
     fn allocate_class(&self, class: usize) -> Option<NonNull<u8>> {
         // SAFETY: the bin is this thread's.
-        self.bin(class).and_then(|bin| unsafe { Bin::allocate(bin) })
+        self.bin(class).and_then(|bin| unsafe { Bin::allocate::<false>(bin) })
     }
 
     #[inline(never)]

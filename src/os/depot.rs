@@ -7,6 +7,7 @@ use super::rack::Rack;
 use crate::error::FreeError;
 use crate::heap::Heap;
 use crate::memory::Memory;
+use crate::units::each;
 use core::cell::{Cell, UnsafeCell};
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
@@ -157,11 +158,10 @@ const fn capacities(bytes: usize) -> [u8; CLASSES] {
     }
 
     const fn total(scale: usize) -> usize {
-        let (mut total, mut class) = (0, 0);
-        while class < CLASSES {
+        let mut total = 0;
+        each!(class, 0..CLASSES, {
             total += 2 * capacity(scale, class) * SIZES[class] as usize;
-            class += 1;
-        }
+        });
         total
     }
 
@@ -176,11 +176,9 @@ const fn capacities(bytes: usize) -> [u8; CLASSES] {
         }
     }
     let mut capacities = [0; CLASSES];
-    let mut class = 0;
-    while class < CLASSES {
+    each!(class, 0..CLASSES, {
         capacities[class] = capacity(low, class) as u8;
-        class += 1;
-    }
+    });
     capacities
 }
 

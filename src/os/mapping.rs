@@ -198,12 +198,12 @@ pub(super) unsafe fn advise(region: Region, huge: Huge) -> Result<(), MapError> 
     #[cfg(all(target_os = "linux", not(miri)))]
     {
         let advice = match huge {
-            Huge::Advise => libc::MADV_HUGEPAGE,
-            Huge::Never => libc::MADV_NOHUGEPAGE,
+            Huge::Advise => rustix::mm::Advice::LinuxHugepage,
+            Huge::Never => rustix::mm::Advice::LinuxNoHugepage,
             Huge::Table(_) => return Err(MapError::Unsupported),
         };
         // SAFETY: the caller's contract. A kernel without such pages does not know the advice.
-        if unsafe { libc::madvise(region.start.as_ptr().cast(), region.size, advice) } == 0 {
+        if unsafe { rustix::mm::madvise(region.start.as_ptr().cast(), region.size, advice) }.is_ok() {
             return Ok(());
         }
     }
@@ -215,8 +215,9 @@ pub(super) unsafe fn advise(region: Region, huge: Huge) -> Result<(), MapError> 
 mod linux {
     use super::{Huge, MapError, Mapping, NODES, Policy};
     use crate::region::Region;
-    use core::ffi::c_int;
     use core::ptr::{self, NonNull};
+    use rustix::io::Errno;
+    use rustix::mm::{self, Advice, MapFlags, ProtFlags};
     use std::io;
 
     /// The size of the transparent huge pages of nearly all machines.
@@ -237,24 +238,20 @@ mod linux {
         usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(64 * 1024)
     }
 
-    /// Returns the last error of the C library, unless a call succeeded.
-    fn checked(result: c_int, error: fn(io::Error) -> MapError) -> Result<(), MapError> {
-        if result == 0 { Ok(()) } else { Err(failed(error)) }
-    }
-
-    fn failed(error: fn(io::Error) -> MapError) -> MapError {
-        let cause = io::Error::last_os_error();
-        if cause.raw_os_error() == Some(libc::ENOSYS) { MapError::Unsupported } else { error(cause) }
+    /// Makes the error of a wish that the kernel has refused.
+    fn refused(error: fn(io::Error) -> MapError) -> impl Fn(Errno) -> MapError {
+        move |cause| if cause == Errno::NOSYS { MapError::Unsupported } else { error(cause.into()) }
     }
 
     pub(super) fn map(wish: &Mapping) -> Result<Region, MapError> {
         let (unit, flags, error): (_, _, fn(_) -> _) = match wish.huge {
             Some(Huge::Table(size)) if !size.is_power_of_two() => return Err(MapError::Size),
             Some(Huge::Table(size)) => {
-                let flags = libc::MAP_HUGETLB | (size.trailing_zeros() as c_int) << libc::MAP_HUGE_SHIFT;
+                let log = size.trailing_zeros() << libc::MAP_HUGE_SHIFT;
+                let flags = MapFlags::HUGETLB | MapFlags::from_bits_retain(log);
                 (size, flags, MapError::Table)
             }
-            _ => (page(), 0, MapError::Memory),
+            _ => (page(), MapFlags::empty(), MapError::Memory),
         };
         let size = wish.size.checked_next_multiple_of(unit).filter(|&size| size > 0).ok_or(MapError::Size)?;
         let align = match wish.huge {
@@ -263,20 +260,16 @@ mod linux {
         };
         // Mappings begin at pages of their own kind.
         let long = size.checked_add(align - unit).ok_or(MapError::Size)?;
-        let (access, flags) =
-            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags);
-        // SAFETY: a new mapping at an address that the kernel chooses.
-        let start = unsafe { libc::mmap(ptr::null_mut(), long, access, flags, -1, 0) };
-        if start == libc::MAP_FAILED {
-            return Err(failed(error));
-        }
-        let start = start.cast::<u8>();
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | flags);
+        // SAFETY: a new mapping.
+        let start = unsafe { mm::mmap_anonymous(ptr::null_mut(), long, access, flags) };
+        let start = start.map_err(refused(error))?.cast::<u8>();
         let front = start.addr().next_multiple_of(align) - start.addr();
         let region = Region { zeroed: true, ..Region::new(start.wrapping_add(front), size) };
         for (part, bytes) in [(start, front), (start.wrapping_add(front + size), align - unit - front)] {
             if bytes > 0 {
                 // SAFETY: the part is in the mapping and not in the region.
-                unsafe { libc::munmap(part.cast(), bytes) };
+                let _ = unsafe { mm::munmap(part.cast(), bytes) };
             }
         }
         let guard = Guard(region);
@@ -294,7 +287,7 @@ mod linux {
         }
         if wish.policy != Policy::Any {
             if wish.no_node {
-                return Err(MapError::Node(io::Error::from_raw_os_error(libc::EINVAL)));
+                return Err(MapError::Node(Errno::INVAL.into()));
             }
             let mode = if wish.policy == Policy::Bind { libc::MPOL_BIND } else { libc::MPOL_INTERLEAVE };
             // The kernel reads one bit fewer than the number that it gets.
@@ -302,27 +295,27 @@ mod linux {
             let result = unsafe {
                 libc::syscall(libc::SYS_mbind, start, size, mode, wish.nodes.as_ptr(), NODES + 1, 0)
             };
-            checked(result as c_int, MapError::Node)?;
+            if result != 0 {
+                let errno = Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::INVAL);
+                return Err(refused(MapError::Node)(errno));
+            }
         }
         if wish.populate {
-            populate(region.start, size).map_err(MapError::Populate)?;
+            populate(region.start, size).map_err(refused(MapError::Populate))?;
         }
         if wish.lock {
             // SAFETY: as above.
-            checked(unsafe { libc::mlock(start, size) }, MapError::Lock)?;
+            unsafe { mm::mlock(start, size) }.map_err(refused(MapError::Lock))?;
         }
         Ok(())
     }
 
     /// Has the kernel provide all pages of memory. A kernel before Linux 5.14 does so at a write to each.
-    fn populate(start: NonNull<u8>, size: usize) -> io::Result<()> {
-        // SAFETY: the memory is a new mapping of ours, of whole pages.
-        if unsafe { libc::madvise(start.as_ptr().cast(), size, libc::MADV_POPULATE_WRITE) } == 0 {
-            return Ok(());
-        }
-        let error = io::Error::last_os_error();
-        if error.raw_os_error() != Some(libc::EINVAL) {
-            return Err(error);
+    fn populate(start: NonNull<u8>, size: usize) -> Result<(), Errno> {
+        // SAFETY: the mapping is new.
+        match unsafe { mm::madvise(start.as_ptr().cast(), size, Advice::LinuxPopulateWrite) } {
+            Err(Errno::INVAL) => {}
+            done => return done,
         }
         for offset in (0..size).step_by(page()) {
             // SAFETY: as above.
@@ -338,6 +331,6 @@ mod linux {
     /// As for [`Mapping::unmap`].
     pub(super) unsafe fn unmap(region: Region) -> Result<(), MapError> {
         // SAFETY: the caller guarantees that nothing uses it.
-        checked(unsafe { libc::munmap(region.start.as_ptr().cast(), region.size) }, MapError::Memory)
+        unsafe { mm::munmap(region.start.as_ptr().cast(), region.size) }.map_err(refused(MapError::Memory))
     }
 }

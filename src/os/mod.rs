@@ -54,7 +54,7 @@ pub use fork::{ForkError, protect_at_fork};
 #[cfg(all(target_os = "linux", not(miri)))]
 pub use growing::Hardened;
 #[cfg(any(unix, windows))]
-pub use growing::{Growing, GrowingStats, Own, Process};
+pub use growing::{Growing, GrowingStats, Own};
 #[cfg(all(target_os = "linux", not(miri)))]
 pub use guarded::Guarded;
 pub use mapping::{Huge, MapError, Mapping};

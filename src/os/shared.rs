@@ -8,9 +8,11 @@ use core::ptr::{self, NonNull};
 use core::slice;
 use core::sync::atomic::{AtomicU64, Ordering};
 use lock::SharedLock;
+use rustix::fs::{self, MemfdFlags, SealFlags};
+use rustix::mm::{self, MapFlags, ProtFlags};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use table::{Entry, Lists, Table};
 
@@ -25,7 +27,7 @@ const MAGIC: u64 = MARK << 16 | size_of::<Header>() as u64;
 const MARK: u64 = 0x616c_6c6f_746d;
 
 /// Seals by which a file keeps its length for good.
-const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 /// Header of the file. Other processes can write to all of it, so that nothing here is more than a number.
 #[repr(C)]
@@ -111,22 +113,6 @@ fn invalid(text: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, text)
 }
 
-/// The seals of a file, if it is of a kind that has any.
-fn seals(file: &File) -> Option<libc::c_int> {
-    // SAFETY: the descriptor is open, and this asks for a number.
-    let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
-    (seals >= 0).then_some(seals)
-}
-
-/// Seals a file so that it keeps its length.
-fn seal(file: &File) -> io::Result<()> {
-    // SAFETY: the descriptor is open, and seals change nothing in memory.
-    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALS) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
 impl SharedHeap {
     /// Creates a heap of `bytes` bytes, tables included, in a new file in memory. No memory is used until it is written to.
     ///
@@ -134,15 +120,7 @@ impl SharedHeap {
     ///
     /// Those of the system, and [`io::ErrorKind::InvalidInput`] for a size that has no room for a block.
     pub fn create(bytes: usize) -> io::Result<Self> {
-        // SAFETY: the name is a string, and the descriptor is new.
-        let file = unsafe {
-            let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-            let descriptor = libc::memfd_create(c"allotment".as_ptr(), flags);
-            if descriptor < 0 {
-                return Err(io::Error::last_os_error());
-            }
-            OwnedFd::from_raw_fd(descriptor)
-        };
+        let file = fs::memfd_create("allotment", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         Self::create_in(file, bytes)
     }
 
@@ -155,13 +133,13 @@ impl SharedHeap {
     /// [`io::ErrorKind::AlreadyExists`] for one that has the mark of a heap.
     pub fn create_in(file: impl Into<OwnedFd>, bytes: usize) -> io::Result<Self> {
         let file = File::from(file.into());
-        match seals(&file) {
-            Some(seals) if seals & libc::F_SEAL_SEAL == 0 => {}
+        match fs::fcntl_get_seals(&file) {
+            Ok(seals) if !seals.contains(SealFlags::SEAL) => {}
             // Of one that is sealed already, the mark says more.
             seals => {
                 refuse_mark(&file).and(match seals {
-                    Some(_) => Err(invalid("the file cannot be sealed: others may have sealed it already")),
-                    None => {
+                    Ok(_) => Err(invalid("the file cannot be sealed: others may have sealed it already")),
+                    Err(_) => {
                         Err(invalid("a file of this kind may become shorter at any time: use `in_unsealed`"))
                     }
                 })?;
@@ -178,7 +156,7 @@ impl SharedHeap {
     /// ([`SharedHeap::in_unsealed`] opens it).
     pub fn open(file: impl Into<OwnedFd>) -> io::Result<Self> {
         let file = File::from(file.into());
-        if seals(&file).is_none_or(|seals| seals & libc::F_SEAL_SHRINK == 0) {
+        if !fs::fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK)) {
             return Err(invalid(
                 "the file is not sealed and may become shorter at any time: use `in_unsealed`",
             ));
@@ -214,7 +192,7 @@ impl SharedHeap {
         file.set_len(0)?;
         file.set_len(bytes as u64)?;
         if seals {
-            seal(&file)?;
+            fs::fcntl_add_seals(&file, SEALS)?;
             if file.metadata()?.len() != bytes as u64 {
                 return Err(invalid("another process has changed the file's length meanwhile"));
             }
@@ -239,13 +217,9 @@ impl SharedHeap {
     }
 
     fn map(file: OwnedFd, bytes: usize, parts: Parts) -> io::Result<Self> {
-        let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping at an address that the kernel chooses.
-        let base =
-            unsafe { libc::mmap(ptr::null_mut(), bytes, access, libc::MAP_SHARED, file.as_raw_fd(), 0) };
-        if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping.
+        let base = unsafe { mm::mmap(ptr::null_mut(), bytes, access, MapFlags::SHARED, &file, 0) }?;
         let base = NonNull::new(base.cast()).ok_or_else(|| invalid("mapped at null"))?;
         Ok(Self { base, bytes, parts, file })
     }
@@ -364,7 +338,7 @@ fn refuse_mark(file: &File) -> io::Result<()> {
 impl Drop for SharedHeap {
     fn drop(&mut self) {
         // SAFETY: the mapping is this value's own. The heap lives on in the file.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
+        let _ = unsafe { mm::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }
 

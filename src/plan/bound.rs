@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::buffer::Buffer;
+use crate::units::each;
 
 /// The most memory that buffers need at one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

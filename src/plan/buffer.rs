@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use crate::units::each;
 use core::ops::Range;
 
 /// The steps from `start` up to, but not including, `end`.

@@ -4,6 +4,7 @@
 
 use super::buffer::{Relation, relation};
 use super::{Buffer, PlanError};
+use crate::units::each;
 
 /// Checks that `buffers` can be planned. O(n + f²) for f fixed buffers.
 ///

@@ -56,6 +56,16 @@ pub enum PlanError {
         /// The bytes that it would need.
         needed: usize,
     },
+    /// A [`PlannedHeap`](crate::PlannedHeap) still has live blocks of the old plan, which stays.
+    Busy {
+        /// How many there are.
+        live: usize,
+    },
+    /// The memory behind a [`PlannedHeap`](crate::PlannedHeap) has no room for the plan, so that all requests go there.
+    OutOfMemory {
+        /// The bytes that the plan takes.
+        requested: usize,
+    },
     /// A buffer of an arena is not live at the step at which it was asked for.
     NotLive {
         /// The index of the buffer.
@@ -100,6 +110,8 @@ impl PlanError {
                 ("a plan that changes supports only size, alignment and lifetime", None, None)
             }
             Self::Full { .. } => ("the plan would be longer than its arena", None, None),
+            Self::Busy { .. } => ("blocks of the old plan are still live", None, None),
+            Self::OutOfMemory { .. } => ("the memory has no room for the plan", None, None),
             Self::NotLive { buffer, .. } => ("a buffer is not live at the step", Some(buffer), None),
         }
     }

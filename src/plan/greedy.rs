@@ -8,6 +8,7 @@
 use super::buffer::{Kind, Relation, align_up, relation};
 use super::order::{Scratch, sort};
 use super::{Buffer, Order, check::clash, lowest::place_lowest};
+use crate::units::each;
 
 /// Choice among several gaps for a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

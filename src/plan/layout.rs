@@ -3,9 +3,9 @@
 #![forbid(unsafe_code)]
 
 use super::placed::{alignment, naive};
+use super::search::{Found, search};
 use super::{
-    Buffer, Load, Placed, PlanError, Rule, affordable_rules, check, load, message, order::Scratch,
-    search::search, validate,
+    Buffer, Load, Placed, PlanError, Rule, affordable_rules, check, load, message, order::Arrays, validate,
 };
 
 /// A plan: an offset for each of `N` buffers.
@@ -68,21 +68,11 @@ pub const fn try_plan<'a, const N: usize>(
     buffers: &'a [Buffer<'a>; N],
     rules: &[Rule],
 ) -> Result<Plan<'a, N>, PlanError> {
-    if rules.is_empty() {
-        return Err(PlanError::NoRule);
+    let (mut offsets, mut arrays) = ([0; N], Arrays::<N>::new());
+    match search(buffers, rules, &mut offsets, &mut arrays.scratch(N)) {
+        Ok(Found { peak, bound, rule }) => Ok(Plan { buffers, offsets, peak, bound, rule: Some(rule) }),
+        Err(error) => Err(error),
     }
-    if let Err(error) = check(buffers) {
-        return Err(error);
-    }
-    let mut offsets = [0; N];
-    let mut trial = [0; N];
-    let (mut order, mut list, mut temp) = ([0; N], [0; N], [0; N]);
-    let (mut keys, mut degree) = ([(0, 0); N], [0; N]);
-    let mut scratch =
-        Scratch { order: &mut order, keys: &mut keys, list: &mut list, temp: &mut temp, degree: &mut degree };
-    let found = search(buffers, rules, &mut offsets, &mut trial, &mut scratch);
-    let peak = if N == 0 { 0 } else { found.peak };
-    Ok(Plan { buffers, offsets, peak, bound: found.bound, rule: Some(found.rule) })
 }
 
 impl<'a, const N: usize> Plan<'a, N> {

@@ -4,6 +4,7 @@
 
 use super::buffer::{Kind, Relation, align_up, relation};
 use super::{Buffer, order::Scratch};
+use crate::units::each;
 
 /// Repeatedly places the buffer that can lie lowest; the order in `scratch` decides ties. Pairs that may share a
 /// place are treated as conflicting, and fixed buffers as obstacles. Returns the peak if it is below `limit`.

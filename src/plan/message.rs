@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::{Buffer, PlanError, load};
+use crate::units::each;
 
 /// A buffer for up to `N` bytes of text.
 struct Text<const N: usize> {

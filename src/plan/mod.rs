@@ -12,18 +12,6 @@
 //! * [`Recorder`], [`PlannedHeap`](crate::PlannedHeap): one iteration is recorded, and the next ones are served from a plan for it.
 //! * [`check`], [`load`], [`validate`]: tools for plans made elsewhere.
 
-/// A `for` loop over a range of numbers, which a `const fn` cannot have.
-macro_rules! each {
-    ($number:ident, $range:expr, $body:block) => {{
-        let core::ops::Range { start: mut next, end } = $range;
-        while next < end {
-            let $number = next;
-            next += 1;
-            $body
-        }
-    }};
-}
-
 mod arena;
 mod bound;
 mod buffer;
@@ -48,7 +36,7 @@ pub use buffer::{Buffer, Interval};
 pub use check::{check, validate};
 pub use error::PlanError;
 pub use greedy::{Fit, RULES, Rule, affordable_rules};
-pub use incremental::{BufferId, Incremental};
+pub use incremental::Incremental;
 pub use layout::{Plan, plan, try_plan};
 pub use order::Order;
 #[cfg(feature = "alloc")]

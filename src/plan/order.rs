@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::buffer::Buffer;
+use crate::units::each;
 
 /// A criterion to sort buffers by. The largest, longest or earliest comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +38,34 @@ pub(super) struct Scratch<'s> {
     pub(super) temp: &'s mut [usize],
     /// Bytes live at the same time as each buffer, its own included.
     pub(super) degree: &'s mut [u64],
+    /// Offsets that are tried.
+    pub(super) trial: &'s mut [u64],
+}
+
+/// Working memory for up to `N` buffers, on the stack.
+pub(super) struct Arrays<const N: usize> {
+    lists: [[usize; N]; 3],
+    keys: [(u64, u64); N],
+    sums: [[u64; N]; 2],
+}
+
+impl<const N: usize> Arrays<N> {
+    pub(super) const fn new() -> Self {
+        Self { lists: [[0; N]; 3], keys: [(0, 0); N], sums: [[0; N]; 2] }
+    }
+
+    /// Returns the part for `n` buffers.
+    pub(super) const fn scratch(&mut self, n: usize) -> Scratch<'_> {
+        let Self { lists: [order, list, temp], keys, sums: [degree, trial] } = self;
+        Scratch {
+            order: order.split_at_mut(n).0,
+            keys: keys.split_at_mut(n).0,
+            list: list.split_at_mut(n).0,
+            temp: temp.split_at_mut(n).0,
+            degree: degree.split_at_mut(n).0,
+            trial: trial.split_at_mut(n).0,
+        }
+    }
 }
 
 /// The sort key of a fixed buffer, which comes before all others.

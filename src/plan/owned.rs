@@ -4,7 +4,8 @@
 
 #[cfg(feature = "std")]
 use super::greedy::RULES;
-use super::{Buffer, Placed, PlanError, Rule, check, load, order::Scratch, search::search, validate};
+use super::search::{Found, search};
+use super::{Buffer, Placed, PlanError, Rule, check, load, order::Scratch, validate};
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -34,24 +35,14 @@ impl<'a> OwnedPlan<'a> {
     ///
     /// [`PlanError`] if the buffers cannot be planned or there is no rule.
     pub fn new(buffers: &'a [Buffer<'a>], rules: &[Rule]) -> Result<Self, PlanError> {
-        if rules.is_empty() {
-            return Err(PlanError::NoRule);
-        }
-        check(buffers)?;
         let n = buffers.len();
-        let (mut offsets, mut trial) = (vec![0; n], vec![0; n]);
-        let (mut order, mut list, mut temp) = (vec![0; n], vec![0; n], vec![0; n]);
-        let (mut keys, mut degree) = (vec![(0, 0); n], vec![0; n]);
-        let mut scratch = Scratch {
-            order: &mut order,
-            keys: &mut keys,
-            list: &mut list,
-            temp: &mut temp,
-            degree: &mut degree,
-        };
-        let found = search(buffers, rules, &mut offsets, &mut trial, &mut scratch);
-        let peak = if n == 0 { 0 } else { found.peak };
-        Ok(Self { buffers, offsets, peak, bound: found.bound })
+        let (mut lists, mut sums, mut keys) = (vec![0; 3 * n], vec![0; 2 * n], vec![(0, 0); n]);
+        let ((order, lists), (degree, trial)) = (lists.split_at_mut(n), sums.split_at_mut(n));
+        let (list, temp) = lists.split_at_mut(n);
+        let mut scratch = Scratch { order, keys: &mut keys, list, temp, degree, trial };
+        let mut offsets = vec![0; n];
+        let Found { peak, bound, .. } = search(buffers, rules, &mut offsets, &mut scratch)?;
+        Ok(Self { buffers, offsets, peak, bound })
     }
 
     /// Makes a plan from offsets that were found elsewhere, for instance by the host planner. O(n²).

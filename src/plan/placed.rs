@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::buffer::Buffer;
+use crate::units::each;
 
 /// Buffers and offsets that are known to be a valid plan. Only [`Plan::placed`](super::Plan::placed) and
 /// `OwnedPlan::placed` make one.

@@ -5,7 +5,8 @@
 
 #![forbid(unsafe_code)]
 
-use super::{Buffer, PlanError, RULES, check, order::Scratch, search::search};
+use super::search::{Found, search};
+use super::{Buffer, PlanError, RULES, order::Arrays};
 
 /// The value of `end` for a lifetime that has not ended.
 const OPEN: u32 = u32::MAX;
@@ -199,25 +200,14 @@ impl<const N: usize> RecordedPlan<N> {
                 .align(request.align as u64);
         }
         let buffers = &buffers[..n];
-        check(buffers)?;
-        let (mut offsets, mut trial) = ([0; N], [0; N]);
-        let (mut order, mut list, mut temp) = ([0; N], [0; N], [0; N]);
-        let (mut keys, mut degree) = ([(0, 0); N], [0; N]);
-        let mut scratch = Scratch {
-            order: &mut order[..n],
-            keys: &mut keys[..n],
-            list: &mut list[..n],
-            temp: &mut temp[..n],
-            degree: &mut degree[..n],
-        };
-        let found = search(buffers, &RULES, &mut offsets[..n], &mut trial[..n], &mut scratch);
-        let peak = if n == 0 { 0 } else { found.peak };
+        let (mut offsets, mut arrays) = ([0; N], Arrays::<N>::new());
+        let Found { peak, bound, .. } = search(buffers, &RULES, &mut offsets[..n], &mut arrays.scratch(n))?;
         self.peak = usize::try_from(peak)
             .ok()
             .filter(|&peak| peak <= isize::MAX as usize)
             .ok_or(PlanError::TooLarge(n.saturating_sub(1)))?;
         // This is at most the peak, as are all offsets, so it fits.
-        self.bound = found.bound as usize;
+        self.bound = bound as usize;
         for (to, from) in self.offsets.iter_mut().zip(offsets) {
             *to = from as usize;
         }

@@ -3,7 +3,8 @@
 #![forbid(unsafe_code)]
 
 use super::order::{Scratch, degrees, sort_by_time};
-use super::{Buffer, Rule, bound::load_sorted, greedy::place};
+use super::{Buffer, PlanError, Rule, bound::load_sorted, check, greedy::place};
+use crate::units::each;
 
 /// The result of a search.
 #[derive(Clone, Copy)]
@@ -13,15 +14,21 @@ pub(super) struct Found {
     pub(super) rule: Rule,
 }
 
-/// Tries at least one of `rules` on a checked instance and leaves the best offsets in `offsets`. `trial` is working
-/// memory. O(n²) per rule for n buffers.
+/// Checks the buffers, tries each of `rules`, and leaves the best offsets in `offsets`. O(n²) per rule for n buffers.
 pub(super) const fn search(
     buffers: &[Buffer<'_>],
     rules: &[Rule],
     offsets: &mut [u64],
-    trial: &mut [u64],
     scratch: &mut Scratch<'_>,
-) -> Found {
+) -> Result<Found, PlanError> {
+    if rules.is_empty() {
+        return Err(PlanError::NoRule);
+    }
+    if let Err(error) = check(buffers) {
+        return Err(error);
+    }
+    #[allow(clippy::mem_replace_with_default, reason = "`take` is not const")]
+    let trial = core::mem::replace(&mut scratch.trial, &mut []);
     sort_by_time(buffers, scratch);
     degrees(buffers, scratch);
     let bound = load_sorted(buffers, scratch.order, scratch.list).bound;
@@ -48,7 +55,10 @@ pub(super) const fn search(
         }
         r += 1;
     }
-    best
+    if buffers.is_empty() {
+        best.peak = 0;
+    }
+    Ok(best)
 }
 
 const fn hints(buffers: &[Buffer<'_>]) -> usize {
@@ -69,7 +79,6 @@ const fn hints_followed(buffers: &[Buffer<'_>], offsets: &[u64]) -> usize {
     count
 }
 
-/// Copies a slice; `copy_from_slice` cannot be called in a `const` in Rust 1.85.
 const fn copy(from: &[u64], to: &mut [u64]) {
     each!(i, 0..from.len(), {
         to[i] = from[i];

@@ -4,8 +4,9 @@
 
 use super::check::{check, clash};
 use super::greedy::{find, insert, is_free, prefer};
-use super::order::{Scratch, sort};
+use super::order::{Arrays, sort};
 use super::{Buffer, Fit, Order, PlanError, Rule, buffer::Kind, message};
+use crate::units::each;
 
 /// A memory, such as on-chip or external RAM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,9 +129,8 @@ const fn attempt<'a, const N: usize, const T: usize>(
     rule: Rule,
 ) -> Result<TieredPlan<'a, N, T>, PlanError> {
     let kind = Kind::of(buffers);
-    let (mut order, mut keys, mut temp) = ([0; N], [(0, 0); N], [0; N]);
-    let mut scratch =
-        Scratch { order: &mut order, keys: &mut keys, list: &mut [], temp: &mut temp, degree: &mut [0; N] };
+    let mut arrays = Arrays::<N>::new();
+    let mut scratch = arrays.scratch(N);
     sort(buffers, rule.order, rule.then, &mut scratch);
     let cheapest = by_cost(tiers);
     let mut plan = TieredPlan { buffers, tiers, tier: [T; N], offsets: [0; N], cost: 0 };
@@ -141,7 +141,7 @@ const fn attempt<'a, const N: usize, const T: usize>(
     // Buffers without a choice come first: fixed ones, then those bound to a tier, then all others.
     each!(pass, 0..3, {
         each!(k, 0..N, {
-            let i = order[k];
+            let i = scratch.order[k];
             let b = &buffers[i];
             let turn = if b.fixed.is_some() { 0 } else { 2 - b.tier.is_some() as usize };
             if turn != pass {

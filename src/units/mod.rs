@@ -22,6 +22,19 @@ macro_rules! debug {
 }
 pub(crate) use debug;
 
+/// A `for` loop over a range of numbers, which a `const fn` cannot have.
+macro_rules! each {
+    ($number:ident, $range:expr, $body:block) => {{
+        let core::ops::Range { start: mut next, end } = $range;
+        while next < end {
+            let $number = next;
+            next += 1;
+            $body
+        }
+    }};
+}
+pub(crate) use each;
+
 /// An integer type in which a placement stores granule indices and node numbers.
 ///
 /// Narrow indices make free blocks small: a listed free block holds four of them, so 16-bit indices give 8-byte
@@ -97,11 +110,10 @@ static HALVES: [u8; 64] = halves();
 
 const fn halves() -> [u8; 64] {
     let mut halves = [0; 64];
-    let mut n = 1;
-    while n < 64 {
+    each!(n, 1..64, {
+        let n: usize = n;
         halves[n] = (2 * n.ilog2() as usize + ((2 * n) >> n.ilog2()) - 2) as u8;
-        n += 1;
-    }
+    });
     halves
 }
 

@@ -1,7 +1,7 @@
 //! Plans that change, compared with the painter and with the load counted step by step.
 
 use crate::oracle;
-use allotment::plan::{Buffer, BufferId, Incremental, Interval, PlanError};
+use allotment::plan::{Buffer, Incremental, Interval, PlanError};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
@@ -25,7 +25,7 @@ fn change(most: u64) -> impl Strategy<Value = Change> {
 /// Makes all changes, and checks the whole plan after each.
 fn check<const N: usize, const LIMIT: usize>(changes: &[Change], capacity: usize) {
     let mut plan = Incremental::<N, LIMIT>::new(capacity);
-    let mut live: Vec<(BufferId, Buffer)> = Vec::new();
+    let mut live: Vec<(u32, Buffer)> = Vec::new();
     for change in changes {
         let before: Vec<_> = live.iter().map(|&(id, _)| plan.offset(id)).collect();
         let generation = plan.generation();

@@ -2,8 +2,8 @@
 
 use crate::trace::{self, Event};
 use allotment::lock::{Spin, Unsync};
-use allotment::plan::{RecordedPlan, Recorder};
-use allotment::planned::{IterationReport, PlannedHeap, ReplanError};
+use allotment::plan::{PlanError, RecordedPlan, Recorder};
+use allotment::planned::{IterationReport, PlannedHeap};
 use allotment::{Heap, Memory, Region, Tlsf};
 use proptest::prelude::*;
 use std::alloc::{GlobalAlloc, Layout};
@@ -294,14 +294,14 @@ fn plans_change_only_when_nothing_lives_in_them() {
     let heap = Planned::<8>::new(backing.heap());
     let mut blocks = three(&heap);
     let a = blocks.allocate(0, 100, 8).unwrap();
-    assert_eq!(heap.replan(), Err(ReplanError::Busy { live: 1 }));
+    assert_eq!(heap.replan(), Err(PlanError::Busy { live: 1 }));
     assert_eq!(heap.plan().len(), 3);
     blocks.free(a);
     // The heap has no room for the plan, so all requests go to the heap.
     let mut recorder = Recorder::<8>::new();
     recorder.allocated(1, 1 << 20, 8);
     recorder.freed(1);
-    assert_eq!(heap.load(&recorder.plan().unwrap()), Err(ReplanError::OutOfMemory { requested: 1 << 20 }));
+    assert_eq!(heap.load(&recorder.plan().unwrap()), Err(PlanError::OutOfMemory { requested: 1 << 20 }));
     heap.begin();
     let a = blocks.allocate(0, 100, 8).unwrap();
     assert_eq!((heap.report().hits, heap.report().requests, heap.report().arena), (0, 1, 0));
@@ -475,7 +475,7 @@ proptest! {
             }
             match heap.replan() {
                 Ok(()) => {}
-                Err(error) => assert!(matches!(error, ReplanError::Busy { .. }), "{error}"),
+                Err(error) => assert!(matches!(error, PlanError::Busy { .. }), "{error}"),
             }
         }
         live.drain(..).for_each(|block| blocks.free(block));

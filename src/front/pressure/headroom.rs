@@ -1,6 +1,5 @@
 //! Headroom: memory that only critical requests may use.
 
-use crate::error::FreeError;
 use crate::observe::{Counters, Statistics, Stats};
 use crate::placement::{Change, FirstFit, Placement};
 use crate::region::Region;
@@ -20,8 +19,8 @@ pub(super) struct Headroom {
     size: usize,
     /// The first byte and the size of the block, once it is reserved.
     block: Option<(NonNull<u8>, usize)>,
-    space: Space32,
-    counters: Counters,
+    pub(super) space: Space32,
+    pub(super) counters: Counters,
     /// The number of open scopes in which every request is critical.
     pub(super) scopes: usize,
 }
@@ -87,38 +86,5 @@ impl Headroom {
             Some((start, size)) => address.addr().get().wrapping_sub(start.addr().get()) < size,
             None => false,
         }
-    }
-
-    pub(super) fn allocate(&mut self, layout: Layout) -> Option<NonNull<u8>> {
-        self.space.allocate(layout, &mut self.counters)
-    }
-
-    pub(super) fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        Placement::check(&self.space, block, layout)
-    }
-
-    /// # Safety
-    ///
-    /// Same contract as [`Placement::check_owned`].
-    pub(super) unsafe fn check_owned(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        // SAFETY: the caller's contract.
-        unsafe { Placement::check_owned(&self.space, block, layout) }
-    }
-
-    /// # Safety
-    ///
-    /// Same contract as [`Placement::free`]: `block` must be live in the headroom and allocated with
-    /// `layout`.
-    pub(super) unsafe fn deallocate(&mut self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        // SAFETY: the caller's contract.
-        unsafe { self.space.free(block, layout, &mut self.counters) }
-    }
-
-    /// # Safety
-    ///
-    /// Same contract as [`Placement::resize`]: `block` must be live in the headroom and allocated with `layout`.
-    pub(super) unsafe fn resize(&mut self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
-        // SAFETY: the caller's contract.
-        unsafe { self.space.resize(block, layout, size, &mut self.counters) }
     }
 }

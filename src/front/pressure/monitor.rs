@@ -25,6 +25,7 @@ pub(super) type OnTransition = &'static (dyn Fn(Transition) + Sync);
 pub(super) type OnOutOfMemory = &'static (dyn Fn(&OutOfMemory) + Sync);
 
 /// The statistics of a [`PressureHeap`](super::PressureHeap): its counters, its pressure state and its hooks.
+#[doc(hidden)] // A program does not name it: the heap has it.
 pub struct Monitor<const HOOKS: usize> {
     counters: Counters,
     /// The state changes when the bytes in use exceed `above` or fall below `below`. Both are zero before the first

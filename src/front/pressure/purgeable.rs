@@ -1,10 +1,12 @@
 //! Blocks that a program can do without for a while.
 
+use crate::front::locked::Locked;
 use crate::lock::{self, Lock};
 use crate::memory::Memory;
+use crate::units::debug;
 use core::alloc::Layout;
-use core::cell::Cell;
 use core::fmt;
+use core::mem;
 use core::ops::Deref;
 use core::ptr::NonNull;
 use core::slice;
@@ -49,9 +51,13 @@ impl Codec for () {
 pub struct Purgeable<M: Memory, const BLOCKS: usize, C: Codec = (), L: Lock = lock::Default> {
     memory: M,
     codec: C,
-    lock: L,
-    uses: Cell<u64>,
-    places: [Cell<Place>; BLOCKS],
+    lock: Locked<Places<BLOCKS>, L>,
+}
+
+struct Places<const BLOCKS: usize> {
+    /// Calls of [`Purgeable::get`].
+    uses: u64,
+    places: [Place; BLOCKS],
 }
 
 /// A block or its absence.
@@ -75,16 +81,8 @@ enum Place {
     },
 }
 
-// SAFETY: the places are accessed only while the lock is held, and a lock that is `Sync` excludes all other callers.
-unsafe impl<M: Memory + Sync, const BLOCKS: usize, C: Codec + Sync, L: Lock + Sync> Sync
-    for Purgeable<M, BLOCKS, C, L>
-{
-}
-// SAFETY: the blocks belong to the memory, which is sent with them.
-unsafe impl<M: Memory + Send, const BLOCKS: usize, C: Codec + Send, L: Lock + Send> Send
-    for Purgeable<M, BLOCKS, C, L>
-{
-}
+// SAFETY: the block belongs to the memory, which is sent with it.
+unsafe impl Send for Place {}
 
 /// Frees a block unless it was put in its place.
 struct Unplaced<'a, M: Memory, const BLOCKS: usize, C: Codec, L: Lock> {
@@ -110,8 +108,7 @@ impl<M: Memory, const BLOCKS: usize, C: Codec, L: Lock> Drop for Unplaced<'_, M,
 impl<M: Memory, const BLOCKS: usize, C: Codec, L: Lock> Purgeable<M, BLOCKS, C, L> {
     /// Creates an empty one over `memory`. All blocks are of alignment 1.
     pub const fn new(memory: M, codec: C) -> Self {
-        let places = [const { Cell::new(Place::Empty) }; BLOCKS];
-        Self { memory, codec, lock: L::INIT, uses: Cell::new(0), places }
+        Self { memory, codec, lock: Locked::new(Places { uses: 0, places: [Place::Empty; BLOCKS] }) }
     }
 
     /// Returns block `n`, pinned, of `size` bytes, which must be the same each time. If it is not there, it is unpacked, or `make` writes it: all its bytes are zero
@@ -124,19 +121,18 @@ impl<M: Memory, const BLOCKS: usize, C: Codec, L: Lock> Purgeable<M, BLOCKS, C, 
         size: usize,
         make: impl FnOnce(&mut [u8]),
     ) -> Option<InUse<'_, M, BLOCKS, C, L>> {
-        let place = self.places.get(n)?;
-        let (before, used) = self.lock.with(|| {
-            let used = self.uses.get() + 1;
-            self.uses.set(used);
-            let before = place.get();
-            place.set(match before {
+        let (before, used) = self.lock.with(|Places { uses, places }| {
+            let place = places.get_mut(n)?;
+            *uses += 1;
+            let (before, used) = (*place, *uses);
+            *place = match before {
                 Place::Whole { block, size: own, pins, .. } if own == size => {
                     Place::Whole { block, size, pins: pins.checked_add(1)?, used }
                 }
                 Place::Packed { size: own, .. } if own == size => Place::Busy,
                 Place::Empty => Place::Busy,
                 _ => return None,
-            });
+            };
             Some((before, used))
         })?;
         let block = match before {
@@ -195,15 +191,15 @@ impl<M: Memory, const BLOCKS: usize, C: Codec, L: Lock> Purgeable<M, BLOCKS, C, 
 
     /// Packs or empties the block whose turn it is, and returns the bytes that this freed.
     fn give_one(&self) -> Option<usize> {
-        let (n, place) = self.lock.with(|| {
+        let (n, place) = self.lock.with(|Places { places, .. }| {
             let turn = |place| match place {
                 Place::Whole { pins: 0, used, .. } => Some((false, used)),
                 Place::Packed { used, .. } => Some((true, used)),
                 _ => None,
             };
-            let turns = self.places.iter().enumerate().filter_map(|(n, place)| Some((turn(place.get())?, n)));
+            let turns = places.iter().enumerate().filter_map(|(n, place)| Some((turn(*place)?, n)));
             let (_, n) = turns.min()?;
-            Some((n, self.places[n].replace(Place::Busy)))
+            Some((n, mem::replace(&mut places[n], Place::Busy)))
         })?;
         let (block, size, used) = match place {
             Place::Whole { block, size, used, .. } => (block, size, Some(used)),
@@ -241,7 +237,7 @@ impl<M: Memory, const BLOCKS: usize, C: Codec, L: Lock> Purgeable<M, BLOCKS, C, 
     }
 
     fn set(&self, n: usize, place: Place) {
-        self.lock.with(|| self.places[n].set(place));
+        self.lock.with(|all| all.places[n] = place);
     }
 
     /// Frees a block of this value.
@@ -260,8 +256,8 @@ fn layout(size: usize) -> Option<Layout> {
 
 impl<M: Memory, const BLOCKS: usize, C: Codec, L: Lock> Drop for Purgeable<M, BLOCKS, C, L> {
     fn drop(&mut self) {
-        for n in 0..BLOCKS {
-            match self.places[n].get() {
+        for place in self.lock.get_mut().places {
+            match place {
                 Place::Whole { block, size, .. } => self.free(block, size),
                 Place::Packed { block, len, .. } => self.free(block, len),
                 Place::Empty | Place::Busy => {}
@@ -270,11 +266,7 @@ impl<M: Memory, const BLOCKS: usize, C: Codec, L: Lock> Drop for Purgeable<M, BL
     }
 }
 
-impl<M: Memory, const BLOCKS: usize, C: Codec, L: Lock> fmt::Debug for Purgeable<M, BLOCKS, C, L> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Purgeable").field("blocks", &BLOCKS).finish_non_exhaustive()
-    }
-}
+debug!([M: Memory, const BLOCKS: usize, C: Codec, L: Lock] Purgeable<M, BLOCKS, C, L>, |self| blocks: BLOCKS);
 
 /// The bytes of a block of a [`Purgeable`], which stay as long as this exists.
 pub struct InUse<'a, M: Memory, const BLOCKS: usize, C: Codec, L: Lock> {
@@ -293,10 +285,9 @@ impl<M: Memory, const BLOCKS: usize, C: Codec, L: Lock> Deref for InUse<'_, M, B
 
 impl<M: Memory, const BLOCKS: usize, C: Codec, L: Lock> Drop for InUse<'_, M, BLOCKS, C, L> {
     fn drop(&mut self) {
-        self.all.lock.with(|| {
-            let place = &self.all.places[self.n];
-            if let Place::Whole { block, size, pins, used } = place.get() {
-                place.set(Place::Whole { block, size, pins: pins - 1, used });
+        self.all.lock.with(|all| {
+            if let Place::Whole { pins, .. } = &mut all.places[self.n] {
+                *pins -= 1;
             }
         });
     }

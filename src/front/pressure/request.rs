@@ -1,8 +1,8 @@
 //! Requests to a [`PressureHeap`], and their way through headroom and hooks.
 
 use super::{Monitor, PressureHeap};
-use crate::error::misuse::{invalid_free, without_unwinding};
-use crate::error::{FreeError, OutOfMemory};
+use crate::error::FreeError;
+use crate::error::misuse::{report_refused, without_unwinding};
 use crate::heap::State;
 use crate::lock::Lock;
 use crate::memory::{Memory, allocator, global_alloc, pass_on};
@@ -36,14 +36,11 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
     }
 
     #[inline(always)]
-    fn request(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
-        match self.attempt(layout) {
-            Some(start) => Ok(start),
-            None => self.recover(layout),
-        }
+    fn request(&self, layout: Layout) -> Option<NonNull<u8>> {
+        self.attempt(layout).or_else(|| self.recover(layout))
     }
 
-    fn request_zeroed(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
+    fn request_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
         // The headroom is reserved before and the state is updated after, because `Heap` does everything in
         // between.
         self.ready(|_| ());
@@ -67,19 +64,19 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
         if crossed {
             self.tell();
         }
-        Ok(start)
+        Some(start)
     }
 
     /// Slow path of a request that found no room: headroom, hooks, error.
     #[cold]
     #[inline(never)]
-    fn recover(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
+    fn recover(&self, layout: Layout) -> Option<NonNull<u8>> {
         let reserved = self.0.with(|state| {
             let headroom = &mut state.statistics.headroom;
-            if headroom.scopes > 0 { headroom.allocate(layout) } else { None }
+            if headroom.scopes > 0 { headroom.space.allocate(layout, &mut headroom.counters) } else { None }
         });
-        if let Some(start) = reserved {
-            return Ok(start);
+        if reserved.is_some() {
+            return reserved;
         }
         let mut found = None;
         self.ask_hooks(layout, |gave, _| {
@@ -88,8 +85,8 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
             }
             found.is_some()
         });
-        if let Some(start) = found {
-            return Ok(start);
+        if found.is_some() {
+            return found;
         }
         let (error, hook) = self.0.with(|state| {
             state.statistics.gave_up(layout.size());
@@ -103,7 +100,7 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
             }
             self.0.with(|state| state.statistics.lamenting = false);
         }
-        Err(error)
+        None
     }
 
     /// Frees a block that passes `check`.
@@ -116,9 +113,10 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
     ) -> Result<(), FreeError> {
         let crossed = self.0.with(|state| {
             check(state)?;
-            if state.statistics.headroom.holds(block) {
+            let headroom = &mut state.statistics.headroom;
+            if headroom.holds(block) {
                 // SAFETY: the caller guarantees the block, and it lies in the headroom.
-                return unsafe { state.statistics.headroom.deallocate(block, layout) }.map(|()| false);
+                return unsafe { headroom.space.free(block, layout, &mut headroom.counters) }.map(|()| false);
             }
             // SAFETY: the caller guarantees the block.
             unsafe { state.placement.free(block, layout, &mut state.statistics)? };
@@ -139,7 +137,7 @@ impl<P: Placement, const HOOKS: usize> State<P, Monitor<HOOKS>> {
     /// Checks a block, in the headroom or in the heap; see [`Placement::check`].
     fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         match self.statistics.headroom.holds(block) {
-            true => self.statistics.headroom.check(block, layout),
+            true => self.statistics.headroom.space.check(block, layout),
             false => self.placement.check(block, layout),
         }
     }
@@ -153,7 +151,7 @@ impl<P: Placement, const HOOKS: usize> State<P, Monitor<HOOKS>> {
         // SAFETY: the caller's contract.
         unsafe {
             match self.statistics.headroom.holds(block) {
-                true => self.statistics.headroom.check_owned(block, layout),
+                true => self.statistics.headroom.space.check_owned(block, layout),
                 false => self.placement.check_owned(block, layout),
             }
         }
@@ -183,11 +181,11 @@ unsafe impl<P: Placement, L: Lock, const HOOKS: usize> Memory for PressureHeap<P
     /// and again after each reclaim hook that gives memory back.
     #[inline]
     fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
-        self.request(layout).ok()
+        self.request(layout)
     }
 
     fn allocate_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
-        self.request_zeroed(layout).ok()
+        self.request_zeroed(layout)
     }
 
     /// Allocates a block like [`Memory::allocate`].
@@ -195,20 +193,10 @@ unsafe impl<P: Placement, L: Lock, const HOOKS: usize> Memory for PressureHeap<P
     /// # Errors
     ///
     /// [`OutOfMemory`], which the hook of [`PressureHeap::on_out_of_memory`] has received as well.
-    fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
-        self.request(layout)
-    }
-
-    fn try_allocate_zeroed(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
-        self.request_zeroed(layout)
-    }
-
     #[inline]
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
         // SAFETY: the caller guarantees the block.
-        if let Err(error) = unsafe { self.free(block, layout, |_| Ok(())) } {
-            invalid_free(error, block.addr().get());
-        }
+        report_refused(unsafe { self.free(block, layout, |_| Ok(())) }, block);
     }
 
     unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
@@ -227,9 +215,13 @@ unsafe impl<P: Placement, L: Lock, const HOOKS: usize> Memory for PressureHeap<P
 
     unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
         let (resized, crossed) = self.0.with(|state| {
-            if state.statistics.headroom.holds(block) {
+            let headroom = &mut state.statistics.headroom;
+            if headroom.holds(block) {
                 // SAFETY: the caller guarantees the block.
-                return (unsafe { state.statistics.headroom.resize(block, layout, size) }, false);
+                return (
+                    unsafe { headroom.space.resize(block, layout, size, &mut headroom.counters) },
+                    false,
+                );
             }
             // SAFETY: the caller guarantees the block.
             if !unsafe { state.placement.resize(block, layout, size, &mut state.statistics) } {

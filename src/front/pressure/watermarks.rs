@@ -137,36 +137,18 @@ impl Marks {
         self.block != (0, 0)
     }
 
+    /// Returns the free bytes that end a state which began below a mark. They can be had by freeing everything.
+    fn end(&self, mark: usize) -> usize {
+        mark.saturating_add(self.hysteresis).min(self.capacity)
+    }
+
     /// Returns the state after `now` when `free` bytes are free, the largest block of them `largest` bytes. O(1).
     pub(super) fn next(&self, now: Pressure, free: usize, largest: usize) -> Pressure {
-        self.next_by_bytes(now, free).max(self.next_by_block(now, free, largest))
-    }
-
-    fn next_by_block(&self, now: Pressure, free: usize, largest: usize) -> Pressure {
-        let (low, critical) = self.block;
-        // The amount that ends a state must be reachable by freeing everything.
-        let left = |mark: usize| largest >= mark.saturating_add(mark / 8);
+        let by_bytes = next(now, free, (self.low, self.critical), |mark| self.end(mark));
         if free >= self.capacity {
-            Pressure::Normal
-        } else if largest < critical || (now == Pressure::Critical && !left(critical)) {
-            Pressure::Critical
-        } else if largest < low || (now != Pressure::Normal && !left(low)) {
-            Pressure::Low
-        } else {
-            Pressure::Normal
+            return by_bytes;
         }
-    }
-
-    fn next_by_bytes(&self, now: Pressure, free: usize) -> Pressure {
-        // The amount that ends a state must be reachable by freeing everything.
-        let left = |mark: usize| free >= mark.saturating_add(self.hysteresis).min(self.capacity);
-        if free < self.critical || (now == Pressure::Critical && !left(self.critical)) {
-            Pressure::Critical
-        } else if free < self.low || (now != Pressure::Normal && !left(self.low)) {
-            Pressure::Low
-        } else {
-            Pressure::Normal
-        }
+        by_bytes.max(next(now, largest, self.block, |mark| mark.saturating_add(mark / 8)))
     }
 
     /// Returns the bytes in use above which, and those below which, the state changes from `now`. A heap thus needs
@@ -177,12 +159,24 @@ impl Marks {
             return (0, usize::MAX);
         }
         let above = |mark: usize| self.capacity - mark;
-        let below = |mark: usize| self.capacity - mark.saturating_add(self.hysteresis).min(self.capacity) + 1;
+        let below = |mark: usize| self.capacity - self.end(mark) + 1;
         match now {
             Pressure::Normal => (above(self.low), 0),
             Pressure::Low => (above(self.critical), below(self.low)),
             Pressure::Critical => (usize::MAX, below(self.critical)),
         }
+    }
+}
+
+/// Returns the state after `now` for an amount. A state begins below its mark, and ends at the amount that `end` returns for that.
+fn next(now: Pressure, amount: usize, marks: (usize, usize), end: impl Fn(usize) -> usize) -> Pressure {
+    let (low, critical) = marks;
+    if amount < critical || (now == Pressure::Critical && amount < end(critical)) {
+        Pressure::Critical
+    } else if amount < low || (now != Pressure::Normal && amount < end(low)) {
+        Pressure::Low
+    } else {
+        Pressure::Normal
     }
 }
 

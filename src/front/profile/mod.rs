@@ -3,13 +3,14 @@
 mod forms;
 
 use crate::error::FreeError;
+use crate::front::locked::Locked;
 use crate::front::observed;
 use crate::lock::{self, Lock};
-use crate::memory::{Done, Memory, allocator, global_alloc, pass_on};
+use crate::memory::{Done, Memory, allocate, allocator, global_alloc, pass_on};
 use crate::observe::event::Sampler;
 use crate::units::debug;
 use core::alloc::Layout;
-use core::cell::{Cell, UnsafeCell};
+use core::cell::Cell;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU8, Ordering};
 use std::collections::BTreeMap;
@@ -44,12 +45,8 @@ pub struct HeapProfile<M, L = lock::Default> {
     mean: u64,
     /// For each address modulo [`NEAR`] granules: the chosen blocks there. 255 stays 255, and stands for any number.
     near: [AtomicU8; NEAR],
-    lock: L,
-    state: UnsafeCell<State>,
+    lock: Locked<State, L>,
 }
-
-// SAFETY: the state is accessed only while the lock is held, and a lock that is `Sync` excludes all other callers.
-unsafe impl<M: Sync, L: Sync> Sync for HeapProfile<M, L> {}
 
 const NEAR: usize = 1 << 14;
 
@@ -127,8 +124,7 @@ impl<M, L: Lock> HeapProfile<M, L> {
             memory,
             mean: if mean == 0 { 1 } else { mean },
             near: [const { AtomicU8::new(0) }; NEAR],
-            lock: L::INIT,
-            state: UnsafeCell::new(state),
+            lock: Locked::new(state),
         }
     }
 
@@ -148,19 +144,8 @@ impl<M, L: Lock> HeapProfile<M, L> {
         self.snapshot().write_pprof(out)
     }
 
-    /// Writes the chosen blocks that are live as a trace, for `allotment who`, `diff` and `view`. O(chosen blocks), and the names of
-    /// functions are looked up.
-    ///
-    /// # Errors
-    ///
-    /// Those of `out`.
-    pub fn write_trace(&self, out: impl Write) -> io::Result<()> {
-        let _inside = Inside::enter();
-        self.snapshot().write_trace(out)
-    }
-
     fn snapshot(&self) -> Snapshot {
-        self.with(|state| {
+        self.lock.with(|state| {
             let mut stacks: Vec<_> =
                 state.asked.iter().map(|&asked| (Box::default(), asked, Vec::new())).collect();
             for (frames, &number) in &state.numbers {
@@ -171,13 +156,6 @@ impl<M, L: Lock> HeapProfile<M, L> {
             }
             Snapshot { mean: self.mean, stacks }
         })
-    }
-
-    /// Runs `f` on the state. The thread must be marked as inside, so that what `f` allocates does not come back here.
-    fn with<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
-        // SAFETY: the lock lets one closure run at a time (without a lock the value is not `Sync`), and what a closure allocates
-        // does not use the state.
-        self.lock.with(|| f(unsafe { &mut *self.state.get() }))
     }
 
     /// Counts down to the next sampled request; false if this may be the one.
@@ -226,7 +204,7 @@ impl<M, L: Lock> HeapProfile<M, L> {
     fn keep(&self, block: NonNull<u8>, size: usize, frames: &[usize]) {
         let Some(_inside) = Inside::enter() else { return };
         let address = block.addr().get();
-        self.with(|state| {
+        self.lock.with(|state| {
             let next = state.asked.len();
             let number = match state.numbers.get(frames) {
                 Some(&known) => known,
@@ -249,7 +227,7 @@ impl<M, L: Lock> HeapProfile<M, L> {
         // What is freed in here was not chosen.
         let Some(_inside) = Inside::enter() else { return };
         let address = block.addr().get();
-        self.with(|state| {
+        self.lock.with(|state| {
             let near = self.near(address);
             let blocks = near.load(Ordering::Relaxed);
             if state.live.remove(&address).is_some() && blocks < u8::MAX {
@@ -279,21 +257,10 @@ impl<M: Memory, L: Lock> HeapProfile<M, L> {
 
 // SAFETY: blocks are those of the memory, which keeps the contract.
 unsafe impl<M: Memory, L: Lock> Memory for HeapProfile<M, L> {
-    #[inline]
-    fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
-        if self.passes(layout.size()) || !self.chooses(layout.size()) {
-            return self.memory.allocate(layout);
-        }
-        self.kept(layout, self.memory.allocate(layout))
-    }
-
-    #[inline]
-    fn allocate_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
-        if self.passes(layout.size()) || !self.chooses(layout.size()) {
-            return self.memory.allocate_zeroed(layout);
-        }
-        self.kept(layout, self.memory.allocate_zeroed(layout))
-    }
+    allocate!(self.memory; |self, layout, request| {
+        let block = request(layout);
+        if self.passes(layout.size()) || !self.chooses(layout.size()) { block } else { self.kept(layout, block) }
+    });
 
     #[inline]
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {

@@ -57,12 +57,12 @@ pub use mpu::{ArmV7Mpu, ArmV8Mpu};
 pub use pmp::RiscvPmp;
 
 use crate::error::{FreeError, misuse::invalid_free};
+use crate::front::locked::Locked;
 use crate::lock::{self, Lock};
 use crate::memory::{Done, Memory, allocator, global_alloc, pass_on};
 use crate::observe::current_tag;
 use crate::units::debug;
 use core::alloc::Layout;
-use core::cell::UnsafeCell;
 use core::fmt;
 use core::marker::PhantomData;
 use core::ops::Range;
@@ -205,15 +205,12 @@ pub struct Sampled<M, G, L = lock::Default, const PERIOD: u32 = 128> {
     /// A bit for each end of a sampled block: that of its granule's number, modulo 32.
     marks: AtomicU32,
     random: AtomicU32,
-    lock: L,
-    state: UnsafeCell<State>,
+    lock: Locked<State, L>,
     hardware: PhantomData<fn() -> G>,
 }
 
-// SAFETY: the state is accessed only while the lock is held, and a lock that is `Sync` excludes all other callers.
-unsafe impl<M: Sync, G, L: Sync, const PERIOD: u32> Sync for Sampled<M, G, L, PERIOD> {}
-// SAFETY: the blocks belong to the memory, which is sent with them.
-unsafe impl<M: Send, G, L: Send, const PERIOD: u32> Send for Sampled<M, G, L, PERIOD> {}
+// SAFETY: the records lie in blocks of the memory, which is sent with them.
+unsafe impl Send for State {}
 
 impl<M, G, L: Lock, const PERIOD: u32> Sampled<M, G, L, PERIOD> {
     /// Creates a front of `memory` that samples nothing before [`Sampled::start`].
@@ -225,8 +222,7 @@ impl<M, G, L: Lock, const PERIOD: u32> Sampled<M, G, L, PERIOD> {
             left: AtomicU32::new(0),
             marks: AtomicU32::new(0),
             random: AtomicU32::new(0),
-            lock: L::INIT,
-            state: UnsafeCell::new(state),
+            lock: Locked::new(state),
             hardware: PhantomData,
         }
     }
@@ -234,12 +230,6 @@ impl<M, G, L: Lock, const PERIOD: u32> Sampled<M, G, L, PERIOD> {
     /// Returns the inner memory.
     pub const fn memory(&self) -> &M {
         &self.memory
-    }
-
-    /// Runs `work` on the state.
-    fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
-        // SAFETY: the lock excludes all others, and `work` is code of this file that does not come here again.
-        self.lock.with(|| work(unsafe { &mut *self.state.get() }))
     }
 
     /// Returns whether a request is to be sampled.
@@ -264,7 +254,7 @@ impl<M, G, L: Lock, const PERIOD: u32> Sampled<M, G, L, PERIOD> {
             return None;
         }
         let end = block.addr().get() + layout.size();
-        self.with(|state| {
+        self.lock.with(|state| {
             if state.watched.addr() == end {
                 return Some(state.freed.map_or(Ok(()), |_| Err(FreeError::AlreadyFree)));
             }
@@ -288,7 +278,7 @@ impl<M, G: Protection, L: Lock, const PERIOD: u32> Sampled<M, G, L, PERIOD> {
     pub fn fault(&self) -> Option<Caught> {
         let address = G::fault_address()?;
         // The lock is free: no access is stopped while it is held.
-        self.with(|state| {
+        self.lock.with(|state| {
             if state.watched.is_null() {
                 return None;
             }
@@ -305,7 +295,7 @@ impl<M, G: Protection, L: Lock, const PERIOD: u32> Sampled<M, G, L, PERIOD> {
     /// Removes the live block that ends at `end`; `Err` if it is free already.
     #[inline(always)]
     fn take(&self, end: usize) -> Option<Result<*mut Record, FreeError>> {
-        self.with(|state| {
+        self.lock.with(|state| {
             let found = state.watched;
             if found.addr() == end {
                 if state.freed.is_some() {
@@ -332,7 +322,7 @@ impl<M: Memory, G: Protection, L: Lock, const PERIOD: u32> Sampled<M, G, L, PERI
     /// Moves the guard to this block, of which there is a record, and frees the memory of the one before if that is free.
     #[inline(never)]
     fn guard(&self, end: *mut Record, freed: Option<&Callers>) {
-        let released = self.with(|state| {
+        let released = self.lock.with(|state| {
             G::clear();
             let mut released = ptr::null_mut();
             if state.freed.is_some() {

@@ -1,5 +1,6 @@
 //! The size classes of small blocks: one table for all caches of threads and cores.
 
+use crate::units::each;
 use core::alloc::Layout;
 
 /// The largest small block in bytes.
@@ -23,13 +24,11 @@ pub(crate) const CLASSES: usize = FINE_CLASSES + PER_OCTAVE * (LARGEST / FINE).i
 /// The block size of each class in bytes: 16, 24, .., 128, and then 8 steps per power of two, all multiples of 16.
 pub(crate) const SIZES: [u16; CLASSES] = {
     let mut sizes = [SMALLEST as u16; CLASSES];
-    let mut class = 1;
-    while class < CLASSES {
-        let before = sizes[class - 1];
+    each!(class, 1..CLASSES, {
+        let before: u16 = sizes[class - 1];
         sizes[class] =
             before + if before < FINE as u16 { 8 } else { (1 << before.ilog2()) / PER_OCTAVE as u16 };
-        class += 1;
-    }
+    });
     sizes
 };
 
@@ -39,14 +38,13 @@ pub(crate) const TABLED: usize = 4096;
 /// The class of a request by its length in words of 8 bytes.
 const CLASS_OF: [u8; TABLED / 8 + 1] = {
     let mut classes = [0; TABLED / 8 + 1];
-    let (mut words, mut class) = (0, 0);
-    while words < classes.len() {
+    let mut class = 0;
+    each!(words, 0..classes.len(), {
         if words * 8 > SIZES[class] as usize {
             class += 1;
         }
         classes[words] = class as u8;
-        words += 1;
-    }
+    });
     classes
 };
 

@@ -9,12 +9,13 @@ mod zone;
 
 pub use zone::Zone;
 
-use crate::error::{FreeError, OutOfMemory, misuse::invalid_free};
+use crate::error::{FreeError, OutOfMemory, misuse::report_refused};
+use crate::front::locked::Locked;
 use crate::lock::{self, Lock};
 use crate::memory::{Memory, allocator, delegate, global_alloc};
 use crate::region::{Capabilities, Region};
+use crate::units::each;
 use core::alloc::Layout;
-use core::cell::UnsafeCell;
 use core::fmt;
 use core::ptr::NonNull;
 use table::Table;
@@ -117,12 +118,8 @@ pub struct Zones<'h, const N: usize, const SPANS: usize = 8, L = lock::Default> 
     nearest: Option<&'h (dyn Fn() -> usize + Sync)>,
     /// Capabilities of requests that name none.
     general: Capabilities,
-    lock: L,
-    table: UnsafeCell<Table<SPANS>>,
+    lock: Locked<Table<SPANS>, L>,
 }
-
-// SAFETY: the zones are `Sync`, and the table is reached only inside the lock.
-unsafe impl<const N: usize, const SPANS: usize, L: Sync> Sync for Zones<'_, N, SPANS, L> {}
 
 /// An allocator for collections that wants certain capabilities. Made by [`Zones::wanting`].
 pub struct ZonesWith<'z, 'h, const N: usize, const SPANS: usize = 8, L = lock::Default> {
@@ -142,21 +139,12 @@ impl<'h, const N: usize, const SPANS: usize, L: Lock> Zones<'h, N, SPANS, L> {
     /// Joins `zones`, of which earlier ones are preferred. There is no fallback chain.
     pub const fn new(zones: [Zone<'h>; N]) -> Self {
         let mut general = Capabilities::empty();
-        let mut at = 0;
-        while at < N {
+        each!(at, 0..N, {
             if zones[at].capabilities().contains(Capabilities::ATOMIC) {
                 general = Capabilities::ATOMIC;
             }
-            at += 1;
-        }
-        Self {
-            zones,
-            fallback: &[],
-            nearest: None,
-            general,
-            lock: L::INIT,
-            table: UnsafeCell::new(Table::EMPTY),
-        }
+        });
+        Self { zones, fallback: &[], nearest: None, general, lock: Locked::new(Table::EMPTY) }
     }
 
     /// Sets the fallback chain: indices of zones, from 0.
@@ -165,11 +153,9 @@ impl<'h, const N: usize, const SPANS: usize, L: Lock> Zones<'h, N, SPANS, L> {
     ///
     /// If there is no zone with one of the indices; in a `const`, this is a compiler error.
     pub const fn fallback(mut self, chain: &'h [usize]) -> Self {
-        let mut at = 0;
-        while at < chain.len() {
+        each!(at, 0..chain.len(), {
             assert!(chain[at] < N, "the fallback chain names a zone that is not there");
-            at += 1;
-        }
+        });
         self.fallback = chain;
         self
     }
@@ -240,7 +226,7 @@ impl<'h, const N: usize, const SPANS: usize, L: Lock> Zones<'h, N, SPANS, L> {
 
     /// Returns the index of the zone that contains `block`. O(log regions).
     pub fn zone_of(&self, block: NonNull<u8>) -> Option<usize> {
-        let known = self.with_table(|table| table.find(block));
+        let known = self.lock.with(|table| table.find(block));
         match known.filter(|&zone| self.zones[zone].holds(block)) {
             Some(zone) => Some(zone),
             None => self.search(block),
@@ -253,13 +239,8 @@ impl<'h, const N: usize, const SPANS: usize, L: Lock> Zones<'h, N, SPANS, L> {
     fn search(&self, block: NonNull<u8>) -> Option<usize> {
         let zone = self.zones.iter().position(|zone| zone.holds(block))?;
         let table = Table::of(&self.zones);
-        self.with_table(|old| *old = table);
+        self.lock.with(|old| *old = table);
         Some(zone)
-    }
-
-    fn with_table<T>(&self, f: impl FnOnce(&mut Table<SPANS>) -> T) -> T {
-        // SAFETY: the lock lets only one closure run at a time, and no closure of this module uses the lock again.
-        self.lock.with(|| f(unsafe { &mut *self.table.get() }))
     }
 
     /// Frees a block of any zone. O(log regions), plus the time of the zone's heap.
@@ -273,7 +254,7 @@ impl<'h, const N: usize, const SPANS: usize, L: Lock> Zones<'h, N, SPANS, L> {
     /// If the checks pass, `block` must be a live block that was allocated with `layout` from one of the zones, and
     /// it must not be used afterwards.
     pub unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        if let Some(zone) = self.with_table(|table| table.find(block)) {
+        if let Some(zone) = self.lock.with(|table| table.find(block)) {
             // SAFETY: the caller's contract.
             match unsafe { self.zones[zone].deallocate(block, layout) } {
                 // The region may have moved to another zone since the table was made.
@@ -331,19 +312,11 @@ impl<'h, const N: usize, const SPANS: usize, L: Lock> Zones<'h, N, SPANS, L> {
 unsafe impl<const N: usize, const SPANS: usize, L: Lock> Memory for ZonesWith<'_, '_, N, SPANS, L> {
     /// Fails if device memory is wanted, because collections cannot use it.
     fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
-        self.try_allocate(layout).ok()
+        self.for_core()?.allocate(layout, self.wanted).ok().map(NonNull::cast)
     }
 
     fn allocate_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
-        self.try_allocate_zeroed(layout).ok()
-    }
-
-    fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
-        self.request(layout, |zones| zones.allocate(layout, self.wanted))
-    }
-
-    fn try_allocate_zeroed(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
-        self.request(layout, |zones| zones.allocate_zeroed(layout, self.wanted))
+        self.for_core()?.allocate_zeroed(layout, self.wanted).ok().map(NonNull::cast)
     }
 
     unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
@@ -353,9 +326,7 @@ unsafe impl<const N: usize, const SPANS: usize, L: Lock> Memory for ZonesWith<'_
 
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
         // SAFETY: the caller's contract.
-        if let Err(error) = unsafe { self.zones.deallocate(block, layout) } {
-            invalid_free(error, block.addr().get());
-        }
+        report_refused(unsafe { self.zones.deallocate(block, layout) }, block);
     }
 
     unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
@@ -399,22 +370,10 @@ unsafe impl<const N: usize, const SPANS: usize, L: Lock> Memory for ZonesWith<'_
 
 allocator!([const N: usize, const SPANS: usize, L: Lock] ZonesWith<'_, '_, N, SPANS, L>);
 
-impl<'h, const N: usize, const SPANS: usize, L: Lock> ZonesWith<'_, 'h, N, SPANS, L> {
-    /// Passes a request on, with the error of the heap that was asked last.
-    fn request(
-        &self,
-        layout: Layout,
-        allocate: impl FnOnce(&Zones<'h, N, SPANS, L>) -> Result<NonNull<[u8]>, ZoneError>,
-    ) -> Result<NonNull<u8>, OutOfMemory> {
-        let nothing = OutOfMemory::new(layout, 0, 0);
-        if self.wanted.contains(Capabilities::DEVICE) {
-            return Err(nothing);
-        }
-        match allocate(self.zones) {
-            Ok(block) => Ok(block.cast()),
-            Err(ZoneError::OutOfMemory { last, .. }) => Err(last),
-            Err(_) => Err(nothing),
-        }
+impl<'z, 'h, const N: usize, const SPANS: usize, L: Lock> ZonesWith<'z, 'h, N, SPANS, L> {
+    /// Returns the zones, if what they are asked for is not memory of a device.
+    fn for_core(&self) -> Option<&'z Zones<'h, N, SPANS, L>> {
+        (!self.wanted.contains(Capabilities::DEVICE)).then_some(self.zones)
     }
 }
 

@@ -5,6 +5,7 @@
 use super::Zone;
 use crate::region::Region;
 use core::ptr::NonNull;
+use heapless::Vec;
 
 /// A region and the index of its zone.
 #[derive(Clone, Copy)]
@@ -15,20 +16,16 @@ struct Span {
 }
 
 /// The regions of all zones by address, up to `SPANS` of them.
-pub(super) struct Table<const SPANS: usize> {
-    spans: [Span; SPANS],
-    count: usize,
-}
+pub(super) struct Table<const SPANS: usize>(Vec<Span, SPANS>);
 
 impl<const SPANS: usize> Table<SPANS> {
-    pub(super) const EMPTY: Self = Self { spans: [Span { start: 0, end: 0, zone: 0 }; SPANS], count: 0 };
+    pub(super) const EMPTY: Self = Self(Vec::new());
 
     /// Returns the zone whose region contains `address`, as far as the table knows. O(log regions).
     pub(super) fn find(&self, address: NonNull<u8>) -> Option<usize> {
         let address = address.addr().get();
-        let spans = &self.spans[..self.count];
-        let after = spans.partition_point(|span| span.start <= address);
-        let span = spans.get(after.checked_sub(1)?)?;
+        let after = self.0.partition_point(|span| span.start <= address);
+        let span = self.0.get(after.checked_sub(1)?)?;
         (address < span.end).then_some(span.zone)
     }
 
@@ -44,14 +41,10 @@ impl<const SPANS: usize> Table<SPANS> {
     }
 
     fn enter(&mut self, region: Region, zone: usize) {
-        if self.count == SPANS {
-            return;
-        }
         let start = region.start.addr().get();
-        let at = self.spans[..self.count].partition_point(|span| span.start < start);
-        self.spans.copy_within(at..self.count, at + 1);
-        self.spans[at] = Span { start, end: region.end(), zone };
-        self.count += 1;
+        let at = self.0.partition_point(|span| span.start < start);
+        // There may be no room.
+        let _ = self.0.insert(at, Span { start, end: region.end(), zone });
     }
 }
 

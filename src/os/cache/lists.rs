@@ -161,19 +161,20 @@ impl Bin {
     const NEW: Self =
         Self { head: ptr::null_mut(), counts: 0, demand: 0, others: 0, other: ptr::null_mut(), mask: 0 };
 
-    /// Allocates a block, if the list in use has one, and nothing wrote to it since it was freed.
+    /// Allocates a block, if the list in use has one, and nothing wrote to it since it was freed. Counts the request if `COUNTS`: a source
+    /// that never samples needs no count, and then no free takes the slow path for one.
     ///
     /// # Safety
     ///
     /// Only the calling thread may access the bin, or it must be [`Bin::NEW`] for good.
     #[inline(always)]
-    pub(in crate::os) unsafe fn allocate(bin: *mut Self) -> Option<NonNull<u8>> {
+    pub(in crate::os) unsafe fn allocate<const COUNTS: bool>(bin: *mut Self) -> Option<NonNull<u8>> {
         // SAFETY: the caller guarantees the bin, which is only written to if it has a block. Blocks in lists are free.
         unsafe {
             let block = NonNull::new((*bin).head)?;
             (*bin).head = Block::next_checked(block.as_ptr())?;
             Block::clear_mark(block.as_ptr());
-            (*bin).counts += (SHARE - 1) * REQUESTS + 1;
+            (*bin).counts += if COUNTS { (SHARE - 1) * REQUESTS + 1 } else { SHARE * REQUESTS };
             Some(block.cast())
         }
     }
@@ -254,7 +255,7 @@ impl Bin {
             self.load(other, capacity);
         }
         // SAFETY: the caller has the bin.
-        unsafe { Self::allocate(self) }
+        unsafe { Self::allocate::<false>(self) }
     }
 
     /// Makes a list the one in use, unless there is one already, and returns the one that is left over.
@@ -318,10 +319,13 @@ impl Lists {
     /// Counts the requests of a class since this was last called. Returns whether one is to be sampled.
     pub(super) fn count(&mut self, class: usize) -> bool {
         let bin = &mut self.bins[class];
-        self.left = self.left.saturating_sub(bin.requests());
-        // No number that a program's own period could be a multiple of.
-        let early = (self.left as u32).wrapping_mul(0x9e37_79b1) >> 26;
-        bin.set_room(bin.room() as usize, early as i32 % SHARE);
+        let requests = bin.requests();
+        if requests > 0 {
+            self.left = self.left.saturating_sub(requests);
+            // No number that a program's own period could be a multiple of.
+            let early = (self.left as u32).wrapping_mul(0x9e37_79b1) >> 26;
+            bin.set_room(bin.room() as usize, early as i32 % SHARE);
+        }
         self.left <= 0
     }
 
@@ -426,7 +430,7 @@ mod tests {
                         seen[1] += 1;
                     }
                     2..21 => {
-                        let mut allocated = Bin::allocate(&mut bin);
+                        let mut allocated = Bin::allocate::<true>(&mut bin);
                         assert_eq!(allocated, used.pop());
                         if allocated.is_none() {
                             (used, other) = (other, Vec::new());
@@ -455,6 +459,25 @@ mod tests {
             }
         }
         assert!(seen.iter().all(|&times| times > 20), "{seen:?}");
+    }
+
+    /// A list with room for one block accepts any number of blocks in turn, unless their requests are counted.
+    #[test]
+    fn what_is_not_counted_stays_on_the_fast_path() {
+        let mut block = [0_usize; 2];
+        let block = NonNull::from(&mut block).cast();
+        let mut bin = Bin::NEW;
+        let _ = bin.unload(1);
+        // SAFETY: the block is the test's, and in the list or not.
+        unsafe {
+            let mut pairs = |counts: bool| {
+                let allocate = if counts { Bin::allocate::<true> } else { Bin::allocate::<false> };
+                let pair = |_: &u32| Bin::free(&mut bin, block) && allocate(&mut bin) == Some(block);
+                (0..10 * REQUESTS as u32).take_while(pair).count()
+            };
+            assert_eq!(pairs(false), 10 * REQUESTS as usize);
+            assert_eq!(pairs(true), SHARE as usize + 1);
+        }
     }
 
     /// The list accepts a block without a mark and rejects every other one.

@@ -3,7 +3,7 @@
 mod at_end;
 mod lists;
 
-use crate::error::{FreeError, misuse::invalid_free};
+use crate::error::{FreeError, misuse::report_refused};
 use core::ptr::{self, NonNull};
 use lists::CLOSED;
 
@@ -32,6 +32,8 @@ pub(super) fn allocate_slow(source: &'static dyn Source, class: usize) -> Option
             &mut *Lists::bin(lists, class)
         };
         if let Some(block) = bin.allocate_other(capacity) {
+            // SAFETY: as above.
+            unsafe { (*lists).left = (*lists).left.saturating_sub(1) };
             return Some(block);
         }
         want = bin.ask(class, capacity);
@@ -104,9 +106,7 @@ pub(super) unsafe fn try_free_slow(
 #[inline(never)]
 pub(super) unsafe fn free_slow(source: &'static dyn Source, class: usize, block: NonNull<u8>) {
     // SAFETY: the caller's contract.
-    if let Err(error) = unsafe { try_free_slow(source, class, block) } {
-        invalid_free(error, block.addr().get());
-    }
+    report_refused(unsafe { try_free_slow(source, class, block) }, block);
 }
 
 /// Frees what the calling thread's lists of a source hold.

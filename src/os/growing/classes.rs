@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use crate::os::cache::{CLASSES, SIZES};
+use crate::units::each;
 
 /// Bytes of a slot, the unit in which memory is committed and released.
 pub(super) const SLOT: usize = 4096;
@@ -22,8 +23,7 @@ const NUMBERS: [Numbers; CLASSES] = {
     const LIST: usize = 16 * 1024;
     const MOST: usize = 64;
     let mut all = [Numbers { page_size: 0, objects: 0, batch: 0 }; CLASSES];
-    let mut class = 0;
-    while class < CLASSES {
+    each!(class, 0..CLASSES, {
         let size = SIZES[class] as usize;
         // What was never allocated of a page is not touched, so that long pages cost address space, but no memory.
         let page_size = match size {
@@ -39,8 +39,7 @@ const NUMBERS: [Numbers; CLASSES] = {
         };
         all[class] =
             Numbers { page_size: page_size as u32, objects: (page_size / size) as u16, batch: batch as u16 };
-        class += 1;
-    }
+    });
     all
 };
 

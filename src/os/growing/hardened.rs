@@ -6,14 +6,14 @@
 //! ```
 
 use super::ground::GRAIN;
-use super::own::{Process, Whose};
+use super::own::Whose;
 use super::record::{self, FRESH, state_at};
 use super::spans::{NOTHING, WHOLE};
 use super::state::SHARED;
 use super::system::{Host, System};
 use super::{Growing, ask};
 use crate::error::FreeError;
-use crate::error::misuse::{Kind, corrupted, invalid_free};
+use crate::error::misuse::{Kind, corrupted, report_refused};
 use crate::memory::{Done, Memory, allocator, global_alloc, pass_on};
 use crate::os::cache::{self, Bin, Block, LARGEST, SIZES, SMALLEST, class_of};
 use core::alloc::Layout;
@@ -140,8 +140,8 @@ impl Hardened {
             return SHARED.allocate_large(size.max(LARGEST + 1), align, zeroed);
         };
         // SAFETY: the bin is this thread's.
-        let block =
-            unsafe { Bin::allocate(Process.bin(class)) }.or_else(|| cache::allocate_slow(&SHARED, class))?;
+        let block = unsafe { Bin::allocate::<false>(().bin(class)) }
+            .or_else(|| cache::allocate_slow(&SHARED, class))?;
         Some((block, self.admit(block, class)))
     }
 
@@ -354,9 +354,7 @@ unsafe impl Memory for Hardened {
     #[inline]
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
         // SAFETY: the caller's contract.
-        if let Err(error) = unsafe { self.try_deallocate(block, layout) } {
-            invalid_free(error, block.addr().get());
-        }
+        report_refused(unsafe { self.try_deallocate(block, layout) }, block);
     }
 
     unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
@@ -396,8 +394,7 @@ unsafe impl Memory for Hardened {
     unsafe fn change(&self, block: NonNull<u8>, old: Layout, new: Layout, done: Done) -> Option<NonNull<u8>> {
         // SAFETY: the caller passes a live block with its layout.
         unsafe {
-            if let Err(error) = self.check_owned(block, old) {
-                invalid_free(error, block.addr().get());
+            if !report_refused(self.check_owned(block, old), block) {
                 return None;
             }
             let (from, to) = (class_for(old.size(), old.align()), class_for(new.size(), new.align()));

@@ -4,7 +4,7 @@ use super::classes::SLOT;
 use super::spans::{NOTHING, WHOLE};
 use super::{Growing, own::Whose, sampled};
 use crate::error::FreeError;
-use crate::error::misuse::invalid_free;
+use crate::error::misuse::{invalid_free, report_refused};
 use crate::memory::{Done, Memory, allocator};
 use crate::os::cache::{self, Block, LARGEST, class_of_layout, tabled_class_of};
 use crate::region::Region;
@@ -30,9 +30,7 @@ impl<W: Whose> Growing<W> {
         unsafe {
             match class_of_layout(layout) {
                 _ if self.sampled(block).is_some() => {
-                    if let Err(error) = sampled::free(block, layout) {
-                        invalid_free(error, block.addr().get());
-                    }
+                    report_refused(sampled::free(block, layout), block);
                 }
                 Some(class) if self.free_class(class, block) => {}
                 Some(class) => cache::free_slow(self.0.shared(), class, block),
@@ -48,7 +46,7 @@ impl<W: Whose> Growing<W> {
         // A sampled one is checked when it is freed, with a report.
         let is_asked = cfg!(debug_assertions) && self.sampled(block).is_none();
         let checked = if is_asked { self.check(block, layout) } else { Ok(()) };
-        checked.inspect_err(|&error| invalid_free(error, block.addr().get())).is_err()
+        !report_refused(checked, block)
     }
 
     /// Changes the layout of a block like [`Memory::change`].
@@ -71,8 +69,7 @@ impl<W: Whose> Growing<W> {
             }
             let is_sampled = self.sampled(block).is_some();
             if is_sampled {
-                if let Err(error) = sampled::check(block, old) {
-                    invalid_free(error, block.addr().get());
+                if !report_refused(sampled::check(block, old), block) {
                     return None;
                 }
             } else if class_of_layout(old).is_some() && Block::is_free(block.cast().as_ptr()) {

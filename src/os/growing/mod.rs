@@ -46,7 +46,7 @@ use state::Shared;
 
 #[cfg(all(target_os = "linux", not(miri)))]
 pub use hardened::Hardened;
-pub use own::{Own, Process};
+pub use own::Own;
 pub use pages::GrowingStats;
 
 /// The heap of the process. It takes memory from the system as the program needs it and gives free memory back, with a
@@ -90,7 +90,7 @@ pub use pages::GrowingStats;
 /// threads may `fork`, and the child may allocate; a front with a lock of its own needs
 /// [`protect_at_fork`](super::protect_at_fork) for that.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Growing<W = Process>(W);
+pub struct Growing<W = ()>(W);
 
 /// Result of [`heap!`](crate::heap) without a size.
 #[doc(hidden)]
@@ -113,7 +113,7 @@ fn allocate_slow(heap: &'static Shared, size: usize, align: usize) -> *mut u8 {
 impl Growing {
     /// Makes a handle to the heap of the process.
     pub const fn new() -> Self {
-        Self(Process)
+        Self(())
     }
 }
 
@@ -145,7 +145,7 @@ impl<W: Whose> Growing<W> {
         let block = match class_of(size, align) {
             Some(class) => {
                 // SAFETY: the bin is this thread's.
-                let block = unsafe { Bin::allocate(self.0.bin(class)) };
+                let block = unsafe { Bin::allocate::<true>(self.0.bin(class)) };
                 return block.map_or_else(|| allocate_slow(heap, size, align), NonNull::as_ptr);
             }
             None => heap.allocate_large(size, align, false).map(|(block, _)| block),
@@ -165,7 +165,7 @@ impl<W: Whose> Growing<W> {
     pub fn allocate_raw(&self, size: usize, align: usize) -> *mut u8 {
         match tabled_class_of(size, align) {
             // SAFETY: the bin is this thread's.
-            Some(class) => match unsafe { Bin::allocate(self.0.bin(class)) } {
+            Some(class) => match unsafe { Bin::allocate::<true>(self.0.bin(class)) } {
                 Some(block) => block.as_ptr(),
                 None => allocate_slow(self.0.shared(), size, align),
             },
@@ -179,7 +179,7 @@ impl<W: Whose> Growing<W> {
     #[inline(always)]
     pub fn allocate_fast(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
         // SAFETY: the bin is this thread's.
-        unsafe { Bin::allocate(self.0.bin(tabled_class_of(size, align)?)) }
+        unsafe { Bin::allocate::<true>(self.0.bin(tabled_class_of(size, align)?)) }
     }
 
     /// Frees a block as [`Growing::free`], but only if the thread's list has room; returns whether it had.

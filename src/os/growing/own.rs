@@ -23,11 +23,8 @@ pub(super) trait Whose {
     fn bin(&self, class: usize) -> *mut Bin;
 }
 
-/// Marks [`Growing`] as the heap of the process.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Process;
-
-impl Whose for Process {
+/// The heap of the process.
+impl Whose for () {
     const SAMPLES: bool = true;
 
     #[inline(always)]

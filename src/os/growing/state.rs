@@ -7,7 +7,7 @@ use super::spans::{NOTHING, Places};
 use super::system::{Host, System};
 use super::thread;
 use crate::error::FreeError;
-use crate::error::misuse::invalid_free;
+use crate::error::misuse::report_refused;
 use crate::lock::{Futex, Lock};
 use crate::os::cache::{self, CLASSES, Chain, Lists, Place, SIZES, SMALLEST, Source, class_of};
 #[cfg(unix)]
@@ -296,9 +296,7 @@ impl Shared {
             };
             moved.copy_from_nonoverlapping(block, have.min(size));
             done(moved);
-            if let Err(error) = free() {
-                invalid_free(error, block.addr().get());
-            }
+            report_refused(free(), block);
             Some(moved)
         }
     }

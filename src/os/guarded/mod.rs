@@ -5,9 +5,9 @@ mod pool;
 mod slots;
 
 use crate::error::FreeError;
-use crate::error::misuse::invalid_free;
+use crate::error::misuse::report_refused;
 use crate::lock::{ForkLock, Lock};
-use crate::memory::{Done, Memory, allocator, global_alloc, pass_on};
+use crate::memory::{Done, Memory, allocate, allocator, global_alloc, pass_on};
 use crate::region::Region;
 use core::alloc::Layout;
 use core::cell::Cell;
@@ -115,9 +115,7 @@ impl<M> Guarded<M> {
     #[cold]
     #[inline(never)]
     fn free_or_report(&self, block: NonNull<u8>, layout: Layout) {
-        if let Err(error) = self.free_sampled(block, layout) {
-            invalid_free(error, block.addr().get());
-        }
+        report_refused(self.free_sampled(block, layout), block);
     }
 
     /// Frees a block in a slot, or returns why not, after a report that names the block.
@@ -133,25 +131,11 @@ impl<M> Guarded<M> {
 
 // SAFETY: a slot has one live block at a time, of the layout's size and alignment; the other blocks are the memory's.
 unsafe impl<M: Memory> Memory for Guarded<M> {
-    #[inline]
-    fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
-        if self.is_due() {
-            if let Some(block) = self.sample(layout) {
-                return Some(block);
-            }
-        }
-        self.memory.allocate(layout)
-    }
-
-    fn allocate_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
-        if self.is_due() {
-            // A slot's memory was released, so it is zero.
-            if let Some(block) = self.sample(layout) {
-                return Some(block);
-            }
-        }
-        self.memory.allocate_zeroed(layout)
-    }
+    // The bytes of a slot are zero.
+    allocate!(self.memory; |self, layout, request| {
+        let sampled = if self.is_due() { self.sample(layout) } else { None };
+        sampled.or_else(|| request(layout))
+    });
 
     #[inline]
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
@@ -198,8 +182,7 @@ unsafe impl<M: Memory> Memory for Guarded<M> {
             if !self.slots.contains(block) {
                 return self.memory.change(block, old, new, done);
             }
-            if let Err(error) = self.slots.check(block, old) {
-                invalid_free(error, block.addr().get());
+            if !report_refused(self.slots.check(block, old), block) {
                 return None;
             }
             let moved = self.allocate(new)?;

@@ -1,6 +1,7 @@
 //! Handles of planned buffers, and the types that buffers can hold.
 
 use super::Planned;
+use crate::units::each;
 use core::marker::PhantomData;
 
 /// Data for which any bytes are a valid value, so that memory can be used by one type after another.

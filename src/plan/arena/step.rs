@@ -4,6 +4,7 @@
 use super::poison::poison;
 use super::{Busy, Place, Planned, Slots};
 use crate::plan::error::PlanError;
+use crate::units::each;
 use core::marker::PhantomData;
 
 /// An arena in use. Dropping the run releases the arena.

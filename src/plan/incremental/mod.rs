@@ -5,16 +5,8 @@
 mod tree;
 
 use super::{Buffer, PlanError};
+use crate::units::each;
 use tree::{Entry, Tree};
-
-/// Identifies a buffer of an [`Incremental`] plan. The same id is used again only after 65,536 other buffers have
-/// been in its place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct BufferId {
-    place: u16,
-    age: u16,
-}
 
 #[derive(Clone, Copy)]
 struct Record {
@@ -124,7 +116,7 @@ impl<const N: usize, const LIMIT: usize> Incremental<N, LIMIT> {
     }
 
     /// Returns the offset of a buffer in bytes, if it exists. O(1).
-    pub fn offset(&self, id: BufferId) -> Option<usize> {
+    pub fn offset(&self, id: u32) -> Option<usize> {
         self.place(id).ok().map(|place| self.records[place].offset)
     }
 
@@ -133,7 +125,7 @@ impl<const N: usize, const LIMIT: usize> Incremental<N, LIMIT> {
     /// # Errors
     ///
     /// [`PlanError`] if there is no place for it, or it has other constraints than alignment and lifetime.
-    pub fn add(&mut self, buffer: &Buffer<'_>) -> Result<BufferId, PlanError> {
+    pub fn add(&mut self, buffer: &Buffer<'_>) -> Result<u32, PlanError> {
         let mut record = read(buffer)?;
         if self.len == N {
             return Err(PlanError::TooMany { room: N });
@@ -147,7 +139,7 @@ impl<const N: usize, const LIMIT: usize> Incremental<N, LIMIT> {
         self.tree.insert(place, entry(&record));
         self.len += 1;
         self.spend();
-        Ok(BufferId { place: place as u16, age: record.age })
+        Ok(u32::from(record.age) << 16 | place as u32)
     }
 
     /// Removes a buffer. O(log n) expected, amortised.
@@ -155,7 +147,7 @@ impl<const N: usize, const LIMIT: usize> Incremental<N, LIMIT> {
     /// # Errors
     ///
     /// [`PlanError::Unknown`] if there is no such buffer.
-    pub fn remove(&mut self, id: BufferId) -> Result<(), PlanError> {
+    pub fn remove(&mut self, id: u32) -> Result<(), PlanError> {
         let place = self.place(id)?;
         self.tree.remove(place);
         self.release(place);
@@ -168,7 +160,7 @@ impl<const N: usize, const LIMIT: usize> Incremental<N, LIMIT> {
     /// # Errors
     ///
     /// [`PlanError::Unknown`] if there is no such buffer, [`PlanError::Full`] if there is no place for it.
-    pub fn resize(&mut self, id: BufferId, size: u64) -> Result<(), PlanError> {
+    pub fn resize(&mut self, id: u32, size: u64) -> Result<(), PlanError> {
         let place = self.place(id)?;
         let old = self.records[place];
         let mut new = old;
@@ -233,10 +225,10 @@ impl<const N: usize, const LIMIT: usize> Incremental<N, LIMIT> {
         }
     }
 
-    fn place(&self, id: BufferId) -> Result<usize, PlanError> {
-        let place = usize::from(id.place);
+    fn place(&self, id: u32) -> Result<usize, PlanError> {
+        let (place, age) = (id as usize % (1 << 16), (id >> 16) as u16);
         match self.records.get(place) {
-            Some(record) if record.used && record.age == id.age => Ok(place),
+            Some(record) if record.used && record.age == age => Ok(place),
             _ => Err(PlanError::Unknown),
         }
     }
