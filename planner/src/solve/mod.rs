@@ -311,7 +311,8 @@ pub fn solve_within(
     if !shared.deadline.passed() {
         shared.simple(&Baseline::ALL[..first]);
     }
-    if !shared.done() {
+    // There is a plan even if none can fit.
+    if shared.peak.load(Ordering::Relaxed) == u64::MAX || !shared.done() {
         shared.offer(first_plan(&shared));
     }
     if !shared.deadline.passed() {
