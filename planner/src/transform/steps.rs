@@ -176,7 +176,7 @@ impl<'a> Live<'a> {
     /// Returns the load after `op` has run next.
     pub(super) fn after(&self, op: usize) -> u64 {
         let ended = self.steps.touches[op].iter().filter(|&&value| self.users[value] == 1);
-        let freed: u64 = ended.map(|&value| self.steps.values[value].bytes).sum();
+        let freed = ended.map(|&value| self.steps.values[value].bytes).fold(0, u64::saturating_add);
         self.load.saturating_add(self.steps.makes[op]).saturating_sub(freed)
     }
 
