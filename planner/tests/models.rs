@@ -397,3 +397,16 @@ fn sums_beyond_64_bits_are_the_most_there_is() {
     assert!(spill(&huge, Lowering::default(), most, &never).is_err());
     assert_eq!(stream(&huge, Lowering::default(), 8, 1, &never).tensors.len(), 1);
 }
+
+/// What is kept from run to run has a place of its own, though a view or an operator that could overwrite its input writes it.
+#[test]
+fn states_lie_in_no_other_tensor() {
+    for sharing in [View, Element] {
+        let mut made = graph(&[16; 4], &[(&[0], &[1], Whole), (&[1], &[2], sharing), (&[2], &[3], Whole)]);
+        made.tensors[2].kind = Kind::State;
+        let shared = in_place(&made, Lowering::default()).unwrap();
+        assert_eq!((shared.inside, shared.views, shared.overwrites), (Vec::new(), 0, 0));
+        let found = reorder(&made, Lowering::default(), true, &Deadline::never());
+        assert_eq!((found.before, found.after, found.optimal), (32, 32, true));
+    }
+}
