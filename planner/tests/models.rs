@@ -393,7 +393,8 @@ fn sums_beyond_64_bits_are_the_most_there_is() {
         let found = reorder(&huge, Lowering::default(), shared, &never);
         assert_eq!(found.after, u64::MAX, "{found:?}");
     }
-    assert!(rematerialise(&huge, Lowering::default(), u64::MAX, &never).cost <= u64::MAX);
+    let made = rematerialise(&huge, Lowering::default(), u64::MAX, &never);
+    assert_eq!(made.graph.ops.len(), huge.ops.len() + made.again.len());
     assert!(spill(&huge, Lowering::default(), most, &never).is_err());
     assert_eq!(stream(&huge, Lowering::default(), 8, 1, &never).tensors.len(), 1);
 }
