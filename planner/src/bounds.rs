@@ -1,10 +1,9 @@
 //! Lower bounds on the arena.
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 
 use crate::deadline::{Deadline, Watch};
-use crate::model::Instance;
+use crate::model::{Buffer, Instance, Piece, meetings};
 
 /// A lower bound on the arena, and what proves it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -187,81 +186,55 @@ const CLIQUE: usize = 5000;
 pub fn clique_bound(instance: &Instance, nodes: usize, deadline: &Deadline) -> Bound {
     let buffers = instance.buffers();
     // A window leaves room in the buffer, so it does not count as a conflict here.
-    let whole = |buffer: &crate::model::Buffer| -> Vec<(i64, i64)> {
-        let pieces = buffer.pieces().into_iter().filter(|piece| piece.3 - piece.2 == buffer.size);
-        pieces.map(|piece| (piece.0, piece.1)).collect()
+    let whole = |buffer: &Buffer| -> Vec<Piece> {
+        buffer.pieces().into_iter().filter(|piece| piece.3 - piece.2 == buffer.size).collect()
     };
-    let pieces: Vec<Vec<(i64, i64)>> = buffers.iter().map(whole).collect();
-    let watch = RefCell::new(Watch::new(deadline));
-    // Once the deadline has passed nothing conflicts, so that all loops run dry.
-    let conflict = |a: usize, b: usize| {
-        let (ours, theirs) = (&pieces[a], &pieces[b]);
-        if instance.may_share(a, b) || watch.borrow_mut().passed(8 * (ours.len() + theirs.len()) + 8) {
-            return false;
-        }
-        // Both lists ascend in time, so they are gone through side by side.
-        let (mut i, mut j) = (0, 0);
-        while let (Some(p), Some(q)) = (ours.get(i), theirs.get(j)) {
-            if p.0 < q.1 && q.0 < p.1 {
-                return true;
-            }
-            if p.1 <= q.1 {
-                i += 1;
-            } else {
-                j += 1;
-            }
-        }
-        false
-    };
+    let pieces = buffers.iter().map(whole).collect();
     let mut order: Vec<usize> = (0..buffers.len()).collect();
     order.sort_by_key(|&n| std::cmp::Reverse(buffers[n].size));
     order.truncate(CLIQUE);
-    let mut best = (0, Vec::new());
-    let mut left = nodes;
-    for (k, &n) in order.iter().enumerate() {
-        if left == 0 || watch.borrow_mut().passed(1) {
-            break;
-        }
-        let candidates: Vec<usize> = order[k + 1..].iter().copied().filter(|&m| conflict(n, m)).collect();
-        left = left.saturating_sub(order.len() / 16 + 1);
-        grow(
-            &mut vec![n],
-            buffers[n].size,
-            &candidates,
-            &mut best,
-            &mut left,
-            &|a, b| conflict(a, b),
-            &|n| buffers[n].size,
-            &|| watch.borrow_mut().passed(1),
-        );
-    }
-    Bound { bytes: best.0, time: None, buffers: best.1 }
+    let best = (0, Vec::new());
+    let mut cliques = Cliques { instance, pieces, watch: Watch::new(deadline), left: nodes, best };
+    cliques.grow(&mut Vec::new(), 0, &order);
+    Bound { bytes: cliques.best.0, time: None, buffers: cliques.best.1 }
 }
 
-#[allow(clippy::too_many_arguments)]
-fn grow(
-    clique: &mut Vec<usize>,
-    weight: u64,
-    candidates: &[usize],
-    best: &mut (u64, Vec<usize>),
-    left: &mut usize,
-    conflict: &dyn Fn(usize, usize) -> bool,
-    size: &dyn Fn(usize) -> u64,
-    over: &dyn Fn() -> bool,
-) {
-    if weight > best.0 {
-        *best = (weight, clique.clone());
+/// The search for a heavy clique.
+struct Cliques<'a> {
+    instance: &'a Instance,
+    pieces: Vec<Vec<Piece>>,
+    watch: Watch<'a>,
+    /// Steps that are left.
+    left: usize,
+    best: (u64, Vec<usize>),
+}
+
+impl Cliques<'_> {
+    /// Once the deadline has passed nothing conflicts, so that all loops run dry.
+    fn conflict(&mut self, a: usize, b: usize) -> bool {
+        let (ours, theirs) = (&self.pieces[a], &self.pieces[b]);
+        let out_of_time = self.watch.passed(8 * (ours.len() + theirs.len()) + 8);
+        !out_of_time && !self.instance.may_share(a, b) && meetings(ours, theirs).next().is_some()
     }
-    let mut rest: u64 = candidates.iter().map(|&n| size(n)).sum();
-    for (k, &n) in candidates.iter().enumerate() {
-        if weight + rest <= best.0 || *left == 0 || over() {
-            return;
+
+    /// Adds candidates, which conflict with all of the clique, in every way that may be heavier than the best.
+    fn grow(&mut self, clique: &mut Vec<usize>, weight: u64, candidates: &[usize]) {
+        if weight > self.best.0 {
+            self.best = (weight, clique.clone());
         }
-        *left -= 1;
-        let next: Vec<usize> = candidates[k + 1..].iter().copied().filter(|&m| conflict(n, m)).collect();
-        clique.push(n);
-        grow(clique, weight + size(n), &next, best, left, conflict, size, over);
-        clique.pop();
-        rest -= size(n);
+        let buffers = self.instance.buffers();
+        let mut rest: u64 = candidates.iter().map(|&n| buffers[n].size).sum();
+        for (k, &n) in candidates.iter().enumerate() {
+            if weight + rest <= self.best.0 || self.left == 0 || self.watch.passed(1) {
+                return;
+            }
+            self.left = self.left.saturating_sub(candidates.len() / 16 + 1);
+            let next: Vec<usize> =
+                candidates[k + 1..].iter().copied().filter(|&m| self.conflict(n, m)).collect();
+            clique.push(n);
+            self.grow(clique, weight + buffers[n].size, &next);
+            clique.pop();
+            rest -= buffers[n].size;
+        }
     }
 }

@@ -10,15 +10,5 @@ use crate::model::{Instance, check};
 /// # Errors
 /// The first [`Violation`] found.
 pub fn validate(instance: &Instance, offsets: &[u64], capacity: Option<u64>) -> Result<(), Violation> {
-    validate_within(instance, offsets, capacity, &Deadline::never()).unwrap_or(Ok(()))
-}
-
-/// Checks like [`validate`]; `None` if `deadline` passes first.
-pub(crate) fn validate_within(
-    instance: &Instance,
-    offsets: &[u64],
-    capacity: Option<u64>,
-    deadline: &Deadline,
-) -> Option<Result<(), Violation>> {
-    check(instance.buffers(), offsets, capacity, deadline)
+    check(instance.buffers(), offsets, capacity, &Deadline::never()).map(|_| ())
 }

@@ -273,3 +273,17 @@ fn what_is_never_live_changes_no_search() {
         assert_eq!((among.peak, among.status), (alone.peak, Status::Optimal), "seed {seed}");
     }
 }
+
+/// No plan fits, which the bound says at once, and no time is left: there is a plan all the same.
+#[test]
+fn what_cannot_fit_has_a_plan_without_time() {
+    let buffers = [Buffer::new("a", 64, 3, 7), Buffer::new("b", 16, 0, 5), Buffer::new("never", 9, 2, 2)];
+    for (count, work) in [(2, None), (3, None), (2, Some(1)), (3, Some(1))] {
+        let instance = Instance::new(buffers[..count].to_vec()).unwrap();
+        let time_limit = if work.is_some() { Duration::MAX } else { Duration::ZERO };
+        let options = Options { capacity: Some(1), time_limit, work, threads: 1, ..Options::default() };
+        let solution = solve(&instance, &options, None);
+        assert_eq!(solution.status, Status::Infeasible, "{count} {work:?}");
+        validate(&instance, &solution.offsets, None).unwrap();
+    }
+}

@@ -374,3 +374,40 @@ fn chains_are_streamed() {
         graph(&[8, 800, 800, 800], &[(&[0], &[1], Whole), (&[1], &[2], Element), (&[2], &[3], Element)]);
     assert_eq!(stream(&held, Lowering::default(), 8, 100, &deadline).tensors, []);
 }
+
+/// Tensors of almost 2^64 bytes and work of as many units: sums stay at the most there is.
+#[test]
+fn sums_beyond_64_bits_are_the_most_there_is() {
+    let (most, never) = (u64::MAX - 1, Deadline::never());
+    let ops: [(&[usize], &[usize], Sharing); 6] = [
+        (&[0], &[1], Whole),
+        (&[0], &[2], Whole),
+        (&[1, 2], &[3], Element),
+        (&[3], &[4], Element),
+        (&[4, 1, 2], &[5], Whole),
+        (&[5, 1], &[6], Whole),
+    ];
+    let mut huge = graph(&[most; 7], &ops);
+    huge.ops.iter_mut().for_each(|op| op.cost = most);
+    for shared in [false, true] {
+        let found = reorder(&huge, Lowering::default(), shared, &never);
+        assert_eq!(found.after, u64::MAX, "{found:?}");
+    }
+    let made = rematerialise(&huge, Lowering::default(), u64::MAX, &never);
+    assert_eq!(made.graph.ops.len(), huge.ops.len() + made.again.len());
+    assert!(spill(&huge, Lowering::default(), most, &never).is_err());
+    assert_eq!(stream(&huge, Lowering::default(), 8, 1, &never).tensors.len(), 1);
+}
+
+/// What is kept from run to run has a place of its own, though a view or an operator that could overwrite its input writes it.
+#[test]
+fn states_lie_in_no_other_tensor() {
+    for sharing in [View, Element] {
+        let mut made = graph(&[16; 4], &[(&[0], &[1], Whole), (&[1], &[2], sharing), (&[2], &[3], Whole)]);
+        made.tensors[2].kind = Kind::State;
+        let shared = in_place(&made, Lowering::default()).unwrap();
+        assert_eq!((shared.inside, shared.views, shared.overwrites), (Vec::new(), 0, 0));
+        let found = reorder(&made, Lowering::default(), true, &Deadline::never());
+        assert_eq!((found.before, found.after, found.optimal), (32, 32, true));
+    }
+}

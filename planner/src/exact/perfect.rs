@@ -8,8 +8,7 @@
 
 use super::orders::Orders;
 use crate::deadline::{Deadline, Watch};
-use crate::model::Instance;
-use crate::validate::validate_within;
+use crate::model::{Instance, check};
 
 /// The buffers that end and those that start at one moment.
 #[derive(Default)]
@@ -34,7 +33,7 @@ pub fn pack(instance: &Instance, deadline: &Deadline) -> Option<Vec<u64>> {
     let borders = borders(instance, watch)?;
     let offsets = stack(instance, &borders, watch)?;
     // Alignments were not looked at, so the plan is checked like any other.
-    validate_within(instance, &offsets, None, deadline)?.is_ok().then_some(offsets)
+    (check(instance.buffers(), &offsets, None, deadline) == Ok(true)).then_some(offsets)
 }
 
 /// The moments in ascending order; `None` unless the same bytes end as start at each but the first and last.

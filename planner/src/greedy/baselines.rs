@@ -25,15 +25,15 @@ pub enum Baseline {
 }
 
 impl Baseline {
-    /// All baselines.
+    /// All baselines, those that are often good first.
     pub const ALL: [Self; 7] = [
-        Self::TfLite,
-        Self::TfLiteMicro,
         Self::TvmBySize,
+        Self::TfLiteMicro,
+        Self::FirstFitByDuration,
         Self::TvmByConflicts,
         Self::SizeBestFit,
+        Self::TfLite,
         Self::FirstFitByBirth,
-        Self::FirstFitByDuration,
     ];
 
     /// Returns a short name for tables.

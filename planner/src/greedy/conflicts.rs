@@ -1,7 +1,7 @@
 //! Finds the pairs of buffers that are live at the same time.
 
 use crate::deadline::{Deadline, Watch};
-use crate::model::Instance;
+use crate::model::{Instance, meetings};
 
 /// For each buffer, the others that are live at the same time at any moment.
 ///
@@ -169,18 +169,8 @@ impl Conflicts {
             forbidden.push((offset - a.size as i64, offset + b.size as i64));
             return;
         }
-        // Both lists are in ascending order of time, so they are walked side by side.
-        let (ours, theirs) = (a.pieces(), b.pieces());
-        let (mut i, mut j) = (0, 0);
-        while let (Some(p), Some(q)) = (ours.get(i), theirs.get(j)) {
-            if p.0 < q.1 && q.0 < p.1 {
-                forbidden.push((offset + q.2 as i64 - p.3 as i64, offset + q.3 as i64 - p.2 as i64));
-            }
-            if p.1 <= q.1 {
-                i += 1;
-            } else {
-                j += 1;
-            }
+        for (p, q) in meetings(&a.pieces(), &b.pieces()) {
+            forbidden.push((offset + q.2 as i64 - p.3 as i64, offset + q.3 as i64 - p.2 as i64));
         }
     }
 

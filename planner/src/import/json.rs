@@ -66,9 +66,10 @@ struct JsonGraph {
     ops: Vec<JsonOp>,
 }
 
+/// An operator with the names of its tensors.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct JsonOp {
+pub(crate) struct JsonOp {
     name: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     kind: String,
@@ -121,17 +122,22 @@ pub fn read_json(bytes: &[u8]) -> Result<Graph, JsonError> {
     Ok(graph)
 }
 
-/// Writes a graph; [`read_json`] reads it again.
-pub fn write_json(graph: &Graph) -> String {
+/// The operators of a graph with the names of their tensors.
+pub(crate) fn named_ops(graph: &Graph) -> Vec<JsonOp> {
     let names = |numbers: &[usize]| numbers.iter().map(|&n| graph.tensors[n].name.clone()).collect();
-    let ops = graph.ops.iter().map(|op| JsonOp {
+    let named = |op: &Op| JsonOp {
         name: op.name.clone(),
         kind: op.kind.clone(),
         inputs: names(&op.inputs),
         outputs: names(&op.outputs),
         sharing: op.sharing,
         cost: Some(op.cost),
-    });
-    let graph = JsonGraph { tensors: graph.tensors.clone(), ops: ops.collect() };
+    };
+    graph.ops.iter().map(named).collect()
+}
+
+/// Writes a graph; [`read_json`] reads it again.
+pub fn write_json(graph: &Graph) -> String {
+    let graph = JsonGraph { tensors: graph.tensors.clone(), ops: named_ops(graph) };
     serde_json::to_string_pretty(&graph).unwrap_or_default() + "\n"
 }

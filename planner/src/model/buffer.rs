@@ -11,6 +11,30 @@ pub struct Gap {
     pub window: Option<(u64, u64)>,
 }
 
+/// A rectangle of time and bytes: `(start, end, from, to)`.
+pub type Piece = (i64, i64, u64, u64);
+
+/// Returns the pairs of pieces that meet in time. Both lists ascend in time, so they are walked side by side.
+pub(crate) fn meetings<'p>(
+    ours: &'p [Piece],
+    theirs: &'p [Piece],
+) -> impl Iterator<Item = (&'p Piece, &'p Piece)> {
+    let (mut i, mut j) = (0, 0);
+    std::iter::from_fn(move || {
+        loop {
+            let (p, q) = (ours.get(i)?, theirs.get(j)?);
+            if p.1 <= q.1 {
+                i += 1;
+            } else {
+                j += 1;
+            }
+            if p.0 < q.1 && q.0 < p.1 {
+                return Some((p, q));
+            }
+        }
+    })
+}
+
 /// One buffer to be placed.
 ///
 /// It is live from `start` until before `end`, but for its gaps. One without a byte, or without a moment at which it is live, meets no other: it may lie
@@ -66,8 +90,8 @@ impl Buffer {
         self.gaps.is_empty() && self.fixed.is_none() && self.alias.is_none()
     }
 
-    /// Returns the rectangles of time and bytes that it occupies: `(start, end, from, to)`, ascending in time.
-    pub fn pieces(&self) -> Vec<(i64, i64, u64, u64)> {
+    /// Returns the rectangles that it occupies, ascending in time.
+    pub fn pieces(&self) -> Vec<Piece> {
         let mut pieces = Vec::with_capacity(2 * self.gaps.len() + 1);
         let mut now = self.start;
         for gap in &self.gaps {

@@ -58,27 +58,14 @@ pub enum Violation {
     },
 }
 
-/// Checks `offsets` of `buffers` and, if given, a capacity in bytes; `None` if `deadline` passes first.
+/// Checks `offsets` of `buffers` and, if given, a capacity in bytes; false if `deadline` passes first.
 pub(crate) fn check(
     buffers: &[Buffer],
     offsets: &[u64],
     capacity: Option<u64>,
     deadline: &Deadline,
-) -> Option<Result<(), Violation>> {
-    match sweep(buffers, offsets, capacity, &mut Watch::new(deadline)) {
-        Ok(true) => Some(Ok(())),
-        Ok(false) => None,
-        Err(violation) => Some(Err(violation)),
-    }
-}
-
-/// The check itself; false if `watch` ended it.
-fn sweep(
-    buffers: &[Buffer],
-    offsets: &[u64],
-    capacity: Option<u64>,
-    watch: &mut Watch,
 ) -> Result<bool, Violation> {
+    let mut watch = Watch::new(deadline);
     if offsets.len() != buffers.len() {
         return Err(Violation::Count { found: offsets.len(), expected: buffers.len() });
     }

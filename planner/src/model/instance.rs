@@ -123,7 +123,7 @@ impl Instance {
         let fixed = instance.part(&(0..instance.len()).filter(is_fixed).collect::<Vec<_>>());
         let offsets: Vec<u64> = fixed.buffers.iter().filter_map(|buffer| buffer.fixed).collect();
         match check(&fixed.buffers, &offsets, None, &Deadline::never()) {
-            Some(Err(Violation::Overlap { first, second, time })) => {
+            Err(Violation::Overlap { first, second, time }) => {
                 Err(InstanceError::FixedOverlap { first, second, time })
             }
             _ => Ok(instance),

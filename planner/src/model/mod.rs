@@ -4,7 +4,8 @@ mod buffer;
 mod check;
 mod instance;
 
-pub use buffer::{Buffer, Gap};
+pub(crate) use buffer::meetings;
+pub use buffer::{Buffer, Gap, Piece};
 pub use check::Violation;
 pub(crate) use check::check;
 pub use instance::{Instance, InstanceError};

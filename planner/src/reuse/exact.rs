@@ -66,7 +66,8 @@ impl State<'_> {
     fn cost(&self) -> u64 {
         let moved = |n: usize| if self.left[n] { 0 } else { self.priced.moves[n].unwrap_or(0) };
         let mut cost = self.priced.cost(&self.offsets);
-        cost.moved = (0..self.left.len()).filter(|&n| self.offsets[n].is_none()).map(moved).sum();
+        let away = (0..self.left.len()).filter(|&n| self.offsets[n].is_none()).map(moved);
+        cost.moved = away.fold(0, u64::saturating_add);
         self.priced.summed(cost).total
     }
 

@@ -167,7 +167,7 @@ impl<'a> Priced<'a> {
         let mut waits = vec![false; self.streams];
         for (b, &place) in offsets.iter().enumerate() {
             let Some(at) = place else {
-                cost.moved += self.moves[b].unwrap_or(0);
+                cost.moved = cost.moved.saturating_add(self.moves[b].unwrap_or(0));
                 continue;
             };
             waits.fill(false);
@@ -229,6 +229,8 @@ fn cheapest_from(
     deadline: &Deadline,
     known: Option<&Cheapest>,
 ) -> Option<Cheapest> {
+    // No plan needs more.
+    let capacity = capacity.min(i64::MAX as u64);
     let start = match known {
         Some(known) => Some(known.offsets.clone()),
         None => start(priced, capacity, options, &share(deadline, 4)),

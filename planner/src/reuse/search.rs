@@ -47,12 +47,12 @@ pub(super) fn improve(
         idle += 1;
         let freed = state.choose(count);
         // Taken out one by one, what each adds to the others' cost sums up to what all of them add; so it does when they are put back.
-        let (mut cost, mut placed) = (0, 0);
+        let (mut cost, mut placed) = (0_u64, 0_u64);
         let mut old = Vec::with_capacity(count);
         for &k in &freed {
             let offset = state.offsets[k];
             state.put(k, None);
-            cost += state.price(k, offset);
+            cost = state.price(k, offset).saturating_add(cost);
             old.push(offset);
         }
         let mut whole = true;
@@ -61,7 +61,7 @@ pub(super) fn improve(
                 whole = false;
                 break;
             };
-            placed += price;
+            placed = price.saturating_add(placed);
             state.put(k, place);
         }
         if !whole || placed > cost {

@@ -138,7 +138,8 @@ pub fn change(
     if let Some(chunks) = stream {
         let streamed = transform::stream(&graph, lowering, chunks, 1, &share());
         let bytes = |n: usize| streamed.graph.tensors[n].bytes;
-        let saved: u64 = streamed.tensors.iter().map(|&(n, before)| before - bytes(n)).sum();
+        let saved = streamed.tensors.iter().map(|&(n, before)| before - bytes(n));
+        let saved = saved.fold(0, u64::saturating_add);
         told.push(format!(
             "stream: {} tensors in {chunks} chunks, {saved} B smaller",
             streamed.tensors.len()

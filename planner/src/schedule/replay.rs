@@ -5,6 +5,9 @@
 //! O(log n) for each operand.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+
+use rangemap::RangeMap;
 
 use super::Act;
 use super::written::{Written, WrittenPlace, WrittenStep};
@@ -65,67 +68,8 @@ pub struct Replayed {
     pub checked: usize,
 }
 
-/// A run of bytes that one tensor wrote: its mark, and the address of the tensor's byte 0.
-#[derive(Clone, Copy)]
-struct Run {
-    end: u64,
-    mark: usize,
-    base: u64,
-}
-
-/// All memories.
-#[derive(Default)]
-struct Memory {
-    runs: BTreeMap<(u32, u64), Run>,
-}
-
-impl Memory {
-    /// Fills `from..to` of a tier.
-    fn fill(&mut self, tier: u32, (from, to): (u64, u64), mark: usize, base: u64) {
-        if from >= to {
-            return;
-        }
-        let before = self.runs.range((tier, 0)..(tier, from)).next_back().map(|(&key, &run)| (key, run));
-        if let Some((key, run)) = before.filter(|(_, run)| run.end > from) {
-            self.runs.insert(key, Run { end: from, ..run });
-            if run.end > to {
-                self.runs.insert((tier, to), run);
-            }
-        }
-        while let Some((&key, &run)) = self.runs.range((tier, from)..(tier, to)).next() {
-            self.runs.remove(&key);
-            if run.end > to {
-                self.runs.insert((tier, to), run);
-            }
-        }
-        self.runs.insert((tier, from), Run { end: to, mark, base });
-    }
-
-    /// Returns the first address of `from..to` that does not hold a tensor's pattern, and the mark that is there.
-    fn wrong(
-        &self,
-        tier: u32,
-        (from, to): (u64, u64),
-        mark: usize,
-        base: u64,
-    ) -> Option<(u64, Option<usize>)> {
-        let mut at = from;
-        let start = self.runs.range((tier, 0)..=(tier, from)).next_back().map_or(from, |(key, _)| key.1);
-        for (key, run) in self.runs.range((tier, start)..(tier, to)) {
-            if at >= to || key.1 > at {
-                break;
-            }
-            if run.end <= at {
-                continue;
-            }
-            if run.mark != mark || run.base != base {
-                return Some((at, Some(run.mark)));
-            }
-            at = run.end;
-        }
-        (at < to).then_some((at, None))
-    }
-}
+/// All memories by tier: who wrote each byte, as a tensor's mark and the address of its byte 0.
+type Memory = BTreeMap<u32, RangeMap<u64, (usize, u64)>>;
 
 /// The state of a replay.
 struct Machine<'w, 'a> {
@@ -179,9 +123,27 @@ impl<'w, 'a> Machine<'w, 'a> {
             self.holds.insert(name, self.marks.len());
             self.marks.push(name);
         }
-        let bytes = (place.offset + part.0, place.offset + part.1);
-        self.memory.fill(place.tier, bytes, self.holds[name], place.offset);
+        let (from, to) = (place.offset + part.0, place.offset + part.1);
+        if from < to {
+            self.memory.entry(place.tier).or_default().insert(from..to, (self.holds[name], place.offset));
+        }
         self.done.filled += 1;
+    }
+
+    /// Returns the first address of a range that does not hold a tensor's pattern, and the mark that is there.
+    fn wrong(&self, tier: u32, range: Range<u64>, own: (usize, u64)) -> Option<(u64, Option<usize>)> {
+        let mut at = range.start;
+        let runs = self.memory.get(&tier).filter(|_| !range.is_empty());
+        for (run, &holds) in runs.into_iter().flat_map(|runs| runs.overlapping(&range)) {
+            if run.start > at {
+                break;
+            }
+            if holds != own {
+                return Some((at, Some(holds.0)));
+            }
+            at = run.end;
+        }
+        (at < range.end).then_some((at, None))
     }
 
     fn check(
@@ -196,7 +158,7 @@ impl<'w, 'a> Machine<'w, 'a> {
         };
         let at = self.places[name];
         self.done.checked += 1;
-        match self.memory.wrong(at.tier, (at.offset + from, at.offset + to), mark, at.offset) {
+        match self.wrong(at.tier, at.offset + from..at.offset + to, (mark, at.offset)) {
             None => Ok(()),
             Some((byte, other)) => {
                 let byte = byte - at.offset;

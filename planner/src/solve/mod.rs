@@ -16,8 +16,8 @@ use crate::exact::Limits;
 use crate::greedy::descent::{Descent, Prefer, descend_from};
 use crate::greedy::repair::Repair;
 use crate::greedy::{self, Baseline, Conflicts, Fit, allocated};
-use crate::model::Instance;
-use crate::validate::{Violation, validate, validate_within};
+use crate::model::{Instance, Violation, check};
+use crate::validate::validate;
 
 /// The options of a search.
 #[derive(Clone, Debug)]
@@ -128,6 +128,9 @@ pub struct Progress {
     pub lower_bound: u64,
 }
 
+/// Is called with the progress whenever there is some.
+pub type Watcher<'a> = Option<&'a (dyn Fn(Progress) + Sync)>;
+
 /// The best offsets so far, and when which peak was reached.
 type Best = (Vec<u64>, Vec<(Duration, u64)>);
 
@@ -144,7 +147,7 @@ struct Shared<'a> {
     nodes: AtomicU64,
     best: Mutex<Best>,
     conflicts: OnceLock<Option<Conflicts>>,
-    watcher: Option<&'a (dyn Fn(Progress) + Sync)>,
+    watcher: Watcher<'a>,
 }
 
 impl<'a> Shared<'a> {
@@ -154,7 +157,7 @@ impl<'a> Shared<'a> {
         deadline: Deadline,
         capacity: Option<u64>,
         bound: u64,
-        watcher: Option<&'a (dyn Fn(Progress) + Sync)>,
+        watcher: Watcher<'a>,
     ) -> Self {
         Self {
             instance,
@@ -204,7 +207,7 @@ impl<'a> Shared<'a> {
     fn offer(&self, offsets: Vec<u64>) {
         let (peak, known) = (self.instance.peak(&offsets).max(self.floor), self.peak.load(Ordering::Relaxed));
         let sure = known == u64::MAX || self.instance.is_plain();
-        let valid = || matches!(validate_within(self.instance, &offsets, None, &self.deadline), Some(Ok(())));
+        let valid = || check(self.instance.buffers(), &offsets, None, &self.deadline) == Ok(true);
         if peak >= known || !(sure || valid()) {
             return self.check();
         }
@@ -279,11 +282,7 @@ impl<'a> Shared<'a> {
 ///
 /// The plan is always complete and valid, whatever the status. Every phase keeps to the time limit;
 /// only the first greedy plan, which takes O(n log n), gets a tenth of a second more where the limit is shorter than that.
-pub fn solve(
-    instance: &Instance,
-    options: &Options,
-    watcher: Option<&(dyn Fn(Progress) + Sync)>,
-) -> Solution {
+pub fn solve(instance: &Instance, options: &Options, watcher: Watcher<'_>) -> Solution {
     solve_within(instance, options, options.deadline(), watcher)
 }
 
@@ -292,7 +291,7 @@ pub fn solve_within(
     instance: &Instance,
     options: &Options,
     deadline: Deadline,
-    watcher: Option<&(dyn Fn(Progress) + Sync)>,
+    watcher: Watcher<'_>,
 ) -> Solution {
     let started = Instant::now();
     let bound = bounds::lower_bound_within(instance, &deadline.extended(GRACE));
@@ -310,13 +309,14 @@ pub fn solve_within(
     let pairs = Conflicts::count(searched);
     let first = usize::from(searched.is_plain() && searched.len() <= FEW && pairs <= MANY);
     if !shared.deadline.passed() {
-        shared.simple(&RULES[..first]);
+        shared.simple(&Baseline::ALL[..first]);
     }
-    if !shared.done() {
+    // There is a plan even if none can fit.
+    if shared.peak.load(Ordering::Relaxed) == u64::MAX || !shared.done() {
         shared.offer(first_plan(&shared));
     }
     if !shared.deadline.passed() {
-        shared.simple(if pairs > MANY { &RULES[first..2] } else { &RULES[first..] });
+        shared.simple(if pairs > MANY { &Baseline::ALL[first..2] } else { &Baseline::ALL[first..] });
     }
     if !shared.deadline.passed() {
         drive::drive(&shared, threads, options.seed);
@@ -349,17 +349,6 @@ pub fn solve_within(
         history,
     }
 }
-
-/// The simple rules, those that are often good first.
-const RULES: [Baseline; Baseline::ALL.len()] = [
-    Baseline::TvmBySize,
-    Baseline::TfLiteMicro,
-    Baseline::FirstFitByDuration,
-    Baseline::TvmByConflicts,
-    Baseline::SizeBestFit,
-    Baseline::TfLite,
-    Baseline::FirstFitByBirth,
-];
 
 /// The most buffers, and the most pairs of them that are live at once, that are few.
 const FEW: usize = 20_000;
@@ -410,7 +399,7 @@ pub fn solve_tiers(
     options: &Options,
     capacities: &BTreeMap<u32, u64>,
     deadline: &Deadline,
-    watcher: Option<&(dyn Fn(Progress) + Sync)>,
+    watcher: Watcher<'_>,
 ) -> Vec<TierPlan> {
     let mut tiers: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
     for (n, buffer) in instance.buffers().iter().enumerate() {
@@ -440,7 +429,7 @@ pub fn solve_checked(
     options: &Options,
     capacities: &BTreeMap<u32, u64>,
     deadline: &Deadline,
-    watcher: Option<&(dyn Fn(Progress) + Sync)>,
+    watcher: Watcher<'_>,
 ) -> Result<Solution, Violation> {
     let tiers = solve_tiers(instance, options, capacities, deadline, watcher);
     tiers.iter().try_for_each(|tier| validate(&tier.instance, &tier.solution.offsets, None))?;

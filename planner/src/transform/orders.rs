@@ -7,7 +7,7 @@
 use super::in_place::{InPlace, in_place_by};
 use super::steps::Steps;
 use crate::bounds;
-use crate::deadline::Deadline;
+use crate::deadline::{Deadline, Watch};
 use crate::graph::{Graph, Lowering, Sharing};
 use crate::model::Instance;
 use crate::solve::{Options, Status, solve_within};
@@ -47,7 +47,8 @@ struct Loads {
 }
 
 impl Loads {
-    fn new(graph: &Graph, lowering: Lowering, shared: bool) -> Self {
+    /// `None` if `watch` ended it.
+    fn new(graph: &Graph, lowering: Lowering, shared: bool, watch: &mut Watch) -> Option<Self> {
         let steps = Steps::new(graph, lowering, shared);
         let set = |ops: &Vec<usize>| ops.iter().fold(0, |set, op| set | 1 << op);
         let before = steps.before.iter().map(set).collect();
@@ -57,13 +58,16 @@ impl Loads {
         let all = (1_u32 << count) - 1;
         loads.rest = vec![0; 1 << count];
         for done in (0..all).rev() {
+            if watch.passed(count * (count + loads.users.len())) {
+                return None;
+            }
             let load = loads.after(done);
             let next = loads
                 .ready(done, count)
                 .map(|op| loads.during(load, done, op).max(loads.rest[(done | 1 << op) as usize]));
             loads.rest[done as usize] = next.min().unwrap_or(u64::MAX);
         }
-        loads
+        Some(loads)
     }
 
     fn ready(&self, done: u32, count: usize) -> impl Iterator<Item = usize> + '_ {
@@ -210,16 +214,16 @@ pub(crate) fn together(
     let views: Vec<usize> = (0..graph.ops.len()).filter(is_view).collect();
     let choices = if views.len() > VIEWS { 1 } else { 1_u32 << views.len() };
     let (mut best, mut least): (Option<Together>, u64) = (None, u64::MAX);
+    let watch = &mut Watch::new(deadline);
     for copied in 0..choices {
-        if best.is_some() && deadline.passed() {
-            least = 0;
-            break;
-        }
         let mut graph = graph.clone();
         for (_, &n) in views.iter().enumerate().filter(|(k, _)| copied >> k & 1 == 1) {
             graph.ops[n].sharing = Sharing::None;
         }
-        let loads = Loads::new(&graph, lowering, shared);
+        let Some(loads) = Loads::new(&graph, lowering, shared, watch) else {
+            least = 0;
+            break;
+        };
         let bound = loads.rest[0].max(loads.after(0));
         let (order, left_out) = (Vec::new(), u64::MAX);
         let mut search = Search { graph: &graph, lowering, shared, loads, deadline, order, best, left_out };
@@ -264,6 +268,19 @@ mod tests {
         Graph { tensors, ops: ops.collect(), chunked: Vec::new() }
     }
 
+    /// Sets of sixteen operators, for each choice of six views: a deadline that has passed ends all of them at once.
+    #[test]
+    fn it_ends_in_time() {
+        let mut graph = random_graph(&mut fastrand::Rng::with_seed(1), SMALL);
+        graph.ops.iter_mut().enumerate().for_each(|(n, op)| {
+            op.sharing = if n < VIEWS { Sharing::View } else { Sharing::None };
+        });
+        let deadline = Deadline::after_looks(0);
+        assert!(together(&graph, Lowering::default(), true, &deadline).is_none());
+        let late = deadline.late().load(std::sync::atomic::Ordering::Relaxed);
+        assert!(late <= 2, "{late} looks");
+    }
+
     /// Shows `visit` all orders.
     fn all(loads: &Loads, count: usize, order: &mut Vec<usize>, visit: &mut dyn FnMut(&[usize])) {
         let done = order.iter().fold(0, |set, op| set | 1 << op);
@@ -292,7 +309,8 @@ mod tests {
                 let mut graph = graph.clone();
                 let chosen = views.iter().enumerate().filter(|(k, _)| copied >> k & 1 == 1);
                 chosen.for_each(|(_, &n)| graph.ops[n].sharing = Sharing::None);
-                let loads = Loads::new(&graph, lowering, shared);
+                let never = Deadline::never();
+                let loads = Loads::new(&graph, lowering, shared, &mut Watch::new(&never)).unwrap();
                 all(&loads, count, &mut Vec::new(), &mut |order| {
                     let ops = order.iter().map(|&n| graph.ops[n].clone()).collect();
                     let ordered = Graph { tensors: graph.tensors.clone(), ops, chunked: Vec::new() };

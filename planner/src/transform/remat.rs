@@ -34,7 +34,7 @@ pub fn rematerialise(graph: &Graph, lowering: Lowering, budget: u64, deadline: &
         for n in 0..made.graph.ops.len() {
             let op = &made.graph.ops[n];
             if op.outputs.len() != 1
-                || made.cost.saturating_add(op.cost) > budget
+                || made.cost.checked_add(op.cost).is_none_or(|cost| cost > budget)
                 || made.graph.touches_state(op)
             {
                 continue;

@@ -50,7 +50,7 @@ impl Steps {
         after[op / 64] |= 1 << (op % 64);
         let ended = |&value: &usize| self.values[value].users.iter().all(|&user| has(&after, user));
         let freed = self.touches[op].iter().filter(|&value| ended(value));
-        let freed: u64 = freed.map(|&value| self.values[value].bytes).sum();
+        let freed = freed.map(|&value| self.values[value].bytes).fold(0, u64::saturating_add);
         let during = self.during(load, op, |value| ended(&value));
         (during, load.saturating_add(self.makes[op]).saturating_sub(freed), after)
     }

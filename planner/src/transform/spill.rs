@@ -120,22 +120,12 @@ pub fn spill(
     let mut taken = greedy(&possible, &load, capacity, &size, watch);
     let mut optimal = possible.len() <= EXACT;
     if optimal {
-        let cost = |taken: &[bool]| -> u64 {
-            possible.iter().zip(taken).filter(|&(_, &taken)| taken).map(|(trip, _)| trip.traffic).sum()
-        };
-        let mut best = (cost(&taken), taken.clone());
-        choose(
-            &possible,
-            0,
-            &mut vec![false; possible.len()],
-            0,
-            &mut load.clone(),
-            capacity,
-            &size,
-            &mut best,
-            watch,
-        );
-        taken = best.1;
+        let known = possible.iter().zip(&taken).filter(|&(_, &taken)| taken).map(|(trip, _)| trip.traffic);
+        let (best, taken_now) = ((known.fold(0, u64::saturating_add), taken), vec![false; possible.len()]);
+        let (possible, load) = (&possible[..], load.clone());
+        let mut choice = Choice { possible, size: &size, capacity, load, taken: taken_now, best, watch };
+        choice.choose(0, 0);
+        taken = choice.best.1;
         optimal = !watch.passed(0);
     }
     let trips: Vec<Trip> =
@@ -242,34 +232,35 @@ fn greedy(
     taken
 }
 
-#[allow(clippy::too_many_arguments)]
-fn choose(
-    possible: &[Trip],
-    n: usize,
-    taken: &mut Vec<bool>,
-    cost: u64,
-    load: &mut Vec<u64>,
+/// The search for the cheapest trips.
+struct Choice<'a, 'd> {
+    possible: &'a [Trip],
+    size: &'a dyn Fn(usize) -> u64,
     capacity: u64,
-    size: &dyn Fn(usize) -> u64,
-    best: &mut (u64, Vec<bool>),
-    watch: &mut Watch,
-) {
-    if cost >= best.0 || watch.passed(4 * load.len() + 16) {
-        return;
+    load: Vec<u64>,
+    taken: Vec<bool>,
+    best: (u64, Vec<bool>),
+    watch: &'a mut Watch<'d>,
+}
+
+impl Choice<'_, '_> {
+    /// Decides for trip `n` and those after it; the trips so far cost `cost`.
+    fn choose(&mut self, n: usize, cost: u64) {
+        if cost >= self.best.0 || self.watch.passed(4 * self.load.len() + 16) {
+            return;
+        }
+        if self.load.iter().all(|&load| load <= self.capacity) {
+            self.best = (cost, self.taken.clone());
+            return;
+        }
+        let Some(trip) = self.possible.get(n) else { return };
+        let range = trip.leaves + 1..trip.returns;
+        let bytes = (self.size)(trip.tensor);
+        self.taken[n] = true;
+        self.load[range.clone()].iter_mut().for_each(|load| *load -= bytes);
+        self.choose(n + 1, cost.saturating_add(trip.traffic));
+        self.load[range].iter_mut().for_each(|load| *load += bytes);
+        self.taken[n] = false;
+        self.choose(n + 1, cost);
     }
-    if load.iter().all(|&load| load <= capacity) {
-        *best = (cost, taken.clone());
-        return;
-    }
-    let Some(trip) = possible.get(n) else {
-        return;
-    };
-    let range = trip.leaves + 1..trip.returns;
-    let bytes = size(trip.tensor);
-    taken[n] = true;
-    load[range.clone()].iter_mut().for_each(|load| *load -= bytes);
-    choose(possible, n + 1, taken, cost.saturating_add(trip.traffic), load, capacity, size, best, watch);
-    load[range].iter_mut().for_each(|load| *load += bytes);
-    taken[n] = false;
-    choose(possible, n + 1, taken, cost, load, capacity, size, best, watch);
 }

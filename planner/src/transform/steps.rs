@@ -74,7 +74,12 @@ impl Steps {
                 let (Some(own), Some(other)) = (value_of[output], value_of[input]) else { continue };
                 let group = root[other];
                 let shown = values[group].made.is_none() && kind(output) == Kind::Output;
-                if values[group].ours && !shown && graph.tensors[output].bytes <= graph.tensors[input].bytes {
+                let kept = kind(output) == Kind::State;
+                if values[group].ours
+                    && !shown
+                    && !kept
+                    && graph.tensors[output].bytes <= graph.tensors[input].bytes
+                {
                     root[own] = group;
                 }
             }
@@ -93,7 +98,11 @@ impl Steps {
         let mut overwrites = vec![Vec::new(); count];
         if shared {
             for (step, op) in graph.ops.iter().enumerate().filter(|(_, op)| op.sharing == Sharing::InPlace) {
-                let Some(output) = op.outputs.first().filter(|&&output| value_of[output].is_some()) else {
+                let Some(output) = op
+                    .outputs
+                    .first()
+                    .filter(|&&output| value_of[output].is_some() && kind(output) != Kind::State)
+                else {
                     continue;
                 };
                 for value in op.inputs.iter().filter_map(|&input| value_of[input]) {
@@ -176,7 +185,7 @@ impl<'a> Live<'a> {
     /// Returns the load after `op` has run next.
     pub(super) fn after(&self, op: usize) -> u64 {
         let ended = self.steps.touches[op].iter().filter(|&&value| self.users[value] == 1);
-        let freed: u64 = ended.map(|&value| self.steps.values[value].bytes).sum();
+        let freed = ended.map(|&value| self.steps.values[value].bytes).fold(0, u64::saturating_add);
         self.load.saturating_add(self.steps.makes[op]).saturating_sub(freed)
     }
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde::Serialize;
 
 use super::{Planned, Row};
-use crate::graph::Op;
+use crate::import::json::{JsonOp, named_ops};
 use crate::model::Buffer;
 use crate::schedule::{Place, Written, WrittenPlace};
 
@@ -65,14 +65,7 @@ const VERSION: u32 = 1;
 
 /// Writes everything known of the plan, pretty-printed: the figures, `buffers` and `steps` (see [`Written`]), which
 /// [`replay`](crate::schedule::replay) reads again. Of a graph also the operators: time `n` is the one at place `n` of the list.
-pub fn json<'a>(planned: Planned<'a>) -> String {
-    #[derive(Serialize)]
-    struct Operator<'a> {
-        name: &'a str,
-        kind: &'a str,
-        inputs: Vec<&'a str>,
-        outputs: Vec<&'a str>,
-    }
+pub fn json(planned: Planned) -> String {
     #[derive(Serialize)]
     struct Plan<'a> {
         version: u32,
@@ -90,19 +83,9 @@ pub fn json<'a>(planned: Planned<'a>) -> String {
         #[serde(flatten)]
         written: Written<'a>,
         #[serde(skip_serializing_if = "Option::is_none")]
-        operators: Option<Vec<Operator<'a>>>,
+        operators: Option<Vec<JsonOp>>,
     }
     let solution = &planned.schedule.solution;
-    let operators = planned.schedule.lowered.graph.as_ref().map(|graph| {
-        let names = |list: &[usize]| list.iter().map(|&n| graph.tensors[n].name.as_str()).collect();
-        let operator = |op: &'a Op| Operator {
-            name: &op.name,
-            kind: &op.kind,
-            inputs: names(&op.inputs),
-            outputs: names(&op.outputs),
-        };
-        graph.ops.iter().map(operator).collect()
-    });
     let plan = Plan {
         version: VERSION,
         name: planned.name,
@@ -116,7 +99,7 @@ pub fn json<'a>(planned: Planned<'a>) -> String {
         nodes: solution.nodes,
         seconds: solution.elapsed.as_secs_f64(),
         written: planned.schedule.written(),
-        operators,
+        operators: planned.schedule.lowered.graph.as_ref().map(named_ops),
     };
     serde_json::to_string_pretty(&plan).unwrap_or_default() + "\n"
 }

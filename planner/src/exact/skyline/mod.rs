@@ -118,6 +118,13 @@ struct Level {
     dirty: (usize, usize),
 }
 
+impl Level {
+    fn new(sections: usize) -> Self {
+        let floors = vec![0; sections];
+        Self { base: floors.clone(), floor: floors.clone(), rest: floors, ..Self::default() }
+    }
+}
+
 /// The outcome of a node. A failure leaves its reason, a set of sections, in `reasons[depth]`: the buffers clipped to
 /// them, on the floors of the node, cannot be placed.
 enum Outcome {
@@ -184,7 +191,7 @@ impl<'a> Search<'a> {
             most: (0, Vec::new()),
             problem,
             capacity,
-            levels: Vec::new(),
+            levels: vec![Level::new(sections)],
             offsets: vec![0; n],
             twin,
             dead: DeadEnds::new(problem, if sections <= 2048 { 16 } else { 12 }),
@@ -246,15 +253,9 @@ impl<'a> Search<'a> {
             let noise = if strategy.seed == 0 { 1.0 } else { 0.9 + 0.2 * random.f64() };
             self.value[k] = (value as f64 * 1024.0 * noise) as u64;
         }
-        let level = Level {
-            base: vec![0; problem.sections],
-            floor: vec![0; problem.sections],
-            rest,
-            list: (0..n as u32).collect(),
-            low: vec![0; n],
-            dirty: (0, problem.sections),
-        };
-        self.set_level(0, level);
+        let (list, low, dirty) = ((0..n as u32).collect(), vec![0; n], (0, problem.sections));
+        let level = Level { rest, list, low, dirty, ..Level::new(problem.sections) };
+        self.levels[0] = level;
         self.placed.fill(false);
         self.area = 0;
         self.most.0 = 0;
@@ -454,26 +455,10 @@ impl<'a> Search<'a> {
         u64::from(self.problem.size[n]) * u64::from(self.problem.last[n] - self.problem.first[n])
     }
 
-    fn set_level(&mut self, depth: usize, level: Level) {
-        if self.levels.len() <= depth {
-            self.levels.resize_with(depth + 1, Level::default);
-        }
-        self.levels[depth] = level;
-    }
-
     /// Makes level `depth + 1` of the sections `lo..hi` of level `depth`, with `placed` on its lowest offset.
     fn child(&mut self, depth: usize, lo: usize, hi: usize, placed: Option<(u32, u32)>) {
         if self.levels.len() <= depth + 1 {
-            let sections = self.problem.sections;
-            let fresh = Level {
-                base: vec![0; sections],
-                floor: vec![0; sections],
-                rest: vec![0; sections],
-                list: Vec::new(),
-                low: Vec::new(),
-                dirty: (0, 0),
-            };
-            self.levels.push(fresh);
+            self.levels.push(Level::new(self.problem.sections));
         }
         let (parents, children) = self.levels.split_at_mut(depth + 1);
         let (parent, child) = (&parents[depth], &mut children[0]);

@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::infer::{BOOL, INT64, Value, attribute};
 use super::proto::{Attribute, GraphProto, Node};
-use super::{Frame, Known, OnnxError, Reader, Scope};
+use super::{Frame, Known, OnnxError, Reader, Result, Scope};
 use crate::graph::{Graph, Kind, Op, Sharing};
 
 /// The kind of an operator that stands for a branch which does not fit the shapes, so that it cannot run. Its name tells why.
@@ -38,7 +38,7 @@ impl<'m> Outer<'_, 'm> {
         attribute(self.node, self.frame.given, name)
     }
 
-    fn body(&self, name: &str) -> Result<&'m GraphProto, OnnxError> {
+    fn body(&self, name: &str) -> Result<&'m GraphProto> {
         let body = self.attribute(name).and_then(|attribute| attribute.g.as_ref());
         body.ok_or_else(|| self.fails(format!("its {name} is missing")))
     }
@@ -63,11 +63,7 @@ enum Joined {
 
 impl<'m> Reader<'m> {
     /// Adds an operator with its bodies.
-    pub(super) fn bodies(
-        &mut self,
-        outer: &Outer<'_, 'm>,
-        scope: &mut Scope<'_, 'm>,
-    ) -> Result<(), OnnxError> {
+    pub(super) fn bodies(&mut self, outer: &Outer<'_, 'm>, scope: &mut Scope<'_, 'm>) -> Result {
         match outer.node.op_type.as_str() {
             "If" => self.branches(outer, scope),
             "Loop" => self.rounds(outer, scope),
@@ -76,7 +72,7 @@ impl<'m> Reader<'m> {
     }
 
     /// Adds the operator that stands before the bodies, as yet without outputs; returns its place.
-    fn begin(&mut self, outer: &Outer) -> Result<usize, OnnxError> {
+    fn begin(&mut self, outer: &Outer) -> Result<usize> {
         let inputs = outer.inputs.iter().flatten().map(|(number, _)| *number).collect();
         let op = Op::marker(String::new(), outer.node.op_type.clone(), inputs);
         self.op(outer.frame, outer.name, op)?;
@@ -84,7 +80,7 @@ impl<'m> Reader<'m> {
     }
 
     /// Adds the operator that stands after the bodies and reads `kept`.
-    fn end(&mut self, outer: &Outer, kept: BTreeSet<usize>) -> Result<(), OnnxError> {
+    fn end(&mut self, outer: &Outer, kept: BTreeSet<usize>) -> Result {
         let (kind, inputs) = (format!("{}.end", outer.node.op_type), kept.into_iter().collect());
         self.op(outer.frame, &format!("{}.end", outer.name), Op::marker(String::new(), kind, inputs))
     }
@@ -100,7 +96,7 @@ impl<'m> Reader<'m> {
     }
 
     /// Adds an operator that stands for a branch that cannot run, and tells why.
-    fn unreachable(&mut self, outer: &Outer, branch: &str, why: &OnnxError) -> Result<(), OnnxError> {
+    fn unreachable(&mut self, outer: &Outer, branch: &str, why: &OnnxError) -> Result {
         let name = format!("{}/{branch}: {why}", outer.name);
         self.made.ops.push(Op::marker(name.clone(), UNREACHABLE.into(), Vec::new()));
         self.charge(outer.frame, name.len())
@@ -113,7 +109,7 @@ impl<'m> Reader<'m> {
         body: &'m GraphProto,
         prefix: String,
         mut scope: Scope<'_, 'm>,
-    ) -> Result<Vec<(usize, Value)>, OnnxError> {
+    ) -> Result<Vec<(usize, Value)>> {
         let frame = outer.frame.inner(prefix, [&body.value_info, &body.output]);
         self.constants(body, &frame, &mut scope)?;
         self.nodes(&body.node, &frame, &mut scope)?;
@@ -122,7 +118,7 @@ impl<'m> Reader<'m> {
         body.output.iter().map(|info| output(&info.name)).collect()
     }
 
-    fn branches(&mut self, outer: &Outer<'_, 'm>, scope: &mut Scope<'_, 'm>) -> Result<(), OnnxError> {
+    fn branches(&mut self, outer: &Outer<'_, 'm>, scope: &mut Scope<'_, 'm>) -> Result {
         let branch = |name: &str| {
             let body = outer.body(name)?;
             if body.input.is_empty() { Ok(body) } else { Err(outer.fails(format!("its {name} has inputs"))) }
@@ -184,7 +180,7 @@ impl<'m> Reader<'m> {
         self.end(outer, kept)
     }
 
-    fn rounds(&mut self, outer: &Outer<'_, 'm>, scope: &mut Scope<'_, 'm>) -> Result<(), OnnxError> {
+    fn rounds(&mut self, outer: &Outer<'_, 'm>, scope: &mut Scope<'_, 'm>) -> Result {
         let body = outer.body("body")?;
         let carried = outer.inputs.len().saturating_sub(2);
         if body.input.len() != carried + 2 || body.output.len() < carried + 1 {
@@ -204,7 +200,7 @@ impl<'m> Reader<'m> {
         self.repeated(outer, body, (&given, 2), 1, &results, scope)
     }
 
-    fn scan(&mut self, outer: &Outer<'_, 'm>, scope: &mut Scope<'_, 'm>) -> Result<(), OnnxError> {
+    fn scan(&mut self, outer: &Outer<'_, 'm>, scope: &mut Scope<'_, 'm>) -> Result {
         let body = outer.body("body")?;
         let attribute = outer.attribute("num_scan_inputs");
         let slices = attribute.and_then(|attribute| usize::try_from(attribute.i).ok()).unwrap_or(0);
@@ -252,7 +248,7 @@ impl<'m> Reader<'m> {
         skipped: usize,
         results: &[Joined],
         scope: &mut Scope<'_, 'm>,
-    ) -> Result<(), OnnxError> {
+    ) -> Result {
         if outer.node.output.len() > results.len() {
             return Err(outer.fails("its body has fewer outputs than it"));
         }
@@ -327,7 +323,7 @@ impl<'m> Reader<'m> {
         name: &'m str,
         value: &Value,
         scope: &mut Scope<'_, 'm>,
-    ) -> Result<usize, OnnxError> {
+    ) -> Result<usize> {
         let number = self.add(outer.frame, name, value, Kind::Intermediate)?;
         scope.names.insert(name, Some((number, value.clone())));
         self.makes(begin, number);

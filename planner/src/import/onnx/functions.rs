@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::bodies::Outer;
 use super::infer::{Given, attribute};
 use super::proto::{Function, Node};
-use super::{Frame, Known, OnnxError, Reader, Scope, Value};
+use super::{Frame, Known, OnnxError, Reader, Result, Scope, Value};
 use crate::graph::Kind;
 
 fn domain(name: &str) -> &str {
@@ -29,7 +29,7 @@ impl<'m> Reader<'m> {
         outer: &Outer<'_, 'm>,
         function: &'m Function,
         scope: &mut Scope<'_, 'm>,
-    ) -> Result<(), OnnxError> {
+    ) -> Result {
         if outer.inputs.len() > function.input.len() || outer.node.output.len() > function.output.len() {
             return Err(outer.fails("it gives or takes more than its function does"));
         }
@@ -66,7 +66,7 @@ impl<'m> Reader<'m> {
         from: usize,
         results: Vec<Known>,
         scope: &mut Scope<'_, 'm>,
-    ) -> Result<(), OnnxError> {
+    ) -> Result {
         let mut renamed = HashSet::new();
         for (name, known) in outer.node.output.iter().zip(results).filter(|(name, _)| !name.is_empty()) {
             let (number, value): (usize, Value) =

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::infer::Value;
 use super::proto::{Dim, GraphProto, ValueInfo};
-use super::{OnnxError, Shapes};
+use super::{OnnxError, Result, Shapes};
 
 /// Returns the inputs that are not `constant`, with their shapes.
 pub fn values<'m>(
@@ -12,7 +12,7 @@ pub fn values<'m>(
     dims: &BTreeMap<String, u64>,
     recorded: &Shapes,
     constant: impl Fn(&str) -> bool,
-) -> Result<Vec<(&'m ValueInfo, Value)>, OnnxError> {
+) -> Result<Vec<(&'m ValueInfo, Value)>> {
     // Each open dimension with its place among `open`, and the sizes that recorded shapes of inputs give.
     let mut names: BTreeMap<String, usize> = BTreeMap::new();
     let mut open: Vec<(String, Vec<String>)> = Vec::new();

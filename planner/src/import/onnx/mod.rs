@@ -95,6 +95,8 @@ pub enum OnnxError {
     Size(String),
 }
 
+type Result<T = (), E = OnnxError> = std::result::Result<T, E>;
+
 /// Bodies and functions within each other.
 const DEPTH: usize = 64;
 
@@ -252,7 +254,7 @@ struct Reader<'m> {
 
 impl<'m> Reader<'m> {
     /// Counts what is made within functions.
-    fn charge(&mut self, frame: &Frame, bytes: usize) -> Result<(), OnnxError> {
+    fn charge(&mut self, frame: &Frame, bytes: usize) -> Result {
         if frame.function {
             self.inlined += 256 + bytes;
         }
@@ -278,7 +280,7 @@ impl<'m> Reader<'m> {
     }
 
     /// Adds a tensor.
-    fn add(&mut self, frame: &Frame, name: &str, value: &Value, kind: Kind) -> Result<usize, OnnxError> {
+    fn add(&mut self, frame: &Frame, name: &str, value: &Value, kind: Kind) -> Result<usize> {
         self.charge(frame, name.len().min(NAME) + frame.prefix.len() + 8 * value.shape.len())?;
         let Some(bytes) = value.bytes() else {
             return Err(OnnxError::Type { tensor: name.into(), dtype: value.dtype });
@@ -298,7 +300,7 @@ impl<'m> Reader<'m> {
     }
 
     /// Adds an operator.
-    fn op(&mut self, frame: &Frame, name: &str, op: Op) -> Result<(), OnnxError> {
+    fn op(&mut self, frame: &Frame, name: &str, op: Op) -> Result {
         self.charge(frame, name.len().min(NAME) + frame.prefix.len() + op.kind.len() + 8 * op.inputs.len())?;
         for &output in &op.outputs {
             self.makers[output] = Some(self.made.ops.len());
@@ -314,7 +316,7 @@ impl<'m> Reader<'m> {
         graph: &'m GraphProto,
         frame: &Frame<'_, 'm>,
         scope: &mut Scope<'_, 'm>,
-    ) -> Result<(), OnnxError> {
+    ) -> Result {
         let dense =
             graph.initializer.iter().map(|tensor| (&tensor.name, infer::constant(tensor, &self.limits)));
         let sparse = graph.sparse_initializer.iter().filter_map(|tensor| {
@@ -330,7 +332,7 @@ impl<'m> Reader<'m> {
     }
 
     /// Refuses operators that are neither known nor have all of their outputs' shapes given.
-    fn check(&mut self, graph: &'m GraphProto) -> Result<(), OnnxError> {
+    fn check(&mut self, graph: &'m GraphProto) -> Result {
         let mut unsupported = BTreeSet::new();
         let mut seen = HashSet::new();
         let mut waiting = vec![(&graph.node, [&graph.value_info[..], &graph.output])];
@@ -371,12 +373,7 @@ impl<'m> Reader<'m> {
     }
 
     /// Adds nodes, in order; `scope` then knows their outputs.
-    fn nodes(
-        &mut self,
-        nodes: &'m [Node],
-        frame: &Frame<'_, 'm>,
-        scope: &mut Scope<'_, 'm>,
-    ) -> Result<(), OnnxError> {
+    fn nodes(&mut self, nodes: &'m [Node], frame: &Frame<'_, 'm>, scope: &mut Scope<'_, 'm>) -> Result {
         for node in nodes {
             let name = match node.name.as_str() {
                 "" => node.output.first().map_or("", String::as_str),

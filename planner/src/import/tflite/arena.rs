@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use super::super::is_one_of;
-use super::{TfliteError, model};
+use super::{Result, TfliteError, model};
 use crate::graph::{Graph, Kind, Lowering, Op, Tensor};
 use crate::greedy::{Conflicts, Fit, place};
 
@@ -52,7 +52,7 @@ impl Target {
 }
 
 /// Operators with the fields of what their options become, and those of what their kernel keeps.
-const KERNELS: [(&str, &str, &str); 27] = [
+const KERNELS: [(&str, &str, &str); 32] = [
     ("CONV_2D DEPTHWISE_CONV_2D", "7i", "9i2p3i2I"),
     ("FULLY_CONNECTED", "8i", "9i2pb2I"),
     ("AVERAGE_POOL_2D MAX_POOL_2D", "10i", "8i"),
@@ -80,26 +80,21 @@ const KERNELS: [(&str, &str, &str); 27] = [
     ("CALL_ONCE", "i", "ib"),
     ("SVDF", "4i", "9i"),
     ("UNIDIRECTIONAL_SEQUENCE_LSTM", "3i3b", "172i"),
-];
-
-/// The same of kernels that keep nothing.
-const PLAIN: [(&str, &str); 7] = [
+    // Those that keep nothing.
     (
         "READ_VARIABLE MAXIMUM MINIMUM EXPAND_DIMS TRANSPOSE SLICE EXP SIN NEG FLOOR ZEROS_LIKE FILL BROADCAST_TO",
         "",
+        "",
     ),
-    ("RESHAPE SQUEEZE", "9i"),
-    ("RESIZE_NEAREST_NEIGHBOR RESIZE_BILINEAR", "2b"),
-    ("CAST PACK UNPACK GATHER", "2i"),
-    ("SPLIT SPLIT_V", "i"),
-    ("SHAPE ARG_MAX ARG_MIN", "i"),
-    ("DEPTH_TO_SPACE", "i"),
+    ("RESHAPE SQUEEZE", "9i", ""),
+    ("RESIZE_NEAREST_NEIGHBOR RESIZE_BILINEAR", "2b", ""),
+    ("CAST PACK UNPACK GATHER", "2i", ""),
+    ("SPLIT SPLIT_V SHAPE ARG_MAX ARG_MIN DEPTH_TO_SPACE", "i", ""),
 ];
 
 fn kernel(op: &str) -> Option<(&'static str, &'static str)> {
-    let plain = PLAIN.iter().map(|&(names, options)| (names, options, ""));
-    let found = KERNELS.iter().copied().chain(plain).find(|(names, ..)| is_one_of(names, op));
-    found.map(|(_, options, data)| (options, data))
+    let found = KERNELS.iter().find(|(names, ..)| is_one_of(names, op));
+    found.map(|&(_, options, data)| (options, data))
 }
 
 /// Returns the bytes of each buffer that a kernel works with only while it runs.
@@ -264,7 +259,7 @@ pub fn arena(bytes: &[u8], graph: &Graph, target: Target) -> Result<Arena, Tflit
 }
 
 /// The peak of TensorFlow Lite Micro's own plan: by size, of equal ones the last first, each at the lowest place.
-fn head(graph: &Graph) -> Result<u64, TfliteError> {
+fn head(graph: &Graph) -> Result<u64> {
     let instance = graph.instance(Lowering { weights: false, inputs: true, align: ALIGN })?;
     let mut order: Vec<usize> = (0..instance.len()).rev().collect();
     order.sort_by_key(|&n| std::cmp::Reverse(instance.buffers()[n].size));

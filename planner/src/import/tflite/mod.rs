@@ -84,6 +84,8 @@ pub enum TfliteError {
     Plan(String),
 }
 
+type Result<T = (), E = TfliteError> = std::result::Result<T, E>;
+
 /// The element types, by number; strings and variants have no size.
 const DTYPES: &str = "float32 float16 int32 uint8 int64 unknown bool int16 complex64 int8 float64 complex128 uint64 \
     resource unknown uint32 uint16 int4 bfloat16 int2 uint4 float8e4m3fn float8e5m2";
@@ -91,7 +93,7 @@ const DTYPES: &str = "float32 float16 int32 uint8 int64 unknown bool int16 compl
 /// Builtin operators that are refused because they call subgraphs or keep data in ways that TensorFlow Lite Micro does not know.
 const REFUSED: &[i32] = &[31, 136, 137, 138, 139, 174, 190, 198, 199, 200, 205, 206, 209];
 
-fn model(bytes: &[u8]) -> Result<schema::Model<'_>, TfliteError> {
+fn model(bytes: &[u8]) -> Result<schema::Model<'_>> {
     if bytes.get(4..8) != Some(b"TFL3") {
         return Err(TfliteError::Mark);
     }

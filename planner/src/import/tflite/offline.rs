@@ -8,7 +8,7 @@
 use flatbuffers::{FlatBufferBuilder, UnionWIPOffset, WIPOffset};
 
 use super::schema::{Model, slot};
-use super::{TfliteError, model};
+use super::{Result, TfliteError, model};
 use crate::graph::Graph;
 
 /// The metadata's name.

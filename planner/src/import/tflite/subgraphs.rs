@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::super::{dtype, is_one_of};
 use super::schema::{Model, Operator, SubGraph};
-use super::{DTYPES, REFUSED, TfliteError, arena, builtin};
+use super::{DTYPES, REFUSED, Result, TfliteError, arena, builtin};
 use crate::graph::{Graph, Kind, Op, Sharing, Tensor};
 
 /// Calls within each other.
@@ -68,7 +68,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Adds the tensors of the next subgraph.
-    pub fn tensors(&mut self, number: usize) -> Result<(), TfliteError> {
+    pub fn tensors(&mut self, number: usize) -> Result {
         let Some(subgraph) = self.subgraph(number) else { return Ok(()) };
         let buffers = self.model.buffers();
         let first = self.graph.tensors.len();
@@ -115,7 +115,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The tensor of the graph that an index within a subgraph means.
-    fn tensor(&self, number: usize, what: &str, index: i32) -> Result<usize, TfliteError> {
+    fn tensor(&self, number: usize, what: &str, index: i32) -> Result<usize> {
         let (first, end) = self.parts[number].tensors;
         let found = usize::try_from(index).ok().filter(|&index| index < end - first);
         let wrong = || TfliteError::Index { what: what.into(), index: index.into(), count: end - first };
@@ -128,13 +128,13 @@ impl<'a> Reader<'a> {
         number: usize,
         what: &str,
         list: Option<flatbuffers::Vector<'a, i32>>,
-    ) -> Result<Vec<usize>, TfliteError> {
+    ) -> Result<Vec<usize>> {
         let given = list.iter().flatten().filter(|&index| index != -1);
         given.map(|index| self.tensor(number, what, index)).collect()
     }
 
     /// Adds the operators of the first subgraph, and of all that it calls.
-    pub fn run(mut self) -> Result<Graph, TfliteError> {
+    pub fn run(mut self) -> Result<Graph> {
         let Some(subgraph) = self.subgraph(0) else { return Ok(self.graph) };
         let what = "the graph's inputs or outputs";
         for (list, kind) in [(subgraph.outputs(), Kind::Output), (subgraph.inputs(), Kind::Input)] {
@@ -154,7 +154,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Adds the operators of a subgraph.
-    fn operators(&mut self, number: usize, depth: usize) -> Result<(), TfliteError> {
+    fn operators(&mut self, number: usize, depth: usize) -> Result {
         if depth > DEPTH {
             return Err(TfliteError::Circle(number));
         }
@@ -220,7 +220,7 @@ impl<'a> Reader<'a> {
     }
 
     /// An operator's number and name.
-    fn code(&self, place: &str, operator: Operator<'a>) -> Result<(i32, String), TfliteError> {
+    fn code(&self, place: &str, operator: Operator<'a>) -> Result<(i32, String)> {
         let codes = self.model.operator_codes();
         let (at, count) = (operator.opcode_index() as usize, codes.map_or(0, |codes| codes.len()));
         let Some(code) = codes.filter(|_| at < count).map(|codes| codes.get(at)) else {
@@ -236,14 +236,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Adds the subgraphs that an operator calls.
-    fn call(
-        &mut self,
-        number: usize,
-        operator: Operator<'a>,
-        code: i32,
-        op: &Op,
-        depth: usize,
-    ) -> Result<(), TfliteError> {
+    fn call(&mut self, number: usize, operator: Operator<'a>, code: i32, op: &Op, depth: usize) -> Result {
         let missing = |what| TfliteError::Missing { op: op.name.clone(), kind: op.kind.clone(), what };
         let calls = operator.calls()?.ok_or_else(|| missing("list of subgraphs"))?;
         let called = match code {
@@ -300,7 +293,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Notes the variable that a handle means. The handle itself takes no memory: the interpreter has it.
-    fn handle(&mut self, operator: Operator<'a>, op: &Op) -> Result<(), TfliteError> {
+    fn handle(&mut self, operator: Operator<'a>, op: &Op) -> Result {
         let missing = || TfliteError::Missing { op: op.name.clone(), kind: op.kind.clone(), what: "name" };
         let told = operator.var_handle()?.ok_or_else(missing)?;
         let shared = told.shared_name().ok_or_else(missing)?;

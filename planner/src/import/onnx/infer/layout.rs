@@ -313,11 +313,6 @@ pub fn expand(context: &Context) -> Values {
     one(broadcast(&[&x.shape, &dims(context.known(1)?)?])?, x.dtype)
 }
 
-pub fn select(context: &Context) -> Values {
-    let (test, a, b) = (context.input(0)?, context.input(1)?, context.input(2)?);
-    one(broadcast(&[&test.shape, &a.shape, &b.shape])?, a.dtype)
-}
-
 pub fn tile(context: &Context) -> Values {
     let x = context.input(0)?;
     let times = context.known(1)?;

@@ -14,6 +14,12 @@ pub fn broadcasts(context: &Context) -> Values {
     one(broadcast(&shapes)?, values.first().ok_or("it has no input")?.dtype)
 }
 
+/// Broadcasts some of the inputs against each other.
+pub fn across(context: &Context, inputs: &[usize], dtype: i32) -> Values {
+    let shapes = inputs.iter().map(|&n| Ok(context.input(n)?.shape.as_slice()));
+    one(broadcast(&shapes.collect::<Result<Vec<_>, Fault>>()?)?, dtype)
+}
+
 pub fn compare(context: &Context) -> Values {
     Ok(broadcasts(context)?.into_iter().map(|value| Value { dtype: BOOL, ..value }).collect())
 }
@@ -82,9 +88,10 @@ fn matmul(a: &[u64], b: &[u64]) -> Result<Vec<u64>, Fault> {
     Ok(shape)
 }
 
-/// A product of matrices; the second is input 1, 3 if the inputs are quantized.
+/// A product of matrices; the second is input 1, 3 if the inputs are quantized. What `QGemm` makes is a float without a zero point.
 pub fn product_of(context: &Context) -> Values {
     match context.op() {
+        "QGemm" => product(context, context.input(3)?, context.optional(8).map_or(FLOAT, |zero| zero.dtype)),
         "QLinearMatMul" => product(context, context.input(3)?, context.input(7)?.dtype),
         "MatMulInteger" | "MatMulInteger16" => product(context, context.input(1)?, INT32),
         "MatMulIntegerToFloat" => product(context, context.input(1)?, context.input(2)?.dtype),
@@ -93,8 +100,11 @@ pub fn product_of(context: &Context) -> Values {
 }
 
 /// The product of input 0 and another matrix.
-pub fn product(context: &Context, b: &Value, dtype: i32) -> Values {
+fn product(context: &Context, b: &Value, dtype: i32) -> Values {
     let a = context.input(0)?;
+    if context.op().ends_with("Gemm") && (a.shape.len() != 2 || b.shape.len() != 2) {
+        return Err("its inputs are no matrices".into());
+    }
     let turned = |value: &Value, flag: &str, batch: &str| {
         let mut shape = value.shape.clone();
         let rank = shape.len();
@@ -107,14 +117,6 @@ pub fn product(context: &Context, b: &Value, dtype: i32) -> Values {
         shape
     };
     one(matmul(&turned(a, "transA", "transBatchA"), &turned(b, "transB", "transBatchB"))?, dtype)
-}
-
-pub fn gemm(context: &Context) -> Values {
-    let (a, b) = (context.input(0)?, context.input(1)?);
-    if a.shape.len() != 2 || b.shape.len() != 2 {
-        return Err("its inputs are no matrices".into());
-    }
-    product_of(context)
 }
 
 /// Infers the output of a sum of products over named axes, such as `bij,bjk->bik`.

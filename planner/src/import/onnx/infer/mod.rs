@@ -91,13 +91,12 @@ fn rule(domain: &str, op: &str) -> Option<Rule> {
         "Gather" => layout::gather,
         "GatherElements" => layout::gather_elements,
         "GatherND" => layout::gather_nd,
-        "Gemm" => math::gemm,
         "GlobalAveragePool" | "GlobalLpPool" | "GlobalMaxPool" => network::global_pool,
         "GridSample" => network::grid_sample,
         "Identity" => |context| Ok(vec![context.input(0)?.clone()]),
         "IsInf" | "IsNaN" => layout::test,
         "LinearAttention" => network::linear_attention,
-        "MatMul" | "MatMulInteger" | "QLinearMatMul" => math::product_of,
+        "Gemm" | "MatMul" | "MatMulInteger" | "QLinearMatMul" => math::product_of,
         "MaxRoiPool" | "RoiAlign" => network::regions,
         "MaxUnpool" => network::max_unpool,
         "MelWeightMatrix" => math::mel,
@@ -131,7 +130,7 @@ fn rule(domain: &str, op: &str) -> Option<Rule> {
         "Transpose" => layout::transpose,
         "Unique" => layout::unique,
         "Unsqueeze" => layout::unsqueeze,
-        "Where" => layout::select,
+        "Where" => |context| math::across(context, &[0, 1, 2], context.input(1)?.dtype),
         _ => return None,
     })
 }

@@ -1,32 +1,28 @@
 //! Operators of ONNX Runtime (`com.microsoft`), which its quantizer and its optimizer write.
 
-use super::Rule;
 use super::context::Context;
 use super::fault::Fault;
 use super::layout::{self, Values, one};
-use super::math;
+use super::math::{self, across};
 use super::network;
-use super::value::{FLOAT, INT32, UINT8, Value, axis, broadcast, dimension, dims};
+use super::value::{FLOAT, INT32, UINT8, Value, axis, dimension, dims};
+use super::{Rule, is_one_of};
+
+/// Operators whose output has the shape and type of their first input.
+const SAME: &str = "\
+    BiasAdd BiasGelu BiasSoftmax FastGelu Gelu GroupNorm Inverse LongformerAttention MoE QLinearLeakyRelu \
+    QLinearSigmoid QLinearSoftmax QMoE QuickGelu RotaryEmbedding Trilu";
+
+/// Products of two matrices.
+const PRODUCTS: &str = "\
+    DynamicQuantizeMatMul FusedGemm FusedMatMul FusedMatMulActivation GemmFastGelu MatMulInteger16 \
+    MatMulIntegerToFloat QGemm SparseToDenseMatMul TransposeMatMul";
 
 /// The rule of an operator, if this importer knows it.
 pub fn rule(op: &str) -> Option<Rule> {
     Some(match op {
-        "BiasAdd"
-        | "BiasGelu"
-        | "BiasSoftmax"
-        | "FastGelu"
-        | "Gelu"
-        | "GroupNorm"
-        | "Inverse"
-        | "LongformerAttention"
-        | "MoE"
-        | "QLinearLeakyRelu"
-        | "QLinearSigmoid"
-        | "QLinearSoftmax"
-        | "QMoE"
-        | "QuickGelu"
-        | "RotaryEmbedding"
-        | "Trilu" => layout::same,
+        op if is_one_of(SAME, op) => layout::same,
+        op if is_one_of(PRODUCTS, op) => math::product_of,
         "Attention" | "DecoderMaskedSelfAttention" | "QAttention" => attention,
         "BiasDropout" => layout::dropout,
         "BiasSplitGelu" => halves,
@@ -34,18 +30,9 @@ pub fn rule(op: &str) -> Option<Rule> {
         "DecoderMaskedMultiHeadAttention" | "MultiHeadAttention" => multi_head,
         "DequantizeLinear" => math::dequantize,
         "DynamicQuantizeLSTM" => network::recurrent,
-        "DynamicQuantizeMatMul"
-        | "FusedMatMul"
-        | "FusedMatMulActivation"
-        | "GemmFastGelu"
-        | "MatMulInteger16"
-        | "MatMulIntegerToFloat"
-        | "SparseToDenseMatMul"
-        | "TransposeMatMul" => math::product_of,
         "EmbedLayerNormalization" | "QEmbedLayerNormalization" => embeddings,
         "ExpandDims" => layout::unsqueeze,
         "FusedConv" | "NhwcConv" | "NhwcFusedConv" => network::conv,
-        "FusedGemm" => math::gemm,
         "GatedRelativePositionBias" => gated_bias,
         "GatherBlockQuantized" => gather_quantized,
         "GatherND" => layout::gather_nd,
@@ -57,17 +44,16 @@ pub fn rule(op: &str) -> Option<Rule> {
             _ => Err("its B_shape is not of two dimensions".into()),
         },
         "MaxpoolWithMask" | "NhwcMaxPool" | "QLinearAveragePool" => network::pool,
-        "MulInteger" => |context| mixed(context, [0, 2], INT32),
+        "MulInteger" => |context| across(context, &[0, 2], INT32),
         "NGramRepeatBlock" => |context| Ok(vec![context.input(1)?.unknown()]),
         "PackedAttention" => tokens,
         "Pad" => layout::pad,
-        "QGemm" => quantized_gemm,
-        "QLinearAdd" | "QLinearMul" => |context| mixed(context, [0, 3], context.input(0)?.dtype),
+        "QLinearAdd" | "QLinearMul" => |context| across(context, &[0, 3], context.input(0)?.dtype),
         "QLinearConcat" => quantized_concat,
         "QLinearConv" => network::conv,
         "QLinearGlobalAveragePool" => network::global_pool,
         "QLinearReduceMean" => math::reduce,
-        "QLinearWhere" => quantized_where,
+        "QLinearWhere" => |context| across(context, &[0, 1, 4], context.input(1)?.dtype),
         "QuantizeLinear" => math::quantize,
         "Range" => layout::range,
         "RelativePositionBias" => position_bias,
@@ -79,31 +65,10 @@ pub fn rule(op: &str) -> Option<Rule> {
     })
 }
 
-/// Two inputs against each other, with scales and zero points between them.
-fn mixed(context: &Context, inputs: [usize; 2], dtype: i32) -> Values {
-    let [a, b] = [context.input(inputs[0])?, context.input(inputs[1])?];
-    one(broadcast(&[&a.shape, &b.shape])?, dtype)
-}
-
-/// A condition, and two tensors with their scales and zero points.
-fn quantized_where(context: &Context) -> Values {
-    let [condition, x, y] = [context.input(0)?, context.input(1)?, context.input(4)?];
-    one(broadcast(&[&condition.shape, &x.shape, &y.shape])?, x.dtype)
-}
-
 /// The scale and zero point of the output, and then each tensor with its own.
 fn quantized_concat(context: &Context) -> Values {
     let tensors = (2..context.inputs.len()).step_by(3).map(|n| context.input(n));
     layout::joined(&tensors.collect::<Result<Vec<_>, _>>()?, context.int("axis", 0), false)
-}
-
-/// The product of quantized matrices; without a zero point of the output it is a float.
-fn quantized_gemm(context: &Context) -> Values {
-    let (a, b) = (context.input(0)?, context.input(3)?);
-    if a.shape.len() != 2 || b.shape.len() != 2 {
-        return Err("its inputs are no matrices".into());
-    }
-    math::product(context, b, context.optional(8).map_or(FLOAT, |zero| zero.dtype))
 }
 
 /// A product with a matrix of `n` columns that is packed in blocks.

@@ -6,6 +6,8 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::{Component, Path};
 use std::rc::Rc;
 
+use half::{bf16, f16};
+
 use super::super::dtype;
 use super::super::proto::{SparseTensor, TensorProto};
 use super::fault::Fault;
@@ -153,33 +155,17 @@ fn stored(dtype: i32, number: Number) -> Option<i64> {
 
 /// The nearest number of a float type.
 pub fn rounded(dtype: i32, x: f64) -> f64 {
-    let (bits, least, largest) = match dtype {
-        FLOAT => return f64::from(x as f32),
-        FLOAT16 => (10, -14, 65504.0),
-        BFLOAT16 => (7, -126, f64::from(f32::MAX)),
-        _ => return x,
-    };
-    if x == 0.0 || !x.is_finite() {
-        return x;
+    match dtype {
+        FLOAT => f64::from(x as f32),
+        FLOAT16 => f16::from_f64(x).to_f64(),
+        BFLOAT16 => bf16::from_f64(x).to_f64(),
+        _ => x,
     }
-    let exponent = ((x.to_bits() >> 52 & 0x7ff) as i32 - 1023).max(least);
-    let step = 2_f64.powi(exponent - bits);
-    let near = (x / step).round_ties_even() * step;
-    if near.abs() > largest { f64::INFINITY.copysign(x) } else { near }
 }
 
 /// The float that 16 bits stand for.
 fn half(dtype: i32, bits: u16) -> f64 {
-    if dtype == BFLOAT16 {
-        return f64::from(f32::from_bits(u32::from(bits) << 16));
-    }
-    let (exponent, fraction) = (i32::from(bits >> 10 & 31), f64::from(bits & 1023));
-    let size = match exponent {
-        0 => fraction * 2_f64.powi(-24),
-        31 => return if fraction == 0.0 { f64::INFINITY } else { f64::NAN },
-        exponent => (1024.0 + fraction) * 2_f64.powi(exponent - 25),
-    };
-    if bits >> 15 == 0 { size } else { -size }
+    if dtype == BFLOAT16 { bf16::from_bits(bits).to_f64() } else { f16::from_bits(bits).to_f64() }
 }
 
 /// Where elements outside of the model are, and how many more of them are read and computed with.
