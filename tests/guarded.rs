@@ -253,3 +253,30 @@ fn as_many_blocks_are_sampled_as_were_asked_for() {
     // The standard deviation is about 18.
     assert!((850..1150).contains(&sampled), "{sampled} of 100,000");
 }
+
+/// Pages of addresses that the process has.
+fn pages() -> usize {
+    let mut text = [0; 64];
+    let len = std::fs::File::open("/proc/self/statm").unwrap().read(&mut text).unwrap();
+    std::str::from_utf8(&text[..len]).unwrap().split(' ').next().unwrap().parse().unwrap()
+}
+
+/// Where the system has no memory for the slots (`RLIMIT_DATA`), requests go to the memory behind, and nothing is lost at each of them.
+#[test]
+fn slots_that_cannot_be_made_take_nothing() {
+    static REFUSED: Guarded<Heap> = Guarded::new(heap!(1 << 20), 1);
+    let (signal, text) = in_child(|| {
+        let limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: a limit of this process.
+        unsafe { libc::setrlimit(libc::RLIMIT_DATA, &limit) };
+        let before = pages();
+        for _ in 0..100 {
+            let block = REFUSED.try_allocate(layout(100)).unwrap();
+            assert!(REFUSED.memory().check(block, layout(100)).is_ok());
+        }
+        if pages() > before + 100 {
+            eprintln!("{before} pages have become {}", pages());
+        }
+    });
+    assert_eq!((signal, &*text), (0, ""));
+}

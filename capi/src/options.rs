@@ -61,6 +61,10 @@ fn bytes(text: &str) -> Option<u64> {
     };
     let unit = 1_u64 << shift;
     let (whole, fraction) = digits.trim_end().split_once('.').unwrap_or((digits.trim_end(), "0"));
+    // Half a byte is a unit that was forgotten.
+    if shift == 0 && digits.contains('.') {
+        return None;
+    }
     let part = fraction.bytes().rev().try_fold(0, |part, digit| {
         digit.is_ascii_digit().then(|| (part + u64::from(digit - b'0') * unit) / 10)
     });

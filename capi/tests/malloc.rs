@@ -220,8 +220,10 @@ fn options_are_read_as_the_tool_reads_them() {
     ] {
         assert_eq!(limit(text), Some(bytes), "{text}");
     }
-    for text in ["", "0", "0.0K", "M", "-1", "1.M", "1.5.5M", "1.-5M", "1X", "1KiX", "1BB", "1iB", "é", "1é"]
-    {
+    for text in [
+        "1.5", "1.5B", "1.0", "", "0", "0.0K", "M", "-1", "1.M", "1.5.5M", "1.-5M", "1X", "1KiX", "1BB",
+        "1iB", "é", "1é",
+    ] {
         assert_eq!(limit(text), None, "{text}");
     }
     let mut unknown = Vec::new();

@@ -15,7 +15,7 @@ use defmt_decoder::{DecodeError, Table};
 use serde::Serialize;
 
 use crate::failure::Failure;
-use crate::output::{Output, writable};
+use crate::output::{Output, apart, writable};
 use crate::view;
 
 /// Arguments of `allotment attach`.
@@ -100,6 +100,9 @@ impl Follow {
 /// # Errors
 /// See [`Failure`]. What came before is in the output.
 pub fn attach(args: &AttachArgs) -> Result<bool, Failure> {
+    if let Some(source) = &args.source {
+        apart(source, &args.output)?;
+    }
     writable(&args.output).map_err(Failure::file(&args.output))?;
     let dictionary = args.elf.as_deref().map(dictionary).transpose()?;
     let (stream, child) = source(args)?;

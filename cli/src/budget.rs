@@ -121,6 +121,9 @@ pub fn budget(args: &BudgetArgs) -> Result<bool, Failure> {
     let counts = count(&input, &entries)?;
     let mut found = Vec::new();
     for ((of, limits), count) in entries.names.iter().zip(&counts) {
+        if of.starts_with("tag ") && count.calls == 0 {
+            eprintln!("allotment: warning: no event of the trace has the {of}");
+        }
         let Limits { peak, live, bytes, calls } = limits;
         let all = [
             ("peak", peak, count.peak),
@@ -132,6 +135,12 @@ pub fn budget(args: &BudgetArgs) -> Result<bool, Failure> {
             let Some(Amount(limit)) = *limit else { continue };
             found.push(Found { of: of.clone(), what, limit, found: number, exceeded: number > limit });
         }
+    }
+    if found.is_empty() {
+        return Err(Failure::Other(format!(
+            "{}: it sets no limit: write [total] with peak, live, bytes or calls",
+            args.file.display()
+        )));
     }
     let fine = !found.iter().any(|found| found.exceeded);
     let mut out = io::stdout().lock();
@@ -153,12 +162,16 @@ pub fn budget(args: &BudgetArgs) -> Result<bool, Failure> {
 
 /// Returns whether a function has this name, in full or as its last parts.
 fn is_named(function: &str, name: &str) -> bool {
-    let Some(before) = function.find(name) else { return false };
-    let (start, rest) = (&function[..before], &function[before + name.len()..]);
-    let begins = start.is_empty() || start.ends_with("::") || start.ends_with([' ', '<']);
-    let ends =
-        rest.is_empty() || rest.starts_with(['(', '<']) || rest.starts_with("::h") || rest.starts_with("::{");
-    begins && ends
+    // `sparse::parse` has the name `parse` in two places, and is called so by the second.
+    function.match_indices(name).any(|(before, _)| {
+        let (start, rest) = (&function[..before], &function[before + name.len()..]);
+        let begins = start.is_empty() || start.ends_with("::") || start.ends_with([' ', '<']);
+        let ends = rest.is_empty()
+            || rest.starts_with(['(', '<'])
+            || rest.starts_with("::h")
+            || rest.starts_with("::{");
+        begins && ends
+    })
 }
 
 impl Entries {
@@ -253,5 +266,6 @@ mod tests {
             assert!(!is_named(function, "serve"), "{function}");
         }
         assert!(is_named("a::b::c", "b::c"));
+        assert!(is_named("sparse::parse", "parse") && !is_named("sparse::parser", "parse"));
     }
 }

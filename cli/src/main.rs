@@ -111,8 +111,10 @@ fn main() -> ExitCode {
         Command::Diff(args) => diff::diff(&args).map(|()| true),
         Command::Budget(args) => budget::budget(&args),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "allotment", &mut io::stdout());
-            Ok(true)
+            // It panics where it cannot write.
+            let mut text = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "allotment", &mut text);
+            io::stdout().write_all(&text).map(|()| true).map_err(Failure::Io)
         }
         Command::Man { folder } => std::fs::create_dir_all(&folder)
             .and_then(|()| clap_mangen::generate_to(Cli::command(), &folder))

@@ -46,6 +46,26 @@ pub fn writable(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Checks that `output` is another file than `input`, under whatever names: to write it would destroy what is being read.
+///
+/// # Errors
+/// If it is the same.
+pub fn apart(input: &Path, output: &Path) -> Result<(), Failure> {
+    #[cfg(unix)]
+    let known = |path: &Path| {
+        use std::os::unix::fs::MetadataExt as _;
+        // A terminal or a pipe can be both.
+        path.metadata().ok().filter(std::fs::Metadata::is_file).map(|file| (file.dev(), file.ino()))
+    };
+    #[cfg(not(unix))]
+    let known = |path: &Path| path.canonicalize().ok().filter(|path| path.is_file());
+    if known(output).is_some_and(|there| known(input) == Some(there)) {
+        let output = output.display();
+        return Err(Failure::Other(format!("{output}: it is the input as well: name another file to write")));
+    }
+    Ok(())
+}
+
 /// The level of zstd: traces repeat themselves over distances that lower levels do not search.
 const LEVEL: i32 = 6;
 

@@ -161,6 +161,12 @@ fn tflite_models_that_are_not_understood() {
     assert!(matches!(read_tflite(b""), Err(TfliteError::Mark)));
     assert!(matches!(read_tflite(b"\0\0\0\0TFL3"), Err(TfliteError::Syntax(_) | TfliteError::Subgraphs(0))));
     assert!(matches!(read_tflite(&tflite(&[1, -1], false)), Err(TfliteError::OpenShape { .. })));
+    // Wherever a model is cut off, one line says so.
+    let bytes = tflite(&[1, 20], true);
+    for len in 8..bytes.len() {
+        let error = read_tflite(&bytes[..len]).unwrap_err().to_string();
+        assert!(!error.contains('\n') && error.contains("cut off or damaged"), "{len}: {error}");
+    }
 }
 
 #[test]

@@ -280,6 +280,21 @@ fn shapes_of_operators_are_those_of_their_documentation() {
     agree("", &cases);
 }
 
+/// A scale that is none makes no empty tensor, which would take no memory in the plan.
+#[test]
+fn scales_are_positive_numbers() {
+    for (scale, is_one) in
+        [(0.5, true), (0.0, false), (-1.0, false), (f32::NAN, false), (f32::INFINITY, false)]
+    {
+        let resized = node("Upsample", "x s", "y", &[]);
+        let made = built(&[resized], &[floats("s", &[3], &[1.0, 1.0, scale])]);
+        match made {
+            Ok(made) => assert!(is_one && shape(&made, "y") == [2, 3, 2], "{scale}"),
+            Err(error) => assert!(!is_one && error.to_string().contains("is no positive number"), "{error}"),
+        }
+    }
+}
+
 #[test]
 fn shapes_of_operators_of_onnx_runtime_are_those_of_its_documentation() {
     let int = |name, int| (name, Is::Int(int));
@@ -521,7 +536,11 @@ fn shapes_in_other_files_are_read() {
     let path = Some(folder.path());
     assert_eq!(shape(&made("w.bin", 8, path).unwrap(), "y"), [10, 14]);
     // What lacks is named, however far from where it lacks.
+    let pipe = std::process::Command::new("mkfifo").arg(folder.path().join("pipe.bin")).status();
+    assert!(pipe.unwrap().success());
     let absent = [
+        // Nobody writes to it.
+        ("pipe.bin", 0, path),
         ("w.bin", 16, path),
         ("v.bin", 0, path),
         ("w.bin", 8, None),

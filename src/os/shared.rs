@@ -90,11 +90,13 @@ impl Parts {
 ///
 /// A process may die at any moment, also with the lock: the next process that takes it makes the lists of free
 /// memory anew from a table in which each allocation and each free takes effect with one store. Blocks of a dead process stay
-/// live until another one frees them ([`SharedHeap::free_all_of`]). A process that is stopped while it holds the lock stops the others.
+/// live until another one frees them ([`SharedHeap::free_all_of`]). A process that is stopped while it holds the lock stops the others until it
+/// goes on or ends.
 ///
 /// A process that writes beyond its blocks, or anything else to the file, can destroy the contents of the heap and its figures, but what it
-/// writes is not trusted: no block leaves the file, and no call fails to return. Damaged lists are made anew, and a live block whose
-/// length was overwritten is refused as no block, and stays out of use.
+/// writes is not trusted: no block leaves the file, and no call fails to return, but for one case: a lock that was made to name another
+/// thread that lives is waited for as long as that lives, unless the system shows that its process does not have the file mapped. Damaged
+/// lists are made anew, and a live block whose length was overwritten is refused as no block, and stays out of use.
 ///
 /// Allocation and free are O(1), and take the lock; after a death or damage the next one is O(granules).
 pub struct SharedHeap {
@@ -188,6 +190,7 @@ impl SharedHeap {
         let bytes = bytes.checked_next_multiple_of(PAGE).unwrap_or(0);
         let parts = Parts::new(bytes).ok_or_else(|| invalid("the size has no room for a block"))?;
         refuse_mark(&file)?;
+        may_have(bytes)?;
         // All zeros, whatever it was.
         file.set_len(0)?;
         file.set_len(bytes as u64)?;
@@ -241,7 +244,7 @@ impl SharedHeap {
 
     /// Runs `f` with the lock, after repairing what a dead process has left.
     fn with<'s, T>(&'s self, f: impl FnOnce(Table<'s>) -> T) -> T {
-        let holder = self.header().lock.acquire();
+        let holder = self.header().lock.acquire(self.file());
         let table = self.table();
         if holder.inherits {
             table.rebuild();
@@ -324,6 +327,17 @@ impl SharedHeap {
     }
 }
 
+/// Refuses a length that the process may not give to a file (`RLIMIT_FSIZE`): the system would end it by a signal.
+fn may_have(bytes: usize) -> io::Result<()> {
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: the place is valid for a write.
+    let known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } == 0;
+    if known && usize::try_from(limit.rlim_cur).is_ok_and(|most| bytes > most) {
+        return Err(io::Error::from_raw_os_error(libc::EFBIG));
+    }
+    Ok(())
+}
+
 /// Refuses a file that holds a heap, of any version, which other processes may have mapped.
 fn refuse_mark(file: &File) -> io::Result<()> {
     let mut mark = [0; 8];
@@ -388,7 +402,7 @@ mod tests {
             let (used, _) = heap.used();
             // Its holder changes what the next one has to make anew.
             let die = || {
-                mem::forget(heap.header().lock.acquire());
+                mem::forget(heap.header().lock.acquire(heap.file()));
                 let words = words(&heap);
                 words[random_list(&mut fastrand::Rng::with_seed(round))].store(1, Ordering::Relaxed);
             };

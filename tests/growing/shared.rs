@@ -373,3 +373,24 @@ fn descriptors_are_used_up_to_the_last() {
     let text = String::from_utf8_lossy(&child.stdout);
     assert!(child.status.success() && text.contains("1 passed"), "{text}");
 }
+
+/// A length that the process may not give to a file is an error, and no signal that ends it.
+#[test]
+fn a_limit_of_file_lengths_is_an_error() {
+    const FSIZE: &str = "ALLOTMENT_FSIZE";
+    let _alone = alone();
+    if env::var_os(FSIZE).is_some() {
+        let limit = libc::rlimit { rlim_cur: 4096, rlim_max: libc::RLIM_INFINITY };
+        // SAFETY: the limit is a valid one.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &limit) }, 0);
+        let error = SharedHeap::create(1 << 20).err().unwrap();
+        process::exit(if error.raw_os_error() == Some(libc::EFBIG) { 7 } else { 1 });
+    }
+    let child = Command::new(env::current_exe().unwrap())
+        .args(["--exact", "shared::a_limit_of_file_lengths_is_an_error", "--test-threads=1"])
+        .env(FSIZE, "")
+        .stdout(Stdio::null())
+        .status()
+        .unwrap();
+    assert_eq!(child.code(), Some(7), "{child}");
+}

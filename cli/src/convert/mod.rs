@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::input::Input;
-use crate::output::{Output, endings, writable};
+use crate::output::{Output, apart, endings, writable};
 use crate::profile::{Measure, Profile};
 use snapshot::Snapshot;
 
@@ -114,12 +114,13 @@ pub fn convert(args: &ConvertArgs) -> Result<bool, Failure> {
     };
     let input = Input::new(&args.input)?;
     let mut records = input.records()?;
+    apart(&args.input, &args.output)?;
     writable(&args.output).map_err(Failure::file(&args.output))?;
-    // An empty trace, or one whose start is not understood, leaves no file.
-    let mut records = records.by_ref().peekable();
-    if records.peek().is_none() {
-        return Err(input.empty());
-    }
+    // An empty trace, or one whose start is not understood, leaves no file, and one that is there as it is.
+    match records.next() {
+        None => return Err(input.empty()),
+        Some(first) => first.map_err(Failure::trace(input.shown()))?,
+    };
     drop(records);
     if matches!(form, Form::Folded | Form::Pprof | Form::Dhat | Form::Pytorch) {
         return profile(&input, form, args);

@@ -99,10 +99,13 @@ pub(super) fn read_source(args: &PlanArgs) -> Result<Source, PlanError> {
 fn read_form(args: &PlanArgs, input: &Input) -> Result<Source, PlanError> {
     let told = args.form.or_else(|| Form::of(&args.input));
     if !args.input.as_os_str().eq("-") && told.is_none() {
-        // A missing file is the better thing to say.
-        std::fs::metadata(input.path())
-            .map_err(|source| ReadError::Io { path: input.path().into(), source })?;
-        return Err(PlanError::Unknown);
+        // A missing file, a folder or an empty file is the better thing to say.
+        let wrong = |source| ReadError::Io { path: input.path().into(), source };
+        let file = std::fs::metadata(input.path()).map_err(wrong)?;
+        if file.is_dir() {
+            return Err(wrong(std::io::ErrorKind::IsADirectory.into()).into());
+        }
+        return Err(if file.is_file() && file.len() == 0 { PlanError::Empty } else { PlanError::Unknown });
     }
     let source = |form| -> Result<Source, PlanError> {
         check_options(args, form)?;

@@ -157,10 +157,15 @@ pub fn record(args: &RecordArgs) -> Result<u8, Failure> {
     check_form(&output)?;
     writable(&output).map_err(Failure::file(&output))?;
     let file = program::find(&program).ok_or_else(|| {
-        Failure::Other(format!(
-            "{}: there is no such program: check its name, or give its path",
-            program.display()
-        ))
+        let shown = program.display();
+        let is_path = program.components().count() > 1 || program.is_absolute();
+        Failure::Other(if program.as_os_str().is_empty() {
+            "the name of the program is empty: write it behind `--`".into()
+        } else if is_path && program.is_dir() {
+            format!("{shown}: is a directory, not a program")
+        } else {
+            format!("{shown}: there is no such program: check its name, or give its path")
+        })
     })?;
     let library = Library::find(args.preload.as_deref())?;
     let known = program::look(&file, &name, &library.path);

@@ -28,7 +28,7 @@ use clap::Args;
 use crate::advise;
 use crate::failure::Failure;
 use crate::input::Input;
-use crate::output::writable;
+use crate::output::{apart, writable};
 use crate::profile::{Mark, Profile};
 use crate::progress;
 use crate::units::{at_least_one, parse_bytes};
@@ -81,7 +81,14 @@ pub fn view(args: &ViewArgs) -> Result<(), Failure> {
     }
     let output = args.output.clone().or_else(|| (!args.json).then(|| beside(&args.trace)));
     if let Some(path) = &output {
-        writable(path).map_err(Failure::file(path))?;
+        apart(&args.trace, path)?;
+        if let Err(error) = writable(path) {
+            if args.output.is_none() {
+                // The page would lie beside the trace, of which something may be wrong too, and that is better to say.
+                Input::new(&args.trace)?.trace()?;
+            }
+            return Err(Failure::file(path)(error));
+        }
     }
     let report = draw(&args.trace, args.placement, args.arena, args.events, args.time_limit)?;
     let mut out = io::stdout().lock();

@@ -78,7 +78,15 @@ const ROWS: &[Row] = &[
     ("no program", "record -o {d}/x.trace -- there-is-none", "", 1, "there-is-none: there is no such program"),
     ("no program", "record -o {d}/x.trace -- {d}/none", "", 1, "there is no such program"),
     ("no library", "record -o {d}/x.trace --preload {d}/none.so -- ls", "", 1, "none.so: No such file"),
-    ("a folder", "plan {d}", "", 1, "form is not known"),
+    ("a folder", "plan {d}", "", 1, "irectory"),
+    ("a folder", "record -o {d}/x.trace -- {d}/folder.csv", "", 1, "folder.csv: is a directory, not a program"),
+    ("a file as a folder", "view {d}/ok.trace/x", "", 1, "ok.trace/x: Not a directory"),
+    ("a budget of nothing", "budget {d}/ok.trace --file {d}/empty.csv", "", 1, "empty.csv: it sets no limit: write [total]"),
+    // Outputs that are the input.
+    ("the input", "convert {d}/ok.trace {d}/ok.trace", "", 1, "ok.trace: it is the input as well: name another file"),
+    ("the input", "convert {d}/ok.trace {d}/same.trace", "", 1, "same.trace: it is the input as well"),
+    ("the input", "view {d}/ok.trace -o {d}/ok.trace", "", 1, "ok.trace: it is the input as well"),
+    ("the input", "attach {d}/ok.bin -o {d}/ok.bin", "", 1, "ok.bin: it is the input as well"),
     ("a folder", "plan {d} --form csv", "", 1, "irectory"),
     ("a folder", "advise {d}", "", 1, "irectory"),
     ("a folder", "replay {d}", "", 1, "irectory"),
@@ -105,6 +113,7 @@ const ROWS: &[Row] = &[
     ("empty", "plan {d}/empty.csv", "", 1, "empty.csv: "),
     ("empty", "plan {d}/header.csv", "", 1, "header.csv: it is empty: it holds no buffer"),
     ("empty", "plan {d}/empty.trace", "", 1, "empty.trace: the trace is empty: it holds no event"),
+    ("empty", "plan {d}/empty.doc", "", 1, "empty.doc: it is empty: it holds no buffer"),
     ("empty", "plan {d}/empty.onnx", "", 1, "empty.onnx: it is empty"),
     ("empty", "plan {d}/empty.tflite", "", 1, "empty.tflite: "),
     ("empty", "advise {d}/empty.trace", "", 1, "empty.trace: the trace is empty: it holds no event"),
@@ -185,7 +194,7 @@ fn files(folder: &Path) {
     for name in ["ok.csv", "ok.doc"] {
         write(name, b"id,lower,upper,size\na,0,2,100\nb,1,3,50\n");
     }
-    for name in ["empty.csv", "empty.trace", "empty.onnx", "empty.tflite"] {
+    for name in ["empty.csv", "empty.trace", "empty.onnx", "empty.tflite", "empty.doc"] {
         write(name, b"");
     }
     write("header.csv", b"id,lower,upper,size\n");
@@ -209,6 +218,7 @@ fn files(folder: &Path) {
     write("huge.trace", huge.as_bytes());
     fs::create_dir(folder.join("folder.csv")).unwrap();
     let ok = folder.join("ok.trace");
+    fs::hard_link(&ok, folder.join("same.trace")).unwrap();
     let made = Command::new(env!("CARGO_BIN_EXE_allotment"))
         .arg("convert")
         .arg(ok)
@@ -277,6 +287,40 @@ fn what_is_wrong_is_said_in_one_plain_line() {
         fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let left: Vec<String> = left.filter(|name| name.starts_with("x.") || name.starts_with('.')).collect();
     assert!(left.iter().all(|name| ["x.json", "x.trace"].contains(&&**name)), "{left:?}");
+}
+
+/// What cannot be read, or is the output itself, leaves the output as it was.
+#[test]
+fn what_is_refused_destroys_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    files(folder.path());
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    for input in ["ok.trace", "same.trace", "bytes.trace"] {
+        let (code, _, error) = run(&["convert".into(), path(input), path("ok.trace")], b"");
+        assert_eq!(code, Some(1), "{error}");
+        assert_eq!(fs::read_to_string(path("ok.trace")).unwrap(), OK, "{input}");
+    }
+}
+
+/// A full disk or a reader that ends early is an error or nothing at all, and never a panic.
+#[cfg(target_os = "linux")]
+#[test]
+fn outputs_that_take_nothing_are_no_panic() {
+    use std::os::fd::OwnedFd;
+    let commands = ["completions bash", "completions zsh", "boards", "boards --json"];
+    for command in commands {
+        let run = |out: OwnedFd| {
+            let mut tool = Command::new(env!("CARGO_BIN_EXE_allotment"));
+            let output = tool.args(command.split(' ')).stdout(out).output().unwrap();
+            (output.status.code(), String::from_utf8(output.stderr).unwrap())
+        };
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let (code, error) = run(full.into());
+        assert!(code == Some(1) && error.starts_with("allotment: No space left"), "{command}: {error}");
+        let (reader, writer) = std::os::unix::net::UnixStream::pair().unwrap();
+        drop(reader);
+        assert_eq!(run(writer.into()), (Some(0), String::new()), "{command}");
+    }
 }
 
 /// `-` is the standard input in every command that reads.

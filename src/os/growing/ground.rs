@@ -82,17 +82,41 @@ impl Ground {
         count
     }
 
-    pub(super) fn is_touched(self, slot: usize) -> bool {
-        // SAFETY: as in `visit`.
-        unsafe { *self.word(slot) >> (slot % BITS) & 1 != 0 }
+    /// Returns the first slot from `from` up to `end` that was written to. It looks at words of bits: a span may have millions of slots.
+    pub(super) fn first(self, from: usize, end: usize) -> Option<usize> {
+        let mut slot = from;
+        while slot < end {
+            // SAFETY: as in `visit`.
+            let word = unsafe { *self.word(slot) } >> (slot % BITS);
+            if word != 0 {
+                return Some(slot + word.trailing_zeros() as usize).filter(|&found| found < end);
+            }
+            slot = (slot / BITS + 1) * BITS;
+        }
+        None
+    }
+
+    /// Returns the last slot from `from` up to `end` that was written to, in the same way.
+    fn last(self, from: usize, end: usize) -> Option<usize> {
+        let mut end = end;
+        while end > from {
+            let slot = end - 1;
+            // SAFETY: as in `visit`.
+            let word = unsafe { *self.word(slot) } << (BITS - 1 - slot % BITS);
+            if word != 0 {
+                return Some(slot - word.leading_zeros() as usize).filter(|&found| found >= from);
+            }
+            end = slot / BITS * BITS;
+        }
+        None
     }
 
     /// Gives the memory of slots back to the system, from the first to the last that were written to, where they fill its
     /// pages. Returns the released slots, and how many of these had been written to.
     pub(super) fn purge<S: System>(self, from: usize, end: usize, page: usize) -> (ops::Range<usize>, usize) {
         let page = page.max(S::unit());
-        let Some(first) = (from..end).find(|&slot| self.is_touched(slot)) else { return (from..from, 0) };
-        let last = (first..end).rev().find(|&slot| self.is_touched(slot)).unwrap_or(first);
+        let Some(first) = self.first(from, end) else { return (from..from, 0) };
+        let last = self.last(first, end).unwrap_or(first);
         let start = self.address(first).addr().next_multiple_of(page) - self.base.addr();
         let stop = (self.address(last + 1).addr() / page * page).saturating_sub(self.base.addr());
         // SAFETY: the caller owns the slots and has no use for what is in them.
@@ -105,5 +129,30 @@ impl Ground {
             *word &= !mask;
         });
         (start / SLOT..stop / SLOT, touched)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What words of bits say is what the bits say, wherever a range begins and ends.
+    #[test]
+    fn first_and_last_slots_are_found() {
+        let mut random = fastrand::Rng::with_seed(7);
+        for _ in 0..2000 {
+            let mut bits = [0_usize; 4];
+            for _ in 0..random.usize(0..4) {
+                let bit = random.usize(..4 * BITS);
+                bits[bit / BITS] |= 1 << (bit % BITS);
+            }
+            let ground = Ground { base: ptr::null_mut(), bits: bits.as_mut_ptr() };
+            let from = random.usize(..4 * BITS);
+            let end = random.usize(from..=4 * BITS);
+            let mut touched = (from..end).filter(|&slot| ground.touched(slot, slot + 1) > 0);
+            let (first, last) = (ground.first(from, end), ground.last(from, end));
+            assert_eq!(first, touched.next());
+            assert_eq!(last, touched.last().or(first));
+        }
     }
 }

@@ -267,9 +267,11 @@ impl<S: System> Spans<S> {
         let touched = ground.touched(slot, end);
         let mut dirty = touched > 0;
         if zeroed && touched <= (len / 4).max(2) {
-            for slot in (slot..end).filter(|&slot| ground.is_touched(slot)) {
+            let mut next = ground.first(slot, end);
+            while let Some(slot) = next {
                 // SAFETY: the span is committed, and nothing uses it.
                 unsafe { self.address(slot).write_bytes(0, SLOT) };
+                next = ground.first(slot + 1, end);
             }
             dirty = false;
         }

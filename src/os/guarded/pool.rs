@@ -97,15 +97,16 @@ impl Pool {
     /// Makes a pool without blocks over [`BYTES`] bytes of addresses that have no access.
     pub(super) fn make(base: NonNull<u8>) -> Option<NonNull<Self>> {
         let state = map(ptr::null_mut(), size_of::<Self>())?.cast::<Self>();
+        let bytes = size_of::<Self>();
         // SAFETY: the mapping is new, and nothing knows of it.
         unsafe {
-            rustix::mm::mprotect(
-                state.as_ptr().cast(),
-                size_of::<Self>(),
-                MprotectFlags::READ | MprotectFlags::WRITE,
-            )
+            let access = MprotectFlags::READ | MprotectFlags::WRITE;
+            if rustix::mm::mprotect(state.as_ptr().cast(), bytes, access).is_err() {
+                // The next sampled request tries again.
+                let _ = rustix::mm::munmap(state.as_ptr().cast(), bytes);
+                return None;
+            }
         }
-        .ok()?;
         let none =
             Slot { start: 0, size: 0, align: 1, live: false, allocated: Trace::NONE, freed: Trace::NONE };
         let queue = core::array::from_fn(|n| n as u8);

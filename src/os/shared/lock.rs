@@ -7,6 +7,7 @@ use core::{hint, str};
 use rustix::thread::futex::{self, Flags, Timespec};
 use std::fs::{self, File};
 use std::io::{Read, Write};
+use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
@@ -81,6 +82,25 @@ fn own() -> u64 {
     OWN.get()
 }
 
+/// Asks whether a thread's process has the file mapped, without which it holds no lock in it, whatever a word there says; true if the
+/// system does not tell.
+fn may_hold(thread: u64, file: BorrowedFd<'_>) -> bool {
+    // Of a file that can be sealed, the list of mappings has the number that the file itself has.
+    let Some(file) =
+        file.try_clone_to_owned().ok().map(File::from).filter(|file| super::seals(file).is_some())
+    else {
+        return true;
+    };
+    let Ok(node) = file.metadata().map(|file| file.ino()) else { return true };
+    let has = |maps: std::string::String| {
+        // 7f1c5e400000-7f1c5e500000 rw-s 00000000 00:01 1055  /memfd:allotment (deleted)
+        maps.lines().any(|line| line.split_whitespace().nth(4).is_some_and(|field| field.parse() == Ok(node)))
+    };
+    let mapped = |path: &str| fs::read_to_string(path).map(has);
+    let is_shown = mapped("/proc/self/maps").unwrap_or(false);
+    !is_shown || mapped(&std::format!("/proc/{thread}/maps")).unwrap_or(true)
+}
+
 /// Asks whether the thread exists that a word names.
 fn fate(word: u64, own: u64) -> Fate {
     let thread = word & THREAD;
@@ -106,21 +126,21 @@ fn fate(word: u64, own: u64) -> Fate {
 }
 
 impl SharedLock {
-    /// Waits for the lock and takes it.
-    pub(super) fn acquire(&self) -> Holder<'_> {
+    /// Waits for the lock, which is in a file that all who take it have mapped, and takes it.
+    pub(super) fn acquire(&self, file: BorrowedFd<'_>) -> Holder<'_> {
         let own = own();
-        let inherits = self.word.compare_exchange(0, own, Acquire, Relaxed).is_err() && self.wait(own);
+        let inherits = self.word.compare_exchange(0, own, Acquire, Relaxed).is_err() && self.wait(own, file);
         self.turn.fetch_add(1, Relaxed);
         Holder { lock: self, own, inherits }
     }
 
     /// Waits for the lock, and returns whether its holder is gone.
     #[cold]
-    fn wait(&self, own: u64) -> bool {
+    fn wait(&self, own: u64, file: BorrowedFd<'_>) -> bool {
         // Other threads may wait as well.
         let take = |word| self.word.compare_exchange(word, own | WAITS, Acquire, Relaxed).is_ok();
         let mut seen = (0, 0);
-        let mut since = Instant::now();
+        let (mut since, mut is_known) = (Instant::now(), false);
         let mut pause = Duration::from_millis(1);
         let mut spins = SPINS;
         loop {
@@ -138,9 +158,14 @@ impl SharedLock {
             }
             let now = (word & !WAITS, self.turn.load(Relaxed));
             if now != seen {
-                (seen, since) = (now, Instant::now());
+                (seen, since, is_known) = (now, Instant::now(), false);
             } else {
                 let gone = match fate(word, own) {
+                    // Asked once of each holder that keeps others waiting for long.
+                    Fate::Here if !is_known && since.elapsed() > PATIENCE => {
+                        is_known = may_hold(word & THREAD, file);
+                        !is_known
+                    }
                     Fate::Here => false,
                     Fate::Gone => true,
                     Fate::Unknown => since.elapsed() > PATIENCE,
@@ -187,7 +212,15 @@ impl Drop for Holder<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::os::SharedHeap;
+    use std::process::Command;
     use std::thread;
+
+    /// A file of which nothing is asked: it has no seals.
+    fn none() -> BorrowedFd<'static> {
+        // SAFETY: standard input stays open.
+        unsafe { BorrowedFd::borrow_raw(0) }
+    }
 
     const fn free() -> SharedLock {
         SharedLock { word: AtomicU64::new(0), turn: AtomicU32::new(0) }
@@ -201,7 +234,7 @@ mod tests {
             for _ in 0..8 {
                 scope.spawn(|| {
                     for _ in 0..2_000 {
-                        let holder = lock.acquire();
+                        let holder = lock.acquire(none());
                         assert!(!holder.inherits);
                         number.store(number.load(Relaxed) + 1, Relaxed);
                     }
@@ -225,7 +258,7 @@ mod tests {
             // Not of a number space that this thread cannot see into.
             let word = word & !(0x1ff << 22) | here & 0x1ff << 22;
             let lock = SharedLock { word: AtomicU64::new(word), turn: AtomicU32::new(0) };
-            assert!(lock.acquire().inherits, "{word:#x}");
+            assert!(lock.acquire(none()).inherits, "{word:#x}");
             assert_eq!(lock.word.into_inner(), 0, "{word:#x}");
         }
         assert_eq!(fate(here ^ 1 << 33, here), Fate::Unknown);
@@ -236,8 +269,8 @@ mod tests {
     fn a_holder_that_lives_keeps_the_lock() {
         let lock = free();
         thread::scope(|scope| {
-            let holder = lock.acquire();
-            let other = scope.spawn(|| lock.acquire().inherits);
+            let holder = lock.acquire(none());
+            let other = scope.spawn(|| lock.acquire(none()).inherits);
             let own = own();
             while lock.word.load(Relaxed) & WAITS == 0 {
                 thread::yield_now();
@@ -247,9 +280,25 @@ mod tests {
             drop(holder);
             assert!(!other.join().unwrap());
         });
-        let holder = lock.acquire();
+        let holder = lock.acquire(none());
         lock.word.store(7, Relaxed);
         drop(holder);
         assert_eq!(lock.word.into_inner(), 7);
+    }
+
+    /// A word that names a thread of a process that has nothing to do with the file, though it lives, keeps nobody waiting for ever.
+    #[test]
+    fn a_thread_without_the_file_holds_nothing() {
+        let mut stranger = Command::new("sleep").arg("600").spawn().unwrap();
+        let heap = SharedHeap::create(1 << 20).unwrap();
+        let thread = u64::from(stranger.id());
+        assert!(!may_hold(thread, heap.file()) && may_hold(thread, none()));
+        assert!(may_hold(u64::from(std::process::id()), heap.file()));
+        let start = stat(thread).unwrap().1;
+        heap.header().lock.word.store(start << 40 | own() & !(STARTS | THREAD) | thread, Relaxed);
+        assert_eq!(heap.used().0, 0);
+        assert!(heap.allocate(100, 8).is_some());
+        stranger.kill().unwrap();
+        stranger.wait().unwrap();
     }
 }

@@ -18,7 +18,7 @@ use crate::model::InstanceError;
 #[derive(Debug, thiserror::Error)]
 pub enum TfliteError {
     /// The file is no flatbuffer, or its tables are damaged.
-    #[error("the file is no TensorFlow Lite model: {0}")]
+    #[error("the file is no TensorFlow Lite model: it is cut off or damaged: {}", first_line(.0))]
     Syntax(#[from] flatbuffers::InvalidFlatbuffer),
     /// The file does not have the format's mark.
     #[error("the file is no TensorFlow Lite model: its mark `TFL3` is missing")]
@@ -92,6 +92,12 @@ const DTYPES: &str = "float32 float16 int32 uint8 int64 unknown bool int16 compl
 
 /// Builtin operators that are refused because they call subgraphs or keep data in ways that TensorFlow Lite Micro does not know.
 const REFUSED: &[i32] = &[31, 136, 137, 138, 139, 174, 190, 198, 199, 200, 205, 206, 209];
+
+/// What is wrong, without the places that the verifier came through, each on a line of its own.
+fn first_line(error: &flatbuffers::InvalidFlatbuffer) -> String {
+    let text = error.to_string();
+    text.lines().next().unwrap_or_default().trim_end_matches('.').to_owned()
+}
 
 fn model(bytes: &[u8]) -> Result<schema::Model<'_>> {
     if bytes.get(4..8) != Some(b"TFL3") {

@@ -470,6 +470,9 @@ pub fn resize(context: &Context) -> Values {
     };
     fits(scales.len())?;
     for (&at, scale) in over.iter().zip(scales) {
+        if !(scale > 0.0 && scale.is_finite()) {
+            return Err(format!("its scale {scale} is no positive number").into());
+        }
         shape[at] = (x.shape[at] as f64 * scale).floor() as u64;
     }
     one(shape, x.dtype)

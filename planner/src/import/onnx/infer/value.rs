@@ -276,7 +276,12 @@ fn external(tensor: &TensorProto, count: u64, folder: Option<&Path>) -> Data {
         return missing("beside the model, and its folder is not known: read the model by its path");
     };
     let read = || -> std::io::Result<Vec<u8>> {
-        let mut file = File::open(folder.join(name))?;
+        let path = folder.join(name);
+        // To open a pipe waits for somebody who writes.
+        if !path.metadata()?.is_file() {
+            return Err(std::io::Error::other("it is no file"));
+        }
+        let mut file = File::open(path)?;
         let at = entry("offset").map_or(Ok(0), |entry| entry.value.parse());
         let at = at.map_err(|_| std::io::Error::other("its offset is no number"))?;
         file.seek(SeekFrom::Start(at))?;
