@@ -1,12 +1,10 @@
 //! A sampled heap as the global allocator of this test program.
 #![cfg(all(feature = "backtrace", unix))]
 
-use allotment::lock::Lock;
 use allotment::os::Growing;
 use allotment::{Heap, HeapProfile, Memory, heap};
-use allotment_trace::decompressed;
+use allotment_trace::{Reader, decompressed};
 use std::alloc::Layout;
-use std::collections::BTreeSet;
 use std::hint::black_box;
 use std::io::Read;
 use std::sync::Mutex;
@@ -24,35 +22,31 @@ fn holds(count: usize, size: usize) -> Vec<Vec<u8>> {
     (0..count).map(|n| black_box(vec![n as u8; size])).collect()
 }
 
-/// The bytes and blocks that a profile says the function holds.
-fn held<L: Lock, M: Memory>(heap: &HeapProfile<M, L>, function: &str) -> (u64, u64) {
-    let mut profile = Vec::new();
-    heap.write_pprof(&mut profile).unwrap();
-    let mut bytes = Vec::new();
-    decompressed(&*profile).unwrap().read_to_end(&mut bytes).unwrap();
-    let profile = fields(&bytes);
-    let messages = |number: u64| profile.iter().filter(move |field| field.0 == number).map(|field| field.2);
-    let number = |message: &[u8], number: u64| {
-        fields(message).iter().find(|field| field.0 == number).map(|field| field.1)
-    };
-    let texts: Vec<&[u8]> = messages(6).collect();
-    let is_wanted = |id: u64| {
-        let name = messages(5)
-            .find(|message| number(message, 1) == Some(id))
-            .and_then(|message| number(message, 2))
-            .unwrap();
-        std::str::from_utf8(texts[name as usize]).unwrap().contains(function)
-    };
-    let wanted: BTreeSet<u64> = messages(4)
-        .filter(|place| fields(place).iter().any(|line| line.0 == 4 && is_wanted(number(line.2, 1).unwrap())))
-        .map(|place| number(place, 1).unwrap())
-        .collect();
-    let (mut bytes, mut blocks) = (0, 0);
-    for sample in messages(2).map(fields) {
-        let of = |number: u64| sample.iter().filter(move |field| field.0 == number).map(|field| field.1);
-        if of(1).any(|place| wanted.contains(&place)) {
-            blocks += of(2).nth(2).unwrap();
-            bytes += of(2).nth(3).unwrap();
+/// The bytes and blocks that a trace says the function holds.
+fn held(function: &str) -> (f64, f64) {
+    let mut trace = Vec::new();
+    HEAP.write_trace(&mut trace).unwrap();
+    let mut reader = Reader::new(&*trace).unwrap().with_stacks();
+    let sampling = reader.header().sampling().unwrap();
+    assert_eq!(sampling.mean, MEAN);
+    let mut events = Vec::new();
+    for event in &mut reader {
+        events.push(event.unwrap());
+    }
+    let stacks = reader.take_stacks();
+    let (mut bytes, mut blocks) = (0.0, 0.0);
+    for event in events {
+        let (mut node, mut is_there) = (event.stack, false);
+        while let Some(at) = stacks.node(node) {
+            is_there |= stacks.frames(at).iter().any(|frame| frame.function.contains(function));
+            node = at.parent;
+        }
+        if is_there {
+            let allotment_trace::Action::Allocate { size, .. } = event.event.action else {
+                panic!("{event:?}")
+            };
+            bytes += sampling.weight(size) * size as f64;
+            blocks += sampling.weight(size);
         }
     }
     (bytes, blocks)
@@ -63,14 +57,14 @@ fn what_a_function_holds_is_estimated() {
     let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let kept = holds(20_000, 300);
     let expected = 20_000.0 * 300.0 + 20_000.0 * 24.0;
-    let (bytes, blocks) = held(&HEAP, "::holds");
+    let (bytes, blocks) = held("::holds");
     // Three deviations.
     let error = 3.0 * (MEAN as f64 * expected).sqrt();
-    assert!((bytes as f64 - expected).abs() < error, "{bytes} of {expected}");
-    assert!((blocks as f64 / 20_001.0 - 1.0).abs() < 0.25, "{blocks}");
+    assert!((bytes - expected).abs() < error, "{bytes} of {expected}");
+    assert!((blocks / 20_001.0 - 1.0).abs() < 0.25, "{blocks}");
     drop(kept);
-    let (bytes, _) = held(&HEAP, "::holds");
-    assert_eq!(bytes, 0, "what is freed is not held");
+    let (bytes, _) = held("::holds");
+    assert_eq!(bytes, 0.0, "what is freed is not held");
 }
 
 #[test]
@@ -92,7 +86,7 @@ fn threads_free_each_others_blocks() {
     drop(send);
     assert_eq!(receive.iter().map(|block| usize::from(block.len() >= 50)).sum::<usize>(), 15_000);
     threads.into_iter().for_each(|thread| thread.join().unwrap());
-    assert_eq!(held(&HEAP, "threads_free_each_others_blocks").0, 0);
+    assert_eq!(held("threads_free_each_others_blocks").0, 0.0);
 }
 
 /// Numbers and messages of a message of Protocol Buffers.
@@ -147,8 +141,8 @@ fn pprof_has_the_same_figures() {
         .map(|field| fields(field.2).iter().filter(|field| field.0 == 2).map(|field| field.1).nth(3).unwrap())
         .sum();
     // Every frame has a name.
-    let (all, _) = held(&HEAP, "");
-    assert!(all > 5_000_000 && (live as f64 / all as f64 - 1.0).abs() < 0.05, "{live} of {all}");
+    let (all, _) = held("");
+    assert!(all > 5_000_000.0 && (live as f64 / all - 1.0).abs() < 0.05, "{live} of {all}");
     drop(kept);
 }
 
@@ -159,13 +153,16 @@ fn a_heap_of_its_own_is_sampled_as_well() {
     let sampled: HeapProfile<Heap> = HeapProfile::new(heap!(64 * 1024), 1);
     let layout = Layout::new::<[u8; 100]>();
     let blocks: Vec<_> = (0..100).map(|_| sampled.try_allocate(layout).unwrap()).collect();
-    let (bytes, blocks_held) = held(&sampled, "");
-    assert!((99..=101).contains(&blocks_held) && (9_900..=10_100).contains(&bytes), "{bytes} bytes");
+    let mut trace = Vec::new();
+    sampled.write_trace(&mut trace).unwrap();
+    assert_eq!(Reader::new(&*trace).unwrap().count(), 100);
     for block in blocks {
         // SAFETY: the block is live.
         unsafe { sampled.try_deallocate(block, layout) }.unwrap();
     }
-    assert_eq!(held(&sampled, ""), (0, 0));
+    let mut trace = Vec::new();
+    sampled.write_trace(&mut trace).unwrap();
+    assert_eq!(String::from_utf8(trace).unwrap(), "# name=profile events=0 sample=1\n");
     struct Full;
     impl std::io::Write for Full {
         fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {

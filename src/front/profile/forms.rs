@@ -6,7 +6,7 @@ use super::{Estimate, Snapshot};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::io::{self, BufWriter, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A function at a return address: name, file, line.
@@ -165,5 +165,49 @@ impl Snapshot {
         let mut gzip = GzEncoder::new(out, Compression::default());
         gzip.write_all(&profile.0)?;
         gzip.finish()?.flush()
+    }
+
+    /// Writes the text form of a trace.
+    pub(super) fn write_trace(&self, out: impl Write) -> io::Result<()> {
+        let mut out = BufWriter::new(out);
+        let events: usize = self.stacks.iter().map(|(_, _, sizes)| sizes.len()).sum();
+        writeln!(out, "# name=profile events={events} sample={}", self.mean)?;
+        let mut nodes: BTreeMap<(usize, usize), usize> = BTreeMap::new();
+        let mut block = 0;
+        let live = || self.stacks.iter().filter(|(_, _, sizes)| !sizes.is_empty());
+        for (frames, _, sizes) in live() {
+            let mut node = 0;
+            for &frame in frames.iter().rev() {
+                let next = nodes.len() + 1;
+                let parent = node;
+                node = *nodes.entry((parent, frame)).or_insert(next);
+                if node == next {
+                    writeln!(out, "#^n {parent} 0 {frame:x}")?;
+                }
+            }
+            for size in sizes {
+                writeln!(out, "#^{node}\na {block} {size} 0")?;
+                block += 1;
+            }
+        }
+        let mut texts = Texts::default();
+        for (address, found) in Self::names(live().map(|(frames, ..)| &**frames)) {
+            let mut numbers = vec![format!("#^f 0 {address:x}")];
+            let mut string = |text: &str| -> io::Result<u64> {
+                let known = texts.all.len();
+                let number = texts.of(text);
+                if texts.all.len() > known {
+                    writeln!(out, "#^s {text}")?;
+                }
+                Ok(number)
+            };
+            for (name, file, line) in &found {
+                numbers.push(format!("{} {} {line}", string(name)?, string(file)?));
+            }
+            if !found.is_empty() {
+                writeln!(out, "{}", numbers.join(" "))?;
+            }
+        }
+        out.flush()
     }
 }

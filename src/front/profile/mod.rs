@@ -144,6 +144,17 @@ impl<M, L: Lock> HeapProfile<M, L> {
         self.snapshot().write_pprof(out)
     }
 
+    /// Writes the chosen blocks that are live as a trace, for `allotment who`, `diff` and `view`. O(chosen blocks), and the names of
+    /// functions are looked up.
+    ///
+    /// # Errors
+    ///
+    /// Those of `out`.
+    pub fn write_trace(&self, out: impl Write) -> io::Result<()> {
+        let _inside = Inside::enter();
+        self.snapshot().write_trace(out)
+    }
+
     fn snapshot(&self) -> Snapshot {
         self.lock.with(|state| {
             let mut stacks: Vec<_> =

@@ -86,8 +86,11 @@ fn own() -> u64 {
 /// system does not tell.
 fn may_hold(thread: u64, file: BorrowedFd<'_>) -> bool {
     // Of a file that can be sealed, the list of mappings has the number that the file itself has.
-    let Some(file) =
-        file.try_clone_to_owned().ok().map(File::from).filter(|file| super::seals(file).is_some())
+    let Some(file) = file
+        .try_clone_to_owned()
+        .ok()
+        .map(File::from)
+        .filter(|file| rustix::fs::fcntl_get_seals(file).is_ok())
     else {
         return true;
     };
