@@ -539,7 +539,7 @@ fn shapes_in_other_files_are_read() {
     let pipe = std::process::Command::new("mkfifo").arg(folder.path().join("pipe.bin")).status();
     assert!(pipe.unwrap().success());
     let absent = [
-        // Nobody writes to it.
+        // It has no writer.
         ("pipe.bin", 0, path),
         ("w.bin", 16, path),
         ("v.bin", 0, path),

@@ -152,7 +152,7 @@ mod tests {
             let mut touched = (from..end).filter(|&slot| ground.touched(slot, slot + 1) > 0);
             let (first, last) = (ground.first(from, end), ground.last(from, end));
             assert_eq!(first, touched.next());
-            assert_eq!(last, touched.last().or(first));
+            assert_eq!(last, touched.next_back().or(first));
         }
     }
 }

@@ -289,7 +289,7 @@ mod tests {
         assert_eq!(lock.word.into_inner(), 7);
     }
 
-    /// A word that names a thread of a process that has nothing to do with the file, though it lives, keeps nobody waiting for ever.
+    /// A word that names a thread of a process that has nothing to do with the file, though it lives, does not keep others waiting for ever.
     #[test]
     fn a_thread_without_the_file_holds_nothing() {
         let mut stranger = Command::new("sleep").arg("600").spawn().unwrap();

@@ -277,7 +277,7 @@ fn external(tensor: &TensorProto, count: u64, folder: Option<&Path>) -> Data {
     };
     let read = || -> std::io::Result<Vec<u8>> {
         let path = folder.join(name);
-        // To open a pipe waits for somebody who writes.
+        // Opening a pipe would wait for a writer.
         if !path.metadata()?.is_file() {
             return Err(std::io::Error::other("it is no file"));
         }
