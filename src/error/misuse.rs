@@ -120,8 +120,8 @@ fn call_hook(misuse: &Misuse) -> bool {
     true
 }
 
-/// Returns whether anyone learns what kind of invalid free a heap found: a hook, or whoever reads the line that ends the program. Small
-/// firmware without a hook needs no code that finds out.
+/// Returns whether anyone learns what kind of invalid free a heap found: a hook, or the reader of the line that ends the program.
+/// Small firmware without a hook needs no code that finds out.
 #[inline(always)]
 pub(crate) fn names_kinds() -> bool {
     cfg!(any(debug_assertions, feature = "std", all(feature = "host", any(unix, windows))))
