@@ -329,6 +329,16 @@ macro_rules! pass_on {
             $memory.region(n)
         }
     };
+    (@try_allocate $this:ident $memory:expr) => {
+        fn try_allocate(&$this, layout: Layout) -> Result<NonNull<u8>, $crate::OutOfMemory> {
+            $memory.try_allocate(layout)
+        }
+    };
+    (@try_allocate_zeroed $this:ident $memory:expr) => {
+        fn try_allocate_zeroed(&$this, layout: Layout) -> Result<NonNull<u8>, $crate::OutOfMemory> {
+            $memory.try_allocate_zeroed(layout)
+        }
+    };
     (@out_of_memory $this:ident $memory:expr) => {
         fn out_of_memory(&$this, layout: Layout) -> $crate::OutOfMemory {
             $memory.out_of_memory(layout)
@@ -388,7 +398,7 @@ macro_rules! delegate {
         unsafe impl<$($parameters)*> $crate::memory::Memory for $front {
             $crate::memory::pass_on!(
                 |$this| $memory;
-                allocate, allocate_zeroed, deallocate, try_deallocate, check, try_resize,
+                allocate, allocate_zeroed, try_allocate, try_allocate_zeroed, deallocate, try_deallocate, check, try_resize,
                 change, allocate_many, deallocate_many, statistics, largest_free, region, out_of_memory, take_reserve,
                 remembers, locks
             );

@@ -1,8 +1,8 @@
 //! Requests to a [`PressureHeap`], and their way through headroom and hooks.
 
 use super::{Monitor, PressureHeap};
-use crate::error::FreeError;
 use crate::error::misuse::{report_refused, without_unwinding};
+use crate::error::{FreeError, OutOfMemory};
 use crate::heap::State;
 use crate::lock::Lock;
 use crate::memory::{Memory, allocator, global_alloc, pass_on};
@@ -36,11 +36,14 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
     }
 
     #[inline(always)]
-    fn request(&self, layout: Layout) -> Option<NonNull<u8>> {
-        self.attempt(layout).or_else(|| self.recover(layout))
+    fn request(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
+        match self.attempt(layout) {
+            Some(start) => Ok(start),
+            None => self.recover(layout),
+        }
     }
 
-    fn request_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
+    fn request_zeroed(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
         // The headroom is reserved before and the state is updated after, because `Heap` does everything in
         // between.
         self.ready(|_| ());
@@ -64,19 +67,19 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
         if crossed {
             self.tell();
         }
-        Some(start)
+        Ok(start)
     }
 
     /// Slow path of a request that found no room: headroom, hooks, error.
     #[cold]
     #[inline(never)]
-    fn recover(&self, layout: Layout) -> Option<NonNull<u8>> {
+    fn recover(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
         let reserved = self.0.with(|state| {
             let headroom = &mut state.statistics.headroom;
             if headroom.scopes > 0 { headroom.space.allocate(layout, &mut headroom.counters) } else { None }
         });
-        if reserved.is_some() {
-            return reserved;
+        if let Some(start) = reserved {
+            return Ok(start);
         }
         let mut found = None;
         self.ask_hooks(layout, |gave, _| {
@@ -85,8 +88,8 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
             }
             found.is_some()
         });
-        if found.is_some() {
-            return found;
+        if let Some(start) = found {
+            return Ok(start);
         }
         let (error, hook) = self.0.with(|state| {
             state.statistics.gave_up(layout.size());
@@ -100,7 +103,7 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
             }
             self.0.with(|state| state.statistics.lamenting = false);
         }
-        None
+        Err(error)
     }
 
     /// Frees a block that passes `check`.
@@ -181,11 +184,11 @@ unsafe impl<P: Placement, L: Lock, const HOOKS: usize> Memory for PressureHeap<P
     /// and again after each reclaim hook that gives memory back.
     #[inline]
     fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
-        self.request(layout)
+        self.request(layout).ok()
     }
 
     fn allocate_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
-        self.request_zeroed(layout)
+        self.request_zeroed(layout).ok()
     }
 
     /// Allocates a block like [`Memory::allocate`].
@@ -193,6 +196,14 @@ unsafe impl<P: Placement, L: Lock, const HOOKS: usize> Memory for PressureHeap<P
     /// # Errors
     ///
     /// [`OutOfMemory`], which the hook of [`PressureHeap::on_out_of_memory`] has received as well.
+    fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
+        self.request(layout)
+    }
+
+    fn try_allocate_zeroed(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
+        self.request_zeroed(layout)
+    }
+
     #[inline]
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
         // SAFETY: the caller guarantees the block.

@@ -312,11 +312,19 @@ impl<'h, const N: usize, const SPANS: usize, L: Lock> Zones<'h, N, SPANS, L> {
 unsafe impl<const N: usize, const SPANS: usize, L: Lock> Memory for ZonesWith<'_, '_, N, SPANS, L> {
     /// Fails if device memory is wanted, because collections cannot use it.
     fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
-        self.for_core()?.allocate(layout, self.wanted).ok().map(NonNull::cast)
+        self.try_allocate(layout).ok()
     }
 
     fn allocate_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
-        self.for_core()?.allocate_zeroed(layout, self.wanted).ok().map(NonNull::cast)
+        self.try_allocate_zeroed(layout).ok()
+    }
+
+    fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
+        self.request(layout, |zones| zones.allocate(layout, self.wanted))
+    }
+
+    fn try_allocate_zeroed(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
+        self.request(layout, |zones| zones.allocate_zeroed(layout, self.wanted))
     }
 
     unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
@@ -370,10 +378,22 @@ unsafe impl<const N: usize, const SPANS: usize, L: Lock> Memory for ZonesWith<'_
 
 allocator!([const N: usize, const SPANS: usize, L: Lock] ZonesWith<'_, '_, N, SPANS, L>);
 
-impl<'z, 'h, const N: usize, const SPANS: usize, L: Lock> ZonesWith<'z, 'h, N, SPANS, L> {
-    /// Returns the zones, if what they are asked for is not memory of a device.
-    fn for_core(&self) -> Option<&'z Zones<'h, N, SPANS, L>> {
-        (!self.wanted.contains(Capabilities::DEVICE)).then_some(self.zones)
+impl<'h, const N: usize, const SPANS: usize, L: Lock> ZonesWith<'_, 'h, N, SPANS, L> {
+    /// Passes a request on, with the error of the heap that was asked last.
+    fn request(
+        &self,
+        layout: Layout,
+        allocate: impl FnOnce(&Zones<'h, N, SPANS, L>) -> Result<NonNull<[u8]>, ZoneError>,
+    ) -> Result<NonNull<u8>, OutOfMemory> {
+        let nothing = OutOfMemory::new(layout, 0, 0);
+        if self.wanted.contains(Capabilities::DEVICE) {
+            return Err(nothing);
+        }
+        match allocate(self.zones) {
+            Ok(block) => Ok(block.cast()),
+            Err(ZoneError::OutOfMemory { last, .. }) => Err(last),
+            Err(_) => Err(nothing),
+        }
     }
 }
 

@@ -190,11 +190,22 @@ impl<'h> Zone<'h> {
 unsafe impl Memory for Zone<'_> {
     /// Fails for memory of a device, because collections cannot use it.
     fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
-        if self.is_accessible() { self.allocate(layout).ok().map(NonNull::cast) } else { None }
+        self.try_allocate(layout).ok()
     }
 
     fn allocate_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
-        self.allocate_zeroed(layout).ok().map(NonNull::cast)
+        self.try_allocate_zeroed(layout).ok()
+    }
+
+    fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
+        match self.is_accessible() {
+            true => self.allocate(layout).map(NonNull::cast),
+            false => Err(self.refusal(layout)),
+        }
+    }
+
+    fn try_allocate_zeroed(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
+        self.allocate_zeroed(layout).map(NonNull::cast)
     }
 
     unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {

@@ -157,8 +157,9 @@ fn stored(dtype: i32, number: Number) -> Option<i64> {
 pub fn rounded(dtype: i32, x: f64) -> f64 {
     match dtype {
         FLOAT => f64::from(x as f32),
-        FLOAT16 => f16::from_f64(x).to_f64(),
-        BFLOAT16 => bf16::from_f64(x).to_f64(),
+        // By way of 32 bits, which the crate rounds alike on all machines.
+        FLOAT16 => f16::from_f32(x as f32).to_f64(),
+        BFLOAT16 => bf16::from_f32(x as f32).to_f64(),
         _ => x,
     }
 }
@@ -335,4 +336,17 @@ pub fn broadcast(shapes: &[&[u64]]) -> Result<Vec<u64>, Fault> {
         }
     }
     Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn floats_round_to_the_nearest() {
+        let above_a_tie = f64::from(f32::from_bits(0x3f80_8001));
+        assert_eq!(rounded(BFLOAT16, above_a_tie), 1.0078125);
+        assert_eq!(rounded(FLOAT16, 1.0 + 2f64.powi(-11) + 2f64.powi(-21)), 1.0 + 2f64.powi(-10));
+        assert_eq!(rounded(FLOAT16, 1.0 + 2f64.powi(-11)), 1.0);
+    }
 }
