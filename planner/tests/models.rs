@@ -405,7 +405,7 @@ fn sums_beyond_64_bits_are_the_most_there_is() {
     assert_eq!(stream(&huge, Lowering::default(), 8, 1, &never).tensors.len(), 1);
 }
 
-/// What is kept from run to run has a place of its own, though a view or an operator that could overwrite its input writes it.
+/// A tensor that outlives a run keeps its own place, even if a view or an operator that could overwrite its input writes it.
 #[test]
 fn states_lie_in_no_other_tensor() {
     for sharing in [View, Element] {

@@ -268,6 +268,16 @@ macro_rules! pass_on {
             $memory.allocate_zeroed(layout)
         }
     };
+    (@try_allocate $this:ident $memory:expr) => {
+        fn try_allocate(&$this, layout: Layout) -> Result<NonNull<u8>, $crate::OutOfMemory> {
+            $memory.try_allocate(layout)
+        }
+    };
+    (@try_allocate_zeroed $this:ident $memory:expr) => {
+        fn try_allocate_zeroed(&$this, layout: Layout) -> Result<NonNull<u8>, $crate::OutOfMemory> {
+            $memory.try_allocate_zeroed(layout)
+        }
+    };
     (@deallocate $this:ident $memory:expr) => {
         #[inline]
         unsafe fn deallocate(&$this, block: NonNull<u8>, layout: Layout) {
@@ -327,16 +337,6 @@ macro_rules! pass_on {
     (@region $this:ident $memory:expr) => {
         fn region(&$this, n: usize) -> Option<$crate::Region> {
             $memory.region(n)
-        }
-    };
-    (@try_allocate $this:ident $memory:expr) => {
-        fn try_allocate(&$this, layout: Layout) -> Result<NonNull<u8>, $crate::OutOfMemory> {
-            $memory.try_allocate(layout)
-        }
-    };
-    (@try_allocate_zeroed $this:ident $memory:expr) => {
-        fn try_allocate_zeroed(&$this, layout: Layout) -> Result<NonNull<u8>, $crate::OutOfMemory> {
-            $memory.try_allocate_zeroed(layout)
         }
     };
     (@out_of_memory $this:ident $memory:expr) => {

@@ -53,7 +53,7 @@ pub(crate) fn in_place_by(
     graph.chunked.iter().flat_map(|group| &group.tensors).for_each(|&tensor| streamed[tensor] = true);
     let (mut views, mut overwrites) = (0, 0);
     for (step, op) in graph.ops.iter().enumerate() {
-        // What is kept from run to run has a place of its own.
+        // A tensor that outlives a run keeps its own place.
         let shares = |&&output: &&usize| lives[output].is_some() && tensors[output].kind != Kind::State;
         let Some(&output) = op.outputs.first().filter(shares) else { continue };
         let planned = |&&input: &&usize| lives[input].is_some();

@@ -86,15 +86,10 @@ fn own() -> u64 {
 /// system does not tell.
 fn may_hold(thread: u64, file: BorrowedFd<'_>) -> bool {
     // Of a file that can be sealed, the list of mappings has the number that the file itself has.
-    let Some(file) = file
-        .try_clone_to_owned()
-        .ok()
-        .map(File::from)
-        .filter(|file| rustix::fs::fcntl_get_seals(file).is_ok())
-    else {
+    if rustix::fs::fcntl_get_seals(file).is_err() {
         return true;
-    };
-    let Ok(node) = file.metadata().map(|file| file.ino()) else { return true };
+    }
+    let Ok(node) = rustix::fs::fstat(file).map(|file| file.st_ino) else { return true };
     let has = |maps: std::string::String| {
         // 7f1c5e400000-7f1c5e500000 rw-s 00000000 00:01 1055  /memfd:allotment (deleted)
         maps.lines().any(|line| line.split_whitespace().nth(4).is_some_and(|field| field.parse() == Ok(node)))
