@@ -8,7 +8,7 @@ use crate::units::debug;
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
-/// At most a number of bytes of a memory, for one client that must not use up what others need.
+/// Limits how many bytes of a memory one client may use, so that enough is left for the others.
 ///
 /// ```
 /// use allotment::{Bounded, Heap, Memory, Tlsf, heap, lock::Spin};

@@ -114,7 +114,7 @@ pub struct PerCore<M, C, L = lock::Default, const CORES: usize = 2, const BATCH:
     memory: M,
     lock: L,
     cores: [Core; CORES],
-    /// The first blocks of whole batches; null where there is none, which is behind all others of a class.
+    /// The first blocks of whole batches; the null pointers of a class come after its batches.
     depot: UnsafeCell<[[*mut Block; PLACES]; CLASSES]>,
     program: PhantomData<fn() -> C>,
 }
@@ -153,7 +153,7 @@ impl Bin {
         block
     }
 
-    /// Adds a block, and returns a whole batch that is too much.
+    /// Adds a block, and returns a whole batch that the bin has no room for.
     ///
     /// # Safety
     ///
@@ -171,7 +171,7 @@ impl Bin {
         surplus
     }
 
-    /// Takes blocks over if the bin has none in use, and returns those that are left over.
+    /// Puts blocks to use if the bin has none in use, and returns those that it does not need.
     fn load(&mut self, chain: Chain) -> Chain {
         if self.count > 0 {
             return chain;

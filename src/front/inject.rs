@@ -81,7 +81,7 @@ impl FailureRule for Fail {
     }
 }
 
-/// Memory some of whose requests fail. It wraps a [`Heap`](crate::Heap), any other front, or a reference to one.
+/// Makes some of the requests to a memory fail. It wraps a [`Heap`](crate::Heap), any other front, or a reference to one.
 ///
 /// A request that fails leaves the memory untouched, and looks to its caller like any other: an error from fallible
 /// methods, a null pointer from a global allocator. Resizing counts as a request. The cost is one more counter.

@@ -9,8 +9,8 @@ use core::alloc::Layout;
 use core::cell::{Cell, UnsafeCell};
 use core::ptr::NonNull;
 
-/// Memory whose operations are all passed to observers. It wraps a [`Heap`](crate::Heap), a `PressureHeap`, a
-/// `Cached`, [`Zones`](crate::front::zones::Zones), or a reference to one of them.
+/// Passes every operation on a memory to observers. It wraps a [`Heap`](crate::Heap), a `PressureHeap`, a `Cached`,
+/// [`Zones`](crate::front::zones::Zones), or a reference to one of them.
 ///
 /// It is used like the memory that it wraps: as a global allocator, in collections, and through fallible methods. A
 /// heap that is not wrapped contains no code or state for observers.

@@ -72,7 +72,7 @@ pub trait Interrupts {
     fn running() -> bool;
 }
 
-/// Lets handlers allocate, and asks nothing.
+/// Lets handlers allocate, and never asks whether one is running.
 impl Interrupts for () {
     #[inline(always)]
     fn running() -> bool {

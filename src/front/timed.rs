@@ -9,8 +9,8 @@ use crate::units::debug;
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
-/// Memory whose operations are measured with a clock of the program: histograms of allocations, frees and resizes, and how fast
-/// the blocks in use grow.
+/// Measures the operations on a memory with a clock of the program: histograms of allocations, frees and resizes, and how fast the blocks
+/// in use grow.
 ///
 /// ```
 /// use allotment::{Heap, Memory, Timed, heap};
@@ -73,7 +73,7 @@ const ALLOCATE: Kind = |timings| &mut timings.allocate;
 const FREE: Kind = |timings| &mut timings.free;
 const RESIZE: Kind = |timings| &mut timings.resize;
 
-/// The bytes that the blocks in use grow by.
+/// Bytes by which the blocks in use have grown.
 fn growth(from: usize, to: usize) -> i64 {
     (to as i64).wrapping_sub(from as i64)
 }
@@ -96,7 +96,7 @@ impl<M, L: Lock, C: Clock> Timed<M, L, C> {
         self.lock.with(|state| state.at(now))
     }
 
-    /// Returns what was measured so far, and begins anew. O(1).
+    /// Returns what was measured so far, and starts again from zero. O(1).
     pub fn take(&self) -> Timings {
         let now = self.now();
         self.lock.with(|state| {

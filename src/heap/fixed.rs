@@ -74,7 +74,7 @@ impl<T, const N: usize, const WORDS: usize> FixedPool<T, N, WORDS> {
                 if old & bit == 0 {
                     return NonNull::new(self.block(index));
                 }
-                // Another one was faster.
+                // Another caller was faster.
                 seen = old;
             }
         }

@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-/// What [`heap!`](crate::heap!) makes lies in `.data`, so on chips every placement for them is small.
+/// [`heap!`](crate::heap!) puts the whole value into `.data`, so every placement for chips is small.
 #[cfg(all(target_os = "none", target_pointer_width = "32"))]
 const _: () = {
     use crate::lock::Unsync;

@@ -333,9 +333,8 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
         })
     }
 
-    /// Gives memory that the placement keeps for speed back to where every request can have it: the empty
-    /// pages and recent blocks of [`Tiered`](crate::Tiered), O(both). A request that would fail does the same by itself.
-    /// Returns whether there was any.
+    /// Makes memory that the placement keeps for speed available to every request: the empty pages and recent blocks of
+    /// [`Tiered`](crate::Tiered), O(both). A request that would fail does the same by itself. Returns whether there was any.
     pub fn trim(&self) -> bool {
         self.with(|state| state.placement.trim())
     }

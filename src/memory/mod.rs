@@ -1,5 +1,5 @@
-//! The trait that everything which allocates memory shares, and what is built on it alone: `GlobalAlloc`, the `Allocator` traits, and
-//! what happens when a request is refused or a free is wrong.
+//! The trait that all memory implements, and what is built on it alone: `GlobalAlloc`, the `Allocator` traits, and what happens when a
+//! request is refused or a free is wrong.
 
 pub(crate) mod forward;
 mod refusal;
@@ -19,7 +19,7 @@ use core::alloc::Layout;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
-/// What [`Memory::change`] tells the block's new address.
+/// The function that [`Memory::change`] tells the block's new address.
 pub(crate) type Done<'a> = &'a mut dyn FnMut(NonNull<u8>);
 
 /// Memory that blocks are allocated from: a [`Heap`](crate::Heap), or a front around any other `Memory`.
@@ -356,7 +356,7 @@ macro_rules! pass_on {
             $memory.locks(visit);
         }
     };
-    // Those of a front that has a lock of its own.
+    // The locks of a front that has one of its own.
     (@own_lock $this:ident $memory:expr) => {
         #[cfg(all(feature = "std", unix))]
         fn locks(&$this, visit: &mut dyn FnMut(Option<$crate::lock::ForkLock>)) {

@@ -17,8 +17,8 @@ pub(super) fn is_panicking() -> bool {
     std::thread::panicking()
 }
 
-/// Gives `memory` one more region, with room for `layout`. Returns `None` if the system has no memory. If the heap
-/// cannot take the region, the program ends.
+/// Adds a region to `memory`, with room for `layout`. Returns `None` if the system has no memory. If the heap cannot take the region, the
+/// program ends.
 pub(super) fn reserve<M: Memory + ?Sized>(
     memory: &M,
     layout: Layout,

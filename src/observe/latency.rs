@@ -42,9 +42,8 @@ impl Histogram {
         classes.filter(|&(_, count)| count > 0)
     }
 
-    /// Returns ticks within which at least this share of the operations was done, in permille: 990 for the 99th percentile. It
-    /// is the upper end of a class, so less than twice the exact value, and never above [`Histogram::longest`]. 0 if
-    /// nothing was counted.
+    /// Returns the ticks within which at least `permille` thousandths of the operations were done: 990 for the 99th percentile. It is the
+    /// upper end of a class, so less than twice the exact value, and never above [`Histogram::longest`]. 0 if nothing was counted.
     pub fn within(&self, permille: u32) -> u64 {
         let wanted = (u64::from(self.count) * u64::from(permille.min(1000))).div_ceil(1000);
         let mut seen = 0;
@@ -97,8 +96,8 @@ impl Timings {
         elapsed: 0,
     };
 
-    /// Returns by how many bytes the blocks in use grew per `ticks` ticks (those of a second, for bytes per second), negative if
-    /// they became less. 0 before any time has passed.
+    /// Returns the growth of the blocks in use, in bytes per `ticks` ticks, negative if they shrank; with the ticks of a second, in bytes
+    /// per second. 0 before any time has passed.
     pub fn growth(&self, ticks: u64) -> i64 {
         let grown = i128::from(self.grown) * i128::from(ticks);
         let rate = grown.checked_div(i128::from(self.elapsed)).unwrap_or(0);

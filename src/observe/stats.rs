@@ -160,7 +160,7 @@ unsafe impl Statistics for Counters {
 
     fn failed(&mut self, size: usize) {
         self.failed = self.failed.wrapping_add(1);
-        // A request of no bytes takes as much as one of a single byte, as which some placements serve it.
+        // A request of no bytes takes as much as one of a single byte: some placements treat both alike.
         let size = size.max(1);
         if size > self.largest_failed {
             self.largest_failed = size;

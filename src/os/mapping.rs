@@ -3,7 +3,7 @@
 use crate::region::Region;
 use std::io;
 
-/// Which pages of the system memory is to have.
+/// The pages that the system uses for a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Huge {
     /// The kernel is asked for transparent huge pages (`MADV_HUGEPAGE`): it uses them where it has them at once, and
@@ -43,7 +43,7 @@ pub enum MapError {
     Lock(#[source] io::Error),
 }
 
-/// Which nodes memory is on.
+/// The nodes that memory lies on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Policy {
     /// On whatever nodes the kernel chooses.
@@ -85,7 +85,7 @@ pub struct Mapping {
     huge: Option<Huge>,
     policy: Policy,
     nodes: Nodes,
-    /// A node that no machine has was asked for.
+    /// Whether a node was asked for that no machine has.
     no_node: bool,
     populate: bool,
     lock: bool,
@@ -278,7 +278,7 @@ mod linux {
         Ok(region)
     }
 
-    /// Keeps the wishes that come after the mapping itself, in the order that makes the first pages the right ones.
+    /// Applies the wishes that come after the mapping itself, in an order that gives the first pages what was asked for.
     fn keep(wish: &Mapping, region: Region) -> Result<(), MapError> {
         let (start, size) = (region.start.as_ptr().cast(), region.size);
         if let Some(huge @ (Huge::Advise | Huge::Never)) = wish.huge {

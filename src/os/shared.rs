@@ -213,7 +213,7 @@ impl SharedHeap {
         let parts = Parts::new(bytes).ok_or_else(wrong)?;
         let heap = Self::map(file.into(), bytes, parts)?;
         let header = heap.header();
-        // All else is looked at when it is used, since it may change at any time.
+        // Everything else is checked when it is used, since it may change at any time.
         let agree = header.magic.load(Ordering::Acquire) == MAGIC
             && header.bytes.load(Ordering::Relaxed) == bytes as u64;
         if agree { Ok(heap) } else { Err(wrong()) }

@@ -18,7 +18,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Takes `step` if more is needed at it, or as much at an earlier step.
+    /// Chooses `step` if more is needed at it, or as much at an earlier step.
     const fn weigh(&mut self, buffers: &[Buffer<'_>], step: u64) {
         let bytes = load_at(buffers, step);
         if bytes > self.bytes || (bytes == self.bytes && step < self.step) {

@@ -210,8 +210,7 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
         result
     }
 
-    /// Gives memory that the placement keeps for speed back to where every request can use it, and returns whether
-    /// there was any; see [`Heap::trim`].
+    /// Makes memory that the placement keeps for speed available to every request, and returns whether there was any; see [`Heap::trim`].
     pub fn trim(&self) -> bool {
         self.0.trim()
     }

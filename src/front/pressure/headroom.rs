@@ -67,7 +67,7 @@ impl Headroom {
         Some(taken.used as usize)
     }
 
-    /// Gives the block back if nothing in it is used. Returns the bytes that become free.
+    /// Frees the block if nothing in it is used. Returns the bytes that become free.
     pub(super) fn return_to<P: Placement>(&mut self, placement: &mut P) -> Option<usize> {
         let (start, size) = self.block.filter(|_| self.counters.used() == 0)?;
         self.space.release(start.as_ptr(), &mut self.counters).ok()?;

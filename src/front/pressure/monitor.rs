@@ -129,7 +129,7 @@ impl<P: Placement, const HOOKS: usize> State<P, Monitor<HOOKS>> {
         }
     }
 
-    /// Gives unused headroom back to the heap. [`Self::look`] reserves it again.
+    /// Returns unused headroom to the heap. [`Self::look`] reserves it again.
     pub(super) fn return_headroom(&mut self) {
         if let Some(freed) = self.statistics.headroom.return_to(&mut self.placement) {
             self.statistics.counters.grown(freed);

@@ -11,7 +11,7 @@ use core::ops::Deref;
 use core::ptr::NonNull;
 use core::slice;
 
-/// Makes the bytes of a [`Purgeable`] shorter, and long again. `()` makes none shorter, so that they are emptied.
+/// Packs the bytes of a [`Purgeable`], and unpacks them. `()` makes none shorter, so that they are emptied.
 pub trait Codec {
     /// Packs bytes in place, and returns how many they are then; `None` if they did not become fewer. Their contents do not matter then.
     fn pack(&self, bytes: &mut [u8]) -> Option<usize>;
@@ -30,9 +30,9 @@ impl Codec for () {
     }
 }
 
-/// Up to `BLOCKS` blocks of bytes that the program can make again, such as glyphs, thumbnails or parsed pages. They stay in memory while there is room, and
-/// go, the least recently used ones first, when memory is short: [`Purgeable::reclaim`] packs them by the codec `C`, and then empties them. A block
-/// in use is pinned, and does not go.
+/// Holds up to `BLOCKS` blocks of bytes that the program can make again, such as glyphs, thumbnails or parsed pages. They stay in memory
+/// while there is room, and go, the least recently used ones first, when memory is short: [`Purgeable::reclaim`] packs them by the codec
+/// `C`, and then empties them. A block in use is pinned, and does not go.
 ///
 /// ```
 /// use allotment::pressure::{PressureHeap, Purgeable, Shortage};
@@ -60,7 +60,7 @@ struct Places<const BLOCKS: usize> {
     places: [Place; BLOCKS],
 }
 
-/// A block or its absence.
+/// The place of a block, and whether the block is there.
 #[derive(Clone, Copy)]
 enum Place {
     Empty,
@@ -84,12 +84,12 @@ enum Place {
 // SAFETY: the block belongs to the memory, which is sent with it.
 unsafe impl Send for Place {}
 
-/// Frees a block unless it was put in its place.
+/// Frees a block when it is dropped, unless the block was put in its place.
 struct Unplaced<'a, M: Memory, const BLOCKS: usize, C: Codec, L: Lock> {
     all: &'a Purgeable<M, BLOCKS, C, L>,
     n: usize,
     block: Option<(NonNull<u8>, usize)>,
-    /// What the block is unpacked from.
+    /// The packed bytes that the block is made from.
     packed: Option<(NonNull<u8>, usize)>,
 }
 
@@ -106,7 +106,7 @@ impl<M: Memory, const BLOCKS: usize, C: Codec, L: Lock> Drop for Unplaced<'_, M,
 }
 
 impl<M: Memory, const BLOCKS: usize, C: Codec, L: Lock> Purgeable<M, BLOCKS, C, L> {
-    /// Creates an empty one over `memory`. All blocks are of alignment 1.
+    /// Creates a set without blocks over `memory`. All blocks are of alignment 1.
     pub const fn new(memory: M, codec: C) -> Self {
         Self { memory, codec, lock: Locked::new(Places { uses: 0, places: [Place::Empty; BLOCKS] }) }
     }

@@ -56,7 +56,7 @@ pub struct Watermarks {
     pub(super) low: Amount,
     pub(super) critical: Amount,
     pub(super) hysteresis: Amount,
-    /// The same for the largest free block: low and critical.
+    /// The marks for the largest free block: low and critical.
     pub(super) block: (Amount, Amount),
 }
 

@@ -210,7 +210,7 @@ impl<M, L: Lock> HeapProfile<M, L> {
         self.near(block.addr().get()).load(Ordering::Relaxed) == 0
     }
 
-    /// Writes a chosen block down.
+    /// Records a chosen block.
     #[inline(never)]
     fn keep(&self, block: NonNull<u8>, size: usize, frames: &[usize]) {
         let Some(_inside) = Inside::enter() else { return };
@@ -256,7 +256,7 @@ fn walk(frames: &mut [usize; FRAMES]) -> &[usize] {
 }
 
 impl<M: Memory, L: Lock> HeapProfile<M, L> {
-    /// Writes a chosen block down, with the stack.
+    /// Records a chosen block, with the stack.
     #[cold]
     fn kept(&self, layout: Layout, block: Option<NonNull<u8>>) -> Option<NonNull<u8>> {
         let mut frames = [0; FRAMES];

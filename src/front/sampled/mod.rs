@@ -273,8 +273,8 @@ impl<M, G: Protection, L: Lock, const PERIOD: u32> Sampled<M, G, L, PERIOD> {
         self.left.store(1, Ordering::Relaxed);
     }
 
-    /// Returns what the handler of a fault wants to know, if the fault is an access that was stopped here. Nothing is watched then until the
-    /// next sample, so that the access is done if the handler returns.
+    /// Returns the block and the access for the handler of a fault, if the fault is an access that was stopped here. Nothing is watched
+    /// then until the next sample, so that the access is done if the handler returns.
     pub fn fault(&self) -> Option<Caught> {
         let address = G::fault_address()?;
         // The lock is free: no access is stopped while it is held.

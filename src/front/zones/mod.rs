@@ -136,7 +136,7 @@ impl<const N: usize, const SPANS: usize, L> Clone for ZonesWith<'_, '_, N, SPANS
 impl<const N: usize, const SPANS: usize, L> Copy for ZonesWith<'_, '_, N, SPANS, L> {}
 
 impl<'h, const N: usize, const SPANS: usize, L: Lock> Zones<'h, N, SPANS, L> {
-    /// Joins `zones`, of which earlier ones are preferred. There is no fallback chain.
+    /// Joins `zones`, and prefers earlier ones. There is no fallback chain.
     pub const fn new(zones: [Zone<'h>; N]) -> Self {
         let mut general = Capabilities::empty();
         each!(at, 0..N, {

@@ -221,7 +221,7 @@ impl Bin {
         }
     }
 
-    /// Makes the list in use the other one, and returns the list that was that.
+    /// Sets the list in use aside as the other one, and returns the list that was that before.
     pub(super) fn set_aside(&mut self, capacity: usize) -> Chain {
         let other = self.unload_other();
         let list = self.unload(capacity);

@@ -66,9 +66,9 @@ impl Growing {
         })
     }
 
-    /// Has one small allocation in about `period` lie between guard pages from now on, where each access outside of the block or after
-    /// its free ends the program with a report, as [`Guarded`](crate::os::Guarded) does around any memory; 0 ends that. Blocks that
-    /// lie there already stay. A period above 2^28 counts as that.
+    /// Puts about one small allocation in `period` between guard pages from now on, where each access outside of the block or after its
+    /// free ends the program with a report, as [`Guarded`](crate::os::Guarded) does around any memory; 0 ends that. Blocks that lie there
+    /// already stay. A period above 2^28 counts as that.
     ///
     /// ```
     /// # #[global_allocator]

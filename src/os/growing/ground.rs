@@ -111,8 +111,8 @@ impl Ground {
         None
     }
 
-    /// Gives the memory of slots back to the system, from the first to the last that were written to, where they fill its
-    /// pages. Returns the released slots, and how many of these had been written to.
+    /// Releases the memory of slots to the system, from the first to the last that were written to, where they fill its pages. Returns
+    /// the released slots, and how many of these had been written to.
     pub(super) fn purge<S: System>(self, from: usize, end: usize, page: usize) -> (ops::Range<usize>, usize) {
         let page = page.max(S::unit());
         let Some(first) = self.first(from, end) else { return (from..from, 0) };

@@ -63,11 +63,11 @@ const FREED: u8 = u8::MAX;
 /// The random number of the process. Set before the record begins.
 static SECRET: AtomicUsize = AtomicUsize::new(0);
 
-/// Blocks that wait.
+/// Freed blocks that wait for a while before they are allocated again.
 static WAITING: [AtomicPtr<u8>; PLACES] = [const { AtomicPtr::new(ptr::null_mut()) }; PLACES];
 const PLACES: usize = 256;
 
-/// Bytes of the largest block that waits.
+/// Bytes of the longest block that waits.
 const LONGEST: usize = 1024;
 
 /// Returns the state of a live block: where it starts within the bytes that the state is for.
@@ -296,7 +296,7 @@ impl Hardened {
         }
         // SAFETY: the caller's contract.
         let moved = unsafe { self.resize(block, have, (size, align), |_| ()) };
-        // What becomes smaller may stay.
+        // A block that shrinks may stay.
         moved.or((size <= have).then_some(block)).map_or(ptr::null_mut(), NonNull::as_ptr)
     }
 

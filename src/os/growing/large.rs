@@ -8,8 +8,8 @@ use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 
 impl<S: System> Pages<S> {
-    /// Takes a large block of `size` bytes aligned to `align`. Returns it, and whether it may have bytes that are not zero,
-    /// which is less likely if it is to be zeroed.
+    /// Allocates a large block of `size` bytes aligned to `align`. Returns it, and whether it may have bytes that are not zero, which is
+    /// less likely if it is to be zeroed.
     pub(super) fn allocate_large(
         &mut self,
         size: usize,
@@ -43,7 +43,7 @@ impl<S: System> Pages<S> {
         self.large_at(block).map(|(_, len)| len * SLOT)
     }
 
-    /// Takes a large block back. Returns false, with nothing done, if none starts there.
+    /// Frees a large block. Returns false, with nothing done, if none starts there.
     ///
     /// # Safety
     ///

@@ -279,9 +279,9 @@ impl<W: Whose> Growing<W> {
         (!free).then_some(size)
     }
 
-    /// Changes the size of a block to at least `size` bytes, in place or by moving it, and returns its new address; null if
-    /// there is no memory, and then the block is as it was; that it becomes smaller needs none. A moved block is aligned to `align`. A small
-    /// block stays where it is as long as it is at most twice as long as asked for.
+    /// Changes the size of a block to at least `size` bytes, in place or by moving it, and returns its new address; null if there is no
+    /// memory to grow, and then the block is as it was. A moved block is aligned to `align`. A small block stays where it is as long as
+    /// it is at most twice as long as asked for.
     ///
     /// # Safety
     ///
@@ -297,7 +297,7 @@ impl<W: Whose> Growing<W> {
             } else if let Some(block) = self.resize(block, have, is_large, (size, align), |_| ()) {
                 Some(block)
             } else {
-                // What becomes smaller may stay.
+                // A block that shrinks may stay.
                 (self.0.shared().resize_at_last(block, size) || size <= have).then_some(block)
             }
         };
@@ -325,8 +325,8 @@ impl<W: Whose> Growing<W> {
         unsafe { self.0.shared().resize((block, have, is_large), (size, align), take, free, done) }
     }
 
-    /// Gives all free memory back to the system: that of the calling thread at once, that of the others when they next go to
-    /// the shared pages. Returns the bytes. O(spans + free blocks).
+    /// Releases all free memory to the system: that of the calling thread at once, that of the others when they next go to the shared
+    /// pages. Returns the bytes. O(spans + free blocks).
     pub fn trim(&self) -> usize {
         self.0.shared().call_for_memory();
         self.0.shared().with(Pages::trim)

@@ -132,7 +132,7 @@ impl<S: System> Pages<S> {
         }
     }
 
-    /// Takes a page out of the ring of its class.
+    /// Removes a page from the ring of its class.
     fn delist(&mut self, slot: usize) {
         // SAFETY: the spans of pages in use are committed.
         unsafe {
@@ -164,7 +164,7 @@ impl<S: System> Pages<S> {
         Some(slot)
     }
 
-    /// Takes a span as [`Spans::allocate`] does, from what bundles and empty pages keep as well if memory has run out. If the process has more
+    /// Allocates a span like [`Spans::allocate`], from bundles and empty pages as well if memory has run out. If the process has more
     /// memory than ever then, free memory goes back first, so that the program's peak is not raised by what it does not use.
     pub(super) fn allocate_span(&mut self, len: usize, align: usize, zeroed: bool) -> Option<Taken> {
         if let Some(slot) = self.ready.take(len, align, &mut self.spans) {
@@ -182,7 +182,7 @@ impl<S: System> Pages<S> {
         Some(taken)
     }
 
-    /// Gives a page without live blocks back.
+    /// Frees a page without live blocks.
     pub(super) fn close(&mut self, slot: usize) {
         // SAFETY: the page is in use and listed, and its blocks are not.
         unsafe {

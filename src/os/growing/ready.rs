@@ -36,7 +36,7 @@ impl Ready {
         Some(slot)
     }
 
-    /// Gives what is left back to the spans. Returns whether there was any.
+    /// Returns what is left to the spans. Returns whether there was any.
     pub(super) fn end<S: System>(&mut self, spans: &mut Spans<S>) -> bool {
         let Self { slot, end } = core::mem::replace(self, Self::NONE);
         if slot < end {

@@ -254,8 +254,8 @@ impl<S: System> Spans<S> {
         (slot..slot + len).for_each(|slot| self.entry(slot).store(value, Ordering::Relaxed));
     }
 
-    /// Takes a span of `len` slots aligned to `align` slots, a power of two. If it is to be zeroed, and few of its slots were
-    /// written to before, these are cleared. O(1) but for growth and the bits of the slots.
+    /// Allocates a span of `len` slots aligned to `align` slots, a power of two. If it is to be zeroed, and few of its slots were written
+    /// to before, these are cleared. O(1) but for growth and the bits of the slots.
     pub(super) fn allocate(&mut self, len: usize, align: usize, most: usize, zeroed: bool) -> Option<Taken> {
         let slot = match self.index.allocate(len, align) {
             Some(slot) => slot,
@@ -280,7 +280,7 @@ impl<S: System> Spans<S> {
         Some(Taken { slot, dirty })
     }
 
-    /// Takes a span back.
+    /// Frees a span.
     ///
     /// # Safety
     ///
@@ -333,7 +333,7 @@ impl<S: System> Spans<S> {
         shift
     }
 
-    /// Gives everything back to the system, unless others may have a part of the addresses now.
+    /// Releases everything to the system, unless others may have a part of the addresses now.
     ///
     /// # Safety
     ///
@@ -346,7 +346,7 @@ impl<S: System> Spans<S> {
         }
     }
 
-    /// Gives the memory of free spans back to the system. Returns the bytes. O(spans).
+    /// Releases the memory of free spans to the system. Returns the bytes. O(spans).
     pub(super) fn purge(&mut self) -> usize {
         if self.slots.committed == 0 {
             return 0;
@@ -379,8 +379,8 @@ impl<S: System> Spans<S> {
         slots * SLOT
     }
 
-    /// Gives the memory of slots that nothing uses back to the system, where they fill its pages. Returns the first slot
-    /// that was released, and one past the last; the same number twice if none was.
+    /// Releases the memory of slots that nothing uses to the system, where they fill its pages. Returns the first slot that was released,
+    /// and one past the last; the same number twice if none was.
     pub(super) fn purge_slots(&mut self, from: usize, end: usize) -> (usize, usize) {
         let (purged, touched) = self.ground.purge::<S>(from, end, S::page());
         self.footprint = self.footprint.saturating_sub(touched);

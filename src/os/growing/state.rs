@@ -220,7 +220,7 @@ impl Shared {
         offset % size == 0 && offset / size < objects(class) as u32
     }
 
-    /// Takes a large block. Returns it, and whether it may have bytes that are not zero.
+    /// Allocates a large block. Returns it, and whether it may have bytes that are not zero.
     #[inline(never)]
     pub(super) fn allocate_large(
         &'static self,

@@ -24,7 +24,7 @@ impl<S: System> Pages<S> {
         }
     }
 
-    /// Gives free memory back to the system if there is much of it, or if it is old.
+    /// Releases free memory to the system if there is much of it, or if it is old.
     pub(super) fn age(&mut self) {
         if self.spans.dirty() <= SLACK {
             return;
@@ -43,7 +43,7 @@ impl<S: System> Pages<S> {
         }
     }
 
-    /// Gives bundles, empty pages, and what was to be ready back to the spans. Returns whether there was any.
+    /// Returns bundles, empty pages and memory that was made ready to the spans. Returns whether there was any.
     pub(super) fn gather(&mut self) -> bool {
         let mut any = self.ready.end(&mut self.spans);
         for class in 0..CLASSES {
@@ -84,7 +84,7 @@ impl<S: System> Pages<S> {
         bytes
     }
 
-    /// Gives the slots of a page in which no block is live back to the system.
+    /// Releases the slots of a page in which no block is live to the system.
     fn hollow(&mut self, slot: usize, class: usize) -> usize {
         const MOST: usize = LARGEST_PAGE / SMALLEST / 64;
         let (size, base) = (SIZES[class] as usize, self.spans.address(slot));

@@ -145,7 +145,7 @@ impl<'a> Table<'a> {
         Ok(())
     }
 
-    /// Takes a free block out of the list of its class.
+    /// Removes a free block from the list of its class.
     fn unlist(self, granule: usize, len: usize) -> Result<(), Damaged> {
         let class = class_of::<STEPS>(len);
         let entry = self.entry(granule)?;
@@ -295,7 +295,7 @@ impl<'a> Table<'a> {
         if (0..ROWS * ROW).all(is_listed) { Ok(None) } else { Err(Damaged) }
     }
 
-    /// Takes `len` granules out of the free ones.
+    /// Removes `len` granules from the free ones.
     fn take(self, len: usize, align: usize) -> Result<Option<usize>, Damaged> {
         let Some((block, place, have)) = self.find(len, align)? else { return Ok(None) };
         self.unlist(block, have)?;

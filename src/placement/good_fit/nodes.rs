@@ -149,7 +149,7 @@ impl<I: Index> Nodes<I> {
         new
     }
 
-    /// Takes node `id`, which is not the first of its region, out of the address order.
+    /// Removes node `id`, which is not the first of its region, from the address order.
     pub(super) fn remove_after(&mut self, id: Id) {
         let Node { before, after, .. } = *self.node(id);
         self.node_mut(before.get()).after = after;

@@ -12,7 +12,7 @@ use crate::error::FreeError;
 /// Live blocks must not overlap, must lie in the region, and must have [`RegionMap::granted`] granules. A block's index plus
 /// the region's place must be a multiple of the requested alignment.
 pub unsafe trait RegionMap: Copy {
-    /// What a map needs to know of a request.
+    /// The parts of a request that a map needs.
     type Shape: Copy;
 
     /// A map of no region: every request fails.

@@ -171,7 +171,7 @@ impl<M: RegionMap, const G: usize, const R: usize> Mapped<M, G, R> {
         loop {
             // SAFETY: there is a place for one region at least, and for all that there are.
             let slot = unsafe { self.slots.get_unchecked(number) };
-            // What is not at a granule becomes an index beyond all.
+            // An address that is no granule's start becomes an index beyond all others.
             let index = address.wrapping_sub(slot.base.addr()).rotate_right(G.ilog2());
             if index < slot.map.granules() {
                 return Some((number, index));

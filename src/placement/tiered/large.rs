@@ -131,7 +131,7 @@ impl Large {
         unsafe { self.lists.get_unchecked_mut(hash as usize) }
     }
 
-    /// Takes a block of `size` bytes aligned to `align`, if the first block of its list is one.
+    /// Allocates the first block of the list for `size` bytes, if it has this size and is aligned to `align`.
     #[inline(always)]
     pub(super) fn pop(&mut self, size: usize, align: usize) -> Option<NonNull<u8>> {
         let code = self.key.encode(size);

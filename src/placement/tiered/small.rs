@@ -62,7 +62,7 @@ impl Small {
         (block != END && block.addr() % STEP != 0).then(|| block.addr())
     }
 
-    /// Takes the first block of the list of `class`, if it is aligned to `align`.
+    /// Allocates the first block of the list of `class`, if it is aligned to `align`.
     #[inline(always)]
     pub(super) fn pop(&mut self, class: Class, align: usize) -> Option<NonNull<u8>> {
         let key = self.key;
@@ -80,7 +80,7 @@ impl Small {
         }
     }
 
-    /// Takes a block of `class` aligned to `align` from among the first few behind the first one.
+    /// Allocates a block of `class` aligned to `align`, one of the few behind the first of the list.
     pub(super) fn pop_later(&mut self, class: Class, align: usize) -> Option<NonNull<u8>> {
         let (mut before, mut block) = (END, *self.list(class));
         for _ in 0..PROBES {

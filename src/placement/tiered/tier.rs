@@ -129,7 +129,7 @@ pub(crate) unsafe trait Tier: Placement {
     /// Returns the bytes that a block for `layout`, above the small sizes, takes.
     fn taken(layout: Layout) -> usize;
 
-    /// Takes a block of `class` aligned to `align` bytes; with `many`, also other free blocks of the class that cost nothing.
+    /// Allocates a block of `class` aligned to `align` bytes; with `many`, also other free blocks of the class that cost nothing.
     fn take(&mut self, class: Class, align: usize, many: bool) -> Option<Taken>;
 
     /// Frees a block of `class`, and returns the bytes that become free in the bottom.

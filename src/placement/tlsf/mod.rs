@@ -322,7 +322,7 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: bool> Tl
         }
         let len = opaque(len);
         let Some(slot) = self.slot_of(start.addr()) else {
-            // Without checks it is ignored, since a report takes code.
+            // Without checks an invalid free is ignored, since a report takes code.
             return if C { Err(FreeError::Foreign) } else { Ok(()) };
         };
         if !C {
