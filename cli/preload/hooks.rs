@@ -39,7 +39,7 @@ extern "C" fn allotment_detach() -> c_int {
     c_int::from(!end())
 }
 
-/// Passes an allocation on and writes it down. `align` 0 is what the allocator gives anyway.
+/// Passes an allocation on and records it. `align` 0 is what the allocator gives anyway.
 #[inline(always)]
 fn allocated(size: usize, align: usize, allocate: impl Fn(&Real) -> *mut c_void) -> *mut c_void {
     if sample::passes(size) {

@@ -128,7 +128,7 @@ pub fn is_on() -> bool {
     MEAN.load(Ordering::Relaxed) != 0
 }
 
-/// Has a sample recorded, if the mean in bytes is not 0.
+/// Starts to record a sample, if the mean in bytes is not 0.
 pub fn start(mean: u64, seed: u64) {
     SEED.store(seed, Ordering::Relaxed);
     MEAN.store(mean, Ordering::Relaxed);

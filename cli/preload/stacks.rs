@@ -21,7 +21,7 @@ const MOST_BYTES: usize = 16 << 20;
 /// The function to call for each module that is found, a [`Named`]; null if no stacks are recorded.
 static NAMED: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
 
-/// A function that writes a module down, unless it has.
+/// A function that records a module, unless it is recorded already.
 pub type Named = fn(&Module);
 
 /// Where this library lies, whose frames are left out.

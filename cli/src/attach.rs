@@ -154,7 +154,7 @@ pub fn attach(args: &AttachArgs) -> Result<bool, Failure> {
         }
     }
     bar.finish_and_clear();
-    // What came is kept, also if the rest did not.
+    // The events that came are kept, even if the rest never did.
     writer.finish().map_err(&wrong)?.finish()?;
     if let Some(error) = error {
         return Err(error);

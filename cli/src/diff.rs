@@ -213,7 +213,7 @@ fn print(out: &mut impl Write, report: &Report, by: Measure, top: usize) -> io::
             continue;
         }
         writeln!(out, "\nby {name}:")?;
-        // What has shrunk stands behind what has grown.
+        // Lines that shrank come after lines that grew.
         let grown = changed().take_while(|change| change.grown > 0).take(top);
         let mut shrunk: Vec<&Change> =
             changed().rev().take_while(|change| change.grown < 0).take(top).collect();

@@ -75,7 +75,7 @@ pub fn boxes(instance: &Instance, join: Join, waste: f64, deadline: &Deadline) -
         }
         let (first, last) = (sections.first[n], sections.last[n]);
         let shape = Shape { first, last, size: size(buffer), align: buffer.align };
-        // What is never live stays by itself.
+        // A buffer that is never live stays by itself.
         match buffer.is_ever_live() {
             true => packer.put(shape, Content::Buffer(n)),
             false => {

@@ -37,7 +37,7 @@ pub mod transform;
 pub mod validate;
 pub mod write;
 
-/// So that what tests of several crates share can name this one.
+/// Lets tests that several crates share name this crate.
 #[cfg(test)]
 extern crate self as allotment_planner;
 #[cfg(test)]

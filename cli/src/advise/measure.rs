@@ -291,7 +291,7 @@ pub fn check(choice: &Choice, program: &Program, memory: &mut Arena, size: usize
         Choice::Slab(classes) => Check { program, memory, size }.run(&MakeFitted(classes)),
         Choice::Tiny | Choice::Named(..) => with(choice.name(), Check { program, memory, size })
             .unwrap_or_else(|| Err(format!("there is no placement {}", choice.name()))),
-        // Every request was served when it was measured.
+        // Every request was met when it was measured.
         Choice::Growing => Ok(Outcome { used: Some(size), ..Outcome::default() }),
     }
 }

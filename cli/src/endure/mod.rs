@@ -207,7 +207,7 @@ fn forecast(args: &EndureArgs) -> Result<Forecast, Failure> {
         }
     }
     bar.finish_and_clear();
-    // What is kept is there whatever comes; without it, a forecast knows no gap that was not drawn.
+    // A kept block is there whatever comes; without it, a forecast knows no gap that was not drawn.
     let price = |curve: &Searched| curve.arena + if curve.keep.is_none() { curve.arena / WORTH } else { 0 };
     let best = curves.iter().min_by_key(|curve| (!curve.reached, price(curve))).ok_or_else(|| {
         Failure::Other(format!(

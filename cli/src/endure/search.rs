@@ -229,7 +229,7 @@ impl Search<'_> {
                 points.push(point);
                 points.sort_by_key(|point| point.arena);
                 if failed {
-                    // And what is just above, so that an arena without failures is known.
+                    // And the arena just above, so that one without failures is known.
                     let above = self.size(arena + step);
                     points.push(self.survey(above.min(self.most), keep)?);
                     points.sort_by_key(|point| point.arena);

@@ -33,7 +33,7 @@ pub fn convert(input: &mut dyn BufRead, output: &mut dyn Write) -> io::Result<()
         time: 0,
     };
     let devices: Vec<(usize, &Value)> = (0..).zip(pickle.list(top, "device_traces")).collect();
-    // What was live at the end and is not in the trace of its device was live at its beginning.
+    // A block that is live at the end and not in its device's trace was live at the beginning.
     for segment in pickle.list(top, "segments") {
         let device = pickle.number(segment, "device").unwrap_or(0) as usize;
         let mut at = pickle.number(segment, "address").unwrap_or(0);

@@ -310,7 +310,7 @@ pub fn plan(args: &PlanArgs) -> Result<bool, PlanError> {
     }
     let mut out: Box<dyn Write> =
         if args.json { Box::new(io::sink()) } else { Box::new(io::stdout().lock()) };
-    // What can be wrong with the output is said before the search, not after it.
+    // Report what is wrong with the output before the search, not after it.
     let kind = args.output.as_deref().map(|path| check_output(path, args)).transpose()?;
     let source = read_source(args)?;
     if kind == Some("tflite") && !matches!(source, Source::Model { tflite: true, .. }) {

@@ -165,7 +165,7 @@ fn tiers(
     let moved: Vec<Buffer> = buffers.map(|(n, buffer)| Buffer { tier: tier(n), ..buffer.clone() }).collect();
     let whole = Instance::new(moved).unwrap_or_else(|_| instance.clone());
     let part = whole.part(&fast);
-    // What stays may need less than all of it did.
+    // The buffers that stay may need less than all of them did.
     let bound =
         if slow.is_empty() { least.bound.clone() } else { allotment_planner::bounds::lower_bound(&part) };
     let lower_bound = if slow.is_empty() { least.lower_bound } else { bound.bytes };

@@ -130,7 +130,7 @@ fn read_form(args: &PlanArgs, input: &Input) -> Result<Source, PlanError> {
             Form::Onnx => {
                 let bytes = bytes()?;
                 let shapes = args.shapes.as_deref().map(read_shapes).transpose()?.unwrap_or_default();
-                // What a model keeps in other files lies beside it; of standard input nothing is known.
+                // The other files of a model lie beside it; a model on standard input has no folder.
                 let folder = input.path().parent().filter(|_| !args.input.as_os_str().eq("-"));
                 match family::read(args, &bytes, &dims, &shapes, folder)? {
                     Some(family) => Source::Family { family },

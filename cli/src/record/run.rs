@@ -126,12 +126,12 @@ const SAME_SIGNAL: Duration = Duration::from_millis(300);
 /// If the program cannot be started or waited for.
 pub fn run(mut command: Command, name: &str, control: &Control, times: Times) -> Result<Ended, Failure> {
     let (tell, messages) = channel();
-    // What a shell or `nohup` has this program ignore stays ignored.
+    // Signals that a shell or `nohup` made this program ignore stay ignored.
     let ignored = ignored();
     let wanted = [SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2];
     let signals = Signals::new(wanted.into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0))?;
     let handle = signals.handle();
-    // What the program leaves behind becomes ours, so that it can be ended with it.
+    // Processes that the program leaves behind become ours, so that they can be ended with it.
     let own = set_child_subreaper(Some(getpid())).is_ok();
     let mut recording = !times.paused && times.after.is_none();
     control.pause(!recording)?;

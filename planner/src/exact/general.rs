@@ -118,7 +118,7 @@ fn groups(instance: &Instance, conflicts: &Conflicts) -> Vec<Group> {
     while next < lists.len() && known.len() < GROUPS {
         let list = lists[next].clone();
         next += 1;
-        // Only what may share is left to look at, so that a group of plain buffers costs nothing.
+        // Only buffers that may share are left to look at, so that a group of plain buffers costs nothing.
         for &partner in list.iter().flat_map(|&n| &partners[n]) {
             let fits = |&n: &usize| n != partner && (instance.may_share(n, partner) || !meet(n, partner));
             if list.iter().all(fits) {

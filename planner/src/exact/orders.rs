@@ -221,7 +221,7 @@ impl Orders {
         self.lists.push(list);
     }
 
-    /// Makes what ends in `node`, which holds all of it, lie together, and replaces it.
+    /// Makes all buffers that end lie together in `node`, which holds them all, and replaces them.
     fn reduce(&mut self, node: Node, change: &Change, depth: usize) -> Option<Node> {
         if depth > DEEPEST {
             return None;

@@ -71,7 +71,7 @@ pub(crate) fn allocated(base: u64, instance: &Instance) -> (Vec<u64>, u64) {
     let buffers = instance.buffers();
     let mut events: Vec<(i64, bool, usize)> = Vec::with_capacity(2 * buffers.len());
     for (n, buffer) in buffers.iter().enumerate().filter(|(_, buffer)| buffer.fixed.is_none()) {
-        // What is never live takes no place.
+        // A buffer that is never live takes no place.
         if buffer.is_ever_live() {
             events.extend([(buffer.start, true, n), (buffer.end, false, n)]);
         }

@@ -124,7 +124,7 @@ impl Conflicts {
     pub fn each(&self, n: usize, mut f: impl FnMut(usize)) {
         let (row, end) = self.rows[n];
         let row = row as usize;
-        // What is never live has an empty row.
+        // A buffer that is never live has an empty row.
         if end == 0 {
             return;
         }

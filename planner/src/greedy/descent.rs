@@ -58,7 +58,7 @@ fn follow(links: &mut [u32], mut at: u32) -> u32 {
 }
 
 impl Unplaced {
-    /// Takes the buffers `members` in.
+    /// Adds the buffers `members`.
     fn new(
         sections: &Sections,
         members: impl Iterator<Item = u32> + Clone,

@@ -86,7 +86,7 @@ impl<'a> Repair<'a> {
         true
     }
 
-    /// Fills `freed` with what is taken out about `worst`.
+    /// Fills `freed` with the buffers around `worst` that are taken out.
     fn choose(&mut self, worst: usize) {
         let buffers = self.instance.buffers();
         self.freed.clear();

@@ -227,7 +227,7 @@ impl<'w, 'a> Machine<'w, 'a> {
                     let part = bytes(self, name);
                     self.fill(name, part, chunk == 0 || streamed(name));
                 }
-                // What is not overwritten on purpose is still there while the operator runs.
+                // A tensor that is not overwritten on purpose must still be there while the operator runs.
                 for &name in &reads {
                     let over = step.overwrites.iter().any(|own| *own == name) || writes.contains(&name);
                     if !over {
@@ -280,7 +280,7 @@ impl<'w, 'a> Machine<'w, 'a> {
                 start = end;
             }
         }
-        // What ends at a time makes room for what begins then.
+        // A buffer that ends at a time makes room for one that begins then.
         events.sort_by_key(|&(time, begins, ..)| (time, begins));
         for (number, (time, begins, bytes, name)) in events.into_iter().enumerate() {
             if begins {

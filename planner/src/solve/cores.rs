@@ -160,7 +160,7 @@ fn larger_core(
     let pairs = 16 * Conflicts::count(part) + 1;
     let mut best: Option<(u64, Vec<u64>)> = None;
     for order in [Order::Area, Order::Length, Order::Size, Order::Conflicts] {
-        // What has a place keeps it, so the order of the others alone is in question.
+        // Placed buffers keep their places, so only the order of the others matters.
         let order = greedy::ordered(part, &conflicts, order, Some((0.1, random.u64(..))));
         let fit = if random.bool() { Fit::First } else { Fit::Best };
         let offsets = greedy::complete(part, &conflicts, partial, &order, (fit, u64::MAX), deadline)?;

@@ -12,7 +12,7 @@ use crate::greedy::descent::{Descent, Prefer, descend};
 /// Instances up to this size are searched exactly as a whole.
 const SEARCHED: usize = 12_000;
 
-/// The same of what is more than rectangles.
+/// The same for instances that are more than rectangles.
 const GENERAL: usize = 2000;
 
 /// Instances up to this size are looked at for a perfect packing.
@@ -21,10 +21,10 @@ const STACKED: usize = 300_000;
 /// The most bytes for the states of all searches' nodes.
 const SEARCH_BYTES: usize = 1 << 30;
 
-/// Noisy plans before the exact search of what is more than rectangles.
+/// Noisy plans before the exact search of instances that are more than rectangles.
 const BEFORE: usize = 36;
 
-/// Steps of each thread for what is more than rectangles; more seldom help.
+/// Steps of each thread for such instances; more seldom help.
 const STEPS: usize = 6000;
 
 /// Plans an instance that has the plans of simple rules already.

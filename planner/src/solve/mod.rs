@@ -203,7 +203,7 @@ impl<'a> Shared<'a> {
         }
     }
 
-    /// Takes a plan that is better, and none in which a fixed buffer lies under another.
+    /// Accepts a plan if it is better and no fixed buffer lies under another in it.
     fn offer(&self, offsets: Vec<u64>) {
         let (peak, known) = (self.instance.peak(&offsets).max(self.floor), self.peak.load(Ordering::Relaxed));
         let sure = known == u64::MAX || self.instance.is_plain();
@@ -295,7 +295,7 @@ pub fn solve_within(
 ) -> Solution {
     let started = Instant::now();
     let bound = bounds::lower_bound_within(instance, &deadline.extended(GRACE));
-    // No phase sees what is never live; the bound says that it fits the arena.
+    // No phase sees buffers that are never live; the bound says that they fit the arena.
     let live: Vec<usize> = (0..instance.len()).filter(|&n| instance.buffers()[n].is_ever_live()).collect();
     let part = (live.len() < instance.len()).then(|| instance.part(&live));
     let searched = part.as_ref().unwrap_or(instance);

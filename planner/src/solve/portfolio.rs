@@ -36,7 +36,7 @@ impl Packed {
         slot.get_or_init(|| boxes(instance, join, 0.0, deadline)).as_ref()
     }
 
-    /// Returns what is more than rectangles as rectangles; `None` if that cannot be.
+    /// Returns the instance as one of rectangles alone; `None` if that is impossible.
     fn chains(&self, instance: &Instance) -> Option<&Boxes> {
         self.chains.get_or_init(|| chains(instance)).as_ref()
     }

@@ -48,7 +48,7 @@ pub(crate) fn in_place_by(
         _ => false,
     };
     let mut fixed: Vec<bool> = (0..tensors.len()).map(|tensor| !ours(tensor)).collect();
-    // What holds a chunk at a time holds no whole tensor.
+    // A buffer that holds a chunk at a time holds no whole tensor.
     let mut streamed = vec![false; tensors.len()];
     graph.chunked.iter().flat_map(|group| &group.tensors).for_each(|&tensor| streamed[tensor] = true);
     let (mut views, mut overwrites) = (0, 0);

@@ -254,7 +254,7 @@ impl<'a> Reader<'a> {
                 return Err(TfliteError::Circle(inner));
             }
             self.parts[number].calls.push(inner);
-            // What goes in and comes out of the operator lives until its subgraphs have run.
+            // The operator's inputs and outputs live until its subgraphs have run.
             let mut kept: Vec<usize> = op.inputs.iter().chain(&op.outputs).copied().collect();
             if self.parts[inner].done {
                 // Its tensors have one place: they live from the first call to the last.
