@@ -233,13 +233,13 @@ impl<M, C, L: Lock, const CORES: usize, const BATCH: usize> PerCore<M, C, L, COR
         })
     }
 
-    /// Takes a whole batch out of the places of a class, if there is one.
+    /// Removes a whole batch from the places of a class, if there is one.
     fn take(class: usize, places: &mut [*mut Block; PLACES]) -> Option<Chain> {
         let place = places.iter_mut().rev().find(|place| !place.is_null())?;
         Some(Chain { first: mem::replace(place, ptr::null_mut()), count: Self::whole(class) })
     }
 
-    /// Takes a whole batch out of the depot, if there is one.
+    /// Removes a whole batch from the depot, if there is one.
     fn take_batch(&self, class: usize) -> Option<Chain> {
         // SAFETY: the lock is held.
         self.lock.with(|| Self::take(class, unsafe { &mut (*self.depot.get())[class] }))

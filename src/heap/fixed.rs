@@ -81,7 +81,7 @@ impl<T, const N: usize, const WORDS: usize> FixedPool<T, N, WORDS> {
         None
     }
 
-    /// Frees a block. What is in it is not dropped.
+    /// Frees a block. Its contents are not dropped.
     ///
     /// # Errors
     ///

@@ -279,7 +279,7 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
     ///
     /// # Errors
     ///
-    /// [`OutOfMemory`] with the figures that show why.
+    /// [`OutOfMemory`] with the sizes that show why.
     pub fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
         Memory::allocate(self, layout).ok_or_else(|| self.with(|state| state.out_of_memory(layout)))
     }
@@ -289,7 +289,7 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
     ///
     /// # Errors
     ///
-    /// [`OutOfMemory`] with the figures that show why.
+    /// [`OutOfMemory`] with the sizes that show why.
     pub fn try_allocate_zeroed(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
         Memory::allocate_zeroed(self, layout).ok_or_else(|| self.with(|state| state.out_of_memory(layout)))
     }

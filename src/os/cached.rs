@@ -77,7 +77,7 @@ impl<M: Memory> Cached<M> {
         self.depot.heap
     }
 
-    /// Gives everything that the calling thread and the depot keep back to the heap. Call it before a thread sleeps
+    /// Frees everything that the calling thread and the depot keep to the heap. Call it before a thread sleeps
     /// for long, or to see what is really in use.
     pub fn flush(&self) {
         self.depot.flush();

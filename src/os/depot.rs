@@ -52,7 +52,7 @@ impl<M: Memory> Depot<M> {
         cache::flush(self);
         for (class, rack) in self.racks.iter().enumerate() {
             while let Some(first) = rack.take() {
-                // SAFETY: what is taken out of the depot belongs to this thread.
+                // SAFETY: a list that was removed from the depot belongs to this thread.
                 unsafe { self.free(class, Chain { first, count: self.capacity(class) }) };
             }
         }

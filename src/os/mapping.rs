@@ -157,7 +157,7 @@ impl Mapping {
         Err(MapError::Unsupported)
     }
 
-    /// Gives a mapping back to the system.
+    /// Releases a mapping to the system.
     ///
     /// # Errors
     ///

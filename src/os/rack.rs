@@ -29,7 +29,7 @@ impl<T> Rack<T> {
         })
     }
 
-    /// Takes a list out, if there is one.
+    /// Removes a list, if there is one.
     pub(super) fn take(&self) -> Option<*mut T> {
         self.0.iter().find_map(|place| {
             if place.load(Ordering::Relaxed).is_null() {

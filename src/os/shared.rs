@@ -93,7 +93,7 @@ impl Parts {
 /// live until another one frees them ([`SharedHeap::free_all_of`]). A process that is stopped while it holds the lock stops the others until it
 /// goes on or ends.
 ///
-/// A process that writes beyond its blocks, or anything else to the file, can destroy the contents of the heap and its figures, but what it
+/// A process that writes beyond its blocks, or anything else to the file, can destroy the contents of the heap and its statistics, but what it
 /// writes is not trusted: no block leaves the file, and no call fails to return, but for one case: a lock that was made to name another
 /// thread that lives is waited for as long as that lives, unless the system shows that its process does not have the file mapped. Damaged
 /// lists are made anew, and a live block whose length was overwritten is refused as no block, and stays out of use.
@@ -106,7 +106,7 @@ pub struct SharedHeap {
     file: OwnedFd,
 }
 
-// SAFETY: what is shared is accessed atomically, and the mapping stays where it is.
+// SAFETY: shared memory is accessed atomically, and the mapping stays where it is.
 unsafe impl Send for SharedHeap {}
 // SAFETY: as above.
 unsafe impl Sync for SharedHeap {}
@@ -384,7 +384,7 @@ mod tests {
         }
     }
 
-    /// A thread that ends with the lock is like a process that dies with it: the figures and the free memory are made anew.
+    /// A thread that ends with the lock is like a process that dies with it: the statistics and the free memory are made anew.
     #[test]
     fn what_the_dead_leave_is_mended() {
         let heap = SharedHeap::create(60_000).unwrap();

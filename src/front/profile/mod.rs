@@ -34,7 +34,7 @@ use std::io::{self, Write};
 /// # }
 /// ```
 ///
-/// Which blocks are chosen is left to chance (`allotment_event::Sampler`), so the figures are estimates without bias: in 19 of 20 cases
+/// Which blocks are chosen is left to chance (`allotment_event::Sampler`), so the profile has estimates without bias: in 19 of 20 cases
 /// they are off by less than two times the root of the mean times the bytes. A block that changes its size is chosen anew.
 ///
 /// A request that is not chosen costs a subtraction in the thread's own memory, a free a look at a byte: together under one percent of
@@ -116,7 +116,7 @@ impl Drop for Inside {
 }
 
 impl<M, L: Lock> HeapProfile<M, L> {
-    /// Chooses one block for `mean` bytes of requests to `memory`, such as 512 KiB; a smaller mean makes the figures finer and costs
+    /// Chooses one block for `mean` bytes of requests to `memory`, such as 512 KiB; a smaller mean makes the estimates finer and costs
     /// more. Nothing may have been allocated from `memory` yet.
     pub const fn new(memory: M, mean: u64) -> Self {
         let state = State { live: BTreeMap::new(), numbers: BTreeMap::new(), asked: Vec::new() };

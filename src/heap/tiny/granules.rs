@@ -208,7 +208,7 @@ impl<const BYTES: usize, const C: bool> Granules<BYTES, C> {
     ///
     /// # Safety
     ///
-    /// The block is live and has `old` granules, which is not zero, nor is `new`; what is cut off is not used any more.
+    /// The block is live and has `old` granules, which is not zero, nor is `new`; the part that is cut off is not used any more.
     #[inline(never)]
     pub(super) unsafe fn resize(self, start: *mut u8, old: usize, new: usize) -> bool {
         let index = Blocks(self).index(start.addr());

@@ -133,7 +133,7 @@ impl<const BYTES: usize, L: Lock, S: Statistics, const C: bool> TinyHeap<BYTES, 
     ///
     /// # Errors
     ///
-    /// [`OutOfMemory`] with the figures that show why.
+    /// [`OutOfMemory`] with the sizes that show why.
     pub fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
         NonNull::new(self.take(some_granules(layout.size()), layout, false))
             .ok_or_else(|| self.reason(layout))

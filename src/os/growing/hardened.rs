@@ -35,7 +35,7 @@ use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 ///
 /// What it adds for blocks of up to 32 KiB:
 ///
-/// * A table says for each address whether a live block starts there. Every free of what is no live block is found, also when two
+/// * A table says for each address whether a live block starts there. Every free of anything but a live block is found, also when two
 ///   threads free a block at the same time, and whatever the program has written to its memory.
 /// * A canary of 8 bytes ends each block. It depends on the address and on a random number of the process. A free finds an
 ///   overflow up to the end of the block's size class, and an underflow of the next one.

@@ -100,7 +100,7 @@ impl<S: System> Pages<S> {
         }
     }
 
-    /// Moves what is in a large block to a new one of at least `size` bytes without copying, if it is long and the system can
+    /// Moves the contents of a large block to a new one of at least `size` bytes without copying, if it is long and the system can
     /// do that. `None` if not; nothing is changed then. The old block stays live, and its contents are gone.
     ///
     /// # Safety

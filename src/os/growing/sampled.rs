@@ -109,7 +109,7 @@ mod imp {
         if (1..=most).contains(&left.into()) || left > BUSY || period == 0 || size > PAGE || align > PAGE {
             return None;
         }
-        // What is called here may allocate: that is not sampled.
+        // Calls from here may allocate: such requests are not sampled.
         // SAFETY: as above.
         unsafe { (*lists).left = i32::MAX };
         // A thread that has just begun to count samples its next one.

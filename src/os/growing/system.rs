@@ -26,7 +26,7 @@ pub(super) unsafe trait System {
     /// Reserves `bytes` bytes of addresses without memory, aligned to a page of the system.
     fn reserve(bytes: usize) -> Option<NonNull<u8>>;
 
-    /// Gives reserved addresses back.
+    /// Releases reserved addresses.
     ///
     /// # Safety
     ///
@@ -190,7 +190,7 @@ mod unix {
             if between == libc::MAP_FAILED {
                 return Shift::Refused;
             }
-            // SAFETY: the memory is one mapping now, and what is at `to` is not needed.
+            // SAFETY: the memory is one mapping now, and the contents at `to` are not needed.
             let moved = unsafe {
                 rustix::mm::mremap_fixed(between, bytes, bytes, MremapFlags::MAYMOVE, to.cast::<c_void>())
             };
@@ -390,7 +390,7 @@ mod windows {
         }
 
         unsafe fn purge(start: *mut u8, bytes: usize) -> bool {
-            // SAFETY: the contents are not needed; what is decommitted is zero when it is committed again.
+            // SAFETY: the contents are not needed; decommitted memory is zero when it is committed again.
             unsafe {
                 if VirtualFree(start.cast(), bytes, DECOMMIT) == 0 {
                     return false;

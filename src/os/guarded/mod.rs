@@ -99,7 +99,7 @@ impl<M> Guarded<M> {
     #[inline(never)]
     fn sample(&self, layout: Layout) -> Option<NonNull<u8>> {
         let has_begun = slots::has_begun() || self.period == 1;
-        // What is called here may allocate: that is not sampled.
+        // Calls from here may allocate: such requests are not sampled.
         LEFT.set(u32::MAX);
         let fits = layout.size() <= PAGE && layout.align() <= PAGE;
         let block = if has_begun && fits && self.slots.make(|| map(core::ptr::null_mut(), BYTES)) {

@@ -38,7 +38,7 @@ pub(super) const MOST: usize = (u32::MAX - 1) as usize;
 #[derive(Debug)]
 pub(super) struct Damaged;
 
-/// The lists of free blocks, and the figures. All zeros: no free block.
+/// The lists of free blocks, and the statistics. All zeros: no free block.
 #[repr(C)]
 pub(super) struct Lists {
     /// Times that the lists were rebuilt.

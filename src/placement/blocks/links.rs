@@ -170,7 +170,7 @@ impl<P: Place> Blocks<P> {
         }
     }
 
-    /// Takes the first block of a list out.
+    /// Removes the first block of a list.
     #[inline(always)]
     pub(super) unsafe fn pop(self, index: usize, list: usize) {
         // SAFETY: heads are free blocks.
@@ -188,7 +188,7 @@ impl<P: Place> Blocks<P> {
         }
     }
 
-    /// Takes a free block out of its list, and returns its length.
+    /// Removes a free block from its list, and returns its length.
     #[inline(always)]
     unsafe fn unlink(self, index: usize) -> usize {
         // SAFETY: the block is free, and so are its neighbours in the list.
@@ -216,7 +216,7 @@ impl<P: Place> Blocks<P> {
         }
     }
 
-    /// Takes a free block out of its list, if it is in one, and returns its length: out of line where checks and firmware make that worth it.
+    /// Removes a free block from its list, if it is in one, and returns its length: out of line where checks and firmware make that worth it.
     #[inline(always)]
     pub(super) unsafe fn leave(self, index: usize) -> usize {
         // SAFETY: the caller's contract.

@@ -92,7 +92,7 @@ impl<P: Place> Blocks<P> {
         }
     }
 
-    /// Takes a free block out, and returns its length. O(log n).
+    /// Removes a free block, and returns its length. O(log n).
     #[cfg_attr(target_os = "none", inline(never))]
     #[cfg_attr(not(target_os = "none"), inline(always))]
     pub(super) unsafe fn remove(self, index: usize) -> usize {
@@ -231,7 +231,7 @@ impl<P: Place> Blocks<P> {
     /// Returns whether there is a free block of at least `need` granules, but less than `len`. O(log n).
     #[inline(always)]
     pub(crate) unsafe fn has_between(self, need: usize, len: usize) -> bool {
-        // SAFETY: what is found is a free block.
+        // SAFETY: the search finds free blocks.
         unsafe {
             need < len && need <= self.0.longest() && {
                 let found = self.find_best(need);

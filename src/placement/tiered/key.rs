@@ -2,7 +2,7 @@
 
 use super::classes::STEP;
 
-/// What is added to the links of one heap's quick lists. Its high 16 bits are set on 64-bit targets, the next one is not.
+/// The number that is added to the links of one heap's quick lists. Its high 16 bits are set on 64-bit targets, the next one is not.
 ///
 /// No address of a 64-bit host has one of these bits set, so the high 16 bits of a free block's link are all set: it looks like
 /// nothing that its user would have left there, which is how a double free is detected. The other bits differ from heap to heap,

@@ -187,13 +187,13 @@ impl Large {
         unsafe { (&raw const (*start.cast::<Kept>().as_ptr()).code).read_volatile() == self.key.encode(size) }
     }
 
-    /// Takes a block out of one of the next few lists, if one of them has any: its start and size.
+    /// Removes a block from one of the next few lists, if one of them has any: its start and size.
     #[inline(always)]
     pub(super) fn evict(&mut self) -> Option<(NonNull<u8>, usize)> {
         self.evict_from(SOME)
     }
 
-    /// Takes a block out of the next list that has any.
+    /// Removes a block from the next list that has any.
     pub(super) fn evict_any(&mut self) -> Option<(NonNull<u8>, usize)> {
         self.evict_from(LISTS)
     }

@@ -136,13 +136,13 @@ impl Small {
         self.share = self.share.wrapping_add_unsigned(more * class.bytes());
     }
 
-    /// Takes a block out of one of the next few lists, if one of them has any: its start and class.
+    /// Removes a block from one of the next few lists, if one of them has any: its start and class.
     #[inline(always)]
     pub(super) fn evict(&mut self) -> Option<(NonNull<u8>, Class)> {
         self.evict_from(SOME)
     }
 
-    /// Takes a block out of the next list that has any.
+    /// Removes a block from the next list that has any.
     pub(super) fn evict_any(&mut self) -> Option<(NonNull<u8>, Class)> {
         if self.kept() == 0 { None } else { self.evict_from(CLASSES) }
     }

@@ -447,7 +447,7 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: b
                 clear(slot.granule(end).cast(), (parts.control - bytes) / 4);
             }
             (*slot.record()).size = region.size;
-            // If what is in front of it is damaged, the new memory stays allocated.
+            // If the memory in front of it is damaged, the new memory stays allocated.
             for part in [old.end()..stop, next..end] {
                 if !part.is_empty() {
                     let _ = self.give(slot.granule(part.start), part.len() * GRANULE, &mut NoStatistics);

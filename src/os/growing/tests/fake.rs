@@ -442,7 +442,7 @@ fn addresses_are_asked_for_by_the_memory() {
     }
 }
 
-/// Not more addresses are asked for than free spans can be told apart in.
+/// The heap asks for no more addresses than it can tell free spans apart in.
 #[test]
 fn addresses_are_limited_by_their_numbers() {
     const MOST: usize = super::super::image::MOST / 2;
@@ -472,7 +472,7 @@ fn requests_without_addresses_fail() {
         assert!(pages.allocate_large(size, SLOT, false).is_none());
     }
     assert!(pages.allocate_large(SLOT, half + 1, false).is_none());
-    // What is committed holds the block and is a part of what is reserved.
+    // The committed memory holds the block and is a part of the reserved addresses.
     let stats = pages.stats();
     assert!((SLOT..=stats.reserved).contains(&stats.committed), "{stats:?}");
 }

@@ -17,7 +17,7 @@ pub fn fold(context: &Context, outputs: &mut [Value]) {
     }
     let inputs = context.inputs.iter().flatten();
     if let Some(unknown) = inputs.clone().find(|input| !input.data.known()) {
-        // If a file is all that lacks, what it would have told lacks too.
+        // If only the contents of a file are missing, the outputs are missing for the same reason.
         let missing = matches!(unknown.data, Data::Missing(_))
             && inputs.clone().all(|input| !matches!(input.data, Data::Unknown));
         if missing && !matches!(context.op(), "Shape" | "Size") {
