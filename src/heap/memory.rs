@@ -19,7 +19,15 @@ impl<P: Placement, L: Lock, S: Statistics> Locked<'_, P, L, S> {
     #[cfg_attr(target_os = "none", inline(never))]
     #[cfg_attr(not(target_os = "none"), inline(always))]
     fn allocate_slow(mut self, layout: Layout) -> Option<NonNull<u8>> {
-        let block = State::allocate_slow(&mut self, layout);
+        let claimed = self.settle();
+        if cfg!(target_os = "none") && (claimed || layout.size() == 0) {
+            // The fast path is in one function only. A block for no bytes is one for a byte.
+            let heap = self.heap;
+            drop(self);
+            return heap.allocate_once(layout.size().max(1), layout.align());
+        }
+        let fast = if claimed { self.allocate_fast(layout) } else { None };
+        let block = if fast.is_some() { fast } else { State::allocate_slow(&mut self, layout) };
         self.unlock_returning(block)
     }
 
@@ -57,13 +65,26 @@ impl<P: Placement, L: Lock, S: Statistics> Locked<'_, P, L, S> {
 
 /// The slow paths of a heap whose lock another caller holds.
 impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
+    /// Allocates a block in a firmware, which has this code once. The size and the alignment come as the global allocator gets them, so
+    /// that nothing has to be moved.
+    #[inline(never)]
+    fn allocate_once(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
+        // SAFETY: the caller has a layout of this size and alignment.
+        let layout = unsafe { Layout::from_size_align_unchecked(size, align) };
+        let mut state = self.lock();
+        match state.allocate_fast(layout) {
+            Some(block) => Some(state.unlock_returning(block)),
+            None => state.allocate_slow(layout),
+        }
+    }
+
     #[cold]
     #[inline(never)]
     fn wait_and_allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
         let mut state = self.lock();
         match state.allocate_fast(layout) {
             Some(block) => Some(state.unlock_returning(block)),
-            None => state.allocate_or_none(layout),
+            None => state.allocate_slow(layout),
         }
     }
 
@@ -100,6 +121,9 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
 unsafe impl<P: Placement, L: Lock, S: Statistics> Memory for Heap<P, L, S> {
     #[inline]
     fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
+        if cfg!(target_os = "none") {
+            return self.allocate_once(layout.size(), layout.align());
+        }
         let Some(mut state) = self.try_lock() else { return self.wait_and_allocate(layout) };
         match state.allocate_fast(layout) {
             Some(block) => Some(state.unlock_returning(block)),
@@ -108,6 +132,12 @@ unsafe impl<P: Placement, L: Lock, S: Statistics> Memory for Heap<P, L, S> {
     }
 
     fn allocate_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
+        if cfg!(target_os = "none") {
+            let block = self.allocate(layout)?;
+            // SAFETY: the block has the layout's size.
+            unsafe { block.write_bytes(0, layout.size()) };
+            return Some(block);
+        }
         let (block, front, back) = self.with(|state| state.allocate_zeroed(layout))?;
         // Cleared outside the lock, because the block already belongs to the caller.
         let (front, back) = (front.min(layout.size()), back.min(layout.size()));
@@ -152,15 +182,12 @@ unsafe impl<P: Placement, L: Lock, S: Statistics> Memory for Heap<P, L, S> {
     }
 
     #[inline(always)]
-    fn allocate_shorter(&self, old: Layout, size: usize) -> Option<NonNull<u8>> {
-        if !P::MOVES_TO_SHRINK {
-            return None;
-        }
-        self.with(|state| state.placement.allocate_shorter(old, size, &mut state.statistics))
+    fn has_shorter(&self, old: Layout, size: usize) -> bool {
+        P::MOVES_TO_SHRINK && self.with(|state| state.placement.has_shorter(old, size))
     }
 
     fn allocate_many(&self, layout: Layout, blocks: &mut [MaybeUninit<NonNull<u8>>]) -> usize {
-        self.with(|state| {
+        self.with_settled(|state| {
             let mut count = 0;
             for place in blocks {
                 let block = match state.allocate_fast(layout) {
@@ -214,6 +241,9 @@ unsafe impl<P: Placement, L: Lock, S: Statistics> Memory for Heap<P, L, S> {
 
     #[inline]
     fn allocate_or_report(&self, layout: Layout) -> *mut u8 {
+        if cfg!(target_os = "none") {
+            return self.allocate(layout).map_or_else(|| self.refused(layout), NonNull::as_ptr);
+        }
         let Some(mut state) = self.try_lock() else { return self.wait_and_allocate_or_report(layout) };
         match state.allocate_fast(layout) {
             Some(block) => state.unlock_returning(block.as_ptr()),

@@ -22,16 +22,10 @@ impl<P: Placement, S: Statistics> State<P, S> {
         self.placement.allocate_fast(layout, &mut self.statistics)
     }
 
-    /// Allocates a block after [`Self::allocate_fast`] has found none: claims pending memory, goes the placement's slow path, and counts
-    /// a failure.
+    /// Allocates a block by the placement's slow path, or counts a failure, after [`Self::allocate_fast`] has found none and no memory is
+    /// pending.
     #[inline(always)]
     pub(super) fn allocate_slow(&mut self, layout: Layout) -> Option<NonNull<u8>> {
-        if self.settle() {
-            let block = self.allocate_fast(layout);
-            if block.is_some() {
-                return block;
-            }
-        }
         let block = self.placement.allocate_slow(layout, &mut self.statistics);
         if block.is_none() {
             self.statistics.failed(layout.size());

@@ -151,13 +151,19 @@ pub unsafe trait Memory {
             // Resizing in place requires the same alignment, because the alignment is used to find the block when
             // it is freed.
             let same = new.align() == old.align();
-            let shorter =
-                if same && new.size() < old.size() { self.allocate_shorter(old, new.size()) } else { None };
-            if same && shorter.is_none() && self.try_resize(block, old, new.size()) {
-                done(block);
-                return Some(block);
-            }
-            let moved = shorter.or_else(|| self.allocate(new))?;
+            let mut shrinks = same && new.size() < old.size() && self.has_shorter(old, new.size());
+            let moved = loop {
+                if same && !shrinks && self.try_resize(block, old, new.size()) {
+                    done(block);
+                    return Some(block);
+                }
+                match self.allocate(new) {
+                    Some(moved) => break moved,
+                    // Another thread has allocated the shorter memory.
+                    None if shrinks => shrinks = false,
+                    None => return None,
+                }
+            };
             moved.copy_from_nonoverlapping(block, old.size().min(new.size()));
             done(moved);
             self.deallocate(block, old);
@@ -165,12 +171,12 @@ pub unsafe trait Memory {
         }
     }
 
-    /// Allocates the `size` bytes that a block of layout `old` is to shrink to, if that leaves the memory less fragmented.
+    /// Returns whether a block of layout `old` that is to shrink to `size` bytes should move, which leaves the memory less fragmented.
     #[doc(hidden)]
     #[inline(always)]
-    fn allocate_shorter(&self, old: Layout, size: usize) -> Option<NonNull<u8>> {
+    fn has_shorter(&self, old: Layout, size: usize) -> bool {
         let _ = (old, size);
-        None
+        false
     }
 
     /// Fills `blocks` from the front with blocks for `layout`, and returns how many. 0 means that memory has run out; fewer blocks than

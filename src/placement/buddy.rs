@@ -464,7 +464,7 @@ unsafe impl RegionMap for BuddyMap {
 
     // A block that moves leaves a longer one free than its rest would be.
     #[inline(always)]
-    fn has_shorter(&mut self, old: usize, new: usize) -> bool {
+    fn has_shorter(&self, old: usize, new: usize) -> bool {
         let fits = |index: usize| index != 0 && index < self.row(old);
         new < old && old <= self.orders && fits(self.find(self.row(new)))
     }

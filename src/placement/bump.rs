@@ -36,6 +36,14 @@ impl<const GRANULE: usize, const REGIONS: usize> Mapped<BumpMap, GRANULE, REGION
     }
 }
 
+impl BumpMap {
+    /// Returns how many granules lie between the end of a block and the pointer; `None` if no block can be there.
+    #[inline(always)]
+    fn behind(&self, index: usize, len: usize) -> Option<usize> {
+        self.top.checked_sub(index)?.checked_sub(len)
+    }
+}
+
 // SAFETY: the pointer only passes over granules that are in no live block.
 unsafe impl RegionMap for BumpMap {
     type Shape = (usize, usize);
@@ -83,25 +91,28 @@ unsafe impl RegionMap for BumpMap {
     }
 
     fn check(&self, index: usize, (len, _): (usize, usize)) -> Result<(), FreeError> {
-        if index >= self.len || len > self.len - index {
-            return Err(FreeError::Foreign);
+        if self.behind(index, len).is_some() {
+            return Ok(());
         }
-        if index + len <= self.top { Ok(()) } else { Err(FreeError::AlreadyFree) }
+        let is_foreign = index >= self.len || len > self.len - index;
+        Err(if is_foreign { FreeError::Foreign } else { FreeError::AlreadyFree })
     }
 
     #[inline(always)]
-    fn free(&mut self, index: usize, (len, align): (usize, usize)) -> Result<usize, FreeError> {
-        if index.wrapping_add(len) == self.top && index <= self.top {
-            self.top = index;
-            return Ok(len);
+    fn free(&mut self, index: usize, (len, _): (usize, usize)) -> Result<usize, FreeError> {
+        match self.behind(index, len) {
+            Some(0) => {
+                self.top = index;
+                Ok(len)
+            }
+            Some(_) => Ok(0),
+            // The caller asks `check` why.
+            None => Err(FreeError::NotABlock),
         }
-        self.check(index, (len, align)).map(|()| 0)
     }
 
-    fn resize(&mut self, index: usize, old: (usize, usize), (to, _): (usize, usize)) -> Option<usize> {
-        self.check(index, old).ok()?;
-        let (len, _) = old;
-        if index + len < self.top {
+    fn resize(&mut self, index: usize, (len, _): (usize, usize), (to, _): (usize, usize)) -> Option<usize> {
+        if self.behind(index, len)? > 0 {
             return (to <= len).then_some(len);
         }
         if to > self.len - index {
@@ -111,7 +122,7 @@ unsafe impl RegionMap for BumpMap {
         Some(to)
     }
 
-    fn has_shorter(&mut self, _: (usize, usize), _: (usize, usize)) -> bool {
+    fn has_shorter(&self, _: (usize, usize), _: (usize, usize)) -> bool {
         false
     }
 

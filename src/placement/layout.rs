@@ -27,7 +27,7 @@ pub unsafe trait Placement: Sized {
     /// True if the placement remembers each block, to check each free: a front must not keep blocks for itself then.
     const REMEMBERS: bool = false;
 
-    /// Whether a block that shrinks may move, to free memory that is shorter than it: see [`Placement::allocate_shorter`].
+    /// Whether a block that shrinks may move, to free memory that is shorter than it: see [`Placement::has_shorter`].
     const MOVES_TO_SHRINK: bool = false;
 
     /// Adds `memory`.
@@ -95,16 +95,11 @@ pub unsafe trait Placement: Sized {
         None
     }
 
-    /// Allocates the `size` bytes that a block of `layout` is to shrink to from free memory that is shorter than the block, if there is
-    /// any. Called only with [`Placement::MOVES_TO_SHRINK`].
-    fn allocate_shorter<S: Statistics>(
-        &mut self,
-        layout: Layout,
-        size: usize,
-        statistics: &mut S,
-    ) -> Option<NonNull<u8>> {
-        let _ = (layout, size, statistics);
-        None
+    /// Returns whether the next allocation of the `size` bytes that a block of `layout` is to shrink to comes from free memory that is shorter
+    /// than the block. Called only with [`Placement::MOVES_TO_SHRINK`].
+    fn has_shorter(&self, layout: Layout, size: usize) -> bool {
+        let _ = (layout, size);
+        false
     }
 
     /// Frees a block in the common case, inline. Returns false, with nothing changed, if that takes more effort or gains nothing.

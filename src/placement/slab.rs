@@ -522,7 +522,7 @@ unsafe impl<M: RegionMap, C: Classes, const GRANULE: usize> RegionMap for SlabMa
         }
     }
 
-    fn has_shorter(&mut self, old: Self::Shape, new: Self::Shape) -> bool {
+    fn has_shorter(&self, old: Self::Shape, new: Self::Shape) -> bool {
         match (old, new) {
             (SlabShape(Err(old), _), SlabShape(Err(new), _)) => self.behind.has_shorter(old, new),
             _ => false,

@@ -122,7 +122,7 @@ unsafe impl<const ROUNDED: bool> RegionMap for Plain<ROUNDED> {
         Some(new)
     }
 
-    fn has_shorter(&mut self, _: (usize, usize), _: (usize, usize)) -> bool {
+    fn has_shorter(&self, _: (usize, usize), _: (usize, usize)) -> bool {
         false
     }
 

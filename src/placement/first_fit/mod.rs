@@ -273,7 +273,7 @@ unsafe impl<N: Length, const CHECKED: bool> RegionMap for FirstFitMap<N, CHECKED
         Some(to)
     }
 
-    fn has_shorter(&mut self, (len, _): (usize, usize), (to, align): (usize, usize)) -> bool {
+    fn has_shorter(&self, (len, _): (usize, usize), (to, align): (usize, usize)) -> bool {
         if align > 1 || to > self.chunks.longest() {
             return false;
         }

@@ -87,7 +87,7 @@ pub unsafe trait RegionMap: Copy {
 
     /// Returns whether [`RegionMap::allocate`] finds a block of shape `new`, to which one of shape `old` is to shrink, in free memory that is
     /// shorter than the block. Called only with [`RegionMap::MOVES_TO_SHRINK`].
-    fn has_shorter(&mut self, old: Self::Shape, new: Self::Shape) -> bool;
+    fn has_shorter(&self, old: Self::Shape, new: Self::Shape) -> bool;
 
     /// Returns whether all granules are free. O(log n).
     fn is_free(&self) -> bool;

@@ -156,27 +156,37 @@ impl<M: RegionMap, const G: usize, const R: usize> Mapped<M, G, R> {
         self.slots_mut().iter_mut().map(|slot| &mut slot.map)
     }
 
-    /// Returns the number of the region behind number `number`, if there is one.
+    /// Returns the place of the first region, whether it is there or not, from which the others can be reached.
     #[inline(always)]
-    fn behind(&self, number: usize) -> Option<usize> {
-        // SAFETY: a field of this value, which is read only here: the common path has no use for it.
-        let count = unsafe { (&raw const self.count).read_volatile() };
-        (number + 1 < count).then_some(number + 1)
+    fn first(this: NonNull<Self>) -> NonNull<Slot<M>> {
+        // SAFETY: a field of a value that is there.
+        unsafe { NonNull::new_unchecked(&raw mut (*this.as_ptr()).slots) }.cast()
     }
 
-    /// Returns the number of the region with a granule at `address`, and the granule's index.
+    /// Returns the region that was claimed after that of `slot`. Once in a firmware, where nearly all heaps have one region.
+    #[cfg_attr(target_os = "none", inline(never), cold)]
+    #[cfg_attr(not(target_os = "none"), inline(always))]
+    fn behind(this: NonNull<Self>, slot: NonNull<Slot<M>>) -> Option<NonNull<Slot<M>>> {
+        // SAFETY: a field of this value, which is read only here: the common path has no use for it.
+        let count = unsafe { (&raw const (*this.as_ptr()).count).read_volatile() };
+        // SAFETY: there are no more regions than places for them, and `slot` is one of these.
+        let (next, end) = unsafe { (slot.add(1), Self::first(this).add(count)) };
+        (next < end).then_some(next)
+    }
+
+    /// Returns the region with a granule at `address`, and the granule's index. The region may be changed if `this` may be.
     #[inline(always)]
-    fn locate(&self, address: usize) -> Option<(usize, usize)> {
-        let mut number = 0;
+    fn locate(this: NonNull<Self>, address: usize) -> Option<(NonNull<Slot<M>>, usize)> {
+        let mut slot = Self::first(this);
         loop {
-            // SAFETY: there is a place for one region at least, and for all that there are.
-            let slot = unsafe { self.slots.get_unchecked(number) };
+            // SAFETY: `first` and `behind` return places of regions.
+            let (base, len) = unsafe { (slot.as_ref().base, slot.as_ref().map.granules()) };
             // An address that is no granule's start becomes an index beyond all others.
-            let index = address.wrapping_sub(slot.base.addr()).rotate_right(G.ilog2());
-            if index < slot.map.granules() {
-                return Some((number, index));
+            let index = address.wrapping_sub(base.addr()).rotate_right(G.ilog2());
+            if index < len {
+                return Some((slot, index));
             }
-            number = self.behind(number)?;
+            slot = Self::behind(this, slot)?;
         }
     }
 
@@ -192,8 +202,8 @@ impl<M: RegionMap, const G: usize, const R: usize> Mapped<M, G, R> {
         slots.any(|(number, slot)| number != except && slot.memory().meets(&memory))
     }
 
-    /// Allocates a block in the first region that has one. Once in a firmware, where code is scarce.
-    #[cfg_attr(target_os = "none", inline(never))]
+    /// Allocates a block in the first region that has one.
+    #[cfg_attr(target_os = "none", inline)]
     #[cfg_attr(not(target_os = "none"), inline(always))]
     fn allocate_parts<S: Statistics>(
         &mut self,
@@ -202,15 +212,17 @@ impl<M: RegionMap, const G: usize, const R: usize> Mapped<M, G, R> {
         statistics: &mut S,
     ) -> Option<NonNull<u8>> {
         let shape = shape::<M, G>(size, align);
-        let mut number = 0;
+        let this = NonNull::from(self);
+        let mut at = Self::first(this);
         loop {
-            // SAFETY: as in `locate`.
-            let slot = unsafe { self.slots.get_unchecked_mut(number) };
+            // SAFETY: as in `locate`; this value is borrowed for changes.
+            let slot = unsafe { at.as_mut() };
             if let Some(index) = slot.map.allocate(shape) {
                 statistics.allocated(M::granted(shape) * G);
-                return NonNull::new(slot.base.wrapping_add(index * G));
+                // SAFETY: a block lies in its region.
+                return Some(unsafe { NonNull::new_unchecked(slot.base.wrapping_add(index * G)) });
             }
-            number = self.behind(number)?;
+            at = Self::behind(this, at)?;
         }
     }
 
@@ -254,8 +266,9 @@ impl<M: RegionMap, const G: usize, const R: usize> Mapped<M, G, R> {
 
     /// Checks whether there is a live block of this shape.
     fn check_at(&self, address: usize, shape: M::Shape) -> Result<(), FreeError> {
-        if let Some((number, index)) = self.locate(address) {
-            return self.slots[number].map.check(index, shape);
+        if let Some((slot, index)) = Self::locate(NonNull::from(self), address) {
+            // SAFETY: `locate` returns regions.
+            return unsafe { slot.as_ref() }.map.check(index, shape);
         }
         let holds = |slot: &&Slot<M>| address.wrapping_sub(slot.base.addr()) < slot.len() * G;
         match self.slots().iter().find(holds) {
@@ -355,20 +368,12 @@ unsafe impl<M: RegionMap, const G: usize, const R: usize> Placement for Mapped<M
     }
 
     #[inline(always)]
-    fn allocate_shorter<S: Statistics>(
-        &mut self,
-        layout: Layout,
-        size: usize,
-        statistics: &mut S,
-    ) -> Option<NonNull<u8>> {
+    fn has_shorter(&self, layout: Layout, size: usize) -> bool {
         let (old, new) = (shape::<M, G>(layout.size(), layout.align()), shape::<M, G>(size, layout.align()));
         let shorter = length::<G>(size) < length::<G>(layout.size());
-        let first = self.slots.first_mut()?;
-        if shorter && size <= MOST_COPIED && first.map.has_shorter(old, new) {
-            self.allocate_parts(size, layout.align(), statistics)
-        } else {
-            None
-        }
+        shorter
+            && size <= MOST_COPIED
+            && self.slots.first().is_some_and(|slot| slot.map.has_shorter(old, new))
     }
 
     #[inline(always)]
@@ -380,10 +385,9 @@ unsafe impl<M: RegionMap, const G: usize, const R: usize> Placement for Mapped<M
     ) -> Result<(), FreeError> {
         let start = start.addr().get();
         let shape = shape::<M, G>(layout.size(), layout.align());
-        if let Some((number, index)) = self.locate(start) {
-            // SAFETY: `locate` returns numbers of regions.
-            let slot = unsafe { self.slots.get_unchecked_mut(number) };
-            if let Ok(freed) = slot.map.free(index, shape) {
+        if let Some((mut slot, index)) = Self::locate(NonNull::from(&mut *self), start) {
+            // SAFETY: `locate` returns regions of this value, which is borrowed for changes.
+            if let Ok(freed) = unsafe { slot.as_mut() }.map.free(index, shape) {
                 statistics.freed(freed * G);
                 return Ok(());
             }
@@ -400,12 +404,13 @@ unsafe impl<M: RegionMap, const G: usize, const R: usize> Placement for Mapped<M
         size: usize,
         statistics: &mut S,
     ) -> bool {
-        let Some((number, index)) = self.locate(start.addr().get()) else {
+        let Some((mut slot, index)) = Self::locate(NonNull::from(&mut *self), start.addr().get()) else {
             let fits = |slot: &Slot<M>| slot.is_whole(start.addr().get()) && size <= slot.size::<G>();
             return self.slots().iter().any(fits);
         };
         let (old, new) = (shape::<M, G>(layout.size(), layout.align()), shape::<M, G>(size, layout.align()));
-        let Some(counted) = self.slots[number].map.resize(index, old, new) else { return false };
+        // SAFETY: as in `free`.
+        let Some(counted) = unsafe { slot.as_mut() }.map.resize(index, old, new) else { return false };
         statistics.resized(M::granted(old) * G, counted * G);
         true
     }

@@ -196,7 +196,7 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: bool> Tl
 
     /// Allocates a block, and counts it: once in a firmware, in each caller on hosts. A request for no bytes finds none. The size and the alignment come as the global
     /// allocator gets them, so that nothing has to be moved.
-    #[cfg_attr(any(target_os = "none", target_family = "wasm"), inline(never))]
+    #[cfg_attr(any(target_os = "none", target_family = "wasm"), inline)]
     #[cfg_attr(not(any(target_os = "none", target_family = "wasm")), inline(always))]
     fn allocate_parts<S: Statistics>(
         &mut self,
@@ -586,25 +586,15 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: b
     }
 
     #[inline(always)]
-    fn allocate_shorter<S: Statistics>(
-        &mut self,
-        layout: Layout,
-        size: usize,
-        statistics: &mut S,
-    ) -> Option<NonNull<u8>> {
+    fn has_shorter(&self, layout: Layout, size: usize) -> bool {
         if !B || size > MOST_COPIED {
-            return None;
+            return false;
         }
         let (need, old) =
             (Self::granules_of(size) + (layout.align() - 1) / GRANULE, Self::granules_of(layout.size()));
-        // SAFETY: the regions are there.
-        let shorter = |slot: &Slot<W, SL, C, B>| unsafe { Blocks(*slot).has_between(need, old) };
         // The block is looked for again then, in the first region that has one at all.
-        if self.slots().first().is_some_and(shorter) {
-            self.allocate_parts(size, layout.align(), statistics)
-        } else {
-            None
-        }
+        // SAFETY: the regions are there.
+        self.slots().first().is_some_and(|slot| unsafe { Blocks(*slot).has_between(need, old) })
     }
 
     unsafe fn check_owned(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {

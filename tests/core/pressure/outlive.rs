@@ -188,8 +188,8 @@ unsafe impl<P: Placement> Placement for Quick<P> {
     ) -> Option<(NonNull<u8>, usize, usize)> {
         None
     }
-    fn allocate_shorter<S: Statistics>(&mut self, _: Layout, _: usize, _: &mut S) -> Option<NonNull<u8>> {
-        None
+    fn has_shorter(&self, _: Layout, _: usize) -> bool {
+        false
     }
     unsafe fn free_fast<S: Statistics>(&mut self, _: NonNull<u8>, _: Layout, _: &mut S) -> bool {
         false

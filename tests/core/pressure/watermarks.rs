@@ -216,8 +216,8 @@ unsafe impl Placement for Switched {
     ) -> Option<(NonNull<u8>, usize, usize)> {
         self.inner.allocate_zeroed(layout, statistics)
     }
-    fn allocate_shorter<S: Statistics>(&mut self, _: Layout, _: usize, _: &mut S) -> Option<NonNull<u8>> {
-        None
+    fn has_shorter(&self, _: Layout, _: usize) -> bool {
+        false
     }
     unsafe fn free_fast<S: Statistics>(
         &mut self,
