@@ -194,9 +194,10 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: bool> Tl
         (next < self.slots.as_ptr().wrapping_add(count)).then_some(next)
     }
 
-    /// Allocates a block, and counts it: once in a firmware, in each caller on hosts. A request for no bytes finds none. The size and the alignment come as the global
-    /// allocator gets them, so that nothing has to be moved.
-    #[cfg_attr(any(target_os = "none", target_family = "wasm"), inline)]
+    /// Allocates a block, and counts it. A request for no bytes finds none. The size and the alignment come as the global allocator gets
+    /// them, so that nothing has to be moved.
+    #[cfg_attr(target_os = "none", inline)]
+    #[cfg_attr(target_family = "wasm", inline(never))]
     #[cfg_attr(not(any(target_os = "none", target_family = "wasm")), inline(always))]
     fn allocate_parts<S: Statistics>(
         &mut self,
