@@ -6,7 +6,7 @@ use std::process::{Command, ExitCode, ExitStatus};
 
 use anyhow::{Context, Result};
 
-use crate::{Setup, child, malloc, setup, toolchain, tools};
+use crate::{Setup, child, malloc, setup, toolchain};
 
 /// The program that measures.
 const PROGRAM: &str = "allotment-benches";
@@ -136,7 +136,7 @@ pub fn plan(arguments: &[OsString]) -> Result<ExitCode> {
 pub fn tables(name: Option<&str>) -> Result<ExitCode> {
     // Unlike figures, tables need no optimised program.
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../benches");
-    let mut command = child::command(tools::find("cargo").context("there is no `cargo`")?);
+    let mut command = child::command("cargo");
     command.args([
         "run",
         "--quiet",
@@ -182,7 +182,7 @@ impl Peers {
 fn build(programs: &[String], features: &str, other: Option<(&str, Option<&Path>)>) -> Result<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../benches");
     let target = folder.join("target");
-    let mut command = child::command(tools::find("cargo").context("there is no `cargo`")?);
+    let mut command = child::command("cargo");
     command.args(["build", "--release", "--locked", "--no-default-features", "--features", features]);
     programs.iter().for_each(|program| {
         command.args(["--bin", program]);
@@ -194,10 +194,7 @@ fn build(programs: &[String], features: &str, other: Option<(&str, Option<&Path>
         command.args(["--target", triple, "--config", &linker]);
         command.envs(archive.map(|file| ("ALLOTMENT_ARCHIVE", file)));
     }
-    let status = child::status(&mut command, "building the benchmarks")?;
-    anyhow::ensure!(
-        status.success(),
-        "the benchmarks do not build; --no-native leaves out what needs C and C++"
-    );
+    child::run(&mut command, "building the benchmarks")
+        .context("--no-native leaves out what needs C and C++")?;
     Ok(target.join(other.map_or("", |(triple, _)| triple)).join("release").join(PROGRAM))
 }

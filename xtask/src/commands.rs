@@ -9,9 +9,9 @@ use allotment_common::boards::{Board, Boards, Runner};
 use allotment_common::table;
 use anyhow::{Context, Result};
 
-use crate::compiler::Toolchain;
 use crate::runner::{Host, Outcome};
 use crate::size::{self, Size};
+use crate::toolchain::Toolchain;
 use crate::traced::Parts;
 use crate::{
     Setup, child, confined, duplicates, firmware, layers, links, measure, newcomer, runner, setup, surface,
@@ -202,7 +202,7 @@ pub fn boards(setup: &Setup) -> Result<ExitCode> {
     let mut rows = Vec::new();
     for board in boards.iter() {
         let mut missing = Vec::new();
-        if toolchain::lacks(&board.target, setup)? {
+        if toolchain::lacks(&board.target)? {
             missing.push("compiler for the target".to_owned());
         }
         missing.extend(runner::lacks(board, setup));
@@ -282,7 +282,7 @@ pub fn lint(setup: &Setup, style_only: bool) -> Result<ExitCode> {
         return conclude(&failed);
     }
     let toolchain = toolchain::find(&targets_of(&boards), setup)?;
-    toolchain.need_clippy(setup)?;
+    toolchain.need_clippy()?;
     for board in boards {
         let mut clippy = firmware::cargo(board, &toolchain, "clippy");
         let status =
@@ -342,8 +342,7 @@ pub fn book() -> Result<ExitCode> {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.current_dir(firmware::root()).args(["run", "--locked", "--package", "allotment-docs"]);
     cargo.args(["--features", "book", "--bin", "book"]);
-    let status = child::status(&mut cargo, "rendering the book")?;
-    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    child::run(&mut cargo, "rendering the book").map(|()| ExitCode::SUCCESS)
 }
 
 /// The targets of `boards`, each once.

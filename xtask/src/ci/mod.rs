@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use crate::compiler::Toolchain;
+use crate::toolchain::Toolchain;
 use crate::{Setup, child, firmware, setup};
 use output::Output;
 use steps::{FEATURES, STEPS};

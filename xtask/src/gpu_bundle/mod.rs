@@ -10,7 +10,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::{child, firmware, progress, tools};
+use crate::{child, firmware, progress};
 
 /// What to do.
 #[derive(clap::Args)]
@@ -87,7 +87,7 @@ pub fn run(bundle: &Bundle) -> Result<ExitCode> {
 }
 
 fn cargo(folder: &Path, arguments: &[&str]) -> Result<Command> {
-    let mut cargo = child::command(tools::find("cargo").context("there is no `cargo`")?);
+    let mut cargo = child::command("cargo");
     cargo.current_dir(folder).args(arguments);
     cargo.args(["--locked", "--quiet", "--message-format", "json-render-diagnostics"]);
     Ok(cargo)
@@ -118,7 +118,7 @@ fn find_artifact(messages: &str, name: &str) -> Option<PathBuf> {
 fn copy(from: &Path, to: &Path) -> Result<()> {
     fs::copy(from, to).with_context(|| format!("cannot copy {}", from.display()))?;
     let is_program = fs::read(to)?.starts_with(b"\x7fELF");
-    if let Some(strip) = tools::find("strip").filter(|_| is_program) {
+    if let Some(strip) = which::which("strip").ok().filter(|_| is_program) {
         let status = child::command(strip).arg("--strip-debug").arg(to).status();
         ensure!(status.is_ok_and(|status| status.success()), "strip fails on {}", to.display());
     }

@@ -124,13 +124,12 @@ pub fn run(options: &Options, setup: &Setup) -> Result<ExitCode> {
 /// Builds `liballotment.so`, or `liballotment-hard.so`, and returns its path.
 pub fn library(hard: bool) -> Result<PathBuf> {
     let root = crate::firmware::root();
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut build = child::command(cargo);
+    let mut build = child::command("cargo");
     build.current_dir(root).args(["build", "--quiet", "--release", "--package", "allotment-capi"]);
     if hard {
         build.args(["--features", "hard", "--target-dir", "target/hard"]);
     }
-    ensure!(child::status(&mut build, "building liballotment.so")?.success(), "liballotment.so is not built");
+    child::run(&mut build, "building liballotment.so")?;
     if !hard {
         return Ok(root.join("target/release/liballotment.so"));
     }

@@ -272,13 +272,7 @@ mod tests {
     use super::*;
 
     fn setup(cache: &Path) -> Setup {
-        Setup {
-            toolchain: crate::toolchain::Choice::Auto,
-            no_install: true,
-            no_emulator: false,
-            cache: Some(cache.into()),
-            dpkg_status: "/var/lib/dpkg/status".into(),
-        }
+        Setup { no_install: true, cache: Some(cache.into()), ..Setup::default() }
     }
 
     #[test]
