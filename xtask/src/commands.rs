@@ -260,23 +260,18 @@ pub fn lint(setup: &Setup, style_only: bool) -> Result<ExitCode> {
     let boards = Boards::embedded();
     let boards: Vec<&Board> = boards.iter().collect();
     let mut failed = Vec::new();
-    if words::lint()? > 0 {
-        failed.push("style of comments and documents");
-    }
-    if links::lint()? > 0 {
-        failed.push("symbolic links");
-    }
-    if layers::lint()? > 0 {
-        failed.push("layers of the library");
-    }
-    if surface::lint()? > 0 {
-        failed.push("public items of the library");
-    }
-    if confined::lint()? > 0 {
-        failed.push("unsafe code of the library");
-    }
-    if duplicates::lint()? > 0 {
-        failed.push("code in two places of the library");
+    let checks: [(fn() -> Result<usize>, _); 6] = [
+        (words::lint, "style of comments and documents"),
+        (links::lint, "symbolic links"),
+        (layers::lint, "layers of the library"),
+        (surface::lint, "public items of the library"),
+        (confined::lint, "unsafe code of the library"),
+        (duplicates::lint, "code in two places of the library"),
+    ];
+    for (check, what) in checks {
+        if check()? > 0 {
+            failed.push(what);
+        }
     }
     if style_only {
         return conclude(&failed);
