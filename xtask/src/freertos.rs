@@ -16,7 +16,7 @@ use crate::{Setup, c_firmware, child, firmware, pages, setup};
 
 #[derive(clap::Args)]
 pub struct Options {
-    /// A folder with the source of FreeRTOS-Kernel, from the organization FreeRTOS on GitHub
+    /// A folder with the source of FreeRTOS's kernel
     #[arg(long, value_name = "FOLDER")]
     kernel: PathBuf,
     /// Write benches/results/pages/freertos.csv

@@ -88,7 +88,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     }
     // Programs end in time or hang; lints are not what is tried.
     command.args(["--minimum-test-timeout", "60", "--cap-lints=true", "--features", FEATURES]);
-    command.arg("--output").arg(&folder).args(["--", "--tests"]);
+    command.args(["--cargo-arg=--tests", "--output"]).arg(&folder);
     fs::create_dir_all(&folder)?;
     // It fails if one change is missed.
     command.status().context("cargo-mutants does not start")?;

@@ -16,6 +16,7 @@ use allotment_common::table;
 use anyhow::{Context, Result};
 
 use crate::emulator::Figures;
+use crate::size::Size;
 use crate::toolchain::Toolchain;
 use crate::{Setup, child, firmware, setup, toolchain};
 use footprint::Footprint;
@@ -149,7 +150,7 @@ pub fn run(setup: &Setup, options: &Options) -> Result<ExitCode> {
 }
 
 fn measure(case: Case, toolchain: &Toolchain, setup: &Setup) -> Result<Outcome> {
-    let footprint = footprint::of(&build(case, toolchain, "footprint")?)?;
+    let footprint = Footprint::of(&Size::of(&build(case, toolchain, "footprint")?)?)?;
     let mut outcome = Outcome { case, footprint, figures: BTreeMap::new(), failure: None };
     if let Some(emulator) = &case.machine.emulator {
         let file = build(case, toolchain, "workload")?;

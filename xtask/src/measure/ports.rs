@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use allotment_common::table;
 use anyhow::{Context, Result};
 
-use crate::{Setup, firmware, size, toolchain};
+use crate::size::Size;
+use crate::{Setup, firmware, toolchain};
 
 const TARGET: &str = "thumbv7em-none-eabihf";
 
@@ -29,7 +30,7 @@ pub fn run(setup: &Setup) -> Result<ExitCode> {
     let page = fs::read_to_string(firmware::root().join("docs/src/porting.md"))?;
     let flash = |feature: &str| -> Result<u64> {
         let features = format!("ported,{feature}");
-        size::flash(&fs::read(super::program(&toolchain, TARGET, "release", "ported", &features)?)?)
+        Ok(Size::of(&super::program(&toolchain, TARGET, "release", "ported", &features)?)?.flash())
     };
     let (mut rows, mut wrong) = (Vec::new(), false);
     for (row, before, after) in PORTS {
