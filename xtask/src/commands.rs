@@ -249,7 +249,8 @@ pub fn lint(setup: &Setup, style_only: bool) -> Result<ExitCode> {
     let boards = Boards::embedded();
     let boards: Vec<&Board> = boards.iter().collect();
     let mut failed = Vec::new();
-    let checks: [(fn() -> Result<usize>, _); 6] = [
+    type Check = fn() -> Result<usize>;
+    let checks: [(Check, &str); 6] = [
         (words::lint, "style of comments and documents"),
         (links::lint, "symbolic links"),
         (layers::lint, "layers of the library"),
