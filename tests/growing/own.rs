@@ -78,7 +78,9 @@ fn heaps_end_with_all_their_blocks() {
     assert!(blocks.iter().all(|block| is_mapped(block.address)));
     drop(heap);
     assert!(!blocks.iter().any(|block| is_mapped(block.address)));
-    assert!(resident() - before < 4 * MIB, "{} B", resident() - before);
+    // The system may also have reclaimed pages of something else.
+    let more = resident().saturating_sub(before);
+    assert!(more < 4 * MIB, "{more} B");
     drop(other);
 }
 

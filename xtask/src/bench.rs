@@ -6,7 +6,7 @@ use std::process::{Command, ExitCode, ExitStatus};
 
 use anyhow::{Context, Result};
 
-use crate::{Setup, child, malloc, setup, toolchain, tools};
+use crate::{Setup, child, firmware, malloc, setup, toolchain};
 
 /// The program that measures.
 const PROGRAM: &str = "allotment-benches";
@@ -135,24 +135,19 @@ pub fn plan(arguments: &[OsString]) -> Result<ExitCode> {
 /// Draws tables of the program's own files; lists their names if there is no `name`.
 pub fn tables(name: Option<&str>) -> Result<ExitCode> {
     // Unlike figures, tables need no optimised program.
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../benches");
-    let mut command = child::command(tools::find("cargo").context("there is no `cargo`")?);
-    command.args([
-        "run",
-        "--quiet",
-        "--locked",
-        "--no-default-features",
-        "--bin",
-        PROGRAM,
-        "--manifest-path",
-    ]);
-    command.arg(folder.join("Cargo.toml")).arg("--target-dir").arg(folder.join("target")).arg("--");
+    let run = format!("run --quiet --locked --no-default-features --bin {PROGRAM} --target-dir target --");
+    let mut command = child::cargo(&folder(), &run);
     match name {
         Some(name) => command.args(["tables", name]),
         None => command.arg("list"),
     };
     let status = command.status().with_context(|| format!("{command:?} does not start"))?;
     Ok(exit(status))
+}
+
+/// The folder of the benchmarks.
+fn folder() -> PathBuf {
+    firmware::root().join("benches")
 }
 
 /// The other allocators that are built in.
@@ -180,24 +175,19 @@ impl Peers {
 /// Builds programs of the benchmarks with these features, for this machine or for another target, there perhaps with the allocator of a library.
 /// Returns the path of the main one, built or not.
 fn build(programs: &[String], features: &str, other: Option<(&str, Option<&Path>)>) -> Result<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../benches");
-    let target = folder.join("target");
-    let mut command = child::command(tools::find("cargo").context("there is no `cargo`")?);
-    command.args(["build", "--release", "--locked", "--no-default-features", "--features", features]);
+    let mut command =
+        child::cargo(&folder(), "build --release --locked --no-default-features --target-dir target");
+    command.args(["--features", features]);
     programs.iter().for_each(|program| {
         command.args(["--bin", program]);
     });
-    command.arg("--manifest-path").arg(folder.join("Cargo.toml")).arg("--target-dir").arg(&target);
     if let Some((triple, archive)) = other {
         // The one that comes with the compiler: the machine's own would need libraries of the target.
         let linker = format!("target.{triple}.linker=\"rust-lld\"");
         command.args(["--target", triple, "--config", &linker]);
         command.envs(archive.map(|file| ("ALLOTMENT_ARCHIVE", file)));
     }
-    let status = child::status(&mut command, "building the benchmarks")?;
-    anyhow::ensure!(
-        status.success(),
-        "the benchmarks do not build; --no-native leaves out what needs C and C++"
-    );
-    Ok(target.join(other.map_or("", |(triple, _)| triple)).join("release").join(PROGRAM))
+    child::run(&mut command, "building the benchmarks")
+        .context("--no-native leaves out what needs C and C++")?;
+    Ok(folder().join("target").join(other.map_or("", |(triple, _)| triple)).join("release").join(PROGRAM))
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::emulator::boot;
 use crate::{Setup, child, firmware, setup, toolchain};
 
 /// The core of the machine, for both compilers.
@@ -28,9 +29,7 @@ pub fn run(setup: &Setup) -> Result<ExitCode> {
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());
 
     let mut qemu = child::command(emulator);
-    qemu.args(["-machine", "lm3s6965evb", "-nographic", "-monitor", "none", "-serial", "null"]);
-    qemu.args(["-semihosting-config", "enable=on,target=native", "-kernel"]).arg(&program);
-    let (status, text) = child::run_limited(&mut qemu, LIMIT)?;
+    let (status, text) = child::run_limited(boot(&mut qemu, "lm3s6965evb", &[""; 0], &program), LIMIT)?;
     print!("{text}");
     let status = status.with_context(|| format!("stopped after {} s", LIMIT.as_secs()))?;
     ensure!(status.success() && text.lines().any(|line| line == "passed"), "the firmware failed ({status})");
@@ -50,7 +49,7 @@ fn library_for(triple: &str, setup: &Setup) -> Result<PathBuf> {
     let mut cargo = toolchain.cargo("build");
     cargo.current_dir(&boards).args(["--release", "--locked", "--package", "c-heap", "--target", triple]);
     cargo.arg("--target-dir").arg(&target);
-    ensure!(child::status(&mut cargo, "building the library")?.success(), "the library does not build");
+    child::run(&mut cargo, "building the library")?;
     Ok(target.join(triple).join("release/liballotment_heap.a"))
 }
 

@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -38,6 +39,13 @@ pub fn command(program: impl AsRef<OsStr>) -> Command {
         }
     }
     command
+}
+
+/// `cargo` in a folder, with arguments that are separated by spaces.
+pub fn cargo(folder: &Path, arguments: &str) -> Command {
+    let mut cargo = command("cargo");
+    cargo.current_dir(folder).args(arguments.split(' '));
+    cargo
 }
 
 fn is_for_the_host(name: &str) -> bool {
@@ -77,36 +85,14 @@ pub fn status(command: &mut Command, doing: &str) -> Result<ExitStatus> {
     Ok(child.wait()?)
 }
 
-/// Lets a command end when the thread that starts it does, and limits the command and each program that it starts to `memory` bytes
-/// and `seconds` of a processor. Does nothing where the system is not Unix.
-pub fn bind(command: &mut Command, memory: u64, seconds: Option<u64>) {
-    #[cfg(unix)]
-    {
-        use std::os::unix::process::CommandExt;
-        let set = |what, most| {
-            let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
-            // SAFETY: the pointer is valid.
-            if unsafe { libc::setrlimit(what, &raw const limit) } == 0 {
-                Ok(())
-            } else {
-                Err(std::io::Error::last_os_error())
-            }
-        };
-        let bind = move || {
-            #[cfg(target_os = "linux")]
-            // SAFETY: it takes a number, and has no other effect.
-            if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } != 0 {
-                return Err(std::io::Error::last_os_error());
-            }
-            set(libc::RLIMIT_DATA, memory)?;
-            set(libc::RLIMIT_CORE, 0)?;
-            seconds.map_or(Ok(()), |seconds| set(libc::RLIMIT_CPU, seconds))
-        };
-        // SAFETY: the closure only makes system calls.
-        unsafe { command.pre_exec(bind) };
-    }
-    #[cfg(not(unix))]
-    let _ = (command, memory, seconds);
+/// Runs to the end like [`status`].
+///
+/// # Errors
+/// The program fails.
+pub fn run(command: &mut Command, doing: &str) -> Result<()> {
+    let status = status(command, doing)?;
+    anyhow::ensure!(status.success(), "{doing} failed ({status})");
+    Ok(())
 }
 
 /// Waits until a child ends. Returns its status, and the seconds of CPU time that it and its own children took; 0 where the system does
@@ -191,16 +177,6 @@ mod tests {
         for name in ["CARGO_HOME", "CARGO_NET_OFFLINE", "PATH", "CARGOT"] {
             assert!(!is_for_the_host(name), "{name}");
         }
-    }
-
-    #[cfg(unix)]
-    #[test]
-    fn a_program_that_computes_for_too_long_ends() {
-        use std::os::unix::process::ExitStatusExt;
-        let mut command = Command::new("sh");
-        command.args(["-c", "while :; do :; done"]);
-        bind(&mut command, 1 << 30, Some(1));
-        assert!(command.status().unwrap().signal().is_some());
     }
 
     #[cfg(unix)]

@@ -1,17 +1,16 @@
 //! One function per command.
 
-use std::fs;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use allotment_common::boards::{Board, Boards, Runner};
 use allotment_common::table;
-use anyhow::{Context, Result};
+use anyhow::Result;
 
-use crate::compiler::Toolchain;
 use crate::runner::{Host, Outcome};
-use crate::size::{self, Size};
+use crate::size::Size;
+use crate::toolchain::Toolchain;
 use crate::traced::Parts;
 use crate::{
     Setup, child, confined, duplicates, firmware, layers, links, measure, newcomer, runner, setup, surface,
@@ -45,11 +44,8 @@ pub fn run(setup: &Setup, name: Option<&str>, limit: Duration, trace: Option<&Pa
         // The board is only the default, so its demo can run in another way.
         (Err(error), None, None) => {
             eprintln!("xtask: {error:#}");
-            board = boards
-                .iter()
-                .find(|board| matches!(board.runner, Runner::Node { .. }))
-                .unwrap_or(&board)
-                .clone();
+            let module = boards.iter().find(|board| matches!(board.runner, Runner::Node { .. }));
+            board = module.unwrap_or(&board).clone();
             eprintln!(
                 "xtask: the same demo runs as WebAssembly instead. What this leaves out: the microcontroller with its \
                 start-up code, memory map and 16 KiB to 4 MiB of RAM, faults, and the decoding of its log"
@@ -99,16 +95,8 @@ pub fn run_all(setup: &Setup, limit: Duration) -> Result<ExitCode> {
         }
         rows.push(row(board, &outcome, size));
     }
-    let header = [
-        "board",
-        "core",
-        "text B",
-        "static RAM B",
-        "high-water mark B",
-        "largest free B",
-        "worst fragmentation",
-        "result",
-    ];
+    let [peak, free, worst] = ["high-water mark B", "largest free B", "worst fragmentation"];
+    let header = ["board", "core", "text B", "static RAM B", peak, free, worst, "result"];
     println!("\n{}", table::render(header, rows, &[2, 3, 4, 5, 6]));
     conclude(&failed)
 }
@@ -122,14 +110,18 @@ fn conclude(failed: &[&str]) -> Result<ExitCode> {
     Ok(ExitCode::FAILURE)
 }
 
+/// A number for a table, or a dash.
+fn number(number: Option<u64>) -> String {
+    number.map_or("-".into(), |number| number.to_string())
+}
+
 fn row(board: &Board, outcome: &Outcome, size: Option<Size>) -> [String; 8] {
-    let number = |number: Option<u64>| number.map_or("-".into(), |number| number.to_string());
     let summary = outcome.summary.as_ref();
-    let static_ram = size.and_then(|size| size.static_ram).or(summary.and_then(|s| s.static_ram));
+    let static_ram = size.and_then(|size| size.static_ram()).or(summary.and_then(|s| s.static_ram));
     [
         board.name.clone(),
         board.core.clone(),
-        number(size.map(|size| size.text)),
+        number(size.map(|size| size.text())),
         number(static_ram),
         number(summary.map(|summary| summary.peak)),
         number(summary.and_then(|summary| summary.largest_free)),
@@ -153,8 +145,7 @@ fn build_and_run(
 
 fn build(board: &Board, toolchain: &Toolchain) -> Result<(std::path::PathBuf, Size)> {
     let file = firmware::build(board, toolchain)?;
-    let bytes = fs::read(&file).with_context(|| format!("{}", file.display()))?;
-    let size = size::of(&bytes).with_context(|| format!("{}", file.display()))?;
+    let size = Size::of(&file)?;
     Ok((file, size))
 }
 
@@ -180,13 +171,12 @@ pub fn link(setup: &Setup, name: Option<&str>, all: bool) -> Result<ExitCode> {
         if size.is_none() {
             failed.push(board.name.as_str());
         }
-        let number = |number: Option<u64>| number.map_or("-".into(), |number| number.to_string());
         rows.push([
             board.name.clone(),
             board.core.clone(),
-            number(size.map(|size| size.text)),
+            number(size.map(|size| size.text())),
             board.flash.0.to_string(),
-            number(size.and_then(|size| size.static_ram)),
+            number(size.and_then(|size| size.static_ram())),
             board.ram.0.to_string(),
             result,
         ]);
@@ -242,8 +232,7 @@ pub fn provide(setup: &Setup, programs: &[String], afresh: bool) -> Result<ExitC
 pub fn gpu_seeds(count: u64) -> Result<ExitCode> {
     let mut failed = Vec::new();
     for seed in 1..=count {
-        let mut tests = child::command("cargo");
-        tests.current_dir(firmware::root()).args(["test", "--quiet", "--features", "gpu", "--test", "gpu"]);
+        let mut tests = child::cargo(firmware::root(), "test --quiet --features gpu --test gpu");
         println!("seed {seed} of {count}");
         // Copies of ordinary host memory run late as well with every second one.
         tests.env("ALLOTMENT_STAND_IN_LATE_PAGEABLE", (seed % 2).to_string());
@@ -260,23 +249,19 @@ pub fn lint(setup: &Setup, style_only: bool) -> Result<ExitCode> {
     let boards = Boards::embedded();
     let boards: Vec<&Board> = boards.iter().collect();
     let mut failed = Vec::new();
-    if words::lint()? > 0 {
-        failed.push("style of comments and documents");
-    }
-    if links::lint()? > 0 {
-        failed.push("symbolic links");
-    }
-    if layers::lint()? > 0 {
-        failed.push("layers of the library");
-    }
-    if surface::lint()? > 0 {
-        failed.push("public items of the library");
-    }
-    if confined::lint()? > 0 {
-        failed.push("unsafe code of the library");
-    }
-    if duplicates::lint()? > 0 {
-        failed.push("code in two places of the library");
+    type Check = fn() -> Result<usize>;
+    let checks: [(Check, &str); 6] = [
+        (words::lint, "style of comments and documents"),
+        (links::lint, "symbolic links"),
+        (layers::lint, "layers of the library"),
+        (surface::lint, "public items of the library"),
+        (confined::lint, "unsafe code of the library"),
+        (duplicates::lint, "code in two places of the library"),
+    ];
+    for (check, what) in checks {
+        if check()? > 0 {
+            failed.push(what);
+        }
     }
     if style_only {
         return conclude(&failed);
@@ -339,11 +324,11 @@ pub fn check_targets(setup: &Setup) -> Result<ExitCode> {
 
 /// `book`: the program in `docs/check`, with a feature so that only this command compiles mdBook.
 pub fn book() -> Result<ExitCode> {
+    // With the settings of the Cargo that runs us, whose packages it shares.
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.current_dir(firmware::root()).args(["run", "--locked", "--package", "allotment-docs"]);
-    cargo.args(["--features", "book", "--bin", "book"]);
-    let status = child::status(&mut cargo, "rendering the book")?;
-    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let run = "run --locked --package allotment-docs --features book --bin book";
+    cargo.current_dir(firmware::root()).args(run.split(' '));
+    child::run(&mut cargo, "rendering the book").map(|()| ExitCode::SUCCESS)
 }
 
 /// The targets of `boards`, each once.

@@ -7,7 +7,7 @@ use allotment_common::boards::{Board, Runner};
 use anyhow::Result;
 
 use crate::child;
-use crate::compiler::Toolchain;
+use crate::toolchain::Toolchain;
 
 /// Log messages of this level and above are compiled in.
 const LOG_LEVEL: &str = "info";
@@ -46,8 +46,7 @@ pub fn cargo(board: &Board, toolchain: &Toolchain, command: &str) -> Command {
 /// Builds the program of `board` and returns its path.
 pub fn build(board: &Board, toolchain: &Toolchain) -> Result<PathBuf> {
     eprintln!("xtask: building {} for {}", board.name, board.target);
-    let status = child::status(&mut cargo(board, toolchain, "build"), &format!("building {}", board.name))?;
-    anyhow::ensure!(status.success(), "board `{}` does not build ({status})", board.name);
+    child::run(&mut cargo(board, toolchain, "build"), &format!("building {}", board.name))?;
 
     let file = match board.runner {
         Runner::Node { .. } => format!("{}.wasm", board.package.replace('-', "_")),

@@ -11,12 +11,12 @@ use allotment_common::table;
 use allotment_trace::{Kind, Program, open};
 use anyhow::{Context, Result, ensure};
 
-use crate::measure::{self, Figures};
+use crate::emulator::{Figures, MPS2_AN385};
 use crate::{Setup, c_firmware, child, firmware, pages, setup};
 
 #[derive(clap::Args)]
 pub struct Options {
-    /// A folder with the source of FreeRTOS-Kernel, from the organization FreeRTOS on GitHub
+    /// A folder with the source of FreeRTOS's kernel
     #[arg(long, value_name = "FOLDER")]
     kernel: PathBuf,
     /// Write benches/results/pages/freertos.csv
@@ -34,11 +34,7 @@ const SIZES: [usize; 4] = [90, 100, 110, 150];
 const HEAPS: [(&str, u8, u8); 4] =
     [("heap_4", 4, 1), ("allotment", 0, 1), ("heap_5, two regions", 5, 2), ("allotment, two regions", 0, 2)];
 
-/// Instructions are exact only with this shift; see replay.c.
-const MACHINE: [&str; 4] = ["-machine", "mps2-an385", "-icount", "shift=8"];
-
 pub fn run(setup: &Setup, options: &Options) -> Result<ExitCode> {
-    let emulator = setup::provide("qemu-system-arm", false, setup)?;
     let compiler = setup::provide("arm-none-eabi-gcc", false, setup)?;
     let kernel = options.kernel.canonicalize().context("the folder with FreeRTOS's kernel")?;
     ensure!(kernel.join("tasks.c").is_file(), "{} is not FreeRTOS's kernel", kernel.display());
@@ -69,7 +65,8 @@ pub fn run(setup: &Setup, options: &Options) -> Result<ExitCode> {
                     .output()
                     .context("the compiler does not start")?;
                 ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());
-                let figures = measure::emulate(&emulator, &MACHINE, &elf)
+                let figures = MPS2_AN385
+                    .figures(&elf, setup)
                     .with_context(|| format!("{heap} under {name} in {bytes} bytes"))?;
                 rows.push(row(size, heap, requests, &figures)?);
                 eprintln!("xtask: {name}: {}", rows[rows.len() - 1].join(" | "));

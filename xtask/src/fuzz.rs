@@ -3,9 +3,9 @@
 use std::fs;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 
-use crate::compiler::Toolchain;
+use crate::toolchain::Toolchain;
 use crate::{child, firmware};
 
 /// The targets, and bytes of the longest input of each.
@@ -58,10 +58,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     for (name, _) in &chosen {
         build.args(["--bin", name]);
     }
-    ensure!(
-        child::status(&mut build, "building the fuzz targets")?.success(),
-        "they cannot be built: is nightly there?"
-    );
+    child::run(&mut build, "building the fuzz targets").context("is nightly there?")?;
     let (mut total, mut failed) = (0, Vec::new());
     for (name, longest) in chosen {
         let corpus = output.join("corpus").join(name);

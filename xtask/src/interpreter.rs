@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
-use crate::compiler::Toolchain;
+use crate::toolchain::Toolchain;
 use crate::{child, firmware};
 
 /// Builds the interpreter and returns its path.
@@ -14,7 +14,6 @@ pub fn build() -> Result<PathBuf> {
     let mut cargo = Toolchain::host()?.cargo("build");
     cargo.current_dir(firmware::root()).args(["--release", "--locked", "--package", "allotment-interpreter"]);
     cargo.arg("--target-dir").arg(&target).env("CARGO_PROFILE_RELEASE_DEBUG", "0");
-    let status = child::status(&mut cargo, "building the interpreter")?;
-    ensure!(status.success(), "the interpreter does not build ({status})");
+    child::run(&mut cargo, "building the interpreter")?;
     Ok(target.join("release/allotment-interpreter").with_extension(std::env::consts::EXE_EXTENSION))
 }

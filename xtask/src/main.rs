@@ -1,8 +1,8 @@
 //! `cargo xtask`: builds, boots and checks the firmware, with all set-up that it needs.
 //!
 //! Top down: `main` reads the command line, `commands` holds one function per command, `firmware` builds a
-//! board's program, `runner` runs it and `decode` makes text of its log; `toolchain` (with `sysroot` behind
-//! it) and `setup` find or download what they need. `measure` compares allocators in a firmware of its own, in
+//! board's program, `runner` runs it and `decode` makes text of its log; `toolchain` (with `sysroot` behind it) and
+//! `setup` find or download what they need. `measure` compares allocators in a firmware of its own, in
 //! which `wcet` looks for the worst. `gpu_bundle` packs what is to run on a machine with a GPU.
 
 mod bench;
@@ -14,6 +14,7 @@ mod compiler;
 mod confined;
 mod decode;
 mod duplicates;
+mod emulator;
 mod firmware;
 mod freertos;
 mod fuzz;
@@ -24,7 +25,6 @@ mod links;
 #[cfg(unix)]
 mod malloc;
 mod measure;
-#[cfg(unix)]
 mod mutants;
 mod newcomer;
 mod pages;
@@ -67,7 +67,7 @@ struct Cli {
 }
 
 /// How to find what a command needs.
-#[derive(clap::Args)]
+#[derive(Default, clap::Args)]
 struct Setup {
     /// Where the compiler for the boards comes from
     #[arg(long, global = true, value_enum, default_value_t, env = "ALLOTMENT_TOOLCHAIN")]
@@ -167,7 +167,6 @@ enum Command {
     #[cfg(unix)]
     Malloc(malloc::Options),
     /// Change the library's code bit by bit and count the changes that its tests notice; it needs cargo-mutants
-    #[cfg(unix)]
     Mutants(mutants::Options),
     /// Fuzz heaps and the planner's readers with libFuzzer, and print how many inputs were tried
     Fuzz(fuzz::Options),
@@ -207,7 +206,6 @@ fn main() -> ExitCode {
         Command::Malloc(options) => malloc::run(&options, &setup),
         Command::Measure(options) => measure::run(&setup, &options),
         Command::Wcet(options) => wcet::run(&setup, &options),
-        #[cfg(unix)]
         Command::Mutants(options) => mutants::run(&options),
         Command::Fuzz(options) => fuzz::run(&options),
         Command::CFirmware => c_firmware::run(&setup),

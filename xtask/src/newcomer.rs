@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 
-use crate::compiler::Toolchain;
+use crate::toolchain::Toolchain;
 use crate::{child, firmware};
 
 /// The target of README's firmware.
@@ -107,8 +107,8 @@ fn project(program: &str, lines: &[&str], toolchain: &Toolchain) -> Result<TempD
         let mut cargo = toolchain.cargo("add");
         let words = line.split_whitespace().skip(2);
         cargo.args(words.map(|word| if word == CLONE { firmware::root() } else { Path::new(word) }));
-        let status = child::status(cargo.arg("--quiet").current_dir(folder.path()), "adding a dependency")?;
-        ensure!(status.success(), "`{line}` ended with {status}");
+        child::run(cargo.arg("--quiet").current_dir(folder.path()), "adding a dependency")
+            .with_context(|| format!("`{line}`"))?;
     }
     Ok(folder)
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use allotment_common::boards::{Boards, Runner};
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::emulator::boot;
 use crate::setup::status;
 use crate::{Setup, child, firmware, progress, toolchain};
 
@@ -76,10 +77,8 @@ pub fn run(setup: &Setup) -> Result<ExitCode> {
     println!("{program} was unpacked by an ordinary user, against a package that breaks its own");
 
     let mut emulator = as_user(provided);
-    emulator.args(["-machine", machine, "-nographic", "-monitor", "none", "-serial", "null"]);
-    emulator.args(["-semihosting-config", "enable=on,target=native"]).args(args).arg("-kernel").arg(&kernel);
     let _progress = progress::show(format!("booting {}", board.name));
-    let output = child::output_limited(&mut emulator, LIMIT)?
+    let output = child::output_limited(boot(&mut emulator, machine, args, &kernel), LIMIT)?
         .with_context(|| format!("the demo was still running after {} s", LIMIT.as_secs()))?;
     ensure!(
         output.status.success(),

@@ -14,7 +14,7 @@ use wait_timeout::ChildExt;
 use crate::decode::{Dictionary, Line};
 use crate::summary::Summary;
 use crate::traced::Parts;
-use crate::{Setup, child, firmware, interpreter, setup};
+use crate::{Setup, child, emulator, firmware, interpreter, setup};
 
 /// Exit status of a run that was stopped, as that of `timeout`.
 const STOPPED: u8 = 124;
@@ -74,9 +74,7 @@ pub fn run(
     let mut command = child::command(program);
     let dictionary = match &board.runner {
         Runner::Qemu { machine, args, .. } => {
-            command.args(["-machine", machine, "-nographic", "-monitor", "none", "-serial", "null"]);
-            command.args(["-semihosting-config", "enable=on,target=native"]).args(args);
-            command.arg("-kernel").arg(file);
+            emulator::boot(&mut command, machine, args, file);
             let elf = std::fs::read(file).with_context(|| format!("{}", file.display()))?;
             Dictionary::of_elf(&elf)?
         }

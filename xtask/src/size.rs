@@ -1,78 +1,86 @@
 //! Measures how much memory a program takes before it runs.
 
+use std::path::Path;
+
 use anyhow::{Context, Result};
 use object::{Object, ObjectSection, SectionFlags, SectionKind, elf};
 
 /// Bytes that a program takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Size {
+    /// Machine code.
+    pub code: u64,
+    /// What is only read; for WebAssembly, what variables start with as well.
+    pub constants: u64,
+    /// Tables for unwinding, of no use to a program that aborts; whether they are linked in is up to its linker script.
+    pub unwinding: u64,
+    /// Variables that start as something else than zero, and those that start as zero. The arena of a static heap is among them; the
+    /// stack is not. `None` where the file does not tell.
+    pub variables: Option<[u64; 2]>,
+}
+
+impl Size {
     /// Code and constants.
-    pub text: u64,
-    /// Variables, zeroed or not. The arena of a static heap is among them; the stack is not. `None` where the
-    /// file does not tell.
-    pub static_ram: Option<u64>,
-}
-
-/// The size of the ELF or WebAssembly file in `bytes`.
-pub fn of(bytes: &[u8]) -> Result<Size> {
-    if is_wasm(bytes) {
-        let text = wasm_sections(bytes, &[WASM_CODE, WASM_DATA]);
-        let text = text.context("the WebAssembly module is cut off")?;
-        return Ok(Size { text, static_ram: None });
+    pub fn text(&self) -> u64 {
+        self.code + self.constants + self.unwinding
     }
-    let file = object::File::parse(bytes)?;
-    let (mut text, mut static_ram) = (0, 0);
-    for section in file.sections() {
-        let SectionFlags::Elf { sh_flags } = section.flags() else {
-            continue;
-        };
-        // Log strings and debug information are not loaded.
-        if sh_flags & u64::from(elf::SHF_ALLOC) == 0 || is_reserved(&section) {
-            continue;
-        }
-        if sh_flags & u64::from(elf::SHF_WRITE) == 0 {
-            text += section.size();
-        } else {
-            static_ram += section.size();
-        }
+
+    /// All variables.
+    pub fn static_ram(&self) -> Option<u64> {
+        self.variables.map(|variables| variables.iter().sum())
     }
-    Ok(Size { text, static_ram: Some(static_ram) })
-}
 
-/// The bytes of flash that the ELF file in `bytes` takes: code, constants, and what variables start with.
-pub fn flash(bytes: &[u8]) -> Result<u64> {
-    let file = object::File::parse(bytes)?;
-    let loaded = |section: &object::Section<'_, '_>| {
-        matches!(section.flags(), SectionFlags::Elf { sh_flags } if sh_flags & u64::from(elf::SHF_ALLOC) != 0)
-            && section.kind() != SectionKind::UninitializedData
-            && !is_reserved(section)
-    };
-    Ok(file.sections().filter(loaded).map(|section| section.size()).sum())
-}
+    /// Code, constants, and what variables start with.
+    pub fn flash(&self) -> u64 {
+        self.text() + self.variables.map_or(0, |[started, _]| started)
+    }
 
-/// Returns whether a section is not part of the program: some linker scripts make sections of unused memory.
-pub fn is_reserved<'data>(section: &impl ObjectSection<'data>) -> bool {
-    matches!(section.name(), Ok(".stack" | ".heap"))
+    /// The size of the ELF or WebAssembly program in `file`.
+    pub fn of(file: &Path) -> Result<Self> {
+        let of = || Self::of_bytes(&std::fs::read(file)?);
+        of().with_context(|| format!("{}", file.display()))
+    }
+
+    fn of_bytes(bytes: &[u8]) -> Result<Self> {
+        if bytes.starts_with(WASM_MAGIC) {
+            let of = |section| wasm_section(bytes, section).context("the WebAssembly module is cut off");
+            return Ok(Self { code: of(WASM_CODE)?, constants: of(WASM_DATA)?, ..Self::default() });
+        }
+        let mut size = Self::default();
+        let mut variables = [0; 2];
+        for section in object::File::parse(bytes)?.sections() {
+            let SectionFlags::Elf { sh_flags } = section.flags() else { continue };
+            let has = |flag: u32| sh_flags & u64::from(flag) != 0;
+            // Log strings and debug information are not loaded, and some linker scripts make sections of unused memory.
+            let part = match section.name() {
+                _ if !has(elf::SHF_ALLOC) => continue,
+                Ok(".stack" | ".heap") => continue,
+                _ if has(elf::SHF_WRITE) => {
+                    &mut variables[usize::from(section.kind() == SectionKind::UninitializedData)]
+                }
+                _ if has(elf::SHF_EXECINSTR) => &mut size.code,
+                Ok(".eh_frame") => &mut size.unwinding,
+                _ => &mut size.constants,
+            };
+            *part += section.size();
+        }
+        Ok(Self { variables: Some(variables), ..size })
+    }
 }
 
 const WASM_MAGIC: &[u8] = b"\0asm\x01\0\0\0";
 /// The section with a module's code.
-pub const WASM_CODE: u8 = 10;
+const WASM_CODE: u8 = 10;
 /// The section with what a module's variables start with, constants among them.
-pub const WASM_DATA: u8 = 11;
+const WASM_DATA: u8 = 11;
 
-/// Returns whether these are the bytes of a WebAssembly module.
-pub fn is_wasm(bytes: &[u8]) -> bool {
-    bytes.starts_with(WASM_MAGIC)
-}
-
-/// Bytes in the sections with these numbers, or `None` if the module is cut off.
-pub fn wasm_sections(bytes: &[u8], sections: &[u8]) -> Option<u64> {
+/// Bytes in the sections with this number, or `None` if the module is cut off.
+fn wasm_section(bytes: &[u8], section: u8) -> Option<u64> {
     let mut rest = bytes.get(WASM_MAGIC.len()..)?;
     let mut total = 0;
     while let Some((&id, after)) = rest.split_first() {
         let (length, body) = leb128(after)?;
-        if sections.contains(&id) {
+        if id == section {
             total += length;
         }
         rest = body.get(usize::try_from(length).ok()?..)?;
@@ -93,14 +101,14 @@ fn leb128(bytes: &[u8]) -> Option<(u64, &[u8])> {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use object::write::{Object, StandardSection};
     use object::{Architecture, BinaryFormat, Endianness};
 
     use super::*;
 
-    /// A firmware with 100 bytes of code, 20 of constants, 8 of variables, and `bss` that start as zero.
-    pub(crate) fn firmware(bss: u64) -> Object<'static> {
+    #[test]
+    fn sections_are_counted_by_where_they_live() {
         let mut file = Object::new(BinaryFormat::Elf, Architecture::Arm, Endianness::Little);
         let mut add = |section, bytes: &[u8]| {
             let id = file.section_id(section);
@@ -109,23 +117,17 @@ pub(crate) mod tests {
         add(StandardSection::Text, &[0; 100]);
         add(StandardSection::ReadOnlyData, &[0; 20]);
         add(StandardSection::Data, &[1; 8]);
-        let section = file.section_id(StandardSection::UninitializedData);
-        file.append_section_bss(section, bss, 8);
-        file
-    }
-
-    #[test]
-    fn sections_are_counted_by_where_they_live() {
-        let mut file = firmware(4096);
+        let zeroed = file.section_id(StandardSection::UninitializedData);
+        file.append_section_bss(zeroed, 4096, 8);
         let debug = file.add_section(Vec::new(), b".debug_str".to_vec(), SectionKind::Debug);
         file.append_section_data(debug, &[0; 999], 1);
 
         let stack = file.add_section(Vec::new(), b".stack".to_vec(), SectionKind::UninitializedData);
         file.append_section_bss(stack, 1 << 16, 8);
 
-        let size = of(&file.write().unwrap()).unwrap();
-        assert_eq!(size, Size { text: 120, static_ram: Some(4104) });
-        assert_eq!(flash(&file.write().unwrap()).unwrap(), 128);
+        let size = Size::of_bytes(&file.write().unwrap()).unwrap();
+        assert_eq!(size, Size { code: 100, constants: 20, unwinding: 0, variables: Some([8, 4096]) });
+        assert_eq!((size.text(), size.static_ram(), size.flash()), (120, Some(4104), 128));
     }
 
     #[test]
@@ -135,8 +137,10 @@ pub(crate) mod tests {
         module.extend([WASM_CODE, 0x80 | 2, 1]); // 130 bytes, in two digits
         module.extend([0; 130]);
         module.extend([WASM_DATA, 5, 0, 0, 0, 0, 0]);
-        assert_eq!(of(&module).unwrap(), Size { text: 135, static_ram: None });
+        let size = Size::of_bytes(&module).unwrap();
+        assert_eq!(size, Size { code: 130, constants: 5, ..Size::default() });
+        assert_eq!((size.text(), size.static_ram(), size.flash()), (135, None, 135));
         module.pop();
-        assert!(of(&module).is_err());
+        assert!(Size::of_bytes(&module).is_err());
     }
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::compiler::{Toolchain, missing};
+pub use crate::compiler::Toolchain;
+use crate::compiler::missing;
 use crate::{Setup, child, progress, sysroot, tools};
 
 /// rustup fetches some 30 MB a target; a network that it cannot pass should not cost much more than this.
@@ -94,7 +95,6 @@ fn rustup_add(targets: &[&str], sysroot: &Path, setup: &Setup) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::PathBuf;
 
     #[test]
     fn the_host_toolchain_has_the_host_and_no_invented_target() {
@@ -106,13 +106,7 @@ mod tests {
 
     #[test]
     fn a_sysroot_that_is_not_rustups_is_left_alone() {
-        let setup = Setup {
-            toolchain: Choice::Rustup,
-            no_install: true,
-            no_emulator: false,
-            cache: None,
-            dpkg_status: PathBuf::new(),
-        };
+        let setup = Setup { toolchain: Choice::Rustup, no_install: true, ..Setup::default() };
         let error = rustup_add(&["thumbv6m-none-eabi"], Path::new("/usr"), &setup).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("not one of rustup's") || text.contains("no rustup"), "{text}");

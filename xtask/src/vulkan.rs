@@ -5,7 +5,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -27,26 +27,12 @@ const REPORT: &str = "ALLOTMENT_VULKAN_REPORT";
 /// The driver or the layers cannot be had here, or a test fails.
 pub fn run(setup: &Setup) -> Result<ExitCode> {
     let variables = environment(setup).context("no Vulkan driver can be had here")?;
-    let tests = [
-        "test",
-        "--package",
-        "allotment",
-        "--no-default-features",
-        "--features",
-        "vulkan",
-        "--test",
-        "vulkan",
-    ];
-    let mut build = child::command("cargo");
-    build.current_dir(firmware::root()).args(tests).arg("--no-run");
-    ensure!(
-        child::status(&mut build, "building the Vulkan tests")?.success(),
-        "the Vulkan tests do not compile"
-    );
+    let tests = || cargo("test --package allotment --no-default-features --features vulkan --test vulkan");
+    child::run(tests().arg("--no-run"), "building the Vulkan tests")?;
 
     let report = tempfile::NamedTempFile::new()?;
-    let mut command = child::command("cargo");
-    command.current_dir(firmware::root()).args(tests).envs(variables.clone()).env(REPORT, report.path());
+    let mut command = tests();
+    command.envs(variables.clone()).env(REPORT, report.path());
     let (status, text) = child::run_limited(&mut command, LIMIT)?;
     print!("{text}");
     let status =
@@ -73,47 +59,29 @@ pub fn run(setup: &Setup) -> Result<ExitCode> {
 /// The driver cannot be had here, or the benchmark does not compile or fails.
 pub fn race(setup: &Setup) -> Result<ExitCode> {
     let variables = environment(setup).context("no Vulkan driver can be had here")?;
-    let build = ["build", "--release", "--no-default-features", "--features", "vulkan", "--bin", "gpu-bench"];
     let folder = firmware::root().join("benches");
-    let mut command = child::command("cargo");
-    command.current_dir(&folder).args(build);
-    ensure!(
-        child::status(&mut command, "building the benchmark")?.success(),
-        "the benchmark does not compile"
-    );
+    let build = "build --release --no-default-features --features vulkan --bin gpu-bench";
+    child::run(&mut child::cargo(&folder, build), "building the benchmark")?;
     let mut command = child::command(folder.join("target/release/gpu-bench"));
-    command.current_dir(&folder).envs(variables).args(RACE);
-    ensure!(child::status(&mut command, "the race on Vulkan")?.success(), "the benchmark fails");
-    Ok(ExitCode::SUCCESS)
+    command.current_dir(&folder).envs(variables).args(RACE.split(' '));
+    child::run(&mut command, "the race on Vulkan").map(|()| ExitCode::SUCCESS)
+}
+
+/// Cargo in the project's folder.
+fn cargo(arguments: &str) -> Command {
+    child::cargo(firmware::root(), arguments)
 }
 
 /// Some six minutes.
-const RACE: [&str; 12] = [
-    "--vulkan",
-    "--rounds",
-    "3",
-    "--seconds",
-    "250",
-    "--patience",
-    "4",
-    "replay",
-    "rmm",
-    "instructions",
-    "--output",
-    "results/gpu/lavapipe.csv",
-];
+const RACE: &str = "--vulkan --rounds 3 --seconds 250 --patience 4 replay rmm instructions --output results/gpu/lavapipe.csv";
 
 /// Runs the example on each kind of device, and compares what it prints.
 fn same_everywhere(variables: &[(&'static str, String)]) -> Result<()> {
-    let example =
-        ["--quiet", "--package", "allotment", "--features", "gpu,vulkan", "--example", "any_device"];
-    let mut build = child::command("cargo");
-    build.current_dir(firmware::root()).arg("build").args(example);
-    ensure!(child::status(&mut build, "building the example")?.success(), "the example does not compile");
+    let example = "--quiet --package allotment --features gpu,vulkan --example any_device";
+    child::run(&mut cargo(&format!("build {example}")), "building the example")?;
     let mut printed = Vec::new();
     for device in ["--host", "--vulkan", "--sim"] {
-        let mut run = child::command("cargo");
-        run.current_dir(firmware::root()).arg("run").args(example).args(["--", device]);
+        let mut run = cargo(&format!("run {example} -- {device}"));
         let output = child::output_limited(run.envs(variables.iter().cloned()), LIMIT)?;
         let output = output.filter(|output| output.status.success() && !output.stdout.is_empty());
         printed.push(output.with_context(|| format!("the example fails with {device}"))?.stdout);

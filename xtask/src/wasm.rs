@@ -51,7 +51,7 @@ fn write_page(file: &Path, setup: &Setup) -> Result<ExitCode> {
     // Without debug information, which is a hundred times larger than the code.
     let mut cargo = firmware::cargo(board, &toolchain, "rustc");
     cargo.args(["--", "-Cstrip=symbols"]);
-    ensure!(child::status(&mut cargo, "building the module")?.success(), "the module does not build");
+    child::run(&mut cargo, "building the module")?;
     let module = firmware::target_folder().join(TARGET).join("release/wasm32_node.wasm");
     let folder = firmware::folder(board);
     let template = fs::read_to_string(folder.join("page.html"))?;
@@ -82,7 +82,7 @@ fn modules(setup: &Setup) -> Result<(Vec<PathBuf>, Vec<[u64; 2]>)> {
             cargo.arg("--config").arg(format!("profile.release.opt-level=\"{level}\""));
             cargo.args(["--config", "profile.release.strip=true"]);
             cargo.arg("--target-dir").arg(&target).args(["--features", subject]);
-            ensure!(child::status(&mut cargo, "building a module")?.success(), "{subject} does not build");
+            child::run(&mut cargo, &format!("building a module with `{subject}`"))?;
             let name = if subject.is_empty() { "nothing" } else { subject };
             let module: PathBuf = target.join(format!("{name}-{level}.wasm"));
             fs::copy(target.join(TARGET).join("release/wasm_heaps.wasm"), &module)?;
@@ -156,8 +156,8 @@ fn threads(node: &Path) -> Result<String> {
     cargo.args(["--features", "threads", "--example", "wasm_threads"]);
     cargo.args(["-Zbuild-std=std,panic_abort", "--target", TARGET, "--target-dir"]).arg(&target);
     cargo.current_dir(&folder).env("RUSTFLAGS", "-Ctarget-feature=+atomics");
-    let built = child::status(&mut cargo, "building a module with threads")?;
-    ensure!(built.success(), "the module with threads needs a nightly compiler and the component rust-src");
+    child::run(&mut cargo, "building a module with threads")
+        .context("it needs a nightly compiler and the component rust-src")?;
     let mut command = child::command(node);
     command
         .arg(folder.join("threads.mjs"))

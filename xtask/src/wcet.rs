@@ -10,10 +10,8 @@ use std::process::ExitCode;
 use allotment_common::table;
 use anyhow::{Context, Result};
 
-use crate::compiler::Toolchain;
-use crate::measure::{self, Figures};
-use crate::toolchain;
-use crate::{Setup, child, firmware, pages, setup};
+use crate::emulator::{Counting, Figures, MPS2_AN385, MPS2_AN386, VIRT};
+use crate::{Setup, firmware, measure, pages, toolchain};
 
 /// What to do.
 #[derive(clap::Args)]
@@ -51,27 +49,22 @@ const PLACEMENTS: [Placement; 6] = [
     Placement { name: "allotment-bump", what: "`Heap<Bump>`, the same" },
 ];
 
-/// A core: what Rust calls it, what it is, and how QEMU shows it.
+/// A core: what Rust calls it, what it is, and what counts its instructions.
 struct Core {
     target: &'static str,
     core: &'static str,
-    emulator: &'static str,
-    arguments: &'static [&'static str],
+    emulator: Counting,
 }
 
 const CORES: [Core; 2] = [
-    Core {
-        target: "thumbv7em-none-eabihf",
-        core: "Cortex-M4F",
-        emulator: "qemu-system-arm",
-        arguments: &["-machine", "mps2-an386", "-icount", "shift=8"],
-    },
-    Core {
-        target: "riscv32imac-unknown-none-elf",
-        core: "RV32IMAC",
-        emulator: "qemu-system-riscv32",
-        arguments: &["-machine", "virt", "-bios", "none", "-icount", "shift=0"],
-    },
+    Core { target: "thumbv7em-none-eabihf", core: "Cortex-M4F", emulator: MPS2_AN386 },
+    Core { target: "riscv32imac-unknown-none-elf", core: "RV32IMAC", emulator: VIRT },
+];
+
+/// The cores that the longest masked times are for.
+const MASKED: [Core; 2] = [
+    Core { target: "thumbv6m-none-eabi", core: "Cortex-M0's code, on a Cortex-M3", emulator: MPS2_AN385 },
+    Core { target: "thumbv7m-none-eabi", core: "Cortex-M3", emulator: MPS2_AN385 },
 ];
 
 /// The kinds of calls that the firmware counts.
@@ -83,57 +76,28 @@ const SLACK: f64 = 1.05;
 const HEADER: &str = "target,placement,call,worst";
 
 fn placement_named(name: &str) -> Result<&'static Placement, String> {
-    PLACEMENTS.iter().find(|placement| placement.name == name).ok_or_else(|| {
-        let names: Vec<_> = PLACEMENTS.iter().map(|placement| placement.name).collect();
-        format!("there are {}", names.join(", "))
-    })
+    measure::named(&PLACEMENTS, |placement| placement.name, name)
 }
 
 /// The worst counts, by target, placement and kind of call.
 type Counts = BTreeMap<(String, String, String), u64>;
-
-/// The cores that the longest masked times are for.
-const MASKED: [Core; 2] = [
-    Core {
-        target: "thumbv6m-none-eabi",
-        core: "Cortex-M0's code, on a Cortex-M3",
-        emulator: "qemu-system-arm",
-        arguments: &["-machine", "mps2-an385", "-icount", "shift=8"],
-    },
-    Core {
-        target: "thumbv7m-none-eabi",
-        core: "Cortex-M3",
-        emulator: "qemu-system-arm",
-        arguments: &["-machine", "mps2-an385", "-icount", "shift=8"],
-    },
-];
 
 /// The heaps of microcontrollers, whose masked times are published.
 const MASKING: [&str; 4] = ["tiny", "heap", "tlsf16", "tlsf"];
 
 /// Counts how long operations hold the lock, and writes the table.
 fn masked(setup: &Setup) -> Result<ExitCode> {
-    let toolchain = toolchain::find(&MASKED.map(|core| core.target), setup)?;
-    let mut counts = Counts::new();
-    for core in &MASKED {
-        let emulator = setup::provide(core.emulator, false, setup)?;
-        for placement in PLACEMENTS.iter().filter(|placement| MASKING.contains(&placement.name)) {
-            let program = build(core, placement, ",_masked", &toolchain)?;
-            let figures = measure::emulate(&emulator, core.arguments, &program)
-                .with_context(|| format!("{} on {}", placement.name, core.target))?;
-            enter(&mut counts, core, placement, &figures)?;
-        }
-    }
-    let mut text = String::from("## The longest time with interrupts masked\n\n");
-    let _ = write!(
-        text,
-        "* compiler: {}, opt-level s, fat LTO\n* command: cargo xtask wcet --masked\n\n\
+    let (counts, compiler) =
+        count(&MASKED, |placement| MASKING.contains(&placement.name), ",_masked", setup)?;
+    let text = format!(
+        "## The longest time with interrupts masked\n\n\
+         * compiler: {compiler}, opt-level s, fat LTO\n* command: cargo xtask wcet --masked\n\n\
          The most instructions between entering and leaving the critical section of a heap's operation, over the programs of the next \
          table; entering and leaving take about 6 more. A resize that moves allocates, copies with interrupts on, and frees: its \
-         figure is the longer of the two sections. Cortex-M0 has no instruction that counts zeros, which every class of lengths is computed with.\n\n",
-        toolchain.version()?
+         figure is the longer of the two sections. Cortex-M0 has no instruction that counts zeros, which every class of lengths is computed with.\n\n\
+         {}",
+        tables(&MASKED, &counts)
     );
-    text.push_str(&tables(&MASKED, &counts));
     print!("{text}");
     pages::keep("masked", &text)?;
     Ok(ExitCode::SUCCESS)
@@ -144,25 +108,13 @@ pub fn run(setup: &Setup, options: &Options) -> Result<ExitCode> {
     if options.masked {
         return masked(setup);
     }
-    let targets: Vec<&str> = CORES.iter().map(|core| core.target).collect();
-    let toolchain = toolchain::find(&targets, setup)?;
     let chosen =
-        |placement: &&Placement| options.placements.is_empty() || options.placements.contains(placement);
-    let mut counts = Counts::new();
-    for core in &CORES {
-        let emulator = setup::provide(core.emulator, false, setup)?;
-        eprintln!("xtask: looking for the worst on {}", core.target);
-        for placement in PLACEMENTS.iter().filter(chosen) {
-            let program = build(core, placement, "", &toolchain)?;
-            let figures = measure::emulate(&emulator, core.arguments, &program)
-                .with_context(|| format!("{} on {}", placement.name, core.target))?;
-            enter(&mut counts, core, placement, &figures)?;
-        }
-    }
+        |placement: &Placement| options.placements.is_empty() || options.placements.contains(&placement);
+    let (counts, compiler) = count(&CORES, chosen, "", setup)?;
     print!("{}", tables(&CORES, &counts));
     if options.bless {
         let file = ceilings_file();
-        let text = format!("# * compiler: {}, opt-level s, fat LTO\n{}", toolchain.version()?, csv(&counts));
+        let text = format!("# * compiler: {compiler}, opt-level s, fat LTO\n{}", csv(&counts));
         fs::write(&file, text).with_context(|| format!("{}", file.display()))?;
         eprintln!("xtask: written to {}", file.display());
     }
@@ -173,16 +125,27 @@ pub fn run(setup: &Setup, options: &Options) -> Result<ExitCode> {
     Ok(if above.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn build(core: &Core, placement: &Placement, more: &str, toolchain: &Toolchain) -> Result<PathBuf> {
-    let target_folder = firmware::root().join("boards/target");
-    let mut cargo = toolchain.cargo("build");
-    cargo.current_dir(firmware::root().join("boards/measure"));
-    cargo.args(["--quiet", "--locked", "--release", "--bin", "worst", "--target", core.target]);
-    cargo.arg("--target-dir").arg(&target_folder);
-    cargo.arg("--features").arg(format!("{},in-place{more}", placement.name));
-    let status = child::status(&mut cargo, "building a measurement")?;
-    anyhow::ensure!(status.success(), "{} does not build for {} ({status})", placement.name, core.target);
-    Ok(target_folder.join(core.target).join("release/worst"))
+/// Counts the calls of the chosen placements, built with more features. Returns the compiler's version as well.
+fn count(
+    cores: &[Core],
+    chosen: impl Fn(&Placement) -> bool,
+    more: &str,
+    setup: &Setup,
+) -> Result<(Counts, String)> {
+    let targets: Vec<&str> = cores.iter().map(|core| core.target).collect();
+    let toolchain = toolchain::find(&targets, setup)?;
+    let mut counts = Counts::new();
+    for core in cores {
+        eprintln!("xtask: looking for the worst on {}", core.target);
+        for placement in PLACEMENTS.iter().filter(|placement| chosen(placement)) {
+            let features = format!("{},in-place{more}", placement.name);
+            let program = measure::program(&toolchain, core.target, "release", "worst", &features)?;
+            let figures = core.emulator.figures(&program, setup);
+            let figures = figures.with_context(|| format!("{} on {}", placement.name, core.target))?;
+            enter(&mut counts, core, placement, &figures)?;
+        }
+    }
+    Ok((counts, toolchain.version()?))
 }
 
 /// Takes a program's figures into the counts. A kind of call that was never made says nothing.

@@ -1,10 +1,7 @@
 //! The style check of `cargo xtask lint`: refuses phrases that make comments and documents hard to read.
 
-use crate::child;
-use crate::firmware;
-use anyhow::{Context, Result};
-use std::fs;
-use std::process::Command;
+use crate::layers::sources;
+use anyhow::Result;
 
 /// The refused phrases, one a line. They are whole words and match as written; a phrase in lower case also matches at
 /// the start of a sentence.
@@ -21,16 +18,9 @@ const TERMS_LEFT: usize = 4;
 ///
 /// If git does not list the files, or one of them cannot be read.
 pub fn lint() -> Result<usize> {
-    let mut git = Command::new("git");
-    git.current_dir(firmware::root()).args(["ls-files", "-z", "--", "*.rs", "*.md"]);
     let (mut findings, mut terms) = (0, Vec::new());
-    for name in child::stdout_of(&mut git)?.split_terminator('\0') {
-        let path = firmware::root().join(name);
-        // A file that was deleted but not committed yet is still listed.
-        if !path.exists() {
-            continue;
-        }
-        let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    for name in sources::tracked(&["*.rs", "*.md"])? {
+        let text = sources::text(&name)?;
         for (line, reason) in check(&text) {
             println!("{name}:{line}: {reason}");
             findings += 1;

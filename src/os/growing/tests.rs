@@ -1,6 +1,8 @@
 //! Tests of the process heap, and of its shared part on a system that checks every call.
 
 mod fake;
+mod limits;
+mod pages;
 
 use super::*;
 

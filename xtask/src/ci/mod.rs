@@ -10,11 +10,12 @@ mod steps;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use crate::compiler::Toolchain;
+use crate::toolchain::Toolchain;
 use crate::{Setup, child, firmware, setup};
 use output::Output;
 use steps::{FEATURES, STEPS};
@@ -135,10 +136,11 @@ pub fn run(setup: &Setup, options: &Options) -> Result<ExitCode> {
         bail!("no step of this tier is called so; `cargo xtask ci deep --list` lists them");
     }
     std::fs::create_dir_all(firmware::root().join("target/ci"))?;
-    let runner = Runner { setup, xtask: copy_of_this_program()?, tests: Tests::default() };
+    let runner =
+        Runner { setup, xtask: copy_of_this_program()?, tests: Tests::default(), cpu: Mutex::new(0.0) };
     let begun = Instant::now();
     let failures = lanes::run(&chosen, |step, output| runner.run(step, output));
-    println!("\n{} s in all, {:.0} s of CPU", begun.elapsed().as_secs(), cpu_seconds());
+    println!("\n{} s in all, {:.0} s of CPU", begun.elapsed().as_secs(), runner.cpu.into_inner()?);
     if !failures.is_empty() {
         println!("failed: {}", failures.join("; "));
     }
@@ -148,29 +150,13 @@ pub fn run(setup: &Setup, options: &Options) -> Result<ExitCode> {
     Ok(if failures.is_empty() && failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Seconds of CPU time that all ended children of this process took; 0 where the system does not tell.
-///
-/// Unlike time on the clock it says what a step costs on a machine that is busy with other things.
-fn cpu_seconds() -> f64 {
-    std::fs::read_to_string("/proc/self/stat").ok().and_then(|stat| children_seconds(&stat)).unwrap_or(0.0)
-}
-
-/// Reads Linux's `/proc/PID/stat`.
-fn children_seconds(stat: &str) -> Option<f64> {
-    // Ticks on every Linux that Rust supports.
-    const TICKS: f64 = 100.0;
-    // The second field is the program's name in parentheses, and may hold anything. `cutime` and `cstime` are the
-    // 16th and 17th.
-    let mut fields = stat.rsplit_once(") ")?.1.split(' ').skip(13);
-    let mut ticks = || fields.next()?.parse::<f64>().ok();
-    Some((ticks()? + ticks()?) / TICKS)
-}
-
 /// What the steps need.
 struct Runner<'a> {
     setup: &'a Setup,
     xtask: PathBuf,
     tests: Tests,
+    /// Seconds of CPU time. Unlike time on the clock it says what a step costs on a machine that is busy with other things.
+    cpu: Mutex<f64>,
 }
 
 impl Runner<'_> {
@@ -188,6 +174,7 @@ impl Runner<'_> {
             }
         }
         self.tests.add(&failed);
+        *self.cpu.lock().unwrap_or_else(PoisonError::into_inner) += cpu;
         output.say(&format!("-- {} s, {cpu:.0} s of CPU: {}\n", started.elapsed().as_secs(), step.name));
         outcome.is_ok()
     }
@@ -308,13 +295,6 @@ mod tests {
         }
         let counts = [tests.passed, tests.failed, tests.skipped].map(AtomicU64::into_inner);
         assert_eq!(counts, [5, 4, 1]);
-    }
-
-    #[test]
-    fn cpu_time_is_read() {
-        let stat = "7 (a) b) S 1 7 7 0 -1 4194304 1 2 3 4 50 60 700 850 20 0 1 0 5 6 7";
-        assert_eq!(children_seconds(stat), Some(15.5));
-        assert_eq!(children_seconds("nothing"), None);
     }
 
     #[test]

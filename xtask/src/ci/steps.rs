@@ -149,6 +149,6 @@ pub const STEPS: &[Step] = &[
     Step::new("advisories, firmware", Deep, "cargo deny --config ../deny.toml check advisories").folder("boards"),
     Step::new("advisories, fuzz targets", Deep, "cargo deny --config ../deny.toml check advisories").folder("fuzz"),
     Step::new("advisories, programs beside", Deep, "cargo deny --config ../../deny.toml check advisories").folder("tests/beside"),
-    Step::new("mutation", Deep, "cargo xtask mutants --shard 0/8"),
+    Step::new("mutation", Deep, "cargo xtask mutants --shard 0/200"),
     Step::new("fuzz", Deep, "cargo xtask fuzz --seconds 60"),
 ];

@@ -10,7 +10,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::{child, firmware, progress, tools};
+use crate::{child, firmware, progress};
 
 /// What to do.
 #[derive(clap::Args)]
@@ -31,25 +31,19 @@ pub fn run(bundle: &Bundle) -> Result<ExitCode> {
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
 
     // As CI has built the tests before, so that little is left to do.
-    let mut tests = cargo(root, &["test", "--no-run", "--features", "gpu", "--test", "gpu"])?;
+    let mut tests = cargo(root, "test --no-run --features gpu --test gpu");
     tests.env("ALLOTMENT_BUNDLED_CUDA_DRIVER", "system");
     let tests = artifact(tests, "gpu")?;
-    let driver = artifact(
-        cargo(root, &["build", "--package", "allotment-stand-in-driver"])?,
-        "allotment_stand_in_driver",
-    )?;
-    let benches = root.join("benches");
-    let features = ["--no-default-features", "--features", "gpu", "--bin", "gpu-bench"];
-    let mut bench = cargo(&benches, &[&["build", "--release"][..], &features].concat())?;
-    bench.arg("--target-dir").arg(benches.join("target"));
-    let bench = artifact(bench, "gpu-bench")?;
+    let driver = cargo(root, "build --package allotment-stand-in-driver");
+    let driver = artifact(driver, "allotment_stand_in_driver")?;
+    let bench = "build --release --no-default-features --features gpu --bin gpu-bench --target-dir target";
+    let bench = artifact(cargo(&root.join("benches"), bench), "gpu-bench")?;
 
     // A check only starts them, and CI has built them for its tests.
-    let profile: &[&str] = if bundle.check { &[] } else { &["--release"] };
-    let build =
-        |arguments: &[&str]| cargo(root, &[&["build", "--features", "gpu"], profile, arguments].concat());
-    let example = artifact(build(&["--example", "gpu_pipeline"])?, "gpu_pipeline")?;
-    let torch = artifact(build(&["--package", "allotment-capi"])?, "allotment")?;
+    let profile = if bundle.check { "dev" } else { "release" };
+    let build = |what: &str| cargo(root, &format!("build --features gpu --profile {profile} {what}"));
+    let example = artifact(build("--example gpu_pipeline"), "gpu_pipeline")?;
+    let torch = artifact(build("--package allotment-capi"), "allotment")?;
 
     for (from, name) in [
         (tests, "gpu-tests"),
@@ -86,11 +80,8 @@ pub fn run(bundle: &Bundle) -> Result<ExitCode> {
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn cargo(folder: &Path, arguments: &[&str]) -> Result<Command> {
-    let mut cargo = child::command(tools::find("cargo").context("there is no `cargo`")?);
-    cargo.current_dir(folder).args(arguments);
-    cargo.args(["--locked", "--quiet", "--message-format", "json-render-diagnostics"]);
-    Ok(cargo)
+fn cargo(folder: &Path, arguments: &str) -> Command {
+    child::cargo(folder, &format!("{arguments} --locked --quiet --message-format json-render-diagnostics"))
 }
 
 /// Builds, and finds the file that the target `name` has become.
@@ -118,7 +109,7 @@ fn find_artifact(messages: &str, name: &str) -> Option<PathBuf> {
 fn copy(from: &Path, to: &Path) -> Result<()> {
     fs::copy(from, to).with_context(|| format!("cannot copy {}", from.display()))?;
     let is_program = fs::read(to)?.starts_with(b"\x7fELF");
-    if let Some(strip) = tools::find("strip").filter(|_| is_program) {
+    if let Some(strip) = which::which("strip").ok().filter(|_| is_program) {
         let status = child::command(strip).arg("--strip-debug").arg(to).status();
         ensure!(status.is_ok_and(|status| status.success()), "strip fails on {}", to.display());
     }

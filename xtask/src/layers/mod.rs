@@ -5,10 +5,8 @@
 
 pub mod sources;
 
-use crate::firmware;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use sources::{Path, arrows, crates, modules, reaches, sources};
-use std::fs;
 
 /// Checks all crates that git tracks, but those of tests. Prints each arrow that points up or closes a circle, and returns how many
 /// there are.
@@ -17,9 +15,7 @@ use std::fs;
 ///
 /// If git does not list the files, one of them cannot be read or parsed, or ARCHITECTURE.md has no table of layers.
 pub fn lint() -> Result<usize> {
-    let path = firmware::root().join("ARCHITECTURE.md");
-    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    let order = order(&text)?;
+    let order = order(&sources::text("ARCHITECTURE.md")?)?;
     let mut findings = 0;
     for folder in crates()? {
         let order = (folder == "src").then_some(&*order);

@@ -9,46 +9,48 @@ use std::fs;
 use std::process::Command;
 use std::str::FromStr;
 
-/// Returns the names and texts of all files of Rust in `folder` that git tracks or would track.
+/// Returns the names of the files that git tracks or would track, below the folders or with the patterns that are named.
+///
+/// # Errors
+///
+/// If git does not list the files.
+pub fn tracked(patterns: &[&str]) -> Result<Vec<String>> {
+    let mut git = Command::new("git");
+    git.current_dir(firmware::root()).args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]);
+    let listed = child::stdout_of(git.arg("--").args(patterns))?;
+    // A file that was deleted but not committed yet is still listed.
+    let is_there = |name: &&str| firmware::root().join(name).symlink_metadata().is_ok();
+    Ok(listed.split_terminator('\0').filter(is_there).map(str::to_owned).collect())
+}
+
+/// Returns the text of a file of the project.
+///
+/// # Errors
+///
+/// If it cannot be read.
+pub fn text(name: &str) -> Result<String> {
+    fs::read_to_string(firmware::root().join(name)).with_context(|| format!("cannot read {name}"))
+}
+
+/// Returns the names and texts of all files of Rust in `folder`.
 ///
 /// # Errors
 ///
 /// If git does not list the files, or one of them cannot be read.
 pub fn sources(folder: &str) -> Result<Vec<(String, String)>> {
-    let mut git = Command::new("git");
-    git.current_dir(firmware::root()).args([
-        "ls-files",
-        "-z",
-        "--cached",
-        "--others",
-        "--exclude-standard",
-        "--",
-        folder,
-    ]);
-    let mut files = Vec::new();
-    for name in child::stdout_of(&mut git)?.split_terminator('\0').filter(|name| name.ends_with(".rs")) {
-        let path = firmware::root().join(name);
-        // A file that was deleted but not committed yet is still listed.
-        if path.exists() {
-            let text =
-                fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-            files.push((name.to_owned(), text));
-        }
-    }
-    Ok(files)
+    let names = tracked(&[folder])?.into_iter().filter(|name| name.ends_with(".rs"));
+    names.map(|name| Ok((name.clone(), text(&name)?))).collect()
 }
 
-/// Returns the folders of all crates that git tracks, but those of tests.
+/// Returns the folders of all crates, but those of tests.
 ///
 /// # Errors
 ///
 /// If git does not list the files.
 pub fn crates() -> Result<BTreeSet<String>> {
-    let mut git = Command::new("git");
-    git.current_dir(firmware::root()).args(["ls-files", "-z", "--", "*/lib.rs", "*/main.rs"]);
-    let listed = child::stdout_of(&mut git)?;
-    let folders = listed.split_terminator('\0').filter_map(|name| Some(name.rsplit_once('/')?.0));
-    let for_tests = |folder: &str| folder.split('/').any(|part| part == "tests");
+    let roots = tracked(&["*/lib.rs", "*/main.rs"])?;
+    let folders = roots.iter().filter_map(|name| Some(name.rsplit_once('/')?.0));
+    let for_tests = |folder: &&str| folder.split('/').any(|part| part == "tests");
     Ok(folders.filter(|folder| !for_tests(folder)).map(str::to_owned).collect())
 }
 

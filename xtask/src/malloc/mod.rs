@@ -124,13 +124,12 @@ pub fn run(options: &Options, setup: &Setup) -> Result<ExitCode> {
 /// Builds `liballotment.so`, or `liballotment-hard.so`, and returns its path.
 pub fn library(hard: bool) -> Result<PathBuf> {
     let root = crate::firmware::root();
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut build = child::command(cargo);
+    let mut build = child::command("cargo");
     build.current_dir(root).args(["build", "--quiet", "--release", "--package", "allotment-capi"]);
     if hard {
         build.args(["--features", "hard", "--target-dir", "target/hard"]);
     }
-    ensure!(child::status(&mut build, "building liballotment.so")?.success(), "liballotment.so is not built");
+    child::run(&mut build, "building liballotment.so")?;
     if !hard {
         return Ok(root.join("target/release/liballotment.so"));
     }
@@ -167,8 +166,7 @@ fn check_specials(ours: &Heap, folder: &Path) -> Result<()> {
 
     let library = ours.library.as_deref().unwrap_or(Path::new(""));
     for limit in ["300000", "2000000"] {
-        let script = format!("ulimit -v {limit}; LD_PRELOAD='{}' exec \"$0\"", library.display());
-        let status = Command::new("sh").args(["-c", &script]).arg(folder.join("functions")).status()?;
+        let status = limited(limit, ours).arg(folder.join("functions")).status()?;
         ensure!(status.success(), "a program fails under `ulimit -v {limit}`");
     }
     println!("ulimit -v  300 MB and 2 GB are enough for a small program");
@@ -195,67 +193,64 @@ fn check_specials(ours: &Heap, folder: &Path) -> Result<()> {
 
 /// Start-up, and what is kept after nearly everything was freed, beyond what the program had when it started.
 fn specials(heaps: &[Heap], folder: &Path) -> Result<String> {
-    let mut text = String::from("\n### Start-up, and memory that is kept\n\n| | ");
-    let names: Vec<_> = heaps.iter().map(|heap| heap.name).collect();
-    text += &format!("{} |\n| --- |{}\n", names.join(" | "), " --- |".repeat(heaps.len()));
-    let mut start = [String::from("| a program that does nothing, ms"), String::from("| its memory, KiB")];
-    for heap in heaps {
-        let program = program::system("true", &[])?;
-        let mut runs = Vec::new();
-        for _ in 0..200 {
-            runs.push(program.run(heap, folder)?);
+    let mut text = String::from("\n### Start-up, and memory that is kept\n\n");
+    text += &table::header(heaps.iter().map(|heap| heap.name));
+    // The rows from their names and the cells of each heap.
+    let mut add = |names: &[String], cells: &dyn Fn(&Heap) -> Result<Vec<String>>| -> Result<()> {
+        let columns = heaps.iter().map(cells).collect::<Result<Vec<_>>>()?;
+        for (at, name) in names.iter().enumerate() {
+            text += &table::row(name, columns.iter().map(|cells| cells[at].clone()));
         }
+        Ok(())
+    };
+    add(&["a program that does nothing, ms".into(), "its memory, KiB".into()], &|heap| {
+        let program = program::system("true", &[])?;
+        let mut runs = (0..200).map(|_| program.run(heap, folder)).collect::<Result<Vec<_>>>()?;
         runs.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
-        start[0] += &format!(" | {:.2}", runs[runs.len() / 2].wall * 1000.0);
-        start[1] += &format!(" | {}", runs[runs.len() / 2].kibibytes);
-    }
-    for line in start {
-        text += &format!("{line} |\n");
-    }
+        let run = &runs[runs.len() / 2];
+        Ok(vec![format!("{:.2}", run.wall * 1000.0), run.kibibytes.to_string()])
+    })?;
     for (name, title) in [("large", "large blocks"), ("small", "small blocks")] {
-        let mut lines = [
+        let names = [
             "after 10 idle seconds",
             "after 200 more calls",
             "after `malloc_trim`",
             "after 10 idle seconds, ours with `background`",
         ]
-        .map(|when| format!("| {title}, 98 % freed, kept {when}, MB"));
-        for heap in heaps {
-            let run = program::plain(folder, "given_back", &[name, "wait"]).run(heap, folder)?;
-            let mut kept = numbers(&run)?;
+        .map(|when| format!("{title}, 98 % freed, kept {when}, MB"));
+        add(&names, &|heap| {
+            let program = || program::plain(folder, "given_back", &[name, "wait"]);
+            let mut kept = numbers(&program().run(heap, folder)?)?;
             ensure!(kept.len() == 3, "given_back prints three numbers");
-            let program = program::plain(folder, "given_back", &[name, "wait"]);
-            kept.push(numbers(&program::with_options("background", program).run(heap, folder)?)?[0]);
-            for (line, kept) in lines.iter_mut().zip(kept) {
-                *line += &format!(" | {:.1}", kept / 1024.0);
-            }
-        }
-        for line in lines {
-            text += &format!("{line} |\n");
-        }
+            kept.push(numbers(&program::with_options("background", program()).run(heap, folder)?)?[0]);
+            Ok(kept.into_iter().map(|kept| format!("{:.1}", kept / 1024.0)).collect())
+        })?;
     }
-    let mut lines = [
-        String::from("| of 400 children of a program with threads, cannot allocate"),
-        String::from("| smallest `ulimit -v` of 100, 150, 200, 300 MB, 1, 2 GB under which *larson* runs"),
+    let names = [
+        "of 400 children of a program with threads, cannot allocate".into(),
+        "smallest `ulimit -v` of 100, 150, 200, 300 MB, 1, 2 GB under which *larson* runs".into(),
     ];
-    for heap in heaps {
+    add(&names, &|heap| {
         let failed = numbers(&program::plain(folder, "fork", &[]).run(heap, folder)?)?;
-        lines[0] += &format!(" | {}", failed.first().copied().context("fork prints a number")?);
+        let failed = failed.first().context("fork prints a number")?.to_string();
         let works = |limit: &u32| {
-            let library = heap.library.as_deref().unwrap_or(Path::new(""));
-            let script =
-                format!("ulimit -v {limit}000; LD_PRELOAD='{}' exec \"$0\" larson 32", library.display());
-            let mut command = Command::new("sh");
-            command.args(["-c", &script]).arg(folder.join("threads"));
-            command.output().is_ok_and(|output| output.status.success())
+            let mut larson = limited(&format!("{limit}000"), heap);
+            larson.arg(folder.join("threads")).args(["larson", "32"]);
+            larson.output().is_ok_and(|output| output.status.success())
         };
         let least = [100, 150, 200, 300, 1000, 2000].into_iter().find(works);
-        lines[1] += &format!(" | {}", least.map_or(String::from("none"), |limit| format!("{limit} MB")));
-    }
-    for line in lines {
-        text += &format!("{line} |\n");
-    }
+        Ok(vec![failed, least.map_or("none".into(), |limit| format!("{limit} MB"))])
+    })?;
     Ok(text)
+}
+
+/// What starts the program that follows on a heap, with so many KiB of address space.
+fn limited(kibibytes: &str, heap: &Heap) -> Command {
+    let library = heap.library.as_deref().unwrap_or(Path::new(""));
+    let script = format!("ulimit -v {kibibytes}; LD_PRELOAD='{}' exec \"$0\" \"$@\"", library.display());
+    let mut command = Command::new("sh");
+    command.args(["-c", &script]);
+    command
 }
 
 /// The numbers that a program prints.

@@ -12,6 +12,17 @@ pub struct Table {
     ratios: Vec<(Vec<f64>, Vec<f64>)>,
 }
 
+/// A row of a table.
+pub fn row(name: &str, cells: impl IntoIterator<Item = String>) -> String {
+    format!("| {name} | {} |\n", cells.into_iter().collect::<Vec<_>>().join(" | "))
+}
+
+/// The header of a table with a column for each heap.
+pub fn header(heaps: impl ExactSizeIterator<Item = &'static str>) -> String {
+    let columns = heaps.len();
+    row("", heaps.map(str::to_owned)) + "| --- |" + &" --- |".repeat(columns) + "\n"
+}
+
 /// The middle of some figures.
 fn median(figures: impl Iterator<Item = f64>) -> f64 {
     let mut figures: Vec<f64> = figures.collect();
@@ -35,21 +46,21 @@ impl Table {
         let system = &runs[0];
         let seconds = median(system.iter().map(|run| run.seconds));
         let kibibytes = median(system.iter().map(|run| run.kibibytes as f64));
-        let mut line = format!("| {name} | {seconds:.2} s, {:.0} MB", kibibytes / 1024.0);
+        let mut cells = vec![format!("{seconds:.2} s, {:.0} MB", kibibytes / 1024.0)];
         for (at, runs) in runs.iter().enumerate().skip(1) {
             // Runs of one round are compared with each other, since the machine's speed changes from round to round.
             let time = median(runs.iter().zip(system).map(|(run, system)| run.seconds / system.seconds));
             let memory = median(runs.iter().map(|run| run.kibibytes as f64)) / kibibytes;
             self.ratios[at].0.push(time);
             self.ratios[at].1.push(memory);
-            line += &format!(" | {time:.3} / {memory:.3}");
+            cells.push(format!("{time:.3} / {memory:.3}"));
         }
-        self.lines.push(line + " |");
+        self.lines.push(row(name, cells));
     }
 
     /// The row that was added last.
     pub fn last(&self) -> &str {
-        self.lines.last().map_or("", String::as_str)
+        self.lines.last().map_or("", |line| line.trim_end())
     }
 
     /// The table as Markdown, with the geometric means and the worst ratio of time.
@@ -57,15 +68,13 @@ impl Table {
         if self.lines.is_empty() {
             return String::new();
         }
-        let mut text =
-            format!("\n### {}: time / peak memory\n\n| | {} |\n", self.title, self.names.join(" | "));
-        text += &format!("| --- |{}\n{}\n", " --- |".repeat(self.names.len()), self.lines.join("\n"));
-        let mut last = String::from("| geometric mean | 1 / 1");
-        let mut worst = String::from("| highest time | 1");
-        for (time, memory) in &self.ratios[1..] {
-            last += &format!(" | {:.3} / {:.3}", mean(time), mean(memory));
-            worst += &format!(" | {:.3}", time.iter().copied().fold(0.0, f64::max));
-        }
-        text + &last + " |\n" + &worst + " |\n"
+        let ratios = || self.ratios[1..].iter();
+        let means = ratios().map(|(time, memory)| format!("{:.3} / {:.3}", mean(time), mean(memory)));
+        let worst = ratios().map(|(time, _)| format!("{:.3}", time.iter().copied().fold(0.0, f64::max)));
+        format!("\n### {}: time / peak memory\n\n", self.title)
+            + &header(self.names.iter().copied())
+            + &self.lines.concat()
+            + &row("geometric mean", ["1 / 1".into()].into_iter().chain(means))
+            + &row("highest time", ["1".into()].into_iter().chain(worst))
     }
 }

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use object::{Object, ObjectSection, ObjectSymbol, SectionFlags, SectionKind, SymbolKind, elf};
+use object::{Object, ObjectSymbol, SymbolKind};
 
-use crate::size;
+use crate::size::Size;
 
 /// Bytes of the arena that the program has among its variables.
 const ARENA: u64 = 64 * 1024;
@@ -21,41 +21,16 @@ pub struct Footprint {
     pub ram: Option<u64>,
 }
 
-/// The sizes of the program in `file`.
-pub fn of(file: &Path) -> Result<Footprint> {
-    let bytes = std::fs::read(file).with_context(|| format!("{}", file.display()))?;
-    measure(&bytes).with_context(|| format!("{}", file.display()))
-}
-
-fn measure(bytes: &[u8]) -> Result<Footprint> {
-    if size::is_wasm(bytes) {
-        let of = |section| size::wasm_sections(bytes, &[section]).context("the module is cut off");
-        return Ok(Footprint { code: of(size::WASM_CODE)?, constants: of(size::WASM_DATA)?, ram: None });
+impl Footprint {
+    /// The footprint of a program; it has no use for tables for unwinding.
+    ///
+    /// # Errors
+    /// The program has no arena.
+    pub fn of(size: &Size) -> Result<Self> {
+        let started = size.variables.map_or(0, |[started, _]| started);
+        let ram = size.static_ram().map(|ram| ram.checked_sub(ARENA).context("the program has no arena"));
+        Ok(Self { code: size.code, constants: size.constants + started, ram: ram.transpose()? })
     }
-    let file = object::File::parse(bytes)?;
-    let (mut footprint, mut ram) = (Footprint::default(), 0);
-    for section in file.sections() {
-        let SectionFlags::Elf { sh_flags } = section.flags() else { continue };
-        let has = |flag: u32| sh_flags & u64::from(flag) != 0;
-        // Tables for unwinding are of no use to a program that aborts; whether they are linked in is up to its
-        // linker script.
-        let unwinding = section.name() == Ok(".eh_frame");
-        if !has(elf::SHF_ALLOC) || size::is_reserved(&section) || unwinding {
-            continue;
-        }
-        if has(elf::SHF_EXECINSTR) {
-            footprint.code += section.size();
-        } else if !has(elf::SHF_WRITE) {
-            footprint.constants += section.size();
-        } else {
-            ram += section.size();
-            if section.kind() != SectionKind::UninitializedData {
-                footprint.constants += section.size();
-            }
-        }
-    }
-    footprint.ram = Some(ram.checked_sub(ARENA).context("the program has no arena")?);
-    Ok(footprint)
 }
 
 /// Functions and their sizes, the largest first.
@@ -77,21 +52,13 @@ pub fn functions(file: &Path) -> Result<Vec<(String, u64)>> {
 
 #[cfg(test)]
 mod tests {
-    use object::write::Object;
-    use object::{Architecture, BinaryFormat, Endianness};
-
     use super::*;
 
     #[test]
-    fn code_constants_and_variables_are_told_apart() {
-        let file = crate::size::tests::firmware(ARENA + 12);
-        let footprint = measure(&file.write().unwrap()).unwrap();
-        assert_eq!(footprint, Footprint { code: 100, constants: 28, ram: Some(20) });
-    }
-
-    #[test]
-    fn a_program_without_the_arena_is_refused() {
-        let file = Object::new(BinaryFormat::Elf, Architecture::Arm, Endianness::Little);
-        assert!(measure(&file.write().unwrap()).is_err());
+    fn the_arena_is_left_out() {
+        let size = Size { code: 100, constants: 20, unwinding: 9, variables: Some([8, ARENA + 12]) };
+        assert_eq!(Footprint::of(&size).unwrap(), Footprint { code: 100, constants: 28, ram: Some(20) });
+        assert!(Footprint::of(&Size { variables: Some([0, 4]), ..size }).is_err());
+        assert_eq!(Footprint::of(&Size { variables: None, ..size }).unwrap().ram, None);
     }
 }

@@ -9,21 +9,18 @@ mod report;
 mod subject;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use allotment_common::table;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
-use crate::compiler::Toolchain;
-use crate::toolchain;
-use crate::{Setup, child, firmware, setup};
+use crate::emulator::Figures;
+use crate::size::Size;
+use crate::toolchain::Toolchain;
+use crate::{Setup, child, firmware, setup, toolchain};
 use footprint::Footprint;
 use subject::{FAST, Level, MACHINES, Machine, SMALL, SUBJECTS, Subject, ZERO};
-
-/// A workload takes a second or two; one that takes this long hangs.
-const LIMIT: Duration = Duration::from_secs(60);
 
 /// What to measure.
 #[derive(clap::Args)]
@@ -49,17 +46,17 @@ pub struct Options {
 }
 
 fn subject_named(name: &str) -> Result<&'static Subject, String> {
-    SUBJECTS.iter().find(|subject| subject.name == name).ok_or_else(|| {
-        let names: Vec<_> = SUBJECTS.iter().map(|subject| subject.name).collect();
-        format!("there are {}", names.join(", "))
-    })
+    named(&SUBJECTS, |subject| subject.name, name)
 }
 
 fn machine_named(target: &str) -> Result<&'static Machine, String> {
-    MACHINES.iter().find(|machine| machine.target == target).ok_or_else(|| {
-        let targets: Vec<_> = MACHINES.iter().map(|machine| machine.target).collect();
-        format!("there are {}", targets.join(", "))
-    })
+    named(&MACHINES, |machine| machine.target, target)
+}
+
+/// Returns the item with a name, or what the names are.
+pub fn named<T>(all: &'static [T], name: fn(&T) -> &'static str, wanted: &str) -> Result<&'static T, String> {
+    let names = || all.iter().map(name).collect::<Vec<_>>().join(", ");
+    all.iter().find(|item| name(item) == wanted).ok_or_else(|| format!("there are {}", names()))
 }
 
 /// One program: what it was built from.
@@ -153,11 +150,11 @@ pub fn run(setup: &Setup, options: &Options) -> Result<ExitCode> {
 }
 
 fn measure(case: Case, toolchain: &Toolchain, setup: &Setup) -> Result<Outcome> {
-    let footprint = footprint::of(&build(case, toolchain, "footprint")?)?;
+    let footprint = Footprint::of(&Size::of(&build(case, toolchain, "footprint")?)?)?;
     let mut outcome = Outcome { case, footprint, figures: BTreeMap::new(), failure: None };
-    if let Some((program, arguments)) = case.machine.emulator {
+    if let Some(emulator) = &case.machine.emulator {
         let file = build(case, toolchain, "workload")?;
-        match emulate(&setup::provide(program, false, setup)?, arguments, &file) {
+        match emulator.figures(&file, setup) {
             Ok(figures) => outcome.figures = figures,
             Err(error) => outcome.failure = Some(format!("{error:#}")),
         }
@@ -165,63 +162,38 @@ fn measure(case: Case, toolchain: &Toolchain, setup: &Setup) -> Result<Outcome> 
     Ok(outcome)
 }
 
-fn build(case: Case, toolchain: &Toolchain, program: &str) -> Result<PathBuf> {
+fn build(case: Case, toolchain: &Toolchain, name: &str) -> Result<PathBuf> {
     let Case { subject, machine, level, in_place } = case;
-    let target_folder = target_folder();
+    let features = if in_place { format!("{},in-place", subject.name) } else { subject.name.into() };
+    program(toolchain, machine.target, level.profile, name, &features)
+}
+
+/// Builds a program of `boards/measure` with these features, and returns its path.
+pub fn program(
+    toolchain: &Toolchain,
+    target: &str,
+    profile: &str,
+    name: &str,
+    features: &str,
+) -> Result<PathBuf> {
     let mut cargo = toolchain.cargo("build");
-    cargo.current_dir(folder()).args(["--quiet", "--locked", "--profile", level.profile, "--bin", program]);
-    cargo.args(["--target", machine.target]).arg("--target-dir").arg(&target_folder);
-    cargo.arg("--features").arg(if in_place {
-        format!("{},in-place", subject.name)
-    } else {
-        subject.name.into()
-    });
-    let status = child::status(&mut cargo, "building a measurement")?;
-    anyhow::ensure!(status.success(), "{} does not build for {} ({status})", subject.name, machine.target);
-    let file = if machine.emulator.is_none() { format!("{program}.wasm") } else { program.into() };
-    Ok(target_folder.join(machine.target).join(level.profile).join(file))
+    cargo.current_dir(folder()).args(["--quiet", "--locked", "--profile", profile, "--bin", name]);
+    cargo.args(["--target", target, "--features", features, "--target-dir"]).arg(firmware::target_folder());
+    child::run(&mut cargo, &format!("building {name} with {features} for {target}"))?;
+    let file = if target.starts_with("wasm") { format!("{name}.wasm") } else { name.into() };
+    Ok(firmware::target_folder().join(target).join(profile).join(file))
 }
 
 fn folder() -> PathBuf {
     firmware::root().join("boards/measure")
 }
 
-fn target_folder() -> PathBuf {
-    firmware::root().join("boards/target")
-}
-
-/// Reads the figures that a program printed, by name.
-pub type Figures = BTreeMap<String, f64>;
-
-/// Runs a workload and returns its figures.
-pub fn emulate(program: &Path, arguments: &[&str], file: &Path) -> Result<Figures> {
-    let mut emulator = child::command(program);
-    emulator.args(arguments).args(["-nographic", "-monitor", "none", "-serial", "null"]);
-    emulator.args(["-semihosting-config", "enable=on,target=native", "-kernel"]).arg(file);
-    let (status, text) = child::run_limited(&mut emulator, LIMIT)?;
-    let Some(status) = status else { bail!("stopped after {} s", LIMIT.as_secs()) };
-    match status.code() {
-        Some(0) => {}
-        Some(3) => bail!("the counter is not exact: {}", text.trim()),
-        Some(4) => bail!("blocks overlap, or lie outside the arena"),
-        Some(101) => bail!("panic"),
-        Some(102) => bail!("fault"),
-        _ => bail!("ended with {status}: {}", text.trim()),
-    }
-    text.lines().map(figure).collect()
-}
-
-/// Reads `name value`.
-fn figure(line: &str) -> Result<(String, f64)> {
-    let figure = line.split_once(' ').and_then(|(name, value)| Some((name.into(), value.parse().ok()?)));
-    figure.with_context(|| format!("the workload printed `{line}`"))
-}
-
 /// The emulators' versions.
 fn emulators(setup: &Setup) -> Result<String> {
     let mut versions: Vec<String> = Vec::new();
-    for (program, _) in MACHINES.iter().filter_map(|machine| machine.emulator) {
-        let text = child::stdout_of(child::command(setup::provide(program, false, setup)?).arg("--version"))?;
+    for emulator in MACHINES.iter().filter_map(|machine| machine.emulator.as_ref()) {
+        let program = setup::provide(emulator.qemu, false, setup)?;
+        let text = child::stdout_of(child::command(program).arg("--version"))?;
         // "QEMU emulator version 7.2.22 (distribution)"
         let version = text.lines().next().unwrap_or_default().split(" (").next().unwrap_or_default();
         if !versions.iter().any(|known| known == version) {
@@ -236,7 +208,7 @@ fn versions(toolchain: &Toolchain) -> Result<BTreeMap<String, String>> {
     let mut cargo = toolchain.cargo("metadata");
     cargo.current_dir(folder()).args(["--quiet", "--locked", "--all-features", "--format-version", "1"]);
     // Even this leaves a note there.
-    cargo.env("CARGO_TARGET_DIR", target_folder());
+    cargo.env("CARGO_TARGET_DIR", firmware::target_folder());
     let metadata: serde_json::Value = serde_json::from_str(&child::stdout_of(&mut cargo)?)?;
     let packages = metadata["packages"].as_array().context("cargo metadata names no packages")?;
     let version = |package: &serde_json::Value| {
@@ -251,15 +223,10 @@ pub fn lint(setup: &Setup) -> Result<Vec<&'static str>> {
     let mut failed = Vec::new();
     for subject in &SUBJECTS {
         let mut cargo = toolchain.cargo("clippy");
-        cargo.current_dir(folder()).args([
-            "--quiet",
-            "--release",
-            "--locked",
-            "--target",
-            MACHINES[0].target,
-        ]);
-        cargo.arg("--target-dir").arg(target_folder());
-        cargo.arg("--features").arg(format!("{},in-place", subject.name)).args(["--", "--deny", "warnings"]);
+        let features = format!("{},in-place", subject.name);
+        cargo.current_dir(folder()).args(["--quiet", "--release", "--locked", "--features", &features]);
+        cargo.args(["--target", MACHINES[0].target, "--target-dir"]).arg(firmware::target_folder());
+        cargo.args(["--", "--deny", "warnings"]);
         let status = child::status(&mut cargo, "building a measurement")?;
         println!("measure, {}: {}", subject.name, if status.success() { "clean" } else { "has warnings" });
         if !status.success() {
@@ -292,14 +259,6 @@ fn symbols(setup: &Setup, subject: &'static Subject, machine: &'static Machine) 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn figures_are_read() {
-        assert_eq!(figure("alloc_mean 80.5").unwrap(), ("alloc_mean".into(), 80.5));
-        for wrong in ["", "alloc_mean", "alloc_mean fast", "alloc_mean 1 2"] {
-            assert!(figure(wrong).is_err(), "{wrong:?}");
-        }
-    }
 
     #[test]
     fn unknown_names_are_answered_with_the_known_ones() {

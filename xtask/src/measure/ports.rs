@@ -4,10 +4,10 @@ use std::fs;
 use std::process::ExitCode;
 
 use allotment_common::table;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
-use super::{folder, target_folder};
-use crate::{Setup, child, firmware, size, toolchain};
+use crate::size::Size;
+use crate::{Setup, firmware, toolchain};
 
 const TARGET: &str = "thumbv7em-none-eabihf";
 
@@ -29,13 +29,8 @@ pub fn run(setup: &Setup) -> Result<ExitCode> {
     let toolchain = toolchain::find(&[TARGET], setup)?;
     let page = fs::read_to_string(firmware::root().join("docs/src/porting.md"))?;
     let flash = |feature: &str| -> Result<u64> {
-        let mut cargo = toolchain.cargo("build");
-        cargo.current_dir(folder()).args(["--quiet", "--locked", "--release", "--bin", "ported"]);
-        cargo.args(["--target", TARGET, "--features", &format!("ported,{feature}"), "--target-dir"]);
-        cargo.arg(target_folder());
-        let status = child::status(&mut cargo, "building a ported program")?;
-        ensure!(status.success(), "the program with {feature} does not build ({status})");
-        size::flash(&fs::read(target_folder().join(TARGET).join("release/ported"))?)
+        let features = format!("ported,{feature}");
+        Ok(Size::of(&super::program(&toolchain, TARGET, "release", "ported", &features)?)?.flash())
     };
     let (mut rows, mut wrong) = (Vec::new(), false);
     for (row, before, after) in PORTS {

@@ -6,56 +6,25 @@ use std::fs;
 use std::path::Path;
 
 use allotment_common::table;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use super::footprint::Footprint;
 use super::subject::{FAST, MACHINES, SMALL, SUBJECTS, Subject, ZERO};
 use super::{Case, Outcome};
 
+/// Columns of the sizes, in the order of the file.
+const SIZES: &str = "text added_text constants added_constants static_ram";
+
 /// Columns of the values that a workload prints, in the order of the file.
-const FIGURES: [&str; 26] = [
-    "alloc_mean",
-    "alloc_p99",
-    "alloc_worst",
-    "free_mean",
-    "free_p99",
-    "free_worst",
-    "aligned_alloc_mean",
-    "aligned_alloc_p99",
-    "aligned_alloc_worst",
-    "aligned_free_mean",
-    "aligned_free_p99",
-    "aligned_free_worst",
-    "resize_mean",
-    "resize_p99",
-    "resize_worst",
-    "failed_worst",
-    "live_permille",
-    "blocks_8",
-    "blocks_24",
-    "largest",
-    "few_alloc_mean",
-    "few_alloc_p99",
-    "few_alloc_worst",
-    "few_free_mean",
-    "few_free_p99",
-    "few_free_worst",
-];
+const FIGURES: &str = "alloc_mean alloc_p99 alloc_worst free_mean free_p99 free_worst \
+    aligned_alloc_mean aligned_alloc_p99 aligned_alloc_worst aligned_free_mean aligned_free_p99 aligned_free_worst \
+    resize_mean resize_p99 resize_worst failed_worst live_permille blocks_8 blocks_24 largest \
+    few_alloc_mean few_alloc_p99 few_alloc_worst few_free_mean few_free_p99 few_free_worst";
 
 /// The figures that `check` compares: smaller is better for all of them.
-const CHECKED: [&str; 11] = [
-    "added_text",
-    "alloc_mean",
-    "alloc_worst",
-    "free_mean",
-    "free_worst",
-    "aligned_alloc_mean",
-    "aligned_alloc_worst",
-    "aligned_free_mean",
-    "aligned_free_worst",
-    "few_alloc_mean",
-    "few_free_mean",
-];
+const CHECKED: &str = "added_text alloc_mean alloc_worst free_mean free_worst \
+    aligned_alloc_mean aligned_alloc_worst aligned_free_mean aligned_free_worst few_alloc_mean few_free_mean";
+
 /// Worse by more than this is a regression.
 const SLACK: f64 = 1.05;
 
@@ -79,16 +48,13 @@ fn values(outcome: &Outcome, all: &[Outcome]) -> BTreeMap<&'static str, f64> {
         values.insert("added_text", footprint.code as f64 - zero.footprint.code as f64);
         values.insert("added_constants", footprint.constants as f64 - zero.footprint.constants as f64);
     }
-    for name in FIGURES {
+    for name in FIGURES.split(' ') {
         if let Some(&value) = figures.get(name) {
             values.insert(name, value);
         }
     }
     values
 }
-
-/// Columns of the sizes, in the order of the file.
-const SIZES: [&str; 5] = ["text", "added_text", "constants", "added_constants", "static_ram"];
 
 fn key(case: &Case) -> String {
     let Case { subject, machine, level, in_place } = case;
@@ -97,25 +63,15 @@ fn key(case: &Case) -> String {
 }
 
 fn csv(outcomes: &[Outcome]) -> String {
-    let columns = || SIZES.into_iter().chain(FIGURES);
-    let mut text = String::from("subject,target,opt_level,realloc");
-    for column in columns() {
-        text.push(',');
-        text.push_str(column);
-    }
-    text.push('\n');
-    for outcome in outcomes {
-        text.push_str(&key(&outcome.case));
+    let columns = || SIZES.split(' ').chain(FIGURES.split(' '));
+    let header =
+        ["subject,target,opt_level,realloc"].into_iter().chain(columns()).collect::<Vec<_>>().join(",");
+    let line = |outcome: &Outcome| {
         let values = values(outcome, outcomes);
-        for column in columns() {
-            text.push(',');
-            if let Some(value) = values.get(column) {
-                text.push_str(&value.to_string());
-            }
-        }
-        text.push('\n');
-    }
-    text
+        let cells = columns().map(|name| values.get(name).map_or(String::new(), f64::to_string));
+        [key(&outcome.case)].into_iter().chain(cells).collect::<Vec<_>>().join(",") + "\n"
+    };
+    header + "\n" + &outcomes.iter().map(line).collect::<String>()
 }
 
 /// Which of our subjects have become worse than they are in the file.
@@ -132,7 +88,7 @@ fn read(text: &str) -> Result<Vec<Outcome>> {
     let mut outcomes = Vec::new();
     for line in lines {
         let fields: Vec<&str> = line.split(',').collect();
-        anyhow::ensure!(fields.len() == header.len(), "`{line}` does not have the header's columns");
+        ensure!(fields.len() == header.len(), "`{line}` does not have the header's columns");
         let subject = SUBJECTS.iter().find(|subject| subject.name == fields[0]);
         let machine = MACHINES.iter().find(|machine| machine.target == fields[1]);
         let level = [SMALL, FAST].into_iter().find(|level| level.level == fields[2]);
@@ -164,31 +120,26 @@ pub fn draw(file: &Path) -> Result<String> {
 }
 
 fn compare(outcomes: &[Outcome], text: &str) -> Result<Vec<String>> {
-    let mut lines = text.lines().filter(|line| !line.starts_with('#'));
-    let header: Vec<&str> = lines.next().context("the file is empty")?.split(',').collect();
+    let header = text.lines().find(|line| !line.starts_with('#')).unwrap_or_default();
+    for name in CHECKED.split(' ') {
+        ensure!(header.split(',').any(|column| column == name), "there is no column `{name}`");
+    }
     let mut worse = Vec::new();
     let mut compared = 0;
-    for line in lines {
-        let fields: Vec<&str> = line.split(',').collect();
-        anyhow::ensure!(fields.len() == header.len(), "`{line}` does not have the header's columns");
-        let ours = |outcome: &&Outcome| {
-            outcome.case.subject.package.is_none() && key(&outcome.case) == fields[..4].join(",")
-        };
-        let Some(outcome) = outcomes.iter().find(ours) else { continue };
+    for before in read(text)?.iter().filter(|before| before.case.subject.package.is_none()) {
+        let Some(outcome) = outcomes.iter().find(|outcome| outcome.case == before.case) else { continue };
         let values = values(outcome, outcomes);
-        for name in CHECKED {
-            let column = header.iter().position(|column| *column == name);
-            let field = fields[column.with_context(|| format!("there is no column `{name}`"))?];
+        for name in CHECKED.split(' ') {
             // Nothing was measured there.
-            let (false, Some(&now)) = (field.is_empty(), values.get(name)) else { continue };
-            let before: f64 = field.parse().with_context(|| format!("`{field}` is no number"))?;
+            let (Some(&was), Some(&now)) = (before.figures.get(name), values.get(name)) else { continue };
             compared += 1;
-            if now > before * SLACK {
-                worse.push(format!("{}: {name} is {now}, was {before}", fields[..4].join(" ")));
+            if now > was * SLACK {
+                let place = key(&before.case).replace(',', " ");
+                worse.push(format!("{place}: {name} is {now}, was {was}"));
             }
         }
     }
-    anyhow::ensure!(compared > 0, "nothing in it was measured this time");
+    ensure!(compared > 0, "nothing in it was measured this time");
     Ok(worse)
 }
 
@@ -245,15 +196,8 @@ fn show(value: Option<f64>, decimals: usize) -> String {
 /// A table per target and level.
 pub fn tables(outcomes: &[Outcome]) -> String {
     let mut text = String::new();
-    let mut rest = outcomes;
-    while let Some(first) = rest.first() {
-        let same = |outcome: &Outcome| {
-            (outcome.case.machine, outcome.case.level) == (first.case.machine, first.case.level)
-        };
-        let count = rest.iter().take_while(|outcome| same(outcome)).count();
-        let (group, others) = rest.split_at(count);
-        rest = others;
-        let Case { machine, level, .. } = first.case;
+    for group in outcomes.chunk_by(|a, b| (a.case.machine, a.case.level) == (b.case.machine, b.case.level)) {
+        let Case { machine, level, .. } = group[0].case;
         let speed = if level == FAST { ", for speed" } else { "" };
         writeln!(text, "### {}, opt-level {}{speed} ({})\n", machine.target, level.level, machine.core)
             .expect("a string takes everything");
@@ -266,17 +210,9 @@ pub fn tables(outcomes: &[Outcome]) -> String {
     text
 }
 
-/// The outcomes of one subject: with its own realloc, and without; the same one twice if there is one only.
-fn pairs(group: &[Outcome]) -> impl Iterator<Item = (&Outcome, &Outcome)> {
-    group
-        .chunk_by(|a, b| a.case.subject == b.case.subject)
-        .filter_map(|chunk| Some((chunk.first()?, chunk.last()?)))
-}
-
 fn full_table(group: &[Outcome]) -> String {
-    let rows = pairs(group).map(|(moves, own)| {
-        let (moves, values) = (values(moves, group), values(own, group));
-        let get = |name: &str| values.get(name).copied();
+    let rows = pairs(group).map(|pair| {
+        let get = |name: &str| pair.value(Of::Own, name);
         let three = |name: &str| {
             let [mean, p99, worst] = ["mean", "p99", "worst"].map(|part| get(&format!("{name}_{part}")));
             if mean.is_none() {
@@ -287,11 +223,10 @@ fn full_table(group: &[Outcome]) -> String {
         };
         let per_block =
             |name: &str| get(name).filter(|&blocks| blocks > 0.0).map(|blocks| SMALL_ARENA / blocks);
-        let case = &own.case;
         [
-            case.subject.name.into(),
-            show(moves.get("added_text").copied(), 0),
-            show(get("added_text").filter(|_| case.in_place), 0),
+            pair.subject.name.into(),
+            show(pair.value(Of::Moves, "added_text"), 0),
+            show(pair.value(Of::InPlace, "added_text"), 0),
             show(get("added_constants"), 0),
             show(get("static_ram"), 0),
             three("alloc"),
@@ -328,13 +263,18 @@ fn full_table(group: &[Outcome]) -> String {
     table::render(header, rows, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15])
 }
 
-/// A measure in which heaps are ranked.
-struct Rank {
-    name: &'static str,
-    value: fn(&Pair) -> Option<f64>,
-    decimals: usize,
-    /// True if larger values are better.
-    more: bool,
+/// A measure in which heaps are ranked: what it is called, its column, its decimals, and whether larger values are better.
+type Rank = (&'static str, Of, &'static str, usize, bool);
+
+/// Which of a subject's values count.
+#[derive(Clone, Copy)]
+enum Of {
+    /// Those where `realloc` moves.
+    Moves,
+    /// Those with its own `realloc`, or without if it has none.
+    Own,
+    /// Those with its own `realloc`.
+    InPlace,
 }
 
 /// The values of one subject: where `realloc` moves, and with its own `realloc` if it has one.
@@ -345,61 +285,50 @@ struct Pair {
     resizes: bool,
 }
 
+impl Pair {
+    fn value(&self, of: Of, column: &str) -> Option<f64> {
+        match of {
+            Of::Moves => self.moves.get(column).copied(),
+            Of::Own => self.own.get(column).copied(),
+            Of::InPlace => self.own.get(column).copied().filter(|_| self.resizes),
+        }
+    }
+}
+
 const RANKS: [Rank; 9] = [
-    Rank {
-        name: "added text",
-        value: |pair| pair.moves.get("added_text").copied(),
-        decimals: 0,
-        more: false,
-    },
-    Rank {
-        name: "added text with resizing in place",
-        value: |pair| pair.own.get("added_text").copied().filter(|_| pair.resizes),
-        decimals: 0,
-        more: false,
-    },
-    Rank { name: "static RAM", value: |pair| pair.own.get("static_ram").copied(), decimals: 0, more: false },
-    Rank { name: "alloc, mean", value: |pair| pair.own.get("alloc_mean").copied(), decimals: 1, more: false },
-    Rank {
-        name: "alloc, worst",
-        value: |pair| pair.own.get("alloc_worst").copied(),
-        decimals: 0,
-        more: false,
-    },
-    Rank { name: "free, mean", value: |pair| pair.own.get("free_mean").copied(), decimals: 1, more: false },
-    Rank { name: "free, worst", value: |pair| pair.own.get("free_worst").copied(), decimals: 0, more: false },
-    Rank {
-        name: "live, in thousandths",
-        value: |pair| pair.own.get("live_permille").copied(),
-        decimals: 0,
-        more: true,
-    },
-    Rank {
-        name: "largest of 4 KiB",
-        value: |pair| pair.own.get("largest").copied(),
-        decimals: 0,
-        more: true,
-    },
+    ("added text", Of::Moves, "added_text", 0, false),
+    ("added text with resizing in place", Of::InPlace, "added_text", 0, false),
+    ("static RAM", Of::Own, "static_ram", 0, false),
+    ("alloc, mean", Of::Own, "alloc_mean", 1, false),
+    ("alloc, worst", Of::Own, "alloc_worst", 0, false),
+    ("free, mean", Of::Own, "free_mean", 1, false),
+    ("free, worst", Of::Own, "free_worst", 0, false),
+    ("live, in thousandths", Of::Own, "live_permille", 0, true),
+    ("largest of 4 KiB", Of::Own, "largest", 0, true),
 ];
+
+/// The pairs of a group.
+fn pairs(group: &[Outcome]) -> impl Iterator<Item = Pair> {
+    let chunks = group.chunk_by(|a, b| a.case.subject == b.case.subject);
+    chunks.filter_map(|chunk| Some((chunk.first()?, chunk.last()?))).map(|(moves, own)| Pair {
+        subject: own.case.subject,
+        moves: values(moves, group),
+        own: values(own, group),
+        resizes: own.case.in_place,
+    })
+}
 
 /// In what each allocator of ours is behind the best of its own peers, a line for each.
 fn losses(group: &[Outcome]) -> String {
-    let pairs: Vec<Pair> = pairs(group)
-        .map(|(moves, own)| Pair {
-            subject: own.case.subject,
-            moves: values(moves, group),
-            own: values(own, group),
-            resizes: own.case.in_place,
-        })
-        .collect();
+    let pairs: Vec<Pair> = pairs(group).collect();
     let mut text = String::from("**Where we lose**, each against the best of its own peers:\n");
     for pair in pairs.iter().filter(|pair| !pair.subject.peers.is_empty()) {
         let peers = || pairs.iter().filter(|other| pair.subject.peers.contains(&other.subject.name));
         let mut losses = Vec::new();
-        for Rank { name, value, decimals, more } in RANKS {
-            let valued = peers().filter_map(|peer| Some((value(peer)?, peer.subject.name)));
+        for (name, of, column, decimals, more) in RANKS {
+            let valued = peers().filter_map(|peer| Some((peer.value(of, column)?, peer.subject.name)));
             let best = valued.min_by(|a, b| if more { b.0.total_cmp(&a.0) } else { a.0.total_cmp(&b.0) });
-            let (Some((peer, peer_name)), Some(own)) = (best, value(pair)) else { continue };
+            let (Some((peer, peer_name)), Some(own)) = (best, pair.value(of, column)) else { continue };
             if if more { peer > own } else { peer < own } {
                 losses.push(format!(
                     "{name} {} ({peer_name} {})",
@@ -417,13 +346,12 @@ fn losses(group: &[Outcome]) -> String {
 }
 
 fn size_table(group: &[Outcome]) -> String {
-    let rows = pairs(group).map(|(moves, own)| {
-        let (moves, values) = (values(moves, group), values(own, group));
+    let rows = pairs(group).map(|pair| {
         [
-            own.case.subject.name.into(),
-            show(moves.get("added_text").copied(), 0),
-            show(values.get("added_text").copied().filter(|_| own.case.in_place), 0),
-            show(values.get("added_constants").copied(), 0),
+            pair.subject.name.into(),
+            show(pair.value(Of::Moves, "added_text"), 0),
+            show(pair.value(Of::InPlace, "added_text"), 0),
+            show(pair.value(Of::Own, "added_constants"), 0),
         ]
     });
     let header = ["subject", "added code B, realloc moves", "in place", "data B"];

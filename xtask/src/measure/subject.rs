@@ -1,5 +1,7 @@
 //! The subjects that are compared, and the machines that they run on.
 
+use crate::emulator::{Counting, MPS2_AN385, VIRT};
+
 /// An allocator that the firmware in `boards/measure` can be built with; the name is that of its feature.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Subject {
@@ -66,20 +68,19 @@ pub struct Machine {
     pub target: &'static str,
     /// The class of machines that it represents.
     pub core: &'static str,
-    /// `qemu-system-...` and its arguments; none if programs are only linked.
-    pub emulator: Option<(&'static str, &'static [&'static str])>,
+    /// None if programs are only linked.
+    pub emulator: Option<Counting>,
 }
-
-const MPS2: Option<(&str, &[&str])> =
-    Some(("qemu-system-arm", &["-machine", "mps2-an385", "-icount", "shift=8"]));
-const VIRT: Option<(&str, &[&str])> =
-    Some(("qemu-system-riscv32", &["-machine", "virt", "-bios", "none", "-icount", "shift=0"]));
 
 /// All of them, the most important one first.
 pub const MACHINES: [Machine; 4] = [
-    Machine { target: "thumbv7m-none-eabi", core: "Cortex-M3", emulator: MPS2 },
-    Machine { target: "thumbv6m-none-eabi", core: "Cortex-M0's code, on a Cortex-M3", emulator: MPS2 },
-    Machine { target: "riscv32imac-unknown-none-elf", core: "RV32IMAC", emulator: VIRT },
+    Machine { target: "thumbv7m-none-eabi", core: "Cortex-M3", emulator: Some(MPS2_AN385) },
+    Machine {
+        target: "thumbv6m-none-eabi",
+        core: "Cortex-M0's code, on a Cortex-M3",
+        emulator: Some(MPS2_AN385),
+    },
+    Machine { target: "riscv32imac-unknown-none-elf", core: "RV32IMAC", emulator: Some(VIRT) },
     Machine { target: "wasm32-unknown-unknown", core: "WebAssembly, only linked", emulator: None },
 ];
 

@@ -12,7 +12,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::{Setup, child};
 
@@ -96,30 +96,11 @@ pub fn provide(program: &str, afresh: bool, setup: &Setup) -> Result<PathBuf> {
 
 /// Downloads and unpacks a program, and leaves a script in [`bin`] that starts it.
 fn unpack(name: &str, setup: &Setup) -> Result<PathBuf> {
-    if setup.no_install {
-        bail!("not downloaded because of --no-install");
-    }
     let Some(program) = PROGRAMS.iter().find(|program| program.name == name) else {
         bail!("it cannot be unpacked into a folder of our own");
     };
-    let cache = cache(setup)?;
-    let programs = cache.join("programs");
-    fs::create_dir_all(&programs).with_context(|| format!("{} cannot be made", programs.display()))?;
-    let staged = tempfile::Builder::new().prefix("unpacking-").tempdir_in(&programs)?;
-    debian::unpack(program.packages, staged.path(), &cache, setup)?;
-    if !staged.path().join(program.file).is_file() {
-        bail!("the package has no {}", program.file);
-    }
-
-    let folder = programs.join(name);
-    // An older one that does not start any more, or one that is wanted afresh.
-    let _ = fs::remove_dir_all(&folder);
-    match fs::rename(staged.path(), &folder) {
-        Ok(()) => {}
-        // Another run of this tool was faster.
-        Err(_) if folder.join(program.file).is_file() => {}
-        Err(error) => return Err(error).context(format!("{} cannot be written", folder.display())),
-    }
+    // In place of an older one that does not start any more, or where one is wanted afresh.
+    let folder = download(&cache(setup)?.join("programs").join(name), program.packages, program.file, setup)?;
     let bin = bin(setup)?;
     fs::create_dir_all(&bin)?;
     let script = bin.join(name);
@@ -142,24 +123,25 @@ fn unpack(name: &str, setup: &Setup) -> Result<PathBuf> {
 /// # Errors
 /// It cannot be had here.
 pub fn unpacked(name: &str, packages: &[&str], setup: &Setup) -> Result<PathBuf> {
-    let cache = cache(setup)?;
-    let packed = cache.join("packages");
-    let folder = packed.join(name);
-    if folder.is_dir() {
-        return Ok(folder);
-    }
-    if setup.no_install {
-        bail!("{name} is not downloaded because of --no-install");
-    }
-    fs::create_dir_all(&packed).with_context(|| format!("{} cannot be made", packed.display()))?;
-    let staged = tempfile::Builder::new().prefix("unpacking-").tempdir_in(&packed)?;
-    debian::unpack(packages, staged.path(), &cache, setup)?;
-    match fs::rename(staged.path(), &folder) {
+    let folder = cache(setup)?.join("packages").join(name);
+    if folder.is_dir() { Ok(folder) } else { download(&folder, packages, "", setup) }
+}
+
+/// Downloads the first of `packages` that there is, and unpacks it into `folder`. It must have `file`.
+fn download(folder: &Path, packages: &[&str], file: &str, setup: &Setup) -> Result<PathBuf> {
+    ensure!(!setup.no_install, "not downloaded because of --no-install");
+    let parent = folder.parent().context("it is a folder in the cache")?;
+    fs::create_dir_all(parent).with_context(|| format!("{} cannot be made", parent.display()))?;
+    let staged = tempfile::Builder::new().prefix("unpacking-").tempdir_in(parent)?;
+    debian::unpack(packages, staged.path(), &cache(setup)?, setup)?;
+    ensure!(staged.path().join(file).exists(), "the package has no {file}");
+    let _ = fs::remove_dir_all(folder);
+    match fs::rename(staged.path(), folder) {
         // Another run of this tool was faster.
-        Err(_) if folder.is_dir() => {}
+        Err(_) if folder.join(file).exists() => {}
         result => result.with_context(|| format!("{} cannot be written", folder.display()))?,
     }
-    Ok(folder)
+    Ok(folder.to_owned())
 }
 
 /// A shared library whose name starts with `file`, from the first of `packages` that there is.
@@ -272,13 +254,7 @@ mod tests {
     use super::*;
 
     fn setup(cache: &Path) -> Setup {
-        Setup {
-            toolchain: crate::toolchain::Choice::Auto,
-            no_install: true,
-            no_emulator: false,
-            cache: Some(cache.into()),
-            dpkg_status: "/var/lib/dpkg/status".into(),
-        }
+        Setup { no_install: true, cache: Some(cache.into()), ..Setup::default() }
     }
 
     #[test]
