@@ -24,7 +24,7 @@ impl<P: Placement, L: Lock, S: Statistics> Locked<'_, P, L, S> {
             // The fast path is in one function only. A block for no bytes is one for a byte.
             let heap = self.heap;
             drop(self);
-            return heap.allocate_once(layout.size().max(1), layout.align());
+            return heap.wait_and_allocate(layout.size().max(1), layout.align());
         }
         let fast = if claimed { self.allocate_fast(layout) } else { None };
         let block = if fast.is_some() { fast } else { State::allocate_slow(&mut self, layout) };
@@ -63,24 +63,15 @@ impl<P: Placement, L: Lock, S: Statistics> Locked<'_, P, L, S> {
     }
 }
 
-/// The slow paths of a heap whose lock another caller holds.
+/// The slow paths of a heap whose lock another caller holds; on firmware those of all calls.
 impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
-    /// Allocates a block in a firmware, which has this code once. The size and the alignment come as the global allocator gets them, so
-    /// that nothing has to be moved.
+    /// Waits for the lock, and allocates a block. A firmware has the fast path here and nowhere else, because code is scarce. The size and
+    /// the alignment come as the global allocator gets them, so that nothing has to be moved.
+    #[cfg_attr(not(target_os = "none"), cold)]
     #[inline(never)]
-    fn allocate_once(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
+    fn wait_and_allocate(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
         // SAFETY: the caller has a layout of this size and alignment.
         let layout = unsafe { Layout::from_size_align_unchecked(size, align) };
-        let mut state = self.lock();
-        match state.allocate_fast(layout) {
-            Some(block) => Some(state.unlock_returning(block)),
-            None => state.allocate_slow(layout),
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn wait_and_allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
         let mut state = self.lock();
         match state.allocate_fast(layout) {
             Some(block) => Some(state.unlock_returning(block)),
@@ -121,10 +112,8 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
 unsafe impl<P: Placement, L: Lock, S: Statistics> Memory for Heap<P, L, S> {
     #[inline]
     fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
-        if cfg!(target_os = "none") {
-            return self.allocate_once(layout.size(), layout.align());
-        }
-        let Some(mut state) = self.try_lock() else { return self.wait_and_allocate(layout) };
+        let state = if cfg!(target_os = "none") { None } else { self.try_lock() };
+        let Some(mut state) = state else { return self.wait_and_allocate(layout.size(), layout.align()) };
         match state.allocate_fast(layout) {
             Some(block) => Some(state.unlock_returning(block)),
             None => state.allocate_or_none(layout),
