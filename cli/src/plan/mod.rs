@@ -525,7 +525,7 @@ fn save(path: &Path, args: &PlanArgs, source: &Source, planned: write::Planned) 
     let cache_lines: transform::CacheLines = args.cache_line.iter().copied().collect();
     let model = matches!(source, Source::Model { .. });
     let save = |path: &Path, bytes: Vec<u8>| {
-        std::fs::write(path, bytes).map_err(|source| PlanError::Write { path: path.into(), source })
+        crate::output::write(path, bytes).map_err(|source| PlanError::Write { path: path.into(), source })
     };
     let bytes = match path.extension().unwrap_or_default().to_string_lossy().to_lowercase().as_str() {
         "csv" => {

@@ -302,6 +302,68 @@ fn what_is_refused_destroys_nothing() {
     }
 }
 
+/// A command that fails midway leaves the output of an earlier one as it was, and nothing beside it.
+#[cfg(target_os = "linux")]
+#[test]
+fn what_fails_midway_destroys_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (trace, model) = (crate::data("espeak.trace.zst"), crate::root().join("planner/tests/data/onnx"));
+    let (trace, model) = (trace.to_str().unwrap(), model.join("resnet8_cifar.onnx"));
+    let plan = ["plan", model.to_str().unwrap(), "--dim", "batch=1", "--quiet", "--time-limit", "1s", "-o"];
+    let convert = ["convert", trace];
+    fs::write(path("bad.trace"), format!("{}f 99999\nx\n", "a 1 8 8\nf 1\n".repeat(9000))).unwrap();
+    let bad = path("bad.trace");
+    let cases: [(&[&str], &[&str]); 4] = [
+        (&convert, &["o.trace", "o.json", "o.bin", "o.massif", "o.dhat", "o.pb", "o.pickle", "o.txt.gz"]),
+        (&["convert", &bad], &["o.trace", "o.json.gz", "o.bin.zst", "o.dhat", "o.folded"]),
+        (&plan, &["o.csv", "o.json", "o.rs", "o.h", "o.svg", "o.html"]),
+        (&["view", trace, "--time-limit", "1s", "-o"], &["o.html"]),
+    ];
+    for (command, outputs) in cases {
+        for output in outputs.iter().map(|name| path(name)) {
+            fs::write(&output, "older").unwrap();
+            let limit = if command[1] == bad { "" } else { "ulimit -f 0; " };
+            let tool = Command::new("sh")
+                .args(["-c", &format!("{limit}exec \"$@\""), "sh", env!("CARGO_BIN_EXE_allotment")])
+                .args(command)
+                .arg(&output)
+                .output()
+                .unwrap();
+            let said = String::from_utf8(tool.stderr).unwrap();
+            assert!(tool.status.code() == Some(1) && said.starts_with("allotment: "), "{output}: {said}");
+            assert_eq!(fs::read_to_string(&output).unwrap(), "older", "{output}");
+            fs::remove_file(&output).unwrap();
+        }
+    }
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+/// What is written anew keeps its permissions and the link that leads to it, and other names get what the umask leaves.
+#[cfg(unix)]
+#[test]
+fn outputs_keep_their_permissions_and_links() {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+    let folder = tempfile::tempdir().unwrap();
+    files(folder.path());
+    let path = |name: &str| folder.path().join(name);
+    let mode = |name: &str| path(name).metadata().unwrap().permissions().mode() & 0o777;
+    fs::write(path("plain"), "").unwrap();
+    fs::write(path("real.json"), "").unwrap();
+    fs::set_permissions(path("real.json"), fs::Permissions::from_mode(0o640)).unwrap();
+    symlink("real.json", path("link.json")).unwrap();
+    symlink("later.json", path("early.json")).unwrap();
+    for output in ["new.json", "link.json", "early.json"] {
+        let output = path(output).to_str().unwrap().to_owned();
+        let (code, _, error) =
+            run(&["convert".into(), path("ok.trace").to_str().unwrap().into(), output], b"");
+        assert_eq!(code, Some(0), "{error}");
+    }
+    assert_eq!((mode("new.json"), mode("real.json")), (mode("plain"), 0o640));
+    assert!(["link.json", "early.json"].iter().all(|name| path(name).is_symlink()));
+    assert!(["real.json", "later.json"].iter().all(|name| fs::read(path(name)).unwrap().len() > 20));
+}
+
 /// A full disk or a reader that ends early is an error or nothing at all, and never a panic.
 #[cfg(target_os = "linux")]
 #[test]
