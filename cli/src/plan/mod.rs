@@ -18,7 +18,7 @@ use allotment_planner::family::Family;
 use allotment_planner::graph::{Graph, Kind, Lowering, Tensor};
 use allotment_planner::import::tflite::{self, Arena, Target, arena};
 use allotment_planner::model::Instance;
-use allotment_planner::schedule::{Changes, Lowered, Replayed, Schedule, change, replay};
+use allotment_planner::schedule::{ChangeError, Changes, Lowered, Replayed, Schedule, change, replay};
 use allotment_planner::solve::{Options, Progress, Solution, Status, merge, solve_tiers};
 use allotment_planner::validate::validate;
 use allotment_planner::{transform, write};
@@ -308,6 +308,16 @@ pub fn plan(args: &PlanArgs) -> Result<bool, PlanError> {
     if args.bench {
         return bench::bench(args);
     }
+    planned(args).map_err(|error| match error {
+        // Found only while it was planned, these are of the input as well.
+        PlanError::Instance(_) | PlanError::Change(ChangeError::Instance(_)) => {
+            PlanError::Input { path: args.input.clone(), source: Box::new(error) }
+        }
+        error => error,
+    })
+}
+
+fn planned(args: &PlanArgs) -> Result<bool, PlanError> {
     let mut out: Box<dyn Write> =
         if args.json { Box::new(io::sink()) } else { Box::new(io::stdout().lock()) };
     // What can be wrong with the output is said before the search, not after it.

@@ -335,10 +335,12 @@ fn why_nothing(name: &str, status: u8, others: usize, left: &[(u32, String)]) ->
              that are linked dynamically and run without special rights can be"
         );
     }
-    let running = if left.is_empty() { "" } else { &format!(", and {} still run", run::list(left)) };
+    let did = (others > 0).then(|| format!("processes or program images that it started did: {others}"));
+    let running = (!left.is_empty()).then(|| format!("still running: {}", run::list(left)));
+    let told: Vec<String> = did.into_iter().chain(running).collect();
     format!(
-        "{name} itself wrote no trace (exit status {status}), but {others} processes or program images that it started \
-         did{running}: --children waits for them and keeps their traces"
+        "{name} itself wrote no trace (exit status {status}), but {}: --children waits for them and keeps their traces",
+        told.join("; ")
     )
 }
 
