@@ -45,6 +45,8 @@ fn bytes(text: &str) -> Option<u64> {
     if let Some(digits) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         return u64::from_str_radix(digits, 16).ok().filter(|&bytes| bytes > 0);
     }
+    // As data frames write a whole number.
+    let text = text.strip_suffix(".0").unwrap_or(text);
     let digits = text.trim_end_matches(|unit: char| unit.is_ascii_alphabetic());
     let unit = &text.as_bytes()[digits.len()..];
     let (letter, rest) = unit.split_first().unwrap_or((&b'B', &[]));
@@ -60,11 +62,12 @@ fn bytes(text: &str) -> Option<u64> {
         _ => return None,
     };
     let unit = 1_u64 << shift;
-    let (whole, fraction) = digits.trim_end().split_once('.').unwrap_or((digits.trim_end(), "0"));
-    // Half a byte is a unit that was forgotten.
-    if shift == 0 && digits.contains('.') {
-        return None;
-    }
+    let (whole, fraction) = match digits.trim_end().split_once('.') {
+        // Half a byte is a unit that was forgotten.
+        Some(_) if shift == 0 => return None,
+        Some(parts) => parts,
+        None => (digits.trim_end(), "0"),
+    };
     let part = fraction.bytes().rev().try_fold(0, |part, digit| {
         digit.is_ascii_digit().then(|| (part + u64::from(digit - b'0') * unit) / 10)
     });

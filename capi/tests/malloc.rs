@@ -216,12 +216,13 @@ fn options_are_read_as_the_tool_reads_them() {
         ("0.125GiB", 1 << 27),
         ("1T", 1 << 40),
         ("12B", 12),
+        ("4096.0", 4096),
         ("20000000T", u64::MAX),
     ] {
         assert_eq!(limit(text), Some(bytes), "{text}");
     }
     for text in [
-        "1.5", "1.5B", "1.0", "", "0", "0.0K", "M", "-1", "1.M", "1.5.5M", "1.-5M", "1X", "1KiX", "1BB",
+        "1.5", "1.5B", "1.0B", "", "0", "0.0K", "M", "-1", "1.M", "1.5.5M", "1.-5M", "1X", "1KiX", "1BB",
         "1iB", "é", "1é",
     ] {
         assert_eq!(limit(text), None, "{text}");

@@ -128,7 +128,7 @@ pub fn attach(args: &AttachArgs) -> Result<bool, Failure> {
             "no trace came: it must be a binary trace, or a log with the parts of one (--elf for defmt)";
         return Err(Failure::Other(format!("{}: {what}", name.display())));
     }
-    let mut writer = Writer::new(Output::create(&args.output)?);
+    let mut writer = Writer::new(Output::in_place(&args.output)?);
     let wrong = Failure::file(&args.output);
     if !header.is_empty() {
         writer.comment(&header).map_err(&wrong)?;

@@ -1,12 +1,14 @@
 //! `allotment budget`: checks a run against a budget.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
 use allotment_trace::{Action, Checked, Stacks};
 use clap::Args;
-use serde::{Deserialize, Serialize};
+use serde::de::{self, Unexpected, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::failure::Failure;
 use crate::input::Input;
@@ -56,17 +58,25 @@ struct Limits {
 struct Amount(u64);
 
 impl<'de> Deserialize<'de> for Amount {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Form {
-            Number(u64),
-            Text(String),
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Form;
+        impl Visitor<'_> for Form {
+            type Value = Amount;
+
+            fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+                out.write_str("a number from 0, or text such as \"64K\"")
+            }
+
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<Amount, E> {
+                let wrong = |_| E::invalid_value(Unexpected::Signed(number), &self);
+                u64::try_from(number).map(Amount).map_err(wrong)
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Amount, E> {
+                parse_bytes(text).map(Amount).map_err(|why| E::custom(format!("`{text}`: {why}")))
+            }
         }
-        match Form::deserialize(deserializer)? {
-            Form::Number(number) => Ok(Self(number)),
-            Form::Text(text) => parse_bytes(&text).map(Self).map_err(serde::de::Error::custom),
-        }
+        deserializer.deserialize_any(Form)
     }
 }
 
@@ -162,9 +172,10 @@ pub fn budget(args: &BudgetArgs) -> Result<bool, Failure> {
 
 /// Returns whether a function has this name, in full or as its last parts.
 fn is_named(function: &str, name: &str) -> bool {
-    // `sparse::parse` has the name `parse` in two places, and is called so by the second.
-    function.match_indices(name).any(|(before, _)| {
-        let (start, rest) = (&function[..before], &function[before + name.len()..]);
+    // `sparse::parse` has the name `parse` in two places, and is called so by the second; `a::a` is in `a::a::a` twice as well.
+    function.char_indices().any(|(before, _)| {
+        let (start, rest) = function.split_at(before);
+        let Some(rest) = rest.strip_prefix(name) else { return false };
         let begins = start.is_empty() || start.ends_with("::") || start.ends_with([' ', '<']);
         let ends = rest.is_empty()
             || rest.starts_with(['(', '<'])
@@ -266,6 +277,9 @@ mod tests {
             assert!(!is_named(function, "serve"), "{function}");
         }
         assert!(is_named("a::b::c", "b::c"));
+        assert!(
+            is_named("a::a::a", "a::a") && is_named("é::aa::aaaa", "aaaa") && !is_named("a::a::aa", "a::a")
+        );
         assert!(is_named("sparse::parse", "parse") && !is_named("sparse::parser", "parse"));
     }
 }

@@ -6,6 +6,8 @@
 
 use std::io::{self, Write};
 use std::process::ExitCode;
+#[cfg(unix)]
+use std::sync::Arc;
 
 use allotment_cli::advise::{self, AdviseArgs};
 use allotment_cli::attach::{self, AttachArgs};
@@ -89,6 +91,9 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // A limit on the size of files is an error that is told, and no signal that ends this tool.
+    #[cfg(unix)]
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
     let result = match Cli::parse().command {
         Command::Boards { json } => boards(json).map(|()| true).map_err(Failure::Io),
         Command::Plan(args) => plan::plan(&args).map_err(Failure::from),

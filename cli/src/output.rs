@@ -1,4 +1,4 @@
-//! Writes trace files: the ending of the name selects form and compression.
+//! Writes files: a whole one takes the place of an older one, and the ending of a trace's name selects form and compression.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use flate2::write::GzEncoder;
 use serde::Serialize;
+use tempfile::NamedTempFile;
 
 use crate::failure::Failure;
 
@@ -41,7 +42,8 @@ pub fn writable(path: &Path) -> io::Result<()> {
     }
     drop(File::options().append(true).create(true).open(path)?);
     if !there {
-        std::fs::remove_file(path)?;
+        // Not the link that leads there.
+        std::fs::remove_file(path.canonicalize()?)?;
     }
     Ok(())
 }
@@ -69,6 +71,86 @@ pub fn apart(input: &Path, output: &Path) -> Result<(), Failure> {
 /// The level of zstd: traces repeat themselves over distances that lower levels do not search.
 const LEVEL: i32 = 6;
 
+/// A file that is being written beside its place, so that an older one there stays as it is until this one is whole.
+enum Draft {
+    Beside(NamedTempFile, PathBuf),
+    /// A device or a pipe, or a file in a folder that allows no other.
+    InPlace(File),
+}
+
+impl Draft {
+    fn create(path: &Path) -> io::Result<Self> {
+        let old = path.metadata().ok();
+        if old.as_ref().is_some_and(|old| !old.is_file()) || (old.is_none() && path.is_symlink()) {
+            return Self::in_place(path);
+        }
+        // A link stays one.
+        let place = if old.is_some() { path.canonicalize()? } else { path.to_owned() };
+        let folder = match place.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            _ => Path::new("."),
+        };
+        let mut builder = tempfile::Builder::new();
+        builder.prefix(".allotment-part-");
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt as _;
+            // Less what the umask takes away.
+            builder.permissions(std::fs::Permissions::from_mode(0o666));
+        }
+        let file = match builder.tempfile_in(folder) {
+            Ok(file) => file,
+            Err(_) if old.is_some() => return Self::in_place(path),
+            Err(error) => return Err(error),
+        };
+        if let Some(old) = old {
+            #[cfg(unix)]
+            {
+                use std::os::unix::fs::{MetadataExt as _, fchown};
+                // Only root may give files away.
+                let _ = fchown(file.as_file(), Some(old.uid()), Some(old.gid()));
+            }
+            file.as_file().set_permissions(old.permissions())?;
+        }
+        Ok(Self::Beside(file, place))
+    }
+
+    fn in_place(path: &Path) -> io::Result<Self> {
+        File::create(path).map(Self::InPlace)
+    }
+
+    /// Puts the file into its place.
+    fn keep(self) -> io::Result<()> {
+        match self {
+            Self::Beside(file, place) => file.persist(place).map(drop).map_err(|error| error.error),
+            Self::InPlace(_) => Ok(()),
+        }
+    }
+}
+
+impl Write for Draft {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Beside(file, _) => file.write(bytes),
+            Self::InPlace(file) => file.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Writes a file as a whole: one that is there already is replaced only by a complete one.
+///
+/// # Errors
+/// Why it cannot be written.
+pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()> {
+    let mut draft = Draft::create(path)?;
+    draft.write_all(bytes.as_ref())?;
+    draft.keep()
+}
+
 /// A file that is being written, compressed as its ending says.
 pub struct Output {
     path: PathBuf,
@@ -76,19 +158,31 @@ pub struct Output {
 }
 
 enum Sink {
-    Plain(BufWriter<File>),
-    Gzip(Box<GzEncoder<BufWriter<File>>>),
-    Zstd(zstd::Encoder<'static, File>),
+    Plain(BufWriter<Draft>),
+    Gzip(Box<GzEncoder<BufWriter<Draft>>>),
+    Zstd(zstd::Encoder<'static, Draft>),
 }
 
 impl Output {
-    /// Creates the file.
+    /// Begins a file, which takes the place of an older one when it is finished.
     ///
     /// # Errors
     /// If that is not possible.
     pub fn create(path: &Path) -> Result<Self, Failure> {
+        Self::over(Draft::create, path)
+    }
+
+    /// Empties or creates the file now, for what must be there even if this tool is killed.
+    ///
+    /// # Errors
+    /// If that is not possible.
+    pub fn in_place(path: &Path) -> Result<Self, Failure> {
+        Self::over(Draft::in_place, path)
+    }
+
+    fn over(draft: impl FnOnce(&Path) -> io::Result<Draft>, path: &Path) -> Result<Self, Failure> {
         let create = || {
-            let file = File::create(path)?;
+            let file = draft(path)?;
             Ok(match endings(path).1 {
                 Some("zst") => {
                     let mut encoder = zstd::Encoder::new(file, LEVEL)?;
@@ -105,18 +199,19 @@ impl Output {
         Ok(Self { path: path.into(), sink: create().map_err(Failure::file(path))? })
     }
 
-    /// Writes what is left.
+    /// Writes what is left, and puts the file into its place.
     ///
     /// # Errors
     /// If that is not possible.
     pub fn finish(self) -> Result<(), Failure> {
         let Self { path, sink } = self;
+        let inner = |file: BufWriter<Draft>| file.into_inner().map_err(io::IntoInnerError::into_error);
         let finish = || match sink {
-            Sink::Plain(mut file) => file.flush(),
-            Sink::Gzip(encoder) => encoder.finish()?.flush(),
-            Sink::Zstd(encoder) => encoder.finish().map(drop),
+            Sink::Plain(file) => inner(file),
+            Sink::Gzip(encoder) => inner(encoder.finish()?),
+            Sink::Zstd(encoder) => encoder.finish(),
         };
-        finish().map_err(Failure::file(&path))
+        finish().and_then(Draft::keep).map_err(Failure::file(&path))
     }
 }
 

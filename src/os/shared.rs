@@ -53,11 +53,13 @@ struct Parts {
 }
 
 impl Parts {
-    /// Divides a file; `None` if it has no room for a block.
+    /// Divides a file; `None` if it has no room for a block, or for more than can be numbered or addressed.
     fn new(bytes: usize) -> Option<Self> {
         // Both parts start with pages.
         let granules = bytes.checked_sub(ENTRIES + 2 * PAGE)? / (GRANULE + size_of::<Entry>());
-        let granules = granules.min(table::MOST);
+        if granules > table::MOST || bytes > isize::MAX as usize {
+            return None;
+        }
         let data = (ENTRIES + granules * size_of::<Entry>()).next_multiple_of(PAGE);
         (granules > 0 && data + granules * GRANULE <= bytes).then_some(Self { granules, data })
     }
@@ -95,8 +97,9 @@ impl Parts {
 ///
 /// A process that writes beyond its blocks, or anything else to the file, can destroy the contents of the heap and its statistics, but what it
 /// writes is not trusted: no block leaves the file, and no call fails to return, but for one case: a lock that was made to name another
-/// thread that lives is waited for as long as that lives, unless the system shows that its process does not have the file mapped. Damaged
-/// lists are made anew, and a live block whose length was overwritten is refused as no block, and stays out of use.
+/// thread that lives, of a process that has the file mapped, is waited for as long as that lives. If the system does not show what the
+/// process has mapped, as one of another user, its threads count as gone when they have slept for 10 s, and threads of another number space
+/// (container) after one second. Damaged lists are made anew, and a live block whose length was overwritten is refused as no block, and stays out of use.
 ///
 /// Allocation and free are O(1), and take the lock; after a death or damage the next one is O(granules).
 pub struct SharedHeap {
@@ -120,7 +123,7 @@ impl SharedHeap {
     ///
     /// # Errors
     ///
-    /// Those of the system, and [`io::ErrorKind::InvalidInput`] for a size that has no room for a block.
+    /// Those of the system, and [`io::ErrorKind::InvalidInput`] for a size that has no room for a block, or for more than 1 TiB of them.
     pub fn create(bytes: usize) -> io::Result<Self> {
         let file = fs::memfd_create("allotment", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         Self::create_in(file, bytes)
@@ -188,7 +191,8 @@ impl SharedHeap {
     fn make(file: File, bytes: usize, seals: bool) -> io::Result<Self> {
         // Beyond the address space there is no room either.
         let bytes = bytes.checked_next_multiple_of(PAGE).unwrap_or(0);
-        let parts = Parts::new(bytes).ok_or_else(|| invalid("the size has no room for a block"))?;
+        let parts = Parts::new(bytes)
+            .ok_or_else(|| invalid("the size has no room for a block, or is above 1 TiB"))?;
         refuse_mark(&file)?;
         may_have(bytes)?;
         // All zeros, whatever it was.
@@ -368,6 +372,15 @@ mod tests {
         for bytes in [0, 1, 2 * PAGE, isize::MAX as usize + 1, usize::MAX - PAGE + 2, usize::MAX] {
             let refused = SharedHeap::create(bytes).map(drop).unwrap_err();
             assert_eq!(refused.kind(), io::ErrorKind::InvalidInput, "{bytes}");
+        }
+        // Granules beyond these have no numbers.
+        #[cfg(target_pointer_width = "64")]
+        {
+            let most = (ENTRIES + 2 * PAGE + table::MOST * (GRANULE + size_of::<Entry>())) / PAGE * PAGE;
+            let parts = Parts::new(most).unwrap();
+            assert!(parts.granules * GRANULE > (1 << 40) - 2 * PAGE);
+            let refused = SharedHeap::create(most + 2 * PAGE).map(drop).unwrap_err();
+            assert!(refused.to_string().ends_with("or is above 1 TiB"), "{refused}");
         }
     }
 

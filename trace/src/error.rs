@@ -75,7 +75,7 @@ pub enum Problem {
     #[error("{0}, and the last line has no end: the trace is cut off here")]
     Unfinished(Box<Problem>),
     /// The line is not UTF-8.
-    #[error("no text: byte {0} of the line is not UTF-8")]
+    #[error("no text: byte {0} of the line is not UTF-8: save the file as UTF-8")]
     Text(usize),
     /// An event that is not known.
     #[error("`{0}` is no event: a, r or f")]

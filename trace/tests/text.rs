@@ -84,7 +84,7 @@ fn what_is_wrong_is_named_with_its_line() {
     assert!(matches!(at("# failed 8 8 x\n", 1), Problem::Extra(_)));
     assert!(matches!(at("a 1 8 8 @9\nf 1 @8\n", 2), Problem::Time { before: 9, after: 8 }));
     let text = read(b"a 1 \xff 8").unwrap_err();
-    assert_eq!(text.to_string(), "line 1: no text: byte 4 of the line is not UTF-8");
+    assert_eq!(text.to_string(), "line 1: no text: byte 4 of the line is not UTF-8: save the file as UTF-8");
 }
 
 #[test]

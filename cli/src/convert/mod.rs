@@ -218,7 +218,10 @@ fn write(
             pour(&mut records, input, output, &mut writer, &mut report)?;
             let mut text = writer.finish()?.into_inner().map_err(io::IntoInnerError::into_error)?;
             text.rewind()?;
-            let wrong = |source| Failure::Binary { path: input.into(), source };
+            let wrong = |error| match error {
+                BinaryError::Output(error) => Failure::file(output)(error),
+                source => Failure::Binary { path: input.into(), source },
+            };
             let mut records =
                 Records::new(text, Limits::default()).map_err(|error| wrong(BinaryError::Trace(error)))?;
             write_binary(&mut records, file).map_err(wrong)?;

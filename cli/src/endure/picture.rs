@@ -33,7 +33,7 @@ pub fn write(path: &Path, forecast: &Forecast) -> Result<(), Failure> {
         ),
         _ => drawing,
     };
-    std::fs::write(path, text).map_err(Failure::file(path))
+    crate::output::write(path, text).map_err(Failure::file(path))
 }
 
 fn svg(forecast: &Forecast) -> String {

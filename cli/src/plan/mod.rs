@@ -18,7 +18,7 @@ use allotment_planner::family::Family;
 use allotment_planner::graph::{Graph, Kind, Lowering, Tensor};
 use allotment_planner::import::tflite::{self, Arena, Target, arena};
 use allotment_planner::model::Instance;
-use allotment_planner::schedule::{Changes, Lowered, Replayed, Schedule, change, replay};
+use allotment_planner::schedule::{ChangeError, Changes, Lowered, Replayed, Schedule, change, replay};
 use allotment_planner::solve::{Options, Progress, Solution, Status, merge, solve_tiers};
 use allotment_planner::validate::validate;
 use allotment_planner::{transform, write};
@@ -308,6 +308,16 @@ pub fn plan(args: &PlanArgs) -> Result<bool, PlanError> {
     if args.bench {
         return bench::bench(args);
     }
+    planned(args).map_err(|error| match error {
+        // Found only while it was planned, these are of the input as well.
+        PlanError::Instance(_) | PlanError::Change(ChangeError::Instance(_)) => {
+            PlanError::Input { path: args.input.clone(), source: Box::new(error) }
+        }
+        error => error,
+    })
+}
+
+fn planned(args: &PlanArgs) -> Result<bool, PlanError> {
     let mut out: Box<dyn Write> =
         if args.json { Box::new(io::sink()) } else { Box::new(io::stdout().lock()) };
     // Report what is wrong with the output before the search, not after it.
@@ -525,7 +535,7 @@ fn save(path: &Path, args: &PlanArgs, source: &Source, planned: write::Planned) 
     let cache_lines: transform::CacheLines = args.cache_line.iter().copied().collect();
     let model = matches!(source, Source::Model { .. });
     let save = |path: &Path, bytes: Vec<u8>| {
-        std::fs::write(path, bytes).map_err(|source| PlanError::Write { path: path.into(), source })
+        crate::output::write(path, bytes).map_err(|source| PlanError::Write { path: path.into(), source })
     };
     let bytes = match path.extension().unwrap_or_default().to_string_lossy().to_lowercase().as_str() {
         "csv" => {

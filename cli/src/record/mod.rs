@@ -16,7 +16,6 @@ use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::time::Duration;
 
 use allotment_trace::{
@@ -24,7 +23,6 @@ use allotment_trace::{
 };
 use clap::{ArgGroup, Args};
 use serde::Serialize;
-use signal_hook::consts::SIGXFSZ;
 
 use crate::failure::Failure;
 use crate::output::{Output, endings, writable};
@@ -197,8 +195,6 @@ pub fn record(args: &RecordArgs) -> Result<u8, Failure> {
     // Processes that go on record nothing more, since the folder of the recording goes.
     control.pause(true)?;
     let Ended { process, status, interrupted, left } = ended?;
-    // A limit on the size of files ends this tool with an error and not by a signal. The program keeps what it had.
-    let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
     if interrupted {
         eprintln!("allotment: interrupted; what was recorded is kept");
     }
@@ -339,10 +335,12 @@ fn why_nothing(name: &str, status: u8, others: usize, left: &[(u32, String)]) ->
              that are linked dynamically and run without special rights can be"
         );
     }
-    let running = if left.is_empty() { "" } else { &format!(", and {} still run", run::list(left)) };
+    let did = (others > 0).then(|| format!("processes or program images that it started did: {others}"));
+    let running = (!left.is_empty()).then(|| format!("still running: {}", run::list(left)));
+    let told: Vec<String> = did.into_iter().chain(running).collect();
     format!(
-        "{name} itself wrote no trace (exit status {status}), but {others} processes or program images that it started \
-         did{running}: --children waits for them and keeps their traces"
+        "{name} itself wrote no trace (exit status {status}), but {}: --children waits for them and keeps their traces",
+        told.join("; ")
     )
 }
 

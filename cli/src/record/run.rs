@@ -12,6 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use allotment_trace::Header;
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, wait};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
@@ -135,7 +136,7 @@ pub fn run(mut command: Command, name: &str, control: &Control, times: Times) ->
     let own = set_child_subreaper(Some(getpid())).is_ok();
     let mut recording = !times.paused && times.after.is_none();
     control.pause(!recording)?;
-    let mut child = command.spawn().map_err(Failure::file(Path::new(command.get_program())))?;
+    let mut child = command.spawn().map_err(|error| not_started(Path::new(command.get_program()), error))?;
     let process = child.id();
     let watch = forward(signals, tell.clone());
     let waiter = thread::spawn(move || {
@@ -392,4 +393,18 @@ fn descendants() -> Vec<Pid> {
         }
     }
     found
+}
+/// Says why a program that is there did not start.
+fn not_started(program: &Path, error: io::Error) -> Failure {
+    let shown = program.display();
+    Failure::Other(match Errno::from_io_error(&error) {
+        Some(Errno::NOEXEC) => {
+            format!(
+                "{shown}: is no program: a script names its interpreter behind `#!`, or is recorded as `sh {shown}`"
+            )
+        }
+        Some(Errno::NOENT) => format!("{shown}: the interpreter or loader that it names is not there"),
+        Some(Errno::ACCESS) => format!("{shown}: may not be run: `chmod +x` allows it"),
+        _ => return Failure::file(program)(error),
+    })
 }

@@ -93,7 +93,7 @@ pub fn view(args: &ViewArgs) -> Result<(), Failure> {
     let report = draw(&args.trace, args.placement, args.arena, args.events, args.time_limit)?;
     let mut out = io::stdout().lock();
     if let Some(path) = &output {
-        std::fs::write(path, page(&report)?).map_err(Failure::file(path))?;
+        crate::output::write(path, page(&report)?).map_err(Failure::file(path))?;
         if !args.json {
             summary(&mut out, path, &report, args.arena.is_some())?;
         }
@@ -120,7 +120,7 @@ fn beside(trace: &Path) -> PathBuf {
 /// A [`Failure`] with the message for the user.
 pub fn write_page(trace: &Path, html: &Path) -> Result<(), Failure> {
     let report = draw(trace, Placing::default(), None, None, LIMIT)?;
-    std::fs::write(html, page(&report)?).map_err(Failure::file(html))
+    crate::output::write(html, page(&report)?).map_err(Failure::file(html))
 }
 
 /// The time limit of a page that another command draws.

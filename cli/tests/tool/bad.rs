@@ -77,6 +77,9 @@ const ROWS: &[Row] = &[
     ("no program", "attach -o {d}/x.trace -- {d}/none", "", 1, "none: No such file"),
     ("no program", "record -o {d}/x.trace -- there-is-none", "", 1, "there-is-none: there is no such program"),
     ("no program", "record -o {d}/x.trace -- {d}/none", "", 1, "there is no such program"),
+    ("a script without #!", "record -o {d}/x.trace -- {d}/bare.sh", "", 1, "a script names its interpreter behind `#!`"),
+    ("no interpreter", "record -o {d}/x.trace -- {d}/lost.sh", "", 1, "lost.sh: the interpreter or loader that it names is not there"),
+    ("not executable", "record -o {d}/x.trace -- {d}/ok.trace", "", 1, "ok.trace: may not be run"),
     ("no library", "record -o {d}/x.trace --preload {d}/none.so -- ls", "", 1, "none.so: No such file"),
     ("a folder", "plan {d}", "", 1, "irectory"),
     ("a folder", "record -o {d}/x.trace -- {d}/folder.csv", "", 1, "folder.csv: is a directory, not a program"),
@@ -183,6 +186,16 @@ const ROWS: &[Row] = &[
     ("too small an arena", "view {d}/big.trace --json --arena 10", "", 1, "big.trace: an arena of 10 B serves 0 of 1 requests"),
     ("too small an arena", "replay {d}/ok.trace --arena 10 --placement tlsf --no-smallest --rounds 0", "", 1, ""),
     ("too small a capacity", "plan {d}/ok.csv --capacity 10", "", 1, ""),
+    ("too large as buffers", "plan {d}/vast.csv", "", 1, "vast.csv: the buffers together exceed 2^63 bytes"),
+    ("too large as a graph", "plan {d}/vast.json", "", 1, "vast.json: the buffers together exceed 2^63 bytes"),
+    ("too large in place", "plan {d}/vast.json --in-place", "", 1, "vast.json: the buffers together exceed 2^63 bytes"),
+    ("too large in lines", "plan {d}/wall.csv --cache-line 0=1048576", "", 1, "wall.csv: the buffers together exceed 2^63 bytes"),
+    ("a NUL", "plan {d}/nul.csv", "", 1, "line 2: `size` is `10\\0`: invalid digit"),
+    ("only NULs", "plan {d}/nuls.csv", "", 1, "the column `\\0\\0\\0`, which is not known"),
+    ("UTF-16", "replay {d}/wide.trace", "", 1, "line 1: no text: byte 0 of the line is not UTF-8: save the file as UTF-8"),
+    ("below zero", "budget {d}/ok.trace --file {d}/below.toml", "", 1, "line 2: invalid value: integer `-1`, expected a number from 0"),
+    ("a fraction", "budget {d}/ok.trace --file {d}/half.toml", "", 1, "line 2: invalid type: floating point `1.5`, expected a number from 0"),
+    ("no number", "budget {d}/ok.trace --file {d}/lots.toml", "", 1, "line 2: `lots`: invalid digit"),
     ("too little RAM", "advise {d}/ok.trace --ram 10 --rounds 0", "", 1, ""),
 ];
 
@@ -199,6 +212,30 @@ fn files(folder: &Path) {
     }
     write("header.csv", b"id,lower,upper,size\n");
     write("comments.trace", b"# name=x\n\n# nothing\n");
+    write("vast.csv", b"id,lower,upper,size\na,0,3,9223372036854775807\nb,1,2,60\n");
+    write("wall.csv", b"id,lower,upper,size\na,0,3,9223372036854774000\nb,1,2,60\n");
+    for (name, amount) in [("below", "-1"), ("half", "1.5"), ("lots", "\"lots\"")] {
+        write(&format!("{name}.toml"), format!("[total]\npeak = {amount}\n").as_bytes());
+    }
+    write("bare.sh", b"echo\n");
+    write("lost.sh", b"#!/there/is/none\n");
+    #[cfg(unix)]
+    for name in ["bare.sh", "lost.sh"] {
+        use std::os::unix::fs::PermissionsExt as _;
+        fs::set_permissions(folder.join(name), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    write("nul.csv", b"id,lower,upper,size\na,0,3,10\0\n");
+    write("nuls.csv", b"\0\0\0");
+    write("wide.trace", b"\xff\xfea\0 \x001\0");
+    let half = "{\"name\":\"x\",\"bytes\":9223372036854775800";
+    let vast = format!(
+        "{{\"tensors\":[{half},\"kind\":\"input\"}},{half}}}],\"ops\":[{{\"name\":\"f\",\"kind\":\"F\",\"inputs\":[\"x\"],\"outputs\":[\"y\"]}}]}}"
+    );
+    write(
+        "vast.json",
+        vast.replacen("\"x\",\"bytes\":9223372036854775800}", "\"y\",\"bytes\":9223372036854775800}", 1)
+            .as_bytes(),
+    );
     write("wide.csv", b"\xff\xfei\0d\0;\0");
     for name in ["bytes.trace", "bytes.onnx", "bytes.tflite"] {
         write(name, &[0xff; 99]);
@@ -300,6 +337,68 @@ fn what_is_refused_destroys_nothing() {
         assert_eq!(code, Some(1), "{error}");
         assert_eq!(fs::read_to_string(path("ok.trace")).unwrap(), OK, "{input}");
     }
+}
+
+/// A command that fails midway leaves the output of an earlier one as it was, and nothing beside it.
+#[cfg(target_os = "linux")]
+#[test]
+fn what_fails_midway_destroys_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (trace, model) = (crate::data("espeak.trace.zst"), crate::root().join("planner/tests/data/onnx"));
+    let (trace, model) = (trace.to_str().unwrap(), model.join("resnet8_cifar.onnx"));
+    let plan = ["plan", model.to_str().unwrap(), "--dim", "batch=1", "--quiet", "--time-limit", "1s", "-o"];
+    let convert = ["convert", trace];
+    fs::write(path("bad.trace"), format!("{}f 99999\nx\n", "a 1 8 8\nf 1\n".repeat(9000))).unwrap();
+    let bad = path("bad.trace");
+    let cases: [(&[&str], &[&str]); 4] = [
+        (&convert, &["o.trace", "o.json", "o.bin", "o.massif", "o.dhat", "o.pb", "o.pickle", "o.txt.gz"]),
+        (&["convert", &bad], &["o.trace", "o.json.gz", "o.bin.zst", "o.dhat", "o.folded"]),
+        (&plan, &["o.csv", "o.json", "o.rs", "o.h", "o.svg", "o.html"]),
+        (&["view", trace, "--time-limit", "1s", "-o"], &["o.html"]),
+    ];
+    for (command, outputs) in cases {
+        for output in outputs.iter().map(|name| path(name)) {
+            fs::write(&output, "older").unwrap();
+            let limit = if command[1] == bad { "" } else { "ulimit -f 0; " };
+            let tool = Command::new("sh")
+                .args(["-c", &format!("{limit}exec \"$@\""), "sh", env!("CARGO_BIN_EXE_allotment")])
+                .args(command)
+                .arg(&output)
+                .output()
+                .unwrap();
+            let said = String::from_utf8(tool.stderr).unwrap();
+            assert!(tool.status.code() == Some(1) && said.starts_with("allotment: "), "{output}: {said}");
+            assert_eq!(fs::read_to_string(&output).unwrap(), "older", "{output}");
+            fs::remove_file(&output).unwrap();
+        }
+    }
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+/// What is written anew keeps its permissions and the link that leads to it, and other names get what the umask leaves.
+#[cfg(unix)]
+#[test]
+fn outputs_keep_their_permissions_and_links() {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+    let folder = tempfile::tempdir().unwrap();
+    files(folder.path());
+    let path = |name: &str| folder.path().join(name);
+    let mode = |name: &str| path(name).metadata().unwrap().permissions().mode() & 0o777;
+    fs::write(path("plain"), "").unwrap();
+    fs::write(path("real.json"), "").unwrap();
+    fs::set_permissions(path("real.json"), fs::Permissions::from_mode(0o640)).unwrap();
+    symlink("real.json", path("link.json")).unwrap();
+    symlink("later.json", path("early.json")).unwrap();
+    for output in ["new.json", "link.json", "early.json"] {
+        let output = path(output).to_str().unwrap().to_owned();
+        let (code, _, error) =
+            run(&["convert".into(), path("ok.trace").to_str().unwrap().into(), output], b"");
+        assert_eq!(code, Some(0), "{error}");
+    }
+    assert_eq!((mode("new.json"), mode("real.json")), (mode("plain"), 0o640));
+    assert!(["link.json", "early.json"].iter().all(|name| path(name).is_symlink()));
+    assert!(["real.json", "later.json"].iter().all(|name| fs::read(path(name)).unwrap().len() > 20));
 }
 
 /// A full disk or a reader that ends early is an error or nothing at all, and never a panic.

@@ -198,7 +198,7 @@ impl Row<'_> {
         text: &str,
         parse: impl Fn(&str) -> Result<T, E>,
     ) -> Result<T, ReadError> {
-        parse(text).map_err(|error| self.wrong(format!("`{}` is `{text}`: {error}", column)))
+        parse(text).map_err(|error| self.wrong(format!("`{}` is `{}`: {error}", column, text.escape_debug())))
     }
 
     fn bytes(&self, column: Column) -> Result<Option<u64>, ReadError> {

@@ -34,7 +34,7 @@ pub enum ReadError {
     #[error("the header lacks `{0}`: needed are id, lower (or start), upper (or end), size")]
     Column(&'static str),
     /// A column of a name that is not known.
-    #[error("the header has the column `{name}`, which is not known{hint}")]
+    #[error("the header has the column `{}`, which is not known{hint}", name.escape_debug())]
     Unknown {
         /// Its name.
         name: String,

@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(error.cause(), Cause::Fragmentation);
         assert!(ends(&error, ": fragmentation is the obstacle, enough is free but not in one piece"));
         // The adapters' largest free block is an upper bound; an alignment that every block has is no obstacle.
-        let error = OutOfMemory { largest_free: 5000, ..error };
+        let error = OutOfMemory { largest_free: 5000, align: NATURAL, ..error };
         assert_eq!(error.cause(), Cause::Fragmentation);
         let error = OutOfMemory { align: 64, ..error };
         assert_eq!(error.cause(), Cause::Alignment);

@@ -39,6 +39,9 @@ const SPINS: u32 = 100;
 /// Time after which a holder counts as dead if the system cannot say whether it exists.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// Time after which a holder counts as gone that sleeps, and whose mappings the system does not show: one of another user.
+const LONG: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 10 });
+
 /// The system's answer about a holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
@@ -82,21 +85,49 @@ fn own() -> u64 {
     OWN.get()
 }
 
-/// Asks whether a thread's process has the file mapped, without which it holds no lock in it, whatever a word there says; true if the
-/// system does not tell.
-fn may_hold(thread: u64, file: BorrowedFd<'_>) -> bool {
-    // Of a file that can be sealed, the list of mappings has the number that the file itself has.
-    if rustix::fs::fcntl_get_seals(file).is_err() {
-        return true;
+/// Asks whether a list of mappings in `/proc` has the file of this number; `None` if the system does not tell. It allocates nothing: the
+/// program's allocator may be what waits.
+fn lists(path: &str, node: u64) -> Option<bool> {
+    let mut list = File::open(path).ok()?;
+    let mut part = [0; 1024];
+    // 7f1c5e400000-7f1c5e500000 rw-s 00000000 00:01 1055  /memfd:allotment (deleted)
+    let (mut field, mut number) = (0, 0_u64);
+    loop {
+        let len = list.read(&mut part).ok()?;
+        if len == 0 {
+            return Some(false);
+        }
+        for &byte in &part[..len] {
+            match byte {
+                b' ' | b'\n' => {
+                    if field == 4 && number == node {
+                        return Some(true);
+                    }
+                    (field, number) = (if byte == b' ' { field + 1 } else { 0 }, 0);
+                }
+                b'0'..=b'9' => number = number.wrapping_mul(10).wrapping_add(u64::from(byte - b'0')),
+                _ => {}
+            }
+        }
     }
-    let Ok(node) = rustix::fs::fstat(file).map(|file| file.st_ino) else { return true };
-    let has = |maps: std::string::String| {
-        // 7f1c5e400000-7f1c5e500000 rw-s 00000000 00:01 1055  /memfd:allotment (deleted)
-        maps.lines().any(|line| line.split_whitespace().nth(4).is_some_and(|field| field.parse() == Ok(node)))
-    };
-    let mapped = |path: &str| fs::read_to_string(path).map(has);
-    let is_shown = mapped("/proc/self/maps").unwrap_or(false);
-    !is_shown || mapped(&std::format!("/proc/{thread}/maps")).unwrap_or(true)
+}
+
+/// Asks whether a thread's process has the file mapped, without which it holds no lock in it, whatever a word there says.
+fn holds(thread: u64, file: BorrowedFd<'_>) -> Fate {
+    // Of a file that can be sealed, the list of mappings has the number that the file itself has.
+    let node =
+        rustix::fs::fcntl_get_seals(file).and_then(|_| rustix::fs::fstat(file)).map(|file| file.st_ino);
+    let Ok(node) = node else { return Fate::Unknown };
+    let mut path = [0u8; 32];
+    if lists("/proc/self/maps", node) != Some(true) || write!(&mut path[..], "/proc/{thread}/maps").is_err() {
+        return Fate::Unknown;
+    }
+    let path = path.split(|&byte| byte == 0).next().and_then(|path| str::from_utf8(path).ok());
+    match path.and_then(|path| lists(path, node)) {
+        Some(true) => Fate::Here,
+        Some(false) => Fate::Gone,
+        None => Fate::Unknown,
+    }
 }
 
 /// Asks whether the thread exists that a word names.
@@ -161,8 +192,11 @@ impl SharedLock {
                 let gone = match fate(word, own) {
                     // Asked once of each holder that keeps others waiting for long.
                     Fate::Here if !is_known && since.elapsed() > PATIENCE => {
-                        is_known = may_hold(word & THREAD, file);
-                        !is_known
+                        let held = holds(word & THREAD, file);
+                        is_known = held == Fate::Here;
+                        // A holder runs or waits for a page; only one that a container's pause has frozen seems to sleep.
+                        let sleeps = || matches!(stat(word & THREAD), Some((b'S' | b'I', _)));
+                        held == Fate::Gone || held == Fate::Unknown && since.elapsed() > LONG && sleeps()
                     }
                     Fate::Here => false,
                     Fate::Gone => true,
@@ -211,8 +245,42 @@ impl Drop for Holder<'_> {
 mod tests {
     use super::*;
     use crate::os::SharedHeap;
-    use std::process::Command;
+    use std::alloc::{GlobalAlloc, Layout, System};
+    use std::process::{self, Command};
     use std::thread;
+
+    struct Counting;
+
+    std::thread_local! {
+        static FORBIDDEN: Cell<bool> = const { Cell::new(false) };
+    }
+
+    // SAFETY: the system's allocator does the work.
+    unsafe impl GlobalAlloc for Counting {
+        unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+            if FORBIDDEN.get() {
+                process::abort();
+            }
+            // SAFETY: as the caller promises.
+            unsafe { System.alloc(layout) }
+        }
+
+        unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+            // SAFETY: as the caller promises.
+            unsafe { System.dealloc(block, layout) }
+        }
+    }
+
+    #[global_allocator]
+    static COUNTING: Counting = Counting;
+
+    /// Runs `f`, which must allocate nothing: it may be what the program's allocator waits for.
+    fn alone<T>(f: impl FnOnce() -> T) -> T {
+        FORBIDDEN.set(true);
+        let result = f();
+        FORBIDDEN.set(false);
+        result
+    }
 
     /// A file of which nothing is asked: it has no seals.
     fn none() -> BorrowedFd<'static> {
@@ -290,12 +358,16 @@ mod tests {
         let mut stranger = Command::new("sleep").arg("600").spawn().unwrap();
         let heap = SharedHeap::create(1 << 20).unwrap();
         let thread = u64::from(stranger.id());
-        assert!(!may_hold(thread, heap.file()) && may_hold(thread, none()));
-        assert!(may_hold(u64::from(std::process::id()), heap.file()));
+        assert_eq!((holds(thread, heap.file()), holds(thread, none())), (Fate::Gone, Fate::Unknown));
+        assert_eq!(holds(u64::from(std::process::id()), heap.file()), Fate::Here);
         let start = stat(thread).unwrap().1;
-        heap.header().lock.word.store(start << 40 | own() & !(STARTS | THREAD) | thread, Relaxed);
-        assert_eq!(heap.used().0, 0);
+        let word = start << 40 | own() & !(STARTS | THREAD) | thread;
+        heap.header().lock.word.store(word, Relaxed);
+        assert_eq!(alone(|| heap.used().0), 0);
         assert!(heap.allocate(100, 8).is_some());
+        // Nor if the system does not show what the stranger has mapped, as of another user's process.
+        heap.header().lock.word.store(word, Relaxed);
+        assert!(alone(|| heap.header().lock.acquire(none()).inherits));
         stranger.kill().unwrap();
         stranger.wait().unwrap();
     }

@@ -108,7 +108,7 @@ pub(super) fn bench(args: &PlanArgs) -> Result<bool, PlanError> {
     if let Some(path) = page {
         let left_out = failed.iter().map(|one| format!(" Not planned: {}: {}.", one.name, one.error));
         let how = how.clone() + &left_out.collect::<String>();
-        fs::write(path, page::page(&rows, &drawings, &how)?)
+        crate::output::write(path, page::page(&rows, &drawings, &how)?)
             .map_err(|source| PlanError::Write { path: path.into(), source })?;
     }
     let mut out = io::stdout().lock();

@@ -60,7 +60,7 @@ pub enum TfliteError {
         shape: Vec<i32>,
     },
     /// An element type without a fixed size.
-    #[error("tensor `{tensor}` has the element type {dtype}, whose size is not fixed")]
+    #[error("tensor `{tensor}` has the element type {dtype}, which has no fixed size or is not known")]
     Type {
         /// The tensor.
         tensor: String,

@@ -89,12 +89,13 @@ unsafe impl<const PAGE: usize, const SHIFTS: bool> System for Fake<PAGE, SHIFTS>
             return None;
         }
         // SAFETY: the size is not zero.
-        let start = unsafe { alloc(Layout::from_size_align(bytes, UNIT).unwrap()) };
+        let block = NonNull::new(unsafe { alloc(Layout::from_size_align(bytes, UNIT).unwrap()) })?;
+        let start = block.as_ptr();
         // SAFETY: the block has that many bytes.
         unsafe { start.write_bytes(UNTOUCHED, bytes) };
         let states = vec![State::Reserved; bytes.div_ceil(UNIT)];
         WORLD.with_borrow_mut(|world| world.ranges.push(Range { start, bytes, states }));
-        NonNull::new(start)
+        Some(block)
     }
 
     unsafe fn release(start: NonNull<u8>, bytes: usize) {

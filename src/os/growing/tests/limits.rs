@@ -24,6 +24,7 @@ fn addresses_are_asked_for_by_the_memory() {
 }
 
 /// The heap asks for no more addresses than it can tell free spans apart in.
+#[cfg(target_pointer_width = "64")]
 #[test]
 fn addresses_are_limited_by_their_numbers() {
     const MOST: usize = super::super::image::MOST / 2;
