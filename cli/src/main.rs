@@ -91,7 +91,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    // A limit on the size of files is an error that is told, and no signal that ends this tool.
+    // A limit on the size of files must be an error with a message, not a signal that ends this tool.
     #[cfg(unix)]
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
     let result = match Cli::parse().command {

@@ -394,6 +394,7 @@ fn descendants() -> Vec<Pid> {
     }
     found
 }
+
 /// Says why a program that is there did not start.
 fn not_started(program: &Path, error: io::Error) -> Failure {
     let shown = program.display();

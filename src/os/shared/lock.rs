@@ -249,14 +249,14 @@ mod tests {
     use std::process::{self, Command};
     use std::thread;
 
-    struct Counting;
+    struct Watched;
 
     std::thread_local! {
         static FORBIDDEN: Cell<bool> = const { Cell::new(false) };
     }
 
     // SAFETY: the system's allocator does the work.
-    unsafe impl GlobalAlloc for Counting {
+    unsafe impl GlobalAlloc for Watched {
         unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
             if FORBIDDEN.get() {
                 process::abort();
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[global_allocator]
-    static COUNTING: Counting = Counting;
+    static WATCHED: Watched = Watched;
 
     /// Runs `f`, which must allocate nothing: it may be what the program's allocator waits for.
     fn alone<T>(f: impl FnOnce() -> T) -> T {
