@@ -178,8 +178,7 @@ impl Setup {
     /// The time so far: what passes, but with Vulkan, where only the CPU works, that of this thread on the CPU, so that what else
     /// runs on the machine does not count.
     pub fn now(&self) -> Duration {
-        #[cfg(feature = "vulkan")]
-        if let Device::Vulkan(_) = &self.device {
+        if self.is_vulkan() {
             let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
             // SAFETY: the output is valid, and every thread has this clock.
             unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
@@ -191,6 +190,15 @@ impl Setup {
     /// Returns the time after which a workload is given up.
     pub fn patience(&self) -> Duration {
         self.left().map_or(self.patience, |left| left.min(self.patience))
+    }
+
+    /// Returns whether the device is one of Vulkan's.
+    pub fn is_vulkan(&self) -> bool {
+        #[cfg(feature = "vulkan")]
+        if let Device::Vulkan(_) = &self.device {
+            return true;
+        }
+        false
     }
 
     /// Returns whether this is the stand-in driver, whose own allocators are no meaningful comparison.

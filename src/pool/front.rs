@@ -31,7 +31,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         stream: &S::Stream,
     ) -> Result<Allocation, PoolError> {
         let request = self.request(bytes, align)?;
-        if self.is_direct {
+        if self.is_direct && request.kind != SizeKind::Huge {
             if let Some((address, record, serial)) = self.state.allocate(&request, stream) {
                 return Ok(self.hand_out(address, bytes, record, serial));
             }
@@ -67,9 +67,9 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
             state.extra.classify(&mut request);
         }
         let found = match self.options.reuse {
-            Reuse::Advanced | Reuse::Aggressive => state.allocate(&request, heap, request.kind),
+            Reuse::Advanced | Reuse::Aggressive => self.allocate_own(&mut state, &request, heap),
             Reuse::Basic => match state.take_kept(&request, heap) {
-                None => state.allocate(&request, heap, request.kind),
+                None => self.allocate_own(&mut state, &request, heap),
                 kept => kept,
             },
             Reuse::None => None,

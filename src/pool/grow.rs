@@ -27,7 +27,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     }
 
     /// Bytes of the smallest segment for `request`.
-    fn needed(&self, request: &Request) -> usize {
+    pub(super) fn needed(&self, request: &Request) -> usize {
         round_up(self.piece(request), self.source.granularity())
     }
 
@@ -98,6 +98,8 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
             options.first_segment
         } else if request.kind == SizeKind::Small {
             options.small_segment
+        } else if request.kind == SizeKind::Huge {
+            need
         } else if request.bytes > options.exact_above {
             round_up(need, options.exact_step)
         } else {

@@ -193,8 +193,9 @@ setters! {
     reuse(reuse: Reuse) this.reuse = reuse;
 
     /// Reserves as little as possible, at the price of more driver calls: before the pool grows, it uses free
-    /// blocks of the other size group and releases empty segments whose work is done, and requests above
-    /// [`PoolOptions::exact_above`] do not share their segments with smaller ones.
+    /// blocks of the other size group and releases empty segments whose work is done. Requests above
+    /// [`PoolOptions::exact_above`] do not share their segments with smaller ones; these are rounded up to the source's granularity
+    /// only, and while there is room, a request reuses an empty one only if it is less than that option's step longer.
     lean(on: bool) this.lean = on;
 
     /// Gives segments back that have been empty for this long, by the source's clock: at a step, and after a request or a free, when

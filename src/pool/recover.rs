@@ -7,7 +7,7 @@ use super::lanes::Held;
 use super::options::Reuse;
 use super::segments::{Request, SizeKind};
 use super::source::captures;
-use super::state::{Denied, State};
+use super::state::{Denied, State, bytes_of};
 use super::wait::Patience;
 use super::{PoolError, RawPool, Source};
 use crate::placement::SegmentPlacement;
@@ -114,7 +114,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
             return None;
         }
         if self.poll(state) > 0 {
-            if let Some(number) = state.allocate(need.request, need.heap, need.request.kind) {
+            if let Some(number) = self.allocate_own(state, need.request, need.heap) {
                 return Some(number);
             }
         }
@@ -134,6 +134,30 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
             }
             _ => self.adopt(state, need.request, need.heap),
         }
+    }
+
+    /// Serves a request from the stream heap's own segments of its kind, unless a lean pool had better reserve one that is shorter.
+    pub(super) fn allocate_own(
+        &self,
+        state: &mut State<P, S>,
+        request: &Request,
+        heap: usize,
+    ) -> Option<u32> {
+        if request.kind == SizeKind::Huge {
+            let segment = state.candidate(heap, request.kind, request.len)?;
+            if self.is_too_long(state, segment, request) {
+                return None;
+            }
+        }
+        state.allocate(request, heap, request.kind)
+    }
+
+    /// Returns whether a segment is so much longer than a very large request that it had better go back to the source: a lean pool uses
+    /// the rest for nothing else.
+    pub(super) fn is_too_long(&self, state: &State<P, S>, segment: u32, request: &Request) -> bool {
+        let longest = bytes_of::<P>(state.entry(segment).placement.largest()) as usize;
+        let least = self.needed(request).saturating_add(self.options.exact_step);
+        request.kind == SizeKind::Huge && longest >= least
     }
 
     /// Grows the pool and serves the request from the new memory. Fails only if the source fails for a reason other

@@ -286,6 +286,9 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         let own = state.heap(heap).id;
         let segment = state.heaps().filter(|&from| from != heap).find_map(|from| {
             let found = state.empty_segment(from, request)?;
+            if self.is_too_long(state, found, request) {
+                return None;
+            }
             (state.heap(from).id == own || self.is_over(state, from)).then_some(found)
         })?;
         let waits = {

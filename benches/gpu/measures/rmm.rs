@@ -20,6 +20,9 @@ pub struct Rmm<'a> {
 const POOL: usize = 40 << 30;
 const TIGHT: usize = 20 << 30;
 
+/// Runs of a pair where a run takes a moment.
+const LEAST_OF: usize = 5;
+
 impl Use for Rmm<'_> {
     type Output = Vec<Sample>;
 
@@ -45,12 +48,18 @@ impl Use for Rmm<'_> {
                 setup.note(format!("{case}: needs --memory {}", (live + live / 4).div_ceil(1 << 20)));
                 continue;
             }
-            let Some((time, failed, reserved)) = self.run(&make, bytes, count, size)? else {
+            let Some((mut time, failed, reserved)) = self.run(&make, bytes, count, size)? else {
                 setup.note(format!("{case}: {} took too long, or too much memory", self.subject.id()));
                 continue;
             };
             if failed > 0 {
                 setup.note(format!("{case}: {} failed {failed} requests", self.subject.id()));
+            }
+            if setup.is_vulkan() && !self.subject.grows(setup) {
+                // Time of the CPU without a driver: what else the machine does can only add to it.
+                for _ in 1..LEAST_OF {
+                    time = self.run(&make, bytes, count, size)?.map_or(time, |(again, ..)| again.min(time));
+                }
             }
             samples.push(Sample::new(&case, RMM, nanoseconds(time, 2 * count)));
             if let Some(reserved) = reserved.filter(|_| failed == 0 && self.subject.grows(setup)) {
