@@ -28,7 +28,7 @@ struct Shared {
     copies: Copies,
 }
 
-/// While this exists, a context is current for the calling thread; afterwards the one is that was before.
+/// Keeps a context current for the calling thread, and makes the one before current again when dropped.
 #[must_use]
 pub(super) struct Bound {
     before: Option<CUcontext>,
@@ -80,7 +80,7 @@ impl Context {
         Self(Arc::new(Shared { device, raw_device, raw, is_lost, events, copies }))
     }
 
-    /// Returns whether this is that of the host.
+    /// Returns whether this is the context of the host.
     pub(super) fn is_host(&self) -> bool {
         self.0.raw.is_null()
     }
@@ -328,7 +328,7 @@ impl Shared {
         if self.raw.is_null() { Err(refused) } else { Ok(()) }
     }
 
-    /// Makes the context, which exists, current until the result is dropped.
+    /// Makes the context current until the result is dropped, unless it is the host's.
     fn enter(&self) -> Result<Bound, SourceError> {
         self.refuse_host()?;
         let mut current = ptr::null_mut();

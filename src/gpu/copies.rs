@@ -47,7 +47,7 @@ pub(super) struct Sample {
 }
 
 impl Copies {
-    /// The figures so far, with the times of copies that are done. `enter` makes the context current.
+    /// Returns the statistics so far, with the times of copies that are done. `enter` makes the context current.
     pub(super) fn stats<B>(&self, enter: impl FnOnce() -> Result<B, SourceError>) -> [CopyStats; 6] {
         self.timed.lock().collect(&self.counters, enter);
         self.counters.stats()

@@ -131,7 +131,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The driver's error; what was refused before a call is said to be no capability, such as `what`.
+    /// Returns the driver's error; one that came before any call becomes "not supported", with `what` as its name.
     pub(super) fn of_driver(self, what: &'static str) -> SourceError {
         if let Self::Call(error) = self { error } else { SourceError::unsupported(what) }
     }

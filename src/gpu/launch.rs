@@ -44,7 +44,7 @@ enum Argument<'a> {
 
 /// A value that kernels take.
 trait Value {
-    /// Adds it to the arguments.
+    /// Adds the value to the arguments.
     fn push<'v>(&'v self, to: &mut LaunchArgs<'v>);
 }
 

@@ -51,7 +51,7 @@ struct Shared {
 
 #[derive(Default)]
 struct Pages {
-    /// All that exist.
+    /// All pages that exist.
     count: usize,
     /// Pages that no sequence has.
     spare: Vec<u64>,
@@ -70,7 +70,7 @@ impl Drop for Page {
 }
 
 impl Shared {
-    /// Takes a page that no sequence has, or makes one.
+    /// Returns a page that no sequence has, or makes one.
     fn take(self: &Arc<Self>) -> Result<Arc<Page>, SourceError> {
         let mut pages = self.pages.lock();
         let handle = match pages.spare.pop() {
@@ -119,12 +119,12 @@ impl KvCache {
         Ok(Sequence { cache: self.0.clone(), address, pages: Vec::new(), bytes: 0, stream: stream.clone() })
     }
 
-    /// Returns the bytes of the device that the cache has, those that no sequence uses among them.
+    /// Returns the bytes of the cache's pages, unused ones included.
     pub fn reserved(&self) -> usize {
         self.0.pages.lock().count * self.0.page
     }
 
-    /// Gives the pages that no sequence has back to the device, and returns their bytes.
+    /// Releases the pages that no sequence has to the device, and returns their bytes.
     ///
     /// # Errors
     ///

@@ -20,7 +20,7 @@ use std::sync::{Arc, OnceLock, Weak};
 #[derive(Clone)]
 pub struct Stream {
     shared: Arc<Shared>,
-    /// Whose clones are the program's handles; `None` in a handle that a pool keeps.
+    /// The program's handles are clones of this; `None` in a handle that a pool keeps.
     _handle: Option<Arc<()>>,
 }
 
@@ -100,7 +100,7 @@ fn known_id(raw: CUstream) -> u64 {
 }
 
 impl Stream {
-    /// Returns the stream with this handle, which is the one that exists already if there is one.
+    /// Returns the stream with this handle, the existing one if there is one.
     fn from_handle(context: &Context, raw: CUstream, owner: Owner) -> Self {
         let key = (context.raw() as usize, raw as usize);
         // Dropped after the lock, since the drop of a stream takes it.

@@ -219,7 +219,7 @@ where
     }
 }
 
-/// The methods of [`DeviceAllocator`] but `allocate`, inside its `impl`, which call another allocator.
+/// Writes the methods of a [`DeviceAllocator`] but `allocate`, as calls of another allocator.
 macro_rules! pass_on_blocks {
     (|$this:ident| $allocator:expr) => {
         fn deallocate(&$this, block: $crate::pool::Allocation) -> Result<(), $crate::pool::PoolError> {

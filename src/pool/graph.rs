@@ -145,8 +145,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         true
     }
 
-    /// Takes back the memory of graphs that were given up. A stream that is being captured keeps it until that has
-    /// ended.
+    /// Frees the memory of graphs that were given up. A stream that is being captured keeps it until that has ended.
     pub(super) fn settle_graphs(&self, state: &mut State<P, S>) {
         state.order.is_recording();
         let mut place = 0;

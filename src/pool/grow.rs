@@ -67,7 +67,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         result
     }
 
-    /// Gives empty segments back whose work is done, and pages between blocks, up to as many bytes as the pool is about to reserve.
+    /// Releases empty segments whose work is done, and pages between blocks, up to as many bytes as the pool is about to reserve.
     pub(super) fn make_way(&self, state: &mut State<P, S>, request: &Request, heap: usize) {
         if state.order.is_recording() {
             return;
@@ -79,7 +79,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         }
     }
 
-    /// Gives empty segments back whose work is done, short ones first, until these are `wished` bytes. Returns the released bytes.
+    /// Releases empty segments whose work is done, short ones first, until these are `wished` bytes. Returns the released bytes.
     pub(super) fn release_over(&self, state: &mut State<P, S>, wished: usize) -> usize {
         let shorter = |number, entry: &Entry<P>| (entry.memory.bytes, number);
         self.release_empty(state, shorter, |state, number, released| {
@@ -238,7 +238,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         given
     }
 
-    /// Gives free pages of all segments back while at least `keep` bytes stay reserved, and returns their bytes.
+    /// Releases free pages of all segments while at least `keep` bytes stay reserved, and returns their bytes.
     pub(super) fn punch_all(&self, state: &mut State<P, S>, keep: usize) -> usize {
         let mut given = 0;
         for heap in state.heaps() {

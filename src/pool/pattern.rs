@@ -106,8 +106,8 @@ impl<A: DeviceAllocator> Clone for PlannedArena<A> {
 }
 
 impl<A: DeviceAllocator> PlannedArena<A> {
-    /// Takes a block of the plan's size and alignment from the pool, for work on `stream`. O(buffers · log buffers)
-    /// plus the pool's work.
+    /// Allocates a block of the plan's size and alignment from the pool, for work on `stream`. O(buffers · log buffers) plus the pool's
+    /// work.
     ///
     /// # Errors
     ///
@@ -153,7 +153,7 @@ impl<A: DeviceAllocator> PlannedArena<A> {
         &self.0.stream
     }
 
-    /// Takes buffer `slot` of the plan, which stays live until it is dropped. O(buffers / 64).
+    /// Makes buffer `slot` of the plan live, until the result is dropped. O(buffers / 64).
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! How a pool reserves segments and gives them back: the calls of the source, and what the state hears of them.
+//! Reserves segments of a pool, and releases them: the calls of the source, and what the state hears of them.
 
 use super::options::Reuse;
 use super::segments::{Entry, SizeKind};
@@ -61,7 +61,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         state.supply.call(&self.source, counter, |source| call(source, &stream))
     }
 
-    /// Gives a segment back to the source.
+    /// Releases a segment to the source.
     fn give_back(&self, state: &mut State<P, S>, memory: Segment, heap: usize) -> Result<(), SourceError> {
         // SAFETY: the source reserved the segment for this pool, which no longer holds it; its blocks came back in the
         // order of the heap's stream, or after their work on other streams was done.
@@ -69,7 +69,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         self.call(state, heap, |calls| &mut calls.release, release)
     }
 
-    /// Gives a segment back if it is empty, and returns its bytes; 0 if it is not empty.
+    /// Releases a segment if it is empty, and returns its bytes; 0 if it is not empty.
     pub(super) fn release(&self, state: &mut State<P, S>, segment: u32) -> Result<usize, SourceError> {
         // A source may wait for the stream, or make the release part of the graph.
         if captures(state.heap(state.entry(segment).heap).stream()) {

@@ -293,7 +293,7 @@ impl<P> Segments<P> {
         (place * LANES) as u32 + self.lane
     }
 
-    /// Takes a segment out.
+    /// Removes a segment.
     pub(super) fn remove(&mut self, number: u32) -> Option<Box<Entry<P>>> {
         self.all[number as usize / LANES].take()
     }

@@ -260,8 +260,8 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
         Some(heap)
     }
 
-    /// Takes a stream heap from its stream. Its memory goes to other stream heaps or back to the source as usual, and then its
-    /// place to another stream.
+    /// Removes a stream heap from its stream. Its memory goes to other stream heaps or back to the source as usual, and then its place to
+    /// another stream.
     pub(super) fn retire(&mut self, heap: usize) {
         let id = self.heap(heap).id;
         if self.streams.by_stream.get(&id) == Some(&heap) {
@@ -411,7 +411,7 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
         record.segment
     }
 
-    /// Takes a block that was kept for the request's class.
+    /// Allocates a block that was kept for the request's class.
     pub(super) fn take_kept(&mut self, request: &Request, heap: usize) -> Option<u32> {
         if !request.classed {
             return None;
@@ -515,7 +515,7 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
         number
     }
 
-    /// Takes a segment out of its stream heap's bin and its lane.
+    /// Removes a segment from its stream heap's bin and its lane.
     fn leave(&mut self, segment: u32) -> Option<Box<Entry<P>>> {
         let Lane { heaps, segments, .. } = &mut self.lanes[lane_of(segment as usize)];
         let mut entry = segments.remove(segment)?;

@@ -212,7 +212,7 @@ impl Bin {
         }
     }
 
-    /// Takes a segment out of the order. O(log segments).
+    /// Removes a segment from the order. O(log segments).
     pub(super) fn unlist(&mut self, listed: usize, segment: u32) {
         self.order.remove(&(listed, segment));
         self.found.key = None;

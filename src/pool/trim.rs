@@ -82,8 +82,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         }
     }
 
-    /// Gives empty segments back, large ones first, while at least `keep` bytes stay reserved. Returns the released
-    /// bytes.
+    /// Releases empty segments, large ones first, while at least `keep` bytes stay reserved. Returns the released bytes.
     pub(super) fn trim_to(&self, state: &mut State<P, S>, keep: usize) -> usize {
         let longer = |number, entry: &Entry<P>| Reverse((entry.memory.bytes - entry.unmapped, number));
         self.release_empty(state, longer, |state, number, _| {
@@ -93,7 +92,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         })
     }
 
-    /// Gives segments back that have been empty for too long by the clock, after a request or a free. O(1) until one may be.
+    /// Releases segments that have been empty for too long by the clock, after a request or a free. O(1) until one may be.
     #[inline(always)]
     pub(super) fn trim_due(&self, state: &mut State<P, S>) {
         if state.supply.trim_at != Duration::MAX {
@@ -132,7 +131,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         state.supply.trim_at = next;
     }
 
-    /// Gives segments back that have been empty for too long, and returns the released bytes.
+    /// Releases segments that have been empty for too long, and returns the released bytes.
     pub(super) fn trim_aged(&self, state: &mut State<P, S>) -> usize {
         let Some(age) = self.options.trim_after else { return 0 };
         let (now, step) = (self.source.now(), state.supply.step);

@@ -91,10 +91,10 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         event.is_some_and(|event| self.is_done(state, event))
     }
 
-    /// The number of marks at the front of a queue that have passed. O(log marks) queries, and one if the stream is
-    /// busy with the first.
+    /// Returns the number of marks at the front of a queue that have passed. O(log marks) queries, and one if the stream is busy with the
+    /// first.
     fn passed(&self, state: &mut State<P, S>, queue: &mut Queue<S>) -> usize {
-        // Blocks that are in use again wait no more.
+        // Blocks that are in use again wait no longer.
         while queue.marks.front().is_some_and(|mark| !Self::waits(state, mark)) {
             queue.marks.pop_front();
         }
@@ -117,7 +117,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         passed
     }
 
-    /// Takes the first mark off a queue. Returns whether its block waits for nothing else and is free now.
+    /// Removes the first mark from a queue. Returns whether its block waits for nothing else and is free now.
     fn take_first(&self, state: &mut State<P, S>, queue: &mut Queue<S>) -> bool {
         let Some(mark) = queue.marks.pop_front() else { return false };
         if !Self::waits(state, &mark) {

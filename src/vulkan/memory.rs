@@ -309,7 +309,7 @@ unsafe impl Source for DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// Gives a segment back that no work uses.
+    /// Releases a segment that no work uses.
     fn destroy(&self, reserved: Reserved) {
         // SAFETY: the callers have it alone; a mapping ends with its memory, and destroying a null buffer does nothing.
         unsafe {

@@ -21,7 +21,7 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct Stream {
     shared: Arc<Shared>,
-    /// Whose clones are the program's handles; `None` in a handle that a pool keeps.
+    /// The program's handles are clones of this; `None` in a handle that a pool keeps.
     _handle: Option<Arc<()>>,
 }
 

@@ -51,7 +51,7 @@ pub(in crate::gpu) unsafe trait Backing: Send + Sync {
         self.block().map_or((self.address(), self.bytes()), Backing::segment)
     }
 
-    /// Returns the counters of the memory's pool, which want to know of copies to and from it.
+    /// Returns the counters of the memory's pool, for copies to and from it.
     fn copies(&self) -> Option<&Arc<CopyCounters>> {
         self.block()?.copies()
     }
@@ -95,7 +95,7 @@ impl Memory {
     }
 }
 
-/// Gives buffers their memory: a source, a pool, a plan or a request to a manager.
+/// Allocates the memory of buffers: a source, a pool, a plan or a request to a manager.
 pub(in crate::gpu) trait Backer {
     /// Allocates at least `bytes` bytes for work on `stream`, aligned to 256 bytes.
     ///
@@ -230,7 +230,7 @@ impl<A: DeviceAllocator<Stream = Stream> + Clone + 'static> Backer for Pattern<A
     }
 }
 
-/// The buffer of this number in the plan of an arena.
+/// Allocates the buffer of this number in the plan of an arena.
 impl<A: DeviceAllocator<Stream = Stream> + 'static> Backer for (PlannedArena<A>, usize) {
     fn allocate(&self, bytes: usize, stream: &Stream) -> Result<Memory, Error> {
         let (arena, slot) = (&self.0, self.1);

@@ -47,7 +47,7 @@ unsafe impl DeviceAllocator for Prefetching {
             let device = Some(stream.context().device().ordinal);
             // SAFETY: the block is live, and managed.
             if let Err(error) = unsafe { prefetch(block.address() as u64, bytes, device, stream) } {
-                // It is of no use to the caller, who does not get it.
+                // The caller does not get this block.
                 let _ = self.0.deallocate(block);
                 return Err(error.into());
             }

@@ -1,4 +1,4 @@
-//! What lies in a pool and can leave it when it is full.
+//! Values in a pool that can leave it when it is full.
 
 use crate::gpu::stream::Stream;
 use crate::lock::Mutex;

@@ -28,7 +28,7 @@ pub struct Transfer<O> {
 /// The task to wake when the copy is done, and what the driver says of it then.
 struct Notice {
     waker: Option<Waker>,
-    /// How the work was, once the driver has come to the end of the copy.
+    /// The result of the work, once the driver has come to the end of the copy.
     given: Option<u32>,
 }
 

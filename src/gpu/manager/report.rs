@@ -52,9 +52,9 @@ impl MemoryManager {
         PoolStats { copies, ..all }
     }
 
-    /// Gives all memory that no buffer uses back to the system. Freed blocks that wait for work on other streams
-    /// stay. Returns the bytes that went back; [`MemoryManager::pools`] tells them by pool. Most drivers wait for the
-    /// stream of the memory that goes back. O(segments · log segments).
+    /// Releases all memory that no buffer uses to the system. Freed blocks that wait for work on other streams stay. Returns the bytes
+    /// that went back; [`MemoryManager::pools`] tells them by pool. Most drivers wait for the stream of the memory that goes back.
+    /// O(segments · log segments).
     pub fn cleanup(&self) -> usize {
         self.pools().into_iter().map(|pool| pool.trim(0)).sum()
     }

@@ -116,7 +116,7 @@ impl AsyncMemory {
         Ok(())
     }
 
-    /// Gives unused memory beyond `keep` bytes back to the device.
+    /// Releases unused memory beyond `keep` bytes to the device.
     ///
     /// # Errors
     ///

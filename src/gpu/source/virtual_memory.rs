@@ -136,9 +136,9 @@ impl Virtual {
         self
     }
 
-    /// Gives all memory of the source back to the device, for other programs or other pools of this one, while its addresses stay
-    /// reserved, and copies the contents to the host before if `keep` says so. Waits for all work on the device. Returns the
-    /// bytes. Segments that are reserved from here on have memory.
+    /// Releases all memory of the source to the device, for other programs or other pools of this one, while its addresses stay reserved,
+    /// and copies the contents to the host before if `keep` says so. Waits for all work on the device. Returns the bytes. Segments that
+    /// are reserved from here on have memory.
     ///
     /// ```no_run
     /// use allotment::gpu::{Buffer, Context, Pool, Stream, Virtual};
@@ -198,8 +198,8 @@ impl Virtual {
         Ok(given)
     }
 
-    /// Gives memory to everything that [`Virtual::pause`] took it from, at the same addresses, and copies back what was kept. Returns
-    /// the bytes; 0 without a pause.
+    /// Maps memory again wherever [`Virtual::pause`] has released it, at the same addresses, and copies back what was kept. Returns the
+    /// bytes; 0 without a pause.
     ///
     /// # Errors
     ///
