@@ -52,7 +52,7 @@ use hard::BLOCKS;
 /// The alignment of `malloc` in bytes.
 const ALIGN: usize = 16;
 
-/// Bytes of a page of the system.
+/// Returns the bytes of a page of the system.
 fn page() -> usize {
     // SAFETY: it has no preconditions.
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(64 * 1024)

@@ -240,7 +240,7 @@ fn source(args: &AttachArgs) -> Result<(Box<dyn Read>, Option<Child>), Failure> 
     Ok((Box::new(File::open(source).map_err(Failure::file(source))?), None))
 }
 
-/// A stream without dictionary: a binary trace as it is, or the lines of a log.
+/// Returns a stream without dictionary: a binary trace as it is, or the lines of a log.
 fn plain<'a>(mut stream: BufReader<Box<dyn Read>>) -> io::Result<Box<dyn Read + 'a>> {
     let magic = &Header::HERE.encode()[..4];
     let start = stream.fill_buf()?;
@@ -274,7 +274,7 @@ enum Messages<'a> {
 const LONGEST: u64 = 1 << 20;
 
 impl Messages<'_> {
-    /// The next message; `None` at the end of the stream.
+    /// Returns the next message; `None` at the end of the stream.
     fn next(&mut self) -> io::Result<Option<String>> {
         match self {
             Self::Defmt { stream, decoder } => loop {
@@ -314,7 +314,7 @@ impl Messages<'_> {
     }
 }
 
-/// The part of a trace in a message, if there is one.
+/// Returns the part of a trace in a message, if there is one.
 fn part(message: &str) -> io::Result<Option<Vec<u8>>> {
     let Some((_, list)) = message.split_once(PREFIX) else { return Ok(None) };
     let wrong = || {

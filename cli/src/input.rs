@@ -56,12 +56,12 @@ impl Input {
         }
     }
 
-    /// The file with its bytes.
+    /// Returns the file with its bytes.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Its name in messages and titles.
+    /// Returns its name in messages and titles.
     pub fn shown(&self) -> &Path {
         &self.shown
     }
@@ -111,7 +111,7 @@ impl Input {
         }
     }
 
-    /// The error of a trace without events.
+    /// Returns the error of a trace without events.
     pub fn empty(&self) -> Failure {
         Failure::Other(format!("{}: the trace is empty: it holds no event", self.shown.display()))
     }

@@ -78,8 +78,8 @@ pub fn load_bound(instance: &Instance, deadline: &Deadline) -> Option<Bound> {
 /// The most alignments that get a bound of their own.
 const ALIGNMENTS: usize = 8;
 
-/// The largest live load with the buffers whose offsets are multiples of `unit` rounded up to that, and the others rounded down. All offsets
-/// are multiples of `step`.
+/// Returns the largest live load with the buffers whose offsets are multiples of `unit` rounded up to that, and the others rounded down.
+/// All offsets are multiples of `step`.
 fn load_of(instance: &Instance, unit: u64, step: u64, watch: &mut Watch) -> Option<Bound> {
     let buffers = instance.buffers();
     let group = groups(instance);
@@ -157,7 +157,7 @@ pub fn live_at(instance: &Instance, time: i64) -> Vec<usize> {
     (0..instance.len()).filter(live).collect()
 }
 
-/// The representative of each buffer's group of sharers.
+/// Returns the representative of each buffer's group of sharers.
 fn groups(instance: &Instance) -> Vec<usize> {
     let mut group: Vec<usize> = (0..instance.len()).collect();
     fn find(group: &mut [usize], mut n: usize) -> usize {

@@ -138,7 +138,7 @@ pub(crate) fn chains(instance: &Instance) -> Option<Boxes> {
 }
 
 impl Boxes {
-    /// The offsets of the original's buffers, for offsets of the boxes. O(n).
+    /// Returns the offsets of the original's buffers, for offsets of the boxes. O(n).
     pub fn unpack(&self, offsets: &[u64]) -> Vec<u64> {
         let mut unpacked = vec![0; self.buffers];
         let mut stack: Vec<(usize, u64)> = self.roots.iter().copied().zip(offsets.iter().copied()).collect();

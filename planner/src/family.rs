@@ -81,7 +81,7 @@ impl Family {
         Ok(Self { graph, sizes })
     }
 
-    /// The values, ascending.
+    /// Returns the values, ascending.
     pub fn values(&self) -> impl Iterator<Item = u64> + '_ {
         self.sizes.iter().map(|&(value, _)| value)
     }

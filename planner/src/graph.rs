@@ -41,7 +41,7 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// Number of elements; 2^64 - 1 if there are more.
+    /// Returns the number of elements; 2^64 - 1 if there are more.
     pub fn elements(&self) -> u64 {
         self.shape.iter().fold(1, |count: u64, &dim| count.saturating_mul(dim))
     }
@@ -136,8 +136,8 @@ impl Lowering {
 pub(crate) type Life = Option<(usize, usize)>;
 
 impl Graph {
-    /// The life of each tensor, as operators are ordered now: from the producing operator to the last consumer inclusive;
-    /// outputs to the end.
+    /// Returns the life of each tensor, as operators are ordered now: from the producing operator to the last consumer inclusive; outputs
+    /// to the end.
     pub(crate) fn lives(&self, lowering: Lowering) -> Vec<Life> {
         let end = self.ops.len().saturating_sub(1);
         let mut lives: Vec<Life> = self
@@ -171,8 +171,8 @@ impl Graph {
         lives
     }
 
-    /// For each operator those that must come before it: what makes the tensors that it reads, and, of a tensor that is written again, such as a
-    /// state, what read or wrote it before.
+    /// Returns, for each operator, those that must come before it: what makes the tensors that it reads, and, of a tensor that is written
+    /// again, such as a state, what read or wrote it before.
     pub(crate) fn before(&self) -> Vec<Vec<usize>> {
         let mut writer = vec![None; self.tensors.len()];
         let mut readers: Vec<Vec<usize>> = vec![Vec::new(); self.tensors.len()];
@@ -194,30 +194,30 @@ impl Graph {
         before
     }
 
-    /// True if `first`, which stands before `second`, must stay there.
+    /// Returns whether `first`, which stands before `second`, must stay there.
     pub(crate) fn ordered(first: &Op, second: &Op) -> bool {
         let made = |tensor: &usize| second.inputs.contains(tensor) || second.outputs.contains(tensor);
         first.outputs.iter().any(made) || first.inputs.iter().any(|tensor| second.outputs.contains(tensor))
     }
 
-    /// True if operator `op` reads or writes a tensor kept from run to run, so that a later run of it may read another value.
+    /// Returns whether operator `op` reads or writes a tensor kept from run to run, so that a later run of it may read another value.
     pub(crate) fn touches_state(&self, op: &Op) -> bool {
         let kept = |&tensor: &usize| matches!(self.tensors[tensor].kind, Kind::State | Kind::Persistent);
         op.inputs.iter().chain(&op.outputs).any(kept)
     }
 
-    /// The operators that run while operator `op` does, first and last: itself alone, unless it runs in chunks.
+    /// Returns the operators that run while operator `op` does, first and last: itself alone, unless it runs in chunks.
     pub fn span(&self, op: usize) -> (usize, usize) {
         self.chunks(op).map_or((op, op), |group| (group.first, group.last))
     }
 
-    /// The group of operator `op`, if it runs in chunks. O(log groups).
+    /// Returns the group of operator `op`, if it runs in chunks. O(log groups).
     pub fn chunks(&self, op: usize) -> Option<&Chunked> {
         let group = self.chunked.partition_point(|group| group.last < op);
         self.chunked.get(group).filter(|group| group.first <= op)
     }
 
-    /// The planning instance in the graph's order: one buffer for each tensor that needs memory.
+    /// Returns the planning instance in the graph's order: one buffer for each tensor that needs memory.
     ///
     /// # Errors
     /// If the tensors together are too large to be counted.
@@ -234,16 +234,16 @@ impl Graph {
         Instance::new(buffers.collect())
     }
 
-    /// True if it has operators with bodies, such as `If` and `Loop`, or variables, or operators that run in chunks. The operators from one
-    /// with a body to its `.end` belong together, and what reads a variable keeps its place among what writes it, so that the order is
-    /// not to be changed.
+    /// Returns whether it has operators with bodies, such as `If` and `Loop`, or variables, or operators that run in chunks. The
+    /// operators from one with a body to its `.end` belong together, and what reads a variable keeps its place among what writes it, so
+    /// that the order is not to be changed.
     pub fn has_bodies(&self) -> bool {
         !self.chunked.is_empty()
             || self.ops.iter().any(|op| op.kind.ends_with(".end"))
             || self.tensors.iter().any(|tensor| tensor.kind == Kind::Persistent)
     }
 
-    /// The names of the operators' types, each once, in order of appearance.
+    /// Returns the names of the operators' types, each once, in order of appearance.
     pub fn kinds(&self) -> Vec<&str> {
         let mut kinds: Vec<&str> = Vec::new();
         for op in &self.ops {

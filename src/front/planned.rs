@@ -99,7 +99,7 @@ impl<const N: usize> State<N> {
         }
     }
 
-    /// Offset of a block in the arena, if it lies there.
+    /// Returns the offset of a block in the arena, if it lies there.
     fn offset(&self, block: NonNull<u8>) -> Option<usize> {
         let offset = block.addr().get().checked_sub(self.base?.addr().get())?;
         (offset < self.plan.peak()).then_some(offset)
@@ -111,12 +111,13 @@ impl<const N: usize> State<N> {
     }
 }
 
-/// The bytes of a request's place. A request of no bytes takes one, so that no other has its address and it does not lie behind the arena.
+/// Returns the bytes of a request's place. A request of no bytes takes one, so that no other has its address and it does not lie behind
+/// the arena.
 fn bytes(layout: Layout) -> usize {
     layout.size().max(1)
 }
 
-/// The layout of the plan's arena; `None` if the plan needs no memory.
+/// Returns the layout of the plan's arena; `None` if the plan needs no memory.
 fn arena<const N: usize>(plan: &RecordedPlan<N>) -> Option<Layout> {
     Layout::from_size_align(plan.peak(), plan.align()).ok().filter(|layout| layout.size() > 0)
 }

@@ -73,7 +73,7 @@ const ALLOCATE: Kind = |timings| &mut timings.allocate;
 const FREE: Kind = |timings| &mut timings.free;
 const RESIZE: Kind = |timings| &mut timings.resize;
 
-/// Bytes by which the blocks in use have grown.
+/// Returns the bytes by which the blocks in use have grown.
 fn growth(from: usize, to: usize) -> i64 {
     (to as i64).wrapping_sub(from as i64)
 }

@@ -101,7 +101,7 @@ impl Timed {
     }
 }
 
-/// The time between the events of a copy that is done.
+/// Returns the time between the events of a copy that is done.
 fn elapsed(sample: &Sample) -> Option<Duration> {
     let elapsed = library::find::<ElapsedTime>("cuEventElapsedTime")?;
     let mut milliseconds = 0f32;

@@ -9,7 +9,7 @@ use core::marker::PhantomData;
 pub(super) struct Relaxed(u32, PhantomData<*const ()>);
 
 impl Relaxed {
-    /// `None` if the driver refuses; the calls themselves then tell whether they work.
+    /// Returns `None` if the driver refuses; the calls themselves then tell whether they work.
     pub(super) fn new() -> Option<Self> {
         const RELAXED: u32 = 2;
         let mut mode = RELAXED;

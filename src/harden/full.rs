@@ -42,7 +42,7 @@ struct Held {
 }
 
 impl Held {
-    /// The block's bytes, its canary included.
+    /// Returns the block's bytes, its canary included.
     #[inline(always)]
     fn bytes(self) -> usize {
         rounded(self.outer.size())
@@ -554,7 +554,7 @@ unsafe impl<P: Placement, const Q: usize> Placement for Full<P, Q> {
 }
 
 impl<P, const Q: usize> Full<P, Q> {
-    /// The region as it was claimed, with its maps.
+    /// Returns the region as it was claimed, with its maps.
     fn whole(&self, region: Region) -> Region {
         let opened = self.windows.get(..self.count).unwrap_or(&[]);
         let window = opened.iter().find(|window| window.start == region.start.as_ptr());

@@ -238,7 +238,7 @@ mod tests {
     use core::mem;
     use core::ptr::NonNull;
 
-    /// A range of granules that is free or in use as a whole, or not.
+    /// Returns a range of granules that is free or in use as a whole, or not.
     fn all(used: &[bool], range: &core::ops::Range<usize>, value: bool) -> bool {
         used[range.clone()].iter().all(|&used| used == value)
     }

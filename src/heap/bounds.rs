@@ -165,7 +165,7 @@ impl<const R: usize, const C: bool> FirstFit<R, C> {
     }
 }
 
-/// Bytes of an arena that has at least `len` granules beside the map of [`FirstFit`], at any start address.
+/// Returns the bytes of an arena that has at least `len` granules beside the map of [`FirstFit`], at any start address.
 const fn first_fit_arena<const CHECKED: bool>(len: u128) -> usize {
     if len > <FirstFit as Placement>::MAX_REGION as u128 / 8 {
         return usize::MAX;
@@ -175,7 +175,7 @@ const fn first_fit_arena<const CHECKED: bool>(len: u128) -> usize {
     len as usize * 8 + words * size_of::<u32>() + 8 + size_of::<u32>()
 }
 
-/// The worst case over all request lengths, if every block that is long enough serves a request.
+/// Returns the worst case over all request lengths, if every block that is long enough serves a request.
 const fn best_fit(demand: Demand) -> u128 {
     let Demand { live, least, most } = demand;
     if least == most {
@@ -219,8 +219,8 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool> Tlsf<W, R, SL, C>
     }
 }
 
-/// Granules for a placement that finds a block of the next class, with `SL` classes per power of two, and a block
-/// of the request's own class if the request is the shortest of that class.
+/// Returns the granules for a placement that finds a block of the next class, with `SL` classes per power of two, and a block of the
+/// request's own class if the request is the shortest of that class.
 const fn good_fit<const SL: usize>(demand: Demand, longest: usize) -> u128 {
     if demand.most > longest as u128 {
         return u128::MAX;
@@ -306,7 +306,7 @@ impl<const R: usize, const G: usize> Buddy<R, G> {
         Self::arena(worst + 2 * most)
     }
 
-    /// The limits of the program when every block is rounded up to a power of two of granules.
+    /// Returns the limits of the program when every block is rounded up to a power of two of granules.
     const fn rounded(max_live: usize, min_block: usize, max_block: usize) -> Demand {
         let Demand { live, least, most } = Demand::in_granules(G, 1, max_live, min_block, max_block);
         let rounded = most.next_power_of_two();
@@ -315,7 +315,7 @@ impl<const R: usize, const G: usize> Buddy<R, G> {
         Demand { live, least: least.next_power_of_two(), most: rounded }
     }
 
-    /// Bytes of an arena of at least `len` granules and their map, at any start address.
+    /// Returns the bytes of an arena of at least `len` granules and their map, at any start address.
     const fn arena(len: u128) -> usize {
         if len > BuddyMap::LONGEST as u128 {
             return usize::MAX;

@@ -61,7 +61,7 @@ pub use trace::to_defmt;
 #[cfg(feature = "std")]
 pub use writer::TraceWriter;
 
-/// The current tag; `None` on targets without a lock for tags.
+/// Returns the current tag; `None` on targets without a lock for tags.
 #[inline]
 pub(crate) fn current_tag() -> Option<&'static str> {
     #[cfg(any(

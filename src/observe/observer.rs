@@ -162,7 +162,7 @@ impl<O: Observer> Observer for &mut O {
     }
 }
 
-/// The lower of two periods, where 0 means none.
+/// Returns the lower of two periods, where 0 means none.
 const fn more_often(a: u32, b: u32) -> u32 {
     if a == 0 || b != 0 && b < a { b } else { a }
 }

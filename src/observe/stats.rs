@@ -71,18 +71,18 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Bytes in live blocks. (An undetected invalid free may have counted more than there was.)
+    /// Returns the bytes in live blocks. (An undetected invalid free may have counted more than there was.)
     #[inline(always)]
     pub(crate) const fn used(&self) -> usize {
         self.peak.saturating_sub(self.room)
     }
 
-    /// The high-water mark.
+    /// Returns the high-water mark.
     pub(crate) const fn peak(&self) -> usize {
         self.peak
     }
 
-    /// Usable bytes of all regions.
+    /// Returns the usable bytes of all regions.
     pub(crate) const fn capacity(&self) -> usize {
         self.capacity
     }
@@ -92,7 +92,7 @@ impl Counters {
         (self.peak, self.room) = (self.used(), 0);
     }
 
-    /// The state of a heap with these counters.
+    /// Returns the state of a heap with these counters.
     pub(crate) fn stats(&self, largest_free: usize) -> Stats {
         Stats {
             capacity: self.capacity,

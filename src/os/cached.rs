@@ -93,8 +93,8 @@ impl<M: Memory> Cached<M> {
         tabled_class_of(layout.size(), layout.align())
     }
 
-    /// The calling thread's bin of a class, if the fast path applies: the lists are those of this heap, they may be used, and memory has not
-    /// run out since they last were.
+    /// Returns the calling thread's bin of a class, if the fast path applies: the lists are those of this heap, they may be used, and
+    /// memory has not run out since they last were.
     #[inline(always)]
     fn bin(&self, class: usize) -> Option<*mut Bin> {
         let lists = depot::lists();

@@ -141,7 +141,7 @@ fn hold(lock: ForkLock, most: usize) -> Result<(), ForkError> {
     })
 }
 
-/// The locks, which stay the same while the list's own lock is held.
+/// Returns the locks, which stay the same while the list's own lock is held.
 fn locks() -> impl Iterator<Item = ForkLock> {
     // SAFETY: the handlers below hold the list's lock.
     unsafe { (*HELD.locks.get()).into_iter().flatten() }

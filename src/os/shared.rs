@@ -321,7 +321,7 @@ impl SharedHeap {
         self.with(Table::largest) * GRANULE
     }
 
-    /// The word by which processes find their first block: 0 at first. Any of them may write anything there.
+    /// Returns the word by which processes find their first block: 0 at first. Any of them may write anything there.
     pub fn root(&self) -> &AtomicU64 {
         &self.header().root
     }
@@ -440,18 +440,18 @@ mod tests {
         rest.into_iter().for_each(|block| heap.free(block).unwrap());
     }
 
-    /// The header and the entries, word by word.
+    /// Returns the header and the entries, word by word.
     fn words(heap: &SharedHeap) -> &[AtomicU32] {
         // SAFETY: they are mapped, consist of numbers, and are accessed atomically.
         unsafe { slice::from_raw_parts(heap.base.as_ptr().cast(), heap.parts.data / 4) }
     }
 
-    /// A word of the lists.
+    /// Returns a word of the lists.
     fn random_list(random: &mut fastrand::Rng) -> usize {
         random.usize(mem::offset_of!(Header, lists) / 4 + 2..size_of::<Header>() / 4)
     }
 
-    /// The bytes of an entry from which on it is not about the live block.
+    /// Returns the bytes of an entry from which on it is not about the live block.
     fn is_live_part(word: usize) -> bool {
         word * 4 >= ENTRIES && (word * 4 - ENTRIES) % size_of::<Entry>() < 12
     }
@@ -490,7 +490,7 @@ mod tests {
         }
     }
 
-    /// A number as it may be damaged: a bit of it, by one, to one of the same file, or to anything.
+    /// Returns a number as it may be damaged: a bit of it, by one, to one of the same file, or to anything.
     fn damaged(random: &mut fastrand::Rng, old: u32, granules: usize) -> u32 {
         match random.u32(..6) {
             0 => old ^ 1 << random.u32(..32),

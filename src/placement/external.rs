@@ -27,7 +27,7 @@ pub struct LinkedList(linked_list_allocator::Heap);
 
 #[cfg(feature = "linked-list")]
 impl LinkedList {
-    /// Bytes that the allocator takes for a layout.
+    /// Returns the bytes that the allocator takes for a layout.
     fn taken(layout: Layout) -> usize {
         layout.size().max(2 * WORD).next_multiple_of(WORD)
     }
@@ -143,7 +143,7 @@ pub struct BuddySystem<const ORDER: usize = 32>(buddy_system_allocator::Heap<ORD
 
 #[cfg(feature = "buddy-system")]
 impl<const ORDER: usize> BuddySystem<ORDER> {
-    /// Bytes that the allocator takes for a size and an alignment.
+    /// Returns the bytes that the allocator takes for a size and an alignment.
     fn taken(size: usize, align: usize) -> usize {
         size.next_power_of_two().max(align).max(WORD)
     }

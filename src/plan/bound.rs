@@ -141,7 +141,7 @@ pub const fn load_at(buffers: &[Buffer<'_>], step: u64) -> u64 {
     }
 }
 
-/// Bytes of `sum` that `output` may save at `step` by taking the place of `input`: at most the size of either.
+/// Returns the bytes of `sum` that `output` may save at `step` by taking the place of `input`: at most the size of either.
 const fn shared(
     buffers: &[Buffer<'_>],
     output: &Buffer<'_>,

@@ -79,7 +79,7 @@ pub(super) const fn place_lowest(
     Some(peak)
 }
 
-/// The position in `scratch.list` of the buffer that can lie lowest.
+/// Returns the position in `scratch.list` of the buffer that can lie lowest.
 const fn lowest(offsets: &[u64], scratch: &Scratch<'_>, left: usize) -> usize {
     let mut at = 0;
     each!(k, 1..left, {
@@ -90,8 +90,7 @@ const fn lowest(offsets: &[u64], scratch: &Scratch<'_>, left: usize) -> usize {
     at
 }
 
-/// The lowest offset from `offset` on at which buffer `i` meets none of the fixed ones, which come first in
-/// `order`. O(fixed²).
+/// Returns the lowest offset from `offset` on at which buffer `i` meets none of the fixed ones, which come first in `order`. O(fixed²).
 const fn above_fixed(
     buffers: &[Buffer<'_>],
     i: usize,

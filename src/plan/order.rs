@@ -71,7 +71,7 @@ impl<const N: usize> Arrays<N> {
 /// The sort key of a fixed buffer, which comes before all others.
 const FIRST: u64 = u64::MAX;
 
-/// The sort key of a buffer; the largest comes first. O(1).
+/// Returns the sort key of a buffer; the largest comes first. O(1).
 const fn key(buffers: &[Buffer<'_>], i: usize, order: Order, degree: &[u64]) -> u64 {
     let b = &buffers[i];
     let key = match order {
@@ -186,7 +186,7 @@ pub(super) const fn degrees(buffers: &[Buffer<'_>], scratch: &mut Scratch<'_>) {
     });
 }
 
-/// The size of a buffer that is ever live, else 0.
+/// Returns the size of a buffer that is ever live, else 0.
 const fn live_size(b: &Buffer<'_>) -> u64 {
     if b.is_never_live() { 0 } else { b.size }
 }

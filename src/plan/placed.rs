@@ -48,7 +48,7 @@ impl<'a> Placed<'a> {
     }
 }
 
-/// Bytes that the buffers of a checked instance would take if none shared memory. O(n).
+/// Returns the bytes that the buffers of a checked instance would take if none shared memory. O(n).
 pub(super) const fn naive(buffers: &[Buffer<'_>]) -> u64 {
     let mut sum: u64 = 0;
     each!(i, 0..buffers.len(), {

@@ -183,12 +183,12 @@ const fn attempt<'a, const N: usize, const T: usize>(
     Ok(plan)
 }
 
-/// The cost of a buffer in a tier.
+/// Returns the cost of a buffer in a tier.
 const fn cost(b: &Buffer<'_>, tier: &Tier) -> u128 {
     (b.size as u128 * b.accesses as u128).saturating_mul(tier.cost as u128)
 }
 
-/// The tiers sorted by cost, the cheapest first. Stable.
+/// Returns the tiers sorted by cost, the cheapest first. Stable.
 const fn by_cost<const T: usize>(tiers: &[Tier; T]) -> [usize; T] {
     let mut order = [0; T];
     each!(i, 0..T, {
@@ -238,7 +238,7 @@ impl<'a, const N: usize, const T: usize> TieredPlan<'a, N, T> {
         self.cost
     }
 
-    /// Bytes needed in all tiers. O(n) per tier.
+    /// Returns the bytes needed in all tiers. O(n) per tier.
     const fn total(&self) -> u128 {
         let mut total: u128 = 0;
         each!(t, 0..T, {

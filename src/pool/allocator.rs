@@ -448,7 +448,7 @@ impl<A> Chain<A> {
 }
 
 impl<A: DeviceAllocator> Chain<A> {
-    /// The allocator that has the block.
+    /// Returns the allocator that has the block.
     fn owner(&self, block: &Allocation) -> Option<&A> {
         let mut each = self.allocators.iter().map(|(_, allocator)| allocator);
         each.find(|allocator| allocator.pool_of(block).is_some())

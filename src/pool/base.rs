@@ -204,7 +204,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         &self.source
     }
 
-    /// The most bytes that may be reserved; `usize::MAX` if there is no limit.
+    /// Returns the most bytes that may be reserved; `usize::MAX` if there is no limit.
     pub(super) fn limit(&self) -> usize {
         self.limit.load(Ordering::Relaxed)
     }
@@ -249,13 +249,13 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         self.state.lock()
     }
 
-    /// Guard granules in front of a block.
+    /// Returns the guard granules in front of a block.
     #[inline(always)]
     pub(super) fn guard(&self, align: usize) -> usize {
         if self.options.checks.guard { align.max(self.unit) } else { 0 }
     }
 
-    /// The granules that a request takes, guards included.
+    /// Returns the granules that a request takes, guards included.
     #[inline(always)]
     pub(super) fn length(&self, bytes: usize, align: usize) -> usize {
         let len = granules(bytes, self.shift);
@@ -263,7 +263,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         if self.options.checks.guard { len + self.guard(align) + self.unit } else { len }
     }
 
-    /// The classes of the options, in granules.
+    /// Returns the classes of the options, in granules.
     pub(super) fn given_classes(&self) -> Vec<usize> {
         let mut classes: Vec<usize> =
             self.options.classes.iter().map(|&bytes| self.length(bytes, 1)).collect();
@@ -314,7 +314,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         allocation.pool == self.id
     }
 
-    /// The record of an allocation, if it is live.
+    /// Returns the record of an allocation, if it is live.
     #[inline(always)]
     pub(super) fn record(&self, state: &State<P, S>, allocation: &Allocation) -> Result<u32, PoolError> {
         let number = allocation.record;

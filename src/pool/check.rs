@@ -32,7 +32,7 @@ unsafe fn first_other(address: usize, bytes: usize, value: u8) -> Option<usize> 
 }
 
 impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
-    /// The byte that free memory is filled with, if it is filled at all.
+    /// Returns the byte that free memory is filled with, if it is filled at all.
     pub(super) fn filled(&self) -> Option<u8> {
         if S::CPU_VISIBLE { self.options.checks.fill } else { None }
     }
@@ -64,7 +64,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         }
     }
 
-    /// Bytes in front of the user's part of a block, in that part, and behind it.
+    /// Returns the bytes in front of the user's part of a block, in that part, and behind it.
     fn parts(&self, record: &Record<P::Token>) -> (usize, usize, usize) {
         let front = self.guard(1 << record.align) * P::GRANULE;
         let own = record.requested as usize;

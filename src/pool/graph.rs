@@ -12,8 +12,8 @@ use crate::placement::SegmentPlacement;
 use core::fmt;
 
 impl<P: SegmentPlacement, S: Source> State<P, S> {
-    /// The stream heap for requests of `stream`: a private one if it is being captured, else its usual one. `None` if a
-    /// new one is needed and there are too many.
+    /// Returns the stream heap for requests of `stream`: a private one if it is being captured, else its usual one. `None` if a new one
+    /// is needed and there are too many.
     #[cold]
     pub(super) fn heap_in_capture(&mut self, stream: &S::Stream) -> Option<usize> {
         let id = stream.id();
@@ -56,7 +56,7 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
             || !self.order.touched_by.is_empty() && self.order.touched_by.contains_key(&number)
     }
 
-    /// The capture that must keep a block which is about to be freed, and the further ones that use it.
+    /// Returns the capture that must keep a block which is about to be freed, and the further ones that use it.
     fn keeper(&mut self, number: u32) -> Option<(usize, Vec<u64>)> {
         let record = self.record(number);
         let (heap, shared, serial) =

@@ -26,7 +26,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         request.len.saturating_mul(granule).saturating_add(skipped)
     }
 
-    /// Bytes of the smallest segment for `request`.
+    /// Returns the bytes of the smallest segment for `request`.
     pub(super) fn needed(&self, request: &Request) -> usize {
         round_up(self.piece(request), self.source.granularity())
     }
@@ -88,7 +88,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         })
     }
 
-    /// Bytes of the next segment, at least `need`.
+    /// Returns the bytes of the next segment, at least `need`.
     fn wished(&self, state: &State<P, S>, request: &Request, need: usize, heap: usize) -> usize {
         let options = &self.options;
         let granularity = self.source.granularity();
@@ -116,7 +116,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         round_up(bytes, granularity).min(longest / granularity * granularity).max(need)
     }
 
-    /// Bytes of a segment for several requests like `request`, up to `most`. O(most / the request).
+    /// Returns the bytes of a segment for several requests like `request`, up to `most`. O(most / the request).
     fn fitted(&self, state: &State<P, S>, request: &Request, most: usize) -> usize {
         let (piece, granularity) = (self.piece(request), self.source.granularity());
         let figures = &state.figures;
@@ -188,7 +188,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         Some(Ok(number))
     }
 
-    /// Free bytes behind the last block of a segment. O(records).
+    /// Returns the free bytes behind the last block of a segment. O(records).
     pub(super) fn free_tail(&self, state: &State<P, S>, segment: u32) -> usize {
         let granules = state.entry(segment).placement.granules();
         let own = state.records().filter(|(_, record)| record.segment == segment);
@@ -199,7 +199,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
 }
 
 impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
-    /// Granules per page; 0 if the source cannot take pages back.
+    /// Returns the granules per page; 0 if the source cannot take pages back.
     fn page(&self) -> usize {
         self.source.page() / P::GRANULE
     }

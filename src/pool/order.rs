@@ -87,7 +87,7 @@ impl<S: Source> Order<S> {
         any
     }
 
-    /// The place of the capture that `stream` is in; this call finds it if none before did.
+    /// Returns the place of the capture that `stream` is in; this call finds it if none before did.
     pub(super) fn capture_of(&mut self, stream: &S::Stream) -> Option<usize> {
         let id = stream.capture().ok().flatten()?;
         let known = self.captures.iter().position(|capture| capture.id == id);
@@ -105,7 +105,7 @@ impl<S: Source> Order<S> {
         }))
     }
 
-    /// The last of these captures whose memory is still kept, and those before it.
+    /// Returns the last of these captures whose memory is still kept, and those before it.
     pub(super) fn keeper_among(&self, mut captures: Vec<u64>) -> Option<(usize, Vec<u64>)> {
         loop {
             let id = captures.pop()?;

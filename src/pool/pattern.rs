@@ -315,7 +315,7 @@ impl<A: DeviceAllocator> PlannedBuffer<A> {
         }
     }
 
-    /// The block of the pool that has the memory.
+    /// Returns the block of the pool that has the memory.
     #[cfg(feature = "gpu")]
     pub(crate) fn block(&self) -> &Owned<A> {
         match &self.0 {

@@ -18,7 +18,7 @@ pub(super) enum SizeKind {
 impl SizeKind {
     pub(super) const ALL: [Self; 3] = [Self::Small, Self::Large, Self::Huge];
 
-    /// The kinds whose segments may serve the request, in order of preference.
+    /// Returns the kinds whose segments may serve the request, in order of preference.
     pub(super) const fn preferred(self) -> [Self; 3] {
         match self {
             Self::Small => Self::ALL,
@@ -45,12 +45,12 @@ pub(super) struct Request {
 }
 
 impl Request {
-    /// A request of the pool itself, for `len` granules that no program asked for.
+    /// Returns a request of the pool itself, for `len` granules that no program asked for.
     pub(super) const fn of_pool(len: usize, align: usize, kind: SizeKind) -> Self {
         Self { bytes: 0, align_bytes: 1, len, align, kind, classed: false }
     }
 
-    /// The record of a block of `segment` that is allocated to a stream heap for this request.
+    /// Returns the record of a block of `segment` that is allocated to a stream heap for this request.
     #[inline(always)]
     pub(super) fn record<T>(&self, block: Block<T>, segment: u32, heap: usize) -> Record<T> {
         Record {
@@ -110,7 +110,7 @@ impl<T: Copy> Record<T> {
 /// The number of lanes that a pool may have: stream heaps that can be used at the same time.
 pub(super) const LANES: usize = 8;
 
-/// The lane that a stream heap, a segment or a record belongs to for good, by its number.
+/// Returns the lane that a stream heap, a segment or a record belongs to for good, by its number.
 #[inline(always)]
 pub(super) const fn lane_of(number: usize) -> usize {
     number % LANES

@@ -81,7 +81,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     }
 }
 
-/// A block of the pool as it is.
+/// Returns a block of the pool as it is.
 fn shown<P: SegmentPlacement, S: Source>(
     state: &State<P, S>,
     number: u32,

@@ -443,7 +443,7 @@ impl Figures {
         self.counted.segments.sub(1);
     }
 
-    /// Bytes in live blocks and in freed blocks that wait.
+    /// Returns the bytes in live blocks and in freed blocks that wait.
     pub(super) fn active(&self) -> u64 {
         self.counted.allocated.current + self.waiting.current
     }

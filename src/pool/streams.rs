@@ -67,7 +67,7 @@ pub(super) struct StreamHeap<S: Source> {
 }
 
 impl<S: Source> StreamHeap<S> {
-    /// The stream, which every stream heap has that has memory or blocks.
+    /// Returns the stream, which every stream heap has that has memory or blocks.
     #[inline(always)]
     pub(super) fn stream(&self) -> &S::Stream {
         match &self.stream {

@@ -74,7 +74,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         finish(&mut self.lock())
     }
 
-    /// The allocation event of a live block, and the block's stream heap.
+    /// Returns the allocation event of a live block, and the block's stream heap.
     fn allocation(&self, state: &State<P, S>, number: u32) -> (Action, usize) {
         let record = state.record(number);
         let granule = P::GRANULE as u64;

@@ -77,7 +77,7 @@ impl Usage {
         (most, ends)
     }
 
-    /// The number of free blocks of this length that are worth keeping besides the live ones.
+    /// Returns the number of free blocks of this length that are worth keeping besides the live ones.
     pub(super) fn keeps(&self, len: usize) -> usize {
         let Blocks { live, peaks } = self.blocks.get(&len).copied().unwrap_or_default();
         let most = (peaks[0].max(peaks[1]) as f64 * self.follow.factor).ceil() as u64;

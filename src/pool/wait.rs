@@ -73,8 +73,8 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         record.serial == mark.serial && record.holder == Holder::Waiting
     }
 
-    /// The place of the first event that passes only after the mark at `place` has. Where none could be recorded
-    /// before, one is recorded now behind all marks.
+    /// Returns the place of the first event that passes only after the mark at `place` has. Where none could be recorded before, one is
+    /// recorded now behind all marks.
     fn event_after(&self, state: &mut State<P, S>, queue: &mut Queue<S>, place: usize) -> Option<usize> {
         let last = queue.marks.len() - 1;
         if let Some(found) = (place..=last).find(|&at| queue.marks[at].event.is_some()) {

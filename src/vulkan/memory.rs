@@ -207,7 +207,7 @@ impl DeviceMemory {
         Ok(Reserved { bytes, allocated, buffer, mapped })
     }
 
-    /// The lowest free addresses for a segment.
+    /// Returns the lowest free addresses for a segment.
     fn vacant(&self, segments: &BTreeMap<usize, Reserved>, bytes: usize) -> Option<usize> {
         let taken = segments.iter().map(|(&start, reserved)| (start, reserved.bytes));
         vacant(taken, self.span.clone(), ALIGNMENT, bytes)

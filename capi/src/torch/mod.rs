@@ -92,7 +92,7 @@ impl core::fmt::Display for Failure {
     }
 }
 
-/// Bytes as MiB, with one decimal.
+/// Returns bytes as MiB, with one decimal.
 fn mib(bytes: usize) -> String {
     format!("{:.1}", bytes as f64 / (1 << 20) as f64)
 }
@@ -380,7 +380,7 @@ pub extern "C" fn allotment_torch_memory_fraction(fraction: c_double, device: c_
     }
 }
 
-/// The number of a device that PyTorch passes as `int`, or in newer versions as `int8_t`.
+/// Returns the number of a device that PyTorch passes as `int`, or in newer versions as `int8_t`.
 const fn index(device: c_int) -> c_int {
     device as i8 as c_int
 }

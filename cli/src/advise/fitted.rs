@@ -90,7 +90,7 @@ impl Fitted {
         self.class_of[len].map(usize::from)
     }
 
-    /// The layout of an object that has no page.
+    /// Returns the layout of an object that has no page.
     fn object(&self, class: usize) -> Layout {
         // SAFETY: the size is at most that of a page.
         unsafe { Layout::from_size_align_unchecked(self.sizes[class], GRANULE) }

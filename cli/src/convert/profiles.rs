@@ -24,7 +24,7 @@ pub fn write(profile: &Profile, form: Form, by: Measure, output: &mut impl Write
     }
 }
 
-/// The names of a stack's functions, the outermost first.
+/// Returns the names of a stack's functions, the outermost first.
 fn names(profile: &Profile, number: u32) -> Vec<String> {
     let labels = labels(&profile.stacks, number);
     if labels.is_empty() {
@@ -33,7 +33,7 @@ fn names(profile: &Profile, number: u32) -> Vec<String> {
     labels.iter().rev().map(|label| label.function.to_string()).collect()
 }
 
-/// One line for each stack, for `flamegraph.pl`, inferno and speedscope.
+/// Returns one line for each stack, for `flamegraph.pl`, inferno and speedscope.
 fn folded(profile: &Profile, by: Measure, output: &mut impl Write) -> io::Result<()> {
     let mut lines: HashMap<String, u64> = HashMap::new();
     for (number, costs) in (0..).zip(&profile.by_stack).filter(|(_, costs)| by.of(costs) > 0) {
@@ -48,7 +48,7 @@ fn folded(profile: &Profile, by: Measure, output: &mut impl Write) -> io::Result
     Ok(())
 }
 
-/// The form of Valgrind's DHAT, version 2, for `dh_view.html`. Its times are events.
+/// Returns the form of Valgrind's DHAT, version 2, for `dh_view.html`. Its times are events.
 fn dhat(profile: &Profile) -> Value {
     let mut frames = vec!["[root]".to_owned()];
     let mut numbers: HashMap<String, usize> = HashMap::new();

@@ -51,7 +51,7 @@ pub fn converted(path: &Path) -> io::Result<Option<NamedTempFile>> {
     Ok(Some(output.into_inner().map_err(io::IntoInnerError::into_error)?))
 }
 
-/// An error in a file.
+/// Returns an error in a file.
 fn damaged(why: impl std::fmt::Display) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why.to_string())
 }

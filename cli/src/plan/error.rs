@@ -101,7 +101,7 @@ impl From<PlanError> for Failure {
     }
 }
 
-/// The error of a model; where dimensions are open, with the command that would give them sizes.
+/// Returns the error of a model; where dimensions are open, with the command that would give them sizes.
 pub(super) fn refused(error: onnx::OnnxError) -> PlanError {
     let onnx::OnnxError::OpenDims(open) = &error else { return error.into() };
     let told = std::env::args_os().skip(1).map(|word| quoted(&word.to_string_lossy()));
@@ -110,7 +110,7 @@ pub(super) fn refused(error: onnx::OnnxError) -> PlanError {
     PlanError::OpenDims { command: words.join(" "), source: error }
 }
 
-/// A word as a shell takes it.
+/// Returns a word as a shell takes it.
 pub(super) fn quoted(word: &str) -> String {
     let plain = |char: char| char.is_ascii_alphanumeric() || "-_./=:,+@%".contains(char);
     if !word.is_empty() && word.chars().all(plain) {

@@ -175,7 +175,7 @@ struct Figures {
 }
 
 impl PlanArgs {
-    /// The time limit: 60 s where nothing else ends the search.
+    /// Returns the time limit: 60 s where nothing else ends the search.
     fn limit(&self) -> Duration {
         let without = if self.work.is_some() { Duration::MAX } else { Duration::from_secs(60) };
         self.time_limit.unwrap_or(without)
@@ -189,7 +189,7 @@ impl PlanArgs {
         self.threads.unwrap_or_else(without)
     }
 
-    /// How to search.
+    /// Returns how to search.
     fn options(&self) -> Options {
         Options {
             time_limit: self.limit(),
@@ -245,7 +245,7 @@ fn parse_dim(text: &str) -> Result<Dim, String> {
     Ok(Dim { name: name.into(), first, last })
 }
 
-/// A model, transformed as asked for.
+/// Returns a model, transformed as asked for.
 ///
 /// Each transformation may take a quarter of the time.
 fn lower(
@@ -436,7 +436,7 @@ fn planned(args: &PlanArgs) -> Result<bool, PlanError> {
 /// Runs in a row that --check-run replays: what is kept from run to run is then read where the next one expects it.
 const CHECKED_RUNS: usize = 2;
 
-/// What the head of a file says of its origin: the command, and which model it was given.
+/// Returns what the head of a file says of its origin: the command, and which model it was given.
 fn origin(args: &PlanArgs, source: &Source) -> Vec<String> {
     // Without the folders, which are those of one machine.
     let name = |word: std::ffi::OsString| match [Some(&args.input), args.output.as_ref()] {
@@ -561,7 +561,7 @@ fn save(path: &Path, args: &PlanArgs, source: &Source, planned: write::Planned) 
     save(path, bytes)
 }
 
-/// One offset for each tensor; -1 for constants, which the interpreter leaves where they are.
+/// Returns one offset for each tensor; -1 for constants, which the interpreter leaves where they are.
 fn offline_offsets(schedule: &Schedule) -> Result<Vec<i32>, PlanError> {
     let tensors = schedule.lowered.graph.iter().flat_map(|graph| &graph.tensors);
     let offset = |(tensor, buffer): (&Tensor, Option<usize>)| match buffer {

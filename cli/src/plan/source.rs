@@ -47,7 +47,7 @@ pub(super) enum Source {
 }
 
 impl Form {
-    /// The form that a path's ending tells.
+    /// Returns the form that a path's ending tells.
     fn of(path: &Path) -> Option<Self> {
         Some(match endings(path).0.as_str() {
             "csv" => Self::Csv,
@@ -59,7 +59,7 @@ impl Form {
         })
     }
 
-    /// The form that the first bytes tell, if they do.
+    /// Returns the form that the first bytes tell, if they do.
     fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let line = bytes.split(|&byte| byte == b'\n').next().unwrap_or_default();
         if bytes.get(4..8) == Some(b"TFL3") {

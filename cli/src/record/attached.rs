@@ -184,7 +184,7 @@ impl Modules {
 }
 
 impl Module {
-    /// A file of which nothing is known.
+    /// Returns a file of which nothing is known.
     fn other(start: u64, end: u64) -> Self {
         Self { start, end, slots: Vec::new(), defined: BTreeMap::new(), is_locking: false, is_linker: false }
     }
@@ -346,7 +346,7 @@ pub fn record(process: u32, library: &Path, wanted: &Wanted<'_>) -> Result<Ended
     Ok(Ended { process, status: 0, interrupted: false, left })
 }
 
-/// When a process began, which tells it from a later one with the same number; `None` if it has ended.
+/// Returns when a process began, which tells it from a later one with the same number; `None` if it has ended.
 fn begin_time(process: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     let mut words = stat.rsplit_once(')')?.1.split_whitespace();

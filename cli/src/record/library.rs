@@ -68,7 +68,7 @@ impl Library {
     }
 }
 
-/// The user's cache folder for this tool.
+/// Returns the user's cache folder for this tool.
 fn cache() -> Option<PathBuf> {
     let absolute = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let folder = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;

@@ -99,7 +99,7 @@ pub fn look(path: &Path, name: &str, library: &Path) -> Known {
     known
 }
 
-/// The kind of processor that a file is for.
+/// Returns the kind of processor that a file is for.
 fn machine<'a>(file: &impl Object<'a>) -> String {
     format!("{:?} with {} bits", file.architecture(), if file.is_64() { 64 } else { 32 })
 }

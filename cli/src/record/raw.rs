@@ -88,8 +88,8 @@ pub fn is_complete(files: &Path, process: u32) -> bool {
     RawHead::read(&files.with_extension(format!("{process}.0"))).is_some_and(|head| head.is_complete)
 }
 
-/// The trace of the program: `exec` starts several images of it, and the last one is the requested one. If it has none and those of
-/// its children are wanted, the longest.
+/// Returns the trace of the program: `exec` starts several images of it, and the last one is the requested one. If it has none and those
+/// of its children are wanted, the longest.
 pub fn main_of(raws: &[Raw], process: u32, children: bool) -> Option<usize> {
     // A process in a namespace of its own may have the same number.
     let namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
@@ -109,7 +109,7 @@ impl Raw {
         )
     }
 
-    /// The output's name with this process and image in it.
+    /// Returns the output's name with this process and image in it.
     pub fn beside(&self, output: &Path) -> PathBuf {
         let name = output.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let (stem, rest) = name.split_once('.').unwrap_or((&name, "trace"));
@@ -117,7 +117,7 @@ impl Raw {
     }
 }
 
-/// All files of the preload library, by process and image.
+/// Returns all files of the preload library, by process and image.
 pub fn raws(folder: &Path) -> Result<Vec<Raw>, Failure> {
     let mut raws = Vec::new();
     for entry in fs::read_dir(folder).map_err(Failure::file(folder))? {

@@ -300,7 +300,7 @@ impl Run<'_> {
     }
 }
 
-/// The signals that this program ignores, one bit each.
+/// Returns the signals that this program ignores, one bit each.
 fn ignored() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -335,7 +335,7 @@ fn reap() -> bool {
     }
 }
 
-/// All processes below this one, by number and name.
+/// Returns all processes below this one, by number and name.
 fn left() -> Vec<(u32, String)> {
     // Only the system knows for sure: a process whose parent ends while the list is made is not in it.
     for _ in 0..100 {
@@ -351,7 +351,7 @@ fn left() -> Vec<(u32, String)> {
     Vec::new()
 }
 
-/// The number and the name of a process.
+/// Returns the number and the name of a process.
 pub fn named(process: Pid) -> (u32, String) {
     let number = process.as_raw_nonzero().get();
     let name = fs::read_to_string(format!("/proc/{number}/comm")).unwrap_or_default();
@@ -369,7 +369,7 @@ pub fn list(processes: &[(u32, String)]) -> String {
     first.join(", ") + &more
 }
 
-/// All processes below this one that have not ended.
+/// Returns all processes below this one that have not ended.
 fn descendants() -> Vec<Pid> {
     let mut children: HashMap<i32, Vec<(i32, bool)>> = HashMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {

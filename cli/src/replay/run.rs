@@ -152,7 +152,7 @@ pub fn is_sparse(program: &Program) -> bool {
     program.ops.iter().any(|op| op.after() > LONG)
 }
 
-/// The parts of a block of `size` bytes that a check writes.
+/// Returns the parts of a block of `size` bytes that a check writes.
 fn parts(size: usize, sparse: bool) -> [Range<usize>; 2] {
     let end = if sparse { ENDS.min(size) } else { size };
     [0..end, size.saturating_sub(end).max(end)..size]

@@ -322,7 +322,7 @@ pub trait Visitor {
 /// A [`TinyHeap`], whose size is a part of its type: the largest of some sizes that fits.
 pub struct Tiny(Box<dyn GlobalAlloc>);
 
-/// Eight sizes per power of two, from 512 bytes to 512 KiB.
+/// Returns eight sizes per power of two, from 512 bytes to 512 KiB.
 const fn tiny_size(number: usize) -> usize {
     (8 + number % 8) << (6 + number / 8)
 }

@@ -69,7 +69,7 @@ pub fn largest(trace: &Trace, places: &[Option<u64>]) -> Vec<Row> {
     rows(trace, places, |_| true)
 }
 
-/// The largest blocks that are live at the end.
+/// Returns the largest blocks that are live at the end.
 pub fn live(trace: &Trace, places: &[Option<u64>]) -> Vec<Row> {
     rows(trace, places, |row| row.to.is_none())
 }
@@ -92,7 +92,7 @@ fn rows(trace: &Trace, places: &[Option<u64>], wanted: impl Fn(&Row) -> bool) ->
     rows
 }
 
-/// Blocks that are live at the end, by tag and size; those with the most bytes first.
+/// Returns the blocks that are live at the end, by tag and size; those with the most bytes first.
 pub fn groups(trace: &Trace) -> Vec<Group> {
     let mut groups: HashMap<(u32, u64), Group> = HashMap::new();
     for block in trace.blocks.iter().filter(|block| block.to.is_none()) {
@@ -108,7 +108,7 @@ pub fn groups(trace: &Trace) -> Vec<Group> {
     groups
 }
 
-/// All tags, the one with the highest peak first.
+/// Returns all tags, the one with the highest peak first.
 pub fn tags(trace: &Trace) -> Vec<Tag> {
     let mut tags: Vec<Tag> = (0..trace.tags.len() as u32).map(|tag| Tag { tag, ..Tag::default() }).collect();
     let mut sizes = vec![0; trace.blocks.len()];

@@ -76,7 +76,7 @@ impl Grid {
         }
     }
 
-    /// The grid in letters.
+    /// Returns the grid in letters.
     pub fn finish(self) -> Map {
         let mut cells = String::with_capacity(self.cells.len());
         for (parts, whole) in self.cells.chunks(self.columns).zip(self.whole.chunks(self.columns)) {

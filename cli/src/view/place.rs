@@ -102,12 +102,12 @@ pub struct State {
 }
 
 impl State {
-    /// External fragmentation in permille: the share of the free bytes outside the largest free block.
+    /// Returns the external fragmentation in permille: the share of the free bytes outside the largest free block.
     pub fn external(&self) -> u64 {
         permille(self.free.saturating_sub(self.largest), self.free)
     }
 
-    /// Internal fragmentation in permille: the share of the taken bytes that were not requested.
+    /// Returns the internal fragmentation in permille: the share of the taken bytes that were not requested.
     pub fn internal(&self) -> u64 {
         permille(self.taken.saturating_sub(self.asked), self.taken)
     }

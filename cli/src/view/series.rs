@@ -5,12 +5,12 @@ use serde::Serialize;
 /// The most buckets that a trace is divided into.
 pub const BUCKETS: usize = 4096;
 
-/// Where bucket `bucket` of `buckets` begins, in a trace of `events`.
+/// Returns where bucket `bucket` of `buckets` begins, in a trace of `events`.
 pub fn start(bucket: usize, buckets: usize, events: usize) -> usize {
     (bucket as u128 * events as u128 / buckets.max(1) as u128) as usize
 }
 
-/// The bucket that event number `event` falls into.
+/// Returns the bucket that event number `event` falls into.
 pub fn bucket_of(event: usize, buckets: usize, events: usize) -> usize {
     // The last bucket that begins at the event or before it.
     (((event as u128 + 1) * buckets as u128).div_ceil(events.max(1) as u128) - 1) as usize

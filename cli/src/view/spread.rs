@@ -32,12 +32,12 @@ pub struct Size {
     pub most: u64,
 }
 
-/// The number of the class of `value`: 0 for 0, else one more than its logarithm.
+/// Returns the number of the class of `value`: 0 for 0, else one more than its logarithm.
 fn class(value: u64) -> usize {
     (u64::BITS - value.leading_zeros()) as usize
 }
 
-/// The classes from the first to the last that is not empty.
+/// Returns the classes from the first to the last that is not empty.
 fn classes(values: impl Iterator<Item = (u64, u64, bool)>) -> Vec<Class> {
     let empty = |class: u32| Class {
         from: if class == 0 { 0 } else { 1 << (class - 1) },
@@ -59,7 +59,7 @@ fn classes(values: impl Iterator<Item = (u64, u64, bool)>) -> Vec<Class> {
     all.get(first..last).unwrap_or_default().to_vec()
 }
 
-/// The sizes of all requests, resizing ones included.
+/// Returns the sizes of all requests, resizing ones included.
 pub fn sizes(trace: &Trace) -> Vec<Class> {
     let requests = trace.events.iter().filter(|event| event.action != Action::Free);
     classes(requests.map(|event| {
@@ -68,13 +68,13 @@ pub fn sizes(trace: &Trace) -> Vec<Class> {
     }))
 }
 
-/// The lifetimes of all blocks in events.
+/// Returns the lifetimes of all blocks in events.
 pub fn lifetimes(trace: &Trace) -> Vec<Class> {
     let events = trace.events.len();
     classes(trace.blocks.iter().map(|block| (block.lifetime(events), block.size, block.to.is_none())))
 }
 
-/// The median of the lifetimes in events; 0 without blocks.
+/// Returns the median of the lifetimes in events; 0 without blocks.
 pub fn median_lifetime(trace: &Trace) -> u64 {
     let events = trace.events.len();
     let mut all: Vec<u64> = trace.blocks.iter().map(|block| block.lifetime(events)).collect();

@@ -66,7 +66,7 @@ const EACH: usize = 5;
 /// One part in this many of the arena, or of all requests, is the least that a suggestion is made for.
 const WORTH: u64 = 100;
 
-/// The suggestions, those that save the most bytes first, then those that save the most traffic.
+/// Returns the suggestions, those that save the most bytes first, then those that save the most traffic.
 pub fn suggestions(
     trace: &Trace,
     totals: &Totals,

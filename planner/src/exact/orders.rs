@@ -48,7 +48,7 @@ enum State {
 /// The buffers that stay, then those that end.
 type Split = (Vec<Slot>, Vec<Slot>);
 
-/// A node of one or more children in any order.
+/// Returns a node of one or more children in any order.
 fn gather(mut nodes: Vec<Node>) -> Node {
     if nodes.len() == 1 { nodes.remove(0) } else { Node::Any(nodes) }
 }
@@ -163,7 +163,7 @@ pub(super) struct Orders {
 }
 
 impl Orders {
-    /// Any order of `starts`, at least one buffer.
+    /// Returns any order of `starts`, at least one buffer.
     pub(super) fn new(starts: &[u32]) -> Self {
         let root = gather(starts.iter().map(|&n| Node::Leaf(n)).collect());
         Self { root, lists: Vec::new(), ties: Vec::new() }
@@ -319,7 +319,7 @@ impl Orders {
     }
 }
 
-/// The only child of which anything ends, if only a part of it does.
+/// Returns the only child of which anything ends, if only a part of it does.
 fn lone(states: &[State]) -> Option<usize> {
     let mut touched = (0..states.len()).filter(|&n| states[n] != State::Empty);
     let first = touched.next()?;

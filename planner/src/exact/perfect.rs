@@ -36,7 +36,7 @@ pub fn pack(instance: &Instance, deadline: &Deadline) -> Option<Vec<u64>> {
     (check(instance.buffers(), &offsets, None, deadline) == Ok(true)).then_some(offsets)
 }
 
-/// The moments in ascending order; `None` unless the same bytes end as start at each but the first and last.
+/// Returns the moments in ascending order; `None` unless the same bytes end as start at each but the first and last.
 fn borders(instance: &Instance, watch: &mut Watch) -> Option<Vec<Border>> {
     let buffers = instance.buffers();
     let real = |&n: &usize| buffers[n].is_ever_live();
@@ -190,7 +190,7 @@ fn divide(
     }
 }
 
-/// The chosen ones of a list, and the others.
+/// Returns the chosen ones of a list, and the others.
 fn split(list: &[u32], mask: u32) -> (Vec<u32>, Vec<u32>) {
     let (chosen, others): (Vec<_>, Vec<_>) = list.iter().enumerate().partition(|&(k, _)| mask >> k & 1 == 1);
     let buffers = |list: Vec<(usize, &u32)>| list.into_iter().map(|(_, &n)| n).collect();

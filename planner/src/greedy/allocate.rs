@@ -26,7 +26,7 @@ impl Free {
         self.lengths.remove(&(length, at));
     }
 
-    /// The smallest block that holds `size` bytes wherever in it they begin, or the top.
+    /// Returns the smallest block that holds `size` bytes wherever in it they begin, or the top.
     fn take(&mut self, size: u64, align: u64) -> u64 {
         let (start, length) = match self.lengths.range((size + align - 1, 0)..).next() {
             Some(&(length, at)) => {

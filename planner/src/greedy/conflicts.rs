@@ -174,7 +174,7 @@ impl Conflicts {
         }
     }
 
-    /// The work of [`Conflicts::forbidden`] for all conflicts of `n`, in elementary steps.
+    /// Returns the work of [`Conflicts::forbidden`] for all conflicts of `n`, in elementary steps.
     pub(crate) fn work(&self, instance: &Instance, n: usize) -> usize {
         let mut work = 16 * self.degree(n);
         if instance.any_gaps() {

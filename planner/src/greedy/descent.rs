@@ -140,7 +140,7 @@ impl Unplaced {
         (found > self.begin[section as usize]).then(|| found - 1)
     }
 
-    /// The last unplaced slot that starts at `section` and ends by `hi`.
+    /// Returns the last unplaced slot that starts at `section` and ends by `hi`.
     fn latest(&mut self, section: u32, hi: u32) -> Option<u32> {
         let range = self.begin[section as usize]..self.begin[section as usize + 1];
         let own = &self.end[range.start as usize..range.end as usize];

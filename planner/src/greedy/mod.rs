@@ -39,7 +39,7 @@ impl Order {
     pub const ALL: [Self; 6] =
         [Self::Size, Self::Area, Self::Length, Self::Conflicts, Self::Start, Self::End];
 
-    /// What buffer `n` is ranked by: the larger goes first.
+    /// Returns the number that buffer `n` is ranked by: the larger goes first.
     fn key(self, instance: &Instance, conflicts: &Conflicts, n: usize) -> f64 {
         let buffer = &instance.buffers()[n];
         let length = buffer.steps() as f64;
@@ -197,7 +197,7 @@ impl<'a> Placer<'a> {
     }
 }
 
-/// The lowest (or tightest) aligned offset outside of the open intervals `forbidden`.
+/// Returns the lowest (or tightest) aligned offset outside of the open intervals `forbidden`.
 fn lowest(align: u64, hint: Option<u64>, fit: Fit, forbidden: &mut [(i64, i64)]) -> u64 {
     forbidden.sort_unstable_by_key(|&(lo, _)| lo);
     if let Some(hint) = hint.filter(|hint| hint % align == 0) {

@@ -122,7 +122,7 @@ pub fn read_json(bytes: &[u8]) -> Result<Graph, JsonError> {
     Ok(graph)
 }
 
-/// The operators of a graph with the names of their tensors.
+/// Returns the operators of a graph with the names of their tensors.
 pub(crate) fn named_ops(graph: &Graph) -> Vec<JsonOp> {
     let names = |numbers: &[usize]| numbers.iter().map(|&n| graph.tensors[n].name.clone()).collect();
     let named = |op: &Op| JsonOp {

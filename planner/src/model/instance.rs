@@ -136,27 +136,27 @@ impl Instance {
         Self { buffers, gaps }
     }
 
-    /// The buffers in the order of the input.
+    /// Returns the buffers in the order of the input.
     pub fn buffers(&self) -> &[Buffer] {
         &self.buffers
     }
 
-    /// Number of buffers.
+    /// Returns the number of buffers.
     pub fn len(&self) -> usize {
         self.buffers.len()
     }
 
-    /// True if there are no buffers.
+    /// Returns whether there are no buffers.
     pub fn is_empty(&self) -> bool {
         self.buffers.is_empty()
     }
 
-    /// True if any buffer has a gap in its lifetime. O(1).
+    /// Returns whether any buffer has a gap in its lifetime. O(1).
     pub(crate) fn any_gaps(&self) -> bool {
         self.gaps
     }
 
-    /// True if every buffer is a plain rectangle of one tier.
+    /// Returns whether every buffer is a plain rectangle of one tier.
     pub fn is_plain(&self) -> bool {
         self.buffers.iter().all(|buffer| buffer.is_plain() && buffer.tier == self.buffers[0].tier)
     }

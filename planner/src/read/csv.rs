@@ -148,7 +148,7 @@ impl<'a> Table<'a> {
         Ok(Self { reader, columns, place })
     }
 
-    /// True if it has a column.
+    /// Returns whether it has a column.
     pub(super) fn has(&self, column: Column) -> bool {
         self.columns.contains_key(&column)
     }
@@ -209,7 +209,7 @@ impl Row<'_> {
         self.read(column, self.needed(column)?, number)
     }
 
-    /// The buffer; it has no alias yet.
+    /// Returns the buffer; it has no alias yet.
     fn buffer(&self) -> Result<Buffer, ReadError> {
         let size = self.read("size", self.needed("size")?, parse_bytes)?;
         let (start, end) = (self.time("lower")?, self.time("upper")?);

@@ -62,7 +62,7 @@ impl State<'_> {
         done
     }
 
-    /// The cost of the decisions so far.
+    /// Returns the cost of the decisions so far.
     fn cost(&self) -> u64 {
         let moved = |n: usize| if self.left[n] { 0 } else { self.priced.moves[n].unwrap_or(0) };
         let mut cost = self.priced.cost(&self.offsets);
@@ -136,7 +136,7 @@ mod tests {
     use crate::model::{Buffer, Instance};
     use crate::reuse::{Banks, Priced, Prices, Uses};
 
-    /// The least cost of two buffers within 8 B, by the exact search alone.
+    /// Returns the least cost of two buffers within 8 B, by the exact search alone.
     fn least(second: (i64, i64), prices: Prices) -> Option<u64> {
         let buffers = vec![Buffer::new("a", 2, 0, 1), Buffer::new("b", 1, second.0, second.1)];
         let instance = Instance::new(buffers).unwrap();

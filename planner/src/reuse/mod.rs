@@ -249,7 +249,7 @@ fn cheapest_from(
     best
 }
 
-/// A deadline after one of `parts` of the time that is left; after a second where there is no limit.
+/// Returns a deadline after one of `parts` of the time that is left; after a second where there is no limit.
 fn share(deadline: &Deadline, parts: u32) -> Deadline {
     if deadline.is_never() { deadline.within(Duration::from_secs(1)) } else { deadline.part(parts) }
 }

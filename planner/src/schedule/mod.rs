@@ -144,7 +144,7 @@ impl Lowered {
         self
     }
 
-    /// The buffers in order, then the tensors that lie in them.
+    /// Returns the buffers in order, then the tensors that lie in them.
     pub fn places(&self) -> impl Iterator<Item = Place<'_>> + Clone {
         let buffers = self.instance.buffers().iter().enumerate();
         let own = buffers.map(|(number, buffer)| {
@@ -159,7 +159,7 @@ impl Lowered {
         }))
     }
 
-    /// For each tensor of the graph the buffer that it lies in at first, if it has a place.
+    /// Returns, for each tensor of the graph, the buffer that it lies in at first, if it has a place.
     pub fn buffer_of(&self) -> Vec<Option<usize>> {
         let places: HashMap<&str, usize> = self.places().map(|place| (place.id, place.number)).collect();
         let tensors = self.graph.iter().flat_map(|graph| &graph.tensors);
@@ -200,7 +200,7 @@ impl Schedule {
         }
     }
 
-    /// The places in order, each with its offset in its memory.
+    /// Returns the places in order, each with its offset in its memory.
     pub fn placed(&self) -> impl Iterator<Item = (Place<'_>, u64)> + Clone {
         self.lowered.places().map(|place| (place, self.solution.offsets[place.number] + place.at))
     }

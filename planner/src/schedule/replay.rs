@@ -110,7 +110,7 @@ pub fn replay(written: &Written, runs: usize) -> Result<Replayed, Corruption> {
     Ok(machine.done)
 }
 
-/// The `n`-th of `chunks` parts of `size` bytes.
+/// Returns the `n`-th of `chunks` parts of `size` bytes.
 fn part(size: u64, n: u64, chunks: u64) -> (u64, u64) {
     let cut = |n: u64| (u128::from(size) * u128::from(n) / u128::from(chunks.max(1))) as u64;
     (cut(n), cut(n + 1))
@@ -293,7 +293,7 @@ impl<'w, 'a> Machine<'w, 'a> {
         Ok(())
     }
 
-    /// True if another buffer lies where `place` does because it may share that.
+    /// Returns whether another buffer lies where `place` does because it may share that.
     fn shared(&self, place: &WrittenPlace, written: &Written) -> bool {
         self.any_alias
             && written.buffers.iter().any(|other| {

@@ -68,8 +68,8 @@ pub(super) fn is_copied_out(graph: &Graph, trip: &Trip) -> bool {
     graph.tensors[trip.tensor].kind != Kind::Constant
 }
 
-/// The steps of a graph: `stays` says where each tensor lies, `buffer_of` in which buffer if several may share one, and `away` where it
-/// lies on a trip, by the step after which it leaves.
+/// Returns the steps of a graph: `stays` says where each tensor lies, `buffer_of` in which buffer if several may share one, and `away`
+/// where it lies on a trip, by the step after which it leaves.
 pub(super) fn steps(
     graph: &Graph,
     stays: &Stays,

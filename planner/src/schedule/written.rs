@@ -85,7 +85,7 @@ pub struct Written<'a> {
 }
 
 impl Schedule {
-    /// The schedule by names.
+    /// Returns the schedule by names.
     pub fn written(&self) -> Written<'_> {
         let graph = self.lowered.graph.as_ref();
         let places: Vec<_> = self.placed().collect();

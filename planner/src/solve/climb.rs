@@ -27,7 +27,7 @@ pub(super) struct Scaled<'a> {
 }
 
 impl<'a> Scaled<'a> {
-    /// `None` if the instance does not fit the search's 32 bits.
+    /// Converts an instance to units; `None` if it does not fit the search's 32 bits.
     pub(super) fn new(instance: &'a Instance, boxes: Option<&'a Boxes>) -> Option<Self> {
         let buffers = instance.buffers();
         let sections = Sections::new(buffers.iter().map(|buffer| (buffer.start, buffer.end)));
@@ -63,7 +63,7 @@ impl<'a> Scaled<'a> {
         (12 * self.problem.sections + 4 * self.instance.len()) * self.instance.len()
     }
 
-    /// All conflicts, listed when first needed; `None` if there was no time for that.
+    /// Returns all conflicts, listed when first needed; `None` if there was no time for that.
     fn conflicts(&self, deadline: &Deadline) -> Option<&Conflicts> {
         self.conflicts.get_or_init(|| Conflicts::within(self.instance, deadline)).as_ref()
     }

@@ -178,7 +178,7 @@ impl<'a> Shared<'a> {
         self.best.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All conflicts, listed when first needed; `None` if there was no time for that.
+    /// Returns all conflicts, listed when first needed; `None` if there was no time for that.
     fn conflicts(&self) -> Option<&Conflicts> {
         self.conflicts.get_or_init(|| Conflicts::within(self.instance, &self.deadline)).as_ref()
     }

@@ -47,7 +47,7 @@ struct Loads {
 }
 
 impl Loads {
-    /// `None` if `watch` ended it.
+    /// Computes the loads; `None` if `watch` ended that.
     fn new(graph: &Graph, lowering: Lowering, shared: bool, watch: &mut Watch) -> Option<Self> {
         let steps = Steps::new(graph, lowering, shared);
         let set = |ops: &Vec<usize>| ops.iter().fold(0, |set, op| set | 1 << op);
@@ -243,7 +243,7 @@ mod tests {
     use crate::graph::{Kind, Op, Sharing, Tensor};
     use crate::validate::validate;
 
-    /// A graph of operators that read one or two tensors each, of few sizes, so that some may overwrite others.
+    /// Returns a graph of operators that read one or two tensors each, of few sizes, so that some may overwrite others.
     fn random_graph(random: &mut fastrand::Rng, count: usize) -> Graph {
         let tensors = (0..=count).map(|n| Tensor {
             name: format!("t{n}"),

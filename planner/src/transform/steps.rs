@@ -211,7 +211,7 @@ impl Sums {
         self.0[steps.end] -= i128::from(bytes);
     }
 
-    /// The sum at each step, at most `u64::MAX`.
+    /// Returns the sum at each step, at most `u64::MAX`.
     pub(super) fn finish(self) -> Vec<u64> {
         let steps = self.0.len() - 1;
         let sums = self.0.into_iter().take(steps).scan(0, |sum, change| {

@@ -75,7 +75,7 @@ pub fn rust_source(planned: Planned, sections: &Sections, lines: &CacheLines) ->
            pub fn address(n: usize) -> *mut u8 {\n    arena(PLAN[n].tier).wrapping_add(PLAN[n].offset)\n}\n"
 }
 
-/// A C header: an arena for each tier in its section, offsets and sizes as macros, and the plan as an array. The source file that
+/// Returns a C header: an arena for each tier in its section, offsets and sizes as macros, and the plan as an array. The source file that
 /// defines `NAME_PLAN_ARENAS` before it includes the header defines the arenas.
 ///
 /// With `lines` also `NAME_TIER_N_CACHE_LINE` for each cached tier, in bytes.

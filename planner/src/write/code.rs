@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::{Planned, Row};
 use crate::schedule::{Operand, Place, Share};
 
-/// Letters, digits and underscores of `name`, in capitals, never starting with a digit.
+/// Returns the letters, digits and underscores of `name`, in capitals, never starting with a digit.
 pub(super) fn constant(name: &str) -> String {
     let mut text: String =
         name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect();
@@ -15,7 +15,7 @@ pub(super) fn constant(name: &str) -> String {
     text
 }
 
-/// One constant name for each row, unique.
+/// Returns one constant name for each row, unique.
 pub(super) fn constants(planned: Planned) -> Vec<String> {
     let mut used = std::collections::HashSet::new();
     planned
@@ -34,7 +34,7 @@ pub(super) fn comment(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>().replace("*/", "* /")
 }
 
-/// The name of a row, and of the buffer that it lies in.
+/// Returns the name of a row, and of the buffer that it lies in.
 pub(super) fn remark(row: &Row) -> String {
     match row.place.inside {
         true => format!("{}, in {}", comment(row.place.id), comment(&row.place.buffer.id)),
@@ -69,7 +69,7 @@ pub(super) fn rust_places(out: &mut String, planned: Planned, names: &[String]) 
     out.push_str("}\n");
 }
 
-/// The steps of a model as tables: what each does, and its operands as indices into the plan.
+/// Returns the steps of a model as tables: what each does, and its operands as indices into the plan.
 pub(super) fn c_steps(planned: Planned, prefix: &str) -> String {
     let mut out = String::new();
     let steps = &planned.schedule.lowered.steps;
@@ -128,7 +128,7 @@ pub(super) fn c_steps(planned: Planned, prefix: &str) -> String {
     out + "};\n"
 }
 
-/// A string's contents for C and Rust, without what could end it or begin an escape or a trigraph.
+/// Returns a string's contents for C and Rust, without what could end it or begin an escape or a trigraph.
 fn text(name: &str) -> String {
     name.chars().map(|c| if c.is_control() || matches!(c, '"' | '\\' | '?') { ' ' } else { c }).collect()
 }

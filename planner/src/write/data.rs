@@ -9,7 +9,7 @@ use crate::import::json::{JsonOp, named_ops};
 use crate::model::Buffer;
 use crate::schedule::{Place, Written, WrittenPlace};
 
-/// The instance with a column `offset`; optional columns only where they are used.
+/// Returns the instance with a column `offset`; optional columns only where they are used.
 ///
 /// Tensors that lie in a buffer name it in the column `in`; reading the text again leaves these rows out.
 pub fn csv(planned: Planned) -> String {
@@ -104,7 +104,8 @@ pub fn json(planned: Planned) -> String {
     serde_json::to_string_pretty(&plan).unwrap_or_default() + "\n"
 }
 
-/// The steps of a model, one line for each operand: its name, its place, and what the step does with it. `None` if no steps are known.
+/// Returns the steps of a model, one line for each operand: its name, its place, and what the step does with it. `None` if no steps are
+/// known.
 ///
 /// The column `role` says `read`, `write`, `overwrite` (read, and overwritten by what is written) or `view` (read, and nothing is
 /// computed). A tensor without a place has no offset.

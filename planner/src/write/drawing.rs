@@ -25,8 +25,8 @@ fn escape(text: &str) -> String {
     out
 }
 
-/// A standalone SVG: one rectangle for each stretch of a buffer's life with its name as a tooltip, the free space beneath the peak
-/// shaded, gaps in lifetimes hatched, a line at the lower bound and one at the peak.
+/// Returns a standalone SVG: one rectangle for each stretch of a buffer's life with its name as a tooltip, the free space beneath the
+/// peak shaded, gaps in lifetimes hatched, a line at the lower bound and one at the peak.
 pub fn svg(planned: Planned) -> String {
     let buffers = planned.schedule.lowered.instance.buffers();
     let solution = &planned.schedule.solution;

@@ -32,7 +32,7 @@ impl<'a> Planned<'a> {
         Self { name, origin: &[], schedule }
     }
 
-    /// The buffers in order, then the tensors that lie in them.
+    /// Returns the buffers in order, then the tensors that lie in them.
     fn rows(self) -> impl Iterator<Item = Row<'a>> + Clone {
         self.schedule.placed().map(|(place, offset)| Row { place, offset })
     }

@@ -53,7 +53,7 @@ pub fn rust_program(planned: Planned, sections: &Sections) -> Result<String, Too
     Ok(out)
 }
 
-/// The type of a tensor's elements, if all of its bytes are elements of it.
+/// Returns the type of a tensor's elements, if all of its bytes are elements of it.
 fn element(tensor: &Tensor) -> Option<(&'static str, u64)> {
     let (name, bytes) = match tensor.dtype.as_str() {
         "float32" => ("f32", 4),
@@ -71,7 +71,7 @@ fn element(tensor: &Tensor) -> Option<(&'static str, u64)> {
     (elements.checked_mul(bytes) == Some(tensor.bytes)).then_some((name, elements))
 }
 
-/// For each buffer its slot.
+/// Returns the slot of each buffer.
 fn slots(planned: Planned, graph: &Graph, names: &[String]) -> Vec<Slot> {
     let lowered = &planned.schedule.lowered;
     // The tensors that lie in each buffer.
@@ -105,7 +105,7 @@ fn constant_of(name: &str) -> String {
     if name.bytes().all(|byte| byte == b'_') { format!("{name}T") } else { name.to_owned() }
 }
 
-/// The name of a parameter or method: in small letters, and no word of the language.
+/// Returns the name of a parameter or method: in small letters, and no word of the language.
 fn parameter(name: &str) -> String {
     const WORDS: &str = " as break const continue crate else enum extern false fn for if impl in let loop match mod move mut pub ref return \
         self static struct super trait true type unsafe use where while async await dyn abstract become box do final gen macro override \
@@ -206,12 +206,12 @@ impl Program {
     }
 }
 
-/// The types of parameters, without their names.
+/// Returns the types of parameters, without their names.
 fn types(parameters: &str) -> Vec<&str> {
     parameters.split(", ").map(|one| one.split(": ").nth(1).unwrap_or(one)).collect()
 }
 
-/// The trait, and the function that runs all steps.
+/// Returns the trait, and the function that runs all steps.
 fn program(out: &mut String, planned: Planned, graph: &Graph, slots: &[Slot]) -> Result<(), TooMany> {
     let lowered = &planned.schedule.lowered;
     let number: Vec<usize> = lowered.places().map(|place| place.number).collect();
@@ -338,7 +338,7 @@ struct Call {
     arguments: String,
 }
 
-/// The call of an operator's method in `step`: the places of each memory are borrowed at once, and each buffer once.
+/// Returns the call of an operator's method in `step`: the places of each memory are borrowed at once, and each buffer once.
 fn call(
     step: &Step,
     operator: &str,

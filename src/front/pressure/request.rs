@@ -70,7 +70,7 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
         Ok(start)
     }
 
-    /// Slow path of a request that found no room: headroom, hooks, error.
+    /// Handles a request that found no room: headroom, hooks, error.
     #[cold]
     #[inline(never)]
     fn recover(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {

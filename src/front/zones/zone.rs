@@ -93,7 +93,7 @@ impl<'h> Zone<'h> {
         self.padded(layout).map_or(0, |padded| padded.size() - layout.size())
     }
 
-    /// The layout that is requested from the heap, the same for allocating and for freeing a block.
+    /// Returns the layout that is requested from the heap, the same for allocating and for freeing a block.
     fn padded(&self, layout: Layout) -> Option<Layout> {
         if self.line == 1 {
             return Some(layout);
@@ -151,7 +151,7 @@ impl<'h> Zone<'h> {
         Ok(NonNull::slice_from_raw_parts(start, padded.size()))
     }
 
-    /// The error for a request that is not even passed to the heap.
+    /// Returns the error for a request that is not even passed to the heap.
     fn refusal(&self, layout: Layout) -> OutOfMemory {
         let largest_free = self.memory.largest_free();
         OutOfMemory::new(layout, largest_free, largest_free)

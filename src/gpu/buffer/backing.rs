@@ -82,7 +82,7 @@ pub(in crate::gpu) enum Memory {
 }
 
 impl Memory {
-    /// Memory that is no block of a pool alone.
+    /// Makes memory that is no block of a pool alone.
     pub(in crate::gpu) fn other(backing: impl Backing + 'static) -> Self {
         Self::Other(Box::new(backing))
     }

@@ -51,7 +51,7 @@ const CUDA_HOST: i32 = 3;
 const CUDA_MANAGED: i32 = 13;
 
 impl DataType {
-    /// The type's code in DLPack; `None` for types that it does not have.
+    /// Returns the type's code in DLPack; `None` for types that it does not have.
     fn of<T: 'static>() -> Option<Self> {
         const INT: u8 = 0;
         const UINT: u8 = 1;
@@ -112,7 +112,7 @@ unsafe extern "C" fn end<T>(managed: *mut Managed) {
 
 const UNCOUNTED: Error = Error::Tensor("has a shape that cannot be counted");
 
-/// The strides of a tensor of these lengths without gaps, the last dimension first; `None` if they cannot be counted.
+/// Returns the strides of a tensor of these lengths without gaps, the last dimension first; `None` if they cannot be counted.
 fn compact(lengths: &[i64]) -> Option<Vec<i64>> {
     let mut strides = Vec::with_capacity(lengths.len());
     let mut step = 1i64;

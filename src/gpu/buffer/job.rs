@@ -91,7 +91,7 @@ fn is_host(memory: &dyn Backing) -> bool {
 }
 
 impl<'a> Job<'a> {
-    /// A copy between host memory and a buffer.
+    /// Returns a copy between host memory and a buffer.
     pub(in crate::gpu) fn host(way: Way, memory: &'a dyn Backing, bytes: usize) -> Self {
         let (direction, touch) = match way {
             Way::Up => (Direction::ToDevice, Touch::FromHost),
@@ -101,12 +101,12 @@ impl<'a> Job<'a> {
         Self { direction, bytes, sides: [Some((memory, touch)), None] }
     }
 
-    /// A fill.
+    /// Returns a fill.
     pub(in crate::gpu) fn fill(memory: &'a dyn Backing, bytes: usize) -> Self {
         Self { direction: Direction::Fill, bytes, sides: [Some((memory, Touch::OnDevice)), None] }
     }
 
-    /// A copy from one buffer to another.
+    /// Returns a copy from one buffer to another.
     pub(in crate::gpu) fn between(from: &'a dyn Backing, to: &'a dyn Backing, bytes: usize) -> Self {
         let (direction, touches) = match (is_host(from), is_host(to)) {
             (true, true) => (Direction::OnHost, (Touch::ToHost, Touch::FromHost)),
@@ -169,7 +169,7 @@ impl<'a> Job<'a> {
         submitted
     }
 
-    /// The counters of the pools that the buffers belong to, each once.
+    /// Returns the counters of the pools that the buffers belong to, each once.
     fn pools(&self) -> [Option<Arc<CopyCounters>>; 2] {
         let [first, second] = self.sides.map(|side| side.and_then(|(memory, _)| memory.copies()));
         let is_same = first.zip(second).is_some_and(|(first, second)| Arc::ptr_eq(first, second));

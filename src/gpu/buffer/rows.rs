@@ -22,7 +22,7 @@ impl Rows {
         Self { width, height, pitch, host_pitch }
     }
 
-    /// Bytes to copy, for a shape that was checked.
+    /// Returns the bytes to copy, for a shape that was checked.
     pub(super) fn bytes<T>(&self) -> usize {
         self.width * self.height * size_of::<T>()
     }

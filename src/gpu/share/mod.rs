@@ -16,7 +16,7 @@ pub use descriptor::SharedMemory;
 
 use super::error::Error;
 
-/// The number of values of `T` in `bytes` bytes at `offset` of memory that is aligned to 256 bytes.
+/// Returns the number of values of `T` in `bytes` bytes at `offset` of memory that is aligned to 256 bytes.
 fn values<T>(bytes: usize, offset: usize) -> Result<usize, Error> {
     let (size, align) = (size_of::<T>(), align_of::<T>());
     if size == 0 || bytes == 0 || bytes % size != 0 || offset % align != 0 || align > 256 {

@@ -55,7 +55,7 @@ impl Managed {
     }
 }
 
-/// The device of this number, or host memory, for the newer functions and for the older ones.
+/// Returns the device of this number, or host memory, for the newer functions and for the older ones.
 fn location(device: Option<usize>) -> Result<(Place, i32), SourceError> {
     let Some(ordinal) = device else { return Ok((Place::HOST, -1)) };
     let error = SourceError::new(SourceErrorKind::Invalid, "a device's number");

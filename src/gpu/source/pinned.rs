@@ -24,12 +24,12 @@ pub fn pinned_bytes() -> usize {
     PINNED.load(Ordering::Relaxed)
 }
 
-/// A quarter of the memory that the process may have; pinning more starves all other programs.
+/// Returns a quarter of the memory that the process may have; pinning more starves all other programs.
 pub(super) fn default_limit() -> usize {
     limit_by(|file| fs::read_to_string(file).ok())
 }
 
-/// The default limit by what the kernel's files say. `read` reads a file by its whole path.
+/// Returns the default limit by what the kernel's files say. `read` reads a file by its whole path.
 fn limit_by(read: impl Fn(&Path) -> Option<String>) -> usize {
     let total = read("/proc/meminfo".as_ref()).and_then(|text| total_memory(&text));
     let allowed = read("/proc/self/cgroup".as_ref())
@@ -37,8 +37,8 @@ fn limit_by(read: impl Fn(&Path) -> Option<String>) -> usize {
     total.into_iter().chain(allowed).min().map_or(UNKNOWN_LIMIT, |bytes| bytes / 4)
 }
 
-/// The least limit in bytes of the process's control group (cgroup v2) and those that contain it. `groups` is the text
-/// of `/proc/self/cgroup`, and `read` reads a file below the hierarchy's root.
+/// Returns the least limit in bytes of the process's control group (cgroup v2) and those that contain it. `groups` is the text of
+/// `/proc/self/cgroup`, and `read` reads a file below the hierarchy's root.
 fn group_limit(groups: &str, read: impl Fn(&Path) -> Option<String>) -> Option<usize> {
     let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
     let limit = |folder: &Path| read(&folder.join("memory.max"))?.trim().parse().ok();

@@ -137,7 +137,7 @@ impl<const BYTES: usize, const C: bool> Granules<BYTES, C> {
         }
     }
 
-    /// What `take` does if it found nothing: makes all memory available at the first use.
+    /// Handles a request that found nothing: makes all memory available at the first use.
     #[cold]
     #[inline(never)]
     fn fail(self, len: usize, mask: usize) -> *mut u8 {

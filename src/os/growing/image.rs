@@ -102,12 +102,12 @@ impl Image {
         lists: Lists { heads: [0; LISTS], map: [0; 1 + FIRST / WORD] },
     };
 
-    /// Bytes of the granules of so many slots.
+    /// Returns the bytes of the granules of so many slots.
     pub(super) const fn granule_bytes(slots: usize) -> usize {
         slots * IMAGE
     }
 
-    /// Bytes of the boundary bits of so many slots.
+    /// Returns the bytes of the boundary bits of so many slots.
     pub(super) const fn bound_bytes(slots: usize) -> usize {
         bit_words(slots) * size_of::<u32>()
     }

@@ -102,7 +102,8 @@ impl<S: System> Spans<S> {
         Places { base: self.slots.base, bytes: self.slots.committed, map: self.map.base }
     }
 
-    /// Bytes of the tables for `bytes` bytes of slots: spans, map, bits, boundary bits and image. The image starts somewhere in a grain.
+    /// Returns the bytes of the tables for `bytes` bytes of slots: spans, map, bits, boundary bits and image. The image starts somewhere
+    /// in a grain.
     const fn tables(bytes: usize) -> [usize; 5] {
         let slots = bytes / SLOT;
         [
@@ -397,7 +398,7 @@ impl<S: System> Spans<S> {
         self.index.largest() * SLOT
     }
 
-    /// Bytes of addresses that are reserved.
+    /// Returns the bytes of addresses that are reserved.
     pub(super) fn reserved(&self) -> usize {
         self.slots.reserved
     }
@@ -422,12 +423,12 @@ impl<S: System> Spans<S> {
         self.footprint == self.ground.touched(0, self.slots.committed / SLOT)
     }
 
-    /// Bytes of free spans that the system has not got back, about.
+    /// Returns the bytes of free spans that the system has not got back, about.
     pub(super) fn dirty(&self) -> usize {
         self.dirty * SLOT
     }
 
-    /// Bytes of free spans that the system may take back, about: without what it refused last time.
+    /// Returns the bytes of free spans that the system may take back, about: without what it refused last time.
     pub(super) fn offered(&self) -> usize {
         self.dirty.saturating_sub(self.refused) * SLOT
     }

@@ -121,7 +121,7 @@ impl Shared {
     }
 }
 
-/// The class of a thread's lists.
+/// Returns the class of a thread's lists.
 fn class_of_lists() -> Option<usize> {
     class_of(size_of::<Lists>(), align_of::<Lists>())
 }

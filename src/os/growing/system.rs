@@ -70,20 +70,21 @@ pub(super) unsafe trait System {
         false
     }
 
-    /// Bytes of a page of the system.
+    /// Returns the bytes of a page of the system.
     fn page() -> usize;
 
-    /// Granularity of a release to the system, in bytes: a page, or more while larger ones are asked for.
+    /// Returns the granularity of a release to the system, in bytes: a page, or more while larger ones are asked for.
     fn unit() -> usize {
         Self::page()
     }
 
-    /// Bytes of the machine's memory; 0 if the system does not tell.
+    /// Returns the bytes of the machine's memory; 0 if the system does not tell.
     fn memory() -> u64 {
         0
     }
 
-    /// Bytes of addresses that the process may have now; `usize::MAX` if there is no limit, or none that the heap has to keep itself.
+    /// Returns the bytes of addresses that the process may have now; `usize::MAX` if there is no limit, or none that the heap has to keep
+    /// itself.
     fn address_space() -> usize {
         usize::MAX
     }

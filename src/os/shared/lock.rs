@@ -58,7 +58,7 @@ pub(super) struct Holder<'a> {
     pub(super) inherits: bool,
 }
 
-/// The state of a thread and when it started, as the system tells in a file; `None` if there is none.
+/// Returns the state of a thread and when it started, as the system tells in a file; `None` if there is none.
 fn stat(thread: u64) -> Option<(u8, u64)> {
     let (mut path, mut text) = ([0u8; 32], [0u8; 1024]);
     write!(&mut path[..], "/proc/{thread}/stat").ok()?;
@@ -70,7 +70,7 @@ fn stat(thread: u64) -> Option<(u8, u64)> {
     Some((*rest.as_bytes().first()?, start))
 }
 
-/// The lock's word while this thread holds it.
+/// Returns the lock's word while this thread holds it.
 fn own() -> u64 {
     std::thread_local! {
         static OWN: Cell<u64> = const { Cell::new(0) };
@@ -216,7 +216,7 @@ impl SharedLock {
         }
     }
 
-    /// The half of the word that the kernel lets threads wait for.
+    /// Returns the half of the word that the kernel lets threads wait for.
     fn lower_half(&self) -> &AtomicU32 {
         let at = usize::from(cfg!(target_endian = "big"));
         // SAFETY: the word has two halves; the kernel alone reads this one through the reference.
@@ -282,7 +282,7 @@ mod tests {
         result
     }
 
-    /// A file of which nothing is asked: it has no seals.
+    /// Returns a file of which nothing is asked: it has no seals.
     fn none() -> BorrowedFd<'static> {
         // SAFETY: standard input stays open.
         unsafe { BorrowedFd::borrow_raw(0) }

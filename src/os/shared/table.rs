@@ -75,7 +75,7 @@ pub(super) const fn check(granule: usize, len: usize, owner: u32) -> u64 {
     (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 32
 }
 
-/// The granules in front of the first aligned one.
+/// Returns the granules in front of the first aligned one.
 const fn skipped(granule: usize, align: usize) -> usize {
     granule.wrapping_neg() & (align - 1)
 }
@@ -99,12 +99,12 @@ impl<'a> Table<'a> {
         self.entries.get(granule).ok_or(Damaged)
     }
 
-    /// The place that a link leads to; `None` for no block.
+    /// Returns the place that a link leads to; `None` for no block.
     fn follow(link: &AtomicU32) -> Option<usize> {
         (link.load(Relaxed) as usize).checked_sub(1)
     }
 
-    /// The length of the live block that begins at a granule, if one does.
+    /// Returns the length of the live block that begins at a granule, if one does.
     fn live(self, granule: usize) -> Option<usize> {
         let entry = self.entries.get(granule)?;
         let (word, owner) = (entry.word.load(Relaxed), entry.owner.load(Relaxed));
@@ -113,7 +113,7 @@ impl<'a> Table<'a> {
         (fits && word >> 32 == check(granule, len, owner)).then_some(len)
     }
 
-    /// The length of the free block that begins at a granule, where one must.
+    /// Returns the length of the free block that begins at a granule, where one must.
     fn free(self, granule: usize) -> Result<usize, Damaged> {
         let entry = self.entry(granule)?;
         let len = entry.head.load(Relaxed) as usize;
@@ -240,7 +240,7 @@ impl<'a> Table<'a> {
         self.lists.recoveries.fetch_add(1, Relaxed);
     }
 
-    /// The free blocks of a class and their lengths, the first of them only.
+    /// Returns the free blocks of a class and their lengths, the first of them only.
     fn blocks(self, class: usize) -> impl Iterator<Item = Result<(usize, usize), Damaged>> {
         let (mut link, mut back) = (self.lists.heads.get(class), 0);
         let all = iter::from_fn(move || {
@@ -259,7 +259,7 @@ impl<'a> Table<'a> {
         all.take(PROBES)
     }
 
-    /// The first class that has a block, from `class` on.
+    /// Returns the first class that has a block, from `class` on.
     fn class_from(self, class: usize) -> Option<usize> {
         let mut mask = u32::MAX << (class % ROW);
         for row in class / ROW..ROWS {
@@ -359,12 +359,12 @@ impl<'a> Table<'a> {
         count
     }
 
-    /// The length of the live block at a granule.
+    /// Returns the length of the live block at a granule.
     pub(super) fn len(self, granule: usize) -> Option<usize> {
         self.live(granule)
     }
 
-    /// The length of a free block that a request is sure to find, of which none is much longer.
+    /// Returns the length of a free block that a request is sure to find, of which none is much longer.
     pub(super) fn largest(self) -> usize {
         let longest = |table: Self| {
             let row = (0..ROWS).rev().find(|&row| table.lists.maps[row].load(Relaxed) != 0);
@@ -379,7 +379,7 @@ impl<'a> Table<'a> {
         self.mended(longest).unwrap_or(0)
     }
 
-    /// Granules in live blocks, and how often the lists were made anew.
+    /// Returns the granules in live blocks, and how often the lists were made anew.
     pub(super) fn used(self) -> (usize, u64) {
         if self.lists.used.load(Relaxed) as usize > self.entries.len() {
             self.rebuild();

@@ -55,7 +55,7 @@ pub(crate) fn opaque(mut number: usize) -> usize {
     number
 }
 
-/// Words of boundary bits for `len` granules, the first of which is number 0 of a word.
+/// Returns the words of boundary bits for `len` granules, the first of which is number 0 of a word.
 pub(crate) const fn bit_words(len: usize) -> usize {
     (len + 1).div_ceil(WORD)
 }

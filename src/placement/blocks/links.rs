@@ -33,7 +33,7 @@ impl<P: Place> Blocks<P> {
         self.0.granule(index).cast::<P::Word>().wrapping_add(word)
     }
 
-    /// The last word in front of granule `end`.
+    /// Returns the last word in front of granule `end`.
     #[inline(always)]
     pub(super) fn tail(self, end: usize) -> *mut P::Word {
         self.0.granule(end).cast::<P::Word>().wrapping_sub(1)
@@ -70,7 +70,7 @@ impl<P: Place> Blocks<P> {
         }
     }
 
-    /// The bit of a list in its word of the map.
+    /// Returns the bit of a list in its word of the map.
     #[inline(always)]
     const fn list_bit(list: usize) -> u32 {
         0x8000_0000 >> (list % WORD)

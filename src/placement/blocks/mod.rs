@@ -102,7 +102,7 @@ impl<P: Place> Blocks<P> {
         address.wrapping_sub(self.0.granule(0).addr()) / P::GRANULE
     }
 
-    /// The bit of a granule, in its word. Shifted to the right, since the compiler cannot do without a mask to the left.
+    /// Returns the bit of a granule, in its word. Shifted to the right, since the compiler cannot do without a mask to the left.
     #[inline(always)]
     const fn bit(index: usize) -> u32 {
         1u32.rotate_right(index as u32)

@@ -34,7 +34,7 @@ impl<P: Place> Blocks<P> {
         ((len as u32) << 1 | 1).wrapping_shl((32 - list / P::SUBLISTS) as u32)
     }
 
-    /// The link of a node to its left child, or to its right one.
+    /// Returns the link of a node to its left child, or to its right one.
     #[inline(always)]
     fn child(self, node: usize, right: usize) -> *mut P::Word {
         self.word(node, Self::CHILD + right)
@@ -282,7 +282,7 @@ mod tests {
         Layout::from_size_align(size, align).unwrap()
     }
 
-    /// The free runs of a region, as start and size.
+    /// Returns the free runs of a region, as start and size.
     fn free<P: Placement>(placement: &P) -> Vec<(usize, usize)> {
         let mut runs = vec![];
         placement.walk(0, &mut |run: Run| {

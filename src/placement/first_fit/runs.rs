@@ -41,7 +41,7 @@ impl Run {
 impl<const CHECKED: bool> Runs<CHECKED> {
     pub(super) const EMPTY: Self = Self { bits: ptr::null_mut(), row: 0, len: 0 };
 
-    /// Words of a row.
+    /// Returns the words of a row.
     const fn row_words(len: usize) -> usize {
         len / WORD + 1
     }

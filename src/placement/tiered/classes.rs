@@ -21,7 +21,7 @@ pub(super) const OBJECTS: usize = 16;
 pub(crate) struct Class(usize);
 
 impl Class {
-    /// The class of a request of `size` bytes; `None` if it is for more than [`SMALL`] bytes, or for none at all.
+    /// Returns the class of a request of `size` bytes; `None` if it is for more than [`SMALL`] bytes, or for none at all.
     #[inline(always)]
     pub(super) const fn of(size: usize) -> Option<Self> {
         // Zero becomes the largest number.
@@ -42,38 +42,38 @@ impl Class {
         Self(index * STEP)
     }
 
-    /// Its number, from 0.
+    /// Returns its number, from 0.
     #[inline(always)]
     pub(super) const fn index(self) -> usize {
         self.0 / STEP
     }
 
-    /// Its place among the heads of the lists, in bytes.
+    /// Returns its place among the heads of the lists, in bytes.
     #[inline(always)]
     pub(super) const fn distance(self) -> usize {
         const { assert!(size_of::<*mut ()>() <= STEP) }
         self.0 / STEP * size_of::<*mut ()>()
     }
 
-    /// Bytes of its blocks.
+    /// Returns the bytes of its blocks.
     #[inline(always)]
     pub(super) const fn bytes(self) -> usize {
         self.0 + STEP
     }
 
-    /// Bytes of its pages.
+    /// Returns the bytes of its pages.
     #[inline(always)]
     pub(super) const fn page(self) -> usize {
         PAGES[self.index()] as usize
     }
 
-    /// Number of objects in one of its pages.
+    /// Returns the number of objects in one of its pages.
     #[inline(always)]
     pub(super) const fn objects(self) -> usize {
         (self.page() - HEADER) / self.bytes()
     }
 
-    /// Distance of the first object of one of its pages from the page's start, in bytes. The last object ends where the page
+    /// Returns the distance of the first object of one of its pages from the page's start, in bytes. The last object ends where the page
     /// does, so that all of them are aligned as their size is.
     #[inline(always)]
     pub(super) const fn first(self) -> usize {
@@ -102,8 +102,8 @@ const PAGES: [u16; CLASSES] = {
     pages
 };
 
-/// A number that was just written, read from memory again, so that the common path need not hold it in a register and
-/// can change it in place.
+/// Returns a number that was just written, read from memory again, so that the common path need not hold it in a register and can change
+/// it in place.
 #[inline(always)]
 pub(super) fn read_anew(number: &isize) -> isize {
     // SAFETY: a reference can be read.

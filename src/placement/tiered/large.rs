@@ -86,13 +86,13 @@ impl Large {
         self.limit = if self.share > 0 || self.kept() > 0 { LARGEST } else { 0 };
     }
 
-    /// Bytes of the largest block that is looked for or kept now.
+    /// Returns the bytes of the largest block that is looked for or kept now.
     #[inline(always)]
     pub(super) fn limit(&self) -> usize {
         self.limit
     }
 
-    /// Bytes that are kept.
+    /// Returns the bytes that are kept.
     #[inline(always)]
     pub(super) fn kept(&self) -> usize {
         (self.share - self.room) as usize
@@ -123,7 +123,7 @@ impl Large {
         changed
     }
 
-    /// The list for blocks of `size` bytes: its number is spread by the golden ratio.
+    /// Returns the list for blocks of `size` bytes: its number is spread by the golden ratio.
     #[inline(always)]
     fn list(&mut self, size: usize) -> &mut *mut Kept {
         let hash = (size as u32).wrapping_mul(0x9e37_79b9) >> (u32::BITS - LISTS.ilog2());

@@ -50,22 +50,22 @@ impl Window {
     pub(super) const NONE: Self =
         Self { base: ptr::null_mut(), map: ptr::null_mut(), slots: 0, start: ptr::null_mut() };
 
-    /// A window over `size` bytes from `start` on, with its map at their end.
+    /// Returns a window over `size` bytes from `start` on, with its map at their end.
     pub(super) fn over(start: *mut u8, size: usize) -> Self {
         let skew = start.addr() % LARGEST_PAGE;
         let slots = (skew + size).div_ceil(SMALLEST_PAGE);
         Self { base: start.wrapping_sub(skew), map: start.wrapping_add(size - slots), slots, start }
     }
 
-    /// The slot of the address `at`, if that is a place for a page: in the region, in front of the map. (A slot at
-    /// the border of the region may be shared with a neighbouring one, so the slot's number does not tell.)
+    /// Returns the slot of the address `at`, if that is a place for a page: in the region, in front of the map. (A slot at the border of
+    /// the region may be shared with a neighbouring one, so the slot's number does not tell.)
     #[inline(always)]
     pub(super) fn slot(&self, at: usize) -> Option<usize> {
         let inside = at.wrapping_sub(self.start.addr()) < self.map.addr() - self.start.addr();
         inside.then(|| (at - self.base.addr()) / SMALLEST_PAGE)
     }
 
-    /// The page that covers the address `at`, if there is one.
+    /// Returns the page that covers the address `at`, if there is one.
     #[inline(always)]
     pub(super) fn page_at(&self, at: usize) -> Option<*mut Page> {
         let slot = self.slot(at)?;

@@ -36,7 +36,7 @@ impl Small {
         self.share = share as isize;
     }
 
-    /// Bytes that are kept.
+    /// Returns the bytes that are kept.
     #[inline(always)]
     pub(super) fn kept(&self) -> usize {
         (self.share - self.room) as usize

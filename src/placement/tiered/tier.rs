@@ -15,13 +15,13 @@ pub(super) struct Free {
 }
 
 impl Free {
-    /// A block in front of `next`.
+    /// Returns a block in front of `next`.
     #[inline(always)]
     pub(super) fn before(next: *mut Self, key: Key) -> Self {
         Self { link: next.wrapping_byte_add(key.0) }
     }
 
-    /// The next block.
+    /// Returns the next block.
     #[inline(always)]
     pub(super) fn next(&self, key: Key) -> *mut Self {
         self.link.wrapping_byte_sub(key.0)
@@ -158,8 +158,8 @@ pub(crate) unsafe trait Tier: Placement {
     unsafe fn check_small(&self, start: NonNull<u8>, class: Class, align: usize) -> Result<(), FreeError>;
 }
 
-/// The layout of a block of `class` as the placement at the bottom knows it: of the class's whole size, and aligned
-/// as every small block is at least.
+/// Returns the layout of a block of `class` as the placement at the bottom knows it: of the class's whole size, and aligned as every
+/// small block is at least.
 #[inline(always)]
 pub(super) fn layout_of(class: Class, align: usize) -> Layout {
     // The largest alignment is left out. A request for no bytes may have it, but no block has, nor has a layout with bytes. A mask

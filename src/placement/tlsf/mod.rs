@@ -153,7 +153,7 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: bool> Tl
         if Self::MIN > 1 && size < Self::MIN * GRANULE { Self::MIN * GRANULE } else { size }
     }
 
-    /// Granules of a block for a layout of so many bytes; blocks of no bytes take one.
+    /// Returns the granules of a block for a layout of so many bytes; blocks of no bytes take one.
     #[inline(always)]
     const fn granules_of(size: usize) -> usize {
         granules(if Self::MIN == 1 && size == 0 { 1 } else { Self::at_least(size) })
@@ -171,7 +171,7 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: bool> Tl
         unsafe { self.slots.get_unchecked(..self.count) }
     }
 
-    /// The region that holds `address`, if one does; if there can be only one, that one.
+    /// Returns the region that holds `address`, if one does; if there can be only one, that one.
     #[inline(always)]
     fn slot_of(&self, address: usize) -> Option<&Slot<W, SL, C, B>> {
         let mut slot = self.first();

@@ -86,7 +86,7 @@ impl<W: Index, const SL: usize, const C: bool, const B: bool> Slot<W, SL, C, B> 
     /// Bytes in front of the granules.
     pub(super) const FRONT: usize = if Self::IN_FRONT { Self::control(0) } else { 0 };
 
-    /// Bytes of the lists, the map and the record of a region of `bytes` bytes.
+    /// Returns the bytes of the lists, the map and the record of a region of `bytes` bytes.
     pub(super) const fn control(bytes: usize) -> usize {
         let lists = if Self::IN_FRONT || bytes / GRANULE >= Self::MAX_LEN {
             Self::ALL
@@ -97,7 +97,7 @@ impl<W: Index, const SL: usize, const C: bool, const B: bool> Slot<W, SL, C, B> 
         (lists * size_of::<W>()).next_multiple_of(GRANULE) + Self::BEHIND
     }
 
-    /// Where the control data ends that begins with the heads.
+    /// Returns where the control data ends that begins with the heads.
     #[inline(always)]
     fn control_end(self) -> *mut u8 {
         if Self::IN_FRONT {
@@ -111,7 +111,7 @@ impl<W: Index, const SL: usize, const C: bool, const B: bool> Slot<W, SL, C, B> 
         self.control_end().wrapping_sub(Self::RECORD).cast()
     }
 
-    /// The memory as it was claimed.
+    /// Returns the memory as it was claimed.
     pub(super) fn region(&self) -> Region {
         let record = self.record();
         // SAFETY: the region has its record, and begins behind the address 0.
@@ -122,7 +122,7 @@ impl<W: Index, const SL: usize, const C: bool, const B: bool> Slot<W, SL, C, B> 
         }
     }
 
-    /// The number behind the last granule.
+    /// Returns the number behind the last granule.
     pub(super) const fn end(&self) -> usize {
         Self::FIRST + self.len
     }

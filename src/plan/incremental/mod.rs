@@ -255,7 +255,7 @@ impl<const N: usize, const LIMIT: usize> Incremental<N, LIMIT> {
         })
     }
 
-    /// The smallest gap for a buffer that is not in the tree.
+    /// Returns the smallest gap for a buffer that is not in the tree.
     fn find(&self, new: &Record) -> Result<usize, PlanError> {
         let mut others = [(0, 0); LIMIT];
         let mut count = 0;

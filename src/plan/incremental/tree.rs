@@ -82,12 +82,12 @@ impl<const N: usize> Tree<N> {
         &mut self.nodes[usize::from(link / 2)][usize::from(link % 2)]
     }
 
-    /// The maximum live load. O(1).
+    /// Returns the maximum live load. O(1).
     pub(super) fn load(&self) -> usize {
         if self.root == NIL { 0 } else { self.node(self.root).load }
     }
 
-    /// The highest end of a buffer. O(1).
+    /// Returns the highest end of a buffer. O(1).
     pub(super) fn highest(&self) -> usize {
         if self.root == NIL { 0 } else { self.node(self.root).highest }
     }
@@ -142,13 +142,13 @@ impl<const N: usize> Tree<N> {
         self.visit(node.right, start, end, visit)
     }
 
-    /// The sort key: the step, then ends before beginnings, then the node's number.
+    /// Returns the sort key: the step, then ends before beginnings, then the node's number.
     fn key(&self, link: Link) -> (u32, u32) {
         let kind = if link % 2 == 1 { 0 } else { u32::from(NIL) };
         (self.node(link).step, kind + u32::from(link))
     }
 
-    /// A hash of the node's number, which serves as a random priority.
+    /// Returns a hash of the node's number, which serves as a random priority.
     fn priority(link: Link) -> u32 {
         (u32::from(link) + 1).wrapping_mul(0x9E37_79B9).rotate_left(15).wrapping_mul(0x85EB_CA6B)
     }
@@ -206,7 +206,7 @@ impl<const N: usize> Tree<N> {
     }
 }
 
-/// The larger of two sums, as signed numbers.
+/// Returns the larger of two sums, as signed numbers.
 fn larger(a: usize, b: usize) -> usize {
     if a as isize >= b as isize { a } else { b }
 }

@@ -110,7 +110,7 @@ impl<const VISIBLE: bool> DeviceMemory<VISIBLE> {
         core::mem::take(&mut self.shared.lock().hazards)
     }
 
-    /// The lowest address for `bytes` bytes between the segments.
+    /// Returns the lowest address for `bytes` bytes between the segments.
     fn place(&self, state: &State, bytes: usize) -> Option<usize> {
         let room = bytes.max(self.room);
         let taken = state.segments.iter().map(|(&start, &taken)| (start, taken.max(self.room)));
@@ -118,7 +118,7 @@ impl<const VISIBLE: bool> DeviceMemory<VISIBLE> {
     }
 }
 
-/// The layout of a real segment.
+/// Returns the layout of a real segment.
 fn layout(bytes: usize, granularity: usize) -> Option<Layout> {
     Layout::from_size_align(bytes, granularity).ok().filter(|layout| layout.size() > 0)
 }

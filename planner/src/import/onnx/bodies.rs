@@ -15,7 +15,7 @@ use crate::graph::{Graph, Kind, Op, Sharing};
 /// The kind of an operator that stands for a branch which does not fit the shapes, so that it cannot run. Its name tells why.
 pub const UNREACHABLE: &str = "If.unreachable";
 
-/// True if the operator has bodies that this importer knows.
+/// Returns whether the operator has bodies that this importer knows.
 pub fn known(node: &Node) -> bool {
     let standard = node.domain.is_empty() || node.domain == "ai.onnx";
     standard && matches!(node.op_type.as_str(), "If" | "Loop" | "Scan")

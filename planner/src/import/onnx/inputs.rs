@@ -67,7 +67,7 @@ pub fn values<'m>(
     Ok(inputs.into_iter().map(value).collect())
 }
 
-/// The name of an open dimension. Exporters write `?` for one that has none.
+/// Returns the name of an open dimension. Exporters write `?` for one that has none.
 fn name(input: &ValueInfo, n: usize, dim: &Dim) -> String {
     match dim.param.as_deref() {
         None | Some("" | "?") => format!("{}.{n}", input.name),

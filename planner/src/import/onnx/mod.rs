@@ -228,7 +228,7 @@ struct Frame<'a, 'm> {
 }
 
 impl<'m> Frame<'_, 'm> {
-    /// The place of nodes within the one of that name.
+    /// Returns the place of nodes within the one of that name.
     fn inner(&self, prefix: String, infos: [&'m [ValueInfo]; 2]) -> Self {
         Self { prefix, infos, depth: self.depth + 1, ..*self }
     }
@@ -261,7 +261,7 @@ impl<'m> Reader<'m> {
         if self.inlined > INLINED { Err(OnnxError::Size(frame.prefix.clone())) } else { Ok(()) }
     }
 
-    /// A tensor's name in the graph.
+    /// Returns a tensor's name in the graph.
     fn name(&self, frame: &Frame, name: &str) -> String {
         if frame.prefix.is_empty() || name.len() <= NAME {
             return format!("{}{name}", frame.prefix);
@@ -270,7 +270,7 @@ impl<'m> Reader<'m> {
         format!("{}{short}#{}", frame.prefix, self.made.tensors.len())
     }
 
-    /// The prefix of what is in a node's body or function.
+    /// Returns the prefix of what is in a node's body or function.
     fn prefix(&self, frame: &Frame, name: &str, body: &str) -> String {
         if frame.prefix.len() + name.len() <= 2 * NAME {
             return format!("{}{name}/{body}", frame.prefix);
@@ -444,7 +444,7 @@ impl<'m> Reader<'m> {
     }
 }
 
-/// The error of a node.
+/// Returns the error of a node.
 fn failed(node: &str, op: &str, fault: Fault, outputs: &[String]) -> OnnxError {
     let (node, op) = (node.into(), op.into());
     match fault {

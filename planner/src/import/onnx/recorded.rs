@@ -122,7 +122,7 @@ impl Shapes {
     }
 }
 
-/// True if a graph states a tensor's shape without an open dimension.
+/// Returns whether a graph states a tensor's shape without an open dimension.
 pub fn tells(info: &ValueInfo) -> bool {
     stated_of(info).is_some()
 }
@@ -150,7 +150,7 @@ fn told_of(json: &Json) -> Option<Told> {
     Some((list(json.get("shape")?)?, dtype))
 }
 
-/// ONNX's number of an element type.
+/// Returns ONNX's number of an element type.
 fn dtype_of(name: &str) -> Option<i32> {
     let name = name.strip_prefix("tensor(").and_then(|name| name.strip_suffix(')')).unwrap_or(name);
     let name = match name {

@@ -25,8 +25,8 @@ impl Target {
         if self == Self::Device { 4 } else { 8 }
     }
 
-    /// The size and alignment of a structure with these fields: `b`, `h`, `i`, `d` are 1, 2, 4 and 8 bytes, `p` is a pointer, a number in front
-    /// repeats a field, and one in capitals is there for compression.
+    /// Returns the size and alignment of a structure with these fields: `b`, `h`, `i`, `d` are 1, 2, 4 and 8 bytes, `p` is a pointer, a
+    /// number in front repeats a field, and one in capitals is there for compression.
     fn layout(self, fields: &str) -> (u64, u64) {
         let (mut size, mut most, mut times) = (0_u64, 1, 0);
         for field in fields.chars() {
@@ -258,7 +258,7 @@ pub fn arena(bytes: &[u8], graph: &Graph, target: Target) -> Result<Arena, Tflit
     Ok(Arena { head: head(graph)?, tail: tail.bytes, parts: tail.parts, unknown })
 }
 
-/// The peak of TensorFlow Lite Micro's own plan: by size, of equal ones the last first, each at the lowest place.
+/// Returns the peak of TensorFlow Lite Micro's own plan: by size, of equal ones the last first, each at the lowest place.
 fn head(graph: &Graph) -> Result<u64> {
     let instance = graph.instance(Lowering { weights: false, inputs: true, align: ALIGN })?;
     let mut order: Vec<usize> = (0..instance.len()).rev().collect();

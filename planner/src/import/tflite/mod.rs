@@ -93,7 +93,7 @@ const DTYPES: &str = "float32 float16 int32 uint8 int64 unknown bool int16 compl
 /// Builtin operators that are refused because they call subgraphs or keep data in ways that TensorFlow Lite Micro does not know.
 const REFUSED: &[i32] = &[31, 136, 137, 138, 139, 174, 190, 198, 199, 200, 205, 206, 209];
 
-/// What is wrong, without the places that the verifier came through, each on a line of its own.
+/// Returns what is wrong, without the places that the verifier came through, each on a line of its own.
 fn first_line(error: &flatbuffers::InvalidFlatbuffer) -> String {
     let text = error.to_string();
     text.lines().next().unwrap_or_default().trim_end_matches('.').to_owned()

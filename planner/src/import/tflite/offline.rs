@@ -95,7 +95,7 @@ pub fn write_offline_plan(bytes: &[u8], offsets: &[i32]) -> Result<Vec<u8>, Tfli
     Ok(made.finished_data().to_vec())
 }
 
-/// The number of tensors whose offsets a plan holds.
+/// Returns the number of tensors whose offsets a plan holds.
 fn planned(root: Model) -> Option<usize> {
     let main = root.subgraphs().filter(|list| !list.is_empty())?.get(0);
     Some(main.tensors().map_or(0, |tensors| tensors.len()))

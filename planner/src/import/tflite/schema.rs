@@ -47,12 +47,12 @@ macro_rules! table {
                 unsafe { self.0.get::<$ntype>(slot($nid), None) }.unwrap_or_default()
             })*
 
-            /// The place of the table in the file.
+            /// Returns the place of the table in the file.
             pub fn place(self) -> usize {
                 self.0.loc()
             }
 
-            /// The place of field `id` in the file, if it is there.
+            /// Returns the place of field `id` in the file, if it is there.
             pub fn field(self, id: VOffsetT) -> Option<usize> {
                 match self.0.vtable().get(slot(id)) {
                     0 => None,
@@ -60,7 +60,7 @@ macro_rules! table {
                 }
             }
 
-            /// Number of fields that the table's list has room for.
+            /// Returns the number of fields that the table's list has room for.
             pub fn fields(self) -> u16 {
                 self.0.vtable().num_fields() as u16
             }
@@ -128,17 +128,18 @@ table! {
 }
 
 impl<'a> Operator<'a> {
-    /// The subgraphs that it calls.
+    /// Returns the subgraphs that it calls.
     pub fn calls(self) -> Result<Option<Calls<'a>>, InvalidFlatbuffer> {
         self.options::<Calls>(&[92, 93, 103])
     }
 
-    /// The variable that it names.
+    /// Returns the variable that it names.
     pub fn var_handle(self) -> Result<Option<VarHandle<'a>>, InvalidFlatbuffer> {
         self.options::<VarHandle>(&[111])
     }
 
-    /// The options, if they are of one of these types of the schema. They are verified here, since only their type tells what they hold.
+    /// Returns the options, if they are of one of these types of the schema. They are verified here, since only their type tells what
+    /// they hold.
     fn options<T: Follow<'a> + Verifiable>(
         self,
         kinds: &[u8],

@@ -114,7 +114,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// The tensor of the graph that an index within a subgraph means.
+    /// Returns the tensor of the graph that an index within a subgraph means.
     fn tensor(&self, number: usize, what: &str, index: i32) -> Result<usize> {
         let (first, end) = self.parts[number].tensors;
         let found = usize::try_from(index).ok().filter(|&index| index < end - first);
@@ -122,7 +122,7 @@ impl<'a> Reader<'a> {
         found.map(|index| first + index).ok_or_else(wrong)
     }
 
-    /// The tensors of a list; -1 is an optional one that is not given.
+    /// Returns the tensors of a list; -1 is an optional one that is not given.
     fn list(
         &self,
         number: usize,
@@ -219,7 +219,7 @@ impl<'a> Reader<'a> {
         first..self.graph.tensors.len()
     }
 
-    /// An operator's number and name.
+    /// Returns an operator's number and name.
     fn code(&self, place: &str, operator: Operator<'a>) -> Result<(i32, String)> {
         let codes = self.model.operator_codes();
         let (at, count) = (operator.opcode_index() as usize, codes.map_or(0, |codes| codes.len()));

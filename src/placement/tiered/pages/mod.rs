@@ -61,7 +61,7 @@ unsafe impl<L: Send> Send for Pages<L> {}
 
 #[allow(private_bounds, reason = "whatever can be at the bottom is public itself")]
 impl<L: Bottom> Pages<L> {
-    /// The layout of a page of `class`.
+    /// Returns the layout of a page of `class`.
     #[inline(always)]
     fn page_layout(class: Class) -> Layout {
         // SAFETY: pages are powers of two of bytes, far below the limit.
@@ -74,13 +74,13 @@ impl<L: Bottom> Pages<L> {
         &self.large
     }
 
-    /// The page that covers the address `at`, if there is one. O(regions).
+    /// Returns the page that covers the address `at`, if there is one. O(regions).
     #[inline(always)]
     fn find_page(&self, at: usize) -> Option<*mut Page> {
         self.windows.get(..self.opened)?.iter().find_map(|window| window.page_at(at))
     }
 
-    /// The map's entry for the slot that starts at `page`.
+    /// Returns the map's entry for the slot that starts at `page`.
     fn entry(&self, page: *mut Page) -> Option<*mut u8> {
         self.windows.iter().find_map(|window| Some(window.map.wrapping_add(window.slot(page.addr())?)))
     }
@@ -120,7 +120,7 @@ impl<L: Bottom> Pages<L> {
         }
     }
 
-    /// An object of a page that is listed; with `many`, all its other free objects as well.
+    /// Returns an object of a page that is listed; with `many`, all its other free objects as well.
     #[inline(always)]
     unsafe fn take_object(&mut self, page: *mut Page, class: Class, many: bool) -> Taken {
         // SAFETY: a listed page has a free object, and free objects are not in use.
