@@ -121,13 +121,11 @@ unsafe impl<P: Placement, L: Lock, S: Statistics> Memory for Heap<P, L, S> {
     }
 
     fn allocate_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
-        if cfg!(target_os = "none") {
-            let block = self.allocate(layout)?;
-            // SAFETY: the block has the layout's size.
-            unsafe { block.write_bytes(0, layout.size()) };
-            return Some(block);
-        }
-        let (block, front, back) = self.with(|state| state.allocate_zeroed(layout))?;
+        let (block, front, back) = if cfg!(target_os = "none") {
+            (self.allocate(layout)?, layout.size(), 0)
+        } else {
+            self.with(|state| state.allocate_zeroed(layout))?
+        };
         // Cleared outside the lock, because the block already belongs to the caller.
         let (front, back) = (front.min(layout.size()), back.min(layout.size()));
         // SAFETY: both ranges lie in the block.
