@@ -11,10 +11,9 @@ use serde::Deserialize;
 use crate::{child, firmware};
 
 /// The code that is changed if no file is named.
-const FILES: [&str; 9] = [
+const FILES: [&str; 8] = [
     "src/units/mod.rs",
     "src/region/**",
-    "src/meta/**",
     "src/placement/**",
     "src/harden/**",
     "src/heap/**",
@@ -32,7 +31,7 @@ const LEAST: usize = 95;
 /// What to change.
 #[derive(clap::Args)]
 pub struct Options {
-    /// Only code in these files, as globs [default: regions, metadata, placements, levels, heaps, caches, pools and GPUs]
+    /// Only code in these files, as globs [default: regions, placements, levels, heaps, caches, pools and GPUs]
     #[arg(long = "file", value_name = "GLOB")]
     files: Vec<String>,
     /// Only every Nth change, from the Kth on, such as 0/8

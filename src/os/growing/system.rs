@@ -92,7 +92,7 @@ pub(super) unsafe trait System {
     /// Milliseconds of a clock that never goes back; a coarse one will do.
     fn now() -> u64;
 
-    /// Is told that memory of free blocks is about to have other contents.
+    /// Notes that memory of free blocks is about to have other contents.
     fn forget(_start: *mut u8, _bytes: usize) {}
 }
 
