@@ -1,7 +1,7 @@
 //! The words of free blocks, and the lists that they are in.
 
 use super::granules::{WORD, class};
-use super::{Blocks, NONE, Place};
+use super::{Blocks, LOW_FIRST, NONE, Place};
 use crate::error::misuse::{Kind, corrupted};
 use crate::units::{Index, log2};
 use core::hint::assert_unchecked;
@@ -73,7 +73,24 @@ impl<P: Place> Blocks<P> {
     /// Returns the bit of a list in its word of the map.
     #[inline(always)]
     const fn list_bit(list: usize) -> u32 {
-        0x8000_0000 >> (list % WORD)
+        if LOW_FIRST { 1 << (list % WORD) } else { 0x8000_0000_u32.rotate_right(list as u32) }
+    }
+
+    /// Returns the bits of the lists above `list` in its word of the map.
+    #[inline(always)]
+    const fn bits_above(list: usize) -> u32 {
+        if LOW_FIRST { !1 << (list % WORD) } else { 0x7fff_ffff >> (list % WORD) }
+    }
+
+    /// Returns the first list of a word of the map, which is not zero.
+    #[inline(always)]
+    fn first_of(word: u32) -> usize {
+        if LOW_FIRST { word.trailing_zeros() as usize } else { 31 - log2(word as usize) as usize }
+    }
+
+    /// Returns the last list of a word of the map, which is not zero.
+    fn last_of(word: u32) -> usize {
+        if LOW_FIRST { word.ilog2() as usize } else { 31 - word.trailing_zeros() as usize }
     }
 
     /// Notes that a list has got its first block.
@@ -82,7 +99,7 @@ impl<P: Place> Blocks<P> {
         // SAFETY: the words belong to the heap.
         unsafe {
             if Self::ONE_WORD {
-                *self.0.map() ^= 0x8000_0000 >> list;
+                *self.0.map() ^= Self::list_bit(list);
                 return;
             }
             *self.0.map().wrapping_add(1 + list / WORD) |= Self::list_bit(list);
@@ -96,12 +113,13 @@ impl<P: Place> Blocks<P> {
         // SAFETY: the words belong to the heap.
         unsafe {
             if Self::ONE_WORD {
-                *self.0.map() ^= 0x8000_0000 >> list;
+                *self.0.map() ^= Self::list_bit(list);
                 return;
             }
             let word = self.0.map().wrapping_add(1 + list / WORD);
-            *word ^= Self::list_bit(list);
-            if *word == 0 {
+            let rest = *word & !Self::list_bit(list);
+            *word = rest;
+            if rest == 0 {
                 *self.0.map() ^= Self::list_bit(list / WORD);
             }
         }
@@ -112,22 +130,26 @@ impl<P: Place> Blocks<P> {
     pub(super) unsafe fn list_above(self, list: usize) -> Option<usize> {
         // SAFETY: the words belong to the heap.
         unsafe {
-            let (mut from, mut map) = (0, *self.0.map());
+            let mut from = 0;
+            let mut map = Self::bits_above(list);
             if Self::ONE_WORD {
-                map &= 0x7fff_ffff >> list;
+                map &= *self.0.map();
             } else {
                 from = list / WORD;
-                let words = map & (0x7fff_ffff >> from);
-                map = *self.0.map().wrapping_add(1 + from) & (0x7fff_ffff >> (list % WORD));
-                if map == 0 && words != 0 {
-                    from = 31 - log2(words as usize) as usize;
+                map &= *self.0.map().wrapping_add(1 + from);
+                if map == 0 {
+                    let words = *self.0.map() & Self::bits_above(from);
+                    if words == 0 {
+                        return None;
+                    }
+                    from = Self::first_of(words);
                     map = *self.0.map().wrapping_add(1 + from);
                 }
             }
             if map == 0 {
                 return None;
             }
-            let found = from * WORD + 31 - log2(map as usize) as usize;
+            let found = from * WORD + Self::first_of(map);
             assert_unchecked(found < P::LISTS.next_multiple_of(WORD));
             Some(found)
         }
@@ -139,10 +161,10 @@ impl<P: Place> Blocks<P> {
         unsafe {
             let (mut from, mut map) = (0, *self.0.map());
             if !Self::ONE_WORD && map != 0 {
-                from = 31 - map.trailing_zeros() as usize;
+                from = Self::last_of(map);
                 map = *self.0.map().wrapping_add(1 + from);
             }
-            (map != 0).then(|| from * WORD + 31 - map.trailing_zeros() as usize)
+            (map != 0).then(|| from * WORD + Self::last_of(map))
         }
     }
 
@@ -188,51 +210,47 @@ impl<P: Place> Blocks<P> {
         }
     }
 
-    /// Removes a free block from its list, and returns its length.
+    /// Removes a free block from its list.
     #[inline(always)]
-    unsafe fn unlink(self, index: usize) -> usize {
+    unsafe fn unlink(self, index: usize) {
         // SAFETY: the block is free, and so are its neighbours in the list.
         unsafe {
             let (next, prev) = (self.get(index, Self::NEXT), self.get(index, Self::PREV));
-            if P::CHECKED {
-                let from =
-                    if prev < P::LISTS { (*self.0.head(prev)).get() } else { self.get(prev, Self::NEXT) };
-                if from != index || next != NONE && self.get(next, Self::PREV) != index {
-                    self.broken(index);
-                }
+            let link = if prev < P::LISTS { self.0.head(prev) } else { self.word(prev, Self::NEXT) };
+            if P::CHECKED && ((*link).get() != index || next != NONE && self.get(next, Self::PREV) != index) {
+                self.broken(index);
             }
-            if prev < P::LISTS {
-                *self.0.head(prev) = P::Word::new(next);
-                if next == NONE {
-                    self.empty_list(prev);
-                }
-            } else {
-                self.set(prev, Self::NEXT, next);
-            }
+            *link = P::Word::new(next);
             if next != NONE {
                 self.set(next, Self::PREV, prev);
+            } else if prev < P::LISTS {
+                self.empty_list(prev);
             }
-            self.get(index, Self::LEN)
         }
     }
 
-    /// Removes a free block from its list, if it is in one, and returns its length: out of line where checks and firmware make that worth it.
+    /// Removes a free block of `len` granules from its list, if it is in one, and returns its length: out of line where checks and firmware
+    /// make that worth it.
     #[inline(always)]
-    pub(super) unsafe fn leave(self, index: usize) -> usize {
+    pub(super) unsafe fn leave(self, index: usize, len: usize) -> usize {
         // SAFETY: the caller's contract.
         unsafe {
-            if Self::WIDE && self.get(index, Self::LEN) == 1 {
-                return 1;
+            if Self::unlisted(len) {
+                return len;
             }
             if P::BEST {
-                return self.remove(index);
+                self.remove(index, len);
+            } else if P::CHECKED && cfg!(target_os = "none") {
+                self.unlink_apart(index);
+            } else {
+                self.unlink(index);
             }
-            if P::CHECKED && cfg!(target_os = "none") { self.unlink_apart(index) } else { self.unlink(index) }
+            len
         }
     }
 
     #[inline(never)]
-    unsafe fn unlink_apart(self, index: usize) -> usize {
+    unsafe fn unlink_apart(self, index: usize) {
         // SAFETY: the caller's contract.
         unsafe { self.unlink(index) }
     }

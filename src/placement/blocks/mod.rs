@@ -13,6 +13,9 @@ const PROBES: usize = 16;
 /// The same where the shortest block that is long enough is found.
 const LONG: usize = 64;
 
+/// Whether the bit for the first of several things is the lowest one: on hosts, where trailing zeros are counted as fast as leading ones.
+const LOW_FIRST: bool = !cfg!(target_os = "none");
+
 /// No granule: the end of a list.
 const NONE: usize = 0;
 
@@ -44,8 +47,7 @@ pub(crate) unsafe trait Place: Copy {
     fn bits(self, index: usize) -> *mut u32;
     /// Returns the place for the first block of a list.
     fn head(self, list: usize) -> *mut Self::Word;
-    /// Returns the map of the lists that have a block: one word with a bit for each, that of list 0 the highest, if there are no more than
-    /// 32 lists. Else a word that says which of the words behind it are not zero, and these.
+    /// Returns the map of the lists that have a block: one word with a bit for each if there are no more than 32 lists. Else a word that says which of the words behind it are not zero, and these.
     fn map(self) -> *mut u32;
     /// Returns the length of the longest block that there can be. There is a list for it.
     fn longest(self) -> usize;
@@ -102,10 +104,11 @@ impl<P: Place> Blocks<P> {
         address.wrapping_sub(self.0.granule(0).addr()) / P::GRANULE
     }
 
-    /// Returns the bit of a granule, in its word. Shifted to the right, since the compiler cannot do without a mask to the left.
+    /// Returns the bit of a granule, in its word: to the left on hosts, which have instructions for it, and in firmware to the right, where
+    /// that takes no mask.
     #[inline(always)]
     const fn bit(index: usize) -> u32 {
-        1u32.rotate_right(index as u32)
+        if LOW_FIRST { 1 << (index % WORD) } else { 1u32.rotate_right(index as u32) }
     }
 
     /// Returns whether exactly one side of the boundary in front of a granule is free.
@@ -121,9 +124,9 @@ impl<P: Place> Blocks<P> {
         let word = self.0.bits(index);
         // SAFETY: as in `is_bound`; the bits belong to the heap.
         unsafe {
-            let old = *word;
-            *word = old ^ Self::bit(index);
-            old & Self::bit(index) != 0
+            let new = *word ^ Self::bit(index);
+            *word = new;
+            new & Self::bit(index) == 0
         }
     }
 
@@ -137,25 +140,26 @@ impl<P: Place> Blocks<P> {
         }
     }
 
-    /// Returns whether free memory ends in front of granule `start`, by the lengths at both ends of it. A boundary is there.
+    /// Returns the length of the free block that ends in front of granule `start`, 0 if the lengths at its ends do not agree. A boundary is
+    /// there.
     #[inline(always)]
-    unsafe fn ends_free(self, start: usize) -> bool {
+    unsafe fn free_before(self, start: usize) -> usize {
         let room = start - self.0.first();
         // SAFETY: only granules of the region are read.
         unsafe {
             let len = if room > 0 { (*self.tail(start)).get() } else { 0 };
-            len.wrapping_sub(1) < room && self.get(start - len, Self::LEN) == len
+            if len.wrapping_sub(1) < room && self.get(start - len, Self::LEN) == len { len } else { 0 }
         }
     }
 
-    /// Returns whether free memory begins with granule `stop`, like [`Self::ends_free`].
+    /// Returns the length of the free block that begins with granule `stop`, like [`Self::free_before`].
     #[inline(always)]
-    unsafe fn begins_free(self, stop: usize) -> bool {
+    unsafe fn free_after(self, stop: usize) -> usize {
         let room = self.0.first() + self.0.longest() - stop;
         // SAFETY: only granules of the region are read.
         unsafe {
             let len = if room > 0 { self.get(stop, Self::LEN) } else { 0 };
-            len.wrapping_sub(1) < room && (*self.tail(stop + len)).get() == len
+            if len.wrapping_sub(1) < room && (*self.tail(stop + len)).get() == len { len } else { 0 }
         }
     }
 
@@ -163,25 +167,30 @@ impl<P: Place> Blocks<P> {
     /// allocated ones, returns false, with nothing done.
     #[inline(always)]
     pub(crate) unsafe fn give(self, mut index: usize, mut len: usize) -> bool {
-        // SAFETY: the bits say which neighbours are free, and where those end.
+        // SAFETY: the bits say which neighbours are free, and those say where they end.
         unsafe {
             let end = index + len;
             if P::CHECKED && len > self.0.first() + self.0.longest() - index {
                 return false;
             }
+            // Without checks lengths are read when they are needed, which takes fewer registers.
             let left = self.flip_bound(index);
+            let before = if P::CHECKED && left { self.free_before(index) } else { 0 };
+            if P::CHECKED && left && before == 0 {
+                return self.refuse(index);
+            }
             let right = self.flip_bound(end);
-            if P::CHECKED && (left && !self.ends_free(index) || right && !self.begins_free(end)) {
-                self.flip_bound(index);
-                self.flip_bound(end);
-                return false;
+            let after = if P::CHECKED && right { self.free_after(end) } else { 0 };
+            if P::CHECKED && right && after == 0 {
+                return self.refuse_both(index, end);
             }
             if right {
-                len += self.leave(end);
+                len += self.leave(end, if P::CHECKED { after } else { self.get(end, Self::LEN) });
             }
-            if left {
-                index -= (*self.tail(index)).get();
-                len += self.leave(index);
+            if P::CHECKED && before > 0 || !P::CHECKED && left {
+                let found = if P::CHECKED { before } else { (*self.tail(index)).get() };
+                index -= found;
+                len += self.leave(index, found);
             }
             self.measure(index, len);
             self.enter(index, len, Self::class(len));
@@ -189,12 +198,32 @@ impl<P: Place> Blocks<P> {
         true
     }
 
+    /// Flips the bit of a boundary back, since a block that begins there cannot be freed. Returns false.
+    #[cold]
+    #[inline(never)]
+    unsafe fn refuse(self, index: usize) -> bool {
+        // SAFETY: the caller has flipped it.
+        unsafe { self.flip_bound(index) };
+        false
+    }
+
+    /// Does what [`Self::refuse`] does, for both ends of a block.
+    #[cold]
+    #[inline(never)]
+    unsafe fn refuse_both(self, index: usize, end: usize) -> bool {
+        // SAFETY: the caller has flipped both.
+        unsafe {
+            self.flip_bound(end);
+            self.refuse(index)
+        }
+    }
+
     /// Does what [`Self::cut`] does to a block that need not be the first one of a list.
     #[inline(always)]
     unsafe fn cut_out(self, index: usize, len: usize, need: usize, mask: usize) -> *mut u8 {
         // SAFETY: the block is free, and as long as is needed.
         unsafe {
-            let end = index + self.leave(index);
+            let end = index + self.leave(index, self.get(index, Self::LEN));
             let mut stop = end;
             if need != len || len > LONG {
                 let place = if need > LONG {
@@ -269,8 +298,9 @@ impl<P: Place> Blocks<P> {
                 if index == NONE {
                     break;
                 }
-                if self.get(index, Self::LEN) >= need {
-                    let len = self.leave(index);
+                let len = self.get(index, Self::LEN);
+                if len >= need {
+                    self.leave(index, len);
                     self.enter(index, len, list);
                     return Some(Found { index, list });
                 }
@@ -372,7 +402,7 @@ impl<P: Place> Blocks<P> {
             }
             *word = bits ^ Self::bit(end);
             self.flip_bound(end + found);
-            self.leave(end);
+            self.leave(end, found);
             Some(found)
         }
     }
@@ -426,7 +456,8 @@ impl<P: Place> Blocks<P> {
         // ends; it is read only then, since a live one is another thread's.
         // SAFETY: only granules of the region are read.
         let free = unsafe {
-            self.is_bound(start) && !self.ends_free(start) || self.is_bound(stop) && !self.begins_free(stop)
+            self.is_bound(start) && self.free_before(start) == 0
+                || self.is_bound(stop) && self.free_after(stop) == 0
         };
         if free { Err(FreeError::AlreadyFree) } else { Ok(()) }
     }

@@ -92,14 +92,13 @@ impl<P: Place> Blocks<P> {
         }
     }
 
-    /// Removes a free block, and returns its length. O(log n).
+    /// Removes a free block of `len` granules. O(log n).
     #[cfg_attr(target_os = "none", inline(never))]
     #[cfg_attr(not(target_os = "none"), inline(always))]
-    pub(super) unsafe fn remove(self, index: usize) -> usize {
+    pub(super) unsafe fn remove(self, index: usize, len: usize) {
         // SAFETY: the block is free, and so are those that it is linked with.
         unsafe {
             let (next, prev) = (self.get(index, Self::NEXT), self.get(index, Self::PREV));
-            let len = self.get(index, Self::LEN);
             if P::CHECKED && next != NONE && self.get(next, Self::PREV) != index {
                 self.broken(index);
             }
@@ -111,7 +110,7 @@ impl<P: Place> Blocks<P> {
                 if next != NONE {
                     self.set(next, Self::PREV, prev);
                 }
-                return len;
+                return;
             }
             let list = prev;
             let link = self.link_of(list, len);
@@ -134,7 +133,6 @@ impl<P: Place> Blocks<P> {
             } else if link == self.0.head(list) {
                 self.empty_list(list);
             }
-            len
         }
     }
 

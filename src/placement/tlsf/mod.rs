@@ -171,17 +171,18 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: bool> Tl
         unsafe { self.slots.get_unchecked(..self.count) }
     }
 
-    /// Returns the region that holds `address`, if one does; if there can be only one, that one.
+    /// Returns the region with a granule that starts at `address`, and the granule's number, if there is one. If there can be only one region,
+    /// that one.
     #[inline(always)]
-    fn slot_of(&self, address: usize) -> Option<&Slot<W, SL, C, B>> {
+    fn locate(&self, address: usize) -> Option<(&Slot<W, SL, C, B>, usize)> {
         let mut slot = self.first();
         // SAFETY: `behind` returns regions.
         unsafe {
             // The first region has its place whether it is there or not.
-            while R > 1 && !(*slot).holds(address) {
+            while R > 1 && !(*slot).has((*slot).starting(address)) {
                 slot = self.behind(slot)?;
             }
-            Some(&*slot)
+            Some((&*slot, (*slot).starting(address)))
         }
     }
 
@@ -206,7 +207,7 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: bool> Tl
         statistics: &mut S,
     ) -> Option<NonNull<u8>> {
         let (len, mask) = (granules(Self::at_least(size)), align - 1);
-        if len == 0 {
+        if Self::MIN == 1 && len == 0 {
             return None;
         }
         let len = opaque(len);
@@ -317,36 +318,37 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: bool> Tl
         statistics: &mut S,
     ) -> Result<(), FreeError> {
         let len = granules(size);
-        if len == 0 {
+        if Self::MIN == 1 && len == 0 {
             // SAFETY: a block of no bytes has a granule.
             return unsafe { self.give_one(start, statistics) };
         }
         let len = opaque(len);
-        let Some(slot) = self.slot_of(start.addr()) else {
+        let Some((slot, index)) = self.locate(start.addr()) else {
             // Without checks an invalid free is ignored, since a report takes code.
-            return if C { Err(FreeError::Foreign) } else { Ok(()) };
+            return if C { Err(self.why_not(start.addr())) } else { Ok(()) };
         };
         if !C {
             // Nothing can be wrong any more, and in this order the code is shorter.
             statistics.freed(len * GRANULE);
-        } else if R == 1 && !slot.holds(start.addr()) {
-            return Err(FreeError::Foreign);
-        }
-        if C && start.addr() % GRANULE != 0 {
-            return Err(FreeError::Misaligned);
+        } else if R == 1 && !slot.has(index) {
+            return Err(self.why_not(start.addr()));
         }
         // SAFETY: the caller's contract.
-        unsafe {
-            // Blocks start with a granule: else the compiler would round down.
-            assert_unchecked(start.addr().wrapping_sub(slot.origin.addr()) % GRANULE == 0);
-            if !Blocks(*slot).give(Blocks(*slot).index(start.addr()), len) {
-                return Err(FreeError::AlreadyFree);
-            }
+        if !unsafe { Blocks(*slot).give(index, len) } {
+            return Err(FreeError::AlreadyFree);
         }
         if C {
             statistics.freed(len * GRANULE);
         }
         Ok(())
+    }
+
+    /// Returns why there is no block at `address`, with which no granule starts.
+    #[cold]
+    #[inline(never)]
+    fn why_not(&self, address: usize) -> FreeError {
+        let is_within = self.slots().iter().any(|slot| slot.holds(address));
+        if is_within { FreeError::Misaligned } else { FreeError::Foreign }
     }
 
     /// Notes that memory may be used now.
@@ -442,10 +444,10 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: b
             ptr::copy(old.all_bits(), bits, words);
             clear(bits.wrapping_add(words), bit_words(parts.len) - words);
             if !Slot::<W, SL, C, B>::IN_FRONT {
-                let lists = old.granule(old.end());
-                let bytes = old.all_bits().addr() - lists.addr();
-                ptr::copy(lists, bits.cast::<u8>().wrapping_sub(bytes), bytes);
-                clear(slot.granule(end).cast(), (parts.control - bytes) / 4);
+                let (from, to) = (old.granule(old.end()), slot.granule(end));
+                let bytes = old.all_bits().addr() - from.addr();
+                ptr::copy(from, to, bytes);
+                clear(to.wrapping_add(bytes).cast(), (parts.control - bytes) / 4);
             }
             (*slot.record()).size = region.size;
             // If the memory in front of it is damaged, the new memory stays allocated.
@@ -562,10 +564,9 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: b
         // need of that, or of itself, is freed.
         unsafe {
             if new > old {
-                let Some(slot) = self.slot_of(start.addr().get()) else { return false };
+                let Some((slot, index)) = self.locate(start.addr().get()) else { return false };
                 let is_known = slot.fresh.is_known();
-                let index = Blocks(*slot).index(start.addr().get());
-                if C && (!slot.holds(start.addr().get()) || old > slot.end() - index) {
+                if C && (!slot.has(index) || old > slot.end() - index) {
                     return false;
                 }
                 let Some(found) = Blocks(*slot).take_behind(index + old, new - old) else { return false };

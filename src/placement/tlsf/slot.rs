@@ -19,11 +19,10 @@ pub(super) struct Record {
 ///
 /// ```text
 ///  up to 32 lists  | heads | map | record | granules ............ | boundary bits |
-///  more            | granules ............ | heads | map | record | boundary bits |
+///  more            | granules ............ | map | record | heads | boundary bits |
 /// ```
 ///
-/// More lists are as many as the region's length needs, so that a small region does not pay for a large one's: they end where the bits
-/// begin, the first list last.
+/// More lists are as many as the region's length needs, so that a small region does not pay for a large one's.
 pub(super) struct Slot<W, const SUBLISTS: usize, const CHECKED: bool, const BEST: bool> {
     pub(super) origin: *mut u8,
     pub(super) len: usize,
@@ -97,18 +96,18 @@ impl<W: Index, const SL: usize, const C: bool, const B: bool> Slot<W, SL, C, B> 
         (lists * size_of::<W>()).next_multiple_of(GRANULE) + Self::BEHIND
     }
 
-    /// Returns where the control data ends that begins with the heads.
+    /// Returns where the map and the record end.
     #[inline(always)]
-    fn control_end(self) -> *mut u8 {
+    fn record_end(self) -> *mut u8 {
         if Self::IN_FRONT {
             self.origin.wrapping_add(Self::FIRST * GRANULE)
         } else {
-            self.bits.wrapping_add(Self::FIRST / WORD).cast()
+            self.granule(self.end()).wrapping_add(Self::BEHIND)
         }
     }
 
     pub(super) fn record(self) -> *mut Record {
-        self.control_end().wrapping_sub(Self::RECORD).cast()
+        self.record_end().wrapping_sub(Self::RECORD).cast()
     }
 
     /// Returns the memory as it was claimed.
@@ -125,6 +124,18 @@ impl<W: Index, const SL: usize, const C: bool, const B: bool> Slot<W, SL, C, B> 
     /// Returns the number behind the last granule.
     pub(super) const fn end(&self) -> usize {
         Self::FIRST + self.len
+    }
+
+    /// Returns the number of the granule that starts at `address`, if one does, else a number beyond all of them.
+    #[inline(always)]
+    pub(super) fn starting(&self, address: usize) -> usize {
+        address.wrapping_sub(self.origin.addr()).rotate_right(GRANULE.ilog2())
+    }
+
+    /// Returns whether there is a granule of this number.
+    #[inline(always)]
+    pub(super) fn has(&self, index: usize) -> bool {
+        index.wrapping_sub(Self::FIRST) < self.len
     }
 
     /// Returns whether `address` lies in a granule.
@@ -168,12 +179,12 @@ unsafe impl<W: Index, const SL: usize, const C: bool, const B: bool> Place for S
             let front = const { Self::FIRST * GRANULE - Self::FRONT };
             self.origin.wrapping_add(front).cast::<W>().wrapping_add(list)
         } else {
-            self.map().cast::<W>().wrapping_sub(1).wrapping_sub(list)
+            self.record_end().cast::<W>().wrapping_add(list)
         }
     }
 
     #[inline(always)]
     fn map(self) -> *mut u32 {
-        self.control_end().wrapping_sub(Self::BEHIND).cast()
+        self.record_end().wrapping_sub(Self::BEHIND).cast()
     }
 }
