@@ -90,6 +90,7 @@ fn threads_end_after_a_library_is_closed() {
         ("allotment-capi", "growing", "work"),
         ("allotment-capi", "cached", "work"),
         ("allotment-capi", "guarded", "work"),
+        ("allotment-capi", "own", "work"),
         ("allotment-capi", "allotment", "malloc"),
     ] {
         let library = library(package, name, "");

@@ -244,7 +244,7 @@ fn no_region() {
 
 /// Returns a number of up to `bits` bits, more often a small one.
 fn short(random: &mut fastrand::Rng, bits: u32) -> usize {
-    let most = 1 << random.u32(1..bits);
+    let most = 1 << random.u32(1..bits.min(usize::BITS - 2));
     random.usize(1..=most)
 }
 
