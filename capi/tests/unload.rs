@@ -53,18 +53,44 @@ fn visit_from_threads(library: &CStr, function: &CStr) {
         let mut status = -1;
         assert_eq!((libc::waitpid(child, &mut status, 0), status), (child, 0));
     }
+    assert_eq!(fault(), 7, "what handled faults before the library does so after it");
+}
+
+/// A program's own handler of faults, set before it loads anything.
+extern "C" fn on_fault(_: libc::c_int) {
+    // SAFETY: it has no preconditions.
+    unsafe { libc::_exit(7) }
+}
+
+/// Returns the status of a child that reads where nothing is.
+fn fault() -> libc::c_int {
+    // SAFETY: the child leaves at once, by the handler.
+    unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            std::ptr::without_provenance::<u8>(64).read_volatile();
+            libc::_exit(1);
+        }
+        let mut status = -1;
+        assert_eq!(libc::waitpid(child, &mut status, 0), child);
+        if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { -libc::WTERMSIG(status) }
+    }
 }
 
 #[test]
 fn threads_end_after_a_library_is_closed() {
     let text = |name| CString::new(env::var(name).unwrap()).unwrap();
     if env::var_os(LIBRARY).is_some() {
+        // SAFETY: the handler does nothing that a handler must not do.
+        unsafe { libc::signal(libc::SIGSEGV, on_fault as extern "C" fn(_) as libc::sighandler_t) };
         return visit_from_threads(&text(LIBRARY), &text(FUNCTION));
     }
     let mut failures = String::new();
     for (package, name, function) in [
         ("allotment-capi", "growing", "work"),
         ("allotment-capi", "cached", "work"),
+        ("allotment-capi", "guarded", "work"),
+        ("allotment-capi", "own", "work"),
         ("allotment-capi", "allotment", "malloc"),
     ] {
         let library = library(package, name, "");

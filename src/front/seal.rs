@@ -57,6 +57,7 @@
 //! # assert!(HEAP.try_allocate(Layout::new::<u64>()).is_ok());
 //! ```
 
+use crate::error::misuse::without_unwinding;
 use crate::error::out_of_memory::{Cause, OutOfMemory};
 use crate::memory::{Done, Memory, allocate, allocator, global_alloc, is_panicking, pass_on};
 use crate::units::debug;
@@ -68,7 +69,8 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 /// Says whether an interrupt handler is running; see the [module](self).
 pub trait Interrupts {
-    /// Returns whether an interrupt handler is running on this core. It is called for each request, and must not allocate.
+    /// Returns whether an interrupt handler is running on this core. It is called for each request, and must not allocate. If it panics,
+    /// the program ends.
     fn running() -> bool;
 }
 
@@ -138,7 +140,7 @@ impl<M, I: Interrupts> Sealable<M, I> {
     /// Returns the rule that forbids a request now, if any.
     #[inline(always)]
     fn rule(&self) -> Option<Cause> {
-        if I::running() {
+        if without_unwinding(I::running) {
             Some(Cause::Interrupt)
         } else if self.is_sealed() && !is_panicking() {
             Some(Cause::Sealed)

@@ -8,8 +8,7 @@ use crate::error::FreeError;
 use crate::heap::Heap;
 use crate::memory::Memory;
 use crate::units::each;
-use core::cell::{Cell, UnsafeCell};
-use core::mem::MaybeUninit;
+use core::cell::Cell;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -70,24 +69,13 @@ impl<M: Memory> Depot<M> {
 const HEAPS: usize = 4;
 
 thread_local! {
-    // These have no destructor, so that accessing them needs no check and no allocation, and is always possible.
+    // It has no destructor, so that accessing it needs no check and no allocation, and is always possible. The lists lie elsewhere: a library
+    // that also has the growing heap's pointer could not be loaded with more than the static storage that the loader keeps free.
     static FIRST: Cell<*mut Lists> = const { Cell::new(NONE) };
-    static LISTS: ([UnsafeCell<MaybeUninit<Lists>>; HEAPS], Cell<usize>) =
-        const { ([const { UnsafeCell::new(MaybeUninit::uninit()) }; HEAPS], Cell::new(0)) };
 }
 
 /// The lists of a thread, for all heaps.
-pub(super) static PLACE: Place =
-    Place::new(lists, |lists| FIRST.set(lists), || cache::end(&PLACE), Some(room));
-
-/// Returns memory of the calling thread for the lists of one more heap, if there is any.
-fn room() -> Option<NonNull<Lists>> {
-    LISTS.with(|(lists, used)| {
-        let place = lists.get(used.get())?;
-        used.set(used.get() + 1);
-        NonNull::new(place.get().cast())
-    })
-}
+pub(super) static PLACE: Place = Place::new(lists, |lists| FIRST.set(lists), || cache::end(&PLACE), HEAPS);
 
 /// Returns the lists of the heap that the calling thread has used first.
 #[inline(always)]

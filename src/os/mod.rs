@@ -26,8 +26,8 @@
 //! Requests without a class go to the spans (`growing/large.rs`) or straight to the heap behind `Cached`. When a thread ends,
 //! `cache/at_end.rs` has it free its lists. `SharedHeap` (Linux) is a heap in memory that several processes share.
 //!
-//! A shared library that uses `Cached` or `Growing` stays loaded after `dlclose`, because each thread that used it calls it once more when it
-//! ends. (Linux, Android, FreeBSD and systems of Apple. musl unloads nothing; on other Unix systems do not close such a library.)
+//! A shared library that uses `Cached`, `Growing` or `Guarded` stays loaded after `dlclose`: each thread that used it calls it once more when it
+//! ends, and so do faults. (Linux, Android, FreeBSD and systems of Apple. musl unloads nothing; on other Unix systems do not close such a library.)
 
 mod cache;
 mod cached;

@@ -286,11 +286,11 @@ fn invalid_frees_are_reported() {
 #[test]
 fn impossible_requests_get_null() {
     let _alone = alone();
-    for size in [usize::MAX, isize::MAX as usize, 1 << 46] {
+    for size in [usize::MAX, isize::MAX as usize, 1_usize.checked_shl(46).unwrap_or(1 << 31)] {
         assert!(HEAP.allocate_raw(size, 16).is_null());
         assert!(HEAP.allocate_raw_zeroed(size, 4096).is_null());
     }
-    assert!(HEAP.allocate_raw(64, 1 << 62).is_null());
+    assert!(HEAP.allocate_raw(64, 1 << (usize::BITS - 2)).is_null());
     let block = NonNull::new(HEAP.allocate_raw(100_000, 16)).unwrap();
     // SAFETY: the block stays as it is, and is freed once.
     unsafe {
@@ -340,7 +340,9 @@ fn other_alignments_are_refused() {
                 unsafe { HEAP.free(block) }.unwrap();
             }
         }
-        for align in [24, 5000, 12_288, 40_960, (1 << 40) + 4096, isize::MAX as usize, usize::MAX] {
+        for align in
+            [24, 5000, 12_288, 40_960, (1 << (usize::BITS - 4)) + 4096, isize::MAX as usize, usize::MAX]
+        {
             assert!(HEAP.allocate_raw(size, align).is_null(), "{size} bytes aligned to {align}");
             assert!(HEAP.allocate_raw_zeroed(size, align).is_null(), "{size} bytes aligned to {align}");
         }

@@ -199,7 +199,7 @@ fn lists_serve_the_next_heap() {
     for large in [64 << 10, 8 * MIB] {
         for _ in 0..4 {
             let heap = Growing::create();
-            heap.limit(if large > MIB { 1 << 36 } else { 4 * MIB });
+            heap.limit(if large > MIB { usize::MAX / 2 } else { 4 * MIB });
             // A large block has the range reserved before there are lists.
             let first = Block::new(&heap, large, 1);
             let blocks: Vec<_> = (0..20_000).map(|n| Block::new(&heap, 16 + n % 64, n as u8)).collect();

@@ -92,8 +92,8 @@ pub(in crate::os) struct Place {
     pub(super) set: fn(*mut Lists),
     /// Frees the lists of the calling thread, with [`super::end`].
     pub(super) end: fn(),
-    /// Returns memory of the calling thread for one more source's lists, if there is any; `None` if the sources have it.
-    pub(super) room: Option<fn() -> Option<NonNull<Lists>>>,
+    /// The most sources that a thread has lists of, in memory of the system's heap; 0 if the place has one source, which has the memory.
+    pub(super) most: usize,
     pub(super) at_end: AtEnd,
 }
 
@@ -102,9 +102,9 @@ impl Place {
         get: fn() -> *mut Lists,
         set: fn(*mut Lists),
         end: fn(),
-        room: Option<fn() -> Option<NonNull<Lists>>>,
+        most: usize,
     ) -> Self {
-        Self { get, set, end, room, at_end: AtEnd::new() }
+        Self { get, set, end, most, at_end: AtEnd::new() }
     }
 }
 

@@ -4,8 +4,10 @@ mod at_end;
 mod lists;
 
 use crate::error::{FreeError, misuse::report_refused};
+use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::{self, NonNull};
 use lists::CLOSED;
+use std::alloc::System;
 
 #[cfg(test)]
 pub(super) use crate::front::small::LARGEST_ALIGN;
@@ -143,7 +145,7 @@ fn lists_of(source: &'static dyn Source) -> Option<*mut Lists> {
 /// used first stay in front, where the fast path finds them. If there is no memory for new ones now, the next slow path tries again.
 #[cold]
 fn make(source: &'static dyn Source, first: *mut Lists) -> Option<*mut Lists> {
-    let mut lists = first;
+    let (mut lists, mut count) = (first, 0);
     // SAFETY: only this thread accesses its lists, which end with `NONE`. Nothing is left in those of a source that has ended.
     unsafe {
         while let Some(other) = (*lists).source {
@@ -152,13 +154,19 @@ fn make(source: &'static dyn Source, first: *mut Lists) -> Option<*mut Lists> {
                 return Some(lists);
             }
             lists = (*lists).next;
+            count += 1;
         }
     }
     let place = source.place();
     // What is called here may allocate and come back.
     (place.set)(CLOSED);
     let lists = if first != NONE || place.at_end.register(place.end) {
-        place.room.map_or_else(|| source.allocate_lists(), |room| room())
+        match place.most {
+            0 => source.allocate_lists(),
+            // SAFETY: lists are some bytes long.
+            most if count < most => NonNull::new(unsafe { System.alloc(Layout::new::<Lists>()) }.cast()),
+            _ => None,
+        }
     } else {
         None
     };
@@ -200,13 +208,14 @@ unsafe fn empty(lists: *mut Lists, source: &dyn Source, token: usize) {
 pub(super) fn end(place: &Place) {
     let mut lists = (place.get)();
     (place.set)(CLOSED);
-    // SAFETY: the lists are this thread's, and nothing finds them any more.
+    // SAFETY: the lists are this thread's, their memory is from where it goes, and nothing finds them any more.
     unsafe {
         while let Some(source) = (*lists).source {
             let next = (*lists).next;
             empty(lists, source, (*lists).token);
-            if place.room.is_none() {
-                source.free_lists(NonNull::new_unchecked(lists));
+            match place.most {
+                0 => source.free_lists(NonNull::new_unchecked(lists)),
+                _ => System.dealloc(lists.cast(), Layout::new::<Lists>()),
             }
             lists = next;
         }

@@ -123,9 +123,9 @@ impl Growing<Own> {
     /// ```
     ///
     /// A thread keeps free blocks of up to four such heaps and [`Cached`](crate::os::Cached) heaps together, and those of the one that it uses
-    /// first are found fastest. Each heap reserves addresses as the heap of the process does: with more than a thousand heaps at the same time, set a
-    /// [`limit`](Growing::limit) before the first request. Making one, a hundred small blocks in it, and dropping
-    /// it takes nine calls of the system, 17 of its pages and about 0.15 ms; what stays for the next heap is a record of a few KiB.
+    /// first are found fastest. Each heap reserves addresses as the heap of the process does: with more than a thousand heaps at the same time,
+    /// or one on a 32-bit system, set a [`limit`](Growing::limit) before the first request. Making one, a hundred small blocks in it, and
+    /// dropping it takes nine calls of the system, 17 of its pages and about 0.15 ms; what stays for the next heap is a record of a few KiB.
     pub fn create() -> Self {
         let record = record();
         record.shared.begin();

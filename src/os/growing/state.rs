@@ -40,7 +40,7 @@ unsafe impl Sync for Shared {}
 /// State of the heap of the process.
 pub(super) static SHARED: Shared = {
     static LOCK: Futex = Futex::INIT;
-    static PLACE: Place = Place::new(thread::get, thread::set, || cache::end(&PLACE), None);
+    static PLACE: Place = Place::new(thread::get, thread::set, || cache::end(&PLACE), 0);
     Shared::new(&LOCK, &PLACE)
 };
 

@@ -4,6 +4,7 @@ use super::fault;
 use super::pool::{BYTES, Pool, Side, Trace};
 use crate::error::FreeError;
 use crate::lock::{Futex, Lock};
+use crate::os::stay::stay_loaded;
 use crate::region::Region;
 use core::alloc::Layout;
 use core::cell::{Cell, UnsafeCell};
@@ -12,10 +13,13 @@ use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::thread_local;
 
+/// In place of the first slot's address before there are slots: one that leaves no address behind it.
+const NONE: usize = BYTES.wrapping_neg();
+
 /// Slots between guard pages.
 pub(in crate::os) struct Slots {
     pub(in crate::os) lock: Futex,
-    /// Address of the first slot; before there are any, one that leaves no address behind it.
+    /// Address of the first slot, or [`NONE`].
     base: AtomicUsize,
     pool: UnsafeCell<*mut Pool>,
 }
@@ -63,11 +67,7 @@ pub(in crate::os) fn distance(period: u32) -> u32 {
 
 impl Slots {
     pub(in crate::os) const fn new() -> Self {
-        Self {
-            lock: Futex::INIT,
-            base: AtomicUsize::new(BYTES.wrapping_neg()),
-            pool: UnsafeCell::new(ptr::null_mut()),
-        }
+        Self { lock: Futex::INIT, base: AtomicUsize::new(NONE), pool: UnsafeCell::new(ptr::null_mut()) }
     }
 
     /// Returns whether an address is one of the slots'.
@@ -79,6 +79,10 @@ impl Slots {
     /// Makes the slots, if there are none yet, in addresses without access that `place` returns, [`BYTES`] of them. Returns whether
     /// there are any.
     pub(in crate::os) fn make(&self, place: impl FnOnce() -> Option<NonNull<u8>>) -> bool {
+        // Faults come here from then on. Not under the lock, which a thread that has the loader's may be waiting for.
+        if self.base.load(Ordering::Relaxed) == NONE && !stay_loaded() {
+            return false;
+        }
         self.lock.with(|| {
             // SAFETY: the lock excludes all others, and a pool stays for good.
             unsafe {

@@ -88,6 +88,7 @@ fronts! {
     observers: Observed<Heap, Profile> = Observed::new(heap!(64 * 1024), Profile::new());
     pressure: allotment::pressure::PressureHeap = allotment::pressure::PressureHeap::new(heap!(64 * 1024));
     bounded: allotment::Bounded<Heap> = allotment::Bounded::new(heap!(64 * 1024), 32 * 1024);
+    sealable: allotment::Sealable<Heap> = allotment::Sealable::new(heap!(64 * 1024));
     kept: allotment::Kept<Heap> = allotment::Kept::new(heap!(64 * 1024), 1000, 2000);
     timed: allotment::Timed<Heap> = allotment::Timed::new(heap!(64 * 1024), || 0);
     planned: allotment::PlannedHeap<Heap, 8> = allotment::PlannedHeap::new(heap!(64 * 1024));
@@ -100,6 +101,11 @@ fronts! {
     ]);
     reference: Observed<allotment::Bounded<&'static Heap>, Profile> =
         Observed::new(allotment::Bounded::new(&BEHIND, 32 * 1024), Profile::new());
+}
+
+#[cfg(target_os = "linux")]
+fronts! {
+    guarded: allotment::os::Guarded<Heap> = allotment::os::Guarded::new(heap!(64 * 1024), 2);
 }
 
 #[cfg(feature = "spin")]

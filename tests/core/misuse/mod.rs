@@ -80,7 +80,7 @@ fn full<P: Placement>() {
     assert_eq!(free(inside, 100), wrong(FreeError::NotABlock));
     assert_eq!(free(odd, 100), wrong(FreeError::Misaligned));
     assert_eq!(free(NonNull::from(&mut 0u64).cast(), 100), wrong(FreeError::Foreign));
-    for size in [0, 1, 92, 96, 99, 101, 104, 108, 5000, 1 << 40] {
+    for size in [0, 1, 92, 96, 99, 101, 104, 108, 5000, 1 << 30] {
         assert_eq!(free(block, size), wrong(FreeError::Overrun), "{size}");
     }
     // SAFETY: refused.
@@ -668,6 +668,7 @@ const FATAL: &[(&str, fn(), &str)] = &[
     ("a hook on failures that panics", panic_in_a_lament, PANICKED),
     ("a clock that panics", panic_in_a_clock, PANICKED),
     ("a rule that panics", panic_in_a_rule, PANICKED),
+    ("a question about interrupts that panics", panic_about_interrupts, PANICKED),
     ("zeros over a block of a quick list", overwrite_a_quick_list, DAMAGED),
     (
         "a second free, global allocator",
@@ -929,6 +930,19 @@ fn panic_in_a_rule() {
         OneThread(allotment::inject::Failing::new(allotment::heap!(16 * 1024), |_, _, _| {
             panic!("inside the rule")
         }));
+    let unwound = std::panic::catch_unwind(|| Memory::allocate(&*HEAP, layout(48)));
+    eprintln!("{WENT_ON}: {unwound:?}");
+}
+
+fn panic_about_interrupts() {
+    enum Handlers {}
+    impl allotment::seal::Interrupts for Handlers {
+        fn running() -> bool {
+            panic!("inside the question")
+        }
+    }
+    static HEAP: OneThread<allotment::Sealable<Heap, Handlers>> =
+        OneThread(allotment::Sealable::new(allotment::heap!(16 * 1024)));
     let unwound = std::panic::catch_unwind(|| Memory::allocate(&*HEAP, layout(48)));
     eprintln!("{WENT_ON}: {unwound:?}");
 }

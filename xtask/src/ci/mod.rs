@@ -253,6 +253,7 @@ fn stated_version(manifest: &str) -> Result<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layers::sources::sources;
     use std::collections::BTreeSet;
 
     fn options(tier: Tier, only: bool, step: Option<&str>) -> Options {
@@ -279,6 +280,26 @@ mod tests {
                 "{words:?}"
             );
             assert!(firmware::root().join(step.folder).join("Cargo.toml").is_file(), "{}", step.folder);
+        }
+    }
+
+    /// A name that is gone chooses no tests, and the step passes all the same.
+    #[test]
+    fn what_steps_choose_is_there() {
+        let mut paths = String::new();
+        for (name, text) in ["src", "tests"].map(|folder| sources(folder).unwrap()).concat() {
+            let module = name.trim_end_matches(".rs").trim_end_matches("/mod").replace('/', "::");
+            let items = text.split_whitespace().zip(text.split_whitespace().skip(1));
+            let items = items.filter(|(word, _)| ["fn", "mod"].contains(word)).map(|(_, name)| name);
+            items.for_each(|item| paths += &format!("{module}::{item}\n"));
+        }
+        for step in STEPS {
+            let Some((command, chosen)) = step.command.split_once(" -- ") else { continue };
+            if command.contains(" test ") {
+                for name in chosen.split(' ').filter(|name| !name.starts_with('-')) {
+                    assert!(paths.contains(name), "{}: no test is called `{name}`", step.name);
+                }
+            }
         }
     }
 

@@ -128,9 +128,9 @@ pub const STEPS: &[Step] = &[
     // Another C library, and the oldest compiler, for which thread-local destructors are lists on the heap.
     Step::new("caches with musl", Deep, "rustup run {msrv} cargo run --locked --package musl --target x86_64-unknown-linux-musl --target-dir target/musl"),
     Step::new("growing heap with musl", Deep, "rustup run {msrv} cargo run --locked --package musl --bin growing --target x86_64-unknown-linux-musl --target-dir target/musl"),
-    Step::new("miri", Deep, "rustup run nightly cargo miri test --target-dir target/miri --lib -- harden:: region:: bounds::contracts frees_of_other"),
+    Step::new("miri", Deep, "rustup run nightly cargo miri test --target-dir target/miri --lib -- harden:: region::"),
     // Blocks that are asked about while other threads write to them; caches, depot, and the heap that grows on memory of the interpreter.
-    Step::new("miri, threads", Deep, "rustup run nightly cargo miri test --target-dir target/miri --no-default-features --features std --lib -- os::checks os::cached os::cache::lists os::depot os::rack lock::futex").env(("MIRIFLAGS", "-Zmiri-permissive-provenance")),
+    Step::new("miri, threads", Deep, "rustup run nightly cargo miri test --target-dir target/miri --no-default-features --features std --lib -- os::tests os::cached os::cache::lists os::depot os::rack lock::futex").env(("MIRIFLAGS", "-Zmiri-permissive-provenance")),
     // Small random runs of every placement. Links in blocks are offsets, which Miri allows only without strict provenance.
     Step::new("miri, every placement", Deep, "rustup run nightly cargo miri test --target-dir target/miri --features spin,allocator-api2,alloc --test core -- random::short_runs").env(("MIRIFLAGS", "-Zmiri-permissive-provenance")),
     // Every sequence of four steps in arenas of a few granules; three among all tests.
