@@ -20,7 +20,7 @@ impl Header {
     pub const SIZE: usize = 16;
     /// The version that is written and read.
     pub const VERSION: u8 = form::VERSION;
-    const MAGIC: [u8; 4] = [0xA1, b'A', b'L', b'T'];
+    pub(crate) const MAGIC: [u8; 4] = [0xA1, b'A', b'L', b'T'];
 
     /// The header for traces of this program: ids are addresses, with the target's width.
     pub const HERE: Self = Self { addresses: true, width: size_of::<usize>() as u8, lost: 0 };
