@@ -384,27 +384,33 @@ fn what_fails_midway_destroys_nothing() {
 #[cfg(target_os = "linux")]
 #[test]
 fn what_is_killed_leaves_nothing() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
-    for output in ["o.trace", "o.bin.zst", "o.json.gz"].map(path) {
+    let [input, written] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let (trace, folder) = (input.path().join("long.trace"), written.path());
+    fs::write(&trace, "a 1 100 8\nf 1\n".repeat(1_000_000)).unwrap();
+    for name in ["o.trace", "o.bin.zst", "o.json.gz"] {
+        let output = folder.join(name);
         fs::write(&output, "older").unwrap();
         let mut tool = Command::new(env!("CARGO_BIN_EXE_allotment"))
-            .args(["convert", "-", &output])
-            .stdin(Stdio::piped())
+            .arg("convert")
+            .args([&trace, &output])
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        // More than the pipe and the tool keep, so that it writes.
-        let mut input = tool.stdin.take().unwrap();
-        for n in 0..100_000 {
-            writeln!(input, "a {n} {} 8", n * 7919 % 5000).unwrap();
+        // It is killed once it has a file in the folder, with a name or without.
+        let open = format!("/proc/{}/fd", tool.id());
+        let is_writing = || {
+            let files = fs::read_dir(&open).into_iter().flatten().flatten();
+            files.filter_map(|file| fs::read_link(file.path()).ok()).any(|file| file.starts_with(folder))
+        };
+        while !is_writing() {
+            assert!(tool.try_wait().unwrap().is_none(), "it has ended already");
         }
         tool.kill().unwrap();
         tool.wait().unwrap();
-        assert_eq!(fs::read_to_string(&output).unwrap(), "older", "{output}");
+        assert_eq!(fs::read_to_string(&output).unwrap(), "older", "{name}");
         fs::remove_file(&output).unwrap();
     }
-    let left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let left: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert!(left.is_empty(), "{left:?}");
 }
 
