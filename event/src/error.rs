@@ -1,7 +1,6 @@
 //! Why records are not written or read.
 
 use crate::form;
-use crate::header::Header;
 use core::fmt;
 
 /// Why a record could not be written. Nothing was written.
@@ -67,7 +66,7 @@ impl fmt::Display for DecodeError {
                 write!(f, "version {version} of the binary form, {} is known", form::VERSION)
             }
             Self::Header => f.write_str("the header has unknown flags or an impossible address width"),
-            Self::UnknownKind(byte) if *byte == Header::MAGIC[0] => {
+            Self::UnknownKind(byte) if *byte == form::MAGIC[0] => {
                 f.write_str("a second trace begins here: a file holds one trace")
             }
             Self::UnknownKind(byte) => write!(f, "unknown kind of record: first byte {byte:#04x}"),
