@@ -202,7 +202,7 @@ impl Running {
             Some(mut child) => {
                 let status = child.wait()?;
                 if !status.success() {
-                    eprintln!("allotment: the program ended with {status}");
+                    say!("allotment: the program ended with {status}");
                 }
                 Ok(status.success())
             }

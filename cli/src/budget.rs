@@ -132,7 +132,7 @@ pub fn budget(args: &BudgetArgs) -> Result<bool, Failure> {
     let mut found = Vec::new();
     for ((of, limits), count) in entries.names.iter().zip(&counts) {
         if of.starts_with("tag ") && count.calls == 0 {
-            eprintln!("allotment: warning: no event of the trace has the {of}");
+            say!("allotment: warning: no event of the trace has the {of}");
         }
         let Limits { peak, live, bytes, calls } = limits;
         let all = [
@@ -200,7 +200,7 @@ impl Entries {
                 }
             }
             if !is_there {
-                eprintln!("allotment: warning: no stack of the trace has a function {name}");
+                say!("allotment: warning: no stack of the trace has a function {name}");
             }
             names.push((format!("function {name}"), limits));
         }

@@ -107,7 +107,7 @@ impl Input {
     /// Warns on the standard error if a trace is cut off. `used` says what became of the events before the cut.
     pub fn warn(&self, cut: Option<&allotment_trace::TraceError>, used: &str) {
         if let Some(cut) = cut {
-            eprintln!("allotment: warning: {}: {cut}; {used}", self.shown.display());
+            say!("allotment: warning: {}: {cut}; {used}", self.shown.display());
         }
     }
 

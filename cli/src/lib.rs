@@ -1,5 +1,15 @@
 //! The code of the host tool `allotment`, which the project's own automation uses too.
 
+#![deny(clippy::print_stderr)]
+
+/// Prints a line on the standard error. One that takes nothing, such as a full disk, neither ends this tool nor changes its exit status.
+#[macro_export]
+macro_rules! say {
+    ($($text:tt)*) => {
+        _ = ::std::io::Write::write_all(&mut ::std::io::stderr(), (format!($($text)*) + "\n").as_bytes())
+    };
+}
+
 pub mod advise;
 pub mod attach;
 pub mod budget;

@@ -4,6 +4,8 @@
 //! does not fit), 2 when the command line was not understood. `record` ends with the status of the program instead, 128 and the
 //! signal if that ended it.
 
+#![deny(clippy::print_stderr)]
+
 use std::io::{self, Write};
 use std::process::ExitCode;
 #[cfg(unix)]
@@ -21,11 +23,11 @@ use allotment_cli::plan::{self, PlanArgs};
 #[cfg(target_os = "linux")]
 use allotment_cli::record::{self, RecordArgs};
 use allotment_cli::replay::{self, ReplayArgs};
-use allotment_cli::table;
 #[cfg(target_os = "linux")]
 use allotment_cli::top::{self, TopArgs};
 use allotment_cli::view::{self, ViewArgs};
 use allotment_cli::who::{self, WhoArgs};
+use allotment_cli::{say, table};
 use clap::{CommandFactory, Parser, Subcommand};
 
 /// The host tool of the allocator framework `allotment`.
@@ -132,7 +134,7 @@ fn main() -> ExitCode {
         Ok(false) => ExitCode::FAILURE,
         Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("allotment: {error}");
+            say!("allotment: {error}");
             ExitCode::FAILURE
         }
     }

@@ -71,9 +71,29 @@ pub fn apart(input: &Path, output: &Path) -> Result<(), Failure> {
 /// The level of zstd: traces repeat themselves over distances that lower levels do not search.
 const LEVEL: i32 = 6;
 
+/// Where Linux lists the open files of this process.
+#[cfg(target_os = "linux")]
+const OPEN_FILES: &str = "/proc/self/fd";
+
+fn builder() -> tempfile::Builder<'static, 'static> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".allotment-part-");
+    builder
+}
+
+fn folder(place: &Path) -> &Path {
+    match place.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
+}
+
 /// A file that is being written beside its place, so that an older one there stays as it is until this one is whole.
 enum Draft {
     Beside(NamedTempFile, PathBuf),
+    /// A file without a name, of which nothing is left if this process is killed.
+    #[cfg(target_os = "linux")]
+    Unnamed(File, PathBuf),
     /// A device or a pipe, or a file in a folder that allows no other.
     InPlace(File),
 }
@@ -86,42 +106,72 @@ impl Draft {
         }
         // A link stays one.
         let place = if old.is_some() { path.canonicalize()? } else { path.to_owned() };
-        let folder = match place.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder,
-            _ => Path::new("."),
+        let mut draft = match Self::beside(place) {
+            Ok(draft) => draft,
+            Err(_) if old.is_some() => return Self::in_place(path),
+            Err(error) => return Err(error),
         };
-        let mut builder = tempfile::Builder::new();
-        builder.prefix(".allotment-part-");
+        if let Some(old) = old {
+            let file = draft.file();
+            #[cfg(unix)]
+            {
+                use std::os::unix::fs::{MetadataExt as _, fchown};
+                // Only root may give files away.
+                let _ = fchown(&*file, Some(old.uid()), Some(old.gid()));
+            }
+            file.set_permissions(old.permissions())?;
+        }
+        Ok(draft)
+    }
+
+    /// Creates a file without a name, or one with a name of its own where there are no such files.
+    fn beside(place: PathBuf) -> io::Result<Self> {
+        let mut builder = builder();
+        #[cfg(target_os = "linux")]
+        if Path::new(OPEN_FILES).exists() {
+            use std::os::unix::fs::OpenOptionsExt as _;
+            let flags = rustix::fs::OFlags::TMPFILE.bits();
+            let file = File::options().write(true).custom_flags(flags as i32).open(folder(&place));
+            if let Ok(file) = file {
+                return Ok(Self::Unnamed(file, place));
+            }
+        }
         #[cfg(unix)]
         {
             use std::os::unix::fs::PermissionsExt as _;
             // Less what the umask takes away.
             builder.permissions(std::fs::Permissions::from_mode(0o666));
         }
-        let file = match builder.tempfile_in(folder) {
-            Ok(file) => file,
-            Err(_) if old.is_some() => return Self::in_place(path),
-            Err(error) => return Err(error),
-        };
-        if let Some(old) = old {
-            #[cfg(unix)]
-            {
-                use std::os::unix::fs::{MetadataExt as _, fchown};
-                // Only root may give files away.
-                let _ = fchown(file.as_file(), Some(old.uid()), Some(old.gid()));
-            }
-            file.as_file().set_permissions(old.permissions())?;
-        }
-        Ok(Self::Beside(file, place))
+        Ok(Self::Beside(builder.tempfile_in(folder(&place))?, place))
     }
 
     fn in_place(path: &Path) -> io::Result<Self> {
         File::create(path).map(Self::InPlace)
     }
 
+    fn file(&mut self) -> &mut File {
+        match self {
+            Self::Beside(file, _) => file.as_file_mut(),
+            #[cfg(target_os = "linux")]
+            Self::Unnamed(file, _) => file,
+            Self::InPlace(file) => file,
+        }
+    }
+
     /// Puts the file into its place.
     fn keep(self) -> io::Result<()> {
         match self {
+            #[cfg(target_os = "linux")]
+            Self::Unnamed(file, place) => {
+                use rustix::fs::{AtFlags, CWD, linkat};
+                use std::os::fd::AsRawFd as _;
+                let open = format!("{OPEN_FILES}/{}", file.as_raw_fd());
+                // A link cannot take the place of a file, and a file with another name can.
+                let named = builder().make_in(folder(&place), |name| {
+                    Ok(linkat(CWD, &*open, CWD, name, AtFlags::SYMLINK_FOLLOW)?)
+                })?;
+                named.persist(place).map_err(|error| error.error)
+            }
             Self::Beside(file, place) => file.persist(place).map(drop).map_err(|error| error.error),
             Self::InPlace(_) => Ok(()),
         }
@@ -130,10 +180,7 @@ impl Draft {
 
 impl Write for Draft {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Beside(file, _) => file.write(bytes),
-            Self::InPlace(file) => file.write(bytes),
-        }
+        self.file().write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -66,6 +66,9 @@ impl fmt::Display for DecodeError {
                 write!(f, "version {version} of the binary form, {} is known", form::VERSION)
             }
             Self::Header => f.write_str("the header has unknown flags or an impossible address width"),
+            Self::UnknownKind(byte) if *byte == form::MAGIC[0] => {
+                f.write_str("a second trace begins here: a file holds one trace")
+            }
             Self::UnknownKind(byte) => write!(f, "unknown kind of record: first byte {byte:#04x}"),
             Self::Overflow => f.write_str("a number is too large for the trace"),
             Self::Align(log) => write!(f, "impossible alignment: 2 to the power of {log}"),

@@ -2,6 +2,9 @@
 
 pub(crate) const VERSION: u8 = 1;
 
+/// How a trace begins.
+pub(crate) const MAGIC: [u8; 4] = [0xA1, b'A', b'L', b'T'];
+
 /// The most bytes of a name or a note.
 pub(crate) const MAX_TEXT: usize = 16 * 1024;
 

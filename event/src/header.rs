@@ -20,19 +20,18 @@ impl Header {
     pub const SIZE: usize = 16;
     /// The version that is written and read.
     pub const VERSION: u8 = form::VERSION;
-    const MAGIC: [u8; 4] = [0xA1, b'A', b'L', b'T'];
 
     /// The header for traces of this program: ids are addresses, with the target's width.
     pub const HERE: Self = Self { addresses: true, width: size_of::<usize>() as u8, lost: 0 };
 
     /// Returns whether `bytes` start like a trace in binary form.
     pub fn is_at(bytes: &[u8]) -> bool {
-        bytes.starts_with(&Self::MAGIC)
+        bytes.starts_with(&form::MAGIC)
     }
 
     /// Encodes the header.
     pub const fn encode(&self) -> [u8; Self::SIZE] {
-        let [a, b, c, d] = Self::MAGIC;
+        let [a, b, c, d] = form::MAGIC;
         let [l0, l1, l2, l3, l4, l5, l6, l7] = self.lost.to_le_bytes();
         let flags = self.addresses as u8;
         [a, b, c, d, Self::VERSION, flags, self.width, 0, l0, l1, l2, l3, l4, l5, l6, l7]
@@ -45,8 +44,8 @@ impl Header {
     /// [`DecodeError::Truncated`], [`DecodeError::NoTrace`], [`DecodeError::Version`] or [`DecodeError::Header`].
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let Some(header) = bytes.first_chunk::<{ Self::SIZE }>() else {
-            let known = bytes.len().min(Self::MAGIC.len());
-            let wrong = bytes[..known] != Self::MAGIC[..known];
+            let known = bytes.len().min(form::MAGIC.len());
+            let wrong = bytes[..known] != form::MAGIC[..known];
             return Err(if wrong { DecodeError::NoTrace } else { DecodeError::Truncated });
         };
         if !Self::is_at(header) {

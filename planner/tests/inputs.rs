@@ -109,8 +109,9 @@ fn wrong_csv_is_refused_with_its_line() {
     assert_eq!(line("id,lower,upper,size\r\n\r\na,0,1,8\r\n\r\n\r\nb,0,x,8\r\n"), 6);
     assert_eq!(line("id,lower,upper,size\ra,0,1,8\rb,0,1\r"), 3);
     assert_eq!(line("id|lower|upper|size\na|0|1|2\n-|-|-|-\n"), 3);
-    for size in ["1.5", "0.5B", "1.", "K", "64Q", "1e30", "-1K", "99999999999G", "0x", "0xg", "0x1K", "1.0.0"]
-    {
+    let sizes =
+        ["1.5", "0.5B", "1.", "K", "64Q", "1e30", "-1K", "99999999999G", "0x", "0xg", "0x1K", "1.0.0"];
+    for size in sizes.into_iter().chain(["64M.0", "64MiB.0", "0x40.0", ".0", "-.0", "1 .0"]) {
         assert_eq!(line(&format!("id,lower,upper,size\na,0,1,{size}\n")), 2, "{size}");
     }
     assert!(matches!(csv("id,lower,size\n"), Err(ReadError::Column("lower" | "upper"))));

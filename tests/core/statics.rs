@@ -11,10 +11,12 @@ use allotment::lock::{Counted, Spin};
 use allotment::observe::{Clock, Counters, Leaks, Profile, Tags, Trace};
 use allotment::placement::MicroTlsf;
 use allotment::plan::{RecordedPlan, Recorder};
-use allotment::pressure::PressureHeap;
+use allotment::pressure::{PressureHeap, Purgeable};
 use allotment::region::StaticRegion;
 use allotment::{BestFit, Bounded, Buddy, Bump, FirstFit, Slab, Tlsf, Tlsf16};
-use allotment::{Heap, Memory, Observed, PlannedHeap, RegionError, Timed, TinyBump, TinyHeap};
+use allotment::{
+    Heap, Kept, Memory, Observed, PlannedHeap, RegionError, Sampled, Sealable, Timed, TinyBump, TinyHeap,
+};
 use std::alloc::Layout;
 use std::cell::UnsafeCell;
 
@@ -93,6 +95,13 @@ statics! {
     PLAN: RecordedPlan<64> = RecordedPlan::EMPTY;
     TINY: TinyHeap<4096, Spin, Counters> = TinyHeap::new();
     TINY_BUMP: TinyBump<4096, Spin> = TinyBump::new();
+    SEALABLE: Sealable<Heap<Tlsf, Spin>> = Sealable::new(Heap::empty());
+    SAMPLED: Sampled<Heap<Tlsf, Spin>, Never, Spin> = Sampled::new(Heap::empty());
+    PURGEABLE: Purgeable<Heap<Tlsf, Spin>, 64, (), Spin> = Purgeable::new(Heap::empty(), ());
+    REGION: StaticRegion<4096> = StaticRegion::new();
+    // These hold a number that the program chooses, and so must be small as a whole.
+    KEPT: Kept<Heap<MicroTlsf, Spin>, 1, Spin> = Kept::new(Heap::empty(), 100, 200);
+    BOUNDED_TINY: Bounded<Heap<MicroTlsf, Spin>, Spin> = Bounded::new(Heap::empty(), 1000);
     FIXED: FixedPool<[u8; 1024], 16> = FixedPool::new();
     FIXED_WORDS: FixedPool<u64, 100, 4> = FixedPool::new();
 }

@@ -18,6 +18,7 @@ use heap::gpu::{Context, DeviceMemory, Error, Stream, Virtual};
 use heap::pool::{Allocation, DevicePool, PoolError, SourceError, Stream as _};
 use options::Options;
 use std::collections::{BTreeMap, HashMap};
+use std::io::Write as _;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The pool of a device, of either source.
@@ -142,7 +143,7 @@ fn note<T>(result: Result<T, Failure>) -> Option<T> {
 /// Prints why a request failed.
 #[cold]
 fn report() {
-    LAST_ERROR.with_borrow(|text| eprintln!("allotment: {text}"));
+    LAST_ERROR.with_borrow(|text| _ = writeln!(std::io::stderr(), "allotment: {text}"));
 }
 
 /// Throws `std::bad_alloc` if the program has loaded libstdc++, since PyTorch takes null for a block; else returns null.

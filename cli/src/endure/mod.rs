@@ -168,7 +168,7 @@ fn forecast(args: &EndureArgs) -> Result<Forecast, Failure> {
         halved.say();
     }
     if model.left > 0 {
-        eprintln!(
+        say!(
             "allotment: warning: episodes left {} blocks of {} B live for good; they come once, as recorded, and are no part of what is drawn",
             thousands(model.left as u64),
             thousands(model.left_bytes as u64)

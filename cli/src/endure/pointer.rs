@@ -37,7 +37,7 @@ impl Halved {
     pub fn say(&self) {
         let [headers, header_bytes] = self.headers.map(|number| thousands(number as u64));
         let [words, word_bytes] = self.words.map(|number| thousands(number as u64));
-        eprintln!(
+        say!(
             "allotment: pointers of 32 bits: of blocks aligned to 8, {headers} requests of multiples of {HEADER} B were taken for headers of \
              String and Vec and halved (by {header_bytes} B in all), {words} of other words of at most {LONGEST} B as well (by {word_bytes} \
              B); the other {} stay as they are",

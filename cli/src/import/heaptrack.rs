@@ -55,7 +55,7 @@ pub fn convert(input: &mut dyn BufRead, output: &mut dyn Write) -> io::Result<()
             Ok(_) => {}
             // A recording of a program that was killed.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                eprintln!("allotment: warning: line {number}: {error}; the events before that are used");
+                say!("allotment: warning: line {number}: {error}; the events before that are used");
                 return Ok(());
             }
             Err(error) => return Err(error),

@@ -78,7 +78,7 @@ pub fn convert(input: &mut dyn BufRead, output: &mut dyn Write) -> io::Result<()
     };
     let several = profile.sample.iter().fold(0, count).div_ceil(BLOCKS).max(1);
     if several > 1 {
-        eprintln!("allotment: warning: the profile has so many blocks that one stands for {several} here");
+        say!("allotment: warning: the profile has so many blocks that one stands for {several} here");
     }
     let (mut block, mut last) = (0_u64, None);
     for is_live in [false, true] {

@@ -372,7 +372,7 @@ fn planned(args: &PlanArgs) -> Result<bool, PlanError> {
     let schedule = Schedule { lowered, solution: whole };
     bar.finish_and_clear();
     if options.interrupt.load(Ordering::Relaxed) {
-        eprintln!("allotment: interrupted; this is the best plan so far");
+        say!("allotment: interrupted; this is the best plan so far");
     }
     let explaining = Deadline::after(args.limit().max(Duration::from_secs(1)));
     let mut kept = true;
@@ -421,7 +421,7 @@ fn planned(args: &PlanArgs) -> Result<bool, PlanError> {
         let origin = origin(args, &source);
         save(path, args, &source, write::Planned { name: &name, origin: &origin, schedule: &schedule })?;
     } else if let Some(path) = &args.output {
-        eprintln!(
+        say!(
             "allotment: {}: not written, as the plan exceeds the capacity; --write-anyway writes it",
             path.display()
         );

@@ -169,7 +169,7 @@ fn read_form(args: &PlanArgs, input: &Input) -> Result<Source, PlanError> {
 /// Tells the user which branches of a model are not planned.
 fn warn_of_branches(graph: &Graph) {
     for op in graph.ops.iter().filter(|op| op.kind == onnx::UNREACHABLE) {
-        eprintln!("allotment: warning: a branch cannot run with these sizes and is not planned: {}", op.name);
+        say!("allotment: warning: a branch cannot run with these sizes and is not planned: {}", op.name);
     }
 }
 
@@ -217,7 +217,7 @@ fn lines(mut contents: Contents, input: &Input) -> Result<Vec<u8>, PlanError> {
         if lines < 2 {
             return Err(cut.into());
         }
-        eprintln!(
+        say!(
             "allotment: warning: {}: after line {lines}: {cut}; the buffers before that are planned",
             input.shown().display()
         );

@@ -322,7 +322,7 @@ pub fn record(process: u32, library: &Path, wanted: &Wanted<'_>) -> Result<Ended
     signal_hook::flag::register(SIGTSTP, Arc::default())?;
     let begun = begin_time(process);
     let mut attached = attach(process, library, wanted)?;
-    eprintln!("allotment: recording process {process}; ^C stops that, the process goes on");
+    say!("allotment: recording process {process}; ^C stops that, the process goes on");
     let until = wanted.length.map(|length| Instant::now() + length);
     let memory = File::options().read(true).write(true).open(format!("/proc/{process}/mem"));
     let is_running = || begun.is_some() && begin_time(process) == begun;
@@ -339,7 +339,7 @@ pub fn record(process: u32, library: &Path, wanted: &Wanted<'_>) -> Result<Ended
     let mut left = Vec::new();
     if is_running() {
         if let Err(error) = memory.and_then(|memory| detach(&mut attached, &memory)) {
-            eprintln!("allotment: warning: process {process} keeps the recorder's file open: {error}");
+            say!("allotment: warning: process {process} keeps the recorder's file open: {error}");
         }
         left.extend(Pid::from_raw(process.cast_signed()).map(named));
     }

@@ -171,7 +171,7 @@ pub fn record(args: &RecordArgs) -> Result<u8, Failure> {
         return Err(Failure::Other(why));
     }
     if let Some(warning) = &known.warning {
-        eprintln!("allotment: warning: {warning}");
+        say!("allotment: warning: {warning}");
     }
     let folder = running::folder_of(&output);
     let folder = tempfile::Builder::new()
@@ -196,7 +196,7 @@ pub fn record(args: &RecordArgs) -> Result<u8, Failure> {
     control.pause(true)?;
     let Ended { process, status, interrupted, left } = ended?;
     if interrupted {
-        eprintln!("allotment: interrupted; what was recorded is kept");
+        say!("allotment: interrupted; what was recorded is kept");
     }
 
     let mut raws = raws(&folder_path)?;
@@ -210,34 +210,34 @@ pub fn record(args: &RecordArgs) -> Result<u8, Failure> {
     let main = raws.remove(main);
     if main.process != process {
         let (output, other) = (output.display(), main.process);
-        eprintln!("allotment: {name} itself wrote no trace; {output} is that of the process {other}");
+        say!("allotment: {name} itself wrote no trace; {output} is that of the process {other}");
     }
     let image = main.head.as_ref().and_then(|head| head.image.clone());
     let other = image.as_ref().filter(|image| file.canonicalize().is_ok_and(|file| file != **image));
     if let Some(image) = other {
-        eprintln!("allotment: {name} started {} in its place, which is what was recorded", image.display());
+        say!("allotment: {name} started {} in its place, which is what was recorded", image.display());
         let name = image.file_name().unwrap_or_default().to_string_lossy();
         let more = program::look(image, &name, &library.path).warning.filter(|_| known.warning.is_none());
         if let Some(warning) = more {
-            eprintln!("allotment: warning: {warning}");
+            say!("allotment: warning: {warning}");
         }
     }
     for path in unrecorded.iter().take(3) {
-        eprintln!(
+        say!(
             "allotment: warning: {} was started without LD_PRELOAD and ALLOTMENT_RECORD in its environment, so it is not recorded: have \
              them passed on, or record that program",
             path.display()
         );
     }
     if without_file > 0 {
-        eprintln!(
+        say!(
             "allotment: warning: {without_file} children are not recorded: they may create no file in the recording's folder, since their user, \
              their root folder or their limit on open files (`ulimit -n`) is another one"
         );
     }
     if !left.is_empty() && args.pid.is_none() {
         let how = if args.children { "" } else { "; --children waits for them" };
-        eprintln!("allotment: still running, and not recorded any more: {}{how}", run::list(&left));
+        say!("allotment: still running, and not recorded any more: {}{how}", run::list(&left));
     }
     let running = left.into_iter().map(|(process, _)| process).collect();
     let (traces, others) = (Vec::new(), 0);
@@ -258,7 +258,7 @@ pub fn record(args: &RecordArgs) -> Result<u8, Failure> {
             report.others += 1;
         } else if raw.head.is_none() {
             report.others += 1;
-            eprintln!("allotment: warning: {}", raw.why_not());
+            say!("allotment: warning: {}", raw.why_not());
         } else {
             report.traces.push(convert(raw, &raw.beside(&output), &name, args)?);
         }
@@ -347,28 +347,31 @@ fn why_nothing(name: &str, status: u8, others: usize, left: &[(u32, String)]) ->
 fn summary(report: &Report, keeps_children: bool) {
     for Recorded { path, counts, .. } in &report.traces {
         let Counts { events, unknown, missed, failures, live_blocks, live_bytes } = counts;
-        eprint!(
-            "allotment: {}: {events} events, {live_blocks} blocks of {live_bytes} B live at the end",
-            path.display()
-        );
-        if *events == 0 && !report.partial {
-            eprint!(
+        let nothing = if *events == 0 && !report.partial {
+            format!(
                 ": nothing was asked of the C library; {} may use an allocator of its own",
                 report.program
-            );
-        }
-        if unknown + missed + failures > 0 {
-            eprint!(" ({unknown} of unknown blocks left out, {missed} frees missed, {failures} failures)");
-        }
-        eprintln!();
+            )
+        } else {
+            String::new()
+        };
+        let left_out = if unknown + missed + failures > 0 {
+            format!(" ({unknown} of unknown blocks left out, {missed} frees missed, {failures} failures)")
+        } else {
+            String::new()
+        };
+        say!(
+            "allotment: {}: {events} events, {live_blocks} blocks of {live_bytes} B live at the end{nothing}{left_out}",
+            path.display()
+        );
     }
     if report.others > 0 {
         let others = report.others;
         let how = if keeps_children { " without a trace" } else { "; --children keeps their traces" };
-        eprintln!("allotment: {others} more processes or program images{how}");
+        say!("allotment: {others} more processes or program images{how}");
     }
     if report.status != 0 {
-        eprintln!("allotment: {} ended with status {}", report.program, report.status);
+        say!("allotment: {} ended with status {}", report.program, report.status);
     }
 }
 

@@ -307,7 +307,7 @@ pub fn read(
             // `Head::CONFINED` of the library.
             Err(_) => "it allows itself few system calls (seccomp), and the recorder makes none then".into(),
         };
-        eprintln!("allotment: warning: recording ended before the program did: {why}");
+        say!("allotment: warning: recording ended before the program did: {why}");
     }
     let mut follower = Follower::new(&raw.path, addresses, stacks)?;
     follower.step(&mut give)?;

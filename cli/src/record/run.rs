@@ -218,9 +218,7 @@ impl Run<'_> {
             }
             if !std::mem::replace(&mut told, true) {
                 let (name, left) = (self.name, list(&left));
-                eprintln!(
-                    "allotment: {name} has ended; what it has left is still recorded: {left}; ^C ends it"
-                );
+                say!("allotment: {name} has ended; what it has left is still recorded: {left}; ^C ends it");
             }
             self.step(recording, Duration::from_millis(50))?;
         }
@@ -265,7 +263,7 @@ impl Run<'_> {
         if *recording != on {
             let what = if on { "recording" } else { "not recording any more" };
             let how = if on { "" } else { "; the trace is written when the program ends" };
-            eprintln!("allotment: {what} {}{how}", self.name);
+            say!("allotment: {what} {}{how}", self.name);
         }
         *recording = on;
         Ok(())

@@ -100,7 +100,7 @@ impl Recorder {
         // Without -o there is no trace to speak of.
         let trace = format!("allotment: {}: ", self.output.display());
         for line in said.lines().filter(|line| kept || !line.starts_with(&trace)) {
-            eprintln!("{line}");
+            say!("{line}");
         }
         Ok(match (status.code(), status.signal()) {
             (Some(code), _) => code as u8,

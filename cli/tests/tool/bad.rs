@@ -151,6 +151,8 @@ const ROWS: &[Row] = &[
     ("too large", "advise -", "a 1 9223372036854775807 8\n", 1, "are more than an address space holds"),
     ("more than there is", "replay {d}/huge.trace", "", 1, "huge.trace: "),
     ("no trace", "attach - -o {d}/x.trace", "hello\n", 1, "standard input: no trace came"),
+    ("two traces", "replay {d}/two.bin", "", 1, "two.bin: record 3: a second trace begins here: a file holds one trace"),
+    ("two traces", "advise {d}/two.bin", "", 1, "two.bin: record 3: a second trace begins here"),
     ("no defmt log", "attach - --elf {d}/ok.csv -o {d}/x.trace", "", 1, "ok.csv: "),
     ("damaged", "advise {d}/damaged.trace.zst", "", 1, "damaged.trace.zst: line 1: the input cannot be read on: the zstd data are damaged"),
     ("damaged", "plan {d}/damaged.csv.zst", "", 1, "damaged.csv.zst: "),
@@ -262,6 +264,8 @@ fn files(folder: &Path) {
         .arg(folder.join("ok.bin"))
         .output();
     assert!(made.unwrap().status.success());
+    let bytes = fs::read(folder.join("ok.bin")).unwrap();
+    write("two.bin", &bytes.repeat(2));
 }
 
 /// Runs the tool; its exit status and what it printed on both outputs.
@@ -376,6 +380,40 @@ fn what_fails_midway_destroys_nothing() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
+/// A command that is killed leaves the output of an earlier one as it was, and nothing beside it.
+#[cfg(target_os = "linux")]
+#[test]
+fn what_is_killed_leaves_nothing() {
+    let [input, written] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let (trace, folder) = (input.path().join("long.trace"), written.path());
+    fs::write(&trace, "a 1 100 8\nf 1\n".repeat(1_000_000)).unwrap();
+    for name in ["o.trace", "o.bin.zst", "o.json.gz"] {
+        let output = folder.join(name);
+        fs::write(&output, "older").unwrap();
+        let mut tool = Command::new(env!("CARGO_BIN_EXE_allotment"))
+            .arg("convert")
+            .args([&trace, &output])
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        // It is killed once it has a file in the folder, with a name or without.
+        let open = format!("/proc/{}/fd", tool.id());
+        let is_writing = || {
+            let files = fs::read_dir(&open).into_iter().flatten().flatten();
+            files.filter_map(|file| fs::read_link(file.path()).ok()).any(|file| file.starts_with(folder))
+        };
+        while !is_writing() {
+            assert!(tool.try_wait().unwrap().is_none(), "it has ended already");
+        }
+        tool.kill().unwrap();
+        tool.wait().unwrap();
+        assert_eq!(fs::read_to_string(&output).unwrap(), "older", "{name}");
+        fs::remove_file(&output).unwrap();
+    }
+    let left: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
 /// What is written anew keeps its permissions and the link that leads to it, and other names get what the umask leaves.
 #[cfg(unix)]
 #[test]
@@ -420,6 +458,17 @@ fn outputs_that_take_nothing_are_no_panic() {
         drop(reader);
         assert_eq!(run(writer.into()), (Some(0), String::new()), "{command}");
     }
+    // Nor does a standard error that is full change an exit status, least of all that of a recorded program.
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("run.trace");
+    let recorded = ["record", "-o", trace.to_str().unwrap(), "--", "sh", "-c", "exit 7"];
+    for (command, status) in [(&["plan", "/there/is/none.csv"][..], 1), (&["fly"], 2), (&recorded, 7)] {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let mut tool = Command::new(env!("CARGO_BIN_EXE_allotment"));
+        let tool = tool.args(command).env_remove("ALLOTMENT_PRELOAD").stderr(full).status().unwrap();
+        assert_eq!(tool.code(), Some(status), "{command:?}");
+    }
+    assert!(trace.exists());
 }
 
 /// `-` is the standard input in every command that reads.

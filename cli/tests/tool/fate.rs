@@ -470,6 +470,25 @@ fn a_child_that_cannot_be_recorded_is_told() {
     assert!(traces >= 3, "{traces} traces: {}", said(&output));
 }
 
+/// By default events of some milliseconds have one time, and times are differences: a byte each, of which compression leaves nearly nothing.
+#[test]
+fn times_take_little_room() {
+    let (_folder, [program, plain, small]) = files(["program", "run.bin", "run.bin.zst"]);
+    let source = "
+#include <stdlib.h>
+int main(void) { for (int i = 0; i < 200000; i++) free(malloc(100 + i % 999)); }";
+    compiled(&program, source, &[]);
+    let length = |out: &str, times: &[&str]| {
+        let output = record(&[times, &["-o", out, "--", &program]].concat(), b"");
+        assert!(output.status.success(), "{}", said(&output));
+        fs::metadata(out).unwrap().len()
+    };
+    let [coarse, none] = [&[][..], &["--no-times"]].map(|times| length(&plain, times));
+    assert!(coarse < none + 400_000 + 100_000, "{coarse} {none}");
+    let [coarse, exact] = [&[][..], &["--exact-times"]].map(|times| length(&small, times));
+    assert!(4 * coarse < exact, "{coarse} {exact}");
+}
+
 /// A warning for programs with one of this project's heaps, with symbols or without.
 #[test]
 fn our_own_heaps_are_told_before() {

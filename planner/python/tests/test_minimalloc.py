@@ -79,6 +79,8 @@ def test_csv() -> None:
     assert back == read
     for wrong in ("start,size,upper\n6,18,12\n", "start,size,buffer,upper\na,b,c,d\n", "start,size,id,upper,upper\n1,1,a,2,2\n"):
         assert mm.from_csv(wrong) is None
+    with pytest.warns(UserWarning, match="the column `alignement` is not known and ignored: known are alignment, "):
+        assert mm.from_csv("id,lower,upper,size,alignement\na,0,3,10,64\n") is not None
 
 
 def test_subsets_that_do_not_fit() -> None:

@@ -87,7 +87,9 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
 
 /// Returns a whole number without the fraction with which data frames write it, if another one of the column is missing: `3.0`.
 fn whole(text: &str) -> &str {
-    text.strip_suffix(".0").unwrap_or(text)
+    let digits =
+        |text: &&str| text.strip_prefix('-').unwrap_or(text).bytes().all(|byte| byte.is_ascii_digit());
+    text.strip_suffix(".0").filter(digits).unwrap_or(text)
 }
 
 /// The mark of UTF-8 that some editors put in front of a text.

@@ -122,12 +122,16 @@ impl<W: Index, const SL: usize, const C: bool, const B: bool> Slot<W, SL, C, B> 
     }
 }
 
-/// Clears words, one by one: it is not worth the library's function for it, which takes more code than all of a claim.
+/// Clears words: on microcontrollers one by one, as the library's function for it takes more code than all of a claim.
 ///
 /// # Safety
 ///
 /// The words are ours to write.
 unsafe fn clear(from: *mut u32, words: usize) {
+    if usize::BITS > 32 {
+        // SAFETY: the caller's contract.
+        return unsafe { from.write_bytes(0, words) };
+    }
     for word in 0..words {
         // SAFETY: the caller's contract.
         unsafe { from.wrapping_add(word).write_volatile(0) };

@@ -79,7 +79,7 @@ pub(super) fn bench(args: &PlanArgs) -> Result<bool, PlanError> {
     let progress = !args.quiet && io::stderr().is_terminal();
     for (n, (name, read)) in tasks.iter().enumerate() {
         if progress {
-            eprintln!("{}/{}: {name}", n + 1, tasks.len());
+            say!("{}/{}: {name}", n + 1, tasks.len());
         }
         // What is wrong with one says nothing about the others.
         let made = read().and_then(|task| {
@@ -95,12 +95,12 @@ pub(super) fn bench(args: &PlanArgs) -> Result<bool, PlanError> {
                 drawings.extend(drawing);
             }
             Err(error) => {
-                eprintln!("allotment: {name}: {error}");
+                say!("allotment: {name}: {error}");
                 failed.push(Failed { name: name.clone(), error: error.to_string() });
             }
         }
         if options.interrupt.load(Ordering::Relaxed) {
-            eprintln!("allotment: interrupted; {} of {} instances are in the table", rows.len(), tasks.len());
+            say!("allotment: interrupted; {} of {} instances are in the table", rows.len(), tasks.len());
             break;
         }
     }

@@ -16,6 +16,7 @@ import enum
 import math
 import os
 import threading
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Optional, Union
@@ -338,6 +339,7 @@ def _gap_text(gap: Gap, less: int) -> str:
     return f"{gap.lifespan.lower}-{gap.lifespan.upper - less}{window}"
 
 
+_COLUMNS = {"id", "lower", "upper", "size", "alignment", "gaps", "hint", "offset"}
 _SAME = {"begin": "lower", "start": "lower", "end": "upper", "buffer": "id", "buffer_id": "id"}
 
 
@@ -356,6 +358,8 @@ def _from_csv(text: str) -> Problem:
     more = 1 if "end" in header else 0
     if len(set(names)) != len(names) or not {"id", "lower", "upper", "size"} <= set(names):
         raise ValueError("a column is missing, or there twice")
+    for name in set(names) - _COLUMNS:
+        warnings.warn(f"the column `{name}` is not known and ignored: known are {', '.join(sorted(_COLUMNS))}", stacklevel=3)
     buffers = []
     for line in lines[1:]:
         if len(line) != len(names):
