@@ -382,7 +382,7 @@ unsafe impl RegionMap for BuddyMap {
         if cfg!(target_os = "none") {
             (usize::BITS - most.leading_zeros()) as usize
         } else {
-            (2 * most | 1).ilog2() as usize
+            (most | 1).ilog2() as usize + usize::from(most > 0)
         }
     }
 
