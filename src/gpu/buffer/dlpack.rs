@@ -154,7 +154,7 @@ unsafe extern "C" fn end_versioned(versioned: *mut Versioned) {
 unsafe extern "C" fn end_wrapped(managed: *mut Managed) {
     // SAFETY: that function has boxed it, and the owner of the tensor calls this once.
     let versioned = unsafe { Box::from_raw(managed) }.context.cast::<Versioned>();
-    // SAFETY: its context is the versioned tensor, which nobody else ends.
+    // SAFETY: its context is the versioned tensor, which is ended here alone.
     unsafe {
         if let Some(deleter) = (*versioned).deleter {
             deleter(versioned);
