@@ -57,6 +57,7 @@
 //! * `sanitize`: [`harden::Full`] tells AddressSanitizer and valgrind which memory the program may use.
 //! * `gpu`: memory of CUDA devices ([`gpu`](https://docs.rs/allotment/latest/allotment/gpu/index.html)), through the
 //!   crate `cudarc`, which needs Rust 1.88. Builds and runs without CUDA.
+//! * `half`: numbers of 16 bits in buffers and tensors, by the crate of that name.
 //! * `vulkan`: memory of Vulkan devices ([`vulkan`](https://docs.rs/allotment/latest/allotment/vulkan/index.html)), through the
 //!   crate `ash`. Builds and runs without Vulkan.
 //! * `serde`: `Serialize` and `Deserialize` for the options and statistics of pools.

@@ -97,7 +97,7 @@ fn main() -> ExitCode {
 fn once(subject: &str, count: usize, size: u64) -> Result<()> {
     let subject = Subject::named(subject).with_context(|| format!("there is no {subject}"))?;
     let setup = Setup::new(&Options { sim: true, rounds: Some(1), ..Options::default() })?;
-    subject.with(&setup, &Once { rmm: Rmm { setup: &setup, subject }, count, size })
+    subject.with(&setup, &Once(Rmm { setup: &setup, subject, pair: (count, size) }))
 }
 
 fn bench(options: &Options, output: Option<&Path>) -> Result<()> {

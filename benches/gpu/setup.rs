@@ -160,9 +160,9 @@ impl Setup {
         deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
     }
 
-    /// Begins a measure, whose time counts from now on.
-    pub fn begin(&self) {
-        let deadline = self.seconds.map(|seconds| Instant::now() + seconds);
+    /// Begins a part of a measure that began at `start`: when it ends, so is the share `done` of the measure's time.
+    pub fn begin(&self, start: Instant, done: f64) {
+        let deadline = self.seconds.map(|seconds| start + seconds.mul_f64(done));
         *self.deadline.lock().unwrap_or_else(PoisonError::into_inner) = deadline;
     }
 

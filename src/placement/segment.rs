@@ -41,6 +41,9 @@ pub unsafe trait SegmentPlacement: Sized {
     /// True if a block's length depends on the requested length alone, and the end of a block can be cut off and freed.
     const EXACT: bool;
 
+    /// Whether a segment without a live block has one free block of all its length, so that a pool finds it by that length.
+    const MERGES: bool = false;
+
     /// Makes the segment's memory available. O(1), or O(segment / word) to clear a map.
     ///
     /// # Errors

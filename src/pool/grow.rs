@@ -146,7 +146,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         heap: usize,
         step: usize,
     ) -> Option<Result<u32, Denied>> {
-        if self.options.reuse == Reuse::None {
+        if self.options.reuse == Reuse::None || !state.supply.lengthens {
             return None;
         }
         let members = &state.heap(heap).bins[request.kind as usize].members;
@@ -263,6 +263,8 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
             return 0;
         }
         state.record_mut(number).holder = Holder::Hole;
+        // Its segment may be empty and have no free block.
+        state.supply.shortest = 0;
         let entry = state.entry_mut(record.segment);
         entry.holes += 1;
         entry.unmapped += bytes as usize;
@@ -291,8 +293,11 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         kind: SizeKind,
         heap: usize,
     ) -> Vec<(usize, u32, Vec<u32>)> {
-        let members = state.heap(heap).bins[kind as usize].members.iter().copied();
         let mut gaps = Vec::new();
+        if self.page() == 0 {
+            return gaps;
+        }
+        let members = state.heap(heap).bins[kind as usize].members.iter().copied();
         for segment in members.filter(|&member| state.entry(member).holes > 0) {
             let mut blocks: Vec<(u32, u32, u32, bool)> = state
                 .records()

@@ -41,6 +41,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         }
         self.fill_new(memory.address.get(), memory.bytes);
         let emptied = (self.source.now(), state.supply.step);
+        state.supply.lengthens |= self.source.room(&memory) > memory.bytes;
         if kind == SizeKind::Large {
             state.heap_mut(heap).last_growth = memory.bytes;
         }

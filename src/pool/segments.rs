@@ -2,7 +2,9 @@
 
 use super::Segment;
 use crate::placement::{Block, SegmentPlacement};
+use core::cmp::Reverse;
 use core::time::Duration;
+use std::collections::BinaryHeap;
 
 /// The group of segments that a request is served from, by its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -261,11 +263,13 @@ impl<P> Entry<P> {
 pub(super) struct Segments<P> {
     lane: u32,
     all: Vec<Option<Box<Entry<P>>>>,
+    /// The empty places in `all`.
+    unused: BinaryHeap<Reverse<usize>>,
 }
 
 impl<P> Segments<P> {
     pub(super) const fn new(lane: usize) -> Self {
-        Self { lane: lane as u32, all: Vec::new() }
+        Self { lane: lane as u32, all: Vec::new(), unused: BinaryHeap::new() }
     }
 
     /// Returns the segment with this number, which must exist.
@@ -284,18 +288,19 @@ impl<P> Segments<P> {
         entry
     }
 
-    /// Adds a segment and returns its number. O(segments).
+    /// Adds a segment and returns its number, the lowest that is unused. O(log segments).
     pub(super) fn insert(&mut self, entry: Box<Entry<P>>) -> u32 {
-        let unused = self.all.iter().position(Option::is_none);
-        let place = unused.unwrap_or(self.all.len());
+        let place = self.unused.pop().map_or(self.all.len(), |Reverse(place)| place);
         self.all.resize_with(self.all.len().max(place + 1), || None);
         self.all[place] = Some(entry);
         (place * LANES) as u32 + self.lane
     }
 
-    /// Removes a segment.
+    /// Removes a segment. O(log segments).
     pub(super) fn remove(&mut self, number: u32) -> Option<Box<Entry<P>>> {
-        self.all[number as usize / LANES].take()
+        let removed = self.all[number as usize / LANES].take()?;
+        self.unused.push(Reverse(number as usize / LANES));
+        Some(removed)
     }
 
     /// Iterates over the segments and their numbers.

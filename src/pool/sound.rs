@@ -36,6 +36,7 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
             && entry.holes as usize == holes.len()
             && entry.unmapped as u64 == holes.iter().sum::<u64>()
             && members.contains(&number)
+            && (!entry.is_empty() || entry.placement.largest() >= self.supply.shortest)
     }
 
     /// Returns whether a bin lists its segments by their longest free blocks, if it has several.

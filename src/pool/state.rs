@@ -88,11 +88,16 @@ pub(super) struct Supply {
     pub lost: Option<SourceError>,
     /// When the first empty segment may be too old, by the source's clock; [`Duration::MAX`] for never.
     pub trim_at: Duration,
+    /// Granules that the longest free block of every empty segment has at least: those with less are full or in use.
+    pub shortest: usize,
+    /// Whether the source has reserved a segment that can be lengthened.
+    pub lengthens: bool,
 }
 
 impl Supply {
     pub(super) fn new(ages: Option<Duration>) -> Self {
-        Self { calls: SourceCalls::default(), step: 0, ages, lost: None, trim_at: Duration::MAX }
+        let (calls, trim_at, shortest) = (SourceCalls::default(), Duration::MAX, usize::MAX);
+        Self { calls, step: 0, ages, lost: None, trim_at, shortest, lengthens: false }
     }
 
     /// Calls the source, and counts the call and its time.
@@ -366,13 +371,13 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
         self.note(heap, |figures| figures.allocate(granted, requested));
     }
 
-    /// Finds a segment of the stream heap in which the request may fit.
-    pub(super) fn candidate(&self, heap: usize, kind: SizeKind, len: usize) -> Option<u32> {
-        let bin = &self.heap(heap).bins[kind as usize];
+    /// Finds a segment of the stream heap in which the request may fit. O(log segments), and O(1) for the next request of that length.
+    pub(super) fn candidate(&mut self, heap: usize, kind: SizeKind, len: usize) -> Option<u32> {
+        let bin = &mut self.heap_mut(heap).bins[kind as usize];
         if let &[only] = bin.members.as_slice() {
             return (self.entry(only).placement.largest() >= len).then_some(only);
         }
-        bin.order.range((len, 0)..).next().map(|key| key.1)
+        bin.first(len).map(|key| key.1)
     }
 
     /// Serves a request from one segment, for the stream of `heap`.
@@ -492,6 +497,8 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
     pub(super) fn insert_segment(&mut self, entry: Entry<P>) -> u32 {
         let (heap, bytes) = (entry.heap, entry.memory.bytes as u64);
         self.supply.trim_after(|| entry.emptied.0);
+        let longest = if P::MERGES { entry.placement.largest() } else { 0 };
+        self.supply.shortest = self.supply.shortest.min(longest);
         self.note(heap, |figures| figures.reserve(bytes, 1));
         self.enter(Box::new(entry))
     }
@@ -565,20 +572,24 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
         segment
     }
 
-    /// Iterates over the segments without a live block, except those that belong to a graph.
+    /// Iterates over the segments without a live block, except those that belong to a graph. O(segments that have such a segment's
+    /// length free).
     pub(super) fn empty_segments(&self) -> impl Iterator<Item = (u32, &Entry<P>)> {
-        self.segments().filter(|(_, entry)| entry.is_empty() && !self.heap(entry.heap).private)
+        let heaps = self.heaps().map(|heap| self.heap(heap)).filter(|heap| !heap.private);
+        let bins = heaps.flat_map(|heap| &heap.bins);
+        let numbers = bins.flat_map(|bin| bin.at_least(self.supply.shortest));
+        numbers.map(|number| (number, self.entry(number))).filter(|(_, entry)| entry.is_empty())
     }
 
     /// Returns a segment without a live block that a request fits into, of a stream heap that belongs to no graph. O(segments
-    /// of the stream heap).
+    /// of the stream heap with that much room).
     pub(super) fn empty_segment(&self, heap: usize, request: &Request) -> Option<u32> {
         let place = self.heap(heap);
         let fits = |&number: &u32| {
             let entry = self.entry(number);
             entry.is_empty() && entry.placement.largest() >= request.len
         };
-        let members = place.bins[request.kind as usize].members.iter().copied();
+        let members = place.bins[request.kind as usize].at_least(request.len);
         if place.private { None } else { members.filter(fits).min() }
     }
 

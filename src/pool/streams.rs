@@ -182,6 +182,12 @@ impl Bin {
         }
     }
 
+    /// Returns the segments whose longest free block has at least `len` granules, ascending by that block; an only one in any case.
+    pub(super) fn at_least(&self, len: usize) -> impl Iterator<Item = u32> + '_ {
+        let only = self.members.first().filter(|_| self.members.len() == 1);
+        only.copied().into_iter().chain(self.order.range((len, 0)..).map(|key| key.1))
+    }
+
     /// Returns the segment that follows another one in the order. O(log segments).
     pub(super) fn after(&self, key: (usize, u32)) -> Option<(usize, u32)> {
         self.order.range((Bound::Excluded(key), Bound::Unbounded)).next().copied()

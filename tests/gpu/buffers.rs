@@ -518,6 +518,13 @@ fn cudarc_launches_kernels_with_our_buffers() {
         .unwrap()
         .unwrap();
     assert_eq!(buffer.to_vec().unwrap(), [2.5, 5.0, 7.5]);
+    // The buffer is on that stream now, so a view of it is in order.
+    let mut part = buffer.slice_mut(1..).unwrap();
+    let mut launch = stream.launch_builder(&kernel);
+    launch.arg(&mut part).arg(&factor).arg(&2u64);
+    // SAFETY: as above.
+    unsafe { launch.launch(LaunchConfig::for_num_elems(2)) }.unwrap();
+    assert_eq!(buffer.to_vec().unwrap(), [2.5, 12.5, 18.75]);
     buffer.switch_to(&gpu.stream).unwrap();
     if !on_system() {
         // cudarc's work comes after everything submitted before.

@@ -211,6 +211,12 @@ fn tensors_name_their_values_and_memory() {
     assert_eq!(numbers::<u64>(&own, stream), [1, 64, 1, 2, 0]);
     assert_eq!(numbers::<f32>(&own, stream), [2, 32, 1, 2, 0]);
     assert_eq!(numbers::<f64>(&own, stream), [2, 64, 1, 2, 0]);
+    assert_eq!(numbers::<bool>(&own, stream), [6, 8, 1, 2, 0]);
+    #[cfg(feature = "half")]
+    {
+        assert_eq!(numbers::<half::f16>(&own, stream), [2, 16, 1, 2, 0]);
+        assert_eq!(numbers::<half::bf16>(&own, stream), [4, 16, 1, 2, 0]);
+    }
     let unknown = DlTensor::new(Buffer::<u128>::zeros(&own, 3, stream).unwrap(), &[3]).map(drop);
     assert_eq!(unknown, Err(Error::Tensor("has values of a type that DLPack does not know")));
     let managed = Pool::new(Managed::new(&gpu.context).unwrap(), PoolOptions::new()).unwrap();
@@ -223,6 +229,52 @@ fn tensors_name_their_values_and_memory() {
         drop((there, stream, second));
     }
     drop((own, managed));
+    gpu.finish();
+}
+
+/// `DLManagedTensorVersioned`, written down from DLPack's header a second time.
+#[repr(C)]
+struct Versioned {
+    version: [u32; 2],
+    manager_ctx: *mut c_void,
+    deleter: Option<unsafe extern "C" fn(*mut Versioned)>,
+    flags: u64,
+    data: *mut c_void,
+    device: [i32; 2],
+}
+
+#[test]
+fn tensors_have_versions() {
+    let gpu = Gpu::new();
+    let managed = Pool::new(Managed::new(&gpu.context).unwrap(), PoolOptions::new()).unwrap();
+    for (version, flags, refused) in [
+        ([1, 0], 0, None),
+        ([1, 3], 2, None),
+        ([1, 0], 1, Some("must not be written")),
+        ([2, 0], 0, Some("has a layout of another version")),
+    ] {
+        let values: Buffer<u32> = Buffer::from_slice(&managed, &[1, 2, 3, 4], &gpu.stream).unwrap();
+        let address = values.address();
+        let raw = DlTensor::new(values, &[4]).unwrap().into_raw_versioned();
+        // SAFETY: the tensor has this layout, and lives.
+        let seen = unsafe { &mut *raw.cast::<Versioned>() };
+        assert_eq!((seen.version, seen.flags, seen.data.addr() as u64), ([1, 0], 0, address));
+        assert_eq!(seen.device, [13, 0]);
+        (seen.version, seen.flags) = (version, flags);
+        // SAFETY: made above, and not used otherwise.
+        let back = unsafe { DlTensor::from_raw_versioned(raw) };
+        assert_eq!(back.as_ref().err(), refused.map(Error::Tensor).as_ref());
+        if let Ok(tensor) = back {
+            assert_eq!((tensor.shape(), blocks(&managed)), (vec![4], 1));
+            // Memory that the driver manages is the device's too.
+            let back = tensor.into_buffer::<u32>(&gpu.stream).unwrap();
+            assert_eq!((back.address(), back.to_vec().unwrap()), (address, vec![1, 2, 3, 4]));
+        }
+        assert_eq!(blocks(&managed), 0, "each tensor is ended once");
+    }
+    // SAFETY: null is allowed.
+    assert!(unsafe { DlTensor::from_raw_versioned(ptr::null_mut()) }.is_err());
+    drop(managed);
     gpu.finish();
 }
 

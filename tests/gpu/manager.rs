@@ -3,7 +3,7 @@
 use crate::support::{Gpu, on_system};
 use allotment::gpu::cudarc::driver::sys;
 use allotment::gpu::manager::{Access, ManagerOptions, MemoryManager, MemoryRequest, Usage};
-use allotment::gpu::{Buffer, Context, Error, MemoryKind, Stream, pinned_bytes};
+use allotment::gpu::{Buffer, Context, DeviceMemory, Error, MemoryKind, Pool, Stream, pinned_bytes};
 use allotment::pool::{Direction, PoolError, PoolOptions, Stream as _};
 
 const MIB: usize = 1 << 20;
@@ -286,6 +286,31 @@ fn read_only_memory_that_is_changed_is_named() {
     assert!(text.ends_with("declared read-only, but changed 47 times"), "{text}");
     drop((read, changed));
     drop(manager);
+    gpu.finish();
+}
+
+#[test]
+fn the_device_with_most_room_is_chosen() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    let second = Context::new(1).unwrap();
+    let contexts = [gpu.context.clone(), second.clone()];
+    let manager = MemoryManager::new(&contexts, ManagerOptions::default()).unwrap();
+    let streams: Vec<_> = manager.streams().cloned().collect();
+    let request = manager.request().memory(MemoryKind::Device);
+    for (full, other) in [(0, 1), (1, 0)] {
+        let pool = Pool::new(DeviceMemory::new(&contexts[full]), PoolOptions::new()).unwrap();
+        let held: Buffer<u8> = Buffer::zeros(&pool, 64 * MIB, &streams[full]).unwrap();
+        let found = manager.allocate::<u8>(MIB, MemoryKind::Device, Access::Unknown).unwrap();
+        assert_eq!((held.device(), found.device()), (Some(full), Some(other)));
+        drop((found, held, pool));
+        // Memory that a pool keeps is room as well.
+        assert_eq!(Buffer::<u8>::zeros(&request, MIB, &streams[full]).unwrap().device(), Some(full));
+        manager.cleanup();
+    }
+    drop((manager, streams, contexts, second));
     gpu.finish();
 }
 

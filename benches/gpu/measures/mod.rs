@@ -17,7 +17,7 @@ use crate::subjects::{Allocator, Form, Kv, Need, Subject};
 
 /// The names of the measures, in the order in which they run.
 const PAIRS: &str = "pairs";
-const RMM: &str = "rmm";
+pub const RMM: &str = "rmm";
 const HOLES: &str = "holes";
 const STREAMS: &str = "streams";
 const REPLAY: &str = "replay";
@@ -84,12 +84,18 @@ pub fn subjects(name: &str) -> impl Iterator<Item = &'static Subject> {
     subjects.iter().filter(move |&&subject| name != STREAMS || subject != Subject::VmaVirtual)
 }
 
-/// Measures one round with one subject.
-pub fn measure(name: &str, subject: &Subject, setup: &Setup) -> Result<Vec<Sample>> {
+/// Returns the number of parts of a measure. All subjects are measured in one part before the next, so that what else the machine
+/// does meets all of them.
+pub fn parts(name: &str, setup: &Setup) -> usize {
+    if name == RMM { rmm::pairs(setup).len() } else { 1 }
+}
+
+/// Measures one round of a part with one subject.
+pub fn measure(name: &str, part: usize, subject: &Subject, setup: &Setup) -> Result<Vec<Sample>> {
     match name {
         PAIRS => subject.with(setup, &pairs::Pairs(setup)),
         COUNT => rmm::count(*subject, setup),
-        RMM => subject.with(setup, &rmm::Rmm { setup, subject: *subject }),
+        RMM => subject.with(setup, &rmm::Rmm { setup, subject: *subject, pair: rmm::pairs(setup)[part] }),
         HOLES => subject.with(setup, &holes::Holes { setup, subject: *subject }),
         STREAMS => subject.with(setup, &streams::Streams(setup)),
         REPLAY => subject.with(setup, &replay::Replay(setup)),

@@ -11,23 +11,28 @@ use super::nanoseconds;
 use crate::setup::{Sample, Setup};
 use crate::subjects::{Allocator, Form, Need, Subject, Use};
 
-/// The measure.
+/// The measure, for one pair.
 pub struct Rmm<'a> {
     pub setup: &'a Setup,
     pub subject: Subject,
+    /// The number of allocations, and the largest size in MiB.
+    pub pair: (usize, u64),
+}
+
+/// Returns the pairs.
+pub fn pairs(setup: &Setup) -> Vec<(usize, u64)> {
+    let counts = setup.pick(&COUNTS[..], &COUNTS[..1]);
+    counts.iter().flat_map(|&count| SIZES.map(|size| (count, size))).collect()
 }
 
 const POOL: usize = 40 << 30;
 const TIGHT: usize = 20 << 30;
 
-/// Runs of a pair where a run takes a moment.
-const LEAST_OF: usize = 5;
-
 impl Use for Rmm<'_> {
     type Output = Vec<Sample>;
 
     fn with<A: Allocator>(&self, make: impl Fn(Need) -> Result<A>) -> Result<Vec<Sample>> {
-        let setup = self.setup;
+        let (setup, (count, size)) = (self.setup, self.pair);
         let mut samples = Vec::new();
         // Comparing with the stand-in's own allocators would be meaningless, and lean pools differ only in what they reserve.
         let is_lean = matches!(self.subject, Subject::Pool(Form::Lean) | Subject::Virtual(Form::Lean))
@@ -35,47 +40,30 @@ impl Use for Rmm<'_> {
         if setup.is_stand_in() && self.subject.is_peer() || is_lean {
             return Ok(samples);
         }
-        let counts = setup.pick(&COUNTS[..], &COUNTS[..1]);
-        for (&count, size) in counts.iter().flat_map(|count| SIZES.map(|size| (count, size))) {
-            if setup.is_late() {
-                break;
-            }
-            let case = format!("{count}, {size}");
-            let bytes = setup.budget.min(POOL);
-            // Leave room for the most that is live, plus a quarter.
-            let live = workload(&mut Nothing, count, size).peak as usize;
-            if live + live / 4 > bytes {
-                setup.note(format!("{case}: needs --memory {}", (live + live / 4).div_ceil(1 << 20)));
-                continue;
-            }
-            let Some((mut time, failed, reserved)) = self.run(&make, bytes, count, size)? else {
-                setup.note(format!("{case}: {} took too long, or too much memory", self.subject.id()));
-                continue;
-            };
-            if failed > 0 {
-                setup.note(format!("{case}: {} failed {failed} requests", self.subject.id()));
-            }
-            if setup.is_vulkan() && !self.subject.grows(setup) {
-                // Time of the CPU without a driver: what else the machine does can only add to it.
-                for _ in 1..LEAST_OF {
-                    time = self.run(&make, bytes, count, size)?.map_or(time, |(again, ..)| again.min(time));
-                }
-            }
-            samples.push(Sample::new(&case, RMM, nanoseconds(time, 2 * count)));
-            if let Some(reserved) = reserved.filter(|_| failed == 0 && self.subject.grows(setup)) {
-                samples.push(Sample::new(&case, TAKEN, reserved as f64 / live as f64));
+        let case = format!("{count}, {size}");
+        let is_tight = [(100_000, 1024), (100_000, 4096)].contains(&self.pair) && setup.budget >= TIGHT;
+        if is_tight && !self.subject.is_peer() && self.subject != Subject::Harness {
+            if let Some((_, failed, _)) = self.run(&make, TIGHT)? {
+                samples.push(Sample::new(&case, FAILED, failed as f64));
             }
         }
-        if !setup.quick
-            && setup.budget >= TIGHT
-            && !self.subject.is_peer()
-            && self.subject != Subject::Harness
-        {
-            for size in [1024, 4096] {
-                if let Some((_, failed, _)) = self.run(&make, TIGHT, 100_000, size)? {
-                    samples.push(Sample::new(format!("100000, {size}"), FAILED, failed as f64));
-                }
-            }
+        let bytes = setup.budget.min(POOL);
+        // Leave room for the most that is live, plus a quarter.
+        let live = workload(&mut Nothing, count, size).peak as usize;
+        if live + live / 4 > bytes {
+            setup.note(format!("{case}: needs --memory {}", (live + live / 4).div_ceil(1 << 20)));
+            return Ok(samples);
+        }
+        let Some((time, failed, reserved)) = self.run(&make, bytes)? else {
+            setup.note(format!("{case}: {} took too long, or too much memory", self.subject.id()));
+            return Ok(samples);
+        };
+        if failed > 0 {
+            setup.note(format!("{case}: {} failed {failed} requests", self.subject.id()));
+        }
+        samples.push(Sample::new(&case, RMM, nanoseconds(time, 2 * count)));
+        if let Some(reserved) = reserved.filter(|_| failed == 0 && self.subject.grows(setup)) {
+            samples.push(Sample::new(&case, TAKEN, reserved as f64 / live as f64));
         }
         Ok(samples)
     }
@@ -87,8 +75,6 @@ impl Rmm<'_> {
         &self,
         make: &impl Fn(Need) -> Result<A>,
         bytes: usize,
-        count: usize,
-        size: u64,
     ) -> Result<Option<(Duration, usize, Option<u64>)>> {
         let allocator = make(Need { bytes, at_once: true })?;
         let stream = allocator.stream()?;
@@ -104,7 +90,7 @@ impl Rmm<'_> {
             is_over: false,
         };
         let start = self.setup.now();
-        let outcome = counted_workload(&mut target, count, size);
+        let outcome = counted_workload(&mut target, self.pair.0, self.pair.1);
         let time = self.setup.now() - start;
         match target.error {
             Some(error) => Err(error),
@@ -121,17 +107,13 @@ fn counted_workload<A: Allocator>(target: &mut Timed<'_, A>, count: usize, size:
 }
 
 /// Runs one pair, under callgrind.
-pub struct Once<'a> {
-    pub rmm: Rmm<'a>,
-    pub count: usize,
-    pub size: u64,
-}
+pub struct Once<'a>(pub Rmm<'a>);
 
 impl Use for Once<'_> {
     type Output = ();
 
     fn with<A: Allocator>(&self, make: impl Fn(Need) -> Result<A>) -> Result<()> {
-        self.rmm.run(&make, POOL, self.count, self.size).map(drop)
+        self.0.run(&make, POOL).map(drop)
     }
 }
 
@@ -139,8 +121,7 @@ impl Use for Once<'_> {
 pub fn count(subject: Subject, setup: &Setup) -> Result<Vec<Sample>> {
     let mut samples = Vec::new();
     let file = tempfile::NamedTempFile::new()?;
-    let counts = setup.pick(&COUNTS[..], &COUNTS[..1]);
-    for (&count, size) in counts.iter().flat_map(|count| SIZES.map(|size| (count, size))) {
+    for (count, size) in pairs(setup) {
         let output = Command::new("valgrind")
             .args(["--tool=callgrind", "--collect-atstart=no", "--toggle-collect=*rmm::counted_workload*"])
             .arg(format!("--callgrind-out-file={}", file.path().display()))

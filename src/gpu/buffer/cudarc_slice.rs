@@ -6,7 +6,7 @@ use core::mem::ManuallyDrop;
 use cudarc::driver::sys::{CUdeviceptr, CUresult};
 use cudarc::driver::{
     CudaSlice, CudaStream, CudaViewMut, DevicePtr, DevicePtrMut, DeviceRepr, DeviceSlice, DriverError,
-    SyncOnDrop,
+    LaunchArgs, PushKernelArg, SyncOnDrop,
 };
 use std::sync::Arc;
 
@@ -142,6 +142,22 @@ impl<T> DevicePtr<T> for ViewMut<'_, T> {
     /// Passes the memory on for reading, like [`View`].
     fn device_ptr<'s>(&'s self, stream: &'s CudaStream) -> (CUdeviceptr, SyncOnDrop<'s>) {
         self.0.lend(stream)
+    }
+}
+
+// SAFETY: it adds the address, which lives as long as the view.
+unsafe impl<'a, 'b: 'a, T> PushKernelArg<&'b View<'_, T>> for LaunchArgs<'a> {
+    /// Adds the address of values that the kernel reads. The launch is not ordered with streams other than its own.
+    fn arg(&mut self, view: &'b View<'_, T>) -> &mut Self {
+        self.arg(&view.address)
+    }
+}
+
+// SAFETY: as above.
+unsafe impl<'a, 'b: 'a, T> PushKernelArg<&'b mut ViewMut<'_, T>> for LaunchArgs<'a> {
+    /// Adds the address of values that the kernel writes, with the same order as [`View`].
+    fn arg(&mut self, view: &'b mut ViewMut<'_, T>) -> &mut Self {
+        self.arg(&view.0.address)
     }
 }
 

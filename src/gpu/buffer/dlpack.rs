@@ -1,7 +1,7 @@
 //! Tensors that are exchanged with other libraries by DLPack: PyTorch, CuPy, JAX, NumPy.
 //!
-//! The layout is that of `DLManagedTensor` in DLPack's `dlpack.h` (version 0.8; the later `DLManagedTensorVersioned` holds
-//! the same tensor).
+//! The layouts are those of `DLManagedTensor` in DLPack's `dlpack.h` (version 0.8) and of `DLManagedTensorVersioned` (1.0), which
+//! holds the same tensor.
 
 use super::{Buffer, Error, MemoryKind};
 use crate::gpu::stream::Stream;
@@ -28,6 +28,7 @@ struct DataType {
 }
 
 #[repr(C)]
+#[derive(Clone, Copy)]
 struct RawTensor {
     data: *mut c_void,
     device: Device,
@@ -45,6 +46,21 @@ struct Managed {
     deleter: Option<unsafe extern "C" fn(*mut Managed)>,
 }
 
+#[repr(C)]
+struct Versioned {
+    version: [u32; 2],
+    context: *mut c_void,
+    deleter: Option<unsafe extern "C" fn(*mut Versioned)>,
+    flags: u64,
+    tensor: RawTensor,
+}
+
+/// The flag of a tensor that must not be written.
+const READ_ONLY: u64 = 1;
+
+/// The version that versioned tensors are written in. Later ones with the same first number have the same layout.
+const VERSION: [u32; 2] = [1, 0];
+
 const CPU: i32 = 1;
 const CUDA: i32 = 2;
 const CUDA_HOST: i32 = 3;
@@ -56,6 +72,7 @@ impl DataType {
         const INT: u8 = 0;
         const UINT: u8 = 1;
         const FLOAT: u8 = 2;
+        const BOOL: u8 = 6;
         let id = TypeId::of::<T>();
         let is = |ids: &[TypeId]| ids.contains(&id);
         let code = if is(&[TypeId::of::<f32>(), TypeId::of::<f64>()]) {
@@ -64,10 +81,25 @@ impl DataType {
             UINT
         } else if is(&[TypeId::of::<i8>(), TypeId::of::<i16>(), TypeId::of::<i32>(), TypeId::of::<i64>()]) {
             INT
+        } else if is(&[TypeId::of::<bool>()]) {
+            BOOL
         } else {
-            return None;
+            return Self::of_half(id);
         };
         Some(Self { code, bits: 8 * size_of::<T>() as u8, lanes: 1 })
+    }
+
+    /// Returns the code of a floating-point number of 16 bits.
+    #[cfg(feature = "half")]
+    fn of_half(id: TypeId) -> Option<Self> {
+        let codes = [(TypeId::of::<half::f16>(), 2), (TypeId::of::<half::bf16>(), 4)];
+        let (_, code) = codes.into_iter().find(|known| known.0 == id)?;
+        Some(Self { code, bits: 16, lanes: 1 })
+    }
+
+    #[cfg(not(feature = "half"))]
+    const fn of_half(_: TypeId) -> Option<Self> {
+        None
     }
 }
 
@@ -110,6 +142,26 @@ unsafe extern "C" fn end<T>(managed: *mut Managed) {
     drop(unsafe { Box::from_raw((*managed).context.cast::<Exported<T>>()) });
 }
 
+/// Ends a tensor that [`DlTensor::into_raw_versioned`] has made.
+unsafe extern "C" fn end_versioned(versioned: *mut Versioned) {
+    // SAFETY: that function has boxed it, and the owner of the tensor calls this once.
+    let versioned = unsafe { Box::from_raw(versioned) };
+    // SAFETY: its context is the tensor that it was made of.
+    drop(unsafe { DlTensor::from_raw(versioned.context) });
+}
+
+/// Ends a tensor that [`DlTensor::from_raw_versioned`] has made.
+unsafe extern "C" fn end_wrapped(managed: *mut Managed) {
+    // SAFETY: that function has boxed it, and the owner of the tensor calls this once.
+    let versioned = unsafe { Box::from_raw(managed) }.context.cast::<Versioned>();
+    // SAFETY: its context is the versioned tensor, which is ended here alone.
+    unsafe {
+        if let Some(deleter) = (*versioned).deleter {
+            deleter(versioned);
+        }
+    }
+}
+
 const UNCOUNTED: Error = Error::Tensor("has a shape that cannot be counted");
 
 /// Returns the strides of a tensor of these lengths without gaps, the last dimension first; `None` if they cannot be counted.
@@ -132,7 +184,7 @@ impl DlTensor {
     /// # Errors
     ///
     /// [`Error::Length`] if the shape has another number of values, and [`Error::Tensor`] if DLPack has no such
-    /// values (it has integers and floating-point numbers), or no such shape.
+    /// values (it has `bool`, integers and floating-point numbers, with the feature `half` also those of 16 bits), or no such shape.
     pub fn new<T>(buffer: Buffer<T>, shape: &[usize]) -> Result<Self, Error>
     where
         T: DeviceRepr + Copy + Send + 'static,
@@ -199,6 +251,48 @@ impl DlTensor {
         raw
     }
 
+    /// Takes over a `DLManagedTensorVersioned` of another library.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Tensor`] for a null pointer, and for a tensor of a later layout or one that must not be written, which is ended then.
+    ///
+    /// # Safety
+    ///
+    /// Like [`DlTensor::from_raw`].
+    pub unsafe fn from_raw_versioned(tensor: *mut c_void) -> Result<Self, Error> {
+        let versioned = tensor.cast::<Versioned>();
+        if versioned.is_null() {
+            return Err(Error::Tensor("is a null pointer"));
+        }
+        // SAFETY: the caller owns it; all versions begin with these fields.
+        let ([major, _], deleter) = unsafe { ((*versioned).version, (*versioned).deleter) };
+        // SAFETY: as above, and the fields behind them are there in this version.
+        let refused = match major == VERSION[0] {
+            false => Some("has a layout of another version"),
+            true => (unsafe { (*versioned).flags } & READ_ONLY > 0).then_some("must not be written"),
+        };
+        if let Some(reason) = refused {
+            if let Some(deleter) = deleter {
+                // SAFETY: the caller owns it.
+                unsafe { deleter(versioned) };
+            }
+            return Err(Error::Tensor(reason));
+        }
+        // SAFETY: as above.
+        let tensor = unsafe { (*versioned).tensor };
+        let managed = Managed { tensor, context: versioned.cast(), deleter: Some(end_wrapped) };
+        // SAFETY: a box is not null.
+        Ok(Self(unsafe { NonNull::new_unchecked(Box::into_raw(Box::new(managed))) }))
+    }
+
+    /// Returns a `DLManagedTensorVersioned` for another library, which has to call its deleter.
+    pub fn into_raw_versioned(self) -> *mut c_void {
+        let tensor = *self.raw();
+        let (context, deleter) = (self.into_raw(), Some(end_versioned as _));
+        Box::into_raw(Box::new(Versioned { version: VERSION, context, deleter, flags: 0, tensor })).cast()
+    }
+
     fn raw(&self) -> &RawTensor {
         // SAFETY: the tensor lives until this value is dropped, and nothing changes it.
         unsafe { &self.0.as_ref().tensor }
@@ -244,7 +338,7 @@ impl DlTensor {
         if DataType::of::<T>() != Some(raw.data_type) {
             return Err(Error::Tensor("has values of another type"));
         }
-        if raw.device != (Device { kind: CUDA, id: ordinal }) {
+        if raw.device.id != ordinal || ![CUDA, CUDA_MANAGED].contains(&raw.device.kind) {
             return Err(Error::Tensor("is not in the memory of the stream's device"));
         }
         if !self.is_contiguous() {

@@ -18,7 +18,7 @@ pub use request::MemoryRequest;
 use super::{
     Buffer, Context, DeviceMemory, Error, HostMemory, Managed, Pinned, Stream, Virtual, usage::Registry,
 };
-use crate::pool::{AnyPool, DeviceAllocator, DevicePool, MemoryKind, PoolOptions};
+use crate::pool::{AnyPool, DeviceAllocator, DevicePool, MemoryKind, PoolOptions, Stream as _};
 use crate::units::debug;
 use cudarc::driver::{DeviceRepr, ValidAsZeroBits};
 use std::sync::Arc;
@@ -120,6 +120,13 @@ impl DeviceStores {
         Ok(Self { context: context.clone(), stream: Stream::new(context)?, own, managed })
     }
 
+    /// Returns the bytes of the longest request that the device's own memory has room for; 0 if its driver does not tell.
+    fn available(&self) -> usize {
+        let mut most = 0;
+        self.own.each_pool(&mut |pool| most = most.max(pool.available(self.stream.id()).unwrap_or(0)));
+        most
+    }
+
     fn stores(&self) -> impl Iterator<Item = &Store> {
         core::iter::once(&self.own).chain(self.managed.iter().flatten())
     }
@@ -155,7 +162,8 @@ impl MemoryManager {
     }
 
     /// Allocates a buffer of `len` zeros of this kind of memory, or of the one that the policy selects (`None`), for
-    /// work on the manager's stream of the first device. Does not wait.
+    /// work on the manager's stream of the device that has most room for a request. Does not wait. O(blocks · log blocks) and a driver call
+    /// for each device, if there are several.
     ///
     /// # Errors
     ///
@@ -168,7 +176,13 @@ impl MemoryManager {
         access: Access,
     ) -> Result<Buffer<T>, Error> {
         let request = self.request().memory(kind).access(access);
-        Buffer::zeros(&request, len, &self.devices[0].stream)
+        let roomiest = match self.devices.as_slice() {
+            [only] => Some(only),
+            // The first one of those that have as much.
+            several => several.iter().rev().max_by_key(|device| device.available()),
+        };
+        let device = roomiest.ok_or(Error::NoContext)?;
+        Buffer::zeros(&request, len, &device.stream)
     }
 
     /// Starts a request with more options. It serves as the allocator for [`Buffer`]'s functions.

@@ -47,6 +47,7 @@ unsafe impl<I: Index, const G: usize, const C: usize> SegmentPlacement for GoodF
     const GRANULE: usize = G;
     const MAX_LEN: usize = Table::<I, G>::MAX_LEN;
     const EXACT: bool = true;
+    const MERGES: bool = true;
 
     unsafe fn claim(&mut self, memory: Region) -> Result<(), RegionError> {
         self.0.claim(memory)

@@ -59,7 +59,7 @@ pub const STEPS: &[Step] = &[
     Step::new("example, zones", Landing, "{examples}zones"),
     Step::new("example, planned model", Landing, "{examples}planned_model"),
     Step::new("example, value", Landing, "{examples}plain_value"),
-    Step::new("tests, gpu alone", Full, "cargo test --features gpu --lib --test gpu"),
+    Step::new("tests, gpu alone", Full, "cargo test --features half --lib --test gpu"),
     Step::new("tests, gpu, other seeds", Full, "cargo xtask gpu-seeds 3"),
     Step::new("clippy, C functions for PyTorch", Full, "cargo clippy --quiet --package allotment-capi --features gpu --all-targets -- -D warnings"),
     Step::new("tests, C library", Full, "cargo test --package allotment-capi --features gpu"),
