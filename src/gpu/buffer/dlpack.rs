@@ -267,10 +267,12 @@ impl DlTensor {
         }
         // SAFETY: the caller owns it; all versions begin with these fields.
         let ([major, _], deleter) = unsafe { ((*versioned).version, (*versioned).deleter) };
-        // SAFETY: as above, and the fields behind them are there in this version.
-        let refused = match major == VERSION[0] {
-            false => Some("has a layout of another version"),
-            true => (unsafe { (*versioned).flags } & READ_ONLY > 0).then_some("must not be written"),
+        let refused = if major != VERSION[0] {
+            Some("has a layout of another version")
+        } else {
+            // SAFETY: as above, and this version has the fields behind them.
+            let flags = unsafe { (*versioned).flags };
+            (flags & READ_ONLY > 0).then_some("must not be written")
         };
         if let Some(reason) = refused {
             if let Some(deleter) = deleter {
