@@ -134,20 +134,13 @@ pub fn plan(arguments: &[OsString]) -> Result<ExitCode> {
 
 /// Draws tables of the program's own files; lists their names if there is no `name`.
 pub fn tables(name: Option<&str>) -> Result<ExitCode> {
-    name.map_or_else(|| draw(&["list"]), |name| draw(&["tables", name]))
-}
-
-/// Writes RESULTS.md anew from the program's own files.
-pub fn report() -> Result<ExitCode> {
-    draw(&["report"])
-}
-
-/// Runs the program for what only reads its files.
-fn draw(arguments: &[&str]) -> Result<ExitCode> {
     // Unlike figures, tables need no optimised program.
     let run = format!("run --quiet --locked --no-default-features --bin {PROGRAM} --target-dir target --");
     let mut command = child::cargo(&folder(), &run);
-    command.args(arguments);
+    match name {
+        Some(name) => command.args(["tables", name]),
+        None => command.arg("list"),
+    };
     let status = command.status().with_context(|| format!("{command:?} does not start"))?;
     Ok(exit(status))
 }
