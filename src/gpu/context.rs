@@ -2,12 +2,12 @@
 
 use super::{Device, Error, copies::Copies, device, error::failed, library::call, relaxed::Relaxed};
 use crate::lock::Mutex;
-use crate::pool::{Capacity, CopyStats, Direction, SourceError, SourceErrorKind};
+use crate::pool::{Capacity, CopyStats, Direction, MemoryKind, SourceError, SourceErrorKind};
 use crate::units::debug;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, Ordering};
 use cudarc::driver::CudaContext;
-use cudarc::driver::sys::{CUcontext, CUdevice, CUevent};
+use cudarc::driver::sys::{CUcontext, CUdevice, CUevent, CUpointer_attribute};
 use std::sync::Arc;
 
 /// The primary context of a device, which cudarc and the CUDA runtime use as well. Clones refer to the same
@@ -236,6 +236,36 @@ impl Context {
             Err(error) if error.code != ALREADY_ENABLED => Err(error.into()),
             _ => Ok(()),
         }
+    }
+
+    /// Returns what kind of memory is at an address, whoever has allocated it: [`MemoryKind::Host`] if the driver does not know it. Memory that
+    /// was registered counts as pinned, and read-mostly memory as managed. At most two driver calls.
+    ///
+    /// # Errors
+    ///
+    /// The error of the driver.
+    pub fn kind_of(&self, address: usize) -> Result<MemoryKind, SourceError> {
+        if self.is_host() {
+            return Ok(MemoryKind::Host);
+        }
+        let _bound = self.enter_relaxed()?;
+        const HOST: u32 = 1;
+        const UNKNOWN: i64 = 1;
+        let (mut kind, mut is_managed) = (0_u32, 0_u32);
+        let ask = |which, answer: &mut u32| {
+            // SAFETY: the answers have 32 bits and fewer. Any address may be asked for.
+            unsafe { call!(cuPointerGetAttribute(ptr::from_mut(answer).cast(), which, address as u64)) }
+        };
+        match ask(CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE, &mut kind) {
+            Err(error) if error.code == UNKNOWN => return Ok(MemoryKind::Host),
+            answered => answered?,
+        }
+        ask(CUpointer_attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED, &mut is_managed)?;
+        Ok(match kind {
+            _ if is_managed != 0 => MemoryKind::Managed,
+            HOST => MemoryKind::Pinned,
+            _ => MemoryKind::Device,
+        })
     }
 
     /// Returns the device's total and free memory; other processes may use some of it. A driver call.

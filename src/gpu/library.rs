@@ -5,8 +5,8 @@ use core::ffi::{c_char, c_void};
 use cudarc::driver::sys::{
     CUDA_MEMCPY2D, CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUipcMemHandle,
     CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemAllocationProp,
-    CUmemGenericAllocationHandle, CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, CUstream,
-    CUstreamCallback, CUstreamCaptureMode, CUstreamCaptureStatus,
+    CUmemGenericAllocationHandle, CUmemPool_attribute, CUmemPoolProps, CUmemoryPool, CUpointer_attribute,
+    CUstream, CUstreamCallback, CUstreamCaptureMode, CUstreamCaptureStatus,
 };
 use libloading::Library;
 use std::sync::OnceLock;
@@ -139,6 +139,7 @@ functions! {
     fn cuMemsetD2D8Async(to: CUdeviceptr, pitch: usize, value: u8, width: usize, height: usize, stream: CUstream);
     fn cuMemsetD32Async(to: CUdeviceptr, value: u32, count: usize, stream: CUstream);
     fn cuMemsetD8Async(to: CUdeviceptr, value: u8, count: usize, stream: CUstream);
+    fn cuPointerGetAttribute(answer: *mut c_void, which: CUpointer_attribute, address: CUdeviceptr);
     fn cuStreamAddCallback(stream: CUstream, callback: CUstreamCallback, argument: *mut c_void, flags: u32);
     fn cuStreamCreate(stream: *mut CUstream, flags: u32);
     fn cuStreamDestroy_v2(stream: CUstream);

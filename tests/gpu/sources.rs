@@ -7,7 +7,7 @@ use allotment::gpu::{
     Advice, AsyncMemory, Buffer, Context, DeviceMemory, Error, HostMemory, Managed, Pinned, Pool, Registered,
     Stream, Virtual, pinned_bytes,
 };
-use allotment::pool::{DevicePool, PoolOptions, Segment, Source, SourceErrorKind, Stream as _};
+use allotment::pool::{DevicePool, MemoryKind, PoolOptions, Segment, Source, SourceErrorKind, Stream as _};
 use allotment::region::Capabilities;
 use allotment_stand_in::Live;
 use std::sync::Arc;
@@ -486,6 +486,43 @@ fn managed_memory_leaves_a_full_device_alone() {
     release(&managed, more, &gpu.stream);
     release(&managed, some, &gpu.stream);
     drop((managed, device));
+    gpu.finish();
+}
+
+#[test]
+fn managed_memory_exceeds_the_device_if_it_may() {
+    let gpu = Gpu::with_memory(64 << 20);
+    if on_system() {
+        return;
+    }
+    let managed = Managed::new(&gpu.context).unwrap().up_to(160 << 20);
+    let most = managed.reserve(96 << 20, &gpu.stream).unwrap();
+    assert_eq!(managed.capacity().unwrap().free, 64 << 20);
+    assert!(managed.reserve(96 << 20, &gpu.stream).unwrap_err().is_out_of_memory());
+    let rest = managed.clone().reserve(64 << 20, &gpu.stream).unwrap();
+    assert_eq!(managed.capacity().unwrap().free, 0);
+    release(&managed, most, &gpu.stream);
+    release(&managed, rest, &gpu.stream);
+    drop(managed);
+    gpu.finish();
+}
+
+#[test]
+fn addresses_have_kinds() {
+    fn kind<S: Source<Stream = Stream> + Send + Sync + 'static>(gpu: &Gpu, source: &S) -> MemoryKind {
+        let memory = source.reserve(source.granularity(), &gpu.stream).unwrap();
+        let kind = gpu.context.kind_of(memory.address.get() + 8).unwrap();
+        release(source, memory, &gpu.stream);
+        kind
+    }
+    let gpu = Gpu::new();
+    assert_eq!(kind(&gpu, &DeviceMemory::new(&gpu.context)), MemoryKind::Device);
+    assert_eq!(kind(&gpu, &Managed::new(&gpu.context).unwrap()), MemoryKind::Managed);
+    assert_eq!(kind(&gpu, &Pinned::new(&gpu.context)), MemoryKind::Pinned);
+    assert_eq!(kind(&gpu, &Registered::new(&gpu.context, vec![0; 4096]).unwrap()), MemoryKind::Pinned);
+    let ordinary = 0_u64;
+    assert_eq!(gpu.context.kind_of((&raw const ordinary).addr()).unwrap(), MemoryKind::Host);
+    assert_eq!(Stream::host().context().kind_of(8).unwrap(), MemoryKind::Host);
     gpu.finish();
 }
 

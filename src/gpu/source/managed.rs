@@ -27,10 +27,13 @@ pub enum Advice {
 /// Giving a segment back waits for the stream.
 ///
 /// A segment is refused if it is larger than the memory that the device has free at that moment, and a source and its
-/// clones together reserve no more bytes than the device has: managed memory beyond that works, but very slowly.
+/// clones together reserve no more bytes than the device has: managed memory beyond that works, but very slowly, and only
+/// [`Managed::up_to`] allows it.
 #[derive(Clone, Debug)]
 pub struct Managed {
     context: Context,
+    /// The most bytes in segments.
+    most: usize,
     /// Bytes in segments.
     reserved: Arc<AtomicUsize>,
 }
@@ -51,7 +54,13 @@ impl Managed {
         if !context.device().managed_memory {
             return Err(Error::Unsupported("managed memory for concurrent use"));
         }
-        Ok(Self { context: context.clone(), reserved: Arc::default() })
+        Ok(Self { context: context.clone(), most: context.device().memory, reserved: Arc::default() })
+    }
+
+    /// Sets the most bytes that this source and the clones that are made of it reserve. If these are more than the device has, its driver moves
+    /// pages to and from the host as they are used, and only the host's memory is a limit.
+    pub fn up_to(self, bytes: usize) -> Self {
+        Self { most: bytes, ..self }
     }
 }
 
@@ -127,19 +136,19 @@ pub(in crate::gpu) unsafe fn advise(
 unsafe impl Source for Managed {
     describe!(|self| "managed", cpu_visible: true, Capabilities::DMA, granularity: PAGE, alignment: ALIGNMENT, copies: OnDevice);
 
-    /// Returns the device's memory and how much of it is free and not in segments.
+    /// Returns the most bytes in segments, and how many of them are in none and free on the device, if it has so many.
     fn capacity(&self) -> Result<Capacity, SourceError> {
         let Capacity { total, free } = self.context.capacity()?;
-        let unreserved = total.saturating_sub(self.reserved.load(Ordering::Relaxed));
-        Ok(Capacity { total, free: free.min(unreserved) })
+        let unreserved = self.most.saturating_sub(self.reserved.load(Ordering::Relaxed));
+        let free = if self.most > total { unreserved } else { free.min(unreserved) };
+        Ok(Capacity { total: self.most, free })
     }
 
     fn reserve(&self, bytes: usize, _: &Stream) -> Result<Segment, SourceError> {
         check_size("cuMemAllocManaged", bytes, PAGE)?;
-        let total = self.context.device().memory;
-        let fits = |reserved: usize| reserved.checked_add(bytes).filter(|&sum| sum <= total);
+        let fits = |reserved: usize| reserved.checked_add(bytes).filter(|&sum| sum <= self.most);
         // Other memory of the device counts as well, also that of other programs.
-        let is_free = bytes <= self.context.capacity()?.free;
+        let is_free = self.most > self.context.device().memory || bytes <= self.context.capacity()?.free;
         if !is_free || self.reserved.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_err() {
             return Err(SourceError::new(SourceErrorKind::OutOfMemory, "the device's memory"));
         }

@@ -84,9 +84,9 @@ exports! {
             return Err(Code::INVALID_VALUE);
         }
         let device = driver.current_device()?;
-        // It may be moved to the device as a whole.
-        let account = driver.devices[device].take(bytes as u64)?;
-        let memory = Memory::new(bytes, Some(account))?;
+        // It may be moved to the device as a whole, if there is room; else some of it is always elsewhere.
+        let account = driver.devices[device].take(bytes as u64).ok();
+        let memory = Memory::new(bytes, account)?;
         let kind = Kind::Managed(Hints::default());
         let allocation = Allocation { id: 0, bytes, kind, device, context, alive: true, freed: false };
         let found = memory.pointer() as Address;
