@@ -157,15 +157,17 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
             return Err(PoolError::Option("granule"));
         }
         let limit = Self::resolve(&source, options.limit)?;
+        let is_bounded = options.keep != usize::MAX;
         let ages = match options.trim_after {
             Some(Age::Time(age)) => Some(age),
             Some(Age::Steps(_)) => Some(Duration::MAX),
-            None => options.adaptive.map(|_| Duration::MAX),
+            None => (is_bounded || options.adaptive.is_some()).then_some(Duration::MAX),
         };
         let checked = options.checks != Checks::default();
         let is_direct =
             ages.is_none() && !checked && matches!(options.reuse, Reuse::Advanced | Reuse::Aggressive);
         let mut state = State::new(ages);
+        state.supply.is_bounded = is_bounded;
         state.order.asks = options.notices_captures;
         state.extra.usage =
             options.adaptive.map(|follow| Box::new(Usage::new(follow, options.reuse == Reuse::Basic)));

@@ -42,6 +42,7 @@ mod returns;
 mod snapshot;
 mod trace;
 mod trim;
+mod upkeep;
 mod wait;
 
 // What programs call.
@@ -78,3 +79,4 @@ pub(crate) use stats::CopyCounters;
 #[cfg(feature = "gpu")]
 pub(crate) use stats::sum as sum_of_copies;
 pub use stats::{BlockSnapshot, BlockState, CopyStats, Counter, Direction, PoolStats, SourceCalls};
+pub use upkeep::Upkeep;

@@ -107,6 +107,7 @@ pub struct PoolOptions {
     pub(super) reuse: Reuse,
     pub(super) lean: bool,
     pub(super) trim_after: Option<Age>,
+    pub(super) keep: usize,
     pub(super) adaptive: Option<Adaptive>,
     pub(super) notices_captures: bool,
     pub(super) checks: Checks,
@@ -127,6 +128,7 @@ impl Default for PoolOptions {
             reuse: Reuse::Advanced,
             lean: false,
             trim_after: None,
+            keep: usize::MAX,
             adaptive: None,
             notices_captures: true,
             checks: Checks::default(),
@@ -204,6 +206,11 @@ setters! {
 
     /// Gives segments back at the call of [`RawPool::step`](super::RawPool::step) at which they have been empty for this many calls.
     trim_after_steps(steps: u64) this.trim_after = Some(Age::Steps(steps));
+
+    /// Bounds the bytes of empty segments that are kept for later requests. What is beyond goes back to the source after the request or the
+    /// free that leaves it empty, those segments first that have been empty the longest; the pool waits for no work, so a segment that is
+    /// still in use on the device goes later.
+    keep_at_most(bytes: usize) this.keep = bytes;
 
     /// Keeps what the program uses and not more. The window is the number of recent calls of [`RawPool::step`](super::RawPool::step) that
     /// count, 1 or more; the factor says how much to keep, as a multiple of the highest usage within the window, 1 or more. At every [`RawPool::step`](super::RawPool::step), the pool releases

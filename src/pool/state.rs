@@ -84,6 +84,8 @@ pub(super) struct Supply {
     /// How long a segment may stay empty, [`Duration::MAX`] if that is not a matter of time; `None` if segments need not
     /// note when they become empty.
     pub ages: Option<Duration>,
+    /// Whether the bytes of empty segments have a bound.
+    pub is_bounded: bool,
     /// The error of a device that was lost, after which no call works.
     pub lost: Option<SourceError>,
     /// When the first empty segment may be too old, by the source's clock; [`Duration::MAX`] for never.
@@ -97,7 +99,7 @@ pub(super) struct Supply {
 impl Supply {
     pub(super) fn new(ages: Option<Duration>) -> Self {
         let (calls, trim_at, shortest) = (SourceCalls::default(), Duration::MAX, usize::MAX);
-        Self { calls, step: 0, ages, lost: None, trim_at, shortest, lengthens: false }
+        Self { calls, step: 0, ages, is_bounded: false, lost: None, trim_at, shortest, lengthens: false }
     }
 
     /// Calls the source, and counts the call and its time.
@@ -124,6 +126,9 @@ impl Supply {
         if self.ages.is_some() {
             *emptied = (now(), self.step);
             self.trim_after(|| emptied.0);
+            if self.is_bounded {
+                self.trim_at = Duration::ZERO;
+            }
         }
     }
 

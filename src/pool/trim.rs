@@ -12,6 +12,9 @@ use core::cmp::Reverse;
 use core::time::Duration;
 use std::collections::HashMap;
 
+/// How long after its work was not over yet a segment that should go is looked at again.
+const AGAIN: Duration = Duration::from_millis(1);
+
 impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     /// Gives empty segments back to the source, and free pages of others where the source can take pages
     /// ([`Source::page`]), while at least `keep` bytes stay reserved. Returns the released bytes. Freed blocks whose events have passed count as free. The pool waits for nothing, though the driver
@@ -92,7 +95,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         })
     }
 
-    /// Releases segments that have been empty for too long by the clock, after a request or a free. O(1) until one may be.
+    /// Releases segments that have been empty for too long by the clock, or are too many, after a request or a free. O(1) until one may be.
     #[inline(always)]
     pub(super) fn trim_due(&self, state: &mut State<P, S>) {
         if state.supply.trim_at != Duration::MAX {
@@ -127,8 +130,22 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
             if !state.order.queues.is_empty() {
                 next = next.min(now.saturating_add(age));
             }
+            if state.supply.is_bounded && self.trim_kept(state) > self.options.keep {
+                next = next.min(now.saturating_add(AGAIN));
+            }
         }
         state.supply.trim_at = next;
+    }
+
+    /// Releases empty segments whose work is done, while more bytes are empty than the options allow. Returns how many are left.
+    fn trim_kept(&self, state: &mut State<P, S>) -> usize {
+        let bytes = |entry: &Entry<P>| entry.memory.bytes - entry.unmapped;
+        let kept: usize = state.empty_segments().map(|(_, entry)| bytes(entry)).sum();
+        let older = |number, entry: &Entry<P>| (entry.emptied, number);
+        let released = self.release_empty(state, older, |state, number, released| {
+            kept.saturating_sub(released) > self.options.keep && self.is_over(state, state.entry(number).heap)
+        });
+        kept.saturating_sub(released)
     }
 
     /// Releases segments that have been empty for too long, and returns the released bytes.

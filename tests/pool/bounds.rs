@@ -6,6 +6,7 @@ use allotment::pool::{
     DefaultPlacement, DevicePool, PoolError, PoolOptions, RawPool, Reuse, SourceErrorKind,
 };
 use allotment::sim::{DeviceMemory, Stream};
+use std::sync::Arc;
 use std::time::Duration;
 
 #[test]
@@ -268,6 +269,61 @@ fn a_limit_is_reached_but_not_exceeded() {
     // Nothing is prepared for nothing, and yet a request for it finds a place.
     pool.preallocate(0, &stream).unwrap();
     assert_eq!(pool.source().reserved(), 512);
+}
+
+/// No more stays in empty segments than the program allows, the oldest goes first, and nothing waits for that.
+#[test]
+fn what_is_kept_has_a_bound() {
+    let pool = pool(512, PoolOptions::new().keep_at_most(50 * MIB));
+    let device = pool.source().clone().with_latency(Duration::ZERO, Duration::ZERO);
+    let stream = device.stream();
+    let mut blocks: Vec<_> = (0..10).map(|_| pool.allocate(20 * MIB, &stream).unwrap()).collect();
+    let first = blocks[0].address();
+    let reserved: Vec<usize> = core::iter::from_fn(|| {
+        device.advance(Duration::from_millis(5));
+        (!blocks.is_empty()).then(|| drop(blocks.remove(0)))?;
+        Some(device.reserved() / MIB)
+    })
+    .collect();
+    assert_eq!(reserved, [200, 200, 180, 160, 140, 120, 100, 80, 60, 40]);
+    assert!(pool.snapshot().segments.iter().all(|segment| segment.address != first), "it was empty first");
+    // Work that still runs keeps a segment for a while.
+    let several: Vec<_> = (0..4).map(|_| pool.allocate(20 * MIB, &stream).unwrap()).collect();
+    let work = stream.launch(1, several[3].address(), 20 * MIB);
+    drop(several);
+    assert_eq!((device.reserved(), device.is_done(work)), (80 * MIB, false));
+    stream.run();
+    device.advance(Duration::from_millis(5));
+    drop(pool.allocate(KIB, &stream).unwrap());
+    assert!(device.reserved() <= 42 * MIB, "{}", device.reserved());
+}
+
+/// The thread works while nobody allocates, and ends with its value or with the pool.
+#[test]
+fn upkeep_works_until_it_is_dropped() {
+    let pool = Arc::new(pool(64, PoolOptions::new()));
+    let stream = pool.source().stream();
+    let (tell, told) = std::sync::mpsc::channel();
+    let upkeep = |pool: &Arc<_>| {
+        let tell = tell.clone();
+        DevicePool::upkeep(pool, Duration::from_millis(1), move |pool| {
+            pool.trim(0);
+            let _ = tell.send(pool.stats().reserved.current);
+        })
+    };
+    let first = upkeep(&pool).unwrap();
+    drop(pool.allocate(20 * MIB, &stream).unwrap());
+    while told.recv().unwrap() > 0 {}
+    while pool.stats().reserved.current > 0 {
+        told.recv().unwrap();
+    }
+    drop(first);
+    while told.try_recv().is_ok() {}
+    // A second one ends by itself once nothing else has the pool.
+    let second = upkeep(&pool).unwrap();
+    drop((pool, tell));
+    while told.recv().is_ok() {}
+    drop(second);
 }
 
 /// A program that never calls `step` gets rid of old segments by its requests and frees, which wait for nothing.

@@ -1,0 +1,82 @@
+//! [`Upkeep`]: a thread that looks after a pool.
+
+#![forbid(unsafe_code)]
+
+use super::{RawPool, Source};
+use crate::placement::SegmentPlacement;
+use core::time::Duration;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::{self, JoinHandle};
+
+/// A thread that [`RawPool::upkeep`] has started. Dropping it ends the thread, and waits for that.
+#[must_use = "dropping it ends the thread"]
+#[derive(Debug)]
+pub struct Upkeep {
+    /// Dropped first, which tells the thread.
+    end: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Upkeep {
+    fn drop(&mut self) {
+        self.end = None;
+        // The thread itself drops this if it has the last reference to what contains it, and cannot wait for its own end.
+        let others = |thread: &JoinHandle<()>| thread.thread().id() != thread::current().id();
+        if let Some(thread) = self.thread.take().filter(others) {
+            // A panic of the program's work was printed when it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl<P: SegmentPlacement, S: Source> RawPool<P, S>
+where
+    Self: Send + Sync + 'static,
+{
+    /// Starts a thread that calls `work` with the pool at once and then after each pause of this length, until the result is dropped or the pool ends:
+    /// for what should happen while the program neither allocates nor frees.
+    ///
+    /// ```
+    /// use allotment::pool::{DevicePool, PoolOptions, Source as _};
+    /// use allotment::sim::DeviceMemory;
+    /// use std::sync::Arc;
+    /// use std::time::Duration;
+    ///
+    /// /// With less free on the device, everything that is empty goes back; with more, only what is beyond this.
+    /// const LOW: usize = 64 << 20;
+    ///
+    /// let device: DeviceMemory = DeviceMemory::new(1 << 30);
+    /// let pool = Arc::new(DevicePool::new(device, PoolOptions::new())?);
+    /// let upkeep = pool.upkeep(Duration::from_millis(100), |pool| {
+    ///     pool.collect();
+    ///     let is_low = pool.source().capacity().is_ok_and(|capacity| capacity.free < LOW);
+    ///     pool.trim(if is_low { 0 } else { LOW });
+    /// })?;
+    /// # drop(upkeep);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The system's error if it starts no thread.
+    pub fn upkeep(
+        self: &Arc<Self>,
+        pause: Duration,
+        mut work: impl FnMut(&Self) + Send + 'static,
+    ) -> io::Result<Upkeep> {
+        let (end, ended) = channel();
+        let pool = Arc::downgrade(self);
+        let thread = thread::Builder::new().name("allotment upkeep".into()).spawn(move || {
+            while let Some(pool) = pool.upgrade() {
+                work(&pool);
+                drop(pool);
+                if ended.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
+                    break;
+                }
+            }
+        })?;
+        Ok(Upkeep { end: Some(end), thread: Some(thread) })
+    }
+}
