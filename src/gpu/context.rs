@@ -238,7 +238,7 @@ impl Context {
         }
     }
 
-    /// Returns what kind of memory is at an address, whoever has allocated it: [`MemoryKind::Host`] if the driver does not know it. Memory that
+    /// Returns what kind of memory is at an address, also one of another library: [`MemoryKind::Host`] if the driver does not know it. Memory that
     /// was registered counts as pinned, and read-mostly memory as managed. At most two driver calls.
     ///
     /// # Errors

@@ -298,7 +298,7 @@ fn what_is_kept_has_a_bound() {
     assert!(device.reserved() <= 42 * MIB, "{}", device.reserved());
 }
 
-/// The thread works while nobody allocates, and ends with its value or with the pool.
+/// The thread works while the program does not allocate, and ends with its value or with the pool.
 #[test]
 fn upkeep_works_until_it_is_dropped() {
     let pool = Arc::new(pool(64, PoolOptions::new()));
