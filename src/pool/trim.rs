@@ -12,7 +12,7 @@ use core::cmp::Reverse;
 use core::time::Duration;
 use std::collections::HashMap;
 
-/// How long after its work was not over yet a segment that should go is looked at again.
+/// How long after its work was not over a segment that should go is looked at again, if what is kept has a bound.
 const AGAIN: Duration = Duration::from_millis(1);
 
 impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
@@ -103,16 +103,18 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         }
     }
 
-    /// Waits for no work: segments that may still be in use stay, to be looked at again after a quarter of the age.
+    /// Waits for no work: segments that may still be in use stay, to be looked at again after a quarter of the age, or soon if their bytes have a
+    /// bound.
     #[cold]
     fn trim_old(&self, state: &mut State<P, S>) {
         let (Some(age), now) = (state.supply.ages, self.source.now()) else { return };
         if now < state.supply.trim_at {
             return;
         }
+        let again = if state.supply.is_bounded { AGAIN } else { age / 4 };
         let mut next = Duration::MAX;
         if state.order.is_recording() {
-            next = now.saturating_add(age / 4);
+            next = now.saturating_add(again);
         } else {
             self.poll(state);
             let empty: Vec<(u32, usize, Duration)> =
@@ -121,7 +123,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
                 if now.saturating_sub(emptied) < age {
                     next = next.min(emptied.saturating_add(age));
                 } else if !self.is_over(state, heap) {
-                    next = next.min(now.saturating_add(age / 4));
+                    next = next.min(now.saturating_add(again));
                 } else {
                     // A segment that the driver did not take has left the pool all the same; its error is counted.
                     let _ = self.release(state, number);
@@ -131,7 +133,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
                 next = next.min(now.saturating_add(age));
             }
             if state.supply.is_bounded && self.trim_kept(state) > self.options.keep {
-                next = next.min(now.saturating_add(AGAIN));
+                next = next.min(now.saturating_add(again));
             }
         }
         state.supply.trim_at = next;
