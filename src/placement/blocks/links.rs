@@ -229,14 +229,13 @@ impl<P: Place> Blocks<P> {
         }
     }
 
-    /// Removes a free block of `len` granules from its list, if it is in one, and returns its length: out of line where checks and firmware
-    /// make that worth it.
+    /// Removes a free block of `len` granules from its list, if it is in one: out of line where checks and firmware make that worth it.
     #[inline(always)]
-    pub(super) unsafe fn leave(self, index: usize, len: usize) -> usize {
+    pub(super) unsafe fn leave(self, index: usize, len: usize) {
         // SAFETY: the caller's contract.
         unsafe {
             if Self::unlisted(len) {
-                return len;
+                return;
             }
             if P::BEST {
                 self.remove(index, len);
@@ -245,7 +244,6 @@ impl<P: Place> Blocks<P> {
             } else {
                 self.unlink(index);
             }
-            len
         }
     }
 

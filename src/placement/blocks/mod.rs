@@ -47,7 +47,8 @@ pub(crate) unsafe trait Place: Copy {
     fn bits(self, index: usize) -> *mut u32;
     /// Returns the place for the first block of a list.
     fn head(self, list: usize) -> *mut Self::Word;
-    /// Returns the map of the lists that have a block: one word with a bit for each if there are no more than 32 lists. Else a word that says which of the words behind it are not zero, and these.
+    /// Returns the map of the lists that have a block: one word with a bit for each if there are no more than 32 lists. Else a word that
+    /// says which of the words behind it are not zero, and these.
     fn map(self) -> *mut u32;
     /// Returns the length of the longest block that there can be. There is a list for it.
     fn longest(self) -> usize;
@@ -185,12 +186,15 @@ impl<P: Place> Blocks<P> {
                 return self.refuse_both(index, end);
             }
             if right {
-                len += self.leave(end, if P::CHECKED { after } else { self.get(end, Self::LEN) });
+                let found = if P::CHECKED { after } else { self.get(end, Self::LEN) };
+                self.leave(end, found);
+                len += found;
             }
             if P::CHECKED && before > 0 || !P::CHECKED && left {
                 let found = if P::CHECKED { before } else { (*self.tail(index)).get() };
                 index -= found;
-                len += self.leave(index, found);
+                self.leave(index, found);
+                len += found;
             }
             self.measure(index, len);
             self.enter(index, len, Self::class(len));
@@ -223,7 +227,9 @@ impl<P: Place> Blocks<P> {
     unsafe fn cut_out(self, index: usize, len: usize, need: usize, mask: usize) -> *mut u8 {
         // SAFETY: the block is free, and as long as is needed.
         unsafe {
-            let end = index + self.leave(index, self.get(index, Self::LEN));
+            let found = self.get(index, Self::LEN);
+            self.leave(index, found);
+            let end = index + found;
             let mut stop = end;
             if need != len || len > LONG {
                 let place = if need > LONG {
