@@ -77,9 +77,10 @@ const fn counter(name: &'static str, help: &'static str, unit: Option<Unit>) -> 
 }
 
 /// All metrics in the order in which they are written.
-static FAMILIES: [Family; 18] = [
+static FAMILIES: [Family; 20] = [
     gauge("used", "Live blocks, rounding included", Some(Unit::Bytes)),
     gauge("peak", "The most that was used so far", Some(Unit::Bytes)),
+    gauge("mean", "The mean of what was requested, since the pool's start", Some(Unit::Bytes)),
     gauge("requested", "Live blocks, as requested", Some(Unit::Bytes)),
     gauge("limit", "What the heap can hold", Some(Unit::Bytes)),
     gauge("committed", "Memory that the system or the device has given", Some(Unit::Bytes)),
@@ -93,6 +94,7 @@ static FAMILIES: [Family; 18] = [
     counter("requests", "Requests, by whether the source was asked", None),
     counter("waits", "Events that the caller was blocked for", None),
     counter("source", "Time in calls of the source", Some(Unit::Seconds)),
+    counter("recovery", "Time in requests without room, by what they did", Some(Unit::Seconds)),
     counter("lock_acquisitions", "How often the heap's lock was acquired", None),
     counter("lock_waits", "Acquisitions of the heap's lock that had to wait", None),
     Family {
@@ -109,6 +111,8 @@ enum Value {
     /// With a second label.
     Labelled((&'static str, &'static str), u64),
     Time(Duration),
+    /// With a second label.
+    LabelledTime((&'static str, &'static str), Duration),
     /// The durations of an operation, and the ticks of a second.
     Durations(&'static str, Histogram, f64),
 }
@@ -176,7 +180,7 @@ impl Memory {
     pub fn pool(self, name: &str, stats: impl Fn() -> PoolStats + Send + Sync + 'static) -> Self {
         self.with(name, move || {
             let stats = stats();
-            vec![
+            let mut values = vec![
                 ("used", Value::Count(stats.allocated.current)),
                 ("peak", Value::Count(stats.allocated.peak)),
                 ("requested", Value::Count(stats.requested.current)),
@@ -190,7 +194,19 @@ impl Memory {
                 ("requests", Value::Labelled(("result", "miss"), stats.misses)),
                 ("waits", Value::Count(stats.calls.synchronize)),
                 ("source", Value::Time(stats.calls.time)),
-            ]
+                ("lock_waits", Value::Count(stats.lock_waits)),
+            ];
+            // The rest is measured only if the pool's options ask for it.
+            if stats.latency.count > 0 {
+                values.push(("mean", Value::Count(stats.mean)));
+                values.push(("operation_duration", Value::Durations("allocate", stats.latency, 1e9)));
+                let stages = PoolStats::STAGES.into_iter().zip(stats.recovery);
+                values.extend(
+                    stages
+                        .map(|(stage, (_, time))| ("recovery", Value::LabelledTime(("stage", stage), time))),
+                );
+            }
+            values
         })
     }
 
@@ -253,7 +269,7 @@ impl Collector for Memory {
                 for (_, value) in values.iter().filter(|(own, _)| own == name) {
                     let mut labels = vec![("heap", *heap)];
                     match value {
-                        Value::Labelled(label, _) => labels.push(*label),
+                        Value::Labelled(label, _) | Value::LabelledTime(label, _) => labels.push(*label),
                         Value::Durations(operation, ..) => labels.push(("operation", operation)),
                         Value::Count(_) | Value::Time(_) => {}
                     }
@@ -265,7 +281,9 @@ impl Collector for Memory {
                         (Value::Count(count) | Value::Labelled(_, count), _) => {
                             ConstCounter::new(*count).encode(metric)?;
                         }
-                        (Value::Time(time), _) => ConstCounter::new(time.as_secs_f64()).encode(metric)?,
+                        (Value::Time(time) | Value::LabelledTime(_, time), _) => {
+                            ConstCounter::new(time.as_secs_f64()).encode(metric)?
+                        }
                         (Value::Durations(_, times, ticks), _) => metric.encode_histogram::<NoLabelSet>(
                             times.total as f64 / ticks,
                             times.count.into(),

@@ -11,7 +11,8 @@ use std::time::Duration;
 use allotment::lock::{Contention, Counted, Futex, Unsync};
 use allotment::observe::Timings;
 use allotment::os::{Growing, GrowingStats};
-use allotment::pool::{PoolStats, SourceCalls};
+use allotment::pool::{DevicePool, PoolOptions, PoolStats, SourceCalls};
+use allotment::sim::DeviceMemory;
 use allotment::{Heap, Memory as _, Region, Stats, Timed, Tlsf, Tlsf16, heap};
 use allotment_metrics::Memory;
 use prometheus_client::encoding::text::encode;
@@ -46,12 +47,22 @@ fn counts_of_a_heap() -> (Timings, Contention) {
     *COUNTS
 }
 
+/// The statistics of a timed pool with a live block, whose source took 50 µs for it.
+fn stats_of_a_pool() -> PoolStats {
+    let device = DeviceMemory::<false>::new(8 << 20).with_latency(Duration::from_micros(50), Duration::ZERO);
+    let pool = DevicePool::new(device.clone(), PoolOptions::new().timed(true)).unwrap();
+    let _block = pool.allocate(1000, &device.stream()).unwrap();
+    device.advance(Duration::from_micros(50));
+    pool.stats()
+}
+
 fn registry() -> Registry {
     let stats = stats_of_a_heap();
     let heap = move || stats;
     let growing = || GrowingStats { used: 5, committed: 4096, purged: 8192, ..GrowingStats::default() };
     let calls = SourceCalls { synchronize: 3, time: Duration::from_millis(1500), ..SourceCalls::default() };
-    let pool = move || PoolStats { hits: 7, misses: 1, calls, ..PoolStats::default() };
+    let pool = move || PoolStats { hits: 7, misses: 1, calls, lock_waits: 3, ..PoolStats::default() };
+    let timed = stats_of_a_pool();
     let mut registry = Registry::default();
     let (timings, contention) = counts_of_a_heap();
     registry.register_collector(Box::new(
@@ -59,6 +70,7 @@ fn registry() -> Registry {
             .heap("main", heap)
             .growing("host", growing)
             .pool("gpu \"0\"", pool)
+            .pool("sim", move || timed)
             .timings("timed", 1e9, move || timings)
             .contention("timed", move || contention),
     ));
@@ -74,7 +86,7 @@ fn each_metric_stands_once() {
     let mut names = kinds.clone();
     names.sort_unstable();
     names.dedup();
-    assert_eq!((names.len(), kinds.len()), (18, 18), "{text}");
+    assert_eq!((names.len(), kinds.len()), (20, 20), "{text}");
     for line in [
         "# TYPE allotment_memory_used_bytes gauge",
         "# UNIT allotment_memory_used_bytes bytes",
@@ -92,6 +104,10 @@ fn each_metric_stands_once() {
         "allotment_memory_requests_total{heap=\"gpu \\\"0\\\"\",result=\"miss\"} 1",
         "allotment_memory_waits_total{heap=\"gpu \\\"0\\\"\"} 3",
         "allotment_memory_source_seconds_total{heap=\"gpu \\\"0\\\"\"} 1.5",
+        "allotment_memory_lock_waits_total{heap=\"gpu \\\"0\\\"\"} 3",
+        "allotment_memory_mean_bytes{heap=\"sim\"} 500",
+        "allotment_memory_operation_duration_seconds_sum{heap=\"sim\",operation=\"allocate\"} 0.00005",
+        "allotment_memory_recovery_seconds_total{heap=\"sim\",stage=\"growth\"} 0.00005",
     ] {
         assert!(text.lines().any(|own| own == line), "{line}: {text}");
     }

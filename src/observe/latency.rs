@@ -8,8 +8,9 @@ const CLASSES: usize = 32;
 /// A histogram of how long one kind of operation took, in powers of two of the clock's ticks.
 ///
 /// Fixed memory: 32 counts and 3 more values. Counts saturate at their largest value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct Histogram {
     /// Number of operations.
@@ -54,6 +55,20 @@ impl Histogram {
             }
         }
         self.longest
+    }
+}
+
+/// The operations of two histograms with the same unit.
+impl core::ops::Add for Histogram {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            count: self.count.saturating_add(other.count),
+            total: self.total.saturating_add(other.total),
+            longest: self.longest.max(other.longest),
+            classes: core::array::from_fn(|class| self.classes[class].saturating_add(other.classes[class])),
+        }
     }
 }
 

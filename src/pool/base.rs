@@ -8,6 +8,7 @@ use super::options::{Age, Checks, Limit, PoolOptions, Reuse};
 use super::segments::{Holder, Record, Request, SizeKind, lane_of};
 use super::state::State;
 use super::stats::{BlockSnapshot, CopyCounters};
+use super::times::Times;
 use super::usage::Usage;
 use super::{Source, SourceError};
 use crate::front::pressure::{Key, Registry, Shortage};
@@ -133,8 +134,10 @@ pub struct RawPool<P: SegmentPlacement, S: Source> {
     /// Granules that request lengths are rounded up to.
     pub(super) unit: usize,
     pub(super) id: u32,
-    /// Whether stream heaps can serve requests by themselves: nothing but the streams and their order is looked at.
+    /// Whether stream heaps can serve requests by themselves: nothing but the streams and their order is looked at, and nothing is measured.
     pub(super) is_direct: bool,
+    /// What is measured, if the options ask for it.
+    pub(super) times: Option<Box<Times>>,
     /// Whether any check is on.
     pub(super) checked: bool,
     pub(super) hooks: Hooks,
@@ -164,7 +167,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
             None => (is_bounded || options.adaptive.is_some()).then_some(Duration::MAX),
         };
         let checked = options.checks != Checks::default();
-        let is_direct =
+        let can_be_direct =
             ages.is_none() && !checked && matches!(options.reuse, Reuse::Advanced | Reuse::Aggressive);
         let mut state = State::new(ages);
         state.supply.is_bounded = is_bounded;
@@ -177,12 +180,13 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
             shift: granule.ilog2(),
             unit: (options.granule >> granule.ilog2()).max(1),
             id: POOLS.fetch_add(1, Ordering::Relaxed),
-            is_direct,
+            is_direct: can_be_direct && !options.timed,
+            times: options.timed.then(|| Box::new(Times::new(source.now(), can_be_direct))),
             checked,
             hooks: Hooks(Mutex::new(Registry::EMPTY)),
             on_leak: Mutex::new(None),
             copies: Arc::default(),
-            state: Lanes::new(state),
+            state: Lanes::new(state, options.timed),
             source,
             options,
         };

@@ -39,9 +39,31 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         self.allocate_otherwise(request, stream, Location::caller())
     }
 
-    /// Serves a request under the lock of everything: one that its stream's heap has no room for, or that others hear of.
+    /// Serves a request that its stream's heap has not served at once, and measures it if the options ask for that.
     #[inline(never)]
     fn allocate_otherwise(
+        &self,
+        request: Request,
+        stream: &S::Stream,
+        site: &'static Location<'static>,
+    ) -> Result<Allocation, PoolError> {
+        let Some(times) = &self.times else { return self.allocate_locked(request, stream, site) };
+        let (start, bytes) = (self.source.now(), request.bytes);
+        let tries = times.is_direct && request.kind != SizeKind::Huge;
+        let allocated = match tries.then(|| self.state.allocate(&request, stream)).flatten() {
+            Some((address, record, serial)) => Ok(self.hand_out(address, bytes, record, serial)),
+            None => self.allocate_locked(request, stream, site),
+        };
+        let now = self.source.now();
+        times.requested(stream.id(), now.saturating_sub(start));
+        if allocated.is_ok() {
+            times.used(stream.id(), now, bytes as i128);
+        }
+        allocated
+    }
+
+    /// Serves a request under the lock of everything: one that its stream's heap has no room for, or that others hear of.
+    fn allocate_locked(
         &self,
         mut request: Request,
         stream: &S::Stream,
@@ -159,8 +181,13 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     pub fn stats(&self) -> PoolStats {
         let state = self.lock();
         let largest = state.largest_free();
-        let copies = self.copies.stats();
-        PoolStats { copies, ..state.figures.stats(largest, state.supply.calls) }
+        let (copies, (lock_waits, lock_time)) = (self.copies.stats(), self.state.waits());
+        let counted = state.figures.stats(largest, state.supply.calls);
+        let mut stats = PoolStats { copies, lock_waits, lock_time, ..counted };
+        if let Some(times) = &self.times {
+            times.enter(&mut stats, self.source.now());
+        }
+        stats
     }
 
     /// Counts a copy of `bytes` bytes to or from the pool's blocks, or a fill of them, and the time that it took if that is known.

@@ -21,10 +21,12 @@ use crate::placement::SegmentPlacement;
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::panic::{RefUnwindSafe, UnwindSafe};
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::time::Duration;
+use std::time::Instant;
 
 /// How often threads must have waited for the one lock before a pool gets lanes.
-const WAITS: u32 = 16;
+const WAITS: usize = 16;
 
 /// Places in the table from streams to stream heaps.
 const HINTS: usize = 64;
@@ -33,8 +35,10 @@ const HINTS: usize = 64;
 pub(super) struct Lanes<P: SegmentPlacement, S: Source> {
     /// The lock of everything, or of what no lane guards.
     all: Futex,
-    /// How often a thread had to wait for it.
-    waits: AtomicU32,
+    /// How often a thread had to wait for a lock.
+    waits: AtomicUsize,
+    /// How many nanoseconds, if that is measured.
+    waited: Option<AtomicU64>,
     is_split: AtomicBool,
     locks: [Line; LANES],
     /// The heaps of streams, by the stream's number. An entry may be out of date; the stream heap itself tells.
@@ -161,10 +165,11 @@ impl<P: SegmentPlacement, S: Source> Drop for Held<'_, P, S> {
 }
 
 impl<P: SegmentPlacement, S: Source> Lanes<P, S> {
-    pub(super) fn new(state: State<P, S>) -> Self {
+    pub(super) fn new(state: State<P, S>, is_timed: bool) -> Self {
         Self {
             all: Futex::INIT,
-            waits: AtomicU32::new(0),
+            waits: AtomicUsize::new(0),
+            waited: is_timed.then(AtomicU64::default),
             is_split: AtomicBool::new(false),
             locks: [const { Line(Futex::INIT) }; LANES],
             hints: [const { AtomicU32::new(0) }; HINTS],
@@ -179,7 +184,7 @@ impl<P: SegmentPlacement, S: Source> Lanes<P, S> {
     /// Locks everything.
     #[inline(always)]
     pub(super) fn lock(&self) -> Held<'_, P, S> {
-        self.acquire_all();
+        self.acquire(&self.all);
         let is_split = self.is_split.load(Ordering::Relaxed);
         let mut held = if is_split { self.lock_lanes() } else { Held { locks: self, is_split } };
         held.count_recent();
@@ -190,19 +195,34 @@ impl<P: SegmentPlacement, S: Source> Lanes<P, S> {
     #[cold]
     #[inline(never)]
     fn lock_lanes(&self) -> Held<'_, P, S> {
-        self.locks.iter().for_each(|lane| lane.0.acquire());
+        self.locks.iter().for_each(|lane| self.acquire(&lane.0));
         let mut held = Held { locks: self, is_split: true };
         held.absorb();
         held
     }
 
-    /// Takes the lock of everything, and counts if it has to wait.
+    /// Takes a lock, and counts if it has to wait.
     #[inline(always)]
-    fn acquire_all(&self) {
-        if self.all.try_acquire().is_none() {
-            self.waits.fetch_add(1, Ordering::Relaxed);
-            self.all.acquire();
+    fn acquire(&self, lock: &Futex) {
+        if lock.try_acquire().is_none() {
+            self.wait_for(lock);
         }
+    }
+
+    #[cold]
+    fn wait_for(&self, lock: &Futex) {
+        self.waits.fetch_add(1, Ordering::Relaxed);
+        let start = self.waited.as_ref().map(|waited| (waited, Instant::now()));
+        lock.acquire();
+        if let Some((waited, start)) = start {
+            waited.fetch_add(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns how often threads had to wait for a lock, and how long if that is measured.
+    pub(super) fn waits(&self) -> (u64, Duration) {
+        let nanoseconds = self.waited.as_ref().map_or(0, |waited| waited.load(Ordering::Relaxed));
+        (self.waits.load(Ordering::Relaxed) as u64, Duration::from_nanos(nanoseconds))
     }
 
     /// Releases the lock of everything while there are no others, and gives the pool lanes if that helps.
@@ -239,14 +259,14 @@ impl<P: SegmentPlacement, S: Source> Lanes<P, S> {
     #[inline(always)]
     fn enter(&self, lane: usize) -> Entered<'_, P, S> {
         if !self.is_split.load(Ordering::Acquire) {
-            self.acquire_all();
+            self.acquire(&self.all);
             if !self.is_split.load(Ordering::Relaxed) {
                 return Entered { locks: self, lane, is_split: false };
             }
             // SAFETY: it has just been taken.
             unsafe { self.all.release(()) };
         }
-        self.locks[lane].0.acquire();
+        self.acquire(&self.locks[lane].0);
         Entered { locks: self, lane, is_split: true }
     }
 

@@ -23,6 +23,7 @@ mod stats;
 mod order;
 mod segments;
 mod streams;
+mod times;
 mod usage;
 
 // The state, its locks, and the pool, which has them.

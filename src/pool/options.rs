@@ -110,6 +110,7 @@ pub struct PoolOptions {
     pub(super) keep: usize,
     pub(super) adaptive: Option<Adaptive>,
     pub(super) notices_captures: bool,
+    pub(super) timed: bool,
     pub(super) checks: Checks,
 }
 
@@ -131,6 +132,7 @@ impl Default for PoolOptions {
             keep: usize::MAX,
             adaptive: None,
             notices_captures: true,
+            timed: false,
             checks: Checks::default(),
         }
     }
@@ -229,6 +231,11 @@ setters! {
     /// requests make no driver call at all. Without the handle, a launch of the graph overwrites memory that the pool has given to
     /// others.
     declared_captures() this.notices_captures = false;
+
+    /// Measures the mean of the bytes in use, how long requests take, how long threads wait for the pool's locks, and what the steps cost that
+    /// a request without room takes: [`PoolStats::mean`](super::PoolStats::mean) and what follows it there. A request then reads the source's
+    /// clock twice and a free once, and each takes one more lock of its stream's; pools without this option pay nothing.
+    timed(on: bool) this.timed = on;
 
     /// Fills freed memory with this byte and reports bytes that were changed while it was free, when the memory is
     /// used again. Needs memory that the CPU can access. The memory is filled once its last work is done.

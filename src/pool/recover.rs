@@ -70,7 +70,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
             // The hooks free blocks of this pool, so they are called outside its lock.
             let shortage = self.out_of_memory(&mut state, need.request, need.denied);
             drop(state);
-            let reclaimed = self.hooks.reclaim(&shortage, &mut after);
+            let reclaimed = self.stage(7, || self.hooks.reclaim(&shortage, &mut after));
             state = self.lock();
             if !reclaimed {
                 state.note(need.heap, |figures| figures.counted.failures += 1);
@@ -101,11 +101,11 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     /// Takes the measures that every request may take: returns blocks whose events have passed, uses other streams'
     /// memory, and grows.
     fn attempt(&self, state: &mut State<P, S>, need: &mut Need<'_>) -> Result<Option<u32>, PoolError> {
-        if let Some(number) = self.find(state, need) {
+        if let Some(number) = self.stage(0, || self.find(state, need)) {
             return Ok(Some(number));
         }
         state.note(need.heap, |figures| figures.counted.misses += 1);
-        self.enlarge(state, need)
+        self.stage(1, || self.enlarge(state, need))
     }
 
     fn find(&self, state: &mut State<P, S>, need: &Need<'_>) -> Option<u32> {
@@ -202,33 +202,44 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     /// Takes the measures of the last resort in turn, each followed by another attempt.
     fn recover(&self, state: &mut State<P, S>, need: &mut Need<'_>) -> Result<Option<u32>, PoolError> {
         // Blocks that are kept by class go back, and empty segments whose work is done.
-        self.flush(state);
-        if let Some(number) = self.any_free(state, need, Patience::Request) {
-            return Ok(Some(number));
+        let kept = self.stage(2, || {
+            self.flush(state);
+            self.any_free(state, need, Patience::Request)
+        });
+        if kept.is_some() {
+            return Ok(kept);
         }
-        self.release_over(state, usize::MAX);
-        if let Some(number) = self.retry(state, need)? {
-            return Ok(Some(number));
+        let empty = self.stage(3, || {
+            self.release_over(state, usize::MAX);
+            self.retry(state, need)
+        })?;
+        if empty.is_some() {
+            return Ok(empty);
         }
         // Freed blocks are waited for, of this stream and of others.
-        while self.wait_for_one(state).is_some() {
-            if let Some(number) = self.retry(state, need)? {
-                return Ok(Some(number));
+        let waited = self.stage(4, || {
+            while self.wait_for_one(state).is_some() {
+                if let Some(number) = self.retry(state, need)? {
+                    return Ok(Some(number));
+                }
             }
+            Ok::<_, PoolError>(self.any_free(state, need, Patience::Block))
+        })?;
+        if waited.is_some() {
+            return Ok(waited);
         }
-        if let Some(number) = self.any_free(state, need, Patience::Block) {
-            return Ok(Some(number));
-        }
-        if self.trim_to(state, 0) > 0 {
-            if let Some(number) = self.retry(state, need)? {
-                return Ok(Some(number));
-            }
+        let trimmed =
+            self.stage(5, || if self.trim_to(state, 0) > 0 { self.retry(state, need) } else { Ok(None) })?;
+        if trimmed.is_some() {
+            return Ok(trimmed);
         }
         // An aggressive pool moves blocks together. The last attempt:
-        if self.options.reuse == Reuse::Aggressive && self.compact_heap(state, need.heap) != Ok(0) {
-            self.trim_to(state, 0);
-        }
-        self.retry(state, need)
+        self.stage(6, || {
+            if self.options.reuse == Reuse::Aggressive && self.compact_heap(state, need.heap) != Ok(0) {
+                self.trim_to(state, 0);
+            }
+            self.retry(state, need)
+        })
     }
 
     /// Returns the error of a request that found no room: that of the device if it was lost, because its memory does not come back.

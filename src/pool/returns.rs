@@ -28,9 +28,16 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         self.deallocate_otherwise(&allocation)
     }
 
-    /// Frees a block under the lock of everything.
+    /// Frees a block under the lock of everything, unless it is measured how its stream's heap does that alone.
     #[inline(never)]
     fn deallocate_otherwise(&self, allocation: &Allocation) -> Result<(), PoolError> {
+        let &Allocation { pool, record, serial, .. } = allocation;
+        if let Some(times) = self.times.as_ref().filter(|times| times.is_direct && pool == self.id) {
+            if self.state.deallocate(record, serial) {
+                times.used(record.into(), self.source.now(), -(allocation.bytes() as i128));
+                return Ok(());
+            }
+        }
         let mut state = self.lock();
         let number = self.record(&state, allocation)?;
         self.free_checked(&mut state, number, None)
@@ -44,6 +51,9 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         stream: Option<&S::Stream>,
     ) -> Result<(), PoolError> {
         let sound = self.leave(state, number);
+        if let Some(times) = &self.times {
+            times.used(number.into(), self.source.now(), -i128::from(state.record(number).requested));
+        }
         let heap = usize::from(state.record(number).heap);
         if let Some(stream) = stream.filter(|stream| state.heap(heap).id != stream.id()) {
             state.order.users.entry(number).or_default().push(stream.retain());

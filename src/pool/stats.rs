@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::error::Size;
+use crate::observe::Histogram;
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
@@ -221,6 +222,35 @@ pub struct PoolStats {
     /// not count. Set for a whole pool only.
     #[cfg_attr(feature = "serde", serde(default))]
     pub copies: [CopyStats; 6],
+    /// The mean of the requested bytes in live blocks from the pool's start until now. This and what follows is set for a whole pool only, and all
+    /// but the number of waits only with [`PoolOptions::timed`](super::PoolOptions::timed).
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub mean: u64,
+    /// How long requests took, those that failed included, in nanoseconds of the source's clock.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub latency: Histogram,
+    /// How often a thread had to wait for one of the pool's locks.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub lock_waits: u64,
+    /// How long threads waited for the pool's locks, by the operating system's clock.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub lock_time: Duration,
+    /// How often requests came to each of the [`PoolStats::STAGES`], and the time that these took together with the attempts that follow in them,
+    /// by the source's clock.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub recovery: [(u64, Duration); STAGES.len()],
+}
+
+/// The names of what a request does in turn that its stream's free blocks have no room for.
+pub(super) const STAGES: [&str; 8] =
+    ["reuse", "growth", "kept blocks", "empty segments", "waits", "trimming", "compaction", "hooks"];
+
+/// Adds the figures of stages.
+pub(super) fn sum_of_stages<const N: usize>(
+    one: [(u64, Duration); N],
+    other: [(u64, Duration); N],
+) -> [(u64, Duration); N] {
+    core::array::from_fn(|stage| (one[stage].0 + other[stage].0, one[stage].1 + other[stage].1))
 }
 
 sums! {
@@ -228,10 +258,15 @@ sums! {
     SourceCalls: reserve, grow, release, unmap, map, record, query, wait, synchronize, copy, failed, time;
     /// The statistics of two pools together. The peaks are upper bounds, since they may have been at different times.
     PoolStats: allocated, requested, reserved, active, inactive, blocks, segments, hits, misses, retries, failures, growth,
-        borrowed, moved, calls => largest_free: u64::max, copies: sum;
+        borrowed, moved, calls, mean, latency, lock_waits, lock_time => largest_free: u64::max, copies: sum, recovery: sum_of_stages;
 }
 
 impl PoolStats {
+    /// The names of the places of [`PoolStats::recovery`]: what a request does in turn that its stream's free blocks have no room for. It takes
+    /// freed blocks that wait, or memory of other streams (`reuse`), and lets the pool grow; it gives back blocks that are kept by class and then empty
+    /// segments; it waits for freed blocks, gives everything back, moves blocks together, and calls the hooks.
+    pub const STAGES: [&'static str; 8] = STAGES;
+
     /// Returns the share of requests that were served without asking the source for memory, 0 to 1; 1 if there were
     /// none.
     pub fn hit_rate(&self) -> f64 {
@@ -252,7 +287,7 @@ impl PoolStats {
     }
 }
 
-/// A table of what is used, then one line each of free memory, requests and calls of the source:
+/// A table of what is used, then one line each of free memory, requests and calls of the source, and of what a timed pool measured:
 ///
 /// ```text
 ///                     now          peak     allocated         freed
@@ -298,7 +333,25 @@ impl fmt::Display for PoolStats {
             f,
             "source: {reserve} reserved, {grow} lengthened, {release} given back, {unmap} unmapped, {map} mapped again, \
              {synchronize} waits, {failed} failed, {time:.1?}"
-        )
+        )?;
+        let Self { mean, latency, lock_waits, lock_time, recovery, .. } = self;
+        if latency.count == 0 {
+            return Ok(());
+        }
+        let [half, most, longest] =
+            [latency.within(500), latency.within(990), latency.longest].map(Duration::from_nanos);
+        write!(
+            f,
+            "\nmean use {}; half of the requests within {half:.1?}, 99 % within {most:.1?}, the longest {longest:.1?}; {lock_waits} waits \
+             for locks, {lock_time:.1?}",
+            Size(*mean)
+        )?;
+        let stages = STAGES.iter().zip(recovery).filter(|(_, (count, _))| *count > 0);
+        for (number, (name, (count, time))) in stages.enumerate() {
+            let start = if number == 0 { "\nrecovery:" } else { "," };
+            write!(f, "{start} {name} {count} in {time:.1?}")?;
+        }
+        Ok(())
     }
 }
 

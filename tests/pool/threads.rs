@@ -247,6 +247,28 @@ fn streams_of_several_threads_stay_apart() {
     assert_eq!((pool.stats().reserved.current, device.reserved()), (0, 0));
 }
 
+/// How long threads wait for locks is measured if the options ask for it; how often, always.
+#[test]
+fn waits_for_locks_are_counted() {
+    for timed in [false, true] {
+        let (pool, device) = contended(PoolOptions::new().timed(timed));
+        let stats = pool.stats();
+        assert!(stats.lock_waits >= 16, "{}", stats.lock_waits);
+        // Each of them waited for a call that took 50 ms, less at most 20 ms.
+        let least = if timed { Duration::from_millis(16 * 10) } else { Duration::ZERO };
+        assert!(stats.lock_time >= least && stats.lock_time.is_zero() != timed, "{:?}", stats.lock_time);
+        // The stream's heap serves requests alone, and they are measured there.
+        let stream = Stream::new(&device);
+        let block = pool.allocate_raw(KIB, 1, &stream).unwrap();
+        let (before, asked) = (pool.stats(), stream.asked.load(Ordering::Relaxed));
+        let other = pool.allocate_raw(KIB, 1, &stream).unwrap();
+        assert_eq!(stream.asked.load(Ordering::Relaxed), asked + 1);
+        assert_eq!(pool.stats().latency.count - before.latency.count, u32::from(timed));
+        assert_eq!(pool.stats().recovery, before.recovery);
+        [block, other].into_iter().for_each(|block| pool.deallocate(block).unwrap());
+    }
+}
+
 /// What one stream frees for another, twice, or while a trace is written, is as it is with one lock.
 #[test]
 fn what_lanes_cannot_do_takes_all_locks() {

@@ -6,6 +6,7 @@ use allotment::sim::{DeviceMemory, Stream};
 use allotment_trace::{Action, Event, open};
 use std::collections::HashMap;
 use std::path::Path;
+use std::time::Duration;
 
 const FOLLOW: (u64, f64) = (8, 1.25);
 
@@ -218,5 +219,56 @@ fn a_peak_counts_for_the_whole_window() {
             drop(allocate(14));
         }
         assert_eq!(pool.step(), 12 * MIB);
+    }
+}
+
+/// What is measured is the same whether a stream's heap serves requests alone or the whole pool is looked at.
+#[test]
+fn measurements_are_right() {
+    for options in
+        [PoolOptions::new(), PoolOptions::new().sites(true), PoolOptions::new().reuse(Reuse::Basic)]
+    {
+        let device = DeviceMemory::new(8 * MIB).with_latency(Duration::from_micros(50), Duration::ZERO);
+        let stream = device.stream();
+        let pool = DevicePool::<DeviceMemory>::new(device.clone(), options.clone().timed(true)).unwrap();
+        assert_eq!((pool.stats().mean, pool.stats().to_string().lines().count()), (0, 11));
+        let first = pool.allocate(1000, &stream).unwrap();
+        device.advance(Duration::from_millis(1));
+        let second = pool.allocate_raw(3000, 1, &stream).unwrap();
+        device.advance(Duration::from_millis(1));
+        drop(first);
+        device.advance(Duration::from_millis(2));
+        let stats = pool.stats();
+        // 4.05 ms in all.
+        assert_eq!(stats.mean, (1000 * 2 + 3000 * 3) * 1000 / 4050);
+        let times = stats.latency;
+        assert_eq!((times.count, times.total, times.longest, times.within(500)), (2, 50_000, 50_000, 1));
+        let micros = Duration::from_micros;
+        // A pool that keeps blocks by class has none of the second one's.
+        let misses = stats.recovery[0].0;
+        assert_eq!(stats.recovery[1], (1, micros(50)));
+        assert!(stats.recovery[2..].iter().all(|stage| *stage == (0, Duration::ZERO)) && misses == 1);
+        pool.deallocate_at(second.address()).unwrap();
+        // A request without room comes to all stages, and the last hook frees nothing.
+        assert!(pool.allocate(16 * MIB, &stream).is_err());
+        let stats = pool.stats();
+        let counts = stats.recovery.map(|stage| stage.0);
+        assert_eq!((counts, stats.latency.count), ([2, 2, 1, 1, 1, 1, 1, 1], 3));
+        // The empty segment goes back, and then the device refuses again.
+        assert_eq!(stats.recovery[3].1, micros(100));
+        device.advance(Duration::from_secs(1));
+        assert!(pool.stats().mean < 100);
+        let text = pool.stats().to_string();
+        let last: Vec<&str> = text.lines().skip(11).collect();
+        assert!(
+            last[0].contains(
+                "; half of the requests within 65.5µs, 99 % within 200.0µs, the longest 200.0µs; 0 waits"
+            ),
+            "{text}"
+        );
+        assert!(
+            last[1].starts_with("recovery: reuse 2 in ") && last[1].contains(", hooks 1 in 0.0ns"),
+            "{text}"
+        );
     }
 }

@@ -1,0 +1,80 @@
+//! What a pool measures of its requests and frees if [`PoolOptions::timed`](super::PoolOptions::timed) is on.
+
+#![forbid(unsafe_code)]
+
+use super::segments::LANES;
+use super::stats::{STAGES, sum_of_stages};
+use super::{PoolStats, RawPool, Source};
+use crate::lock::Mutex;
+use crate::observe::Histogram;
+use crate::placement::SegmentPlacement;
+use core::time::Duration;
+
+/// The measurements of a pool. Threads that use different streams seldom wait for each other here.
+pub(super) struct Times {
+    start: Duration,
+    /// Whether stream heaps can serve requests by themselves.
+    pub(super) is_direct: bool,
+    sums: [Mutex<Sums>; LANES],
+}
+
+#[derive(Default)]
+struct Sums {
+    latency: Histogram,
+    /// Bytes that were requested less bytes that were freed; a block may be freed under another stream's number.
+    used: i128,
+    /// The same bytes, each times the nanoseconds from the pool's start. With it the bytes over time are known without the order of what
+    /// happened.
+    moment: i128,
+    recovery: [(u64, Duration); STAGES.len()],
+}
+
+/// Returns the nanoseconds of a time as a histogram has them.
+fn ticks(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Times {
+    /// Starts to measure.
+    pub(super) fn new(start: Duration, is_direct: bool) -> Self {
+        Self { start, is_direct, sums: Default::default() }
+    }
+
+    /// Counts bytes that are used from `now` on, or no longer.
+    pub(super) fn used(&self, stream: u64, now: Duration, bytes: i128) {
+        let mut sums = self.sums[stream as usize % LANES].lock();
+        sums.used += bytes;
+        sums.moment += bytes * now.saturating_sub(self.start).as_nanos() as i128;
+    }
+
+    /// Counts a request that took so long.
+    pub(super) fn requested(&self, stream: u64, took: Duration) {
+        self.sums[stream as usize % LANES].lock().latency.add(ticks(took));
+    }
+
+    /// Enters everything into the statistics.
+    pub(super) fn enter(&self, stats: &mut PoolStats, now: Duration) {
+        let elapsed = now.saturating_sub(self.start).as_nanos() as i128;
+        let mut area = 0;
+        for sums in &self.sums {
+            let sums = sums.lock();
+            area += sums.used * elapsed - sums.moment;
+            stats.latency = stats.latency + sums.latency;
+            stats.recovery = sum_of_stages(stats.recovery, sums.recovery);
+        }
+        stats.mean = area.checked_div(elapsed).map_or(0, |mean| u64::try_from(mean).unwrap_or(0));
+    }
+}
+
+impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
+    /// Does what belongs to a stage of the recovery, and measures it if the options ask for that.
+    pub(super) fn stage<T>(&self, stage: usize, work: impl FnOnce() -> T) -> T {
+        let Some(times) = &self.times else { return work() };
+        let start = self.source.now();
+        let result = work();
+        let took = self.source.now().saturating_sub(start);
+        let (count, time) = &mut times.sums[0].lock().recovery[stage];
+        (*count, *time) = (*count + 1, *time + took);
+        result
+    }
+}
