@@ -4,7 +4,7 @@ use super::base::{Allocation, RawPool};
 use super::error::{OutOfMemory, PoolError};
 #[cfg(feature = "gpu")]
 use super::stats::CopyCounters;
-use super::{MemoryKind, PoolStats, Segment, Source, Stream};
+use super::{MemoryKind, PoolStats, Segment, Source, SourceErrorKind, Stream};
 use crate::placement::SegmentPlacement;
 use core::fmt;
 use std::sync::Arc;
@@ -390,7 +390,7 @@ pub(crate) fn allocate_from_first<'a, T: Stream + 'a>(
 ///
 /// Each pool tries everything it can (waiting, trimming, hooks) before the next one is asked. If none has room, the
 /// error has the figures of the first pool and the reserved bytes of every pool; any other error is returned at once,
-/// without asking the pools that follow. An empty chain fails with [`PoolError::TooLarge`].
+/// without asking the pools that follow, except that [`Chain::after_loss`] goes on without a lost device. An empty chain fails with [`PoolError::TooLarge`].
 ///
 /// ```
 /// use allotment::pool::{Chain, DeviceAllocator, DevicePool, PoolOptions};
@@ -426,16 +426,18 @@ pub(crate) fn allocate_from_first<'a, T: Stream + 'a>(
 /// # Ok::<(), allotment::pool::PoolError>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct Chain<A> {
+pub struct Chain<A: DeviceAllocator> {
     /// The largest request in bytes of each allocator, ascending.
     allocators: Vec<(usize, A)>,
+    /// What is asked once a device is lost, and the stream of those requests.
+    after_loss: Option<(A, A::Stream)>,
 }
 
-impl<A> Chain<A> {
+impl<A: DeviceAllocator> Chain<A> {
     /// Makes a chain of allocators in the order in which they are asked: references, [`Arc`](std::sync::Arc)s or
     /// values.
     pub fn new(allocators: Vec<A>) -> Self {
-        Self { allocators: allocators.into_iter().map(|allocator| (usize::MAX, allocator)).collect() }
+        Self::by_size(allocators.into_iter().map(|allocator| (usize::MAX, allocator)).collect())
     }
 
     /// Makes a chain of allocators and the largest request in bytes that each of them serves. A request goes to the one
@@ -443,20 +445,31 @@ impl<A> Chain<A> {
     /// with [`PoolError::TooLarge`] if it exceeds all.
     pub fn by_size(mut allocators: Vec<(usize, A)>) -> Self {
         allocators.sort_by_key(|of_size| of_size.0);
-        Self { allocators }
+        Self { allocators, after_loss: None }
     }
-}
 
-impl<A: DeviceAllocator> Chain<A> {
+    /// Lets a program go on when a device is lost: a request that fails with [`SourceErrorKind::Lost`] gets its block from this allocator, for work
+    /// on `stream`, which must outlast the device: host memory, and the host's stream. What lay in the lost memory is gone. In feature
+    /// `gpu`, a buffer that is made from such a block has the host's stream itself, and its operations are done by the CPU.
+    #[must_use]
+    pub fn after_loss(self, allocator: A, stream: A::Stream) -> Self {
+        Self { after_loss: Some((allocator, stream)), ..self }
+    }
+
+    /// Returns the allocators, the one for after a loss last.
+    fn each(&self) -> impl Iterator<Item = &A> {
+        let last = self.after_loss.iter().map(|(allocator, _)| allocator);
+        self.allocators.iter().map(|(_, allocator)| allocator).chain(last)
+    }
+
     /// Returns the allocator that has the block.
     fn owner(&self, block: &Allocation) -> Option<&A> {
-        let mut each = self.allocators.iter().map(|(_, allocator)| allocator);
-        each.find(|allocator| allocator.pool_of(block).is_some())
+        self.each().find(|allocator| allocator.pool_of(block).is_some())
     }
 }
 
 // SAFETY: a block is passed to the allocator whose pool has it.
-unsafe impl<A: DeviceAllocator> DeviceAllocator for Chain<A> {
+unsafe impl<A: DeviceAllocator<Stream: Send + Sync>> DeviceAllocator for Chain<A> {
     type Stream = A::Stream;
 
     #[track_caller]
@@ -469,7 +482,12 @@ unsafe impl<A: DeviceAllocator> DeviceAllocator for Chain<A> {
         let each = self.allocators[first..]
             .iter()
             .map(|(_, allocator)| allocator as &dyn DeviceAllocator<Stream = A::Stream>);
-        allocate_from_first(each, bytes, align, stream).map(|(block, _)| block)
+        match (allocate_from_first(each, bytes, align, stream), &self.after_loss) {
+            (Err(PoolError::Source(error)), Some((last, host))) if error.kind == SourceErrorKind::Lost => {
+                last.allocate(bytes, align, host)
+            }
+            (allocated, _) => Ok(allocated?.0),
+        }
     }
 
     fn deallocate(&self, block: Allocation) -> Result<(), PoolError> {
@@ -481,10 +499,10 @@ unsafe impl<A: DeviceAllocator> DeviceAllocator for Chain<A> {
     }
 
     fn pool_of(&self, block: &Allocation) -> Option<&dyn AnyPool> {
-        self.allocators.iter().find_map(|(_, allocator)| allocator.pool_of(block))
+        self.each().find_map(|allocator| allocator.pool_of(block))
     }
 
     fn each_pool<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn AnyPool)) {
-        self.allocators.iter().for_each(|(_, allocator)| allocator.each_pool(visit));
+        self.each().for_each(|allocator| allocator.each_pool(visit));
     }
 }

@@ -281,6 +281,9 @@ pub enum PoolError {
     /// The pool already serves 65,535 streams, the most it can.
     #[error("the pool already serves 65535 streams, the most it can")]
     TooManyStreams,
+    /// The stream is not of the device that has the pool's memory, so that its work would have no order with what uses that memory.
+    #[error("the stream is of another device than the pool's memory")]
+    OtherDevice,
     /// A stream of the pool is capturing a graph, and the request of another stream cannot be served before memory
     /// is released or work is waited for, which could spoil the capture.
     #[error("a stream is capturing a graph, and the request needs a driver call that a capture forbids")]

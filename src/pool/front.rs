@@ -78,10 +78,10 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
                         return Err(error.into());
                     }
                 }
-                self.open_heap(&mut state, |state| state.heap_in_capture(stream))?
+                self.open_heap(&mut state, stream, |state| state.heap_in_capture(stream))?
             }
             Some(heap) => heap,
-            None => self.open_heap(&mut state, |state| state.open_heap(stream))?,
+            None => self.open_heap(&mut state, stream, |state| state.open_heap(stream))?,
         };
         self.state.hint(stream.id(), heap);
         let asked = request.len;
@@ -144,13 +144,17 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         self.prepare(state, number)
     }
 
-    /// Opens a stream heap with `open`, if need be in the place of a stream that the program has dropped.
+    /// Opens a heap for a stream with `open`, if need be in the place of a stream that the program has dropped.
     #[cold]
     pub(super) fn open_heap(
         &self,
         state: &mut State<P, S>,
+        stream: &S::Stream,
         open: impl Fn(&mut State<P, S>) -> Option<usize>,
     ) -> Result<usize, PoolError> {
+        if !self.source.accepts(stream) {
+            return Err(PoolError::OtherDevice);
+        }
         if let Some(heap) = open(state) {
             return Ok(heap);
         }
@@ -167,7 +171,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     /// [`PoolError::TooManyStreams`], or another error of the source.
     pub fn preallocate(&self, bytes: usize, stream: &S::Stream) -> Result<(), PoolError> {
         let mut state = self.lock();
-        let heap = self.open_heap(&mut state, |state| state.heap_in_capture(stream))?;
+        let heap = self.open_heap(&mut state, stream, |state| state.heap_in_capture(stream))?;
         let request = self.request(bytes, 1)?;
         let size = bytes.max(1).next_multiple_of(self.source.granularity());
         match self.reserve(&mut state, SizeKind::Large, heap, size) {
@@ -323,6 +327,36 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     ) -> Result<(), PoolError> {
         let ready = (0..count).map(|_| self.allocate(bytes, stream));
         ready.collect::<Result<std::vec::Vec<_>, _>>().map(drop)
+    }
+
+    /// Allocates up to `count` blocks of `bytes` bytes like [`RawPool::allocate_raw`] with the pool's granule as alignment, appends them to `blocks`,
+    /// and returns how many there are: all, unless a request fails, which another one then tells the reason of. Blocks that the
+    /// stream's free memory has room for take one lock together; a [timed](super::PoolOptions::timed) pool and one with checks or ages take it for each.
+    #[track_caller]
+    pub fn allocate_many(
+        &self,
+        bytes: usize,
+        count: usize,
+        stream: &S::Stream,
+        blocks: &mut std::vec::Vec<Allocation>,
+    ) -> usize {
+        let Ok(request) = self.request(bytes, 1) else { return 0 };
+        let before = blocks.len();
+        while blocks.len() - before < count {
+            if self.is_direct && request.kind != SizeKind::Huge {
+                let left = count - (blocks.len() - before);
+                self.state.allocate_many(&request, stream, left, |(address, record, serial)| {
+                    blocks.push(self.hand_out(address, bytes, record, serial));
+                });
+            }
+            if blocks.len() - before < count {
+                match self.allocate_raw(bytes, 1, stream) {
+                    Ok(block) => blocks.push(block),
+                    Err(_) => break,
+                }
+            }
+        }
+        blocks.len() - before
     }
 
     /// Allocates like [`RawPool::allocate`], at an address that is a multiple of `align` bytes, a power of two.

@@ -12,6 +12,7 @@
 //!
 //! Who holds any lock may read what all locks guard. Who holds a lane's lock takes no other.
 
+use super::base::Allocation;
 use super::segments::{Holder, LANES, Record, Request, lane_of};
 use super::state::{State, bytes_of};
 use super::streams::Lane;
@@ -282,7 +283,54 @@ impl<P: SegmentPlacement, S: Source> Lanes<P, S> {
             return None;
         }
         lane.turn_to(heap);
-        let lane = &mut *lane;
+        lane.allocate_one(request, heap)
+    }
+
+    /// Serves up to `count` such requests under one lock, and passes each block to `to` as [`Lanes::allocate`] returns it.
+    pub(super) fn allocate_many(
+        &self,
+        request: &Request,
+        stream: &S::Stream,
+        count: usize,
+        to: impl FnMut((usize, u32, u32)),
+    ) {
+        let id = stream.id();
+        let heap = self.hint_of(id).load(Ordering::Relaxed) as usize;
+        let mut lane = self.enter(lane_of(heap));
+        let own = lane.heaps.get(heap / LANES).is_some_and(|place| place.id == id && place.open);
+        if own && lane.is_alone(stream) {
+            lane.turn_to(heap);
+            (0..count).map_while(|_| lane.allocate_one(request, heap)).for_each(to);
+        }
+    }
+
+    /// Frees a block that only its own stream has used, in the heap of that stream alone. Returns whether that was possible; if not,
+    /// nothing has changed. O(log segments) plus the placement's work.
+    #[inline]
+    pub(super) fn deallocate(&self, number: u32, serial: u32) -> bool {
+        self.enter(lane_of(number as usize)).deallocate_one(number, serial)
+    }
+
+    /// Frees such blocks of this pool under one lock, from the first on to the one before one that is in another lane or cannot be freed so.
+    /// Returns how many.
+    pub(super) fn deallocate_many(&self, pool: u32, blocks: &[Allocation]) -> usize {
+        let Some(first) = blocks.first() else { return 0 };
+        let number = lane_of(first.record as usize);
+        let mut lane = self.enter(number);
+        let can_free = |block: &&Allocation| {
+            block.pool == pool
+                && lane_of(block.record as usize) == number
+                && lane.deallocate_one(block.record, block.serial)
+        };
+        blocks.iter().take_while(can_free).count()
+    }
+}
+
+impl<P: SegmentPlacement, S: Source> Entered<'_, P, S> {
+    /// Serves a request from a stream heap of this lane, and returns the address, the record and its serial.
+    #[inline(always)]
+    fn allocate_one(&mut self, request: &Request, heap: usize) -> Option<(usize, u32, u32)> {
+        let lane = &mut **self;
         let record = lane.allocate(request, heap, request.kind)?;
         let &Record { segment, offset, len, serial, .. } = lane.records.get(record);
         lane.heaps[heap / LANES].since.allocate(bytes_of::<P>(len as usize), request.bytes as u64);
@@ -290,11 +338,10 @@ impl<P: SegmentPlacement, S: Source> Lanes<P, S> {
         Some((address, record, serial))
     }
 
-    /// Frees a block that only its own stream has used, in the heap of that stream alone. Returns whether that was possible; if not,
-    /// nothing has changed. O(log segments) plus the placement's work.
-    #[inline]
-    pub(super) fn deallocate(&self, number: u32, serial: u32) -> bool {
-        let mut lane = self.enter(lane_of(number as usize));
+    /// Frees a block of this lane that only its own stream has used. Returns whether that was possible.
+    #[inline(always)]
+    fn deallocate_one(&mut self, number: u32, serial: u32) -> bool {
+        let lane = self;
         let Some(&record) = lane.records.find(number) else { return false };
         let heap = usize::from(record.heap);
         // A live block that is not shared lies in a segment of its own stream heap.
@@ -306,7 +353,7 @@ impl<P: SegmentPlacement, S: Source> Lanes<P, S> {
             return false;
         }
         lane.turn_to(heap);
-        let lane = &mut *lane;
+        let lane = &mut **lane;
         let record = lane.remove(number);
         // SAFETY: the record has just been removed, and the program gives the block back.
         unsafe { lane.put_back(&record) };

@@ -28,6 +28,23 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         self.deallocate_otherwise(&allocation)
     }
 
+    /// Frees blocks like [`RawPool::deallocate`], and returns how many were freed without an error. Neighbours in the list whose streams
+    /// share a lock, and that only those have used, take it once.
+    pub fn deallocate_many(&self, blocks: Vec<Allocation>) -> usize {
+        let (mut rest, mut freed) = (&blocks[..], 0);
+        while !rest.is_empty() {
+            if self.is_direct {
+                let quick = self.state.deallocate_many(self.id, rest);
+                (rest, freed) = (&rest[quick..], freed + quick);
+            }
+            if let Some((first, others)) = rest.split_first() {
+                freed += usize::from(self.deallocate_otherwise(first).is_ok());
+                rest = others;
+            }
+        }
+        freed
+    }
+
     /// Frees a block under the lock of everything, unless it is measured how its stream's heap does that alone.
     #[inline(never)]
     fn deallocate_otherwise(&self, allocation: &Allocation) -> Result<(), PoolError> {

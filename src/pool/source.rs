@@ -62,6 +62,13 @@ pub unsafe trait Source {
         None
     }
 
+    /// Returns whether work on this stream can use the memory. A pool refuses the requests of others
+    /// ([`PoolError::OtherDevice`](super::PoolError::OtherDevice)). The default is `true`.
+    fn accepts(&self, stream: &Self::Stream) -> bool {
+        let _ = stream;
+        true
+    }
+
     /// Returns the number of bytes that segment sizes are rounded up to, a power of two.
     fn granularity(&self) -> usize;
 

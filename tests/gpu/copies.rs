@@ -77,14 +77,14 @@ fn devices_that_copy_to_each_other_are_peers() {
     let near = Buffer::from_slice(&here, &[5.5f32, 6.5], &gpu.stream).unwrap();
     gpu.context.synchronize().unwrap();
     // SAFETY: the memory is not used otherwise, and lives longer.
-    let foreign = unsafe { Buffer::<f32>::from_raw(near.address(), 2, (), &gpu.stream) };
+    let foreign = unsafe { Buffer::<f32>::from_raw(MemoryKind::Device, near.address(), 2, (), &gpu.stream) };
     let mut back = block.migrate(&there, &stream).unwrap();
     assert_eq!(peers(), 2, "of one device");
     back.as_view_mut().copy_from_view(&foreign.as_view()).unwrap();
     assert_eq!((back.to_vec().unwrap(), peers()), (vec![5.5, 6.5], 3));
     drop(foreign);
     // SAFETY: as above.
-    let foreign = unsafe { Buffer::<f32>::from_raw(back.address(), 2, (), &stream) };
+    let foreign = unsafe { Buffer::<f32>::from_raw(MemoryKind::Device, back.address(), 2, (), &stream) };
     let mut third = Buffer::<f32>::zeros(&here, 2, &gpu.stream).unwrap();
     third.as_view_mut().copy_from_view(&foreign.as_view()).unwrap();
     assert_eq!(

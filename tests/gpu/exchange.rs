@@ -8,7 +8,7 @@ use allotment::gpu::{
     Staging, Stream, Virtual,
 };
 use allotment::pool::{
-    DeviceAllocator, DevicePool, Event as _, PoolError, PoolOptions, SourceErrorKind, Stream as _,
+    Chain, DeviceAllocator, DevicePool, Event as _, PoolError, PoolOptions, SourceErrorKind, Stream as _,
 };
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -420,4 +420,102 @@ fn a_device_that_was_reset_comes_back() {
     assert_eq!(moved.to_vec().unwrap(), [1, 2, 3]);
     drop((moved, exchanged, elsewhere, second, again, stream, context));
     gpu.finish_lost();
+}
+
+/// A program goes on in host memory when its device is lost in the middle of its work, whether the context was reset or not.
+#[test]
+fn a_program_goes_on_without_its_device() {
+    for reset in [false, true] {
+        let gpu = Gpu::new();
+        if on_system() {
+            return;
+        }
+        let pools = Chain::new(vec![
+            Pool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap(),
+            Pool::new(Virtual::new(&gpu.context).unwrap(), PoolOptions::new()).unwrap(),
+        ]);
+        let host = Pool::new(HostMemory::new(64 << 20), PoolOptions::new()).unwrap();
+        let pool = Pool::over(pools.after_loss(host, Stream::host()));
+        let mut sums = Vec::new();
+        let mut before = Vec::new();
+        for step in 0..6_u32 {
+            if step == 3 {
+                gpu.control().fault(0, 700);
+                assert!(is_lost(before.pop().map_or(Ok(Vec::new()), |buffer: Buffer<u32>| buffer.to_vec())));
+                if reset {
+                    // SAFETY: no other thread, library or reference uses the context.
+                    unsafe { gpu.context.reset() }.unwrap();
+                }
+            }
+            let mut buffer: Buffer<u32> = Buffer::from_slice(&pool, &[step, 1, 2, 3], &gpu.stream).unwrap();
+            buffer.slice_mut(1..3).unwrap().fill(step).unwrap();
+            let mut copy: Buffer<u32> = Buffer::zeros(&pool, 4, &gpu.stream).unwrap();
+            copy.as_view_mut().copy_from_view(&buffer.as_view()).unwrap();
+            sums.push(copy.to_vec().unwrap().into_iter().sum::<u32>());
+            let kind = if step < 3 { MemoryKind::Device } else { MemoryKind::Host };
+            assert_eq!((buffer.kind(), buffer.stream().id() == Stream::host().id()), (kind, step >= 3));
+            before.extend([buffer, copy]);
+        }
+        assert_eq!(sums, [3, 6, 9, 12, 15, 18]);
+        assert_eq!(pool.pools()[2].stats().blocks.current, 6);
+        if !reset {
+            // SAFETY: as above.
+            unsafe { gpu.context.reset() }.unwrap();
+        }
+        drop((before, pool));
+        gpu.finish_lost();
+    }
+}
+
+/// Memory of a device is for its own streams: neither the host's, nor those of another device.
+#[test]
+fn memory_of_a_device_is_for_its_streams() {
+    let gpu = Gpu::new();
+    let source = Arc::new(DeviceMemory::new(&gpu.context));
+    let pool = Pool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap();
+    let refused = |stream: &Stream| {
+        let other = |error| matches!(error, Error::Pool(PoolError::OtherDevice));
+        Buffer::<u8>::zeros(&pool, 3, stream).is_err_and(other)
+            && Buffer::<u8>::zeros(&source, 3, stream).is_err_and(other)
+    };
+    assert!(refused(&Stream::host()));
+    if !on_system() {
+        assert!(refused(&Stream::new(&Context::new(1).unwrap()).unwrap()));
+    }
+    // Another context of the same device is the same.
+    let again = Stream::new(&Context::new(0).unwrap()).unwrap();
+    assert!(!refused(&gpu.stream) && !refused(&again));
+    let pinned = Pool::new(Pinned::new(&gpu.context), PoolOptions::new()).unwrap();
+    assert!(Buffer::<u8>::zeros(&pinned, 3, &Stream::host()).is_ok());
+    drop((again, pinned, pool, source));
+    gpu.finish();
+}
+
+/// Pinned, managed and ordinary memory of others is what it was: the CPU sees what the device writes there, and the other way round.
+#[test]
+fn foreign_memory_has_a_kind() {
+    let gpu = Gpu::new();
+    let pinned = Pool::new(Pinned::new(&gpu.context), PoolOptions::new()).unwrap();
+    let host = Pool::new(HostMemory::new(1 << 20), PoolOptions::new()).unwrap();
+    let mut pools = vec![(MemoryKind::Pinned, pinned), (MemoryKind::Host, host)];
+    if let Ok(managed) = Managed::new(&gpu.context) {
+        pools.push((MemoryKind::Managed, Pool::new(managed, PoolOptions::new()).unwrap()));
+    }
+    for (kind, pool) in &pools {
+        let owner: Buffer<u32> = Buffer::from_slice(pool, &[1, 2, 3], &gpu.stream).unwrap();
+        let address = owner.address();
+        assert_eq!(gpu.context.kind_of(address as usize).unwrap(), *kind);
+        // SAFETY: the owner, which has the memory of this kind, goes with the buffer.
+        let mut buffer = unsafe { Buffer::<u32>::from_raw(*kind, address, 3, owner, &gpu.stream) };
+        assert_eq!((buffer.kind(), buffer.device()), (*kind, None));
+        buffer.slice_mut(1..).unwrap().fill(7).unwrap();
+        assert_eq!(buffer.as_slice().unwrap(), [1, 7, 7]);
+        buffer.as_mut_slice().unwrap()[0] = 9;
+        let copy = buffer.migrate(&pools[0].1, &gpu.stream).unwrap();
+        assert_eq!(copy.to_vec().unwrap(), [9, 7, 7]);
+        drop(copy);
+        assert_eq!(pool.stats().blocks.current, 0);
+    }
+    drop(pools);
+    gpu.finish();
 }

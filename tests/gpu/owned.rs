@@ -331,7 +331,7 @@ fn foreign_memory_is_wrapped() {
     let other = Stream::new(&gpu.context).unwrap();
     gpu.stream.synchronize().unwrap();
     // SAFETY: the memory is not used otherwise, and its work is done.
-    let mut borrowed = unsafe { Buffer::<u32>::from_raw(address, 100, (), &other) };
+    let mut borrowed = unsafe { Buffer::<u32>::from_raw(MemoryKind::Device, address, 100, (), &other) };
     borrowed.as_view_mut().fill(5).unwrap();
     drop(borrowed);
     other.synchronize().unwrap();
@@ -340,8 +340,9 @@ fn foreign_memory_is_wrapped() {
         gpu.control().hold_all(true);
     }
     // SAFETY: as above, and the memory stays as long as its owner.
-    let mut owned =
-        unsafe { Buffer::<u32>::from_raw(address, 50, Owner(dropped.clone(), Some(memory)), &other) };
+    let mut owned = unsafe {
+        Buffer::<u32>::from_raw(MemoryKind::Device, address, 50, Owner(dropped.clone(), Some(memory)), &other)
+    };
     owned.as_view_mut().fill(6).unwrap();
     assert_eq!(dropped.load(Ordering::Relaxed), 0);
     drop(owned);

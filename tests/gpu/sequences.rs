@@ -2,7 +2,7 @@
 
 use crate::support::{Gpu, on_system};
 use allotment::gpu::sequences::{KvCache, Sequence};
-use allotment::gpu::{Buffer, Stream};
+use allotment::gpu::{Buffer, MemoryKind, Stream};
 use allotment::pool::SourceErrorKind;
 
 const MIB: usize = 1 << 20;
@@ -11,7 +11,7 @@ const MIB: usize = 1 << 20;
 fn part(sequence: &Sequence, stream: &Stream, start: usize, len: usize) -> Buffer<u8> {
     assert!(start + len <= sequence.bytes());
     // SAFETY: the memory is the sequence's, whose work runs on this stream; the tests keep it longer.
-    unsafe { Buffer::from_raw(sequence.address() + start as u64, len, (), stream) }
+    unsafe { Buffer::from_raw(MemoryKind::Device, sequence.address() + start as u64, len, (), stream) }
 }
 
 fn fill(sequence: &Sequence, stream: &Stream, start: usize, len: usize, value: u8) {

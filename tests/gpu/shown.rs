@@ -40,7 +40,7 @@ fn values_show_their_type_and_what_tells_them_apart() {
     };
     lies(&leased, 10, "Device", leased.capacity(), "None");
     // SAFETY: the memory is not used otherwise, and lives longer.
-    let foreign = unsafe { Buffer::<u8>::from_raw(leased.address(), 5, (), stream) };
+    let foreign = unsafe { Buffer::<u8>::from_raw(MemoryKind::Device, leased.address(), 5, (), stream) };
     lies(&foreign, 5, "Device", 5, "None");
     drop(foreign);
     let pool = Pool::new(DeviceMemory::new(context), PoolOptions::new()).unwrap();

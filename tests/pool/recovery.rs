@@ -1,8 +1,10 @@
 //! What a pool does when there is no room, and when the driver fails, at every call.
 
 use super::{KIB, MIB, pool};
-use allotment::pool::{DevicePool, PoolError, PoolOptions, Reuse, SourceErrorKind};
-use allotment::sim::{CALLS, DeviceMemory, Hazard};
+use allotment::pool::{
+    Chain, DeviceAllocator, DevicePool, PoolError, PoolOptions, Reuse, SourceErrorKind, Stream as _,
+};
+use allotment::sim::{CALLS, DeviceMemory, Hazard, HostMemory};
 
 #[test]
 fn empty_segments_of_the_wrong_size_go_back() {
@@ -311,4 +313,53 @@ fn the_end_of_a_pool_releases_no_memory_of_a_graph_in_use() {
         drop(pool);
         assert_eq!((device.take_hazards(), device.segments()), (vec![], left), "{times} failures");
     }
+}
+
+/// A device's memory is for its own streams, whether it is requested, reserved ahead or captured; the host's is for all.
+#[test]
+fn streams_of_other_devices_are_refused() {
+    let (device, pool) = (DeviceMemory::<false>::new(64 * MIB), pool(64, PoolOptions::new()));
+    let (own, other) = (pool.source().stream(), device.stream());
+    assert_eq!(pool.allocate_raw(KIB, 1, &other), Err(PoolError::OtherDevice));
+    assert_eq!(pool.preallocate(KIB, &other), Err(PoolError::OtherDevice));
+    assert_eq!(pool.allocate_many(KIB, 3, &other, &mut Vec::new()), 0);
+    other.set_capturing(true);
+    assert_eq!(pool.allocate_raw(KIB, 1, &other), Err(PoolError::OtherDevice));
+    assert_eq!((pool.stats(), device.all_calls()), (Default::default(), 0));
+    let block = pool.allocate_raw(KIB, 1, &own).unwrap();
+    // It may be used on another device that can reach it.
+    assert_eq!((pool.record_stream(&block, &other), pool.deallocate(block)), (Ok(()), Ok(())));
+    let host = DevicePool::new(HostMemory::new(64 * MIB), PoolOptions::new()).unwrap();
+    assert!(host.allocate(KIB, &own).is_ok());
+}
+
+/// A program that wishes so goes on in host memory: with all that it asks for after the loss, and with nothing else.
+#[test]
+fn a_chain_goes_on_after_the_loss_of_a_device() {
+    let device = DeviceMemory::<false>::new(64 * MIB);
+    let memory = HostMemory::new(64 * MIB);
+    let (stream, host_stream) = (device.stream(), memory.stream());
+    let fast = DevicePool::new(device.clone(), PoolOptions::new()).unwrap();
+    let host = DevicePool::new(memory, PoolOptions::new()).unwrap();
+    let pools: Vec<&dyn DeviceAllocator<Stream = _>> = vec![&fast];
+    let without = Chain::new(pools);
+    let chain = without.clone().after_loss(&host, host_stream.clone());
+    let before = chain.allocate(KIB, 1, &stream).unwrap();
+    assert_eq!(chain.pool_of(&before).unwrap().name(), "simulated device");
+    // A device that is full is not lost.
+    assert!(matches!(chain.allocate(128 * MIB, 1, &stream), Err(PoolError::OutOfMemory(_))));
+    device.fail_as(None, 1, u64::MAX, SourceErrorKind::Other);
+    assert!(matches!(chain.allocate(30 * MIB, 1, &stream), Err(PoolError::Source(_))));
+    assert_eq!(host.stats().hits + host.stats().misses, 0);
+    device.fail_as(None, 1, u64::MAX, SourceErrorKind::Lost);
+    let lost = without.allocate(30 * MIB, 1, &stream);
+    assert!(matches!(lost, Err(PoolError::Source(error)) if error.kind == SourceErrorKind::Lost), "{lost:?}");
+    let after = chain.allocate(30 * MIB, 1, &stream).unwrap();
+    assert_eq!(chain.pool_of(&after).unwrap().name(), "simulated host");
+    assert!(host.stream_stats(host_stream.id()).unwrap().blocks.current == 1, "it is the host's stream's");
+    let mut names = Vec::new();
+    chain.each_pool(&mut |pool| names.push(pool.name().to_string()));
+    assert_eq!(names, ["simulated device", "simulated host"]);
+    assert_eq!((chain.record_stream(&after, &host_stream), chain.deallocate(after)), (Ok(()), Ok(())));
+    assert_eq!((chain.deallocate(before), host.stats().blocks.current), (Ok(()), 0));
 }

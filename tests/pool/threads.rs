@@ -269,6 +269,40 @@ fn waits_for_locks_are_counted() {
     }
 }
 
+/// Blocks of one size take one lock together, which asks the stream once; what a lane cannot do is done one by one.
+#[test]
+fn blocks_come_and_go_together() {
+    for lanes in [false, true] {
+        let (pool, device) = if lanes { contended(PoolOptions::new()) } else { pool(PoolOptions::new()) };
+        let [one, other] = [(); 2].map(|()| Stream::new(&device));
+        let asked = || one.asked.load(Ordering::Relaxed);
+        let mut blocks = Vec::new();
+        // The first one reserves a segment.
+        assert_eq!(pool.allocate_many(KIB, 100, &one, &mut blocks), 100);
+        let before = asked();
+        assert_eq!((pool.allocate_many(KIB, 100, &one, &mut blocks), asked() - before), (100, 1));
+        assert_eq!((pool.allocate_many(KIB, 0, &one, &mut blocks), blocks.len()), (0, 200));
+        let mut places: Vec<usize> = blocks.iter().map(Allocation::address).collect();
+        places.sort_unstable();
+        assert!(places.windows(2).all(|pair| pair[0] + KIB <= pair[1]));
+        // One that another stream uses, one of another stream, one that is free, and one of another pool.
+        pool.record_stream(&blocks[7], &other).unwrap();
+        pool.allocate_many(KIB, 1, &other, &mut blocks);
+        pool.deallocate_at(blocks[9].address()).unwrap();
+        let foreign = DevicePool::new(device.clone(), PoolOptions::new()).unwrap();
+        blocks.insert(3, foreign.allocate_raw(KIB, 1, &one).unwrap());
+        assert_eq!(pool.deallocate_many(blocks), 200);
+        assert_eq!((pool.stats().blocks.current, foreign.stats().blocks.current), (0, 1));
+        let stats = pool.stats();
+        assert_eq!((stats.blocks.total - u64::from(lanes) * 2, stats.allocated.current), (201, 0));
+        // As many as there is room for.
+        let mut large = Vec::new();
+        let count = pool.allocate_many(512 * MIB, 100, &other, &mut large);
+        assert!((6..8).contains(&count) && large.len() == count, "{count}");
+        assert_eq!(pool.deallocate_many(large), count);
+    }
+}
+
 /// What one stream frees for another, twice, or while a trace is written, is as it is with one lock.
 #[test]
 fn what_lanes_cannot_do_takes_all_locks() {

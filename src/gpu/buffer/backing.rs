@@ -195,6 +195,9 @@ impl<S: Source<Stream = Stream>> Drop for Lease<S> {
 
 impl<S: Source<Stream = Stream> + Send + Sync + 'static> Backer for Arc<S> {
     fn allocate(&self, bytes: usize, stream: &Stream) -> Result<Memory, Error> {
+        if !self.accepts(stream) {
+            return Err(PoolError::OtherDevice.into());
+        }
         // A size that cannot be rounded up cannot be reserved either; the source reports that.
         let bytes = bytes.checked_next_multiple_of(self.granularity()).unwrap_or(bytes);
         let segment = self.reserve(bytes, stream)?;
@@ -257,6 +260,7 @@ pub(in crate::gpu) struct Foreign<P> {
     bytes: usize,
     stream: Stream,
     uses: Uses<Stream>,
+    kind: MemoryKind,
     /// Whether dropping the owner frees the memory in the order of the stream.
     in_order: bool,
 }
@@ -270,7 +274,8 @@ impl<P> Foreign<P> {
     /// dropped.
     pub(in crate::gpu) unsafe fn new(piece: P, address: usize, bytes: usize, stream: &Stream) -> Self {
         let (piece, uses) = (ManuallyDrop::new(piece), Uses::new());
-        Self { piece, address, bytes, stream: stream.clone(), uses, in_order: false }
+        let kind = MemoryKind::Device;
+        Self { piece, address, bytes, stream: stream.clone(), uses, kind, in_order: false }
     }
 
     /// Makes a backing of memory that dropping `piece` frees in the order of `stream`.
@@ -304,8 +309,12 @@ unsafe impl<P: Send> Backing for Foreign<P> {
         self.uses.add(stream);
     }
 
+    fn kind(&self) -> MemoryKind {
+        self.kind
+    }
+
     fn device(&self) -> Option<usize> {
-        Some(self.stream.context().device().ordinal)
+        (self.kind == MemoryKind::Device).then(|| self.stream.context().device().ordinal)
     }
 }
 
@@ -325,18 +334,26 @@ impl<P> Drop for Foreign<P> {
 }
 
 impl<T: DeviceRepr + Copy> Buffer<T> {
-    /// Makes a buffer of `len` values that another library has in a device's memory, for work on `stream`. `owner` frees
+    /// Makes a buffer of `len` values that another library has in memory of this kind, for work on `stream`. `owner` frees
     /// the memory when it is dropped, after the work of this buffer; with `()` the other library frees it.
+    /// [`Context::kind_of`](crate::gpu::Context::kind_of) tells the kind of what is at an address.
     ///
     /// # Safety
     ///
-    /// The memory must be that of the stream's device, aligned for `T` and hold `len` values from `address` on. Until
+    /// The memory must be of this kind, and that of a device be the stream's. It must be aligned for `T` and hold `len` values from `address` on. Until
     /// this buffer is dropped nothing else may use it, and it must not be freed; with an owner that has no destructor,
     /// not before the work that was submitted to the stream is done either.
-    pub unsafe fn from_raw(address: u64, len: usize, owner: impl Send + 'static, stream: &Stream) -> Self {
+    pub unsafe fn from_raw(
+        kind: MemoryKind,
+        address: u64,
+        len: usize,
+        owner: impl Send + 'static,
+        stream: &Stream,
+    ) -> Self {
         // SAFETY: the caller's contract.
         unsafe {
-            let backing = Foreign::new(owner, address as usize, len * size_of::<T>(), stream);
+            let mut backing = Foreign::new(owner, address as usize, len * size_of::<T>(), stream);
+            backing.kind = kind;
             Self::from_memory(Memory::other(backing), len, stream)
         }
     }

@@ -354,8 +354,11 @@ impl DlTensor {
         if len > 0 && address % align_of::<T>() as u64 != 0 {
             return Err(Error::Tensor("is not aligned for its values"));
         }
+        // The CPU may use managed memory only where it can do so at the same time as the device.
+        let is_managed = raw.device.kind == CUDA_MANAGED && stream.context().device().managed_memory;
+        let kind = if is_managed { MemoryKind::Managed } else { MemoryKind::Device };
         // SAFETY: DLPack promises that the memory holds these values until the tensor is ended.
-        Ok(unsafe { Buffer::from_raw(address, len, self, stream) })
+        Ok(unsafe { Buffer::from_raw(kind, address, len, self, stream) })
     }
 }
 

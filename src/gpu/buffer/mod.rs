@@ -36,7 +36,7 @@ pub use view::{View, ViewMut};
 
 use super::usage::{Touch, Usage};
 use super::{Error, Stream};
-use crate::pool::Stream as _;
+use crate::pool::{SourceErrorKind, Stream as _};
 use core::marker::PhantomData;
 use core::ops::{Bound, RangeBounds};
 use core::{ptr, slice};
@@ -132,7 +132,11 @@ impl<T: DeviceRepr + Copy> Buffer<T> {
         if backing.address() % align_of::<T>() != 0 {
             return Err(Error::Align { asked: align_of::<T>() });
         }
-        Ok(Self { memory, len, stream: stream.clone(), _values: PhantomData })
+        // What goes on in host memory after the loss of a device is done by the CPU.
+        let is_lost = || stream.capture().is_err_and(|error| error.kind == SourceErrorKind::Lost);
+        let goes_on = backing.kind() == MemoryKind::Host && is_lost();
+        let stream = if goes_on { Stream::host() } else { stream.clone() };
+        Ok(Self { memory, len, stream, _values: PhantomData })
     }
 
     /// Makes a buffer of `len` zeros. Does not wait.

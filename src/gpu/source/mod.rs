@@ -35,6 +35,10 @@ macro_rules! describe {
 
         $(fn device(&$this) -> Option<usize> {
             Some($context.device().ordinal)
+        }
+
+        fn accepts(&$this, stream: &$crate::gpu::Stream) -> bool {
+            stream.context().raw() == $context.raw()
         })?
     };
 }

@@ -136,6 +136,10 @@ unsafe impl<const VISIBLE: bool> Source for DeviceMemory<VISIBLE> {
         if VISIBLE { Capabilities::PINNED.union(Capabilities::DMA) } else { Capabilities::DEVICE }
     }
 
+    fn accepts(&self, stream: &Stream) -> bool {
+        VISIBLE || Arc::ptr_eq(&self.shared, &stream.shared)
+    }
+
     fn granularity(&self) -> usize {
         self.granularity
     }
