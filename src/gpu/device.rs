@@ -23,6 +23,8 @@ pub struct Device {
     pub virtual_memory: bool,
     /// Whether host and device can use managed memory at the same time ([`Managed`](super::Managed)).
     pub managed_memory: bool,
+    /// Whether its memory is the host's, so that kernels may use [`Pinned`](super::Pinned) memory in place and copies to the device gain nothing.
+    pub integrated: bool,
 }
 
 /// Returns an attribute of a device.
@@ -44,6 +46,7 @@ impl Device {
             memory_pools: false,
             virtual_memory: false,
             managed_memory: false,
+            integrated: false,
         }
     }
 
@@ -97,6 +100,7 @@ impl Device {
             memory_pools: has(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED)?,
             virtual_memory: has(Attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)?,
             managed_memory: has(Attribute::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS)?,
+            integrated: has(Attribute::CU_DEVICE_ATTRIBUTE_INTEGRATED)?,
         })
     }
 }

@@ -130,7 +130,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
                 }
             }
             if !state.order.queues.is_empty() {
-                next = next.min(now.saturating_add(age));
+                next = next.min(now.saturating_add(if state.supply.is_bounded { again } else { age }));
             }
             if state.supply.is_bounded && self.trim_kept(state) > self.options.keep {
                 next = next.min(now.saturating_add(again));

@@ -12,6 +12,7 @@ use super::state::{State, bytes_of};
 use super::streams::Fence;
 use super::{Event, RawPool, Source, Stream};
 use crate::placement::SegmentPlacement;
+use core::time::Duration;
 use std::collections::VecDeque;
 
 impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
@@ -33,6 +34,9 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         state.record_mut(number).holder = Holder::Waiting;
         // The segment may be empty once this block has come back.
         state.supply.trim_after(|| self.source.now());
+        if state.supply.is_bounded {
+            state.supply.trim_at = Duration::ZERO;
+        }
         let record = state.record(number);
         let (serial, len, heap) = (record.serial, record.len as usize, usize::from(record.heap));
         let home = state.heap(heap).id;

@@ -2,8 +2,9 @@
 
 use crate::support::{Gpu, on_system, stand_in};
 use allotment::gpu::{Buffer, Context, Device, DeviceMemory, Error, HostMemory, Pool, Stream, is_available};
-use allotment::pool::{Event as _, PoolOptions, SourceErrorKind, Stream as _};
+use allotment::pool::{Event as _, PoolError, PoolOptions, SourceErrorKind, Stream as _};
 use std::process::{self, Command};
+use std::sync::Arc;
 use std::{env, fs};
 
 /// The environment variable that tells the child process what to expect.
@@ -227,11 +228,14 @@ fn the_hosts_stream_and_a_device_are_in_order() {
     let (of_host, of_device) = (host.record().unwrap(), gpu.stream.record().unwrap());
     assert_eq!((gpu.stream.wait(&of_host), host.wait(&of_device)), (Ok(()), Ok(())));
     assert_eq!((of_host.is_done(), of_host.synchronize(), of_device.is_done()), (Ok(true), Ok(()), Ok(true)));
-    // The host's stream does no work of a device.
+    // The host's stream does no work of a device, and pools of its memory refuse it.
+    let source = Arc::new(DeviceMemory::new(&gpu.context));
+    let other = |error| matches!(error, Error::Pool(PoolError::OtherDevice));
+    assert!(Buffer::<u16>::zeros(&device, 3, &host).is_err_and(other));
     let refused =
         |error: Error| matches!(error, Error::Call(error) if error.kind == SourceErrorKind::Unsupported);
     // SAFETY: the values are never read.
-    let mut lost = unsafe { Buffer::<u16>::uninit(&device, 3, &host) }.unwrap();
+    let mut lost = unsafe { Buffer::<u16>::uninit(&source, 3, &host) }.unwrap();
     assert!(refused(lost.slice_mut(..).unwrap().fill(1).unwrap_err()));
     assert!(refused(lost.copy_from(&[1, 2, 3]).unwrap_err()));
     assert!(refused(lost.as_view_mut().copy_from_view(&far.as_view()).unwrap_err()));
@@ -240,6 +244,6 @@ fn the_hosts_stream_and_a_device_are_in_order() {
     assert!(Stream::new(context).is_err() && context.capacity().is_err() && context.to_cudarc().is_err());
     // SAFETY: it is refused.
     assert_eq!(unsafe { context.reset() }.unwrap_err().kind, SourceErrorKind::Unsupported);
-    drop((near, far, lost, of_host, of_device, pool, device));
+    drop((near, far, lost, source, of_host, of_device, pool, device));
     gpu.finish();
 }

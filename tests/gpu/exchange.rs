@@ -471,12 +471,10 @@ fn a_program_goes_on_without_its_device() {
 #[test]
 fn memory_of_a_device_is_for_its_streams() {
     let gpu = Gpu::new();
-    let source = Arc::new(DeviceMemory::new(&gpu.context));
     let pool = Pool::new(DeviceMemory::new(&gpu.context), PoolOptions::new()).unwrap();
     let refused = |stream: &Stream| {
         let other = |error| matches!(error, Error::Pool(PoolError::OtherDevice));
         Buffer::<u8>::zeros(&pool, 3, stream).is_err_and(other)
-            && Buffer::<u8>::zeros(&source, 3, stream).is_err_and(other)
     };
     assert!(refused(&Stream::host()));
     if !on_system() {
@@ -486,8 +484,10 @@ fn memory_of_a_device_is_for_its_streams() {
     let again = Stream::new(&Context::new(0).unwrap()).unwrap();
     assert!(!refused(&gpu.stream) && !refused(&again));
     let pinned = Pool::new(Pinned::new(&gpu.context), PoolOptions::new()).unwrap();
-    assert!(Buffer::<u8>::zeros(&pinned, 3, &Stream::host()).is_ok());
-    drop((again, pinned, pool, source));
+    // Pinned memory is for all streams, the host's too.
+    // SAFETY: the values are never read.
+    assert!(unsafe { Buffer::<u8>::uninit(&pinned, 3, &Stream::host()) }.is_ok());
+    drop((again, pinned, pool));
     gpu.finish();
 }
 
@@ -517,5 +517,29 @@ fn foreign_memory_has_a_kind() {
         assert_eq!(pool.stats().blocks.current, 0);
     }
     drop(pools);
+    gpu.finish();
+}
+
+/// Managed memory has no device in DLPack, whichever it is used on.
+#[test]
+fn managed_tensors_are_of_every_device() {
+    let gpu = Gpu::new();
+    if on_system() {
+        return;
+    }
+    let second = Context::new(1).unwrap();
+    let stream = Stream::new(&second).unwrap();
+    let managed = Pool::new(Managed::new(&second).unwrap(), PoolOptions::new()).unwrap();
+    let values: Buffer<u32> = Buffer::from_slice(&managed, &[1, 2, 3], &stream).unwrap();
+    let raw = DlTensor::new(values, &[3]).unwrap().into_raw();
+    // SAFETY: the tensor has this layout, and lives.
+    let seen = unsafe { &*raw.cast::<Managed32>() };
+    assert_eq!((seen.device_type, seen.device_id), (13, 0));
+    // SAFETY: made above, and not used otherwise.
+    let tensor = unsafe { DlTensor::from_raw(raw) }.unwrap();
+    stream.synchronize().unwrap();
+    let buffer = tensor.into_buffer::<u32>(&stream).unwrap();
+    assert_eq!((buffer.kind(), buffer.as_slice().unwrap()), (MemoryKind::Managed, &[1, 2, 3][..]));
+    drop((buffer, managed, stream, second));
     gpu.finish();
 }

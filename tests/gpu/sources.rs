@@ -388,7 +388,9 @@ fn devices_that_lack_something_say_so() {
     assert_eq!(Virtual::shareable(&context).unwrap_err(), lacks);
     assert_eq!(Virtual::with_room(&context, 1).unwrap_err(), lacks);
     assert_eq!(KvCache::new(&context, 1, 1).unwrap_err(), lacks);
-    assert!(!context.device().managed_memory);
+    assert!(!context.device().managed_memory && !context.device().integrated);
+    gpu.control().set_attribute(1, 18, 1); // INTEGRATED
+    assert!(Context::new(1).unwrap().device().integrated);
     // No device is its own peer.
     let own = Error::Unsupported("access to the memory of this peer");
     assert_eq!(Virtual::with_peers(&gpu.context, std::slice::from_ref(&gpu.context)).unwrap_err(), own);

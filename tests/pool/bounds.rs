@@ -296,6 +296,21 @@ fn what_is_kept_has_a_bound() {
     device.advance(Duration::from_millis(5));
     drop(pool.allocate(KIB, &stream).unwrap());
     assert!(device.reserved() <= 42 * MIB, "{}", device.reserved());
+    // So does work on other streams, which a block waits for.
+    let pool = DevicePool::new(device.clone(), PoolOptions::new().keep_at_most(0)).unwrap();
+    let (other, before) = (device.stream(), device.segments());
+    let _stays = pool.allocate(KIB, &stream).unwrap();
+    let shared = pool.allocate(20 * MIB, &stream).unwrap();
+    shared.used_on(&other);
+    other.launch(2, shared.address(), 20 * MIB);
+    drop(shared);
+    assert_eq!(device.segments() - before, 2);
+    other.run();
+    for _ in 0..2 {
+        device.advance(Duration::from_millis(5));
+        drop(pool.allocate(KIB, &stream).unwrap());
+    }
+    assert_eq!(device.segments() - before, 1);
 }
 
 /// The thread works while the program does not allocate, and ends with its value or with the pool.

@@ -195,9 +195,6 @@ impl<S: Source<Stream = Stream>> Drop for Lease<S> {
 
 impl<S: Source<Stream = Stream> + Send + Sync + 'static> Backer for Arc<S> {
     fn allocate(&self, bytes: usize, stream: &Stream) -> Result<Memory, Error> {
-        if !self.accepts(stream) {
-            return Err(PoolError::OtherDevice.into());
-        }
         // A size that cannot be rounded up cannot be reserved either; the source reports that.
         let bytes = bytes.checked_next_multiple_of(self.granularity()).unwrap_or(bytes);
         let segment = self.reserve(bytes, stream)?;

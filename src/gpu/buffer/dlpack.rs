@@ -200,12 +200,12 @@ impl DlTensor {
         let strides = lengths.as_deref().and_then(compact);
         let shape = lengths.zip(strides).filter(|(lengths, _)| i32::try_from(lengths.len()).is_ok());
         let (shape, strides) = shape.ok_or(UNCOUNTED)?;
-        let ordinal =
-            |device: Option<usize>| device.unwrap_or(buffer.stream.context().device().ordinal) as i32;
+        let ordinal = buffer.device().unwrap_or(buffer.stream.context().device().ordinal) as i32;
+        // DLPack has the number 0 for what is no device's own.
         let device = match buffer.kind() {
-            MemoryKind::Device => Device { kind: CUDA, id: ordinal(buffer.device()) },
-            MemoryKind::Managed | MemoryKind::ReadMostly => Device { kind: CUDA_MANAGED, id: ordinal(None) },
-            MemoryKind::Pinned => Device { kind: CUDA_HOST, id: ordinal(None) },
+            MemoryKind::Device => Device { kind: CUDA, id: ordinal },
+            MemoryKind::Managed | MemoryKind::ReadMostly => Device { kind: CUDA_MANAGED, id: 0 },
+            MemoryKind::Pinned => Device { kind: CUDA_HOST, id: 0 },
             MemoryKind::Host => Device { kind: CPU, id: 0 },
         };
         let tensor = RawTensor {
@@ -340,7 +340,8 @@ impl DlTensor {
         if DataType::of::<T>() != Some(raw.data_type) {
             return Err(Error::Tensor("has values of another type"));
         }
-        if raw.device.id != ordinal || ![CUDA, CUDA_MANAGED].contains(&raw.device.kind) {
+        // Managed memory is every device's, and has the number 0 or that of the device it was made on.
+        if raw.device.kind != CUDA_MANAGED && raw.device != (Device { kind: CUDA, id: ordinal }) {
             return Err(Error::Tensor("is not in the memory of the stream's device"));
         }
         if !self.is_contiguous() {
