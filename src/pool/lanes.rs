@@ -12,7 +12,6 @@
 //!
 //! Who holds any lock may read what all locks guard. Who holds a lane's lock takes no other.
 
-use super::base::Allocation;
 use super::segments::{Holder, LANES, Record, Request, lane_of};
 use super::state::{State, bytes_of};
 use super::streams::Lane;
@@ -311,18 +310,17 @@ impl<P: SegmentPlacement, S: Source> Lanes<P, S> {
         self.enter(lane_of(number as usize)).deallocate_one(number, serial)
     }
 
-    /// Frees such blocks of this pool under one lock, from the first on to the one before one that is in another lane or cannot be freed so.
-    /// Returns how many.
-    pub(super) fn deallocate_many(&self, pool: u32, blocks: &[Allocation]) -> usize {
-        let Some(first) = blocks.first() else { return 0 };
-        let number = lane_of(first.record as usize);
+    /// Frees such blocks, by record and serial, under one lock, from the first on to the one before one that is in another lane or cannot be freed
+    /// so. Returns how many.
+    pub(super) fn deallocate_many(&self, blocks: impl Iterator<Item = (u32, u32)>) -> usize {
+        let mut blocks = blocks.peekable();
+        let Some(&(first, _)) = blocks.peek() else { return 0 };
+        let number = lane_of(first as usize);
         let mut lane = self.enter(number);
-        let can_free = |block: &&Allocation| {
-            block.pool == pool
-                && lane_of(block.record as usize) == number
-                && lane.deallocate_one(block.record, block.serial)
+        let mut can_free = |&(record, serial): &(u32, u32)| {
+            lane_of(record as usize) == number && lane.deallocate_one(record, serial)
         };
-        blocks.iter().take_while(can_free).count()
+        blocks.take_while(|block| can_free(block)).count()
     }
 }
 

@@ -22,6 +22,15 @@ struct Need<'a> {
 }
 
 impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
+    /// Does what belongs to a stage of the recovery, and measures it if the options ask for that.
+    fn stage<T>(&self, stage: usize, work: impl FnOnce() -> T) -> T {
+        let Some(times) = &self.times else { return work() };
+        let start = self.source.now();
+        let result = work();
+        times.came_to(stage, self.source.now().saturating_sub(start));
+        result
+    }
+
     /// Serves a request that the stream heap's own free blocks could not: from waiting blocks, from other streams, from
     /// the source, and then by every other means.
     #[cold]

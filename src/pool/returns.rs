@@ -34,7 +34,9 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         let (mut rest, mut freed) = (&blocks[..], 0);
         while !rest.is_empty() {
             if self.is_direct {
-                let quick = self.state.deallocate_many(self.id, rest);
+                let own =
+                    |block: &Allocation| (block.pool == self.id).then_some((block.record, block.serial));
+                let quick = self.state.deallocate_many(rest.iter().map_while(own));
                 (rest, freed) = (&rest[quick..], freed + quick);
             }
             if let Some((first, others)) = rest.split_first() {

@@ -2,12 +2,11 @@
 
 #![forbid(unsafe_code)]
 
+use super::PoolStats;
 use super::segments::LANES;
 use super::stats::{STAGES, sum_of_stages};
-use super::{PoolStats, RawPool, Source};
 use crate::lock::Mutex;
 use crate::observe::Histogram;
-use crate::placement::SegmentPlacement;
 use core::time::Duration;
 
 /// The measurements of a pool. Threads that use different streams seldom wait for each other here.
@@ -52,6 +51,12 @@ impl Times {
         self.sums[stream as usize % LANES].lock().latency.add(ticks(took));
     }
 
+    /// Counts a request that came to this stage of the recovery, which took so long.
+    pub(super) fn came_to(&self, stage: usize, took: Duration) {
+        let (count, time) = &mut self.sums[0].lock().recovery[stage];
+        (*count, *time) = (*count + 1, *time + took);
+    }
+
     /// Enters everything into the statistics.
     pub(super) fn enter(&self, stats: &mut PoolStats, now: Duration) {
         let elapsed = now.saturating_sub(self.start).as_nanos() as i128;
@@ -63,18 +68,5 @@ impl Times {
             stats.recovery = sum_of_stages(stats.recovery, sums.recovery);
         }
         stats.mean = area.checked_div(elapsed).map_or(0, |mean| u64::try_from(mean).unwrap_or(0));
-    }
-}
-
-impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
-    /// Does what belongs to a stage of the recovery, and measures it if the options ask for that.
-    pub(super) fn stage<T>(&self, stage: usize, work: impl FnOnce() -> T) -> T {
-        let Some(times) = &self.times else { return work() };
-        let start = self.source.now();
-        let result = work();
-        let took = self.source.now().saturating_sub(start);
-        let (count, time) = &mut times.sums[0].lock().recovery[stage];
-        (*count, *time) = (*count + 1, *time + took);
-        result
     }
 }
