@@ -484,7 +484,12 @@ unsafe impl<A: DeviceAllocator<Stream: Send + Sync>> DeviceAllocator for Chain<A
             .map(|(_, allocator)| allocator as &dyn DeviceAllocator<Stream = A::Stream>);
         match (allocate_from_first(each, bytes, align, stream), &self.after_loss) {
             (Err(PoolError::Source(error)), Some((last, host))) if error.kind == SourceErrorKind::Lost => {
-                last.allocate(bytes, align, host)
+                let block = last.allocate(bytes, align, host)?;
+                // A stream that still works may use the block.
+                if !stream.capture().is_err_and(|error| error.kind == SourceErrorKind::Lost) {
+                    last.record_stream(&block, stream)?;
+                }
+                Ok(block)
             }
             (allocated, _) => Ok(allocated?.0),
         }

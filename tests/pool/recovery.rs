@@ -338,7 +338,8 @@ fn streams_of_other_devices_are_refused() {
 fn a_chain_goes_on_after_the_loss_of_a_device() {
     let device = DeviceMemory::<false>::new(64 * MIB);
     let memory = HostMemory::new(64 * MIB);
-    let (stream, host_stream) = (device.stream(), memory.stream());
+    // Streams of two simulated devices have the same numbers.
+    let ([_, stream], host_stream) = ([(); 2].map(|()| device.stream()), memory.stream());
     let fast = DevicePool::new(device.clone(), PoolOptions::new()).unwrap();
     let host = DevicePool::new(memory, PoolOptions::new()).unwrap();
     let pools: Vec<&dyn DeviceAllocator<Stream = _>> = vec![&fast];
@@ -361,5 +362,8 @@ fn a_chain_goes_on_after_the_loss_of_a_device() {
     chain.each_pool(&mut |pool| names.push(pool.name().to_string()));
     assert_eq!(names, ["simulated device", "simulated host"]);
     assert_eq!((chain.record_stream(&after, &host_stream), chain.deallocate(after)), (Ok(()), Ok(())));
+    // The device's stream still answers, so what it may do with the block is waited for.
+    let waiting = host.stats();
+    assert_eq!((waiting.allocated.current, waiting.active.current as usize), (0, 30 * MIB));
     assert_eq!((chain.deallocate(before), host.stats().blocks.current), (Ok(()), 0));
 }
