@@ -1,8 +1,6 @@
-//! Nodes of made-up machines and of the real one, and zones that prefer the caller's.
+//! Nodes of made-up machines, and zones that prefer the caller's.
 
 use allotment::os::numa::nodes_at;
-#[cfg(all(target_os = "linux", not(miri)))]
-use allotment::os::numa::{current, nodes};
 use allotment::region::Capabilities;
 use allotment::zones::{Zone, Zones};
 use allotment::{Heap, Region, Tlsf, lock::Futex};
@@ -82,20 +80,6 @@ fn what_is_no_list_of_nodes_is_an_error() {
             nodes_at(&machine.0).is_err_and(|error| error.kind() == std::io::ErrorKind::InvalidData),
             "{name}"
         );
-    }
-}
-
-/// What this machine says agrees with itself: the thread runs on a node with processors and memory.
-#[test]
-#[cfg(all(target_os = "linux", not(miri)))]
-fn this_machine_has_the_node_that_the_thread_runs_on() {
-    let (nodes, current) = (nodes().unwrap(), current().unwrap());
-    if let Some(node) = nodes.iter().find(|node| node.number == current) {
-        assert!(!node.processors.is_empty() && node.memory > 0 && node.memory >= node.free, "{node:?}");
-        assert_eq!((node.distances.len(), node.distances.iter().min()), (nodes.len(), Some(&10)));
-    } else {
-        // A kernel without nodes.
-        assert_eq!((nodes.len(), current), (0, 0));
     }
 }
 

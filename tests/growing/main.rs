@@ -12,6 +12,8 @@ mod fronts;
 mod mapping;
 #[cfg(target_os = "linux")]
 mod memory;
+#[cfg(target_os = "linux")]
+mod nodes;
 mod own;
 #[cfg(target_os = "linux")]
 mod shared;

@@ -27,6 +27,7 @@ mod malloc;
 mod measure;
 mod mutants;
 mod newcomer;
+mod numa;
 mod pages;
 mod progress;
 mod proof;
@@ -153,6 +154,8 @@ enum Command {
         #[arg(long)]
         race: bool,
     },
+    /// Run the tests of the machine's nodes on a Linux kernel in QEMU with two of them
+    Numa,
     /// Check the style of comments and documents, the library's layers, public items and duplicates, and all firmware with clippy, warnings denied
     Lint {
         /// Only what compiles nothing: the style of comments and documents, the library's layers, public items and duplicates
@@ -201,6 +204,7 @@ fn main() -> ExitCode {
         Command::GpuSeeds { count } => commands::gpu_seeds(count),
         Command::Vulkan { race: false } => vulkan::run(&setup),
         Command::Vulkan { race: true } => vulkan::race(&setup),
+        Command::Numa => numa::run(&setup),
         Command::Lint { style } => commands::lint(&setup, style),
         #[cfg(unix)]
         Command::Malloc(options) => malloc::run(&options, &setup),

@@ -163,7 +163,7 @@ fn messages(report: &str) -> [u64; 2] {
 }
 
 /// The tests that passed, by what they print in the end.
-fn passed(text: &str) -> u64 {
+pub fn passed(text: &str) -> u64 {
     let results = text.lines().filter_map(|line| line.split_once("test result: ok. ")?.1.split(' ').next());
     results.filter_map(|number| number.parse::<u64>().ok()).sum()
 }

@@ -50,6 +50,8 @@ pub const STEPS: &[Step] = &[
     Step::new("Python package, installed", Landing, "python3 planner/python/check.py --installed --built"),
     // A driver and its validation from Debian's packages: all messages are expected, and there is a driver, or it fails.
     Step::new("tests, Vulkan", Landing, "cargo xtask vulkan"),
+    // A kernel from Debian's packages, on an emulated machine with two nodes.
+    Step::new("tests, two nodes", Full, "cargo xtask numa"),
     Step::new("tests, defmt", Landing, "cargo test --features defmt --test defmt"),
     // The step before the last has built them.
     Step::new("example, host", Landing, "{examples}host"),

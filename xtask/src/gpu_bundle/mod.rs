@@ -80,12 +80,13 @@ pub fn run(bundle: &Bundle) -> Result<ExitCode> {
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn cargo(folder: &Path, arguments: &str) -> Command {
+/// `cargo`, with messages that [`artifact`] reads.
+pub fn cargo(folder: &Path, arguments: &str) -> Command {
     child::cargo(folder, &format!("{arguments} --locked --quiet --message-format json-render-diagnostics"))
 }
 
 /// Builds, and finds the file that the target `name` has become.
-fn artifact(mut cargo: Command, name: &str) -> Result<PathBuf> {
+pub fn artifact(mut cargo: Command, name: &str) -> Result<PathBuf> {
     let _progress = progress::show(format!("building {name}"));
     let messages = child::stdout_of(&mut cargo)?;
     find_artifact(&messages, name).with_context(|| format!("cargo has not built {name}"))
@@ -106,7 +107,7 @@ fn find_artifact(messages: &str, name: &str) -> Option<PathBuf> {
 }
 
 /// Copies a file, without what only a debugger needs where there is a `strip`.
-fn copy(from: &Path, to: &Path) -> Result<()> {
+pub fn copy(from: &Path, to: &Path) -> Result<()> {
     fs::copy(from, to).with_context(|| format!("cannot copy {}", from.display()))?;
     let is_program = fs::read(to)?.starts_with(b"\x7fELF");
     if let Some(strip) = which::which("strip").ok().filter(|_| is_program) {

@@ -50,6 +50,10 @@ const PROGRAMS: &[Program] = &[
             "usr/bin/qemu-system-riscv32",
         )
     },
+    Program {
+        arguments: &["-L", "{}/usr/share/qemu", "-L", "{}/usr/share/seabios"],
+        ..program("qemu-system-x86_64", &["qemu-system-x86"], "usr/bin/qemu-system-x86_64")
+    },
     program("arm-none-eabi-gcc", &["gcc-arm-none-eabi"], "usr/bin/arm-none-eabi-gcc"),
     program("chromium", &["chromium"], "usr/lib/chromium/chromium"),
     program("jq", &["jq"], "usr/bin/jq"),
@@ -238,14 +242,14 @@ pub fn cache(setup: &Setup) -> Result<PathBuf> {
 }
 
 #[cfg(unix)]
-fn make_executable(file: &Path) -> std::io::Result<()> {
+pub fn make_executable(file: &Path) -> std::io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     fs::set_permissions(file, fs::Permissions::from_mode(0o755))
 }
 
 // Nothing is unpacked on other systems.
 #[cfg(not(unix))]
-fn make_executable(_file: &Path) -> std::io::Result<()> {
+pub fn make_executable(_file: &Path) -> std::io::Result<()> {
     Err(std::io::ErrorKind::Unsupported.into())
 }
 

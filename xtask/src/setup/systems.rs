@@ -1,14 +1,18 @@
 //! Instructions for the user of each system to install a program.
 
-/// Package managers by the program that tells them, the command that installs, and their packages for QEMU's Arm and
-/// RISC-V emulators and for Node.
-const MANAGERS: [(&str, &str, [&str; 3]); 6] = [
-    ("apt-get", "sudo apt-get install", ["qemu-system-arm", "qemu-system-misc", "nodejs"]),
-    ("dnf", "sudo dnf install", ["qemu-system-arm-core", "qemu-system-riscv-core", "nodejs"]),
-    ("pacman", "sudo pacman -S", ["qemu-system-arm", "qemu-system-riscv", "nodejs"]),
-    ("zypper", "sudo zypper install", ["qemu-arm", "qemu-extra", "nodejs-default"]),
-    ("apk", "sudo apk add", ["qemu-system-arm", "qemu-system-riscv32", "nodejs"]),
-    ("brew", "brew install", ["qemu", "qemu", "node"]),
+/// Package managers by the program that tells them, the command that installs, and their packages for QEMU's emulators of
+/// Arm, RISC-V and x86-64, and for Node.
+const MANAGERS: [(&str, &str, [&str; 4]); 6] = [
+    ("apt-get", "sudo apt-get install", ["qemu-system-arm", "qemu-system-misc", "qemu-system-x86", "nodejs"]),
+    (
+        "dnf",
+        "sudo dnf install",
+        ["qemu-system-arm-core", "qemu-system-riscv-core", "qemu-system-x86-core", "nodejs"],
+    ),
+    ("pacman", "sudo pacman -S", ["qemu-system-arm", "qemu-system-riscv", "qemu-system-x86", "nodejs"]),
+    ("zypper", "sudo zypper install", ["qemu-arm", "qemu-extra", "qemu-x86", "nodejs-default"]),
+    ("apk", "sudo apk add", ["qemu-system-arm", "qemu-system-riscv32", "qemu-system-x86_64", "nodejs"]),
+    ("brew", "brew install", ["qemu", "qemu", "qemu", "node"]),
 ];
 
 /// The one command that installs a program on this system, as half a sentence.
@@ -19,7 +23,8 @@ pub fn advice(program: &str) -> String {
 }
 
 fn advice_for(program: &str, manager: Option<&str>) -> String {
-    let column = ["qemu-system-arm", "qemu-system-riscv32", "node"].iter().position(|name| *name == program);
+    let columns = ["qemu-system-arm", "qemu-system-riscv32", "qemu-system-x86_64", "node"];
+    let column = columns.iter().position(|name| *name == program);
     match MANAGERS.iter().find(|(name, ..)| Some(*name) == manager) {
         Some((_, install, packages)) => {
             // The other programs have one name everywhere.
@@ -28,7 +33,7 @@ fn advice_for(program: &str, manager: Option<&str>) -> String {
         }
         None => {
             let home = match column {
-                Some(0 | 1) => " (https://www.qemu.org/download)",
+                Some(0..=2) => " (https://www.qemu.org/download)",
                 Some(_) => " (https://nodejs.org/en/download)",
                 None => "",
             };
@@ -51,6 +56,8 @@ mod tests {
         assert_eq!(arm(None), "install it (https://www.qemu.org/download) and put it on `PATH`");
         let riscv = advice_for("qemu-system-riscv32", Some("zypper"));
         assert_eq!(riscv, "`sudo zypper install qemu-extra` installs it");
+        let x86 = advice_for("qemu-system-x86_64", Some("apt-get"));
+        assert_eq!(x86, "`sudo apt-get install qemu-system-x86` installs it");
         assert_eq!(
             advice_for("node", None),
             "install it (https://nodejs.org/en/download) and put it on `PATH`"
