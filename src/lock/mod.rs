@@ -333,6 +333,14 @@ pub enum ForkLock {
     Spin(core::ptr::NonNull<Spin>),
 }
 
+/// What has locks that can be held across a fork: any [`Memory`](crate::Memory), and values beside.
+#[cfg(all(feature = "std", unix))]
+#[doc(hidden)]
+pub trait Forkable {
+    /// Passes each lock to `visit`, like [`Memory::locks`](crate::Memory::locks).
+    fn fork_locks(&self, visit: &mut dyn FnMut(Option<ForkLock>));
+}
+
 #[cfg(all(feature = "std", unix))]
 impl ForkLock {
     /// Takes the lock if it is free, and returns whether it was.

@@ -257,6 +257,13 @@ pub unsafe trait Memory {
     }
 }
 
+#[cfg(all(feature = "std", unix))]
+impl<M: Memory> crate::lock::Forkable for M {
+    fn fork_locks(&self, visit: &mut dyn FnMut(Option<ForkLock>)) {
+        self.locks(visit);
+    }
+}
+
 /// Passes single methods of [`Memory`] on to another `Memory`, inside an `impl Memory`:
 /// `pass_on!(|self| self.memory; check, largest_free, region);`
 macro_rules! pass_on {

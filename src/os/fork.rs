@@ -1,8 +1,7 @@
 //! Heaps that survive a `fork` of a program with threads.
 
 use super::stay::stay_loaded;
-use crate::lock::{ForkLock, Futex, Lock};
-use crate::memory::Memory;
+use crate::lock::{ForkLock, Forkable, Futex, Lock};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -63,7 +62,7 @@ pub enum ForkError {
     OutOfMemory,
 }
 
-/// Makes a memory usable in the child after a `fork`, even if another thread was using it at that moment.
+/// Makes a [`Memory`](crate::Memory) usable in the child after a `fork`, even if another thread was using it at that moment.
 ///
 /// A child has only the thread that called `fork`. If another thread held a lock, the child finds the lock taken for good, and its
 /// first allocation waits forever. Programs with threads that fork and then allocate in the child should call this once at their
@@ -72,10 +71,10 @@ pub enum ForkError {
 ///
 /// It registers handlers that hold the locks while the process is copied: those of a [`Heap`](crate::Heap) or
 /// [`TinyHeap`](crate::TinyHeap), of fronts (`Observed` and its observers, `PressureHeap`, `Bounded`, `Timed`, `PlannedHeap`, `Cached`,
-/// `Zones`), and of all that is behind them. The locks must be `Futex`, the default, or `Spin`.
+/// `Zones`), of a [`Purgeable`](crate::pressure::Purgeable), and of all that is behind them. The locks must be `Futex`, the default, or `Spin`.
 ///
 /// Protecting a memory again changes nothing. What other threads had in their caches stays allocated in the child, and a hook that another
-/// thread was running counts as running there. An observer must not fork. Handlers of the program's own that allocate must be registered
+/// thread was running counts as running there: such a block of a `Purgeable` is not to be had. An observer must not fork. Handlers of the program's own that allocate must be registered
 /// later than these.
 ///
 /// ```
@@ -94,11 +93,11 @@ pub enum ForkError {
 /// several locks some may be held then.
 pub fn protect_at_fork<M: Sync>(memory: &'static M) -> Result<(), ForkError>
 where
-    &'static M: Memory,
+    &'static M: Forkable,
 {
     register()?;
     let mut result = Ok(());
-    (&memory).locks(&mut |lock| {
+    (&memory).fork_locks(&mut |lock| {
         if result.is_ok() {
             result = lock.ok_or(ForkError::UnknownLock).and_then(|lock| hold(lock, MOST));
         }

@@ -3,6 +3,7 @@
 use crate::forked::{_exit, fork, succeeds};
 use crate::{HEAP, alone};
 use allotment::os::{Growing, Own, protect_at_fork};
+use allotment::pressure::Purgeable;
 use allotment::{Memory, Observed, observe::Profile};
 use std::alloc::Layout;
 use std::hint::black_box;
@@ -94,5 +95,20 @@ fn children_can_allocate_from_a_front() {
                 FRONT.deallocate(block, layout);
             }
         }
+    });
+}
+
+/// Blocks that may go have a lock that is no memory's. The places that a child asks for were empty at the fork.
+#[test]
+fn children_can_use_blocks_that_may_go() {
+    static BLOCKS: Purgeable<Growing, 10> = Purgeable::new(Growing::new(), ());
+    protect_at_fork(&BLOCKS).unwrap();
+    fork_beside(|seed| {
+        for _ in 0..300 {
+            let block = BLOCKS.get(seed, 100, |bytes| bytes.fill(seed as u8));
+            // Another worker may be emptying it.
+            assert!(block.as_deref().map_or(seed < 8, |block| block == [seed as u8; 100]));
+        }
+        BLOCKS.reclaim(100);
     });
 }

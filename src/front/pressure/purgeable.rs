@@ -266,6 +266,14 @@ impl<M: Memory, const BLOCKS: usize, C: Codec, L: Lock> Drop for Purgeable<M, BL
     }
 }
 
+#[cfg(all(feature = "std", unix))]
+impl<M: Memory, const BLOCKS: usize, C: Codec, L: Lock> lock::Forkable for &Purgeable<M, BLOCKS, C, L> {
+    fn fork_locks(&self, visit: &mut dyn FnMut(Option<lock::ForkLock>)) {
+        visit(self.lock.at_fork());
+        self.memory.locks(visit);
+    }
+}
+
 debug!([M: Memory, const BLOCKS: usize, C: Codec, L: Lock] Purgeable<M, BLOCKS, C, L>, |self| blocks: BLOCKS);
 
 /// The bytes of a block of a [`Purgeable`], which stay as long as this exists.
