@@ -135,11 +135,10 @@ impl<M: Memory> Cached<M> {
 
     /// Makes a request, and once more after giving the caches back if it failed.
     fn with_reclaim(&self, mut request: impl FnMut() -> Option<NonNull<u8>>) -> Option<NonNull<u8>> {
-        if let Some(block) = request() {
-            return Some(block);
-        }
-        self.depot.reclaim();
-        request()
+        request().or_else(|| {
+            self.depot.reclaim();
+            request()
+        })
     }
 }
 
@@ -183,14 +182,11 @@ unsafe impl<M: Memory> Memory for Cached<M> {
     unsafe fn check_owned(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         let class = self.class_of(layout);
         // SAFETY: the caller's contract; the heap finds that a block of the class can begin there.
-        unsafe {
+        let is_free = unsafe {
             self.heap().check_owned(block, class.map_or(layout, layout_of))?;
-            if class.is_some() && Block::is_free(block.cast().as_ptr()) {
-                Err(FreeError::AlreadyFree)
-            } else {
-                Ok(())
-            }
-        }
+            class.is_some() && Block::is_free(block.cast().as_ptr())
+        };
+        if is_free { Err(FreeError::AlreadyFree) } else { Ok(()) }
     }
 
     unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {

@@ -27,7 +27,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::pressure::{contents, kibibytes, malformed};
+use super::pressure::{contents, figure, malformed};
 use std::io;
 use std::path::Path;
 
@@ -68,21 +68,16 @@ pub fn nodes_at(root: impl AsRef<Path>) -> io::Result<Vec<Node>> {
         let folder = folder.join(std::format!("node{number}"));
         let file = folder.join("meminfo");
         let text = contents(&file)?.unwrap_or_default();
-        let figure = |name| {
-            let line = text.lines().find(|line| line.split_whitespace().nth(2) == Some(name));
-            // Node 0 MemTotal:       24684092 kB
-            let read =
-                |line: &str| kibibytes(line.split_whitespace().nth(3)).ok_or_else(|| malformed(&file, line));
-            line.map_or(Ok(0), read)
-        };
+        let figure = |name| figure(&file, &text, name).map(Option::unwrap_or_default);
+        let (memory, free) = (figure("MemTotal:")?, figure("MemFree:")?);
         let file = folder.join("distance");
         let text = contents(&file)?.unwrap_or_default();
         let distances = text.split_whitespace().map(str::parse).collect::<Result<_, _>>();
         Ok(Node {
             number,
             processors: list(&folder.join("cpulist"))?.unwrap_or_default(),
-            memory: figure("MemTotal:")?,
-            free: figure("MemFree:")?,
+            memory,
+            free,
             distances: distances.map_err(|_| malformed(&file, &text))?,
         })
     };

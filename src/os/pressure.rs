@@ -170,10 +170,7 @@ impl Watch {
     fn machine(&self) -> io::Result<Option<Group>> {
         let file = self.root.join("proc/meminfo");
         let Some(text) = contents(&file)? else { return Ok(None) };
-        let figure = |name: &str| -> io::Result<Option<u64>> {
-            let Some(line) = text.lines().find(|line| line.starts_with(name)) else { return Ok(None) };
-            kibibytes(line.split_whitespace().nth(1)).map(Some).ok_or_else(|| malformed(&file, line))
-        };
+        let figure = |name| figure(&file, &text, name);
         // Kernels before 3.14 do not say what is available.
         let (Some(total), Some(available)) = (figure("MemTotal:")?, figure("MemAvailable:")?) else {
             return Ok(None);
@@ -273,6 +270,13 @@ pub(super) fn contents(file: &Path) -> io::Result<Option<String>> {
 /// Linux's `EOPNOTSUPP`.
 const NOT_SUPPORTED: i32 = 95;
 
+/// Returns the bytes that `text` of a file has behind a name, such as `MemTotal:       24684092 kB`, if it has the name.
+pub(super) fn figure(file: &Path, text: &str, name: &str) -> io::Result<Option<u64>> {
+    let found = text.lines().find_map(|line| Some((line, line.split_once(name)?.1)));
+    let Some((line, rest)) = found else { return Ok(None) };
+    kibibytes(rest.split_whitespace().next()).map(Some).ok_or_else(|| malformed(file, line))
+}
+
 pub(super) fn malformed(file: &Path, text: &str) -> io::Error {
     let what = format!("{} contains `{}`, which is not in the documented form", file.display(), text.trim());
     io::Error::new(io::ErrorKind::InvalidData, what)
@@ -299,7 +303,7 @@ fn stall(figures: &str) -> Option<Stall> {
 }
 
 /// Parses a number of units of 1024 bytes. Returns bytes.
-pub(super) fn kibibytes(number: Option<&str>) -> Option<u64> {
+fn kibibytes(number: Option<&str>) -> Option<u64> {
     number?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
@@ -315,10 +319,6 @@ fn amount(file: &Path) -> io::Result<Option<u64>> {
 /// Returns the bytes of cached files that were not used recently; 0 if the group does not report them.
 fn inactive(file: &Path) -> io::Result<u64> {
     let Some(text) = contents(file)? else { return Ok(0) };
-    match text.lines().find_map(|line| line.strip_prefix("inactive_file ")) {
-        Some(number) => {
-            number.trim().parse().map_err(|_| malformed(file, &format!("inactive_file {number}")))
-        }
-        None => Ok(0),
-    }
+    let found = text.lines().find_map(|line| Some((line, line.strip_prefix("inactive_file ")?)));
+    found.map_or(Ok(0), |(line, number)| number.trim().parse().map_err(|_| malformed(file, line)))
 }

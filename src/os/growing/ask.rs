@@ -15,6 +15,7 @@ use crate::os::mapping::{Huge, MapError, advise};
 use crate::region::Region;
 use core::alloc::Layout;
 use core::sync::atomic::Ordering;
+use std::io::ErrorKind;
 
 /// Bytes of a huge page of nearly all machines.
 const HUGE: usize = 2 << 20;
@@ -33,7 +34,8 @@ impl Growing {
     /// no addresses.
     pub fn huge(&self, huge: Huge) -> Result<(), MapError> {
         SHARED.with(|pages| {
-            let region = pages.reserved_region().ok_or_else(no_memory)?;
+            let region =
+                pages.reserved_region().ok_or_else(|| MapError::Memory(ErrorKind::OutOfMemory.into()))?;
             // SAFETY: the addresses are the heap's, and the advice changes no contents.
             unsafe { advise(region, huge)? };
             system::UNIT.store(if huge == Huge::Advise { HUGE } else { 0 }, Ordering::Relaxed);
@@ -107,10 +109,6 @@ impl Growing {
 #[cfg(all(target_os = "linux", not(miri)))]
 pub(super) fn reserved() -> Option<Region> {
     SHARED.with(Pages::reserved_region)
-}
-
-fn no_memory() -> MapError {
-    MapError::Memory(std::io::ErrorKind::OutOfMemory.into())
 }
 
 impl<S: System> Pages<S> {

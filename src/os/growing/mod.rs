@@ -142,15 +142,14 @@ impl<W: Whose> Growing<W> {
     #[inline(never)]
     fn allocate_other(&self, size: usize, align: usize) -> *mut u8 {
         let heap = self.0.shared();
-        let block = match class_of(size, align) {
-            Some(class) => {
-                // SAFETY: the bin is this thread's.
-                let block = unsafe { Bin::allocate::<true>(self.0.bin(class)) };
-                return block.map_or_else(|| allocate_slow(heap, size, align), NonNull::as_ptr);
-            }
-            None => heap.allocate_large(size, align, false).map(|(block, _)| block),
+        let Some(class) = class_of(size, align) else {
+            return heap
+                .allocate_large(size, align, false)
+                .map_or(ptr::null_mut(), |(block, _)| block.as_ptr());
         };
-        block.map_or(ptr::null_mut(), NonNull::as_ptr)
+        // SAFETY: the bin is this thread's.
+        let block = unsafe { Bin::allocate::<true>(self.0.bin(class)) };
+        block.map_or_else(|| allocate_slow(heap, size, align), NonNull::as_ptr)
     }
 
     /// Limits the heap's memory to `bytes`, but to 1 MiB at least. What it has already stays. Before the first request this also limits the
@@ -196,19 +195,14 @@ impl<W: Whose> Growing<W> {
 
     /// Allocates as [`Growing::allocate_raw`], with all bytes zero. Memory that the system has just given is not cleared again.
     pub fn allocate_raw_zeroed(&self, size: usize, align: usize) -> *mut u8 {
-        if class_of(size, align).is_some() {
-            let block = self.allocate_raw(size, align);
-            if !block.is_null() {
-                // SAFETY: the block has the bytes asked for.
-                unsafe { block.write_bytes(0, size) };
-            }
-            return block;
-        }
-        let Some((block, dirty)) = self.0.shared().allocate_large(size, align, true) else {
-            return ptr::null_mut();
+        let (block, dirty) = match class_of(size, align) {
+            Some(_) => (self.allocate_raw(size, align), true),
+            None => match self.0.shared().allocate_large(size, align, true) {
+                Some((block, dirty)) => (block.as_ptr(), dirty),
+                None => return ptr::null_mut(),
+            },
         };
-        let block = block.as_ptr();
-        if dirty {
+        if dirty && !block.is_null() {
             // SAFETY: the block has the bytes asked for.
             unsafe { block.write_bytes(0, size) };
         }
@@ -293,13 +287,11 @@ impl<W: Whose> Growing<W> {
             let Some(have) = self.size_of_own(block) else { return ptr::null_mut() };
             let is_large = have > LARGEST && size > LARGEST;
             if have <= LARGEST && size <= have && size >= have / 2 {
-                Some(block)
-            } else if let Some(block) = self.resize(block, have, is_large, (size, align), |_| ()) {
-                Some(block)
-            } else {
-                // A block that shrinks may stay.
-                (self.0.shared().resize_at_last(block, size) || size <= have).then_some(block)
+                return block.as_ptr();
             }
+            // A block that shrinks may stay.
+            self.resize(block, have, is_large, (size, align), |_| ())
+                .or_else(|| (self.0.shared().resize_at_last(block, size) || size <= have).then_some(block))
         };
         changed.map_or(ptr::null_mut(), NonNull::as_ptr)
     }

@@ -79,25 +79,16 @@ fn print_raw(text: fmt::Arguments<'_>) {
 }
 
 fn tell_fault(address: usize, slot: &Slot) {
-    let (end, size) = (slot.start + slot.size, slot.size);
+    let (start, end, size) = (slot.start, slot.start + slot.size, slot.size);
     let what = if slot.live { "access outside of a block" } else { "use after free" };
-    let start = slot.start;
-    if address < start {
-        let far = start - address;
-        print_raw(format_args!(
-            "allotment: {what} at {address:#x}, {far} bytes before the block of {size} bytes at {start:#x}"
-        ));
-    } else if address >= end {
-        let far = address - end;
-        print_raw(format_args!(
-            "allotment: {what} at {address:#x}, {far} bytes behind the block of {size} bytes at {start:#x}"
-        ));
-    } else {
-        let far = address - start;
-        print_raw(format_args!(
-            "allotment: {what} at {address:#x}, {far} bytes into the block of {size} bytes at {start:#x}"
-        ));
-    }
+    let (far, place) = match address {
+        _ if address < start => (start - address, "before"),
+        _ if address >= end => (address - end, "behind"),
+        _ => (address - start, "into"),
+    };
+    print_raw(format_args!(
+        "allotment: {what} at {address:#x}, {far} bytes {place} the block of {size} bytes at {start:#x}"
+    ));
     tell("the access", &Trace::here());
     tell_block(slot);
 }

@@ -156,7 +156,7 @@ impl Pool {
         NonNull::new(block)
     }
 
-    /// Checks whether a live block for a layout starts at an address of the range, and returns its slot.
+    /// Checks whether a live block for a layout starts at an address of the range, with unchanged bytes behind it, and returns its slot.
     pub(super) fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<usize, FreeError> {
         let n = self.slot_at(block.addr().get()).ok_or(FreeError::NotABlock)?;
         let slot = &self.slots[n];
@@ -166,7 +166,8 @@ impl Pool {
             Slot { size, align, .. } if (*size, *align) != (layout.size(), layout.align()) => {
                 Err(FreeError::NotABlock)
             }
-            _ => Ok(n),
+            _ if self.is_whole(n) => Ok(n),
+            _ => Err(FreeError::Overrun),
         }
     }
 
@@ -177,7 +178,7 @@ impl Pool {
     }
 
     /// Returns whether the bytes after a live block are unchanged.
-    pub(super) fn is_whole(&self, n: usize) -> bool {
+    fn is_whole(&self, n: usize) -> bool {
         let Slot { start, size, .. } = self.slots[n];
         let end = start - self.page(n).addr() + size;
         // SAFETY: the slot has a live block, so that its page can be read, and all behind the block was written.

@@ -8,7 +8,6 @@ use crate::os::stay::stay_loaded;
 use crate::region::Region;
 use core::alloc::Layout;
 use core::cell::{Cell, UnsafeCell};
-use core::mem::MaybeUninit;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::thread_local;
@@ -43,12 +42,9 @@ pub(super) fn has_begun() -> bool {
 fn random() -> u64 {
     let mut seed = SEED.get();
     if seed == 0 {
-        let mut time = MaybeUninit::<libc::timespec>::uninit();
-        // SAFETY: the place is valid for a write, and every Linux has the clock.
-        let time = unsafe {
-            libc::clock_gettime(libc::CLOCK_MONOTONIC, time.as_mut_ptr());
-            time.assume_init()
-        };
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the place is valid for a write.
+        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
         seed = (time.tv_nsec as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ ptr::from_ref(&time).addr() as u64
             | 1;
     }
@@ -128,27 +124,16 @@ impl Slots {
 
     /// Checks a block in a slot.
     pub(in crate::os) fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        let checked = self.with(|pool| {
-            let whole = |n| pool.is_whole(n).then_some(()).ok_or(FreeError::Overrun);
-            Some(pool.check(block, layout).and_then(whole))
-        });
-        checked.unwrap_or(Err(FreeError::Foreign))
+        self.with(|pool| Some(pool.check(block, layout).map(drop))).unwrap_or(Err(FreeError::Foreign))
     }
 
     /// Frees a block in a slot, or returns why not, after a report that names the block.
     pub(in crate::os) fn free(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         let trace = Trace::here();
         let freed = self.with(|pool| {
-            let freed = match pool.check(block, layout) {
-                Ok(n) if pool.is_whole(n) => {
-                    pool.free(n, trace);
-                    return Some(Ok(()));
-                }
-                Ok(_) => Err(FreeError::Overrun),
-                Err(error) => Err(error),
-            };
-            if let Some(slot) = pool.nearest(block.addr().get()) {
-                fault::tell_block(slot);
+            let freed = pool.check(block, layout).map(|n| pool.free(n, trace));
+            if freed.is_err() {
+                pool.nearest(block.addr().get()).into_iter().for_each(fault::tell_block);
             }
             Some(freed)
         });

@@ -1,6 +1,7 @@
 //! The lock of a heap that processes share.
 
 use core::cell::Cell;
+use core::fmt;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use core::{hint, str};
@@ -58,12 +59,17 @@ pub(super) struct Holder<'a> {
     pub(super) inherits: bool,
 }
 
+/// Opens a file in `/proc`, if there is one, without allocating the path.
+fn open(path: fmt::Arguments<'_>) -> Option<File> {
+    let mut text = [0u8; 32];
+    write!(&mut text[..], "{path}").ok()?;
+    File::open(str::from_utf8(text.split(|&byte| byte == 0).next()?).ok()?).ok()
+}
+
 /// Returns the state of a thread and when it started, as the system tells in a file; `None` if there is none.
 fn stat(thread: u64) -> Option<(u8, u64)> {
-    let (mut path, mut text) = ([0u8; 32], [0u8; 1024]);
-    write!(&mut path[..], "/proc/{thread}/stat").ok()?;
-    let path = str::from_utf8(path.split(|&byte| byte == 0).next()?).ok()?;
-    let len = File::open(path).ok()?.read(&mut text).ok()?;
+    let mut text = [0u8; 1024];
+    let len = open(format_args!("/proc/{thread}/stat"))?.read(&mut text).ok()?;
     // The second field is a name, which may have anything in it.
     let (_, rest) = str::from_utf8(&text[..len]).ok()?.rsplit_once(") ")?;
     let start = rest.split(' ').nth(19)?.parse().ok()?;
@@ -87,8 +93,8 @@ fn own() -> u64 {
 
 /// Asks whether a list of mappings in `/proc` has the file of this number; `None` if the system does not tell. It allocates nothing: the
 /// program's allocator may be what waits.
-fn lists(path: &str, node: u64) -> Option<bool> {
-    let mut list = File::open(path).ok()?;
+fn lists(path: fmt::Arguments<'_>, node: u64) -> Option<bool> {
+    let mut list = open(path)?;
     let mut part = [0; 1024];
     // 7f1c5e400000-7f1c5e500000 rw-s 00000000 00:01 1055  /memfd:allotment (deleted)
     let (mut field, mut number) = (0, 0_u64);
@@ -118,12 +124,10 @@ fn holds(thread: u64, file: BorrowedFd<'_>) -> Fate {
     let node =
         rustix::fs::fcntl_get_seals(file).and_then(|_| rustix::fs::fstat(file)).map(|file| file.st_ino);
     let Ok(node) = node else { return Fate::Unknown };
-    let mut path = [0u8; 32];
-    if lists("/proc/self/maps", node) != Some(true) || write!(&mut path[..], "/proc/{thread}/maps").is_err() {
+    if lists(format_args!("/proc/self/maps"), node) != Some(true) {
         return Fate::Unknown;
     }
-    let path = path.split(|&byte| byte == 0).next().and_then(|path| str::from_utf8(path).ok());
-    match path.and_then(|path| lists(path, node)) {
+    match lists(format_args!("/proc/{thread}/maps"), node) {
         Some(true) => Fate::Here,
         Some(false) => Fate::Gone,
         None => Fate::Unknown,
