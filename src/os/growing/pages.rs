@@ -221,13 +221,8 @@ impl<S: System> Pages<S> {
                 return bundle;
             }
         }
-        let slot = match head {
-            NONE => match self.open(class) {
-                Some(slot) => slot,
-                None => return Chain::NONE,
-            },
-            slot => slot as usize,
-        };
+        let slot = if head == NONE { self.open(class) } else { Some(head as usize) };
+        let Some(slot) = slot else { return Chain::NONE };
         // SAFETY: a listed page is in use, and its free blocks are ours.
         let chain = unsafe {
             let page = &mut *self.spans.page(slot);

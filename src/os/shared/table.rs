@@ -219,15 +219,12 @@ impl<'a> Table<'a> {
             }
             free += end_gap(gap, at);
             let first = at;
-            match self.live(at) {
-                Some(len) => at += len,
-                None => {
-                    at += 1;
-                    while at < self.entries.len() && self.live(at).is_none() {
-                        at += 1;
-                    }
-                }
-            }
+            at = match self.live(at) {
+                Some(len) => at + len,
+                None => (at + 1..self.entries.len())
+                    .find(|&next| self.live(next).is_some())
+                    .unwrap_or(self.entries.len()),
+            };
             for inside in &self.entries[first + 1..at] {
                 if inside.word.load(Relaxed) != 0 {
                     inside.word.store(0, Relaxed);
