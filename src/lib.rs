@@ -5,7 +5,7 @@
 //!
 //! | choice | question | module |
 //! | --- | --- | --- |
-//! | placement | which free block serves a request? | [`placement`] |
+//! | placement | which free block satisfies a request? | [`placement`] |
 //! | lock | which threads or interrupts may share it? | [`lock`] |
 //! | statistics | what does it count? | [`observe`] |
 //!

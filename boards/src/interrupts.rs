@@ -76,7 +76,7 @@ fn count(counter: &AtomicU32) {
 }
 
 /// Checks a block, then frees it.
-fn give(block: Owned, owner: u32, wrong: &AtomicU32) {
+fn check_and_free(block: Owned, owner: u32, wrong: &AtomicU32) {
     if block.iter().any(|&word| word != owner) {
         count(wrong);
     }
@@ -90,7 +90,7 @@ fn SysTick() {
     let turn = INTERRUPTS.load(Ordering::Relaxed) as usize;
     let place = &mut kept[turn * 7 % 16];
     match place.take() {
-        Some(block) => give(block, HANDLER, &WRONG),
+        Some(block) => check_and_free(block, HANDLER, &WRONG),
         None => {
             if let Ok(block) = POOL.alloc([HANDLER; 4]) {
                 *place = Some(block);
@@ -149,7 +149,7 @@ pub fn run(mut timer: SYST, cycles: u32, interrupts: u32) -> Result<(), Failure>
         let place = &mut own[turn.wrapping_mul(5) % 24];
         *place = match place.take() {
             Some(block) => {
-                give(block, MAIN, &wrong);
+                check_and_free(block, MAIN, &wrong);
                 None
             }
             None => POOL.alloc([MAIN; 4]).ok(),
@@ -159,12 +159,12 @@ pub fn run(mut timer: SYST, cycles: u32, interrupts: u32) -> Result<(), Failure>
     timer.disable_interrupt();
     timer.disable_counter();
     for block in own.into_iter().flatten() {
-        give(block, MAIN, &wrong);
+        check_and_free(block, MAIN, &wrong);
     }
     // SAFETY: no more interrupts come.
     for place in unsafe { &mut *KEPT.0.get() } {
         if let Some(block) = place.take() {
-            give(block, HANDLER, &WRONG);
+            check_and_free(block, HANDLER, &WRONG);
         }
     }
     let shared = wrong.into_inner() + WRONG.load(Ordering::Relaxed);

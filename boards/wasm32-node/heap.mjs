@@ -9,8 +9,8 @@ export class Blocks {
   }
 
   // Allocates a block; false if the heap has no room and cannot grow.
-  take(size) {
-    const block = this.exported.take(size);
+  allocate(size) {
+    const block = this.exported.allocate(size);
     if (block === 0) return false;
     this.live.push([block, size]);
     this.requested += size;
@@ -18,20 +18,20 @@ export class Blocks {
   }
 
   // Frees a block, the `n`th from the start.
-  give(n) {
+  free(n) {
     const [block, size] = this.live[n];
     this.live[n] = this.live.at(-1);
     this.live.pop();
     this.requested -= size;
-    this.exported.give(block, size);
+    this.exported.free(block, size);
   }
 
-  // The figures of the heap now, in bytes; fragmentation in permille. `memory` is what the module has altogether.
-  figures() {
-    const at = this.exported.figures();
+  // The statistics of the heap now, in bytes; fragmentation in permille. `memory` is what the module has altogether.
+  statistics() {
+    const at = this.exported.statistics();
     const buffer = this.exported.memory.buffer;
     const values = new Uint32Array(buffer, at, NAMES.length);
-    const figures = Object.fromEntries(NAMES.map((name, n) => [name, values[n]]));
-    return { ...figures, memory: buffer.byteLength, requested: this.requested };
+    const statistics = Object.fromEntries(NAMES.map((name, n) => [name, values[n]]));
+    return { ...statistics, memory: buffer.byteLength, requested: this.requested };
   }
 }

@@ -89,12 +89,12 @@ pub extern "C" fn malloc(size: usize) -> *mut c_void {
 
 #[inline(never)]
 extern "C" fn malloc_slow(size: usize) -> *mut c_void {
-    or_no_memory(take(size, ALIGN))
+    or_no_memory(allocate(size, ALIGN))
 }
 
 /// Allocates `size` bytes aligned to `align`, by the options.
 #[inline(always)]
-fn take(size: usize, align: usize) -> *mut u8 {
+fn allocate(size: usize, align: usize) -> *mut u8 {
     start::before_request();
     BLOCKS.allocate_raw(size, align)
 }
@@ -217,7 +217,7 @@ pub unsafe extern "C" fn reallocarray(block: *mut c_void, count: usize, size: us
 #[unsafe(no_mangle)]
 pub extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
     match align.max(ALIGN).checked_next_power_of_two() {
-        Some(align) => or_no_memory(take(size, align)),
+        Some(align) => or_no_memory(allocate(size, align)),
         None => or_no_memory(ptr::null_mut()),
     }
 }
@@ -242,7 +242,7 @@ pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, siz
     if !align.is_power_of_two() || !align.is_multiple_of(size_of::<*mut c_void>()) {
         return libc::EINVAL;
     }
-    let block = take(size, align.max(ALIGN));
+    let block = allocate(size, align.max(ALIGN));
     if block.is_null() {
         return libc::ENOMEM;
     }
@@ -254,14 +254,14 @@ pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, siz
 /// Allocates `size` bytes that start at a page of the system.
 #[unsafe(no_mangle)]
 pub extern "C" fn valloc(size: usize) -> *mut c_void {
-    or_no_memory(take(size, page()))
+    or_no_memory(allocate(size, page()))
 }
 
 /// Allocates whole pages of the system.
 #[unsafe(no_mangle)]
 pub extern "C" fn pvalloc(size: usize) -> *mut c_void {
     match size.max(1).checked_next_multiple_of(page()) {
-        Some(size) => or_no_memory(take(size, page())),
+        Some(size) => or_no_memory(allocate(size, page())),
         None => or_no_memory(ptr::null_mut()),
     }
 }

@@ -1,4 +1,4 @@
-//! Serves allocations while the real functions are being looked up; never freed.
+//! Satisfies allocations while the real functions are being looked up; never freed.
 
 use core::cell::UnsafeCell;
 use core::ffi::c_void;

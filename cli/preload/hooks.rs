@@ -83,7 +83,7 @@ extern "C" fn malloc(size: usize) -> *mut c_void {
 #[unsafe(no_mangle)]
 extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     let bytes = count.saturating_mul(size);
-    // SAFETY: every size is valid for this function. Memory that is served early is zero.
+    // SAFETY: every size is valid for this function. Memory that is allocated early is zero.
     allocated(bytes, 0, |real| unsafe { (real.calloc)(count, size) })
 }
 

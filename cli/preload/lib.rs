@@ -14,7 +14,7 @@
 //!
 //! What makes this delicate, and where it is dealt with:
 //!
-//! * finding the real functions may allocate: `real` serves such calls from memory of its own;
+//! * finding the real functions may allocate: `real` allocates for such calls from memory of its own;
 //! * what the library itself does must not be recorded: a flag per thread, in `recorder`;
 //! * events must be in an order that makes sense: a free is written down before it happens, an allocation after it, a
 //!   reallocation under the lock;

@@ -54,7 +54,7 @@ pub static ATTACHED: AtomicBool = AtomicBool::new(false);
 
 static TABLE: Table = Table { state: AtomicU8::new(UNKNOWN), real: UnsafeCell::new(None) };
 
-/// Returns the real functions; `None` while they are being looked up, which may itself allocate: `early` serves then.
+/// Returns the real functions; `None` while they are being looked up, which may itself allocate: `early` allocates then.
 pub fn real() -> Option<&'static Real> {
     if TABLE.state.load(Ordering::Acquire) != KNOWN {
         look()?;

@@ -1,6 +1,6 @@
 //! `allotment`, the host tool.
 //!
-//! Exit status: 0 when all went well, 1 when the work failed or its answer is no (a heap that does not serve a run, a plan that
+//! Exit status: 0 when all went well, 1 when the work failed or its answer is no (a heap that does not satisfy a run, a plan that
 //! does not fit), 2 when the command line was not understood. `record` ends with the status of the program instead, 128 and the
 //! signal if that ended it.
 

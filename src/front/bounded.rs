@@ -151,7 +151,7 @@ unsafe impl<M: Memory, L: Lock> Memory for Bounded<M, L> {
         }
     }
 
-    pass_on!(|self| self.memory; check, region, take_reserve, remembers, own_lock);
+    pass_on!(|self| self.memory; check, region, add_reserve, remembers, own_lock);
 }
 
 global_alloc!([M: Memory, L: Lock] Bounded<M, L>);

@@ -234,15 +234,15 @@ impl<M, C, L: Lock, const CORES: usize, const BATCH: usize> PerCore<M, C, L, COR
     }
 
     /// Removes a whole batch from the places of a class, if there is one.
-    fn take(class: usize, places: &mut [*mut Block; PLACES]) -> Option<Chain> {
+    fn remove(class: usize, places: &mut [*mut Block; PLACES]) -> Option<Chain> {
         let place = places.iter_mut().rev().find(|place| !place.is_null())?;
         Some(Chain { first: mem::replace(place, ptr::null_mut()), count: Self::whole(class) })
     }
 
     /// Removes a whole batch from the depot, if there is one.
-    fn take_batch(&self, class: usize) -> Option<Chain> {
+    fn remove_batch(&self, class: usize) -> Option<Chain> {
         // SAFETY: the lock is held.
-        self.lock.with(|| Self::take(class, unsafe { &mut (*self.depot.get())[class] }))
+        self.lock.with(|| Self::remove(class, unsafe { &mut (*self.depot.get())[class] }))
     }
 }
 
@@ -282,7 +282,7 @@ impl<M: Memory, C: Cores, L: Lock, const CORES: usize, const BATCH: usize> PerCo
             // SAFETY: the lock is held.
             let depot = unsafe { &mut *self.depot.get() };
             let class = depot.iter().rposition(|places| !places[0].is_null())?;
-            Some((class, Self::take(class, &mut depot[class])?))
+            Some((class, Self::remove(class, &mut depot[class])?))
         });
         let own = |bins: &mut [Bin; CLASSES]| {
             if let Some(class) = bins.iter().rposition(|bin| !bin.other.is_null()) {
@@ -312,7 +312,7 @@ impl<M: Memory, C: Cores, L: Lock, const CORES: usize, const BATCH: usize> PerCo
     #[cold]
     #[inline(never)]
     fn allocate_slow(&self, class: usize) -> Option<NonNull<u8>> {
-        let mut chain = self.take_batch(class).unwrap_or_else(|| self.fetch(class, Self::whole(class)));
+        let mut chain = self.remove_batch(class).unwrap_or_else(|| self.fetch(class, Self::whole(class)));
         let mut kept = BATCHES;
         while chain.count == 0 && kept > 0 && self.free_kept() {
             kept -= 1;
@@ -405,7 +405,7 @@ unsafe impl<M: Memory, C: Cores, L: Lock, const CORES: usize, const BATCH: usize
     }
 
     // The memory regards blocks that are kept as in use.
-    pass_on!(|self| self.memory; statistics, largest_free, region, out_of_memory, take_reserve, remembers, own_lock);
+    pass_on!(|self| self.memory; statistics, largest_free, region, out_of_memory, add_reserve, remembers, own_lock);
 }
 
 global_alloc!([M: Memory, C: Cores, L: Lock, const CORES: usize, const BATCH: usize] PerCore<M, C, L, CORES, BATCH>);

@@ -172,7 +172,7 @@ unsafe impl<M: Memory, R: FailureRule> Memory for Failing<M, R> {
 
     pass_on!(
         |self| self.memory;
-        deallocate, try_deallocate, check, statistics, largest_free, region, out_of_memory, take_reserve, remembers,
+        deallocate, try_deallocate, check, statistics, largest_free, region, out_of_memory, add_reserve, remembers,
         locks
     );
 }

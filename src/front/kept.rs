@@ -237,7 +237,7 @@ unsafe impl<M: Memory, const COUNT: usize, L: Lock> Memory for Kept<M, COUNT, L>
         self.memory.largest_free().max(kept)
     }
 
-    pass_on!(|self| self.memory; statistics, out_of_memory, region, take_reserve, remembers, own_lock);
+    pass_on!(|self| self.memory; statistics, out_of_memory, region, add_reserve, remembers, own_lock);
 }
 
 global_alloc!([M: Memory, const COUNT: usize, L: Lock] Kept<M, COUNT, L>);

@@ -288,7 +288,7 @@ unsafe impl<M: Memory, O: Observer, L: Lock> Memory for Observed<M, O, L> {
         changed
     }
 
-    pass_on!(|self| self.memory; check, statistics, largest_free, region, out_of_memory, take_reserve, remembers, own_lock);
+    pass_on!(|self| self.memory; check, statistics, largest_free, region, out_of_memory, add_reserve, remembers, own_lock);
 }
 
 global_alloc!([M: Memory, O: Observer, L: Lock] Observed<M, O, L>);

@@ -1,4 +1,4 @@
-//! A front that serves planned requests from a plan, and everything else from the memory that it wraps.
+//! A front that allocates planned requests from a plan, and everything else from the memory that it wraps.
 
 use crate::error::{FreeError, misuse::invalid_free};
 use crate::front::locked::Locked;
@@ -17,11 +17,11 @@ const WINDOW: usize = 16;
 pub struct IterationReport {
     /// Requests since the iteration began.
     pub requests: usize,
-    /// Requests that were served from the plan.
+    /// Requests that were allocated from the plan.
     pub hits: usize,
     /// Requested bytes.
     pub bytes: usize,
-    /// Bytes that were served from the plan.
+    /// Bytes that were allocated from the plan.
     pub planned_bytes: usize,
     /// Bytes of the plan's arena; 0 without a plan.
     pub arena: usize,
@@ -35,7 +35,7 @@ impl IterationReport {
     const NONE: Self =
         Self { requests: 0, hits: 0, bytes: 0, planned_bytes: 0, arena: 0, lower_bound: 0, saved: 0 };
 
-    /// Returns the share of requests that were served from the plan, 0 to 1; 1 if there were none.
+    /// Returns the share of requests that were allocated from the plan, 0 to 1; 1 if there were none.
     pub fn hit_rate(&self) -> f32 {
         if self.requests == 0 { 1.0 } else { self.hits as f32 / self.requests as f32 }
     }
@@ -57,7 +57,7 @@ struct State<const N: usize> {
 
 impl<const N: usize> State<N> {
     /// Finds a place for the request, if the plan has one.
-    fn serve(&mut self, layout: Layout) -> Option<NonNull<u8>> {
+    fn place(&mut self, layout: Layout) -> Option<NonNull<u8>> {
         let base = self.base?;
         let requests = self.plan.requests();
         let last = requests.len().min(self.next + WINDOW);
@@ -106,7 +106,7 @@ impl<const N: usize> State<N> {
     }
 
     /// Removes the plan and returns the arena's address and layout. No block may be live in it.
-    fn take_arena(&mut self) -> Option<(NonNull<u8>, Layout)> {
+    fn remove_arena(&mut self) -> Option<(NonNull<u8>, Layout)> {
         Some((self.base.take()?, arena(&self.plan)?))
     }
 }
@@ -122,7 +122,7 @@ fn arena<const N: usize>(plan: &RecordedPlan<N>) -> Option<Layout> {
     Layout::from_size_align(plan.peak(), plan.align()).ok().filter(|layout| layout.size() > 0)
 }
 
-/// A heap that serves iterations from a plan of up to `N` requests, and everything else from the memory `M`.
+/// A heap that allocates iterations from a plan of up to `N` requests, and everything else from the memory `M`.
 ///
 /// [`PlannedHeap::begin`] marks the start of an iteration, whose requests are then recorded.
 /// [`PlannedHeap::replan`] makes a plan for the iteration that has just ended and takes an arena for it from `M`.
@@ -177,7 +177,7 @@ impl<M: Memory, const N: usize, L: Lock> PlannedHeap<M, N, L> {
         Self { heap, lock: Locked::new(state) }
     }
 
-    /// Returns the heap that serves requests outside the plan.
+    /// Returns the heap that allocates requests outside the plan.
     pub const fn heap(&self) -> &M {
         &self.heap
     }
@@ -227,7 +227,7 @@ impl<M: Memory, const N: usize, L: Lock> PlannedHeap<M, N, L> {
     /// room for the new plan.
     pub fn load(&self, plan: &RecordedPlan<N>) -> Result<(), PlanError> {
         let old = self.lock.with(|state| match state.live.len() {
-            0 => Ok(state.take_arena()),
+            0 => Ok(state.remove_arena()),
             live => Err(PlanError::Busy { live }),
         })?;
         if let Some((base, layout)) = old {
@@ -266,13 +266,13 @@ impl<M: Memory, const N: usize, L: Lock> PlannedHeap<M, N, L> {
     }
 
     /// Allocates from the plan or by `fall_back`, and returns which of them did.
-    fn serve(
+    fn allocate_or(
         &self,
         layout: Layout,
         fall_back: impl FnOnce() -> Option<NonNull<u8>>,
     ) -> Option<(NonNull<u8>, bool)> {
         let planned = self.lock.with(|state| {
-            let block = state.serve(layout)?;
+            let block = state.place(layout)?;
             state.count(layout, block, true);
             Some(block)
         });
@@ -289,11 +289,11 @@ impl<M: Memory, const N: usize, L: Lock> PlannedHeap<M, N, L> {
 // within it; `is_free` keeps live ones disjoint, and the arena is freed only when none is live.
 unsafe impl<M: Memory, const N: usize, L: Lock> Memory for PlannedHeap<M, N, L> {
     fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
-        self.serve(layout, || self.heap.allocate(layout)).map(|(block, _)| block)
+        self.allocate_or(layout, || self.heap.allocate(layout)).map(|(block, _)| block)
     }
 
     fn allocate_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
-        let (block, planned) = self.serve(layout, || self.heap.allocate_zeroed(layout))?;
+        let (block, planned) = self.allocate_or(layout, || self.heap.allocate_zeroed(layout))?;
         if planned {
             // SAFETY: a live block of that size.
             unsafe { block.write_bytes(0, layout.size()) };
@@ -339,7 +339,7 @@ unsafe impl<M: Memory, const N: usize, L: Lock> Memory for PlannedHeap<M, N, L> 
         false
     }
 
-    pass_on!(|self| self.heap; statistics, largest_free, region, out_of_memory, take_reserve, remembers, own_lock);
+    pass_on!(|self| self.heap; statistics, largest_free, region, out_of_memory, add_reserve, remembers, own_lock);
 }
 
 global_alloc!([M: Memory, const N: usize, L: Lock] PlannedHeap<M, N, L>);
@@ -347,7 +347,7 @@ allocator!([M: Memory, const N: usize, L: Lock] PlannedHeap<M, N, L>);
 
 impl<M: Memory, const N: usize, L> Drop for PlannedHeap<M, N, L> {
     fn drop(&mut self) {
-        if let Some((base, layout)) = self.lock.get_mut().take_arena() {
+        if let Some((base, layout)) = self.lock.get_mut().remove_arena() {
             // SAFETY: the arena was allocated with this layout; no block outlives its allocator.
             unsafe { self.heap.deallocate(base, layout) };
         }

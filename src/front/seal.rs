@@ -99,10 +99,10 @@ impl Interrupts for CortexM {
     }
 }
 
-/// A memory that serves no requests once it is sealed, and none of interrupt handlers if `I` knows them; see the [module](self).
+/// A memory that refuses all requests once it is sealed, and those of interrupt handlers if `I` knows them; see the [module](self).
 ///
 /// Frees always work, and so does making a block shorter where it is. A request costs one load and one branch more, and the question of
-/// `I`; a free costs nothing more. On a host, a thread that panics is served all the same, since it could not report its panic otherwise.
+/// `I`; a free costs nothing more. On a host, a thread that panics gets memory all the same, since it could not report its panic otherwise.
 pub struct Sealable<M, I = ()> {
     memory: M,
     sealed: AtomicBool,
@@ -120,7 +120,7 @@ impl<M, I> Sealable<M, I> {
         self.sealed.store(true, Ordering::Release);
     }
 
-    /// Breaks the seal, for tests and for updates of a running program: requests are served again.
+    /// Breaks the seal, for tests and for updates of a running program: requests are allowed again.
     pub fn unseal(&self) {
         self.sealed.store(false, Ordering::Release);
     }
@@ -196,7 +196,7 @@ unsafe impl<M: Memory, I: Interrupts> Memory for Sealable<M, I> {
 
     pass_on!(
         |self| self.memory;
-        deallocate, try_deallocate, deallocate_many, check, statistics, region, take_reserve, remembers, locks
+        deallocate, try_deallocate, deallocate_many, check, statistics, region, add_reserve, remembers, locks
     );
 }
 

@@ -167,7 +167,7 @@ unsafe impl<M: Memory, L: Lock, C: Clock> Memory for Timed<M, L, C> {
         self.time(RESIZE, change, grown)
     }
 
-    pass_on!(|self| self.memory; check, statistics, largest_free, region, out_of_memory, take_reserve, remembers, own_lock);
+    pass_on!(|self| self.memory; check, statistics, largest_free, region, out_of_memory, add_reserve, remembers, own_lock);
 }
 
 global_alloc!([M: Memory, L: Lock, C: Clock] Timed<M, L, C>);

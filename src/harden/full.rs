@@ -73,7 +73,7 @@ fn outer(layout: Layout) -> Option<Layout> {
 
 /// Returns the bytes that a block of `layout` counts as, its canary included.
 #[inline(always)]
-const fn taken(layout: Layout) -> usize {
+const fn block_size(layout: Layout) -> usize {
     rounded(layout.size() + CANARY)
 }
 
@@ -205,7 +205,7 @@ impl<P: Placement, const Q: usize> Full<P, Q> {
         let canary = Self::canary_at(start, layout);
         // SAFETY: the caller's contract.
         unsafe { canary.write_unaligned(self.canary(start, layout)) };
-        poison::close(canary.cast(), taken(layout) - layout.size());
+        poison::close(canary.cast(), block_size(layout) - layout.size());
     }
 
     /// Marks a block that the placement has allocated, and writes its canary.
@@ -220,13 +220,13 @@ impl<P: Placement, const Q: usize> Full<P, Q> {
         // SAFETY: the placement allocates memory of its regions, with room for the canary.
         unsafe {
             match self.window(address) {
-                Some(window) if window.begin_block(address, taken(layout)) => {}
+                Some(window) if window.begin_block(address, block_size(layout)) => {}
                 _ => corrupted(Kind::BrokenList, address),
             }
             poison::open_new(start.as_ptr(), layout.size());
             self.seal(start, layout);
         }
-        statistics.allocated(taken(layout));
+        statistics.allocated(block_size(layout));
         start
     }
 
@@ -287,13 +287,13 @@ impl<P: Placement, const Q: usize> Full<P, Q> {
     #[inline(always)]
     unsafe fn hold(&mut self, start: NonNull<u8>, layout: Layout) {
         let words = start.cast::<u64>().as_ptr();
-        poison::open(start.as_ptr(), taken(layout));
-        // SAFETY: the words are the block's, which is aligned to 8; the placement served the layout with its canary.
+        poison::open(start.as_ptr(), block_size(layout));
+        // SAFETY: the words are the block's, which is aligned to 8; the placement allocated the layout with its canary.
         let outer = unsafe {
-            fill(words, taken(layout) / size_of::<u64>(), self.pattern(start));
+            fill(words, block_size(layout) / size_of::<u64>(), self.pattern(start));
             outer(layout).unwrap_unchecked()
         };
-        poison::close(start.as_ptr(), taken(layout));
+        poison::close(start.as_ptr(), block_size(layout));
         let held = Held { start, outer };
         let oldest = match self.held.get_mut(self.next) {
             Some(place) => {
@@ -324,7 +324,7 @@ impl<P: Placement, const Q: usize> Full<P, Q> {
                 corrupted(Kind::WrittenAfterFree, address);
             }
             let cleared = self.window(address).is_some_and(|window| window.flip_used(address, bytes, true));
-            if !cleared || !self.give_back(start, outer) {
+            if !cleared || !self.free_inner(start, outer) {
                 corrupted(Kind::BrokenList, address);
             }
         }
@@ -336,7 +336,7 @@ impl<P: Placement, const Q: usize> Full<P, Q> {
     ///
     /// The block must be one of the placement's that is not used any more.
     #[inline(always)]
-    unsafe fn give_back(&mut self, start: NonNull<u8>, outer: Layout) -> bool {
+    unsafe fn free_inner(&mut self, start: NonNull<u8>, outer: Layout) -> bool {
         // SAFETY: the caller's contract.
         unsafe {
             self.placement.free_fast(start, outer, &mut NoStatistics)
@@ -470,7 +470,7 @@ unsafe impl<P: Placement, const Q: usize> Placement for Full<P, Q> {
             window.end_block(start.addr().get());
             self.hold(start, layout);
         }
-        statistics.freed(taken(layout));
+        statistics.freed(block_size(layout));
         Ok(())
     }
 
@@ -485,7 +485,7 @@ unsafe impl<P: Placement, const Q: usize> Placement for Full<P, Q> {
         let Ok(&window) = (unsafe { self.find(start, layout) }) else { return false };
         let Ok(new) = Layout::from_size_align(size, layout.align()) else { return false };
         let (Some(old_outer), Some(new_outer)) = (outer(layout), outer(new)) else { return false };
-        let (address, before, after) = (start.addr().get(), taken(layout), taken(new));
+        let (address, before, after) = (start.addr().get(), block_size(layout), block_size(new));
         // SAFETY: the caller guarantees a live block of `layout`; the bits of what is cut off or added change with it.
         unsafe {
             let canary = Self::canary_at(start, layout);

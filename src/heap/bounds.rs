@@ -1,4 +1,4 @@
-//! Proven sizes: how large a heap must be so that it serves every program within given limits, in whatever order
+//! Proven sizes: how large a heap must be so that it never fails a program within given limits, in whatever order
 //! the program allocates and frees.
 //!
 //! A program is described by three numbers of bytes: the most that it has live at a time (the sum of its requests),
@@ -78,7 +78,7 @@ impl Demand {
         Self { live: if rounded > most { rounded } else { most }, least, most }
     }
 
-    /// Returns the granules with which a placement cannot fail a request for `len` granules, if it serves such a
+    /// Returns the granules with which a placement cannot fail a request for `len` granules, if it satisfies such a
     /// request whenever a free block has `fit` granules.
     ///
     /// When a request for `len` fails, at most `live - len` granules are live, in at most that many divided by
@@ -139,7 +139,7 @@ pub const fn unavoidable(max_live: usize, max_block: usize, granule: usize) -> u
 }
 
 impl<const R: usize, const C: bool> FirstFit<R, C> {
-    /// Returns the bytes of an arena in which first fit serves every program that has at most `max_live` bytes
+    /// Returns the bytes of an arena in which first fit satisfies every program that has at most `max_live` bytes
     /// live, in blocks of `min_block` to `max_block` bytes. See [`bounds`](crate::heap::bounds) for the assumptions.
     /// O(1).
     ///
@@ -175,7 +175,7 @@ const fn first_fit_arena<const CHECKED: bool>(len: u128) -> usize {
     len as usize * 8 + words * size_of::<u32>() + 8 + size_of::<u32>()
 }
 
-/// Returns the worst case over all request lengths, if every block that is long enough serves a request.
+/// Returns the worst case over all request lengths, if every block that is long enough satisfies a request.
 const fn best_fit(demand: Demand) -> u128 {
     let Demand { live, least, most } = demand;
     if least == most {
@@ -188,7 +188,7 @@ const fn best_fit(demand: Demand) -> u128 {
 }
 
 impl<W: Index, const R: usize, const SL: usize, const C: bool> BestFit<W, R, SL, C> {
-    /// Returns the bytes of an arena in which best fit serves every program that has at most `max_live` bytes live,
+    /// Returns the bytes of an arena in which best fit satisfies every program that has at most `max_live` bytes live,
     /// in blocks of `min_block` to `max_block` bytes. See [`bounds`](crate::heap::bounds) for the assumptions. O(1).
     ///
     /// The bound counts: when a request for `r` granules fails, at most `(M - r) / m` live blocks are separated by
@@ -204,7 +204,7 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool> BestFit<W, R, SL,
 }
 
 impl<W: Index, const R: usize, const SL: usize, const C: bool> Tlsf<W, R, SL, C> {
-    /// Returns the bytes of an arena in which TLSF serves every program that has at most `max_live` bytes live, in
+    /// Returns the bytes of an arena in which TLSF satisfies every program that has at most `max_live` bytes live, in
     /// blocks of `min_block` to `max_block` bytes. See [`bounds`](crate::heap::bounds) for the assumptions. O(classes).
     ///
     /// This is the bound of [`BestFit`], except that a request which is not the shortest of its class is only sure
@@ -241,7 +241,7 @@ const fn good_fit<const SL: usize>(demand: Demand, longest: usize) -> u128 {
     worst
 }
 
-/// Returns the bytes of a [`TinyHeap`](crate::TinyHeap) that serves every program with at most `max_live`
+/// Returns the bytes of a [`TinyHeap`](crate::TinyHeap) that satisfies every program with at most `max_live`
 /// bytes live, in blocks of `min_block` to `max_block` bytes. This is the bound of [`Tlsf`], whether blocks are
 /// resized in place or not.
 ///
@@ -265,7 +265,7 @@ pub const fn tiny_heap(max_live: usize, min_block: usize, max_block: usize) -> u
 }
 
 impl<const R: usize, const G: usize> Buddy<R, G> {
-    /// Returns the bytes of an arena in which binary buddies serve every program that has at most `max_live` bytes
+    /// Returns the bytes of an arena in which binary buddies satisfy every program that has at most `max_live` bytes
     /// live, in blocks of `min_block` to `max_block` bytes (or with that alignment). See [`bounds`](crate::heap::bounds)
     /// for the assumptions. O(1).
     ///
@@ -326,7 +326,7 @@ impl<const R: usize, const G: usize> Buddy<R, G> {
 }
 
 impl<const R: usize, const G: usize> Bump<R, G> {
-    /// Returns the bytes of an arena in which a bump pointer serves `total` bytes in blocks of at least `min_block`
+    /// Returns the bytes of an arena in which a bump pointer allocates `total` bytes in blocks of at least `min_block`
     /// bytes, aligned to a granule at most. `total` is everything that is allocated until the program ends or the
     /// heap is reset. O(1).
     ///

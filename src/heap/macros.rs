@@ -29,7 +29,7 @@ const _: () = {
 /// # Ok::<(), allotment::OutOfMemory>(())
 /// ```
 ///
-/// The memory serves one heap: if the expression is evaluated several times (in a function, or through
+/// The memory belongs to one heap: if the expression is evaluated several times (in a function, or through
 /// a `const`), the heap that is used first gets the memory, and the others stay empty.
 ///
 /// ```compile_fail

@@ -238,7 +238,7 @@ unsafe impl<P: Placement, L: Lock, S: Statistics> Memory for Heap<P, L, S> {
         }
     }
 
-    unsafe fn take_reserve(&self, region: Region) -> bool {
+    unsafe fn add_reserve(&self, region: Region) -> bool {
         // SAFETY: the caller's contract.
         unsafe { self.claim(region) }.is_ok()
     }

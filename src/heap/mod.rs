@@ -32,7 +32,7 @@ use core::ptr::NonNull;
 
 /// A heap: one or more regions of memory, a placement, a lock and statistics.
 ///
-/// It serves as global allocator (`GlobalAlloc`), as allocator for single collections (`Allocator` of the crate
+/// It works as global allocator (`GlobalAlloc`), as allocator for single collections (`Allocator` of the crate
 /// `allocator-api2` or of nightly Rust), and as a plain value with fallible methods. It needs no other allocator.
 ///
 /// ```

@@ -32,7 +32,7 @@ use core::ptr::{self, NonNull};
 /// allocate much. WebAssembly has no signal for the end of a worker, so a worker calls [`Cached::flush`](crate::os::Cached::flush) before. `cargo xtask wasm --threads` shows both.
 ///
 /// Allocation and free take the time of the placement `P`. With the default the heap adds 12 KB of code to a module;
-/// `WasmHeap<MicroTlsf<4, false>, ..>` adds 4 KB, serves up to 2 MiB in blocks of up to 500 KiB, and is faster. A [`TinyHeap`](crate::TinyHeap) adds 1.6 KB,
+/// `WasmHeap<MicroTlsf<4, false>, ..>` adds 4 KB, allocates up to 2 MiB in blocks of up to 500 KiB, and is faster. A [`TinyHeap`](crate::TinyHeap) adds 1.6 KB,
 /// for up to 512 KiB that do not grow. `cargo xtask wasm` compares them with other crates.
 pub struct WasmHeap<P = Tlsf<u32, 1>, L = lock::Default, S = Counters> {
     heap: Heap<P, L, S>,
@@ -222,7 +222,7 @@ impl<P: Placement, L: Lock, S: Statistics> WasmHeap<P, L, S> {
                 return None;
             }
             let served = request();
-            // If it is still there, the placement cannot serve the request.
+            // If it is still there, the placement cannot satisfy the request.
             if served.is_some() || self.heap.largest_free() >= layout.size() {
                 return served;
             }
@@ -509,7 +509,7 @@ mod tests {
         check::<MicroTlsf<8>>(0);
     }
 
-    /// Whatever a placement can serve lets the memory grow once, and whatever it cannot serve leaves it as it was.
+    /// Whatever a placement can satisfy lets the memory grow once, and whatever it cannot satisfy leaves it as it was.
     #[test]
     fn the_memory_grows_for_what_is_served_only() {
         fn check<P: Placement>(others: usize) {

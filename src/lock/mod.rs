@@ -243,7 +243,7 @@ unsafe impl Lock for Spin {
 /// Any raw mutex of the crate `lock_api`, such as `spin::mutex::SpinMutex<()>` or a mutex of an RTOS.
 ///
 /// The mutex of a *global* allocator must not allocate while a thread waits for it. `parking_lot::RawMutex` does (for
-/// its table of waiting threads), so a heap with it can serve single collections but not the whole program: it would
+/// its table of waiting threads), so a heap with it can protect single collections but not the whole program: it would
 /// call itself until the stack overflows. With the feature `std` the program ends with a line that says so.
 #[cfg(feature = "lock_api")]
 pub struct Raw<R>(R);

@@ -9,7 +9,7 @@ use core::ptr::NonNull;
 
 /// Implements `GlobalAlloc` for a type that is a `Memory`: `global_alloc!([M: Memory] Front<M>);` A hook or an observer that panics ends the
 /// program there. A type that calls none is marked `plainly`. A type that refuses requests of its own accord names a function `through`
-/// which they go: it returns the memory that serves the request, or `None`, and then the result is null and nothing is reported.
+/// which they go: it returns the memory that satisfies the request, or `None`, and then the result is null and nothing is reported.
 macro_rules! global_alloc {
     ([$($parameters:tt)*] $front:ty) => {
         $crate::memory::global_alloc!([$($parameters)*] $front, through $crate::memory::forward::itself);

@@ -243,7 +243,7 @@ pub unsafe trait Memory {
     ///
     /// The contract of [`Heap::claim`](crate::Heap::claim): the memory must be valid, and nothing else may use it while the heap has it.
     #[doc(hidden)]
-    unsafe fn take_reserve(&self, region: Region) -> bool {
+    unsafe fn add_reserve(&self, region: Region) -> bool {
         let _ = region;
         false
     }
@@ -377,10 +377,10 @@ macro_rules! pass_on {
             $memory.locks(visit);
         }
     };
-    (@take_reserve $this:ident $memory:expr) => {
-        unsafe fn take_reserve(&$this, region: $crate::Region) -> bool {
+    (@add_reserve $this:ident $memory:expr) => {
+        unsafe fn add_reserve(&$this, region: $crate::Region) -> bool {
             // SAFETY: the caller's contract.
-            unsafe { $memory.take_reserve(region) }
+            unsafe { $memory.add_reserve(region) }
         }
     };
 }
@@ -412,7 +412,7 @@ macro_rules! delegate {
             $crate::memory::pass_on!(
                 |$this| $memory;
                 allocate, allocate_zeroed, try_allocate, try_allocate_zeroed, deallocate, try_deallocate, check, try_resize,
-                change, allocate_many, deallocate_many, statistics, largest_free, region, out_of_memory, take_reserve,
+                change, allocate_many, deallocate_many, statistics, largest_free, region, out_of_memory, add_reserve,
                 remembers, locks
             );
         }

@@ -32,7 +32,7 @@ pub(super) fn reserve<M: Memory + ?Sized>(
     let start = NonNull::new(unsafe { System.alloc_zeroed(reserve) })?;
     // SAFETY: the memory is zero and used by nothing else, and it is freed only if the heap did not take it.
     unsafe {
-        if memory.take_reserve(Region { start, size, zeroed: true }) {
+        if memory.add_reserve(Region { start, size, zeroed: true }) {
             return Some(());
         }
         System.dealloc(start.as_ptr(), reserve);

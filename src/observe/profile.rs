@@ -49,7 +49,7 @@ pub struct Profile {
     pub failures: usize,
     /// Bytes of the largest failed request.
     pub largest_failure: usize,
-    /// Bytes of the largest request that was served.
+    /// Bytes of the largest request that was satisfied.
     pub largest: usize,
     /// Live requests of each class, and all.
     classes: [(usize, usize); CLASSES],

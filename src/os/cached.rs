@@ -223,7 +223,7 @@ unsafe impl<M: Memory> Memory for Cached<M> {
     }
 
     // The heap regards cached blocks as in use.
-    pass_on!(|self| self.heap(); statistics, largest_free, region, out_of_memory, take_reserve, remembers, locks);
+    pass_on!(|self| self.heap(); statistics, largest_free, region, out_of_memory, add_reserve, remembers, locks);
 
     #[inline]
     fn allocate_or_report(&self, layout: Layout) -> *mut u8 {

@@ -7,11 +7,11 @@ use core::hint::assert_unchecked;
 use core::ptr;
 
 /// Binary buddies: blocks of a power of two of granules, aligned to their own size. The lowest of the shortest free blocks that
-/// fit serves a request.
+/// fit satisfies a request.
 ///
 /// After Knowlton, "A fast storage allocator" (CACM 1965), and Knuth, *The Art of Computer Programming*, vol. 1, 2.5. Nothing is
 /// written to the memory that is divided: see [`BuddyMap`]. Regions of any size and start are used whole, as the longest aligned
-/// powers of two that lie in them. A region of which nothing is allocated serves one request of its whole size, the place of its map
+/// powers of two that lie in them. A region of which nothing is allocated satisfies one request of its whole size, the place of its map
 /// included. Allocation, free and resizing are O(log n) for n granules; every free of anything but a live block is an error.
 ///
 /// Alignment comes for free up to the block's size, at the price of rounding every request up to a power of two.

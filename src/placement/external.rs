@@ -28,7 +28,7 @@ pub struct LinkedList(linked_list_allocator::Heap);
 #[cfg(feature = "linked-list")]
 impl LinkedList {
     /// Returns the bytes that the allocator takes for a layout.
-    fn taken(layout: Layout) -> usize {
+    fn block_size(layout: Layout) -> usize {
         layout.size().max(2 * WORD).next_multiple_of(WORD)
     }
 }
@@ -82,7 +82,7 @@ unsafe impl Placement for LinkedList {
 
     fn allocate_fast<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>> {
         let block = self.0.allocate_first_fit(layout).ok()?;
-        statistics.allocated(Self::taken(layout));
+        statistics.allocated(Self::block_size(layout));
         Some(block)
     }
 
@@ -94,7 +94,7 @@ unsafe impl Placement for LinkedList {
     ) -> Result<(), FreeError> {
         // SAFETY: the caller makes the same promises.
         unsafe { self.0.deallocate(start, layout) };
-        statistics.freed(Self::taken(layout));
+        statistics.freed(Self::block_size(layout));
         Ok(())
     }
 
@@ -106,13 +106,13 @@ unsafe impl Placement for LinkedList {
         _: &mut S,
     ) -> bool {
         // The allocator cannot, but need not where the rounded size is the same.
-        size.max(2 * WORD).checked_next_multiple_of(WORD) == Some(Self::taken(layout))
+        size.max(2 * WORD).checked_next_multiple_of(WORD) == Some(Self::block_size(layout))
     }
 
     fn check(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         let (from, end) = (self.0.bottom().addr(), self.0.top().addr());
         let inside =
-            start.addr().get() >= from && Self::taken(layout) <= end.saturating_sub(start.addr().get());
+            start.addr().get() >= from && Self::block_size(layout) <= end.saturating_sub(start.addr().get());
         match inside {
             false => Err(FreeError::Foreign),
             true if start.addr().get() % WORD != 0 => Err(FreeError::Misaligned),
@@ -144,7 +144,7 @@ pub struct BuddySystem<const ORDER: usize = 32>(buddy_system_allocator::Heap<ORD
 #[cfg(feature = "buddy-system")]
 impl<const ORDER: usize> BuddySystem<ORDER> {
     /// Returns the bytes that the allocator takes for a size and an alignment.
-    fn taken(size: usize, align: usize) -> usize {
+    fn block_size(size: usize, align: usize) -> usize {
         size.next_power_of_two().max(align).max(WORD)
     }
 
@@ -188,7 +188,7 @@ unsafe impl<const ORDER: usize> Placement for BuddySystem<ORDER> {
 
     fn allocate_fast<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>> {
         let block = self.0.alloc(layout).ok()?;
-        statistics.allocated(Self::taken(layout.size(), layout.align()));
+        statistics.allocated(Self::block_size(layout.size(), layout.align()));
         Some(block)
     }
 
@@ -200,7 +200,7 @@ unsafe impl<const ORDER: usize> Placement for BuddySystem<ORDER> {
     ) -> Result<(), FreeError> {
         // SAFETY: the caller makes the same promises.
         unsafe { self.0.dealloc(start, layout) };
-        statistics.freed(Self::taken(layout.size(), layout.align()));
+        statistics.freed(Self::block_size(layout.size(), layout.align()));
         Ok(())
     }
 
@@ -217,7 +217,7 @@ unsafe impl<const ORDER: usize> Placement for BuddySystem<ORDER> {
     }
 
     fn check(&self, start: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        let aligned = start.addr().get() % Self::taken(layout.size(), layout.align()) == 0;
+        let aligned = start.addr().get() % Self::block_size(layout.size(), layout.align()) == 0;
         if aligned { Ok(()) } else { Err(FreeError::Misaligned) }
     }
 

@@ -1,7 +1,7 @@
 //! Placements, which choose the free block for a request.
 //!
 //! A [`Heap`](crate::Heap) takes any [`Placement`], and a [`Pool`](crate::pool::RawPool) any [`SegmentPlacement`]. [`Buddy`], [`FirstFit`], [`Slab`] and
-//! [`Bump`] are maps of bits beside the memory ([`RegionMap`]), which serve both. [`Tlsf`] and [`BestFit`] are one engine, which keeps all it knows in the
+//! [`Bump`] are maps of bits beside the memory ([`RegionMap`]), which work for both. [`Tlsf`] and [`BestFit`] are one engine, which keeps all it knows in the
 //! regions. `GoodFit` keeps a table beside the memory. The adapters for other crates' allocators work with addresses.
 //!
 //! | placement | allocate | free | finds |

@@ -9,7 +9,7 @@
 //!   (`alloc`): buffers that become known at run time.
 //! * [`arena!`](crate::arena!), [`Arena`]: memory for a plan, and typed access to the live buffers.
 //! * [`Incremental`]: a plan that changes at run time, in fixed memory.
-//! * [`Recorder`], [`PlannedHeap`](crate::PlannedHeap): one iteration is recorded, and the next ones are served from a plan for it.
+//! * [`Recorder`], [`PlannedHeap`](crate::PlannedHeap): one iteration is recorded, and the next ones are allocated from a plan for it.
 //! * [`check`], [`load`], [`validate`]: tools for plans made elsewhere.
 
 mod arena;

@@ -102,7 +102,7 @@ pub enum Problem {
     /// An alignment that is no power of two.
     #[error("{0} is no alignment: 0 or a power of two")]
     Alignment(u64),
-    /// A size that no allocator can serve.
+    /// A size that no allocator can satisfy.
     #[error("{size} bytes aligned to {align} are more than an address space holds")]
     Size {
         /// The requested size in bytes.

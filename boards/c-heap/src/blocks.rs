@@ -233,23 +233,23 @@ impl<L: Lock> Heap<L> {
 
     /// Allocates `size` bytes aligned to `align`, a power of two of 8 at least.
     #[inline(always)]
-    pub fn take(&self, size: usize, align: usize) -> *mut u8 {
+    pub fn allocate(&self, size: usize, align: usize) -> *mut u8 {
         if size > LARGE {
-            return self.take_large(size, align);
+            return self.allocate_large(size, align);
         }
         let bytes = rounded(size);
         if align <= GRANULE {
-            return self.take_at::<SMALL>(plain(bytes), 0);
+            return self.allocate_at::<SMALL>(plain(bytes), 0);
         }
         // SAFETY: the size is small, and the caller guarantees the alignment.
         let layout = unsafe { Layout::from_size_align_unchecked(bytes, align) };
-        self.take_at::<ALIGNED>(layout, 0)
+        self.allocate_at::<ALIGNED>(layout, 0)
     }
 
     /// Allocates a block for a layout, and enters what is behind its first `offset` bytes into the map. Each `KIND` of request has code
     /// of its own, which is shorter for small ones without an alignment.
     #[inline(always)]
-    fn take_at<const KIND: u8>(&self, layout: Layout, offset: usize) -> *mut u8 {
+    fn allocate_at<const KIND: u8>(&self, layout: Layout, offset: usize) -> *mut u8 {
         self.with(|state| {
             let Some(block) = state.placement.allocate_fast(layout, &mut state.counters) else {
                 state.counters.failed(layout.size());
@@ -267,7 +267,7 @@ impl<L: Lock> Heap<L> {
     }
 
     #[inline(never)]
-    fn take_large(&self, size: usize, align: usize) -> *mut u8 {
+    fn allocate_large(&self, size: usize, align: usize) -> *mut u8 {
         if size > isize::MAX as usize / 2 || align > isize::MAX as usize / 4 {
             self.with(|state| state.counters.failed(size));
             return ptr::null_mut();
@@ -275,7 +275,7 @@ impl<L: Lock> Heap<L> {
         let (bytes, offset) = (rounded(size), align.max(size_of::<Header>()));
         // SAFETY: both are far below the largest layout.
         let layout = unsafe { Layout::from_size_align_unchecked(bytes + offset, align) };
-        let start = self.take_at::<LONG>(layout, offset);
+        let start = self.allocate_at::<LONG>(layout, offset);
         if !start.is_null() {
             // SAFETY: the block has room for it in front.
             unsafe { start.cast::<Header>().sub(1).write(Header { bytes, offset }) };
@@ -289,7 +289,7 @@ impl<L: Lock> Heap<L> {
     ///
     /// If one does, it must not be used any more.
     #[inline(always)]
-    pub unsafe fn give(&self, block: NonNull<u8>) -> bool {
+    pub unsafe fn free(&self, block: NonNull<u8>) -> bool {
         // SAFETY: the caller's contract.
         self.with(|state| unsafe {
             match state.find(block) {

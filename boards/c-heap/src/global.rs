@@ -26,7 +26,7 @@ pub unsafe extern "C" fn allotment_add(start: *mut c_void, bytes: usize) -> bool
 /// Allocates `size` bytes aligned to 8; null if there is no room.
 #[unsafe(no_mangle)]
 pub extern "C" fn allotment_malloc(size: usize) -> *mut c_void {
-    HEAP.take(size, ALIGN).cast()
+    HEAP.allocate(size, ALIGN).cast()
 }
 
 /// Allocates `count` times `size` bytes, all zero; null if there is no room.

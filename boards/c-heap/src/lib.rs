@@ -137,7 +137,7 @@ fn allocate<L: Lock>(heap: &Heap<L>, align: usize, size: usize) -> *mut c_void {
     if !align.is_power_of_two() {
         return ptr::null_mut();
     }
-    heap.take(size, align.max(ALIGN)).cast()
+    heap.allocate(size, align.max(ALIGN)).cast()
 }
 
 /// # Safety
@@ -145,24 +145,24 @@ fn allocate<L: Lock>(heap: &Heap<L>, align: usize, size: usize) -> *mut c_void {
 /// The block must not be used afterwards.
 unsafe fn free<L: Lock>(heap: &Heap<L>, block: *mut c_void) -> bool {
     // SAFETY: the caller's contract.
-    NonNull::new(block.cast()).is_none_or(|block| unsafe { heap.give(block) })
+    NonNull::new(block.cast()).is_none_or(|block| unsafe { heap.free(block) })
 }
 
 /// # Safety
 ///
 /// If the block moves, it must not be used any more at its old address.
 unsafe fn reallocate<L: Lock>(heap: &Heap<L>, block: *mut c_void, size: usize) -> *mut c_void {
-    let Some(old) = NonNull::new(block.cast::<u8>()) else { return heap.take(size, ALIGN).cast() };
+    let Some(old) = NonNull::new(block.cast::<u8>()) else { return heap.allocate(size, ALIGN).cast() };
     // SAFETY: the caller guarantees the block; the blocks of the copy are live and apart.
     unsafe {
         match heap.resize(old, size) {
             None => ptr::null_mut(),
             Some((true, _)) => block,
             Some((false, had)) => {
-                let moved = heap.take(size, ALIGN);
+                let moved = heap.allocate(size, ALIGN);
                 if !moved.is_null() {
                     moved.copy_from_nonoverlapping(old.as_ptr(), had.min(size));
-                    heap.give(old);
+                    heap.free(old);
                 }
                 moved.cast()
             }

@@ -35,9 +35,9 @@ static GLOBAL: Global = Global(UnsafeCell::new(Chosen::EMPTY));
 /// # Safety
 ///
 /// The bytes must be valid for reads and writes, and nothing else may use them while the allocator exists.
-pub unsafe fn give(start: *mut u8, size: usize) {
+pub unsafe fn claim(start: *mut u8, size: usize) {
     // SAFETY: nothing else uses the allocator at this time, and the caller gives the memory away.
-    unsafe { (*GLOBAL.0.get()).give(start, size) }
+    unsafe { (*GLOBAL.0.get()).claim(start, size) }
 }
 
 /// Returns where blocks come from: the given memory, unless the allocator has its own.
@@ -55,7 +55,7 @@ pub unsafe fn start_over(start: *mut u8, size: usize) {
     unsafe { GLOBAL.0.get().write(Chosen::EMPTY) };
     // SAFETY: the caller's contract; nothing else uses the allocator at this time.
     unsafe {
-        give(start, size);
+        claim(start, size);
         (*GLOBAL.0.get()).warm_up();
     }
 }

@@ -66,7 +66,7 @@ pub unsafe extern "C" fn allotment_torch_stats(device: c_int, stats: *mut Allotm
 /// # Safety
 ///
 /// `room` bytes from `place` must be writable; null is allowed if there is no room.
-unsafe fn give(text: &str, place: *mut c_char, room: usize) -> usize {
+unsafe fn copy_to(text: &str, place: *mut c_char, room: usize) -> usize {
     if !place.is_null() && room > 0 {
         let len = text.len().min(room - 1);
         // SAFETY: the caller's contract.
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn allotment_torch_snapshot(device: c_int, place: *mut c_c
         lock().device(device).map(|device| each!(&device.pool, pool => pool.snapshot()));
     let text = note(found).and_then(|found| serde_json::to_string(&found).ok()).unwrap_or_default();
     // SAFETY: the caller's contract.
-    unsafe { give(&text, place, room) }
+    unsafe { copy_to(&text, place, room) }
 }
 
 /// Writes the message of this thread's last failed call to `place`, and returns its length.
@@ -100,5 +100,5 @@ pub unsafe extern "C" fn allotment_torch_snapshot(device: c_int, place: *mut c_c
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn allotment_torch_last_error(place: *mut c_char, room: usize) -> usize {
     // SAFETY: the caller's contract.
-    LAST_ERROR.with_borrow(|text| unsafe { give(text, place, room) })
+    LAST_ERROR.with_borrow(|text| unsafe { copy_to(text, place, room) })
 }

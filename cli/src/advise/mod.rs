@@ -89,11 +89,11 @@ struct Advice {
     internal_fragmentation: Option<f64>,
     /// The heap's type.
     heap_type: String,
-    /// Rust code to paste into the program; `None` if the check found requests that are not served.
+    /// Rust code to paste into the program; `None` if the check found requests that are not satisfied.
     code: Option<String>,
     /// True if the blocks are so long that only their ends were checked.
     sparse: bool,
-    /// Events that were not served when the run was replayed in the advised arena at different addresses.
+    /// Events that were not satisfied when the run was replayed in the advised arena at different addresses.
     check_failures: usize,
     /// Placements and phases that the time limit cut short.
     unfinished: Vec<&'static str>,
@@ -107,7 +107,7 @@ struct Advice {
 /// Placements within this share, in percent, of the least memory count as equal; the one with the fewest instructions is advised.
 const CLOSE: usize = 2;
 
-/// Runs `allotment advise`; true if the advised heap serves the run and fits the RAM.
+/// Runs `allotment advise`; true if the advised heap satisfies the run and fits the RAM.
 ///
 /// # Errors
 /// A [`Failure`] with the message for the user.
@@ -245,7 +245,7 @@ pub(crate) fn tried(trace: &Input, placement: &str, limit: Duration) -> Result<V
     }
 }
 
-/// Returns the code of the advised heap; none if the check found requests that it does not serve.
+/// Returns the code of the advised heap; none if the check found requests that it does not satisfy.
 fn code(choice: &Choice, arena: usize, failures: usize) -> Option<String> {
     (failures == 0).then(|| choice.source(arena))
 }
@@ -458,7 +458,7 @@ mod tests {
         args: AdviseArgs,
     }
 
-    /// What is printed for a heap whose check found so many requests that it does not serve.
+    /// What is printed for a heap whose check found so many requests that it does not satisfy.
     fn printed(failures: usize) -> String {
         let choice = Choice::Named("tlsf", "Tlsf");
         let advice = Advice {

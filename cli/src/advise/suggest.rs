@@ -26,7 +26,7 @@ pub enum Kinds {
     Alignment,
     /// Blocks that grow step by step.
     Growth,
-    /// Short-lived blocks of one size, which a pool would serve.
+    /// Short-lived blocks of one size, which a pool would allocate.
     Pool,
     /// Large blocks that come and go, for which room can be kept.
     Kept,

@@ -16,7 +16,7 @@ use super::live::Live;
 pub struct Chrome<W: Write> {
     output: W,
     live: Live,
-    /// Units of time per microsecond. Without times, the number of the event serves as its time.
+    /// Units of time per microsecond. Without times, the number of the event stands in for it.
     scale: f64,
     now: f64,
     first: bool,

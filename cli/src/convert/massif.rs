@@ -132,7 +132,7 @@ impl<W: Write> Sink for Massif<W> {
         if self.peak.pending {
             self.peak.tags = self.live.tags.clone();
         }
-        // Milliseconds are too coarse for a short run; then the numbers of the events serve as times.
+        // Milliseconds are too coarse for a short run; then the numbers of the events stand in for times.
         let timed = self.clock && self.now >= SNAPSHOTS as u64;
         let unit = if timed { "ms" } else { "i" };
         let name = self.name.escape_debug().to_string();

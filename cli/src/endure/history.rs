@@ -22,7 +22,7 @@ pub struct Plan {
     pub run: f64,
 }
 
-/// A request that was not served, and why.
+/// A request that was not satisfied, and why.
 #[derive(Clone, Copy, Debug, serde::Serialize)]
 pub struct Refused {
     /// The number of the episode in its history, from 0.
@@ -89,7 +89,7 @@ struct Player<'a, S: ?Sized> {
     events: u64,
 }
 
-/// A request of a size and an alignment was not served.
+/// A request of a size and an alignment was not satisfied.
 struct Failed(usize, usize);
 
 impl<'a, S: Subject + ?Sized> Player<'a, S> {

@@ -107,7 +107,7 @@ impl Visitor for Needed<'_> {
     }
 }
 
-/// Returns the smallest arena that serves a run; `None` if none does.
+/// Returns the smallest arena that satisfies a run; `None` if none does.
 pub fn needed(entry: &Entry, program: &Program, memory: &mut Arena, keep: Option<Keep>) -> Option<usize> {
     with(entry.id, Needed { program, memory, limit: entry.limit, keep })?
 }

@@ -255,7 +255,7 @@ fn lower(
     out: &mut impl Write,
 ) -> Result<Lowered, PlanError> {
     let lowering = Lowering { weights: args.weights, inputs: args.inputs, align: args.align };
-    tell_variables(out, graph)?;
+    write_variables(out, graph)?;
     let capacity = args.capacity.iter().find(|&&(tier, _)| tier == 0).map_or(u64::MAX, |&(_, bytes)| bytes);
     let changes = Changes {
         in_place: args.in_place,
@@ -272,7 +272,7 @@ fn lower(
 }
 
 /// Lists the tensors that live from run to run in memory of their own.
-fn tell_variables(out: &mut impl Write, graph: &Graph) -> io::Result<()> {
+fn write_variables(out: &mut impl Write, graph: &Graph) -> io::Result<()> {
     let own = || graph.tensors.iter().filter(|tensor| tensor.kind == Kind::Persistent);
     let bytes = own().fold(0_u64, |sum, tensor| sum.saturating_add(tensor.bytes));
     if own().next().is_some() {
@@ -283,7 +283,7 @@ fn tell_variables(out: &mut impl Write, graph: &Graph) -> io::Result<()> {
 }
 
 /// Says what TensorFlow Lite Micro's `tensor_arena` needs in all: what is planned, and what the interpreter and its kernels keep behind it.
-fn tell_arena(out: &mut impl Write, graph: &Graph, bytes: &[u8]) -> Result<(), PlanError> {
+fn write_arena(out: &mut impl Write, graph: &Graph, bytes: &[u8]) -> Result<(), PlanError> {
     for (target, on) in [(Target::Device, "32-bit pointers"), (Target::Recorder, "a 64-bit host, recorded")] {
         let Arena { head, tail, parts, unknown } = arena(bytes, graph, target)?;
         let [own, tensors, operators, kernels, variables] = parts;
@@ -402,7 +402,7 @@ fn planned(args: &PlanArgs) -> Result<bool, PlanError> {
         kept &= !matches!(solution.status, Status::Infeasible | Status::Inconclusive);
     }
     if let Source::Model { graph, bytes, tflite: true } = &source {
-        tell_arena(&mut out, graph, bytes)?;
+        write_arena(&mut out, graph, bytes)?;
     }
     if let Source::Family { family } = &source {
         family::compare(&mut out, args, family, &schedule)?;

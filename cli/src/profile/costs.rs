@@ -7,7 +7,7 @@ use serde::Serialize;
 /// The costs of one stack, tag or size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Costs {
-    /// Requests that were served: allocations and resizes.
+    /// Requests that were satisfied: allocations and resizes.
     pub calls: u64,
     /// Requested bytes.
     pub bytes: u64,

@@ -25,7 +25,7 @@ const SAMPLE: u64 = 16;
 /// Offset of the number of this tool's process.
 const TOOL: u64 = 24;
 
-/// The page shared with the preload library: whether it pauses, the wanted number of events, and the tool that a running process serves.
+/// The page shared with the preload library: whether it pauses, the wanted number of events, and the tool that a running process records for.
 pub struct Control(File);
 
 impl Control {

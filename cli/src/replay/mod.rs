@@ -73,17 +73,17 @@ pub struct Report {
 pub struct Replayed {
     /// Its name.
     pub placement: &'static str,
-    /// True if every request was served in the arena.
+    /// True if every request was satisfied in the arena.
     pub ok: bool,
-    /// The number of the first event that was not served, from 0.
+    /// The number of the first event that was not satisfied, from 0.
     pub failed_event: Option<usize>,
-    /// The number of events that were not served.
+    /// The number of events that were not satisfied.
     pub failures: usize,
     /// True if the time limit ended the replay; the figures are those up to then.
     pub unfinished: bool,
     /// The peak of the bytes in use, with requests rounded up to block sizes.
     pub used_peak: Option<usize>,
-    /// The smallest arena in which every request is served.
+    /// The smallest arena in which every request is satisfied.
     pub smallest: Option<usize>,
     /// Bytes of the allocator's own state, outside the arena.
     pub state: usize,
@@ -176,7 +176,7 @@ impl Visitor for Replay<'_> {
     }
 }
 
-/// Runs `allotment replay`. Returns true if every named placement served every request; if none was named, true if any
+/// Runs `allotment replay`. Returns true if every named placement satisfied every request; if none was named, true if any
 /// placement did.
 ///
 /// # Errors
@@ -220,7 +220,7 @@ pub fn replay(args: &ReplayArgs) -> Result<bool, Failure> {
     Ok(if args.placement.is_empty() { served.any(|ok| ok) } else { served.all(|ok| ok) })
 }
 
-/// Measures the times of the placements that served everything.
+/// Measures the times of the placements that satisfied everything.
 fn times(
     rounds: usize,
     program: &Program,

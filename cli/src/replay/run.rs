@@ -11,12 +11,12 @@ use allotment_trace::{Kind, Op, Program};
 use super::arena::{self, Arena};
 use super::subject::{HUGE, Make, Subject};
 
-/// Creates the table of a replay's blocks by slot. Null means not live or not served.
+/// Creates the table of a replay's blocks by slot. Null means not live or not satisfied.
 fn table(program: &Program) -> Vec<*mut u8> {
     vec![ptr::null_mut(); program.slots]
 }
 
-/// Executes one operation and returns whether it was served. Frees and reallocations of blocks that were not served are
+/// Executes one operation and returns whether it was satisfied. Frees and reallocations of blocks that were not satisfied are
 /// skipped; a block that could not be enlarged is freed.
 ///
 /// # Safety
@@ -59,7 +59,7 @@ fn work(op: &Op) -> usize {
     1000 + (op.size().min(LONG) + op.resized().min(LONG)) / 16
 }
 
-/// Replays up to the first operation that is not served and returns its number. `Err` if the subject cannot use the
+/// Replays up to the first operation that is not satisfied and returns its number. `Err` if the subject cannot use the
 /// arena, or if `deadline` passes first.
 ///
 /// # Safety
@@ -90,7 +90,7 @@ unsafe fn first_failure(
     Ok(None)
 }
 
-/// Returns whether everything is served in `size` bytes that start `skew` bytes behind an aligned address. Also false if
+/// Returns whether everything is satisfied in `size` bytes that start `skew` bytes behind an aligned address. Also false if
 /// the arena's deadline passes first.
 pub fn fits(make: &impl Make, program: &Program, arena: &mut Arena, size: usize, skew: usize) -> bool {
     let range = arena.range(size, skew);
@@ -169,7 +169,7 @@ pub fn written(program: &Program) -> usize {
     program.ops.iter().map(|op| op.after().min(2 * ENDS)).fold(0, usize::saturating_add).min(whole)
 }
 
-/// Finds the smallest arena in bytes that serves everything, by binary search; `None` if even [`most`] does not. `arena`
+/// Finds the smallest arena in bytes that satisfies everything, by binary search; `None` if even [`most`] does not. `arena`
 /// must have that many bytes. If its deadline passes first, returns the smallest size that has succeeded so far.
 pub fn smallest(
     make: &impl Make,
@@ -213,9 +213,9 @@ pub fn smallest(
 /// The result of a checked replay.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// The number of the first operation that was not served, from 0; `None` if all were served.
+    /// The number of the first operation that was not satisfied, from 0; `None` if all were satisfied.
     pub failed: Option<usize>,
-    /// The number of operations that were not served.
+    /// The number of operations that were not satisfied.
     pub failures: usize,
     /// The peak of the bytes in use, with requests rounded up to block sizes; `None` if the subject has no statistics.
     pub used: Option<usize>,

@@ -434,7 +434,7 @@ pub struct Entry {
     pub id: &'static str,
     /// Its type in `Heap<..>`; `None` for those that are not used through `Heap`.
     pub code: Option<&'static str>,
-    /// True if it may be advised: a placement of this project that serves requests of every size.
+    /// True if it may be advised: a placement of this project that satisfies requests of every size.
     pub advised: bool,
     /// Bytes of the largest arena.
     pub limit: usize,

@@ -53,13 +53,13 @@ pub struct ViewArgs {
     /// The placement that gives the blocks their addresses
     #[arg(long, value_enum, default_value_t)]
     placement: Placing,
-    /// Size of the arena, such as 64KiB [default: the smallest that serves every request]
+    /// Size of the arena, such as 64KiB [default: the smallest that satisfies every request]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     arena: Option<u64>,
     /// Read no more than this many events
     #[arg(long, value_name = "EVENTS", value_parser = at_least_one)]
     events: Option<usize>,
-    /// Serve the page at 127.0.0.1 instead, and draw it again while a recording runs [default: a free port]
+    /// Satisfy the page at 127.0.0.1 instead, and draw it again while a recording runs [default: a free port]
     #[arg(long, value_name = "PORT", num_args = 0..=1, require_equals = true, default_missing_value = "0", conflicts_with_all = ["output", "json"])]
     serve: Option<u16>,
     /// Time limit of the search for the smallest arena and for suggestions

@@ -64,14 +64,14 @@ pub enum PlaceError {
     /// The trace needs more memory than an index can address.
     #[error("no arena of up to {0} B serves the trace")]
     TooLarge(u64),
-    /// The requested arena serves hardly any request.
+    /// The requested arena satisfies hardly any request.
     #[error(
         "an arena of {arena} B serves {served} of {requests} requests: give a larger one, or leave --arena out"
     )]
     TooSmall {
         /// Its size in bytes.
         arena: u64,
-        /// The number of requests that it serves.
+        /// The number of requests that it satisfies.
         served: usize,
         /// Requests of the trace.
         requests: usize,
@@ -97,7 +97,7 @@ pub struct State {
     pub span: u64,
     /// Bytes that are not in blocks.
     pub free: u64,
-    /// The largest request that would be served.
+    /// The largest request that would be satisfied.
     pub largest: u64,
 }
 
@@ -136,7 +136,7 @@ pub struct Piece {
 pub trait Watcher {
     /// Receives a piece when it is complete. Pieces that are never freed come last.
     fn piece(&mut self, piece: Piece);
-    /// Receives the state after event number `event`. An event that was not served changed nothing.
+    /// Receives the state after event number `event`. An event that was not satisfied changed nothing.
     fn after(&mut self, event: usize, served: bool, state: State);
 }
 
@@ -167,7 +167,7 @@ pub struct Site {
     pub arena: u64,
     /// Bytes per granule.
     pub granule: u64,
-    /// True if the arena is the smallest one that serves every request; false if it was given, or if the search for a
+    /// True if the arena is the smallest one that satisfies every request; false if it was given, or if the search for a
     /// smaller one was cut short.
     pub smallest: bool,
 }
@@ -189,11 +189,11 @@ macro_rules! with {
 }
 
 impl Site {
-    /// Creates an arena of `arena` bytes, or the smallest one that serves every request, which takes about twenty replays.
+    /// Creates an arena of `arena` bytes, or the smallest one that satisfies every request, which takes about twenty replays.
     ///
     /// The smallest one is found by binary search. With a placement for which more memory can be worse, a smaller arena may
     /// also be enough. When `deadline` passes during the search, the smallest arena so far is taken, or one of twice the
-    /// least possible size if none has served every request.
+    /// least possible size if none has satisfied every request.
     ///
     /// # Errors
     /// [`PlaceError`] if there is no such arena.
@@ -345,7 +345,7 @@ fn run<S: SegmentPlacement>(
 }
 
 impl<S: SegmentPlacement> Arena<S> {
-    /// Replays an event. Returns whether it was served.
+    /// Replays an event. Returns whether it was satisfied.
     fn event(&mut self, trace: &Trace, now: u32, event: &Event, watcher: &mut dyn Watcher) -> bool {
         let granule = S::GRANULE;
         let slot = event.block as usize;
@@ -357,7 +357,7 @@ impl<S: SegmentPlacement> Arena<S> {
         let align = align / granule;
         let old = self.held[slot].take();
         if event.action == Action::Free {
-            // A block that was not served is not freed.
+            // A block that was not satisfied is not freed.
             if let Some(old) = old {
                 self.end(event.block, &old, now, watcher);
                 self.free(old, align);

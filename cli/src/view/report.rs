@@ -79,7 +79,7 @@ impl Report {
 /// Replays a trace and gathers the data of a page. Without `arena` it takes about twenty replays, to find the smallest one.
 ///
 /// # Errors
-/// [`PlaceError`] if no arena or placement serves the trace.
+/// [`PlaceError`] if no arena or placement satisfies the trace.
 pub fn report(trace: &Trace, placing: Placing, arena: Option<u64>) -> Result<Report, PlaceError> {
     report_within(trace, placing, arena, &Deadline::never())
 }
@@ -87,7 +87,7 @@ pub fn report(trace: &Trace, placing: Placing, arena: Option<u64>) -> Result<Rep
 /// Replays a trace like [`report`]; when `deadline` passes, the search for the smallest arena ends with the best so far.
 ///
 /// # Errors
-/// [`PlaceError`] if no arena or placement serves the trace.
+/// [`PlaceError`] if no arena or placement satisfies the trace.
 pub fn report_within(
     trace: &Trace,
     placing: Placing,

@@ -30,7 +30,7 @@ pub enum Kind {
     Alignment,
     /// Blocks that grow step by step.
     Resizing,
-    /// Blocks that a pool would serve.
+    /// Blocks that a pool would allocate.
     Pool,
     /// A plan for the whole run, if all runs are the same.
     Plan,

@@ -29,7 +29,7 @@ pub struct Totals {
     pub taken: u64,
     /// The arena.
     pub arena: u64,
-    /// True if that is the smallest one that serves every request; false if it was given, or if there was no time to find
+    /// True if that is the smallest one that satisfies every request; false if it was given, or if there was no time to find
     /// the smallest one.
     pub smallest: bool,
     /// Bytes per granule.

@@ -27,7 +27,7 @@ impl Free {
     }
 
     /// Returns the smallest block that holds `size` bytes wherever in it they begin, or the top.
-    fn take(&mut self, size: u64, align: u64) -> u64 {
+    fn allocate(&mut self, size: u64, align: u64) -> u64 {
         let (start, length) = match self.lengths.range((size + align - 1, 0)..).next() {
             Some(&(length, at)) => {
                 self.remove(at, length);
@@ -50,7 +50,7 @@ impl Free {
         offset
     }
 
-    fn give(&mut self, mut at: u64, mut length: u64) {
+    fn free(&mut self, mut at: u64, mut length: u64) {
         if let Some((&below, &size)) = self.blocks.range(..at).next_back()
             && below + size == at
         {
@@ -85,10 +85,10 @@ pub(crate) fn allocated(base: u64, instance: &Instance) -> (Vec<u64>, u64) {
         if begins {
             load += buffer.size;
             most = most.max(load);
-            offsets[n] = free.take(buffer.size, buffer.align);
+            offsets[n] = free.allocate(buffer.size, buffer.align);
         } else {
             load -= buffer.size;
-            free.give(offsets[n], buffer.size);
+            free.free(offsets[n], buffer.size);
         }
     }
     (offsets, most)

@@ -103,7 +103,7 @@ pub fn change(
             made.spilled.trips.len(),
             made.spilled.traffic
         ));
-        tell_trips(&mut told, &made.graph, &made.spilled.trips);
+        list_trips(&mut told, &made.graph, &made.spilled.trips);
         let lowered = Lowered::moved(made.graph, &made.spilled)?;
         return Ok(Changed { lowered, told });
     }
@@ -150,7 +150,7 @@ pub fn change(
         let spilled = transform::spill(&graph, lowering, capacity, &share())?;
         let how = if spilled.optimal { "the fewest possible" } else { "chosen greedily" };
         told.push(format!("spill: {} trips, {} B moved ({how})", spilled.trips.len(), spilled.traffic));
-        tell_trips(&mut told, &graph, &spilled.trips);
+        list_trips(&mut told, &graph, &spilled.trips);
         Lowered::moved(graph, &spilled)?
     } else if in_place {
         let (lowered, views, overwrites) = Lowered::in_place(graph, lowering, &overwrites)?;
@@ -164,7 +164,7 @@ pub fn change(
 }
 
 /// Lists the trips of tensors to the slower memory.
-fn tell_trips(told: &mut Vec<String>, graph: &Graph, trips: &[Trip]) {
+fn list_trips(told: &mut Vec<String>, graph: &Graph, trips: &[Trip]) {
     told.extend(trips.iter().map(|trip| {
         let name = &graph.tensors[trip.tensor].name;
         format!("  {name} leaves after step {}, is back at step {}", trip.leaves, trip.returns)

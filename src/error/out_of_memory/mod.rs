@@ -29,7 +29,7 @@
 //! the program. Rust's standard library locks itself out if one of those requests fails, and the program hangs. So
 //! on systems with the standard library (feature `host`, on by default, or `std`) a heap that is the global
 //! allocator and runs out *on a thread that is panicking* takes a reserve of at least 16 MiB from the system as one
-//! more region, and serves the request from it. The heap keeps that region, and its statistics count it. A heap
+//! more region, and allocates the request from it. The heap keeps that region, and its statistics count it. A heap
 //! that cannot take another region of that size (16-bit links, an adapter, [`TinyHeap`]) ends the program with
 //! one line that says so instead of hanging.
 //!

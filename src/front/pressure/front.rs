@@ -136,19 +136,19 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
             state.statistics.set_outside(pressure);
             state.look();
         });
-        self.tell();
+        self.report_changes();
     }
 
     /// Asks the hooks in order for memory until they report that they gave back at least `bytes` bytes, whether or
     /// not a request has failed. Returns the reported bytes.
     pub fn reclaim(&self, bytes: usize) -> usize {
         let layout = Layout::from_size_align(bytes, 1).unwrap_or(Layout::new::<u8>());
-        let mut given = 0;
+        let mut reclaimed_bytes = 0;
         self.ask_hooks(layout, |_, reclaimed| {
-            given = reclaimed;
+            reclaimed_bytes = reclaimed;
             reclaimed >= bytes
         });
-        given
+        reclaimed_bytes
     }
 
     /// Runs `f`. Until it returns, every request to this heap is critical: it may use the headroom if there is no
@@ -206,7 +206,7 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
     fn regions_change<T>(&self, change: impl FnOnce(&Heap<P, L, Monitor<HOOKS>>) -> T) -> T {
         let result = change(&self.0);
         self.0.with(State::look);
-        self.tell();
+        self.report_changes();
         result
     }
 
@@ -270,7 +270,7 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
     /// Reports transitions to the hook until there are no new ones.
     #[cold]
     #[inline(never)]
-    pub(super) fn tell(&self) {
+    pub(super) fn report_changes(&self) {
         while let Some((hook, transition)) = self.0.with(|state| state.statistics.begin_telling()) {
             without_unwinding(|| hook(transition));
             self.0.with(|state| state.statistics.end_telling());

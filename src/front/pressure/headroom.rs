@@ -51,7 +51,7 @@ impl Headroom {
     }
 
     /// Reserves the block in `placement`. Returns the bytes that it takes, if there was room.
-    pub(super) fn take_from<P: Placement>(&mut self, placement: &mut P) -> Option<usize> {
+    pub(super) fn reserve_in<P: Placement>(&mut self, placement: &mut P) -> Option<usize> {
         let layout = Layout::from_size_align(self.size, align_of::<usize>()).ok()?;
         let mut taken = Change::EMPTY;
         let start = placement.allocate(layout, &mut taken)?;

@@ -110,8 +110,8 @@ impl<P: Placement, const HOOKS: usize> State<P, Monitor<HOOKS>> {
     /// leaves the band.
     pub(super) fn look(&mut self) {
         if self.statistics.headroom.is_missing() {
-            if let Some(taken) = self.statistics.headroom.take_from(&mut self.placement) {
-                self.statistics.counters.shrunk(taken);
+            if let Some(bytes) = self.statistics.headroom.reserve_in(&mut self.placement) {
+                self.statistics.counters.shrunk(bytes);
             }
         }
         let monitor = &mut self.statistics;

@@ -181,16 +181,16 @@ impl<M: Memory, const BLOCKS: usize, C: Codec, L: Lock> Purgeable<M, BLOCKS, C, 
     /// Packs or empties blocks that are not pinned until `bytes` bytes are free, and returns how many are: 0 if there is nothing to free. What
     /// is packed already goes last. Call it from a [`Reclaim`](super::Reclaim) hook, or when the system is short of memory. O(`BLOCKS`) for each block.
     pub fn reclaim(&self, bytes: usize) -> usize {
-        let mut given = 0;
-        while given < bytes {
-            let Some(freed) = self.give_one() else { break };
-            given += freed;
+        let mut freed_bytes = 0;
+        while freed_bytes < bytes {
+            let Some(freed) = self.purge_one() else { break };
+            freed_bytes += freed;
         }
-        given
+        freed_bytes
     }
 
     /// Packs or empties the block whose turn it is, and returns the bytes that this freed.
-    fn give_one(&self) -> Option<usize> {
+    fn purge_one(&self) -> Option<usize> {
         let (n, place) = self.lock.with(|Places { places, .. }| {
             let turn = |place| match place {
                 Place::Whole { pins: 0, used, .. } => Some((false, used)),

@@ -30,7 +30,7 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
             (Some(block), false)
         });
         if crossed {
-            self.tell();
+            self.report_changes();
         }
         start
     }
@@ -65,7 +65,7 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
             state.statistics.has_news()
         });
         if crossed {
-            self.tell();
+            self.report_changes();
         }
         Ok(start)
     }
@@ -130,7 +130,7 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
             Ok(state.statistics.has_news())
         })?;
         if crossed {
-            self.tell();
+            self.report_changes();
         }
         Ok(())
     }
@@ -160,7 +160,7 @@ impl<P: Placement, const HOOKS: usize> State<P, Monitor<HOOKS>> {
         }
     }
 
-    /// Handles a served request that takes the heap's use beyond the band. The request is not counted yet.
+    /// Handles a request that got its block and takes the heap's use beyond the band. The request is not counted yet.
     #[cold]
     #[inline(never)]
     fn risen(&mut self, mut block: NonNull<u8>, layout: Layout, mut change: Change) -> Option<NonNull<u8>> {
@@ -245,7 +245,7 @@ unsafe impl<P: Placement, L: Lock, const HOOKS: usize> Memory for PressureHeap<P
             (true, state.statistics.has_news())
         });
         if crossed {
-            self.tell();
+            self.report_changes();
         }
         resized
     }
@@ -260,7 +260,7 @@ unsafe impl<P: Placement, L: Lock, const HOOKS: usize> Memory for PressureHeap<P
         self.ready(|state| state.placement.largest_free())
     }
 
-    unsafe fn take_reserve(&self, region: Region) -> bool {
+    unsafe fn add_reserve(&self, region: Region) -> bool {
         // SAFETY: the caller's contract.
         unsafe { self.claim(region) }.is_ok()
     }

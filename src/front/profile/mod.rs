@@ -325,7 +325,7 @@ unsafe impl<M: Memory, L: Lock> Memory for HeapProfile<M, L> {
         unsafe { self.memory.change(block, old, new, told) }
     }
 
-    pass_on!(|self| self.memory; check, statistics, largest_free, region, out_of_memory, take_reserve, remembers, own_lock);
+    pass_on!(|self| self.memory; check, statistics, largest_free, region, out_of_memory, add_reserve, remembers, own_lock);
 }
 
 global_alloc!([M: Memory, L: Lock] HeapProfile<M, L>);

@@ -294,7 +294,7 @@ impl<M, G: Protection, L: Lock, const PERIOD: u32> Sampled<M, G, L, PERIOD> {
 
     /// Removes the live block that ends at `end`; `Err` if it is free already.
     #[inline(always)]
-    fn take(&self, end: usize) -> Option<Result<*mut Record, FreeError>> {
+    fn remove_live(&self, end: usize) -> Option<Result<*mut Record, FreeError>> {
         self.lock.with(|state| {
             let found = state.watched;
             if found.addr() == end {
@@ -397,7 +397,7 @@ impl<M: Memory, G: Protection, L: Lock, const PERIOD: u32> Sampled<M, G, L, PERI
     unsafe fn free_guarded(&self, block: NonNull<u8>, layout: Layout) {
         let mut freed = [0; CALLERS];
         G::callers(&mut freed);
-        match self.take(block.addr().get() + layout.size()) {
+        match self.remove_live(block.addr().get() + layout.size()) {
             // SAFETY: the caller's contract; the block is the memory's own.
             None => unsafe { self.memory.deallocate(block, layout) },
             Some(Ok(end)) => self.guard(end, Some(&freed)),
@@ -477,7 +477,7 @@ unsafe impl<M: Memory, G: Protection, L: Lock, const PERIOD: u32> Memory for Sam
 
     pass_on!(
         |self| self.memory;
-        allocate_many, statistics, largest_free, region, out_of_memory, take_reserve, remembers, own_lock
+        allocate_many, statistics, largest_free, region, out_of_memory, add_reserve, remembers, own_lock
     );
 }
 

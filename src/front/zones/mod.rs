@@ -20,7 +20,7 @@ use core::fmt;
 use core::ptr::NonNull;
 use table::Table;
 
-/// Why zones could not serve a request.
+/// Why zones could not satisfy a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -38,7 +38,7 @@ pub enum ZoneError {
         /// Requested alignment in bytes.
         align: usize,
     },
-    /// All zones that may serve the request are full.
+    /// All zones that may satisfy the request are full.
     OutOfMemory {
         /// The error of the zone that was tried last.
         last: OutOfMemory,
@@ -82,7 +82,7 @@ impl core::error::Error for ZoneError {}
 ///
 /// A request wants capabilities. Among the zones that have all of them, those whose rules match the request are
 /// tried first, in the order in which they were given, and then those in the fallback chain, in its order. Other
-/// zones are not tried: a zone serves requests that do not match its rules only if the chain names it.
+/// zones are not tried: a zone is used for requests that do not match its rules only if the chain names it.
 ///
 /// ```
 /// use allotment::region::Capabilities as Can;

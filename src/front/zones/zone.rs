@@ -102,7 +102,7 @@ impl<'h> Zone<'h> {
         Layout::from_size_align(size, layout.align().max(self.line)).ok()
     }
 
-    /// Returns whether the memory has all capabilities in `wanted`. Memory of a device serves only requests that
+    /// Returns whether the memory has all capabilities in `wanted`. Memory of a device is only for requests that
     /// want it.
     pub fn serves(&self, wanted: Capabilities) -> bool {
         self.capabilities.contains(wanted)

@@ -49,7 +49,7 @@ impl<const BYTES: usize, L: Lock> TinyBump<BYTES, L> {
 
     // Not inlined: it is short enough that the compiler would copy it into every caller.
     #[inline(never)]
-    fn take(&self, layout: Layout) -> *mut u8 {
+    fn allocate_or_null(&self, layout: Layout) -> *mut u8 {
         self.lock.with(|| {
             let state = self.state.get();
             // SAFETY: the lock lets only one closure run at a time; the block begins at or behind the end of the
@@ -74,7 +74,7 @@ impl<const BYTES: usize, L: Lock> TinyBump<BYTES, L> {
     ///
     /// [`OutOfMemory`] with the bytes that are left.
     pub fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
-        NonNull::new(self.take(layout)).ok_or_else(|| self.reason(layout))
+        NonNull::new(self.allocate_or_null(layout)).ok_or_else(|| self.reason(layout))
     }
 
     /// Returns the error of a failed request for `layout`.
@@ -105,7 +105,7 @@ impl<const BYTES: usize, L: Lock> TinyBump<BYTES, L> {
 unsafe impl<const BYTES: usize, L: Lock> GlobalAlloc for TinyBump<BYTES, L> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let block = self.take(layout);
+        let block = self.allocate_or_null(layout);
         if block.is_null() { refused_for_good(|| self.reason(layout)) } else { block }
     }
 

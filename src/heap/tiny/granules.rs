@@ -17,14 +17,14 @@ const fn bits(lists: usize) -> usize {
 }
 
 /// Returns the bytes of `len` granules and their bookkeeping. The first granule's bit may be anywhere in a word.
-const fn taken(lists: usize, len: usize) -> usize {
+const fn bytes_with(lists: usize, len: usize) -> usize {
     bits(lists) + (bit_words(len) + 1) * 4 + len * GRANULE
 }
 
 /// Returns the bytes of a heap that has `len` granules or more.
 pub(crate) const fn bytes_for(len: usize) -> usize {
     // With all lists that there can be.
-    let bytes = taken(32, len).next_multiple_of(GRANULE);
+    let bytes = bytes_with(32, len).next_multiple_of(GRANULE);
     if bytes < MIN_BYTES { MIN_BYTES } else { bytes }
 }
 
@@ -93,7 +93,7 @@ impl<const BYTES: usize, const C: bool> Granules<BYTES, C> {
     /// Granules that can be allocated.
     pub(super) const LEN: usize = {
         let mut len = BYTES.saturating_sub(bits(Self::LISTS) + 16) * 8 / (8 * GRANULE + 1);
-        while taken(Self::LISTS, len + 1) <= BYTES {
+        while bytes_with(Self::LISTS, len + 1) <= BYTES {
             len += 1;
         }
         len
@@ -126,7 +126,7 @@ impl<const BYTES: usize, const C: bool> Granules<BYTES, C> {
     ///
     /// `len` is not zero.
     #[inline(never)]
-    pub(super) unsafe fn take(self, len: usize, mask: usize) -> *mut u8 {
+    pub(super) unsafe fn allocate(self, len: usize, mask: usize) -> *mut u8 {
         // SAFETY: the caller's contract.
         unsafe {
             let need = len + mask / GRANULE;
@@ -145,14 +145,14 @@ impl<const BYTES: usize, const C: bool> Granules<BYTES, C> {
             return core::ptr::null_mut();
         }
         // SAFETY: as for `take`.
-        unsafe { self.take(len, mask) }
+        unsafe { self.allocate(len, mask) }
     }
 
     /// Frees granules. Returns false, with nothing done, if blocks are checked and these cannot be allocated.
     #[inline(never)]
-    unsafe fn put(self, index: usize, len: usize) -> bool {
+    unsafe fn free_at(self, index: usize, len: usize) -> bool {
         // SAFETY: the caller's contract.
-        unsafe { Blocks(self).give(index, len) }
+        unsafe { Blocks(self).free(index, len) }
     }
 
     /// Makes all memory available at the first call. Returns whether it was that.
@@ -164,7 +164,7 @@ impl<const BYTES: usize, const C: bool> Granules<BYTES, C> {
                 return false;
             }
             *ready = 1;
-            self.put(Self::FIRST, Self::LEN);
+            self.free_at(Self::FIRST, Self::LEN);
         }
         true
     }
@@ -189,12 +189,12 @@ impl<const BYTES: usize, const C: bool> Granules<BYTES, C> {
     ///
     /// It is live, and not used any more.
     #[inline(always)]
-    pub(super) unsafe fn give(self, start: *mut u8, len: usize) -> bool {
+    pub(super) unsafe fn free(self, start: *mut u8, len: usize) -> bool {
         if C && !self.holds(start) {
             return false;
         }
         // SAFETY: the caller's contract.
-        unsafe { self.put(Blocks(self).index(start.addr()), len) }
+        unsafe { self.free_at(Blocks(self).index(start.addr()), len) }
     }
 
     /// Returns whether a granule starts at this address.
@@ -221,11 +221,11 @@ impl<const BYTES: usize, const C: bool> Granules<BYTES, C> {
                 {
                     return false;
                 }
-                let Some(found) = Blocks(self).take_behind(index + old, new - old) else { return false };
+                let Some(found) = Blocks(self).allocate_behind(index + old, new - old) else { return false };
                 len += found;
             }
             if len > new {
-                return self.put(index + new, len - new);
+                return self.free_at(index + new, len - new);
             }
         }
         true
@@ -246,7 +246,7 @@ impl<const BYTES: usize, const C: bool> Granules<BYTES, C> {
 
 #[cfg(any(test, kani))]
 crate::units::contracts::contracts! {
-    /// Whatever is taken and given in four steps, live blocks lie apart, aligned and in the heap, and in the end all is one block again.
+    /// Whatever is allocated and freed in four steps, live blocks lie apart, aligned and in the heap, and in the end all is one block again.
     #[unwind(20)]
     fn four_steps_keep_a_small_heap_whole(a in 0..=9, b in 0..=9, c in 0..=9, d in 0..=9) {
         const BYTES: usize = 128;
@@ -260,7 +260,7 @@ crate::units::contracts::contracts! {
                 if step < 8 {
                     // 1 to 4 granules, half of them aligned to 32 bytes.
                     let (len, mask) = (step % 4 + 1, if step < 4 { 7 } else { 31 });
-                    let start = heap.take(len, mask);
+                    let start = heap.allocate(len, mask);
                     if start.is_null() {
                         continue;
                     }
@@ -276,13 +276,13 @@ crate::units::contracts::contracts! {
                     // The oldest block, or the newest.
                     let at = if step == 8 { 0 } else { count - 1 };
                     let (start, len) = live[at];
-                    assert!(heap.give(start, len));
+                    assert!(heap.free(start, len));
                     count -= 1;
                     live[at] = live[count];
                 }
             }
             for &(start, len) in &live[..count] {
-                assert!(heap.give(start, len));
+                assert!(heap.free(start, len));
             }
             heap.settle();
             assert_eq!(heap.largest(), Small::LEN);

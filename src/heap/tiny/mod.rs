@@ -116,10 +116,10 @@ impl<const BYTES: usize, L: Lock, S: Statistics, const C: bool> TinyHeap<BYTES, 
 
     /// Allocates `len` granules. Returns null if there is no room, which counts as a failure unless it is an `attempt`.
     #[inline(always)]
-    fn take(&self, len: usize, layout: Layout, attempt: bool) -> *mut u8 {
+    fn allocate_granules(&self, len: usize, layout: Layout, attempt: bool) -> *mut u8 {
         self.with(|granules, statistics| {
             // SAFETY: `len` is at least one, and the alignment of a layout is a power of two.
-            let start = unsafe { granules.take(len, layout.align() - 1) };
+            let start = unsafe { granules.allocate(len, layout.align() - 1) };
             if !start.is_null() {
                 statistics.allocated(len * GRANULE);
             } else if !attempt {
@@ -135,7 +135,7 @@ impl<const BYTES: usize, L: Lock, S: Statistics, const C: bool> TinyHeap<BYTES, 
     ///
     /// [`OutOfMemory`] with the sizes that show why.
     pub fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
-        NonNull::new(self.take(some_granules(layout.size()), layout, false))
+        NonNull::new(self.allocate_granules(some_granules(layout.size()), layout, false))
             .ok_or_else(|| self.reason(layout))
     }
 
@@ -164,7 +164,7 @@ impl<const BYTES: usize, L: Lock, S: Statistics, const C: bool> TinyHeap<BYTES, 
             let len = some_granules(layout.size());
             granules.check(block.addr().get(), len)?;
             // SAFETY: the block passed the check, so the caller guarantees that it is live and has `len` granules.
-            if !unsafe { granules.give(block.as_ptr(), len) } {
+            if !unsafe { granules.free(block.as_ptr(), len) } {
                 return Err(FreeError::AlreadyFree);
             }
             statistics.freed(len * GRANULE);
@@ -178,13 +178,13 @@ impl<const BYTES: usize, L: Lock, S: Statistics, const C: bool> TinyHeap<BYTES, 
     ///
     /// The block must be live, have `len` granules, and not be used any more.
     #[inline(always)]
-    unsafe fn give(&self, block: *mut u8, len: usize) {
+    unsafe fn free_granules(&self, block: *mut u8, len: usize) {
         let freed = self.with(|granules, statistics| {
             if cfg!(debug_assertions) {
                 granules.check(block.addr(), len)?;
             }
             // SAFETY: the caller guarantees that the block is live and has `len` granules.
-            if !unsafe { granules.give(block, len) } {
+            if !unsafe { granules.free(block, len) } {
                 return Err(granules.check(block.addr(), len).err().unwrap_or(FreeError::AlreadyFree));
             }
             statistics.freed(len * GRANULE);
@@ -261,14 +261,14 @@ unsafe impl<const BYTES: usize, L: Lock, S: Statistics, const C: bool> GlobalAll
     // The contract of `GlobalAlloc` excludes sizes of zero.
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let block = self.take(granules(layout.size()), layout, false);
+        let block = self.allocate_granules(granules(layout.size()), layout, false);
         if block.is_null() { refused_for_good(|| self.reason(layout)) } else { block }
     }
 
     #[inline]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         // SAFETY: the caller passes a live block.
-        unsafe { self.give(block, granules(layout.size())) }
+        unsafe { self.free_granules(block, granules(layout.size())) }
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
@@ -279,10 +279,14 @@ unsafe impl<const BYTES: usize, L: Lock, S: Statistics, const C: bool> GlobalAll
             if new >= old && self.resize(block, old, new) {
                 return block;
             }
-            let moved = self.take(new, Layout::from_size_align_unchecked(size, layout.align()), new < old);
+            let moved = self.allocate_granules(
+                new,
+                Layout::from_size_align_unchecked(size, layout.align()),
+                new < old,
+            );
             if !moved.is_null() {
                 ptr::copy_nonoverlapping(block, moved, layout.size().min(size));
-                self.give(block, old);
+                self.free_granules(block, old);
             } else if new < old {
                 self.resize(block, old, new);
                 return block;
@@ -299,7 +303,7 @@ unsafe impl<const BYTES: usize, L: Lock, S: Statistics, const C: bool> GlobalAll
 // SAFETY: `TinyHeap` keeps these promises as long as it is not moved, which the shared reference prevents.
 unsafe impl<const BYTES: usize, L: Lock, S: Statistics, const C: bool> Memory for &TinyHeap<BYTES, L, S, C> {
     fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
-        NonNull::new(self.take(some_granules(layout.size()), layout, false))
+        NonNull::new(self.allocate_granules(some_granules(layout.size()), layout, false))
     }
 
     unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
@@ -309,7 +313,7 @@ unsafe impl<const BYTES: usize, L: Lock, S: Statistics, const C: bool> Memory fo
 
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
         // SAFETY: the caller passes a live block of this heap and its layout.
-        unsafe { self.give(block.as_ptr(), some_granules(layout.size())) }
+        unsafe { self.free_granules(block.as_ptr(), some_granules(layout.size())) }
     }
 
     unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
@@ -327,11 +331,11 @@ unsafe impl<const BYTES: usize, L: Lock, S: Statistics, const C: bool> Memory fo
                 return Some(block);
             }
             let shrinks = new.align() == old.align() && to < from;
-            match NonNull::new(self.take(to, new, shrinks)) {
+            match NonNull::new(self.allocate_granules(to, new, shrinks)) {
                 Some(moved) => {
                     moved.copy_from_nonoverlapping(block, old.size().min(new.size()));
                     done(moved);
-                    self.give(start, from);
+                    self.free_granules(start, from);
                     Some(moved)
                 }
                 None if shrinks && self.resize(start, from, to) => {

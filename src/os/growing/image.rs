@@ -152,7 +152,7 @@ impl Image {
     /// It is in use, and has this length.
     pub(super) unsafe fn free(&mut self, slot: usize, len: usize) {
         // SAFETY: the caller's contract.
-        let freed = unsafe { self.blocks().give(FIRST + slot, len) };
+        let freed = unsafe { self.blocks().free(FIRST + slot, len) };
         debug_assert!(freed);
     }
 
@@ -166,7 +166,7 @@ impl Image {
         // SAFETY: the caller's contract; what is found behind the span is in use then, and freed again where it is not needed.
         unsafe {
             if to > len {
-                let Some(more) = self.blocks().take_behind(FIRST + slot + len, to - len) else {
+                let Some(more) = self.blocks().allocate_behind(FIRST + slot + len, to - len) else {
                     return false;
                 };
                 have += more;

@@ -206,7 +206,7 @@ unsafe impl<M: Memory> Memory for Guarded<M> {
         self.memory.locks(visit);
     }
 
-    pass_on!(|self| self.memory; allocate_many, statistics, largest_free, out_of_memory, take_reserve, remembers);
+    pass_on!(|self| self.memory; allocate_many, statistics, largest_free, out_of_memory, add_reserve, remembers);
 }
 
 global_alloc!([M: Memory] Guarded<M>, plainly);

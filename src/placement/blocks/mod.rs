@@ -167,7 +167,7 @@ impl<P: Place> Blocks<P> {
     /// Frees `len` granules from `index` on, merged with their free neighbours. If blocks are checked and these granules cannot be
     /// allocated ones, returns false, with nothing done.
     #[inline(always)]
-    pub(crate) unsafe fn give(self, mut index: usize, mut len: usize) -> bool {
+    pub(crate) unsafe fn free(self, mut index: usize, mut len: usize) -> bool {
         // SAFETY: the bits say which neighbours are free, and those say where they end.
         unsafe {
             let end = index + len;
@@ -394,7 +394,7 @@ impl<P: Place> Blocks<P> {
 
     /// Allocates the free block behind granule `end` if it has `more` granules, and returns its length.
     #[inline(always)]
-    pub(crate) unsafe fn take_behind(self, end: usize, more: usize) -> Option<usize> {
+    pub(crate) unsafe fn allocate_behind(self, end: usize, more: usize) -> Option<usize> {
         // SAFETY: if the bit is set, a free block starts there.
         unsafe {
             let word = self.0.bits(end);

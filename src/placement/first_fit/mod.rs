@@ -86,7 +86,7 @@ impl<N: Length, const CHECKED: bool> FirstFitMap<N, CHECKED> {
     }
 
     /// Makes all of a free run used. O(log n).
-    fn take(&mut self, run: Run) {
+    fn allocate_run(&mut self, run: Run) {
         let chunk = run.start / CHUNK;
         let leaf = self.chunks.leaf(chunk);
         if run.len() == leaf.long {
@@ -266,7 +266,7 @@ unsafe impl<N: Length, const CHECKED: bool> RegionMap for FirstFitMap<N, CHECKED
         if rest > run.end {
             return None;
         }
-        self.take(run);
+        self.allocate_run(run);
         if rest < run.end {
             self.release(rest, run.end);
         }

@@ -21,7 +21,7 @@ pub unsafe trait RegionMap: Copy {
     /// The longest region in granules.
     const MAX_LEN: usize;
 
-    /// True if a region of which nothing is allocated may serve a request that no block in it can serve, with all of its memory.
+    /// True if a region of which nothing is allocated may satisfy a request that no block in it can satisfy, with all of its memory.
     const WHOLE: bool;
 
     /// True if [`RegionMap::granted`] returns the requested length for every alignment, and blocks may be cut and freed in parts.

@@ -74,7 +74,7 @@ unsafe impl<T: Tier> Placement for QuickLists<T> {
     fn allocate_slow<S: Statistics>(&mut self, layout: Layout, statistics: &mut S) -> Option<NonNull<u8>> {
         let (block, size) = match Class::of_any(layout.size()) {
             Some(class) => (self.allocate_small(class, layout.align())?, class.bytes()),
-            None => (self.allocate_large(layout)?, T::taken(layout)),
+            None => (self.allocate_large(layout)?, T::block_size(layout)),
         };
         statistics.allocated(size);
         Some(block)
@@ -97,8 +97,8 @@ unsafe impl<T: Tier> Placement for QuickLists<T> {
             zeroed = self.tier.allocate_zeroed(layout, &mut NoStatistics);
         }
         let zeroed = zeroed?;
-        self.count_allocated(T::taken(layout) as isize);
-        statistics.allocated(T::taken(layout));
+        self.count_allocated(T::block_size(layout) as isize);
+        statistics.allocated(T::block_size(layout));
         Some(zeroed)
     }
 
@@ -150,7 +150,7 @@ unsafe impl<T: Tier> Placement for QuickLists<T> {
                 }
                 None => {
                     self.deallocate_large(start, layout)?;
-                    T::taken(layout)
+                    T::block_size(layout)
                 }
             }
         };
@@ -180,7 +180,7 @@ unsafe impl<T: Tier> Placement for QuickLists<T> {
                 if let Some(class) = class {
                     self.tier.resized_to(class);
                 }
-                let old = T::taken(layout);
+                let old = T::block_size(layout);
                 let new = class.map_or(old.wrapping_add_signed(change.used), Class::bytes);
                 statistics.resized(old, new);
                 true

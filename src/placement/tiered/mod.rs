@@ -71,7 +71,7 @@ pub type Tiered<L = Tlsf<u32, DEFAULT_REGIONS, 16>> = QuickLists<Pages<L>>;
 /// Up to 1/8 of the memory is kept in small blocks (at most 4 MiB) and 1/48 in large ones (at most 1 MiB); nothing is kept
 /// while more than four fifths of it are in use. If there is no room for another block, a free flushes up to 4 (over pages) or 2
 /// others. A request that would otherwise fail first flushes everything, O(kept blocks). If kept large blocks rarely
-/// serve requests, none are kept for a while.
+/// go to requests, none are kept for a while.
 ///
 /// [`Heap::used`](crate::Heap::used) counts a small block with the size of its class, a multiple of 8 bytes, no matter what
 /// it was cut from. Kept blocks and pages do not count as used.
@@ -104,7 +104,7 @@ impl<T: Tier> QuickLists<T> {
         }
         // SAFETY: no layout is larger, so that rounding up does not overflow.
         unsafe { core::hint::assert_unchecked(layout.size() <= isize::MAX as usize) };
-        let size = T::taken(layout);
+        let size = T::block_size(layout);
         (size <= self.large.limit()).then_some(size)
     }
 
@@ -152,7 +152,7 @@ impl<T: Tier> QuickLists<T> {
         if any {
             self.flush_lists();
         }
-        if let Some(bytes) = self.tier.give_back() {
+        if let Some(bytes) = self.tier.close_pages() {
             self.count_allocated(-(bytes as isize));
             any = true;
         }
@@ -176,7 +176,7 @@ impl<T: Tier> QuickLists<T> {
     #[inline(always)]
     unsafe fn put_small(&mut self, start: NonNull<u8>, class: Class) {
         // SAFETY: the caller keeps the contract of this method, which the call shares.
-        let returned = unsafe { self.tier.put(start, class) }.unwrap_or(0);
+        let returned = unsafe { self.tier.free_class(start, class) }.unwrap_or(0);
         if returned > 0 {
             self.count_allocated(-(returned as isize));
         }
@@ -189,7 +189,7 @@ impl<T: Tier> QuickLists<T> {
         unsafe {
             let layout = Layout::from_size_align_unchecked(size, 1);
             if self.tier.free(start, layout, &mut NoStatistics).is_ok() {
-                self.count_allocated(-(T::taken(layout) as isize));
+                self.count_allocated(-(T::block_size(layout) as isize));
             }
         }
     }
@@ -210,18 +210,18 @@ impl<T: Tier> QuickLists<T> {
         }
         // If memory is short, only one object is allocated.
         let many = self.plenty >= 0 && !self.saving && self.small.is_empty(class);
-        let mut taken = self.tier.take(class, align, many);
-        if taken.is_none() && self.flush() {
-            taken = self.tier.take(class, align, false);
+        let mut batch = self.tier.allocate_class(class, align, many);
+        if batch.is_none() && self.flush() {
+            batch = self.tier.allocate_class(class, align, false);
         }
-        let taken = taken?;
-        if taken.more > 0 {
-            self.small.adopt(class, taken.rest, taken.more);
+        let batch = batch?;
+        if batch.more > 0 {
+            self.small.adopt(class, batch.rest, batch.more);
         }
-        if taken.allocated > 0 {
-            self.count_allocated(taken.allocated as isize);
+        if batch.allocated > 0 {
+            self.count_allocated(batch.allocated as isize);
         }
-        Some(taken.first)
+        Some(batch.first)
     }
 
     /// Allocates a large block when no kept one fits. Out of line like the small ones, so that each way saves few registers.
@@ -235,7 +235,7 @@ impl<T: Tier> QuickLists<T> {
         if self.large.miss() {
             self.settle();
         }
-        self.count_allocated(T::taken(layout) as isize);
+        self.count_allocated(T::block_size(layout) as isize);
         Some(block)
     }
 
@@ -368,7 +368,7 @@ impl<T: Tier> QuickLists<T> {
                 self.tier.free(start, layout, &mut NoStatistics)?;
             }
         }
-        self.count_allocated(-(T::taken(layout) as isize));
+        self.count_allocated(-(T::block_size(layout) as isize));
         if self.large.kept() > 0 {
             self.evict_large();
         }

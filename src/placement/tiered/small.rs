@@ -74,7 +74,7 @@ impl Small {
         }
         // SAFETY: blocks in lists are unused, not null, and hold the address of the next one.
         unsafe {
-            *list = (*block).take(key);
+            *list = (*block).unlink(key);
             self.room = self.room.wrapping_add_unsigned(class.bytes());
             Some(NonNull::new_unchecked(block.cast()))
         }
@@ -90,7 +90,7 @@ impl Small {
             // SAFETY: as in `pop`; `before` is the block in front of this one.
             unsafe {
                 if block.addr() & (align - 1) == 0 {
-                    let next = (*block).take(self.key);
+                    let next = (*block).unlink(self.key);
                     if before == END {
                         *self.list(class) = next;
                     } else {

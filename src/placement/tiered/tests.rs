@@ -57,7 +57,7 @@ fn only_a_link_of_this_heap_looks_kept() {
     }
 }
 
-/// Objects of pages are aligned as their size is, so that pages serve requests that are aligned to more than 8 bytes as well.
+/// Objects of pages are aligned as their size is, so that pages satisfy requests that are aligned to more than 8 bytes as well.
 #[test]
 fn pages_serve_aligned_requests_whose_size_is_a_multiple_of_the_alignment() {
     let memory = Memory(UnsafeCell::new([0; 64 << 10]));
@@ -206,10 +206,10 @@ fn empty_pages_go_back() {
         for saving in [false, true] {
             pages.set_saving(saving);
             // Until the class is worth a page.
-            let starts = [(); 100].map(|()| pages.take(class, 8, false).unwrap().first);
+            let starts = [(); 100].map(|()| pages.allocate_class(class, 8, false).unwrap().first);
             assert!(used_of(pages.large()) >= 3200);
             for start in starts {
-                pages.put(start, class).unwrap();
+                pages.free_class(start, class).unwrap();
             }
             // SAFETY: the block is the test's.
             assert!(Placement::check_owned(&pages, starts[0], small).is_err());

@@ -29,7 +29,7 @@ impl Free {
 
     /// Erases the link of a block that is allocated, and returns the next block.
     #[inline(always)]
-    pub(super) fn take(&mut self, key: Key) -> *mut Self {
+    pub(super) fn unlink(&mut self, key: Key) -> *mut Self {
         let next = self.next(key);
         self.link = ptr::null_mut();
         next
@@ -65,7 +65,7 @@ impl Free {
 pub(super) const END: *mut Free = ptr::without_provenance_mut(1);
 
 /// Small blocks of one class that a tier has allocated at once.
-pub(crate) struct Taken {
+pub(crate) struct Batch {
     /// The requested block.
     pub(super) first: NonNull<u8>,
     /// A list of further blocks.
@@ -87,11 +87,11 @@ pub(crate) unsafe trait Bottom: Placement {
     const CHECKS: bool;
 
     /// Returns the bytes that a block of `size` bytes takes, which is the size of a layout.
-    fn taken(size: usize) -> usize;
+    fn block_size(size: usize) -> usize;
 
     /// Allocates a block of `size` bytes, one at least. The alignment is a power of two, also one that no layout of this size has: no
     /// block does either.
-    fn take(&mut self, size: usize, align: usize) -> Option<NonNull<u8>>;
+    fn allocate_block(&mut self, size: usize, align: usize) -> Option<NonNull<u8>>;
 }
 
 // SAFETY: a block of TLSF has its size in granules of 8 bytes, whatever its alignment.
@@ -99,13 +99,13 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool> Bottom for
     const CHECKS: bool = C;
 
     #[inline(always)]
-    fn taken(size: usize) -> usize {
-        Self::taken(size)
+    fn block_size(size: usize) -> usize {
+        Self::block_size(size)
     }
 
     #[inline(always)]
-    fn take(&mut self, size: usize, align: usize) -> Option<NonNull<u8>> {
-        self.take(size, align)
+    fn allocate_block(&mut self, size: usize, align: usize) -> Option<NonNull<u8>> {
+        self.allocate_block(size, align)
     }
 }
 
@@ -127,10 +127,10 @@ pub(crate) unsafe trait Tier: Placement {
     fn set_key(&mut self, key: Key);
 
     /// Returns the bytes that a block for `layout`, above the small sizes, takes.
-    fn taken(layout: Layout) -> usize;
+    fn block_size(layout: Layout) -> usize;
 
     /// Allocates a block of `class` aligned to `align` bytes; with `many`, also other free blocks of the class that cost nothing.
-    fn take(&mut self, class: Class, align: usize, many: bool) -> Option<Taken>;
+    fn allocate_class(&mut self, class: Class, align: usize, many: bool) -> Option<Batch>;
 
     /// Frees a block of `class`, and returns the bytes that become free in the bottom.
     ///
@@ -142,13 +142,13 @@ pub(crate) unsafe trait Tier: Placement {
     ///
     /// The block must have come from [`Tier::take`] for this class; it must not be used
     /// any more.
-    unsafe fn put(&mut self, start: NonNull<u8>, class: Class) -> Result<usize, FreeError>;
+    unsafe fn free_class(&mut self, start: NonNull<u8>, class: Class) -> Result<usize, FreeError>;
 
     /// Notes that a block of the bottom was resized in place to one of `class`.
     fn resized_to(&mut self, class: Class);
 
     /// Closes empty pages, and returns the bytes that become free in the bottom; `None` if there was no such page.
-    fn give_back(&mut self) -> Option<usize>;
+    fn close_pages(&mut self) -> Option<usize>;
 
     /// Checks in bounded time whether a small block of `class` that is in no quick list can be live at `start`.
     ///
@@ -179,7 +179,7 @@ pub(super) fn layout_of(class: Class, align: usize) -> Layout {
 ///
 /// The contract of [`Placement::free`].
 #[inline(never)]
-pub(super) unsafe fn give_to<B: Bottom>(
+pub(super) unsafe fn free_in<B: Bottom>(
     bottom: &mut B,
     start: NonNull<u8>,
     layout: Layout,
@@ -190,7 +190,7 @@ pub(super) unsafe fn give_to<B: Bottom>(
             bottom.free(start, layout, &mut NoStatistics)?;
         }
     }
-    Ok(B::taken(layout.size()))
+    Ok(B::block_size(layout.size()))
 }
 
 // SAFETY: a bottom keeps these promises for every request, and blocks of a class are such.
@@ -201,25 +201,25 @@ unsafe impl<B: Bottom> Tier for B {
     fn set_key(&mut self, _key: Key) {}
 
     #[inline(always)]
-    fn taken(layout: Layout) -> usize {
-        B::taken(layout.size())
+    fn block_size(layout: Layout) -> usize {
+        B::block_size(layout.size())
     }
 
     #[inline(always)]
-    fn take(&mut self, class: Class, align: usize, _many: bool) -> Option<Taken> {
-        let first = Bottom::take(self, class.bytes(), align.max(STEP))?;
-        Some(Taken { first, rest: END, more: 0, allocated: B::taken(class.bytes()) })
+    fn allocate_class(&mut self, class: Class, align: usize, _many: bool) -> Option<Batch> {
+        let first = Bottom::allocate_block(self, class.bytes(), align.max(STEP))?;
+        Some(Batch { first, rest: END, more: 0, allocated: B::block_size(class.bytes()) })
     }
 
     #[inline(always)]
-    unsafe fn put(&mut self, start: NonNull<u8>, class: Class) -> Result<usize, FreeError> {
-        // SAFETY: the caller guarantees that the block came from `take` for this class and is not used any more.
-        unsafe { give_to(self, start, layout_of(class, STEP)) }
+    unsafe fn free_class(&mut self, start: NonNull<u8>, class: Class) -> Result<usize, FreeError> {
+        // SAFETY: the caller guarantees that the block came from `allocate_class` for this class and is not used any more.
+        unsafe { free_in(self, start, layout_of(class, STEP)) }
     }
 
     fn resized_to(&mut self, _class: Class) {}
 
-    fn give_back(&mut self) -> Option<usize> {
+    fn close_pages(&mut self) -> Option<usize> {
         None
     }
 

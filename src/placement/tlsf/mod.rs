@@ -240,15 +240,15 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: bool> Tl
 
     /// Returns the bytes that a block of `size` bytes takes.
     #[inline(always)]
-    pub(in crate::placement) const fn taken(size: usize) -> usize {
+    pub(in crate::placement) const fn block_size(size: usize) -> usize {
         Self::granules_of(size) * GRANULE
     }
 
     /// Allocates a block of `size` bytes. A request for no bytes finds none.
     #[inline(always)]
-    pub(in crate::placement) fn take(&mut self, size: usize, align: usize) -> Option<NonNull<u8>> {
+    pub(in crate::placement) fn allocate_block(&mut self, size: usize, align: usize) -> Option<NonNull<u8>> {
         let fast = self.allocate_parts(size, align, &mut NoStatistics);
-        if fast.is_some() { fast } else { self.take_with_care(size, align) }
+        if fast.is_some() { fast } else { self.allocate_with_care(size, align) }
     }
 
     /// Allocates a part of a block that was found, and notes that it may be used now.
@@ -274,7 +274,7 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: bool> Tl
 
     /// Allocates a block where [`Self::allocate_parts`] finds none: it looks at more blocks of the request's own list.
     #[inline(never)]
-    fn take_with_care(&mut self, size: usize, align: usize) -> Option<NonNull<u8>> {
+    fn allocate_with_care(&mut self, size: usize, align: usize) -> Option<NonNull<u8>> {
         let (len, mask) = (granules(Self::at_least(size)), align - 1);
         let need = len.checked_add(mask / GRANULE).filter(|_| len > 0)?;
         for slot in &mut self.slots[..self.count] {
@@ -292,16 +292,16 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: bool> Tl
     ///
     /// # Safety
     ///
-    /// As for `give`.
+    /// As for `free_block`.
     #[cold]
     #[inline(never)]
-    unsafe fn give_one<S: Statistics>(
+    unsafe fn free_granule<S: Statistics>(
         &mut self,
         start: *mut u8,
         statistics: &mut S,
     ) -> Result<(), FreeError> {
         // SAFETY: the caller's contract.
-        unsafe { self.give(start, 1, statistics) }
+        unsafe { self.free_block(start, 1, statistics) }
     }
 
     /// Frees `size` bytes, and counts that: once in a firmware, for frees, resizes and new memory; in each caller on hosts.
@@ -315,7 +315,7 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: bool> Tl
     /// They are a live block, or part of one, that is not used any more.
     #[cfg_attr(any(target_os = "none", target_family = "wasm"), inline(never))]
     #[cfg_attr(not(any(target_os = "none", target_family = "wasm")), inline(always))]
-    unsafe fn give<S: Statistics>(
+    unsafe fn free_block<S: Statistics>(
         &mut self,
         start: *mut u8,
         size: usize,
@@ -324,7 +324,7 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: bool> Tl
         let len = granules(size);
         if Self::MIN == 1 && len == 0 {
             // SAFETY: a block of no bytes has a granule.
-            return unsafe { self.give_one(start, statistics) };
+            return unsafe { self.free_granule(start, statistics) };
         }
         let len = opaque(len);
         let Some((slot, index)) = self.locate(start.addr()) else {
@@ -338,7 +338,7 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: bool> Tl
             return Err(self.why_not(start.addr()));
         }
         // SAFETY: the caller's contract.
-        if !unsafe { Blocks(*slot).give(index, len) } {
+        if !unsafe { Blocks(*slot).free(index, len) } {
             return Err(FreeError::AlreadyFree);
         }
         if C {
@@ -373,7 +373,7 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: bool> Tl
     }
 }
 
-// SAFETY: blocks are cut from free memory of a region and come back through `give`; the lists of a region know its memory only.
+// SAFETY: blocks are cut from free memory of a region and come back through `free_block`; the lists of a region know its memory only.
 unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: bool> Placement
     for Tlsf<W, R, SL, C, B>
 {
@@ -409,7 +409,7 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: b
             (*slot.record()).size = memory.size;
             (*slot.record()).skipped = start.addr() - from;
             // New memory is not free yet.
-            let _ = self.give(slot.granule(slot.first()), len * GRANULE, statistics);
+            let _ = self.free_block(slot.granule(slot.first()), len * GRANULE, statistics);
         }
         Ok(())
     }
@@ -457,7 +457,8 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: b
             // If the memory in front of it is damaged, the new memory stays allocated.
             for part in [old.end()..stop, next..end] {
                 if !part.is_empty() {
-                    let _ = self.give(slot.granule(part.start), part.len() * GRANULE, &mut NoStatistics);
+                    let _ =
+                        self.free_block(slot.granule(part.start), part.len() * GRANULE, &mut NoStatistics);
                 }
             }
         }
@@ -493,8 +494,8 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: b
         // No layout of a byte has the largest alignment, and no block.
         if layout.size() > 0 || layout.align() > isize::MAX as usize {
             let block =
-                if CARES { self.take_with_care(layout.size(), layout.align())? } else { return None };
-            statistics.allocated(Self::taken(layout.size()));
+                if CARES { self.allocate_with_care(layout.size(), layout.align())? } else { return None };
+            statistics.allocated(Self::block_size(layout.size()));
             return Some(block);
         }
         self.allocate_parts(1, layout.align(), statistics)
@@ -512,7 +513,7 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: b
         let block = self.allocate(layout, statistics)?;
         let start = block.addr().get();
         let slot = before.iter().find(|slot| slot.holds(start))?;
-        let (front, back) = slot.fresh.to_clear(start, Self::taken(layout.size()));
+        let (front, back) = slot.fresh.to_clear(start, Self::block_size(layout.size()));
         Some((block, front, back))
     }
 
@@ -528,7 +529,7 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: b
             if cfg!(debug_assertions) {
                 self.check_owned(start, layout)?;
             }
-            self.give(start.as_ptr(), Self::at_least(layout.size()), statistics)
+            self.free_block(start.as_ptr(), Self::at_least(layout.size()), statistics)
         }
     }
 
@@ -546,7 +547,7 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: b
             return false;
         }
         // SAFETY: the caller keeps the contract; a block that is refused stays as it is.
-        unsafe { self.give(start.as_ptr(), size, statistics).is_ok() }
+        unsafe { self.free_block(start.as_ptr(), size, statistics).is_ok() }
     }
 
     #[inline(always)]
@@ -573,7 +574,7 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: b
                 if C && (!slot.has(index) || old > slot.end() - index) {
                     return false;
                 }
-                let Some(found) = Blocks(*slot).take_behind(index + old, new - old) else { return false };
+                let Some(found) = Blocks(*slot).allocate_behind(index + old, new - old) else { return false };
                 len += found;
                 spare = len - new;
                 if is_known {
@@ -585,7 +586,7 @@ unsafe impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: b
             if len > new {
                 statistics.found(spare * GRANULE);
                 let rest = start.as_ptr().wrapping_add(new * GRANULE);
-                return self.give(rest, (len - new) * GRANULE, statistics).is_ok();
+                return self.free_block(rest, (len - new) * GRANULE, statistics).is_ok();
             }
         }
         true

@@ -148,7 +148,7 @@ impl<const N: usize> Tree<N> {
         (self.node(link).step, kind + u32::from(link))
     }
 
-    /// Returns a hash of the node's number, which serves as a random priority.
+    /// Returns a hash of the node's number, which is used as a random priority.
     fn priority(link: Link) -> u32 {
         (u32::from(link) + 1).wrapping_mul(0x9E37_79B9).rotate_left(15).wrapping_mul(0x85EB_CA6B)
     }

@@ -19,7 +19,7 @@
 //!   the mean over 64 seeds. At each step a block of a mixed size is allocated with a chance of 50 %, a random block
 //!   is freed with 10 %, and one is resized to another mixed size with 40 %.
 //! * `blocks_8`, `blocks_24`: how many blocks of that size fit in an arena of 4 KiB.
-//! * `largest`: the largest block that an arena of 4 KiB can give, in bytes.
+//! * `largest`: the largest block that an arena of 4 KiB allocates, in bytes.
 #![no_std]
 #![no_main]
 

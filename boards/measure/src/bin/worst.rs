@@ -208,21 +208,21 @@ mod program {
                         if self.count < starts.len() {
                             continue;
                         }
-                        let mut give = |number: usize| {
+                        let mut free_numbered = |number: usize| {
                             let number = self.find(starts[number]);
                             self.free(number);
                         };
                         if bit(0) {
-                            [0, 2].into_iter().for_each(&mut give);
+                            [0, 2].into_iter().for_each(&mut free_numbered);
                         }
                         if bit(1) {
-                            give(4);
+                            free_numbered(4);
                         }
                         if bit(2) {
-                            give(6);
+                            free_numbered(6);
                         }
                         if bit(3) {
-                            [8, 10].into_iter().for_each(&mut give);
+                            [8, 10].into_iter().for_each(&mut free_numbered);
                         }
                         let number = self.find(starts[5]);
                         if bit(5) {

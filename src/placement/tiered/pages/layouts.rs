@@ -154,7 +154,7 @@ unsafe impl<L: Bottom> Placement for Pages<L> {
     }
 
     fn trim(&mut self) -> bool {
-        let closed = self.give_back().is_some();
+        let closed = self.close_pages().is_some();
         Placement::trim(&mut self.large) || closed
     }
 

@@ -10,7 +10,7 @@ use crate::placement::tiered::classes::STEP;
 use crate::placement::tiered::classes::{CLASSES, Class};
 use crate::placement::tiered::key::Key;
 use crate::placement::tiered::page::{NOWHERE, Page, SMALLEST_PAGE, WINDOWS, Window};
-use crate::placement::tiered::tier::{Bottom, END, Free, Taken, Tier, give_to, layout_of};
+use crate::placement::tiered::tier::{Batch, Bottom, END, Free, Tier, free_in, layout_of};
 use core::alloc::Layout;
 use core::ptr::{self, NonNull};
 
@@ -34,7 +34,7 @@ const WORTH_IT: usize = 16 * 1024;
 /// Pages are 512 bytes to 4 KiB long, aligned to 512 bytes, and are blocks of `L`. Objects fill them from the end, so that
 /// each is aligned as its size is: one of 48 bytes to 16, one of 64 bytes to 64. A page without live objects goes
 /// back, except for the last one of its class, which stays until memory runs out. A class gets its first page when `L`
-/// serves 24 blocks of it, so that rare sizes waste nothing; regions below 16 KiB have no pages. The map takes 0.2 % of
+/// has had 24 blocks of it, so that rare sizes waste nothing; regions below 16 KiB have no pages. The map takes 0.2 % of
 /// a region.
 ///
 /// (Bonwick, "The slab allocator: an object-caching kernel memory allocator", USENIX 1994; Leijen, Zorn and de Moura,
@@ -122,19 +122,19 @@ impl<L: Bottom> Pages<L> {
 
     /// Returns an object of a page that is listed; with `many`, all its other free objects as well.
     #[inline(always)]
-    unsafe fn take_object(&mut self, page: *mut Page, class: Class, many: bool) -> Taken {
+    unsafe fn allocate_object(&mut self, page: *mut Page, class: Class, many: bool) -> Batch {
         // SAFETY: a listed page has a free object, and free objects are not in use.
         unsafe {
             let first = page.cast::<u8>().add((*page).free as usize);
-            let next = (*first.cast::<Free>()).take(self.key);
-            let mut taken = Taken { first: NonNull::new_unchecked(first), rest: END, more: 0, allocated: 0 };
+            let next = (*first.cast::<Free>()).unlink(self.key);
+            let mut batch = Batch { first: NonNull::new_unchecked(first), rest: END, more: 0, allocated: 0 };
             if many {
                 let all = class.objects() as u16;
-                taken.more = (all - (*page).used - 1) as usize;
-                taken.rest = next;
+                batch.more = (all - (*page).used - 1) as usize;
+                batch.rest = next;
                 ((*page).free, (*page).used) = (0, all);
                 self.delist(page);
-                return taken;
+                return batch;
             }
             (*page).used += 1;
             if next == END {
@@ -143,7 +143,7 @@ impl<L: Bottom> Pages<L> {
             } else {
                 (*page).free = (next.addr() - page.addr()) as u16;
             }
-            taken
+            batch
         }
     }
 
@@ -151,7 +151,7 @@ impl<L: Bottom> Pages<L> {
     #[inline(never)]
     fn open(&mut self, class: Class) -> Option<*mut Page> {
         let layout = Self::page_layout(class);
-        let start = self.large.take(layout.size(), layout.align())?;
+        let start = self.large.allocate_block(layout.size(), layout.align())?;
         let page = start.as_ptr().cast::<Page>();
         let (size, objects) = (class.bytes(), class.objects());
         // SAFETY: the block is ours, as long as a page, and aligned to a slot of the map; its objects are linked in the order of
@@ -159,7 +159,7 @@ impl<L: Bottom> Pages<L> {
         unsafe {
             // A page in a region without a map is of no use.
             let Some(entry) = self.entry(page) else {
-                let _ = give_to(&mut self.large, start, layout);
+                let _ = free_in(&mut self.large, start, layout);
                 return None;
             };
             for back in 0..layout.size() / SMALLEST_PAGE {
@@ -202,7 +202,7 @@ impl<L: Bottom> Pages<L> {
                 entry.write_bytes(NOWHERE, layout.size() / SMALLEST_PAGE);
             }
             let start = NonNull::new_unchecked(page.cast());
-            give_to(&mut self.large, start, layout).unwrap_or(0)
+            free_in(&mut self.large, start, layout).unwrap_or(0)
         }
     }
 
@@ -255,12 +255,12 @@ unsafe impl<L: Bottom> Tier for Pages<L> {
     }
 
     #[inline(always)]
-    fn taken(layout: Layout) -> usize {
-        L::taken(layout.size())
+    fn block_size(layout: Layout) -> usize {
+        L::block_size(layout.size())
     }
 
     #[inline(always)]
-    fn take(&mut self, class: Class, align: usize, many: bool) -> Option<Taken> {
+    fn allocate_class(&mut self, class: Class, align: usize, many: bool) -> Option<Batch> {
         if class.suits(align) {
             let mut page = self.heads[class.index()];
             let mut allocated = 0;
@@ -271,20 +271,20 @@ unsafe impl<L: Bottom> Tier for Pages<L> {
             }
             if !page.is_null() {
                 // SAFETY: heads are listed.
-                return Some(Taken { allocated, ..unsafe { self.take_object(page, class, many) } });
+                return Some(Batch { allocated, ..unsafe { self.allocate_object(page, class, many) } });
             }
         }
-        let first = self.large.take(class.bytes(), align.max(STEP))?;
+        let first = self.large.allocate_block(class.bytes(), align.max(STEP))?;
         self.direct[class.index()] = self.direct[class.index()].saturating_add(1);
-        Some(Taken { first, rest: END, more: 0, allocated: L::taken(class.bytes()) })
+        Some(Batch { first, rest: END, more: 0, allocated: L::block_size(class.bytes()) })
     }
 
     #[inline(always)]
-    unsafe fn put(&mut self, start: NonNull<u8>, class: Class) -> Result<usize, FreeError> {
+    unsafe fn free_class(&mut self, start: NonNull<u8>, class: Class) -> Result<usize, FreeError> {
         let Some(page) = self.find_page(start.addr().get()) else {
             self.direct[class.index()] = self.direct[class.index()].saturating_sub(1);
             // SAFETY: the block is in no page, so it is one of the bottom.
-            return unsafe { give_to(&mut self.large, start, layout_of(class, STEP)) };
+            return unsafe { free_in(&mut self.large, start, layout_of(class, STEP)) };
         };
         // SAFETY: the page is open, and its object is not used any more.
         unsafe {
@@ -316,7 +316,7 @@ unsafe impl<L: Bottom> Tier for Pages<L> {
 
     /// O(classes + listed pages) if there may be an empty page, else O(1).
     #[inline(always)]
-    fn give_back(&mut self) -> Option<usize> {
+    fn close_pages(&mut self) -> Option<usize> {
         if core::mem::take(&mut self.idle) { self.close_empty() } else { None }
     }
 

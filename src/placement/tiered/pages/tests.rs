@@ -14,15 +14,15 @@ fn pages(memory: &mut [u128; 4096]) -> (Pages<Tlsf>, Class) {
     // SAFETY: the memory is used by nothing else.
     unsafe { pages.claim(Region::new(memory.as_mut_ptr(), size_of_val(memory)), &mut NoStatistics) }.unwrap();
     for _ in 0..PATIENCE {
-        pages.take(class, STEP, false).unwrap();
+        pages.allocate_class(class, STEP, false).unwrap();
     }
     (pages, class)
 }
 
 /// Takes all objects of the next page, which it returns as well.
 fn fill(pages: &mut Pages<Tlsf>, class: Class) -> (NonNull<u8>, Vec<NonNull<u8>>) {
-    let mut take = || pages.take(class, STEP, false).unwrap().first;
-    let objects: Vec<_> = (0..class.objects()).map(|_| take()).collect();
+    let mut allocate = || pages.allocate_class(class, STEP, false).unwrap().first;
+    let objects: Vec<_> = (0..class.objects()).map(|_| allocate()).collect();
     let page = pages.find_page(objects[0].addr().get()).unwrap();
     (NonNull::new(page).unwrap().cast(), objects)
 }
@@ -40,7 +40,7 @@ fn a_check_finds_every_free_object() {
         unsafe {
             for (n, &object) in freed.iter().enumerate() {
                 assert_eq!(pages.check_small(object, class, STEP), Ok(()), "{n}");
-                assert_eq!(pages.put(object, class), Ok(0));
+                assert_eq!(pages.free_class(object, class), Ok(0));
             }
         }
         // SAFETY: all are the test's.
@@ -49,7 +49,7 @@ fn a_check_finds_every_free_object() {
             assert_eq!(check(object), Err(FreeError::AlreadyFree));
         }
         assert_eq!(check(objects[first]), Ok(()));
-        freed.iter().for_each(|_| assert!(pages.take(class, STEP, false).is_some()));
+        freed.iter().for_each(|_| assert!(pages.allocate_class(class, STEP, false).is_some()));
     }
 }
 
@@ -67,7 +67,7 @@ fn a_check_follows_a_damaged_list_no_further_than_the_page() {
     let link = |to: usize| Free::before(ptr::without_provenance_mut(to), key);
     // SAFETY: the memory is the test's, and what is written to is written back.
     unsafe {
-        pages.put(freed, class).unwrap();
+        pages.free_class(freed, class).unwrap();
         let check = |place: usize| {
             // The freed object leads to this place, and that one to a live object.
             freed.cast::<Free>().write(link(place));
