@@ -75,7 +75,8 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
         let mut state = self.lock();
         match state.allocate_fast(layout) {
             Some(block) => Some(state.unlock_returning(block)),
-            None => state.allocate_slow(layout),
+            None if cfg!(target_os = "none") => state.allocate_slow(layout),
+            None => state.allocate_or_none(layout),
         }
     }
 
@@ -103,7 +104,7 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
     #[cold]
     #[inline(never)]
     fn refused(&self, layout: Layout) -> *mut u8 {
-        refused(self, layout, || Memory::allocate(self, layout))
+        refused(self, layout, || self.wait_and_allocate(layout.size(), layout.align()))
     }
 }
 

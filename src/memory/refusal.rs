@@ -24,11 +24,11 @@ pub(crate) fn is_panicking() -> bool {
 pub(crate) fn refused<M: Memory + ?Sized>(
     memory: &M,
     layout: Layout,
-    again: impl FnOnce() -> Option<NonNull<u8>>,
+    again: impl FnMut() -> Option<NonNull<u8>>,
 ) -> *mut u8 {
     #[cfg(any(feature = "std", all(feature = "host", any(unix, windows))))]
     if reserve::is_panicking() {
-        return reserve_and_try(memory, layout, again);
+        return reserve::reserve_and_try(memory, layout, again).map_or(ptr::null_mut(), NonNull::as_ptr);
     }
     #[cfg(not(any(feature = "std", all(feature = "host", any(unix, windows)))))]
     let _ = again;
@@ -36,23 +36,9 @@ pub(crate) fn refused<M: Memory + ?Sized>(
     ptr::null_mut()
 }
 
-/// Adds a reserve to `memory` and returns the result of `again`. Out of line, so that a failing request saves no registers.
-#[cfg(any(feature = "std", all(feature = "host", any(unix, windows))))]
-#[cold]
-#[inline(never)]
-fn reserve_and_try<M: Memory + ?Sized>(
-    memory: &M,
-    layout: Layout,
-    again: impl FnOnce() -> Option<NonNull<u8>>,
-) -> *mut u8 {
-    reserve::reserve(memory, layout, || memory.out_of_memory(layout))
-        .and_then(|()| again())
-        .map_or(ptr::null_mut(), NonNull::as_ptr)
-}
-
 /// Handles a failed request like [`refused`], for memory that cannot grow: a panicking program ends.
 #[cold]
-pub(crate) fn refused_for_good(reason: impl FnOnce() -> OutOfMemory) -> *mut u8 {
+pub(crate) fn refused_for_good(reason: impl Fn() -> OutOfMemory) -> *mut u8 {
     #[cfg(any(feature = "std", all(feature = "host", any(unix, windows))))]
     if reserve::is_panicking() {
         reserve::last_words(&reason());

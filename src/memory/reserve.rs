@@ -17,26 +17,38 @@ pub(super) fn is_panicking() -> bool {
     std::thread::panicking()
 }
 
-/// Adds a region to `memory`, with room for `layout`. Returns `None` if the system has no memory. If the heap cannot take the region, the
-/// program ends.
-pub(super) fn reserve<M: Memory + ?Sized>(
+/// Adds a reserve for `layout` to `memory`, and returns the result of `again`.
+pub(super) fn reserve_and_try<M: Memory + ?Sized>(
     memory: &M,
     layout: Layout,
-    reason: impl FnOnce() -> OutOfMemory,
-) -> Option<()> {
+    mut again: impl FnMut() -> Option<NonNull<u8>>,
+) -> Option<NonNull<u8>> {
+    // SAFETY: a reserve is new memory that nothing else uses.
+    let add = |region| unsafe { memory.add_reserve(region) };
+    reserve(layout, &add, &|| memory.out_of_memory(layout), &mut again)
+}
+
+/// Adds a region with room for `layout`, and returns the result of `again`; `None` if the system has no memory. If the heap cannot take the
+/// region, the program ends. There is one of it for all heaps, and it is out of line, so that a failing request saves no registers.
+#[cold]
+#[inline(never)]
+fn reserve(
+    layout: Layout,
+    add: &dyn Fn(Region) -> bool,
+    reason: &dyn Fn() -> OutOfMemory,
+    again: &mut dyn FnMut() -> Option<NonNull<u8>>,
+) -> Option<NonNull<u8>> {
     // Twice the size is enough for placements that round up to powers of two.
     let size = layout.size().checked_add(layout.align())?.checked_mul(2)?.max(RESERVE);
     // With this alignment the system returns zeroed memory without writing to it.
     let reserve = Layout::from_size_align(size, align_of::<usize>()).ok()?;
     // SAFETY: the size is not zero.
     let start = NonNull::new(unsafe { System.alloc_zeroed(reserve) })?;
-    // SAFETY: the memory is zero and used by nothing else, and it is freed only if the heap did not take it.
-    unsafe {
-        if memory.add_reserve(Region { start, size, zeroed: true }) {
-            return Some(());
-        }
-        System.dealloc(start.as_ptr(), reserve);
+    if add(Region { start, size, zeroed: true }) {
+        return again();
     }
+    // SAFETY: the heap did not take the memory, and the program ends.
+    unsafe { System.dealloc(start.as_ptr(), reserve) };
     last_words(&reason())
 }
 

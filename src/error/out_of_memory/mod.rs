@@ -213,16 +213,16 @@ pub fn report_to_defmt(error: &OutOfMemory) {
 }
 
 /// Calls the hook, if there is one and it is not running.
-pub(crate) fn report(reason: impl FnOnce() -> OutOfMemory) {
+pub(crate) fn report(reason: impl Fn() -> OutOfMemory) {
     let hook = HOOK.load(Ordering::Acquire);
     // Not every target has atomic swaps. If two threads get here at once, both report, which does no harm.
     if !hook.is_null() && !RUNNING.load(Ordering::Relaxed) {
-        run(hook, reason);
+        run(hook, &reason);
     }
 }
 
 #[inline(never)]
-fn run(hook: *mut (), reason: impl FnOnce() -> OutOfMemory) {
+fn run(hook: *mut (), reason: &dyn Fn() -> OutOfMemory) {
     RUNNING.store(true, Ordering::Relaxed);
     // SAFETY: only `set_hook` stores here, and it stores a `Hook`.
     let hook: Hook = unsafe { core::mem::transmute(hook) };
