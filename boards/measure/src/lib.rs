@@ -1,6 +1,6 @@
 //! The allocators to compare, each registered as the global allocator, and the machines that they run on.
 //!
-//! One Cargo feature is one subject. The programs in `src/bin` use only [`give`] and Rust's own `alloc::alloc`.
+//! One Cargo feature is one subject. The programs in `src/bin` use only [`add_memory`] and Rust's own `alloc::alloc`.
 #![no_std]
 // `ported` registers its heap itself.
 #![cfg(not(feature = "ported"))]
@@ -35,9 +35,9 @@ static GLOBAL: Global = Global(UnsafeCell::new(Chosen::EMPTY));
 /// # Safety
 ///
 /// The bytes must be valid for reads and writes, and nothing else may use them while the allocator exists.
-pub unsafe fn claim(start: *mut u8, size: usize) {
+pub unsafe fn add_memory(start: *mut u8, size: usize) {
     // SAFETY: nothing else uses the allocator at this time, and the caller gives the memory away.
-    unsafe { (*GLOBAL.0.get()).claim(start, size) }
+    unsafe { (*GLOBAL.0.get()).add_memory(start, size) }
 }
 
 /// Returns where blocks come from: the given memory, unless the allocator has its own.
@@ -49,13 +49,13 @@ pub fn memory(given: *mut u8) -> usize {
 ///
 /// # Safety
 ///
-/// The contract of [`give`], and all blocks that the allocator allocated before must be forgotten.
+/// The contract of [`add_memory`], and all blocks that the allocator allocated before must be forgotten.
 pub unsafe fn start_over(start: *mut u8, size: usize) {
     // SAFETY: nothing else uses the allocator at this time.
     unsafe { GLOBAL.0.get().write(Chosen::EMPTY) };
     // SAFETY: the caller's contract; nothing else uses the allocator at this time.
     unsafe {
-        claim(start, size);
+        add_memory(start, size);
         (*GLOBAL.0.get()).warm_up();
     }
 }

@@ -28,7 +28,7 @@ fn layout(size: usize, align: usize) -> Layout {
 fn work() -> bool {
     // SAFETY: this is the only use of the memory, and blocks are used with their layouts.
     unsafe {
-        measure::claim((&raw mut MEMORY).cast(), ARENA);
+        measure::add_memory((&raw mut MEMORY).cast(), ARENA);
         let text = black_box(alloc(layout(5, 1)));
         let number = black_box(alloc(layout(8, 8)));
         let record = black_box(alloc(layout(40, 4)));

@@ -13,7 +13,7 @@ pub type Chosen = Alone<Heap<{ LARGEST_ARENA.ilog2() as usize + 1 }>>;
 impl Subject for Chosen {
     const EMPTY: Self = Self::new(Heap::empty());
 
-    unsafe fn claim(&mut self, start: *mut u8, size: usize) {
+    unsafe fn add_memory(&mut self, start: *mut u8, size: usize) {
         // SAFETY: the caller gives the memory away, once.
         unsafe { self.0.get_mut().init(start.expose_provenance(), size) }
     }

@@ -17,7 +17,7 @@ pub struct Bump {
 impl Subject for Chosen {
     const EMPTY: Self = Self::new(Bump { next: ptr::null_mut(), end: ptr::null_mut() });
 
-    unsafe fn claim(&mut self, start: *mut u8, size: usize) {
+    unsafe fn add_memory(&mut self, start: *mut u8, size: usize) {
         *self.0.get_mut() = Bump { next: start, end: start.wrapping_add(size) };
     }
 }

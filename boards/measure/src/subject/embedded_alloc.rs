@@ -10,7 +10,7 @@ pub type Chosen = TlsfHeap;
 impl Subject for Chosen {
     const EMPTY: Self = Self::empty();
 
-    unsafe fn claim(&mut self, start: *mut u8, size: usize) {
+    unsafe fn add_memory(&mut self, start: *mut u8, size: usize) {
         // SAFETY: the caller gives the memory away, once.
         unsafe { self.init(start.expose_provenance(), size) }
     }

@@ -35,5 +35,5 @@ impl Subject for Chosen {
     const EMPTY: Self = Self(FixedPool::new());
     const OWN_MEMORY: bool = true;
 
-    unsafe fn claim(&mut self, _start: *mut u8, _size: usize) {}
+    unsafe fn add_memory(&mut self, _start: *mut u8, _size: usize) {}
 }

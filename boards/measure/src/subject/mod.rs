@@ -60,7 +60,7 @@ pub trait Subject: GlobalAlloc {
     /// # Safety
     ///
     /// The bytes must be valid for reads and writes, and nothing else may use them while the allocator exists.
-    unsafe fn claim(&mut self, start: *mut u8, size: usize);
+    unsafe fn add_memory(&mut self, start: *mut u8, size: usize);
 
     /// Does whatever happens only at the first use, so that it is not counted.
     fn warm_up(&mut self) {}

@@ -46,7 +46,7 @@ pub type Chosen = Heap<allotment::Bump, Alone>;
 impl<P: Placement, S: Statistics> Subject for Heap<P, Alone, S> {
     const EMPTY: Self = Self::empty();
 
-    unsafe fn claim(&mut self, start: *mut u8, size: usize) {
+    unsafe fn add_memory(&mut self, start: *mut u8, size: usize) {
         // SAFETY: the caller gives the memory away.
         let claimed = NonNull::new(start).map(|start| unsafe { self.claim(Region::new(start, size)) });
         assert!(claimed.is_some_and(|claimed| claimed.is_ok()));
@@ -57,7 +57,7 @@ impl<P: Placement, S: Statistics> Subject for Heap<P, Alone, S> {
 impl Subject for Chosen {
     const EMPTY: Self = Self::new(Heap::empty());
 
-    unsafe fn claim(&mut self, start: *mut u8, size: usize) {
+    unsafe fn add_memory(&mut self, start: *mut u8, size: usize) {
         use allotment::sampled::{ArmV7Mpu, Protection};
 
         // What was watched in the memory's life before.

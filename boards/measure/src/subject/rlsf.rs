@@ -16,7 +16,7 @@ pub type Chosen = Alone<Tlsf<'static, u16, u8, ROWS, 8>>;
 impl Subject for Chosen {
     const EMPTY: Self = Self::new(Tlsf::new());
 
-    unsafe fn claim(&mut self, start: *mut u8, size: usize) {
+    unsafe fn add_memory(&mut self, start: *mut u8, size: usize) {
         let memory = ptr::slice_from_raw_parts_mut(start, size);
         // SAFETY: the caller gives the memory away, and it is not at the address 0.
         let given = unsafe { self.0.get_mut().insert_free_block_ptr(NonNull::new_unchecked(memory)) };

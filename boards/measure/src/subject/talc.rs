@@ -32,7 +32,7 @@ unsafe impl RawMutex for NoLock {
 impl Subject for Chosen {
     const EMPTY: Self = Self::new(Manual);
 
-    unsafe fn claim(&mut self, start: *mut u8, size: usize) {
+    unsafe fn add_memory(&mut self, start: *mut u8, size: usize) {
         // SAFETY: the caller gives the memory away.
         let claimed = unsafe { self.get_mut().claim(start, size) };
         assert!(claimed.is_some());

@@ -18,7 +18,7 @@ impl Subject for Chosen {
     const EMPTY: Self = Self::new();
     const OWN_MEMORY: bool = true;
 
-    unsafe fn claim(&mut self, _start: *mut u8, size: usize) {
+    unsafe fn add_memory(&mut self, _start: *mut u8, size: usize) {
         // A smaller arena is the same heap after the rest has been taken.
         let left = match size {
             0x1000 => Heap::<0x1000, Alone>::CAPACITY,
