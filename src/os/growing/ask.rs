@@ -117,9 +117,9 @@ impl<S: System> Pages<S> {
         if let Some(region) = self.region() {
             return Some(region);
         }
-        let taken = self.allocate_span(1, 1, false)?;
-        // SAFETY: the span was just taken.
-        unsafe { self.spans.free(taken.slot, 1) };
+        let cut = self.allocate_span(1, 1, false)?;
+        // SAFETY: the span was just cut.
+        unsafe { self.spans.free(cut.slot, 1) };
         self.region()
     }
 
@@ -131,9 +131,9 @@ impl<S: System> Pages<S> {
         if len == 0 {
             return true;
         }
-        let Some(taken) = self.allocate_span(len, 1, false) else { return false };
-        // SAFETY: the span was just taken.
-        unsafe { self.ready.begin(taken.slot, len, &self.spans) };
+        let Some(cut) = self.allocate_span(len, 1, false) else { return false };
+        // SAFETY: the span was just cut.
+        unsafe { self.ready.begin(cut.slot, len, &self.spans) };
         for class in 0..CLASSES {
             let head = self.shelves[class].head;
             let mut next = head;

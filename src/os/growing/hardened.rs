@@ -132,7 +132,7 @@ fn begin() -> bool {
 impl Hardened {
     /// Allocates `size` bytes aligned to `align`. Returns the block, and whether bytes may not be zero; `None` if there is no memory.
     #[inline]
-    fn take(&self, size: usize, align: usize, zeroed: bool) -> Option<(NonNull<u8>, bool)> {
+    fn allocate_block(&self, size: usize, align: usize, zeroed: bool) -> Option<(NonNull<u8>, bool)> {
         if !record::is_kept() && !begin() {
             return None;
         }
@@ -177,13 +177,13 @@ impl Hardened {
     #[doc(hidden)]
     #[inline]
     pub fn allocate_raw(&self, size: usize, align: usize) -> *mut u8 {
-        self.take(size, align, false).map_or(ptr::null_mut(), |(block, _)| block.as_ptr())
+        self.allocate_block(size, align, false).map_or(ptr::null_mut(), |(block, _)| block.as_ptr())
     }
 
     /// Allocates as [`Hardened::allocate_raw`], with all bytes zero. What was freed is zero already.
     #[doc(hidden)]
     pub fn allocate_raw_zeroed(&self, size: usize, align: usize) -> *mut u8 {
-        let Some((block, dirty)) = self.take(size, align, true) else { return ptr::null_mut() };
+        let Some((block, dirty)) = self.allocate_block(size, align, true) else { return ptr::null_mut() };
         if dirty {
             // SAFETY: the block has the bytes asked for.
             unsafe { block.write_bytes(0, size) };
@@ -239,7 +239,7 @@ impl Hardened {
         }
         if size > LONGEST {
             // SAFETY: the block is the caller's, and not used any more.
-            unsafe { self.give_back(class, block) };
+            unsafe { self.free_block(class, block) };
             return Ok(());
         }
         let place = &WAITING[(key(block) >> 56) as usize % PLACES];
@@ -250,7 +250,7 @@ impl Hardened {
                 if block.cast::<[usize; 2]>().read() != [0; 2] {
                     corrupted(Kind::WrittenAfterFree, block.addr().get());
                 }
-                self.give_back(class, block);
+                self.free_block(class, block);
             }
         }
         Ok(())
@@ -262,7 +262,7 @@ impl Hardened {
     ///
     /// It must be a block of the class that is in no list.
     #[inline(always)]
-    unsafe fn give_back(&self, class: usize, block: NonNull<u8>) {
+    unsafe fn free_block(&self, class: usize, block: NonNull<u8>) {
         // SAFETY: the caller's contract.
         unsafe {
             if !Growing::new().free_class(class, block) {
@@ -313,13 +313,13 @@ impl Hardened {
         done: impl FnMut(NonNull<u8>),
     ) -> Option<NonNull<u8>> {
         let is_large = have > LARGEST && class_for(size, align).is_none() && size > LARGEST;
-        let (take, free) = (
-            || self.take(size, align, false).map(|(block, _)| block),
+        let (allocate, free) = (
+            || self.allocate_block(size, align, false).map(|(block, _)| block),
             // SAFETY: the caller guarantees the block.
             || unsafe { self.free(block) },
         );
         // SAFETY: as above.
-        unsafe { SHARED.resize((block, have, is_large), (size, align), take, free, done) }
+        unsafe { SHARED.resize((block, have, is_large), (size, align), allocate, free, done) }
     }
 }
 
@@ -342,7 +342,7 @@ unsafe fn is_zero(block: NonNull<u8>, size: usize) -> bool {
 unsafe impl Memory for Hardened {
     #[inline]
     fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
-        let (block, _) = self.take(layout.size(), layout.align(), false)?;
+        let (block, _) = self.allocate_block(layout.size(), layout.align(), false)?;
         Some(block)
     }
 

@@ -17,14 +17,14 @@ impl<S: System> Pages<S> {
         zeroed: bool,
     ) -> Option<(NonNull<u8>, bool)> {
         let (len, align) = (size.div_ceil(SLOT).max(1), align.div_ceil(SLOT));
-        let taken = self.allocate_span(len, align, zeroed)?;
+        let cut = self.allocate_span(len, align, zeroed)?;
         // SAFETY: the span is committed and ours.
         unsafe {
-            *self.spans.length(taken.slot) = u32::try_from(len).ok()?;
-            self.spans.enter(taken.slot, 1, WHOLE);
+            *self.spans.length(cut.slot) = u32::try_from(len).ok()?;
+            self.spans.enter(cut.slot, 1, WHOLE);
         }
         self.allocated(len * SLOT);
-        Some((NonNull::new(self.spans.address(taken.slot))?, taken.dirty))
+        Some((NonNull::new(self.spans.address(cut.slot))?, cut.dirty))
     }
 
     /// Returns the slot and the length of the large block at an address, if one starts there.

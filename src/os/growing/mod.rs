@@ -310,11 +310,11 @@ impl<W: Whose> Growing<W> {
         (size, align): (usize, usize),
         done: impl FnMut(NonNull<u8>),
     ) -> Option<NonNull<u8>> {
-        let (take, free) =
+        let (allocate, free) =
             // SAFETY: the caller guarantees the block.
             (|| NonNull::new(self.allocate_raw(size, align)), || unsafe { self.free(block) });
         // SAFETY: as above.
-        unsafe { self.0.shared().resize((block, have, is_large), (size, align), take, free, done) }
+        unsafe { self.0.shared().resize((block, have, is_large), (size, align), allocate, free, done) }
     }
 
     /// Releases all free memory to the system: that of the calling thread at once, that of the others when they next go to the shared

@@ -3,7 +3,7 @@
 use super::classes::{SLOT, batch, page_size};
 use super::page::NONE;
 use super::ready::Ready;
-use super::spans::{NOTHING, Places, Spans, Taken, default_reserve};
+use super::spans::{Cut, NOTHING, Places, Spans, default_reserve};
 use super::system::System;
 use crate::front::pressure::Pressure;
 use crate::os::cache::{Block, CLASSES, Chain, SIZES, SMALLEST};
@@ -65,7 +65,7 @@ pub(super) struct Pages<S> {
     pub(super) look: u32,
     /// The time of the last purge.
     pub(super) purged_at: u64,
-    /// Slots that the system was asked to provide, from which spans are taken first.
+    /// Slots that the system was asked to provide, from which spans are cut first.
     pub(super) ready: Ready,
     /// Memory pressure outside the heap.
     pub(super) pressure: Pressure,
@@ -166,20 +166,20 @@ impl<S: System> Pages<S> {
 
     /// Allocates a span like [`Spans::allocate`], from bundles and empty pages as well if memory has run out. If the process has more
     /// memory than ever then, free memory goes back first, so that the program's peak is not raised by what it does not use.
-    pub(super) fn allocate_span(&mut self, len: usize, align: usize, zeroed: bool) -> Option<Taken> {
-        if let Some(slot) = self.ready.take(len, align, &mut self.spans) {
-            return Some(Taken { slot, dirty: true });
+    pub(super) fn allocate_span(&mut self, len: usize, align: usize, zeroed: bool) -> Option<Cut> {
+        if let Some(slot) = self.ready.cut(len, align, &mut self.spans) {
+            return Some(Cut { slot, dirty: true });
         }
         let most = self.most();
-        let mut taken = self.spans.allocate(len, align, most, zeroed);
-        if taken.is_none() && self.gather() {
-            taken = self.spans.allocate(len, align, most, zeroed);
+        let mut cut = self.spans.allocate(len, align, most, zeroed);
+        if cut.is_none() && self.gather() {
+            cut = self.spans.allocate(len, align, most, zeroed);
         }
-        let taken = taken?;
+        let cut = cut?;
         if self.spans.is_wasteful_peak(SHARE_AT_PEAK, SLACK / 4) {
             self.stats.purged += self.spans.purge() as u64;
         }
-        Some(taken)
+        Some(cut)
     }
 
     /// Frees a page without live blocks.

@@ -18,12 +18,7 @@ impl Ready {
 
     /// Cuts a span of `len` slots aligned to `align` slots, if there are so many. O(1).
     #[inline]
-    pub(super) fn take<S: System>(
-        &mut self,
-        len: usize,
-        align: usize,
-        spans: &mut Spans<S>,
-    ) -> Option<usize> {
+    pub(super) fn cut<S: System>(&mut self, len: usize, align: usize, spans: &mut Spans<S>) -> Option<usize> {
         let slot = self.slot.next_multiple_of(align);
         if self.end.saturating_sub(slot) < len {
             return None;

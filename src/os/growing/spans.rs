@@ -61,7 +61,7 @@ const SHIFTS: usize = 8192;
 
 /// A span that was allocated.
 #[derive(Clone, Copy)]
-pub(super) struct Taken {
+pub(super) struct Cut {
     /// Its first slot.
     pub(super) slot: usize,
     /// Whether the span may have nonzero bytes.
@@ -257,7 +257,7 @@ impl<S: System> Spans<S> {
 
     /// Allocates a span of `len` slots aligned to `align` slots, a power of two. If it is to be zeroed, and few of its slots were written
     /// to before, these are cleared. O(1) but for growth and the bits of the slots.
-    pub(super) fn allocate(&mut self, len: usize, align: usize, most: usize, zeroed: bool) -> Option<Taken> {
+    pub(super) fn allocate(&mut self, len: usize, align: usize, most: usize, zeroed: bool) -> Option<Cut> {
         let slot = match self.index.allocate(len, align) {
             Some(slot) => slot,
             None if self.grow(len, align, most) => self.index.allocate(len, align)?,
@@ -278,7 +278,7 @@ impl<S: System> Spans<S> {
         }
         self.footprint += ground.mark(slot, end);
         self.dirty = self.dirty.saturating_sub(touched);
-        Some(Taken { slot, dirty })
+        Some(Cut { slot, dirty })
     }
 
     /// Frees a span.

@@ -146,7 +146,7 @@ impl Source for Shared {
 
     fn masks(&self) -> [usize; CLASSES] {
         // Sampled blocks lie elsewhere, so that a free tells them apart. Heaps made at run time have none, and the lists that one leaves
-        // serve the next one, at other addresses.
+        // satisfy the next one, at other addresses.
         let region = if ptr::eq(self, &SHARED) { self.with(|pages| pages.region()) } else { None };
         let far = region.map_or(0, sampled::absent_bits);
         core::array::from_fn(|class| low_bits(class) | far)
@@ -267,7 +267,7 @@ impl Shared {
         Some(resized)
     }
 
-    /// Changes the size of a block of `have` bytes, in place if it `is_large` and stays so, and by moving it otherwise. `take` allocates the new
+    /// Changes the size of a block of `have` bytes, in place if it `is_large` and stays so, and by moving it otherwise. `allocate` allocates the new
     /// block and `free` frees the old one; `done` gets the address before the old block becomes free for other requests.
     ///
     /// # Safety
@@ -277,7 +277,7 @@ impl Shared {
         &self,
         (block, have, is_large): (NonNull<u8>, usize, bool),
         (size, align): (usize, usize),
-        take: impl FnOnce() -> Option<NonNull<u8>>,
+        allocate: impl FnOnce() -> Option<NonNull<u8>>,
         free: impl FnOnce() -> Result<(), FreeError>,
         mut done: impl FnMut(NonNull<u8>),
     ) -> Option<NonNull<u8>> {
@@ -288,7 +288,7 @@ impl Shared {
                     return Some(block);
                 }
             }
-            let Some(moved) = take() else {
+            let Some(moved) = allocate() else {
                 return (is_large && self.resize_at_last(block, size)).then(|| {
                     done(block);
                     block

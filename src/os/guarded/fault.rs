@@ -57,7 +57,7 @@ unsafe extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, _: *mut
         while let Some(one) = pool.as_ref() {
             if address.wrapping_sub(one.region().start.addr().get()) < BYTES {
                 match one.nearest(address) {
-                    Some(slot) => tell_fault(address, slot),
+                    Some(slot) => print_fault(address, slot),
                     None => {
                         print_raw(format_args!("allotment: access to {address:#x} beside all sampled blocks"))
                     }
@@ -78,7 +78,7 @@ fn print_raw(text: fmt::Arguments<'_>) {
     report::line(text, |line| _ = unsafe { libc::write(2, line.as_ptr().cast(), line.len()) });
 }
 
-fn tell_fault(address: usize, slot: &Slot) {
+fn print_fault(address: usize, slot: &Slot) {
     let (start, end, size) = (slot.start, slot.start + slot.size, slot.size);
     let what = if slot.live { "access outside of a block" } else { "use after free" };
     let (far, place) = match address {
@@ -89,20 +89,20 @@ fn tell_fault(address: usize, slot: &Slot) {
     print_raw(format_args!(
         "allotment: {what} at {address:#x}, {far} bytes {place} the block of {size} bytes at {start:#x}"
     ));
-    tell("the access", &Trace::here());
-    tell_block(slot);
+    print_stack("the access", &Trace::here());
+    print_block(slot);
 }
 
 /// Prints who allocated a block, and who freed it.
-pub(super) fn tell_block(slot: &Slot) {
-    tell("allocated", &slot.allocated);
+pub(super) fn print_block(slot: &Slot) {
+    print_stack("allocated", &slot.allocated);
     if !slot.live {
-        tell("freed", &slot.freed);
+        print_stack("freed", &slot.freed);
     }
 }
 
 /// Prints a stack, each address with its file and the place there, which `addr2line -e FILE PLACE` turns into a line.
-fn tell(what: &str, trace: &Trace) {
+fn print_stack(what: &str, trace: &Trace) {
     print_raw(format_args!("  {what}, by thread {}:", trace.thread));
     for (n, &address) in trace.frames().iter().enumerate() {
         let mut place = mem::MaybeUninit::<libc::Dl_info>::uninit();

@@ -133,7 +133,7 @@ impl Slots {
         let freed = self.with(|pool| {
             let freed = pool.check(block, layout).map(|n| pool.free(n, trace));
             if freed.is_err() {
-                pool.nearest(block.addr().get()).into_iter().for_each(fault::tell_block);
+                pool.nearest(block.addr().get()).into_iter().for_each(fault::print_block);
             }
             Some(freed)
         });

@@ -293,7 +293,7 @@ impl<'a> Table<'a> {
     }
 
     /// Removes `len` granules from the free ones.
-    fn take(self, len: usize, align: usize) -> Result<Option<usize>, Damaged> {
+    fn allocate_granules(self, len: usize, align: usize) -> Result<Option<usize>, Damaged> {
         let Some((block, place, have)) = self.find(len, align)? else { return Ok(None) };
         self.unlist(block, have)?;
         if place > block {
@@ -307,7 +307,7 @@ impl<'a> Table<'a> {
     }
 
     /// Runs what may find damage, and again after the lists were made anew.
-    fn mended<T>(self, f: impl Fn(Self) -> Result<T, Damaged>) -> Option<T> {
+    fn repaired<T>(self, f: impl Fn(Self) -> Result<T, Damaged>) -> Option<T> {
         f(self)
             .or_else(|Damaged| {
                 self.rebuild();
@@ -321,7 +321,7 @@ impl<'a> Table<'a> {
         if len > self.entries.len() {
             return None;
         }
-        let granule = self.mended(|table| table.take(len, align))??;
+        let granule = self.repaired(|table| table.allocate_granules(len, align))??;
         let entry = self.entries.get(granule)?;
         entry.owner.store(owner, Relaxed);
         // With this the block is live, so it comes last.
@@ -373,7 +373,7 @@ impl<'a> Table<'a> {
             }
             if longest > 0 { Ok(longest) } else { Err(Damaged) }
         };
-        self.mended(longest).unwrap_or(0)
+        self.repaired(longest).unwrap_or(0)
     }
 
     /// Returns the granules in live blocks, and how often the lists were made anew.

@@ -71,7 +71,7 @@ fn one_block_can_have_all() {
     assert!(pages.allocate_large(256 * SLOT, SLOT, false).is_some());
 }
 
-/// What is free at the end of the committed slots serves a request together with those that are not committed yet, and these are committed to
+/// What is free at the end of the committed slots satisfies a request together with those that are not committed yet, and these are committed to
 /// the last.
 #[test]
 fn requests_get_the_last_addresses() {
@@ -101,7 +101,7 @@ fn requests_get_the_last_addresses() {
     assert_eq!(pages.large_size(block), Some(most));
 }
 
-/// A batch serves requests for one block once memory has run out, and is counted block by block.
+/// A batch satisfies requests for one block once memory has run out, and is counted block by block.
 #[test]
 fn a_batch_is_taken_apart_when_memory_has_run_out() {
     const SIZE: usize = 600;
@@ -123,7 +123,7 @@ fn a_batch_is_taken_apart_when_memory_has_run_out() {
     assert!(allocate_one(&mut pages, class).is_none());
 }
 
-/// Whole batches that are freed are allocated again as they are, and serve any other request once memory runs out.
+/// Whole batches that are freed are allocated again as they are, and satisfy any other request once memory runs out.
 #[test]
 fn batches_stay_together_until_memory_runs_out() {
     const SIZE: usize = 600;
@@ -166,7 +166,7 @@ fn drain(pages: &mut Pages<Linux>, class: usize) -> usize {
     std::iter::from_fn(|| allocate_one(pages, class)).count()
 }
 
-/// What other classes keep in empty pages and in bundles serves small requests before they fail.
+/// What other classes keep in empty pages and in bundles satisfies small requests before they fail.
 #[test]
 fn small_requests_get_what_other_classes_keep() {
     let small = class_of_size(100);

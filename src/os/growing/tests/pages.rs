@@ -370,7 +370,7 @@ fn what_reaches_into_memory_that_was_given_back_is_noticed() {
     give_all(&mut pages, class, &other[..1]);
     give_all(&mut pages, class, &[reaching]);
     give_all(&mut pages, class, &first[..inside]);
-    // The page is gone, and its memory serves a large block.
+    // The page is gone, and its memory satisfies a large block.
     let (block, dirty) = pages.allocate_large(16 * 1024, SLOT, true).unwrap();
     assert_eq!(block, start);
     // SAFETY: the block has these bytes.
@@ -401,7 +401,7 @@ fn marks_stay_with_their_blocks() {
     assert!(unsafe { Block::is_free(across.cast().as_ptr()) });
     give_all(&mut pages, class, &other[..1]);
     give_all(&mut pages, class, &[live]);
-    // The page is gone, and its memory serves a large block.
+    // The page is gone, and its memory satisfies a large block.
     let (block, dirty) = pages.allocate_large(16 * 1024, SLOT, true).unwrap();
     assert_eq!(block, start);
     // SAFETY: the block has these bytes.
