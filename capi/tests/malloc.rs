@@ -217,9 +217,14 @@ fn options_are_read_as_the_tool_reads_them() {
         ("1T", 1 << 40),
         ("12B", 12),
         ("4096.0", 4096),
+        // No limit: more than a machine can address.
         ("20000000T", u64::MAX),
+        ("18446744073709551616", u64::MAX),
+        ("99999999999999999999999999999999999999999", u64::MAX),
+        ("18446744073709551616.5K", u64::MAX),
+        ("0x10000000000000000", u64::MAX),
     ] {
-        assert_eq!(limit(text), Some(bytes), "{text}");
+        assert_eq!(limit(text), Some(usize::try_from(bytes).unwrap_or(usize::MAX)), "{text}");
     }
     for text in [
         "1.5", "1.5B", "1.0B", "", "0", "0.0K", "M", "-1", "1.M", "1.5.5M", "1.-5M", "1X", "1KiX", "1BB",
