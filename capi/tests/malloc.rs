@@ -80,7 +80,11 @@ fn a_thread_that_starts_in_a_shortage_gets_lists_later() {
 /// The limit holds in a program whose libraries allocate before `liballotment.so` is started.
 #[test]
 fn limits_hold_from_the_first_request() {
-    let early = "#include <stdlib.h>\nvoid *early; __attribute__((constructor)) static void start(void) { early = malloc(1000); }\n";
+    // It asks for more than each limit before that.
+    let early = "#include <stdlib.h>\n#include <unistd.h>\nvoid *early, *large;\n\
+                 __attribute__((constructor)) static void start(void) {\n\
+                 early = malloc(1000), large = malloc(200 << 20);\n\
+                 if (large && write(2, \"early\", 5)) free(large);\n}\n";
     let source = Path::new(FOLDER).join("early.c");
     fs::write(&source, early).unwrap();
     let shared = compile("libearly.so", &["-shared", "-fPIC", source.to_str().unwrap()]);
@@ -95,6 +99,7 @@ fn limits_hold_from_the_first_request() {
     let output = output(&program, "count", "what,limit=64M,limit=64X");
     assert!(number(&String::from_utf8_lossy(&output.stdout)) <= 64, "what is understood counts");
     let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(!errors.contains("early"), "{errors}");
     for word in ["`what`", "`limit=64X`"] {
         assert_eq!(errors.matches(word).count(), 1, "{errors}");
     }

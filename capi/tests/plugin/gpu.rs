@@ -4,7 +4,8 @@ use core::ffi::c_void;
 use core::mem;
 use core::pin::Pin;
 use core::task::{Context as Task, Waker};
-use heap::gpu::{Buffer, Context, DeviceMemory, DlTensor, Error, HostMemory, Pool, Stream};
+use heap::gpu::share::DlTensor;
+use heap::gpu::{Buffer, Context, DeviceMemory, Error, HostMemory, Pool, Stream};
 use heap::pool::PoolOptions;
 
 fn address(made: Result<*mut c_void, Error>) -> *mut c_void {

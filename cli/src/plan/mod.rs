@@ -349,7 +349,8 @@ fn planned(args: &PlanArgs) -> Result<bool, PlanError> {
     }
     let bar = progress_bar(args);
     let show = |progress: Progress| show(&bar, progress, args.limit());
-    let capacities: BTreeMap<u32, u64> = args.capacity.iter().copied().filter(|&(_, bytes)| bytes < u64::MAX).collect();
+    let capacities: BTreeMap<u32, u64> =
+        args.capacity.iter().copied().filter(|&(_, bytes)| bytes < u64::MAX).collect();
     let mut reuse = None;
     let tiers = if args.price.is_empty() {
         solve_tiers(&lowered.instance, &options, &capacities, &deadline, Some(&show))
