@@ -115,7 +115,7 @@ fn is_loaded(library: &CStr) -> bool {
     unsafe { !libc::dlopen(library.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD).is_null() }
 }
 
-/// A library that a driver or another library may call later stays in memory; one that nobody calls does not.
+/// A library that a driver or another library may call later stays in memory; one that leaves nothing behind is unloaded.
 #[cfg(feature = "gpu")]
 #[test]
 fn what_others_may_call_stays() {
