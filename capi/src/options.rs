@@ -1,5 +1,7 @@
 //! The options in `ALLOTMENT_OPTIONS`.
 
+use core::num::{IntErrorKind, ParseIntError};
+
 /// The options that the environment sets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
@@ -9,8 +11,8 @@ pub struct Options {
     pub background: bool,
     /// Ask for transparent huge pages, or for none.
     pub huge: Option<bool>,
-    /// The most bytes that the heap may have.
-    pub limit: Option<u64>,
+    /// The most bytes that the heap may have; the largest number means no limit.
+    pub limit: Option<usize>,
     /// Put one block in so many between guard pages.
     pub sample: Option<u32>,
 }
@@ -31,7 +33,7 @@ impl Options {
                 ("background", _) => options.background = true,
                 ("thp", _) => options.huge = Some(true),
                 ("nothp", _) => options.huge = Some(false),
-                (_, Some(Some(limit))) => options.limit = Some(limit),
+                (_, Some(Some(limit))) => options.limit = Some(usize::try_from(limit).unwrap_or(usize::MAX)),
                 _ => unknown(word),
             }
         }
@@ -43,7 +45,7 @@ impl Options {
 /// the largest.
 fn bytes(text: &str) -> Option<u64> {
     if let Some(digits) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
-        return u64::from_str_radix(digits, 16).ok().filter(|&bytes| bytes > 0);
+        return or_most(u64::from_str_radix(digits, 16)).filter(|&bytes| bytes > 0);
     }
     // As data frames write a whole number.
     let text = text.strip_suffix(".0").unwrap_or(text);
@@ -71,6 +73,14 @@ fn bytes(text: &str) -> Option<u64> {
     let part = fraction.bytes().rev().try_fold(0, |part, digit| {
         digit.is_ascii_digit().then(|| (part + u64::from(digit - b'0') * unit) / 10)
     });
-    let bytes = whole.parse::<u64>().ok()?.saturating_mul(unit).saturating_add(part?);
+    let bytes = or_most(whole.parse())?.saturating_mul(unit).saturating_add(part?);
     (bytes > 0 && !fraction.is_empty()).then_some(bytes)
+}
+
+/// Returns the number, or the largest one for one that is larger still.
+fn or_most(number: Result<u64, ParseIntError>) -> Option<u64> {
+    match number {
+        Err(error) if *error.kind() == IntErrorKind::PosOverflow => Some(u64::MAX),
+        number => number.ok(),
+    }
 }

@@ -61,7 +61,7 @@ fn configure() -> Options {
     };
     let options = environment(c"ALLOTMENT_OPTIONS", |text| Options::read(text, say));
     if let Some(bytes) = options.limit {
-        HEAP.limit(usize::try_from(bytes).unwrap_or(usize::MAX));
+        HEAP.limit(bytes);
     }
     #[cfg(target_os = "linux")]
     // The hard library checks every block itself.

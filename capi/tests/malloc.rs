@@ -80,7 +80,11 @@ fn a_thread_that_starts_in_a_shortage_gets_lists_later() {
 /// The limit holds in a program whose libraries allocate before `liballotment.so` is started.
 #[test]
 fn limits_hold_from_the_first_request() {
-    let early = "#include <stdlib.h>\nvoid *early; __attribute__((constructor)) static void start(void) { early = malloc(1000); }\n";
+    // It asks for more than each limit before that.
+    let early = "#include <stdlib.h>\n#include <unistd.h>\nvoid *early, *large;\n\
+                 __attribute__((constructor)) static void start(void) {\n\
+                 early = malloc(1000), large = malloc(200 << 20);\n\
+                 if (large && write(2, \"early\", 5)) free(large);\n}\n";
     let source = Path::new(FOLDER).join("early.c");
     fs::write(&source, early).unwrap();
     let shared = compile("libearly.so", &["-shared", "-fPIC", source.to_str().unwrap()]);
@@ -95,6 +99,7 @@ fn limits_hold_from_the_first_request() {
     let output = output(&program, "count", "what,limit=64M,limit=64X");
     assert!(number(&String::from_utf8_lossy(&output.stdout)) <= 64, "what is understood counts");
     let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(!errors.contains("early"), "{errors}");
     for word in ["`what`", "`limit=64X`"] {
         assert_eq!(errors.matches(word).count(), 1, "{errors}");
     }
@@ -217,9 +222,14 @@ fn options_are_read_as_the_tool_reads_them() {
         ("1T", 1 << 40),
         ("12B", 12),
         ("4096.0", 4096),
+        // No limit: more than a machine can address.
         ("20000000T", u64::MAX),
+        ("18446744073709551616", u64::MAX),
+        ("99999999999999999999999999999999999999999", u64::MAX),
+        ("18446744073709551616.5K", u64::MAX),
+        ("0x10000000000000000", u64::MAX),
     ] {
-        assert_eq!(limit(text), Some(bytes), "{text}");
+        assert_eq!(limit(text), Some(usize::try_from(bytes).unwrap_or(usize::MAX)), "{text}");
     }
     for text in [
         "1.5", "1.5B", "1.0B", "", "0", "0.0K", "M", "-1", "1.M", "1.5.5M", "1.-5M", "1X", "1KiX", "1BB",

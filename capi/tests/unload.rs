@@ -107,3 +107,45 @@ fn threads_end_after_a_library_is_closed() {
     }
     assert!(failures.is_empty(), "{failures}");
 }
+
+/// Returns whether a library is in memory.
+#[cfg(feature = "gpu")]
+fn is_loaded(library: &CStr) -> bool {
+    // SAFETY: nothing is loaded, and one more user of a library does no harm at the end of the test.
+    unsafe { !libc::dlopen(library.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD).is_null() }
+}
+
+/// A library that a driver or another library may call later stays in memory; one that leaves nothing behind is unloaded.
+#[cfg(feature = "gpu")]
+#[test]
+fn what_others_may_call_stays() {
+    const DRIVER: &str = "ALLOTMENT_TEST_DRIVER";
+    let text = |name| CString::new(env::var(name).unwrap()).unwrap();
+    if env::var_os(LIBRARY).is_some() {
+        // SAFETY: the driver's functions have these types. Work waits, and so do copies of ordinary memory.
+        unsafe {
+            let driver = libc::dlopen(text(DRIVER).as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL);
+            let function = |name: &CStr| libc::dlsym(driver, name.as_ptr());
+            let hold: extern "C" fn(u64, bool) = std::mem::transmute(function(c"stand_in_hold"));
+            let late: extern "C" fn(bool) = std::mem::transmute(function(c"stand_in_late_pageable"));
+            hold(0, true);
+            late(true);
+        }
+        let (library, stays) = (text(LIBRARY), env::var(FUNCTION).unwrap() != "nothing");
+        // What a thread has of the library's goes when it ends.
+        thread::scope(|scope| scope.spawn(|| visit(&library, &text(FUNCTION))).join().unwrap());
+        assert_eq!(is_loaded(&library), stays);
+        return;
+    }
+    let driver = library("allotment-stand-in-driver", "allotment_stand_in_driver", "");
+    let plugin = library("allotment-capi", "gpu", "gpu");
+    for function in ["nothing", "tensor", "transfer"] {
+        let child = Command::new(env::current_exe().unwrap())
+            .args(["--exact", "what_others_may_call_stays", "--nocapture"])
+            .envs([(DRIVER, &driver), (LIBRARY, &plugin)])
+            .env(FUNCTION, function)
+            .output()
+            .unwrap();
+        assert!(child.status.success(), "{function}: {}", String::from_utf8_lossy(&child.stderr));
+    }
+}

@@ -13,7 +13,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::failure::Failure;
 use crate::input::Input;
 use crate::profile::{Profile, Weights, labels};
-use crate::units::parse_bytes;
+use crate::units::parse_limit;
 
 /// Arguments of `allotment budget`.
 #[derive(Args, Debug)]
@@ -73,7 +73,7 @@ impl<'de> Deserialize<'de> for Amount {
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Amount, E> {
-                parse_bytes(text).map(Amount).map_err(|why| E::custom(format!("`{text}`: {why}")))
+                parse_limit(text).map(Amount).map_err(|why| E::custom(format!("`{text}`: {why}")))
             }
         }
         deserializer.deserialize_any(Form)

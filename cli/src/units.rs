@@ -1,6 +1,6 @@
 //! Numbers of bytes, as they are given and shown.
 
-pub use allotment_planner::read::parse_bytes;
+pub use allotment_planner::read::{parse_bytes, parse_limit};
 
 /// Reads a number of bytes like [`parse_bytes`] that this machine can address.
 ///

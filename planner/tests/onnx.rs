@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use allotment_planner::graph::{Graph, Kind};
@@ -704,39 +706,69 @@ fn what_only_a_run_tells_is_asked_for() {
     }
 }
 
-/// Each of these took minutes when the time grew with the square of the size.
+thread_local! {
+    /// The bytes that the thread has asked for.
+    static ASKED: Cell<usize> = const { Cell::new(0) };
+}
+
+struct Counted;
+
+// SAFETY: the system's allocator does the work.
+unsafe impl GlobalAlloc for Counted {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ASKED.set(ASKED.get() + layout.size());
+        // SAFETY: the caller's contract.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: the caller's contract.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+#[global_allocator]
+static HEAP: Counted = Counted;
+
+/// Each of these took minutes when the time grew with the square of the size. A model of twice the size asks for twice the bytes.
 #[test]
 fn the_time_grows_with_the_model() {
     let x = || [info("c", BOOL, &[]), info("x", FLOAT, &[1])];
-    let inputs: Vec<_> = (0..32_000).map(|n| info(&format!("i{n}"), FLOAT, &[1])).collect();
-    let constants: Vec<_> = (0..32_000).map(|n| floats(&format!("k{n}"), &[1], &[1.0])).collect();
-    assert_eq!(read(&model(&graph(&[], &constants, &inputs, &[]), &[]), &[]).unwrap().tensors.len(), 64_000);
     let branch = |names: &[String]| {
         let nodes: Vec<_> = names.iter().map(|name| node("Abs", "x", name, &[])).collect();
         let outputs: Vec<_> = names.iter().map(|name| info(name, FLOAT, &[1])).collect();
         Is::Graph(graph(&nodes, &[], &[], &outputs))
     };
-    let list = |letter: char, count| (0..count).map(|n| format!("{letter}{n}")).collect::<Vec<_>>();
-    let test = |from: usize, to: usize| {
-        let names = |letter| list(letter, to)[from..].to_vec();
+    let test = |range: std::ops::Range<usize>| {
+        let names = |letter| range.clone().map(|n| format!("{letter}{n}")).collect::<Vec<_>>();
         let branches = [("then_branch", branch(&names('t'))), ("else_branch", branch(&names('e')))];
         node("If", "c", &names('o').join(" "), &branches)
     };
-    let wide = graph(&[test(0, 8000)], &[], &x(), &[]);
-    assert_eq!(read(&model(&wide, &[]), &[]).unwrap().tensors.len(), 8002);
-    let tests: Vec<_> = (0..3000)
-        .map(|n| {
-            let name = |letter| vec![format!("{letter}{n}")];
-            let branches = [("then_branch", branch(&name('t'))), ("else_branch", branch(&name('e')))];
-            node("If", "c", &format!("o{n}"), &branches)
-        })
-        .collect();
-    assert_eq!(read(&model(&graph(&tests, &[], &x(), &[]), &[]), &[]).unwrap().tensors.len(), 3002);
+    let plain = |count| {
+        let inputs: Vec<_> = (0..count).map(|n| info(&format!("i{n}"), FLOAT, &[1])).collect();
+        let constants: Vec<_> = (0..count).map(|n| floats(&format!("k{n}"), &[1], &[1.0])).collect();
+        graph(&[], &constants, &inputs, &[])
+    };
+    let wide = |count| graph(&[test(0..count)], &[], &x(), &[]);
+    let many = |count| graph(&(0..count).map(|n| test(n..n + 1)).collect::<Vec<_>>(), &[], &x(), &[]);
     // Operators of others, whose shapes the model states.
-    let strange: Vec<_> = (0..6000).map(|n| called("other", "Strange", "x", &format!("o{n}"), &[])).collect();
-    let stated: Vec<_> = (0..6000).map(|n| info(&format!("o{n}"), FLOAT, &[7])).collect();
-    let made = read(&model(&graph(&strange, &[], &x(), &stated), &[]), &[]).unwrap();
-    assert_eq!(made.tensors.iter().filter(|tensor| tensor.shape == [7]).count(), 6000);
+    let strange = |count| {
+        let nodes: Vec<_> =
+            (0..count).map(|n| called("other", "Strange", "x", &format!("o{n}"), &[])).collect();
+        let stated: Vec<_> = (0..count).map(|n| info(&format!("o{n}"), FLOAT, &[7])).collect();
+        graph(&nodes, &[], &x(), &stated)
+    };
+    let models: [(&dyn Fn(usize) -> Vec<u8>, usize, usize, usize); 4] =
+        [(&plain, 32_000, 2, 0), (&wide, 8000, 1, 2), (&many, 3000, 1, 2), (&strange, 6000, 1, 2)];
+    for (n, (made, count, each, more)) in models.into_iter().enumerate() {
+        let [half, whole] = [count / 2, count].map(|count| {
+            let bytes = model(&made(count), &[]);
+            let before = ASKED.get();
+            assert_eq!(read(&bytes, &[]).unwrap().tensors.len(), each * count + more);
+            ASKED.get() - before
+        });
+        assert!(whole < 3 * half, "model {n}: {half} B, and {whole} B for twice as much");
+    }
 }
 
 #[test]

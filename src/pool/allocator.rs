@@ -85,7 +85,7 @@ pub unsafe trait DeviceAllocator: Send + Sync {
 /// [`kind`](AnyPool::kind): only [`RawPool`] implements it.
 ///
 /// ```compile_fail
-/// use allotment::pool::{Allocation, AnyPool, MemoryKind, PoolStats, Segment};
+/// use allotment::pool::{Allocation, AnyPool, MemoryKind, PoolError, PoolStats, Segment};
 ///
 /// struct Claims<'a>(&'a dyn AnyPool);
 /// impl AnyPool for Claims<'_> {
@@ -95,6 +95,7 @@ pub unsafe trait DeviceAllocator: Send + Sync {
 ///     fn segment_of(&self, block: &Allocation) -> Option<Segment> { self.0.segment_of(block) }
 ///     fn pieces(&self, segment: usize) -> Option<Vec<usize>> { self.0.pieces(segment) }
 ///     fn stats(&self) -> PoolStats { self.0.stats() }
+///     fn available(&self, stream: u64) -> Result<usize, PoolError> { self.0.available(stream) }
 ///     fn trim(&self, keep: usize) -> usize { self.0.trim(keep) }
 /// }
 /// ```

@@ -72,6 +72,32 @@ pub fn firmware(toolchain: &Toolchain) -> Result<()> {
     Ok(())
 }
 
+/// The program whose lock makes no promise: a mask of interrupts, safe to implement if the trait were.
+const PROMISE: &str = "#![no_std]
+pub struct All;
+impl allotment::lock::PriorityMask for All {
+    const LEVEL: u8 = 32;
+    const UNLOCKED: Self = Self;
+}
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo) -> ! { loop {} }
+";
+
+/// Compiles a safe implementation of `PriorityMask`, which exists on such processors only, so that no test of hosts can look at it.
+///
+/// # Errors
+/// It compiles, or is refused for another reason.
+pub fn promise(toolchain: &Toolchain) -> Result<()> {
+    let project = project(PROMISE, &[add(&readme()?, CLONE)?], toolchain)?;
+    fs::rename(project.path().join("src/main.rs"), project.path().join("src/lib.rs"))?;
+    let mut cargo = toolchain.cargo("check");
+    let output = cargo.current_dir(project.path()).args(["--target", TARGET]).output()?;
+    let error = String::from_utf8_lossy(&output.stderr);
+    let only = error.contains("error[E0200]") && error.matches("error[").count() == 1;
+    ensure!(only, "a safe `PriorityMask` is not refused for that alone:\n{error}");
+    Ok(())
+}
+
 fn readme() -> Result<String> {
     Ok(fs::read_to_string(firmware::root().join("README.md"))?)
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 pub fn library(package: &str, name: &str, features: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml");
     let mut build = CargoBuild::new().package(package).manifest_path(root).features(features);
-    if ["growing", "cached", "guarded", "own"].contains(&name) {
+    if ["growing", "cached", "guarded", "own", "gpu"].contains(&name) {
         build = build.example(name);
     }
     let files = build.exec().unwrap().filter_map(|message| match message.unwrap().decode() {

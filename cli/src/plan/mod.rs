@@ -29,7 +29,7 @@ use sha2::{Digest, Sha256};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::output::writable;
-use crate::units::{at_least_one, parse_alignment, parse_bytes};
+use crate::units::{at_least_one, parse_alignment, parse_limit};
 
 pub use error::PlanError;
 pub use source::Form;
@@ -204,9 +204,9 @@ impl PlanArgs {
 fn parse_capacity(text: &str) -> Result<(u32, u64), String> {
     match text.split_once('=') {
         Some((tier, bytes)) => {
-            Ok((tier.parse().map_err(|error| format!("tier `{tier}`: {error}"))?, parse_bytes(bytes)?))
+            Ok((tier.parse().map_err(|error| format!("tier `{tier}`: {error}"))?, parse_limit(bytes)?))
         }
-        None => Ok((0, parse_bytes(text)?)),
+        None => Ok((0, parse_limit(text)?)),
     }
 }
 
@@ -349,7 +349,8 @@ fn planned(args: &PlanArgs) -> Result<bool, PlanError> {
     }
     let bar = progress_bar(args);
     let show = |progress: Progress| show(&bar, progress, args.limit());
-    let capacities: BTreeMap<u32, u64> = args.capacity.iter().copied().collect();
+    let capacities: BTreeMap<u32, u64> =
+        args.capacity.iter().copied().filter(|&(_, bytes)| bytes < u64::MAX).collect();
     let mut reuse = None;
     let tiers = if args.price.is_empty() {
         solve_tiers(&lowered.instance, &options, &capacities, &deadline, Some(&show))

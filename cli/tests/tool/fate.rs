@@ -367,6 +367,10 @@ fn the_library_needs_no_particular_c_library() {
         .map(|symbol| symbol.name().unwrap().to_owned())
         .collect();
     assert!(imports.iter().any(|name| name == "mmap"));
+    // A program with more rights than its caller writes no file of the caller's choice.
+    assert!(
+        imports.iter().any(|name| name == "secure_getenv") && !imports.iter().any(|name| name == "getenv")
+    );
     // Names that begin so are a library's own; musl has this one.
     let foreign = |name: &&String| name.starts_with('_') && *name != "__errno_location";
     assert_eq!(imports.iter().filter(foreign).count(), 0, "{imports:?}");

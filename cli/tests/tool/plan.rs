@@ -112,6 +112,30 @@ fn one_plan_serves_a_range_of_sizes() {
     assert!(said.contains("--spill, --stream and --cache-line do not go with a range"), "{said}");
 }
 
+/// What a limit beyond all addresses means is the same in every form and for every command: no limit. A size is no limit.
+#[test]
+fn limits_beyond_all_addresses_are_none() {
+    let (_folder, [csv, trace, budget]) = files(["a.csv", "a.trace", "budget.toml"]);
+    fs::write(&csv, "id,lower,upper,size\na,0,3,100\nb,2,4,60\n").unwrap();
+    fs::write(&trace, "a 1 100 8\nf 1\n").unwrap();
+    let plan = |limit: &[&str]| {
+        let text = printed(["plan", &csv, "--json", "--work", "100"].iter().chain(limit));
+        let plan: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(plan[0]["peak"], 160, "{text}");
+        plan[0]["capacity"].clone()
+    };
+    assert_eq!(plan(&["--capacity", "200"]), 200);
+    for most in ["18446744073709551615", "18446744073709551616", "0x10000000000000000", "20000000T"] {
+        assert_eq!(plan(&["--capacity", most]), serde_json::Value::Null, "{most}");
+        fs::write(&budget, format!("[total]\npeak = \"{most}\"\n")).unwrap();
+        printed(["budget", &trace, "--file", &budget]);
+    }
+    for size in ["18446744073709551616", "20000000T"] {
+        let (_, said) = refused(["view", &trace, "--json", "--arena", size]);
+        assert!(said.contains("there are no such addresses"), "{said}");
+    }
+}
+
 /// The error of open dimensions ends with a command that works as it is.
 #[test]
 fn open_dimensions_come_with_the_command_to_type() {

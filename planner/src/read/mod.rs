@@ -9,6 +9,7 @@ pub use trace::{read_events, read_trace};
 pub use uses::read_uses;
 
 use std::io::Read;
+use std::num::IntErrorKind;
 use std::path::{Path, PathBuf};
 
 use crate::model::{Instance, InstanceError};
@@ -73,8 +74,24 @@ const MOST: u64 = 4 << 30;
 /// # Errors
 /// Says why it is none.
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    bytes_of(text)?.ok_or_else(|| "there are no such addresses".into())
+}
+
+/// Reads a limit in bytes like [`parse_bytes`]. One beyond 64 bits is `u64::MAX`: no limit.
+///
+/// # Errors
+/// Says why it is none.
+pub fn parse_limit(text: &str) -> Result<u64, String> {
+    Ok(bytes_of(text)?.unwrap_or(u64::MAX))
+}
+
+/// Reads a number of bytes; `None` if it has more than 64 bits.
+fn bytes_of(text: &str) -> Result<Option<u64>, String> {
     if let Some(digits) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
-        return u64::from_str_radix(digits, 16).map_err(|error| error.to_string());
+        return match u64::from_str_radix(digits, 16) {
+            Err(error) if *error.kind() == IntErrorKind::PosOverflow => Ok(None),
+            number => number.map(Some).map_err(|error| error.to_string()),
+        };
     }
     let text = whole(text);
     // Without a unit, a fraction would be one of a byte.
@@ -82,7 +99,10 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
     if number.contains('.') && number.ends_with(|last: char| last.is_ascii_digit() || last == '.') {
         return Err("bytes are whole: write 4096, 64K or 1.5M".into());
     }
-    parse_size::Config::new().with_binary().parse_size(text).map_err(|error| error.to_string())
+    match parse_size::Config::new().with_binary().parse_size(text) {
+        Err(parse_size::Error::PosOverflow) => Ok(None),
+        number => number.map(Some).map_err(|error| error.to_string()),
+    }
 }
 
 /// Returns a whole number without the fraction with which data frames write it, if another one of the column is missing: `3.0`.

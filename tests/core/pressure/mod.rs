@@ -12,6 +12,13 @@ use allotment::pressure::PressureHeap;
 use allotment::{Memory, Region, RegionError, Stats};
 use std::alloc::Layout;
 
+/// The default is that of heaps, on microcontrollers too.
+#[test]
+fn the_default_placement_is_that_of_heaps() {
+    use std::any::TypeId;
+    assert_eq!(TypeId::of::<PressureHeap>(), TypeId::of::<PressureHeap<allotment::placement::Default>>());
+}
+
 /// A layout of `size` bytes aligned to 8.
 fn layout(size: usize) -> Layout {
     Layout::from_size_align(size, 8).unwrap()
