@@ -71,7 +71,7 @@ pub enum Error {
     /// A tensor of another library cannot be used as it is, or ours not by others.
     #[error("the tensor {0}")]
     Tensor(&'static str),
-    /// No pool that may serve the request has room ([`PoolError::OutOfMemory`] names all of them), or one has failed.
+    /// No pool that may satisfy the request has room ([`PoolError::OutOfMemory`] names all of them), or one has failed.
     #[error(transparent)]
     Pool(#[from] PoolError),
     /// The exported range is empty, or does not consist of whole and aligned values of the type.

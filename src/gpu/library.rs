@@ -149,7 +149,7 @@ functions! {
     fn cuThreadExchangeStreamCaptureMode(mode: *mut CUstreamCaptureMode);
 }
 
-/// Returns the driver's library, which stays loaded; `None` if there is none. cudarc's own loader cannot serve here,
+/// Returns the driver's library, which stays loaded; `None` if there is none. cudarc's own loader cannot be used here,
 /// because it does not exist if another crate makes cudarc link the driver.
 fn library() -> Option<&'static Library> {
     static LIBRARY: OnceLock<Library> = OnceLock::new();

@@ -179,7 +179,7 @@ impl Sequence {
 
     /// Lengthens or shortens the sequence to `bytes` bytes; new ones are unspecified. No driver call while the last page stays
     /// the same; otherwise one or two for each new page and one for all of them, or one for all that are freed. Waits only if there are fewer pages
-    /// afterwards: they serve other sequences once the work on the stream is done.
+    /// afterwards: they go to other sequences once the work on the stream is done.
     ///
     /// # Errors
     ///

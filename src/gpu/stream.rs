@@ -55,7 +55,7 @@ unsafe impl Send for Shared {}
 unsafe impl Sync for Shared {}
 
 /// The next number of a stream. Default streams have the numbers of their devices instead. The driver's handles
-/// cannot serve as numbers, because it may use them again.
+/// cannot be used as numbers, because it may use them again.
 static NEXT: AtomicU64 = AtomicU64::new(1 << 32);
 
 /// The streams that exist, by the handles of their context and their own.

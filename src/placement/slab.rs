@@ -538,13 +538,13 @@ unsafe impl<M: RegionMap, C: Classes, const GRANULE: usize> RegionMap for SlabMa
         if large > Self::LONGEST || self.words.is_null() {
             return large;
         }
-        let serves = |class: &Class| {
+        let has_room = |class: &Class| {
             let object = class.object();
             // SAFETY: the map is open, so there is a word for each class.
             let head = unsafe { *self.words.add(class.number()) };
             head != 0 || object <= large && M::granted(M::shape(object, 1)) == object
         };
-        (1..=Self::COUNT).rev().map(Self::class).find(serves).map_or(0, Class::object)
+        (1..=Self::COUNT).rev().map(Self::class).find(has_room).map_or(0, Class::object)
     }
 
     fn walk(&self, visit: &mut dyn FnMut(usize, usize, bool) -> bool) {

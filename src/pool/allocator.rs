@@ -77,7 +77,7 @@ pub unsafe trait DeviceAllocator: Send + Sync {
     /// over several.
     fn pool_of(&self, block: &Allocation) -> Option<&dyn AnyPool>;
 
-    /// Calls a function with each pool that serves requests.
+    /// Calls a function with each pool that satisfies requests.
     fn each_pool<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn AnyPool));
 }
 
@@ -331,7 +331,7 @@ impl<A: DeviceAllocator> Owned<A> {
         self.home().map(Sealed::copies)
     }
 
-    /// Returns the pool that the block lies in, of those that serve the requests.
+    /// Returns the pool that the block lies in, of those that satisfy the requests.
     #[cfg(feature = "gpu")]
     pub(crate) fn home(&self) -> Option<&dyn AnyPool> {
         self.allocator.pool_of(self.block.as_ref()?)
@@ -441,7 +441,7 @@ impl<A: DeviceAllocator> Chain<A> {
         Self::by_size(allocators.into_iter().map(|allocator| (usize::MAX, allocator)).collect())
     }
 
-    /// Makes a chain of allocators and the largest request in bytes that each of them serves. A request goes to the one
+    /// Makes a chain of allocators and the largest request in bytes that each of them satisfies. A request goes to the one
     /// with the least limit that it does not exceed, and to those with higher limits if that one has no room; it fails
     /// with [`PoolError::TooLarge`] if it exceeds all.
     pub fn by_size(mut allocators: Vec<(usize, A)>) -> Self {

@@ -111,7 +111,7 @@ impl Allocation {
 ///
 /// The placement keeps what it knows in a table or in bits, because the pool never touches
 /// the memory itself. A placement divides each segment of the source, each stream has segments of its own, and a
-/// request is served from the segment whose longest free block is the shortest that suffices.
+/// request is satisfied from the segment whose longest free block is the shortest that suffices.
 ///
 /// A block that is freed on its own stream is reused there at once, without any driver call. Other streams get the
 /// memory when its last work is known to be done, which is queried without blocking; [`Reuse`] says what else they
@@ -122,7 +122,7 @@ impl Allocation {
 ///
 /// All methods may be called from any thread. The pool has one lock, which it holds during driver calls but not
 /// while hooks run. Once threads wait for it that use different streams, each stream's heap gets a lock of its own (up
-/// to 8), and requests that the stream heap can serve take no other. An operation without driver calls takes the placement's
+/// to 8), and requests that the stream heap can satisfy take no other. An operation without driver calls takes the placement's
 /// time plus O(log segments).
 pub struct RawPool<P: SegmentPlacement, S: Source> {
     pub(super) source: S,
@@ -134,7 +134,7 @@ pub struct RawPool<P: SegmentPlacement, S: Source> {
     /// Granules that request lengths are rounded up to.
     pub(super) unit: usize,
     pub(super) id: u32,
-    /// Whether stream heaps can serve requests by themselves: nothing but the streams and their order is looked at, and nothing is measured.
+    /// Whether stream heaps can satisfy requests by themselves: nothing but the streams and their order is looked at, and nothing is measured.
     pub(super) is_direct: bool,
     /// What is measured, if the options ask for it.
     pub(super) times: Option<Box<Times>>,
@@ -191,7 +191,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
             options,
         };
         if pool.options.reuse == Reuse::Basic {
-            pool.lock().extra.classes = pool.given_classes();
+            pool.lock().extra.classes = pool.chosen_classes();
         }
         Ok(pool)
     }
@@ -270,14 +270,14 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     }
 
     /// Returns the classes of the options, in granules.
-    pub(super) fn given_classes(&self) -> Vec<usize> {
+    pub(super) fn chosen_classes(&self) -> Vec<usize> {
         let mut classes: Vec<usize> =
             self.options.classes.iter().map(|&bytes| self.length(bytes, 1)).collect();
         classes.dedup();
         classes
     }
 
-    /// Converts a request to granules, if it can be served at all.
+    /// Converts a request to granules, if it can be satisfied at all.
     #[inline(always)]
     pub(super) fn request(&self, bytes: usize, align_bytes: usize) -> Result<Request, PoolError> {
         let max = P::MAX_LEN << self.shift;
@@ -303,7 +303,13 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     }
 
     #[inline(always)]
-    pub(super) fn hand_out(&self, address: usize, bytes: usize, record: u32, serial: u32) -> Allocation {
+    pub(super) fn new_allocation(
+        &self,
+        address: usize,
+        bytes: usize,
+        record: u32,
+        serial: u32,
+    ) -> Allocation {
         // The fallback is never used: no segment starts at address zero.
         let address = NonZeroUsize::new(address).unwrap_or(NonZeroUsize::MIN);
         Allocation { address, bytes, pool: self.id, record, serial }

@@ -118,13 +118,13 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         // Try the fullest segment first.
         members.sort_unstable_by_key(|&member| core::cmp::Reverse(key(member)));
         let elsewhere =
-            members.into_iter().find_map(|member| Self::take_place(state, member, &request, heap));
+            members.into_iter().find_map(|member| Self::allocate_place(state, member, &request, heap));
         elsewhere.or_else(|| {
             // The placement chooses by length, so one of its next choices may lie lower.
             let mut higher = Vec::new();
             let mut lower = None;
             while lower.is_none() && higher.len() < CHOICES {
-                let Some(found) = Self::take_place(state, record.segment, &request, heap) else { break };
+                let Some(found) = Self::allocate_place(state, record.segment, &request, heap) else { break };
                 if state.record(found).offset < record.offset {
                     lower = Some(found);
                 } else {
@@ -137,7 +137,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     }
 
     /// Allocates a place for a block that moves, which counts as no request.
-    fn take_place(state: &mut State<P, S>, segment: u32, request: &Request, heap: usize) -> Option<u32> {
+    fn allocate_place(state: &mut State<P, S>, segment: u32, request: &Request, heap: usize) -> Option<u32> {
         let number = state.allocate_in(segment, request, heap)?;
         let record = state.record(number);
         let (granted, requested) = (bytes_of::<P>(record.len as usize), record.requested);

@@ -258,7 +258,7 @@ impl fmt::Display for OutOfMemory {
 debug_as_display!(OutOfMemory);
 impl core::error::Error for OutOfMemory {}
 
-/// Why a pool could not be made, could not serve a request, or did not free a block, or why a place of a plan is not available.
+/// Why a pool could not be made, could not satisfy a request, or did not free a block, or why a place of a plan is not available.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PoolError {
@@ -278,13 +278,13 @@ pub enum PoolError {
         /// The address of the first changed byte.
         address: usize,
     },
-    /// The pool already serves 65,535 streams, the most it can.
+    /// The pool already has 65,535 streams, the most it can.
     #[error("the pool already serves 65535 streams, the most it can")]
     TooManyStreams,
     /// The stream is not of the device that has the pool's memory, so that its work would have no order with what uses that memory.
     #[error("the stream is of another device than the pool's memory")]
     OtherDevice,
-    /// A stream of the pool is capturing a graph, and the request of another stream cannot be served before memory
+    /// A stream of the pool is capturing a graph, and the request of another stream cannot be satisfied before memory
     /// is released or work is waited for, which could spoil the capture.
     #[error("a stream is capturing a graph, and the request needs a driver call that a capture forbids")]
     Capturing,
@@ -354,7 +354,7 @@ pub enum PoolError {
         /// The buffer's number.
         slot: usize,
     },
-    /// Buffers of a [`Pattern`](super::Pattern)'s old plan are live. The old plan stays, and the iteration is served from it.
+    /// Buffers of a [`Pattern`](super::Pattern)'s old plan are live. The old plan stays, and the iteration is allocated from it.
     #[error("{live} buffers of the old plan are still live")]
     SlotsLive {
         /// The number of these buffers.

@@ -33,15 +33,15 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         let request = self.request(bytes, align)?;
         if self.is_direct && request.kind != SizeKind::Huge {
             if let Some((address, record, serial)) = self.state.allocate(&request, stream) {
-                return Ok(self.hand_out(address, bytes, record, serial));
+                return Ok(self.new_allocation(address, bytes, record, serial));
             }
         }
-        self.allocate_otherwise(request, stream, Location::caller())
+        self.allocate_slow(request, stream, Location::caller())
     }
 
-    /// Serves a request that its stream's heap has not served at once, and measures it if the options ask for that.
+    /// Allocates a block that its stream's heap had no room for at once, and measures that if the options ask for that.
     #[inline(never)]
-    fn allocate_otherwise(
+    fn allocate_slow(
         &self,
         request: Request,
         stream: &S::Stream,
@@ -51,7 +51,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         let (start, bytes) = (self.source.now(), request.bytes);
         let tries = times.is_direct && request.kind != SizeKind::Huge;
         let allocated = match tries.then(|| self.state.allocate(&request, stream)).flatten() {
-            Some((address, record, serial)) => Ok(self.hand_out(address, bytes, record, serial)),
+            Some((address, record, serial)) => Ok(self.new_allocation(address, bytes, record, serial)),
             None => self.allocate_locked(request, stream, site),
         };
         let now = self.source.now();
@@ -62,7 +62,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         allocated
     }
 
-    /// Serves a request under the lock of everything: one that its stream's heap has no room for, or that others hear of.
+    /// Satisfies a request under the lock of everything: one that its stream's heap has no room for, or that others hear of.
     fn allocate_locked(
         &self,
         mut request: Request,
@@ -90,7 +90,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         }
         let found = match self.options.reuse {
             Reuse::Advanced | Reuse::Aggressive => self.allocate_own(&mut state, &request, heap),
-            Reuse::Basic => match state.take_kept(&request, heap) {
+            Reuse::Basic => match state.allocate_kept(&request, heap) {
                 None => self.allocate_own(&mut state, &request, heap),
                 kept => kept,
             },
@@ -99,7 +99,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         let number = match found {
             Some(number) => number,
             None => {
-                let (held, number) = self.allocate_slow(state, &request, heap)?;
+                let (held, number) = self.allocate_by_recovery(state, &request, heap)?;
                 state = held;
                 number
             }
@@ -113,7 +113,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         self.trim_due(&mut state);
         let record = state.record(number);
         let (address, serial) = (self.user_address(&state, record), record.serial);
-        Ok(self.hand_out(address, request.bytes, number, serial))
+        Ok(self.new_allocation(address, request.bytes, number, serial))
     }
 
     /// Tells the trace and the usage statistics of a block that became live. Apart from its class it is `asked`
@@ -346,7 +346,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
             if self.is_direct && request.kind != SizeKind::Huge {
                 let left = count - (blocks.len() - before);
                 self.state.allocate_many(&request, stream, left, |(address, record, serial)| {
-                    blocks.push(self.hand_out(address, bytes, record, serial));
+                    blocks.push(self.new_allocation(address, bytes, record, serial));
                 });
             }
             if blocks.len() - before < count {

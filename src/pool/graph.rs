@@ -94,8 +94,8 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     /// Returns a handle to the memory that the capture of `stream` gets from this pool, which stays with the graph
     /// until the handle is dropped. To be called while the stream is being captured.
     ///
-    /// A pool notices a capture by itself. Requests for a captured stream are served from segments of their own,
-    /// which grow if need be, and a block that is freed there serves only further requests of that stream in that
+    /// A pool notices a capture by itself. Requests for a captured stream are allocated from segments of their own,
+    /// which grow if need be, and a block that is freed there goes only to further requests of that stream in that
     /// capture. Other blocks that are freed while their stream is captured, or that a captured stream was noted to
     /// use ([`RawPool::record_stream`]), are kept as well. Without a handle all this lasts until
     /// [`RawPool::release_capture`], or as long as the pool.

@@ -224,7 +224,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
                 let hole = runs.filter_map(|pages| {
                     let len = pages * page;
                     let request = Request::of_pool(len, page, state.entry(segment).kind);
-                    state.take_in(segment, &request, heap)
+                    state.allocate_uncounted(segment, &request, heap)
                 });
                 let mut hole = hole;
                 let Some(number) = hole.next() else { break };
@@ -259,7 +259,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         // SAFETY: the pages are one allocated block that was given to no user, and all earlier work on them is done.
         let unmap = |source: &S, stream: &S::Stream| unsafe { source.unmap(address, bytes as usize, stream) };
         if self.call(state, heap, |calls| &mut calls.unmap, unmap).is_err() {
-            state.put_back(number, || self.source.now());
+            state.free_memory(number, || self.source.now());
             return 0;
         }
         state.record_mut(number).holder = Holder::Hole;
@@ -390,7 +390,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         entry.unmapped -= bytes as usize;
         if rest == 0 {
             entry.holes -= 1;
-            state.put_back(number, || self.source.now());
+            state.free_memory(number, || self.source.now());
             return Ok(());
         }
         // SAFETY: the hole is an allocated block of this placement, and its end is unused.

@@ -1,7 +1,7 @@
 //! The locks of a pool.
 //!
 //! One lock guards everything, until threads are seen to wait for it and the pool has stream heaps for several streams. From then
-//! on each lane has a lock of its own. A request that its stream's heap can serve, and the free of such a block, take the lock of
+//! on each lane has a lock of its own. A request that its stream's heap can satisfy, and the free of such a block, take the lock of
 //! that lane alone; everything else takes the first lock and then those of all lanes, in the order of their numbers, and finds the
 //! state as if there were no lanes.
 //!
@@ -270,7 +270,7 @@ impl<P: SegmentPlacement, S: Source> Lanes<P, S> {
         Entered { locks: self, lane, is_split: true }
     }
 
-    /// Serves a request from the heap of its stream alone, and returns the address, the record and its serial. `None` if that is not possible now. O(log segments) plus the
+    /// Satisfies a request from the heap of its stream alone, and returns the address, the record and its serial. `None` if that is not possible now. O(log segments) plus the
     /// placement's work.
     #[inline]
     pub(super) fn allocate(&self, request: &Request, stream: &S::Stream) -> Option<(usize, u32, u32)> {
@@ -285,7 +285,7 @@ impl<P: SegmentPlacement, S: Source> Lanes<P, S> {
         lane.allocate_one(request, heap)
     }
 
-    /// Serves up to `count` such requests under one lock, and passes each block to `to` as [`Lanes::allocate`] returns it.
+    /// Satisfies up to `count` such requests under one lock, and passes each block to `to` as [`Lanes::allocate`] returns it.
     pub(super) fn allocate_many(
         &self,
         request: &Request,
@@ -325,7 +325,7 @@ impl<P: SegmentPlacement, S: Source> Lanes<P, S> {
 }
 
 impl<P: SegmentPlacement, S: Source> Entered<'_, P, S> {
-    /// Serves a request from a stream heap of this lane, and returns the address, the record and its serial.
+    /// Satisfies a request from a stream heap of this lane, and returns the address, the record and its serial.
     #[inline(always)]
     fn allocate_one(&mut self, request: &Request, heap: usize) -> Option<(usize, u32, u32)> {
         let lane = &mut **self;
@@ -354,7 +354,7 @@ impl<P: SegmentPlacement, S: Source> Entered<'_, P, S> {
         let lane = &mut **lane;
         let record = lane.remove(number);
         // SAFETY: the record has just been removed, and the program gives the block back.
-        unsafe { lane.put_back(&record) };
+        unsafe { lane.free_memory(&record) };
         lane.heaps[heap / LANES].since.free(bytes_of::<P>(record.len as usize), record.requested);
         true
     }

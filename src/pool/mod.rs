@@ -9,7 +9,7 @@
 //! ```
 //!
 //! In front of a pool: [`PlannedArena`] keeps a static plan in one block, [`Pattern`] records an iteration and
-//! serves the next ones from a plan, and [`Chain`] falls back to other pools. [`RawPool::start_trace`] records what a
+//! allocates the next ones from a plan, and [`Chain`] falls back to other pools. [`RawPool::start_trace`] records what a
 //! pool does.
 
 // The files are in layers, from the ground up: see ARCHITECTURE.md.

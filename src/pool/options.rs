@@ -166,7 +166,7 @@ setters! {
     /// all others.
     first_segment(bytes: usize) this.first_segment = bytes;
 
-    /// Serves requests of up to `limit` bytes from separate segments of `segment` bytes, so that small blocks do
+    /// Satisfies requests of up to `limit` bytes from separate segments of `segment` bytes, so that small blocks do
     /// not split large ones; a limit of 0 turns this off.
     small(limit: usize, segment: usize) (this.small_limit, this.small_segment) = (limit, segment);
 

@@ -34,7 +34,7 @@ pub(super) struct Waiting {
     pub(super) own: bool,
 }
 
-/// A capture that the pool has served, and the memory of its graph.
+/// A capture that the pool has seen, and the memory of its graph.
 pub(super) struct Capture<S: Source> {
     pub(super) id: u64,
     /// One of the captured streams, which tells whether the capture is still under way.

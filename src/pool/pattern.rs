@@ -1,4 +1,4 @@
-//! Static plans in a device's memory, and patterns: one iteration is recorded, and the next ones are served from a plan for it.
+//! Static plans in a device's memory, and patterns: one iteration is recorded, and the next ones are allocated from a plan for it.
 //!
 //! A pattern does for a pool what [`plan::PlannedHeap`](crate::plan::PlannedHeap) does for a heap, in the order of
 //! streams and for any number of requests. Each stream has a *lane*: its own sequence of requests, its own plan,
@@ -161,11 +161,11 @@ impl<A: DeviceAllocator> PlannedArena<A> {
     /// live or lost, and [`PoolError::SlotOverlap`] if a live one shares its memory.
     pub fn take(&self, slot: usize) -> Result<PlannedBuffer<A>, PoolError> {
         self.check(slot)?;
-        Ok(PlannedBuffer(Origin::Slot(self.take_part(slot, None)?)))
+        Ok(PlannedBuffer(Origin::Slot(self.allocate_part(slot, None)?)))
     }
 
     /// Takes buffer `slot`, which exists, for a request of a pattern for so many of its bytes, or as a whole.
-    fn take_part(&self, slot: usize, requested: Option<usize>) -> Result<Slot<A>, PoolError> {
+    fn allocate_part(&self, slot: usize, requested: Option<usize>) -> Result<Slot<A>, PoolError> {
         self.enter(&mut self.lock(), slot)?;
         Ok(Slot { arena: self.clone(), slot, requested, users: Uses::new() })
     }
@@ -396,7 +396,7 @@ pub struct PatternStats {
     pub recorded: u64,
     /// All requests.
     pub requests: u64,
-    /// Requests that were served from the plan.
+    /// Requests that were allocated from the plan.
     pub hits: u64,
     /// Requests that the plan leaves to the pool, as in the recorded iteration: for buffers that outlived it or
     /// were used on another stream.
@@ -413,7 +413,7 @@ pub struct PatternStats {
 }
 
 impl PatternStats {
-    /// Returns the share of requests that were served from the plan, 0 to 1; 1 if there were none.
+    /// Returns the share of requests that were allocated from the plan, 0 to 1; 1 if there were none.
     pub fn hit_rate(&self) -> f64 {
         if self.requests == 0 { 1.0 } else { self.hits as f64 / self.requests as f64 }
     }
@@ -448,7 +448,7 @@ impl<A: DeviceAllocator> State<A> {
     }
 }
 
-/// Serves the iterations of a repetitive program from a plan, and all other requests from a pool, which is any
+/// Allocates the iterations of a repetitive program from a plan, and all other requests from a pool, which is any
 /// [`DeviceAllocator`], borrowed or shared. Clones refer to the same pattern, and its buffers keep it.
 ///
 /// The first iteration is recorded: its requests go to the pool while their sizes, alignments and streams and the
@@ -521,7 +521,7 @@ impl<A: DeviceAllocator + Clone> Pattern<A> {
     /// Begins an iteration. After a recorded one, this makes the plan, in O(n²) for a stream with n requests;
     /// otherwise it takes at most O(requests of the plan).
     ///
-    /// The segments that served the recorded iteration stay in the pool; [`RawPool::trim`](super::RawPool::trim) gives them back.
+    /// The segments of the recorded iteration stay in the pool; [`RawPool::trim`](super::RawPool::trim) gives them back.
     ///
     /// # Errors
     ///
@@ -614,7 +614,7 @@ impl<A: DeviceAllocator + Clone> Pattern<A> {
         }
         state.stats.requests += 1;
         if phase == Phase::Serving {
-            match state.lane(stream.id()).map(|lane| state.lanes[lane].serve(bytes, align)) {
+            match state.lane(stream.id()).map(|lane| state.lanes[lane].find_place(bytes, align)) {
                 Some(Ok(Some(slot))) => {
                     state.stats.hits += 1;
                     return Ok(PlannedBuffer(Origin::Slot(slot)));
@@ -700,7 +700,7 @@ struct Request {
     end: u32,
     /// Whether the buffer was used on another stream.
     shared: bool,
-    /// Its buffer in the plan; `None` if the pool serves the request.
+    /// Its buffer in the plan; `None` if the pool satisfies the request.
     slot: Option<usize>,
 }
 
@@ -767,16 +767,16 @@ impl<A: DeviceAllocator> Lane<A> {
         Ok(())
     }
 
-    /// Finds the request's place, a buffer of the plan; `None` if the pool serves it as in the recorded iteration, and an error if it
+    /// Finds the request's place, a buffer of the plan; `None` if the pool satisfies it as in the recorded iteration, and an error if it
     /// differs from the recorded ones or its place is taken. O(buffers / 64).
-    fn serve(&mut self, bytes: usize, align: usize) -> Result<Option<Slot<A>>, PoolError> {
+    fn find_place(&mut self, bytes: usize, align: usize) -> Result<Option<Slot<A>>, PoolError> {
         let last = self.requests.len().min(self.next + WINDOW);
         let size = granules(bytes);
         let same = |&at: &usize| self.requests[at].size == size && align <= self.requests[at].align;
         let found = (self.next..last).find(same).ok_or(PoolError::NoSlot { slot: self.next })?;
         self.next = found + 1;
         let (Some(slot), Some(arena)) = (self.requests[found].slot, &self.arena) else { return Ok(None) };
-        arena.take_part(slot, Some(bytes)).map(Some)
+        arena.allocate_part(slot, Some(bytes)).map(Some)
     }
 }
 

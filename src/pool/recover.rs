@@ -31,30 +31,30 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         result
     }
 
-    /// Serves a request that the stream heap's own free blocks could not: from waiting blocks, from other streams, from
+    /// Satisfies a request that the stream heap's own free blocks could not: from waiting blocks, from other streams, from
     /// the source, and then by every other means.
     #[cold]
     #[inline(never)]
-    pub(super) fn allocate_slow<'a>(
+    pub(super) fn allocate_by_recovery<'a>(
         &'a self,
         state: Held<'a, P, S>,
         request: &Request,
         heap: usize,
     ) -> Result<(Held<'a, P, S>, u32), PoolError> {
-        let served = self.serve(state, &mut Need { request, heap, denied: None });
-        if served.is_err() {
+        let allocated = self.recover_and_allocate(state, &mut Need { request, heap, denied: None });
+        if allocated.is_err() {
             self.lock().trace_failure(request, heap, || self.source.now());
         }
-        served
+        allocated
     }
 
-    fn serve<'a>(
+    fn recover_and_allocate<'a>(
         &'a self,
         mut state: Held<'a, P, S>,
         need: &mut Need<'_>,
     ) -> Result<(Held<'a, P, S>, u32), PoolError> {
         if state.heap(need.heap).private {
-            let number = self.serve_graph(&mut state, need)?;
+            let number = self.allocate_for_graph(&mut state, need)?;
             return Ok((state, number));
         }
         self.settle_graphs(&mut state);
@@ -91,8 +91,8 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         }
     }
 
-    /// Serves a request of a stream that is being captured, from memory of the graph alone.
-    fn serve_graph(&self, state: &mut State<P, S>, need: &mut Need<'_>) -> Result<u32, PoolError> {
+    /// Satisfies a request of a stream that is being captured, from memory of the graph alone.
+    fn allocate_for_graph(&self, state: &mut State<P, S>, need: &mut Need<'_>) -> Result<u32, PoolError> {
         if self.options.reuse != Reuse::None {
             let mut kinds = need.request.kind.preferred().into_iter();
             if let Some(number) = kinds.find_map(|kind| state.allocate(need.request, need.heap, kind)) {
@@ -145,7 +145,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         }
     }
 
-    /// Serves a request from the stream heap's own segments of its kind, unless a lean pool had better reserve one that is shorter.
+    /// Satisfies a request from the stream heap's own segments of its kind, unless a lean pool had better reserve one that is shorter.
     pub(super) fn allocate_own(
         &self,
         state: &mut State<P, S>,
@@ -169,7 +169,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         request.kind == SizeKind::Huge && longest >= least
     }
 
-    /// Grows the pool and serves the request from the new memory. Fails only if the source fails for a reason other
+    /// Grows the pool and satisfies the request from the new memory. Fails only if the source fails for a reason other
     /// than a lack of memory.
     fn enlarge(&self, state: &mut State<P, S>, need: &mut Need<'_>) -> Result<Option<u32>, PoolError> {
         if self.options.lean {
@@ -369,7 +369,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         if self.kind_of(bytes) == kind { bytes } else { 0 }
     }
 
-    /// Returns the bytes of the longest request that free memory of the stream heap `from` can serve for another stream.
+    /// Returns the bytes of the longest request that free memory of the stream heap `from` can satisfy for another stream.
     fn borrowed(&self, state: &mut State<P, S>, from: usize, stream: u64) -> usize {
         if state.heap(from).private || state.longest(from) == 0 {
             return 0;

@@ -35,7 +35,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         if let Err(error) = unsafe { placement.claim(Region::new(start, memory.bytes)) } {
             // Either the segment is too large for the placement, which `wished` excludes, or there is no memory for
             // the table.
-            let _ = self.give_back(state, memory, heap);
+            let _ = self.release_segment(state, memory, heap);
             debug_assert!(false, "{error}");
             return Err(Denied::Source(SourceError::unsupported("claim")));
         }
@@ -63,7 +63,12 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     }
 
     /// Releases a segment to the source.
-    fn give_back(&self, state: &mut State<P, S>, memory: Segment, heap: usize) -> Result<(), SourceError> {
+    fn release_segment(
+        &self,
+        state: &mut State<P, S>,
+        memory: Segment,
+        heap: usize,
+    ) -> Result<(), SourceError> {
         // SAFETY: the source reserved the segment for this pool, which no longer holds it; its blocks came back in the
         // order of the heap's stream, or after their work on other streams was done.
         let release = |source: &S, stream: &S::Stream| unsafe { source.release(memory, stream) };
@@ -77,7 +82,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
             return Ok(0);
         }
         match state.remove_segment(segment) {
-            Some((memory, heap, bytes)) => self.give_back(state, memory, heap).map(|()| bytes),
+            Some((memory, heap, bytes)) => self.release_segment(state, memory, heap).map(|()| bytes),
             None => Ok(0),
         }
     }
@@ -105,7 +110,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     /// Gives a block back to its segment, and the segment to the source if nothing is to be kept.
     #[inline(always)]
     pub(super) fn return_block(&self, state: &mut State<P, S>, number: u32) {
-        let segment = state.put_back(number, || self.source.now());
+        let segment = state.free_memory(number, || self.source.now());
         let goes = self.options.reuse == Reuse::None && !state.heap(state.entry(segment).heap).private;
         if goes && !state.order.is_recording() {
             // Ignore an error here: it has been counted, and the segment is out of the pool.

@@ -25,7 +25,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         if self.is_direct && pool == self.id && self.state.deallocate(record, serial) {
             return Ok(());
         }
-        self.deallocate_otherwise(&allocation)
+        self.deallocate_slow(&allocation)
     }
 
     /// Frees blocks like [`RawPool::deallocate`], and returns how many were freed without an error. Neighbours in the list whose streams
@@ -40,7 +40,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
                 (rest, freed) = (&rest[quick..], freed + quick);
             }
             if let Some((first, others)) = rest.split_first() {
-                freed += usize::from(self.deallocate_otherwise(first).is_ok());
+                freed += usize::from(self.deallocate_slow(first).is_ok());
                 rest = others;
             }
         }
@@ -49,7 +49,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
 
     /// Frees a block under the lock of everything, unless it is measured how its stream's heap does that alone.
     #[inline(never)]
-    fn deallocate_otherwise(&self, allocation: &Allocation) -> Result<(), PoolError> {
+    fn deallocate_slow(&self, allocation: &Allocation) -> Result<(), PoolError> {
         let &Allocation { pool, record, serial, .. } = allocation;
         if let Some(times) = self.times.as_ref().filter(|times| times.is_direct && pool == self.id) {
             if self.state.deallocate(record, serial) {

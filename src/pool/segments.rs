@@ -6,7 +6,7 @@ use core::cmp::Reverse;
 use core::time::Duration;
 use std::collections::BinaryHeap;
 
-/// The group of segments that a request is served from, by its size.
+/// The group of segments that a request is satisfied from, by its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SizeKind {
     /// Segments for small requests ([`PoolOptions::small`](super::PoolOptions::small)).
@@ -20,7 +20,7 @@ pub(super) enum SizeKind {
 impl SizeKind {
     pub(super) const ALL: [Self; 3] = [Self::Small, Self::Large, Self::Huge];
 
-    /// Returns the kinds whose segments may serve the request, in order of preference.
+    /// Returns the kinds whose segments may satisfy the request, in order of preference.
     pub(super) const fn preferred(self) -> [Self; 3] {
         match self {
             Self::Small => Self::ALL,
@@ -220,13 +220,13 @@ pub(super) struct Entry<P> {
 pub(super) const UNLISTED: usize = usize::MAX;
 
 impl<P: SegmentPlacement> Entry<P> {
-    /// Gives a record's block back to the placement.
+    /// Frees a record's block in the placement.
     ///
     /// # Safety
     ///
     /// The placement must have allocated the block, which is not used afterwards.
     #[inline(always)]
-    pub(super) unsafe fn put_back(&mut self, record: &Record<P::Token>) {
+    pub(super) unsafe fn free_memory(&mut self, record: &Record<P::Token>) {
         let (len, align) = (record.len as usize, 1 << record.align);
         // SAFETY: the caller's contract; the record has the length and the alignment that the block was requested with.
         let freed = unsafe { self.placement.deallocate(record.block(), len, align) };

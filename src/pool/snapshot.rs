@@ -19,7 +19,7 @@ pub struct SegmentSnapshot {
     pub bytes: u64,
     /// The stream that owns it.
     pub stream: u64,
-    /// The size group of the requests that it serves: `Small`, `Large`, or `Huge` with [`PoolOptions::lean`](super::PoolOptions::lean).
+    /// The size group of the requests that it satisfies: `Small`, `Large`, or `Huge` with [`PoolOptions::lean`](super::PoolOptions::lean).
     pub kind: String,
     /// Its blocks by address, free ones included.
     pub blocks: Vec<BlockSnapshot>,

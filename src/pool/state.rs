@@ -361,7 +361,7 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
         self.entry(record.segment).placement.address(record.offset as usize)
     }
 
-    /// Serves a request from the stream heap's own segments of this kind. O(log segments) plus the placement's work.
+    /// Satisfies a request from the stream heap's own segments of this kind. O(log segments) plus the placement's work.
     #[inline(always)]
     pub(super) fn allocate(&mut self, request: &Request, heap: usize, kind: SizeKind) -> Option<u32> {
         let number = self.lanes[lane_of(heap)].allocate(request, heap, kind)?;
@@ -385,15 +385,15 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
         bin.first(len).map(|key| key.1)
     }
 
-    /// Serves a request from one segment, for the stream of `heap`.
+    /// Satisfies a request from one segment, for the stream of `heap`.
     pub(super) fn allocate_in(&mut self, segment: u32, request: &Request, heap: usize) -> Option<u32> {
-        let number = self.take_in(segment, request, heap)?;
+        let number = self.allocate_uncounted(segment, request, heap)?;
         self.count_request(number, heap);
         Some(number)
     }
 
-    /// Serves a request from one segment like [`Self::allocate_in`], but does not count it.
-    pub(super) fn take_in(&mut self, segment: u32, request: &Request, heap: usize) -> Option<u32> {
+    /// Satisfies a request from one segment like [`Self::allocate_in`], but does not count it.
+    pub(super) fn allocate_uncounted(&mut self, segment: u32, request: &Request, heap: usize) -> Option<u32> {
         let entry = self.entry_mut(segment);
         let block = entry.placement.allocate(request.len, request.align)?;
         entry.live += 1;
@@ -408,13 +408,13 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
         Some(lane.records.insert(record))
     }
 
-    /// Gives a record's block back to its placement and removes the record. The caller updates the block's
+    /// Frees a record's block in its placement and removes the record. The caller updates the block's
     /// statistics. Returns the segment.
     #[inline(always)]
-    pub(super) fn put_back(&mut self, number: u32, now: impl FnOnce() -> Duration) -> u32 {
+    pub(super) fn free_memory(&mut self, number: u32, now: impl FnOnce() -> Duration) -> u32 {
         let record = self.lanes[lane_of(number as usize)].remove(number);
         // SAFETY: the record has just been removed.
-        let entry = unsafe { self.lanes[lane_of(record.segment as usize)].put_back(&record) };
+        let entry = unsafe { self.lanes[lane_of(record.segment as usize)].free_memory(&record) };
         if entry.is_empty() {
             self.supply.note_empty(&mut entry.emptied, now);
         }
@@ -422,7 +422,7 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
     }
 
     /// Allocates a block that was kept for the request's class.
-    pub(super) fn take_kept(&mut self, request: &Request, heap: usize) -> Option<u32> {
+    pub(super) fn allocate_kept(&mut self, request: &Request, heap: usize) -> Option<u32> {
         if !request.classed {
             return None;
         }

@@ -201,7 +201,7 @@ pub struct PoolStats {
     pub segments: Counter,
     /// Bytes of the largest free block; for a pool, over all its streams.
     pub largest_free: u64,
-    /// Number of requests that were served without asking the source for memory.
+    /// Number of requests that were satisfied without asking the source for memory.
     pub hits: u64,
     /// Number of requests for which the source was asked for memory.
     pub misses: u64,
@@ -211,7 +211,7 @@ pub struct PoolStats {
     pub failures: u64,
     /// Number of segments that were added or lengthened.
     pub growth: u64,
-    /// Number of blocks that were served from a segment of another stream.
+    /// Number of blocks that were allocated in a segment of another stream.
     pub borrowed: u64,
     /// Bytes that compaction has moved.
     pub moved: u64,
@@ -267,7 +267,7 @@ impl PoolStats {
     /// segments; it waits for freed blocks, gives everything back, moves blocks together, and calls the hooks.
     pub const STAGES: [&'static str; 8] = STAGES;
 
-    /// Returns the share of requests that were served without asking the source for memory, 0 to 1; 1 if there were
+    /// Returns the share of requests that were satisfied without asking the source for memory, 0 to 1; 1 if there were
     /// none.
     pub fn hit_rate(&self) -> f64 {
         let all = self.hits + self.misses;
@@ -522,7 +522,7 @@ impl Figures {
                 total: (reserved.total + allocated.total).saturating_sub(active),
             },
             largest_free,
-            // A request that missed was either served or has failed.
+            // A request that missed was either satisfied or has failed.
             hits: (self.counted.blocks.total + self.counted.failures).saturating_sub(self.counted.misses),
             calls,
             ..self.counted

@@ -40,7 +40,7 @@ pub(super) struct StreamHeap<S: Source> {
     /// `None` for a place that no stream has now.
     pub stream: Option<S::Stream>,
     pub id: u64,
-    /// Whether requests of the stream are served here: not those of its captures, nor of a stream that is gone.
+    /// Whether requests of the stream are allocated here: not those of its captures, nor of a stream that is gone.
     pub open: bool,
     /// Allocations and frees in the stream heap that are not yet in the figures.
     pub since: Since,
@@ -142,12 +142,12 @@ impl<P: SegmentPlacement, S: Source> Lane<P, S> {
     ///
     /// The record must have just been removed, and its block must not be used afterwards.
     #[inline(always)]
-    pub(super) unsafe fn put_back(&mut self, record: &Record<P::Token>) -> &mut Entry<P> {
+    pub(super) unsafe fn free_memory(&mut self, record: &Record<P::Token>) -> &mut Entry<P> {
         let heap = self.segments.get(record.segment).heap;
         self.note_change(heap);
         let entry = self.segments.get_mut(record.segment);
         // SAFETY: the placement allocated the record's block, and it is freed once, since the record was removed.
-        unsafe { entry.put_back(record) };
+        unsafe { entry.free_memory(record) };
         let place = &mut self.heaps[heap / LANES];
         place.frees += 1;
         if entry.is_listed() {

@@ -12,7 +12,7 @@ use core::time::Duration;
 /// The measurements of a pool. Threads that use different streams seldom wait for each other here.
 pub(super) struct Times {
     start: Duration,
-    /// Whether stream heaps can serve requests by themselves.
+    /// Whether stream heaps can satisfy requests by themselves.
     pub(super) is_direct: bool,
     sums: [Mutex<Sums>; LANES],
 }

@@ -81,7 +81,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
 
     fn flush_heap(&self, state: &mut State<P, S>, heap: usize) {
         for number in core::mem::take(&mut state.heap_mut(heap).cached).into_values().flatten() {
-            state.put_back(number, || self.source.now());
+            state.free_memory(number, || self.source.now());
         }
     }
 
@@ -176,7 +176,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
             if window_ends {
                 let asked = usage.asked[1].iter().map(|(&length, &times)| (length, times)).collect();
                 let mut classes = fit(asked, self.options.classes.len());
-                classes.extend(self.given_classes());
+                classes.extend(self.chosen_classes());
                 classes.sort_unstable();
                 classes.dedup();
                 state.extra.classes = classes;
@@ -211,7 +211,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
             heap.cached.retain(|_, kept| !kept.is_empty());
         }
         for number in surplus {
-            state.put_back(number, || self.source.now());
+            state.free_memory(number, || self.source.now());
         }
     }
 }

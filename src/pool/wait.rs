@@ -122,7 +122,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     }
 
     /// Removes the first mark from a queue. Returns whether its block waits for nothing else and is free now.
-    fn take_first(&self, state: &mut State<P, S>, queue: &mut Queue<S>) -> bool {
+    fn pop_first(&self, state: &mut State<P, S>, queue: &mut Queue<S>) -> bool {
         let Some(mark) = queue.marks.pop_front() else { return false };
         if !Self::waits(state, &mark) {
             return false;
@@ -146,7 +146,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         let mut returned = 0;
         for (id, mut queue) in core::mem::take(&mut state.order.queues) {
             for _ in 0..self.passed(state, &mut queue) {
-                returned += usize::from(self.take_first(state, &mut queue));
+                returned += usize::from(self.pop_first(state, &mut queue));
             }
             if !queue.marks.is_empty() {
                 state.order.queues.insert(id, queue);
@@ -189,7 +189,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
                         break;
                     }
                 }
-                arrived = self.take_first(state, &mut queue);
+                arrived = self.pop_first(state, &mut queue);
             }
             if !queue.marks.is_empty() {
                 state.order.queues.insert(id, queue);
@@ -284,7 +284,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         self.is_quiet(state, heap, heap, Patience::Request)
     }
 
-    /// Serves a request from an empty segment of another stream whose work is done. The segment moves to the stream heap.
+    /// Satisfies a request from an empty segment of another stream whose work is done. The segment moves to the stream heap.
     pub(super) fn adopt(&self, state: &mut State<P, S>, request: &Request, heap: usize) -> Option<u32> {
         // A retired stream heap may be of this very stream, in whose order all later work comes.
         let own = state.heap(heap).id;
@@ -305,7 +305,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         state.allocate_in(segment, request, heap)
     }
 
-    /// Serves a request from free memory of another stream's heap. An empty segment moves as a whole, from others
+    /// Satisfies a request from free memory of another stream's heap. An empty segment moves as a whole, from others
     /// only the block.
     pub(super) fn borrow(
         &self,

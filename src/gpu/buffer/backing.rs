@@ -144,7 +144,7 @@ unsafe impl<A: DeviceAllocator<Stream = Stream>> Backing for Owned<A> {
     }
 }
 
-/// A segment of a source that serves one buffer, rounded up to the source's granularity. It suits few and large
+/// A segment of a source for one buffer, rounded up to the source's granularity. It suits few and large
 /// buffers; small ones belong in a pool.
 pub(in crate::gpu) struct Lease<S: Source<Stream = Stream>> {
     source: Arc<S>,

@@ -78,7 +78,7 @@ impl<T> View<'_, T> {
     /// Makes `stream` wait for the work on the view, unless that is in its order anyway, and returns the address with a guard
     /// that makes the host wait for the work on `stream` then. Host memory has the address 0 here, so that no device
     /// reads it. cudarc's next call returns errors.
-    fn lend<'s>(&'s self, stream: &'s CudaStream) -> (CUdeviceptr, SyncOnDrop<'s>) {
+    fn pass<'s>(&'s self, stream: &'s CudaStream) -> (CUdeviceptr, SyncOnDrop<'s>) {
         let context = stream.context();
         if self.backing.kind() == MemoryKind::Host {
             context.record_err::<()>(Err(DriverError(CUresult::CUDA_ERROR_INVALID_VALUE)));
@@ -119,7 +119,7 @@ impl<T> DevicePtr<T> for View<'_, T> {
     /// Passes the memory on for reading. Does not wait if `stream` is the view's own; otherwise the host waits for the work on it
     /// when the guard is dropped.
     fn device_ptr<'s>(&'s self, stream: &'s CudaStream) -> (CUdeviceptr, SyncOnDrop<'s>) {
-        self.lend(stream)
+        self.pass(stream)
     }
 }
 
@@ -141,7 +141,7 @@ impl<T> DeviceSlice<T> for ViewMut<'_, T> {
 impl<T> DevicePtr<T> for ViewMut<'_, T> {
     /// Passes the memory on for reading, like [`View`].
     fn device_ptr<'s>(&'s self, stream: &'s CudaStream) -> (CUdeviceptr, SyncOnDrop<'s>) {
-        self.0.lend(stream)
+        self.0.pass(stream)
     }
 }
 
@@ -164,6 +164,6 @@ unsafe impl<'a, 'b: 'a, T> PushKernelArg<&'b mut ViewMut<'_, T>> for LaunchArgs<
 impl<T> DevicePtrMut<T> for ViewMut<'_, T> {
     /// Passes the memory on for reading and writing, with the same order as [`View`].
     fn device_ptr_mut<'s>(&'s mut self, stream: &'s CudaStream) -> (CUdeviceptr, SyncOnDrop<'s>) {
-        self.0.lend(stream)
+        self.0.pass(stream)
     }
 }

@@ -58,7 +58,7 @@ impl Pool {
         Self { allocator: Arc::new(allocator), spilling: None }
     }
 
-    /// Returns the pools that serve requests, the first choice first; one unless this is an adaptor over several.
+    /// Returns the pools that satisfy requests, the first choice first; one unless this is an adaptor over several.
     pub fn pools(&self) -> Vec<&dyn AnyPool> {
         let mut pools = Vec::new();
         self.allocator.each_pool(&mut |pool| pools.push(pool));

@@ -33,7 +33,7 @@ struct Notice {
 }
 
 /// Called by a thread of the driver once, also after a fault of the device.
-unsafe extern "C" fn give_notice(_: CUstream, status: u32, task: *mut c_void) {
+unsafe extern "C" fn report_end(_: CUstream, status: u32, task: *mut c_void) {
     // SAFETY: `Transfer::notify` made the pointer of an `Arc` of this type, for this call.
     let task = unsafe { Arc::from_raw(task.cast_const().cast::<Mutex<Notice>>()) };
     let mut notice = task.lock();
@@ -77,7 +77,7 @@ impl<O> Transfer<O> {
         let argument = Arc::into_raw(task.clone());
         type Notify<C> = unsafe extern "C" fn(CUstream, C, *mut c_void);
         // SAFETY: the two differ in how they read the status, which is a number of 32 bits in C.
-        let notify = unsafe { mem::transmute::<Notify<u32>, Notify<CUresult>>(give_notice) };
+        let notify = unsafe { mem::transmute::<Notify<u32>, Notify<CUresult>>(report_end) };
         let _bound = self.stream.context().enter()?;
         // SAFETY: the handle is alive, the function takes this argument, and 0 is the only flag.
         let added = unsafe {

@@ -167,7 +167,7 @@ impl MemoryManager {
     ///
     /// # Errors
     ///
-    /// The errors of [`Buffer::zeros`]: [`Error::Pool`] and [`Error::Unavailable`] if no pool can serve the request.
+    /// The errors of [`Buffer::zeros`]: [`Error::Pool`] and [`Error::Unavailable`] if no pool can satisfy the request.
     #[track_caller]
     pub fn allocate<T: DeviceRepr + Copy + ValidAsZeroBits>(
         &self,
@@ -185,7 +185,7 @@ impl MemoryManager {
         Buffer::zeros(&request, len, &device.stream)
     }
 
-    /// Starts a request with more options. It serves as the allocator for [`Buffer`]'s functions.
+    /// Starts a request with more options. It is the allocator for [`Buffer`]'s functions.
     #[track_caller]
     pub fn request(&self) -> MemoryRequest<'_> {
         MemoryRequest::new(self, core::panic::Location::caller())

@@ -80,7 +80,7 @@ impl MemoryManager {
                 continue;
             };
             let settled = [to, record.kind].map(|kind| match kind {
-                // Read-mostly copies serve every reader as well as the device's own memory.
+                // Read-mostly copies are as good for every reader as the device's own memory.
                 MemoryKind::ReadMostly if measured == Access::Random => MemoryKind::Device,
                 kind => kind,
             });

@@ -1,4 +1,4 @@
-//! Requests to a manager, and how they are served.
+//! Requests to a manager, and how they are satisfied.
 
 use super::{DeviceStores, MemoryManager, Store};
 use crate::gpu::buffer::{Backer, Backing, Memory};

@@ -56,7 +56,7 @@ fn total_memory(meminfo: &str) -> Option<usize> {
 pub(super) struct Share(usize);
 
 impl Share {
-    pub(super) fn take(bytes: usize, limit: usize) -> Result<Self, SourceError> {
+    pub(super) fn allocate(bytes: usize, limit: usize) -> Result<Self, SourceError> {
         let fits = |pinned: usize| pinned.checked_add(bytes).filter(|&sum| sum <= limit);
         match PINNED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits) {
             Ok(_) => Ok(Self(bytes)),
@@ -122,7 +122,7 @@ unsafe impl Source for Pinned {
 
     fn reserve(&self, bytes: usize, _: &Stream) -> Result<Segment, SourceError> {
         check_size("cuMemHostAlloc", bytes, GRANULARITY)?;
-        let share = Share::take(bytes, self.limit)?;
+        let share = Share::allocate(bytes, self.limit)?;
         let _bound = self.context.enter_relaxed()?;
         const MAPPED: u32 = 2;
         let flags = u32::from(self.portable) | MAPPED | u32::from(self.write_combined) << 2;
@@ -196,10 +196,10 @@ mod tests {
 
     #[test]
     fn the_limit_holds_and_room_comes_back() {
-        let first = Share::take(600, 1000).unwrap();
-        assert!(Share::take(401, 1000).unwrap_err().is_out_of_memory());
-        assert!(Share::take(usize::MAX, usize::MAX).is_err());
-        let rest = Share::take(400, 1000).unwrap();
+        let first = Share::allocate(600, 1000).unwrap();
+        assert!(Share::allocate(401, 1000).unwrap_err().is_out_of_memory());
+        assert!(Share::allocate(usize::MAX, usize::MAX).is_err());
+        let rest = Share::allocate(400, 1000).unwrap();
         drop(first);
         assert_eq!(pinned_bytes(), 400);
         drop(rest);

@@ -61,7 +61,7 @@ impl<M: StableDeref + DerefMut<Target = [u8]> + 'static> Registered<M> {
         if len == 0 {
             return Err(SourceError::new(SourceErrorKind::Invalid, "cuMemHostRegister").into());
         }
-        let share = Share::take(len, limit)?;
+        let share = Share::allocate(len, limit)?;
         let _bound = context.enter_relaxed()?;
         const PORTABLE_AND_MAPPED: u32 = 1 | 2;
         // SAFETY: the memory is owned by this value, whose drop unregisters it.
