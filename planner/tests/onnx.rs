@@ -758,7 +758,8 @@ fn the_time_grows_with_the_model() {
         let stated: Vec<_> = (0..count).map(|n| info(&format!("o{n}"), FLOAT, &[7])).collect();
         graph(&nodes, &[], &x(), &stated)
     };
-    let models: [(&dyn Fn(usize) -> Vec<u8>, usize, usize, usize); 4] =
+    type Make<'a> = &'a dyn Fn(usize) -> Vec<u8>;
+    let models: [(Make, usize, usize, usize); 4] =
         [(&plain, 32_000, 2, 0), (&wide, 8000, 1, 2), (&many, 3000, 1, 2), (&strange, 6000, 1, 2)];
     for (n, (made, count, each, more)) in models.into_iter().enumerate() {
         let [half, whole] = [count / 2, count].map(|count| {
