@@ -279,7 +279,7 @@ pub enum PoolError {
         address: usize,
     },
     /// The pool already has 65,535 streams, the most it can.
-    #[error("the pool already serves 65535 streams, the most it can")]
+    #[error("the pool already has 65535 streams, the most it can")]
     TooManyStreams,
     /// The stream is not of the device that has the pool's memory, so that its work would have no order with what uses that memory.
     #[error("the stream is of another device than the pool's memory")]

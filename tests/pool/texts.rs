@@ -90,7 +90,7 @@ fn errors_of_pools_say_what_is_wrong() {
             PoolError::WrittenAfterFree { address: 0x1f },
             "the byte at 0x1f was written while its memory was free",
         ),
-        (PoolError::TooManyStreams, "the pool already serves 65535 streams, the most it can"),
+        (PoolError::TooManyStreams, "the pool already has 65535 streams, the most it can"),
         (
             PoolError::Capturing,
             "a stream is capturing a graph, and the request needs a driver call that a capture forbids",
