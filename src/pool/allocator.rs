@@ -355,6 +355,10 @@ impl<A: DeviceAllocator> Drop for Owned<A> {
         if let Some(block) = self.block.take() {
             let freed = self.allocator.deallocate(block);
             debug_assert!(freed.is_ok(), "{freed:?}");
+            // A release build tells what the program asked to be checked, too.
+            if let Err(error @ PoolError::Overrun { .. }) = freed {
+                crate::error::report::print(format_args!("allotment: {error}"));
+            }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Checks of memory that the CPU can access: guards around blocks, and the contents of free memory.
+//! Checks of memory: guards around blocks, and the contents of free memory that the CPU can access.
 
 use super::error::PoolError;
 use super::segments::Record;
@@ -72,8 +72,9 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     }
 
     /// Checks that a block which becomes live was not written while it was free, and fills its guards.
-    pub(super) fn prepare(&self, state: &State<P, S>, number: u32) -> Result<(), PoolError> {
+    pub(super) fn prepare(&self, state: &mut State<P, S>, number: u32) -> Result<(), PoolError> {
         if !S::CPU_VISIBLE {
+            self.guard_on_device(state, number);
             return Ok(());
         }
         let record = state.record(number);
@@ -95,9 +96,53 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         Ok(())
     }
 
+    /// Fills the guards of a block that the CPU cannot access, unless that would become part of a graph, or the source cannot.
+    fn guard_on_device(&self, state: &mut State<P, S>, number: u32) {
+        let record = state.record(number);
+        let stream = state.heap(usize::from(record.heap)).stream();
+        if !self.options.checks.guard || !matches!(stream.capture(), Ok(None)) {
+            return;
+        }
+        let (start, (front, own, back)) = (state.address(record), self.parts(record));
+        // SAFETY: the guards belong to the block and are never given to a user.
+        let filled = unsafe {
+            let before = self.source.fill(start, front, GUARD, stream);
+            before.and_then(|()| self.source.fill(start + front + own, back, GUARD, stream))
+        };
+        // A device that fails says so at the next call; such a block has no guards.
+        if filled.is_ok() {
+            state.extra.guarded.insert(number, ());
+        }
+    }
+
+    /// Checks the guards of a block that the CPU cannot access, once the work on its stream is done.
+    fn inspect_on_device(&self, state: &mut State<P, S>, number: u32) -> Result<(), PoolError> {
+        let guarded = state.extra.guarded.remove(&number).is_some();
+        let record = state.record(number);
+        let stream = state.heap(usize::from(record.heap)).stream();
+        if !guarded || !matches!(stream.capture(), Ok(None)) {
+            return Ok(());
+        }
+        let (start, (front, own, back)) = (state.address(record), self.parts(record));
+        for (address, bytes, offset) in
+            [(start, front, -(front as isize)), (start + front + own, back, own as isize)]
+        {
+            let mut read = std::vec![GUARD; bytes];
+            // SAFETY: the guards are the pool's. What cannot be read, since the device was lost, is as it was.
+            let _ = unsafe { self.source.read(address, &mut read, stream) };
+            if let Some(first) = read.iter().position(|&byte| byte != GUARD) {
+                return Err(PoolError::Overrun { offset: offset + first as isize });
+            }
+        }
+        Ok(())
+    }
+
     /// Checks that the guards of a block are unchanged.
-    pub(super) fn inspect(&self, state: &State<P, S>, number: u32) -> Result<(), PoolError> {
-        if !S::CPU_VISIBLE || !self.options.checks.guard {
+    pub(super) fn inspect(&self, state: &mut State<P, S>, number: u32) -> Result<(), PoolError> {
+        if !S::CPU_VISIBLE {
+            return self.inspect_on_device(state, number);
+        }
+        if !self.options.checks.guard {
             return Ok(());
         }
         let record = state.record(number);

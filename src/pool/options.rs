@@ -241,8 +241,10 @@ setters! {
     /// used again. Needs memory that the CPU can access. The memory is filled once its last work is done.
     fill(byte: u8) this.checks.fill = Some(byte);
 
-    /// Keeps a guard granule free on both sides of every block and reports on free what was written there. The
-    /// report needs memory that the CPU can access.
+    /// Keeps a guard granule free on both sides of every block and reports on free what was written there. In CUDA's device memory, the
+    /// guards are filled and read in the order of the block's stream: a free waits for that stream, with the pool locked, and blocks of
+    /// captured streams are not checked. Other memory must be one that the CPU can access. A buffer that is dropped panics with it in debug
+    /// builds, and writes it to standard error in others.
     guards(on: bool) this.checks.guard = on;
 
     /// Remembers where each block was requested, for the list of leaks.

@@ -201,6 +201,40 @@ pub unsafe trait Source {
         let _ = (from, to, bytes, stream);
         Err(SourceError::unsupported("copy"))
     }
+
+    /// Sets bytes that the CPU cannot access to `value`, in the order of `stream`. Pools write guards with it.
+    ///
+    /// # Errors
+    ///
+    /// The error of the driver.
+    ///
+    /// # Safety
+    ///
+    /// The range must lie in a segment of this source, and nothing else may use it at that point in the stream's order.
+    unsafe fn fill(
+        &self,
+        address: usize,
+        bytes: usize,
+        value: u8,
+        stream: &Self::Stream,
+    ) -> Result<(), SourceError> {
+        let _ = (address, bytes, value, stream);
+        Err(SourceError::unsupported("fill"))
+    }
+
+    /// Reads bytes that the CPU cannot access, in the order of `stream`, and waits for them. Pools check guards with it.
+    ///
+    /// # Errors
+    ///
+    /// The error of the driver.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Source::fill`].
+    unsafe fn read(&self, address: usize, into: &mut [u8], stream: &Self::Stream) -> Result<(), SourceError> {
+        let _ = (address, into, stream);
+        Err(SourceError::unsupported("read"))
+    }
 }
 
 /// A queue of work that is done in the order of its submission.

@@ -2,6 +2,7 @@
 
 use crate::support::{Gpu, on_system};
 use allotment::arena;
+use allotment::gpu::cudarc::driver::sys;
 use allotment::gpu::{
     AsyncMemory, Buffer, DeviceMemory, Error, Managed, Pinned, Pool, Registered, Stream, Virtual,
 };
@@ -348,5 +349,41 @@ fn recorded_patterns_hold_typed_buffers() {
     gpu.stream.synchronize().unwrap();
     other.synchronize().unwrap();
     drop((pool, other));
+    gpu.finish();
+}
+
+/// Bytes before and behind blocks are written by work on the stream, which a free finds in its order.
+fn guards<S: Source<Stream = Stream> + Send + Sync + 'static>(gpu: &Gpu, source: S) {
+    let options = PoolOptions::new().small(0, 0).segments(8 << 20).guards(true);
+    let raw = Arc::new(DevicePool::new(source, options).unwrap());
+    let pool = Pool::over(raw.clone());
+    for (offset, found) in [(0, Ok(())), (999, Ok(())), (-1, Err(-1)), (1000, Err(1000)), (1279, Err(1279))] {
+        let block = raw.allocate_raw(1000, 256, &gpu.stream).unwrap();
+        let place = block.address().wrapping_add_signed(offset) as u64;
+        // SAFETY: the byte is the block's or of a guard next to it, which is in the pool's segment.
+        let write = || unsafe { sys::cuMemsetD8Async(place, 7, 1, gpu.stream.raw()) }.result();
+        gpu.context.bind(write).unwrap().unwrap();
+        assert_eq!(raw.deallocate(block), found.map_err(|offset| PoolError::Overrun { offset }), "{offset}");
+    }
+    assert_eq!(raw.stats().blocks.current, 0);
+    let make = |n: u8| (n, Buffer::from_slice(&pool, &vec![n; 256 << 10], &gpu.stream).unwrap());
+    let mut kept: Vec<(u8, Buffer<u8>)> = (0..160).map(make).collect();
+    kept.retain(|(n, _)| n % 4 < 2);
+    let (numbers, mut buffers): (Vec<u8>, Vec<_>) = kept.into_iter().unzip();
+    assert!(pool.defragment(&mut buffers).unwrap() > 0);
+    for (n, buffer) in numbers.into_iter().zip(&buffers) {
+        assert!(buffer.to_vec().unwrap().iter().all(|&value| value == n));
+    }
+    // Whoever frees a block that was moved finds its guards where it is now.
+    let allocations = buffers.len();
+    drop(buffers);
+    assert_eq!((allocations, raw.stats().blocks.current), (80, 0));
+}
+
+#[test]
+fn guards_of_device_memory_are_checked() {
+    let gpu = Gpu::new();
+    guards(&gpu, DeviceMemory::new(&gpu.context));
+    guards(&gpu, Virtual::new(&gpu.context).unwrap());
     gpu.finish();
 }

@@ -31,6 +31,27 @@ macro_rules! describe {
         ) -> Result<(), $crate::pool::SourceError> {
             // SAFETY: the caller guarantees both ranges.
             unsafe { $crate::gpu::source::copy($crate::pool::Direction::$direction, from, to, bytes, stream) }
+        }
+
+        unsafe fn fill(
+            &$this,
+            address: usize,
+            bytes: usize,
+            value: u8,
+            stream: &$crate::gpu::Stream,
+        ) -> Result<(), $crate::pool::SourceError> {
+            // SAFETY: the caller guarantees the range.
+            unsafe { $crate::gpu::source::fill(address, bytes, value, stream) }
+        }
+
+        unsafe fn read(
+            &$this,
+            address: usize,
+            into: &mut [u8],
+            stream: &$crate::gpu::Stream,
+        ) -> Result<(), $crate::pool::SourceError> {
+            // SAFETY: the caller guarantees the range.
+            unsafe { $crate::gpu::source::read(address, into, stream) }
         })?
 
         $(fn device(&$this) -> Option<usize> {
@@ -62,7 +83,7 @@ pub use virtual_memory::Virtual;
 pub(super) use virtual_memory::granularity;
 
 use super::{Error, Stream, library::call};
-use crate::pool::{Direction, Segment, SourceError, SourceErrorKind};
+use crate::pool::{Direction, Segment, SourceError, SourceErrorKind, Stream as _};
 use core::num::NonZeroUsize;
 use cudarc::driver::sys::CUdeviceptr;
 
@@ -121,4 +142,28 @@ pub(super) unsafe fn copy(
     unsafe { call!(cuMemcpyAsync(to as CUdeviceptr, from as CUdeviceptr, bytes, stream.raw()))? };
     stream.context().count_moved(direction, bytes);
     Ok(())
+}
+
+/// Fills bytes for [`Source::fill`](crate::pool::Source::fill) of every source.
+///
+/// # Safety
+///
+/// The contract of `Source::fill`.
+unsafe fn fill(address: usize, bytes: usize, value: u8, stream: &Stream) -> Result<(), SourceError> {
+    let _bound = stream.context().enter_relaxed()?;
+    // SAFETY: the caller guarantees the range; the stream is alive.
+    unsafe { call!(cuMemsetD8Async(address as CUdeviceptr, value, bytes, stream.raw())) }
+}
+
+/// Reads bytes for [`Source::read`](crate::pool::Source::read) of every source.
+///
+/// # Safety
+///
+/// The contract of `Source::read`.
+unsafe fn read(address: usize, into: &mut [u8], stream: &Stream) -> Result<(), SourceError> {
+    let _bound = stream.context().enter_relaxed()?;
+    let (to, from) = (into.as_mut_ptr().cast(), address as CUdeviceptr);
+    // SAFETY: the caller guarantees the range; the copy is waited for, whatever the driver says of it.
+    let copied = unsafe { call!(cuMemcpyDtoHAsync_v2(to, from, into.len(), stream.raw())) };
+    stream.synchronize().and(copied)
 }
