@@ -1,4 +1,4 @@
-//! A heap with caches as the global allocator of this test program, which serves all its allocations.
+//! A heap with caches as the global allocator of this test program, which makes all its allocations.
 #![cfg(feature = "std")]
 
 #[cfg(all(any(unix, windows), panic = "unwind"))]
@@ -100,7 +100,7 @@ mod full {
     use std::hint::black_box;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// A size that caches serve, and one that they pass on to the heap.
+    /// A size that caches allocate, and one that they pass on to the heap.
     const SMALL: usize = 4096;
     const LARGE: usize = 64 * 1024;
 
@@ -119,7 +119,7 @@ mod full {
         }
     }
 
-    /// Every kind of request that neither caches nor heap can serve is reported once, with its size.
+    /// Every kind of request that neither caches nor heap can satisfy is reported once, with its size.
     #[test]
     fn every_refused_request_is_reported_once() {
         static CALLS: AtomicUsize = AtomicUsize::new(0);

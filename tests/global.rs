@@ -1,4 +1,4 @@
-//! The heap as the global allocator of this test program, which serves all its allocations.
+//! The heap as the global allocator of this test program, which makes all its allocations.
 
 use allotment::{Heap, heap};
 use std::collections::BTreeMap;

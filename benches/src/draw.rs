@@ -73,7 +73,7 @@ pub fn grid(
     for subject in subjects {
         let mut row = vec![escape(subject)];
         row.extend(columns.iter().map(|(_, cases)| cell(table.value(results, cases, subject), table)));
-        // Skip subjects that serve only some other set of traces.
+        // Skip subjects that run only some other set of traces.
         if row[1..].iter().any(|cell| cell != "–") {
             rows.push(row);
         }

@@ -5,13 +5,13 @@ use std::ptr;
 use crate::subjects::{Subject, call};
 use crate::trace::{Kind, Op, Trace};
 
-/// The blocks of a replay by slot. Null means that the block is not live or was not served.
+/// The blocks of a replay by slot. Null means that the block is not live or was not satisfied.
 pub fn table(trace: &Trace) -> Vec<*mut u8> {
     vec![ptr::null_mut(); trace.slots]
 }
 
-/// Performs one operation, and returns whether it was served. Frees and reallocations of blocks that were not
-/// served are skipped. A block that could not be enlarged is freed and then also skipped.
+/// Performs one operation, and returns whether it was satisfied. Frees and reallocations of blocks that were not
+/// satisfied are skipped. A block that could not be enlarged is freed and then also skipped.
 ///
 /// # Safety
 ///
@@ -49,7 +49,7 @@ pub unsafe fn step<S: Subject>(subject: &mut S, blocks: &mut [*mut u8], op: &Op)
     }
 }
 
-/// Performs all operations, and returns how many were not served. This is the measured loop, which callgrind finds
+/// Performs all operations, and returns how many were not satisfied. This is the measured loop, which callgrind finds
 /// by its name.
 ///
 /// # Safety
@@ -65,7 +65,7 @@ pub unsafe fn measured_loop<S: Subject>(subject: &mut S, blocks: &mut [*mut u8],
     failed
 }
 
-/// Performs operations until one is not served, and returns whether all were served.
+/// Performs operations until one is not satisfied, and returns whether all were satisfied.
 ///
 /// # Safety
 ///

@@ -1,5 +1,5 @@
 //! A pool of blocks that the main loop and an interrupt handler share: each checks that its blocks are its own. Beside it a heap that
-//! serves the main loop alone, and no request once it is sealed.
+//! allocates for the main loop alone, until it is sealed.
 
 use allotment::fixed::{Fixed, FixedPool};
 use allotment::out_of_memory::Cause;
@@ -58,7 +58,7 @@ fn allocate_in_handler() {
     }
 }
 
-/// Checks that the main loop is served until the heap is sealed, and leaves a block to the handler.
+/// Checks that the main loop gets memory until the heap is sealed, and leaves a block to the handler.
 fn check_seal() -> Result<(), Failure> {
     let block = HEAP.try_allocate(LAYOUT).map_err(|_| Failure::Seal("the main loop is refused"))?;
     HEAP.seal();
@@ -112,7 +112,7 @@ pub enum Failure {
     Idle,
     /// The lock let an interrupt in that it should mask, or masked one that it should not.
     Mask(&'static str),
-    /// The heap served a request that it had to refuse, or the other way.
+    /// The heap satisfied a request that it had to refuse, or the other way.
     Seal(&'static str),
 }
 

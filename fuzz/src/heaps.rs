@@ -57,7 +57,7 @@ impl Block {
     }
 }
 
-/// Lets a heap with the placement and the level of the first byte serve what the others ask for. Returns the number of operations.
+/// Lets a heap with the placement and the level of the first byte allocate what the others ask for. Returns the number of operations.
 ///
 /// # Panics
 ///

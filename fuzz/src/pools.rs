@@ -17,7 +17,7 @@ const MIB: usize = 1 << 20;
 /// The most blocks at a time.
 const LIVE: usize = 60;
 
-/// Lets a pool with the placement and the options of the first bytes serve what the others ask for; calls of the driver fail now
+/// Lets a pool with the placement and the options of the first bytes allocate what the others ask for; calls of the driver fail now
 /// and then. Returns the number of operations.
 ///
 /// # Panics

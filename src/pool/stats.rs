@@ -262,9 +262,9 @@ sums! {
 }
 
 impl PoolStats {
-    /// The names of the places of [`PoolStats::recovery`]: what a request does in turn that its stream's free blocks have no room for. It takes
-    /// freed blocks that wait, or memory of other streams (`reuse`), and lets the pool grow; it gives back blocks that are kept by class and then empty
-    /// segments; it waits for freed blocks, gives everything back, moves blocks together, and calls the hooks.
+    /// The names of the places of [`PoolStats::recovery`]: what a request tries in turn if its stream's free blocks have no room for it. It looks for
+    /// freed blocks that wait and memory of other streams (`reuse`), and lets the pool grow; it frees the blocks that are kept by class, releases empty
+    /// segments, waits for freed blocks, releases all that is free, moves blocks together, and calls the hooks.
     pub const STAGES: [&'static str; 8] = STAGES;
 
     /// Returns the share of requests that were satisfied without asking the source for memory, 0 to 1; 1 if there were

@@ -1,4 +1,4 @@
-//! The proven sizes against adversarial programs: within its bound a heap serves all of them, and with less than
+//! The proven sizes against adversarial programs: within its bound a heap satisfies all of them, and with less than
 //! Robson's bound for all allocators every heap fails.
 
 use crate::shadow::{AnyHeap, Backing, Case, Subject};
@@ -20,7 +20,7 @@ struct Program {
     live: usize,
     max_live: usize,
     failed: bool,
-    /// The most recently served block.
+    /// The most recently allocated block.
     newest: usize,
 }
 
@@ -76,7 +76,7 @@ impl Program {
         arenas.map(|arena| Self::new(target, arena, 0, max_live)).take_while(fitting).last().unwrap()
     }
 
-    /// Allocates `size` bytes if the limit allows it. Returns whether a block was served.
+    /// Allocates `size` bytes if the limit allows it. Returns whether a block was allocated.
     fn allocate(&mut self, size: usize) -> bool {
         if self.failed || self.live + size > self.max_live {
             return false;

@@ -74,7 +74,7 @@ fn exercise<M: Memory + GlobalAlloc>(memory: &M) {
         // SAFETY: the block is live, has this layout, and is not used afterwards.
         unsafe { memory.deallocate(block, layout) };
     }
-    // A request that cannot be served fails alike everywhere, and leaves everything as it was.
+    // A request that cannot be satisfied fails alike everywhere, and leaves everything as it was.
     let huge = Layout::from_size_align(1 << 30, 8).unwrap();
     assert_eq!(memory.allocate(huge), None);
     assert_eq!(memory.try_allocate_zeroed(huge).unwrap_err().requested, 1 << 30);

@@ -160,7 +160,7 @@ fn all_that_is_free_can_be_had_in_one_piece() {
     check(Case::of::<Bump>());
 }
 
-/// A region whose size is a power of two serves one request of exactly that size (buddy_system_allocator#20),
+/// A region whose size is a power of two satisfies one request of exactly that size (buddy_system_allocator#20),
 /// although its bookkeeping lies in it, and is an ordinary heap afterwards.
 #[test]
 fn a_buddy_heap_lends_a_whole_region() {
@@ -402,7 +402,7 @@ fn alignment_gaps_are_given_back() {
     check(Case::of::<BestFit>());
 }
 
-/// An aligned request is served by a free block that is just so long that it has an aligned place wherever it lies, though
+/// An aligned request is satisfied by a free block that is just so long that it has an aligned place wherever it lies, though
 /// a shorter one without such a place is found first.
 #[test]
 fn an_aligned_place_is_found_behind_one_that_does_not_do() {

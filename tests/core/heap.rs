@@ -321,7 +321,7 @@ fn buddies_merge_with_buddies_only() {
     check(Case::of::<Buddy>());
 }
 
-/// Some placements serve a request of no bytes as one of a single byte; all count its failure as that.
+/// Some placements treat a request of no bytes as one of a single byte; all count its failure as that.
 #[test]
 fn a_failed_request_of_no_bytes_counts_as_one() {
     fn check<P: Placement>() {

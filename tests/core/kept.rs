@@ -43,7 +43,7 @@ fn kept_blocks_outlast_everything_else() {
     assert!(front.try_allocate(Layout::from_size_align(8500, 16).unwrap()).is_err());
 }
 
-/// While the kept block is in use, the memory serves the rest.
+/// While the kept block is in use, the others get the rest.
 #[test]
 fn the_memory_serves_what_is_beyond() {
     static HEAP: Heap<Tlsf, Spin> = heap!(64 * 1024);

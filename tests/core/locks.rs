@@ -115,7 +115,7 @@ fn any_raw_mutex() {
     hammer(&HEAP);
 }
 
-/// Without a lock a heap serves one thread, but can be sent to another.
+/// Without a lock a heap is for one thread, but can be sent to another.
 #[test]
 fn unsync_heaps_move_between_threads() {
     let mut memory = vec![0u64; 1024];

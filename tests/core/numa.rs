@@ -87,7 +87,7 @@ thread_local! {
     static HERE: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Zones begin with that of the caller's node, if it serves the request; the others come after it, as ever.
+/// Zones begin with that of the caller's node, if it satisfies the request; the others come after it, as ever.
 #[test]
 fn the_zone_of_the_callers_node_comes_first() {
     let heaps: [Heap<Tlsf, Futex>; 3] = std::array::from_fn(|_| {

@@ -77,7 +77,7 @@ mod extending {
     for_each_placement!(run);
 }
 
-/// A request for all of a region never makes more memory used than there is, whatever else the region serves it with.
+/// A request for all of a region never makes more memory used than there is, whatever else the region has for it.
 mod whole {
     use super::*;
     use allotment::harden::Full;

@@ -152,7 +152,7 @@ fn the_hook_hears_of_the_seal() {
     assert_eq!(*HEARD.lock().unwrap(), Some((16, Cause::Sealed)));
 }
 
-/// A thread that panics has to report that, so it is served.
+/// A thread that panics has to report that, so it gets memory.
 #[test]
 #[cfg(any(feature = "std", feature = "host"))]
 fn a_panic_can_be_reported() {

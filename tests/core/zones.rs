@@ -1,4 +1,4 @@
-//! Zones: which zone serves a request, how frees find their zone, cache lines, and moves.
+//! Zones: which zone satisfies a request, how frees find their zone, cache lines, and moves.
 
 use allotment::FreeError;
 use allotment::lock::Spin;
@@ -482,7 +482,7 @@ fn what_holds_atomics_stays_out_of_memory_where_they_fail() {
         zones.dealloc(block.as_ptr(), small);
         zones.deallocate(wish.cast(), layout(8000, 8)).unwrap();
     }
-    // Where no zone says anything, all serve.
+    // Where no zone says anything, all are used.
     let silent: Zones<1, 8, Spin> = Zones::new([Zone::new("ram", heap::<Tlsf>(&[4096]), Can::empty())]);
     assert!(Memory::allocate(&silent, small).is_some());
 }

@@ -147,7 +147,7 @@ fn of_pinned_memory() {
     of(|gpu| Pinned::new(&gpu.context));
 }
 
-/// Copies in a capture are counted but not timed, and a manager serves what its pools have.
+/// Copies in a capture are counted but not timed, and a manager allocates what its pools have.
 #[test]
 fn buffers_and_managers_record() {
     let gpu = Gpu::new();

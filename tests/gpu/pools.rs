@@ -314,7 +314,7 @@ fn static_plans_hold_typed_buffers() {
     gpu.finish();
 }
 
-/// Iterations on two streams, served from their plan, keep their contents.
+/// Iterations on two streams, allocated from their plan, keep their contents.
 #[test]
 fn recorded_patterns_hold_typed_buffers() {
     let gpu = Gpu::new();
@@ -374,7 +374,7 @@ fn guards<S: Source<Stream = Stream> + Send + Sync + 'static>(gpu: &Gpu, source:
     for (n, buffer) in numbers.into_iter().zip(&buffers) {
         assert!(buffer.to_vec().unwrap().iter().all(|&value| value == n));
     }
-    // Whoever frees a block that was moved finds its guards where it is now.
+    // A moved block is freed with its guards where it is now.
     let allocations = buffers.len();
     drop(buffers);
     assert_eq!((allocations, raw.stats().blocks.current), (80, 0));

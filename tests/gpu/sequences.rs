@@ -63,7 +63,7 @@ fn sequences_grow_shrink_and_share() {
     assert_eq!((full.kind, answers[0].bytes()), (SourceErrorKind::OutOfMemory, 7 * MIB / 2));
     assert_eq!(prompt.resize(8 * MIB + 1).unwrap_err().kind, SourceErrorKind::OutOfMemory);
     assert_eq!(prompt.fork(6 * MIB, &other).unwrap_err().kind, SourceErrorKind::Invalid);
-    // Pages that come back serve others, and then go back to the device.
+    // Pages that come back go to others, and then go back to the device.
     prompt.resize(MIB).unwrap();
     assert_eq!((prompt.bytes(), cache.reserved(), cache.trim().unwrap()), (MIB, 5 * page, 2 * page));
     answers[0].resize(5 * MIB).unwrap();

@@ -348,7 +348,7 @@ fn files_are_checked_and_given_up() {
     fs::remove_file(&path).unwrap();
 }
 
-/// The first descriptor serves as well as any, and it is an error when there is none left.
+/// The first descriptor is as good as any, and it is an error when there is none left.
 #[test]
 fn descriptors_are_used_up_to_the_last() {
     let _alone = alone();

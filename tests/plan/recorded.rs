@@ -118,7 +118,7 @@ fn read(name: &str, iterations: usize, period: usize, tail: usize) -> Run {
 type Planned<const N: usize> = PlannedHeap<Heap<Tlsf, Unsync>, N, Unsync>;
 
 /// Replays a run with a given plan, or with one that is made from the events before the iterations and made again
-/// whenever an iteration was not served from it entirely. Returns the reports and the last plan.
+/// whenever an iteration was not allocated from it entirely. Returns the reports and the last plan.
 fn replay<const N: usize>(
     run: &Run,
     memory: usize,
@@ -163,13 +163,13 @@ fn serves_all(report: &IterationReport, requests: usize) {
 fn training<const N: usize>(run: &Run, requests: usize, at_first: usize) {
     let (reports, plan) = replay::<N>(run, run.peak * 2, None);
     assert_eq!(reports.len(), 4);
-    // With the plan of the first iteration, the second is served as far as the two are equal.
+    // With the plan of the first iteration, the second is allocated from it as far as the two are equal.
     assert_eq!((reports[0].requests, reports[0].hits), (requests, at_first));
     for report in &reports[1..] {
         serves_all(report, requests);
         assert!(report.saved > report.arena);
     }
-    // With the recorded plan, another run is served from its second iteration on.
+    // With the recorded plan, another run is allocated from it from its second iteration on.
     let (reports, _) = replay::<N>(run, run.peak * 2, Some(&plan));
     for report in &reports {
         serves_all(report, requests);
@@ -195,7 +195,7 @@ fn requests_of_random_lengths() {
     let (requests, hits) =
         reports.iter().fold((0, 0), |(r, h), report| (r + report.requests, h + report.hits));
     assert_eq!((reports.len(), requests, hits), (40, 5960, 5343));
-    // Three lengths were longer than all before, and the first was new; all others are served entirely.
+    // Three lengths were longer than all before, and the first was new; all others are allocated from it entirely.
     assert_eq!(reports.iter().filter(|report| report.hits < report.requests).count(), 5);
     assert!(plan.peak() <= plan.lower_bound() + plan.lower_bound() / 100);
 }

@@ -86,7 +86,7 @@ impl World {
     }
 }
 
-/// The state of each seed is made twice: one serves what is available, and the other has no room for a granule more.
+/// The state of each seed is made twice: one allocates what is available, and the other has no room for a granule more.
 #[test]
 fn what_is_available_is_served_and_no_granule_more() {
     let (mut served, mut wrong) = (0, vec![]);

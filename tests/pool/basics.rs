@@ -39,7 +39,7 @@ fn small_and_large_requests_have_segments_of_their_own() {
     drop(again);
 }
 
-/// Every placement that is kept beside the memory serves a pool, and freed memory becomes free again.
+/// Every placement that is kept beside the memory works in a pool, and freed memory becomes free again.
 #[test]
 fn every_placement_divides_segments() {
     fn run<P: SegmentPlacement>(granule: usize) {
@@ -300,7 +300,7 @@ fn statistics_are_right() {
     );
     assert_eq!(stats.reserved.current as usize, 4 * MIB);
     assert_eq!(stats.calls.reserve, 2);
-    // Each stream's first request asked the source for a segment; the third was served from one.
+    // Each stream's first request asked the source for a segment; the third was allocated from one.
     assert_eq!((stats.hits, stats.misses), (1, 2));
     assert!((stats.hit_rate() - 1.0 / 3.0).abs() < 1e-9);
     assert_eq!(stats.active.current, stats.allocated.current);

@@ -414,7 +414,7 @@ fn the_age_counts_from_the_last_free() {
     assert_eq!(pool.step(), MIB);
 }
 
-/// Blocks up to a quarter longer than a request, and aligned as it asks, serve it again on the stream that they wait for.
+/// Blocks up to a quarter longer than a request, and aligned as it asks, satisfy it again on the stream that they wait for.
 #[test]
 fn waiting_blocks_serve_requests_a_little_shorter() {
     let serves = |freed: (usize, usize), asked: (usize, usize)| {

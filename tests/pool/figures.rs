@@ -15,7 +15,7 @@ impl Draw {
     }
 }
 
-/// Runs the program and returns its figures: requests that were served, failed, hit and missed; attempts that were repeated,
+/// Runs the program and returns its figures: requests that were satisfied, failed, hit and missed; attempts that were repeated,
 /// growth and borrowed blocks; the calls in the order of their declaration; KiB that were moved, and the peaks of what was
 /// reserved, active and free, in KiB.
 fn figures(options: &PoolOptions, room: usize) -> String {

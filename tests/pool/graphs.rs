@@ -209,7 +209,7 @@ fn what_the_stream_of_a_graph_takes_over_is_not_free_for_others() {
     }
 }
 
-/// A request of a capture is served by the graph's memory and by growth alone, and counts as any other.
+/// A request of a capture gets memory of the graph and of growth alone, and counts as any other.
 #[test]
 fn requests_of_a_capture_are_counted() {
     for reuse in [Reuse::None, Reuse::Basic, Reuse::Advanced, Reuse::Aggressive] {

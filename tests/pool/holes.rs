@@ -143,7 +143,7 @@ fn what_is_free_between_holes_counts() {
         pool.deallocate(blocks.remove(1)).unwrap();
         let block = pool.allocate(mib * MIB, &stream).unwrap();
         assert_eq!((device.calls("simMap"), device.reserved() / MIB - 6), (maps, reserved), "{mib} MiB");
-        // What is free below a hole is not counted, and serves the request all the same.
+        // What is free below a hole is not counted, and satisfies the request all the same.
         assert_eq!(block.address() - start, (16 - mib).min(8) * MIB);
         assert_eq!((pool.stats().retries, device.calls("simGrow")), (0, 4));
         pool.snapshot(); // checks that all counts agree

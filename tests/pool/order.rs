@@ -233,7 +233,7 @@ fn dropped_streams_leave_nothing_behind() {
     drop(keep);
 }
 
-/// A pool serves 65,535 streams at a time. Others take the places of those that the program has dropped.
+/// A pool has 65,535 streams at a time. Others take the places of those that the program has dropped.
 #[test]
 fn places_of_dropped_streams_are_taken_again() {
     let (device, a, b) = device(64);

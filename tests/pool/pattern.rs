@@ -27,7 +27,7 @@ impl Spans {
     }
 }
 
-/// Every run of PyTorch as an iteration: the second and third are served from the plan, which needs little more
+/// Every run of PyTorch as an iteration: the second and third are allocated from the plan, which needs little more
 /// than the live bytes, without a call of the source and without the pool.
 #[test]
 fn runs_of_pytorch_are_served_from_their_plan() {
@@ -210,7 +210,7 @@ fn what_outlives_the_iteration_is_left_to_the_pool() {
     assert_eq!(stats.arena, 10 * KIB as u64);
 }
 
-/// A buffer that is used on another stream in the recorded iteration is served by the pool. If it is used so only
+/// A buffer that is used on another stream in the recorded iteration is allocated by the pool. If it is used so only
 /// later, its own stream waits.
 #[test]
 fn uses_on_other_streams_are_waited_for() {

@@ -170,7 +170,7 @@ fn a_lost_device_is_no_want_of_memory() {
     assert!(pool.stats().calls.failed > 2 && pool.stats().failures == 2);
 }
 
-/// A program that needs all of the stages on a device of 24 MiB. Returns whether each request was served.
+/// A program that needs all of the stages on a device of 24 MiB. Returns whether each request was satisfied.
 fn program(device: &DeviceMemory, options: PoolOptions) -> Vec<bool> {
     let (a, b) = (device.stream(), device.stream());
     let pool = match DevicePool::new(device.clone(), options) {
@@ -223,7 +223,7 @@ fn program(device: &DeviceMemory, options: PoolOptions) -> Vec<bool> {
     served
 }
 
-/// Every call in turn fails, once or from then on: requests are served or refused with a reason, the statistics are
+/// Every call in turn fails, once or from then on: requests are satisfied or refused with a reason, the statistics are
 /// right, no byte is used too soon, and nothing is lost that the driver took back.
 #[test]
 fn every_call_may_fail() {

@@ -257,7 +257,7 @@ fn waits_for_locks_are_counted() {
         // Each of them waited for a call that took 50 ms, less at most 20 ms.
         let least = if timed { Duration::from_millis(16 * 10) } else { Duration::ZERO };
         assert!(stats.lock_time >= least && stats.lock_time.is_zero() != timed, "{:?}", stats.lock_time);
-        // The stream's heap serves requests alone, and they are measured there.
+        // The stream's heap satisfies requests alone, and they are measured there.
         let stream = Stream::new(&device);
         let block = pool.allocate_raw(KIB, 1, &stream).unwrap();
         let (before, asked) = (pool.stats(), stream.asked.load(Ordering::Relaxed));
@@ -374,7 +374,7 @@ fn streams_that_cannot_tell_are_used() {
     fail(None);
 }
 
-/// While a request or a free of one stream goes on, those of another one are served. Two streams are enough for that.
+/// While a request or a free of one stream goes on, those of another one go on. Two streams are enough for that.
 #[test]
 fn streams_do_not_wait_for_each_other() {
     let (pool, device) = pool(PoolOptions::new());
@@ -463,7 +463,7 @@ fn what_a_lane_frees_is_waited_for() {
     assert_eq!(device.take_hazards(), []);
 }
 
-/// What a capture has used is kept for its graph, also by a free that its lane could serve.
+/// What a capture has used is kept for its graph, also by a free that its lane could satisfy.
 #[test]
 fn lanes_keep_what_a_graph_uses() {
     let (pool, device) = contended(PoolOptions::new());

@@ -21,7 +21,7 @@ fn work(pool: &DevicePool<DeviceMemory>, stream: &Stream, steps: usize, count: u
     }
 }
 
-/// Returns the share of the requests between two moments that was served without the source.
+/// Returns the share of the requests between two moments that was satisfied without the source.
 fn hit_rate(from: &PoolStats, to: &PoolStats) -> f64 {
     (to.hits - from.hits) as f64 / (to.blocks.total - from.blocks.total) as f64
 }
@@ -222,7 +222,7 @@ fn a_peak_counts_for_the_whole_window() {
     }
 }
 
-/// What is measured is the same whether a stream's heap serves requests alone or the whole pool is looked at.
+/// What is measured is the same whether a stream's heap satisfies requests alone or the whole pool is looked at.
 #[test]
 fn measurements_are_right() {
     for options in

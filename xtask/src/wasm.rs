@@ -100,7 +100,7 @@ fn modules(setup: &Setup) -> Result<(Vec<PathBuf>, Vec<[u64; 2]>)> {
     Ok((modules, added.collect()))
 }
 
-/// The cells of one module's line: served and nanoseconds and KiB of the small mix, and of the mixed one.
+/// The cells of one module's line: requests and nanoseconds and KiB of the small mix, and of the mixed one.
 fn cells(lines: &str) -> Result<Vec<[String; 6]>> {
     let cells = lines.lines().map(|line| {
         let cells: Vec<String> = line.split(',').skip(1).map(str::to_owned).collect();

@@ -21,7 +21,7 @@ pub const MEASURE: Measure = Measure {
     tables,
 };
 
-/// Traces that the placement with the shortest regions serves as well.
+/// Traces that the placement with the shortest regions can run as well.
 const TRACES: [&str; 2] = ["lua_small", "mosquitto"];
 
 /// How many operations of each trace are counted.

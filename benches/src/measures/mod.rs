@@ -136,7 +136,7 @@ pub fn is_slow_twin(entry: &Entry) -> bool {
     matches!(entry.id, "linked-list, no lock" | "embedded-llff")
 }
 
-/// Returns whether a subject can serve a trace whose arena has `size` bytes.
+/// Returns whether a subject can run a trace whose arena has `size` bytes.
 pub fn serves(entry: &Entry, size: usize) -> bool {
     match entry.id {
         "Heap<Tlsf16>, stripped" | "TinyHeap" | "TinyHeap, no lock" => size <= TINY,

@@ -122,7 +122,7 @@ fn run(options: &Options) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Returns whether the subject serves only small arenas.
+/// Returns whether the subject works in small arenas only.
 fn is_small(entry: &Entry) -> bool {
     !serves(entry, 1 << 30)
 }
@@ -213,7 +213,7 @@ impl Visitor for Failing {
     }
 }
 
-/// The percentage of sizes whose freed block does not serve the same size again.
+/// The percentage of sizes whose freed block is not allocated for the same size again.
 struct Reuse {
     stride: usize,
 }

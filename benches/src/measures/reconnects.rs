@@ -235,7 +235,7 @@ struct Search {
     connections: &'static [usize],
 }
 
-/// Returns whether a device's history is served in a budget: an arena and the allocator's own state.
+/// Returns whether a device's history fits in a budget: an arena and the allocator's own state.
 fn serves<S: Subject>(arena: &Arena, budget: usize, seed: u64, connections: usize) -> bool {
     let size = budget.checked_sub(S::state());
     // SAFETY: the arena is ours, and used by one subject at a time.

@@ -119,7 +119,7 @@ impl Stepped<'_> {
         for op in &trace.ops {
             let chosen = random.usize(..trace.ops.len()) < sample && total < LIMIT;
             let block = &mut blocks[op.slot as usize];
-            // SAFETY: the trace frees and reallocates only live blocks, and blocks that were not served are
+            // SAFETY: the trace frees and reallocates only live blocks, and blocks that were not satisfied are
             // skipped.
             unsafe {
                 match op.kind {

@@ -48,7 +48,7 @@ impl Replay<'_> {
 }
 
 /// Replays a run in `memory` bytes, with a given plan or with one that is made again after every iteration that was
-/// not served entirely.
+/// not satisfied entirely.
 fn replay(
     trace: &Trace,
     bounds: &[usize],
@@ -98,7 +98,7 @@ fn unknown(first: &[Op], later: &[Op]) -> usize {
     sizes(later).iter().map(|(size, count)| count.saturating_sub(known.get(size).copied().unwrap_or(0))).sum()
 }
 
-/// Measures how many requests the plans serve, and in how much memory.
+/// Measures how many requests the plans satisfy, and in how much memory.
 pub fn recorded(_: &Args) -> Result<Findings> {
     let mut found = Findings::default();
     found.line(

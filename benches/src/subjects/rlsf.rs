@@ -13,7 +13,7 @@ pub type Large = Rlsf<24>;
 /// A table for arenas up to 128 KiB.
 pub type Small = Rlsf<12>;
 
-/// rlsf with `ROWS` rows of 16 lists, which serve blocks below `32 << ROWS` bytes.
+/// rlsf with `ROWS` rows of 16 lists, for blocks below `32 << ROWS` bytes.
 pub struct Rlsf<const ROWS: usize>(Tlsf<'static, u32, u16, ROWS, 16>);
 
 // SAFETY: rlsf allocates disjoint blocks of the inserted arena.

@@ -80,7 +80,7 @@ mod nothing {
 const SLOTS: usize = 1024;
 
 /// Takes and frees blocks at random, `rounds` times: small ones mostly, up to `1 << most` bytes. Writes to each block and looks at what it
-/// wrote before it frees it. Returns the number of requests that were served, or 0 if a block had changed.
+/// wrote before it frees it. Returns the number of requests that were satisfied, or 0 if a block had changed.
 #[unsafe(no_mangle)]
 pub extern "C" fn run(rounds: u32, seed: u32, most: u32) -> u32 {
     let mut live = [(core::ptr::null_mut::<u8>(), 0_u32); SLOTS];

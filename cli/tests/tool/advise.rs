@@ -40,7 +40,7 @@ fn build(folder: &Path, source: &str) -> PathBuf {
     target.join("debug").join(name)
 }
 
-/// Replays a trace on the static `HEAP`, contents checked; the events that were not served and the peak.
+/// Replays a trace on the static `HEAP`, contents checked; the events that were not satisfied and the peak.
 const REPLAY: &str = r#"
 fn main() {
     use allotment_trace::{Kind, Program};
@@ -77,7 +77,7 @@ fn main() {
 }
 "#;
 
-/// Builds the advised heap and replays the trace on it: all is served, and the figures are those that were promised.
+/// Builds the advised heap and replays the trace on it: every request succeeds, and the figures are those that were promised.
 fn keeps_its_word(advice: &Value, trace: &str) {
     let folder = tempfile::tempdir().unwrap();
     let code = advice["code"].as_str().unwrap();

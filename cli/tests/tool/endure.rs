@@ -52,7 +52,7 @@ impl Recording {
     }
 }
 
-/// From the first twentieth of the recordings of devices, the arena of 99.9 % serves the rest, and is at most 8 % more than that needs with
+/// From the first twentieth of the recordings of devices, the arena of 99.9 % is enough for the rest, and is at most 8 % more than that needs with
 /// the largest buffers kept. More devices with `ALLOTMENT_DEVICES`, of whom one in twenty may need more or less; `ALLOTMENT_CONNECTIONS` says
 /// how often each connects.
 #[test]
@@ -99,7 +99,7 @@ fn the_rest_of_a_recording_is_served() {
     assert!(close * 20 >= devices * 19, "{close} of {devices}, at most {worst}");
 }
 
-/// A recording leads by one command to a size, a chance and what to keep, and a longer history of the same device is served by it.
+/// A recording leads by one command to a size, a chance and what to keep, and a longer history of the same device fits in it.
 #[test]
 fn one_command_says_what_a_longer_history_confirms() {
     let (_folder, [first, whole]) = files(["first.trace", "whole.trace"]);

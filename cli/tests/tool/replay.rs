@@ -35,7 +35,7 @@ fn every_placement_replays_a_real_run() {
         assert!(one["time"].as_f64().unwrap() > 0.0, "{name}");
     }
     assert_eq!(replayed(&report, "tlsf")["time"], 1.0);
-    // Nothing is used again: it cannot serve the run, and is no reason to fail unless it was asked for.
+    // Nothing is used again: the run does not fit, which is no reason to fail unless it was asked for.
     assert_eq!(replayed(&report, "bump")["ok"], false);
     let output = allotment(["replay", trace.to_str().unwrap(), "--placement", "bump", "--no-smallest"]);
     assert_eq!(output.status.code(), Some(1));

@@ -70,7 +70,7 @@ fn buckets_hold_every_value() {
     assert!(report.series.taken.max.iter().zip(&live.max).all(|(taken, live)| taken >= live));
 }
 
-/// Every request is served by the arena that is named, and some request is not by one that is smaller.
+/// Every request is satisfied by the arena that is named, and some request is not by one that is smaller.
 #[test]
 fn the_arena_is_the_smallest() {
     let trace = read(&firmware::trace(4000, "net"));
@@ -85,7 +85,7 @@ fn the_arena_is_the_smallest() {
     assert_eq!(buddies.failed, 0);
 }
 
-/// However early the search for the smallest arena is cut short, an arena that serves the trace comes of it, and the
+/// However early the search for the smallest arena is cut short, an arena that satisfies the trace comes of it, and the
 /// search ends at once.
 #[test]
 fn a_search_that_is_cut_short_has_an_arena() {
@@ -177,7 +177,7 @@ fn suggestions_name_what_is_wrong() {
     let repeat = |times: u64, event: &dyn Fn(u64) -> String| (0..times).map(event).collect::<String>();
     assert_eq!(kinds("a 1 64 8\na 2 64 8\nf 2\nf 1\n"), [""; 0]);
     assert_eq!(kinds("a 1 64 8\na 2 64 8\nf 2\n"), ["leak"]);
-    // 8 of each 16 bytes live on: what they lie between cannot serve 24 bytes.
+    // 8 of each 16 bytes live on: what they lie between has no room for 24 bytes.
     let holes = repeat(200, &|n| format!("a {n} 16 8\n")) + &repeat(100, &|n| format!("f {}\n", 2 * n));
     let holes = holes
         + &repeat(40, &|n| format!("a {} 24 8\n", 1000 + n))

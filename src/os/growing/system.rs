@@ -130,7 +130,7 @@ mod unix {
     }
 
     // SAFETY: `mmap` returns a range that nothing else uses; anonymous memory is zero at first, and again after it was
-    // given back.
+    // returned to the system.
     unsafe impl System for Host {
         fn reserve(bytes: usize) -> Option<NonNull<u8>> {
             let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;

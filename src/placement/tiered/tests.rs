@@ -146,7 +146,7 @@ fn keeps_its_shares<T: Tier>(used_of: impl Fn(&T) -> usize) {
                     lists.free(start, layout, &mut NoStatistics).unwrap();
                 }
                 let after = (lists.small.kept(), lists.large.kept());
-                // What is given back may end the shortage.
+                // A trim may end the shortage.
                 let was_short = was_short && lists.plenty < 0;
                 assert!(
                     !was_short || after.0 <= before.0 && after.1 <= before.1,

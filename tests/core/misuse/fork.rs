@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-/// Allocates and frees. Returns whether all requests were served.
+/// Allocates and frees. Returns whether all requests were satisfied.
 fn work(heap: &(dyn Memory + Sync)) -> bool {
     (1..100).all(|n| {
         // Up to more than caches keep.

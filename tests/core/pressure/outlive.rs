@@ -1,4 +1,4 @@
-//! How much longer a heap serves a program when it saves memory under pressure: recorded programs are replayed in
+//! How much longer a heap is enough for a program when it saves memory under pressure: recorded programs are replayed in
 //! arenas that are too small, until the first request fails.
 //!
 //! `cargo test --test core outlive -- --nocapture` prints the table.
@@ -17,7 +17,7 @@ use std::sync::LazyLock;
 static TRACES: LazyLock<Vec<Trace>> =
     LazyLock::new(|| trace::paths().iter().map(|path| trace::read(path)).collect());
 
-/// Returns the events of `trace` that a heap of `arena` bytes serves before a request fails, without and with
+/// Returns the events of `trace` that a heap of `arena` bytes satisfies before a request fails, without and with
 /// saving. Both runs use the same memory, since its address matters to some placements.
 fn both<P: Placement>(trace: &Trace, arena: usize) -> [usize; 2] {
     let mut backing = Backing::new(arena, 0);
@@ -73,7 +73,7 @@ fn smallest<P: Placement>(trace: &Trace, saves: bool) -> usize {
         .unwrap()
 }
 
-/// Returns the events served without and with saving, summed over arenas from 1 to 1.25 times each trace's peak.
+/// Returns the events satisfied without and with saving, summed over arenas from 1 to 1.25 times each trace's peak.
 fn lives<P: Placement>(name: &str) -> [usize; 2] {
     let mut sums = [0; 2];
     for trace in TRACES.iter() {
@@ -96,7 +96,7 @@ fn lives<P: Placement>(name: &str) -> [usize; 2] {
     sums
 }
 
-/// Whatever a placement does to save memory, heaps serve at least as many events in total.
+/// Whatever a placement does to save memory, heaps last for at least as many events in total.
 #[test]
 fn saving_heaps_live_longer() {
     println!("{:>10} {:>16} {:>9} {:>9} {:>8}", "placement", "trace", "without", "with", "longer");

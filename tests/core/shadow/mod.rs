@@ -34,7 +34,7 @@ pub trait Subject: Placement {
     const SURE_LARGEST: bool = true;
     /// Whether every request up to `largest_free` is sure to succeed, not only one of that size.
     const MONOTONE: bool = true;
-    /// Whether a request may be served by a whole region.
+    /// Whether a whole region may be allocated for a request.
     const LENDS: bool = false;
     /// Whether frees in any order return all memory.
     const REUSES: bool = true;
@@ -44,9 +44,9 @@ pub trait Subject: Placement {
     const REGIONS: usize = 4;
     /// The most bytes that all regions together may have.
     const LIMIT: usize = 1 << 30;
-    /// How much larger than the peak an arena must be to serve real programs.
+    /// How much larger than the peak an arena must be to satisfy real programs.
     const SLACK: f64 = 1.5;
-    /// Whether requests of every size that fits can be served.
+    /// Whether requests of every size that fits can be satisfied.
     const GENERAL: bool = true;
     /// Bytes behind each block that no request can get.
     const BEHIND: usize = 0;

@@ -27,7 +27,7 @@ pub struct Program {
     client: Option<Client>,
 }
 
-/// A program that a server serves.
+/// A program that is a client of a server.
 struct Client {
     command: Vec<OsString>,
     /// Where the server listens.

@@ -13,8 +13,8 @@
 //! * *palettes*: random calls with a few lengths that are sums and multiples of each other, in an arena that is small
 //!   enough to be full half of the time; 400 seeds.
 //!
-//! The figures: `alloc` is a request that is served, `aligned` one for more than 8 bytes' alignment, `failing` one
-//! that is not served, `free`, `resize` (that stays in place), and `moving` (a resize that moves, of blocks of up to
+//! The figures: `alloc` is a request that is satisfied, `aligned` one for more than 8 bytes' alignment, `failing` one
+//! that is not satisfied, `free`, `resize` (that stays in place), and `moving` (a resize that moves, of blocks of up to
 //! 64 bytes, copying included). With the feature `_masked` it is the longest time with the lock instead; each with `_calls`, the number that was counted, and `_worst`.
 #![no_std]
 #![no_main]
@@ -117,7 +117,7 @@ mod program {
             most.worst = most.worst.max(measure::window(count) - self.empty);
         }
 
-        /// Returns whether a block was served; if so, its number is the last one.
+        /// Returns whether a block was allocated; if so, its number is the last one.
         fn aligned(&mut self, units: usize, align: usize) -> bool {
             if self.count == LIVE {
                 return false;
