@@ -125,7 +125,7 @@ impl<M, const COUNT: usize, L: Lock> Kept<M, COUNT, L> {
     }
 
     /// Marks the kept block at this address as free; `None` if there is none.
-    fn put_back(&self, block: NonNull<u8>) -> Option<Result<(), FreeError>> {
+    fn keep_again(&self, block: NonNull<u8>) -> Option<Result<(), FreeError>> {
         self.lock.with(|places| {
             places.iter_mut().find_map(|place| match *place {
                 Place::Used(used) if used == block => {
@@ -203,7 +203,7 @@ unsafe impl<M: Memory, const COUNT: usize, L: Lock> Memory for Kept<M, COUNT, L>
 
     unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         if self.is_kept(layout) {
-            if let Some(freed) = self.put_back(block) {
+            if let Some(freed) = self.keep_again(block) {
                 return freed;
             }
         }

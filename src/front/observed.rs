@@ -207,14 +207,14 @@ impl<M: Memory, O: Observer, L: Lock> Observed<M, O, L> {
     }
 
     #[inline(always)]
-    fn tell(&self, operation: Operation) {
+    fn report(&self, operation: Operation) {
         if O::ACTIVE {
-            self.tell_observers(operation);
+            self.report_to_observers(operation);
         }
     }
 
     #[inline(never)]
-    fn tell_observers(&self, operation: Operation) {
+    fn report_to_observers(&self, operation: Operation) {
         let bomb = NoUnwinding;
         let tag = current_tag();
         let mut frames = [0; FRAMES];
@@ -229,7 +229,7 @@ impl<M: Memory, O: Observer, L: Lock> Observed<M, O, L> {
     /// Reports the result of a request.
     #[inline(always)]
     fn told(&self, layout: Layout, block: Option<NonNull<u8>>) -> Option<NonNull<u8>> {
-        self.tell(match &block {
+        self.report(match &block {
             Some(block) => Operation::Allocate { block: block.addr().get(), layout },
             None => Operation::Fail { layout },
         });
@@ -243,7 +243,7 @@ unsafe impl<M: Memory, O: Observer, L: Lock> Memory for Observed<M, O, L> {
 
     #[inline]
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
-        self.tell(Operation::Free { block: block.addr().get(), layout });
+        self.report(Operation::Free { block: block.addr().get(), layout });
         // SAFETY: the caller's contract.
         unsafe { self.memory.deallocate(block, layout) }
     }
@@ -252,7 +252,7 @@ unsafe impl<M: Memory, O: Observer, L: Lock> Memory for Observed<M, O, L> {
     unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         // SAFETY: the caller's contract.
         unsafe { self.memory.check_owned(block, layout)? };
-        self.tell(Operation::Free { block: block.addr().get(), layout });
+        self.report(Operation::Free { block: block.addr().get(), layout });
         // SAFETY: the caller's contract.
         unsafe { self.memory.try_deallocate(block, layout) }
     }
@@ -262,7 +262,7 @@ unsafe impl<M: Memory, O: Observer, L: Lock> Memory for Observed<M, O, L> {
         let resized = unsafe { self.memory.try_resize(block, layout, size) };
         if resized {
             let block = block.addr().get();
-            self.tell(Operation::Reallocate { block, layout, to: block, size });
+            self.report(Operation::Reallocate { block, layout, to: block, size });
         }
         resized
     }
@@ -272,18 +272,18 @@ unsafe impl<M: Memory, O: Observer, L: Lock> Memory for Observed<M, O, L> {
         let told = &mut |moved: NonNull<u8>| {
             let (block, to, size) = (from, moved.addr().get(), new.size());
             if old.align() == new.align() {
-                self.tell(Operation::Reallocate { block, layout: old, to, size });
+                self.report(Operation::Reallocate { block, layout: old, to, size });
             } else {
                 // With another alignment it is reported as another block.
-                self.tell(Operation::Free { block, layout: old });
-                self.tell(Operation::Allocate { block: to, layout: new });
+                self.report(Operation::Free { block, layout: old });
+                self.report(Operation::Allocate { block: to, layout: new });
             }
             done(moved);
         };
         // SAFETY: the caller's contract.
         let changed = unsafe { self.memory.change(block, old, new, told) };
         if changed.is_none() {
-            self.tell(Operation::Fail { layout: new });
+            self.report(Operation::Fail { layout: new });
         }
         changed
     }

@@ -164,14 +164,14 @@ impl<A: DeviceAllocator> PlannedArena<A> {
         Ok(PlannedBuffer(Origin::Slot(self.allocate_part(slot, None)?)))
     }
 
-    /// Takes buffer `slot`, which exists, for a request of a pattern for so many of its bytes, or as a whole.
+    /// Makes buffer `slot`, which exists, live for a request of a pattern for so many of its bytes, or as a whole.
     fn allocate_part(&self, slot: usize, requested: Option<usize>) -> Result<Slot<A>, PoolError> {
         self.enter(&mut self.lock(), slot)?;
         Ok(Slot { arena: self.clone(), slot, requested, users: Uses::new() })
     }
 
     /// Returns the number of buffers that are not free. O(buffers).
-    fn taken(&self) -> usize {
+    fn live(&self) -> usize {
         self.lock().slots.iter().filter(|&&state| state != SlotState::Free).count()
     }
 
@@ -534,7 +534,7 @@ impl<A: DeviceAllocator + Clone> Pattern<A> {
             return self.plan(&mut state);
         }
         if state.wanted {
-            let live: usize = state.lanes.iter().filter_map(|lane| Some(lane.arena.as_ref()?.taken())).sum();
+            let live: usize = state.lanes.iter().filter_map(|lane| Some(lane.arena.as_ref()?.live())).sum();
             if live > 0 {
                 state.lanes.iter_mut().for_each(|lane| lane.next = 0);
                 return Err(PoolError::SlotsLive { live });
