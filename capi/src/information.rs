@@ -23,8 +23,8 @@ pub extern "C" fn mallopt(_: c_int, _: c_int) -> c_int {
     1
 }
 
-/// Returns the heap's figures: `arena` is what is committed, `uordblks` what is in use (caches of threads included),
-/// `fordblks` the rest, and `keepcost` what [`malloc_trim`] releases at least.
+/// Returns the heap's figures: `arena` counts committed bytes, `uordblks` bytes in use (caches of threads included), `fordblks` the rest,
+/// and `keepcost` the least that [`malloc_trim`] releases.
 #[unsafe(no_mangle)]
 pub extern "C" fn mallinfo2() -> Info {
     let figures = HEAP.stats();
@@ -62,8 +62,8 @@ impl fmt::Write for Stream {
     }
 }
 
-/// Writes the heap's figures to a stream, in the XML of the GNU C library: one heap, of which all that is not in use is free as one part (`rest`),
-/// and `system` and `aspace` are what is committed. Returns 0, `EINVAL` for options other than 0, or -1 if the stream fails.
+/// Writes the heap's figures to a stream, in the XML of the GNU C library: one heap, with all unused memory as one free part (`rest`);
+/// `system` and `aspace` are the committed bytes. Returns 0, `EINVAL` for options other than 0, or -1 if the stream fails.
 ///
 /// # Safety
 ///

@@ -91,7 +91,7 @@ fn folder(place: &Path) -> &Path {
 /// A file that is being written beside its place, so that an older one there stays as it is until this one is whole.
 enum Draft {
     Beside(NamedTempFile, PathBuf),
-    /// A file without a name, of which nothing is left if this process is killed.
+    /// A file without a name: if this process is killed, nothing of it is left.
     #[cfg(target_os = "linux")]
     Unnamed(File, PathBuf),
     /// A device or a pipe, or a file in a folder that allows no other.

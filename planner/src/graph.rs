@@ -171,8 +171,8 @@ impl Graph {
         lives
     }
 
-    /// Returns, for each operator, those that must come before it: what makes the tensors that it reads, and, of a tensor that is written
-    /// again, such as a state, what read or wrote it before.
+    /// Returns, for each operator, those that must come before it: the producers of the tensors it reads, and, if it writes a tensor
+    /// again (such as a state), the operators that read or wrote it before.
     pub(crate) fn before(&self) -> Vec<Vec<usize>> {
         let mut writer = vec![None; self.tensors.len()];
         let mut readers: Vec<Vec<usize>> = vec![Vec::new(); self.tensors.len()];
@@ -235,8 +235,8 @@ impl Graph {
     }
 
     /// Returns whether it has operators with bodies, such as `If` and `Loop`, or variables, or operators that run in chunks. The
-    /// operators from one with a body to its `.end` belong together, and what reads a variable keeps its place among what writes it, so
-    /// that the order is not to be changed.
+    /// operators from one with a body to its `.end` belong together, and readers of a variable keep their places among its writers, so
+    /// the order must not change.
     pub fn has_bodies(&self) -> bool {
         !self.chunked.is_empty()
             || self.ops.iter().any(|op| op.kind.ends_with(".end"))

@@ -117,8 +117,8 @@ impl Collection {
         text.lines().enumerate().map(offset).collect::<Result<_, _>>().map(Some)
     }
 
-    /// Checks that every line has its instance and a plan with the line's peak, that the bounds hold, and that nothing
-    /// else is stored. It shares no code with the search but for the bound by load.
+    /// Checks each line for its instance and a plan with its peak, and that the bounds hold and nothing else is stored. It shares no code
+    /// with the search but for the bound by load.
     ///
     /// # Errors
     /// The first contradiction.

@@ -48,9 +48,9 @@ use core::ptr::{self, NonNull};
 ///
 /// # Safety
 ///
-/// From `enter` to `leave`, no other code may be between the two with the same number: neither on another core nor in an interrupt handler
-/// or another task of the same core. What was written before `leave` must be seen after the next `enter` with that number, which is so if
-/// the number is that of a core.
+/// From `enter` to `leave`, no other code may be between the two with the same number: neither on another core nor in an interrupt
+/// handler or another task of the same core. Writes before `leave` must be visible after the next `enter` with the same number. They are
+/// if the number is a core's.
 pub unsafe trait Cores {
     /// State that `enter` passes to `leave`, such as whether interrupts were masked.
     type Token;

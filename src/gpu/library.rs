@@ -30,8 +30,8 @@ macro_rules! call {
 }
 pub(super) use call;
 
-/// Declares the functions of the driver that this module calls. Their results are plain numbers: a driver that is newer than
-/// cudarc's bindings has codes that cudarc's type lacks, and a value of that type must be one of its own.
+/// Declares the functions of the driver that this module calls. Their results are plain numbers: a newer driver has codes that the enum
+/// of cudarc's bindings lacks, and a value of an enum must be one of its variants.
 macro_rules! functions {
     ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?);)*) => {
         #[allow(non_snake_case, reason = "these are the driver's names")]

@@ -273,8 +273,8 @@ impl<const R: usize, const G: usize> Buddy<R, G> {
     /// The bound is then `M' (1 + log2(n' / m'))`, plus up to `2 n'` for ends that are not aligned. It has the form
     /// of half-fit's bound (`2 M (1 + log2 n)`: Ogasawara 1995, and o1heap), for the same reason. Let `A(j)` be the
     /// most bytes ever in aligned places of size `2^j` that are not entirely free. A free place of size `2^(j+1)`
-    /// is split for a smaller block only when no smaller place is free, that is, when the places of that size which
-    /// are not free hold at most `A(j)`. Only blocks of that size or larger are added to them afterwards, at most
+    /// is split for a smaller block only when no smaller place is free: then the used places of that size
+    /// hold at most `A(j)`. Only blocks of that size or larger are added to them afterwards, at most
     /// `M'`. So `A(j+1) <= A(j) + M'`, and `A` at the smallest block is `M'`. A request fails only when every place
     /// of its size is in use.
     ///

@@ -265,8 +265,8 @@ impl<P: Placement, L: Lock, S: Statistics> Heap<P, L, S> {
         })
     }
 
-    /// Removes and returns the region that starts at `start`, if none of its blocks is live. With [`Bump`] that
-    /// means that none was allocated since the last reset, or that all were freed again from the end.
+    /// Removes and returns the region that starts at `start`, if none of its blocks is live. With [`Bump`], none may have been allocated
+    /// since the last reset, or all were freed again from the end.
     ///
     /// # Errors
     ///

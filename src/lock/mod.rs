@@ -47,8 +47,8 @@ pub unsafe trait Lock: Sized {
     /// The caller must hold the lock, and `token` must be from the call that took it.
     unsafe fn release(&self, token: Self::Token);
 
-    /// Releases the lock and returns `value`. A lock that has to wake others overrides it, so that this is the last thing that its
-    /// caller does, and the compiler jumps there instead of saving registers for a call.
+    /// Releases the lock and returns `value`. A lock that wakes others overrides it: then waking is the last thing that its caller does,
+    /// and the compiler jumps there instead of saving registers for a call.
     ///
     /// # Safety
     ///
@@ -162,7 +162,8 @@ pub struct CriticalSection(());
 /// Names that the linker's error shows if no crate implements critical sections.
 #[cfg(feature = "critical-section")]
 mod no_crate_implements_critical_section {
-    /// Makes the function that enters a critical section, with a name that says what is missing where it is not linked.
+    /// Makes the function that enters a critical section. If no implementation is linked, the linker's message shows its name, which says
+    /// what is missing.
     macro_rules! entry {
         ($name:ident) => {
             pub(super) use $name as enter;

@@ -64,10 +64,10 @@ pub enum ForkError {
 
 /// Makes a [`Memory`](crate::Memory) usable in the child after a `fork`, even if another thread was using it at that moment.
 ///
-/// A child has only the thread that called `fork`. If another thread held a lock, the child finds the lock taken for good, and its
-/// first allocation waits forever. Programs with threads that fork and then allocate in the child should call this once at their
-/// start, for every heap that is not [`Growing`](super::Growing), which protects itself, and for every front that has a lock of its own.
-/// (`std::process::Command` does not allocate in the child and needs nothing.)
+/// A child has only the thread that called `fork`. If another thread held a lock, the child finds the lock taken for good, and its first
+/// allocation waits forever. Programs with threads that fork and then allocate in the child should call this once at their start, for
+/// every front with a lock of its own and every heap but [`Growing`](super::Growing), which protects itself. (`std::process::Command`
+/// does not allocate in the child and needs nothing.)
 ///
 /// It registers handlers that hold the locks while the process is copied: those of a [`Heap`](crate::Heap) or
 /// [`TinyHeap`](crate::TinyHeap), of fronts (`Observed` and its observers, `PressureHeap`, `Bounded`, `Timed`, `PlannedHeap`, `Cached`,
@@ -146,8 +146,8 @@ fn locks() -> impl Iterator<Item = ForkLock> {
     unsafe { (*HELD.locks.get()).into_iter().flatten() }
 }
 
-/// Takes all locks. It waits for one lock only as long as it has no other one: a thread that has that one may be waiting for another, such as an
-/// observer that allocates.
+/// Takes all locks. It waits for one lock only as long as it has no other one: its holder may be waiting for another lock, as an observer
+/// does when it allocates.
 extern "C" fn before() {
     HELD.lock.acquire();
     let mut first = 0;

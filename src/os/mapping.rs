@@ -278,7 +278,7 @@ mod linux {
         Ok(region)
     }
 
-    /// Applies the wishes that come after the mapping itself, in an order that gives the first pages what was asked for.
+    /// Applies the wishes that follow the mapping, in an order in which the first pages already get them.
     fn keep(wish: &Mapping, region: Region) -> Result<(), MapError> {
         let (start, size) = (region.start.as_ptr().cast(), region.size);
         if let Some(huge @ (Huge::Advise | Huge::Never)) = wish.huge {

@@ -95,12 +95,12 @@ impl Parts {
 /// live until another one frees them ([`SharedHeap::free_all_of`]). A process that is stopped while it holds the lock stops the others until it
 /// goes on or ends.
 ///
-/// A process that writes beyond its blocks, or anything else to the file, can destroy the contents of the heap and its statistics, but what it
-/// writes is not trusted: no block leaves the file, and no call fails to return, but for one case: a lock that was made to name another
-/// thread that lives, of a process that has the file mapped, is waited for as long as that lives. If the system does not show what the
-/// process has mapped, as one of another user, its threads count as gone when they have slept for 10 s, and threads of another number
-/// space (container) after one second. Damaged lists are made anew, and a live block whose length was overwritten is refused as no block,
-/// and stays out of use.
+/// A process that writes beyond its blocks, or anything else to the file, can destroy the contents of the heap and its statistics, but
+/// what it writes is not trusted: no block leaves the file, and no call fails to return, but for one case: a lock word that was forged to
+/// name a live thread of a process with the file mapped keeps others waiting as long as that thread lives. If the system does not show
+/// what the process has mapped, as one of another user, its threads count as gone when they have slept for 10 s, and threads of another
+/// number space (container) after one second. Damaged lists are made anew, and a live block whose length was overwritten is refused as no
+/// block, and stays out of use.
 ///
 /// Allocation and free are O(1), and take the lock; after a death or damage the next one is O(granules).
 pub struct SharedHeap {

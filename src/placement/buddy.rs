@@ -38,9 +38,10 @@ pub type Buddy<const REGIONS: usize = DEFAULT_REGIONS, const GRANULE: usize = 16
 ///  | table | row 0 | row 1 | row 2 .. | summary | its summary .. |
 /// ```
 ///
-/// The table says where each row begins, and where it would if it had the bits of all blocks from address 0 on. The rows' words that
-/// have a free block have a bit in a summary, whose words that are not zero have a bit in a summary of their own, and so on to a single
-/// word. The first bit set behind the start of the requested order's row leads to the lowest of the shortest blocks that fit.
+/// The table says where each row begins, and where it would if it had the bits of all blocks from address 0 on. A summary has a bit for
+/// each word of the rows, which is set if a block of that word is free. Another summary has a bit for each word of the first that is not
+/// zero, and so on to a single word. The first bit set behind the start of the requested order's row leads to the lowest of the shortest
+/// blocks that fit.
 #[derive(Clone, Copy)]
 pub struct BuddyMap {
     words: *mut u32,

@@ -25,7 +25,7 @@ impl fmt::Display for Size {
     }
 }
 
-/// Lets errors show their sentence in `Debug` as well, which is what a `main` prints that returns one.
+/// Lets `Debug` show the sentence of an error too, since a `main` that returns an error prints that.
 macro_rules! debug_as_display {
     ($($error:ty),+) => {$(
         impl ::core::fmt::Debug for $error {
@@ -281,7 +281,7 @@ pub enum PoolError {
     /// The pool already has 65,535 streams, the most it can.
     #[error("the pool already has 65535 streams, the most it can")]
     TooManyStreams,
-    /// The stream is not of the device that has the pool's memory, so that its work would have no order with what uses that memory.
+    /// The stream belongs to another device than the pool's memory, so its work would not be ordered with the work on that memory.
     #[error("the stream is of another device than the pool's memory")]
     OtherDevice,
     /// A stream of the pool is capturing a graph, and the request of another stream cannot be satisfied before memory

@@ -39,7 +39,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         self.allocate_slow(request, stream, Location::caller())
     }
 
-    /// Allocates a block that its stream's heap had no room for at once, and measures that if the options ask for that.
+    /// Allocates a block if its stream's heap had no room at once, and measures the request if the options say so.
     #[inline(never)]
     fn allocate_slow(
         &self,

@@ -56,7 +56,7 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
             || !self.order.touched_by.is_empty() && self.order.touched_by.contains_key(&number)
     }
 
-    /// Returns the capture that must keep a block which is about to be freed, and the further ones that use it.
+    /// Returns the capture that must keep a block about to be freed, and the other captures that use it.
     fn keeper(&mut self, number: u32) -> Option<(usize, Vec<u64>)> {
         let record = self.record(number);
         let (heap, shared, serial) =
@@ -94,11 +94,10 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     /// Returns a handle to the memory that the capture of `stream` gets from this pool, which stays with the graph
     /// until the handle is dropped. To be called while the stream is being captured.
     ///
-    /// A pool notices a capture by itself. Requests for a captured stream are allocated from segments of their own,
-    /// which grow if need be, and a block that is freed there goes only to further requests of that stream in that
-    /// capture. Other blocks that are freed while their stream is captured, or that a captured stream was noted to
-    /// use ([`RawPool::record_stream`]), are kept as well. Without a handle all this lasts until
-    /// [`RawPool::release_capture`], or as long as the pool.
+    /// A pool notices a capture by itself. Requests of a captured stream have segments of their own, which grow if need be. A block that
+    /// is freed there goes only to later requests of the same stream and capture. Other blocks that are freed while their stream is
+    /// captured, or that a captured stream was noted to use ([`RawPool::record_stream`]), are kept as well. Without a handle all this
+    /// lasts until [`RawPool::release_capture`], or as long as the pool.
     ///
     /// A block that was allocated before the capture, is used by the graph and is freed after the capture has
     /// ended is not seen: it must live as long as the graph, like every other input.
@@ -205,8 +204,7 @@ impl<P: SegmentPlacement, S: Source> GraphMemory<'_, P, S> {
         self.id
     }
 
-    /// Notes that the graph was launched on `stream`, so that the memory is not used for anything else before that
-    /// launch is done.
+    /// Records a launch of the graph on `stream`: its memory is not used for anything else before the launch is done.
     pub fn launched_on(&self, stream: &S::Stream) {
         let mut state = self.pool.lock();
         let own = state.order.captures.iter_mut().find(|capture| capture.id == self.id);

@@ -10,7 +10,7 @@
 //!  all locks guard        the rest: which stream has which heap, the pool's figures, queues, captures
 //! ```
 //!
-//! Who holds any lock may read what all locks guard. Who holds a lane's lock takes no other.
+//! The holder of any lock may read what all locks guard together. Who holds a lane's lock takes no other.
 
 use super::segments::{Holder, LANES, Record, Request, lane_of};
 use super::state::{State, bytes_of};

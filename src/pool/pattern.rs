@@ -279,8 +279,8 @@ impl<A: DeviceAllocator> Drop for Slot<A> {
     }
 }
 
-/// A live buffer of a [`PlannedArena`], whose drop makes room for the buffers that share its memory, or one of a
-/// [`Pattern`], which lies in the recorded plan or is a block of the pool.
+/// A live buffer of a [`PlannedArena`] or a [`Pattern`]. Dropping it makes room for the buffers that share its memory; one of a pattern
+/// may be a block of the pool instead.
 pub struct PlannedBuffer<A: DeviceAllocator>(Origin<A>);
 
 enum Origin<A: DeviceAllocator> {
@@ -458,8 +458,8 @@ impl<A: DeviceAllocator> State<A> {
 /// few recorded requests are tried, and then the request goes to the pool. So does a request whose place is still
 /// occupied because some buffer was not freed in time. Two live buffers never overlap, whatever the program does.
 ///
-/// Buffers that outlive the recorded iteration, and buffers that are used on other streams in it, are left to the
-/// pool, which knows when their work is done.
+/// The pool allocates buffers that outlive the recorded iteration or are used on other streams in it, since it knows when their work is
+/// done.
 ///
 /// ```
 /// use allotment::pool::{DevicePool, Pattern, PoolOptions};

@@ -289,10 +289,9 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
 }
 
 impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
-    /// Returns the bytes of the longest request for work on the stream with this number that would succeed now without waiting for
-    /// work, to the granule: in free memory of the stream, in that of others whose work is done, or in what the source and the limit
-    /// still allow, also after empty segments went back. Freed blocks whose events have passed, and those that are kept by class,
-    /// return to their segments.
+    /// Returns the bytes of the longest request for work on the stream with this number that would succeed now without waiting for work,
+    /// to the granule: in free memory of the stream, in that of others whose work is done, or in new memory within the limit, also after
+    /// empty segments were released. Freed blocks whose events have passed, and those that are kept by class, return to their segments.
     ///
     /// What only compaction, hooks or the pages between blocks of a [lean](super::PoolOptions::lean) pool could add does not count.
     /// Other programs may take the source's memory first, and placements that round lengths up, such as a buddy system, may need

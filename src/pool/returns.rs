@@ -62,7 +62,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         self.free_checked(&mut state, number, None)
     }
 
-    /// Frees a block whose last work was submitted to `stream` if that is given, and does what is due before and after.
+    /// Frees a block, after its last work on `stream` if one is named, with the checks before and the trimming after.
     fn free_checked(
         &self,
         state: &mut State<P, S>,

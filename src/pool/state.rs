@@ -175,7 +175,7 @@ pub(super) struct Streams {
     /// The stream heap that was used last: the only one that may have something that the figures do not, unless the pool
     /// has lanes.
     recent: usize,
-    /// Whether it may.
+    /// Whether the stream heap may.
     is_ahead: bool,
     /// Stream heaps without a stream that still have memory, and those that have none.
     pub retired: Vec<usize>,

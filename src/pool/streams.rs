@@ -52,8 +52,7 @@ pub(super) struct StreamHeap<S: Source> {
     pub records: usize,
     pub bins: [Bin; 3],
     pub figures: Figures,
-    /// Number of frees into its segments so far that are ordered by its stream alone, plus the segments that it got
-    /// in that order.
+    /// Number of frees into its segments that its stream alone orders, plus the segments that it got in that order.
     pub frees: u64,
     /// The value of `frees` up to which all work is known to be done.
     pub quiet: u64,
@@ -97,9 +96,8 @@ impl<P: SegmentPlacement, S: Source> Lane<P, S> {
         }
     }
 
-    /// Allocates a block from the stream heap's segments of this kind: from the one whose longest free block is the
-    /// shortest that suffices, so that longer ones are not split. Returns the block's record. The caller counts it.
-    /// O(log segments) plus the placement's work.
+    /// Allocates a block from the stream heap's segments of this kind: from the segment with the shortest sufficient free block, so that
+    /// longer ones stay whole. Returns the block's record. The caller counts it. O(log segments) plus the placement's work.
     #[inline(always)]
     pub(super) fn allocate(&mut self, request: &Request, heap: usize, kind: SizeKind) -> Option<u32> {
         let place = &mut self.heaps[heap / LANES];

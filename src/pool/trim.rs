@@ -12,7 +12,7 @@ use core::cmp::Reverse;
 use core::time::Duration;
 use std::collections::HashMap;
 
-/// How long after its work was not over a segment that should go is looked at again, if what is kept has a bound.
+/// How soon a pool with a bound on kept memory looks again at a segment whose work was not done.
 const AGAIN: Duration = Duration::from_millis(1);
 
 impl<P: SegmentPlacement, S: Source> RawPool<P, S> {

@@ -5,8 +5,8 @@
 use ash::vk;
 use ash::vk::{BufferUsageFlags, MemoryPropertyFlags};
 
-/// What a pool's memory should be like. Of the memory types that have all that is required, the one is chosen that has the
-/// most of what is preferred and the least of what is avoided; of equals the first, which Vulkan lists before slower ones.
+/// What a pool's memory should be like. Among the memory types with all required properties, the one with the most preferred and the
+/// fewest avoided properties is chosen; of equals the first, which Vulkan lists before slower ones.
 ///
 /// ```
 /// use allotment::vulkan::{Wish, ash::vk::MemoryPropertyFlags};

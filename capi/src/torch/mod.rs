@@ -294,7 +294,7 @@ pub unsafe extern "C" fn allotment_torch_free(
     }
 }
 
-/// Notes that work on `stream` uses a block, so that its memory is not used again before that work is done. O(1).
+/// Records a use of a block on `stream`: its memory is not reused before the work there is done. O(1).
 ///
 /// # Safety
 ///

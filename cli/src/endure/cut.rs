@@ -165,8 +165,8 @@ fn lows(run: &Run) -> Vec<usize> {
 /// The quarter of the cuts that least is live across say how much is usual.
 const USUAL: usize = 4;
 
-/// Returns the cuts that not much more is live across than usual, and how many bytes that is in the mean, in blocks that are freed within a
-/// tenth of all cuts, or live in the end. A request of the same size in the middle of an episode is no beginning.
+/// Returns the cuts with hardly more live bytes than usual, and the mean of those bytes. It counts blocks that are freed within a tenth
+/// of all cuts, or live in the end. A request of the same size in the middle of an episode is no beginning.
 fn quiet(run: &Run, starts: Vec<usize>) -> (Vec<usize>, f64) {
     let mut changes = vec![0_i64; starts.len() + 1];
     for life in &run.lives {

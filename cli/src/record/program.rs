@@ -45,8 +45,8 @@ const ALLOCATORS: [(&str, &[&str], &[u8]); 5] = [
 const OURS: [&str; 3] = ["9allotment2os7growing", "9allotment2os6cached", "9allotment4heap"];
 const OUR_TEXTS: [&[u8]; 2] = [b"/os/growing/", b"the block is not from this heap"];
 
-/// Interpreters that keep the objects of their language in memory of their own: a function that they have or load, what they are,
-/// and the variable with which they do without, if there is one.
+/// Interpreters that keep the objects of their language in memory of their own: a function that marks them, their name, and the variable
+/// that turns them off, if there is one.
 const INTERPRETERS: [(&str, &str, &str); 5] = [
     ("Py_BytesMain", "Python", "PYTHONMALLOC=malloc"),
     ("Py_Main", "Python", "PYTHONMALLOC=malloc"),

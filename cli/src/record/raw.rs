@@ -146,8 +146,7 @@ impl From<Record> for Item {
     }
 }
 
-/// Makes the trace of a recording, whose blocks are known by their addresses, and puts right what that of a real program may have
-/// wrong.
+/// Makes the trace of a recording, in which addresses stand for blocks, and corrects what can be wrong in that of a real program.
 struct Repair {
     counts: Counts,
     /// The live blocks by their addresses: number and size.

@@ -19,7 +19,7 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 const STEPS: usize = 20_000;
 const STEP: Duration = Duration::from_millis(20);
 
-/// The kernel's numbers for a system call that it interrupted (`ERESTARTSYS` and its kin), and that for one that it ended early.
+/// The kernel's numbers for interrupted system calls (`ERESTARTSYS` and its kin), and for one that it ended early.
 const INTERRUPTED: [i64; 5] = [-512, -513, -514, -516, -(libc::EINTR as i64)];
 
 /// The set of registers that `XSAVE` stores.

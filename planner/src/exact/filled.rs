@@ -43,7 +43,7 @@ pub fn pack(instance: &Instance, capacity: u64, deadline: &Deadline) -> Option<V
     None
 }
 
-/// Makes buffers that together need what each step adds to what is free; `None` if something is free that is negative.
+/// Makes buffers that together fill what each step adds to the free memory; `None` if something is free that is negative.
 fn fillers(
     steps: &BTreeMap<i64, i128>,
     end: i64,

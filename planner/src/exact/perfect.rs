@@ -1,10 +1,10 @@
 //! Perfect packings: instances of which every byte is in use at all times, solved without a search.
 //!
 //! What ends at a moment leaves exactly the room that what starts then fills. So moments are the vertices of a planar graph and buffers
-//! its edges, and the live buffers can be stacked in an order exactly if those that end together lie together. `Orders` keeps
-//! all such orders while time passes; at the end any one of them is taken, and offsets follow backwards in time. Sizes matter only where
-//! several places change at one moment: there, what ends and what starts is matched by equal sums, which is a guess where chance
-//! makes sums equal too.
+//! its edges, and the live buffers can be stacked in an order exactly if those that end together lie together. `Orders` keeps all such
+//! orders while time passes; at the end any one of them is taken, and offsets follow backwards in time. Sizes matter only where several
+//! places change at one moment: there, ending and starting buffers are matched by equal sums. That is a guess: sums may also be equal by
+//! chance.
 
 use super::orders::Orders;
 use crate::deadline::{Deadline, Watch};

@@ -123,7 +123,7 @@ impl State<'_> {
         events.saturating_mul(prices.event).saturating_add(clashes.saturating_mul(prices.clash))
     }
 
-    /// Chooses a buffer that costs something, if that is easily found, and some that lie near it.
+    /// Chooses a buffer with a cost, if one is easily found, and some of its neighbours.
     fn choose(&mut self, count: usize) -> Vec<usize> {
         let (n, streams) = (self.offsets.len(), self.priced.streams);
         let costs = |k: usize| {

@@ -19,8 +19,8 @@ pub struct Changes {
     pub stream: Option<u64>,
     /// Tensors are moved to a slower memory while they are not read, so that no more bytes than these are in use.
     pub spill: Option<u64>,
-    /// With `spill`: the order, what runs again and what is moved are chosen in one search, in which a unit of work counts as so many bytes
-    /// moved.
+    /// With `spill`: one search chooses the order, the operators to run again and the tensors to move; a unit of work counts as so many
+    /// bytes moved.
     pub joint: Option<u64>,
     /// The seed of the random numbers.
     pub seed: u64,

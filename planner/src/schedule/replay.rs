@@ -192,7 +192,7 @@ impl<'w, 'a> Machine<'w, 'a> {
         }
         let (chunk, chunks) = step.chunk.unwrap_or((0, 1));
         let streamed = |name: &str| step.streamed.iter().any(|own| *own == name);
-        // An operator that goes element by element needs the part from this chunk on of what is as large as what it makes.
+        // An elementwise operator needs, of each input as large as its output, the part from this chunk on.
         let whole = writes.iter().filter(|name| !streamed(name)).map(|name| self.places[name].size).max();
         let bytes = |machine: &Self, name: &str| {
             let size = machine.places[name].size;

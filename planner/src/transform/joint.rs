@@ -1,8 +1,8 @@
 //! Chooses the order of operators, repeated operators and moved tensors in one search.
 //!
-//! One after the other, each choice is made without the next: the order of the least load is not that of the fewest bytes moved,
-//! and what runs again may be what would have been cheap to move. Here an operator that is moved in the order, runs again or no longer does
-//! is judged by what is left to be moved then (local search with late acceptance: Burke and Bykov, *The late acceptance hill-climbing
+//! One after the other, each choice is made without the next: the order with the least load is not the one with the fewest bytes moved,
+//! and a tensor that is made again may be cheap to move. Here an operator that is moved in the order, runs again or no longer does is
+//! judged by what is left to be moved then (local search with late acceptance: Burke and Bykov, *The late acceptance hill-climbing
 //! heuristic*, 2017).
 
 use super::remat::again;
@@ -10,7 +10,7 @@ use super::{Spilled, rematerialise, reorder, spill};
 use crate::deadline::Deadline;
 use crate::graph::{Graph, Lowering};
 
-/// A graph in an order, with operators that run again and tensors that are moved, so that its load keeps to a capacity.
+/// A graph in an order that keeps its load within a capacity, by running operators again and moving tensors.
 #[derive(Clone, Debug)]
 pub struct Joint {
     /// The graph.

@@ -109,7 +109,7 @@ impl Search<'_> {
         self.best.as_ref().map_or(u64::MAX, |best| best.peak)
     }
 
-    /// Tries all orders that go on from `self.order`, whose operators are `done` and whose largest load is `peak`.
+    /// Tries all orders that continue `self.order`; its operators are `done`, and `peak` is its largest load.
     fn go_on(&mut self, done: u32, peak: u64) {
         let count = self.graph.ops.len();
         if self.deadline.passed() {

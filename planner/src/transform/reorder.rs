@@ -166,8 +166,8 @@ fn raise(steps: &Steps, order: &[usize], least: &mut u64, watch: &mut Watch) {
     }
 }
 
-/// Divides the operators, again and again, into what best runs before the one that needs the most and what runs after it, and offers what
-/// the rule for the next operator makes of each division.
+/// Divides the operators again and again: into those that best run before the one with the largest need, and those after it. Offers the
+/// order that the rule for the next operator makes of each division.
 fn divide(
     steps: &Steps,
     best: &mut Best,
@@ -303,7 +303,7 @@ fn walk(
     Some((peak, order))
 }
 
-/// Moves one operator at a time to another place between those that it needs and those that need it, and keeps what is no worse.
+/// Moves one operator at a time to another place between its producers and its consumers, and keeps the order if it is no worse.
 fn shifts(
     steps: &Steps,
     best: &mut Best,

@@ -25,13 +25,12 @@
 //!
 //! # Panics while the heap is full
 //!
-//! Reporting a panic needs memory itself: with `RUST_BACKTRACE=1` several megabytes, for the debug information of
-//! the program. Rust's standard library locks itself out if one of those requests fails, and the program hangs. So
-//! on systems with the standard library (feature `host`, on by default, or `std`) a heap that is the global
-//! allocator and runs out *on a thread that is panicking* takes a reserve of at least 16 MiB from the system as one
-//! more region, and allocates the request from it. The heap keeps that region, and its statistics count it. A heap
-//! that cannot take another region of that size (16-bit links, an adapter, [`TinyHeap`]) ends the program with
-//! one line that says so instead of hanging.
+//! Reporting a panic needs memory itself: with `RUST_BACKTRACE=1` several megabytes, for the debug information of the program. Rust's
+//! standard library locks itself out if one of those requests fails, and the program hangs. So on systems with the standard library
+//! (feature `host`, on by default, or `std`) a heap that is the global allocator and runs out *on a thread that is panicking* takes a
+//! reserve of at least 16 MiB from the system as one more region, and allocates the request from it. The heap keeps that region, and its
+//! statistics count it. A heap that cannot add a region of that size (16-bit links, an adapter, [`TinyHeap`]) ends the program with one
+//! line that says so.
 //!
 //! A program that takes a backtrace itself (`std::backtrace::Backtrace::capture`) while the heap is full is not
 //! panicking, and can still hang in the standard library after "memory allocation of .. bytes failed". A hook that

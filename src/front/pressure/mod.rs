@@ -7,8 +7,8 @@
 //!   ([`Placement::set_saving`](crate::placement::Placement::set_saving));
 //! * **reclaim hooks** ([`Reclaim`]): if a request finds no room, they are asked in order of priority to give
 //!   memory back, and the request is tried again;
-//! * **headroom**: memory that only requests in a scope may use ([`PressureHeap::with_headroom`]), so that the code which
-//!   handles an error can still allocate;
+//! * **headroom**: memory for requests in a scope only ([`PressureHeap::with_headroom`]), so that the code which handles an error can
+//!   still allocate;
 //! * a hook that gets the typed error of every request that has finally failed.
 //!
 //! A request that finds no room goes through these steps:

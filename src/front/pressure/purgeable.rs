@@ -47,7 +47,8 @@ impl Codec for () {
 /// assert_eq!(draw(0), Some(0)); // which is drawn again
 /// ```
 ///
-/// Nothing is called inside the lock `L` but the clock of uses, so that the memory's hooks, the codec, and what makes a block may use this value.
+/// Only the clock of uses is called inside the lock `L`, so the memory's hooks, the codec and the function that makes a block may use
+/// this value.
 pub struct Purgeable<M: Memory, const BLOCKS: usize, C: Codec = (), L: Lock = lock::Default> {
     memory: M,
     codec: C,

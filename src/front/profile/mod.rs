@@ -16,8 +16,8 @@ use core::sync::atomic::{AtomicU8, Ordering};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-/// Memory that keeps a heap profile: one block for so many bytes on average, with the stack that asked for it, from which any thread may
-/// write what each stack holds, at any time.
+/// Memory that keeps a heap profile: one block for so many bytes on average, with the stack of its request. Any thread may write at any
+/// time what each stack holds.
 ///
 /// ```
 /// use allotment::{HeapProfile, os::Growing};

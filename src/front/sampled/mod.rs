@@ -1,8 +1,8 @@
 //! [`Sampled`]: writes behind blocks and uses of freed ones, caught in the field by the chip's memory protection.
 //!
-//! One request in [`PERIOD`](Sampled) gets a block that ends where a guard of 32 bytes begins, which the chip watches: the next access to it is
-//! a fault, whose handler learns whose block it was. The guard wanders from block to block, and over blocks that were freed, so that a bug which
-//! happens often is caught soon, on a device in the field, for a few instructions per request.
+//! One request in [`PERIOD`](Sampled) gets a block that ends where a guard of 32 bytes begins, which the chip watches: the next access to
+//! it is a fault, whose handler learns whose block it was. The guard wanders over live and freed blocks, so it soon catches a bug that
+//! happens often, on a device in the field, for a few instructions per request.
 //!
 //! ```text
 //!  live       | block of 40 bytes |  guard  |        a write behind it is a fault

@@ -80,9 +80,9 @@ impl core::error::Error for ZoneError {}
 
 /// Several zones, in order of preference.
 ///
-/// A request wants capabilities. Among the zones that have all of them, those whose rules match the request are
-/// tried first, in the order in which they were given, and then those in the fallback chain, in its order. Other
-/// zones are not tried: a zone is used for requests that do not match its rules only if the chain names it.
+/// A request wants capabilities. Among the zones that have all of them, those with matching rules are tried first, in their order, and
+/// then those of the fallback chain, in its order. Other zones are not tried: a zone is used for requests that do not match its rules
+/// only if the chain names it.
 ///
 /// ```
 /// use allotment::region::Capabilities as Can;
@@ -160,8 +160,8 @@ impl<'h, const N: usize, const SPANS: usize, L: Lock> Zones<'h, N, SPANS, L> {
         self
     }
 
-    /// Sets a function that returns the index of the zone whose memory is nearest to the caller, such as that of its node or core. Among the
-    /// zones whose rules match a request, that one is tried first. An index beyond the last zone means none.
+    /// Sets a function that returns the index of the zone nearest to the caller, such as the one of its node or core. Among the zones
+    /// whose rules match a request, that one is tried first. An index beyond the last zone means none.
     pub const fn nearest(mut self, nearest: &'h (dyn Fn() -> usize + Sync)) -> Self {
         self.nearest = Some(nearest);
         self

@@ -377,8 +377,7 @@ impl<T> Buffer<T> {
         }
     }
 
-    /// Notes that work on `stream` uses the memory, which is freed after that work. The caller must order the two
-    /// streams.
+    /// Records a use of the memory on `stream`: it is freed after the work there. The caller must order the two streams.
     pub fn used_on(&self, stream: &Stream) {
         self.backing().used_on(stream);
     }

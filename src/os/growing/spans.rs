@@ -31,9 +31,8 @@ const RESERVE: usize = if usize::BITS > 32 { 64 << 30 } else { 1 << 30 };
 /// ```
 ///
 /// Free spans are found by TLSF. What it writes into free blocks goes to an image of the slots, 16 bytes for each, so that free slots are
-/// not touched and can go back to the system to the last one. Beside the slots stand as well, for each of
-/// them, what span it starts, one byte that says what is in it, and one bit that says whether it was written to since the
-/// system gave it: what was not is zero, and costs nothing.
+/// not touched and can go back to the system to the last one. Beside the slots stand, for each of them, the span that it starts, a byte
+/// for its contents, and a bit that is set if it was written to since the system provided it: what was not is zero, and costs nothing.
 pub(super) struct Spans<S> {
     index: Image,
     slots: Range,
@@ -169,8 +168,8 @@ impl<S: System> Spans<S> {
         Some(())
     }
 
-    /// Commits memory for a span of `len` slots aligned to `align` slots, or what is left if that may do, together with what is free in
-    /// front of it. Returns whether there is more now.
+    /// Commits memory for a span of `len` slots aligned to `align` slots, free slots in front of it included; or the memory that is left,
+    /// if that may do. Returns whether there is more now.
     #[cold]
     pub(super) fn grow(&mut self, len: usize, align: usize, most: usize) -> bool {
         if self.slots.reserved == 0 && self.reserve(most).is_none() {
@@ -230,7 +229,7 @@ impl<S: System> Spans<S> {
         (offset < self.slots.committed).then_some(offset / SLOT)
     }
 
-    /// Returns what is known of the span that starts at `slot`, which must be committed.
+    /// Returns the record of the span that starts at `slot`, which must be committed.
     #[inline(always)]
     pub(super) fn page(&self, slot: usize) -> *mut Page {
         self.table.base.cast::<Page>().wrapping_add(slot)

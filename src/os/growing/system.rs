@@ -183,8 +183,8 @@ mod unix {
             use rustix::mm::MremapFlags;
             // Not all that rustix is built on has the second one.
             let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
-            // First to a place of the kernel's choice. What the kernel keeps as two mappings it does not move (before Linux 6.17), and a
-            // call that names the place finds that out when it has taken away what was there.
+            // First to a place of the kernel's choice. Before Linux 6.17 the kernel does not move two mappings at once, and a call that
+            // names the new place notices that only after it has unmapped what was there.
             // SAFETY: the range is committed. rustix does not pass the place on, which the kernel reads with this flag.
             let between =
                 unsafe { libc::mremap(from.cast(), bytes, bytes, flags, ptr::null_mut::<c_void>()) };

@@ -40,7 +40,7 @@ const SPINS: u32 = 100;
 /// Time after which a holder counts as dead if the system cannot say whether it exists.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Time after which a holder counts as gone that sleeps, and whose mappings the system does not show: one of another user.
+/// Time after which a sleeping holder counts as gone, if the system does not show its mappings: one of another user.
 const LONG: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 10 });
 
 /// The system's answer about a holder.
@@ -356,7 +356,7 @@ mod tests {
         assert_eq!(lock.word.into_inner(), 7);
     }
 
-    /// A word that names a thread of a process that has nothing to do with the file, though it lives, does not keep others waiting for ever.
+    /// A lock word that names a live thread of an unrelated process does not keep others waiting for ever.
     #[test]
     fn a_thread_without_the_file_holds_nothing() {
         let mut stranger = Command::new("sleep").arg("600").spawn().unwrap();

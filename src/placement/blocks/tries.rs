@@ -1,4 +1,4 @@
-//! The lists as tries by length, which a placement has that finds the shortest block that is long enough.
+//! Free lists as tries by length, for placements that look for the shortest sufficient block.
 
 use super::{Blocks, NONE, Place};
 use crate::units::Index;

@@ -81,7 +81,7 @@ impl<I: Index, const G: usize> Table<I, G> {
         if block.is_some() { block } else { self.carve(found, 0, len) }
     }
 
-    /// Allocates an aligned block: from one that is so long that it has an aligned place wherever it lies, or from one that is just long
+    /// Allocates an aligned block: from a block so long that it has an aligned place wherever it lies, or from one that is just long
     /// enough and happens to have one.
     #[inline(never)]
     fn allocate_aligned<const COMPARED: usize>(&mut self, len: usize, align: usize) -> Option<Id> {

@@ -54,8 +54,8 @@ impl Small {
         *self.list(class) == END
     }
 
-    /// Returns the address of the first block of the list of `class` if it is none: what was written to a freed block, or what
-    /// was freed there, led to it.
+    /// Returns the address that the list of `class` begins with if no block is there: a write to a freed block or an invalid free led to
+    /// it.
     #[inline(always)]
     pub(super) fn damage(&mut self, class: Class) -> Option<usize> {
         let block = *self.list(class);

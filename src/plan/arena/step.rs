@@ -43,8 +43,8 @@ impl<'a, P: Planned> ArenaRun<'a, P> {
         Step { base: self.base, step, run: PhantomData }
     }
 
-    /// Goes to step `STEP`, which the compiler knows, so that it can refuse buffers that are not live there. O(1);
-    /// with debug assertions O(n²) for n buffers.
+    /// Goes to step `STEP`. It is a constant, so the compiler refuses buffers that are not live there. O(1); with debug assertions O(n²)
+    /// for n buffers.
     pub fn at<const STEP: u64>(&mut self) -> StepAt<'_, P, STEP> {
         self.go(STEP);
         StepAt { base: self.base, run: PhantomData }

@@ -1,9 +1,8 @@
 //! A treap (Seidel and Aragon, *Randomized Search Trees*, 1996) over the beginnings and ends of lifetimes.
 //!
-//! The nodes, in order, are the events of the plan; at one step ends come before beginnings. Each subtree knows the
-//! sum of its load changes and the largest sum of a prefix, so the root knows the maximum live load. It also knows
-//! the latest end of a lifetime that begins in it, so that lifetimes which overlap an interval are found without
-//! visiting the others.
+//! The nodes, in order, are the events of the plan; at one step ends come before beginnings. Each subtree knows the sum of its load
+//! changes and the largest sum of a prefix, so the root knows the maximum live load. It also knows the latest end of a lifetime that
+//! begins in it, so a search for lifetimes that overlap an interval visits no others.
 
 /// The link to no node.
 const NIL: u16 = u16::MAX;

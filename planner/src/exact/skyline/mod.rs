@@ -1,10 +1,9 @@
 //! Exact search over skylines.
 //!
-//! The search looks at what is placed from above: `floor[s]` is the lowest free offset of section `s`. A *valley* is a
-//! run of sections of one height between higher ones. In some solution every buffer rests on another or on the
-//! ground, so for any section of a valley exactly one of these holds: one of the buffers that fit the valley lies on
-//! its floor there, or none does, and then the floor of that section rises to the next height at which anything
-//! could lie. These are the branches of a node; the section with the fewest of them is taken.
+//! The search looks at what is placed from above: `floor[s]` is the lowest free offset of section `s`. A *valley* is a run of sections of
+//! one height between higher ones. In some solution every buffer rests on another or on the ground, so for any section of a valley
+//! exactly one of these holds: a buffer that fits the valley lies on its floor there; or none does, and the floor of that section rises
+//! to the next height at which a buffer could lie. These are the branches of a node; the section with the fewest of them is taken.
 //!
 //! The tree is cut by:
 //! * *sections*: the floor plus the unplaced buffers must not exceed the capacity, in every section; also with only those

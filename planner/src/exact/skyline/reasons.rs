@@ -86,8 +86,8 @@ impl Search<'_> {
 
     /// Returns whether the stacks on both sides of a border can reach a common height, for the lowest unplaced buffer across it.
     ///
-    /// Up to there only buffers that start at the border lie on its right and only such that end there on its left, so
-    /// some of their sizes must make up for the difference of the floors, give or take what the sections can spare.
+    /// Up to there, only buffers that start at the border lie on its right, and only buffers that end there on its left. So some of their
+    /// sizes must make up the difference of the floors, but for what the sections can spare.
     pub(super) fn matches(&self, depth: usize, lo: usize, hi: usize, border: usize) -> bool {
         if border <= lo || border >= hi {
             return true;

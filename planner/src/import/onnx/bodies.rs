@@ -1,9 +1,9 @@
 //! `If`, `Loop` and `Scan`: their bodies become operators of the graph, in place of the operator.
 //!
-//! The operator itself stands before its bodies and makes what lives throughout: its outputs, and the tensors that go from one round of
-//! a loop to the next. After the bodies stands an operator of the kind `If.end` (`Loop.end`, `Scan.end`), which reads what must not be
-//! given up before that. The branches of an `If` follow each other, though only one runs: what is live in one is not in the other, so they
-//! share their memory. A branch whose test is known, or that does not fit the shapes, is left out.
+//! The operator itself stands before its bodies and makes what lives throughout: its outputs, and the tensors that go from one round of a
+//! loop to the next. An operator of the kind `If.end` (`Loop.end`, `Scan.end`) follows the bodies and reads all tensors that must live
+//! until then. The branches of an `If` follow each other, though only one runs: what is live in one is not in the other, so they share
+//! their memory. A branch whose test is known, or that does not fit the shapes, is left out.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -12,7 +12,7 @@ use super::proto::{Attribute, GraphProto, Node};
 use super::{Frame, Known, OnnxError, Reader, Result, Scope};
 use crate::graph::{Graph, Kind, Op, Sharing};
 
-/// The kind of an operator that stands for a branch which does not fit the shapes, so that it cannot run. Its name tells why.
+/// The kind of an operator in place of a branch that cannot run, because it does not fit the shapes. Its name tells why.
 pub const UNREACHABLE: &str = "If.unreachable";
 
 /// Returns whether the operator has bodies that this importer knows.

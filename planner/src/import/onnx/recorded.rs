@@ -1,4 +1,4 @@
-//! Shapes that a run recorded, or that the model states, for what cannot be inferred.
+//! Shapes from a recorded run or from the model itself, for tensors whose shapes cannot be inferred.
 
 use std::collections::HashMap;
 
