@@ -114,7 +114,7 @@ impl<P: SegmentPlacement, S: Source> Entered<'_, P, S> {
         unsafe { !(*self.locks.state.get()).order.touched_by.is_empty() }
     }
 
-    /// Prepares for a change of a stream heap of this lane that the figures are told of later.
+    /// Prepares for a change of a stream heap of this lane, which the statistics count later.
     #[inline(always)]
     fn turn_to(&mut self, heap: usize) {
         if !self.is_split {

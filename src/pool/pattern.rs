@@ -279,8 +279,8 @@ impl<A: DeviceAllocator> Drop for Slot<A> {
     }
 }
 
-/// A live buffer of a [`PlannedArena`] or a [`Pattern`]. Dropping it makes room for the buffers that share its memory; one of a pattern
-/// may be a block of the pool instead.
+/// A live buffer of a [`PlannedArena`] or a [`Pattern`]. Dropping it makes room for the buffers that share its memory. A buffer of a
+/// pattern may also be a block of the pool.
 pub struct PlannedBuffer<A: DeviceAllocator>(Origin<A>);
 
 enum Origin<A: DeviceAllocator> {

@@ -239,7 +239,7 @@ fn chains(run: &Run, end: usize, episode_of: &impl Fn(usize) -> usize) -> Chains
     let mut lasting = Vec::new();
     for (number, life) in run.lives.iter().enumerate().filter(|(_, life)| life.from < end) {
         let ended = life.to.filter(|&to| to < end);
-        // What is replaced soon after it replaced another has the cell of both.
+        // A block that is replaced soon after it replaced another one belongs to the cell of both.
         if lasts(life) {
             lasting.push(number);
             ends.extend(ended.map(|to| (to, number)));

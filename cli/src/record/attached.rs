@@ -291,7 +291,7 @@ fn word(memory: &File, place: u64) -> Option<u64> {
     Some(u64::from_ne_bytes(bytes))
 }
 
-/// Makes sure that the process can read the library and write its files, though it may be another user's; where its library is.
+/// Lets the process read the library and write its files, even if it is another user's, and returns where its library is.
 ///
 /// # Errors
 /// If a file cannot be copied, or its owner cannot be changed.

@@ -43,7 +43,7 @@ pub fn pack(instance: &Instance, capacity: u64, deadline: &Deadline) -> Option<V
     None
 }
 
-/// Makes buffers that together fill what each step adds to the free memory; `None` if something is free that is negative.
+/// Makes buffers that together fill what each step adds to the free memory; `None` if less than nothing is free.
 fn fillers(
     steps: &BTreeMap<i64, i128>,
     end: i64,

@@ -277,8 +277,8 @@ impl<P: Place> Blocks<P> {
         }
     }
 
-    /// Returns whether a block that was found, which may be shorter than `need`, has an aligned place for `len` granules where [`Self::cut`]
-    /// looks for one.
+    /// Returns whether a found block has an aligned place for `len` granules where [`Self::cut`] looks for one, even if it is shorter
+    /// than `need`.
     #[cfg(feature = "std")]
     pub(crate) unsafe fn fits(self, found: Found, len: usize, need: usize, mask: usize) -> bool {
         // SAFETY: heads are free blocks.
