@@ -9,6 +9,7 @@
 
 use super::numbers::ByNumber;
 use super::{Source, Stream};
+use core::ops::{Deref, DerefMut};
 use std::collections::{BTreeMap, VecDeque};
 
 /// The work that one freed block waits for on one stream.
@@ -50,6 +51,32 @@ pub(super) struct Capture<S: Source> {
     pub(super) given_up: bool,
 }
 
+/// A list of captures. Tests count who looks at it.
+pub(super) struct Captures<S: Source>(Vec<Capture<S>>);
+
+#[cfg(test)]
+std::thread_local! {
+    static LOOKS: core::cell::Cell<usize> = const { core::cell::Cell::new(0) };
+}
+
+impl<S: Source> Deref for Captures<S> {
+    type Target = Vec<Capture<S>>;
+
+    fn deref(&self) -> &Self::Target {
+        #[cfg(test)]
+        LOOKS.set(LOOKS.get() + 1);
+        &self.0
+    }
+}
+
+impl<S: Source> DerefMut for Captures<S> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        #[cfg(test)]
+        LOOKS.set(LOOKS.get() + 1);
+        &mut self.0
+    }
+}
+
 /// Blocks that may be used again only when other work is done.
 pub(super) struct Order<S: Source> {
     /// For each shared block, the other streams that use it.
@@ -58,7 +85,7 @@ pub(super) struct Order<S: Source> {
     pub waiting: ByNumber<u32, Waiting>,
     pub queues: BTreeMap<u64, Queue<S>>,
     /// Captures whose memory is kept.
-    pub captures: Vec<Capture<S>>,
+    pub captures: Captures<S>,
     /// Live blocks that captured streams use as well: their serial numbers, and the captures.
     pub touched_by: ByNumber<u32, (u32, Vec<u64>)>,
     /// Whether streams must be asked at every request and free whether they are being captured.
@@ -71,7 +98,7 @@ impl<S: Source> Order<S> {
             users: ByNumber::default(),
             waiting: ByNumber::default(),
             queues: BTreeMap::new(),
-            captures: Vec::new(),
+            captures: Captures(Vec::new()),
             touched_by: ByNumber::default(),
             asks: false,
         }
@@ -111,6 +138,41 @@ impl<S: Source> Order<S> {
             let id = captures.pop()?;
             if let Some(place) = self.captures.iter().position(|capture| capture.id == id) {
                 return Some((place, captures));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::{DevicePool, PoolOptions};
+    use crate::sim::DeviceMemory;
+
+    /// A free of what no capture has used looks at none of them, however many are kept, also where one has used another block.
+    #[test]
+    fn frees_look_at_no_captures() {
+        const MIB: usize = 1 << 20;
+        let device: DeviceMemory = DeviceMemory::new(1 << 30);
+        let [a, b] = [(); 2].map(|()| device.stream());
+        let pool = DevicePool::new(device, PoolOptions::new()).unwrap();
+        let used = pool.allocate(MIB, &a).unwrap();
+        for touches in [false, true] {
+            b.set_capturing(true);
+            pool.allocate(MIB, &b).unwrap();
+            if touches {
+                used.used_on(&b);
+            }
+            b.set_capturing(false);
+            assert_ne!(LOOKS.get(), 0);
+            for shared in [false, true] {
+                let block = pool.allocate(MIB, &a).unwrap();
+                if shared {
+                    block.used_on(&b);
+                }
+                let before = LOOKS.get();
+                drop(block);
+                assert_eq!(LOOKS.get() - before, 0, "touches: {touches}, shared: {shared}");
             }
         }
     }

@@ -1,28 +1,55 @@
 //! Children of a program with threads, which may use protected heaps.
 
 use crate::forked::{_exit, fork, succeeds};
+use allotment::cores::{Cores, PerCore};
 use allotment::observe::{Observation, Observer, Profile};
 use allotment::os::{Cached, Depot, ForkError, protect_at_fork};
 use allotment::zones::{Zone, Zones};
 use allotment::{Heap, Memory, Observed, Tlsf, heap, region::Capabilities};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::array;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-/// Allocates and frees. Returns whether all requests were satisfied.
+/// Allocates and frees, several of the smallest blocks at a time, so that the cores exchange them. Returns whether all requests were satisfied.
 fn work(heap: &(dyn Memory + Sync)) -> bool {
     (1..100).all(|n| {
         // Up to more than caches keep.
         let size = n * n / 2 + 1;
         let layout = super::layout(size);
-        let Some(block) = heap.allocate(layout) else { return false };
-        // SAFETY: the block is freed once, with its layout.
-        unsafe {
-            block.write_bytes(1, size);
-            heap.deallocate(block, layout);
+        let count = if size < 50 { 8 } else { 1 };
+        let blocks: [_; 8] = array::from_fn(|place| if place < count { heap.allocate(layout) } else { None });
+        let is_served = blocks[0].is_some();
+        for block in blocks.into_iter().flatten() {
+            // SAFETY: the block is freed once, with its layout.
+            unsafe {
+                block.write_bytes(1, size);
+                heap.deallocate(block, layout);
+            }
         }
-        true
+        is_served
     })
+}
+
+/// Each thread is a core.
+struct Threads;
+
+thread_local! {
+    static CORE: usize = {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        NEXT.fetch_add(1, Ordering::Relaxed)
+    };
+}
+
+// SAFETY: each thread has its own number.
+unsafe impl Cores for Threads {
+    type Token = ();
+
+    fn enter() -> (usize, ()) {
+        (CORE.with(|core| *core), ())
+    }
+
+    unsafe fn leave((): ()) {}
 }
 
 /// Forks while threads use the heaps, and lets the children use them.
@@ -94,7 +121,9 @@ fronts! {
     planned: allotment::PlannedHeap<Heap, 8> = allotment::PlannedHeap::new(heap!(64 * 1024));
     failing: allotment::inject::Failing<Heap, allotment::inject::Fail> =
         allotment::inject::Failing::new(heap!(64 * 1024), allotment::inject::Fail::Only(usize::MAX));
+    // Its depot has no lock.
     cached: Cached = Cached::new(&DEPOT);
+    per_core: PerCore<Heap, Threads, allotment::lock::Futex, 8, 16> = PerCore::new(heap!(64 * 1024));
     zones: Zones<'static, 2> = Zones::new([
         Zone::new("sram", &SRAM, Capabilities::INTERNAL).up_to(40),
         Zone::new("sdram", &SDRAM, Capabilities::EXTERNAL),
