@@ -64,100 +64,80 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         }
     }
 
-    /// Returns the bytes in front of the user's part of a block, in that part, and behind it.
-    fn parts(&self, record: &Record<P::Token>) -> (usize, usize, usize) {
-        let front = self.guard(1 << record.align) * P::GRANULE;
-        let own = record.requested as usize;
-        (front, own, bytes_of::<P>(record.len as usize) as usize - front - own)
+    /// Returns the guards of a block: address, length, and where it begins, counted from the user's first byte.
+    fn guards(&self, state: &State<P, S>, record: &Record<P::Token>) -> [(usize, usize, isize); 2] {
+        let (start, bytes) = (state.address(record), bytes_of::<P>(record.len as usize) as usize);
+        let (front, own) = (self.guard(1 << record.align) * P::GRANULE, record.requested as usize);
+        [(start, front, -(front as isize)), (start + front + own, bytes - front - own, own as isize)]
     }
 
     /// Checks that a block which becomes live was not written while it was free, and fills its guards.
     pub(super) fn prepare(&self, state: &mut State<P, S>, number: u32) -> Result<(), PoolError> {
-        if !S::CPU_VISIBLE {
-            self.guard_on_device(state, number);
-            return Ok(());
-        }
-        let record = state.record(number);
-        let start = state.address(record);
-        let (front, own, back) = self.parts(record);
         if let Some(value) = self.filled() {
+            let record = state.record(number);
+            let (start, bytes) = (state.address(record), bytes_of::<P>(record.len as usize) as usize);
             // SAFETY: free memory was filled, and the block was given to no user yet.
-            if let Some(offset) = unsafe { first_other(start, front + own + back, value) } {
+            if let Some(offset) = unsafe { first_other(start, bytes, value) } {
                 return Err(PoolError::WrittenAfterFree { address: start + offset });
             }
         }
         if self.options.checks.guard {
-            // SAFETY: the guards belong to the block and are never given to a user.
-            unsafe {
-                fill(start, front, GUARD);
-                fill(start + front + own, back, GUARD);
-            }
+            self.fill_guards(state, number);
         }
         Ok(())
     }
 
-    /// Fills the guards of a block that the CPU cannot access, unless that would become part of a graph, or the source cannot.
-    fn guard_on_device(&self, state: &mut State<P, S>, number: u32) {
+    /// Fills the guards of a block. Memory that the CPU cannot access is filled by its source, unless that would become part of a graph.
+    fn fill_guards(&self, state: &mut State<P, S>, number: u32) {
         let record = state.record(number);
-        let stream = state.heap(usize::from(record.heap)).stream();
-        if !self.options.checks.guard || !matches!(stream.capture(), Ok(None)) {
+        let guards = self.guards(state, record);
+        if S::CPU_VISIBLE {
+            // SAFETY: the guards belong to the block and are never given to a user.
+            guards.iter().for_each(|&(address, bytes, _)| unsafe { fill(address, bytes, GUARD) });
             return;
         }
-        let (start, (front, own, back)) = (state.address(record), self.parts(record));
-        // SAFETY: the guards belong to the block and are never given to a user.
-        let filled = unsafe {
-            let before = self.source.fill(start, front, GUARD, stream);
-            before.and_then(|()| self.source.fill(start + front + own, back, GUARD, stream))
-        };
-        // A device that fails says so at the next call; such a block has no guards.
-        if filled.is_ok() {
+        let stream = state.heap(usize::from(record.heap)).stream();
+        // SAFETY: as above.
+        let filled =
+            |&(address, bytes, _): &_| unsafe { self.source.fill(address, bytes, GUARD, stream).is_ok() };
+        // A device that fails says so at the next call; such a block has no guards, nor has one of a source that cannot fill.
+        if matches!(stream.capture(), Ok(None)) && guards.iter().all(filled) {
             state.extra.guarded.insert(number, ());
         }
     }
 
-    /// Checks the guards of a block that the CPU cannot access, once the work on its stream is done.
-    fn inspect_on_device(&self, state: &mut State<P, S>, number: u32) -> Result<(), PoolError> {
-        let guarded = state.extra.guarded.remove(&number).is_some();
-        let record = state.record(number);
-        let stream = state.heap(usize::from(record.heap)).stream();
-        if !guarded || !matches!(stream.capture(), Ok(None)) {
+    /// Checks that the guards of a block are unchanged: where the CPU cannot access them, once the work on its stream is done.
+    pub(super) fn inspect(&self, state: &mut State<P, S>, number: u32) -> Result<(), PoolError> {
+        let guarded = match S::CPU_VISIBLE {
+            true => self.options.checks.guard,
+            false => state.extra.guarded.remove(&number).is_some(),
+        };
+        if !guarded {
             return Ok(());
         }
-        let (start, (front, own, back)) = (state.address(record), self.parts(record));
-        for (address, bytes, offset) in
-            [(start, front, -(front as isize)), (start + front + own, back, own as isize)]
-        {
-            let mut read = std::vec![GUARD; bytes];
-            // SAFETY: the guards are the pool's. What cannot be read, since the device was lost, is as it was.
-            let _ = unsafe { self.source.read(address, &mut read, stream) };
-            if let Some(first) = read.iter().position(|&byte| byte != GUARD) {
+        let record = state.record(number);
+        let stream = state.heap(usize::from(record.heap)).stream();
+        // Memory that went with its device cannot be read, and a read by a stream that is captured would become part of the graph.
+        let skips =
+            if S::CPU_VISIBLE { Self::is_gone(state, record) } else { !matches!(stream.capture(), Ok(None)) };
+        if skips {
+            return Ok(());
+        }
+        for (address, bytes, offset) in self.guards(state, record) {
+            let found = if S::CPU_VISIBLE {
+                // SAFETY: the guards were filled when the block became live.
+                unsafe { first_other(address, bytes, GUARD) }
+            } else {
+                let mut read = std::vec![GUARD; bytes];
+                // SAFETY: the guards are the pool's.
+                let done = unsafe { self.source.read(address, &mut read, stream) };
+                // What cannot be read, since the device was lost, counts as unchanged.
+                done.ok().and_then(|()| read.iter().position(|&byte| byte != GUARD))
+            };
+            if let Some(first) = found {
                 return Err(PoolError::Overrun { offset: offset + first as isize });
             }
         }
         Ok(())
-    }
-
-    /// Checks that the guards of a block are unchanged.
-    pub(super) fn inspect(&self, state: &mut State<P, S>, number: u32) -> Result<(), PoolError> {
-        if !S::CPU_VISIBLE {
-            return self.inspect_on_device(state, number);
-        }
-        if !self.options.checks.guard {
-            return Ok(());
-        }
-        let record = state.record(number);
-        if Self::is_gone(state, record) {
-            return Ok(());
-        }
-        let start = state.address(record);
-        let (front, own, back) = self.parts(record);
-        // SAFETY: the guards were filled when the block became live.
-        let (before, after) =
-            unsafe { (first_other(start, front, GUARD), first_other(start + front + own, back, GUARD)) };
-        let before = before.map(|offset| offset as isize - front as isize);
-        match before.or(after.map(|offset| (own + offset) as isize)) {
-            Some(offset) => Err(PoolError::Overrun { offset }),
-            None => Ok(()),
-        }
     }
 }
