@@ -765,8 +765,12 @@ fn the_time_grows_with_the_model() {
         let [half, whole] = [count / 2, count].map(|count| {
             let bytes = model(&made(count), &[]);
             let before = ASKED.get();
-            assert_eq!(read(&bytes, &[]).unwrap().tensors.len(), each * count + more);
-            ASKED.get() - before
+            let tensors = read(&bytes, &[]).unwrap().tensors;
+            let asked = ASKED.get() - before;
+            assert_eq!(tensors.len(), each * count + more);
+            let stated = tensors.iter().filter(|tensor| tensor.shape == [7]).count();
+            assert_eq!(stated, if n == 3 { count } else { 0 }, "shapes that the model states");
+            asked
         });
         assert!(whole < 3 * half, "model {n}: {half} B, and {whole} B for twice as much");
     }

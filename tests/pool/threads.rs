@@ -295,7 +295,7 @@ fn blocks_come_and_go_together() {
         assert_eq!((pool.stats().blocks.current, foreign.stats().blocks.current), (0, 1));
         let stats = pool.stats();
         assert_eq!((stats.blocks.total - u64::from(lanes) * 2, stats.allocated.current), (201, 0));
-        // As many as there is room for.
+        // The device has room for fewer than are asked for.
         let mut large = Vec::new();
         let count = pool.allocate_many(512 * MIB, 100, &other, &mut large);
         assert!((6..8).contains(&count) && large.len() == count, "{count}");
