@@ -84,7 +84,7 @@ const LENGTHS: u32 = u32::from_ne_bytes([!EDGE; GROUP]);
 #[derive(Clone, Copy)]
 pub(super) struct Leaf {
     /// The length of the longest free run that begins in it.
-    pub(super) long: usize,
+    pub(super) longest: usize,
     /// Whether a run from an earlier chunk ends in it: then that end is its first boundary.
     pub(super) edge: bool,
 }
@@ -171,11 +171,11 @@ impl<N: Length> Chunks<N> {
     #[inline(always)]
     pub(super) fn leaf(self, chunk: usize) -> Leaf {
         let byte = self.byte(chunk);
-        let long = match byte & !EDGE {
+        let longest = match byte & !EDGE {
             LONG => self.node(self.groups + chunk / GROUP),
             len => len.into(),
         };
-        Leaf { long, edge: byte & EDGE != 0 }
+        Leaf { longest, edge: byte & EDGE != 0 }
     }
 
     /// Notes that a free run from `start` to `end` has come to be, or is no more.
@@ -246,24 +246,22 @@ impl<N: Length> Chunks<N> {
         }
     }
 
-    /// Does the same as [`Chunks::set`], out of line.
-    #[inline(never)]
-    pub(super) fn set_apart(self, chunk: usize, len: usize) {
-        self.set(chunk, len);
-    }
-
-    /// Sets the length of the longest run that begins in `chunk`, which was the longest one. O(log n).
+    /// Sets the length of the longest run that begins in `chunk`, which was the longest one. `rest` is the length of a run that has come
+    /// to be in its place, which may be in the same group. O(log n).
     #[inline(always)]
-    pub(super) fn set(self, chunk: usize, mut len: usize) {
+    pub(super) fn set(self, chunk: usize, mut len: usize, rest: usize) {
         self.put_byte(chunk, self.byte(chunk) & EDGE | len.min(LONG.into()) as u8);
         if len < LONG.into() {
             let leaves = (self.group(chunk / GROUP) & LENGTHS).to_ne_bytes();
             let longest = leaves[0].max(leaves[1]).max(leaves[2]).max(leaves[3]);
-            if longest == LONG {
-                // The length of another chunk's run is in the node.
-                return;
-            }
             len = longest.into();
+            if longest == LONG {
+                // Any other run of that length has the node already.
+                if rest < LONG.into() {
+                    return;
+                }
+                len = rest;
+            }
         }
         let mut node = self.groups + chunk / GROUP;
         while self.node(node) != len {

@@ -6,7 +6,7 @@ mod runs;
 use super::{Mapped, RegionMap};
 use crate::error::FreeError;
 use crate::region::DEFAULT_REGIONS;
-use chunks::{CHUNK, Chunks, LONG, Length};
+use chunks::{CHUNK, Chunks, Length};
 use runs::{Run, Runs};
 
 /// First fit in address order, exactly: a block comes from the lowest free run that is long enough, at its lowest place. An aligned
@@ -52,84 +52,78 @@ impl<N: Length, const CHECKED: bool> FirstFitMap<N, CHECKED> {
         Runs::<CHECKED>::words(len) + Chunks::<N>::words(len)
     }
 
-    /// Makes granules in a free run used. `others` is the length of the longest other run that begins in the same chunk, `long` that
-    /// of the longest of all.
-    /// O(log n).
+    /// Makes granules in a free run used. `longest` is the length of the longest run that begins in the same chunk. O(log n).
     #[inline(always)]
-    fn cut(self, run: Run, long: usize, others: usize, start: usize, end: usize) {
+    fn cut(self, run: Run, longest: usize, start: usize, end: usize) {
         let Self { runs, chunks, .. } = self;
         runs.flip(start);
         runs.flip(end);
-        let (chunk, next, last) = (run.start / CHUNK, end / CHUNK, run.end / CHUNK);
-        if chunk != last && next == last {
-            chunks.flip_edge(last);
+        let (chunk, next) = (run.start / CHUNK, end / CHUNK);
+        if chunk != next && next == run.end / CHUNK {
+            chunks.flip_edge(next);
         }
-        let (mut longest, rest) = (others, run.end - end);
+        let rest = run.end - end;
+        // The length of the last run that begins in the chunk, if any goes beyond it.
+        let mut last = rest;
         if start != run.start {
             chunks.cross(run.start, start);
-            longest = longest.max(start - run.start);
+            if next != chunk {
+                last = start - run.start;
+            }
         }
-        if next == chunk {
-            longest = longest.max(rest);
-        }
-        // A long run's length is not in its chunk's byte, so it must go before its rest comes.
-        let comes = next != chunk && rest != 0;
-        if comes && long < LONG.into() {
+        if next != chunk && rest != 0 {
             chunks.raise(next, rest);
         }
-        if run.len() == long {
-            chunks.set(chunk, longest);
+        if run.len() == longest {
+            chunks.set(chunk, runs.longest(chunk, chunks.leaf(chunk).edge, last), rest);
         }
-        if comes && long >= LONG.into() {
-            chunks.raise(next, rest);
-        }
+    }
+
+    /// Looks for the longest run that begins in `chunk`, because the one that was is gone. O(log n).
+    #[inline(never)]
+    fn lower(&self, chunk: usize) {
+        let longest = self.runs.longest(chunk, self.chunks.leaf(chunk).edge, 0);
+        self.chunks.set(chunk, longest, 0);
     }
 
     /// Makes all of a free run used. O(log n).
     fn allocate_run(&mut self, run: Run) {
         let chunk = run.start / CHUNK;
-        let leaf = self.chunks.leaf(chunk);
-        if run.len() == leaf.long {
-            let others = self.runs.others(chunk, leaf);
-            self.chunks.set_apart(chunk, others);
-        }
+        let longest = self.chunks.leaf(chunk).longest;
         self.runs.flip(run.start);
         self.runs.flip(run.end);
         self.chunks.cross(run.start, run.end);
+        if run.len() == longest {
+            self.lower(chunk);
+        }
     }
 
     /// Makes used granules free. O(log n).
     #[inline(never)]
     fn release(&mut self, start: usize, end: usize) {
         let mut run = Run { start, end };
-        let left = self.runs.is_bound(start);
-        if left {
+        // Where a run begins or ends already, the new one joins it.
+        if self.runs.flip(start) {
             run.start = match self.runs.bound_before(start) {
                 Some(bound) => bound,
                 None => self.begin_before(start),
             };
-        }
-        let mut lower = None;
-        if self.runs.is_bound(end) {
-            let chunk = end / CHUNK;
-            let leaf = self.chunks.leaf(chunk);
-            run.end = self.runs.end(end, leaf.long);
-            if chunk != run.start / CHUNK && run.end - end == leaf.long {
-                lower = Some((chunk, self.runs.others(chunk, leaf)));
-            }
-            self.chunks.cross(end, run.end);
-        }
-        self.runs.flip(start);
-        self.runs.flip(end);
-        if left {
             self.chunks.cross(run.start, start);
         }
-        self.chunks.cross(run.start, run.end);
-        self.chunks.raise(run.start / CHUNK, run.len());
-        if let Some((chunk, longest)) = lower {
-            if longest != self.chunks.leaf(chunk).long {
-                self.chunks.set_apart(chunk, longest);
-            }
+        let (first, chunk) = (run.start / CHUNK, end / CHUNK);
+        let mut lower = false;
+        if self.runs.flip(end) {
+            let longest = self.chunks.leaf(chunk).longest;
+            run.end = self.runs.end(end, longest);
+            lower = chunk != first && run.end - end == longest;
+        }
+        let last = run.end / CHUNK;
+        if chunk == last && first != last {
+            self.chunks.flip_edge(last);
+        }
+        self.chunks.raise(first, run.len());
+        if lower {
+            self.lower(chunk);
         }
     }
 
@@ -216,7 +210,7 @@ unsafe impl<N: Length, const CHECKED: bool> RegionMap for FirstFitMap<N, CHECKED
         }
         let chunk = self.chunks.find(want);
         let leaf = self.chunks.leaf(chunk);
-        let (run, others) = self.runs.find(chunk, leaf, want);
+        let run = self.runs.find(chunk, leaf, want);
         let start = match align {
             1 => run.start,
             _ => run.start + ((self.place + run.start).wrapping_neg() & (align - 1)),
@@ -224,7 +218,7 @@ unsafe impl<N: Length, const CHECKED: bool> RegionMap for FirstFitMap<N, CHECKED
         if start + len > run.end {
             return None;
         }
-        self.cut(run, leaf.long, others, start, start + len);
+        self.cut(run, leaf.longest, start, start + len);
         self.runs.flip_start(start);
         Some(start)
     }
@@ -260,8 +254,8 @@ unsafe impl<N: Length, const CHECKED: bool> RegionMap for FirstFitMap<N, CHECKED
         if !self.runs.is_bound(end) {
             return None;
         }
-        let long = self.chunks.leaf(end / CHUNK).long;
-        let run = Run { start: end, end: self.runs.end(end, long) };
+        let longest = self.chunks.leaf(end / CHUNK).longest;
+        let run = Run { start: end, end: self.runs.end(end, longest) };
         let rest = index + to;
         if rest > run.end {
             return None;
@@ -278,7 +272,7 @@ unsafe impl<N: Length, const CHECKED: bool> RegionMap for FirstFitMap<N, CHECKED
             return false;
         }
         let chunk = self.chunks.find(to);
-        self.chunks.leaf(chunk).long < len
+        self.chunks.leaf(chunk).longest < len
     }
 
     fn is_free(&self) -> bool {

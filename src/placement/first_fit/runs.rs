@@ -101,10 +101,13 @@ impl<const CHECKED: bool> Runs<CHECKED> {
         self.word(bit / WORD) >> (bit % WORD) & 1 != 0
     }
 
+    /// Flips a bit, and returns whether it was set.
     #[inline(always)]
-    pub(super) fn flip(self, bit: usize) {
+    pub(super) fn flip(self, bit: usize) -> bool {
         // SAFETY: callers flip bits of the rows, which are as many as the granules need.
-        unsafe { *self.bits.add(bit / WORD) ^= 1 << (bit % WORD) };
+        let word = unsafe { &mut *self.bits.add(bit / WORD) };
+        *word ^= 1 << (bit % WORD);
+        *word >> (bit % WORD) & 1 == 0
     }
 
     /// Returns whether a free run begins or ends in front of granule `index`.
@@ -113,24 +116,24 @@ impl<const CHECKED: bool> Runs<CHECKED> {
         self.bit(index)
     }
 
-    /// Returns where the free run ends that begins at `start` and is not over with its chunk. `long` is the length of the longest
+    /// Returns where the free run ends that begins at `start` and is not over with its chunk. `longest` is the length of the longest
     /// run that begins in this chunk.
     #[inline(always)]
-    fn far_end(&self, start: usize, long: usize) -> usize {
+    fn far_end(&self, start: usize, longest: usize) -> usize {
         // One that is as long as a chunk is the last to begin there, and no other is as long. Any other ends in the next chunk.
-        if long >= CHUNK {
-            return start + long;
+        if longest >= CHUNK {
+            return start + longest;
         }
         let next = start / CHUNK + 1;
         next * CHUNK + self.word(next).trailing_zeros() as usize
     }
 
-    /// Returns where the free run ends that begins at `start`. `long` is the length of the longest run that begins in its chunk.
+    /// Returns where the free run ends that begins at `start`. `longest` is the length of the longest run that begins in its chunk.
     #[inline(always)]
-    pub(super) fn end(&self, start: usize, long: usize) -> usize {
+    pub(super) fn end(&self, start: usize, longest: usize) -> usize {
         let bits = self.word(start / CHUNK) & (!1 << (start % CHUNK));
         if bits == 0 {
-            return self.far_end(start, long);
+            return self.far_end(start, longest);
         }
         start / CHUNK * CHUNK + bits.trailing_zeros() as usize
     }
@@ -161,47 +164,54 @@ impl<const CHECKED: bool> Runs<CHECKED> {
         if edge { bits & (bits - 1) } else { bits }
     }
 
-    /// Returns the first run of at least `want` granules that begins in `chunk`, and the length of the longest other one. There
-    /// must be one.
+    /// Returns the first run of at least `want` granules that begins in `chunk`. There must be one.
     #[inline(always)]
-    pub(super) fn find(&self, chunk: usize, Leaf { long, edge }: Leaf, want: usize) -> (Run, usize) {
+    pub(super) fn find(&self, chunk: usize, Leaf { longest, edge }: Leaf, want: usize) -> Run {
         let bits = self.bounds(chunk, edge);
         let rest = bits & (bits - 1);
         if rest & rest.wrapping_sub(1) == 0 {
             // It is the only one.
             let start = chunk * CHUNK + bits.trailing_zeros() as usize;
-            return (Run { start, end: start + long }, 0);
+            return Run { start, end: start + longest };
         }
-        self.find_among(bits, chunk, long, want)
-    }
-
-    /// Returns the length of the longest run that begins in `chunk`, but for one of the longest.
-    #[inline(always)]
-    pub(super) fn others(&self, chunk: usize, Leaf { long, edge }: Leaf) -> usize {
-        self.find_among(self.bounds(chunk, edge), chunk, long, long).1
+        self.find_among(bits, chunk, longest, want)
     }
 
     /// Does the same as [`Runs::find`] where several runs begin.
     #[inline(never)]
-    fn find_among(&self, mut bits: u32, chunk: usize, long: usize, mut want: usize) -> (Run, usize) {
-        let (mut found, mut others) = (Run { start: 0, end: 0 }, 0);
-        while bits != 0 {
-            let start = chunk * CHUNK + bits.trailing_zeros() as usize;
-            bits &= bits - 1;
-            let end = if bits != 0 {
-                chunk * CHUNK + bits.trailing_zeros() as usize
-            } else {
-                self.far_end(start, long)
-            };
-            bits &= bits.wrapping_sub(1);
-            if end - start >= want {
-                found = Run { start, end };
-                want = usize::MAX;
-            } else {
-                others = others.max(end - start);
+    fn find_among(&self, mut bits: u32, chunk: usize, longest: usize, want: usize) -> Run {
+        loop {
+            let run = self.next(&mut bits, chunk, longest);
+            if run.len() >= want {
+                return run;
             }
         }
-        (found, others)
+    }
+
+    /// Returns the length of the longest run that begins in `chunk`; 0 if there is none. If it may end beyond the next chunk, `last` is
+    /// the length of the last one.
+    #[inline(always)]
+    pub(super) fn longest(&self, chunk: usize, edge: bool, last: usize) -> usize {
+        let mut bits = self.bounds(chunk, edge);
+        let mut longest = 0;
+        while bits != 0 {
+            longest = longest.max(self.next(&mut bits, chunk, last).len());
+        }
+        longest
+    }
+
+    /// Returns the run that begins at the first of some boundaries in `chunk`, and removes it from them. `longest` is as for
+    /// [`Runs::end`].
+    #[inline(always)]
+    fn next(&self, bits: &mut u32, chunk: usize, longest: usize) -> Run {
+        let start = chunk * CHUNK + bits.trailing_zeros() as usize;
+        *bits &= *bits - 1;
+        let end = match *bits {
+            0 => self.far_end(start, longest),
+            end => chunk * CHUNK + end.trailing_zeros() as usize,
+        };
+        *bits &= bits.wrapping_sub(1);
+        Run { start, end }
     }
 
     /// Notes that a live block starts at `index`, or no more. What is behind the region counts as one.
