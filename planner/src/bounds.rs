@@ -149,6 +149,16 @@ fn load_of(instance: &Instance, unit: u64, step: u64, watch: &mut Watch) -> Opti
     Some(Bound { bytes: best, time, buffers: live })
 }
 
+/// Returns by how much the load changes at each moment, in bytes. O(n log n).
+pub(crate) fn load_changes(instance: &Instance) -> BTreeMap<i64, i128> {
+    let mut changes = BTreeMap::new();
+    for (start, end, from, to) in instance.buffers().iter().flat_map(Buffer::pieces) {
+        *changes.entry(start).or_default() += i128::from(to - from);
+        *changes.entry(end).or_default() -= i128::from(to - from);
+    }
+    changes
+}
+
 /// Returns the buffers with bytes in use at `time`. O(n).
 pub fn live_at(instance: &Instance, time: i64) -> Vec<usize> {
     let live = |&n: &usize| {

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashSet};
 
 use askama::Template;
 
-use super::{Planned, Row, plain, rendered};
-use crate::schedule::{Share, Step};
+use super::{Planned, plain, rendered};
+use crate::schedule::{Place, Share, Step};
 use crate::transform::CacheLines;
 
 /// The section of each tier's arena, by its number. A tier without one lies where the compiler puts variables.
@@ -22,7 +22,7 @@ pub(super) struct Arena {
 /// Returns the arenas in the order of their tiers.
 pub(super) fn arenas(planned: Planned, sections: &Sections) -> Vec<Arena> {
     let mut arenas: BTreeMap<u32, Arena> = BTreeMap::new();
-    for Row { place, offset } in planned.rows().filter(|row| !row.place.inside) {
+    for (place, offset) in planned.schedule.placed().filter(|(place, _)| !place.inside) {
         let tier = place.buffer.tier;
         // Without what could end a string of Rust or C.
         let kept = |c: &char| !c.is_control() && !matches!(c, '"' | '\\');
@@ -51,7 +51,7 @@ pub(super) struct Line {
 /// Returns all places in order.
 pub(super) fn lines(planned: Planned) -> Vec<Line> {
     let mut used = HashSet::new();
-    let line = |(n, Row { place, offset }): (usize, Row)| {
+    let line = |(n, (place, offset)): (usize, (Place, u64))| {
         let name = constant(place.id);
         let name = if used.contains(&name) { format!("{name}_{n}") } else { name };
         used.insert(name.clone());
@@ -62,7 +62,7 @@ pub(super) fn lines(planned: Planned) -> Vec<Line> {
         let (tier, size, start, end) = (place.buffer.tier, place.size, place.start, place.end);
         Line { name, remark, tier, offset, size, start, end }
     };
-    planned.rows().enumerate().map(line).collect()
+    planned.schedule.placed().enumerate().map(line).collect()
 }
 
 /// Returns the letters, digits and underscores of `name`, in capitals, never starting with a digit.

@@ -12,7 +12,7 @@ pub use program::{MOST_OPERANDS, TooMany, rust_program};
 
 use askama::Template;
 
-use crate::schedule::{Place, Schedule};
+use crate::schedule::Schedule;
 
 /// The input of the writers.
 #[derive(Clone, Copy)]
@@ -29,11 +29,6 @@ impl<'a> Planned<'a> {
     /// Takes a schedule without further data.
     pub fn new(name: &'a str, schedule: &'a Schedule) -> Self {
         Self { name, origin: &[], schedule }
-    }
-
-    /// Returns the buffers in order, then the tensors that lie in them.
-    fn rows(self) -> impl Iterator<Item = Row<'a>> + Clone {
-        self.schedule.placed().map(|(place, offset)| Row { place, offset })
     }
 
     /// Returns the head of source code: the plan's origin, each line behind `mark`.
@@ -55,11 +50,4 @@ fn rendered(template: &impl Template) -> String {
 /// Returns a name with spaces for its control characters.
 fn plain(text: &str) -> String {
     text.replace(char::is_control, " ")
-}
-
-/// A place and its offset in its memory.
-#[derive(Clone, Copy)]
-struct Row<'a> {
-    place: Place<'a>,
-    offset: u64,
 }

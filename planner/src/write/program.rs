@@ -137,7 +137,7 @@ fn element(tensor: &Tensor) -> Option<(&'static str, u64)> {
 
 /// Returns the number of the buffer of each place.
 fn numbers(planned: Planned) -> Vec<usize> {
-    planned.rows().map(|row| row.place.number).collect()
+    planned.schedule.lowered.places().map(|place| place.number).collect()
 }
 
 /// Returns the slot of each buffer.
@@ -152,10 +152,10 @@ fn slots<'a>(planned: Planned<'a>, graph: &Graph, lines: &[Line]) -> Vec<Slot<'a
         }
     }
     let mut slots: Vec<Slot> = Vec::new();
-    for (n, (row, line)) in planned.rows().zip(lines).enumerate() {
-        let (buffer, offset) = (row.place.buffer, row.offset);
-        if row.place.inside {
-            slots[row.place.number].tensors.push(comment(row.place.id));
+    for (n, ((place, offset), line)) in planned.schedule.placed().zip(lines).enumerate() {
+        let buffer = place.buffer;
+        if place.inside {
+            slots[place.number].tensors.push(comment(place.id));
             continue;
         }
         let kind = match types.get(&n).map(|types| types.iter().collect::<Vec<_>>()).as_deref() {
