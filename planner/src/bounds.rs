@@ -23,17 +23,26 @@ pub fn lower_bound(instance: &Instance) -> Bound {
 
 /// Returns the best bound found before `deadline` passes, at least the end of the largest buffer.
 pub fn lower_bound_within(instance: &Instance, deadline: &Deadline) -> Bound {
+    let best = quick_bound(instance, deadline);
+    if instance.any_gaps() {
+        let clique = clique_bound(instance, CLIQUE_STEPS, deadline);
+        if clique.bytes > best.bytes {
+            return clique;
+        }
+    }
+    best
+}
+
+/// The steps of the search for a clique.
+pub(crate) const CLIQUE_STEPS: usize = 20_000;
+
+/// Returns the bound that takes no longer than a simple rule: by load, or by the end of the largest buffer.
+pub(crate) fn quick_bound(instance: &Instance, deadline: &Deadline) -> Bound {
     let mut best = load_bound(instance, deadline).unwrap_or_default();
     for (n, buffer) in instance.buffers().iter().enumerate() {
         let end = buffer.fixed.unwrap_or(0) + buffer.size;
         if end > best.bytes {
             best = Bound { bytes: end, time: None, buffers: vec![n] };
-        }
-    }
-    if instance.buffers().iter().any(|buffer| !buffer.gaps.is_empty()) {
-        let clique = clique_bound(instance, 20_000, deadline);
-        if clique.bytes > best.bytes {
-            best = clique;
         }
     }
     best
