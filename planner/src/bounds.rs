@@ -23,17 +23,26 @@ pub fn lower_bound(instance: &Instance) -> Bound {
 
 /// Returns the best bound found before `deadline` passes, at least the end of the largest buffer.
 pub fn lower_bound_within(instance: &Instance, deadline: &Deadline) -> Bound {
+    let best = quick_bound(instance, deadline);
+    if instance.any_gaps() {
+        let clique = clique_bound(instance, CLIQUE_STEPS, deadline);
+        if clique.bytes > best.bytes {
+            return clique;
+        }
+    }
+    best
+}
+
+/// The steps of the search for a clique.
+pub(crate) const CLIQUE_STEPS: usize = 20_000;
+
+/// Returns the bound that takes no longer than a simple rule: by load, or by the end of the largest buffer.
+pub(crate) fn quick_bound(instance: &Instance, deadline: &Deadline) -> Bound {
     let mut best = load_bound(instance, deadline).unwrap_or_default();
     for (n, buffer) in instance.buffers().iter().enumerate() {
         let end = buffer.fixed.unwrap_or(0) + buffer.size;
         if end > best.bytes {
             best = Bound { bytes: end, time: None, buffers: vec![n] };
-        }
-    }
-    if instance.buffers().iter().any(|buffer| !buffer.gaps.is_empty()) {
-        let clique = clique_bound(instance, 20_000, deadline);
-        if clique.bytes > best.bytes {
-            best = clique;
         }
     }
     best
@@ -147,6 +156,16 @@ fn load_of(instance: &Instance, unit: u64, step: u64, watch: &mut Watch) -> Opti
     }
     let live = time.map_or(Vec::new(), |time| live_at(instance, time));
     Some(Bound { bytes: best, time, buffers: live })
+}
+
+/// Returns by how much the load changes at each moment, in bytes. O(n log n).
+pub(crate) fn load_changes(instance: &Instance) -> BTreeMap<i64, i128> {
+    let mut changes = BTreeMap::new();
+    for (start, end, from, to) in instance.buffers().iter().flat_map(Buffer::pieces) {
+        *changes.entry(start).or_default() += i128::from(to - from);
+        *changes.entry(end).or_default() -= i128::from(to - from);
+    }
+    changes
 }
 
 /// Returns the buffers with bytes in use at `time`. O(n).

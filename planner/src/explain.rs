@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::fmt;
 
-use crate::bounds::{live_at, load_bound};
+use crate::bounds::{live_at, load_bound, load_changes};
 use crate::deadline::Deadline;
 use crate::model::{Buffer, Instance};
 use crate::solve::Solution;
@@ -62,12 +62,7 @@ pub fn explain(
     let bound = load_bound(instance, &Deadline::never()).unwrap_or_default();
     let buffers = instance.buffers();
     // Moments at which the load changes, and the load from there on.
-    let mut change = std::collections::BTreeMap::<i64, i128>::new();
-    for (start, end, from, to) in buffers.iter().flat_map(|b| b.pieces()) {
-        *change.entry(start).or_default() += i128::from(to - from);
-        *change.entry(end).or_default() -= i128::from(to - from);
-    }
-    let loads = change.iter().scan(0, |load, (&time, change)| {
+    let loads = load_changes(instance).into_iter().scan(0, |load, (time, change)| {
         *load += change;
         Some((time, *load))
     });

@@ -7,7 +7,7 @@ use std::time::Duration;
 use allotment_planner::bounds::{clique_bound, load_bound, lower_bound};
 use allotment_planner::boxes::{Join, boxes};
 use allotment_planner::deadline::Deadline;
-use allotment_planner::exact::general::{self, Answer};
+use allotment_planner::exact::{Answer, general};
 use allotment_planner::exact::{Limits, perfect};
 use allotment_planner::explain::explain;
 use allotment_planner::greedy::descent::{Descent, Prefer, descend};

@@ -6,7 +6,8 @@ mod reuse;
 
 use allotment_planner::bounds::lower_bound;
 use allotment_planner::deadline::Deadline;
-use allotment_planner::exact::skyline::{Answer, Order, Pick, Problem, Search, Strategy};
+use allotment_planner::exact::Answer;
+use allotment_planner::exact::skyline::{Order, Pick, Problem, Search, Strategy};
 use allotment_planner::exact::{Limits, perfect};
 use allotment_planner::model::{Buffer, Gap, Instance};
 use allotment_planner::sections::Sections;

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::perfect;
+use crate::bounds::load_changes;
 use crate::deadline::Deadline;
 use crate::model::{Buffer, Instance};
 
@@ -16,11 +17,8 @@ const TRIES: u64 = 64;
 /// Places a plain instance in `capacity` bytes if buffers are found that complete it to a perfect packing; `None` if they are not, or
 /// `deadline` passes. O(tries · n · live) expected.
 pub fn pack(instance: &Instance, capacity: u64, deadline: &Deadline) -> Option<Vec<u64>> {
-    let mut steps: BTreeMap<i64, i128> = BTreeMap::new();
-    for buffer in instance.buffers().iter().filter(|buffer| buffer.is_ever_live()) {
-        *steps.entry(buffer.start).or_default() -= i128::from(buffer.size);
-        *steps.entry(buffer.end).or_default() += i128::from(buffer.size);
-    }
+    let changes = load_changes(instance).into_iter();
+    let mut steps: BTreeMap<i64, i128> = changes.map(|(time, change)| (time, -change)).collect();
     let (&from, step) = steps.iter_mut().next()?;
     *step += i128::from(capacity);
     let (&end, _) = steps.iter().next_back()?;

@@ -9,22 +9,11 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
-use super::Limits;
+use super::{Answer, Limits};
 use crate::bounds::gcd;
 use crate::deadline::Watch;
 use crate::greedy::Conflicts;
 use crate::model::Instance;
-
-/// The answer of a search.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// Offsets in bytes.
-    Found(Vec<u64>),
-    /// It was proved that there is none.
-    None,
-    /// The limits were reached, or no proof is possible.
-    Unknown,
-}
 
 /// Buffers that lie at one offset, ascending.
 struct Group {
@@ -56,7 +45,7 @@ fn buffers_in(left: usize) -> usize {
 }
 
 /// Looks for a plan within `capacity` bytes.
-pub fn search(instance: &Instance, conflicts: &Conflicts, capacity: u64, limits: &Limits) -> Answer {
+pub fn search(instance: &Instance, conflicts: &Conflicts, capacity: u64, limits: &Limits) -> Answer<u64> {
     let n = instance.len();
     if n > 2000 {
         return Answer::Unknown;

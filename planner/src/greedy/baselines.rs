@@ -25,11 +25,11 @@ pub enum Baseline {
 }
 
 impl Baseline {
-    /// All baselines, those that are often good first.
+    /// All baselines, those that are often good first, and the first of them unlike each other.
     pub const ALL: [Self; 7] = [
         Self::TvmBySize,
-        Self::TfLiteMicro,
         Self::FirstFitByDuration,
+        Self::TfLiteMicro,
         Self::TvmByConflicts,
         Self::SizeBestFit,
         Self::TfLite,

@@ -7,7 +7,8 @@ use super::Shared;
 use crate::bounds;
 use crate::boxes::Boxes;
 use crate::deadline::Deadline;
-use crate::exact::skyline::{Answer, Order, Pick, Problem, Search, Strategy};
+use crate::exact::Answer;
+use crate::exact::skyline::{Order, Pick, Problem, Search, Strategy};
 use crate::greedy::{self, Conflicts, Fit};
 use crate::model::Instance;
 use crate::sections::Sections;
@@ -204,7 +205,7 @@ impl<'a> Climb<'a> {
     }
 
     /// Tries a few strategies in turn, until one has an answer.
-    fn strategies(&mut self, goal: u64, tries: usize) -> Answer {
+    fn strategies(&mut self, goal: u64, tries: usize) -> Answer<u32> {
         let (shared, unit) = (self.shared, self.scaled.unit);
         for _ in 0..tries {
             let (pick, order) = STRATEGIES[(self.turn % STRATEGIES.len() as u64) as usize];

@@ -6,7 +6,7 @@ use super::Shared;
 use super::climb::{Climb, Scaled};
 use super::portfolio::{Packed, Portfolio};
 use crate::boxes::Join;
-use crate::exact::{filled, general, perfect};
+use crate::exact::{Answer, filled, general, perfect};
 use crate::greedy::descent::{Descent, Prefer, descend};
 
 /// Instances up to this size are searched exactly as a whole.
@@ -124,9 +124,9 @@ fn search(shared: &Shared) {
     while !shared.deadline.passed() {
         let goal = shared.peak.load(Ordering::Relaxed).saturating_sub(1).min(shared.capacity);
         match general::search(shared.instance, conflicts, goal, &shared.limits(3_000_000)) {
-            general::Answer::Found(offsets) => shared.offer(offsets),
-            general::Answer::None => shared.raise_bound(goal + 1),
-            general::Answer::Unknown => break,
+            Answer::Found(offsets) => shared.offer(offsets),
+            Answer::None => shared.raise_bound(goal + 1),
+            Answer::Unknown => break,
         }
     }
 }

@@ -294,7 +294,7 @@ pub fn solve_within(
     watcher: Watcher<'_>,
 ) -> Solution {
     let started = Instant::now();
-    let bound = bounds::lower_bound_within(instance, &deadline.extended(GRACE));
+    let mut bound = bounds::quick_bound(instance, &deadline.extended(GRACE));
     // No phase sees buffers that are never live; the bound says that they fit the arena.
     let live: Vec<usize> = (0..instance.len()).filter(|&n| instance.buffers()[n].is_ever_live()).collect();
     let part = (live.len() < instance.len()).then(|| instance.part(&live));
@@ -317,6 +317,14 @@ pub fn solve_within(
     }
     if !shared.deadline.passed() {
         shared.simple(if pairs > MANY { &Baseline::ALL[first..2] } else { &Baseline::ALL[first..] });
+    }
+    if instance.any_gaps() && !shared.done() {
+        let deadline = shared.deadline.extended(GRACE);
+        let clique = bounds::clique_bound(instance, bounds::CLIQUE_STEPS, &deadline);
+        if clique.bytes > bound.bytes {
+            shared.raise_bound(clique.bytes);
+            bound = clique;
+        }
     }
     if !shared.deadline.passed() {
         drive::drive(&shared, threads, options.seed);

@@ -1,9 +1,69 @@
-//! Parts of source code: names, places in Rust, and steps in C.
+//! Source code of a plan, Rust and C: one arena for each tier, in a section that the linker places.
 
-use std::fmt::Write;
+use std::collections::{BTreeMap, HashSet};
 
-use super::{Planned, Row};
-use crate::schedule::{Operand, Place, Share};
+use askama::Template;
+
+use super::{Planned, plain, rendered};
+use crate::schedule::{Place, Share, Step};
+use crate::transform::CacheLines;
+
+/// The section of each tier's arena, by its number. A tier without one lies where the compiler puts variables.
+pub type Sections = BTreeMap<u32, String>;
+
+/// A tier's arena: bytes, an alignment that is a power of two, and its section.
+pub(super) struct Arena {
+    pub(super) tier: u32,
+    pub(super) bytes: u64,
+    pub(super) align: u64,
+    pub(super) section: Option<String>,
+}
+
+/// Returns the arenas in the order of their tiers.
+pub(super) fn arenas(planned: Planned, sections: &Sections) -> Vec<Arena> {
+    let mut arenas: BTreeMap<u32, Arena> = BTreeMap::new();
+    for (place, offset) in planned.schedule.placed().filter(|(place, _)| !place.inside) {
+        let tier = place.buffer.tier;
+        // Without what could end a string of Rust or C.
+        let kept = |c: &char| !c.is_control() && !matches!(c, '"' | '\\');
+        let section = || sections.get(&tier).map(|name| name.chars().filter(kept).collect());
+        let arena =
+            arenas.entry(tier).or_insert_with(|| Arena { tier, bytes: 0, align: 1, section: section() });
+        arena.bytes = arena.bytes.max(offset + place.size);
+        arena.align = arena.align.max(place.buffer.align.next_power_of_two());
+    }
+    arenas.into_values().collect()
+}
+
+/// A place in source code.
+pub(super) struct Line {
+    /// Its constant, unique.
+    pub(super) name: String,
+    /// Its name, and that of the buffer that it lies in.
+    pub(super) remark: String,
+    pub(super) tier: u32,
+    pub(super) offset: u64,
+    pub(super) size: u64,
+    pub(super) start: i64,
+    pub(super) end: i64,
+}
+
+/// Returns all places in order.
+pub(super) fn lines(planned: Planned) -> Vec<Line> {
+    let mut used = HashSet::new();
+    let line = |(n, (place, offset)): (usize, (Place, u64))| {
+        let name = constant(place.id);
+        let name = if used.contains(&name) { format!("{name}_{n}") } else { name };
+        used.insert(name.clone());
+        let remark = match place.inside {
+            true => format!("{}, in {}", comment(place.id), comment(&place.buffer.id)),
+            false => comment(place.id),
+        };
+        let (tier, size, start, end) = (place.buffer.tier, place.size, place.start, place.end);
+        Line { name, remark, tier, offset, size, start, end }
+    };
+    planned.schedule.placed().enumerate().map(line).collect()
+}
 
 /// Returns the letters, digits and underscores of `name`, in capitals, never starting with a digit.
 pub(super) fn constant(name: &str) -> String {
@@ -15,120 +75,73 @@ pub(super) fn constant(name: &str) -> String {
     text
 }
 
-/// Returns one constant name for each row, unique.
-pub(super) fn constants(planned: Planned) -> Vec<String> {
-    let mut used = std::collections::HashSet::new();
-    planned
-        .rows()
-        .enumerate()
-        .map(|(n, row)| {
-            let name = constant(row.place.id);
-            let name = if used.contains(&name) { format!("{name}_{n}") } else { name };
-            used.insert(name.clone());
-            name
-        })
-        .collect()
-}
-
+/// Returns a name as it may stand in a comment of Rust or C.
 pub(super) fn comment(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>().replace("*/", "* /")
+    plain(text).replace("*/", "* /")
 }
 
-/// Returns the name of a row, and of the buffer that it lies in.
-pub(super) fn remark(row: &Row) -> String {
-    match row.place.inside {
-        true => format!("{}, in {}", comment(row.place.id), comment(&row.place.buffer.id)),
-        false => comment(row.place.id),
-    }
+#[derive(Template)]
+#[template(path = "arenas.rs", escape = "none")]
+struct RustSource<'a> {
+    head: String,
+    lines: Vec<Line>,
+    arenas: Vec<Arena>,
+    cache_lines: &'a CacheLines,
 }
 
-/// Adds the struct `Placed`, `PLAN` with a line for each place, and an index of each.
-pub(super) fn rust_places(out: &mut String, planned: Planned, names: &[String]) {
-    // Writing to a string does not fail.
-    let _ = write!(
-        out,
-        "\n/// One place: its tier, its offset in the tier's arena, bytes, and the time steps `start..end` at which it is live.\n\
-         #[derive(Clone, Copy, Debug, PartialEq, Eq)]\n\
-         pub struct Placed {{\n    pub tier: usize,\n    pub offset: usize,\n    pub size: usize,\n    pub start: i64,\n    pub end: i64,\n}}\n\n\
-         /// Where each buffer lies.\npub const PLAN: [Placed; {}] = [\n",
-        names.len()
-    );
-    for row in planned.rows() {
-        let (Row { offset, .. }, Place { size, start, end, .. }) = (row, row.place);
-        let tier = row.place.buffer.tier;
-        let _ = writeln!(
-            out,
-            "    Placed {{ tier: {tier}, offset: {offset}, size: {size}, start: {start}, end: {end} }}, // {}",
-            remark(&row)
-        );
-    }
-    out.push_str("];\n\n/// Indices into [`PLAN`].\npub mod index {\n");
-    for (n, name) in names.iter().enumerate() {
-        let _ = writeln!(out, "    pub const {name}: usize = {n};");
-    }
-    out.push_str("}\n");
+/// Rust: a static arena for each tier in its section, `PLAN`, `arena`, `address`, and an index for each buffer. No dependencies.
+///
+/// With `cache_lines` also `cache_line`, which returns the bytes of a tier's cache line.
+pub fn rust_source(planned: Planned, sections: &Sections, cache_lines: &CacheLines) -> String {
+    let (head, lines, arenas) = (planned.head("// "), lines(planned), arenas(planned, sections));
+    rendered(&RustSource { head, lines, arenas, cache_lines })
 }
 
-/// Returns the steps of a model as tables: what each does, and its operands as indices into the plan.
-pub(super) fn c_steps(planned: Planned, prefix: &str) -> String {
-    let mut out = String::new();
-    let steps = &planned.schedule.lowered.steps;
-    let Some(graph) = planned.schedule.lowered.graph.as_ref().filter(|_| !steps.is_empty()) else {
-        return out;
-    };
-    // Writing to a string does not fail.
-    let _ = write!(
-        out,
-        "\n/* What a step does. The caller provides what it writes (GIVEN: inputs before every run, constants and states before the\n\
-           first), an operator runs (RUN), a place is copied to another (COPY), a constant is read again from the model (LOAD), or the\n\
-           caller may read the outputs (TAKEN). */\n\
-         enum {{ {prefix}_GIVEN, {prefix}_RUN, {prefix}_COPY, {prefix}_LOAD, {prefix}_TAKEN }};\n\
-         /* How the first output lies: APART from the inputs, as a VIEW of the first one (nothing is computed), or so that it overwrites\n\
-           an input (OVER). */\n\
-         enum {{ {prefix}_APART, {prefix}_VIEW, {prefix}_OVER }};\n\n\
-         #define {prefix}_NO_PLACE UINT32_MAX /* an operand that the plan has no place for */\n\
-         #define {prefix}_STEP_COUNT {}u\n\n\
-         /* The operands of all steps: indices into {prefix}_PLAN. */\n\
-         static const uint32_t {prefix}_OPERANDS[] = {{\n",
-        steps.len()
-    );
-    for step in steps {
-        let operand = |operand: &Operand| match operand.place {
-            Some(place) => format!("{place}u, "),
-            None => format!("{prefix}_NO_PLACE, "),
-        };
-        let operands: String = step.reads.iter().chain(&step.writes).map(operand).collect();
-        let _ = writeln!(out, "    {operands}/* time {} */", step.time);
-    }
-    let _ = write!(
-        out,
-        "    {prefix}_NO_PLACE\n}};\n\n\
-         /* The steps in order: those that read come first among the operands. An operator makes chunk `chunk` of `chunks`. */\n\
-         static const struct {{\n    const char *operator_name;\n    uint64_t time, chunk, chunks;\n    uint32_t what, lies, operands, \
-         reads, writes;\n}} {prefix}_STEPS[{prefix}_STEP_COUNT] = {{\n"
-    );
+#[derive(Template)]
+#[template(path = "plan.h", escape = "none")]
+struct Header<'a> {
+    head: String,
+    prefix: String,
+    lines: Vec<Line>,
+    arenas: Vec<Arena>,
+    cache_lines: &'a CacheLines,
+    steps: Vec<CStep<'a>>,
+}
+
+/// A step in the table of a header.
+struct CStep<'a> {
+    step: &'a Step,
+    operator: String,
+    act: String,
+    lies: &'static str,
+    /// The number of its first operand.
+    first: usize,
+}
+
+/// Returns a C header: an arena for each tier in its section, offsets and sizes as macros, and the plan as an array. The source file that
+/// defines `NAME_PLAN_ARENAS` before it includes the header defines the arenas.
+///
+/// With `cache_lines` also `NAME_TIER_N_CACHE_LINE` for each cached tier, in bytes. The steps of a model are tables: what each does, and its
+/// operands as indices into the plan.
+pub fn c_header(planned: Planned, sections: &Sections, cache_lines: &CacheLines) -> String {
+    let lowered = &planned.schedule.lowered;
     let mut first = 0;
-    for step in steps {
-        let what = format!("{:?}", step.act).to_uppercase();
-        let name = step.op.map_or("", |n| &graph.ops[n].name);
-        let lies = match step.share {
+    let steps = lowered.steps.iter().map(|step| {
+        let Step { op, act, share, reads, writes, .. } = step;
+        let name = op.zip(lowered.graph.as_ref()).map_or("", |(n, graph)| graph.ops[n].name.as_str());
+        // Without what could end a string or begin an escape or a trigraph.
+        let operator = plain(name).replace(['"', '\\', '?'], " ");
+        let lies = match share {
             Share::Apart => "APART",
             Share::View => "VIEW",
             Share::Overwrite => "OVER",
         };
-        let ((chunk, chunks), reads, writes) = (step.chunk, step.reads.len(), step.writes.len());
-        let _ = writeln!(
-            out,
-            "    {{\"{}\", {}u, {chunk}u, {chunks}u, {prefix}_{what}, {prefix}_{lies}, {first}u, {reads}u, {writes}u}},",
-            text(name),
-            step.time
-        );
-        first += reads + writes;
-    }
-    out + "};\n"
-}
-
-/// Returns a string's contents for C and Rust, without what could end it or begin an escape or a trigraph.
-fn text(name: &str) -> String {
-    name.chars().map(|c| if c.is_control() || matches!(c, '"' | '\\' | '?') { ' ' } else { c }).collect()
+        first += reads.len() + writes.len();
+        let first = first - reads.len() - writes.len();
+        CStep { step, operator, act: format!("{act:?}").to_uppercase(), lies, first }
+    });
+    let (head, prefix) = (planned.head(" * "), constant(planned.name));
+    let (lines, arenas) = (lines(planned), arenas(planned, sections));
+    let steps = steps.collect();
+    rendered(&Header { head, prefix, lines, arenas, cache_lines, steps })
 }

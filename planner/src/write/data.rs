@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
-use super::{Planned, Row};
+use super::Planned;
 use crate::import::json::{JsonOp, named_ops};
 use crate::model::Buffer;
 use crate::schedule::{Place, Written, WrittenPlace};
@@ -34,7 +34,7 @@ pub fn csv(planned: Planned) -> String {
     // Writing to memory does not fail, and all records have the header's length.
     let _ =
         writer.write_record(row(["id", "lower", "upper", "size"].map(String::from), names, "offset".into()));
-    for Row { place, offset } in planned.rows() {
+    for (place, offset) in planned.schedule.placed() {
         let Place { buffer: b, inside, .. } = place;
         let own = |text: String| if inside { String::new() } else { text };
         let first = [place.id.into(), place.start.to_string(), place.end.to_string(), place.size.to_string()];

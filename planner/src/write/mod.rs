@@ -1,19 +1,18 @@
 //! Writing plans: data, source code, drawings.
 
-mod arenas;
 mod code;
 mod data;
 mod drawing;
 mod program;
 
-pub use arenas::{Sections, c_header, rust_source};
+pub use code::{Sections, c_header, rust_source};
 pub use data::{csv, json, steps_csv};
 pub use drawing::{html, svg};
 pub use program::{MOST_OPERANDS, TooMany, rust_program};
 
-use std::fmt::Write;
+use askama::Template;
 
-use crate::schedule::{Place, Schedule};
+use crate::schedule::Schedule;
 
 /// The input of the writers.
 #[derive(Clone, Copy)]
@@ -32,32 +31,23 @@ impl<'a> Planned<'a> {
         Self { name, origin: &[], schedule }
     }
 
-    /// Returns the buffers in order, then the tensors that lie in them.
-    fn rows(self) -> impl Iterator<Item = Row<'a>> + Clone {
-        self.schedule.placed().map(|(place, offset)| Row { place, offset })
-    }
-
     /// Returns the head of source code: the plan's origin, each line behind `mark`.
     fn head(self, mark: &str) -> String {
-        let mut out = String::new();
         let (name, peak) = (code::comment(self.name), self.schedule.solution.peak);
-        let version = env!("CARGO_PKG_VERSION");
-        // Writing to a string does not fail.
-        let _ = writeln!(
-            out,
-            "{mark}Made by `allotment plan` {version} from {name}: {peak} B, {}.",
-            self.schedule.proved()
-        );
-        for line in self.origin {
-            let _ = writeln!(out, "{mark}{}", code::comment(line));
-        }
-        out
+        let (version, proved) = (env!("CARGO_PKG_VERSION"), self.schedule.proved());
+        let made = format!("{mark}Made by `allotment plan` {version} from {name}: {peak} B, {proved}.\n");
+        let origin = self.origin.iter().map(|line| format!("{mark}{}\n", code::comment(line)));
+        made + &origin.collect::<String>()
     }
 }
 
-/// A place and its offset in its memory.
-#[derive(Clone, Copy)]
-struct Row<'a> {
-    place: Place<'a>,
-    offset: u64,
+/// Fills a template, which is without the end of its last line.
+fn rendered(template: &impl Template) -> String {
+    // Writing to memory does not fail.
+    template.render().unwrap_or_default() + "\n"
+}
+
+/// Returns a name with spaces for its control characters.
+fn plain(text: &str) -> String {
+    text.replace(char::is_control, " ")
 }

@@ -1,12 +1,14 @@
 //! A Rust program of a model's steps: `arena!` for the memory, a trait for the operators, and a function that runs them in order.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::fmt::Write;
+use std::fmt;
 
-use super::Planned;
-use super::arenas::{Arena, Sections, arenas, section};
-use super::code::{comment, constants, rust_places};
+use askama::Template;
+
+use super::code::{Arena, Line, Sections, arenas, comment, constant, lines};
+use super::{Planned, rendered};
 use crate::graph::{Graph, Kind, Tensor};
+use crate::model::Buffer;
 use crate::schedule::{Act, Operand, Share, Step};
 
 /// The most places of one memory that an operator can have in a program.
@@ -24,15 +26,80 @@ pub struct TooMany {
     pub count: usize,
 }
 
-/// The generated code's view of a buffer.
-struct Slot {
-    tier: u32,
-    /// The constant of the arena, `Tier0::X`.
-    path: String,
+/// The generated code's view of a buffer; shown as the constant of the arena, `Tier0::X`.
+struct Slot<'a> {
+    buffer: &'a Buffer,
+    offset: u64,
+    name: String,
     /// The type, such as `[f32; 10]`.
     kind: String,
     /// The name of a parameter.
     parameter: String,
+    /// The tensors that lie in it.
+    tensors: Vec<String>,
+}
+
+impl fmt::Display for Slot<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tier{}::{}", self.buffer.tier, self.name)
+    }
+}
+
+impl Slot<'_> {
+    /// Returns the parameter of a method that gets this buffer.
+    fn declared(&self) -> String {
+        format!("{}: &mut {}", self.parameter, self.kind)
+    }
+}
+
+/// A method of the trait.
+struct Method {
+    name: String,
+    /// Its parameters after `self`, as they are declared.
+    parameters: Vec<String>,
+    about: String,
+}
+
+/// A function of the program.
+struct Function<'a> {
+    name: &'static str,
+    about: &'static str,
+    calls: Vec<Call<'a>>,
+}
+
+/// A line of a function.
+enum Call<'a> {
+    /// An operator that computes nothing.
+    View(String),
+    /// A method that reads or writes a buffer for the caller, at a time.
+    Caller(String, &'a Slot<'a>, i64),
+    /// A copy from one buffer to another, at a time.
+    Copy([&'a Slot<'a>; 2], i64),
+    /// An operator's method: the places of each memory are borrowed at once, and each buffer once.
+    Run { method: String, time: i64, tiers: BTreeMap<u32, Vec<&'a Slot<'a>>>, arguments: Vec<String> },
+}
+
+impl Function<'_> {
+    /// Returns whether it uses a place of a memory.
+    fn uses(&self, tier: &u32) -> bool {
+        self.calls.iter().any(|call| match call {
+            Call::View(_) => false,
+            Call::Caller(_, slot, _) => slot.buffer.tier == *tier,
+            Call::Copy(slots, _) => slots.iter().any(|slot| slot.buffer.tier == *tier),
+            Call::Run { tiers, .. } => tiers.contains_key(tier),
+        })
+    }
+}
+
+#[derive(Template)]
+#[template(path = "program.rs", escape = "none")]
+struct Source<'a> {
+    head: String,
+    lines: &'a [Line],
+    arenas: Vec<Arena>,
+    slots: &'a [Slot<'a>],
+    methods: Vec<Method>,
+    functions: Vec<Function<'a>>,
 }
 
 /// Rust: `PLAN` and an index for each place, and a program: an arena for each memory, the trait `Operators` with a method for each operator,
@@ -41,16 +108,13 @@ struct Slot {
 /// # Errors
 /// [`TooMany`] if an operator has too many operands.
 pub fn rust_program(planned: Planned, sections: &Sections) -> Result<String, TooMany> {
-    let lowered = &planned.schedule.lowered;
     let empty = Graph::default();
-    let graph = lowered.graph.as_ref().unwrap_or(&empty);
-    let names = constants(planned);
-    let mut out = planned.head("// ");
-    rust_places(&mut out, planned, &names);
-    let slots = slots(planned, graph, &names);
-    memory(&mut out, planned, sections, &slots);
-    program(&mut out, planned, graph, &slots)?;
-    Ok(out)
+    let graph = planned.schedule.lowered.graph.as_ref().unwrap_or(&empty);
+    let lines = &lines(planned);
+    let slots = &slots(planned, graph, lines);
+    let (methods, functions) = program(planned, graph, slots)?;
+    let (head, arenas) = (planned.head("// "), arenas(planned, sections));
+    Ok(rendered(&Source { head, lines, arenas, slots, methods, functions }))
 }
 
 /// Returns the type of a tensor's elements, if all of its bytes are elements of it.
@@ -71,33 +135,37 @@ fn element(tensor: &Tensor) -> Option<(&'static str, u64)> {
     (elements.checked_mul(bytes) == Some(tensor.bytes)).then_some((name, elements))
 }
 
+/// Returns the number of the buffer of each place.
+fn numbers(planned: Planned) -> Vec<usize> {
+    planned.schedule.lowered.places().map(|place| place.number).collect()
+}
+
 /// Returns the slot of each buffer.
-fn slots(planned: Planned, graph: &Graph, names: &[String]) -> Vec<Slot> {
+fn slots<'a>(planned: Planned<'a>, graph: &Graph, lines: &[Line]) -> Vec<Slot<'a>> {
     let lowered = &planned.schedule.lowered;
-    // The tensors that lie in each buffer.
-    let mut inside: HashMap<usize, HashSet<usize>> = HashMap::new();
-    let number: Vec<usize> = lowered.places().map(|place| place.number).collect();
+    // The types of the tensors that lie in each buffer.
+    let mut types: HashMap<usize, HashSet<Option<(&str, u64)>>> = HashMap::new();
+    let number = numbers(planned);
     for operand in lowered.steps.iter().flat_map(|step| step.reads.iter().chain(&step.writes)) {
         if let Some(place) = operand.place {
-            inside.entry(number[place]).or_default().insert(operand.tensor);
+            types.entry(number[place]).or_default().insert(element(&graph.tensors[operand.tensor]));
         }
     }
-    let slot = |(n, buffer): (usize, &crate::model::Buffer)| {
-        let tensors = inside.get(&n).into_iter().flatten().map(|&tensor| element(&graph.tensors[tensor]));
-        let types: HashSet<_> = tensors.collect();
-        let one = (types.len() == 1).then(|| types.into_iter().next().flatten()).flatten();
-        let kind = match one {
-            Some((name, elements)) => format!("[{name}; {elements}]"),
-            None => format!("[u8; {}]", buffer.size),
-        };
-        Slot {
-            tier: buffer.tier,
-            path: format!("Tier{}::{}", buffer.tier, constant_of(&names[n])),
-            kind,
-            parameter: parameter(&names[n]),
+    let mut slots: Vec<Slot> = Vec::new();
+    for (n, ((place, offset), line)) in planned.schedule.placed().zip(lines).enumerate() {
+        let buffer = place.buffer;
+        if place.inside {
+            slots[place.number].tensors.push(comment(place.id));
+            continue;
         }
-    };
-    lowered.instance.buffers().iter().enumerate().map(slot).collect()
+        let kind = match types.get(&n).map(|types| types.iter().collect::<Vec<_>>()).as_deref() {
+            Some([Some((name, elements))]) => format!("[{name}; {elements}]"),
+            _ => format!("[u8; {}]", buffer.size),
+        };
+        let (name, parameter) = (constant_of(&line.name), parameter(&line.name));
+        slots.push(Slot { buffer, offset, name, kind, parameter, tensors: vec![comment(&buffer.id)] });
+    }
+    slots
 }
 
 /// Returns a constant's name, which is not of underscores alone.
@@ -114,118 +182,61 @@ fn parameter(name: &str) -> String {
     if WORDS.contains(&format!(" {name} ")) { name + "_" } else { name }
 }
 
-/// The arenas, one for each memory.
-fn memory(out: &mut String, planned: Planned, sections: &Sections, slots: &[Slot]) {
-    let lowered = &planned.schedule.lowered;
-    let buffers = lowered.instance.buffers();
-    out.push_str(
-        "\n/// The memories. The compiler checks that no two buffers which are live at once overlap.\n\
-         pub mod memory {\n    #![allow(long_running_const_eval)]\n    use allotment::arena;\n    use allotment::plan::Arena;\n",
-    );
-    for Arena { tier, bytes, .. } in arenas(planned) {
-        let _ = write!(
-            out,
-            "\n    arena! {{\n        /// The plan of memory {tier}.\n        pub struct Tier{tier}({bytes}) {{\n"
-        );
-        let members: Vec<usize> = (0..buffers.len()).filter(|&n| buffers[n].tier == tier).collect();
-        for &n in &members {
-            let (buffer, slot) = (&buffers[n], &slots[n]);
-            let mut holds = String::new();
-            for place in lowered.inside.iter().filter(|inside| inside.buffer == n) {
-                let _ = write!(holds, ", then `{}`", comment(&place.name));
-            }
-            let name = slot.path.rsplit("::").next().unwrap_or_default();
-            let _ = write!(
-                out,
-                "            /// `{}`{holds}.\n            {name}: {} = {}..{}, align({})",
-                comment(&buffer.id),
-                slot.kind,
-                buffer.start,
-                buffer.end,
-                buffer.align.next_power_of_two()
-            );
-            if !buffer.gaps.is_empty() {
-                let gap = |gap: &crate::model::Gap| {
-                    format!("allotment::plan::Interval::new({}..{})", gap.start, gap.end)
-                };
-                let gaps: Vec<String> = buffer.gaps.iter().map(gap).collect();
-                let _ = write!(out, ", gaps(&[{}])", gaps.join(", "));
-            }
-            out.push_str(";\n");
-        }
-        let offsets: Vec<String> =
-            members.iter().map(|&n| planned.schedule.solution.offsets[n].to_string()).collect();
-        let _ = write!(out, "        }} at [{}]\n    }}\n", offsets.join(", "));
-        let place = section(sections, tier)
-            .map_or(String::new(), |name| format!("    #[unsafe(link_section = \"{name}\")]\n"));
-        let _ = write!(
-            out,
-            "\n    /// Memory {tier}.\n{place}    pub static ARENA_{tier}: Arena<Tier{tier}> = Arena::new();\n"
-        );
-    }
-    out.push_str("}\n\n");
-}
-
-/// A method of the trait.
-struct Method {
-    name: String,
-    /// Its parameters after `self`, as they are declared.
-    parameters: String,
-    about: String,
-}
-
-/// The parts of the program while it is written.
+/// The methods of the trait while the program is written.
 #[derive(Default)]
-struct Program {
-    methods: Vec<Method>,
+struct Methods {
+    list: Vec<Method>,
     names: HashSet<String>,
     /// By an operator's name: its method, if no other operator has the name.
     known: HashMap<String, usize>,
 }
 
-impl Program {
+impl Methods {
     /// Returns the name of the method for an operator that runs with `parameters`.
-    fn method(&mut self, operator: &str, parameters: String, about: String) -> String {
+    fn of(&mut self, operator: &str, parameters: Vec<String>, about: String) -> String {
         let base = operator.trim_end_matches(" again");
         // It runs again as it ran before, if it does so with the same types.
         if base != operator {
-            let known = self.known.get(base).map(|&n| &self.methods[n]);
-            if let Some(method) = known.filter(|method| types(&method.parameters) == types(&parameters)) {
+            let known = self.known.get(base).map(|&n| &self.list[n]);
+            if let Some(method) = known.filter(|method| types(&method.parameters).eq(types(&parameters))) {
                 return method.name.clone();
             }
         }
-        let mut name = parameter(&super::code::constant(operator));
+        let mut name = parameter(&constant(operator));
         while !self.names.insert(name.clone()) {
-            let _ = write!(name, "_{}", self.methods.len());
+            name += &format!("_{}", self.list.len());
         }
-        if base == operator && self.known.insert(base.to_owned(), self.methods.len()).is_some() {
+        if base == operator && self.known.insert(base.to_owned(), self.list.len()).is_some() {
             self.known.remove(base);
         }
-        self.methods.push(Method { name: name.clone(), parameters, about });
+        self.list.push(Method { name: name.clone(), parameters, about });
         name
     }
 }
 
 /// Returns the types of parameters, without their names.
-fn types(parameters: &str) -> Vec<&str> {
-    parameters.split(", ").map(|one| one.split(": ").nth(1).unwrap_or(one)).collect()
+fn types(parameters: &[String]) -> impl Iterator<Item = Option<&str>> {
+    parameters.iter().map(|one| one.split(": ").nth(1))
 }
 
-/// Returns the trait, and the function that runs all steps.
-fn program(out: &mut String, planned: Planned, graph: &Graph, slots: &[Slot]) -> Result<(), TooMany> {
-    let lowered = &planned.schedule.lowered;
-    let number: Vec<usize> = lowered.places().map(|place| place.number).collect();
-    let mut program = Program::default();
-    let mut methods: HashMap<usize, String> = HashMap::new();
-    let (mut first, mut run) = (String::new(), String::new());
-    let buffer = |operand: &Operand| operand.place.map(|place| number[place]);
+/// Returns the methods of the trait, and the functions that call them.
+fn program<'a>(
+    planned: Planned,
+    graph: &Graph,
+    slots: &'a [Slot<'a>],
+) -> Result<(Vec<Method>, Vec<Function<'a>>), TooMany> {
+    let number = numbers(planned);
+    let mut methods = Methods::default();
+    let mut of_op: HashMap<usize, String> = HashMap::new();
+    let (mut first, mut calls) = (Vec::new(), Vec::new());
+    let slot = |operand: &Operand| operand.place.map(|place| &slots[number[place]]);
     let tensor = |operand: &Operand| comment(&graph.tensors[operand.tensor].name);
-    for step in &lowered.steps {
+    for step in &planned.schedule.lowered.steps {
         let time = step.time;
         match step.act {
             Act::Given | Act::Load | Act::Taken => {
                 for operand in step.reads.iter().chain(&step.writes) {
-                    let Some(slot) = buffer(operand).map(|n| &slots[n]) else { continue };
+                    let Some(slot) = slot(operand) else { continue };
                     let tensor = tensor(operand);
                     let (verb, about) = match (step.act, graph.tensors[operand.tensor].kind) {
                         (Act::Given, Kind::Input) => ("give", format!("Writes the input `{tensor}`.")),
@@ -240,139 +251,80 @@ fn program(out: &mut String, planned: Planned, graph: &Graph, slots: &[Slot]) ->
                         _ => continue,
                     };
                     let method = format!("{verb}_{}", slot.parameter);
-                    let parameters = format!("{}: &mut {}", slot.parameter, slot.kind);
-                    let known = program.known.get(&method).filter(|_| verb == "load");
-                    let known = known.map(|&n| program.methods[n].name.clone());
-                    let name = known.unwrap_or_else(|| program.method(&method, parameters, about));
-                    let to = if verb == "prepare" { &mut first } else { &mut run };
-                    let _ = writeln!(
-                        to,
-                        "    operators.{name}(tier{}.at::<{time}>().get(memory::{}));",
-                        slot.tier, slot.path
-                    );
+                    let known = methods.known.get(&method).filter(|_| verb == "load");
+                    let known = known.map(|&n| methods.list[n].name.clone());
+                    let name = known.unwrap_or_else(|| methods.of(&method, vec![slot.declared()], about));
+                    let to = if verb == "prepare" { &mut first } else { &mut calls };
+                    to.push(Call::Caller(name, slot, time));
                 }
             }
             Act::Run => {
                 let Some(n) = step.op else { continue };
                 let op = &graph.ops[n];
                 if step.share == Share::View && step.writes.len() == 1 {
-                    let _ = writeln!(run, "    // `{}`: a view, nothing is computed.", comment(&op.name));
+                    calls.push(Call::View(comment(&op.name)));
                     continue;
                 }
-                let call = call(step, &op.name, slots, &buffer)?;
                 let list = |list: &[Operand]| list.iter().map(tensor).collect::<Vec<_>>().join("`, `");
-                let mut about = format!("Runs `{}`", comment(&op.name));
-                let kind = comment(&op.kind);
-                if !kind.is_empty() {
-                    let _ = write!(about, " ({kind})");
-                }
-                let _ = write!(about, ": reads `{}`; writes `{}`", list(&step.reads), list(&step.writes));
-                about.push_str(match step.share {
+                let kind = match comment(&op.kind) {
+                    kind if kind.is_empty() => kind,
+                    kind => format!(" ({kind})"),
+                };
+                let share = match step.share {
                     Share::Overwrite => ", where it overwrites what it reads.",
                     Share::View => ", the first of which is what it reads seen otherwise.",
-                    _ => ".",
-                });
-                if step.chunk.1 > 1 {
-                    let _ = write!(about, " One chunk of {} at a time.", step.chunk.1);
-                }
+                    Share::Apart => ".",
+                };
+                let chunks = match step.chunk.1 {
+                    chunks @ 2.. => format!(" One chunk of {chunks} at a time."),
+                    _ => String::new(),
+                };
+                let (name, reads, writes) = (comment(&op.name), list(&step.reads), list(&step.writes));
+                let about = format!("Runs `{name}`{kind}: reads `{reads}`; writes `{writes}`{share}{chunks}");
+                let (tiers, arguments, parameters) = operands(step, &op.name, &slot)?;
                 // The chunks of one operator are calls of one method.
-                let name =
-                    methods.entry(n).or_insert_with(|| program.method(&op.name, call.parameters, about));
-                let _ = write!(
-                    run,
-                    "    {{\n{}        operators.{name}({});\n    }}\n",
-                    call.borrowed, call.arguments
-                );
+                let method = of_op.entry(n).or_insert_with(|| methods.of(&op.name, parameters, about));
+                calls.push(Call::Run { method: method.clone(), time, tiers, arguments });
             }
             Act::Copy => {
-                let (from, to) = (&step.reads[0], &step.writes[0]);
-                let (Some(from), Some(to)) = (buffer(from), buffer(to)) else { continue };
-                let (from, to) = (&slots[from], &slots[to]);
-                let _ = writeln!(
-                    run,
-                    "    tier{}.at::<{time}>().get(memory::{}).copy_from_slice(tier{}.at::<{time}>().get(memory::{}));",
-                    to.tier, to.path, from.tier, from.path
-                );
+                if let (Some(from), Some(to)) = (slot(&step.reads[0]), slot(&step.writes[0])) {
+                    calls.push(Call::Copy([from, to], time));
+                }
             }
         }
     }
-    out.push_str(
-        "/// What the steps do: a method for each operator, with its tensors.\npub trait Operators {\n",
-    );
-    for Method { name, parameters, about } in &program.methods {
-        let _ = write!(
-            out,
-            "    /// {about}\n    #[allow(clippy::too_many_arguments)]\n    fn {name}(&mut self{parameters});\n",
-            parameters = if parameters.is_empty() { String::new() } else { format!(", {parameters}") }
-        );
-    }
-    out.push_str("}\n");
-    for (name, about, body) in [
-        ("prepare", "Lets `operators` write what is kept from run to run, before the first", first),
-        ("run", "Runs the model once: all steps in order", run),
-    ] {
-        if name == "prepare" && body.is_empty() {
-            continue;
-        }
-        let _ = write!(
-            out,
-            "\n/// {about}. `None` if an arena is in use.\n\
-             #[must_use]\npub fn {name}(operators: &mut impl Operators) -> Option<()> {{\n"
-        );
-        for Arena { tier, .. } in
-            arenas(planned).iter().filter(|arena| body.contains(&format!("tier{}.", arena.tier)))
-        {
-            let _ = writeln!(out, "    let mut tier{tier} = memory::ARENA_{tier}.begin()?;");
-        }
-        let _ = write!(out, "{body}    Some(())\n}}\n");
-    }
-    Ok(())
+    let about = "Lets `operators` write what is kept from run to run, before the first";
+    let prepare = (!first.is_empty()).then_some(Function { name: "prepare", about, calls: first });
+    let run = Function { name: "run", about: "Runs the model once: all steps in order", calls };
+    Ok((methods.list, prepare.into_iter().chain([run]).collect()))
 }
 
-/// A call of an operator.
-struct Call {
-    /// The parameters as they are declared.
-    parameters: String,
-    /// The lines that borrow the places.
-    borrowed: String,
-    arguments: String,
-}
+/// The buffers of a step by memory, the arguments for them, and the parameters of its method.
+type Operands<'a> = (BTreeMap<u32, Vec<&'a Slot<'a>>>, Vec<String>, Vec<String>);
 
-/// Returns the call of an operator's method in `step`: the places of each memory are borrowed at once, and each buffer once.
-fn call(
+/// Returns the operands of a step of `operator`, each buffer once.
+fn operands<'a>(
     step: &Step,
     operator: &str,
-    slots: &[Slot],
-    buffer: &dyn Fn(&Operand) -> Option<usize>,
-) -> Result<Call, TooMany> {
-    let mut buffers: Vec<usize> = Vec::new();
-    for n in step.reads.iter().chain(&step.writes).filter_map(buffer) {
-        if !buffers.contains(&n) {
-            buffers.push(n);
-        }
-    }
-    let mut tiers: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
-    buffers.iter().for_each(|&n| tiers.entry(slots[n].tier).or_default().push(n));
-    let mut borrowed = String::new();
-    let mut bound: HashMap<usize, String> = HashMap::new();
-    for (tier, members) in &tiers {
-        if members.len() > MOST_OPERANDS {
-            return Err(TooMany { operator: operator.to_owned(), count: members.len() });
-        }
-        let local = |k: usize| format!("t{tier}_{k}");
-        let names: String = (0..members.len()).map(|k| local(k) + ",").collect::<Vec<_>>().join(" ");
-        let paths: String =
-            members.iter().map(|&n| format!("memory::{},", slots[n].path)).collect::<Vec<_>>().join(" ");
-        let _ =
-            writeln!(borrowed, "        let ({names}) = tier{tier}.at::<{}>().get(({paths}));", step.time);
-        bound.extend(members.iter().enumerate().map(|(k, &n)| (n, local(k))));
-    }
-    let parameter = |&n: &usize| format!("{}: &mut {}", slots[n].parameter, slots[n].kind);
-    let mut parameters: Vec<String> = buffers.iter().map(parameter).collect();
-    let mut arguments: Vec<String> = buffers.iter().map(|n| bound[n].clone()).collect();
+    slot: &dyn Fn(&Operand) -> Option<&'a Slot<'a>>,
+) -> Result<Operands<'a>, TooMany> {
+    let mut tiers: BTreeMap<u32, Vec<&Slot>> = BTreeMap::new();
+    let (mut arguments, mut parameters) = (Vec::new(), Vec::new());
     if step.chunk.1 > 1 {
-        parameters.insert(0, "chunk: usize".to_owned());
-        arguments.insert(0, step.chunk.0.to_string());
+        arguments.push(step.chunk.0.to_string());
+        parameters.push("chunk: usize".to_owned());
     }
-    Ok(Call { parameters: parameters.join(", "), borrowed, arguments: arguments.join(", ") })
+    for slot in step.reads.iter().chain(&step.writes).filter_map(slot) {
+        let places = tiers.entry(slot.buffer.tier).or_default();
+        if !places.iter().any(|known| std::ptr::eq(*known, slot)) {
+            arguments.push(format!("t{}_{}", slot.buffer.tier, places.len()));
+            parameters.push(slot.declared());
+            places.push(slot);
+        }
+    }
+    let count = tiers.values().map(Vec::len).max().unwrap_or(0);
+    if count > MOST_OPERANDS {
+        return Err(TooMany { operator: operator.to_owned(), count });
+    }
+    Ok((tiers, arguments, parameters))
 }

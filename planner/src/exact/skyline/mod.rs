@@ -19,7 +19,7 @@ mod branch;
 mod dead_ends;
 mod reasons;
 
-use super::Limits;
+use super::{Answer, Limits};
 use crate::deadline::Watch;
 use dead_ends::DeadEnds;
 use reasons::{has, meets_range};
@@ -47,17 +47,6 @@ pub struct Problem {
     pub align: Vec<u32>,
     /// Number of sections.
     pub sections: usize,
-}
-
-/// The answer of a search.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// Offsets in units.
-    Found(Vec<u32>),
-    /// It was proved that there is none.
-    None,
-    /// The limits were reached before there was an answer.
-    Unknown,
 }
 
 /// The order in which the search tries its choices.
@@ -219,7 +208,7 @@ impl<'a> Search<'a> {
     }
 
     /// Searches with one strategy until `limits`.
-    pub fn run(&mut self, strategy: Strategy, limits: &Limits) -> Answer {
+    pub fn run(&mut self, strategy: Strategy, limits: &Limits) -> Answer<u32> {
         let watch = &mut Watch::new(limits.deadline);
         let problem = self.problem;
         let n = problem.size.len();

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use super::infer::{BOOL, INT64, Value, attribute};
+use super::infer::{BOOL, INT64, Value, attribute, axis};
 use super::proto::{Attribute, GraphProto, Node};
 use super::{Frame, Known, OnnxError, Reader, Result, Scope};
 use crate::graph::{Graph, Kind, Op, Sharing};
@@ -217,10 +217,7 @@ impl<'m> Reader<'m> {
             let (_, value) = outer.input(n).ok_or_else(|| outer.fails(format!("input {n} is missing")))?;
             let mut value = value.unknown();
             if let Some(slice) = n.checked_sub(states) {
-                let rank = value.shape.len() as i64;
-                let axis = axes.get(slice).copied().unwrap_or(0);
-                let axis = usize::try_from(if axis < 0 { axis.saturating_add(rank) } else { axis });
-                let axis = axis.ok().filter(|&axis| axis < value.shape.len());
+                let axis = axis(axes.get(slice).copied().unwrap_or(0), value.shape.len()).ok();
                 let axis = axis.ok_or_else(|| outer.fails("its scan_input_axes do not fit its inputs"))?;
                 let length = value.shape.remove(axis);
                 if count.is_some_and(|count| count != length) {

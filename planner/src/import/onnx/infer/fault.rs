@@ -20,3 +20,8 @@ impl From<&str> for Fault {
         Self::Wrong(what.into())
     }
 }
+
+/// Fails if something is `wrong`, for the reason that `what` returns.
+pub fn refuse_if<F: Into<Fault>>(wrong: bool, what: impl FnOnce() -> F) -> Result<(), Fault> {
+    if wrong { Err(what().into()) } else { Ok(()) }
+}

@@ -1,10 +1,10 @@
 //! Operators that move elements, or make them from shapes.
 
 use super::context::Context;
-use super::fault::Fault;
+use super::fault::{Fault, refuse_if};
 use super::value::{
     BOOL, Data, FLOAT, FOLDED, INT64, Number, Value, axes, axis, broadcast, constant as initializer,
-    dimension, dims, product, rounded, sparse,
+    dimension, dims, from_front, product, rounded, sparse,
 };
 
 pub type Values = Result<Vec<Value>, Fault>;
@@ -77,9 +77,7 @@ pub fn constant_of_shape(context: &Context) -> Values {
 pub fn shape(context: &Context) -> Values {
     let dims = &context.input(0)?.shape;
     let bound = |name: &str, default: usize| {
-        let at = context.int(name, default as i64);
-        let at = if at < 0 { at.saturating_add(dims.len() as i64) } else { at };
-        at.clamp(0, dims.len() as i64) as usize
+        from_front(context.int(name, default as i64), dims.len()).clamp(0, dims.len() as i64) as usize
     };
     let (start, end) = (bound("start", 0), bound("end", dims.len()));
     let dims = &dims[start..end.max(start)];
@@ -126,8 +124,7 @@ fn reshaped(from: &[u64], to: &[i64], allow_zero: bool) -> Result<Vec<u64>, Faul
 
 pub fn flatten(context: &Context) -> Values {
     let x = context.input(0)?;
-    let at = context.int("axis", 1);
-    let at = if at < 0 { at.saturating_add(x.shape.len() as i64) } else { at };
+    let at = from_front(context.int("axis", 1), x.shape.len());
     let at = usize::try_from(at).ok().filter(|&at| at <= x.shape.len()).ok_or("its axis is out of range")?;
     one(vec![product(&x.shape[..at])?, product(&x.shape[at..])?], x.dtype)
 }
@@ -151,9 +148,7 @@ pub fn unsqueeze(context: &Context) -> Values {
     let rank = x.shape.len() + list.len();
     let mut new = vec![false; rank];
     for at in axes(list, rank)? {
-        if std::mem::replace(&mut new[at], true) {
-            return Err(format!("its axes {list:?} repeat").into());
-        }
+        refuse_if(std::mem::replace(&mut new[at], true), || format!("its axes {list:?} repeat"))?;
     }
     let mut rest = x.shape.iter().copied();
     one(new.into_iter().map(|new| if new { 1 } else { rest.next().unwrap_or(1) }).collect(), x.dtype)
@@ -167,9 +162,9 @@ pub fn permutation(context: &Context, rank: usize) -> Result<Vec<usize>, Fault> 
     };
     let mut seen = vec![false; rank];
     order.iter().for_each(|&at| seen[at] = true);
-    if order.len() != rank || seen.contains(&false) {
-        return Err(format!("its perm {order:?} is no order of {rank} axes").into());
-    }
+    refuse_if(order.len() != rank || seen.contains(&false), || {
+        format!("its perm {order:?} is no order of {rank} axes")
+    })?;
     Ok(order)
 }
 
@@ -198,9 +193,7 @@ pub fn joined(values: &[&Value], at: i64, new: bool) -> Values {
     for value in values {
         let fits = value.shape.len() == rank
             && (0..rank).all(|n| !new && n == at || value.shape[n] == first.shape[n]);
-        if !fits {
-            return Err(format!("{:?} does not join {:?} along axis {at}", value.shape, first.shape).into());
-        }
+        refuse_if(!fits, || format!("{:?} does not join {:?} along axis {at}", value.shape, first.shape))?;
         if !new {
             shape[at] = shape[at].checked_add(value.shape[at]).ok_or("the shape overflows")?;
         }
@@ -220,9 +213,9 @@ pub fn split(context: &Context) -> Values {
         }
     };
     let total = sizes.iter().try_fold(0_u64, |total, &size| total.checked_add(size));
-    if sizes.len() as u64 != count || total != Some(x.shape[at]) {
-        return Err(format!("{sizes:?} do not divide {}", x.shape[at]).into());
-    }
+    refuse_if(sizes.len() as u64 != count || total != Some(x.shape[at]), || {
+        format!("{sizes:?} do not divide {}", x.shape[at])
+    })?;
     Ok(sizes.into_iter().map(|size| Value::new(replaced(&x.shape, at, size), x.dtype)).collect())
 }
 
@@ -250,9 +243,10 @@ pub fn cuts(context: &Context) -> Result<Vec<Cut>, Fault> {
         None => (0..starts.len()).collect(),
     };
     let steps = context.optional(4).map(|_| context.known(4)).transpose()?;
-    if starts.len() != ends.len() || over.len() != starts.len() || over.iter().any(|&at| at >= rank) {
-        return Err("its starts, ends and axes do not fit".into());
-    }
+    refuse_if(
+        starts.len() != ends.len() || over.len() != starts.len() || over.iter().any(|&at| at >= rank),
+        || "its starts, ends and axes do not fit",
+    )?;
     let cut = |(n, axis): (usize, usize)| {
         let step =
             i128::from(steps.map_or(Some(1), |steps| steps.get(n).copied()).ok_or("a step is missing")?);
@@ -290,9 +284,7 @@ pub fn gather(context: &Context) -> Values {
 
 pub fn gather_elements(context: &Context) -> Values {
     let (x, at) = (context.input(0)?, context.input(1)?);
-    if x.shape.len() != at.shape.len() {
-        return Err(format!("indices of {:?} for {:?}", at.shape, x.shape).into());
-    }
+    refuse_if(x.shape.len() != at.shape.len(), || format!("indices of {:?} for {:?}", at.shape, x.shape))?;
     one(at.shape.clone(), x.dtype)
 }
 
@@ -316,9 +308,9 @@ pub fn expand(context: &Context) -> Values {
 pub fn tile(context: &Context) -> Values {
     let x = context.input(0)?;
     let times = context.known(1)?;
-    if times.len() != x.shape.len() {
-        return Err(format!("{} repeats for {} axes", times.len(), x.shape.len()).into());
-    }
+    refuse_if(times.len() != x.shape.len(), || {
+        format!("{} repeats for {} axes", times.len(), x.shape.len())
+    })?;
     let tiled = |(&dim, &times): (&u64, &i64)| {
         dim.checked_mul(dimension(times)?).ok_or_else(|| Fault::from("the shape overflows"))
     };
@@ -334,9 +326,7 @@ pub fn range(context: &Context) -> Values {
     });
     let [start, limit, step] = bounds;
     let (start, limit, step) = (start?, limit?, step?);
-    if step.float() == 0.0 {
-        return Err("its step is 0".into());
-    }
+    refuse_if(step.float() == 0.0, || "its step is 0")?;
     let count = match (start, limit, step) {
         (Number::Int(start), Number::Int(limit), Number::Int(step)) => {
             let (span, step) = (i128::from(limit) - i128::from(start), i128::from(step));
@@ -344,9 +334,7 @@ pub fn range(context: &Context) -> Values {
         }
         _ => {
             let count = (rounded(dtype, limit.float() - start.float()) / step.float()).ceil();
-            if count.is_nan() || count > 1e18 {
-                return Err("its bounds are no range".into());
-            }
+            refuse_if(count.is_nan() || count > 1e18, || "its bounds are no range")?;
             count as u64
         }
     };
@@ -371,9 +359,7 @@ pub fn pads(context: &Context) -> Result<Vec<(i64, i64)>, Fault> {
     let rank = context.input(0)?.shape.len();
     let list = context.list("pads", 1)?.or(context.ints("paddings")).ok_or("its pads are missing")?;
     let over = over(context.optional(3).map(|_| context.known(3)).transpose()?, rank)?;
-    if list.len() != 2 * over.len() {
-        return Err(format!("{} pads for {} axes", list.len(), over.len()).into());
-    }
+    refuse_if(list.len() != 2 * over.len(), || format!("{} pads for {} axes", list.len(), over.len()))?;
     let mut pads = vec![(0, 0); rank];
     for (n, &at) in over.iter().enumerate() {
         pads[at] = (list[n], list[n + over.len()]);
@@ -393,18 +379,14 @@ pub fn pad(context: &Context) -> Values {
 pub fn blocks(context: &Context) -> Values {
     let x = context.input(0)?;
     let block = dimension(context.int("blocksize", 1))?.max(1);
-    let [n, c, h, w] = x.shape[..] else {
-        return Err("its input is not of four dimensions".into());
-    };
+    let [n, c, h, w] = x.dims("its input")?;
     let area = block.saturating_mul(block);
     let (divided, shape) = if context.op() == "DepthToSpace" {
         (c % area == 0, [n, c / area, h.saturating_mul(block), w.saturating_mul(block)])
     } else {
         (h % block == 0 && w % block == 0, [n, c.saturating_mul(area), h / block, w / block])
     };
-    if !divided {
-        return Err(format!("blocks of {block} do not divide {:?}", x.shape).into());
-    }
+    refuse_if(!divided, || format!("blocks of {block} do not divide {:?}", x.shape))?;
     one(shape.into(), x.dtype)
 }
 
@@ -426,9 +408,7 @@ pub fn center_crop_pad(context: &Context) -> Values {
     let x = context.input(0)?;
     let wanted = dims(context.known(1)?)?;
     let over = over(context.ints("axes"), x.shape.len())?;
-    if over.len() != wanted.len() {
-        return Err(format!("{} sizes for {} axes", wanted.len(), over.len()).into());
-    }
+    refuse_if(over.len() != wanted.len(), || format!("{} sizes for {} axes", wanted.len(), over.len()))?;
     let mut shape = x.shape.clone();
     for (at, dim) in over.into_iter().zip(wanted) {
         shape[at] = dim;
@@ -470,9 +450,9 @@ pub fn resize(context: &Context) -> Values {
     };
     fits(scales.len())?;
     for (&at, scale) in over.iter().zip(scales) {
-        if !(scale > 0.0 && scale.is_finite()) {
-            return Err(format!("its scale {scale} is no positive number").into());
-        }
+        refuse_if(!(scale > 0.0 && scale.is_finite()), || {
+            format!("its scale {scale} is no positive number")
+        })?;
         shape[at] = (x.shape[at] as f64 * scale).floor() as u64;
     }
     one(shape, x.dtype)
@@ -540,9 +520,7 @@ pub fn sequence_construct(context: &Context) -> Values {
 fn list(context: &Context, values: Vec<Value>) -> Values {
     let dtype = values.first().map_or(context.dtype("dtype", FLOAT), |value| value.dtype);
     let words: usize = values.iter().map(|value| 4 + value.shape.len()).sum();
-    if !context.limits.allow(words as u64) {
-        return Err("the model has too many sequences".into());
-    }
+    refuse_if(!context.limits.allow(words as u64), || "the model has too many sequences")?;
     Ok(vec![Value::of(vec![], dtype, Data::List(values.into()))])
 }
 
@@ -598,18 +576,16 @@ pub fn split_to_sequence(context: &Context) -> Values {
     let sizes: Vec<u64> = match context.optional(1) {
         Some(sizes) if sizes.shape.is_empty() => {
             let size = dimension(context.scalar(1)?)?;
-            if size == 0 || dim.div_ceil(size) > FOLDED {
-                return Err(format!("parts of {size} of {dim}").into());
-            }
+            refuse_if(size == 0 || dim.div_ceil(size) > FOLDED, || format!("parts of {size} of {dim}"))?;
             (0..dim.div_ceil(size)).map(|n| size.min(dim - n * size)).collect()
         }
         Some(_) => dims(context.known(1)?)?,
         None if dim > FOLDED => return Err(format!("{dim} parts").into()),
         None => vec![1; dim as usize],
     };
-    if sizes.iter().try_fold(0_u64, |total, &size| total.checked_add(size)) != Some(dim) {
-        return Err(format!("{sizes:?} do not divide {dim}").into());
-    }
+    refuse_if(sizes.iter().try_fold(0_u64, |total, &size| total.checked_add(size)) != Some(dim), || {
+        format!("{sizes:?} do not divide {dim}")
+    })?;
     let keep = context.optional(1).is_some() || context.int("keepdims", 1) != 0;
     let part = |size| {
         let mut shape = replaced(&x.shape, at, size);
@@ -624,10 +600,8 @@ pub fn split_to_sequence(context: &Context) -> Values {
 pub fn col2im(context: &Context) -> Values {
     let x = context.input(0)?;
     let (image, block) = (dims(context.known(1)?)?, product(&dims(context.known(2)?)?)?);
-    let [n, c, _] = x.shape[..] else { return Err("its input is not of three dimensions".into()) };
-    if block == 0 || c % block != 0 {
-        return Err(format!("blocks of {block} do not divide {:?}", x.shape).into());
-    }
+    let [n, c, _] = x.dims("its input")?;
+    refuse_if(block == 0 || c % block != 0, || format!("blocks of {block} do not divide {:?}", x.shape))?;
     one([&[n, c / block][..], &image].concat(), x.dtype)
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::context::Context;
-use super::fault::Fault;
+use super::fault::{Fault, refuse_if};
 use super::layout::{Values, one};
 use super::value::{BOOL, FLOAT, INT32, INT64, UINT8, Value, axes, axis, broadcast, dimension};
 
@@ -60,9 +60,7 @@ pub fn top_k(context: &Context) -> Values {
         None => context.scalar(1)?,
     };
     let k = dimension(k)?;
-    if k > x.shape[at] {
-        return Err(format!("{k} of {}", x.shape[at]).into());
-    }
+    refuse_if(k > x.shape[at], || format!("{k} of {}", x.shape[at]))?;
     let mut shape = x.shape.clone();
     shape[at] = k;
     Ok(vec![Value::new(shape.clone(), x.dtype), Value::new(shape, INT64)])
@@ -102,9 +100,10 @@ pub fn product_of(context: &Context) -> Values {
 /// The product of input 0 and another matrix.
 fn product(context: &Context, b: &Value, dtype: i32) -> Values {
     let a = context.input(0)?;
-    if context.op().ends_with("Gemm") && (a.shape.len() != 2 || b.shape.len() != 2) {
-        return Err("its inputs are no matrices".into());
-    }
+    refuse_if(
+        context.op().ends_with("Gemm") && (a.shape.len() != 2 || b.shape.len() != 2),
+        || "its inputs are no matrices",
+    )?;
     let turned = |value: &Value, flag: &str, batch: &str| {
         let mut shape = value.shape.clone();
         let rank = shape.len();
@@ -247,9 +246,9 @@ pub fn stft(context: &Context) -> Values {
         (None, Some(window)) => *window.shape.first().ok_or("its window is a scalar")?,
         (None, None) => return Err("neither its window nor its frame_length is given".into()),
     };
-    if step == 0 || frame > length {
-        return Err(format!("frames of {frame} in steps of {step} do not fit {length}").into());
-    }
+    refuse_if(step == 0 || frame > length, || {
+        format!("frames of {frame} in steps of {step} do not fit {length}")
+    })?;
     let bins = if context.int("onesided", 1) != 0 { frame / 2 + 1 } else { frame };
     one(vec![batch, (length - frame) / step + 1, bins, 2], x.dtype)
 }

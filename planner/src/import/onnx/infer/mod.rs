@@ -14,7 +14,7 @@ use super::super::is_one_of;
 use super::proto::Node;
 pub use context::{Context, Given, attribute};
 pub use fault::Fault;
-pub use value::{BOOL, INT64, Limits, RANK, Value, constant, sparse};
+pub use value::{BOOL, INT64, Limits, RANK, Value, axis, constant, sparse};
 
 /// Operators whose first output is their first input in another shape.
 pub const VIEWS: &str = "\

@@ -1,26 +1,20 @@
 //! Layers of networks.
 
 use super::context::Context;
-use super::fault::Fault;
+use super::fault::{Fault, refuse_if};
 use super::layout::{Values, one};
 use super::value::{FLOAT, INT32, INT64, Value, axis, dimension, dims};
 
 /// Infers the outputs of a recurrent layer: all states, the last one, and of an LSTM the last cell.
 pub fn recurrent(context: &Context) -> Values {
     let (x, weights) = (context.input(0)?, context.input(2)?);
-    let [first, second, _] = x.shape[..] else {
-        return Err("its input is not of three dimensions".into());
-    };
+    let [first, second, _] = x.dims("its input")?;
     // [directions, gates * hidden, hidden], and of ONNX Runtime's [directions, hidden, gates * hidden]
     let quantized = context.op() == "DynamicQuantizeLSTM";
-    let [directions, rows, columns] = weights.shape[..] else {
-        return Err("its recurrent weights are not of three dimensions".into());
-    };
+    let [directions, rows, columns] = weights.dims("its recurrent weights")?;
     let hidden = if quantized { rows } else { columns };
     let wanted = if context.text("direction") == "bidirectional" { 2 } else { 1 };
-    if directions != wanted {
-        return Err(format!("its weights have {directions} directions, not {wanted}").into());
-    }
+    refuse_if(directions != wanted, || format!("its weights have {directions} directions, not {wanted}"))?;
     if let Some(told) = context.attribute("hidden_size").filter(|told| dimension(told.i).ok() != Some(hidden))
     {
         return Err(format!("its hidden_size is {}, but its weights have {hidden}", told.i).into());
@@ -84,9 +78,10 @@ fn windows(context: &Context, weights: Option<&Value>, dtype: i32) -> Values {
     let dilations = list("dilations", spatial, 1)?;
     let pads = list("pads", 2 * spatial, 0)?;
     let extra = list("output_padding", spatial, 0)?;
-    if kernel.len() != spatial || strides.iter().any(|&stride| stride < 1) {
-        return Err("its kernel or strides do not fit its input".into());
-    }
+    refuse_if(
+        kernel.len() != spatial || strides.iter().any(|&stride| stride < 1),
+        || "its kernel or strides do not fit its input",
+    )?;
     let auto = context.text("auto_pad");
     let group = context.int("group", 1).max(1) as u64;
     let transposed = matches!(op, "ConvTranspose" | "MaxUnpool");
@@ -100,13 +95,9 @@ fn windows(context: &Context, weights: Option<&Value>, dtype: i32) -> Values {
             true => weights.shape.first().copied(),
             false => weights.shape.get(1).map(|per_group| per_group.saturating_mul(group)),
         };
-        if read != Some(x.shape[1]) {
-            return Err(format!(
-                "{:?} does not fit weights of {:?} in {group} groups",
-                x.shape, weights.shape
-            )
-            .into());
-        }
+        refuse_if(read != Some(x.shape[1]), || {
+            format!("{:?} does not fit weights of {:?} in {group} groups", x.shape, weights.shape)
+        })?;
     }
     let mut shape = vec![x.shape[0], channels];
     let told = context.ints("output_shape").filter(|told| transposed && told.len() >= spatial);
@@ -185,9 +176,9 @@ pub fn attention(context: &Context) -> Values {
             [batch, heads, length, size] => Ok([batch, heads, length, size]),
             [batch, length, hidden] => {
                 let heads = dimension(context.int(name, 0))?;
-                if heads == 0 || hidden % heads != 0 {
-                    return Err(format!("{heads} heads ({name}) for {:?}", value.shape).into());
-                }
+                refuse_if(heads == 0 || hidden % heads != 0, || {
+                    format!("{heads} heads ({name}) for {:?}", value.shape)
+                })?;
                 Ok([batch, heads, length, hidden / heads])
             }
             _ => Err(wrong()),

@@ -1,7 +1,7 @@
 //! Operators of ONNX Runtime (`com.microsoft`), which its quantizer and its optimizer write.
 
 use super::context::Context;
-use super::fault::Fault;
+use super::fault::{Fault, refuse_if};
 use super::layout::{self, Values, one};
 use super::math::{self, across};
 use super::network;
@@ -75,9 +75,9 @@ fn quantized_concat(context: &Context) -> Values {
 fn packed(context: &Context, n: u64) -> Values {
     let a = context.input(0)?;
     let (&k, rows) = a.shape.split_last().ok_or("its input is a scalar")?;
-    if context.attribute("K").is_some_and(|told| dimension(told.i).ok() != Some(k)) {
-        return Err(format!("its K is {}, but its input is {:?}", context.int("K", 0), a.shape).into());
-    }
+    refuse_if(context.attribute("K").is_some_and(|told| dimension(told.i).ok() != Some(k)), || {
+        format!("its K is {}, but its input is {:?}", context.int("K", 0), a.shape)
+    })?;
     one([rows, &[n]].concat(), a.dtype)
 }
 
@@ -115,9 +115,7 @@ fn gather_quantized(context: &Context) -> Values {
 /// A bias for each head and each pair of places.
 fn position_bias(context: &Context) -> Values {
     let table = context.input(0)?;
-    let &[_, heads] = &table.shape[..] else {
-        return Err("its table is not of two dimensions".into());
-    };
+    let [_, heads] = table.dims("its table")?;
     let lengths = dims(&[context.scalar(1)?, context.scalar(2)?])?;
     one([&[1, heads], &lengths[..]].concat(), table.dtype)
 }
@@ -125,9 +123,7 @@ fn position_bias(context: &Context) -> Values {
 /// A bias for each head and each pair of places, gated by the queries.
 fn gated_bias(context: &Context) -> Values {
     let query = context.input(0)?;
-    let &[batch, length, _] = &query.shape[..] else {
-        return Err("its queries are not of three dimensions".into());
-    };
+    let [batch, length, _] = query.dims("its queries")?;
     one(vec![batch, heads(context, "num_heads")?, length, length], query.dtype)
 }
 
@@ -151,9 +147,7 @@ fn projected(context: &Context) -> Result<[u64; 2], Fault> {
 /// Attention with its own projections: the result, and keys and values with those from before.
 fn attention(context: &Context) -> Values {
     let x = context.input(0)?;
-    let &[batch, length, _] = &x.shape[..] else {
-        return Err("its input is not of three dimensions".into());
-    };
+    let [batch, length, _] = x.dims("its input")?;
     let ([q, v], heads) = (projected(context)?, heads(context, "num_heads")?);
     let quantized = context.op() == "QAttention";
     let dtype = if quantized { context.input(3)?.dtype } else { x.dtype };
@@ -179,9 +173,7 @@ fn reach(context: &Context, past: Option<&Value>, at: usize, more: u64) -> Resul
 /// Attention over tokens of all sequences, one behind the other.
 fn tokens(context: &Context) -> Values {
     let x = context.input(0)?;
-    let &[count, _] = &x.shape[..] else {
-        return Err("its input is not of two dimensions".into());
-    };
+    let [count, _] = x.dims("its input")?;
     one(vec![count, projected(context)?[1]], x.dtype)
 }
 
@@ -220,9 +212,7 @@ fn multi_head(context: &Context) -> Values {
 fn grouped(context: &Context) -> Values {
     let query = context.input(0)?;
     let (heads, kv) = (heads(context, "num_heads")?, heads(context, "kv_num_heads")?);
-    let &[batch, length, hidden] = &query.shape[..] else {
-        return Err("its queries are not of three dimensions".into());
-    };
+    let [batch, length, hidden] = query.dims("its queries")?;
     // Without keys, they and the values stand behind the queries.
     let size = match context.optional(1) {
         Some(_) => hidden / heads,

@@ -43,6 +43,11 @@ impl Value {
         Self { shape, dtype, data }
     }
 
+    /// Returns the dimensions; an error that calls the tensor `what` if there are not `N`.
+    pub fn dims<const N: usize>(&self, what: &str) -> Result<[u64; N], Fault> {
+        <[u64; N]>::try_from(&self.shape[..]).map_err(|_| format!("{what} has not {N} dimensions").into())
+    }
+
     /// The tensor as it is without its elements.
     pub fn unknown(&self) -> Self {
         Self::new(self.shape.clone(), self.dtype)
@@ -304,10 +309,14 @@ pub fn dims(list: &[i64]) -> Result<Vec<u64>, Fault> {
     list.iter().map(|&dim| dimension(dim)).collect()
 }
 
+/// Returns a place among `count` that is counted from the end if it is negative.
+pub fn from_front(at: i64, count: usize) -> i64 {
+    if at < 0 { at.saturating_add(count as i64) } else { at }
+}
+
 /// Returns an axis counted from the front.
 pub fn axis(axis: i64, rank: usize) -> Result<usize, Fault> {
-    let from_front = if axis < 0 { axis.saturating_add(rank as i64) } else { axis };
-    let found = usize::try_from(from_front).ok().filter(|&axis| axis < rank);
+    let found = usize::try_from(from_front(axis, rank)).ok().filter(|&axis| axis < rank);
     found.ok_or_else(|| format!("axis {axis} of {rank}").into())
 }
 
