@@ -59,6 +59,8 @@ pub struct ManagerOptions {
     /// Whether [`Access::Unknown`] is replaced by what was measured for buffers of the same call site. On by
     /// default.
     pub revise: bool,
+    /// Whether requests for a device that was lost are satisfied from [`ManagerOptions::host`], by [`Chain::after_loss`](crate::pool::Chain::after_loss). Off by default.
+    pub after_loss: bool,
 }
 
 /// Allocates from a pool for each kind of memory, on each of several devices; a table selects the pool for each
