@@ -198,11 +198,6 @@ impl MemoryManager {
         self.devices.iter().map(|device| &device.stream)
     }
 
-    /// Returns the contexts in the order in which they were given.
-    fn contexts(&self) -> impl Iterator<Item = &Context> {
-        self.devices.iter().map(|device| &device.context)
-    }
-
     fn stores(&self) -> impl Iterator<Item = &Store> {
         self.devices.iter().flat_map(DeviceStores::stores).chain([&self.pinned, &self.host])
     }
@@ -212,10 +207,6 @@ impl MemoryManager {
         let mut pools = Vec::new();
         self.stores().for_each(|store| store.each_pool(&mut |pool| pools.push(pool)));
         pools
-    }
-
-    fn registry(&self) -> &Registry {
-        &self.registry
     }
 
     /// Returns whether any device has memory of this kind.
