@@ -133,13 +133,48 @@ def on_the_stand_in(library, driver):
     assert driver.stand_in_misuse(ctypes.c_uint32(0xFFFFFFFF)) == 0
 
 
-def lines_of_readme(path):
-    """README's lines for PyTorch, with the library that was built for this test in place of the release's."""
+def lines_of(document, word, path):
+    """A document's lines of Python with this word, with the library that was built for this test in place of the release's."""
     root = pathlib.Path(__file__).resolve().parents[2]
-    blocks = [block.split("```")[0] for block in (root / "README.md").read_text().split("```python\n")[1:]]
+    blocks = [block.split("```")[0] for block in (root / document).read_text().split("```python\n")[1:]]
     released = f"target/release/{pathlib.Path(path).name}"
-    (lines,) = (block for block in blocks if released in block and "capi/python" in block)
+    (lines,) = (block for block in blocks if released in block and word in block)
     return lines.replace(released, str(path)).replace("capi/python", str(root / "capi/python"))
+
+
+def lines_of_readme(path):
+    lines, book = (lines_of(document, "capi/python", path) for document in ("README.md", "docs/src/gpu.md"))
+    assert lines == book, "the book's chapter on GPUs shows other lines for PyTorch than README"
+    return lines
+
+
+def chapter_without_cupy_and_rmm(path):
+    """Runs the lines of the book's chapter for CuPy and RMM with modules that do what these do, on the default stream."""
+    current = []
+    cupy, rmm = types.ModuleType("cupy"), types.ModuleType("rmm")
+    cupy.cuda = types.SimpleNamespace(
+        CFunctionAllocator=lambda parameter, malloc, free, owner: types.SimpleNamespace(
+            malloc=lambda size: (parameter, malloc, free, size)
+        ),
+        set_allocator=current.append,
+    )
+    rmm.mr = types.SimpleNamespace(
+        CallbackMemoryResource=lambda allocate, free: (allocate, free), set_current_device_resource=current.append
+    )
+    for module in (cupy, rmm):
+        sys.modules[module.__name__] = module
+        exec(compile(lines_of("docs/src/gpu.md", module.__name__, path), "gpu.md", "exec"), {})
+        del sys.modules[module.__name__]
+    malloc, (allocate, free) = current
+    parameter, of_cupy, to_cupy, size = malloc(MIB)
+    number = ctypes.c_void_p
+    block = ctypes.CFUNCTYPE(number, number, ctypes.c_size_t, ctypes.c_int)(of_cupy)(parameter, size, 0)
+    assert block
+    ctypes.CFUNCTYPE(None, number, number, ctypes.c_int)(to_cupy)(parameter, block, 0)
+    stream = types.SimpleNamespace(__cuda_stream__=lambda: (0, None))
+    block = allocate(MIB, stream)
+    assert block
+    free(block, MIB, stream)
 
 
 class MempoolId(ctypes.Structure):
@@ -339,4 +374,5 @@ else:
     on_the_stand_in(load(sys.argv[1]), driver)
     as_cupy(load(sys.argv[1]), driver)
     readme_without_torch(sys.argv[1], driver)
+    chapter_without_cupy_and_rmm(sys.argv[1])
     print("torch.py: all is well")

@@ -141,6 +141,7 @@ functions! {
     fn cuMemsetD8Async(to: CUdeviceptr, value: u8, count: usize, stream: CUstream);
     fn cuPointerGetAttribute(answer: *mut c_void, which: CUpointer_attribute, address: CUdeviceptr);
     fn cuStreamAddCallback(stream: CUstream, callback: CUstreamCallback, argument: *mut c_void, flags: u32);
+    fn cuStreamAttachMemAsync(stream: CUstream, address: CUdeviceptr, bytes: usize, flags: u32);
     fn cuStreamCreate(stream: *mut CUstream, flags: u32);
     fn cuStreamDestroy_v2(stream: CUstream);
     fn cuStreamIsCapturing(stream: CUstream, status: *mut CUstreamCaptureStatus);

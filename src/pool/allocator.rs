@@ -363,32 +363,6 @@ impl<A: DeviceAllocator> Drop for Owned<A> {
     }
 }
 
-/// Allocates from the first of several allocators that has room, and returns the block and the allocator's place.
-///
-/// # Errors
-///
-/// [`PoolError::OutOfMemory`] with the figures of all if none has room, else the first other error.
-#[track_caller]
-pub(crate) fn allocate_from_first<'a, T: Stream + 'a>(
-    allocators: impl Iterator<Item = &'a dyn DeviceAllocator<Stream = T>>,
-    bytes: usize,
-    align: usize,
-    stream: &T,
-) -> Result<(Allocation, usize), PoolError> {
-    let mut first: Option<Box<OutOfMemory>> = None;
-    for (number, allocator) in allocators.enumerate() {
-        match allocator.allocate(bytes, align, stream) {
-            Ok(block) => return Ok((block, number)),
-            Err(PoolError::OutOfMemory(full)) => match &mut first {
-                None => first = Some(full),
-                Some(first) => first.pools.extend(full.pools),
-            },
-            Err(error) => return Err(error),
-        }
-    }
-    Err(first.map_or(PoolError::TooLarge { max: 0 }, PoolError::OutOfMemory))
-}
-
 /// A list of allocators that are asked in turn: what the first has no room for comes from the second, for example from
 /// managed or pinned memory once device memory is full. For a block that must lie in one certain pool, ask that
 /// pool directly.
@@ -461,6 +435,27 @@ impl<A: DeviceAllocator> Chain<A> {
         Self { after_loss: Some((allocator, stream)), ..self }
     }
 
+    /// Allocates from the first that has room, of those whose limit the request does not exceed.
+    #[track_caller]
+    fn allocate_from_first(
+        &self,
+        bytes: usize,
+        align: usize,
+        stream: &A::Stream,
+    ) -> Result<Allocation, PoolError> {
+        let first = self.allocators.partition_point(|of_size| of_size.0 < bytes);
+        let mut full: Option<Box<OutOfMemory>> = None;
+        for (_, allocator) in &self.allocators[first..] {
+            match (allocator.allocate(bytes, align, stream), &mut full) {
+                (Err(PoolError::OutOfMemory(too)), Some(full)) => full.pools.extend(too.pools),
+                (Err(PoolError::OutOfMemory(first)), None) => full = Some(first),
+                (answered, _) => return answered,
+            }
+        }
+        let max = self.allocators.last().map_or(0, |last| last.0);
+        Err(full.map_or(PoolError::TooLarge { max }, PoolError::OutOfMemory))
+    }
+
     /// Returns the allocators, the one for after a loss last.
     fn each(&self) -> impl Iterator<Item = &A> {
         let last = self.after_loss.iter().map(|(allocator, _)| allocator);
@@ -479,15 +474,7 @@ unsafe impl<A: DeviceAllocator<Stream: Send + Sync>> DeviceAllocator for Chain<A
 
     #[track_caller]
     fn allocate(&self, bytes: usize, align: usize, stream: &A::Stream) -> Result<Allocation, PoolError> {
-        let max = self.allocators.last().map_or(0, |last| last.0);
-        if bytes > max {
-            return Err(PoolError::TooLarge { max });
-        }
-        let first = self.allocators.partition_point(|of_size| of_size.0 < bytes);
-        let each = self.allocators[first..]
-            .iter()
-            .map(|(_, allocator)| allocator as &dyn DeviceAllocator<Stream = A::Stream>);
-        match (allocate_from_first(each, bytes, align, stream), &self.after_loss) {
+        match (self.allocate_from_first(bytes, align, stream), &self.after_loss) {
             (Err(PoolError::Source(error)), Some((last, host))) if error.kind == SourceErrorKind::Lost => {
                 let block = last.allocate(bytes, align, host)?;
                 // A stream that still works may use the block.
@@ -496,7 +483,7 @@ unsafe impl<A: DeviceAllocator<Stream: Send + Sync>> DeviceAllocator for Chain<A
                 }
                 Ok(block)
             }
-            (allocated, _) => Ok(allocated?.0),
+            (allocated, _) => allocated,
         }
     }
 

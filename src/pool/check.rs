@@ -1,4 +1,4 @@
-//! Checks of memory: guards around blocks, and the contents of free memory that the CPU can access.
+//! Checks of memory: guards around blocks, and the contents of free memory. The CPU fills and reads what it can access, and the source the rest, in the order of the stream.
 
 use super::error::PoolError;
 use super::segments::Record;
@@ -10,58 +10,104 @@ use core::{ptr, slice};
 /// The byte that guards are filled with.
 const GUARD: u8 = 0xfd;
 
-/// Fills memory that the CPU can access.
-///
-/// # Safety
-///
-/// The range must lie in a segment of a CPU-visible source, and nothing else may use it.
-unsafe fn fill(address: usize, bytes: usize, value: u8) {
-    // SAFETY: the caller's contract; such segments are valid through exposed provenance.
-    unsafe { ptr::with_exposed_provenance_mut::<u8>(address).write_bytes(value, bytes) };
-}
-
-/// Finds the first byte of a range that is not `value`.
-///
-/// # Safety
-///
-/// The contract of [`fill`], and the range must have been written before.
-unsafe fn first_other(address: usize, bytes: usize, value: u8) -> Option<usize> {
-    // SAFETY: the caller's contract.
-    let bytes = unsafe { slice::from_raw_parts(ptr::with_exposed_provenance::<u8>(address), bytes) };
-    bytes.iter().position(|&byte| byte != value)
-}
+/// Bytes that are read from a device at once.
+const PIECE: usize = 1 << 20;
 
 impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
-    /// Returns the byte that free memory is filled with, if it is filled at all.
-    pub(super) fn filled(&self) -> Option<u8> {
-        if S::CPU_VISIBLE { self.options.checks.fill } else { None }
+    /// Returns whether the CPU fills free memory. It can do so only once the work on that memory is done.
+    pub(super) fn fills_late(&self) -> bool {
+        S::CPU_VISIBLE && self.options.checks.fill.is_some()
     }
 
-    /// Fills a new segment, or the part that one was lengthened by.
-    pub(super) fn fill_new(&self, address: usize, bytes: usize) {
-        if let Some(value) = self.filled() {
-            // SAFETY: the source has just reserved these bytes for this pool.
-            unsafe { fill(address, bytes, value) };
+    /// Returns whether memory of this stream can be filled and read now. Memory that went with its device cannot, and a fill by a stream that is captured would
+    /// become part of the graph.
+    fn can_check(stream: &S::Stream) -> bool {
+        match stream.capture() {
+            Ok(captured) => S::CPU_VISIBLE || captured.is_none(),
+            Err(error) => S::CPU_VISIBLE && error.kind != SourceErrorKind::Lost,
         }
     }
 
-    /// Returns whether the memory of a block went with its device, so that the CPU cannot access it any more.
-    fn is_gone(state: &State<P, S>, record: &Record<P::Token>) -> bool {
-        let capture = state.heap(usize::from(record.heap)).stream().capture();
-        capture.is_err_and(|error| error.kind == SourceErrorKind::Lost)
+    /// Fills memory, and returns whether that was possible: a device that fails says so at the next call.
+    ///
+    /// # Safety
+    ///
+    /// The range must lie in a segment of this pool. Nothing may use it at that point in the order of `stream`, or at all if the CPU can access it.
+    unsafe fn fill(&self, address: usize, bytes: usize, value: u8, stream: &S::Stream) -> bool {
+        if !Self::can_check(stream) {
+            return false;
+        }
+        if S::CPU_VISIBLE {
+            // SAFETY: the caller's contract; such segments are valid through exposed provenance.
+            unsafe { ptr::with_exposed_provenance_mut::<u8>(address).write_bytes(value, bytes) };
+            return true;
+        }
+        // SAFETY: the caller's contract.
+        unsafe { self.source.fill(address, bytes, value, stream).is_ok() }
+    }
+
+    /// Finds the first byte of a range that is not `value`, and waits for it if the CPU cannot access it. What cannot be read counts as unchanged.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`RawPool::fill`], and the range must have been written before.
+    unsafe fn first_other(
+        &self,
+        address: usize,
+        bytes: usize,
+        value: u8,
+        stream: &S::Stream,
+    ) -> Option<usize> {
+        let is_other = |&byte: &u8| byte != value;
+        if !Self::can_check(stream) {
+            return None;
+        }
+        if S::CPU_VISIBLE {
+            let start = ptr::with_exposed_provenance::<u8>(address);
+            // SAFETY: the caller's contract.
+            return unsafe { slice::from_raw_parts(start, bytes) }.iter().position(is_other);
+        }
+        let mut read = std::vec![value; bytes.min(PIECE)];
+        for start in (0..bytes).step_by(PIECE) {
+            let piece = &mut read[..PIECE.min(bytes - start)];
+            // SAFETY: the caller's contract.
+            unsafe { self.source.read(address + start, piece, stream).ok()? };
+            if let Some(place) = piece.iter().position(is_other) {
+                return Some(start + place);
+            }
+        }
+        None
+    }
+
+    /// Fills free memory of a segment, in the order of its stream heap. Where that is not possible, the segment is checked no more.
+    ///
+    /// # Safety
+    ///
+    /// The range must lie in the segment and be free, and the work on it be done or come before in that order.
+    unsafe fn fill_free(&self, state: &mut State<P, S>, segment: u32, address: usize, bytes: usize) {
+        let Some(value) = self.options.checks.fill else { return };
+        let heap = state.heap(state.entry(segment).heap);
+        // A graph writes to memory of its own at every launch, whatever of it is free.
+        // SAFETY: the caller's contract.
+        if heap.private || unsafe { !self.fill(address, bytes, value, heap.stream()) } {
+            state.entry_mut(segment).unfilled = true;
+        }
+    }
+
+    /// Fills a new segment, the part that one was lengthened by, or a hole that has memory again. Other streams need not wait for that, since the request that
+    /// the memory is for does when it reads its block.
+    pub(super) fn fill_new(&self, state: &mut State<P, S>, segment: u32, address: usize, bytes: usize) {
+        // SAFETY: the source has just reserved these bytes for this pool.
+        unsafe { self.fill_free(state, segment, address, bytes) };
     }
 
     /// Fills a block that is about to become free.
-    pub(super) fn fill_freed(&self, state: &State<P, S>, number: u32) {
-        if let Some(value) = self.filled() {
-            let record = state.record(number);
-            if Self::is_gone(state, record) {
-                return;
-            }
-            let bytes = bytes_of::<P>(record.len as usize) as usize;
-            // SAFETY: the block has no user any more, and its work is done.
-            unsafe { fill(state.address(record), bytes, value) };
-        }
+    pub(super) fn fill_freed(&self, state: &mut State<P, S>, number: u32) {
+        let record = state.record(number);
+        let (segment, address) = (record.segment, state.address(record));
+        let bytes = bytes_of::<P>(record.len as usize) as usize;
+        // SAFETY: the block has no user any more, and its work is done or on the stream of its segment.
+        unsafe { self.fill_free(state, segment, address, bytes) };
     }
 
     /// Returns the guards of a block: address, length, and where it begins, counted from the user's first byte.
@@ -73,68 +119,39 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
 
     /// Checks that a block which becomes live was not written while it was free, and fills its guards.
     pub(super) fn prepare(&self, state: &mut State<P, S>, number: u32) -> Result<(), PoolError> {
-        if let Some(value) = self.filled() {
-            let record = state.record(number);
+        let record = state.record(number);
+        let stream = state.heap(usize::from(record.heap)).stream();
+        if let Some(value) = self.options.checks.fill {
             let (start, bytes) = (state.address(record), bytes_of::<P>(record.len as usize) as usize);
-            // SAFETY: free memory was filled, and the block was given to no user yet.
-            if let Some(offset) = unsafe { first_other(start, bytes, value) } {
-                return Err(PoolError::WrittenAfterFree { address: start + offset });
+            if !state.entry(record.segment).unfilled {
+                // SAFETY: free memory was filled, and the block was given to no user yet.
+                if let Some(offset) = unsafe { self.first_other(start, bytes, value, stream) } {
+                    return Err(PoolError::WrittenAfterFree { address: start + offset });
+                }
             }
         }
         if self.options.checks.guard {
-            self.fill_guards(state, number);
+            let fill = |&(address, bytes, _): &_| {
+                // SAFETY: the guards belong to the block and are never given to a user.
+                unsafe { self.fill(address, bytes, GUARD, stream) }
+            };
+            if self.guards(state, record).iter().all(fill) {
+                state.extra.guarded.insert(number, ());
+            }
         }
         Ok(())
     }
 
-    /// Fills the guards of a block. Memory that the CPU cannot access is filled by its source, unless that would become part of a graph.
-    fn fill_guards(&self, state: &mut State<P, S>, number: u32) {
-        let record = state.record(number);
-        let guards = self.guards(state, record);
-        if S::CPU_VISIBLE {
-            // SAFETY: the guards belong to the block and are never given to a user.
-            guards.iter().for_each(|&(address, bytes, _)| unsafe { fill(address, bytes, GUARD) });
-            return;
-        }
-        let stream = state.heap(usize::from(record.heap)).stream();
-        // SAFETY: as above.
-        let filled =
-            |&(address, bytes, _): &_| unsafe { self.source.fill(address, bytes, GUARD, stream).is_ok() };
-        // A device that fails says so at the next call; such a block has no guards, nor has one of a source that cannot fill.
-        if matches!(stream.capture(), Ok(None)) && guards.iter().all(filled) {
-            state.extra.guarded.insert(number, ());
-        }
-    }
-
-    /// Checks that the guards of a block are unchanged: where the CPU cannot access them, once the work on its stream is done.
+    /// Checks that the guards of a block are unchanged, if it has any.
     pub(super) fn inspect(&self, state: &mut State<P, S>, number: u32) -> Result<(), PoolError> {
-        let guarded = match S::CPU_VISIBLE {
-            true => self.options.checks.guard,
-            false => state.extra.guarded.remove(&number).is_some(),
-        };
-        if !guarded {
+        if state.extra.guarded.remove(&number).is_none() {
             return Ok(());
         }
         let record = state.record(number);
         let stream = state.heap(usize::from(record.heap)).stream();
-        // Memory that went with its device cannot be read, and a read by a stream that is captured would become part of the graph.
-        let skips =
-            if S::CPU_VISIBLE { Self::is_gone(state, record) } else { !matches!(stream.capture(), Ok(None)) };
-        if skips {
-            return Ok(());
-        }
         for (address, bytes, offset) in self.guards(state, record) {
-            let found = if S::CPU_VISIBLE {
-                // SAFETY: the guards were filled when the block became live.
-                unsafe { first_other(address, bytes, GUARD) }
-            } else {
-                let mut read = std::vec![GUARD; bytes];
-                // SAFETY: the guards are the pool's.
-                let done = unsafe { self.source.read(address, &mut read, stream) };
-                // What cannot be read, since the device was lost, counts as unchanged.
-                done.ok().and_then(|()| read.iter().position(|&byte| byte != GUARD))
-            };
-            if let Some(first) = found {
+            // SAFETY: the guards were filled when the block became live.
+            if let Some(first) = unsafe { self.first_other(address, bytes, GUARD, stream) } {
                 return Err(PoolError::Overrun { offset: offset + first as isize });
             }
         }

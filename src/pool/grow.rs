@@ -172,7 +172,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
             Ok(memory) => memory,
             Err(error) => return Some(Err(Denied::Source(error))),
         };
-        self.fill_new(memory.address.get() + (memory.bytes - bytes), bytes);
+        self.fill_new(state, number, memory.address.get() + (memory.bytes - bytes), bytes);
         let entry = state.entry_mut(number);
         entry.memory = memory;
         let start = ptr::without_provenance_mut(memory.address.get());
@@ -383,7 +383,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         // SAFETY: the pages are a hole of this segment.
         let map = |source: &S, stream: &S::Stream| unsafe { source.map(address, bytes as usize, stream) };
         self.call(state, heap, |calls| &mut calls.map, map).map_err(Denied::Source)?;
-        self.fill_new(address, bytes as usize);
+        self.fill_new(state, record.segment, address, bytes as usize);
         state.note(heap, |figures| figures.reserve(bytes, 0));
         state.count_growth(heap);
         let entry = state.entry_mut(record.segment);

@@ -55,8 +55,6 @@ pub mod sim;
 #[cfg(feature = "gpu")]
 pub(crate) use allocator::Owned;
 #[cfg(feature = "gpu")]
-pub(crate) use allocator::allocate_from_first;
-#[cfg(feature = "gpu")]
 pub(crate) use allocator::pass_on_blocks;
 pub use allocator::{AnyPool, Chain, DeviceAllocator};
 pub use base::{Allocation, DefaultPlacement, DevicePool, RawPool};

@@ -316,7 +316,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         }
         if self.options.reuse != Reuse::None {
             let longest = own.map_or(0, |heap| state.longest(heap));
-            let waiting = own.filter(|_| !is_private && self.filled().is_none());
+            let waiting = own.filter(|_| !is_private && self.options.checks.fill.is_none());
             let waiting = waiting.and_then(|heap| state.heap(heap).reusable.last()).map_or(0, |last| last.0);
             best = self.fits(&state, longest.max(waiting));
             for from in state.heaps().filter(|&from| !is_private && Some(from) != own) {

@@ -39,7 +39,6 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
             debug_assert!(false, "{error}");
             return Err(Denied::Source(SourceError::unsupported("claim")));
         }
-        self.fill_new(memory.address.get(), memory.bytes);
         let emptied = (self.source.now(), state.supply.step);
         state.supply.lengthens |= self.source.room(&memory) > memory.bytes;
         if kind == SizeKind::Large {
@@ -47,6 +46,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         }
         let number = state.insert_segment(Entry::new(memory, placement, heap, kind, emptied));
         state.count_growth(heap);
+        self.fill_new(state, number, memory.address.get(), memory.bytes);
         Ok(number)
     }
 

@@ -184,8 +184,10 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         let heap = usize::from(record.heap);
         let granted = bytes_of::<P>(record.len as usize);
         let home = state.entry(record.segment).heap;
-        if record.holder == Holder::Live && home == heap && self.filled().is_none() {
+        let is_late = self.fills_late();
+        if record.holder == Holder::Live && home == heap && !is_late {
             state.note(heap, |figures| figures.free(granted, record.requested));
+            self.fill_freed(state, number);
             if self.options.reuse == Reuse::Basic && self.keep(state, number) {
                 return;
             }
@@ -193,13 +195,13 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
             return;
         }
         let mut streams = state.order.users.remove(&number).unwrap_or_default();
-        if home != heap || self.filled().is_some() {
+        if home != heap || is_late {
             streams.push(state.heap(heap).stream().clone());
         }
         state.note(heap, |figures| figures.defer(granted, record.requested));
         self.defer(state, number, streams);
-        if self.filled().is_some() {
-            // Free memory must be filled, which must not happen while work on it may still run.
+        if is_late {
+            // Memory must not be filled while work on it may still run.
             self.poll(state);
         }
     }

@@ -214,6 +214,8 @@ pub(super) struct Entry<P> {
     pub listed: usize,
     /// When its last block came back: by the source's clock, and as a step number.
     pub emptied: (Duration, u64),
+    /// Whether some of its free memory is not filled although the options ask for it.
+    pub unfilled: bool,
 }
 
 /// The value of `listed` for segments that are in no order.
@@ -255,7 +257,8 @@ impl<P> Entry<P> {
         kind: SizeKind,
         emptied: (Duration, u64),
     ) -> Self {
-        Self { memory, placement, heap, kind, live: 0, holes: 0, unmapped: 0, listed: UNLISTED, emptied }
+        let (live, holes, unmapped, listed, unfilled) = (0, 0, 0, UNLISTED, false);
+        Self { memory, placement, heap, kind, live, holes, unmapped, listed, emptied, unfilled }
     }
 }
 

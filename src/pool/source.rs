@@ -202,7 +202,7 @@ pub unsafe trait Source {
         Err(SourceError::unsupported("copy"))
     }
 
-    /// Sets bytes that the CPU cannot access to `value`, in the order of `stream`. Pools write guards with it.
+    /// Sets bytes that the CPU cannot access to `value`, in the order of `stream`. Pools fill guards and free memory with it.
     ///
     /// # Errors
     ///
@@ -222,7 +222,7 @@ pub unsafe trait Source {
         Err(SourceError::unsupported("fill"))
     }
 
-    /// Reads bytes that the CPU cannot access, in the order of `stream`, and waits for them. Pools check guards with it.
+    /// Reads bytes that the CPU cannot access, in the order of `stream`, and waits for them. Pools check guards and free memory with it.
     ///
     /// # Errors
     ///

@@ -20,7 +20,7 @@ pub(super) struct Extra {
     pub movable: Numbers<u32>,
     /// The places in the program where blocks were requested.
     pub sites: ByNumber<u32, &'static Location<'static>>,
-    /// Blocks that have guards in memory that the CPU cannot access.
+    /// Blocks that have guards.
     pub guarded: ByNumber<u32, ()>,
     /// The class lengths in granules, ascending; empty unless blocks are kept by class.
     pub classes: Vec<usize>,

@@ -210,7 +210,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         request: &Request,
         heap: usize,
     ) -> Option<u32> {
-        if self.filled().is_some() {
+        if self.options.checks.fill.is_some() {
             return None;
         }
         let lengths = (request.len, 0)..=(request.len + request.len / 4, u32::MAX);

@@ -1,30 +1,24 @@
-//! The program of the book's chapter on GPUs, word for word, on the stand-in driver.
+//! The programs for a device in the book's chapter on GPUs, word for word, on the stand-in driver. The others are run by `docs/check`.
 
-use allotment::gpu::{Buffer, Context, Pool, Stream, Virtual};
-use allotment::pool::PoolOptions;
+mod device;
+mod file;
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let context = Context::new(0)?; // a typed error where there is no driver or no device
-    let stream = Stream::new(&context)?;
-    let pool = Pool::new(Virtual::new(&context)?, PoolOptions::new())?;
-    let weights: Buffer<f32> = Buffer::zeros(&pool, 1 << 20, &stream)?;
-    let values = std::thread::spawn(move || weights.to_vec()).join().unwrap()?;
-    println!("{} values", values.len());
-    Ok(())
-}
+const LESSONS: [&str; 2] = [include_str!("book/device.rs"), include_str!("book/file.rs")];
 
-#[test]
-fn the_books_program_runs() {
-    let gpu = crate::support::Gpu::new();
-    main().unwrap();
-    gpu.finish();
-}
-
-#[test]
-fn it_is_the_books_program() {
+/// Returns the chapter's pieces of code that begin with this line.
+fn shown(fence: &str) -> Vec<&'static str> {
     let chapter = include_str!("../../docs/src/gpu.md");
-    let program =
-        chapter.split("```rust,no_run\n").find_map(|text| text.strip_prefix("use allotment::gpu::"));
-    let program = program.and_then(|text| text.split("```").next()).unwrap();
-    assert!(include_str!("book.rs").contains(program), "tests/gpu/book.rs differs from docs/src/gpu.md");
+    chapter.split(fence).skip(1).filter_map(|rest| rest.split("```").next()).collect()
+}
+
+#[test]
+fn they_are_the_books_programs() {
+    let programs = shown("```rust,no_run\n");
+    assert_eq!(programs.len(), LESSONS.len());
+    for (program, lesson) in programs.into_iter().zip(LESSONS) {
+        assert!(lesson.contains(program), "docs/src/gpu.md differs from tests/gpu/book:\n{program}");
+    }
+    for piece in shown("```rust,ignore\n") {
+        assert!(include_str!("../beside/candle/main.rs").contains(piece), "{piece}");
+    }
 }

@@ -11,7 +11,7 @@ use allotment_stand_in::Misuse;
 use std::sync::Arc;
 
 /// Begins a capture, in the mode that forbids unsafe calls from all threads.
-fn begin(stream: &Stream) {
+pub fn begin(stream: &Stream) {
     let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
     // SAFETY: the stream is alive.
     unsafe { sys::cuStreamBeginCapture_v2(stream.raw(), mode) }.result().unwrap();
@@ -27,7 +27,7 @@ fn end(stream: &Stream) {
 }
 
 /// Ends the capture and makes its graph ready.
-fn instantiate(stream: &Stream) -> sys::CUgraphExec {
+pub fn instantiate(stream: &Stream) -> sys::CUgraphExec {
     let (mut graph, mut ready) = (std::ptr::null_mut(), std::ptr::null_mut());
     // SAFETY: the capture began before, and the outputs have the types that the functions write.
     let made = stream.context().bind(|| unsafe {
@@ -39,12 +39,12 @@ fn instantiate(stream: &Stream) -> sys::CUgraphExec {
     ready
 }
 
-fn launch(graph: sys::CUgraphExec, stream: &Stream) {
+pub fn launch(graph: sys::CUgraphExec, stream: &Stream) {
     // SAFETY: both are alive.
     unsafe { sys::cuGraphLaunch(graph, stream.raw()) }.result().unwrap();
 }
 
-fn give_up(graph: sys::CUgraphExec) {
+pub fn give_up(graph: sys::CUgraphExec) {
     // SAFETY: it is not launched any more.
     unsafe { sys::cuGraphExecDestroy(graph) }.result().unwrap();
 }

@@ -146,6 +146,15 @@ fn tensors_that_do_not_fit_are_refused() {
         assert!(matches!(refused, Err(Error::Tensor(_))), "{number}");
         assert_eq!(ENDED.load(Ordering::Relaxed), 3 + number);
     }
+    let orders =
+        [([6, 1], "gaps"), ([1, 2], "another order"), ([0, 1], "several places"), ([-5, 1], "reverse")];
+    let orders = orders.into_iter().chain([([5, 2], "gaps"), ([2, 1], "gaps"), ([5, -1], "reverse")]);
+    for (mut strides, reason) in orders {
+        // SAFETY: there are two lengths.
+        let whole: Change = |tensor| unsafe { *tensor.shape = 2 };
+        let refused = tensor(strides.as_mut_ptr(), whole).into_buffer::<u32>(&gpu.stream);
+        assert!(matches!(refused, Err(Error::Tensor(text)) if text.contains(reason)), "{strides:?}");
+    }
     // Without values the place does not matter, and neither does the stride of a dimension of one.
     // SAFETY: there are two lengths.
     let empty = tensor(ptr::null_mut(), |tensor| unsafe {

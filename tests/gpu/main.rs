@@ -10,6 +10,7 @@ mod capture;
 mod copies;
 mod exchange;
 mod failures;
+mod integrated;
 mod manager;
 mod mapped;
 mod owned;

@@ -4,7 +4,7 @@ use crate::support::{Gpu, on_system};
 use allotment::gpu::cudarc::driver::sys;
 use allotment::gpu::manager::{Access, ManagerOptions, MemoryManager, MemoryRequest, Usage};
 use allotment::gpu::{Buffer, Context, DeviceMemory, Error, MemoryKind, Pool, Stream, pinned_bytes};
-use allotment::pool::{Direction, PoolError, PoolOptions, Stream as _};
+use allotment::pool::{Direction, PoolError, PoolOptions, SourceErrorKind, Stream as _};
 
 const MIB: usize = 1 << 20;
 
@@ -509,4 +509,45 @@ fn recommendations_are_of_memory_that_there_is() {
     drop((filled, written));
     drop((manager, second));
     gpu.finish();
+}
+
+/// A manager goes on in host memory after the loss of its device if the options say so, and on another device if there is one.
+#[test]
+fn a_manager_goes_on_without_its_device() {
+    for after_loss in [false, true] {
+        let gpu = Gpu::new();
+        if on_system() {
+            return;
+        }
+        let second = Context::new(1).unwrap();
+        let options = ManagerOptions { after_loss, ..ManagerOptions::default() };
+        let alone = MemoryManager::new(std::slice::from_ref(&gpu.context), options.clone()).unwrap();
+        let both = MemoryManager::new(&[gpu.context.clone(), second.clone()], options).unwrap();
+        let before = alone.allocate::<u8>(MIB, None, Access::Random).unwrap();
+        gpu.control().fault(0, 700);
+        for (kind, access) in
+            [(None, Access::Random), (Some(MemoryKind::Device), Access::Unknown), (None, Access::ReadOnly)]
+        {
+            match alone.allocate::<u8>(MIB, kind, access) {
+                Ok(mut buffer) if after_loss => {
+                    buffer.slice_mut(5..).unwrap().fill(7).unwrap();
+                    let on_host = buffer.stream().id() == Stream::host().id();
+                    assert_eq!((buffer.kind(), on_host), (MemoryKind::Host, true));
+                    assert_eq!(buffer.to_vec().unwrap()[4..6], [0, 7]);
+                    assert!(buffer.usage().is_some(), "it is the manager's");
+                }
+                Err(Error::Pool(PoolError::Source(error))) if !after_loss => {
+                    assert_eq!(error.kind, SourceErrorKind::Lost);
+                }
+                other => panic!("{other:?} {after_loss}"),
+            }
+        }
+        let elsewhere = both.allocate::<u8>(MIB, None, Access::Random).unwrap();
+        assert_eq!((elsewhere.kind(), elsewhere.device()), (MemoryKind::Device, Some(1)));
+        // SAFETY: no other thread, library or reference uses the context.
+        unsafe { gpu.context.reset() }.unwrap();
+        assert_eq!(alone.allocate::<u8>(MIB, None, Access::Random).is_ok(), after_loss);
+        drop((before, elsewhere, alone, both, second));
+        gpu.finish_lost();
+    }
 }

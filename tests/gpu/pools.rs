@@ -1,5 +1,6 @@
 //! Pools over the sources: the same pools as over simulated memory.
 
+use crate::capture::{begin, give_up, instantiate, launch};
 use crate::support::{Gpu, on_system};
 use allotment::arena;
 use allotment::gpu::cudarc::driver::sys;
@@ -8,7 +9,7 @@ use allotment::gpu::{
 };
 use allotment::plan::Planned;
 use allotment::pool::{
-    Chain, DevicePool, Direction, Pattern, PlannedArena, PoolError, PoolOptions, Source, Stream as _,
+    Chain, DevicePool, Direction, Pattern, PlannedArena, PoolError, PoolOptions, Reuse, Source, Stream as _,
 };
 use std::sync::Arc;
 
@@ -385,5 +386,106 @@ fn guards_of_device_memory_are_checked() {
     let gpu = Gpu::new();
     guards(&gpu, DeviceMemory::new(&gpu.context));
     guards(&gpu, Virtual::new(&gpu.context).unwrap());
+    gpu.finish();
+}
+
+/// Free memory is filled in the order of its stream and read before it is used again: what ran late before the free is no error, and
+/// every byte that is written afterwards is one.
+fn fills<S: Source<Stream = Stream> + Send + Sync + 'static>(gpu: &Gpu, source: S) {
+    let options = PoolOptions::new().small(0, 0).segments(8 << 20).fill(0xdd);
+    let pool = DevicePool::new(source, options).unwrap();
+    let write = |place: usize, bytes: usize, stream: &Stream| {
+        // SAFETY: the range is in a segment of the pool, or a test plants it there.
+        let write = || unsafe { sys::cuMemsetD8Async(place as u64, 7, bytes, stream.raw()) }.result();
+        gpu.context.bind(write).unwrap().unwrap();
+    };
+    for offset in [None, Some(0), Some(4096), Some((3 << 20) - 1)] {
+        let block = pool.allocate_raw(3 << 20, 1, &gpu.stream).unwrap();
+        let start = block.address();
+        write(start, 3 << 20, &gpu.stream);
+        pool.deallocate(block).unwrap();
+        offset.into_iter().for_each(|offset| write(start + offset, 1, &gpu.stream));
+        match pool.allocate_raw(3 << 20, 1, &gpu.stream) {
+            Ok(block) => {
+                assert_eq!((offset, block.address()), (None, start));
+                pool.deallocate(block).unwrap();
+            }
+            Err(error) => {
+                let address = start + offset.unwrap_or_else(|| panic!("{error}"));
+                assert_eq!(error, PoolError::WrittenAfterFree { address });
+                pool.deallocate_at(start).unwrap(); // which the request had found
+            }
+        }
+    }
+}
+
+#[test]
+fn fills_of_device_memory_are_checked() {
+    let gpu = Gpu::new();
+    fills(&gpu, DeviceMemory::new(&gpu.context));
+    fills(&gpu, Virtual::new(&gpu.context).unwrap());
+    gpu.finish();
+}
+
+/// With all checks on, memory that came, grew, moved between streams, went and came back, and that graphs used, seems never to have been
+/// written by anyone.
+#[test]
+fn device_memory_is_checked_however_it_came() {
+    let gpu = Gpu::new();
+    let streams =
+        [gpu.stream.clone(), Stream::new(&gpu.context).unwrap(), Stream::new(&gpu.context).unwrap()];
+    for (reuse, lean) in
+        [(Reuse::Advanced, true), (Reuse::Aggressive, false), (Reuse::Basic, false), (Reuse::None, false)]
+    {
+        let options =
+            PoolOptions::new().lean(lean).small(0, 0).segments(4 << 20).reuse(reuse).limit(64 << 20);
+        let options = options.fill(0xdd).guards(true);
+        let raw = Arc::new(DevicePool::new(Virtual::new(&gpu.context).unwrap(), options).unwrap());
+        let pool = Pool::over(raw.clone());
+        let mut random = fastrand::Rng::with_seed(reuse as u64);
+        let mut live: Vec<(u8, Buffer<u8>)> = Vec::new();
+        for step in 0..400 {
+            let stream = &streams[random.usize(..3)];
+            match random.u32(..20) {
+                0..11 if live.len() < 8 => {
+                    let value = random.u8(..);
+                    let mut buffer = Buffer::<u8>::zeros(&pool, random.usize(1..2 << 20), stream).unwrap();
+                    buffer.as_view_mut().fill(value).unwrap();
+                    live.push((value, buffer));
+                }
+                0..16 if !live.is_empty() => {
+                    let (value, mut buffer) = live.swap_remove(random.usize(..live.len()));
+                    buffer.switch_to(stream).unwrap();
+                    let seen = buffer.slice(buffer.len() - 1..).unwrap().to_vec().unwrap();
+                    assert_eq!(seen, [value], "step {step}");
+                }
+                16 => drop(raw.trim(random.usize(..8 << 20))),
+                17 => {
+                    let (values, mut buffers): (Vec<u8>, Vec<_>) = live.drain(..).unzip();
+                    pool.defragment(&mut buffers).unwrap();
+                    live = values.into_iter().zip(buffers).collect();
+                }
+                18 => {
+                    begin(stream);
+                    let memory = raw.graph_memory(stream).unwrap();
+                    let outcome = Buffer::<u8>::zeros(&pool, random.usize(1..1 << 20), stream).unwrap();
+                    for value in 0..2 {
+                        let mut buffer =
+                            Buffer::<u8>::zeros(&pool, random.usize(1..1 << 20), stream).unwrap();
+                        buffer.as_view_mut().fill(value).unwrap();
+                    }
+                    let graph = instantiate(stream);
+                    drop(outcome);
+                    launch(graph, stream);
+                    give_up(graph);
+                    drop(memory);
+                }
+                _ => {}
+            }
+        }
+        drop((live, pool, raw));
+        streams.iter().for_each(|stream| stream.synchronize().unwrap());
+    }
+    drop(streams);
     gpu.finish();
 }

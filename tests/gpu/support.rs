@@ -1,6 +1,7 @@
 //! A device for one test.
 
 use allotment::gpu::cudarc::driver::result;
+use allotment::gpu::cudarc::driver::sys::CUdevice_attribute;
 use allotment::gpu::{Context, Stream};
 use allotment::pool::{Segment, Source, Stream as _};
 use allotment_stand_in::{Exclusive, Live, StandIn};
@@ -53,6 +54,11 @@ impl Gpu {
     /// Opens a device of the stand-in with this much memory.
     pub fn with_memory(bytes: u64) -> Self {
         Self::with(|driver| driver.set_devices(1, bytes))
+    }
+
+    /// Opens a device of the stand-in that returns this value for an attribute.
+    pub fn with_attribute(which: CUdevice_attribute, value: i32) -> Self {
+        Self::with(|driver| driver.set_attribute(0, which as u32, value))
     }
 
     fn with(prepare: impl FnOnce(&StandIn)) -> Self {

@@ -85,7 +85,7 @@ fn every_byte_of_a_free_block_is_checked() {
 }
 
 #[test]
-fn guards_and_fills_are_off_for_memory_that_the_cpu_does_not_see() {
+fn guards_and_fills_are_off_for_memory_that_nobody_can_read() {
     let pool = pool(16, PoolOptions::new().fill(0xdd).guards(true).sites(true));
     let stream = pool.source().stream();
     let buffers: Vec<_> = (0..10).map(|n| pool.allocate(n * 300, &stream).unwrap()).collect();

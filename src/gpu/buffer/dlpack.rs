@@ -314,14 +314,27 @@ impl DlTensor {
         unsafe { slice::from_raw_parts(list, count) }
     }
 
-    /// Returns whether the values follow each other without gaps, the last dimension first.
-    fn is_contiguous(&self) -> bool {
+    /// Refuses values that do not follow each other without gaps, the last dimension first: a buffer of them would have others, or the same in another order.
+    fn check_order(&self) -> Result<(), Error> {
         let lengths = self.dimensions(self.raw().shape);
-        let strides = self.dimensions(self.raw().strides);
-        let fits = |((&length, &stride), &step): ((&i64, &i64), &i64)| length <= 1 || stride == step;
-        // Without strides a tensor is compact.
-        strides.is_empty()
-            || compact(lengths).is_some_and(|steps| lengths.iter().zip(strides).zip(&steps).all(fits))
+        // Without strides a tensor is compact, and so is one without values.
+        let strides = if lengths.contains(&0) { &[] } else { self.dimensions(self.raw().strides) };
+        let mut steps: Vec<(i64, i64)> = strides.iter().copied().zip(lengths.iter().copied()).collect();
+        steps.retain(|&(_, length)| length > 1);
+        let is_compact = |steps: &[(i64, i64)]| {
+            let lengths: Vec<i64> = steps.iter().map(|step| step.1).collect();
+            compact(&lengths).is_some_and(|wanted| steps.iter().map(|step| step.0).eq(wanted))
+        };
+        if is_compact(&steps) {
+            return Ok(());
+        }
+        steps.sort_unstable_by_key(|&(stride, _)| core::cmp::Reverse(stride));
+        Err(Error::Tensor(match steps.last() {
+            Some((0, _)) => "has the same value in several places; make it contiguous first",
+            Some((..0, _)) => "has its values in reverse; make it contiguous first",
+            _ if is_compact(&steps) => "has its dimensions in another order; make it contiguous first",
+            _ => "has gaps between its values; make it contiguous first",
+        }))
     }
 
     /// Turns the tensor into a buffer without copying, for work on `stream`. The tensor is ended when the buffer is dropped, after
@@ -329,8 +342,8 @@ impl DlTensor {
     ///
     /// # Errors
     ///
-    /// [`Error::Tensor`] if it has values of another type, lies on another device or in memory of no device, or has
-    /// gaps. The tensor is ended then.
+    /// [`Error::Tensor`] if it has values of another type, lies on another device or in memory of no device, or has its values in another order or
+    /// with gaps, as a transposed one or every other column: PyTorch's `contiguous()` makes a copy without. The tensor is ended then.
     pub fn into_buffer<T>(self, stream: &Stream) -> Result<Buffer<T>, Error>
     where
         T: DeviceRepr + Copy + 'static,
@@ -344,9 +357,7 @@ impl DlTensor {
         if raw.device.kind != CUDA_MANAGED && raw.device != (Device { kind: CUDA, id: ordinal }) {
             return Err(Error::Tensor("is not in the memory of the stream's device"));
         }
-        if !self.is_contiguous() {
-            return Err(Error::Tensor("has gaps between its values"));
-        }
+        self.check_order()?;
         let lengths = self.dimensions(raw.shape).iter().map(|&length| usize::try_from(length).ok());
         let len = lengths.into_iter().try_fold(1usize, |product, length| product.checked_mul(length?));
         let len = len.filter(|len| len.checked_mul(size_of::<T>().max(1)).is_some());

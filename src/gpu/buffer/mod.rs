@@ -35,7 +35,7 @@ pub use transfer::Transfer;
 pub use view::{View, ViewMut};
 
 use super::usage::{Touch, Usage};
-use super::{Error, Stream};
+use super::{Error, Stream, source};
 use crate::pool::{SourceErrorKind, Stream as _};
 use core::marker::PhantomData;
 use core::ops::{Bound, RangeBounds};
@@ -299,6 +299,48 @@ impl<T: DeviceRepr + Copy> Buffer<T> {
         let values = ptr::with_exposed_provenance_mut(self.settled_on_host(Touch::HostWrite)?);
         // SAFETY: as above, and no work at all can be submitted while the buffer is borrowed mutably.
         Ok(unsafe { slice::from_raw_parts_mut(values, self.len) })
+    }
+
+    /// Lets the CPU use the values in place during `work`, once all other work on them is done. Waits.
+    ///
+    /// This is [`Buffer::as_mut_slice`], and works for memory of [`Managed::in_turns`](super::Managed::in_turns) as well, which no device may use
+    /// meanwhile: the buffer must have a segment of its own there, from an `Arc` of the source.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invisible`] if the CPU cannot access the values, or the error of the driver. `work` does not run then.
+    pub fn on_host<R>(&mut self, work: impl FnOnce(&mut [T]) -> R) -> Result<R, Error> {
+        /// Attaches memory to all devices again, also if `work` panics.
+        struct Attached<'a>(&'a dyn Backing, &'a Stream);
+        impl Drop for Attached<'_> {
+            fn drop(&mut self) {
+                let (address, bytes) = (self.0.address() as u64, self.0.bytes());
+                // SAFETY: as below. A drop cannot report an error: a device that was lost reports it with the next operation.
+                let _ = unsafe { source::attach(address, bytes, false, self.1) };
+            }
+        }
+        if self.kind() != MemoryKind::Device {
+            return Ok(work(self.as_mut_slice()?));
+        }
+        let (stream, backing) = (&self.stream, self.backing());
+        let (address, bytes) = (backing.address(), backing.bytes());
+        if stream.is_host() || stream.context().kind_of(address)? != MemoryKind::Managed {
+            return Err(Error::Invisible);
+        }
+        stream.synchronize()?;
+        // SAFETY: the buffer owns the memory, and no work on it can be submitted while the buffer is borrowed mutably.
+        let attached = unsafe { source::attach(address as u64, bytes, true, stream) };
+        // What is not all of a segment cannot be attached.
+        attached.map_err(|error| {
+            if error.kind == SourceErrorKind::Invalid { Error::Invisible } else { error.into() }
+        })?;
+        let _attached = Attached(backing, stream);
+        stream.synchronize()?;
+        backing.touched(Touch::HostWrite, self.bytes());
+        // SAFETY: the memory is attached to the host until the end of this function, and holds so many values.
+        let values =
+            unsafe { slice::from_raw_parts_mut(ptr::with_exposed_provenance_mut(address), self.len) };
+        Ok(work(values))
     }
 
     /// Waits for all work on the values, which the CPU is about to use in place, and returns the address of the first.

@@ -59,6 +59,8 @@ pub struct ManagerOptions {
     /// Whether [`Access::Unknown`] is replaced by what was measured for buffers of the same call site. On by
     /// default.
     pub revise: bool,
+    /// Whether requests for a device that was lost are satisfied from [`ManagerOptions::host`], by [`Chain::after_loss`](crate::pool::Chain::after_loss). Off by default.
+    pub after_loss: bool,
 }
 
 /// Allocates from a pool for each kind of memory, on each of several devices; a table selects the pool for each
@@ -196,11 +198,6 @@ impl MemoryManager {
         self.devices.iter().map(|device| &device.stream)
     }
 
-    /// Returns the contexts in the order in which they were given.
-    fn contexts(&self) -> impl Iterator<Item = &Context> {
-        self.devices.iter().map(|device| &device.context)
-    }
-
     fn stores(&self) -> impl Iterator<Item = &Store> {
         self.devices.iter().flat_map(DeviceStores::stores).chain([&self.pinned, &self.host])
     }
@@ -210,10 +207,6 @@ impl MemoryManager {
         let mut pools = Vec::new();
         self.stores().for_each(|store| store.each_pool(&mut |pool| pools.push(pool)));
         pools
-    }
-
-    fn registry(&self) -> &Registry {
-        &self.registry
     }
 
     /// Returns whether any device has memory of this kind.

@@ -28,6 +28,7 @@ impl Default for ManagerOptions {
             least_touches: 32,
             share: 0.75,
             revise: true,
+            after_loss: false,
         }
     }
 }

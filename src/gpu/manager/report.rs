@@ -3,7 +3,6 @@
 #![forbid(unsafe_code)]
 
 use super::MemoryManager;
-use crate::gpu::Context;
 use crate::gpu::usage::{Access, Site, Usage};
 use crate::pool::{AnyPool, MemoryKind, PoolStats, sum_of_copies};
 use core::cmp::Reverse;
@@ -48,7 +47,11 @@ impl MemoryManager {
     /// Returns the statistics of all pools together, with the copies of all contexts. The peaks are upper bounds. O(pools · streams).
     pub fn stats(&self) -> PoolStats {
         let all = self.pools().into_iter().map(AnyPool::stats).fold(PoolStats::default(), Add::add);
-        let copies = self.contexts().map(Context::copy_stats).fold(Default::default(), sum_of_copies);
+        let copies = self
+            .devices
+            .iter()
+            .map(|device| device.context.copy_stats())
+            .fold(Default::default(), sum_of_copies);
         PoolStats { copies, ..all }
     }
 
@@ -65,7 +68,7 @@ impl MemoryManager {
     pub fn recommendations(&self) -> Vec<Recommendation> {
         let policy = &self.options;
         let mut found: Vec<Recommendation> = Vec::new();
-        for record in self.registry().live() {
+        for record in self.registry.live() {
             let usage = record.usage();
             let is_changed = usage.host_changes() >= policy.least_touches.max(2);
             let (declared, measured) = (record.access, policy.judge(&usage));

@@ -4,7 +4,7 @@ use super::{DeviceStores, MemoryManager, Store};
 use crate::gpu::buffer::{Backer, Backing, Memory};
 use crate::gpu::usage::{Access, Record, Registry, Site, Touch, Usage};
 use crate::gpu::{Advice, Error, Stream, source};
-use crate::pool::{DeviceAllocator, MemoryKind, Owned, allocate_from_first};
+use crate::pool::{Chain, DeviceAllocator as _, MemoryKind, Owned};
 use crate::units::debug;
 use std::sync::Arc;
 
@@ -103,10 +103,14 @@ impl Backer for MemoryRequest<'_> {
         if let (true, Some(&wished)) = (stores.is_empty(), targets.first()) {
             return Err(Error::Unavailable(wished));
         }
+        let mut chain = Chain::new(stores.iter().map(|&(_, store)| store).collect());
+        if manager.options.after_loss {
+            chain = chain.after_loss(&manager.host, Stream::host());
+        }
         // Blocks start at granules of 256 bytes, which is the alignment that buffers need.
-        let each = stores.iter().map(|&(_, store)| &**store as &dyn DeviceAllocator<Stream = Stream>);
-        let (block, place) = allocate_from_first(each, bytes, 1, stream)?;
-        let (kind, store) = stores[place];
+        let block = chain.allocate(bytes, 1, stream)?;
+        let found = stores.into_iter().find(|(_, store)| store.pool_of(&block).is_some());
+        let (kind, store) = found.unwrap_or((MemoryKind::Host, &manager.host));
         let (address, registry) = (block.address(), &manager.registry);
         let record = registry.enter(self.site, address, bytes, self.access, kind);
         let block = Owned::new(store.clone(), block);

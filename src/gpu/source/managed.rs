@@ -26,11 +26,14 @@ pub enum Advice {
 /// Managed memory, from `cuMemAllocManaged`: it has one address on host and device and moves to where it is used.
 /// Giving a segment back waits for the stream.
 ///
+/// Not all devices let the host use it while they do, [`Device::managed_memory`](crate::gpu::Device::managed_memory) tells. The others, such as many integrated ones,
+/// have `Managed<false>`: memory of the device that the CPU uses in turns with it, without a copy, inside [`Buffer::on_host`](crate::gpu::Buffer::on_host).
+///
 /// A segment is refused if it is larger than the memory that the device has free at that moment, and a source and its
 /// clones together reserve no more bytes than the device has: managed memory beyond that works, but very slowly, and only
 /// [`Managed::up_to`] allows it.
 #[derive(Clone, Debug)]
-pub struct Managed {
+pub struct Managed<const CONCURRENT: bool = true> {
     context: Context,
     /// The most bytes in segments.
     most: usize,
@@ -44,7 +47,7 @@ type OldPrefetch = unsafe extern "C" fn(CUdeviceptr, usize, i32, CUstream) -> u3
 type Advise = unsafe extern "C" fn(CUdeviceptr, usize, CUmem_advise, Place) -> u32;
 type OldAdvise = unsafe extern "C" fn(CUdeviceptr, usize, CUmem_advise, i32) -> u32;
 
-impl Managed {
+impl Managed<true> {
     /// Makes a source of memory of a context's device and the host.
     ///
     /// # Errors
@@ -54,7 +57,7 @@ impl Managed {
         if !context.device().managed_memory {
             return Err(Error::Unsupported("managed memory for concurrent use"));
         }
-        Ok(Self { context: context.clone(), most: context.device().memory, reserved: Arc::default() })
+        Ok(Self::of(context))
     }
 
     /// Sets the most bytes that this source and the clones that are made of it reserve. If these are more than the device has, its driver moves
@@ -62,6 +65,51 @@ impl Managed {
     pub fn up_to(self, bytes: usize) -> Self {
         Self { most: bytes, ..self }
     }
+}
+
+impl Managed<false> {
+    /// Makes a source of memory that a device and the host use in turns. Any device that has managed memory will do.
+    ///
+    /// ```no_run
+    /// use allotment::gpu::{Buffer, Context, Managed, Stream};
+    /// use std::sync::Arc;
+    ///
+    /// let context = Context::new(0)?;
+    /// let stream = Stream::new(&context)?;
+    /// let managed = Arc::new(Managed::in_turns(&context)); // not a pool: each buffer has its own segment
+    /// let mut image: Buffer<u32> = Buffer::zeros(&managed, 1920 * 1080, &stream)?;
+    /// let sum = image.on_host(|pixels| pixels.iter().sum::<u32>())?; // in place
+    /// # drop(sum);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn in_turns(context: &Context) -> Self {
+        Self::of(context)
+    }
+}
+
+impl<const CONCURRENT: bool> Managed<CONCURRENT> {
+    fn of(context: &Context) -> Self {
+        Self { context: context.clone(), most: context.device().memory, reserved: Arc::default() }
+    }
+}
+
+/// Attaches managed memory to the host, so that the CPU may use it whatever devices do, or to all devices, in the order of `stream`. The driver refuses a range
+/// that is not all of what it allocated at once.
+///
+/// # Safety
+///
+/// The contract of [`prefetch`], and no work but that of `stream` may use the memory until it is attached to all devices again.
+pub(in crate::gpu) unsafe fn attach(
+    address: CUdeviceptr,
+    bytes: usize,
+    to_host: bool,
+    stream: &Stream,
+) -> Result<(), SourceError> {
+    let _bound = stream.context().enter_relaxed()?;
+    let flags =
+        if to_host { CUmemAttach_flags::CU_MEM_ATTACH_HOST } else { CUmemAttach_flags::CU_MEM_ATTACH_GLOBAL };
+    // SAFETY: the caller guarantees the range; the stream is alive, and the flag is valid.
+    unsafe { call!(cuStreamAttachMemAsync(stream.raw(), address, bytes, flags as u32)) }
 }
 
 /// Returns the device of this number, or host memory, for the newer functions and for the older ones.
@@ -132,9 +180,17 @@ pub(in crate::gpu) unsafe fn advise(
 }
 
 // SAFETY: the driver allocates each range once, aligned, and the CPU can use it until `cuMemFree`. `new` made sure
-// that it may do so while the device does.
-unsafe impl Source for Managed {
-    describe!(|self| "managed", cpu_visible: true, Capabilities::DMA, granularity: PAGE, alignment: ALIGNMENT, copies: OnDevice);
+// that it may do so while the device does, and what `in_turns` makes does not call it visible.
+unsafe impl<const CONCURRENT: bool> Source for Managed<CONCURRENT> {
+    describe!(|self| "managed", cpu_visible: CONCURRENT, Capabilities::DMA, granularity: PAGE, alignment: ALIGNMENT, copies: OnDevice);
+
+    fn device(&self) -> Option<usize> {
+        (!CONCURRENT).then(|| self.context.device().ordinal)
+    }
+
+    fn accepts(&self, stream: &Stream) -> bool {
+        CONCURRENT || stream.context().raw() == self.context.raw()
+    }
 
     /// Returns the most bytes in segments, and how many of them are in none and free on the device, if it has so many.
     fn capacity(&self) -> Result<Capacity, SourceError> {

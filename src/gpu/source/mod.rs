@@ -2,7 +2,7 @@
 
 /// Describes a source, inside its `impl Source`: the items that are the same for every segment and ask no driver.
 macro_rules! describe {
-    (|$this:ident| $name:expr, cpu_visible: $visible:literal, $capabilities:expr, granularity: $granularity:expr, alignment: $alignment:expr $(, copies: $direction:ident)? $(, of: $context:expr)?) => {
+    (|$this:ident| $name:expr, cpu_visible: $visible:expr, $capabilities:expr, granularity: $granularity:expr, alignment: $alignment:expr $(, copies: $direction:ident)? $(, of: $context:expr)?) => {
         type Stream = $crate::gpu::Stream;
         const CPU_VISIBLE: bool = $visible;
 
@@ -76,7 +76,7 @@ pub use async_memory::AsyncMemory;
 pub use device_memory::DeviceMemory;
 pub use host_memory::HostMemory;
 pub use managed::{Advice, Managed};
-pub(super) use managed::{advise, prefetch};
+pub(super) use managed::{advise, attach, prefetch};
 pub use pinned::{Pinned, pinned_bytes};
 pub use registered::Registered;
 pub use virtual_memory::Virtual;

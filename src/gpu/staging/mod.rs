@@ -76,11 +76,11 @@ pub struct Staging {
     next: [usize; 2],
 }
 
-/// A pinned buffer, and the copy that uses it.
+/// A pinned buffer, and the copy or the work that uses it.
 struct Host {
     memory: Buffer<u8>,
     copy: Option<Event>,
-    /// Bytes of results that are under way.
+    /// Bytes of results that are under way, or were worked on in place.
     len: usize,
 }
 
@@ -146,7 +146,8 @@ impl Staging {
     }
 
     /// Streams all of `source` through `work`, which submits work on each chunk to `stream`, or to other streams
-    /// that it orders with it. The device memory for the chunks under way comes from `allocator`.
+    /// that it orders with it. The device memory for the chunks under way comes from `allocator`; an
+    /// [integrated](crate::gpu::Device::integrated) device needs none and works on the pinned buffers, without a copy.
     /// Returns when everything is submitted, which may be before all work is done.
     ///
     /// # Errors
@@ -176,7 +177,7 @@ impl Staging {
         stream: &Stream,
         work: impl FnMut(ViewMut<'_, u8>, &Progress) -> Result<(), W>,
     ) -> Result<Progress, W> {
-        if self.results.is_empty() {
+        if self.results.is_empty() && !self.up.context().device().integrated {
             self.pin_results()?;
         }
         self.results.iter_mut().for_each(|host| host.len = 0);
@@ -191,6 +192,9 @@ impl Staging {
         stream: &Stream,
         mut work: impl FnMut(ViewMut<'_, u8>, &Progress) -> Result<(), W>,
     ) -> Result<Progress, W> {
+        if self.up.context() == stream.context() && stream.context().device().integrated {
+            return self.stage_in_place(source, sink, stream, work);
+        }
         let start = Instant::now();
         let mut progress = Progress::default();
         let mut device: Vec<Buffer<u8>> = Vec::new();
@@ -259,16 +263,64 @@ impl Staging {
             };
             free[slot] = finish()?;
         }
-        if let Some(sink) = &mut sink {
-            // Write the oldest results first.
-            let next = (progress.copies % slots as u64) as usize;
-            for slot in (next..slots).chain(0..next) {
-                write_back(&mut self.results[slot], sink)?;
+        finish(&mut self.results, progress, start, sink)
+    }
+
+    /// Streams like [`Staging::stage`] through the pinned buffers alone, which the device works on in place.
+    fn stage_in_place<W: From<Error>>(
+        &mut self,
+        mut source: impl Read,
+        mut sink: Option<&mut dyn Write>,
+        stream: &Stream,
+        mut work: impl FnMut(ViewMut<'_, u8>, &Progress) -> Result<(), W>,
+    ) -> Result<Progress, W> {
+        /// Marks the end of the work on a buffer, also if `work` fails or panics.
+        struct Working<'a>(&'a mut Option<Event>, &'a Stream);
+        impl Drop for Working<'_> {
+            fn drop(&mut self) {
+                *self.0 = mark(self.1).ok();
             }
         }
-        progress.elapsed = start.elapsed();
-        Ok(progress)
+        let (start, mut progress) = (Instant::now(), Progress::default());
+        self.filled.iter_mut().for_each(|host| host.len = 0);
+        for slot in (0..self.slots).cycle() {
+            let host = &mut self.filled[slot];
+            let mut next = || -> Result<usize, Error> {
+                if let Some(sink) = &mut sink {
+                    write_back(host, sink)?;
+                }
+                host.memory.switch_to(stream)?;
+                fill(&mut source, host.bytes()?).map_err(Error::read)
+            };
+            let len = next()?;
+            if len == 0 {
+                break;
+            }
+            (progress.bytes, progress.copies) = (progress.bytes + len as u64, progress.copies + 1);
+            progress.elapsed = start.elapsed();
+            let working = Working(&mut host.copy, stream);
+            work(host.memory.slice_mut(..len)?, &progress)?;
+            drop(working);
+            host.len = len;
+        }
+        finish(&mut self.filled, progress, start, sink)
     }
+}
+
+/// Writes the results that are left, the oldest first.
+fn finish<W: From<Error>>(
+    results: &mut [Host],
+    mut progress: Progress,
+    start: Instant,
+    sink: Option<&mut dyn Write>,
+) -> Result<Progress, W> {
+    if let Some(mut sink) = sink {
+        let next = (progress.copies % results.len().max(1) as u64) as usize;
+        let (newer, older) = results.split_at_mut(next);
+        older.iter_mut().chain(newer).try_for_each(|result| write_back(result, &mut sink))?;
+    }
+    progress.elapsed = start.elapsed();
+    Ok(progress)
 }
 
 debug!([] Staging, |self| chunks: self.chunks());

@@ -5,6 +5,7 @@ use crate::call::exports;
 use crate::graph;
 use crate::late;
 use crate::state::Driver;
+use crate::state::space::Kind;
 use crate::state::stream::{Item, Stream};
 use crate::state::work::Work;
 use std::thread;
@@ -172,14 +173,24 @@ exports! {
         id.set(if number == 0 { stream } else { number })
     }
 
-    fn cuStreamAttachMemAsync(driver, stream: Handle, address: u64, _bytes: usize, _flags: u32) {
+    fn cuStreamAttachMemAsync(driver, stream: Handle, address: u64, bytes: usize, flags: u32) {
         let stream = driver.stream(stream)?;
         // Programming guide: "A small number of APIs that enqueue asynchronous operations into streams are not currently
         // supported in graphs and will return an error if called with a stream which is being captured, such as
         // cudaStreamAttachMemAsync()."
         driver.refuse_of_captured(&[stream], "cuStreamAttachMemAsync")?;
-        driver.check(address, 1)?;
-        driver.submit(stream, Work::Nothing, Vec::new()).map(drop)
+        // Documentation: "length must be either zero or the entire allocation's size".
+        let id = driver.check(address, 1)?;
+        match driver.space.allocations.get(&address) {
+            Some(found) if matches!(found.kind, Kind::Managed(_)) && (bytes == 0 || bytes == found.bytes) => {}
+            _ => return Err(Code::INVALID_VALUE),
+        }
+        let on_host = match flags {
+            1 | 2 => flags == 2,
+            4 => return Err(Code::NOT_SUPPORTED), // to a single stream
+            _ => return Err(Code::INVALID_VALUE),
+        };
+        driver.submit(stream, Work::Attach { address, id, on_host }, Vec::new()).map(drop)
     }
 
     fn cuLaunchHostFunc(driver, stream: Handle, function: Option<extern "C" fn(usize)>, argument: usize) {

@@ -44,6 +44,10 @@ impl Driver {
                 self.space.prefetched(*address, *id, *location);
                 Ok(())
             }
+            Work::Attach { address, id, on_host } => {
+                self.space.attached(*address, *id, *on_host);
+                Ok(())
+            }
         }
     }
 }

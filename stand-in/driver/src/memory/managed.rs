@@ -16,7 +16,11 @@ fn location(driver: &mut Driver, device: Ordinal) -> Outcome<Location> {
     if device == CPU {
         return Ok(Location { kind: Location::HOST, id: 0 });
     }
-    driver.device(device)?;
+    // Documentation of `cuMemPrefetchAsync` and `cuMemAdvise`: the device "must have a non-zero value for the device attribute
+    // CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS".
+    if !driver.device(device)?.is_concurrent() {
+        return Err(Code::INVALID_DEVICE);
+    }
     Ok(Location { kind: Location::DEVICE, id: device })
 }
 
@@ -86,10 +90,13 @@ exports! {
         let device = driver.current_device()?;
         // It may be moved to the device as a whole, if there is room; else some of it is always elsewhere.
         let account = driver.devices[device].take(bytes as u64).ok();
-        let memory = Memory::new(bytes, account)?;
+        // Programming guide: where host and device cannot use it at the same time, the host must not while a kernel runs. Here it
+        // must not at all, unless it attaches the memory to itself.
+        let is_concurrent = driver.devices[device].is_concurrent();
+        let memory = if is_concurrent { Memory::new } else { Memory::with_window }(bytes, account)?;
         let kind = Kind::Managed(Hints::default());
         let allocation = Allocation { id: 0, bytes, kind, device, context, alive: true, freed: false };
-        let found = memory.pointer() as Address;
+        let found = memory.address() as Address;
         driver.space.insert(found, allocation, Some(memory));
         address.set(found)
     }

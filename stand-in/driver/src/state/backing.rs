@@ -3,7 +3,7 @@
 use super::device::Account;
 use crate::abi::{Code, Outcome};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munmap};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr;
 
@@ -13,6 +13,8 @@ pub struct Memory {
     borrowed: bool,
     /// The file through which other processes can map it.
     file: Option<OwnedFd>,
+    /// Where the program reaches memory that host and device use in turns.
+    window: Option<*mut u8>,
     _account: Option<Account>,
 }
 
@@ -33,6 +35,7 @@ impl Memory {
             bytes,
             borrowed: false,
             file: None,
+            window: None,
             _account: account,
         })
     }
@@ -56,13 +59,39 @@ impl Memory {
             bytes,
             borrowed: false,
             file: Some(file),
+            window: None,
             _account: account,
         })
     }
 
+    /// Makes zeroed memory that the program reaches through a window, which is closed at first.
+    pub fn with_window(bytes: usize, account: Option<Account>) -> Outcome<Self> {
+        let mut memory = Self::shared(bytes, account)?;
+        let file = memory.file().ok_or(Code::OPERATING_SYSTEM)?;
+        let (protection, flags) = (ProtFlags::empty(), MapFlags::SHARED | MapFlags::NORESERVE);
+        // SAFETY: this makes a new mapping at an address of the system's choice.
+        let window = unsafe { mmap(ptr::null_mut(), bytes.max(1), protection, flags, file, 0) };
+        memory.window = Some(window.map_err(|_| Code::OUT_OF_MEMORY)?.cast());
+        Ok(memory)
+    }
+
+    /// Opens or closes the window, if there is one.
+    pub fn open_window(&self, open: bool) {
+        let Some(window) = self.window else { return };
+        let protection =
+            if open { MprotectFlags::READ | MprotectFlags::WRITE } else { MprotectFlags::empty() };
+        // SAFETY: this value has made the mapping. A program that uses it while it is closed is ended, as it is by a real driver.
+        let _ = unsafe { mprotect(window.cast(), self.bytes.max(1), protection) };
+    }
+
+    /// Where the program reaches the memory.
+    pub fn address(&self) -> *mut u8 {
+        self.window.unwrap_or(self.pointer)
+    }
+
     /// Wraps memory that belongs to the caller.
     pub fn borrowed(pointer: *mut u8, bytes: usize) -> Self {
-        Self { pointer, bytes, borrowed: true, file: None, _account: None }
+        Self { pointer, bytes, borrowed: true, file: None, window: None, _account: None }
     }
 
     pub fn pointer(&self) -> *mut u8 {
@@ -83,7 +112,9 @@ impl Drop for Memory {
         if self.borrowed {
             return;
         }
-        // SAFETY: this value made the mapping, and nothing else keeps its address.
-        let _ = unsafe { munmap(self.pointer.cast(), self.bytes.max(1)) };
+        for mapped in [Some(self.pointer), self.window].into_iter().flatten() {
+            // SAFETY: this value made the mapping, and nothing else keeps its address.
+            let _ = unsafe { munmap(mapped.cast(), self.bytes.max(1)) };
+        }
     }
 }

@@ -28,6 +28,11 @@ impl Device {
         }
     }
 
+    /// Whether it and the host may use managed memory at the same time (`CONCURRENT_MANAGED_ACCESS`).
+    pub fn is_concurrent(&self) -> bool {
+        self.attributes.get(&89) != Some(&0)
+    }
+
     pub fn free(&self) -> u64 {
         self.bytes.saturating_sub(self.used.load(Ordering::Relaxed))
     }

@@ -45,6 +45,8 @@ pub struct Hints {
     pub preferred: Option<Location>,
     pub accessed_by: BTreeSet<i32>,
     pub prefetched: Option<Location>,
+    /// Whether it is attached to the host, so that no device without concurrent access may use it.
+    pub on_host: bool,
 }
 
 pub struct Allocation {
@@ -177,6 +179,16 @@ impl Space {
         gone.into_iter().for_each(|address| drop(self.remove(address)));
     }
 
+    pub fn attached(&mut self, address: Address, id: u64, on_host: bool) {
+        let allocation = self.allocations.get_mut(&address).filter(|allocation| allocation.id == id);
+        if let Some(Allocation { kind: Kind::Managed(hints), .. }) = allocation {
+            hints.on_host = on_host;
+            if let Some(mapping) = self.mappings.get(&address) {
+                mapping.memory.open_window(on_host);
+            }
+        }
+    }
+
     pub fn prefetched(&mut self, address: Address, id: u64, location: Location) {
         let allocation = self.allocations.get_mut(&address).filter(|allocation| allocation.id == id);
         if let Some(Allocation { kind: Kind::Managed(hints), .. }) = allocation {
@@ -218,6 +230,12 @@ impl Driver {
         if !allocation.alive {
             let text = format!("work on {address:#x} ran before its stream reached the allocation");
             self.misuse.note(Misused::UseBeforeAllocation, text);
+            return Err(Code::ILLEGAL_ADDRESS);
+        }
+        let on_host = matches!(&allocation.kind, Kind::Managed(hints) if hints.on_host);
+        if on_host && !self.devices[allocation.device].is_concurrent() {
+            let text = format!("work on {address:#x} ran while it was attached to the host");
+            self.misuse.note(Misused::NoAccess, text);
             return Err(Code::ILLEGAL_ADDRESS);
         }
         let mut chunks = Chunks(Vec::new());

@@ -28,6 +28,12 @@ pub enum Work {
         id: u64,
         location: Location,
     },
+    /// Managed memory is attached to the host, or to all devices.
+    Attach {
+        address: Address,
+        id: u64,
+        on_host: bool,
+    },
     Host {
         function: extern "C" fn(usize),
         argument: usize,
@@ -51,6 +57,7 @@ impl Work {
             | Self::Mark { .. }
             | Self::Alive { .. }
             | Self::Free { .. }
+            | Self::Attach { .. }
             | Self::Host { .. }
             | Self::Callback { .. } => vec![],
         };

@@ -465,3 +465,35 @@ fn a_reset_ends_everything_but_the_retains() {
     ok!(cuDevicePrimaryCtxRelease_v2(0));
     assert_eq!(test.0.live().contexts, 0);
 }
+
+/// "For managed allocations, length must be either zero or the entire allocation's size"; "CU_MEM_ATTACH_HOST: the program makes a
+/// guarantee that it won't access the memory on the device from any stream on a device that has a zero value for
+/// CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS" (`cuStreamAttachMemAsync`). Where that is zero there is no prefetch either.
+#[test]
+fn managed_memory_is_attached_as_a_whole() {
+    const CONCURRENT: u32 = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS as u32;
+    let test = Test::new();
+    test.0.set_attribute(0, CONCURRENT, 0);
+    let (stream, _) = test.stream();
+    let mut managed = 0;
+    ok!(cuMemAllocManaged(&mut managed, 4096, 1));
+    let plain: u64 = get!(cuMemAlloc_v2(4096));
+    let attach = |address, bytes, flags| call!(cuStreamAttachMemAsync(stream, address, bytes, flags));
+    for (address, bytes, flags) in [(managed, 8, 2), (managed + 8, 0, 2), (managed, 4096, 3), (plain, 0, 2)] {
+        assert_eq!(attach(address, bytes, flags), Code::CUDA_ERROR_INVALID_VALUE, "{bytes} {flags}");
+    }
+    assert_eq!(call!(cuMemPrefetchAsync(managed, 4096, 0, stream)), Code::CUDA_ERROR_INVALID_DEVICE);
+    ok!(cuMemsetD8Async(managed, 7, 4096, stream));
+    assert_eq!(attach(managed, 4096, 2), Code::CUDA_SUCCESS);
+    ok!(cuStreamSynchronize(stream));
+    let host = ptr::with_exposed_provenance_mut::<u8>(managed as usize);
+    // SAFETY: it is attached to the host, this long, and no work uses it.
+    assert_eq!(unsafe { host.add(4095).replace(8) }, 7);
+    assert_eq!(attach(managed, 0, 1), Code::CUDA_SUCCESS);
+    ok!(cuStreamSynchronize(stream));
+    assert_eq!(download(managed, 4096)[4094..], [7, 8]);
+    assert_eq!(attach(managed, 0, 2), Code::CUDA_SUCCESS);
+    ok!(cuMemsetD8Async(managed, 7, 4096, stream));
+    assert_eq!(call!(cuStreamSynchronize(stream)), Code::CUDA_ERROR_ILLEGAL_ADDRESS);
+    assert_eq!(test.0.misuse(Misuse::NoAccess), 1);
+}
