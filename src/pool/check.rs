@@ -124,7 +124,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         if let Some(value) = self.options.checks.fill {
             let (start, bytes) = (state.address(record), bytes_of::<P>(record.len as usize) as usize);
             if !state.entry(record.segment).unfilled {
-                // SAFETY: free memory was filled, and the block was given to no user yet.
+                // SAFETY: free memory was filled, and nobody has got the block yet.
                 if let Some(offset) = unsafe { self.first_other(start, bytes, value, stream) } {
                     return Err(PoolError::WrittenAfterFree { address: start + offset });
                 }
@@ -132,7 +132,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         }
         if self.options.checks.guard {
             let fill = |&(address, bytes, _): &_| {
-                // SAFETY: the guards belong to the block and are never given to a user.
+                // SAFETY: the guards belong to the block, and no user gets them.
                 unsafe { self.fill(address, bytes, GUARD, stream) }
             };
             if self.guards(state, record).iter().all(fill) {

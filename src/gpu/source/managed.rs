@@ -26,8 +26,9 @@ pub enum Advice {
 /// Managed memory, from `cuMemAllocManaged`: it has one address on host and device and moves to where it is used.
 /// Giving a segment back waits for the stream.
 ///
-/// Not all devices let the host use it while they do, [`Device::managed_memory`](crate::gpu::Device::managed_memory) tells. The others, such as many integrated ones,
-/// have `Managed<false>`: memory of the device that the CPU uses in turns with it, without a copy, inside [`Buffer::on_host`](crate::gpu::Buffer::on_host).
+/// [`Device::managed_memory`](crate::gpu::Device::managed_memory) tells whether the host may use it at the same time as the device. Where it may not, as on many
+/// integrated devices, `Managed<false>` is memory of the device that the CPU uses in turns with it, without a copy, inside
+/// [`Buffer::on_host`](crate::gpu::Buffer::on_host).
 ///
 /// A segment is refused if it is larger than the memory that the device has free at that moment, and a source and its
 /// clones together reserve no more bytes than the device has: managed memory beyond that works, but very slowly, and only
@@ -93,8 +94,8 @@ impl<const CONCURRENT: bool> Managed<CONCURRENT> {
     }
 }
 
-/// Attaches managed memory to the host, so that the CPU may use it whatever devices do, or to all devices, in the order of `stream`. The driver refuses a range
-/// that is not all of what it allocated at once.
+/// Attaches managed memory to the host, so that the CPU may use it whatever devices do, or to all devices, in the order of `stream`.
+/// The driver refuses a range that is not all of what it allocated at once.
 ///
 /// # Safety
 ///
