@@ -124,7 +124,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         if let Some(value) = self.options.checks.fill {
             let (start, bytes) = (state.address(record), bytes_of::<P>(record.len as usize) as usize);
             if !state.entry(record.segment).unfilled {
-                // SAFETY: free memory was filled, and nobody has got the block yet.
+                // SAFETY: free memory was filled, and the block has no user yet.
                 if let Some(offset) = unsafe { self.first_other(start, bytes, value, stream) } {
                     return Err(PoolError::WrittenAfterFree { address: start + offset });
                 }
