@@ -31,6 +31,7 @@ mod cfi;
 mod early;
 mod head;
 mod hooks;
+mod jemalloc;
 #[cfg(target_arch = "x86_64")]
 mod lists;
 mod modules;

@@ -67,6 +67,15 @@ pub fn did_not_start() {
     }
 }
 
+/// Returns whether the environment loads a library of this path first.
+pub fn is_preloaded(path: &str) -> bool {
+    // SAFETY: the program has not started to change its environment.
+    let list = unsafe { variable(sys::environ, b"LD_PRELOAD=") };
+    list.is_some_and(|list| {
+        list.to_bytes().split(|byte| b" :".contains(byte)).next() == Some(path.as_bytes())
+    })
+}
+
 /// Remembers this library's path, by which [`notes_start`] knows an environment that loads it.
 pub fn watch() {
     // SAFETY: the program has not started to change its environment; `strndup` copies the string's beginning.

@@ -83,6 +83,7 @@ pub const CLOCK_MONOTONIC: c_int = 1;
 pub const CLOCK_MONOTONIC_COARSE: c_int = 6;
 pub const RTLD_DEFAULT: *mut c_void = core::ptr::null_mut();
 pub const RTLD_NEXT: *mut c_void = usize::MAX as *mut c_void;
+pub const AT_ENTRY: usize = 9;
 pub const SC_PAGESIZE: c_int = 30;
 
 // SAFETY: these are the C library's own functions and variables, of these types.
@@ -100,6 +101,7 @@ unsafe extern "C" {
     ) -> c_int;
     pub fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
     pub fn secure_getenv(name: *const c_char) -> *mut c_char;
+    pub fn getauxval(which: usize) -> usize;
     pub fn getpid() -> c_int;
     pub fn getrlimit(which: c_int, limits: *mut usize) -> c_int;
     pub fn kill(process: c_int, signal: c_int) -> c_int;

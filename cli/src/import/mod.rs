@@ -43,12 +43,32 @@ pub fn converted(path: &Path) -> io::Result<Option<NamedTempFile>> {
         [0x80, 2..=5, ..] => pytorch::convert,
         start if pprof::is_at(start) => pprof::convert,
         start if chrome::is_at(start) => chrome::convert,
+        start if is_of_perfetto(start) => {
+            return Err(damaged(
+                "a trace of Perfetto's own: `traceconv profile` writes its heap profiles for pprof, which can be read",
+            ));
+        }
         _ => return Ok(None),
     };
     let mut input = io::Cursor::new(start).chain(input);
     let mut output = BufWriter::new(NamedTempFile::new()?);
     convert(&mut input, &mut output)?;
     Ok(Some(output.into_inner().map_err(io::IntoInnerError::into_error)?))
+}
+
+/// Returns whether a file begins like a trace of Perfetto's own: packets one after the other, each behind a key and its length. That of
+/// a profile of pprof was asked for before.
+fn is_of_perfetto(start: &[u8]) -> bool {
+    let (mut rest, mut packets) = (start, 0);
+    while let [0x0a, more @ ..] = rest {
+        let Ok(length) = prost::decode_length_delimiter(more) else { break };
+        let begin = prost::length_delimiter_len(length);
+        packets += 1;
+        // The last one goes on behind what was read.
+        rest = begin.checked_add(length).and_then(|end| more.get(end..)).unwrap_or_default();
+    }
+    // Text has none of these bytes.
+    packets > 1 && rest.is_empty() && start.iter().any(|&byte| byte < b'\t')
 }
 
 /// Returns an error in a file.

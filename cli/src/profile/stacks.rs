@@ -35,7 +35,7 @@ impl fmt::Display for Label {
 }
 
 /// Prefixes of functions that allocate for their callers, which are shown instead.
-const PLUMBING: [&str; 17] = [
+const PLUMBING: [&str; 21] = [
     "alloc::",
     "<alloc::",
     "core::",
@@ -53,6 +53,10 @@ const PLUMBING: [&str; 17] = [
     "<allotment::",
     "backtrace::",
     "<backtrace::",
+    "_rjem_",
+    "je_",
+    "tikv_jemalloc",
+    "<tikv_jemalloc",
 ];
 
 /// Names of such functions in C libraries, up to the first character that is no letter.
@@ -72,7 +76,8 @@ const ALLOCATING: [&str; 12] = [
 ];
 
 /// Parts of the paths of files with such functions.
-const PLUMBING_FILES: [&str; 3] = ["/rustc/", "/include/c++/", "/libstdc++-v3/"];
+const PLUMBING_FILES: [&str; 5] =
+    ["/rustc/", "/include/c++/", "/libstdc++-v3/", "/tikv-jemalloc", "/src/jemalloc.c"];
 
 impl Label {
     /// Returns whether the function allocates for its callers.
@@ -81,6 +86,7 @@ impl Label {
             ["__GI___", "__GI_", "__libc_", "__"].iter().find_map(|start| self.function.strip_prefix(start));
         PLUMBING.iter().any(|start| self.function.starts_with(start))
             || ALLOCATING.contains(&plain.unwrap_or(&self.function))
+            || self.function.contains(" as core::alloc::global::GlobalAlloc>::")
             || self.file.as_ref().is_some_and(|file| PLUMBING_FILES.iter().any(|part| file.contains(part)))
     }
 }

@@ -170,8 +170,12 @@ pub fn record(args: &RecordArgs) -> Result<u8, Failure> {
     if let Some(why) = known.refused {
         return Err(Failure::Other(why));
     }
-    if let Some(warning) = &known.warning {
-        say!("allotment: warning: {warning}");
+    // Hooks are installed where a program starts, and reached through its file, not an interpreter's.
+    let hooks = known.hooks.as_deref().filter(|_| args.pid.is_none());
+    match (&known.warning, hooks) {
+        (_, Some(_)) => say!("allotment: {name} brings jemalloc, whose hooks tell what is requested of it"),
+        (Some(warning), None) => say!("allotment: warning: {warning}"),
+        (None, None) => {}
     }
     let folder = running::folder_of(&output);
     let folder = tempfile::Builder::new()
@@ -190,7 +194,7 @@ pub fn record(args: &RecordArgs) -> Result<u8, Failure> {
     let files = folder_path.join("raw");
     let ended = match args.pid {
         Some(process) => attached(process, &library.path, &files, args),
-        None => run(&program, &name, &library, &files, &control, args),
+        None => run(&program, &name, &library, &files, hooks, &control, args),
     };
     // Processes that go on record nothing more, since the folder of the recording goes.
     control.pause(true)?;
@@ -278,6 +282,7 @@ fn run(
     name: &str,
     library: &Library,
     files: &Path,
+    hooks: Option<&OsStr>,
     control: &Control,
     args: &RecordArgs,
 ) -> Result<Ended, Failure> {
@@ -292,6 +297,9 @@ fn run(
     }
     if let Some(mean) = args.sample {
         command.env("ALLOTMENT_RECORD_SAMPLE", mean.to_string());
+    }
+    if let Some(hooks) = hooks {
+        command.env("ALLOTMENT_RECORD_JEMALLOC", hooks);
     }
     let mut preload = library.path.clone().into_os_string();
     if let Some(others) = env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {

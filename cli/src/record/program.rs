@@ -1,6 +1,7 @@
 //! Finds out before a program runs whether it can be recorded.
 
 use std::env;
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -30,6 +31,8 @@ pub struct Known {
     pub refused: Option<String>,
     /// Which events its trace will lack, and why.
     pub warning: Option<String>,
+    /// Where the preload library finds jemalloc's hooks: the address of `mallctl` in the file, and the file's path.
+    pub hooks: Option<OsString>,
 }
 
 /// Allocators that programs bring along: a name, functions that only they have, and a text that stands in programs without symbols.
@@ -40,6 +43,9 @@ const ALLOCATORS: [(&str, &[&str], &[u8]); 5] = [
     ("snmalloc", &["sn_malloc", "sn_rust_alloc"], b"snmalloc: "),
     ("rpmalloc", &["rpmalloc"], b"rpmalloc: "),
 ];
+
+/// Names of jemalloc's function `mallctl` in programs.
+const CONTROLS: [&str; 4] = ["mallctl", "je_mallctl", "_rjem_mallctl", "jemalloc_mallctl"];
 
 /// Parts of the names of this project's functions in a program that has one of its heaps, and the same without symbols.
 const OURS: [&str; 3] = ["9allotment2os7growing", "9allotment2os6cached", "9allotment4heap"];
@@ -89,6 +95,7 @@ pub fn look(path: &Path, name: &str, library: &Path) -> Known {
         return known;
     }
     if let Some(own) = own_allocator(&elf, path) {
+        known.hooks = if own == "jemalloc" { hooks(&elf, path) } else { None };
         known.warning = Some(format!(
             "{name} brings its own allocator ({own}): only what it asks the C library for is recorded. Build it with the system's \
              allocator to record all of it"
@@ -184,6 +191,16 @@ fn own_allocator<'a>(elf: &object::File<'a, &'a ReadCache<File>>, path: &Path) -
         return Some("allotment");
     }
     ALLOCATORS.iter().find(|(.., text)| holds(text)).map(|&(name, ..)| name)
+}
+
+/// Returns where a program with jemalloc has the function that installs hooks.
+fn hooks<'a>(elf: &object::File<'a, &'a ReadCache<File>>, path: &Path) -> Option<OsString> {
+    let is_control = |name: &str| CONTROLS.contains(&name);
+    let mut defined = elf.symbols().chain(elf.dynamic_symbols()).filter(|symbol| symbol.is_definition());
+    let control = defined.find(|symbol| symbol.name().is_ok_and(is_control))?;
+    let mut value = OsString::from(format!("{:x}:", control.address()));
+    value.push(path.canonicalize().ok()?);
+    Some(value)
 }
 
 /// Returns a warning if the program only starts another one.

@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use crate::{data, files, json, printed, refused};
+use crate::{allotment, data, files, json, printed, refused};
 
 /// A recording by heaptrack has the figures that `heaptrack_print` says, and the stacks.
 #[cfg(target_os = "linux")]
@@ -180,6 +180,22 @@ fn profiles_of_pprof_are_read() {
 }
 
 /// Chrome's JSON that `convert` wrote is a trace for every command.
+#[test]
+fn what_reads_a_trace_of_perfetto_is_named() {
+    let (_folder, [trace]) = files(["heap.pftrace"]);
+    // A packet with the user's number and the time, one with a sequence's number, and one that is longer than what is looked at.
+    let mut bytes = vec![0x0a, 5, 0x18, 0, 0x40, 0x80, 1, 0x0a, 4, 0x50, 1, 0x40, 5, 0x0a, 0x88, 0x27];
+    bytes.resize(bytes.len() + 5000, b'x');
+    std::fs::write(&trace, bytes).unwrap();
+    for command in ["who", "view", "replay"] {
+        let (status, error) = refused([command, &trace]);
+        assert!(status == 1 && error.contains("`traceconv profile` writes"), "{error}");
+    }
+    // Lines whose breaks could be keys.
+    std::fs::write(&trace, "\n  a 1 8 8\nf 1\n").unwrap();
+    assert!(!String::from_utf8_lossy(&allotment(["who", &trace]).stderr).contains("Perfetto"));
+}
+
 #[test]
 fn chrome_traces_are_read_by_every_command() {
     let (_folder, [trace, chrome]) = files(["held.trace", "held.json.gz"]);

@@ -401,6 +401,75 @@ fn the_tool_names_itself_and_describes_itself() {
     assert!(fs::read_to_string(folder.path().join("man/allotment-who.1")).unwrap().contains("allotment"));
 }
 
+/// A program with an allocator that calls hooks as jemalloc does; `remember` is never freed.
+const HOOKED: &str = r#"#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+typedef uintptr_t word;
+struct { void (*allocate)(void *, int, void *, word, word *), (*free)(void *, int, void *, word *),
+    (*expand)(void *, int, void *, size_t, size_t, word, word *); void *extra; } hooks;
+int je_mallctl(const char *name, void *old, size_t *length, void *new, size_t size) {
+    if (strcmp(name, "experimental.hooks.install") || size != sizeof hooks) return 2;
+    memcpy(&hooks, new, size);
+    return 0;
+}
+static char memory[1 << 20], *next = memory;
+__attribute__((noinline)) void *je_aligned_alloc(size_t align, size_t size) {
+    word arguments[] = {align, size, 0};
+    char *block = (char *)(((word)next + align - 1) & -align);
+    next = block + size;
+    if (hooks.allocate) hooks.allocate(hooks.extra, 2, block, (word)block, arguments);
+    return block;
+}
+void *je_malloc(size_t size) { return je_aligned_alloc(16, size); }
+void je_free(void *block) { word arguments[] = {(word)block, 0, 0}; if (hooks.free) hooks.free(hooks.extra, 0, block, arguments); }
+void je_expand(void *block, size_t size) {
+    word arguments[] = {(word)block, size, 0, 0};
+    if (hooks.expand) hooks.expand(hooks.extra, 0, block, 0, size + 8, (word)block, arguments);
+}
+__attribute__((noinline)) void *remember(int n) { return je_aligned_alloc(64, 100 + n); }
+int main(int count, char **arguments) {
+    void *resized = je_aligned_alloc(16, 10);
+    je_expand(resized, 500);
+    for (int n = 0; n < 50; n++) { remember(n); je_free(je_aligned_alloc(8, 33)); }
+    je_free(resized);
+    // What starts next brings no allocator, but has the same environment.
+    return count > 1 ? execv(arguments[1], arguments + 1) : 0;
+}
+"#;
+
+#[test]
+fn jemalloc_s_hooks_tell_what_is_requested_of_it() {
+    let (_folder, [program, trace, sample, other]) = files(["hooked", "run.bin", "sample.bin", "other"]);
+    compiled(&program, HOOKED, &[]);
+    let output = record(&["--stacks", "-o", &trace, "--", &program], b"");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && told.contains("hooked brings jemalloc, whose hooks tell"), "{told}");
+    assert!(!told.contains("warning"), "{told}");
+    let report = json(["who", &trace, "--json"]);
+    let first = &report["lines"][0];
+    assert_eq!(functions(first)[..3], ["je_aligned_alloc", "remember", "main"], "{report}");
+    let text = trace.replace(".bin", ".trace");
+    printed(["convert", &trace, &text]);
+    let text = fs::read_to_string(text).unwrap();
+    let events = |start: &str, end: &str| {
+        text.lines().filter(|line| line.starts_with(start) && line.contains(end)).count()
+    };
+    assert_eq!((events("a ", " 10 16"), events("r ", " 500"), events("a ", " 33 8")), (1, 1, 50), "{text}");
+    let remembered: usize = (100..150).map(|size| events("a ", &format!(" {size} 64"))).sum();
+    assert_eq!((remembered, events("f ", "")), (50, 51), "{text}");
+    // A sample of every byte has the same blocks.
+    assert!(record(&["--sample", "1", "-o", &sample, "--", &program], b"").status.success());
+    let sampled = json(["who", &sample, "--json"]);
+    assert_eq!(sampled["lines"][0]["blocks"], report["lines"][0]["blocks"], "{sampled}");
+    // Another program inherits the address, but does not use it.
+    compiled(&other, SERVER, &[]);
+    let output = record(&["--stacks", "-o", &trace, "--", &program, &other, "10"], b"");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(json(["who", &trace, "--json"])["lines"][0]["function"], "remember");
+}
+
 /// Every stack of a real program leads to where programs begin.
 #[test]
 fn stacks_of_a_real_program_are_whole() {
