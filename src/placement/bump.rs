@@ -1,5 +1,6 @@
 //! A bump pointer.
 
+use super::mapped::limited;
 use super::{Mapped, RegionMap};
 use crate::error::FreeError;
 use crate::region::DEFAULT_REGIONS;
@@ -76,7 +77,7 @@ unsafe impl RegionMap for BumpMap {
 
     #[inline(always)]
     fn shape(len: usize, align: usize) -> (usize, usize) {
-        (len, align)
+        (limited(len), limited(align))
     }
 
     #[inline(always)]
@@ -96,7 +97,7 @@ unsafe impl RegionMap for BumpMap {
     }
 
     fn check(&self, index: usize, (len, _): (usize, usize)) -> Result<(), FreeError> {
-        if index >= self.len || len > self.len - index {
+        if index >= self.len || index + len > self.len {
             return Err(FreeError::Foreign);
         }
         if self.end(index, len).is_some() { Ok(()) } else { Err(FreeError::AlreadyFree) }

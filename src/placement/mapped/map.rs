@@ -59,9 +59,6 @@ pub unsafe trait RegionMap: Copy {
     unsafe fn extend(&mut self, words: *mut u32, len: usize);
 
     /// Returns the shape of a request for `len` granules, at least one, at a multiple of `align` granules, which is a power of two. O(1).
-    ///
-    /// Neither is more than a quarter of what a `usize` counts to, but for [`RegionMap::check`]: so their sums with an index do not wrap
-    /// around.
     fn shape(len: usize, align: usize) -> Self::Shape;
 
     /// Returns the granules that a request takes. O(1).
