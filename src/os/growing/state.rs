@@ -235,40 +235,8 @@ impl Shared {
         self.insist(|pages| pages.allocate_large(size, align, zeroed))
     }
 
-    /// Changes the size of a large block that stays one, in place or by moving its memory without copying. `done` gets its address before
-    /// the old one becomes free for other requests.
-    ///
-    /// # Safety
-    ///
-    /// The block must be a live large one of `have` bytes, and must not be used at its old address if it moves.
-    pub(super) unsafe fn resize_large(
-        &self,
-        block: NonNull<u8>,
-        size: usize,
-        have: usize,
-        align: usize,
-        mut done: impl FnMut(NonNull<u8>),
-    ) -> Option<NonNull<u8>> {
-        if size > isize::MAX as usize {
-            return None;
-        }
-        // SAFETY: the caller guarantees the block.
-        let resized = self.with(|pages| unsafe {
-            if pages.resize_large(block, size) {
-                return Some(block);
-            }
-            if size > have && align <= Host::page() { pages.shift_large(block, size) } else { None }
-        })?;
-        done(resized);
-        if resized != block {
-            // SAFETY: the old block is live, and its contents have moved.
-            self.with(|pages| unsafe { pages.free_large(block) });
-        }
-        Some(resized)
-    }
-
-    /// Changes the size of a block of `have` bytes, in place if it `is_large` and stays so, and by moving it otherwise. `allocate` allocates the new
-    /// block and `free` frees the old one; `done` gets the address before the old block becomes free for other requests.
+    /// Changes the size of a block of `have` bytes: in place or by moving its memory without copying if it `is_large` and stays so, otherwise by
+    /// copying. `allocate` allocates the new block and `free` frees the old one; `done` gets the address before the old block becomes free for other requests.
     ///
     /// # Safety
     ///
@@ -283,9 +251,18 @@ impl Shared {
     ) -> Option<NonNull<u8>> {
         // SAFETY: the caller guarantees the block; both blocks of the copy are live.
         unsafe {
-            if is_large {
-                if let Some(block) = self.resize_large(block, size, have, align, &mut done) {
-                    return Some(block);
+            if is_large && size <= isize::MAX as usize {
+                let resized = self.with(|pages| match pages.resize_large(block, size) {
+                    true => Some(block),
+                    false if size > have && align <= Host::page() => pages.shift_large(block, size),
+                    false => None,
+                });
+                if let Some(resized) = resized {
+                    done(resized);
+                    if resized != block {
+                        self.with(|pages| pages.free_large(block));
+                    }
+                    return Some(resized);
                 }
             }
             let Some(moved) = allocate() else {
