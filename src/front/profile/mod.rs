@@ -2,9 +2,8 @@
 
 mod forms;
 
-use crate::front::locked::Locked;
 use crate::front::observed;
-use crate::lock::{self, Lock};
+use crate::lock::{self, Lock, Locked};
 use crate::memory::{Done, Memory, allocate, allocator, global_alloc, pass_on};
 use crate::observe::event::Sampler;
 use crate::units::debug;

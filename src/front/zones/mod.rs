@@ -10,8 +10,7 @@ mod zone;
 pub use zone::Zone;
 
 use crate::error::{FreeError, OutOfMemory, misuse::report_refused};
-use crate::front::locked::Locked;
-use crate::lock::{self, Lock};
+use crate::lock::{self, Lock, Locked};
 use crate::memory::{Memory, allocator, delegate, global_alloc};
 use crate::region::{Capabilities, Region};
 use crate::units::each;

@@ -90,7 +90,7 @@ impl Shared {
             // SAFETY: the lock excludes all others, and nothing that runs under it allocates.
             let pages = unsafe { &mut *self.pages.get() };
             let result = f(pages);
-            let places = pages.places();
+            let places = pages.spans.places();
             if places.bytes != self.bytes.load(Ordering::Relaxed) {
                 self.publish(places);
             }
