@@ -290,7 +290,7 @@ impl<S: System> Pages<S> {
     /// Returns the reserved addresses of blocks; `None` before the first request.
     pub(super) fn region(&self) -> Option<Region> {
         let start = NonNull::new(self.spans.address(0))?;
-        Some(Region { start, size: self.spans.reserved(), zeroed: false })
+        Some(Region { start, size: self.spans.slots.reserved, zeroed: false })
     }
 
     /// Returns how many bundles of a class there are, if they are as many as are counted.
@@ -308,7 +308,7 @@ impl<S: System> Pages<S> {
     /// Returns the statistics of this moment.
     pub(super) fn stats(&self) -> GrowingStats {
         let (committed, dirty, reserved) =
-            (self.spans.places().bytes, self.spans.dirty(), self.spans.reserved());
+            (self.spans.slots.committed, self.spans.dirty(), self.spans.slots.reserved);
         GrowingStats { committed, dirty, reserved, ..self.stats }
     }
 }

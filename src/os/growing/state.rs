@@ -3,7 +3,7 @@
 use super::classes::{SLOT, batch, low_bits, objects, page_size};
 use super::pages::Pages;
 use super::sampled;
-use super::spans::{NOTHING, Places};
+use super::spans::{NOTHING, Spans};
 use super::system::{Host, System};
 use super::thread;
 use crate::error::FreeError;
@@ -90,9 +90,8 @@ impl Shared {
             // SAFETY: the lock excludes all others, and nothing that runs under it allocates.
             let pages = unsafe { &mut *self.pages.get() };
             let result = f(pages);
-            let places = pages.spans.places();
-            if places.bytes != self.bytes.load(Ordering::Relaxed) {
-                self.publish(places);
+            if pages.spans.slots.committed != self.bytes.load(Ordering::Relaxed) {
+                self.publish(&pages.spans);
             }
             result
         })
@@ -101,7 +100,7 @@ impl Shared {
     /// Returns what the map says of an address.
     #[inline(always)]
     pub(super) fn entry(&self, block: *mut u8) -> u8 {
-        // A block's address comes from a thread that saw the places, or set them.
+        // A block's address comes from a thread that saw the tables' addresses, or set them.
         let offset = block.addr().wrapping_sub(self.base.load(Ordering::Relaxed).addr());
         if offset >= self.bytes.load(Ordering::Relaxed) {
             return NOTHING;
@@ -114,10 +113,10 @@ impl Shared {
 
     /// Publishes how far memory is committed, before a block there is allocated.
     #[cold]
-    fn publish(&self, places: Places) {
-        self.map.store(places.map.cast_mut(), Ordering::Relaxed);
-        self.base.store(places.base, Ordering::Relaxed);
-        self.bytes.store(places.bytes, Ordering::Relaxed);
+    fn publish(&self, spans: &Spans<Host>) {
+        self.map.store(spans.map.base, Ordering::Relaxed);
+        self.base.store(spans.slots.base, Ordering::Relaxed);
+        self.bytes.store(spans.slots.committed, Ordering::Relaxed);
     }
 }
 
