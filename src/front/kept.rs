@@ -1,8 +1,7 @@
 //! [`Kept`]: blocks that stay available for large requests.
 
 use crate::error::{FreeError, misuse::report_refused};
-use crate::front::locked::Locked;
-use crate::lock::{self, Lock};
+use crate::lock::{self, Lock, Locked};
 use crate::memory::{Memory, allocator, global_alloc, pass_on};
 use crate::units::debug;
 use core::alloc::Layout;

@@ -29,6 +29,7 @@ use heapless::FnvIndexMap;
 /// assert_eq!(HEAP.leaks_since(mark).next(), None);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[derive(Default)]
 pub struct Leaks<const N: usize> {
     blocks: FnvIndexMap<usize, Entry, N>,
     sequence: usize,
@@ -40,12 +41,6 @@ struct Entry {
     size: usize,
     sequence: usize,
     tag: Option<&'static str>,
-}
-
-impl<const N: usize> Default for Leaks<N> {
-    fn default() -> Self {
-        Self::new()
-    }
 }
 
 impl<const N: usize> Leaks<N> {

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::event::{Action, Encoder, Event, Header, Record};
-use super::{Observation, Observer, number_of};
+use super::{Observation, Observer, number_of, shortened};
 use heapless::{Deque, Vec};
 
 /// Bytes recorded of a tag's name.
@@ -39,6 +39,7 @@ const LONGEST: usize =
 /// # unsafe { HEAP.try_deallocate(block, Layout::new::<[u8; 100]>())? };
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[derive(Default)]
 pub struct Trace<const N: usize, const TAGS: usize = 8> {
     ring: Deque<u8, N>,
     encoder: Encoder,
@@ -52,12 +53,6 @@ pub struct Trace<const N: usize, const TAGS: usize = 8> {
     lost: u64,
     clock: Option<fn() -> u64>,
     sink: Option<fn(&[u8])>,
-}
-
-impl<const N: usize, const TAGS: usize> Default for Trace<N, TAGS> {
-    fn default() -> Self {
-        Self::new()
-    }
 }
 
 impl<const N: usize, const TAGS: usize> Trace<N, TAGS> {
@@ -191,11 +186,7 @@ impl<const N: usize, const TAGS: usize> Trace<N, TAGS> {
             }
             return self.others_named.then_some(number);
         }
-        let mut end = label.len().min(LONGEST_LABEL);
-        while !label.is_char_boundary(end) {
-            end -= 1;
-        }
-        if !self.push(&Record::Name { tag: number, name: &label[..end] }) {
+        if !self.push(&Record::Name { tag: number, name: shortened(label, LONGEST_LABEL) }) {
             return None;
         }
         let _ = self.labels.push(label);
