@@ -29,7 +29,6 @@ use heapless::FnvIndexMap;
 /// assert_eq!(HEAP.leaks_since(mark).next(), None);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Default)]
 pub struct Leaks<const N: usize> {
     blocks: FnvIndexMap<usize, Entry, N>,
     sequence: usize,
@@ -41,6 +40,13 @@ struct Entry {
     size: usize,
     sequence: usize,
     tag: Option<&'static str>,
+}
+
+impl<const N: usize> Default for Leaks<N> {
+    fn default() -> Self {
+        // It checks `N`.
+        Self::new()
+    }
 }
 
 impl<const N: usize> Leaks<N> {

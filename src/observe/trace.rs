@@ -39,7 +39,6 @@ const LONGEST: usize =
 /// # unsafe { HEAP.try_deallocate(block, Layout::new::<[u8; 100]>())? };
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Default)]
 pub struct Trace<const N: usize, const TAGS: usize = 8> {
     ring: Deque<u8, N>,
     encoder: Encoder,
@@ -53,6 +52,13 @@ pub struct Trace<const N: usize, const TAGS: usize = 8> {
     lost: u64,
     clock: Option<fn() -> u64>,
     sink: Option<fn(&[u8])>,
+}
+
+impl<const N: usize, const TAGS: usize> Default for Trace<N, TAGS> {
+    fn default() -> Self {
+        // It checks `N`.
+        Self::new()
+    }
 }
 
 impl<const N: usize, const TAGS: usize> Trace<N, TAGS> {
