@@ -193,7 +193,7 @@ unsafe impl Memory for Zone<'_> {
     }
 
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
-        // No block has a layout that the padding makes too large for the address space: such a free is wrong.
+        // Padding makes the layout too large for the address space, so no block has it.
         let Some(padded) = self.padded(layout) else {
             return invalid_free(FreeError::NotABlock, block.addr().get());
         };
