@@ -1,13 +1,13 @@
 //! [`Kept`]: blocks that stay available for large requests.
 
-use crate::error::{FreeError, misuse::report_refused};
+use crate::error::{FreeError, misuse::invalid_free};
 use crate::front::locked::Locked;
 use crate::lock::{self, Lock};
-use crate::memory::{Memory, allocator, global_alloc, pass_on};
+use crate::memory::{Memory, allocator, global_alloc, pass_on, refused};
 use crate::units::debug;
 use core::alloc::Layout;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// A memory that keeps `COUNT` blocks for requests of certain sizes, so that these never fail however fragmented it becomes.
 ///
@@ -28,31 +28,53 @@ use core::sync::atomic::{AtomicBool, Ordering};
 /// assert!(HEAP.try_allocate(buffer).is_ok() && HEAP.try_allocate(buffer).is_ok());
 /// ```
 ///
-/// While the kept blocks are in use, further requests of these sizes are the memory's, like all others. Blocks are kept for alignments of up
-/// to 8 bytes. If there is no room for a block at first, the front tries again whenever a block of such a size is freed
-/// ([`Kept::missing`] counts the rest). The memory's statistics count kept blocks as used.
+/// A request of this range always takes a whole block: while the kept ones are in use, further ones come from the memory, which gets them
+/// back. Blocks are kept for alignments of up to 8 bytes. If there is no room for a block at first, the front tries again whenever a block
+/// of such a size is freed ([`Kept::missing`] counts the rest). The memory's statistics count kept blocks as used.
 ///
-/// A request of another size costs a comparison more than the memory's own; one in the range is O(`COUNT`).
+/// A request or free of fewer than `least` bytes costs a load and a comparison more than the memory's own; one in the range is O(`COUNT`).
 pub struct Kept<M, const COUNT: usize = 1, L = lock::Default> {
     memory: M,
     least: usize,
     most: usize,
-    /// Whether the first request has been seen.
-    started: AtomicBool,
-    lock: Locked<[Place; COUNT], L>,
+    /// The size from which requests are looked at: all of them before the first one, then `least` bytes.
+    from: AtomicUsize,
+    lock: Locked<Places<COUNT>, L>,
 }
 
-/// A kept block.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
-    /// The memory had no room for it yet.
-    Missing,
-    Free(NonNull<u8>),
-    Used(NonNull<u8>),
+/// The blocks of the range.
+struct Places<const COUNT: usize> {
+    /// Those that wait, the first `free` places.
+    blocks: [NonNull<u8>; COUNT],
+    free: usize,
+    /// How many are in use.
+    used: usize,
 }
 
-// SAFETY: the block belongs to the memory, and nothing else knows of it.
-unsafe impl Send for Place {}
+// SAFETY: the blocks belong to the memory, and nothing else knows of them.
+unsafe impl<const COUNT: usize> Send for Places<COUNT> {}
+
+impl<const COUNT: usize> Places<COUNT> {
+    /// How many are missing.
+    fn missing(&self) -> usize {
+        COUNT.saturating_sub(self.free + self.used)
+    }
+
+    /// Returns whether the block waits already.
+    fn has(&self, block: NonNull<u8>) -> bool {
+        self.blocks.iter().take(self.free).any(|&free| free == block)
+    }
+
+    /// Adds a block that waits, if one is missing.
+    fn add(&mut self, block: NonNull<u8>) -> bool {
+        let missing = self.missing() > 0;
+        if let Some(place) = self.blocks.get_mut(self.free).filter(|_| missing) {
+            *place = block;
+            self.free += 1;
+        }
+        missing
+    }
+}
 
 impl<M, const COUNT: usize, L: Lock> Kept<M, COUNT, L> {
     /// The alignment of kept blocks in bytes.
@@ -65,13 +87,8 @@ impl<M, const COUNT: usize, L: Lock> Kept<M, COUNT, L> {
     /// If `least` is zero or more than `most`. In a static this is a compiler error.
     pub const fn new(memory: M, least: usize, most: usize) -> Self {
         assert!(0 < least && least <= most && most <= isize::MAX as usize - 7, "a range of sizes goes up");
-        Self {
-            memory,
-            least,
-            most,
-            started: AtomicBool::new(false),
-            lock: Locked::new([Place::Missing; COUNT]),
-        }
+        let places = Places { blocks: [NonNull::dangling(); COUNT], free: 0, used: 0 };
+        Self { memory, least, most, from: AtomicUsize::new(0), lock: Locked::new(places) }
     }
 
     /// Returns the inner memory.
@@ -79,113 +96,134 @@ impl<M, const COUNT: usize, L: Lock> Kept<M, COUNT, L> {
         &self.memory
     }
 
-    /// Returns how many kept blocks the next requests can have. O(`COUNT`).
+    /// Returns how many kept blocks the next requests can have. O(1).
     pub fn available(&self) -> usize {
-        self.count(|place| matches!(place, Place::Free(_)))
+        self.lock.with(|places| places.free)
     }
 
-    /// Returns how many blocks found no room yet: all of them before the first request. O(`COUNT`).
+    /// Returns how many blocks found no room yet: all of them before the first request. O(1).
     pub fn missing(&self) -> usize {
-        self.count(|place| place == Place::Missing)
+        self.lock.with(|places| places.missing())
     }
 
-    fn count(&self, is: impl Fn(Place) -> bool) -> usize {
-        self.lock.with(|places| places.iter().filter(|&&place| is(place)).count())
+    /// Returns whether a request or free is none of the front's business.
+    #[inline(always)]
+    fn passes(&self, layout: Layout) -> bool {
+        layout.size() < self.from.load(Ordering::Relaxed)
     }
 
-    /// Returns whether blocks of this layout may be kept ones.
+    /// Returns whether blocks of this layout are of the range.
     #[inline(always)]
     fn is_kept(&self, layout: Layout) -> bool {
-        layout.size().wrapping_sub(self.least) <= self.most - self.least && layout.align() <= Self::ALIGN
+        self.is_in_range(layout.size()) && layout.align() <= Self::ALIGN
     }
 
-    /// Marks a free place as used, and returns its block.
-    fn pick(&self) -> Option<NonNull<u8>> {
-        self.lock.with(|places| {
-            places.iter_mut().find_map(|place| match *place {
-                Place::Free(block) => {
-                    *place = Place::Used(block);
-                    Some(block)
-                }
-                _ => None,
-            })
-        })
+    #[inline(always)]
+    fn is_in_range(&self, size: usize) -> bool {
+        size.wrapping_sub(self.least) <= self.most - self.least
     }
 
-    /// Checks a kept block; `None` if the memory behind has it.
-    fn check_kept(&self, block: NonNull<u8>, layout: Layout) -> Option<Result<(), FreeError>> {
-        let place = self.is_kept(layout).then(|| self.place_of(block)).flatten()?;
-        Some(if matches!(place, Place::Free(_)) { Err(FreeError::AlreadyFree) } else { Ok(()) })
-    }
-
-    /// Returns the state of the kept block at this address, if there is one.
-    fn place_of(&self, block: NonNull<u8>) -> Option<Place> {
-        let is = |place: Place| place == Place::Used(block) || place == Place::Free(block);
-        self.lock.with(|places| places.iter().copied().find(|&place| is(place)))
-    }
-
-    /// Marks the kept block at this address as free; `None` if there is none.
-    fn keep_again(&self, block: NonNull<u8>) -> Option<Result<(), FreeError>> {
-        self.lock.with(|places| {
-            places.iter_mut().find_map(|place| match *place {
-                Place::Used(used) if used == block => {
-                    *place = Place::Free(block);
-                    Some(Ok(()))
-                }
-                Place::Free(free) if free == block => Some(Err(FreeError::AlreadyFree)),
-                _ => None,
-            })
-        })
+    /// Returns the layout of all blocks of the range.
+    #[inline(always)]
+    const fn whole(&self) -> Layout {
+        // SAFETY: `new` has checked that the size can be rounded up, and the alignment is a power of two.
+        unsafe { Layout::from_size_align_unchecked(self.most, Self::ALIGN) }
     }
 }
 
 impl<M: Memory, const COUNT: usize, L: Lock> Kept<M, COUNT, L> {
-    /// Reserves what is missing at the first request.
-    #[inline(always)]
-    fn start(&self) {
-        if !self.started.load(Ordering::Relaxed) {
+    /// Allocates a block for a request that may be of the range, or is the first. Size and alignment come as the global allocator gets
+    /// them, so that nothing has to be moved.
+    #[inline(never)]
+    fn allocate_large(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
+        // SAFETY: the caller has a layout of this size and alignment.
+        let layout = unsafe { Layout::from_size_align_unchecked(size, align) };
+        if self.from.load(Ordering::Relaxed) == 0 {
+            self.from.store(self.least, Ordering::Relaxed);
             self.reserve();
         }
+        if !self.is_kept(layout) {
+            return self.memory.allocate(layout);
+        }
+        let kept = self.lock.with(|places| {
+            places.free = places.free.checked_sub(1)?;
+            places.used += 1;
+            places.blocks.get(places.free).copied()
+        });
+        kept.or_else(|| {
+            // Counted only when it is there, so that no other thread takes the kept blocks for too many.
+            let block = self.memory.allocate(self.whole())?;
+            self.lock.with(|places| places.used += 1);
+            Some(block)
+        })
     }
 
-    /// Allocates a kept block, if this layout may have one and one is free.
-    #[inline(always)]
-    fn kept_for(&self, layout: Layout) -> Option<NonNull<u8>> {
-        self.start();
-        if self.is_kept(layout) { self.pick() } else { None }
+    /// Frees a block that may be of the range.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Memory::deallocate`].
+    #[inline(never)]
+    unsafe fn free_large(&self, block: NonNull<u8>, size: usize, align: usize) {
+        // SAFETY: the caller has a layout of this size and alignment.
+        let mut layout = unsafe { Layout::from_size_align_unchecked(size, align) };
+        if self.is_kept(layout) {
+            let freed = self.lock.with(|places| {
+                if places.has(block) {
+                    return Err(FreeError::AlreadyFree);
+                }
+                places.used = places.used.saturating_sub(1);
+                Ok(places.add(block))
+            });
+            match freed {
+                Ok(false) => layout = self.whole(),
+                Ok(true) => return self.reserve(),
+                Err(error) => return invalid_free(error, block.addr().get()),
+            }
+        }
+        // SAFETY: the caller's contract; a block of the range was allocated as a whole one.
+        unsafe { self.memory.deallocate(block, layout) };
     }
 
     /// Allocates the blocks that are missing, as far as there is room.
-    #[cold]
-    #[inline(never)]
     fn reserve(&self) {
-        self.started.store(true, Ordering::Relaxed);
-        let Ok(layout) = Layout::from_size_align(self.most, Self::ALIGN) else { return };
         while self.missing() > 0 {
             // Outside the lock, which the memory's need not nest in.
-            let Some(block) = self.memory.allocate(layout) else { return };
-            let kept = self.lock.with(|places| {
-                let missing = places.iter_mut().find(|place| **place == Place::Missing);
-                missing.map(|place| *place = Place::Free(block)).is_some()
-            });
-            if !kept {
+            let Some(block) = self.memory.allocate(self.whole()) else { return };
+            if !self.lock.with(|places| places.add(block)) {
                 // Another caller was faster.
                 // SAFETY: the block is live, has this layout, and is known to this caller only.
-                unsafe { self.memory.deallocate(block, layout) };
+                unsafe { self.memory.deallocate(block, self.whole()) };
             }
+        }
+    }
+
+    /// Checks a free of the range: an error if the block waits already, or the layout that the memory knows.
+    fn known(&self, block: NonNull<u8>, layout: Layout) -> Result<Layout, FreeError> {
+        match self.is_kept(layout) {
+            true if self.lock.with(|places| places.has(block)) => Err(FreeError::AlreadyFree),
+            true => Ok(self.whole()),
+            false => Ok(layout),
         }
     }
 }
 
-// SAFETY: a kept block is a live block of the memory, which has one user at a time: the lock guards its mark.
+// SAFETY: a kept block is a live block of the memory, which has one user at a time: the lock guards the places.
 unsafe impl<M: Memory, const COUNT: usize, L: Lock> Memory for Kept<M, COUNT, L> {
     #[inline]
     fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
-        self.kept_for(layout).or_else(|| self.memory.allocate(layout))
+        if self.passes(layout) {
+            self.memory.allocate(layout)
+        } else {
+            self.allocate_large(layout.size(), layout.align())
+        }
     }
 
     fn allocate_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
-        let Some(block) = self.kept_for(layout) else { return self.memory.allocate_zeroed(layout) };
+        if !self.is_kept(layout) && self.from.load(Ordering::Relaxed) != 0 {
+            return self.memory.allocate_zeroed(layout);
+        }
+        let block = self.allocate_large(layout.size(), layout.align())?;
         // SAFETY: the block has as many bytes.
         unsafe { block.write_bytes(0, layout.size()) };
         Some(block)
@@ -193,40 +231,30 @@ unsafe impl<M: Memory, const COUNT: usize, L: Lock> Memory for Kept<M, COUNT, L>
 
     #[inline]
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
-        if !self.is_kept(layout) {
-            // SAFETY: the caller's contract.
-            return unsafe { self.memory.deallocate(block, layout) };
-        }
         // SAFETY: the caller's contract.
-        report_refused(unsafe { self.try_deallocate(block, layout) }, block);
-    }
-
-    unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        if self.is_kept(layout) {
-            if let Some(freed) = self.keep_again(block) {
-                return freed;
+        unsafe {
+            if self.passes(layout) {
+                self.memory.deallocate(block, layout);
+            } else {
+                self.free_large(block, layout.size(), layout.align());
             }
         }
-        // SAFETY: the caller's contract.
-        unsafe { self.memory.try_deallocate(block, layout)? };
-        if self.is_kept(layout) && self.missing() > 0 {
-            self.reserve();
-        }
-        Ok(())
     }
 
     fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        self.check_kept(block, layout).unwrap_or_else(|| self.memory.check(block, layout))
+        self.memory.check(block, self.known(block, layout)?)
     }
 
     unsafe fn check_owned(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
+        let known = self.known(block, layout)?;
         // SAFETY: the caller's contract.
-        self.check_kept(block, layout).unwrap_or_else(|| unsafe { self.memory.check_owned(block, layout) })
+        unsafe { self.memory.check_owned(block, known) }
     }
 
     unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
-        if self.is_kept(layout) && self.place_of(block).is_some() {
-            return self.least <= size && size <= self.most;
+        let (is, stays) = (self.is_kept(layout), self.is_in_range(size) && layout.align() <= Self::ALIGN);
+        if is || stays {
+            return is && stays;
         }
         // SAFETY: the caller's contract.
         unsafe { self.memory.try_resize(block, layout, size) }
@@ -235,6 +263,17 @@ unsafe impl<M: Memory, const COUNT: usize, L: Lock> Memory for Kept<M, COUNT, L>
     fn largest_free(&self) -> usize {
         let kept = if self.available() > 0 { self.most } else { 0 };
         self.memory.largest_free().max(kept)
+    }
+
+    #[inline]
+    fn allocate_or_report(&self, layout: Layout) -> *mut u8 {
+        if self.passes(layout) {
+            return self.memory.allocate_or_report(layout);
+        }
+        self.allocate_large(layout.size(), layout.align()).map_or_else(
+            || refused(self, layout, || self.allocate_large(layout.size(), layout.align())),
+            NonNull::as_ptr,
+        )
     }
 
     pass_on!(|self| self.memory; statistics, out_of_memory, region, add_reserve, remembers, own_lock);

@@ -141,3 +141,35 @@ fn threads_never_share_a_kept_block() {
     });
     assert_eq!((front.available(), HEAP.used() % 600), (2, HEAP.used() % 600));
 }
+
+/// A request beyond the kept blocks gets a whole block as well, which is resized within the range and goes back to the memory.
+#[test]
+fn all_blocks_of_the_range_are_alike() {
+    static HEAP: Heap<Tlsf, Spin> = heap!(32 * 1024);
+    let front = Front::<1>::new(&HEAP, 1000, 2000);
+    let [first, second] = [1000, 1500].map(|size| front.try_allocate(bytes(size)).unwrap());
+    assert_eq!(HEAP.used(), 4000);
+    // SAFETY: the blocks are live, have these layouts, and are freed once.
+    unsafe {
+        assert!(front.try_resize(second, bytes(1500), 2000));
+        front.deallocate(first, bytes(1000));
+        assert_eq!((front.available(), HEAP.used()), (0, 2000), "not kept while another is in use");
+        front.deallocate(second, bytes(2000));
+    }
+    assert_eq!((front.available(), HEAP.used()), (1, 2000));
+}
+
+/// Requests of other sizes look at nothing but their size, the first one apart, which reserves the blocks.
+#[test]
+fn the_first_request_reserves_whatever_its_size() {
+    static HEAP: Heap<Tlsf, Spin> = heap!(32 * 1024);
+    for size in [16, 3000] {
+        let before = HEAP.used();
+        let front = Front::<2>::new(&HEAP, 1000, 2000);
+        let block = front.try_allocate_zeroed(bytes(size)).unwrap();
+        assert_eq!((front.available(), HEAP.used() - before), (2, size + 4000));
+        // SAFETY: the block is live, has this layout, and is freed once.
+        unsafe { front.deallocate(block, bytes(size)) };
+        assert_eq!(HEAP.used() - before, 4000);
+    }
+}

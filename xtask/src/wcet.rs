@@ -37,9 +37,10 @@ struct Placement {
     what: &'static str,
 }
 
-const PLACEMENTS: [Placement; 6] = [
+const PLACEMENTS: [Placement; 7] = [
     Placement { name: "tiny", what: "`TinyHeap`" },
     Placement { name: "heap", what: "`Heap` without any choice: `MicroTlsf`, four regions, statistics" },
+    Placement { name: "per-core", what: "`PerCore` of one core around it, with batches of 512 bytes" },
     Placement {
         name: "tlsf16",
         what: "`Heap<Tlsf16>`: 16-bit words, one region, 8 classes per power of two",
