@@ -21,9 +21,6 @@ pub type Chosen =
 /// The same with a block kept that is longer than all that the programs request.
 #[cfg(feature = "heap-kept")]
 pub type Chosen = allotment::Kept<Heap<allotment::placement::Default, Alone>, 1, Alone>;
-/// The same behind free blocks for each core, of which there is one.
-#[cfg(feature = "per-core")]
-pub type Chosen = allotment::PerCore<Heap<allotment::placement::Default, Alone>, One, Alone, 1>;
 /// The same with the checks of level `Basic`.
 #[cfg(feature = "heap-basic")]
 pub type Chosen = Heap<allotment::placement::MicroTlsf<4, true>, Alone>;
@@ -95,35 +92,5 @@ impl Subject for Chosen {
         // SAFETY: the block is live, has this layout, and is not used afterwards.
         let freed = self.try_allocate(layout).map(|block| unsafe { self.deallocate(block, layout) });
         assert!(freed.is_ok());
-    }
-}
-
-/// The one core of the programs.
-#[cfg(feature = "per-core")]
-pub struct One;
-
-// SAFETY: the programs have one thread and no interrupts.
-#[cfg(feature = "per-core")]
-unsafe impl allotment::cores::Cores for One {
-    type Token = ();
-
-    #[inline(always)]
-    fn enter() -> (usize, ()) {
-        (0, ())
-    }
-
-    #[inline(always)]
-    unsafe fn leave((): ()) {}
-}
-
-#[cfg(feature = "per-core")]
-impl Subject for Chosen {
-    const EMPTY: Self = Self::new(Heap::empty());
-
-    unsafe fn add_memory(&mut self, start: *mut u8, size: usize) {
-        // SAFETY: the caller gives the memory away.
-        let claimed =
-            NonNull::new(start).map(|start| unsafe { self.memory().claim(Region::new(start, size)) });
-        assert!(claimed.is_some_and(|claimed| claimed.is_ok()));
     }
 }
