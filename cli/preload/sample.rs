@@ -95,7 +95,7 @@ fn near(address: usize) -> &'static AtomicU8 {
     &BLOCKS[address / 16 % NEAR]
 }
 
-/// Returns whether a block, which may be null, is surely not recorded. The real functions are known then.
+/// Returns whether a block, which may be null, is certainly not recorded. The real functions are known then.
 #[inline(always)]
 pub fn is_unknown(block: *mut c_void) -> bool {
     near(block.addr()).load(Ordering::Relaxed) == NONE

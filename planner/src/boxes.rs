@@ -97,7 +97,7 @@ pub fn boxes(instance: &Instance, join: Join, waste: f64, deadline: &Deadline) -
 /// The most buffers that are taken as one because they can share a place one after the other.
 const CHAIN: usize = 64;
 
-/// Takes the buffers that can share a place one after the other as one buffer, without gaps: plain rectangles. `None` if some are fixed.
+/// Joins the buffers that can share a place one after the other to one buffer, without gaps: plain rectangles. `None` if some are fixed.
 pub(crate) fn chains(instance: &Instance) -> Option<Boxes> {
     let buffers = instance.buffers();
     if buffers.iter().any(|buffer| buffer.fixed.is_some()) {

@@ -1,8 +1,7 @@
 //! [`Bounded`]: a part of a memory for one of its clients.
 
 use crate::error::{FreeError, OutOfMemory, misuse::report_refused, out_of_memory::Cause};
-use crate::front::locked::Locked;
-use crate::lock::{self, Lock};
+use crate::lock::{self, Lock, Locked};
 use crate::memory::{Done, Memory, allocate, allocator, global_alloc, pass_on};
 use crate::units::debug;
 use core::alloc::Layout;

@@ -34,7 +34,7 @@
 
 use crate::error::{FreeError, misuse::invalid_free};
 use crate::front::small::{Block, Chain, SIZES, layout_of, tabled_class_of};
-use crate::lock::{self, Lock};
+use crate::lock::{self, Lock, Locked};
 use crate::memory::{Memory, allocator, global_alloc, pass_on};
 use crate::units::{debug, each};
 use core::alloc::Layout;
@@ -112,12 +112,16 @@ const BATCHES: usize = CLASSES * (PLACES + 2);
 /// (Bonwick and Adams, "Magazines and Vmem", USENIX 2001.)
 pub struct PerCore<M, C, L = lock::Default, const CORES: usize = 2, const BATCH: usize = 512> {
     memory: M,
-    lock: L,
     cores: [Core; CORES],
-    /// The first blocks of whole batches; the null pointers of a class come after its batches.
-    depot: UnsafeCell<[[*mut Block; PLACES]; CLASSES]>,
+    lock: Locked<Depot, L>,
     program: PhantomData<fn() -> C>,
 }
+
+/// The first blocks of whole batches; the null pointers of a class come after its batches.
+struct Depot([[*mut Block; PLACES]; CLASSES]);
+
+// SAFETY: the blocks belong to the memory, which is sent with them.
+unsafe impl Send for Depot {}
 
 /// The cache of a core, on cache lines of its own.
 #[repr(align(64))]
@@ -181,24 +185,17 @@ impl Bin {
     }
 }
 
-// SAFETY: what a core keeps is accessed only between `enter` and `leave` with its number, which one caller is at a time; the depot is
-// accessed only while the lock is held, and a lock that is `Sync` excludes all other callers.
-unsafe impl<M: Sync, C, L: Sync, const CORES: usize, const BATCH: usize> Sync
-    for PerCore<M, C, L, CORES, BATCH>
-{
-}
 // SAFETY: the blocks belong to the memory, which is sent with them.
-unsafe impl<M: Send, C, L: Send, const CORES: usize, const BATCH: usize> Send
-    for PerCore<M, C, L, CORES, BATCH>
-{
-}
+unsafe impl Send for Bin {}
+// SAFETY: what a core keeps is accessed only between `enter` and `leave` with its number, which one caller is at a time.
+unsafe impl Sync for Core {}
 
 impl<M, C, L: Lock, const CORES: usize, const BATCH: usize> PerCore<M, C, L, CORES, BATCH> {
     /// Creates a front of `memory` that keeps nothing yet.
     pub const fn new(memory: M) -> Self {
         let cores = [const { Core(UnsafeCell::new([const { Bin::EMPTY }; CLASSES])) }; CORES];
-        let depot = UnsafeCell::new([[ptr::null_mut(); PLACES]; CLASSES]);
-        Self { memory, lock: L::INIT, cores, depot, program: PhantomData }
+        let lock = Locked::new(Depot([[ptr::null_mut(); PLACES]; CLASSES]));
+        Self { memory, cores, lock, program: PhantomData }
     }
 
     /// Returns the inner memory.
@@ -226,10 +223,9 @@ impl<M, C, L: Lock, const CORES: usize, const BATCH: usize> PerCore<M, C, L, COR
 
     /// Leaves a whole batch in the depot, and returns whether there was a place for it.
     fn leave_batch(&self, class: usize, first: *mut Block) -> bool {
-        self.lock.with(|| {
-            // SAFETY: the lock is held.
-            let places = unsafe { &mut (*self.depot.get())[class] };
-            places.iter_mut().find(|place| place.is_null()).map(|place| *place = first).is_some()
+        self.lock.with(|Depot(depot)| {
+            let place = depot[class].iter_mut().find(|place| place.is_null());
+            place.map(|place| *place = first).is_some()
         })
     }
 
@@ -241,8 +237,7 @@ impl<M, C, L: Lock, const CORES: usize, const BATCH: usize> PerCore<M, C, L, COR
 
     /// Removes a whole batch from the depot, if there is one.
     fn remove_batch(&self, class: usize) -> Option<Chain> {
-        // SAFETY: the lock is held.
-        self.lock.with(|| Self::remove(class, unsafe { &mut (*self.depot.get())[class] }))
+        self.lock.with(|Depot(depot)| Self::remove(class, &mut depot[class]))
     }
 }
 
@@ -278,9 +273,7 @@ impl<M: Memory, C: Cores, L: Lock, const CORES: usize, const BATCH: usize> PerCo
     /// Frees a batch, if one is kept: one of the depot, or else one that this core does not use yet, or else one in use. Those of large
     /// blocks come first, which are fewest.
     fn free_kept(&self) -> bool {
-        let spare = self.lock.with(|| {
-            // SAFETY: the lock is held.
-            let depot = unsafe { &mut *self.depot.get() };
+        let spare = self.lock.with(|Depot(depot)| {
             let class = depot.iter().rposition(|places| !places[0].is_null())?;
             Some((class, Self::remove(class, &mut depot[class])?))
         });

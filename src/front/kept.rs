@@ -1,13 +1,12 @@
 //! [`Kept`]: blocks that stay available for large requests.
 
 use crate::error::{FreeError, misuse::report_refused};
-use crate::front::locked::Locked;
-use crate::lock::{self, Lock};
-use crate::memory::{Memory, allocator, global_alloc, pass_on};
+use crate::lock::{self, Lock, Locked};
+use crate::memory::{Memory, allocator, global_alloc, pass_on, refused};
 use crate::units::debug;
 use core::alloc::Layout;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// A memory that keeps `COUNT` blocks for requests of certain sizes, so that these never fail however fragmented it becomes.
 ///
@@ -32,13 +31,13 @@ use core::sync::atomic::{AtomicBool, Ordering};
 /// to 8 bytes. If there is no room for a block at first, the front tries again whenever a block of such a size is freed
 /// ([`Kept::missing`] counts the rest). The memory's statistics count kept blocks as used.
 ///
-/// A request of another size costs a comparison more than the memory's own; one in the range is O(`COUNT`).
+/// A request or free of fewer than `least` bytes costs a load and a comparison more than the memory's own; one in the range is O(`COUNT`).
 pub struct Kept<M, const COUNT: usize = 1, L = lock::Default> {
     memory: M,
     least: usize,
     most: usize,
-    /// Whether the first request has been seen.
-    started: AtomicBool,
+    /// The size from which requests are looked at: all of them before the first one, then `least` bytes.
+    from: AtomicUsize,
     lock: Locked<[Place; COUNT], L>,
 }
 
@@ -65,13 +64,7 @@ impl<M, const COUNT: usize, L: Lock> Kept<M, COUNT, L> {
     /// If `least` is zero or more than `most`. In a static this is a compiler error.
     pub const fn new(memory: M, least: usize, most: usize) -> Self {
         assert!(0 < least && least <= most && most <= isize::MAX as usize - 7, "a range of sizes goes up");
-        Self {
-            memory,
-            least,
-            most,
-            started: AtomicBool::new(false),
-            lock: Locked::new([Place::Missing; COUNT]),
-        }
+        Self { memory, least, most, from: AtomicUsize::new(0), lock: Locked::new([Place::Missing; COUNT]) }
     }
 
     /// Returns the inner memory.
@@ -91,6 +84,12 @@ impl<M, const COUNT: usize, L: Lock> Kept<M, COUNT, L> {
 
     fn count(&self, is: impl Fn(Place) -> bool) -> usize {
         self.lock.with(|places| places.iter().filter(|&&place| is(place)).count())
+    }
+
+    /// Returns whether a request or free is shorter than all that are looked at.
+    #[inline(always)]
+    fn passes(&self, layout: Layout) -> bool {
+        layout.size() < self.from.load(Ordering::Relaxed)
     }
 
     /// Returns whether blocks of this layout may be kept ones.
@@ -140,26 +139,47 @@ impl<M, const COUNT: usize, L: Lock> Kept<M, COUNT, L> {
 }
 
 impl<M: Memory, const COUNT: usize, L: Lock> Kept<M, COUNT, L> {
-    /// Reserves what is missing at the first request.
-    #[inline(always)]
-    fn start(&self) {
-        if !self.started.load(Ordering::Relaxed) {
-            self.reserve();
-        }
-    }
-
-    /// Allocates a kept block, if this layout may have one and one is free.
+    /// Allocates a kept block, if this layout may have one and one is free. Reserves them at the first request.
     #[inline(always)]
     fn kept_for(&self, layout: Layout) -> Option<NonNull<u8>> {
-        self.start();
+        if self.from.load(Ordering::Relaxed) == 0 {
+            self.from.store(self.least, Ordering::Relaxed);
+            self.reserve();
+        }
         if self.is_kept(layout) { self.pick() } else { None }
+    }
+
+    /// Allocates a block for a request that may get a kept one, or is the first. Size and alignment come as the global allocator gets
+    /// them, so that nothing has to be moved.
+    #[inline(never)]
+    fn allocate_large(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
+        // SAFETY: the caller has a layout of this size and alignment.
+        let layout = unsafe { Layout::from_size_align_unchecked(size, align) };
+        self.kept_for(layout).or_else(|| self.memory.allocate(layout))
+    }
+
+    /// Frees a block that may be a kept one.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Memory::deallocate`].
+    #[inline(never)]
+    unsafe fn free_large(&self, block: NonNull<u8>, size: usize, align: usize) {
+        // SAFETY: the caller has a layout of this size and alignment, and keeps the contract.
+        unsafe {
+            let layout = Layout::from_size_align_unchecked(size, align);
+            if self.is_kept(layout) {
+                report_refused(self.try_deallocate(block, layout), block);
+            } else {
+                self.memory.deallocate(block, layout);
+            }
+        }
     }
 
     /// Allocates the blocks that are missing, as far as there is room.
     #[cold]
     #[inline(never)]
     fn reserve(&self) {
-        self.started.store(true, Ordering::Relaxed);
         let Ok(layout) = Layout::from_size_align(self.most, Self::ALIGN) else { return };
         while self.missing() > 0 {
             // Outside the lock, which the memory's need not nest in.
@@ -181,7 +201,11 @@ impl<M: Memory, const COUNT: usize, L: Lock> Kept<M, COUNT, L> {
 unsafe impl<M: Memory, const COUNT: usize, L: Lock> Memory for Kept<M, COUNT, L> {
     #[inline]
     fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
-        self.kept_for(layout).or_else(|| self.memory.allocate(layout))
+        if self.passes(layout) {
+            self.memory.allocate(layout)
+        } else {
+            self.allocate_large(layout.size(), layout.align())
+        }
     }
 
     fn allocate_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
@@ -193,12 +217,14 @@ unsafe impl<M: Memory, const COUNT: usize, L: Lock> Memory for Kept<M, COUNT, L>
 
     #[inline]
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
-        if !self.is_kept(layout) {
-            // SAFETY: the caller's contract.
-            return unsafe { self.memory.deallocate(block, layout) };
-        }
         // SAFETY: the caller's contract.
-        report_refused(unsafe { self.try_deallocate(block, layout) }, block);
+        unsafe {
+            if self.passes(layout) {
+                self.memory.deallocate(block, layout);
+            } else {
+                self.free_large(block, layout.size(), layout.align());
+            }
+        }
     }
 
     unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
@@ -235,6 +261,17 @@ unsafe impl<M: Memory, const COUNT: usize, L: Lock> Memory for Kept<M, COUNT, L>
     fn largest_free(&self) -> usize {
         let kept = if self.available() > 0 { self.most } else { 0 };
         self.memory.largest_free().max(kept)
+    }
+
+    #[inline]
+    fn allocate_or_report(&self, layout: Layout) -> *mut u8 {
+        if self.passes(layout) {
+            return self.memory.allocate_or_report(layout);
+        }
+        self.allocate_large(layout.size(), layout.align()).map_or_else(
+            || refused(self, layout, || self.allocate_large(layout.size(), layout.align())),
+            NonNull::as_ptr,
+        )
     }
 
     pass_on!(|self| self.memory; statistics, out_of_memory, region, add_reserve, remembers, own_lock);

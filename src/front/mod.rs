@@ -4,7 +4,6 @@ mod bounded;
 pub mod cores;
 pub mod inject;
 mod kept;
-pub(crate) mod locked;
 pub mod observed;
 pub mod planned;
 pub mod pressure;

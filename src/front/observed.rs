@@ -1,6 +1,6 @@
 //! The front that passes operations to observers.
 
-use crate::error::FreeError;
+use crate::error::misuse::without_unwinding;
 use crate::lock::{self, Lock};
 use crate::memory::{Done, Memory, allocate, allocator, global_alloc, pass_on};
 use crate::observe::{LiveBlock, Observation, Observer, Operation, current_tag};
@@ -79,15 +79,6 @@ pub(crate) fn walk(frames: &mut [usize]) -> &[usize] {
 #[cfg(not(all(feature = "backtrace", unix)))]
 fn backtrace(_: u32, _: &mut [usize; FRAMES]) -> &'static [usize] {
     &[]
-}
-
-/// Aborts the program if it is dropped while an observer unwinds, by panicking during a panic.
-struct NoUnwinding;
-
-impl Drop for NoUnwinding {
-    fn drop(&mut self) {
-        panic!("an observer of an allocator has panicked");
-    }
 }
 
 /// Ends the use of the observers, even during unwinding.
@@ -215,15 +206,14 @@ impl<M: Memory, O: Observer, L: Lock> Observed<M, O, L> {
 
     #[inline(never)]
     fn report_to_observers(&self, operation: Operation) {
-        let bomb = NoUnwinding;
         let tag = current_tag();
         let mut frames = [0; FRAMES];
         let backtrace = match operation {
             Operation::Allocate { .. } if O::BACKTRACES > 0 => backtrace(O::BACKTRACES, &mut frames),
             _ => &[],
         };
-        self.enter(|observers| observers.observe(&Observation { operation, tag, backtrace }));
-        core::mem::forget(bomb);
+        let observation = Observation { operation, tag, backtrace };
+        without_unwinding(|| self.enter(|observers| observers.observe(&observation)));
     }
 
     /// Reports the result of a request.
@@ -246,15 +236,6 @@ unsafe impl<M: Memory, O: Observer, L: Lock> Memory for Observed<M, O, L> {
         self.report(Operation::Free { block: block.addr().get(), layout });
         // SAFETY: the caller's contract.
         unsafe { self.memory.deallocate(block, layout) }
-    }
-
-    /// Frees a block, or returns an error if the free is wrong. Observers do not see a refused free.
-    unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        // SAFETY: the caller's contract.
-        unsafe { self.memory.check_owned(block, layout)? };
-        self.report(Operation::Free { block: block.addr().get(), layout });
-        // SAFETY: the caller's contract.
-        unsafe { self.memory.try_deallocate(block, layout) }
     }
 
     unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {

@@ -1,8 +1,7 @@
 //! A front that allocates planned requests from a plan, and everything else from the memory that it wraps.
 
 use crate::error::{FreeError, misuse::invalid_free};
-use crate::front::locked::Locked;
-use crate::lock::{self, Lock};
+use crate::lock::{self, Lock, Locked};
 use crate::memory::{Memory, allocator, global_alloc, pass_on};
 use crate::plan::{Live, PlanError, RecordedPlan, Recorder};
 use core::alloc::Layout;

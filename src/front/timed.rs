@@ -1,8 +1,7 @@
 //! [`Timed`]: how long a memory's operations take.
 
 use crate::error::{FreeError, misuse::without_unwinding};
-use crate::front::locked::Locked;
-use crate::lock::{self, Lock};
+use crate::lock::{self, Lock, Locked};
 use crate::memory::{Done, Memory, allocate, allocator, global_alloc, pass_on};
 use crate::observe::{Clock, Histogram, Timings};
 use crate::units::debug;

@@ -41,14 +41,6 @@ struct Held {
     outer: Layout,
 }
 
-impl Held {
-    /// Returns the block's bytes, its canary included.
-    #[inline(always)]
-    fn bytes(self) -> usize {
-        rounded(self.outer.size())
-    }
-}
-
 /// The most regions.
 const WINDOWS: usize = crate::region::DEFAULT_REGIONS;
 
@@ -243,7 +235,7 @@ impl<P: Placement, const Q: usize> Full<P, Q> {
             return Err(self.why(window, start));
         }
         // No size is so large that the sum overflows.
-        let beyond = layout.size() + CANARY > window.room() - (address - window.start.addr());
+        let beyond = layout.size() + CANARY > window.room - (address - window.start.addr());
         if beyond { Err(FreeError::Overrun) } else { Ok(window) }
     }
 
@@ -315,7 +307,8 @@ impl<P: Placement, const Q: usize> Full<P, Q> {
     /// As for [`Self::hold`].
     #[inline(always)]
     unsafe fn let_go(&mut self, held: Held) {
-        let (Held { start, outer }, bytes) = (held, held.bytes());
+        let Held { start, outer } = held;
+        let bytes = rounded(outer.size());
         let address = start.addr().get();
         poison::open(start.as_ptr(), bytes);
         // SAFETY: the block came from the placement with this layout, its words were filled, and its bits are set.
@@ -388,7 +381,7 @@ unsafe impl<P: Placement, const Q: usize> Placement for Full<P, Q> {
         }
         // SAFETY: the caller hands over the memory: the placement gets a part, the maps the rest.
         unsafe {
-            self.placement.claim(Region { size: window.room(), ..memory }, statistics)?;
+            self.placement.claim(Region { size: window.room, ..memory }, statistics)?;
             window.clear();
             self.windows[self.count] = window;
             self.count += 1;
@@ -416,8 +409,7 @@ unsafe impl<P: Placement, const Q: usize> Placement for Full<P, Q> {
             return Err(RegionError::Overlap);
         }
         let new = Window::over(region).ok_or(RegionError::TooSmall)?;
-        let more =
-            new.room().checked_sub(old.room()).filter(|&more| more > 0).ok_or(RegionError::TooSmall)?;
+        let more = new.room.checked_sub(old.room).filter(|&more| more > 0).ok_or(RegionError::TooSmall)?;
         // SAFETY: the maps move up to the new end of the region, and back if extending fails; what they leave goes to the
         // placement.
         unsafe {

@@ -28,7 +28,7 @@ pub(super) struct Window {
     /// Bytes of the region with its map; 0 if there is no region.
     pub(super) size: usize,
     /// Bytes before the map.
-    room: usize,
+    pub(super) room: usize,
     /// The address of the map's word for address 0, if there were one.
     map: *mut usize,
 }
@@ -52,12 +52,6 @@ impl Window {
         let room = at.checked_sub(from).filter(|&room| room > 0)?;
         let map = start.wrapping_add(room).cast::<usize>().wrapping_sub(from / SPAN);
         Some(Self { start, size, room, map })
-    }
-
-    /// Returns the bytes before the map, which belong to the placement.
-    #[inline(always)]
-    pub(super) fn room(&self) -> usize {
-        self.room
     }
 
     /// Returns the first word of the map, and the number of words.
@@ -253,7 +247,7 @@ mod tests {
             let memory = &raw mut memory;
             let start = NonNull::new(memory.cast::<u64>().wrapping_add(shift).cast()).unwrap();
             let window = Window::over(Region::new(start, 8 * 990 - 3)).unwrap();
-            let granules = window.room() / GRANULE;
+            let granules = window.room / GRANULE;
             let (mut used, mut starts) = ([false; WORDS], [false; WORDS]);
             // SAFETY: the memory is ours, and all addresses lie in front of the map.
             unsafe { window.clear() };

@@ -1,6 +1,7 @@
 //! [`FixedPool`]: equal blocks that threads and interrupt handlers allocate and free without a lock.
 
 use crate::error::FreeError;
+use crate::units::debug;
 use core::cell::UnsafeCell;
 use core::fmt;
 use core::mem::MaybeUninit;
@@ -137,11 +138,7 @@ impl<T, const N: usize, const WORDS: usize> Default for FixedPool<T, N, WORDS> {
     }
 }
 
-impl<T, const N: usize, const WORDS: usize> fmt::Debug for FixedPool<T, N, WORDS> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FixedPool").field("blocks", &N).field("available", &self.available()).finish()
-    }
-}
+debug!([T, const N: usize, const WORDS: usize] FixedPool<T, N, WORDS>, |self| blocks: N, available: self.available());
 
 /// A value in a block of a [`FixedPool`]: a box, which frees the block when it is dropped.
 pub struct Fixed<'p, T, const N: usize, const WORDS: usize = 1> {

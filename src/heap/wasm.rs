@@ -1,13 +1,12 @@
 //! The heap of a WebAssembly module, which grows with the module's memory.
 
 use crate::heap::Heap;
-use crate::lock::{self, Lock};
+use crate::lock::{self, Lock, Locked};
 use crate::memory::{Memory, allocator, global_alloc, pass_on};
 use crate::observe::{Counters, Statistics};
 use crate::placement::{Placement, Tlsf};
 use crate::region::Region;
 use core::alloc::Layout;
-use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::ptr::{self, NonNull};
 
@@ -36,8 +35,7 @@ use core::ptr::{self, NonNull};
 /// for up to 512 KiB that do not grow. `cargo xtask wasm` compares them with other crates.
 pub struct WasmHeap<P = Tlsf<u32, 1>, L = lock::Default, S = Counters> {
     heap: Heap<P, L, S>,
-    lock: L,
-    growth: UnsafeCell<Growth>,
+    growth: Locked<Growth, L>,
 }
 
 /// The growth of a heap so far.
@@ -51,9 +49,6 @@ struct Growth {
     /// Whether the placement has refused memory that was there. It would refuse more.
     full: bool,
 }
-
-// SAFETY: the heap is `Sync` itself, and the growth is accessed only while the lock is held.
-unsafe impl<P: Send, L: Sync, S: Send> Sync for WasmHeap<P, L, S> {}
 
 /// Bytes of a page of WebAssembly.
 const PAGE: usize = 64 * 1024;
@@ -197,7 +192,7 @@ impl<P: Placement, L: Lock, S: Statistics> WasmHeap<P, L, S> {
     /// Creates the heap, without memory until the first request.
     #[allow(clippy::new_without_default, reason = "such a heap is only ever a static")]
     pub const fn new() -> Self {
-        Self { heap: Heap::empty(), lock: L::INIT, growth: UnsafeCell::new(Growth::NONE) }
+        Self { heap: Heap::empty(), growth: Locked::new(Growth::NONE) }
     }
 
     /// Runs a request, and again after the memory has grown for it.
@@ -214,11 +209,8 @@ impl<P: Placement, L: Lock, S: Statistics> WasmHeap<P, L, S> {
     fn after_growth<G: Grow, T>(&self, layout: Layout, request: impl Fn() -> Option<T>) -> Option<T> {
         // Other threads may take what was added, though hardly so often in a row.
         for _ in 0..16 {
-            // SAFETY: the lock excludes all others, and the heap uses another one.
-            let more = self
-                .lock
-                .with(|| unsafe { &mut *self.growth.get() }.lengthen::<G, _, _, _>(&self.heap, layout));
-            if !more {
+            // The heap uses another lock.
+            if !self.growth.with(|growth| growth.lengthen::<G, _, _, _>(&self.heap, layout)) {
                 return None;
             }
             let served = request();

@@ -3,6 +3,7 @@
 mod counted;
 #[cfg(feature = "std")]
 mod futex;
+mod locked;
 #[cfg(feature = "std")]
 mod mutex;
 #[cfg(all(target_arch = "arm", target_os = "none"))]
@@ -11,6 +12,7 @@ mod priority;
 pub use counted::{Contention, Counted};
 #[cfg(feature = "std")]
 pub use futex::Futex;
+pub(crate) use locked::Locked;
 #[cfg(feature = "std")]
 pub(crate) use mutex::Mutex;
 #[cfg(all(target_arch = "arm", target_os = "none"))]

@@ -281,16 +281,6 @@ macro_rules! pass_on {
             $memory.allocate_zeroed(layout)
         }
     };
-    (@try_allocate $this:ident $memory:expr) => {
-        fn try_allocate(&$this, layout: Layout) -> Result<NonNull<u8>, $crate::OutOfMemory> {
-            $memory.try_allocate(layout)
-        }
-    };
-    (@try_allocate_zeroed $this:ident $memory:expr) => {
-        fn try_allocate_zeroed(&$this, layout: Layout) -> Result<NonNull<u8>, $crate::OutOfMemory> {
-            $memory.try_allocate_zeroed(layout)
-        }
-    };
     (@deallocate $this:ident $memory:expr) => {
         #[inline]
         unsafe fn deallocate(&$this, block: NonNull<u8>, layout: Layout) {
@@ -411,8 +401,7 @@ macro_rules! delegate {
         unsafe impl<$($parameters)*> $crate::memory::Memory for $front {
             $crate::memory::pass_on!(
                 |$this| $memory;
-                allocate, allocate_zeroed, try_allocate, try_allocate_zeroed, deallocate, try_deallocate, check, try_resize,
-                change, allocate_many, deallocate_many, statistics, largest_free, region, out_of_memory, add_reserve,
+                allocate, allocate_zeroed, deallocate, try_deallocate, check, try_resize, change, allocate_many, deallocate_many, statistics, largest_free, region, out_of_memory, add_reserve,
                 remembers, locks
             );
         }

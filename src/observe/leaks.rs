@@ -44,6 +44,7 @@ struct Entry {
 
 impl<const N: usize> Default for Leaks<N> {
     fn default() -> Self {
+        // It checks `N`.
         Self::new()
     }
 }

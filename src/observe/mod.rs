@@ -30,6 +30,17 @@ pub(crate) mod output;
 mod profile;
 #[cfg(any(feature = "std", feature = "critical-section", all(feature = "spin", target_has_atomic = "8")))]
 mod scope;
+/// There are no tags on targets without a lock for them.
+#[cfg(not(any(
+    feature = "std",
+    feature = "critical-section",
+    all(feature = "spin", target_has_atomic = "8")
+)))]
+mod scope {
+    pub(crate) const fn tag() -> Option<&'static str> {
+        None
+    }
+}
 mod stats;
 mod tags;
 mod trace;
@@ -47,6 +58,7 @@ pub use profile::Profile;
     any(feature = "critical-section", all(feature = "spin", target_has_atomic = "8"))
 ))]
 pub use scope::set_core_number;
+pub(crate) use scope::tag as current_tag;
 #[cfg(any(
     feature = "std",
     feature = "critical-section",
@@ -61,21 +73,13 @@ pub use trace::to_defmt;
 #[cfg(feature = "std")]
 pub use writer::TraceWriter;
 
-/// Returns the current tag; `None` on targets without a lock for tags.
-#[inline]
-pub(crate) fn current_tag() -> Option<&'static str> {
-    #[cfg(any(
-        feature = "std",
-        feature = "critical-section",
-        all(feature = "spin", target_has_atomic = "8")
-    ))]
-    return tag();
-    #[cfg(not(any(
-        feature = "std",
-        feature = "critical-section",
-        all(feature = "spin", target_has_atomic = "8")
-    )))]
-    return None;
+/// Returns the prefix of `text` that has at most `most` bytes and only whole characters.
+fn shortened(text: &str, most: usize) -> &str {
+    let mut end = text.len().min(most);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
 }
 
 /// Returns the number of a label among those seen before. O(labels).

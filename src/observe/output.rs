@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::event::{Encoder, Header, Record};
+use super::shortened;
 use std::io::{self, BufWriter, Write};
 
 /// Encodes records and writes them. The first error ends the trace.
@@ -36,12 +37,12 @@ impl Output {
 
     /// Adds a note to the previous event, shortened to the maximum length.
     pub(crate) fn note(&mut self, text: &str) {
-        self.write(&Record::Note { text: shortened(text) });
+        self.write(&Record::Note { text: shortened(text, Encoder::MAX_TEXT) });
     }
 
     /// Names a tag.
     pub(crate) fn name(&mut self, tag: u32, name: &str) {
-        self.write(&Record::Name { tag, name: shortened(name) });
+        self.write(&Record::Name { tag, name: shortened(name, Encoder::MAX_TEXT) });
     }
 
     /// Writes what is still buffered, and returns the first error of the whole trace.
@@ -51,12 +52,4 @@ impl Output {
             None => self.out.flush(),
         }
     }
-}
-
-fn shortened(text: &str) -> &str {
-    let mut end = text.len().min(Encoder::MAX_TEXT);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    &text[..end]
 }

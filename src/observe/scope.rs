@@ -54,37 +54,21 @@ mod current {
 
 #[cfg(not(feature = "std"))]
 mod current {
-    use crate::lock::{self, Lock};
-    use core::cell::UnsafeCell;
+    use crate::lock::{self, Locked};
 
     /// Number of cores with a tag of their own; further cores share them.
     pub(super) const CORES: usize = 4;
-
-    pub(super) struct Tags {
-        lock: lock::Default,
-        state: UnsafeCell<State>,
-    }
 
     pub(super) struct State {
         pub(super) core: Option<fn() -> usize>,
         tags: [Option<&'static str>; CORES],
     }
 
-    // SAFETY: the state is reached only inside the lock.
-    unsafe impl Sync for Tags {}
-
-    static TAGS: Tags = Tags {
-        lock: <lock::Default as Lock>::INIT,
-        state: UnsafeCell::new(State { core: None, tags: [None; CORES] }),
-    };
-
-    pub(super) fn with_state<T>(f: impl FnOnce(&mut State) -> T) -> T {
-        // SAFETY: the lock lets only one closure run at a time, and no closure of this module uses the lock again.
-        TAGS.lock.with(|| f(unsafe { &mut *TAGS.state.get() }))
-    }
+    pub(super) static STATE: Locked<State, lock::Default> =
+        Locked::new(State { core: None, tags: [None; CORES] });
 
     pub(super) fn with<T>(f: impl FnOnce(&mut Option<&'static str>) -> T) -> T {
-        with_state(|state| {
+        STATE.with(|state| {
             let core = state.core.map_or(0, |core| core() % CORES);
             f(&mut state.tags[core])
         })
@@ -100,5 +84,5 @@ mod current {
 /// inside a lock.
 #[cfg(not(feature = "std"))]
 pub unsafe fn set_core_number(number: fn() -> usize) {
-    current::with_state(|state| state.core = Some(number));
+    current::STATE.with(|state| state.core = Some(number));
 }

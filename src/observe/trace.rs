@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::event::{Action, Encoder, Event, Header, Record};
-use super::{Observation, Observer, number_of};
+use super::{Observation, Observer, number_of, shortened};
 use heapless::{Deque, Vec};
 
 /// Bytes recorded of a tag's name.
@@ -56,6 +56,7 @@ pub struct Trace<const N: usize, const TAGS: usize = 8> {
 
 impl<const N: usize, const TAGS: usize> Default for Trace<N, TAGS> {
     fn default() -> Self {
+        // It checks `N`.
         Self::new()
     }
 }
@@ -191,11 +192,7 @@ impl<const N: usize, const TAGS: usize> Trace<N, TAGS> {
             }
             return self.others_named.then_some(number);
         }
-        let mut end = label.len().min(LONGEST_LABEL);
-        while !label.is_char_boundary(end) {
-            end -= 1;
-        }
-        if !self.push(&Record::Name { tag: number, name: &label[..end] }) {
+        if !self.push(&Record::Name { tag: number, name: shortened(label, LONGEST_LABEL) }) {
             return None;
         }
         let _ = self.labels.push(label);

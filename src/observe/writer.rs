@@ -42,6 +42,7 @@ use std::time::Instant;
 /// # std::fs::remove_file(path)
 /// # }
 /// ```
+#[derive(Default)]
 pub struct TraceWriter<const BACKTRACES: u32 = 0> {
     running: Option<Running>,
 }
@@ -54,12 +55,6 @@ struct Running {
     /// All return addresses so far.
     frames: BTreeSet<usize>,
     start: Instant,
-}
-
-impl<const BACKTRACES: u32> Default for TraceWriter<BACKTRACES> {
-    fn default() -> Self {
-        Self::new()
-    }
 }
 
 impl<const BACKTRACES: u32> TraceWriter<BACKTRACES> {

@@ -23,25 +23,6 @@ unsafe impl Sync for Held {}
 static HELD: Held =
     Held { lock: Futex::INIT, locks: UnsafeCell::new([None; ALL]), registered: AtomicBool::new(false) };
 
-#[cfg(not(miri))]
-unsafe extern "C" {
-    fn pthread_atfork(
-        before: Option<extern "C" fn()>,
-        parent: Option<extern "C" fn()>,
-        child: Option<extern "C" fn()>,
-    ) -> i32;
-}
-
-/// Does nothing: the interpreter Miri does not fork.
-#[cfg(miri)]
-unsafe extern "C" fn pthread_atfork(
-    _: Option<extern "C" fn()>,
-    _: Option<extern "C" fn()>,
-    _: Option<extern "C" fn()>,
-) -> i32 {
-    0
-}
-
 /// The error of [`protect_at_fork`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -118,8 +99,9 @@ fn register() -> Result<(), ForkError> {
         return Ok(());
     }
     stay_loaded();
+    // The interpreter Miri does not fork.
     // SAFETY: the handlers only take and release locks. Where the system does not end them with the library, it stays.
-    if unsafe { pthread_atfork(Some(before), Some(parent), Some(child)) } != 0 {
+    if !cfg!(miri) && unsafe { libc::pthread_atfork(Some(before), Some(parent), Some(child)) } != 0 {
         HELD.registered.store(false, Ordering::Release);
         return Err(ForkError::OutOfMemory);
     }

@@ -478,10 +478,11 @@ unsafe impl RegionMap for BuddyMap {
     }
 
     fn is_free(&self) -> bool {
-        let mut at = self.place;
-        while at < self.place + self.len {
-            let (order, free) = self.block_at(at);
-            if !free {
+        let (mut at, end) = (self.place, self.place + self.len);
+        while at < end {
+            // The longest block from here on that lies in the region is no part of a longer one.
+            let order = at.trailing_zeros().min((end - at).ilog2());
+            if self.bits(order as usize, at >> order).0 {
                 return false;
             }
             at += 1 << order;

@@ -1,5 +1,6 @@
 //! A bump pointer.
 
+use super::mapped::limited;
 use super::{Mapped, RegionMap};
 use crate::error::FreeError;
 use crate::region::DEFAULT_REGIONS;
@@ -37,10 +38,14 @@ impl<const GRANULE: usize, const REGIONS: usize> Mapped<BumpMap, GRANULE, REGION
 }
 
 impl BumpMap {
-    /// Returns how many granules lie between the end of a block and the pointer; `None` if no block can be there.
+    /// Returns the end of the block at any `index`, if there can be one.
     #[inline(always)]
-    fn behind(&self, index: usize, len: usize) -> Option<usize> {
-        self.top.checked_sub(index)?.checked_sub(len)
+    fn end(&self, index: usize, len: usize) -> Option<usize> {
+        if index >= self.len {
+            return None;
+        }
+        let end = index + len;
+        (end <= self.top).then_some(end)
     }
 }
 
@@ -72,7 +77,7 @@ unsafe impl RegionMap for BumpMap {
 
     #[inline(always)]
     fn shape(len: usize, align: usize) -> (usize, usize) {
-        (len, align)
+        (limited(len), limited(align))
     }
 
     #[inline(always)]
@@ -83,36 +88,33 @@ unsafe impl RegionMap for BumpMap {
     #[inline(always)]
     fn allocate(&mut self, (len, align): (usize, usize)) -> Option<usize> {
         let start = self.top + ((self.place + self.top).wrapping_neg() & (align - 1));
-        if start > self.len || len > self.len - start {
+        let end = start + len;
+        if end > self.len {
             return None;
         }
-        self.top = start + len;
+        self.top = end;
         Some(start)
     }
 
     fn check(&self, index: usize, (len, _): (usize, usize)) -> Result<(), FreeError> {
-        if self.behind(index, len).is_some() {
-            return Ok(());
+        if index >= self.len || index + len > self.len {
+            return Err(FreeError::Foreign);
         }
-        let is_foreign = index >= self.len || len > self.len - index;
-        Err(if is_foreign { FreeError::Foreign } else { FreeError::AlreadyFree })
+        if self.end(index, len).is_some() { Ok(()) } else { Err(FreeError::AlreadyFree) }
     }
 
     #[inline(always)]
     fn free(&mut self, index: usize, (len, _): (usize, usize)) -> Result<usize, FreeError> {
-        match self.behind(index, len) {
-            Some(0) => {
-                self.top = index;
-                Ok(len)
-            }
-            Some(_) => Ok(0),
-            // The caller asks `check` why.
-            None => Err(FreeError::NotABlock),
+        // The caller asks `check` why there is no such block.
+        if self.end(index, len).ok_or(FreeError::NotABlock)? < self.top {
+            return Ok(0);
         }
+        self.top = index;
+        Ok(len)
     }
 
     fn resize(&mut self, index: usize, (len, _): (usize, usize), (to, _): (usize, usize)) -> Option<usize> {
-        if self.behind(index, len)? > 0 {
+        if self.end(index, len)? < self.top {
             return (to <= len).then_some(len);
         }
         if to > self.len - index {

@@ -225,7 +225,7 @@ impl<P: SegmentPlacement, S: Source> Lanes<P, S> {
         (self.waits.load(Ordering::Relaxed) as u64, Duration::from_nanos(nanoseconds))
     }
 
-    /// Releases the lock of everything while there are no others, and gives the pool lanes if that helps.
+    /// Releases the one lock of a pool without lanes, and makes lanes if enough threads have waited for it.
     #[inline(always)]
     fn release_all(&self) {
         if self.waits.load(Ordering::Relaxed) >= WAITS {

@@ -71,7 +71,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         state.supply.call(&self.source, |calls| &mut calls.synchronize, |_| event.synchronize()).is_ok()
     }
 
-    /// Returns whether the block of a mark is in the use that the mark is of.
+    /// Returns whether the block of a mark still waits: it may have been reused since, for which another mark stands.
     pub(super) fn waits(state: &State<P, S>, mark: &Mark<<S::Stream as Stream>::Event>) -> bool {
         let record = state.record(mark.record);
         record.serial == mark.serial && record.holder == Holder::Waiting

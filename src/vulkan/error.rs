@@ -43,8 +43,8 @@ pub enum Error {
         /// The types that the resource can lie in, one bit each.
         allowed: u32,
     },
-    /// The stream is one of another device than the pool.
-    #[error("the stream is one of another device than the pool")]
+    /// The stream belongs to another device than the pool.
+    #[error("the stream belongs to another device than the pool")]
     OtherDevice,
     /// The range lies outside the resource, or the CPU cannot reach its memory.
     #[error("the range is outside the resource, or the CPU cannot reach its memory")]

@@ -1,7 +1,7 @@
 //! The maps of `FirstFit` and `BestFit` against a model that looks at every granule.
 
 use allotment::FreeError;
-use allotment::placement::{FirstFitMap, RegionMap};
+use allotment::placement::{BumpMap, FirstFitMap, RegionMap};
 use fastrand::Rng;
 
 /// Which granules are free, and the live blocks, as first granule, length and alignment.
@@ -302,4 +302,35 @@ maps! {
     first_fit_narrow: FirstFitMap<u16, true>;
     first_fit_wide: FirstFitMap<u32, true>;
     first_fit_unchecked: FirstFitMap<u16, false>;
+}
+
+/// Lengths and alignments that no region has, and whose sums with others wrap around.
+fn huge_requests<M: RegionMap>() {
+    const HUGE: [usize; 4] = [usize::MAX, usize::MAX - 2, usize::MAX / 2 + 2, 1 << (usize::BITS - 2)];
+    let mut words = vec![0; M::words(5, 100)];
+    let mut map = M::EMPTY;
+    // SAFETY: the words are enough, and stay until the end.
+    unsafe { map.open(words.as_mut_ptr(), 5, 100) };
+    let block = map.allocate(M::shape(3, 1)).unwrap();
+    for huge in HUGE {
+        for align in [1, 2, 1 << (usize::BITS - 1)] {
+            assert_eq!(map.allocate(M::shape(huge, align)), None);
+        }
+        assert_eq!(map.allocate(M::shape(1, 1 << (usize::BITS - 1))), None);
+        assert_eq!(map.resize(block, M::shape(3, 1), M::shape(huge, 1)), None);
+        for index in [0, block, 99, 100, usize::MAX] {
+            assert!(map.check(index, M::shape(huge, 1)).is_err());
+            assert!(map.free(index, M::shape(huge, 1)).is_err());
+        }
+        assert!(map.free(usize::MAX, M::shape(3, 1)).is_err());
+    }
+    assert_eq!(map.free(block, M::shape(3, 1)), Ok(3));
+    assert!(map.is_free());
+}
+
+#[test]
+fn huge_requests_are_refused() {
+    huge_requests::<FirstFitMap>();
+    huge_requests::<FirstFitMap<u32, false>>();
+    huge_requests::<BumpMap>();
 }

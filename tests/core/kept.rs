@@ -141,3 +141,18 @@ fn threads_never_share_a_kept_block() {
     });
     assert_eq!((front.available(), HEAP.used() % 600), (2, HEAP.used() % 600));
 }
+
+/// Requests of other sizes look at nothing but their size, the first one apart, which reserves the blocks.
+#[test]
+fn the_first_request_reserves_whatever_its_size() {
+    static HEAP: Heap<Tlsf, Spin> = heap!(32 * 1024);
+    for size in [16, 3000] {
+        let before = HEAP.used();
+        let front = Front::<2>::new(&HEAP, 1000, 2000);
+        let block = front.try_allocate_zeroed(bytes(size)).unwrap();
+        assert_eq!((front.available(), HEAP.used() - before), (2, size + 4000));
+        // SAFETY: the block is live, has this layout, and is freed once.
+        unsafe { front.deallocate(block, bytes(size)) };
+        assert_eq!(HEAP.used() - before, 4000);
+    }
+}

@@ -147,7 +147,7 @@ impl Model {
                 Place::Fixed(_) => false,
                 Place::Cell(_) => match step.action {
                     Action::Allocate(..) => chains.replaces.contains_key(&number),
-                    // It goes with the block that takes its place.
+                    // It is freed when the block that replaces it is allocated.
                     Action::Free if chains.replaced.contains_key(&number) => continue,
                     Action::Free => false,
                     _ => now > 0,

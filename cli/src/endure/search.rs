@@ -136,7 +136,7 @@ impl Search<'_> {
         }
     }
 
-    /// Returns a smaller size, or the next smaller one.
+    /// Returns a smaller size: of `TinyHeap` the next smaller one.
     fn below(&self, bytes: usize) -> usize {
         match self.entry.id {
             "tiny-heap" => tiny(bytes - 1).unwrap_or(bytes),

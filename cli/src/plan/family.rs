@@ -42,10 +42,10 @@ pub(super) fn read(
     Ok(Some(family.map_err(|error| PlanError::Option(format!("--dim {}: {error}", dim.name)))?))
 }
 
-/// Prints, for sizes of the range, the peak of a plan of its own, that of the general one, and how much more that is: than the plan, and at most
-/// than any plan, by the bound.
+/// Prints for sizes of the range what the general plan costs: its peak, that of a plan for this size alone, how much more the first is, and how
+/// much more than any plan's it can be, by the bound.
 ///
-/// `schedule` is the family's. Each plan of its own may take as long as the general one, divided by their number.
+/// `schedule` is the family's. The plans for one size each share the time that the general one may take.
 pub(super) fn compare(
     out: &mut impl Write,
     args: &PlanArgs,

@@ -128,7 +128,7 @@ impl Weights {
     }
 }
 
-/// Costs by dense numbers, with those at the peak of the whole.
+/// The costs of stacks, sizes or tags, numbered from 0, with those at the peak of the whole program.
 #[derive(Clone, Default)]
 pub(super) struct Ledger {
     pub(super) costs: Vec<Costs>,

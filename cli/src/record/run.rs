@@ -193,7 +193,7 @@ struct Run<'a> {
     start: Option<Instant>,
     stop: Option<Instant>,
     length: Option<Duration>,
-    /// Signals that the program gets if it goes on until then, the next one last.
+    /// Signals to send if the program still runs at their time, the latest first.
     ask: Vec<(Instant, Signal)>,
     interrupted: bool,
 }

@@ -19,7 +19,7 @@ pub struct Joint {
     pub again: u64,
     /// The buffers, and the trips of moved tensors.
     pub spilled: Spilled,
-    /// Bytes moved, and the work added at its price.
+    /// The bytes that are moved, plus the price of the added work.
     pub cost: u64,
 }
 

@@ -83,7 +83,7 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
     /// a word). They count neither as free nor as capacity. If there is no room for them, the heap goes without
     /// until more memory is claimed; [`PressureHeap::headroom_stats`] shows whether they are reserved.
     pub const fn headroom(mut self, bytes: usize) -> Self {
-        self.0.statistics_mut().headroom.want(bytes);
+        self.0.statistics_mut().headroom.size = bytes;
         self
     }
 
@@ -133,7 +133,7 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
     /// pressure.
     pub fn set_outside_pressure(&self, pressure: Pressure) {
         self.ready(|state| {
-            state.statistics.set_outside(pressure);
+            state.statistics.outside = pressure;
             state.look();
         });
         self.report_changes();
@@ -243,7 +243,7 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
 
     /// Resets the high-water mark to the memory in use now.
     pub fn reset_peak(&self) {
-        self.0.with(|state| state.statistics.reset_peak());
+        self.0.with(|state| state.statistics.counters.reset_peak());
     }
 
     /// Runs `f` on the placement, inside the heap's lock; see [`Heap::with_placement`].

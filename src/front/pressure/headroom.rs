@@ -16,7 +16,7 @@ type Space32 = FirstFit<1>;
 /// small. This block stays in one piece.
 pub(super) struct Headroom {
     /// Requested size in bytes, bookkeeping included.
-    size: usize,
+    pub(super) size: usize,
     /// The first byte and the size of the block, once it is reserved.
     block: Option<(NonNull<u8>, usize)>,
     pub(super) space: Space32,
@@ -36,10 +36,6 @@ impl Headroom {
         counters: Counters::EMPTY,
         scopes: 0,
     };
-
-    pub(super) const fn want(&mut self, bytes: usize) {
-        self.size = bytes;
-    }
 
     pub(super) fn stats(&self) -> Stats {
         self.counters.stats(self.space.largest_free())

@@ -27,7 +27,7 @@ pub(super) type OnOutOfMemory = &'static (dyn Fn(&OutOfMemory) + Sync);
 /// The statistics of a [`PressureHeap`](super::PressureHeap): its counters, its pressure state and its hooks.
 #[doc(hidden)] // A program does not name it: the heap has it.
 pub struct Monitor<const HOOKS: usize> {
-    counters: Counters,
+    pub(super) counters: Counters,
     /// The state changes when the bytes in use exceed `above` or fall below `below`. Both are zero before the first
     /// update.
     above: usize,
@@ -36,7 +36,7 @@ pub struct Monitor<const HOOKS: usize> {
     /// The state according to the watermarks.
     own: Pressure,
     /// The state that was reported for the system outside the heap.
-    outside: Pressure,
+    pub(super) outside: Pressure,
     /// The state that was last reported to the hook.
     told: Pressure,
     telling: bool,
@@ -66,23 +66,6 @@ impl<const HOOKS: usize> Monitor<HOOKS> {
         self.own.max(self.outside)
     }
 
-    pub(super) fn set_outside(&mut self, pressure: Pressure) {
-        self.outside = pressure;
-    }
-
-    pub(super) fn gave_up(&mut self, size: usize) {
-        self.counters.failed(size);
-    }
-
-    pub(super) fn reset_peak(&mut self) {
-        self.counters.reset_peak();
-    }
-
-    /// Returns whether the state differs from what was last reported.
-    pub(super) fn has_news(&self) -> bool {
-        self.told != self.pressure()
-    }
-
     /// Returns the transition that must be reported to the hook, unless the hook is running; it is then reported
     /// afterwards.
     pub(super) fn begin_telling(&mut self) -> Option<(OnTransition, Transition)> {
@@ -99,16 +82,12 @@ impl<const HOOKS: usize> Monitor<HOOKS> {
     pub(super) fn end_telling(&mut self) {
         self.telling = false;
     }
-
-    fn stats(&self, largest_free: usize) -> Stats {
-        self.counters.stats(largest_free)
-    }
 }
 
 impl<P: Placement, const HOOKS: usize> State<P, Monitor<HOOKS>> {
     /// Updates the pressure state, and reserves the headroom if that has not been done. Called when the heap's use
-    /// leaves the band.
-    pub(super) fn look(&mut self) {
+    /// leaves the band. Returns whether the state differs from what was last reported.
+    pub(super) fn look(&mut self) -> bool {
         if self.statistics.headroom.is_missing() {
             if let Some(bytes) = self.statistics.headroom.reserve_in(&mut self.placement) {
                 self.statistics.counters.shrunk(bytes);
@@ -127,6 +106,8 @@ impl<P: Placement, const HOOKS: usize> State<P, Monitor<HOOKS>> {
             monitor.saving = save;
             self.placement.set_saving(save);
         }
+        let monitor = &self.statistics;
+        monitor.told != monitor.pressure()
     }
 
     /// Returns unused headroom to the heap. [`Self::look`] reserves it again.
@@ -138,7 +119,7 @@ impl<P: Placement, const HOOKS: usize> State<P, Monitor<HOOKS>> {
 
     /// Returns the counters and the largest block that an ordinary request can get.
     pub(super) fn stats(&self) -> Stats {
-        self.statistics.stats(self.placement.largest_free())
+        self.statistics.counters.stats(self.placement.largest_free())
     }
 }
 
@@ -182,7 +163,7 @@ unsafe impl<const HOOKS: usize> Statistics for Monitor<HOOKS> {
         self.counters.found(size);
     }
 
-    // This counts attempts only; `gave_up` counts requests that have finally failed.
+    // This counts attempts only; `recover` counts requests that have finally failed.
     fn failed(&mut self, _: usize) {}
 
     fn grown(&mut self, size: usize) {
@@ -202,6 +183,6 @@ unsafe impl<const HOOKS: usize> Statistics for Monitor<HOOKS> {
     }
 
     fn snapshot(&self, largest_free: usize) -> Option<Stats> {
-        Some(self.stats(largest_free))
+        self.counters.snapshot(largest_free)
     }
 }

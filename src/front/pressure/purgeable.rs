@@ -1,7 +1,6 @@
 //! Blocks that a program can do without for a while.
 
-use crate::front::locked::Locked;
-use crate::lock::{self, Lock};
+use crate::lock::{self, Lock, Locked};
 use crate::memory::Memory;
 use crate::units::debug;
 use core::alloc::Layout;

@@ -1,8 +1,8 @@
 //! Requests to a [`PressureHeap`], and their way through headroom and hooks.
 
 use super::{Monitor, PressureHeap};
+use crate::error::FreeError;
 use crate::error::misuse::{report_refused, without_unwinding};
-use crate::error::{FreeError, OutOfMemory};
 use crate::heap::State;
 use crate::lock::Lock;
 use crate::memory::{Memory, allocator, global_alloc, pass_on};
@@ -16,7 +16,7 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
     /// Makes one attempt, without hooks.
     #[inline(always)]
     fn attempt(&self, layout: Layout) -> Option<NonNull<u8>> {
-        let (start, crossed) = self.0.with(|state| {
+        self.watched(|state| {
             let mut change = Change::EMPTY;
             let mut block = state.placement.allocate_fast(layout, &mut change);
             if block.is_none() {
@@ -24,62 +24,33 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
             }
             let Some(block) = block else { return (None, false) };
             if state.statistics.rises(change.used as usize) {
-                return (state.risen(block, layout, change), state.statistics.has_news());
+                return state.risen(block, layout, change);
             }
             state.statistics.allocated(change.used as usize);
             (Some(block), false)
-        });
-        if crossed {
-            self.report_changes();
-        }
-        start
+        })
     }
 
+    /// Runs `f` on the heap's state. If it says that the state may have changed, the hook learns it after that, outside the lock.
     #[inline(always)]
-    fn request(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
-        match self.attempt(layout) {
-            Some(start) => Ok(start),
-            None => self.recover(layout),
-        }
-    }
-
-    fn request_zeroed(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
-        // The headroom is reserved before and the state is updated after, because `Heap` does everything in
-        // between.
-        self.ready(|_| ());
-        let zeroed = self.0.try_allocate_zeroed(layout);
-        let start = match zeroed {
-            Ok(start) => start,
-            Err(_) => {
-                let start = self.recover(layout)?;
-                // SAFETY: the block was allocated here and has that many bytes.
-                unsafe { start.as_ptr().write_bytes(0, layout.size()) };
-                start
-            }
-        };
-        let crossed = self.0.with(|state| {
-            if !state.statistics.rises(0) {
-                return false;
-            }
-            state.look();
-            state.statistics.has_news()
-        });
+    fn watched<T>(&self, f: impl FnOnce(&mut State<P, Monitor<HOOKS>>) -> (T, bool)) -> T {
+        let (result, crossed) = self.0.with(f);
         if crossed {
             self.report_changes();
         }
-        Ok(start)
+        result
     }
 
     /// Handles a request that found no room: headroom, hooks, error.
     #[cold]
     #[inline(never)]
-    fn recover(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
+    fn recover(&self, layout: Layout) -> Option<NonNull<u8>> {
         let reserved = self.0.with(|state| {
             let headroom = &mut state.statistics.headroom;
             if headroom.scopes > 0 { headroom.space.allocate(layout, &mut headroom.counters) } else { None }
         });
-        if let Some(start) = reserved {
-            return Ok(start);
+        if reserved.is_some() {
+            return reserved;
         }
         let mut found = None;
         self.ask_hooks(layout, |gave, _| {
@@ -88,22 +59,20 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
             }
             found.is_some()
         });
-        if let Some(start) = found {
-            return Ok(start);
+        if found.is_some() {
+            return found;
         }
-        let (error, hook) = self.0.with(|state| {
-            state.statistics.gave_up(layout.size());
-            let error = state.out_of_memory(layout);
+        let report = self.0.with(|state| {
+            state.statistics.counters.failed(layout.size());
+            let hook = state.statistics.on_out_of_memory?;
             let idle = !core::mem::replace(&mut state.statistics.lamenting, true);
-            (error, idle.then_some(state.statistics.on_out_of_memory))
+            idle.then(|| (hook, state.out_of_memory(layout)))
         });
-        if let Some(hook) = hook {
-            if let Some(hook) = hook {
-                without_unwinding(|| hook(&error));
-            }
+        if let Some((hook, error)) = report {
+            without_unwinding(|| hook(&error));
             self.0.with(|state| state.statistics.lamenting = false);
         }
-        Err(error)
+        None
     }
 
     /// Frees a block that passes `check`.
@@ -114,25 +83,19 @@ impl<P: Placement, L: Lock, const HOOKS: usize> PressureHeap<P, L, HOOKS> {
         layout: Layout,
         check: impl FnOnce(&mut State<P, Monitor<HOOKS>>) -> Result<(), FreeError>,
     ) -> Result<(), FreeError> {
-        let crossed = self.0.with(|state| {
-            check(state)?;
+        self.watched(|state| {
+            if let Err(error) = check(state) {
+                return (Err(error), false);
+            }
             let headroom = &mut state.statistics.headroom;
             if headroom.holds(block) {
                 // SAFETY: the caller guarantees the block, and it lies in the headroom.
-                return unsafe { headroom.space.free(block, layout, &mut headroom.counters) }.map(|()| false);
+                return (unsafe { headroom.space.free(block, layout, &mut headroom.counters) }, false);
             }
             // SAFETY: the caller guarantees the block.
-            unsafe { state.placement.free(block, layout, &mut state.statistics)? };
-            if !state.statistics.has_fallen() {
-                return Ok(false);
-            }
-            state.look();
-            Ok(state.statistics.has_news())
-        })?;
-        if crossed {
-            self.report_changes();
-        }
-        Ok(())
+            let freed = unsafe { state.placement.free(block, layout, &mut state.statistics) };
+            (freed, freed.is_ok() && state.statistics.has_fallen() && state.look())
+        })
     }
 }
 
@@ -163,18 +126,25 @@ impl<P: Placement, const HOOKS: usize> State<P, Monitor<HOOKS>> {
     /// Handles a request that got its block and takes the heap's use beyond the band. The request is not counted yet.
     #[cold]
     #[inline(never)]
-    fn risen(&mut self, mut block: NonNull<u8>, layout: Layout, mut change: Change) -> Option<NonNull<u8>> {
+    fn risen(
+        &mut self,
+        block: NonNull<u8>,
+        layout: Layout,
+        mut change: Change,
+    ) -> (Option<NonNull<u8>>, bool) {
+        let mut place = Some(block);
         if self.statistics.headroom.is_missing() {
             // The first request, or the first one after a claim, must not take the memory that is to be reserved.
             // SAFETY: the block was just allocated for this layout, and it was given to no user yet.
             if unsafe { self.placement.free(block, layout, &mut change) }.is_ok() {
                 self.look();
-                block = self.placement.allocate(layout, &mut change)?;
+                place = self.placement.allocate(layout, &mut change);
             }
         }
-        self.statistics.allocated(change.used as usize);
-        self.look();
-        Some(block)
+        if place.is_some() {
+            self.statistics.allocated(change.used as usize);
+        }
+        (place, self.look())
     }
 }
 
@@ -184,24 +154,20 @@ unsafe impl<P: Placement, L: Lock, const HOOKS: usize> Memory for PressureHeap<P
     /// and again after each reclaim hook that gives memory back.
     #[inline]
     fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
-        self.request(layout).ok()
+        self.attempt(layout).or_else(|| self.recover(layout))
     }
 
     fn allocate_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
-        self.request_zeroed(layout).ok()
-    }
-
-    /// Allocates a block like [`Memory::allocate`].
-    ///
-    /// # Errors
-    ///
-    /// [`OutOfMemory`], which the hook of [`PressureHeap::on_out_of_memory`] has received as well.
-    fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
-        self.request(layout)
-    }
-
-    fn try_allocate_zeroed(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
-        self.request_zeroed(layout)
+        // The headroom is reserved before and the state is updated after, because `Heap` does everything in
+        // between.
+        self.ready(|_| ());
+        let mut block = self.0.allocate_zeroed(layout);
+        if block.is_none() {
+            block = self.recover(layout);
+            // SAFETY: the block was allocated here and has that many bytes.
+            unsafe { block?.write_bytes(0, layout.size()) };
+        }
+        self.watched(|state| (block, state.statistics.rises(0) && state.look()))
     }
 
     #[inline]
@@ -225,7 +191,7 @@ unsafe impl<P: Placement, L: Lock, const HOOKS: usize> Memory for PressureHeap<P
     }
 
     unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
-        let (resized, crossed) = self.0.with(|state| {
+        self.watched(|state| {
             let headroom = &mut state.statistics.headroom;
             if headroom.holds(block) {
                 // SAFETY: the caller guarantees the block.
@@ -235,19 +201,10 @@ unsafe impl<P: Placement, L: Lock, const HOOKS: usize> Memory for PressureHeap<P
                 );
             }
             // SAFETY: the caller guarantees the block.
-            if !unsafe { state.placement.resize(block, layout, size, &mut state.statistics) } {
-                return (false, false);
-            }
-            if !state.statistics.rises(0) && !state.statistics.has_fallen() {
-                return (true, false);
-            }
-            state.look();
-            (true, state.statistics.has_news())
-        });
-        if crossed {
-            self.report_changes();
-        }
-        resized
+            let resized = unsafe { state.placement.resize(block, layout, size, &mut state.statistics) };
+            let crossed = state.statistics.rises(0) || state.statistics.has_fallen();
+            (resized, resized && crossed && state.look())
+        })
     }
 
     /// Returns the statistics of [`PressureHeap::stats`], without the headroom.
@@ -265,7 +222,7 @@ unsafe impl<P: Placement, L: Lock, const HOOKS: usize> Memory for PressureHeap<P
         unsafe { self.claim(region) }.is_ok()
     }
 
-    pass_on!(|self| self.0; region, remembers, locks);
+    pass_on!(|self| self.0; region, out_of_memory, remembers, locks);
 }
 
 global_alloc!([P: Placement, L: Lock, const HOOKS: usize] PressureHeap<P, L, HOOKS>);

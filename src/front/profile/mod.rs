@@ -2,10 +2,8 @@
 
 mod forms;
 
-use crate::error::FreeError;
-use crate::front::locked::Locked;
 use crate::front::observed;
-use crate::lock::{self, Lock};
+use crate::lock::{self, Lock, Locked};
 use crate::memory::{Done, Memory, allocate, allocator, global_alloc, pass_on};
 use crate::observe::event::Sampler;
 use crate::units::debug;
@@ -280,16 +278,6 @@ unsafe impl<M: Memory, L: Lock> Memory for HeapProfile<M, L> {
         }
         // SAFETY: the caller's contract.
         unsafe { self.memory.deallocate(block, layout) }
-    }
-
-    unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        if !self.is_unknown(block) {
-            // SAFETY: the caller's contract.
-            unsafe { self.memory.check_owned(block, layout)? };
-            self.forget(block);
-        }
-        // SAFETY: the caller's contract.
-        unsafe { self.memory.try_deallocate(block, layout) }
     }
 
     unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {

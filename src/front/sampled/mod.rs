@@ -57,8 +57,7 @@ pub use mpu::{ArmV7Mpu, ArmV8Mpu};
 pub use pmp::RiscvPmp;
 
 use crate::error::{FreeError, misuse::invalid_free};
-use crate::front::locked::Locked;
-use crate::lock::{self, Lock};
+use crate::lock::{self, Lock, Locked};
 use crate::memory::{Done, Memory, allocator, global_alloc, pass_on};
 use crate::observe::current_tag;
 use crate::units::debug;

@@ -10,8 +10,7 @@ mod zone;
 pub use zone::Zone;
 
 use crate::error::{FreeError, OutOfMemory, misuse::report_refused};
-use crate::front::locked::Locked;
-use crate::lock::{self, Lock};
+use crate::lock::{self, Lock, Locked};
 use crate::memory::{Memory, allocator, delegate, global_alloc};
 use crate::region::{Capabilities, Region};
 use crate::units::each;
@@ -195,12 +194,12 @@ impl<'h, const N: usize, const SPANS: usize, L: Lock> Zones<'h, N, SPANS, L> {
         self.choose(layout, wanted, |zone| zone.allocate_zeroed(layout))
     }
 
-    fn choose(
+    fn choose<T>(
         &self,
         layout: Layout,
         wanted: Capabilities,
-        mut allocate: impl FnMut(&Zone<'h>) -> Result<NonNull<[u8]>, OutOfMemory>,
-    ) -> Result<NonNull<[u8]>, ZoneError> {
+        mut allocate: impl FnMut(&Zone<'h>) -> Result<T, OutOfMemory>,
+    ) -> Result<T, ZoneError> {
         let near = self.nearest.map_or(N, |nearest| nearest());
         let rest = self.zones.iter().enumerate().filter(|&(n, _)| n != near).map(|(_, zone)| zone);
         let preferred = self.zones.get(near).into_iter().chain(rest).filter(|zone| zone.prefers(layout));
@@ -312,19 +311,11 @@ impl<'h, const N: usize, const SPANS: usize, L: Lock> Zones<'h, N, SPANS, L> {
 unsafe impl<const N: usize, const SPANS: usize, L: Lock> Memory for ZonesWith<'_, '_, N, SPANS, L> {
     /// Fails if device memory is wanted, because collections cannot use it.
     fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
-        self.try_allocate(layout).ok()
+        self.zones.choose(layout, self.wanted, |zone| zone.try_allocate(layout)).ok()
     }
 
     fn allocate_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
-        self.try_allocate_zeroed(layout).ok()
-    }
-
-    fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
-        self.request(layout, |zones| zones.allocate(layout, self.wanted))
-    }
-
-    fn try_allocate_zeroed(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
-        self.request(layout, |zones| zones.allocate_zeroed(layout, self.wanted))
+        self.zones.choose(layout, self.wanted, |zone| zone.try_allocate_zeroed(layout)).ok()
     }
 
     unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
@@ -377,25 +368,6 @@ unsafe impl<const N: usize, const SPANS: usize, L: Lock> Memory for ZonesWith<'_
 }
 
 allocator!([const N: usize, const SPANS: usize, L: Lock] ZonesWith<'_, '_, N, SPANS, L>);
-
-impl<'h, const N: usize, const SPANS: usize, L: Lock> ZonesWith<'_, 'h, N, SPANS, L> {
-    /// Passes a request on, with the error of the heap that was asked last.
-    fn request(
-        &self,
-        layout: Layout,
-        allocate: impl FnOnce(&Zones<'h, N, SPANS, L>) -> Result<NonNull<[u8]>, ZoneError>,
-    ) -> Result<NonNull<u8>, OutOfMemory> {
-        let nothing = OutOfMemory::new(layout, 0, 0);
-        if self.wanted.contains(Capabilities::DEVICE) {
-            return Err(nothing);
-        }
-        match allocate(self.zones) {
-            Ok(block) => Ok(block.cast()),
-            Err(ZoneError::OutOfMemory { last, .. }) => Err(last),
-            Err(_) => Err(nothing),
-        }
-    }
-}
 
 // Zones are memory like `Zones::wanting` what every request may need.
 delegate!(

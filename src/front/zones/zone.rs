@@ -1,7 +1,7 @@
 //! A zone: a heap, the capabilities of its memory, and the requests that it prefers.
 
 use crate::error::{FreeError, OutOfMemory, misuse::invalid_free};
-use crate::memory::{Memory, allocator, pass_on};
+use crate::memory::{Memory, allocate, allocator, pass_on};
 use crate::region::{Capabilities, Region};
 use crate::units::align_up;
 use core::alloc::Layout;
@@ -136,7 +136,7 @@ impl<'h> Zone<'h> {
     pub fn allocate_zeroed(&self, layout: Layout) -> Result<NonNull<[u8]>, OutOfMemory> {
         self.allocate_by(layout, |padded| match self.is_accessible() {
             true => self.memory.try_allocate_zeroed(padded),
-            false => Err(self.refusal(layout)),
+            false => Err(self.out_of_memory(layout)),
         })
     }
 
@@ -146,15 +146,9 @@ impl<'h> Zone<'h> {
         allocate: impl FnOnce(Layout) -> Result<NonNull<u8>, OutOfMemory>,
     ) -> Result<NonNull<[u8]>, OutOfMemory> {
         // A layout that the padding makes too large for the address space is too large for any heap.
-        let Some(padded) = self.padded(layout) else { return Err(self.refusal(layout)) };
+        let padded = self.padded(layout).ok_or_else(|| self.out_of_memory(layout))?;
         let start = allocate(padded)?;
         Ok(NonNull::slice_from_raw_parts(start, padded.size()))
-    }
-
-    /// Returns the error for a request that is not even passed to the heap.
-    fn refusal(&self, layout: Layout) -> OutOfMemory {
-        let largest_free = self.memory.largest_free();
-        OutOfMemory::new(layout, largest_free, largest_free)
     }
 
     /// Frees a block of this zone, after the O(1) check of [`Heap::try_deallocate`](crate::Heap::try_deallocate).
@@ -188,25 +182,10 @@ impl<'h> Zone<'h> {
 
 // SAFETY: the heap fulfils the contract, for sizes and alignments that are at least those requested.
 unsafe impl Memory for Zone<'_> {
-    /// Fails for memory of a device, because collections cannot use it.
-    fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
-        self.try_allocate(layout).ok()
-    }
-
-    fn allocate_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
-        self.try_allocate_zeroed(layout).ok()
-    }
-
-    fn try_allocate(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
-        match self.is_accessible() {
-            true => self.allocate(layout).map(NonNull::cast),
-            false => Err(self.refusal(layout)),
-        }
-    }
-
-    fn try_allocate_zeroed(&self, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
-        self.allocate_zeroed(layout).map(NonNull::cast)
-    }
+    // Fails for memory of a device, because collections cannot use it.
+    allocate!(self.memory; |self, layout, request| {
+        if self.is_accessible() { request(self.padded(layout)?) } else { None }
+    });
 
     unsafe fn try_deallocate(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         // SAFETY: the caller's contract.
@@ -214,7 +193,7 @@ unsafe impl Memory for Zone<'_> {
     }
 
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
-        // No block has a layout that the padding makes too large for the address space: such a free is wrong.
+        // Padding makes the layout too large for the address space, so no block has it.
         let Some(padded) = self.padded(layout) else {
             return invalid_free(FreeError::NotABlock, block.addr().get());
         };
@@ -243,7 +222,7 @@ unsafe impl Memory for Zone<'_> {
         self.memory.largest_free() & !(self.line - 1)
     }
 
-    pass_on!(|self| self.memory; statistics, region, remembers, locks);
+    pass_on!(|self| self.memory; statistics, region, out_of_memory, remembers, locks);
 }
 
 allocator!([] Zone<'_>);

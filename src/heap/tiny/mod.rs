@@ -14,7 +14,7 @@ use crate::region::Region;
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::UnsafeCell;
 use core::fmt;
-use core::ptr::{self, NonNull};
+use core::ptr::NonNull;
 pub(crate) use granules::bytes_for;
 use granules::{GRANULE, Granules, granules};
 
@@ -127,6 +127,44 @@ impl<const BYTES: usize, L: Lock, S: Statistics, const C: bool> TinyHeap<BYTES, 
             }
             start
         })
+    }
+
+    /// Changes a block of `from` granules to `to` of them: in place if it grows and has room behind it, else by moving it. One that shrinks moves
+    /// if there is room for it elsewhere. `done` gets the address before the old block becomes free.
+    ///
+    /// # Safety
+    ///
+    /// `block` must be live and have layout `old`. If it moves, it must not be used at its old address any more.
+    #[inline(always)]
+    unsafe fn change_granules(
+        &self,
+        block: NonNull<u8>,
+        (old, from): (Layout, usize),
+        (new, to): (Layout, usize),
+        done: impl FnOnce(NonNull<u8>),
+    ) -> Option<NonNull<u8>> {
+        let same = new.align() == old.align();
+        let shrinks = same && to < from;
+        // SAFETY: the caller passes a live block; the two blocks of the copy are both live and so do not overlap.
+        unsafe {
+            if same && !shrinks && self.resize(block.as_ptr(), from, to) {
+                done(block);
+                return Some(block);
+            }
+            match NonNull::new(self.allocate_granules(to, new, shrinks)) {
+                Some(moved) => {
+                    moved.copy_from_nonoverlapping(block, old.size().min(new.size()));
+                    done(moved);
+                    self.free_granules(block.as_ptr(), from);
+                    Some(moved)
+                }
+                None if shrinks && self.resize(block.as_ptr(), from, to) => {
+                    done(block);
+                    Some(block)
+                }
+                None => None,
+            }
+        }
     }
 
     /// Allocates a block for `layout`; a layout of size zero gets a block of 8 bytes. O(1).
@@ -272,30 +310,15 @@ unsafe impl<const BYTES: usize, L: Lock, S: Statistics, const C: bool> GlobalAll
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        let (old, new) = (granules(layout.size()), granules(size));
-        // SAFETY: the caller passes a live block and a size that makes a valid layout; the two blocks of the copy
-        // are both live and so do not overlap.
+        // SAFETY: the caller passes a live block, which is not null, and a size that makes a valid layout.
         unsafe {
-            if new >= old && self.resize(block, old, new) {
-                return block;
+            let (block, new) =
+                (NonNull::new_unchecked(block), Layout::from_size_align_unchecked(size, layout.align()));
+            let (from, to) = (granules(layout.size()), granules(size));
+            match self.change_granules(block, (layout, from), (new, to), |_| ()) {
+                Some(block) => block.as_ptr(),
+                None => refused_for_good(|| self.reason(new)),
             }
-            let moved = self.allocate_granules(
-                new,
-                Layout::from_size_align_unchecked(size, layout.align()),
-                new < old,
-            );
-            if !moved.is_null() {
-                ptr::copy_nonoverlapping(block, moved, layout.size().min(size));
-                self.free_granules(block, old);
-            } else if new < old {
-                self.resize(block, old, new);
-                return block;
-            } else {
-                return refused_for_good(|| {
-                    self.reason(Layout::from_size_align_unchecked(size, layout.align()))
-                });
-            }
-            moved
         }
     }
 }
@@ -321,30 +344,10 @@ unsafe impl<const BYTES: usize, L: Lock, S: Statistics, const C: bool> Memory fo
         unsafe { (**self).try_resize(block, layout, size) }
     }
 
-    /// Resizes a block as [`GlobalAlloc::realloc`] does: one that shrinks moves if there is room for it elsewhere.
     unsafe fn change(&self, block: NonNull<u8>, old: Layout, new: Layout, done: Done) -> Option<NonNull<u8>> {
-        let (start, from, to) = (block.as_ptr(), some_granules(old.size()), some_granules(new.size()));
-        // SAFETY: the caller passes a live block of layout `old`; the two blocks of the copy are both live.
-        unsafe {
-            if new.align() == old.align() && to >= from && self.resize(start, from, to) {
-                done(block);
-                return Some(block);
-            }
-            let shrinks = new.align() == old.align() && to < from;
-            match NonNull::new(self.allocate_granules(to, new, shrinks)) {
-                Some(moved) => {
-                    moved.copy_from_nonoverlapping(block, old.size().min(new.size()));
-                    done(moved);
-                    self.free_granules(start, from);
-                    Some(moved)
-                }
-                None if shrinks && self.resize(start, from, to) => {
-                    done(block);
-                    Some(block)
-                }
-                None => None,
-            }
-        }
+        let (from, to) = (some_granules(old.size()), some_granules(new.size()));
+        // SAFETY: the caller passes a live block of layout `old`.
+        unsafe { self.change_granules(block, (old, from), (new, to), done) }
     }
 
     fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {

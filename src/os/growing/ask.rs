@@ -63,7 +63,7 @@ impl Growing {
         let done = SHARED.with(|pages| pages.make_ready(bytes));
         done.then_some(()).ok_or_else(|| {
             let layout = Layout::from_size_align(bytes, SLOT).unwrap_or(Layout::new::<u8>());
-            let largest = SHARED.with(|pages| pages.largest());
+            let largest = SHARED.with(|pages| pages.spans.largest());
             OutOfMemory::new(layout, largest, largest)
         })
     }

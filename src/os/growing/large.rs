@@ -124,9 +124,4 @@ impl<S: System> Pages<S> {
         }
         None
     }
-
-    /// Returns the bytes of the longest free span, for which nothing has to be committed.
-    pub(super) fn largest(&mut self) -> usize {
-        self.spans.largest()
-    }
 }

@@ -157,7 +157,7 @@ unsafe impl<W: Whose> Memory for Growing<W> {
 
     /// Returns the largest large block that fits into free memory that the heap has already. It may get more from the system.
     fn largest_free(&self) -> usize {
-        let largest = self.0.shared().with(|pages| pages.largest());
+        let largest = self.0.shared().with(|pages| pages.spans.largest());
         // A small block may need a page that is longer than it.
         if largest > LARGEST { largest } else { 0 }
     }

@@ -6,7 +6,7 @@ use super::thread;
 use crate::lock::{Futex, Lock};
 use crate::os::cache::{Bin, Lists, NONE, Source};
 use crate::os::depot;
-use core::fmt;
+use crate::units::debug;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::boxed::Box;
@@ -141,8 +141,4 @@ impl Drop for Own {
     }
 }
 
-impl fmt::Debug for Own {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Own").finish_non_exhaustive()
-    }
-}
+debug!([] Own, |self|);

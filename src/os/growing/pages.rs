@@ -3,7 +3,7 @@
 use super::classes::{SLOT, batch, page_size};
 use super::page::NONE;
 use super::ready::Ready;
-use super::spans::{Cut, NOTHING, Places, Spans, default_reserve};
+use super::spans::{Cut, NOTHING, Spans, default_reserve};
 use super::system::System;
 use crate::front::pressure::Pressure;
 use crate::os::cache::{Block, CLASSES, Chain, SIZES, SMALLEST};
@@ -89,12 +89,6 @@ impl<S: System> Pages<S> {
     /// Limits the memory, and the addresses that the first request reserves.
     pub(super) fn limit(&mut self, bytes: usize) {
         self.most = bytes;
-    }
-
-    /// Returns where the tables are now.
-    #[inline(always)]
-    pub(super) fn places(&self) -> Places {
-        self.spans.places()
     }
 
     /// Returns the most bytes to commit, and of addresses to reserve.
@@ -296,7 +290,7 @@ impl<S: System> Pages<S> {
     /// Returns the reserved addresses of blocks; `None` before the first request.
     pub(super) fn region(&self) -> Option<Region> {
         let start = NonNull::new(self.spans.address(0))?;
-        Some(Region { start, size: self.spans.reserved(), zeroed: false })
+        Some(Region { start, size: self.spans.slots.reserved, zeroed: false })
     }
 
     /// Returns how many bundles of a class there are, if they are as many as are counted.
@@ -313,7 +307,8 @@ impl<S: System> Pages<S> {
 
     /// Returns the statistics of this moment.
     pub(super) fn stats(&self) -> GrowingStats {
-        let (committed, dirty, reserved) = (self.places().bytes, self.spans.dirty(), self.spans.reserved());
+        let (committed, dirty, reserved) =
+            (self.spans.slots.committed, self.spans.dirty(), self.spans.slots.reserved);
         GrowingStats { committed, dirty, reserved, ..self.stats }
     }
 }

@@ -41,7 +41,7 @@ impl Ready {
         slot < end
     }
 
-    /// Provides the memory of `len` slots from `slot` on, and cuts spans from them from now on.
+    /// Adds `len` slots from `slot` on to the memory that spans are cut from.
     ///
     /// # Safety
     ///

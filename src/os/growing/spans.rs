@@ -35,9 +35,9 @@ const RESERVE: usize = if usize::BITS > 32 { 64 << 30 } else { 1 << 30 };
 /// for its contents, and a bit that is set if it was written to since the system provided it: what was not is zero, and costs nothing.
 pub(super) struct Spans<S> {
     index: Image,
-    slots: Range,
+    pub(super) slots: Range,
     table: Range,
-    map: Range,
+    pub(super) map: Range,
     bits: Range,
     ground: Ground,
     /// Slots of free spans that the system has not got back, about.
@@ -67,17 +67,6 @@ pub(super) struct Cut {
     pub(super) dirty: bool,
 }
 
-/// The places of the tables, which do not change once addresses are reserved, and how far they are committed.
-#[derive(Clone, Copy)]
-pub(super) struct Places {
-    /// The first slot.
-    pub(super) base: *mut u8,
-    /// Bytes of all committed slots.
-    pub(super) bytes: usize,
-    /// One byte per slot.
-    pub(super) map: *const u8,
-}
-
 impl<S: System> Spans<S> {
     pub(super) const EMPTY: Self = Self {
         index: Image::EMPTY,
@@ -94,12 +83,6 @@ impl<S: System> Spans<S> {
         whole: (ptr::null_mut(), 0),
         system: PhantomData,
     };
-
-    /// Returns where the tables are now.
-    #[inline(always)]
-    pub(super) fn places(&self) -> Places {
-        Places { base: self.slots.base, bytes: self.slots.committed, map: self.map.base }
-    }
 
     /// Returns the bytes of the tables for `bytes` bytes of slots: spans, map, bits, boundary bits and image. The image starts somewhere
     /// in a grain.
@@ -395,11 +378,6 @@ impl<S: System> Spans<S> {
     /// Returns the bytes of the longest free span.
     pub(super) fn largest(&mut self) -> usize {
         self.index.largest() * SLOT
-    }
-
-    /// Returns the bytes of addresses that are reserved.
-    pub(super) fn reserved(&self) -> usize {
-        self.slots.reserved
     }
 
     /// Returns whether the process has more memory than ever before, of which more than one part in `share`, and more than

@@ -3,7 +3,7 @@
 use super::classes::{SLOT, batch, low_bits, objects, page_size};
 use super::pages::Pages;
 use super::sampled;
-use super::spans::{NOTHING, Places};
+use super::spans::{NOTHING, Spans};
 use super::system::{Host, System};
 use super::thread;
 use crate::error::FreeError;
@@ -90,9 +90,8 @@ impl Shared {
             // SAFETY: the lock excludes all others, and nothing that runs under it allocates.
             let pages = unsafe { &mut *self.pages.get() };
             let result = f(pages);
-            let places = pages.places();
-            if places.bytes != self.bytes.load(Ordering::Relaxed) {
-                self.publish(places);
+            if pages.spans.slots.committed != self.bytes.load(Ordering::Relaxed) {
+                self.publish(&pages.spans);
             }
             result
         })
@@ -101,7 +100,7 @@ impl Shared {
     /// Returns what the map says of an address.
     #[inline(always)]
     pub(super) fn entry(&self, block: *mut u8) -> u8 {
-        // A block's address comes from a thread that saw the places, or set them.
+        // A block's address comes from a thread that saw the tables' addresses, or set them.
         let offset = block.addr().wrapping_sub(self.base.load(Ordering::Relaxed).addr());
         if offset >= self.bytes.load(Ordering::Relaxed) {
             return NOTHING;
@@ -114,10 +113,10 @@ impl Shared {
 
     /// Publishes how far memory is committed, before a block there is allocated.
     #[cold]
-    fn publish(&self, places: Places) {
-        self.map.store(places.map.cast_mut(), Ordering::Relaxed);
-        self.base.store(places.base, Ordering::Relaxed);
-        self.bytes.store(places.bytes, Ordering::Relaxed);
+    fn publish(&self, spans: &Spans<Host>) {
+        self.map.store(spans.map.base, Ordering::Relaxed);
+        self.base.store(spans.slots.base, Ordering::Relaxed);
+        self.bytes.store(spans.slots.committed, Ordering::Relaxed);
     }
 }
 
@@ -235,40 +234,8 @@ impl Shared {
         self.insist(|pages| pages.allocate_large(size, align, zeroed))
     }
 
-    /// Changes the size of a large block that stays one, in place or by moving its memory without copying. `done` gets its address before
-    /// the old one becomes free for other requests.
-    ///
-    /// # Safety
-    ///
-    /// The block must be a live large one of `have` bytes, and must not be used at its old address if it moves.
-    pub(super) unsafe fn resize_large(
-        &self,
-        block: NonNull<u8>,
-        size: usize,
-        have: usize,
-        align: usize,
-        mut done: impl FnMut(NonNull<u8>),
-    ) -> Option<NonNull<u8>> {
-        if size > isize::MAX as usize {
-            return None;
-        }
-        // SAFETY: the caller guarantees the block.
-        let resized = self.with(|pages| unsafe {
-            if pages.resize_large(block, size) {
-                return Some(block);
-            }
-            if size > have && align <= Host::page() { pages.shift_large(block, size) } else { None }
-        })?;
-        done(resized);
-        if resized != block {
-            // SAFETY: the old block is live, and its contents have moved.
-            self.with(|pages| unsafe { pages.free_large(block) });
-        }
-        Some(resized)
-    }
-
-    /// Changes the size of a block of `have` bytes, in place if it `is_large` and stays so, and by moving it otherwise. `allocate` allocates the new
-    /// block and `free` frees the old one; `done` gets the address before the old block becomes free for other requests.
+    /// Changes the size of a block of `have` bytes: in place or by moving its memory without copying if it `is_large` and stays so, otherwise by
+    /// copying. `allocate` allocates the new block and `free` frees the old one; `done` gets the address before the old block becomes free for other requests.
     ///
     /// # Safety
     ///
@@ -283,9 +250,18 @@ impl Shared {
     ) -> Option<NonNull<u8>> {
         // SAFETY: the caller guarantees the block; both blocks of the copy are live.
         unsafe {
-            if is_large {
-                if let Some(block) = self.resize_large(block, size, have, align, &mut done) {
-                    return Some(block);
+            if is_large && size <= isize::MAX as usize {
+                let resized = self.with(|pages| match pages.resize_large(block, size) {
+                    true => Some(block),
+                    false if size > have && align <= Host::page() => pages.shift_large(block, size),
+                    false => None,
+                });
+                if let Some(resized) = resized {
+                    done(resized);
+                    if resized != block {
+                        self.with(|pages| pages.free_large(block));
+                    }
+                    return Some(resized);
                 }
             }
             let Some(moved) = allocate() else {

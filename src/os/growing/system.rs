@@ -211,7 +211,7 @@ mod unix {
             };
             match there {
                 Ok(_) => Shift::Refused,
-                // Ours was not taken away, or another thread has mapped something there since.
+                // The old mapping is still there, or another thread has mapped something in its place.
                 Err(rustix::io::Errno::EXIST) => Shift::Lost,
                 // The heap counts on these addresses.
                 Err(_) => std::process::abort(),

@@ -9,9 +9,9 @@ use crate::error::misuse::report_refused;
 use crate::lock::{ForkLock, Lock};
 use crate::memory::{Done, Memory, allocate, allocator, global_alloc, pass_on};
 use crate::region::Region;
+use crate::units::debug;
 use core::alloc::Layout;
 use core::cell::Cell;
-use core::fmt;
 use core::ptr::NonNull;
 pub(super) use pool::{BYTES, PAGE, map};
 pub(super) use slots::{Slots, distance};
@@ -211,9 +211,4 @@ unsafe impl<M: Memory> Memory for Guarded<M> {
 
 global_alloc!([M: Memory] Guarded<M>, plainly);
 allocator!([M: Memory] Guarded<M>);
-
-impl<M> fmt::Debug for Guarded<M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Guarded").field("period", &self.period).finish_non_exhaustive()
-    }
-}
+debug!([M] Guarded<M>, |self| period: self.period);

@@ -3,6 +3,7 @@
 mod chunks;
 mod runs;
 
+use super::mapped::limited;
 use super::{Mapped, RegionMap};
 use crate::error::FreeError;
 use crate::region::DEFAULT_REGIONS;
@@ -189,7 +190,7 @@ unsafe impl<N: Length, const CHECKED: bool> RegionMap for FirstFitMap<N, CHECKED
 
     #[inline(always)]
     fn shape(len: usize, align: usize) -> (usize, usize) {
-        (len, align)
+        (limited(len), limited(align))
     }
 
     #[inline(always)]

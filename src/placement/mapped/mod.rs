@@ -131,6 +131,13 @@ fn length<const G: usize>(size: usize) -> usize {
     (size as isize - 1).max(0) as usize / G + 1
 }
 
+/// Limits a length or an alignment in granules, which no region has, so that sums with an index do not wrap around. What comes from a
+/// layout is less, as the compiler knows.
+#[inline(always)]
+pub(super) fn limited(granules: usize) -> usize {
+    granules.min(usize::MAX / 4)
+}
+
 /// Returns the shape of a request.
 #[inline(always)]
 fn shape<M: RegionMap, const G: usize>(size: usize, align: usize) -> M::Shape {

@@ -185,7 +185,7 @@ impl<T: Tier> QuickLists<T> {
     /// Flushes a kept large block to the tier.
     unsafe fn put_large(&mut self, start: NonNull<u8>, size: usize) {
         // SAFETY: a size that was allocated with some alignment is valid with none. A block's length follows
-        // from its size alone, so this layout does for it.
+        // from its size alone, so the alignment does not matter.
         unsafe {
             let layout = Layout::from_size_align_unchecked(size, 1);
             if self.tier.free(start, layout, &mut NoStatistics).is_ok() {

@@ -36,12 +36,13 @@ const fn peer(name: &'static str, package: &'static str, resizes: bool, what: &'
 const TLSF: [&str; 3] = ["rlsf", "embedded-alloc", "talc"];
 
 /// All of them, the zero first.
-pub const SUBJECTS: [Subject; 19] = [
+pub const SUBJECTS: [Subject; 20] = [
     zero(ZERO, "a bump pointer of the firmware's own: the zero of the added sizes"),
     ours("tiny", "`TinyHeap`: two classes per power of two, no statistics, its memory included", &TLSF),
     ours("tiny-bump", "`TinyBump`, which never frees", &[]),
     ours("tlsf16", "`Heap<Tlsf16>`: 16-bit words, one region, 8 classes per power of two, statistics", &TLSF),
     ours("heap", "`Heap` without any choice: `MicroTlsf`, four regions, statistics", &TLSF),
+    ours("heap-kept", "the same in `Kept`, which keeps a block longer than all that are requested", &[]),
     ours("heap-basic", "the same with the checks of level `Basic`: `MicroTlsf<4, true>`", &[]),
     ours("heap-full", "the same at level `Full`: `harden::Full<MicroTlsf>`", &[]),
     ours("tlsf", "`Heap<Tlsf>`: 32-bit words, four regions, 8 classes per power of two, statistics", &TLSF),

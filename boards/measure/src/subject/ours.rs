@@ -18,6 +18,9 @@ pub type Chosen = Heap<allotment::placement::Default, Alone>;
 #[cfg(feature = "heap-sampled")]
 pub type Chosen =
     allotment::Sampled<Heap<allotment::placement::Default, Alone>, allotment::sampled::ArmV7Mpu, Alone>;
+/// The same with a block kept that is longer than all that the programs request.
+#[cfg(feature = "heap-kept")]
+pub type Chosen = allotment::Kept<Heap<allotment::placement::Default, Alone>, 1, Alone>;
 /// The same with the checks of level `Basic`.
 #[cfg(feature = "heap-basic")]
 pub type Chosen = Heap<allotment::placement::MicroTlsf<4, true>, Alone>;
@@ -67,5 +70,27 @@ impl Subject for Chosen {
             NonNull::new(start).map(|start| unsafe { self.memory().claim(Region::new(start, size)) });
         assert!(claimed.is_some_and(|claimed| claimed.is_ok()));
         self.start(1);
+    }
+}
+
+#[cfg(feature = "heap-kept")]
+impl Subject for Chosen {
+    const EMPTY: Self = Self::new(Heap::empty(), 4200, 4200);
+
+    unsafe fn add_memory(&mut self, start: *mut u8, size: usize) {
+        // SAFETY: the caller gives the memory away.
+        let claimed =
+            NonNull::new(start).map(|start| unsafe { self.memory().claim(Region::new(start, size)) });
+        assert!(claimed.is_some_and(|claimed| claimed.is_ok()));
+    }
+
+    fn warm_up(&mut self) {
+        use allotment::Memory;
+        use core::alloc::Layout;
+
+        let layout = Layout::new::<u64>();
+        // SAFETY: the block is live, has this layout, and is not used afterwards.
+        let freed = self.try_allocate(layout).map(|block| unsafe { self.deallocate(block, layout) });
+        assert!(freed.is_ok());
     }
 }

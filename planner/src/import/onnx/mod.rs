@@ -228,7 +228,7 @@ struct Frame<'a, 'm> {
 }
 
 impl<'m> Frame<'_, 'm> {
-    /// Returns the place of nodes within the one of that name.
+    /// Returns the frame of a body or a function inside this one; `prefix` goes before the names in it.
     fn inner(&self, prefix: String, infos: [&'m [ValueInfo]; 2]) -> Self {
         Self { prefix, infos, depth: self.depth + 1, ..*self }
     }

@@ -113,7 +113,7 @@ fn reshaped(from: &[u64], to: &[i64], allow_zero: bool) -> Result<Vec<u64>, Faul
     }
     let fixed = product(&shape)?;
     match open {
-        // Runtimes take an empty tensor for any: the open dimension is 0 too.
+        // Runtimes accept any shape for an empty tensor: the open dimension is 0 too.
         Some(n) if fixed == 0 && count == 0 => shape[n] = 0,
         Some(n) if fixed > 0 && count % fixed == 0 => shape[n] = count / fixed,
         None if fixed == count => {}

@@ -1,6 +1,6 @@
 //! A value that a lock guards.
 
-use crate::lock::Lock;
+use super::Lock;
 use core::cell::UnsafeCell;
 
 /// A value that only the holder of a lock can access.
@@ -27,7 +27,7 @@ impl<T, L: Lock> Locked<T, L> {
 
     /// Returns the lock as one that can be held across a fork, as [`Lock::at_fork`] does.
     #[cfg(all(feature = "std", unix))]
-    pub(crate) fn at_fork(&self) -> Option<crate::lock::ForkLock> {
+    pub(crate) fn at_fork(&self) -> Option<super::ForkLock> {
         self.lock.at_fork()
     }
 }
