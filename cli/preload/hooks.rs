@@ -49,6 +49,28 @@ fn allocated(size: usize, align: usize, allocate: impl Fn(&Real) -> *mut c_void)
     written(size, align, allocate)
 }
 
+/// Writes down that a request got this block, or null.
+pub fn write_allocation(block: *mut c_void, size: usize, align: usize) {
+    let (size, align) = (size as u64, align as u64);
+    let action = match block.is_null() {
+        true => Action::Fail { size, align },
+        false => Action::Allocate { id: block.addr() as u64, size, align },
+    };
+    let mut stack = Stack::new();
+    stack.capture();
+    let mut held = hold();
+    held.write(action, &stack);
+    held.keep(block);
+}
+
+/// Writes down that a block is freed, if its allocation was.
+pub fn write_free(block: *mut c_void) {
+    let mut held = hold();
+    if held.forget(block) {
+        held.write(Action::Free { id: block.addr() as u64 }, &Stack::new());
+    }
+}
+
 #[inline(never)]
 fn written(size: usize, align: usize, allocate: impl Fn(&Real) -> *mut c_void) -> *mut c_void {
     let Some(real) = real() else { return early::allocate(size, align) };
@@ -59,16 +81,7 @@ fn written(size: usize, align: usize, allocate: impl Fn(&Real) -> *mut c_void) -
         || allocate(real),
         || {
             let block = allocate(real);
-            let align = align as u64;
-            let action = match block.is_null() {
-                true => Action::Fail { size: size as u64, align },
-                false => Action::Allocate { id: block.addr() as u64, size: size as u64, align },
-            };
-            let mut stack = Stack::new();
-            stack.capture();
-            let mut held = hold();
-            held.write(action, &stack);
-            held.keep(block);
+            write_allocation(block, size, align);
             block
         },
     )
@@ -114,11 +127,7 @@ unsafe fn free_known(block: *mut c_void) {
     // SAFETY: the caller keeps the contract of the C function, which is called with the same arguments.
     let free = || unsafe { (real.free)(block) };
     recorded(free, || {
-        let mut held = hold();
-        if held.forget(block) {
-            held.write(Action::Free { id: block.addr() as u64 }, &Stack::new());
-        }
-        drop(held);
+        write_free(block);
         free();
     });
 }

@@ -9,6 +9,7 @@ use core::ptr::{self, with_exposed_provenance};
 
 use allotment_event::Action;
 
+use crate::hooks::{write_allocation, write_free};
 use crate::modules::Module;
 use crate::real::real;
 use crate::recorder::{hold, recorded};
@@ -69,21 +70,8 @@ unsafe extern "C" fn allocated(
     if sample::passes(size) || !sample::chooses(size) {
         return;
     }
-    recorded(
-        || (),
-        || {
-            let (size, align) = (size as u64, if align.is_power_of_two() { align as u64 } else { 0 });
-            let action = match block.is_null() {
-                true => Action::Fail { size, align },
-                false => Action::Allocate { id: block.addr() as u64, size, align },
-            };
-            let mut stack = Stack::new();
-            stack.capture();
-            let mut held = hold();
-            held.write(action, &stack);
-            held.keep(block);
-        },
-    );
+    let align = if align.is_power_of_two() { align } else { 0 };
+    recorded(|| (), || write_allocation(block, size, align));
 }
 
 unsafe extern "C" fn freed(_: *mut c_void, _: c_int, block: *mut c_void, _: *const usize) {
@@ -91,15 +79,7 @@ unsafe extern "C" fn freed(_: *mut c_void, _: c_int, block: *mut c_void, _: *con
     if block.is_null() || sample::is_unknown(block) {
         return;
     }
-    recorded(
-        || (),
-        || {
-            let mut held = hold();
-            if held.forget(block) {
-                held.write(Action::Free { id: block.addr() as u64 }, &Stack::new());
-            }
-        },
-    );
+    recorded(|| (), || write_free(block));
 }
 
 unsafe extern "C" fn resized(
