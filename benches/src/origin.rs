@@ -3,7 +3,7 @@
 use allotment_benches::machine;
 
 /// The dependencies that are under test.
-const PEERS: [&str; 11] = [
+const PEERS: [&str; 14] = [
     "allotment",
     "talc",
     "rlsf",
@@ -14,7 +14,10 @@ const PEERS: [&str; 11] = [
     "embedded-alloc",
     "offset-allocator",
     "mimalloc",
+    "rusty_alloc-api",
+    "sefer-alloc",
     "snmalloc-rs",
+    "tikv-jemallocator",
 ];
 
 /// Returns machine, versions and command, one line each.

@@ -75,8 +75,10 @@ pub fn run(bench: &Bench, setup: &Setup) -> Result<ExitCode> {
     if !bench.check && (all || bench.names.iter().any(|name| name == "programs")) {
         // Binaries beside the program, which starts them.
         let programs: &[&str] = match peers {
-            Peers::All => &["heap", "cached", "talc", "system", "jemalloc", "mimalloc", "snmalloc"],
-            _ => &["heap", "cached", "talc", "system"],
+            Peers::All => {
+                &["heap", "cached", "talc", "system", "rusty", "sefer", "jemalloc", "mimalloc", "snmalloc"]
+            }
+            _ => &["heap", "cached", "talc", "system", "rusty", "sefer"],
         };
         let programs: Vec<String> = programs.iter().map(|name| format!("programs-{name}")).collect();
         build(&programs, &format!("programs,{}", peers.features()), None)?;
@@ -93,12 +95,7 @@ pub fn run(bench: &Bench, setup: &Setup) -> Result<ExitCode> {
             format!("liballotment={}", malloc::library(false)?.display()),
             format!("liballotment-hard={}", malloc::library(true)?.display()),
         ];
-        // Clang's runtime has Android's allocator as a library of its own.
-        const SCUDO: &str = "libclang_rt.scudo_standalone-x86_64.so";
-        match setup::library("scudo", &["libclang-rt-19-dev", "libclang-rt-14-dev"], SCUDO, setup) {
-            Ok(library) => libraries.push(format!("libscudo={}", library.display())),
-            Err(error) => eprintln!("xtask: without scudo: {error:#}"),
-        }
+        libraries.extend(malloc::peers_that_find_misuse(setup)?);
         command.env("ALLOTMENT_LIBRARIES", libraries.join(":"));
     }
     command.env("PATH", setup::path_with(&valgrind)?);

@@ -27,7 +27,7 @@ const SPREAD: &str = "quartile spread of time / system";
 const PROGRAMS: [&str; 5] = ["json", "source", "words", "threads", "image"];
 
 /// The subjects and the names of their binaries, which the package `programs` makes. The first is what ratios are to.
-const SUBJECTS: [(&str, &str); 7] = [
+const SUBJECTS: [(&str, &str); 9] = [
     ("system", "programs-system"),
     ("Heap", "programs-heap"),
     ("Cached", "programs-cached"),
@@ -35,6 +35,8 @@ const SUBJECTS: [(&str, &str); 7] = [
     ("mimalloc", "programs-mimalloc"),
     ("snmalloc", "programs-snmalloc"),
     ("jemalloc", "programs-jemalloc"),
+    ("rusty_alloc", "programs-rusty"),
+    ("sefer-alloc", "programs-sefer"),
 ];
 
 fn tables(_: &Results) -> Vec<Table> {

@@ -95,6 +95,10 @@ const SUBJECTS: &[(&str, Round)] = &[
     #[cfg(feature = "peers")]
     ("buddy-system", round::<peers::BuddySystem>),
     #[cfg(feature = "peers")]
+    ("rusty_alloc", round::<rusty_alloc_api::RustyAlloc>),
+    #[cfg(feature = "peers")]
+    ("sefer-alloc", round::<sefer_alloc::SeferAlloc>),
+    #[cfg(feature = "peers")]
     ("system", round::<std::alloc::System>),
     #[cfg(feature = "mimalloc")]
     ("mimalloc", round::<mimalloc::MiMalloc>),

@@ -125,6 +125,8 @@ macro_rules! process {
 process!(GlobalRlsf, GlobalRlsf);
 process!(dlmalloc::GlobalDlmalloc, dlmalloc::GlobalDlmalloc);
 process!(std::alloc::System, std::alloc::System);
+process!(rusty_alloc_api::RustyAlloc, rusty_alloc_api::RustyAlloc);
+process!(sefer_alloc::SeferAlloc, sefer_alloc::SeferAlloc::new());
 process!(
     #[cfg(feature = "mimalloc")]
     mimalloc::MiMalloc,

@@ -3,6 +3,7 @@
 //! With `--check` every program runs once on the system's heap and once on ours, and must print the same. Without, all
 //! heaps take turns for a number of rounds, and time and peak memory become tables in `benches/results/pages/malloc.csv`.
 
+mod peers;
 mod program;
 mod table;
 
@@ -12,8 +13,8 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::{Setup, child, pages, setup};
-use program::{Program, Run};
+use crate::{Setup, child, firmware, pages};
+use program::{Kind, Program, Run};
 use table::Table;
 
 #[derive(clap::Args)]
@@ -32,26 +33,27 @@ pub struct Options {
 /// A heap to preload.
 pub struct Heap {
     name: &'static str,
+    /// Whether it is built to find misuse.
+    hard: bool,
+    /// The crate or package that a peer comes from.
+    origin: String,
+    /// Options for our heap, which others ignore.
+    options: &'static str,
     library: Option<PathBuf>,
 }
 
 /// What a check divides the work of the programs by.
 const CHECKED_BY: u32 = 8;
 
-/// Other heaps, by Debian's packages and the libraries in them.
-const PEERS: [(&str, &[&str], &str); 3] = [
-    ("mimalloc", &["libmimalloc3", "libmimalloc2.0"], "libmimalloc.so"),
-    ("jemalloc", &["libjemalloc2"], "libjemalloc.so.2"),
-    ("tcmalloc", &["libtcmalloc-minimal4t64", "libtcmalloc-minimal4"], "libtcmalloc_minimal.so.4"),
-];
-
 pub fn run(options: &Options, setup: &Setup) -> Result<ExitCode> {
     let root = crate::firmware::root();
     let folder = root.join("target/malloc");
     fs::create_dir_all(&folder)?;
-    let ours = Heap { name: "allotment", library: Some(library(false)?) };
-    let hard = Heap { name: "allotment hard", library: Some(library(true)?) };
-    let system = Heap { name: "system", library: None };
+    let heap = |name, hard, library| Heap { name, hard, origin: String::new(), options: "", library };
+    let ours = heap("allotment", false, Some(library(false)?));
+    let hard = heap("allotment, hard", true, Some(library(true)?));
+    let huge = Heap { options: "thp", ..heap("allotment, thp", false, ours.library.clone()) };
+    let system = heap("system", false, None);
 
     let programs = program::all(root, &folder, if options.check { CHECKED_BY } else { 1 }, setup)?;
     let chosen =
@@ -85,45 +87,76 @@ pub fn run(options: &Options, setup: &Setup) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
 
-    let mut heaps = vec![system, ours, hard];
-    for (name, packages, file) in PEERS {
-        match setup::library(name, packages, file, setup) {
-            Ok(library) => heaps.push(Heap { name, library: Some(library) }),
-            Err(error) => eprintln!("xtask: without {name}: {error:#}"),
-        }
-    }
-    let mut text = String::from(PREAMBLE);
-    for (title, threads) in [("Programs", false), ("Two threads", true)] {
-        let mut table = Table::new(title, &heaps);
+    let peers = peers::all(&folder, setup)?;
+    let origins = peers.iter().map(|heap| format!("{} of {}", heap.name, heap.origin)).collect::<Vec<_>>();
+    let mut text = format!("{PREAMBLE}Peers: {}.\n", origins.join("; "));
+    let (hardened, usual): (Vec<_>, Vec<_>) =
+        [ours, hard].into_iter().chain(peers).partition(|heap| heap.hard);
+    let usual: Vec<&Heap> = [&system].into_iter().chain(&usual).collect();
+    let hardened: Vec<&Heap> = [&system].into_iter().chain(&hardened).collect();
+    let huge: Vec<&Heap> =
+        usual[..2].iter().copied().chain([&huge]).chain(usual[2..].iter().copied()).collect();
+    for (title, kind, heaps) in [
+        ("Programs", Kind::Whole, &usual),
+        ("Two threads", Kind::Threads, &usual),
+        ("Programs on heaps that find misuse", Kind::Whole, &hardened),
+        ("Huge pages", Kind::Pages, &huge),
+    ] {
+        let mut table = Table::new(title, heaps);
         // `functions` checks contracts that other heaps do not keep, and costs no time.
-        let timed = |program: &Program| program.threads == threads && program.name != "functions";
+        let timed = |program: &Program| program.kind == kind && program.name != "functions";
         for (program, &seconds) in programs.iter().zip(&seconds).filter(|(program, _)| timed(program)) {
-            let mut runs: Vec<Vec<Run>> = heaps.iter().map(|_| Vec::new()).collect();
-            for round in 0..options.rounds * repeats(seconds) {
-                // Each round starts with another heap.
-                for at in 0..heaps.len() {
-                    let at = (at + round) % heaps.len();
-                    let run = program.run(&heaps[at], &folder)?;
-                    ensure!(run.success, "{} fails on {}: {}", program.name, heaps[at].name, run.tail());
-                    runs[at].push(Run { output: Vec::new(), ..run });
-                }
-            }
-            table.row(program.name, &runs);
+            table.row(program.name, &race(program, heaps, options.rounds * repeats(seconds), &folder)?);
             eprintln!("{}", table.last());
         }
         text += &table.finish();
     }
     if options.only.is_empty() {
-        text += &specials(&heaps, &folder)?;
+        text += &specials(&usual, &folder)?;
         pages::keep("malloc", &text)?;
     }
     print!("{text}");
     Ok(ExitCode::SUCCESS)
 }
 
+/// Returns the heaps of others that are built to find misuse, as `name=path`.
+pub fn peers_that_find_misuse(setup: &Setup) -> Result<Vec<String>> {
+    let peers = peers::all(&folder()?, setup)?.into_iter().filter(|heap| heap.hard);
+    Ok(peers.filter_map(|heap| Some(format!("lib{}={}", heap.name, heap.library?.display()))).collect())
+}
+
+/// Returns the folder of what is compiled.
+fn folder() -> Result<PathBuf> {
+    let folder = firmware::root().join("target/malloc");
+    fs::create_dir_all(&folder)?;
+    Ok(folder)
+}
+
+/// Runs a program on each heap in turns. Returns the runs of each, none of one on which the program fails, which only peers may.
+fn race(program: &Program, heaps: &[&Heap], rounds: usize, folder: &Path) -> Result<Vec<Vec<Run>>> {
+    let mut runs: Vec<Option<Vec<Run>>> = heaps.iter().map(|_| Some(Vec::new())).collect();
+    for round in 0..rounds {
+        // Each round starts with another heap.
+        for at in 0..heaps.len() {
+            let at = (at + round) % heaps.len();
+            let Some(done) = &mut runs[at] else { continue };
+            let run = program.run(heaps[at], folder)?;
+            if run.success {
+                done.push(Run { output: Vec::new(), ..run });
+                continue;
+            }
+            let failure = format!("{} fails on {}: {}", program.name, heaps[at].name, run.tail());
+            ensure!(!matches!(heaps[at].name, "system" | "allotment" | "allotment, hard"), failure);
+            eprintln!("xtask: {failure}");
+            runs[at] = None;
+        }
+    }
+    Ok(runs.into_iter().map(Option::unwrap_or_default).collect())
+}
+
 /// Builds `liballotment.so`, or `liballotment-hard.so`, and returns its path.
 pub fn library(hard: bool) -> Result<PathBuf> {
-    let root = crate::firmware::root();
+    let root = firmware::root();
     let mut build = child::command("cargo");
     build.current_dir(root).args(["build", "--quiet", "--release", "--package", "allotment-capi"]);
     if hard {
@@ -147,7 +180,8 @@ fn repeats(seconds: f64) -> usize {
 
 const PREAMBLE: &str = "## `malloc` under whole programs\n\nGenerated by `cargo xtask malloc`; do not edit. Every heap is preloaded \
     into the same programs, in turns. Processor time (user and system) and peak memory as ratios to the C library's heap: the median of \
-    the rounds' ratios. Programs of less than half a second run several times in a round. A ratio below 1 is better than the C library.\n";
+    the rounds' ratios; a dash: the program fails on that heap. Programs of less than half a second run several times in a round. A ratio \
+    below 1 is better than the C library. ";
 
 /// What must hold besides the same output: forks, limits of the address space, and invalid frees.
 fn check_specials(ours: &Heap, folder: &Path) -> Result<()> {
@@ -192,12 +226,12 @@ fn check_specials(ours: &Heap, folder: &Path) -> Result<()> {
 }
 
 /// Start-up, and what is kept after nearly everything was freed, beyond what the program had when it started.
-fn specials(heaps: &[Heap], folder: &Path) -> Result<String> {
+fn specials(heaps: &[&Heap], folder: &Path) -> Result<String> {
     let mut text = String::from("\n### Start-up, and memory that is kept\n\n");
     text += &table::header(heaps.iter().map(|heap| heap.name));
     // The rows from their names and the cells of each heap.
     let mut add = |names: &[String], cells: &dyn Fn(&Heap) -> Result<Vec<String>>| -> Result<()> {
-        let columns = heaps.iter().map(cells).collect::<Result<Vec<_>>>()?;
+        let columns = heaps.iter().map(|heap| cells(heap)).collect::<Result<Vec<_>>>()?;
         for (at, name) in names.iter().enumerate() {
             text += &table::row(name, columns.iter().map(|cells| cells[at].clone()));
         }

@@ -19,12 +19,23 @@ pub struct Program {
     input: Option<PathBuf>,
     /// Whether it prints the same on every heap.
     pub same: bool,
-    /// Whether it is one of the workloads on two threads.
-    pub threads: bool,
-    /// Options for our heap.
+    /// The table to which it belongs.
+    pub kind: Kind,
+    /// Options for our heap, beside those of the heap.
     options: &'static str,
     /// For a server: what is run beside it.
     client: Option<Client>,
+}
+
+/// What a program shows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// What people run.
+    Whole,
+    /// Two threads that do nothing but allocate and free.
+    Threads,
+    /// What large pages help or harm.
+    Pages,
 }
 
 /// A program that is a client of a server.
@@ -74,7 +85,7 @@ impl Program {
     fn new(name: &'static str, program: impl Into<OsString>, arguments: &[&str]) -> Self {
         let mut command = vec![program.into()];
         command.extend(arguments.iter().map(OsString::from));
-        Self { name, command, input: None, same: true, threads: false, options: "", client: None }
+        Self { name, command, input: None, same: true, kind: Kind::Whole, options: "", client: None }
     }
 
     /// Runs the program once with a heap.
@@ -86,7 +97,8 @@ impl Program {
             // Debian's server is linked to another heap than the C library's, which stands behind this one.
             None => command.arg(if self.client.is_some() { "libc.so.6" } else { "" }),
         };
-        command.env("ALLOTMENT_OPTIONS", self.options);
+        let options = [heap.options, self.options].into_iter().filter(|options| !options.is_empty());
+        command.env("ALLOTMENT_OPTIONS", options.collect::<Vec<_>>().join(","));
         command.args(&self.command).current_dir(folder).stdin(Stdio::null());
         let input = self.input.as_ref().map(File::open).transpose()?.map_or_else(Stdio::null, Stdio::from);
         if let Some(client) = &self.client {
@@ -147,6 +159,9 @@ pub fn system(name: &'static str, arguments: &[&str]) -> Result<Program> {
 /// The workloads of `threads.cpp`.
 const THREADS: [&str; 7] = ["larson", "xmalloc", "scratch", "mstress", "mixed", "powers", "falling"];
 
+/// Those of `pages.cpp`.
+const PAGES: [&str; 4] = ["boxes", "visits", "reads", "table"];
+
 macro_rules! source {
     ($name:literal) => {
         include_str!(concat!("programs/", $name))
@@ -159,6 +174,7 @@ pub fn all(root: &Path, folder: &Path, by: u32, setup: &Setup) -> Result<Vec<Pro
     for (name, text) in [
         ("strings", source!("strings.cpp")),
         ("threads", source!("threads.cpp")),
+        ("pages", source!("pages.cpp")),
         ("given_back", source!("given_back.cpp")),
         ("launcher", source!("launcher.cpp")),
         ("fork", source!("fork.cpp")),
@@ -245,12 +261,14 @@ pub fn all(root: &Path, folder: &Path, by: u32, setup: &Setup) -> Result<Vec<Pro
             &["--crate-type=lib", "--emit=metadata", "--out-dir", ".", "types.rs"],
         ),
     ];
-    for workload in THREADS {
-        programs.push(Program {
-            name: workload,
-            threads: true,
-            ..plain(folder, "threads", &[workload, &divided])
-        });
+    for (kind, program, workloads) in
+        [(Kind::Threads, "threads", &THREADS[..]), (Kind::Pages, "pages", &PAGES[..])]
+    {
+        programs.extend(workloads.iter().map(|&name| Program {
+            name,
+            kind,
+            ..plain(folder, program, &[name, &divided])
+        }));
     }
     let redis = setup::unpacked("redis", &["redis-server"], setup)?;
     let paths = std::env::join_paths(setup::libraries(&redis)?)?;

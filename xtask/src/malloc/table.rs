@@ -36,7 +36,7 @@ fn mean(figures: &[f64]) -> f64 {
 
 impl Table {
     /// Makes an empty table.
-    pub fn new(title: &'static str, heaps: &[Heap]) -> Self {
+    pub fn new(title: &'static str, heaps: &[&Heap]) -> Self {
         let names = heaps.iter().map(|heap| heap.name).collect();
         Self { title, names, lines: Vec::new(), ratios: heaps.iter().map(|_| Default::default()).collect() }
     }
@@ -48,6 +48,10 @@ impl Table {
         let kibibytes = median(system.iter().map(|run| run.kibibytes as f64));
         let mut cells = vec![format!("{seconds:.2} s, {:.0} MB", kibibytes / 1024.0)];
         for (at, runs) in runs.iter().enumerate().skip(1) {
+            if runs.is_empty() {
+                cells.push("–".into());
+                continue;
+            }
             // Runs of one round are compared with each other, since the machine's speed changes from round to round.
             let time = median(runs.iter().zip(system).map(|(run, system)| run.seconds / system.seconds));
             let memory = median(runs.iter().map(|run| run.kibibytes as f64)) / kibibytes;
