@@ -238,12 +238,12 @@ setters! {
     timed(on: bool) this.timed = on;
 
     /// Fills freed memory with this byte and reports bytes that were changed while it was free, when the memory is
-    /// used again. The CPU fills memory that it can access once its last work is done. CUDA's device memory is filled in the order of the stream, and a
-    /// request waits for that stream and reads the block, with the pool locked; memory that a captured stream got or freed is not checked.
+    /// used again. The CPU fills memory that it can access once its last work is done. Device memory of CUDA and Vulkan is filled in the order of the stream,
+    /// and a request waits for that stream and reads the block, with the pool locked; memory that a captured stream got or freed is not checked.
     fill(byte: u8) this.checks.fill = Some(byte);
 
-    /// Keeps a guard granule free on both sides of every block and reports on free what was written there, in the same memory as fills: in CUDA's
-    /// device memory, a free waits for the block's stream, and blocks of captured streams are not checked. A buffer that is dropped panics with it in debug
+    /// Keeps a guard granule free on both sides of every block and reports on free what was written there, in the same memory as fills: in device
+    /// memory, a free waits for the block's stream, and blocks of captured streams are not checked. A buffer that is dropped panics with it in debug
     /// builds, and writes it to standard error in others.
     guards(on: bool) this.checks.guard = on;
 

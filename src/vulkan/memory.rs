@@ -9,8 +9,10 @@ use crate::units::debug;
 use ash::vk;
 use core::num::NonZeroUsize;
 use core::ops::Range;
+use core::ptr;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::collections::BTreeMap;
+use std::vec::Vec;
 
 /// Granularity of segments in bytes: no device has larger atoms of memory that is not coherent.
 const GRANULARITY: usize = 64 << 10;
@@ -290,25 +292,116 @@ unsafe impl Source for DeviceMemory {
     /// Copies on the device, if the segments have buffers.
     unsafe fn copy(&self, from: usize, to: usize, bytes: usize, stream: &Stream) -> Result<(), SourceError> {
         const CALL: &str = "vkCmdCopyBuffer";
-        let invalid = SourceError::new(SourceErrorKind::Invalid, CALL);
-        if !self.device.is(stream.device()) {
-            return Err(invalid);
-        }
-        let (from, to) = (self.place(from).ok_or(invalid)?, self.place(to).ok_or(invalid)?);
-        if from.buffer == vk::Buffer::null() || to.buffer == vk::Buffer::null() {
+        let (from, to) = (self.covered(from, stream, CALL)?, self.covered(to, stream, CALL)?);
+        // SAFETY: the caller's contract; the segments live until work on `stream` is done.
+        unsafe { copy(&from, &to, bytes, stream) }
+    }
+
+    /// Fills whole words, and copies the bytes around them from these, so that a range of less than 8 bytes may be refused.
+    unsafe fn fill(
+        &self,
+        address: usize,
+        bytes: usize,
+        value: u8,
+        stream: &Stream,
+    ) -> Result<(), SourceError> {
+        const CALL: &str = "vkCmdFillBuffer";
+        const WORD: u64 = 4;
+        let Place { buffer, offset: start, .. } = self.covered(address, stream, CALL)?;
+        let end = start + bytes as u64;
+        let (first, last) = (start.next_multiple_of(WORD), end / WORD * WORD);
+        if last <= first {
             return Err(SourceError::unsupported(CALL));
         }
-        let region =
-            vk::BufferCopy::default().src_offset(from.offset).dst_offset(to.offset).size(bytes as u64);
-        // SAFETY: the buffers cover the segments, which live until work on `stream` is done, and allow transfers.
-        let copied = unsafe {
-            stream.run(|device, commands| device.cmd_copy_buffer(commands, from.buffer, to.buffer, &[region]))
+        let edges: Vec<_> = [(start, first), (last, end)]
+            .into_iter()
+            .filter(|(from, to)| from < to)
+            .map(|(from, to)| vk::BufferCopy::default().src_offset(first).dst_offset(from).size(to - from))
+            .collect();
+        // SAFETY: the caller's contract; the buffer covers the segment, and allows transfers.
+        let filled = unsafe {
+            stream.run(|device, commands| {
+                let word = u32::from_ne_bytes([value; 4]);
+                device.cmd_fill_buffer(commands, buffer, first, last - first, word);
+                if !edges.is_empty() {
+                    let (stage, access) = (vk::PipelineStageFlags::TRANSFER, vk::AccessFlags::TRANSFER_READ);
+                    after_transfer(device, commands, stage, access);
+                    device.cmd_copy_buffer(commands, buffer, buffer, &edges);
+                }
+            })
         };
-        copied.map(drop)
+        filled.map(drop)
+    }
+
+    /// Copies to memory that the CPU can read.
+    unsafe fn read(&self, address: usize, into: &mut [u8], stream: &Stream) -> Result<(), SourceError> {
+        const CALL: &str = "vkCmdCopyBuffer";
+        let from = self.covered(address, stream, CALL)?;
+        let staging = Self::new(&self.device, Wish::readback().beyond_budget());
+        let staging = staging.map_err(|_| SourceError::unsupported(CALL))?;
+        let segment = staging.reserve(into.len().next_multiple_of(GRANULARITY), stream)?;
+        let copied = staging.covered(segment.address.get(), stream, CALL).and_then(|to| {
+            // SAFETY: the caller's contract; the staging memory is live until it is released below.
+            unsafe { copy(&from, &to, into.len(), stream) }?;
+            stream.synchronize()?;
+            let mapped = to.mapped.ok_or(SourceError::unsupported(CALL))?;
+            if staging.atom() > 1 {
+                let range = vk::MappedMemoryRange::default().memory(to.memory).size(vk::WHOLE_SIZE);
+                // SAFETY: all of the memory is mapped.
+                unsafe { self.device.inner.device.invalidate_mapped_memory_ranges(&[range]) }
+                    .named("vkInvalidateMappedMemoryRanges")?;
+            }
+            let bytes = ptr::with_exposed_provenance::<u8>(mapped.get());
+            // SAFETY: the memory is mapped, as long as the segment, and its work is done.
+            unsafe { ptr::copy_nonoverlapping(bytes, into.as_mut_ptr(), into.len()) };
+            Ok(())
+        });
+        // SAFETY: this was the segment's only work.
+        unsafe { staging.release(segment, stream) }.and(copied)
     }
 }
 
+/// Makes what comes behind wait for the transfers before it.
+fn after_transfer(
+    device: &ash::Device,
+    commands: vk::CommandBuffer,
+    stage: vk::PipelineStageFlags,
+    access: vk::AccessFlags,
+) {
+    let written =
+        vk::MemoryBarrier::default().src_access_mask(vk::AccessFlags::TRANSFER_WRITE).dst_access_mask(access);
+    let (transfer, none) = (vk::PipelineStageFlags::TRANSFER, vk::DependencyFlags::empty());
+    // SAFETY: the command buffer is recording; a barrier uses no memory.
+    unsafe { device.cmd_pipeline_barrier(commands, transfer, stage, none, &[written], &[], &[]) };
+}
+
+/// Copies from one place to another in the order of `stream`; the CPU may read the copy when it is done.
+///
+/// # Safety
+///
+/// The places must be as long, be live until then, and lie in buffers that allow transfers, and nothing else may use them at that point in the order.
+unsafe fn copy(from: &Place, to: &Place, bytes: usize, stream: &Stream) -> Result<(), SourceError> {
+    let region = vk::BufferCopy::default().src_offset(from.offset).dst_offset(to.offset).size(bytes as u64);
+    // SAFETY: the caller's contract.
+    let copied = unsafe {
+        stream.run(|device, commands| {
+            device.cmd_copy_buffer(commands, from.buffer, to.buffer, &[region]);
+            if to.mapped.is_some() {
+                after_transfer(device, commands, vk::PipelineStageFlags::HOST, vk::AccessFlags::HOST_READ);
+            }
+        })
+    };
+    copied.map(drop)
+}
+
 impl DeviceMemory {
+    /// Returns the place of an address in a segment with a buffer, for work on `stream`.
+    fn covered(&self, address: usize, stream: &Stream, call: &'static str) -> Result<Place, SourceError> {
+        let invalid = SourceError::new(SourceErrorKind::Invalid, call);
+        let place = self.place(address).filter(|_| self.device.is(stream.device())).ok_or(invalid)?;
+        if place.buffer == vk::Buffer::null() { Err(SourceError::unsupported(call)) } else { Ok(place) }
+    }
+
     /// Releases a segment that no work uses.
     fn destroy(&self, reserved: Reserved) {
         // SAFETY: the callers have it alone; a mapping ends with its memory, and destroying a null buffer does nothing.

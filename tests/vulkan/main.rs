@@ -2,6 +2,7 @@
 
 #[path = "../any_pool/mod.rs"]
 mod any_pool;
+mod checks;
 mod misuse;
 mod pools;
 mod resources;
