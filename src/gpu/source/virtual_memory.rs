@@ -164,7 +164,7 @@ impl Virtual {
     /// # Safety
     ///
     /// Nothing may use segments that the source has reserved, nor blocks that a pool allocates in them, until `resume` has succeeded. Without `keep` no value there may be read afterwards
-    /// before it was written.
+    /// before it was written, as pools with fills or guards read it.
     pub unsafe fn pause(&self, keep: bool) -> Result<usize, Error> {
         if self.shareable {
             return Err(Error::Unsupported("a pause of shareable memory"));
