@@ -4,6 +4,7 @@
 //! request to the allocator.
 
 use std::cell::RefCell;
+use std::sync::mpsc;
 use std::thread;
 
 struct Lines(Vec<String>);
@@ -39,4 +40,37 @@ pub fn rounds(used: impl Fn() -> usize) -> [usize; 5] {
     });
     assert!(used[4] <= used[1] + 4096, "{used:?}");
     used
+}
+
+/// Passes `count` packets through two threads that encrypt and two that write, as the tunnel of a private network does, each packet in a
+/// buffer of its own. Returns a sum of the bytes.
+///
+/// # Panics
+///
+/// If a thread panics.
+pub fn packets(count: usize) -> u64 {
+    let pairs: Vec<_> = (0..2)
+        .map(|seed: usize| {
+            let (send, receive) = mpsc::sync_channel::<Vec<u8>>(64);
+            let reads = thread::spawn(move || {
+                for number in 0..count / 2 {
+                    let len = 64 + (number * 7919 + seed) % 1400;
+                    let plain = vec![number as u8; len];
+                    let coded = plain.iter().map(|byte| byte ^ 0x5a).collect();
+                    send.send(coded).expect("the writer is there");
+                }
+            });
+            (
+                reads,
+                thread::spawn(move || {
+                    receive.iter().map(|packet| u64::from(packet[0]) + packet.len() as u64).sum()
+                }),
+            )
+        })
+        .collect();
+    let sums = pairs.into_iter().map(|(reads, writes): (_, thread::JoinHandle<u64>)| {
+        reads.join().expect("the reader ends");
+        writes.join().expect("the writer ends")
+    });
+    sums.sum()
 }
