@@ -73,6 +73,7 @@ pub const STEPS: &[Step] = &[
     // Programs that also depend on another user of cudarc.
     Step::new("beside candle", Full, "cargo check --quiet --locked --target-dir ../../target/beside --features candle").folder("tests/beside").env(("CUDARC_CUDA_VERSION", "12080")),
     Step::new("beside CubeCL", Full, "cargo check --quiet --locked --target-dir ../../target/beside --features cubecl").folder("tests/beside"),
+    Step::new("in vulkano", Full, "cargo run --quiet --locked --target-dir ../../target/beside --features vulkano --bin vulkano").folder("tests/beside"),
     // Systems that nothing here runs: the standard library is checked with it, since its compiled form is not to be had.
     Step::new("Windows", Full, "rustup run nightly cargo check --quiet -Zbuild-std=std,panic_abort --target-dir target/systems --target x86_64-pc-windows-msvc --no-default-features --features std --lib"),
     Step::new("Windows, gpu", Full, "rustup run nightly cargo check --quiet -Zbuild-std=std,panic_abort --target-dir target/systems --target x86_64-pc-windows-msvc --no-default-features --features gpu --lib").env(("RUSTFLAGS", "-D warnings")),
