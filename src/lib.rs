@@ -67,7 +67,7 @@
 //! * `defmt`: `defmt::Format` for all value types that exist without `std`.
 
 #![cfg_attr(not(any(feature = "std", test)), no_std)]
-// What is `pub` is for users: `cargo xtask lint` counts it.
+// Everything `pub` is for users: `cargo xtask lint` counts it.
 #![deny(unreachable_pub)]
 #![cfg_attr(feature = "nightly", feature(allocator_api))]
 

@@ -62,7 +62,7 @@ extern "C" fn watch(_: *mut c_void) -> *mut c_void {
         if rest == REST && now.dirty > LITTLE {
             HEAP.trim();
         }
-        // What the trim changes does not count as use.
+        // Changes by the trim itself do not count as use.
         last = if rest == REST { HEAP.stats() } else { now };
     }
 }

@@ -400,8 +400,8 @@ unsafe extern "C" fn syscall(
     if number == sys::SYS_SECCOMP && (a == 0 || a == 1) { limited(call) } else { call() }
 }
 
-// What starts other programs is passed on unchanged; it is only noted which of them will not be recorded. Functions of C libraries
-// call each other past this library, so each is here.
+// Calls that start other programs are passed on unchanged; the library only notes which of these will not be recorded. Functions of C
+// libraries call each other past this library, so each is here.
 
 /// Defines functions that start a program: the path and the environment among their arguments, and whether a result means that they
 /// did. Without an environment, it is the process's.

@@ -169,7 +169,7 @@ struct Packer {
 impl Packer {
     /// Adds a box, on top of the one of its lifetime if there is one.
     fn put(&mut self, mut shape: Shape, mut content: Content) {
-        // What keeps to one alignment needs no padding between.
+        // Buffers of one alignment need no padding between them.
         while shape.size.is_multiple_of(shape.align) {
             let Some(&below) = self.by_lifetime.get(&(shape.first, shape.last)) else { break };
             let Shape { size, align, .. } = self.shapes[below];

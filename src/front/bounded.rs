@@ -98,7 +98,7 @@ unsafe impl<M: Memory, L: Lock> Memory for Bounded<M, L> {
 
     #[inline]
     unsafe fn deallocate(&self, block: NonNull<u8>, layout: Layout) {
-        // What is refused stays counted, should the hook of misuses return.
+        // A refused block stays counted if the hook for misuse returns.
         // SAFETY: the caller's contract.
         report_refused(unsafe { self.try_deallocate(block, layout) }, block);
     }

@@ -154,8 +154,8 @@ impl Context {
     /// # Safety
     ///
     /// No reference to memory of the context may exist, such as one from [`Buffer::as_slice`](super::Buffer::as_slice), and no other
-    /// thread may use the context or its memory during the call. What other libraries have made in the context must not be used afterwards,
-    /// nor must memory of it through a stream of another device.
+    /// thread may use the context or its memory during the call. Objects that other libraries have made in the context must not be used
+    /// afterwards, nor its memory through a stream of another device.
     pub unsafe fn reset(&self) -> Result<(), SourceError> {
         self.check()?;
         self.0.refuse_host()?;

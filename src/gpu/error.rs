@@ -9,7 +9,7 @@ use std::io;
 pub(super) const NAMES: &[&str] =
     if cfg!(windows) { &["nvcuda.dll"] } else { &["libcuda.so", "libcuda.so.1"] };
 
-/// Something in this module was refused or failed. What was refused has called no driver.
+/// Something in this module was refused or failed. A refused operation has called no driver.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -274,7 +274,7 @@ impl Sequence {
             unsafe { source::copy(Direction::OnDevice, from, to, bytes - whole * page, stream)? };
         }
         if stream.id() != self.stream.id() {
-            // What is written here from now on must not overtake the copy.
+            // Later writes must not overtake the copy.
             self.stream.wait(&stream.record()?)?;
         }
         Ok(fork)

@@ -53,8 +53,8 @@ pub struct Heap<P = placement::Default, L = lock::Default, S = Counters> {
     state: UnsafeCell<State<P, S>>,
 }
 
-/// What a heap's lock guards, until it is dropped. A [`lock::Guard`] inside would make it two pointers, for 3 instructions more per
-/// operation.
+/// The state that a heap's lock guards; dropping it unlocks. A [`lock::Guard`] inside would make it two pointers, for 3 instructions more
+/// per operation.
 pub(crate) struct Locked<'a, P, L: Lock, S> {
     heap: &'a Heap<P, L, S>,
     /// Moved out when the lock is released.

@@ -310,7 +310,7 @@ mod tests {
         }
     }
 
-    /// What the heap uses in place of a module's memory.
+    /// A stand-in for a module's memory.
     pub(super) type Plain = Fake<1000>;
 
     type Local<P = Tlsf<u32, 1>> = WasmHeap<P, Unsync>;
@@ -480,7 +480,7 @@ mod tests {
                 // SAFETY: the block is live.
                 unsafe { heap.heap.try_deallocate(*block, layout) }.unwrap();
             }
-            // What is small fills the rest.
+            // Small blocks fill the rest.
             fill::<Fake<0>, P>(&heap, 96);
             for &(start, len) in &gaps {
                 // SAFETY: the pages are there.

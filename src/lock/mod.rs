@@ -336,7 +336,7 @@ pub enum ForkLock {
     Spin(core::ptr::NonNull<Spin>),
 }
 
-/// What has locks that can be held across a fork: any [`Memory`](crate::Memory), and values beside.
+/// Values with locks that can be held across a fork: any [`Memory`](crate::Memory), and a few others.
 #[cfg(all(feature = "std", unix))]
 #[doc(hidden)]
 pub trait Forkable {

@@ -4,8 +4,7 @@
 
 use std::sync::{self, MutexGuard, PoisonError};
 
-/// A mutex whose value can be used after a panic of a holder. What it guards is sound after each statement, and at worst
-/// incomplete.
+/// A mutex whose value can be used after a panic of a holder. The value is sound after each statement, and at worst incomplete.
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<T>(sync::Mutex<T>);
 

@@ -72,7 +72,7 @@ impl core::ops::Add for Histogram {
     }
 }
 
-/// What a [`Timed`](crate::Timed) reads the time from, in any unit: a function, or a type of the program's own without data.
+/// The clock of a [`Timed`](crate::Timed), in any unit: a function, or a type of the program's own without data.
 pub trait Clock {
     /// Returns the time.
     fn now(&self) -> u64;
@@ -85,7 +85,7 @@ impl<F: Fn() -> u64> Clock for F {
     }
 }
 
-/// What a [`Timed`](crate::Timed) has measured since its start or since [`Timed::take`](crate::Timed::take).
+/// The measurements of a [`Timed`](crate::Timed) since its start or since [`Timed::take`](crate::Timed::take).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]

@@ -196,7 +196,7 @@ mod tests {
             let total: usize =
                 capacities.iter().zip(sizes()).map(|(&n, size)| 2 * usize::from(n) * size).sum();
             assert!(total <= bytes);
-            // What is left would not satisfy one more block of every class.
+            // The rest would not do for one more block of every class.
             let full = capacities.iter().all(|&n| usize::from(n) == MOST);
             assert!(full || total + 2 * sizes().sum::<usize>() > bytes, "{total} of {bytes}");
             assert!(capacities.is_sorted_by(|a, b| a >= b));

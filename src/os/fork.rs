@@ -54,9 +54,9 @@ pub enum ForkError {
 /// [`TinyHeap`](crate::TinyHeap), of fronts (`Observed` and its observers, `PressureHeap`, `Bounded`, `Timed`, `PlannedHeap`, `Cached`,
 /// `Zones`), of a [`Purgeable`](crate::pressure::Purgeable), and of all that is behind them. The locks must be `Futex`, the default, or `Spin`.
 ///
-/// Protecting a memory again changes nothing. What other threads had in their caches stays allocated in the child, and a hook that another
-/// thread was running counts as running there: such a block of a `Purgeable` is not to be had. An observer must not fork. Handlers of the program's own that allocate must be registered
-/// later than these.
+/// Protecting a memory again changes nothing. Blocks in the caches of other threads stay allocated in the child, and a hook that another
+/// thread was running counts as running there: such a block of a `Purgeable` is not to be had. An observer must not fork. Handlers of the
+/// program's own that allocate must be registered later than these.
 ///
 /// ```
 /// use allotment::{Heap, Observed, heap, observe::Profile, os::protect_at_fork};
@@ -94,7 +94,7 @@ pub(super) fn protect(lock: &'static Futex) {
 
 /// Registers the handlers once.
 fn register() -> Result<(), ForkError> {
-    // What is below may allocate, and come back here.
+    // The call below may allocate, and come back here.
     if HELD.registered.swap(true, Ordering::AcqRel) {
         return Ok(());
     }

@@ -73,9 +73,9 @@ type Nodes = [usize; NODES / usize::BITS as usize];
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// The memory is zero, private to the process, and stays until [`Mapping::unmap`]. What the kernel refuses is an error
-/// that says which wish it was, and then nothing stays mapped. All wishes are kept before the first page is there, so
-/// that `populate` and `lock` bring pages of the right kind, on the right node.
+/// The memory is zero, private to the process, and stays until [`Mapping::unmap`]. If the kernel refuses a wish, the error names it, and
+/// nothing stays mapped. All wishes are kept before the first page is there, so that `populate` and `lock` bring pages of the right kind,
+/// on the right node.
 ///
 /// Linux. Elsewhere [`Mapping::map`] returns [`MapError::Unsupported`].
 #[derive(Clone, Debug)]

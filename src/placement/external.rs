@@ -1,8 +1,8 @@
 //! Adapters: other crates' allocators as placements, under our front end, locks and statistics.
 //!
-//! They are for moving over in one line, and for measuring against. What those allocators do not tell
-//! or cannot do stays so: an invalid free is as bad as it is there, blocks never change their size in
-//! place, regions cannot be released, and [`Placement::largest_free`] is an upper bound: all that is free.
+//! They are for moving over in one line, and for measuring against. The limits of those allocators stay: an invalid free is as bad as it
+//! is there, blocks never change their size in place, regions cannot be released, and [`Placement::largest_free`] is an upper bound: all
+//! that is free.
 
 use super::Placement;
 use crate::error::FreeError;

@@ -42,8 +42,7 @@ pub unsafe trait Placement: Sized {
     /// [`Placement::release`] or forever.
     unsafe fn claim<S: Statistics>(&mut self, memory: Region, statistics: &mut S) -> Result<(), RegionError>;
 
-    /// Lengthens the region that starts at `start` by `bytes` bytes, which begin `gap` bytes behind it. What is in the gap stays in use
-    /// for ever.
+    /// Lengthens the region that starts at `start` by `bytes` bytes, which begin `gap` bytes behind it. The gap stays in use for ever.
     ///
     /// # Errors
     ///

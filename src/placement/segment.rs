@@ -13,7 +13,7 @@ pub struct Block<T = ()> {
     pub offset: usize,
     /// Length in granules.
     pub len: usize,
-    /// What the placement needs to find the block without a search: in a side table, its node.
+    /// A key by which the placement finds the block without a search: in a side table, its node.
     pub token: T,
 }
 
@@ -26,7 +26,7 @@ pub struct Block<T = ()> {
 /// Live blocks must not overlap, must lie in the segment, must start at an address that is a multiple of the requested
 /// alignment, and must be at least as long as requested. The memory itself must be neither read nor written.
 pub unsafe trait SegmentPlacement: Sized {
-    /// What the placement needs to find a block again without a search, beyond its offset and length.
+    /// A key by which the placement finds a block without a search, beside its offset and length.
     type Token: Copy + Eq + Send + fmt::Debug;
 
     /// A placement without a segment.

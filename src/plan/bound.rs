@@ -40,8 +40,8 @@ impl Load {
 /// input's place counts only for what it is larger. If the sizes were not checked, sums saturate at [`u64::MAX`].
 pub const fn load(buffers: &[Buffer<'_>]) -> Load {
     let mut worst = Load { step: u64::MAX, bytes: 0, bound: 0 };
-    // The load rises only where a stretch of some lifetime begins. What an output saves at its first step is an
-    // estimate that the following step may exceed.
+    // The load rises only where a stretch of some lifetime begins. The saving of an output at its first step is an estimate, which the
+    // next step may exceed.
     each!(i, 0..buffers.len(), {
         each!(k, 0..buffers[i].gaps.len() + 1, {
             let stretch = buffers[i].stretch(k);

@@ -10,7 +10,7 @@ use crate::units::each;
 ///
 /// # Errors
 ///
-/// [`PlanError`] with the first fault that is found.
+/// [`PlanError`] with the first error that is found.
 pub const fn check(buffers: &[Buffer<'_>]) -> Result<(), PlanError> {
     let mut total: u64 = 0;
     let mut highest: u64 = 0;
@@ -124,7 +124,7 @@ pub(super) const fn clash(buffers: &[Buffer<'_>], i: usize, at_i: u64, j: usize,
 ///
 /// # Errors
 ///
-/// [`PlanError`] with the first fault that is found. The buffers themselves are checked by [`check`], not here.
+/// [`PlanError`] with the first error that is found. The buffers themselves are checked by [`check`], not here.
 pub const fn validate(buffers: &[Buffer<'_>], offsets: &[u64], capacity: u64) -> Result<u64, PlanError> {
     if buffers.len() != offsets.len() {
         return Err(PlanError::Length);

@@ -35,7 +35,7 @@ pub struct Plan<'a, const N: usize> {
     rule: Option<Rule>,
 }
 
-/// Plans `buffers` in a `const`. Faults are reported as compiler errors.
+/// Plans `buffers` in a `const`. Errors are compiler errors.
 ///
 /// It keeps the best plan of the [`RULES`](super::RULES) that the compiler can try in about a second, each in
 /// O(n²); see [`affordable_rules`]. Beyond some 700 buffers it takes longer, and the compiler asks for
@@ -172,7 +172,7 @@ impl<'a, const N: usize> Plan<'a, N> {
     ///
     /// # Errors
     ///
-    /// [`PlanError`] with the first fault. A `Plan` never has one, so this is meant for tests.
+    /// [`PlanError`] with the first error. A `Plan` never has one, so this is meant for tests.
     pub const fn validate(&self) -> Result<u64, PlanError> {
         validate(self.buffers, &self.offsets, self.peak)
     }

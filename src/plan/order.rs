@@ -128,7 +128,7 @@ const fn merge(
         temp[k] = order[k];
     });
     let (mut left, mut right, mut k) = (low, middle, low);
-    // What remains of the right half is already in place.
+    // The rest of the right half is already in place.
     while left < middle {
         let take_right = right < high && {
             let (a, b) = (keys[temp[left]], keys[order[right]]);
@@ -166,7 +166,7 @@ pub(super) const fn degrees(buffers: &[Buffer<'_>], scratch: &mut Scratch<'_>) {
     // `ended` is the bytes of buffers that end before each buffer starts; the second pass adds those that start
     // before it ends.
     let (mut e, mut ended) = (0, 0);
-    // What is never live counts for no other, and no other for it.
+    // A buffer that is never live counts for no other, and no other for it.
     each!(k, 0..n, {
         let i = scratch.order[k];
         while e < n && buffers[scratch.list[e]].end <= buffers[i].start {

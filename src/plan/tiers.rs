@@ -54,8 +54,7 @@ const RULES: [Rule; 6] = [
     Rule::new(Order::Duration, Order::Size, Fit::Best),
 ];
 
-/// Plans `buffers` in several `tiers` in a `const`, like [`try_plan_tiers`]. Faults are reported as compiler
-/// errors.
+/// Plans `buffers` in several `tiers` in a `const`, like [`try_plan_tiers`]. Errors are compiler errors.
 ///
 /// # Panics
 ///
@@ -251,7 +250,7 @@ impl<'a, const N: usize, const T: usize> TieredPlan<'a, N, T> {
     ///
     /// # Errors
     ///
-    /// [`PlanError`] with the first fault. A `TieredPlan` never has one, so this is meant for tests.
+    /// [`PlanError`] with the first error. A `TieredPlan` never has one, so this is meant for tests.
     pub const fn validate(&self) -> Result<(), PlanError> {
         each!(i, 0..N, {
             let (b, offset) = (&self.buffers[i], self.offsets[i]);

@@ -130,7 +130,7 @@ pub trait AnyPool: Sealed + Send + Sync {
     fn trim(&self, keep: usize) -> usize;
 }
 
-/// What may be an [`AnyPool`].
+/// Types that may be an [`AnyPool`].
 pub(crate) trait Sealed {
     /// Returns the counters of copies to and from the pool's blocks.
     #[cfg(feature = "gpu")]
@@ -408,7 +408,7 @@ impl<A: DeviceAllocator> Drop for Owned<A> {
 pub struct Chain<A: DeviceAllocator> {
     /// The largest request in bytes of each allocator, ascending.
     allocators: Vec<(usize, A)>,
-    /// What is asked once a device is lost, and the stream of those requests.
+    /// The allocator for the time after the loss of a device, and the stream of its requests.
     after_loss: Option<(A, A::Stream)>,
 }
 
@@ -427,9 +427,10 @@ impl<A: DeviceAllocator> Chain<A> {
         Self { allocators, after_loss: None }
     }
 
-    /// Lets a program go on when a device is lost: a request that fails with [`SourceErrorKind::Lost`] gets its block from this allocator, for work
-    /// on `stream`, which must outlast the device: host memory, and the host's stream. What lay in the lost memory is gone. In feature
-    /// `gpu`, a buffer that is made from such a block has the host's stream itself, and its operations are done by the CPU.
+    /// Lets a program go on when a device is lost: a request that fails with [`SourceErrorKind::Lost`] gets its block from this
+    /// allocator, for work on `stream`, which must outlast the device: host memory, and the host's stream. The contents of the lost
+    /// memory are gone. In feature `gpu`, a buffer that is made from such a block has the host's stream itself, and its operations are
+    /// done by the CPU.
     #[must_use]
     pub fn after_loss(self, allocator: A, stream: A::Stream) -> Self {
         Self { after_loss: Some((allocator, stream)), ..self }

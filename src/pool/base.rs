@@ -136,7 +136,7 @@ pub struct RawPool<P: SegmentPlacement, S: Source> {
     pub(super) id: u32,
     /// Whether stream heaps can satisfy requests by themselves: nothing but the streams and their order is looked at, and nothing is measured.
     pub(super) is_direct: bool,
-    /// What is measured, if the options ask for it.
+    /// Measured times, if the options ask for them.
     pub(super) times: Option<Box<Times>>,
     /// Whether any check is on.
     pub(super) checked: bool,

@@ -46,7 +46,8 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
         unsafe { self.source.fill(address, bytes, value, stream).is_ok() }
     }
 
-    /// Finds the first byte of a range that is not `value`, and waits for it if the CPU cannot access it. What cannot be read counts as unchanged.
+    /// Finds the first byte of a range that is not `value`, and waits for it if the CPU cannot access it. Bytes that cannot be read count
+    /// as unchanged.
     ///
     /// # Safety
     ///

@@ -317,7 +317,7 @@ impl<P: SegmentPlacement, S: Source> RawPool<P, S> {
     ///
     /// # Errors
     ///
-    /// The errors of [`RawPool::allocate`]. What was reserved by then stays in the pool.
+    /// The errors of [`RawPool::allocate`]. Segments that were reserved by then stay in the pool.
     #[track_caller]
     pub fn preallocate_blocks(
         &self,

@@ -1,5 +1,5 @@
-//! Memory of graphs. What a stream gets and frees while it is captured stays with the graph, because every launch of
-//! the graph uses it again, until the program gives the graph up.
+//! Memory of graphs. Memory that a stream allocates and frees while it is captured stays with the graph, because every launch of the
+//! graph uses it again, until the program gives the graph up.
 
 #![forbid(unsafe_code)]
 

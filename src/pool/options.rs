@@ -209,8 +209,8 @@ setters! {
     /// Gives segments back at the call of [`RawPool::step`](super::RawPool::step) at which they have been empty for this many calls.
     trim_after_steps(steps: u64) this.trim_after = Some(Age::Steps(steps));
 
-    /// Bounds the bytes of empty segments that are kept for later requests. What is beyond goes back to the source after the request or the
-    /// free that leaves it empty, those segments first that have been empty the longest; the pool waits for no work, so a segment that is
+    /// Bounds the bytes of empty segments that are kept for later requests. The rest goes back to the source after the request or the
+    /// free that leaves it empty, the segments that have been empty the longest first; the pool waits for no work, so a segment that is
     /// still in use on the device goes later.
     keep_at_most(bytes: usize) this.keep = bytes;
 

@@ -330,7 +330,7 @@ impl<P: SegmentPlacement, S: Source> State<P, S> {
             None if self.streams.count < usize::from(u16::MAX) => self.streams.count,
             None => return None,
         };
-        // What is listed of an earlier stream is entered before its place is another's.
+        // Entries of an earlier stream are added before its place is another's.
         self.absorb();
         if self.streams.count == 1 {
             self.heap_mut(0).figures = self.figures;

@@ -389,7 +389,7 @@ impl Swing {
     }
 }
 
-/// What a stream has allocated and freed in its lane since that was last added to its [`Figures`] and the pool's.
+/// Allocations and frees of a stream in its lane since they were last added to its [`Figures`] and the pool's.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Since {
     allocated: Swing,
@@ -534,7 +534,7 @@ impl Figures {
 mod tests {
     use super::*;
 
-    /// What a stream does in its lane, added up later, gives the figures that come of counting it at once.
+    /// Operations that a lane counts and adds up later give the same statistics as counting them at once.
     #[test]
     fn figures_do_not_depend_on_when_they_are_added() {
         let mut random = fastrand::Rng::with_seed(1);

@@ -1,4 +1,4 @@
-//! What a pool measures of its requests and frees if [`PoolOptions::timed`](super::PoolOptions::timed) is on.
+//! Times of a pool's requests and frees, measured if [`PoolOptions::timed`](super::PoolOptions::timed) is on.
 
 #![forbid(unsafe_code)]
 

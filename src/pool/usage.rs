@@ -151,8 +151,8 @@ pub(super) fn fit(mut asked: Vec<(usize, u64)>, most: usize) -> Vec<usize> {
     for (at, &(_, times)) in asked.iter().enumerate() {
         before[at + 1] = before[at] + times as f64;
     }
-    // The granules that requests for the lengths in `from..to` take if all are rounded up to the last of them. What was
-    // asked for is the same whatever the classes, so the least granules are the least waste.
+    // The granules that requests for the lengths in `from..to` take if all are rounded up to the last of them. The requests are the same
+    // whatever the classes, so the least granules are the least waste.
     let taken = |from: usize, to: usize| (before[to] - before[from]) * asked[to - 1].0 as f64;
     let mut least: Vec<f64> = (0..=n).map(|to| if to == 0 { 0.0 } else { taken(0, to) }).collect();
     // For each number of classes above one: where the last class begins when the first `to` lengths are covered.

@@ -129,7 +129,7 @@ impl<const N: usize> From<&'static mut [u8; N]> for Region {
     }
 }
 
-/// What a region can start with, for [`Region::new`]: `*mut T` for any `T`, `NonNull<u8>`, or an address.
+/// A start of a region, for [`Region::new`]: `*mut T` for any `T`, `NonNull<u8>`, or an address.
 ///
 /// # Safety
 ///

@@ -24,7 +24,7 @@ pub struct Resource<H: Copy, P: SegmentPlacement = DefaultPlacement> {
     pub(super) owner: Option<Owner<P>>,
     pub(super) place: Place,
     pub(super) bytes: u64,
-    /// What its view from the CPU is flushed in multiples of.
+    /// The unit in which its view from the CPU is flushed.
     pub(super) atom: u64,
     #[cfg_attr(not(unix), allow(dead_code, reason = "memory is shared as file descriptors on Unix only"))]
     pub(super) is_shareable: bool,

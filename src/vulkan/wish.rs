@@ -5,7 +5,7 @@
 use ash::vk;
 use ash::vk::{BufferUsageFlags, MemoryPropertyFlags};
 
-/// What a pool's memory should be like. Among the memory types with all required properties, the one with the most preferred and the
+/// A wish for the memory type of a pool. Among the memory types with all required properties, the one with the most preferred and the
 /// fewest avoided properties is chosen; of equals the first, which Vulkan lists before slower ones.
 ///
 /// ```

@@ -50,7 +50,7 @@ pub enum PlanError {
     /// An operator has too many operands for source code.
     #[error(transparent)]
     TooMany(#[from] TooMany),
-    /// What is written does not run: a defect of this program.
+    /// The written plan does not run: a bug in this program.
     #[error("the plan does not run, please report this: {0}")]
     Corrupt(#[from] Corruption),
     /// The output cannot be written.

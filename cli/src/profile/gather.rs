@@ -43,7 +43,7 @@ impl std::fmt::Display for Mark {
     }
 }
 
-/// What a run costs, by stack, tag and size.
+/// The costs of a run, by stack, tag and size.
 pub struct Profile {
     /// The trace's name.
     pub name: String,

@@ -82,7 +82,7 @@ fn stack(instance: &Instance, borders: &[Border], watch: &mut Watch) -> Option<V
     }));
     let mut orders = Orders::new(&first.starts);
     let mut ending = vec![false; buffers.len()];
-    // What starts at each border of `orders`, which has several for a moment that was divided.
+    // The buffers that start at each border of `orders`, which has several borders for a moment that was divided.
     let mut started: Vec<Vec<u32>> = Vec::new();
     let mut choices: Vec<Choice> = Vec::new();
     let mut at = 0;

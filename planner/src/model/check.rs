@@ -89,7 +89,7 @@ pub(crate) fn check(
         }
     }
     events.sort_unstable_by_key(|&(time, starts, n, from, _)| (time, starts, n, from));
-    // What is live: by tier and first byte, disjoint; and, apart, what may share its place.
+    // The live buffers by tier and first byte, which are disjoint; buffers that may share a place are apart.
     let mut live: BTreeMap<(u32, u64), (u64, usize)> = BTreeMap::new();
     let mut sharing: Vec<(u64, u64, usize)> = Vec::new();
     let shared: HashSet<usize> =

@@ -19,8 +19,8 @@ impl From<TraceError> for ReadError {
     }
 }
 
-/// Reads a trace: time is the number of the event. A resized block is a new buffer, live together with the old one
-/// at the moment of the copy. What is never freed lives to the end.
+/// Reads a trace: time is the number of the event. A resized block is a new buffer, live together with the old one at the moment of the
+/// copy. Blocks that are never freed live to the end.
 ///
 /// Times and tags are ignored. An alignment of 0 means 1.
 ///

@@ -1,8 +1,8 @@
 //! The cheapest plan of a few buffers, proved.
 //!
-//! Of the cheapest plans take the one whose offsets have the least sum: no buffer can be lowered by its alignment, so each lies
-//! on the ground, on the end of another (whether or not they are ever live together), or at the start of a bank. It is found by
-//! placing buffers in the order of their offsets at such places only. What is placed only ever costs more, which cuts the tree.
+//! Of the cheapest plans take the one whose offsets have the least sum: no buffer can be lowered by its alignment, so each lies on the
+//! ground, on the end of another (whether or not they are ever live together), or at the start of a bank. It is found by placing buffers
+//! in the order of their offsets at such places only. Each placed buffer only adds to the cost, which cuts the tree.
 
 use std::cell::RefCell;
 

@@ -267,7 +267,7 @@ fn start(priced: &Priced, capacity: u64, options: &Options, deadline: &Deadline)
             inside.iter().zip(plan.offsets).for_each(|(&n, offset)| offsets[n] = Some(offset));
             return Some(offsets);
         }
-        // What relieves the tightest moment most for its price leaves.
+        // The buffer leaves that relieves the tightest moment most for its price.
         let live = plan.bound.buffers.iter().map(|&k| inside[k]).filter(|&n| instance.buffers()[n].size > 0);
         let price = |n: usize| {
             Some(

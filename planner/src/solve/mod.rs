@@ -56,7 +56,7 @@ impl Options {
     }
 }
 
-/// What a search proved about its plan, the best first.
+/// Proofs that a search has of its plan, the best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Status {

@@ -78,7 +78,7 @@ impl Loads {
     fn after(&self, done: u32) -> u64 {
         let bytes = self.steps.values.iter().zip(&self.users).map(|(value, &users)| {
             let live = value.made.is_none_or(|op| done >> op & 1 != 0) && (value.kept || users & !done != 0);
-            // What is there from the start and never read is live at the first step only.
+            // A tensor that is there from the start and never read is live at the first step only.
             if live || done == 0 && value.made.is_none() { value.bytes } else { 0 }
         });
         bytes.fold(0, u64::saturating_add)

@@ -23,8 +23,8 @@ pub struct Trip {
 /// A graph lowered with trips.
 #[derive(Clone, Debug)]
 pub struct Spilled {
-    /// One buffer for each stay of a tensor in the fast memory; the later ones are named `name@step`. What is kept from run to run
-    /// comes back to its first place: one buffer with gaps.
+    /// One buffer for each stay of a tensor in the fast memory; the later ones are named `name@step`. A tensor that is kept from run to
+    /// run comes back to its first place: one buffer with gaps.
     pub instance: Instance,
     /// For each buffer the tensor.
     pub stays: Vec<usize>,

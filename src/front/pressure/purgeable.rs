@@ -178,8 +178,9 @@ impl<M: Memory, const BLOCKS: usize, C: Codec, L: Lock> Purgeable<M, BLOCKS, C, 
         Some(block)
     }
 
-    /// Packs or empties blocks that are not pinned until `bytes` bytes are free, and returns how many are: 0 if there is nothing to free. What
-    /// is packed already goes last. Call it from a [`Reclaim`](super::Reclaim) hook, or when the system is short of memory. O(`BLOCKS`) for each block.
+    /// Packs or empties blocks that are not pinned until `bytes` bytes are free, and returns how many are: 0 if there is nothing to free.
+    /// Packed blocks go last. Call it from a [`Reclaim`](super::Reclaim) hook, or when the system is short of memory. O(`BLOCKS`) for
+    /// each block.
     pub fn reclaim(&self, bytes: usize) -> usize {
         let mut freed_bytes = 0;
         while freed_bytes < bytes {

@@ -75,7 +75,7 @@ impl Estimate {
     }
 }
 
-/// What a profile is written from: each stack with what it has asked for, and the sizes of its live blocks.
+/// The data of a profile: each stack with its requests and the sizes of its live blocks.
 struct Snapshot {
     mean: u64,
     stacks: Vec<(Box<[usize]>, Estimate, Vec<usize>)>,
@@ -233,7 +233,7 @@ impl<M, L: Lock> HeapProfile<M, L> {
     /// Forgets a block that is about to be free, if it was chosen.
     #[inline(never)]
     fn forget(&self, block: NonNull<u8>) {
-        // What is freed in here was not chosen.
+        // Blocks that are freed in here were not chosen.
         let Some(_inside) = Inside::enter() else { return };
         let address = block.addr().get();
         self.lock.with(|state| {

@@ -14,7 +14,7 @@ unsafe extern "C" {
 /// The most words of the stack that are looked at.
 const WORDS: usize = 32;
 
-/// What the lowest bit of a return address is: Thumb code has odd ones.
+/// The lowest bit of a return address: Thumb code has odd ones.
 const ODD: usize = cfg!(target_arch = "arm") as usize;
 
 /// Returns whether there is a call in front of this address.

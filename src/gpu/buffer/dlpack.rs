@@ -238,8 +238,8 @@ impl DlTensor {
     ///
     /// # Safety
     ///
-    /// The pointer must be null, or to a `DLManagedTensor` that the caller owns and does not use afterwards. What it says of its memory must
-    /// be true, its lists must be as long as it has dimensions, and any thread may call its deleter.
+    /// The pointer must be null, or to a `DLManagedTensor` that the caller owns and does not use afterwards. It must describe its memory
+    /// correctly, its lists must be as long as it has dimensions, and any thread may call its deleter.
     pub unsafe fn from_raw(tensor: *mut c_void) -> Option<Self> {
         NonNull::new(tensor.cast()).map(Self)
     }

@@ -132,7 +132,7 @@ impl<T: DeviceRepr + Copy> Buffer<T> {
         if backing.address() % align_of::<T>() != 0 {
             return Err(Error::Align { asked: align_of::<T>() });
         }
-        // What goes on in host memory after the loss of a device is done by the CPU.
+        // After the loss of a device the CPU does the work in host memory.
         let is_lost = || stream.capture().is_err_and(|error| error.kind == SourceErrorKind::Lost);
         let goes_on = backing.kind() == MemoryKind::Host && is_lost();
         let stream = if goes_on { Stream::host() } else { stream.clone() };
@@ -330,7 +330,7 @@ impl<T: DeviceRepr + Copy> Buffer<T> {
         stream.synchronize()?;
         // SAFETY: the buffer owns the memory, and no work on it can be submitted while the buffer is borrowed mutably.
         let attached = unsafe { source::attach(address as u64, bytes, true, stream) };
-        // What is not all of a segment cannot be attached.
+        // Only whole segments can be attached.
         attached.map_err(|error| {
             if error.kind == SourceErrorKind::Invalid { Error::Invisible } else { error.into() }
         })?;

@@ -158,8 +158,8 @@ impl Virtual {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] for shareable memory, which other processes may have mapped, or the error of the driver. What was
-    /// unmapped by then has memory again after [`Virtual::resume`].
+    /// [`Error::Unsupported`] for shareable memory, which other processes may have mapped, or the error of the driver. Ranges that were
+    /// unmapped by then have memory again after [`Virtual::resume`].
     ///
     /// # Safety
     ///
@@ -203,7 +203,7 @@ impl Virtual {
     ///
     /// # Errors
     ///
-    /// The error of the driver, such as a lack of memory. What has no memory by then gets it by another call.
+    /// The error of the driver, such as a lack of memory. Another call brings the rest back.
     pub fn resume(&self) -> Result<usize, SourceError> {
         let _bound = self.context.enter_relaxed()?;
         let mut taken = 0;

@@ -390,14 +390,14 @@ mod tests {
         let mut random = fastrand::Rng::with_seed(4);
         let mut memory = std::vec![[0_usize; 2]; 4 * MOST];
         let mut free: Vec<NonNull<u8>> = memory.iter_mut().map(|block| NonNull::from(block).cast()).collect();
-        // What the list in use and the other one should hold, the first block last.
+        // The expected blocks of the list in use and of the other one, the first block last.
         let (mut used, mut other) = (Vec::new(), Vec::new());
         let mut bin = Bin::NEW;
         let mut seen = [0; 5];
         // SAFETY: all blocks are the test's, and in one list at most.
         unsafe {
             assert!(!Bin::free(&mut bin, free[0]), "there is no room at first");
-            // What others have allocated is kept apart, and goes back when it is a whole list.
+            // Blocks of others are kept apart, and go back as a whole list.
             for n in 1..=MOST + 3 {
                 let full = bin.free_slow(free[n], MOST);
                 assert_eq!(full.count, if n == MOST { MOST } else { 0 });

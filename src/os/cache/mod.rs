@@ -43,7 +43,7 @@ pub(super) fn allocate_slow(source: &'static dyn Source, class: usize) -> Option
     let mut list = source.allocate(class, want);
     let block = list.pop()?;
     if let Some(lists) = lists {
-        // What the source calls may have filled the list in use meanwhile.
+        // The source may have called back and filled the list in use.
         // SAFETY: as above.
         list = unsafe { (*Lists::bin(lists, class)).load(list, capacity) };
     }
@@ -158,7 +158,7 @@ fn make(source: &'static dyn Source, first: *mut Lists) -> Option<*mut Lists> {
         }
     }
     let place = source.place();
-    // What is called here may allocate and come back.
+    // The callee may allocate and come back.
     (place.set)(CLOSED);
     let lists = if first != NONE || place.at_end.register(place.end) {
         match place.most {

@@ -21,9 +21,9 @@ use std::io::ErrorKind;
 const HUGE: usize = 2 << 20;
 
 impl Growing {
-    /// Turns transparent huge pages for the heap on or off. What the heap has already follows when it is next given
-    /// back, or when the kernel joins pages by itself. While huge pages are asked for, free memory goes back in whole ones, so that none is
-    /// broken up, and the program keeps a little more.
+    /// Turns transparent huge pages for the heap on or off. Memory that the heap has already follows when it is next given back, or when
+    /// the kernel joins pages by itself. While huge pages are asked for, free memory goes back in whole ones, so that none is broken up,
+    /// and the program keeps a little more.
     ///
     /// Programs that visit much memory at random gain up to half of the time, since they wait less for the tables of
     /// addresses; a program that fills one table once may lose. Call [`Growing::limit`] first: this reserves the addresses.
@@ -43,9 +43,9 @@ impl Growing {
         })
     }
 
-    /// Has the system provide the memory of the next `bytes` bytes that the heap takes for blocks, so that no access to them is a page fault.
-    /// Small blocks count with their pages: the first one of a size takes 16 to 256 KiB. What other threads take counts
-    /// as well, [`Growing::trim`] ends it, and a later call replaces it.
+    /// Has the system provide the memory of the next `bytes` bytes that the heap takes for blocks, so that no access to them is a page
+    /// fault. Small blocks count with their pages: the first one of a size takes 16 to 256 KiB. Requests of other threads count as well,
+    /// [`Growing::trim`] ends the promise, and a later call replaces it.
     ///
     /// ```
     /// # #[global_allocator]
@@ -79,8 +79,8 @@ impl Growing {
     /// # Ok::<(), allotment::OutOfMemory>(())
     /// ```
     ///
-    /// The fast paths of allocation and free are the same as without: they cost nothing. What is sampled is a request that takes the
-    /// slow path, so each thread makes one of its size class take that when it is due. Hence the sample is not one of equal chances:
+    /// The fast paths of allocation and free are the same as without: they cost nothing. Only a request on the slow path can be sampled,
+    /// so each thread sends one of its size class there when it is due. Hence the sample is not one of equal chances:
     ///
     /// * A class that the thread allocates and frees in turn is looked at after 64 requests for each block that its list has room for,
     ///   4,096 at most, and less a random number below 64; with a shorter period it is sampled less often than asked for.

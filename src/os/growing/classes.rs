@@ -25,7 +25,7 @@ const NUMBERS: [Numbers; CLASSES] = {
     let mut all = [Numbers { page_size: 0, objects: 0, batch: 0 }; CLASSES];
     each!(class, 0..CLASSES, {
         let size = SIZES[class] as usize;
-        // What was never allocated of a page is not touched, so that long pages cost address space, but no memory.
+        // The part of a page that was never allocated is not touched, so long pages cost addresses but no memory.
         let page_size = match size {
             0..=256 => 16 * 1024,
             257..=1024 => 32 * 1024,

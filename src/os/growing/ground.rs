@@ -136,7 +136,7 @@ impl Ground {
 mod tests {
     use super::*;
 
-    /// What words of bits say is what the bits say, wherever a range begins and ends.
+    /// Words of bits agree with the single bits, wherever a range begins and ends.
     #[test]
     fn first_and_last_slots_are_found() {
         let mut random = fastrand::Rng::with_seed(7);

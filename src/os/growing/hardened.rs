@@ -180,7 +180,7 @@ impl Hardened {
         self.allocate_block(size, align, false).map_or(ptr::null_mut(), |(block, _)| block.as_ptr())
     }
 
-    /// Allocates as [`Hardened::allocate_raw`], with all bytes zero. What was freed is zero already.
+    /// Allocates as [`Hardened::allocate_raw`], with all bytes zero. Freed blocks are zero already.
     #[doc(hidden)]
     pub fn allocate_raw_zeroed(&self, size: usize, align: usize) -> *mut u8 {
         let Some((block, dirty)) = self.allocate_block(size, align, true) else { return ptr::null_mut() };

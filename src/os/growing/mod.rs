@@ -152,8 +152,8 @@ impl<W: Whose> Growing<W> {
         block.map_or_else(|| allocate_slow(heap, size, align), NonNull::as_ptr)
     }
 
-    /// Limits the heap's memory to `bytes`, but to 1 MiB at least. What it has already stays. Before the first request this also limits the
-    /// addresses that the heap reserves; later it has only those.
+    /// Limits the heap's memory to `bytes`, but to 1 MiB at least. The heap keeps memory that it has already. Before the first request
+    /// this also limits the addresses that the heap reserves; later it has only those.
     pub fn limit(&self, bytes: usize) {
         self.0.shared().with(|pages| pages.limit(bytes.max(1)));
     }

@@ -115,7 +115,7 @@ mod imp {
         // A thread that has just begun to count samples its next one.
         let is_due = left <= 0 && left > i32::MIN;
         let block = if is_due { SLOTS.allocate(layout) } else { None };
-        // What was counted too late counts for the next one.
+        // Requests that were counted too late count for the next sample.
         let late = if is_due { i64::from(left).max(-most) } else { 0 };
         // SAFETY: as above.
         unsafe { (*lists).left = (late + i64::from(distance(period)) + 1) as i32 };

@@ -30,9 +30,9 @@ const RESERVE: usize = if usize::BITS > 32 { 64 << 30 } else { 1 << 30 };
 ///  committed  | used | free | used |      one entry for each slot
 /// ```
 ///
-/// Free spans are found by TLSF. What it writes into free blocks goes to an image of the slots, 16 bytes for each, so that free slots are
-/// not touched and can go back to the system to the last one. Beside the slots stand, for each of them, the span that it starts, a byte
-/// for its contents, and a bit that is set if it was written to since the system provided it: what was not is zero, and costs nothing.
+/// Free spans are found by TLSF. Its links are in an image of the slots, 16 bytes for each, so free slots are not touched, and all of
+/// them can go back to the system. Beside the slots stand, for each of them, the span that it starts, a byte for its contents, and a bit
+/// that is set if it was written to since the system provided it: what was not is zero, and costs nothing.
 pub(super) struct Spans<S> {
     index: Image,
     pub(super) slots: Range,

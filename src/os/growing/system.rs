@@ -273,7 +273,7 @@ mod unix {
             assert!(now + 1000 >= before && now <= precise(), "{now} ms, {before} ms before");
         }
 
-        /// What the kernel keeps as two mappings, as it does after moves, is moved or left alone, and the place it should go to stays.
+        /// Memory that the kernel keeps as two mappings, as after a move, is moved or left alone, and its new place stays.
         #[test]
         #[cfg(target_os = "linux")]
         fn what_cannot_be_moved_is_left_alone() {

@@ -29,7 +29,7 @@ impl<S: System> Pages<S> {
         if self.spans.dirty() <= SLACK {
             return;
         }
-        // What the system has refused is offered again when it is old, and not at every free.
+        // Memory that the system has refused is offered again when it is old, and not at every free.
         let much = self.spans.offered() > self.keeps();
         self.look -= 1;
         if self.look > 0 && !much {

@@ -199,7 +199,7 @@ impl<'a> Table<'a> {
     /// live block: how long the block was is not known. O(granules).
     pub(super) fn rebuild(self) {
         let zero = |number: &AtomicU32| {
-            // What was never used takes no memory.
+            // Entries that were never used take no memory.
             if number.load(Relaxed) != 0 {
                 number.store(0, Relaxed);
             }

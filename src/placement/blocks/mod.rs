@@ -317,7 +317,7 @@ impl<P: Place> Blocks<P> {
     }
 
     /// Allocates `len` granules from a block that was found for `need`, at a multiple of `mask + 1` bytes; `need` is `len + mask /
-    /// GRANULE`. What lies in front and behind is free again.
+    /// GRANULE`. The granules in front and behind become free again.
     #[inline(always)]
     pub(crate) unsafe fn cut(self, found: Found, len: usize, need: usize, mask: usize) -> *mut u8 {
         let Found { index, list } = found;

@@ -6,7 +6,7 @@ use crate::units::Index;
 /// Most steps on a way down, and one more: the bits of a length.
 const STEPS: usize = 32;
 
-/// What a list is if [`Place::BEST`] is set: a trie of the lengths that it has, and behind each node the other blocks of that length.
+/// A list with [`Place::BEST`]: a trie of the lengths in it, with the other blocks of a length behind its node.
 ///
 /// ```text
 ///  list of 8 to 11     1010           by the second-highest bits that the list leaves open

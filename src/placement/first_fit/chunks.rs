@@ -53,7 +53,7 @@ length!(u16 u32);
 /// Chunks of a group.
 const GROUP: usize = 4;
 
-/// What the byte of a chunk says if a run of this length or longer begins there. No other chunk of the group has such a run.
+/// The byte of a chunk in which a run of this length or longer begins. No other chunk of the group has such a run.
 pub(super) const LONG: u8 = 127;
 /// The bit of a chunk in which a run from an earlier chunk ends.
 const EDGE: u8 = 128;

@@ -214,7 +214,7 @@ impl<const CHECKED: bool> Runs<CHECKED> {
         Run { start, end }
     }
 
-    /// Notes that a live block starts at `index`, or no more. What is behind the region counts as one.
+    /// Notes that a live block starts at `index`, or no more. The end of the region counts as one.
     #[inline(always)]
     pub(super) fn flip_start(self, index: usize) {
         if CHECKED {

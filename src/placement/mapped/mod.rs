@@ -131,8 +131,8 @@ fn length<const G: usize>(size: usize) -> usize {
     (size as isize - 1).max(0) as usize / G + 1
 }
 
-/// Limits a length or an alignment in granules, which no region has, so that sums with an index do not wrap around. What comes from a
-/// layout is less, as the compiler knows.
+/// Limits a length or an alignment in granules, which no region has, so that sums with an index do not wrap around. Sizes in a layout are
+/// less, as the compiler knows.
 #[inline(always)]
 pub(super) fn limited(granules: usize) -> usize {
     granules.min(usize::MAX / 4)

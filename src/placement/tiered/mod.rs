@@ -313,8 +313,8 @@ impl<T: Tier> QuickLists<T> {
         }
     }
 
-    /// Returns whether the small block at `start` holds what a kept one would: that it is one is then worth a look at its
-    /// list. What programs leave in their blocks (a -1, say) hardly ever passes. O(regions).
+    /// Returns whether the small block at `start` holds what a kept one would: that it is one is then worth a look at its list. Values
+    /// that programs leave in their blocks (a -1, say) hardly ever pass. O(regions).
     ///
     /// # Safety
     ///

@@ -128,8 +128,8 @@ impl Small {
         true
     }
 
-    /// Makes `rest`, a list of `more` blocks of `class`, the list of that class, which is empty. What is kept may exceed the
-    /// share by these blocks until it is [set](Self::allow) again.
+    /// Makes `rest`, a list of `more` blocks of `class`, the list of that class, which is empty. The kept blocks may exceed the share by
+    /// these until it is [set](Self::allow) again.
     #[inline(always)]
     pub(super) fn adopt(&mut self, class: Class, rest: *mut Free, more: usize) {
         *self.list(class) = rest;

@@ -55,8 +55,7 @@ impl Stream {
         self.shared.lock().len(self.queue)
     }
 
-    /// Begins or ends the capture of a graph; see [`pool::Stream::capture`]. What is submitted meanwhile runs all the
-    /// same.
+    /// Begins or ends the capture of a graph; see [`pool::Stream::capture`]. Work that is submitted meanwhile runs all the same.
     pub fn set_capturing(&self, on: bool) {
         static LAST: AtomicU64 = AtomicU64::new(0);
         let number = if on { LAST.fetch_add(1, Ordering::Relaxed) + 1 } else { 0 };

@@ -81,7 +81,7 @@ pub(super) fn bench(args: &PlanArgs) -> Result<bool, PlanError> {
         if progress {
             say!("{}/{}: {name}", n + 1, tasks.len());
         }
-        // What is wrong with one says nothing about the others.
+        // An error in one says nothing about the others.
         let made = read().and_then(|task| {
             let (row, offsets) = match args.stored {
                 true => stored(&task)?,

@@ -121,7 +121,7 @@ enum Outcome {
     Limit,
 }
 
-/// A search for a plan within one capacity. What it learns holds for later runs too.
+/// A search for a plan within one capacity. It learns from its failures, also for later runs.
 pub struct Search<'a> {
     problem: &'a Problem,
     capacity: u32,
@@ -376,7 +376,7 @@ impl<'a> Search<'a> {
             if !self.skip(depth, section, height) {
                 break;
             }
-            // What follows is a child in all but its level.
+            // The next node is a child in all but its level.
             let reason = std::mem::replace(&mut self.reasons[depth], vec![0; self.words]);
             skipped.push((section, reason));
             changed = [section, section + 1];

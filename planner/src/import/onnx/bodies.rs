@@ -264,7 +264,7 @@ impl<'m> Reader<'m> {
         let outside = self.made.tensors.len();
         let outputs = self.body(outer, body, prefix, inner)?;
         let range = (from, self.made.ops.len());
-        // What comes from outside is read in every round.
+        // Tensors from outside are read in every round.
         let read = self.made.ops[from..].iter().flat_map(|op| &op.inputs);
         kept.extend(read.copied().filter(|&number| number < outside));
         // The condition lives until the next round begins, as does what becomes that round's input or a part of a stacked output.
@@ -333,8 +333,8 @@ impl<'m> Reader<'m> {
         self.makers[tensor] = Some(op);
     }
 
-    /// Lets the operators of `range` write into `into` instead of `made`, and returns true, if one of them makes that. They are then among
-    /// the readers of `into`, which lives already. What comes from outside of the body is copied instead.
+    /// Lets the operators of `range` write into `into` instead of `made`, and returns true, if one of them makes that. They are then
+    /// among the readers of `into`, which lives already. Tensors from outside of the body are copied instead.
     fn merge(&mut self, made: usize, into: usize, range: (usize, usize)) -> bool {
         let tensors = &self.made.tensors;
         let fits = tensors[made].kind == Kind::Intermediate && tensors[made].bytes <= tensors[into].bytes;

@@ -186,7 +186,7 @@ pub fn read_onnx_with(
     Ok(bodies::compact(reader.made, &reader.merged))
 }
 
-/// What is known of a name: the tensor's number and its value; `None` for an input that a function's call leaves out.
+/// The tensor's number and the value behind a name; `None` for an input that a function's call leaves out.
 type Known = Option<(usize, Value)>;
 
 /// The meanings of names. Bodies see the names around them.

@@ -128,7 +128,7 @@ pub struct Arena {
     pub head: u64,
     /// The tail.
     pub tail: u64,
-    /// What it holds: the interpreter's own, tensors, operators, what kernels keep, and variables.
+    /// Its parts: the interpreter's own, tensors, operators, what kernels keep, and variables.
     pub parts: [u64; 5],
     /// Operators whose kernels are not known: what they keep is missing.
     pub unknown: Vec<String>,

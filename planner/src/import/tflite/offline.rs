@@ -90,7 +90,7 @@ pub fn write_offline_plan(bytes: &[u8], offsets: &[i32]) -> Result<Vec<u8>, Tfli
     // In front come the table's place and the mark.
     fill(&mut made, end, 8, ALIGN);
     made.finish(table, Some("TFL3"));
-    // What was written must be a model still.
+    // The result must still be a model.
     model(made.finished_data())?;
     Ok(made.finished_data().to_vec())
 }

@@ -71,8 +71,7 @@ fn one_block_can_have_all() {
     assert!(pages.allocate_large(256 * SLOT, SLOT, false).is_some());
 }
 
-/// What is free at the end of the committed slots satisfies a request together with those that are not committed yet, and these are committed to
-/// the last.
+/// Free slots at the end of the committed ones satisfy a request together with slots that are not committed yet, up to the last one.
 #[test]
 fn requests_get_the_last_addresses() {
     const SLOTS: usize = (16 << 20) / SLOT;
@@ -166,7 +165,7 @@ fn drain(pages: &mut Pages<Linux>, class: usize) -> usize {
     std::iter::from_fn(|| allocate_one(pages, class)).count()
 }
 
-/// What other classes keep in empty pages and in bundles satisfies small requests before they fail.
+/// Small requests get memory from the empty pages and bundles of other classes before they fail.
 #[test]
 fn small_requests_get_what_other_classes_keep() {
     let small = class_of_size(100);
@@ -188,7 +187,7 @@ fn small_requests_get_what_other_classes_keep() {
     assert_eq!(used_heap, fresh_heap);
 }
 
-/// What the system does not take back stays in the statistics. It is offered again, but not at every free or request.
+/// Memory that the system does not take back stays in the statistics. It is offered again, but not at every free or request.
 #[test]
 fn what_the_system_refuses_is_still_there() {
     const SLOTS: usize = 1024;

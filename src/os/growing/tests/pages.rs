@@ -188,7 +188,7 @@ fn free_spans_go_back_to_the_last_slot() {
     }
 }
 
-/// What is free goes back before new memory makes the peak higher, and stays where there was as much memory before.
+/// Free memory goes back before new memory makes the peak higher, and stays if there was as much memory before.
 #[test]
 fn free_memory_does_not_raise_the_peak() {
     const SLOTS: usize = 256;
@@ -319,7 +319,7 @@ fn the_heap_keeps_the_rules_of_windows() {
     assert!(purged > 1 << 20 && shifts == 0, "{purged} {shifts}");
 }
 
-/// What cannot be committed is refused, and the heap goes on with what it has.
+/// A request that needs memory which cannot be committed fails, and the heap goes on.
 #[test]
 fn a_commit_that_fails_is_a_refused_request() {
     for seed in 4..8 {
