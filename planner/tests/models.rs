@@ -62,7 +62,7 @@ fn onnx_models_that_are_not_understood() {
 }
 
 #[test]
-fn one_plan_serves_a_family_of_shapes() {
+fn one_plan_is_for_a_family_of_shapes() {
     let family = |range| Family::new(range, |seq| onnx("encoder2_dyn", &[("batch", 1), ("seq", seq)]));
     let whole = family(1..=24).unwrap();
     let lowering = Lowering { align: 16, ..Lowering::default() };

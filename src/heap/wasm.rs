@@ -503,7 +503,7 @@ mod tests {
 
     /// Whatever a placement can satisfy lets the memory grow once, and whatever it cannot satisfy leaves it as it was.
     #[test]
-    fn the_memory_grows_for_what_is_served_only() {
+    fn the_memory_grows_only_for_requests_that_succeed() {
         fn check<P: Placement>(others: usize) {
             for size in (0..48)
                 .map(|n| (100 << (n / 3)) + 7777 * (n % 3))

@@ -400,7 +400,7 @@ mod tests {
 
     /// A thread that ends with the lock is like a process that dies with it: the statistics and the free memory are made anew.
     #[test]
-    fn what_the_dead_leave_is_mended() {
+    fn what_the_dead_leave_is_repaired() {
         let heap = SharedHeap::create(60_000).unwrap();
         let whole = heap.largest_free();
         let mut random = fastrand::Rng::with_seed(7);

@@ -274,7 +274,7 @@ proptest! {
 
     /// A bump pointer's bound is exactly what it needs, up to the granule.
     #[test]
-    fn a_bump_heap_serves_its_total(total in 1..20_000usize, least in 1..100usize, skew in 0..16usize, seed: u64) {
+    fn a_bump_heap_allocates_its_total(total in 1..20_000usize, least in 1..100usize, skew in 0..16usize, seed: u64) {
         let least = least.min(total);
         let arena = <Bump>::worst_case_arena(total, least);
         let mut random = fastrand::Rng::with_seed(seed);

@@ -621,7 +621,7 @@ fn a_lent_region_can_be_zeroed() {
 
 /// A request as long as the objects of a class, and no longer one, gets an object of a page.
 #[test]
-fn every_length_of_a_class_is_served_by_its_pages() {
+fn pages_have_every_length_of_their_class() {
     use allotment::placement::Classes;
     struct LongClasses;
     impl Classes for LongClasses {

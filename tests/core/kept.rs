@@ -45,7 +45,7 @@ fn kept_blocks_outlast_everything_else() {
 
 /// While the kept block is in use, the others get the rest.
 #[test]
-fn the_memory_serves_what_is_beyond() {
+fn the_memory_allocates_what_is_beyond() {
     static HEAP: Heap<Tlsf, Spin> = heap!(64 * 1024);
     let front = Front::<1>::new(&HEAP, 1000, 1000);
     let blocks: Vec<_> = (0..3).map(|_| front.try_allocate(bytes(1000)).unwrap()).collect();

@@ -204,7 +204,7 @@ unsafe impl Lock for Contended {
 
 /// A caller that waited for the lock gets what one that did not wait gets.
 #[test]
-fn callers_that_wait_for_the_lock_are_served() {
+fn callers_that_wait_for_the_lock_get_blocks() {
     fn serves<P: allotment::placement::Placement + Send>(heap: &Heap<P, Contended>) {
         let name = std::any::type_name::<P>();
         for size in [0, 1, 24, 100, 3000] {

@@ -66,7 +66,7 @@ fn sealed_and_back<M: Memory + GlobalAlloc>(heap: Sealable<M>, used: impl Fn(&M)
 }
 
 #[test]
-fn a_sealed_memory_serves_frees_alone() {
+fn a_sealed_memory_only_frees() {
     sealed_and_back(Sealable::new(heap!(16 * 1024) as Heap<Tlsf, Spin>), Heap::used);
     sealed_and_back(Sealable::new(heap!(16 * 1024) as Heap<Buddy, Spin>), Heap::used);
     let bounded = Bounded::new(heap!(16 * 1024) as Heap<Tlsf, Spin>, 8000);

@@ -469,7 +469,7 @@ fn the_lock_is_taken_once_a_batch() {
 
 /// A cached block counts as free until it is allocated again, for every thread and wherever it is cached.
 #[test]
-fn second_frees_of_cached_blocks_are_noticed() {
+fn double_frees_of_cached_blocks_are_found() {
     let shadow: &Shadow<Tlsf> = Shadow::new(4 << 20, 1 << 20);
     let cached = shadow.cached;
     for size in [1, 8, 16, 100, 600, 2000] {

@@ -110,7 +110,7 @@ fn nothing_is_kept_where_that_is_no_use() {
 }
 
 #[test]
-fn a_second_free_of_a_kept_block_is_found() {
+fn a_double_free_of_a_kept_block_is_found() {
     let (heap, _memory) = heap();
     let block = heap.try_allocate(bytes(1000)).unwrap();
     free(&heap, block, 1000);
@@ -138,7 +138,7 @@ fn a_second_free_of_a_kept_block_is_found() {
 /// Behind more blocks of a list than a check looks at where nothing is suspicious. Links of 32 bits have no mark that is.
 #[cfg(target_pointer_width = "64")]
 #[test]
-fn a_second_free_is_found_far_down_in_a_list() {
+fn a_double_free_is_found_far_down_in_a_list() {
     let (heap, _memory) = heap();
     let blocks: Vec<_> = (0..1000).map(|_| heap.try_allocate(bytes(48)).unwrap()).collect();
     blocks.iter().for_each(|&block| free(&heap, block, 48));
@@ -203,7 +203,7 @@ fn no_more_than_an_eighth_is_kept_in_small_blocks() {
 }
 
 #[test]
-fn kept_blocks_serve_aligned_requests() {
+fn kept_blocks_may_be_aligned() {
     let (heap, _memory) = heap();
     let at = |size, align| Layout::from_size_align(size, align).unwrap();
     for size in [40, 1000] {

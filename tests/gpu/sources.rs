@@ -758,7 +758,7 @@ fn registered_memory_of_any_place_is_used_as_far_as_it_is_aligned() {
 
 /// Random segments beside a list of flags: the lowest range that fits, and nothing twice.
 #[test]
-fn registered_memory_serves_the_lowest_range() {
+fn registered_memory_allocates_the_lowest_range() {
     const UNITS: usize = 16;
     let gpu = Gpu::new();
     let source = Registered::new(&gpu.context, vec![0; (UNITS + 1) * 512]).unwrap();

@@ -174,13 +174,13 @@ fn addresses_of_no_block_are_refused() {
 
 /// A small block that is freed counts as free until it is allocated again, for every thread.
 #[test]
-fn second_frees_are_noticed() {
+fn double_frees_are_found() {
     let _alone = alone();
     for size in [1, 16, 17, 48, 600, 4096, 32_768] {
         let layout = Layout::from_size_align(size, 16).unwrap();
         let block = NonNull::new(HEAP.allocate_raw(size, 16)).unwrap();
         let (at, turn) = (block.addr(), Barrier::new(2));
-        let second_free = |block: NonNull<u8>| {
+        let free_again = |block: NonNull<u8>| {
             // SAFETY: while it counts as free it is not freed.
             unsafe { HEAP.free(block) }
         };
@@ -188,7 +188,7 @@ fn second_frees_are_noticed() {
             // Nothing allocates while the block is free, so that it stays free.
             let elsewhere = scope.spawn(|| {
                 turn.wait();
-                let result = second_free(NonNull::without_provenance(at));
+                let result = free_again(NonNull::without_provenance(at));
                 turn.wait();
                 result
             });
@@ -203,7 +203,7 @@ fn second_frees_are_noticed() {
                 turn.wait();
                 let quickly = HEAP.free_fast(block);
                 let (found, moved) = (HEAP.size_of_own(block), HEAP.change(block, size, 16));
-                let (again, checked) = (second_free(block), HEAP.try_deallocate(block, layout));
+                let (again, checked) = (free_again(block), HEAP.try_deallocate(block, layout));
                 assert_eq!(HEAP.allocate_raw(size, 16), block.as_ptr());
                 assert!(HEAP.size_of_own(block).is_some());
                 (quickly, found, moved.is_null(), again, checked)
@@ -212,7 +212,7 @@ fn second_frees_are_noticed() {
             assert_eq!(here, (false, None, true, refused, refused), "{size} bytes");
             assert_eq!(elsewhere.join().unwrap(), refused, "{size} bytes");
         });
-        assert_eq!(second_free(block), Ok(()));
+        assert_eq!(free_again(block), Ok(()));
     }
 }
 

@@ -182,7 +182,7 @@ fn threads_that_end_leave_their_blocks_to_the_heap() {
 
 /// Freed blocks of a heap are found twice freed, in any thread.
 #[test]
-fn second_frees_in_a_heap_are_noticed() {
+fn double_frees_in_a_heap_are_found() {
     let _alone = alone();
     let heap = Growing::create();
     let block = Block::new(&heap, 48, 1);
@@ -194,7 +194,7 @@ fn second_frees_in_a_heap_are_noticed() {
 
 /// A heap that takes the record of an earlier one, whose addresses were others, keeps all blocks that are freed.
 #[test]
-fn lists_serve_the_next_heap() {
+fn lists_pass_to_the_next_heap() {
     let _alone = alone();
     for large in [64 << 10, 8 * MIB] {
         for _ in 0..4 {

@@ -88,7 +88,7 @@ impl World {
 
 /// The state of each seed is made twice: one allocates what is available, and the other has no room for a granule more.
 #[test]
-fn what_is_available_is_served_and_no_granule_more() {
+fn what_is_available_is_allocated_and_no_granule_more() {
     let (mut served, mut wrong) = (0, vec![]);
     for seed in 0..600 {
         let mut world = World::new(seed);

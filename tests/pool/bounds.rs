@@ -416,7 +416,7 @@ fn the_age_counts_from_the_last_free() {
 
 /// Blocks up to a quarter longer than a request, and aligned as it asks, satisfy it again on the stream that they wait for.
 #[test]
-fn waiting_blocks_serve_requests_a_little_shorter() {
+fn waiting_blocks_do_for_requests_a_little_shorter() {
     let serves = |freed: (usize, usize), asked: (usize, usize)| {
         let device: DeviceMemory = DeviceMemory::new(2 * MIB);
         let (a, b) = (device.stream(), device.stream());

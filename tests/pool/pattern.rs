@@ -30,7 +30,7 @@ impl Spans {
 /// Every run of PyTorch as an iteration: the second and third are allocated from the plan, which needs little more
 /// than the live bytes, without a call of the source and without the pool.
 #[test]
-fn runs_of_pytorch_are_served_from_their_plan() {
+fn runs_of_pytorch_follow_their_plan() {
     for name in ["resnet18_train", "gpt_train", "bert_infer"] {
         let file = format!("{}/tests/data/tensors/{name}.trace.zst", env!("CARGO_MANIFEST_DIR"));
         let reader = open(Path::new(&file)).unwrap();

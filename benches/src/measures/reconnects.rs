@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn kept_blocks_serve_a_device_in_little_more_than_its_peak() {
+    fn a_device_runs_on_kept_blocks_in_little_more_than_its_peak() {
         let search = Search { seed: 102, connections: &[300] };
         let [kept, plain] = [search.visit::<Keeping<MicroTlsf>>(), search.visit::<Heap<MicroTlsf, Unsync>>()];
         let (kept, plain) = (kept.unwrap()[0], plain.unwrap()[0]);

@@ -100,7 +100,7 @@ fn advice(trace: &str, more: &[&str]) -> Value {
 /// The chain of a user: record a program, be advised, build the heap, replay on it.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_recorded_program_gets_a_heap_that_serves_it() {
+fn a_recorded_program_gets_a_heap_that_fits_it() {
     if !crate::record::present("jq") {
         return;
     }
@@ -118,7 +118,7 @@ fn a_recorded_program_gets_a_heap_that_serves_it() {
 }
 
 #[test]
-fn recorded_runs_get_heaps_that_serve_them() {
+fn recorded_runs_get_heaps_that_fit_them() {
     let trace = data("mosquitto.trace.zst");
     let trace = trace.to_str().unwrap();
     let least = advice(trace, &["--rounds", "0"]);

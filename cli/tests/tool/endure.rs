@@ -56,7 +56,7 @@ impl Recording {
 /// the largest buffers kept. More devices with `ALLOTMENT_DEVICES`, of whom one in twenty may need more or less; `ALLOTMENT_CONNECTIONS` says
 /// how often each connects.
 #[test]
-fn the_rest_of_a_recording_is_served() {
+fn the_rest_of_a_recording_fits() {
     let number = |name, default: u64| std::env::var(name).map_or(default, |text| text.parse().unwrap());
     let devices = number("ALLOTMENT_DEVICES", 2);
     let connections = number("ALLOTMENT_CONNECTIONS", 1500);

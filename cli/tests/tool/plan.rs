@@ -78,7 +78,7 @@ fn an_interrupted_search_leaves_its_best_plan() {
 }
 
 #[test]
-fn one_plan_serves_a_range_of_sizes() {
+fn one_plan_is_for_a_range_of_sizes() {
     let model = root().join("planner/tests/data/onnx/encoder2_dyn.onnx");
     let model = model.to_str().unwrap();
     let command = ["plan", model, "--dim", "batch=1", "--dim", "seq=1..24", "--quiet", "--threads", "1"];

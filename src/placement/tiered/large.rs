@@ -251,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rests_grow_while_few_requests_are_served() {
+    fn rests_grow_while_there_are_few_requests() {
         let mut large = Large::EMPTY;
         // Returns how many requests without a kept block it takes until keeping stops or starts.
         let until = |large: &mut Large, hits| {

@@ -59,7 +59,7 @@ fn only_a_link_of_this_heap_looks_kept() {
 
 /// Objects of pages are aligned as their size is, so that pages satisfy requests that are aligned to more than 8 bytes as well.
 #[test]
-fn pages_serve_aligned_requests_whose_size_is_a_multiple_of_the_alignment() {
+fn pages_have_aligned_blocks_for_sizes_that_are_multiples_of_the_alignment() {
     let memory = Memory(UnsafeCell::new([0; 64 << 10]));
     for (size, align) in [(16, 16), (48, 16), (96, 32), (64, 64), (192, 64), (256, 256)] {
         let layout = Layout::from_size_align(size, align).unwrap();

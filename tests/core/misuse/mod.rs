@@ -354,7 +354,7 @@ fn basic_in<P: Placement>(size: usize, bytes: usize) {
 }
 
 #[test]
-fn basic_finds_second_frees() {
+fn basic_finds_double_frees() {
     for size in [8, 16, 24, 48, 100, 256, 300, 1000] {
         basic::<Tiered>(size);
         basic::<MicroTlsf>(size);
@@ -375,7 +375,7 @@ fn basic_finds_second_frees() {
 
 /// What is kept beside the memory is exact, and nothing that is written to freed memory changes it.
 #[test]
-fn first_fit_finds_every_wrong_free() {
+fn first_fit_finds_every_invalid_free() {
     let mut backing = Backing::new(4096, 0);
     let heap = heap::<FirstFit>(&mut backing);
     let mut random = fastrand::Rng::with_seed(11);
@@ -457,7 +457,7 @@ fn bounds_do_not_count_frees_that_are_refused() {
 
 /// Buddies know of every granule whether it is free, whatever has merged, in regions of any length.
 #[test]
-fn buddies_find_every_second_free() {
+fn buddies_find_every_double_free() {
     for bytes in [64 << 10, 1 << 20, 5 << 20] {
         let mut random = fastrand::Rng::with_seed(11);
         let mut backing = Backing::new(bytes, 0);
@@ -612,7 +612,7 @@ impl<T> core::ops::Deref for OneThread<T> {
 
 /// What the checks of the smallest heap find, in release builds as well.
 #[test]
-fn tiny_heaps_find_wrong_frees() {
+fn tiny_heaps_find_invalid_frees() {
     static HEAP: OneThread<TinyHeap<4096, allotment::lock::Default, NoStatistics, true>> =
         OneThread(TinyHeap::new());
     // SAFETY: invalid frees are refused, which is what is tested; all others are right.
