@@ -136,9 +136,10 @@ fn folder() -> Result<PathBuf> {
 fn race(program: &Program, heaps: &[&Heap], rounds: usize, folder: &Path) -> Result<Vec<Vec<Run>>> {
     let mut runs: Vec<Option<Vec<Run>>> = heaps.iter().map(|_| Some(Vec::new())).collect();
     for round in 0..rounds {
-        // Each round starts with another heap.
-        for at in 0..heaps.len() {
-            let at = (at + round) % heaps.len();
+        // In no fixed order: what a program has freed decides whether the next one finds large pages.
+        let mut order: Vec<usize> = (0..heaps.len()).collect();
+        order.sort_by_key(|at| (round * 31 + at + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32);
+        for at in order {
             let Some(done) = &mut runs[at] else { continue };
             let run = program.run(heaps[at], folder)?;
             if run.success {
