@@ -17,7 +17,7 @@ use critical_section::Mutex;
 use rtt_target::{UpChannel, rtt_init};
 
 #[global_allocator]
-static HEAP: Observed<Heap, Trace<512>> = Observed::new(heap!(48 * 1024), Trace::new().sink(to_rtt));
+static HEAP: Observed<Heap, Trace<512, 8, 8>> = Observed::new(heap!(48 * 1024), Trace::new().sink(to_rtt));
 
 static CHANNEL: Mutex<RefCell<Option<UpChannel>>> = Mutex::new(RefCell::new(None));
 

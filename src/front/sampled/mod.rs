@@ -44,8 +44,6 @@
 //!
 //! (Serebryany and others, "GWP-ASan: Sampling-Based Detection of Memory-Safety Bugs in Production", 2023; KFENCE of Linux.)
 
-#[cfg(all(any(target_arch = "arm", target_arch = "riscv32"), target_os = "none"))]
-mod calls;
 #[cfg(all(target_arch = "arm", target_os = "none"))]
 mod mpu;
 #[cfg(all(target_arch = "riscv32", target_os = "none"))]
