@@ -20,6 +20,11 @@ const LONGEST: usize =
 /// unnoticed. With a [`sink`](Trace::sink) nothing is lost, because it takes the contents of the ring whenever that
 /// is full.
 ///
+/// On Cortex-M and RISC-V without an operating system, up to `CALLERS` (at most 8) return addresses of each allocation are recorded, which
+/// `allotment view --elf FIRMWARE` names: 4 bytes per allocation, and 64 bytes of memory per caller. Those nearest to the allocation come first,
+/// and some are the allocator's own. Cortex-M always has the frame pointers that lead to them, RISC-V with `-C force-frame-pointers=yes`;
+/// without these, they are words of the stack that look like return addresses. The program needs the linker script of `cortex-m-rt` or `riscv-rt`.
+///
 /// The bytes read, in order, form one trace, starting with the header. Ids are addresses. At most 32 bytes of each
 /// tag's name are recorded; the first `TAGS` tags have names of their own, and all further ones are called `other
 /// tags`. O(1) per event, plus O(`TAGS`) if there is a tag, plus the time of the sink.
