@@ -464,6 +464,14 @@ fn the_tool_names_itself_and_describes_itself() {
     let (folder, [man]) = files(["man"]);
     printed(["man", &man]);
     assert!(fs::read_to_string(folder.path().join("man/allotment-who.1")).unwrap().contains("allotment"));
+    // Commands stand in the order of their use, options in groups.
+    let help = printed(["--help"]);
+    let places = ["record ", "who ", "view ", "advise ", "plan ", "completions "]
+        .map(|name| help.find(&format!("\n  {name}")).unwrap());
+    assert!(places.is_sorted(), "{help}");
+    let help = printed(["record", "--help"]);
+    let groups = ["\nOptions:", "\nWhich part of the run:", "\nWhat each event has:", "\nWhich processes:"];
+    assert!(groups.into_iter().all(|group| help.contains(group)), "{help}");
 }
 
 /// A program with an allocator that calls hooks as jemalloc does; `remember` is never freed.
