@@ -85,9 +85,10 @@ pub(crate) fn walk(frames: &mut [usize]) -> &[usize] {
 #[cfg(not(all(feature = "backtrace", unix)))]
 #[inline(always)]
 fn backtrace(_: u32, frames: &mut [usize; FRAMES]) -> &[usize] {
-    let count = 0;
     #[cfg(all(any(target_arch = "arm", target_arch = "riscv32"), target_os = "none"))]
     let count = super::calls::callers(frames);
+    #[cfg(not(all(any(target_arch = "arm", target_arch = "riscv32"), target_os = "none")))]
+    let count = 0;
     &frames[..count]
 }
 
