@@ -3,23 +3,42 @@
 //!
 //! On a real board a debug probe reads the channel, and its tool writes it to a file: channel 1 in probe-rs, or SEGGER's RTT Logger. QEMU has no
 //! probe, so the program does what one does with the control block in memory: it takes out the bytes, and moves the channel's place for reading.
-//! `cargo xtask run mps2-an505 --trace FILE` puts them into a file for `allotment view`.
+//! `cargo xtask run mps2-an505 --trace FILE` puts them into a file for `allotment view`, which `--elf` tells the functions that allocated.
 #![no_std]
 #![no_main]
 
-use allotment::observe::Trace;
+extern crate alloc;
+
+use alloc::boxed::Box;
 use allotment::observe::event::Header;
+use allotment::observe::{Trace, with_tag};
 use allotment::{Heap, Observed, heap};
 use core::cell::RefCell;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::{ptr, slice};
+use cortex_m::peripheral::SCB;
 use critical_section::Mutex;
 use rtt_target::{UpChannel, rtt_init};
 
 #[global_allocator]
-static HEAP: Observed<Heap, Trace<512>> = Observed::new(heap!(48 * 1024), Trace::new().sink(to_rtt));
+static HEAP: Observed<Heap, Trace<512, 8, 8>> = Observed::new(heap!(48 * 1024), Trace::new().sink(to_rtt));
 
 static CHANNEL: Mutex<RefCell<Option<UpChannel>>> = Mutex::new(RefCell::new(None));
+
+/// What the handler has received.
+static MESSAGE: Mutex<RefCell<Option<Box<[u8; 32]>>>> = Mutex::new(RefCell::new(None));
+
+/// Receives a message, as the handler of a radio does. Its blocks have a tag, and the handler's calls.
+#[cortex_m_rt::exception]
+fn PendSV() {
+    let message = with_tag("radio", received);
+    critical_section::with(|section| MESSAGE.replace(section, Some(message)));
+}
+
+#[inline(never)]
+fn received() -> Box<[u8; 32]> {
+    Box::new([1; 32])
+}
 
 /// Writes a part of the recording to the channel.
 fn to_rtt(part: &[u8]) {
@@ -41,7 +60,10 @@ fn main() -> ! {
         }
     };
     critical_section::with(|section| CHANNEL.replace(section, Some(channels.up.1)));
+    SCB::set_pendsv();
     let outcome = demo::run(&demo::INVENTORY, 100, || HEAP.memory().stats());
+    let message = critical_section::with(|section| MESSAGE.take(section));
+    assert!(message.is_some_and(|message| message[31] == 1), "the handler has a message");
     HEAP.observers(|trace| trace.flush());
     let bytes = RECEIVED.load(Ordering::Relaxed);
     defmt::info!("by RTT: {=usize} bytes", bytes);

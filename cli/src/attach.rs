@@ -9,13 +9,14 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use allotment_event::Header;
-use allotment_trace::{Action, Limits, Record, Records, Writer};
+use allotment_trace::{Action, Limits, Record, Records, Stacks, Writer};
 use clap::Args;
 use defmt_decoder::{DecodeError, Table};
 use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::output::{Output, apart, writable};
+use crate::symbols::Resolver;
 use crate::view;
 
 /// Arguments of `allotment attach`.
@@ -24,7 +25,7 @@ pub struct AttachArgs {
     /// Where the stream comes from: a file, a pipe or a serial port; - is the standard input
     #[arg(required_unless_present = "command", conflicts_with = "command")]
     source: Option<PathBuf>,
-    /// The firmware, if the stream is its defmt log; without it the stream is a binary trace, or text with the parts of one
+    /// The firmware: it decodes the stream if that is a defmt log, and names the functions in the trace; without a log the stream is a binary trace, or text with the parts of one
     #[arg(long, value_name = "FIRMWARE")]
     elf: Option<PathBuf>,
     /// Write the trace to this file: .trace or .txt, each also .gz or .zst
@@ -104,8 +105,9 @@ pub fn attach(args: &AttachArgs) -> Result<bool, Failure> {
         apart(source, &args.output)?;
     }
     writable(&args.output).map_err(Failure::file(&args.output))?;
-    let dictionary = args.elf.as_deref().map(dictionary).transpose()?;
-    let (stream, child) = source(args)?;
+    let mut names = Resolver::of_firmware(args.elf.as_deref())?;
+    let dictionary = args.elf.as_deref().map(dictionary).transpose()?.flatten();
+    let (mut stream, child) = source(args)?;
     // An emulator must not stay behind when something goes wrong.
     let mut child = Running(child);
     let name = match &args.source {
@@ -113,13 +115,18 @@ pub fn attach(args: &AttachArgs) -> Result<bool, Failure> {
         Some(source) => source.clone(),
         None => args.command.first().map(PathBuf::from).unwrap_or_default(),
     };
-    let stream = BufReader::new(stream);
+    let mut start = Vec::new();
+    stream.by_ref().take(Header::SIZE as u64).read_to_end(&mut start).map_err(Failure::file(&name))?;
+    let is_trace = Header::is_at(&start);
+    let stream = BufReader::new(Box::new(io::Cursor::new(start).chain(stream)) as Box<dyn Read>);
     let bytes: Box<dyn Read + '_> = match &dictionary {
+        // A firmware with a log may send its trace by itself as well.
+        _ if is_trace => Box::new(stream),
         Some(table) => {
             let decoder = table.new_stream_decoder();
             Box::new(Log { messages: Messages::Defmt { stream, decoder }, part: Vec::new(), at: 0 })
         }
-        None => plain(stream).map_err(Failure::file(&name))?,
+        None => Box::new(Log { messages: Messages::Lines { stream }, part: Vec::new(), at: 0 }),
     };
     let records = Records::new(bytes, Limits::default()).map_err(Failure::trace(&name))?;
     let header = records.header().text().to_owned();
@@ -133,13 +140,16 @@ pub fn attach(args: &AttachArgs) -> Result<bool, Failure> {
     if !header.is_empty() {
         writer.comment(&header).map_err(&wrong)?;
     }
-    let mut follow = Follow::default();
+    let (mut follow, mut stacks) = (Follow::default(), Stacks::default());
     let bar = crate::progress::spinner();
     let (mut shown, mut error) = (Instant::now(), None);
     for record in records {
         match record {
             Ok((_, record)) => {
                 follow.record(&record);
+                if let (Record::Stack(line), Some(_)) = (&record, &args.elf) {
+                    stacks.read(line);
+                }
                 writer.record(&record).map_err(&wrong)?;
             }
             Err(why) => {
@@ -154,6 +164,9 @@ pub fn attach(args: &AttachArgs) -> Result<bool, Failure> {
         }
     }
     bar.finish_and_clear();
+    for line in names.resolve(&mut stacks) {
+        writer.record(&Record::Stack(line)).map_err(&wrong)?;
+    }
     // The events that came are kept, even if the rest never did.
     writer.finish().map_err(&wrong)?.finish()?;
     if let Some(error) = error {
@@ -182,13 +195,10 @@ fn line(figures: &Figures) -> String {
     )
 }
 
-fn dictionary(path: &Path) -> Result<Table, Failure> {
+/// Returns what decodes the defmt log of a firmware, if it has one.
+fn dictionary(path: &Path) -> Result<Option<Table>, Failure> {
     let bytes = fs::read(path).map_err(Failure::file(path))?;
-    match Table::parse(&bytes) {
-        Ok(Some(table)) => Ok(table),
-        Ok(None) => Err(Failure::Other(format!("{}: there is no defmt log in it", path.display()))),
-        Err(error) => Err(Failure::Other(format!("{}: {error}", path.display()))),
-    }
+    Table::parse(&bytes).map_err(|error| Failure::Other(format!("{}: {error}", path.display())))
 }
 
 /// A child process that is killed when this is dropped, unless it was waited for.
@@ -238,16 +248,6 @@ fn source(args: &AttachArgs) -> Result<(Box<dyn Read>, Option<Child>), Failure> 
         return Ok((Box::new(io::stdin()), None));
     }
     Ok((Box::new(File::open(source).map_err(Failure::file(source))?), None))
-}
-
-/// Returns a stream without dictionary: a binary trace as it is, or the lines of a log.
-fn plain<'a>(mut stream: BufReader<Box<dyn Read>>) -> io::Result<Box<dyn Read + 'a>> {
-    let magic = &Header::HERE.encode()[..4];
-    let start = stream.fill_buf()?;
-    if start.first() == magic.first() {
-        return Ok(Box::new(stream));
-    }
-    Ok(Box::new(Log { messages: Messages::Lines { stream }, part: Vec::new(), at: 0 }))
 }
 
 /// What stands in front of each part of a trace in a log, as `allotment::observe::to_defmt` writes it.

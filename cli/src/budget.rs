@@ -11,7 +11,7 @@ use serde::de::{self, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::failure::Failure;
-use crate::input::Input;
+use crate::input::{Firmware, Input};
 use crate::profile::{Profile, Weights, labels};
 use crate::units::parse_limit;
 
@@ -23,6 +23,8 @@ pub struct BudgetArgs {
     /// The budget as TOML: tables [total], [function."NAME"] and [tag."NAME"] with peak, live, bytes and calls
     #[arg(long, value_name = "TOML")]
     file: PathBuf,
+    #[command(flatten)]
+    firmware: Firmware,
     /// Print all figures as JSON
     #[arg(long)]
     json: bool,
@@ -119,7 +121,7 @@ pub fn budget(args: &BudgetArgs) -> Result<bool, Failure> {
         let (file, why) = (args.file.display(), error.message().replace('\n', " "));
         Failure::Other(format!("{file}: line {line}: {why}"))
     })?;
-    let input = Input::new(&args.trace)?;
+    let input = Input::new(&args.trace)?.of(&args.firmware);
     let profile = Profile::read(&input, None)?;
     if !budget.function.is_empty() && !profile.has_stacks() {
         return Err(Failure::Other(format!(

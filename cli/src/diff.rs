@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use crate::failure::Failure;
-use crate::input::Input;
+use crate::input::{Firmware, Input};
 use crate::profile::{Mark, Measure, Profile, holders, labels};
 use crate::units::at_least_one;
 
@@ -35,6 +35,8 @@ pub struct DiffArgs {
     /// Number of changes to show of each kind
     #[arg(long, value_name = "LINES", default_value = "10", value_parser = at_least_one)]
     top: usize,
+    #[command(flatten)]
+    firmware: Firmware,
     /// Print all changes as JSON
     #[arg(long)]
     json: bool,
@@ -84,10 +86,10 @@ type Figures = HashMap<String, u64>;
 /// # Errors
 /// A [`Failure`] with the message for the user.
 pub fn diff(args: &DiffArgs) -> Result<(), Failure> {
-    let first = Input::new(&args.before)?;
+    let first = Input::new(&args.before)?.of(&args.firmware);
     let (before, after, names) = match (&args.after, args.to) {
         (Some(after), _) => {
-            let second = Input::new(after)?;
+            let second = Input::new(after)?.of(&args.firmware);
             let names = [first.shown(), second.shown()].map(|path| path.display().to_string());
             (Some(Profile::read(&first, None)?), Profile::read(&second, None)?, names)
         }

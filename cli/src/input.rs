@@ -3,16 +3,27 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use allotment_trace::{Limits, Reader, Records};
+use allotment_trace::{Limits, Reader, Records, Stacks};
+use clap::Args;
 use tempfile::NamedTempFile;
 
 use crate::failure::Failure;
 use crate::import;
+use crate::symbols::Resolver;
+
+/// Where the functions of a device's trace are found.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Firmware {
+    /// The firmware that made the trace, with its debug information: it names the functions
+    #[arg(long, value_name = "FIRMWARE")]
+    pub elf: Option<PathBuf>,
+}
 
 /// A file to read, which may be what came on the standard input.
 pub struct Input {
     path: PathBuf,
     shown: PathBuf,
+    firmware: Firmware,
     /// A copy of the standard input, or the trace made of another profiler's recording; removed at the end.
     _kept: Option<NamedTempFile>,
 }
@@ -36,7 +47,8 @@ impl Input {
     pub fn new(path: &Path) -> Result<Self, Failure> {
         if path.as_os_str() != "-" {
             let file = running(path).unwrap_or_else(|| path.into());
-            return Self { path: file, shown: path.into(), _kept: None }.imported();
+            let firmware = Firmware::default();
+            return Self { path: file, shown: path.into(), firmware, _kept: None }.imported();
         }
         let shown = PathBuf::from("standard input");
         let keep = || {
@@ -45,15 +57,36 @@ impl Input {
             Ok(file)
         };
         let kept = keep().map_err(Failure::file(&shown))?;
-        Self { path: kept.path().into(), shown, _kept: Some(kept) }.imported()
+        let firmware = Firmware::default();
+        Self { path: kept.path().into(), shown, firmware, _kept: Some(kept) }.imported()
     }
 
     /// Replaces a recording of another profiler by the trace made of it.
     fn imported(self) -> Result<Self, Failure> {
         match import::converted(&self.path).map_err(Failure::file(&self.shown))? {
-            Some(trace) => Ok(Self { path: trace.path().into(), shown: self.shown, _kept: Some(trace) }),
+            Some(trace) => Ok(Self { path: trace.path().into(), _kept: Some(trace), ..self }),
             None => Ok(self),
         }
+    }
+
+    /// Has its functions found in this firmware.
+    #[must_use]
+    pub fn of(mut self, firmware: &Firmware) -> Self {
+        self.firmware = firmware.clone();
+        self
+    }
+
+    /// Returns the firmware, if it is known.
+    pub fn firmware(&self) -> Option<&Path> {
+        self.firmware.elf.as_deref()
+    }
+
+    /// Names the functions in its stacks; the lines that do so in a trace.
+    ///
+    /// # Errors
+    /// If the firmware cannot be read.
+    pub fn name(&self, stacks: &mut Stacks) -> Result<Vec<String>, Failure> {
+        Ok(Resolver::of_firmware(self.firmware())?.resolve(stacks))
     }
 
     /// Returns the file with its bytes.

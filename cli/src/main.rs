@@ -42,42 +42,45 @@ struct Cli {
     command: Command,
 }
 
+// In the order of their use: record, see, choose, plan, and what helps.
 #[derive(Subcommand)]
 enum Command {
-    /// List the boards that the demo firmware supports
-    Boards {
-        /// Print JSON instead of a table
-        #[arg(long)]
-        json: bool,
-    },
-    /// Lay out buffers of known lifetimes in as little memory as possible
-    Plan(Box<PlanArgs>),
-    /// Advise a heap for a recorded run: its type, its size and the code
-    Advise(AdviseArgs),
-    /// Forecast the arena that a device needs for years, from a recording of hours
-    Endure(EndureArgs),
-    /// Convert a trace: text, binary, Chrome trace (Perfetto), Massif
-    Convert(ConvertArgs),
-    /// Follow the trace that a device sends, and keep it
-    Attach(AttachArgs),
     /// Record a program's allocations (Linux, programs that are linked dynamically)
     ///
     /// The exit status is the program's; 128 and the signal if that ended it.
     #[cfg(target_os = "linux")]
     Record(RecordArgs),
-    /// Replay a recorded run on other placements and compare them
-    Replay(ReplayArgs),
+    /// Follow the trace that a device sends, and keep it
+    Attach(AttachArgs),
+    /// Show who holds the memory of a program while it runs (Linux)
+    ///
+    /// The exit status is the program's; 128 and the signal if that ended it.
+    #[cfg(target_os = "linux")]
+    Top(TopArgs),
     /// Show which lines of the program hold the memory of a recorded run, and since when
     Who(WhoArgs),
     /// Show what has grown from one recorded run to another, or between two moments of one
     Diff(DiffArgs),
     /// Check a recorded run against a budget: in all, by function, by tag
     Budget(BudgetArgs),
-    /// Show who holds the memory of a program while it runs (Linux)
-    ///
-    /// The exit status is the program's; 128 and the signal if that ended it.
-    #[cfg(target_os = "linux")]
-    Top(TopArgs),
+    /// Draw a recorded run: one page with charts, lists and suggestions
+    View(ViewArgs),
+    /// Advise a heap for a recorded run: its type, its size and the code
+    Advise(AdviseArgs),
+    /// Forecast the arena that a device needs for years, from a recording of hours
+    Endure(EndureArgs),
+    /// Replay a recorded run on other placements and compare them
+    Replay(ReplayArgs),
+    /// Lay out buffers of known lifetimes in as little memory as possible
+    Plan(Box<PlanArgs>),
+    /// Convert a trace: text, binary, Perfetto, Massif, DHAT, pprof, folded stacks, memory_viz
+    Convert(ConvertArgs),
+    /// List the boards that the demo firmware supports
+    Boards {
+        /// Print JSON instead of a table
+        #[arg(long)]
+        json: bool,
+    },
     /// Print a shell's completions of commands and options
     Completions {
         /// The shell
@@ -88,8 +91,6 @@ enum Command {
         /// The folder
         folder: std::path::PathBuf,
     },
-    /// Draw a recorded run: one page with charts, lists and suggestions
-    View(ViewArgs),
 }
 
 fn main() -> ExitCode {

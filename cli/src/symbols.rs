@@ -1,7 +1,7 @@
 //! Finds the functions at the addresses of programs and libraries, by debug information or symbols.
 
 use std::borrow::Cow;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::env;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -11,6 +11,8 @@ use addr2line::Loader;
 use allotment_trace::{Frame, Module, Stacks};
 use object::Object;
 use object::read::ReadCache;
+
+use crate::failure::Failure;
 
 /// The longest name of a function that is kept, in bytes.
 const LONGEST: usize = 4096;
@@ -29,30 +31,47 @@ pub fn resolve(stacks: &mut Stacks) -> Vec<String> {
     Resolver::default().resolve(stacks)
 }
 
+/// The module of addresses in a device's memory.
+const DEVICE: u32 = 0;
+
 /// Looks up functions, and keeps the files open for the next time.
 #[derive(Default)]
 pub struct Resolver {
-    files: HashMap<usize, Option<Loader>>,
+    /// By the number of the module.
+    files: HashMap<u32, Option<Loader>>,
     /// The nodes that it has looked up.
     seen: usize,
 }
 
 impl Resolver {
+    /// Creates one that finds the functions of a device's trace in this firmware, if there is one.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is no object file.
+    pub fn of_firmware(firmware: Option<&Path>) -> Result<Self, Failure> {
+        let mut resolver = Self::default();
+        if let Some(path) = firmware {
+            File::open(path).map_err(Failure::file(path))?;
+            let loader =
+                Loader::new(path).map_err(|why| Failure::Other(format!("{}: {why}", path.display())))?;
+            resolver.files.insert(DEVICE, Some(loader));
+        }
+        Ok(resolver)
+    }
+
     /// Looks up the functions at the nodes that are new, like [`resolve`].
     pub fn resolve(&mut self, stacks: &mut Stacks) -> Vec<String> {
-        let mut wanted: Vec<BTreeSet<u64>> = vec![BTreeSet::new(); stacks.modules().len()];
+        let mut wanted: BTreeMap<u32, BTreeSet<u64>> = BTreeMap::new();
         for &node in &stacks.nodes()[self.seen..] {
-            let addresses = (node.module as usize).checked_sub(1).and_then(|module| wanted.get_mut(module));
-            if let Some(addresses) = addresses.filter(|_| stacks.frames(node).is_empty()) {
-                addresses.insert(node.address);
+            if stacks.frames(node).is_empty() {
+                wanted.entry(node.module).or_default().insert(node.address);
             }
         }
         self.seen = stacks.nodes().len();
         let mut names = Names::new(stacks.strings());
-        for (index, addresses) in wanted.into_iter().enumerate().filter(|(_, wanted)| !wanted.is_empty()) {
-            let module = stacks.modules().get(index);
-            let Some(file) = self.files.entry(index).or_insert_with(|| find(module?)) else { continue };
-            let module = index as u32 + 1;
+        for (module, addresses) in wanted {
+            let path = (module as usize).checked_sub(1).and_then(|index| stacks.modules().get(index));
+            let Some(file) = self.files.entry(module).or_insert_with(|| find(path?)) else { continue };
             for address in addresses {
                 let frames = frames(file, address);
                 if !frames.is_empty() {

@@ -7,7 +7,7 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::failure::Failure;
-use crate::input::Input;
+use crate::input::{Firmware, Input};
 use crate::profile::{Costs, Holder, Mark, Measure, Profile, holders};
 use crate::units::at_least_one;
 
@@ -28,6 +28,8 @@ pub struct WhoArgs {
     /// Stop reading after this many events, or this time such as 10s
     #[arg(long, value_name = "MARK")]
     until: Option<Mark>,
+    #[command(flatten)]
+    firmware: Firmware,
     /// Print all figures as JSON
     #[arg(long)]
     json: bool,
@@ -79,7 +81,7 @@ struct Report {
 /// # Errors
 /// A [`Failure`] with the message for the user.
 pub fn who(args: &WhoArgs) -> Result<bool, Failure> {
-    let profile = Profile::read(&Input::new(&args.trace)?, args.until)?;
+    let profile = Profile::read(&Input::new(&args.trace)?.of(&args.firmware), args.until)?;
     if profile.sampling.is_some() && args.by == Measure::Temporary {
         return Err(Failure::Other(format!(
             "{}: a sample does not say what is freed before the next request: record without --sample",

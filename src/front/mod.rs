@@ -1,6 +1,8 @@
 //! Fronts: each wraps a [`Memory`](crate::Memory), adds one thing, and is a [`Memory`](crate::Memory) again.
 
 mod bounded;
+#[cfg(all(any(target_arch = "arm", target_arch = "riscv32"), target_os = "none"))]
+mod calls;
 pub mod cores;
 pub mod inject;
 mod kept;

@@ -43,7 +43,13 @@ pub struct Observed<M, O, L = lock::Default> {
 unsafe impl<M: Sync, O: Send, L: Sync> Sync for Observed<M, O, L> {}
 
 /// The most return addresses in a backtrace.
-const FRAMES: usize = if cfg!(all(feature = "backtrace", unix)) { 48 } else { 0 };
+const FRAMES: usize = if cfg!(all(feature = "backtrace", unix)) {
+    48
+} else if cfg!(all(any(target_arch = "arm", target_arch = "riscv32"), target_os = "none")) {
+    8
+} else {
+    0
+};
 
 /// Takes a backtrace if it is this allocation's turn: every `period`-th of each thread, starting with the first.
 /// Runs outside all locks, since the unwinder may wait for the dynamic linker's lock, whose owner may be
@@ -77,8 +83,13 @@ pub(crate) fn walk(frames: &mut [usize]) -> &[usize] {
 }
 
 #[cfg(not(all(feature = "backtrace", unix)))]
-fn backtrace(_: u32, _: &mut [usize; FRAMES]) -> &'static [usize] {
-    &[]
+#[inline(always)]
+fn backtrace(_: u32, frames: &mut [usize; FRAMES]) -> &[usize] {
+    #[cfg(all(any(target_arch = "arm", target_arch = "riscv32"), target_os = "none"))]
+    let count = super::calls::callers(frames);
+    #[cfg(not(all(any(target_arch = "arm", target_arch = "riscv32"), target_os = "none")))]
+    let count = 0;
+    &frames[..count]
 }
 
 /// Ends the use of the observers, even during unwinding.

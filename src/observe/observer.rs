@@ -105,8 +105,8 @@ pub trait Observer {
     /// Whether the observer does anything. If `false`, no code for observation is generated.
     const ACTIVE: bool = true;
 
-    /// One in this many allocations of each thread comes with a backtrace; 0 for none. Needs the feature
-    /// `backtrace`.
+    /// One in this many allocations of each thread comes with a backtrace; 0 for none. Needs the feature `backtrace`, or is each
+    /// allocation on Cortex-M and RISC-V without an operating system, with up to 8 callers.
     const BACKTRACES: u32 = 0;
 
     /// Whether [`Observer::oldest_since`] knows the live blocks.

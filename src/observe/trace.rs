@@ -4,7 +4,7 @@
 
 use super::event::{Action, Encoder, Event, Header, Record};
 use super::{Observation, Observer, number_of, shortened};
-use heapless::{Deque, Vec};
+use heapless::{Deque, String, Vec};
 
 /// Bytes recorded of a tag's name.
 const LONGEST_LABEL: usize = 32;
@@ -19,6 +19,11 @@ const LONGEST: usize =
 /// are counted instead, and the count is recorded as soon as there is room again, so that losses never go
 /// unnoticed. With a [`sink`](Trace::sink) nothing is lost, because it takes the contents of the ring whenever that
 /// is full.
+///
+/// On Cortex-M and RISC-V without an operating system, up to `CALLERS` (at most 8) return addresses of each allocation are recorded, which
+/// `allotment view --elf FIRMWARE` names: 4 bytes per allocation, and 64 bytes of memory per caller. Those nearest to the allocation come first,
+/// and some are the allocator's own. Cortex-M always has the frame pointers that lead to them, RISC-V with `-C force-frame-pointers=yes`;
+/// without these, they are words of the stack that look like return addresses. The program needs the linker script of `cortex-m-rt` or `riscv-rt`.
 ///
 /// The bytes read, in order, form one trace, starting with the header. Ids are addresses. At most 32 bytes of each
 /// tag's name are recorded; the first `TAGS` tags have names of their own, and all further ones are called `other
@@ -39,7 +44,7 @@ const LONGEST: usize =
 /// # unsafe { HEAP.try_deallocate(block, Layout::new::<[u8; 100]>())? };
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Trace<const N: usize, const TAGS: usize = 8> {
+pub struct Trace<const N: usize, const TAGS: usize = 8, const CALLERS: usize = 0> {
     ring: Deque<u8, N>,
     encoder: Encoder,
     labels: Vec<&'static str, TAGS>,
@@ -52,19 +57,26 @@ pub struct Trace<const N: usize, const TAGS: usize = 8> {
     lost: u64,
     clock: Option<fn() -> u64>,
     sink: Option<fn(&[u8])>,
+    /// Hashes of the stacks that were recorded last, and their numbers: most allocations come from a few places. Two stacks have the same hash in
+    /// one case of 2^32.
+    stacks: [[(u32, u32); 8]; CALLERS],
 }
 
-impl<const N: usize, const TAGS: usize> Default for Trace<N, TAGS> {
+/// What leads from a return address into the call before it: in Thumb code it is odd.
+const BACK: usize = 1 + cfg!(target_arch = "arm") as usize;
+
+impl<const N: usize, const TAGS: usize, const CALLERS: usize> Default for Trace<N, TAGS, CALLERS> {
     fn default() -> Self {
         // It checks `N`.
         Self::new()
     }
 }
 
-impl<const N: usize, const TAGS: usize> Trace<N, TAGS> {
+impl<const N: usize, const TAGS: usize, const CALLERS: usize> Trace<N, TAGS, CALLERS> {
     /// Makes an empty ring, without a clock and without a sink.
     pub const fn new() -> Self {
         const { assert!(N >= 128, "the ring of a trace has at least 128 bytes") }
+        const { assert!(CALLERS <= 8, "an event of a trace has at most 8 callers") }
         Self {
             ring: Deque::new(),
             encoder: Encoder::new(),
@@ -75,6 +87,7 @@ impl<const N: usize, const TAGS: usize> Trace<N, TAGS> {
             lost: 0,
             clock: None,
             sink: None,
+            stacks: [[(0, 0); 8]; CALLERS],
         }
     }
 
@@ -199,23 +212,78 @@ impl<const N: usize, const TAGS: usize> Trace<N, TAGS> {
         Some(number)
     }
 
-    fn record(&mut self, action: Action, tag: Option<&'static str>) -> bool {
+    /// Returns whether there is room for two records, or is now.
+    fn make_room(&mut self) -> bool {
+        if self.room() < 2 * LONGEST {
+            self.flush();
+        }
+        self.room() >= 2 * LONGEST
+    }
+
+    /// Records the stack of the next event: its number, behind the calls if they are not known. Returns whether there was room.
+    fn stack(&mut self, callers: &[usize]) -> bool {
+        let callers = &callers[..callers.len().min(CALLERS)];
+        if callers.is_empty() {
+            return true;
+        }
+        let hash =
+            callers.iter().fold(0, |hash: usize, call| (hash ^ call).wrapping_mul(0x9e37_79b1)) as u32 | 1;
+        let known = self.stacks.as_flattened();
+        let mut number = 0;
+        if let Some(stack) = known.iter().find(|stack| stack.0 == hash) {
+            number = stack.1;
+        } else {
+            let mut last = known.iter().map(|stack| stack.1).max().unwrap_or(0);
+            let free = known.iter().position(|stack| stack.1 == 0);
+            let place = free.unwrap_or(hash as usize / 2 % known.len());
+            for (distance, call) in callers.iter().enumerate().rev() {
+                if !self.line(&[("^n ", number as usize, 10), (" 0 ", call - BACK, 16)]) {
+                    return false;
+                }
+                last += 1;
+                number = last;
+                // Until it is whole, it counts by its number alone.
+                self.stacks.as_flattened_mut()[place] = (if distance > 0 { 0 } else { hash }, last);
+            }
+        }
+        // It leaves room for the event, without which it would be the stack of the next one.
+        self.line(&[("^", number as usize, 10)])
+    }
+
+    /// Records a line of texts and of numbers to a base. Returns whether there was room.
+    fn line(&mut self, words: &[(&str, usize, usize)]) -> bool {
+        let mut line = String::<32>::new();
+        for &(text, number, base) in words {
+            let _ = line.push_str(text);
+            let digits = number.checked_ilog(base).unwrap_or(0);
+            for place in (0..=digits).rev() {
+                let digit = (number / base.pow(place) % base) as u32;
+                let _ = line.push(char::from_digit(digit, base as u32).unwrap_or('?'));
+            }
+        }
+        self.make_room() && self.push(&Record::Note { text: &line })
+    }
+
+    fn record(&mut self, action: Action, observation: &Observation<'_>) -> bool {
         let time = self.clock.map(|clock| clock());
         self.record_loss()
-            && match self.tag(tag) {
-                Some(tag) => self.push(&Record::Event(Event { action, time, tag })),
+            && match self.tag(observation.tag) {
+                Some(tag) => {
+                    self.stack(observation.backtrace)
+                        && self.push(&Record::Event(Event { action, time, tag }))
+                }
                 None => false,
             }
     }
 }
 
-impl<const N: usize, const TAGS: usize> Observer for Trace<N, TAGS> {
+impl<const N: usize, const TAGS: usize, const CALLERS: usize> Observer for Trace<N, TAGS, CALLERS> {
+    const BACKTRACES: u32 = (CALLERS > 0) as u32;
+
     fn observe(&mut self, observation: &Observation<'_>) {
         let action = Action::from(observation.operation);
-        if self.room() < 2 * LONGEST {
-            self.flush();
-        }
-        if !self.record(action, observation.tag) {
+        self.make_room();
+        if !self.record(action, observation) {
             self.unrecorded = self.unrecorded.saturating_add(1);
             self.lost = self.lost.saturating_add(1);
         }

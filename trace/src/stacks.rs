@@ -7,7 +7,7 @@
 //! | --- | --- |
 //! | `#^<node>` | the next event was made by this stack; nodes are numbered from 1 |
 //! | `#^m <build id or -> <path>` | the next module: a program or a library, from 1 |
-//! | `#^n <caller's node> <module> <address>` | the next node, called by that one (0: by none), at this address of the module's file, in hexadecimal |
+//! | `#^n <caller's node> <module> <address>` | the next node, called by that one (0: by none), at this address of the module's file (module 0: of a device's memory), in hexadecimal |
 //! | `#^s <text>` | the next string, from 1 |
 //! | `#^f <module> <address> <function> <file> <line> ...` | the functions at an address, the innermost first, each inlined into the next: numbers of strings (0: not known), and a line |
 //!
@@ -59,8 +59,10 @@ pub struct Stacks {
     nodes: Vec<Node>,
     strings: Vec<Arc<str>>,
     frames: HashMap<(u32, u64), Vec<Frame>>,
-    /// Nodes of notes by what they are.
+    /// Nodes of notes and of devices by what they are.
     interned: HashMap<Node, u32>,
+    /// Nodes that say the same as one before.
+    again: HashMap<u32, u32>,
     texts: HashMap<Arc<str>, u64>,
     /// The stack of the next event.
     next: u32,
@@ -87,7 +89,13 @@ impl Stacks {
                 let address = words.next().and_then(|word| u64::from_str_radix(word, 16).ok()).unwrap_or(0);
                 // A caller comes first, so that no node is its own caller.
                 let parent = if parent as usize <= self.nodes.len() { parent } else { 0 };
-                self.nodes.push(Node { parent, module, address });
+                let node = Node { parent: self.first(parent), module, address };
+                self.nodes.push(node);
+                // A device forgets calls, and records them again.
+                let number = self.nodes.len() as u32;
+                if module == 0 && *self.interned.entry(node).or_insert(number) != number {
+                    self.again.insert(number, self.interned[&node]);
+                }
             }
             "s" => self.strings.push(rest.into()),
             "f" => {
@@ -113,7 +121,12 @@ impl Stacks {
     /// Returns the stack of the event that is read now, and forgets it.
     pub(crate) fn take_next(&mut self) -> u32 {
         let node = std::mem::take(&mut self.next);
-        if node as usize <= self.nodes.len() { node } else { 0 }
+        if node as usize <= self.nodes.len() { self.first(node) } else { 0 }
+    }
+
+    /// Returns the first node that says the same as this one.
+    fn first(&self, number: u32) -> u32 {
+        self.again.get(&number).copied().unwrap_or(number)
     }
 
     /// Reads the notes on an event, or at the end; the stack that they are, or 0.

@@ -105,6 +105,16 @@ fn notes_on_an_event_are_its_stack() {
     assert_eq!(found[4], 0);
 }
 
+/// A device forgets which calls it has recorded, and records them again.
+#[test]
+fn calls_that_come_again_are_the_same() {
+    let text = "#^n 0 0 10\n#^n 1 0 20\n#^2\na 1 8 8\n#^n 0 0 10\n#^n 3 0 20\n#^n 3 0 30\n#^4\na 2 8 8\n#^5\na 3 8 8\n#^2\na 4 8 8\n";
+    let mut reader = Reader::new(text.as_bytes()).unwrap().with_stacks();
+    let found: Vec<u32> = reader.by_ref().map(|checked| checked.unwrap().stack).collect();
+    assert_eq!(found, [2, 2, 5, 2]);
+    assert_eq!(reader.take_stacks().node(5).unwrap().parent, 1);
+}
+
 /// Behind the last event of a trace that is cut off, or that promises more, the same is said as without stacks.
 #[test]
 fn the_ends_of_traces_are_judged_as_before() {

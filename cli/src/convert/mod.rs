@@ -11,12 +11,14 @@ mod snapshot;
 use std::io::{self, Seek, Write};
 use std::path::{Path, PathBuf};
 
-use allotment_trace::{BinaryError, Header, Limits, Record, Records, TraceError, Writer, write_binary};
+use allotment_trace::{
+    BinaryError, Header, Limits, Record, Records, Stacks, TraceError, Writer, write_binary,
+};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use crate::failure::Failure;
-use crate::input::Input;
+use crate::input::{Firmware, Input};
 use crate::output::{Output, apart, endings, writable};
 use crate::profile::{Measure, Profile};
 use snapshot::Snapshot;
@@ -34,6 +36,8 @@ pub struct ConvertArgs {
     /// Measure that folded stacks count
     #[arg(long, value_enum, default_value_t, value_name = "MEASURE")]
     by: Measure,
+    #[command(flatten)]
+    firmware: Firmware,
     /// Print a summary as JSON
     #[arg(long)]
     json: bool,
@@ -112,7 +116,7 @@ pub fn convert(args: &ConvertArgs) -> Result<bool, Failure> {
         Some(form) => form,
         None => form_of(&args.output)?,
     };
-    let input = Input::new(&args.input)?;
+    let input = Input::new(&args.input)?.of(&args.firmware);
     let mut records = input.records()?;
     apart(&args.input, &args.output)?;
     writable(&args.output).map_err(Failure::file(&args.output))?;
@@ -195,7 +199,7 @@ fn pass(input: &Input, form: Form, output: &Path, events: Option<u64>) -> Result
         None => records.header().clone(),
     };
     let mut file = Output::create(output)?;
-    let report = write(records, &header, form, input.shown(), output, &mut file)?;
+    let report = write(records, &header, form, input, output, &mut file)?;
     file.finish()?;
     Ok(report)
 }
@@ -204,7 +208,7 @@ fn write(
     mut records: Records<'_>,
     header: &Header,
     form: Form,
-    input: &Path,
+    input: &Input,
     output: &Path,
     file: &mut Output,
 ) -> Result<Report, Failure> {
@@ -220,7 +224,7 @@ fn write(
             text.rewind()?;
             let wrong = |error| match error {
                 BinaryError::Output(error) => Failure::file(output)(error),
-                source => Failure::Binary { path: input.into(), source },
+                source => Failure::Binary { path: input.shown().into(), source },
             };
             let mut records =
                 Records::new(text, Limits::default()).map_err(|error| wrong(BinaryError::Trace(error)))?;
@@ -249,15 +253,22 @@ fn begin<W: Write>(writer: &mut Writer<W>, header: &Header) -> io::Result<()> {
 
 fn pour(
     records: &mut Records<'_>,
-    input: &Path,
+    input: &Input,
     output: &Path,
     sink: &mut dyn Sink,
     report: &mut Report,
 ) -> Result<(), Failure> {
+    let mut stacks = Stacks::default();
     for record in records.by_ref() {
-        let (_, record) = record.map_err(Failure::trace(input))?;
+        let (_, record) = record.map_err(Failure::trace(input.shown()))?;
         report.count(&record);
+        if let (Record::Stack(line), Some(_)) = (&record, input.firmware()) {
+            stacks.read(line);
+        }
         sink.record(&record).map_err(Failure::file(output))?;
+    }
+    for line in input.name(&mut stacks)? {
+        sink.record(&Record::Stack(line)).map_err(Failure::file(output))?;
     }
     report.cut = records.take_cut();
     Ok(())

@@ -12,7 +12,6 @@ use super::pickle::Pickler;
 use crate::failure::Failure;
 use crate::input::Input;
 use crate::profile::labels;
-use crate::symbols;
 
 /// The address of the first block that has none in the trace.
 const BASE: u64 = 0x7000_0000_0000;
@@ -90,7 +89,7 @@ impl Snapshot {
             refused.map(|one| (one.size, one.time.map_or(events, |time| time / scale))).collect();
         input.warn(reader.cut(), "the events before that are written");
         snapshot.stacks = reader.take_stacks();
-        symbols::resolve(&mut snapshot.stacks);
+        input.name(&mut snapshot.stacks)?;
         Ok(snapshot)
     }
 

@@ -9,7 +9,6 @@ use allotment_trace::{Action, Checked, Event, Header, Sampling, Stacks};
 use super::costs::{Costs, Ledger, Weight, Weights};
 use crate::failure::Failure;
 use crate::input::Input;
-use crate::symbols;
 
 /// A moment of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,7 +146,7 @@ impl Profile {
         }
         input.warn(reader.cut(), "the events before that are counted");
         let mut stacks = reader.take_stacks();
-        symbols::resolve(&mut stacks);
+        input.name(&mut stacks)?;
         let name = input.shown().file_name().unwrap_or_default().to_string_lossy().into_owned();
         Ok(counting.finish(name, stacks, clock || binary))
     }

@@ -133,7 +133,8 @@ pub fn holders(profile: &Profile, measure: Measure) -> Vec<Holder> {
             continue;
         }
         let labels = labels(&profile.stacks, number);
-        let holder = labels.iter().position(|label| !label.is_plumbing()).unwrap_or(0);
+        // Where a device recorded too few callers, the last one comes closest.
+        let holder = labels.iter().position(|label| !label.is_plumbing()).unwrap_or(labels.len().max(1) - 1);
         let Some(label) = labels.get(holder).cloned() else { continue };
         let weight = measure.of(costs);
         let since = profile.since.get(&number).copied();

@@ -44,46 +44,46 @@ pub struct RecordArgs {
     #[arg(short, long, value_name = "OUT")]
     output: Option<PathBuf>,
     /// Stop recording after this time, such as 10s; the program goes on
-    #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration, help_heading = "Which part of the run")]
     length: Option<Duration>,
     /// Start recording after this time, such as 5s
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, help_heading = "Which part of the run")]
     after: Option<Duration>,
     /// Start recording when this tool gets SIGUSR1 (SIGUSR2 stops it, also without this option)
-    #[arg(long, conflicts_with = "after")]
+    #[arg(long, conflicts_with = "after", help_heading = "Which part of the run")]
     paused: bool,
     /// Stop recording after this many events of a program image; the program goes on
-    #[arg(long, value_name = "EVENTS", value_parser = at_least_one)]
+    #[arg(long, value_name = "EVENTS", value_parser = at_least_one, help_heading = "Which part of the run")]
     max_events: Option<usize>,
     /// Use this preload library instead of the tool's own; the variable ALLOTMENT_PRELOAD names one too
     #[arg(long, value_name = "FILE")]
     preload: Option<PathBuf>,
     /// Do not record times
-    #[arg(long)]
+    #[arg(long, help_heading = "What each event has")]
     no_times: bool,
     /// Record the time of every event in nanoseconds, instead of every few milliseconds
-    #[arg(long, conflicts_with = "no_times")]
+    #[arg(long, conflicts_with = "no_times", help_heading = "What each event has")]
     exact_times: bool,
     /// Record addresses as well
-    #[arg(long)]
+    #[arg(long, help_heading = "What each event has")]
     addresses: bool,
     /// Record the stack of calls behind each request (x86-64)
-    #[arg(long)]
+    #[arg(long, help_heading = "What each event has")]
     stacks: bool,
     /// Record one block in this many bytes on average, such as 512KiB, with its stack: costs next to nothing; `who`, `diff`, `budget`, `view` and profiles give unbiased estimates
-    #[arg(long, value_name = "BYTES", value_parser = parse_sample)]
+    #[arg(long, value_name = "BYTES", value_parser = parse_sample, help_heading = "What each event has")]
     sample: Option<u64>,
     /// Do not resolve the names of functions; commands that read the trace do so where they find the same programs and libraries
-    #[arg(long, requires = "who")]
+    #[arg(long, requires = "who", help_heading = "What each event has")]
     no_symbols: bool,
     /// Keep the traces of all child processes and program images, named by process and image, and wait until all have ended
-    #[arg(long)]
+    #[arg(long, help_heading = "Which processes")]
     children: bool,
     /// Print a summary as JSON; the program's standard output goes to the standard error
     #[arg(long)]
     json: bool,
     /// Record a running process until ^C; the trace has no blocks from before (x86-64)
-    #[arg(long, value_name = "PROCESS", conflicts_with_all = ["program", "after", "paused", "children"])]
+    #[arg(long, value_name = "PROCESS", conflicts_with_all = ["program", "after", "paused", "children"], help_heading = "Which processes")]
     pid: Option<u32>,
     /// The program and its arguments
     #[arg(required_unless_present = "pid", trailing_var_arg = true, allow_hyphen_values = true)]

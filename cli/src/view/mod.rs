@@ -27,7 +27,7 @@ use clap::Args;
 
 use crate::advise;
 use crate::failure::Failure;
-use crate::input::Input;
+use crate::input::{Firmware, Input};
 use crate::output::{apart, writable};
 use crate::profile::{Mark, Profile};
 use crate::progress;
@@ -47,6 +47,8 @@ pub struct ViewArgs {
     /// Write the page to this file [default: TRACE.html, unless --json is given]
     #[arg(short, long, value_name = "HTML")]
     output: Option<PathBuf>,
+    #[command(flatten)]
+    firmware: Firmware,
     /// Print the data of the page as JSON
     #[arg(long)]
     json: bool,
@@ -76,7 +78,7 @@ pub fn view(args: &ViewArgs) -> Result<(), Failure> {
         let limit = args.time_limit;
         return serve::serve(&args.trace, port, |goes_on| {
             let limit = if goes_on { limit.min(LIVE) } else { limit };
-            Ok(page(&draw(&args.trace, args.placement, args.arena, args.events, limit)?)?)
+            Ok(page(&draw(&args.trace, &args.firmware, args.placement, args.arena, args.events, limit)?)?)
         });
     }
     let output = args.output.clone().or_else(|| (!args.json).then(|| beside(&args.trace)));
@@ -90,7 +92,7 @@ pub fn view(args: &ViewArgs) -> Result<(), Failure> {
             return Err(Failure::file(path)(error));
         }
     }
-    let report = draw(&args.trace, args.placement, args.arena, args.events, args.time_limit)?;
+    let report = draw(&args.trace, &args.firmware, args.placement, args.arena, args.events, args.time_limit)?;
     let mut out = io::stdout().lock();
     if let Some(path) = &output {
         crate::output::write(path, page(&report)?).map_err(Failure::file(path))?;
@@ -119,7 +121,7 @@ fn beside(trace: &Path) -> PathBuf {
 /// # Errors
 /// A [`Failure`] with the message for the user.
 pub fn write_page(trace: &Path, html: &Path) -> Result<(), Failure> {
-    let report = draw(trace, Placing::default(), None, None, LIMIT)?;
+    let report = draw(trace, &Firmware::default(), Placing::default(), None, None, LIMIT)?;
     crate::output::write(html, page(&report)?).map_err(Failure::file(html))
 }
 
@@ -134,6 +136,7 @@ const TRIED: Duration = Duration::from_secs(20);
 
 fn draw(
     path: &Path,
+    firmware: &Firmware,
     placement: Placing,
     arena: Option<u64>,
     events: Option<usize>,
@@ -142,7 +145,7 @@ fn draw(
     let deadline = Deadline::after(time_limit);
     let bar = progress::spinner();
     bar.set_message("reading the trace");
-    let input = Input::new(path)?;
+    let input = Input::new(path)?.of(firmware);
     let path = input.shown();
     let mut reader = input.trace()?.with_stacks();
     let trace = Trace::gather(Trace::name(path), &mut reader, events).map_err(|error| match error {

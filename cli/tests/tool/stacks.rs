@@ -258,6 +258,71 @@ fn notes_are_stacks() {
     assert!(said.contains("record with --stacks") && said.contains("100 B  90.9 %  net"), "{said}");
 }
 
+/// A firmware, of which no process tells where its functions are. `held` is inlined.
+const FIRMWARE: &str = "#include <stdlib.h>
+static inline __attribute__((always_inline)) void *held(int n) {
+    return malloc(n);
+}
+__attribute__((noinline)) void *session(int n) {
+    return held(n);
+}
+int main(void) {
+    return session(8) == 0;
+}
+";
+
+/// A device records addresses; the firmware names the functions.
+#[test]
+fn the_functions_of_a_device_are_those_of_its_firmware() {
+    let (_folder, [firmware, raw, named, page]) = files(["firmware", "raw.bin", "named.trace", "page.html"]);
+    compiled(&firmware, FIRMWARE, &["-O1"]);
+    // The places of two calls, as a device would find them on its stack.
+    let code = Command::new("objdump").args(["-d", "--no-show-raw-insn", &firmware]).output().unwrap();
+    let code = String::from_utf8(code.stdout).unwrap();
+    let call = |function: &str| {
+        let (_, code) = code.split_once(&format!("<{function}>:")).unwrap();
+        let line = code.lines().find(|line| line.contains("call")).unwrap();
+        line.split_once(':').unwrap().0.trim().to_owned()
+    };
+    let text = format!(
+        "#^n 0 0 {}\n#^n 1 0 {}\n#^2\na 1 100 8 &2000\n#^1\na 2 7 8 &3000\n#^n 0 0 1\n#^3\na 3 1 1 &4000\n",
+        call("main"),
+        call("session")
+    );
+    fs::write(&named, text).unwrap();
+    printed(["convert", &named, &raw]);
+    let without = json(["who", &raw, "--json"]);
+    assert!(without["lines"][0]["function"].as_str().unwrap().starts_with("?+0x"), "{without}");
+
+    let holds = |report: &Value| {
+        let first = &report["lines"][0];
+        assert_eq!(
+            (&first["function"], &first["line"], &first["live"]),
+            (&"held".into(), &3.into(), &100.into())
+        );
+        assert_eq!(functions(first), ["held", "session", "main"]);
+        assert_eq!(report["lines"][1]["function"], "main");
+        assert_eq!(report["lines"][2]["function"], "?+0x1", "it is nowhere in the firmware");
+    };
+    holds(&json(["who", &raw, "--elf", &firmware, "--json"]));
+    let grown = json(["diff", &raw, "--to", "3", "--elf", &firmware, "--json"]);
+    assert!(grown["lines"][0]["what"].as_str().unwrap().starts_with("held  "), "{grown}");
+    printed(["view", &raw, "--elf", &firmware, "-o", &page]);
+    assert!(fs::read_to_string(&page).unwrap().contains("session"));
+    // What is converted or comes from the device has the names in itself, whether or not the firmware has a log of its own.
+    printed(["convert", &raw, &named, "--elf", &firmware]);
+    holds(&json(["who", &named, "--json"]));
+    fs::remove_file(&named).unwrap();
+    printed(["attach", &raw, "-o", &named, "--elf", &firmware]);
+    holds(&json(["who", &named, "--json"]));
+    fs::write(&page, "[function.session]\nlive = 99\n").unwrap();
+    let over = allotment(["budget", &raw, "--elf", &firmware, "--file", &page]);
+    assert_eq!((over.status.code(), over.stderr.len()), (Some(1), 0), "it is there and exceeded");
+    // Another file is no firmware.
+    assert!(refused(["who", &raw, "--elf", &raw]).1.contains("raw.bin: "));
+    assert!(refused(["view", &raw, "--elf", "/nowhere/firmware"]).1.contains("firmware: "));
+}
+
 #[test]
 fn what_has_grown_comes_first() {
     let (_folder, [program, before, after]) = files(["server", "before.bin", "after.bin"]);
@@ -399,6 +464,14 @@ fn the_tool_names_itself_and_describes_itself() {
     let (folder, [man]) = files(["man"]);
     printed(["man", &man]);
     assert!(fs::read_to_string(folder.path().join("man/allotment-who.1")).unwrap().contains("allotment"));
+    // Commands stand in the order of their use, options in groups.
+    let help = printed(["--help"]);
+    let places = ["record ", "who ", "view ", "advise ", "plan ", "completions "]
+        .map(|name| help.find(&format!("\n  {name}")).unwrap());
+    assert!(places.is_sorted(), "{help}");
+    let help = printed(["record", "--help"]);
+    let groups = ["\nOptions:", "\nWhich part of the run:", "\nWhat each event has:", "\nWhich processes:"];
+    assert!(groups.into_iter().all(|group| help.contains(group)), "{help}");
 }
 
 /// A program with an allocator that calls hooks as jemalloc does; `remember` is never freed.

@@ -44,8 +44,6 @@
 //!
 //! (Serebryany and others, "GWP-ASan: Sampling-Based Detection of Memory-Safety Bugs in Production", 2023; KFENCE of Linux.)
 
-#[cfg(all(any(target_arch = "arm", target_arch = "riscv32"), target_os = "none"))]
-mod calls;
 #[cfg(all(target_arch = "arm", target_os = "none"))]
 mod mpu;
 #[cfg(all(target_arch = "riscv32", target_os = "none"))]
@@ -115,7 +113,7 @@ pub struct Caught {
     pub size: usize,
     /// The tag that was current when the block was allocated.
     pub tag: Option<&'static str>,
-    /// Return addresses of the allocation, the innermost first; 0 where none was found. Words that look like one are taken for one.
+    /// Return addresses of the allocation, the innermost first; 0 where none was found. On RISC-V without frame pointers, words that look like one are taken for one.
     pub allocated: [usize; CALLERS],
     /// Return addresses of the free; `None` if the block is live, so that the access went beyond its end.
     pub freed: Option<[usize; CALLERS]>,

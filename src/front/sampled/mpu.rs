@@ -58,10 +58,7 @@ macro_rules! guarded {
 
             #[inline(always)]
             fn callers(into: &mut [usize; CALLERS]) {
-                let stack: usize;
-                // SAFETY: it reads a register.
-                unsafe { asm!("mov {}, sp", out(reg) stack, options(nomem, nostack, preserves_flags)) }
-                super::calls::callers(stack, into);
+                crate::front::calls::callers(into);
             }
         }
     };

@@ -66,9 +66,6 @@ unsafe impl Protection for RiscvPmp {
 
     #[inline(always)]
     fn callers(into: &mut [usize; CALLERS]) {
-        let stack: usize;
-        // SAFETY: it reads a register.
-        unsafe { asm!("mv {}, sp", out(reg) stack, options(nomem, nostack)) }
-        super::calls::callers(stack, into);
+        crate::front::calls::callers(into);
     }
 }

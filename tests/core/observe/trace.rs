@@ -4,9 +4,9 @@ use super::{layout, replay};
 use allotment::Observed;
 use allotment::lock::{Spin, Unsync};
 use allotment::observe::event::{Action, Event, Header, Record, Records};
-use allotment::observe::{Trace, with_tag};
+use allotment::observe::{Observation, Observer, Operation, Trace, with_tag};
 use allotment::{Heap, Region, Tlsf, heap};
-use std::alloc::GlobalAlloc;
+use std::alloc::{GlobalAlloc, Layout};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -158,4 +158,81 @@ fn events_have_times_and_tags() {
     let tags: Vec<_> = events.iter().map(|event| event.tag).collect();
     assert_eq!(tags, [1, 2, 3, 1, 3, 0, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!(events[6].action, Action::Fail { size: 100_000, align: 8 });
+}
+
+/// Return addresses of an allocation, the innermost first, as the size says which one it is.
+fn callers(turn: usize) -> Vec<usize> {
+    // Rarely and often the same, and with different lengths.
+    let stack = if turn % 3 == 0 { turn / 3 % 7 } else { turn * 37 % 100 };
+    (0..stack % 6).map(|call| 0x1000 + 2 * (stack >> call) + 0x100 * call + 1).collect()
+}
+
+/// Lets a trace observe allocations with callers, whose ring is read now and then, and returns what was read.
+fn with_callers<const N: usize, const CALLERS: usize>(often: usize) -> Vec<u8> {
+    let mut trace = Trace::<N, 2, CALLERS>::new();
+    let mut bytes = Vec::new();
+    for turn in 0..3000 {
+        let block = 0x2000_0000 + turn * 16;
+        let layout = Layout::from_size_align(turn + 1, 8).unwrap();
+        let backtrace = &callers(turn);
+        let allocate = Observation { operation: Operation::Allocate { block, layout }, tag: None, backtrace };
+        let free = Observation { operation: Operation::Free { block, layout }, tag: None, backtrace: &[] };
+        trace.observe(&allocate);
+        trace.observe(&free);
+        if turn % often == 0 {
+            trace.drain(|part| bytes.extend(part));
+        }
+    }
+    trace.drain(|part| bytes.extend(part));
+    bytes
+}
+
+/// Checks that each allocation that was recorded has its own callers and each free none, and returns how many allocations and calls there are.
+fn check_callers(bytes: &[u8], most: usize) -> (usize, usize) {
+    let (mut nodes, mut next, mut allocations) = (vec![(0, 0)], 0, 0);
+    for record in Records::new(bytes).unwrap().1 {
+        match record.unwrap() {
+            Record::Note { text } => match text.strip_prefix("^n ") {
+                Some(node) => {
+                    let words: Vec<&str> = node.split(' ').collect();
+                    assert_eq!(words[1], "0", "the module is the firmware");
+                    let call = usize::from_str_radix(words[2], 16).unwrap();
+                    nodes.push((words[0].parse().unwrap(), call));
+                    assert!(nodes.last().unwrap().0 < nodes.len() - 1, "a caller comes first");
+                }
+                None => next = text[1..].parse().unwrap(),
+            },
+            Record::Event(Event { action: Action::Allocate { size, .. }, .. }) => {
+                let mut found = Vec::new();
+                while next > 0 {
+                    found.push(nodes[next].1 + 1);
+                    next = nodes[next].0;
+                }
+                let mut expected = callers(size as usize - 1);
+                expected.truncate(most);
+                assert_eq!(found, expected, "allocation {size}");
+                allocations += 1;
+            }
+            Record::Event(_) => assert_eq!(next, 0, "a free has no callers"),
+            Record::Lost { .. } => {}
+            Record::Name { .. } => panic!("there is no tag"),
+        }
+    }
+    (allocations, nodes.len() - 1)
+}
+
+#[test]
+fn events_have_their_callers() {
+    let bytes = with_callers::<4096, 4>(1);
+    let (allocations, calls) = check_callers(&bytes, 4);
+    assert_eq!(allocations, 3000);
+    assert!((100..6000).contains(&calls), "{calls}: what is known is not recorded again");
+    // A ring that is full loses events with their stacks, and no other event gets one of these.
+    let (allocations, _) = check_callers(&with_callers::<200, 4>(7), 4);
+    assert!((300..2900).contains(&allocations), "{allocations}");
+    assert_eq!(check_callers(&with_callers::<4096, 1>(1), 1).0, 3000);
+    // Those who do not ask for callers pay nothing.
+    let without = with_callers::<4096, 0>(1);
+    assert!(Records::new(&without).unwrap().1.all(|record| matches!(record.unwrap(), Record::Event(_))));
+    assert_eq!(size_of::<Trace<128, 2, 1>>() - size_of::<Trace<128, 2>>(), 64);
 }

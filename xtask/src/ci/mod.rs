@@ -234,7 +234,7 @@ fn words(command: &str) -> Result<Vec<String>> {
         text = text.replace(name, features);
     }
     text = text.replace("{examples}", "target/debug/examples/");
-    text = text.replace("{firmware}", "boards/target/thumbv7em-none-eabihf/release/mps2-an386");
+    text = text.replace("{firmware}", "boards/target/thumbv8m.main-none-eabihf/release/mps2-an505");
     if text.contains("{msrv}") {
         text = text.replace("{msrv}", stated_version(include_str!("../../../Cargo.toml"))?);
     }

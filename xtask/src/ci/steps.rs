@@ -101,7 +101,12 @@ pub const STEPS: &[Step] = &[
     Step::new("firmware in C", Full, "cargo xtask c-firmware").beside(),
     Step::new("boards that are linked", Full, "cargo xtask link").beside(),
     Step::new("trace of a device", Full, "cargo xtask run --trace target/ci/demo.bin").beside(),
-    Step::new("a device followed", Full, "cargo run --quiet --package allotment-cli -- attach --elf {firmware} --output target/ci/demo.trace --view target/ci/demo.html -- qemu-system-arm -machine mps2-an386 -nographic -monitor none -serial null -semihosting-config enable=on,target=native -kernel {firmware}").beside(),
+    Step::new("callers of a device", Full, "cargo xtask run mps2-an505 --trace target/ci/rtt.bin").beside(),
+    Step::new("a device followed", Full, "cargo run --quiet --package allotment-cli -- attach --elf {firmware} --output target/ci/rtt.trace --view target/ci/rtt.html -- qemu-system-arm -machine mps2-an505 -nographic -monitor none -serial null -semihosting-config enable=on,target=native -kernel {firmware}").beside(),
+    // The functions that allocate, by name: in the page, and in a trace that came without them.
+    Step::new("a device's functions, drawn", Full, "grep --quiet --fixed-strings mps2_an505::received target/ci/rtt.html").beside(),
+    Step::new("a device's functions", Full, "cargo run --quiet --package allotment-cli -- convert --by calls --elf {firmware} target/ci/rtt.bin target/ci/rtt.folded").beside(),
+    Step::new("a device's functions, one named", Full, "grep --quiet --extended-regexp ^PendSV;.*mps2_an505::received target/ci/rtt.folded").beside(),
     Step::new("instruction ceilings", Landing, "cargo xtask bench --check --no-native").beside(),
     Step::new("instruction ceilings, slow ones", Full, "cargo xtask bench --check --slow --no-native").beside(),
     Step::new("worst-case ceilings", Full, "cargo xtask wcet --check").beside(),
