@@ -66,6 +66,14 @@ fn load(mut address: *mut u8) -> *mut u8 {
     address
 }
 
+/// Returns an address with a random tag, but none of these.
+#[allow(unused_mut, reason = "elsewhere there are no tags")]
+fn choose(mut address: *mut u8, excluded: usize) -> *mut u8 {
+    instructions!("irg {0}, {0}, {excluded}"; inout(reg) address, excluded = in(reg) excluded);
+    let _ = excluded;
+    address
+}
+
 /// Gives memory, of one granule or more, the tag of an address.
 fn store(memory: Range<*mut u8>, tag: *mut u8) {
     instructions!("2:", "stg {tag}, [{at}], #16", "cmp {at}, {end}", "b.lo 2b";
@@ -203,12 +211,7 @@ impl<M: Memory> Tagged<M> {
             let freed = tag(load(start.wrapping_add(offset)));
             excluded |= 1 << if freed == 0 { 0 } else { after(freed + 13) };
         }
-        if excluded == 0xffff {
-            excluded = always;
-        }
-        #[allow(unused_mut, reason = "elsewhere there are no tags")]
-        let mut chosen = start;
-        instructions!("irg {0}, {0}, {excluded}"; inout(reg) chosen, excluded = in(reg) excluded);
+        let chosen = choose(start, if excluded == 0xffff { always } else { excluded });
         store(start..end, chosen);
         store(end..end.wrapping_add(GRANULE), start);
         // Memory that can have no tag has none, and then the address must not have one either.
