@@ -20,7 +20,7 @@ pub enum Huge {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MapError {
-    /// This system cannot do it at all: it is not Linux, or its kernel lacks the part.
+    /// This system cannot do it at all: it is not Linux, or its kernel or processor lacks the part.
     #[error("this system cannot map memory in this way")]
     Unsupported,
     /// The size is zero or too large, or the size of a page is no power of two.
@@ -89,6 +89,7 @@ pub struct Mapping {
     no_node: bool,
     populate: bool,
     lock: bool,
+    tagged: bool,
 }
 
 impl Mapping {
@@ -102,6 +103,7 @@ impl Mapping {
             no_node: false,
             populate: false,
             lock: false,
+            tagged: false,
         }
     }
 
@@ -142,6 +144,13 @@ impl Mapping {
     /// Asks that the pages stay in memory and are never swapped out (`mlock`). They are there at once, too.
     pub const fn lock(mut self) -> Self {
         self.lock = true;
+        self
+    }
+
+    /// Asks for memory with tags, for [`Tagged`](super::Tagged), of a kernel and processor of Arm that know them. The access of this thread, and of those that it
+    /// starts later, is checked from then on; earlier threads ask for a mapping of their own, or must not use the blocks.
+    pub const fn tagged(mut self) -> Self {
+        self.tagged = true;
         self
     }
 
@@ -214,6 +223,7 @@ pub(super) unsafe fn advise(region: Region, huge: Huge) -> Result<(), MapError> 
 #[cfg(all(target_os = "linux", not(miri)))]
 mod linux {
     use super::{Huge, MapError, Mapping, NODES, Policy};
+    use crate::os::tagged;
     use crate::region::Region;
     use core::ptr::{self, NonNull};
     use rustix::io::Errno;
@@ -260,7 +270,14 @@ mod linux {
         };
         // Mappings begin at pages of their own kind.
         let long = size.checked_add(align - unit).ok_or(MapError::Size)?;
-        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | flags);
+        let (mut access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | flags);
+        if wish.tagged {
+            if !tagged::begin() {
+                return Err(MapError::Unsupported);
+            }
+            // PROT_MTE, which rustix has for one processor.
+            access |= ProtFlags::from_bits_retain(0x20);
+        }
         // SAFETY: a new mapping.
         let start = unsafe { mm::mmap_anonymous(ptr::null_mut(), long, access, flags) };
         let start = start.map_err(refused(error))?.cast::<u8>();

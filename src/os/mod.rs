@@ -44,6 +44,8 @@ mod rack;
 mod shared;
 #[cfg(any(unix, feature = "gpu"))]
 mod stay;
+#[cfg(target_os = "linux")]
+mod tagged;
 #[cfg(all(test, unix))]
 mod tests;
 
@@ -62,6 +64,8 @@ pub use mapping::{Huge, MapError, Mapping};
 pub use shared::SharedHeap;
 #[cfg(feature = "gpu")]
 pub(crate) use stay::stay_loaded;
+#[cfg(target_os = "linux")]
+pub use tagged::Tagged;
 
 pub mod numa;
 pub mod pressure;

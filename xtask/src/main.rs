@@ -38,6 +38,7 @@ mod summary;
 mod surface;
 mod sysroot;
 mod tables;
+mod tagged;
 mod toolchain;
 mod tools;
 mod traced;
@@ -156,6 +157,8 @@ enum Command {
     },
     /// Run the tests of the machine's nodes on a Linux kernel in QEMU with two of them
     Numa,
+    /// Run the tests of memory tags on an aarch64 of QEMU's user mode, and count them
+    Tagged,
     /// Check the style of comments and documents, the library's layers, public items and duplicates, and all firmware with clippy, warnings denied
     Lint {
         /// Only what compiles nothing: the style of comments and documents, the library's layers, public items and duplicates
@@ -205,6 +208,7 @@ fn main() -> ExitCode {
         Command::Vulkan { race: false } => vulkan::run(&setup),
         Command::Vulkan { race: true } => vulkan::race(&setup),
         Command::Numa => numa::run(&setup),
+        Command::Tagged => tagged::run(&setup),
         Command::Lint { style } => commands::lint(&setup, style),
         #[cfg(unix)]
         Command::Malloc(options) => malloc::run(&options, &setup),

@@ -52,6 +52,8 @@ pub const STEPS: &[Step] = &[
     Step::new("tests, Vulkan", Landing, "cargo xtask vulkan"),
     // A kernel from Debian's packages, on an emulated machine with two nodes.
     Step::new("tests, two nodes", Full, "cargo xtask numa"),
+    // A processor that has them, in QEMU's user mode.
+    Step::new("tests, memory tags", Full, "cargo xtask tagged").beside(),
     Step::new("tests, defmt", Landing, "cargo test --features defmt --test defmt"),
     // The step before the last has built them.
     Step::new("example, host", Landing, "{examples}host"),

@@ -54,6 +54,7 @@ const PROGRAMS: &[Program] = &[
         arguments: &["-L", "{}/usr/share/qemu", "-L", "{}/usr/share/seabios"],
         ..program("qemu-system-x86_64", &["qemu-system-x86"], "usr/bin/qemu-system-x86_64")
     },
+    program("qemu-aarch64", &["qemu-user"], "usr/bin/qemu-aarch64"),
     program("arm-none-eabi-gcc", &["gcc-arm-none-eabi"], "usr/bin/arm-none-eabi-gcc"),
     program("chromium", &["chromium"], "usr/lib/chromium/chromium"),
     program("jq", &["jq"], "usr/bin/jq"),
