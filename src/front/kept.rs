@@ -1,11 +1,12 @@
 //! [`Kept`]: blocks that stay available for large requests.
 
+use crate::error::out_of_memory::{Cause, OutOfMemory};
 use crate::error::{FreeError, misuse::report_refused};
 use crate::lock::{self, Lock, Locked};
-use crate::memory::{Memory, allocator, global_alloc, pass_on, refused};
+use crate::memory::{Memory, allocator, global_alloc, pass_on};
 use crate::units::debug;
 use core::alloc::Layout;
-use core::ptr::NonNull;
+use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// A memory that keeps `COUNT` blocks for requests of certain sizes, so that these never fail however fragmented it becomes.
@@ -31,29 +32,46 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 /// to 8 bytes. If there is no room for a block at first, the front tries again whenever a block of such a size is freed
 /// ([`Kept::missing`] counts the rest). The memory's statistics count kept blocks as used.
 ///
+/// A request that a kept block would satisfy, but may not, fails with [`Cause::Kept`]. Where `YIELDS` is true, each request that finds no room
+/// gets the memory of kept blocks that are not in use. They are then missing.
+///
 /// A request or free of fewer than `least` bytes costs a load and a comparison more than the memory's own; one in the range is O(`COUNT`).
-pub struct Kept<M, const COUNT: usize = 1, L = lock::Default> {
+pub struct Kept<M, const COUNT: usize = 1, L = lock::Default, const YIELDS: bool = false> {
     memory: M,
     least: usize,
     most: usize,
     /// The size from which requests are looked at: all of them before the first one, then `least` bytes.
     from: AtomicUsize,
+    /// Which requests may get a kept block.
+    only: Option<fn() -> bool>,
     lock: Locked<[Place; COUNT], L>,
 }
 
-/// A kept block.
+/// A kept block: null if the memory had no room for it yet, its address while it is in use, and the next address while it is free.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
-    /// The memory had no room for it yet.
-    Missing,
-    Free(NonNull<u8>),
-    Used(NonNull<u8>),
-}
+struct Place(*mut u8);
 
 // SAFETY: the block belongs to the memory, and nothing else knows of it.
 unsafe impl Send for Place {}
 
-impl<M, const COUNT: usize, L: Lock> Kept<M, COUNT, L> {
+impl Place {
+    const MISSING: Self = Self(ptr::null_mut());
+
+    fn free(block: NonNull<u8>) -> Self {
+        Self(block.as_ptr().wrapping_add(1))
+    }
+
+    /// `None` for an odd address, which no block has.
+    fn used(block: NonNull<u8>) -> Option<Self> {
+        Some(Self(block.as_ptr())).filter(|place| !place.is_free())
+    }
+
+    fn is_free(self) -> bool {
+        self.0.addr() % 2 != 0
+    }
+}
+
+impl<M, const COUNT: usize, L: Lock, const YIELDS: bool> Kept<M, COUNT, L, YIELDS> {
     /// The alignment of kept blocks in bytes.
     const ALIGN: usize = 8;
 
@@ -64,7 +82,27 @@ impl<M, const COUNT: usize, L: Lock> Kept<M, COUNT, L> {
     /// If `least` is zero or more than `most`. In a static this is a compiler error.
     pub const fn new(memory: M, least: usize, most: usize) -> Self {
         assert!(0 < least && least <= most && most <= isize::MAX as usize - 7, "a range of sizes goes up");
-        Self { memory, least, most, from: AtomicUsize::new(0), lock: Locked::new([Place::Missing; COUNT]) }
+        let lock = Locked::new([Place::MISSING; COUNT]);
+        Self { memory, least, most, from: AtomicUsize::new(0), only: None, lock }
+    }
+
+    /// Lets only requests for which `asked` returns true have kept blocks, such as those under a tag. It is called for each request in the range
+    /// of sizes.
+    ///
+    /// ```
+    /// use allotment::{Heap, Kept, Memory, heap, observe};
+    /// use core::alloc::Layout;
+    ///
+    /// static HEAP: Kept<Heap> = Kept::new(heap!(8 * 1024), 1, 1500).only(|| observe::tag() == Some("net"));
+    ///
+    /// let small = Layout::new::<[u8; 200]>();
+    /// while HEAP.try_allocate(small).is_ok() {}
+    /// assert!(observe::with_tag("net", || HEAP.try_allocate(small)).is_ok());
+    /// ```
+    #[must_use]
+    pub const fn only(mut self, asked: fn() -> bool) -> Self {
+        self.only = Some(asked);
+        self
     }
 
     /// Returns the inner memory.
@@ -74,12 +112,12 @@ impl<M, const COUNT: usize, L: Lock> Kept<M, COUNT, L> {
 
     /// Returns how many kept blocks the next requests can have. O(`COUNT`).
     pub fn available(&self) -> usize {
-        self.count(|place| matches!(place, Place::Free(_)))
+        self.count(Place::is_free)
     }
 
     /// Returns how many blocks found no room yet: all of them before the first request. O(`COUNT`).
     pub fn missing(&self) -> usize {
-        self.count(|place| place == Place::Missing)
+        self.count(|place| place == Place::MISSING)
     }
 
     fn count(&self, is: impl Fn(Place) -> bool) -> usize {
@@ -98,47 +136,47 @@ impl<M, const COUNT: usize, L: Lock> Kept<M, COUNT, L> {
         layout.size().wrapping_sub(self.least) <= self.most - self.least && layout.align() <= Self::ALIGN
     }
 
+    /// Changes the state of the first place that `is` one, and returns its block.
+    #[inline(always)]
+    fn mark(&self, is: impl Fn(Place) -> bool, new: impl Fn(NonNull<u8>) -> Place) -> Option<NonNull<u8>> {
+        self.lock.with(|places| {
+            let place = places.iter_mut().find(|place| is(**place))?;
+            let block = NonNull::new(place.0.wrapping_sub(usize::from(place.is_free())))?;
+            *place = new(block);
+            Some(block)
+        })
+    }
+
     /// Marks a free place as used, and returns its block.
     fn pick(&self) -> Option<NonNull<u8>> {
-        self.lock.with(|places| {
-            places.iter_mut().find_map(|place| match *place {
-                Place::Free(block) => {
-                    *place = Place::Used(block);
-                    Some(block)
-                }
-                _ => None,
-            })
-        })
+        self.mark(Place::is_free, |block| Place(block.as_ptr()))
     }
 
     /// Checks a kept block; `None` if the memory behind has it.
     fn check_kept(&self, block: NonNull<u8>, layout: Layout) -> Option<Result<(), FreeError>> {
-        let place = self.is_kept(layout).then(|| self.place_of(block)).flatten()?;
-        Some(if matches!(place, Place::Free(_)) { Err(FreeError::AlreadyFree) } else { Ok(()) })
-    }
-
-    /// Returns the state of the kept block at this address, if there is one.
-    fn place_of(&self, block: NonNull<u8>) -> Option<Place> {
-        let is = |place: Place| place == Place::Used(block) || place == Place::Free(block);
-        self.lock.with(|places| places.iter().copied().find(|&place| is(place)))
+        if !self.is_kept(layout) {
+            return None;
+        }
+        self.lock.with(|places| {
+            let free = places.contains(&Place::free(block)).then_some(Err(FreeError::AlreadyFree));
+            free.or_else(|| places.contains(&Place::used(block)?).then_some(Ok(())))
+        })
     }
 
     /// Marks the kept block at this address as free; `None` if there is none.
     fn keep_again(&self, block: NonNull<u8>) -> Option<Result<(), FreeError>> {
         self.lock.with(|places| {
-            places.iter_mut().find_map(|place| match *place {
-                Place::Used(used) if used == block => {
-                    *place = Place::Free(block);
-                    Some(Ok(()))
+            places.iter_mut().find_map(|place| {
+                if *place == Place::free(block) {
+                    return Some(Err(FreeError::AlreadyFree));
                 }
-                Place::Free(free) if free == block => Some(Err(FreeError::AlreadyFree)),
-                _ => None,
+                (Some(*place) == Place::used(block)).then(|| *place = Place::free(block)).map(Ok)
             })
         })
     }
 }
 
-impl<M: Memory, const COUNT: usize, L: Lock> Kept<M, COUNT, L> {
+impl<M: Memory, const COUNT: usize, L: Lock, const YIELDS: bool> Kept<M, COUNT, L, YIELDS> {
     /// Allocates a kept block, if this layout may have one and one is free. Reserves them at the first request.
     #[inline(always)]
     fn kept_for(&self, layout: Layout) -> Option<NonNull<u8>> {
@@ -146,7 +184,7 @@ impl<M: Memory, const COUNT: usize, L: Lock> Kept<M, COUNT, L> {
             self.from.store(self.least, Ordering::Relaxed);
             self.reserve();
         }
-        if self.is_kept(layout) { self.pick() } else { None }
+        if self.is_kept(layout) && self.only.is_none_or(|asked| asked()) { self.pick() } else { None }
     }
 
     /// Allocates a block for a request that may get a kept one, or is the first. Size and alignment come as the global allocator gets
@@ -155,7 +193,30 @@ impl<M: Memory, const COUNT: usize, L: Lock> Kept<M, COUNT, L> {
     fn allocate_large(&self, size: usize, align: usize) -> Option<NonNull<u8>> {
         // SAFETY: the caller has a layout of this size and alignment.
         let layout = unsafe { Layout::from_size_align_unchecked(size, align) };
-        self.kept_for(layout).or_else(|| self.memory.allocate(layout))
+        self.kept_for(layout).or_else(|| self.request(layout))
+    }
+
+    /// Allocates a block of the memory, also of that of kept blocks where they yield.
+    #[inline(always)]
+    fn request(&self, layout: Layout) -> Option<NonNull<u8>> {
+        let block = self.memory.allocate(layout);
+        if YIELDS && block.is_none() { self.yielded(layout) } else { block }
+    }
+
+    /// Frees kept blocks that are not in use until the request finds room.
+    #[cold]
+    #[inline(never)]
+    fn yielded(&self, layout: Layout) -> Option<NonNull<u8>> {
+        let kept = Layout::from_size_align(self.most, Self::ALIGN).ok()?;
+        while let Some(block) = self.mark(Place::is_free, |_| Place::MISSING) {
+            // SAFETY: the block is live, has this layout, and is known to this caller only.
+            unsafe { self.memory.deallocate(block, kept) };
+            if let Some(block) = self.memory.allocate(layout) {
+                return Some(block);
+            }
+        }
+        self.reserve();
+        None
     }
 
     /// Frees a block that may be a kept one.
@@ -168,10 +229,14 @@ impl<M: Memory, const COUNT: usize, L: Lock> Kept<M, COUNT, L> {
         // SAFETY: the caller has a layout of this size and alignment, and keeps the contract.
         unsafe {
             let layout = Layout::from_size_align_unchecked(size, align);
-            if self.is_kept(layout) {
-                report_refused(self.try_deallocate(block, layout), block);
-            } else {
-                self.memory.deallocate(block, layout);
+            let kept = self.is_kept(layout);
+            if kept && let Some(freed) = self.keep_again(block) {
+                report_refused(freed, block);
+                return;
+            }
+            self.memory.deallocate(block, layout);
+            if kept && self.missing() > 0 {
+                self.reserve();
             }
         }
     }
@@ -185,8 +250,8 @@ impl<M: Memory, const COUNT: usize, L: Lock> Kept<M, COUNT, L> {
             // Outside the lock, which the memory's need not nest in.
             let Some(block) = self.memory.allocate(layout) else { return };
             let kept = self.lock.with(|places| {
-                let missing = places.iter_mut().find(|place| **place == Place::Missing);
-                missing.map(|place| *place = Place::Free(block)).is_some()
+                let missing = places.iter_mut().find(|place| **place == Place::MISSING);
+                missing.map(|place| *place = Place::free(block)).is_some()
             });
             if !kept {
                 // Another caller was faster.
@@ -198,18 +263,24 @@ impl<M: Memory, const COUNT: usize, L: Lock> Kept<M, COUNT, L> {
 }
 
 // SAFETY: a kept block is a live block of the memory, which has one user at a time: the lock guards its mark.
-unsafe impl<M: Memory, const COUNT: usize, L: Lock> Memory for Kept<M, COUNT, L> {
+unsafe impl<M: Memory, const COUNT: usize, L: Lock, const YIELDS: bool> Memory for Kept<M, COUNT, L, YIELDS> {
     #[inline]
     fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
         if self.passes(layout) {
-            self.memory.allocate(layout)
+            self.request(layout)
         } else {
             self.allocate_large(layout.size(), layout.align())
         }
     }
 
     fn allocate_zeroed(&self, layout: Layout) -> Option<NonNull<u8>> {
-        let Some(block) = self.kept_for(layout) else { return self.memory.allocate_zeroed(layout) };
+        let block = match self.kept_for(layout) {
+            Some(block) => block,
+            None => match self.memory.allocate_zeroed(layout) {
+                None if YIELDS => self.yielded(layout)?,
+                block => return block,
+            },
+        };
         // SAFETY: the block has as many bytes.
         unsafe { block.write_bytes(0, layout.size()) };
         Some(block)
@@ -251,7 +322,9 @@ unsafe impl<M: Memory, const COUNT: usize, L: Lock> Memory for Kept<M, COUNT, L>
     }
 
     unsafe fn try_resize(&self, block: NonNull<u8>, layout: Layout, size: usize) -> bool {
-        if self.is_kept(layout) && self.place_of(block).is_some() {
+        if self.is_kept(layout)
+            && self.lock.with(|places| Place::used(block).is_some_and(|used| places.contains(&used)))
+        {
             return self.least <= size && size <= self.most;
         }
         // SAFETY: the caller's contract.
@@ -263,21 +336,17 @@ unsafe impl<M: Memory, const COUNT: usize, L: Lock> Memory for Kept<M, COUNT, L>
         self.memory.largest_free().max(kept)
     }
 
-    #[inline]
-    fn allocate_or_report(&self, layout: Layout) -> *mut u8 {
-        if self.passes(layout) {
-            return self.memory.allocate_or_report(layout);
-        }
-        self.allocate_large(layout.size(), layout.align()).map_or_else(
-            || refused(self, layout, || self.allocate_large(layout.size(), layout.align())),
-            NonNull::as_ptr,
-        )
+    fn out_of_memory(&self, layout: Layout) -> OutOfMemory {
+        let error = self.memory.out_of_memory(layout);
+        // Where none is available, the request fails as it would without the front.
+        let kept = layout.size() <= self.most && layout.align() <= Self::ALIGN && self.available() > 0;
+        OutOfMemory { rule: error.rule.or(kept.then_some(Cause::Kept)), ..error }
     }
 
-    pass_on!(|self| self.memory; statistics, out_of_memory, region, add_reserve, remembers, own_lock);
+    pass_on!(|self| self.memory; statistics, region, add_reserve, remembers, own_lock);
 }
 
-global_alloc!([M: Memory, const COUNT: usize, L: Lock] Kept<M, COUNT, L>);
-allocator!([M: Memory, const COUNT: usize, L: Lock] Kept<M, COUNT, L>);
+global_alloc!([M: Memory, const COUNT: usize, L: Lock, const YIELDS: bool] Kept<M, COUNT, L, YIELDS>);
+allocator!([M: Memory, const COUNT: usize, L: Lock, const YIELDS: bool] Kept<M, COUNT, L, YIELDS>);
 
-debug!([M, const COUNT: usize, L: Lock] Kept<M, COUNT, L>, |self| least: self.least, most: self.most, available: self.available());
+debug!([M, const COUNT: usize, L: Lock, const YIELDS: bool] Kept<M, COUNT, L, YIELDS>, |self| least: self.least, most: self.most, available: self.available());

@@ -2,11 +2,15 @@
 //! Robson's bound for all allocators every heap fails.
 
 use crate::shadow::{AnyHeap, Backing, Case, Subject};
+use allotment::lock::Unsync;
+use allotment::observe::NoStatistics;
 use allotment::placement::{MicroTlsf, Placement};
-use allotment::{BestFit, Buddy, Bump, FirstFit, Heap, Tlsf, bounds};
+use allotment::{BestFit, Buddy, Bump, FirstFit, Heap, Memory, TinyHeap, Tlsf, bounds};
 use proptest::prelude::*;
 use std::alloc::Layout;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
+use std::hash::{BuildHasher, RandomState};
+use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
 /// A program that keeps within its limits, and its heap; lengths in granules.
@@ -394,4 +398,122 @@ unsafe impl allotment::lock::Lock for Unsynced {
     type Token = ();
     fn acquire(&self) {}
     unsafe fn release(&self, (): ()) {}
+}
+
+/// The bytes of a heap: its own value, and the arena with its lists.
+struct Parts {
+    value: (*mut MaybeUninit<u8>, usize),
+    arena: (*mut u8, usize),
+}
+
+impl Parts {
+    fn save(&self) -> [Vec<MaybeUninit<u8>>; 2] {
+        // SAFETY: nothing uses the heap meanwhile, and any byte may be copied so.
+        [self.value, (self.arena.0.cast(), self.arena.1)]
+            .map(|(start, len)| unsafe { std::slice::from_raw_parts(start, len) }.to_vec())
+    }
+
+    fn restore(&self, saved: &[Vec<MaybeUninit<u8>>; 2]) {
+        // SAFETY: as above; the bytes go back to where they were.
+        unsafe {
+            self.value.0.copy_from_nonoverlapping(saved[0].as_ptr(), saved[0].len());
+            self.arena
+                .0
+                .cast::<MaybeUninit<u8>>()
+                .copy_from_nonoverlapping(saved[1].as_ptr(), saved[1].len());
+        }
+    }
+}
+
+/// Searches all sequences of allocating, freeing and resizing blocks of these sizes, multiples of 8, with at most `most` bytes live.
+/// Returns how many states of the heap there are, or `None` if a request fails in one of them.
+fn search<M: Memory>(heap: &M, parts: &Parts, most: usize, sizes: &[usize]) -> Option<usize> {
+    let layout = |size| Layout::from_size_align(size, 8).unwrap();
+    let (mut seen, hash) = (HashSet::new(), RandomState::new());
+    let mut next = vec![(parts.save(), Vec::<(NonNull<u8>, usize)>::new())];
+    while let Some((state, blocks)) = next.pop() {
+        let live: usize = blocks.iter().map(|block| block.1).sum();
+        // A size and a block: its old one, or none yet. A size of zero frees it.
+        let old = (0..blocks.len()).map(Some).chain([None]);
+        let steps = old.flat_map(|block| [0].iter().chain(sizes).map(move |&size| (block, size)));
+        for (old, size) in steps {
+            let before = old.map_or(0, |old| blocks[old].1);
+            if before == size || live - before + size > most {
+                continue;
+            }
+            parts.restore(&state);
+            let mut blocks = blocks.clone();
+            // SAFETY: the blocks are live in this state and have their sizes.
+            unsafe {
+                match old {
+                    None => blocks.push((heap.allocate(layout(size))?, size)),
+                    Some(old) if size == 0 => {
+                        let (block, size) = blocks.remove(old);
+                        heap.try_deallocate(block, layout(size)).unwrap();
+                    }
+                    Some(old) if heap.try_resize(blocks[old].0, layout(before), size) => blocks[old].1 = size,
+                    Some(_) => continue,
+                }
+                // Without contents, states that differ in nothing else are one.
+                blocks.iter().for_each(|&(block, size)| block.write_bytes(0, size));
+            }
+            blocks.sort_unstable();
+            // SAFETY: the arena is as long.
+            let arena = unsafe { std::slice::from_raw_parts(parts.arena.0, parts.arena.1) };
+            if seen.insert(hash.hash_one((arena, &blocks))) {
+                next.push((parts.save(), blocks));
+            }
+        }
+    }
+    Some(seen.len())
+}
+
+/// Searches a small world in a `Heap` of so many bytes.
+fn search_heap(bytes: usize, most: usize, sizes: &[usize]) -> Option<usize> {
+    let mut heap = Box::new(Heap::<MicroTlsf, Unsync, NoStatistics>::empty());
+    let mut backing = Backing::new(bytes, 0);
+    let region = backing.region();
+    // SAFETY: the memory lives as long as the heap.
+    unsafe { heap.claim(region) }.unwrap();
+    let value = (std::ptr::from_mut(&mut *heap).cast(), size_of_val(&*heap));
+    search(&*heap, &Parts { value, arena: (region.start.as_ptr(), region.size) }, most, sizes)
+}
+
+/// Searches a small world in a `TinyHeap`.
+fn search_tiny<const BYTES: usize>(most: usize, sizes: &[usize]) -> Option<usize> {
+    type Tiny<const BYTES: usize> = TinyHeap<BYTES, Unsync>;
+    let heap = Box::into_raw(Box::new(Tiny::<BYTES>::new()));
+    // SAFETY: the heap is a box's, which lives on.
+    let heap = unsafe { &*heap };
+    let start = (&heap).region(0).unwrap().start;
+    // The lists are in front of the blocks.
+    let lists = BYTES - Tiny::<BYTES>::CAPACITY;
+    let value = (std::ptr::from_ref(heap).cast_mut().cast(), size_of_val(heap));
+    // SAFETY: that many bytes are in front.
+    let arena = (unsafe { start.sub(lists) }.as_ptr(), BYTES);
+    search(&heap, &Parts { value, arena }, most, sizes)
+}
+
+/// No sequence of requests fails within the bounds. The last number is how many granules fewer make one fail: the bounds count gaps that no
+/// sequence leaves in so small a world.
+#[test]
+fn small_worlds_are_searched_within_their_bounds() {
+    macro_rules! tiny {
+        ($($most:expr, $sizes:expr, $fewer:expr;)*) => {$({
+            const PROVEN: usize = bounds::tiny_heap($most, $sizes[0], $sizes[1]);
+            let searched = search_tiny::<PROVEN>($most, &$sizes);
+            assert!(searched.is_some_and(|states| states > 100), "{PROVEN}: {searched:?}");
+            assert_eq!(search_tiny::<{ PROVEN - $fewer * 8 }>($most, &$sizes), None);
+        })*};
+    }
+    tiny! {
+        40, [16, 24], 8;
+        64, [24, 40], 11;
+    }
+    for (most, sizes, fewer) in [(24, [8, 16], 6), (40, [16, 24], 3), (64, [24, 40], 6)] {
+        let proven = <MicroTlsf>::worst_case_arena(most, sizes[0], sizes[1]);
+        let searched = search_heap(proven, most, &sizes);
+        assert!(searched.is_some_and(|states| states > 100), "{proven}: {searched:?}");
+        assert_eq!(search_heap(proven - fewer * 8, most, &sizes), None, "{proven}");
+    }
 }

@@ -1,6 +1,10 @@
 //! Blocks that stay available for large requests.
 
 use allotment::lock::Spin;
+use allotment::observe::{tag, with_tag};
+use allotment::out_of_memory::Cause;
+use allotment::region::Capabilities as Can;
+use allotment::zones::{Zone, Zones};
 use allotment::{FreeError, Heap, Kept, Memory, Tlsf, heap};
 use std::alloc::{GlobalAlloc, Layout};
 
@@ -155,4 +159,93 @@ fn the_first_request_reserves_whatever_its_size() {
         unsafe { front.deallocate(block, bytes(size)) };
         assert_eq!(HEAP.used() - before, 4000);
     }
+}
+
+#[test]
+fn the_error_says_that_memory_is_kept() {
+    static HEAP: Heap<Tlsf, Spin> = heap!(16 * 1024);
+    let front = Front::<1>::new(&HEAP, 1000, 2000);
+    fill(&front, 8);
+    let error = front.try_allocate(bytes(500)).unwrap_err();
+    assert_eq!((error.cause(), error.largest_free), (Cause::Kept, HEAP.largest_free()));
+    assert!(error.to_string().ends_with(": memory is kept for other requests"));
+    // Neither what no kept block is long enough for, nor what finds none, fails because of them.
+    assert_ne!(front.try_allocate(bytes(2001)).unwrap_err().cause(), Cause::Kept);
+    assert_ne!(
+        front.try_allocate(Layout::from_size_align(500, 16).unwrap()).unwrap_err().cause(),
+        Cause::Kept
+    );
+    front.try_allocate(bytes(2000)).unwrap();
+    assert_ne!(front.try_allocate(bytes(500)).unwrap_err().cause(), Cause::Kept);
+}
+
+/// A front that yields has kept blocks as long as it can, and reserves them again once a block of their size is freed.
+#[test]
+fn kept_blocks_yield_where_told_so() {
+    static HEAP: Heap<Tlsf, Spin> = heap!(16 * 1024);
+    let front = Kept::<_, 2, Spin, true>::new(&HEAP, 1000, 2000);
+    let used = front.try_allocate(bytes(1500)).unwrap();
+    let large = front.try_allocate(bytes(9000)).unwrap();
+    let before = HEAP.largest_free();
+    assert_eq!((front.available(), front.missing()), (1, 0));
+    let middle = front.try_allocate(bytes(before + 8)).unwrap();
+    assert_eq!((front.available(), front.missing()), (0, 1), "its memory was needed");
+    assert!(front.try_allocate(bytes(6000)).is_err());
+    // SAFETY: the blocks are live, have these layouts, and are freed once.
+    unsafe {
+        front.try_deallocate(middle, bytes(before + 8)).unwrap();
+        front.try_deallocate(used, bytes(1500)).unwrap();
+        assert_eq!((front.available(), front.missing()), (1, 1), "as many as in use, and no more");
+        let (first, second) = (front.allocate(bytes(2000)).unwrap(), front.allocate(bytes(2000)).unwrap());
+        front.deallocate(second, bytes(2000));
+        front.deallocate(first, bytes(2000));
+        assert_eq!((front.available(), front.missing()), (2, 0));
+        // A request that fails all the same leaves them where they were, and one for zeros gets their memory.
+        assert!(front.try_allocate(bytes(12_000)).is_err());
+        assert_eq!((front.available(), front.missing()), (2, 0));
+        fill(&HEAP, 8);
+        assert_eq!(front.try_allocate_zeroed(bytes(700)).unwrap().cast::<[u8; 700]>().read(), [0; 700]);
+        assert_eq!((front.available(), front.missing()), (1, 1));
+        front.deallocate(large, bytes(9000));
+    }
+}
+
+/// Requests of all sizes up to the block's, but only under one tag.
+#[test]
+fn blocks_are_kept_for_a_tag() {
+    static HEAP: Heap<Tlsf, Spin> = heap!(16 * 1024);
+    let front = Front::<1>::new(&HEAP, 1, 2000).only(|| tag() == Some("net"));
+    fill(&front, 8);
+    assert_eq!(front.try_allocate(bytes(16)).unwrap_err().cause(), Cause::Kept);
+    assert!(with_tag("other", || front.try_allocate(bytes(16))).is_err());
+    let block = with_tag("net", || front.try_allocate(bytes(16))).unwrap();
+    assert!(with_tag("net", || front.try_allocate(bytes(16))).is_err());
+    // SAFETY: the block is live, has this layout, and is freed once, outside its tag's scope.
+    unsafe { front.deallocate(block, bytes(16)) };
+    assert_eq!(front.available(), 1);
+}
+
+/// A zone of any `Memory` is one of kept blocks too.
+#[test]
+fn zones_keep_blocks() {
+    static FAST: Kept<Heap<Tlsf, Spin>, 1, Spin> = Kept::new(heap!(8 * 1024), 1000, 2000);
+    static MAIN: Kept<Heap<Tlsf, Spin>, 2, Spin> = Kept::new(heap!(32 * 1024), 4000, 5000);
+    static ZONES: Zones<'static, 2, 8, Spin> =
+        Zones::new([Zone::new("fast", &FAST, Can::FAST), Zone::new("main", &MAIN, Can::DMA)]);
+    let request = |size, wanted| ZONES.allocate(bytes(size), wanted).map(|block| block.cast::<u8>());
+    for zone in [Can::FAST, Can::DMA] {
+        while request(24, zone).is_ok() {}
+    }
+    let block = request(2000, Can::FAST).unwrap();
+    let buffers = [0; 2].map(|_| request(5000, Can::DMA).unwrap());
+    assert_eq!((FAST.available(), MAIN.available()), (0, 0));
+    assert!(request(5000, Can::DMA).is_err() && request(2000, Can::FAST).is_err());
+    // SAFETY: the blocks are live, have these layouts, and are freed once.
+    unsafe {
+        ZONES.try_deallocate(block, bytes(2000)).unwrap();
+        for buffer in buffers {
+            ZONES.try_deallocate(buffer, bytes(5000)).unwrap();
+        }
+    }
+    assert_eq!((FAST.available(), MAIN.available()), (1, 2));
 }

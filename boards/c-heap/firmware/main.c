@@ -189,12 +189,45 @@ static void esp_idf(void) {
   check(check_locked == 0, "each lock is released");
 }
 
+/* Blocks are kept while everything else is in use, and are found to be free. */
+static void keep(void) {
+  static uint8_t memory[11 * 1024];
+  void *heap = allotment_heap_create(memory, sizeof memory);
+  check(heap != NULL, "allotment_heap_create");
+  check(!allotment_heap_keep(heap, 2056, 3000, 2) && !allotment_heap_keep(heap, 3000, 2500, 2), "sizes of kept blocks");
+  check(!allotment_heap_keep(heap, 2500, 3000, 5) && !allotment_heap_keep(heap, 2500, 6000, 3), "no room");
+  check(allotment_heap_figures(heap).used == 0, "nothing is kept");
+  check(allotment_heap_keep(heap, 2500, 3000, 2) && !allotment_heap_keep(heap, 2500, 3000, 1), "allotment_heap_keep");
+  check(allotment_heap_figures(heap).kept == 6000, "two are free");
+  uint8_t *last = NULL;
+  for (uint8_t *block; (block = allotment_heap_alloc(heap, 8, 40)) != NULL;) last = block;
+  check(allotment_heap_figures(heap).largest_free == 3000, "a kept block is the largest");
+  for (int round = 0; round < 100; round++) {
+    uint8_t *one = allotment_heap_alloc(heap, 8, 3000), *other = allotment_heap_alloc(heap, 8, 2500);
+    check(one && other && one != other && allotment_heap_figures(heap).kept == 0, "kept blocks");
+    check(allotment_heap_alloc(heap, 8, 2500) == NULL, "there are two");
+    fill(one, 3000, 4);
+    fill(other, 2500, 5);
+    check(allotment_heap_realloc(heap, other, 3000) == other, "resized in its range");
+    check(allotment_heap_realloc(heap, other, 3001) == NULL && allotment_heap_size(heap, other) >= 3000, "not beyond");
+    check_fill(one, 3000, 4);
+    check_fill(other, 2500, 5);
+    check(allotment_heap_free(heap, one) && !allotment_heap_free(heap, one), "a double free of a kept block");
+    check(allotment_heap_size(heap, one) == 0 && allotment_heap_realloc(heap, one, 2600) == NULL, "it is no block");
+    check(allotment_heap_free(heap, other), "a kept block is freed");
+  }
+  check(allotment_heap_alloc(heap, 8, 2499) == NULL && allotment_heap_alloc(heap, 16, 2500) == NULL, "others get none");
+  check(allotment_heap_figures(heap).kept == 6000 && allotment_heap_free(heap, last), "all others are live");
+  check(!allotment_keep(2500, 1000000, 1) && allotment_figures().kept == 0, "allotment_keep");
+}
+
 int main(void) {
   edges();
   random_requests();
   freertos();
   zephyr();
   esp_idf();
+  keep();
   say("passed\n");
   finish(true);
 }

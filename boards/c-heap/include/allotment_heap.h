@@ -22,6 +22,8 @@ typedef struct AllotmentFigures {
   size_t live_blocks;
   // Number of requests that found no room.
   size_t failed;
+  // Bytes of kept blocks that are free: they are in `used`, and requests of other sizes may have failed because of them.
+  size_t kept;
 } AllotmentFigures;
 
 #ifdef __cplusplus
@@ -65,6 +67,13 @@ void *allotment_realloc(void *block,
 
 // Returns the bytes that a live block has, at least as many as were asked for; 0 if the address is not the start of one.
 size_t allotment_size(void *block);
+
+// Keeps `count` blocks, four at most, of `most` bytes for requests of `least` to `most` bytes, so that these find one however fragmented
+// the heap becomes; a freed block is kept for the next one. `least` is more than 2,056. Call it once, at start-up. Returns false, with
+// nothing kept, if there is no room.
+bool allotment_keep(size_t least,
+                    size_t most,
+                    size_t count);
 
 // Returns the heap's figures.
 struct AllotmentFigures allotment_figures(void);
@@ -110,6 +119,13 @@ void *allotment_heap_realloc(void *heap,
 // The heap must be one of `allotment_heap_create`.
 size_t allotment_heap_size(void *heap, void *block);
 
+// Keeps blocks of a heap like `allotment_keep`.
+//
+// # Safety
+//
+// The heap must be one of `allotment_heap_create`.
+bool allotment_heap_keep(void *heap, size_t least, size_t most, size_t count);
+
 // Returns a heap's statistics.
 //
 // # Safety
@@ -154,6 +170,13 @@ void *allotment_realloc(void *block,
 
 // Returns the bytes that a live block has, at least as many as were asked for; 0 if the address is not the start of one.
 size_t allotment_size(void *block);
+
+// Keeps `count` blocks, four at most, of `most` bytes for requests of `least` to `most` bytes, so that these find one however fragmented
+// the heap becomes; a freed block is kept for the next one. `least` is more than 2,056. Call it once, at start-up. Returns false, with
+// nothing kept, if there is no room.
+bool allotment_keep(size_t least,
+                    size_t most,
+                    size_t count);
 
 // Returns the heap's figures.
 struct AllotmentFigures allotment_figures(void);

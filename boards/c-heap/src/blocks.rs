@@ -23,6 +23,9 @@ const LARGE: usize = (LOOKS * WORD - (WORD - 1)) * GRANULE;
 /// How many regions there may be.
 const REGIONS: usize = 4;
 
+/// How many blocks can be kept.
+const KEPT: usize = 4;
+
 /// Kinds of requests.
 const SMALL: u8 = 0;
 const ALIGNED: u8 = 1;
@@ -109,6 +112,29 @@ struct State {
     placement: MicroTlsf<REGIONS>,
     counters: Counters,
     areas: [Area; REGIONS],
+    kept: Kept,
+}
+
+/// Large blocks that stay available for requests of certain sizes. All of them are live to the placement and in the map.
+struct Kept {
+    least: usize,
+    most: usize,
+    /// Their addresses, the next ones while they are free; null where there is none.
+    places: [*mut u8; KEPT],
+}
+
+impl Kept {
+    /// Returns whether a request may get a kept block.
+    fn serves(&self, size: usize) -> bool {
+        self.least <= size && size <= self.most
+    }
+
+    /// Returns the place of a kept block, and whether it is free.
+    fn place(&mut self, block: *mut u8) -> Option<(&mut *mut u8, bool)> {
+        let place = self.places.iter_mut().find(|place| place.addr() & !1 == block.addr())?;
+        let free = place.addr() != block.addr();
+        Some((place, free))
+    }
 }
 
 /// A live block as the placement knows it.
@@ -129,16 +155,37 @@ impl State {
 
     /// Returns the live block whose bytes for the caller start at an address.
     #[inline(always)]
-    unsafe fn find(&self, block: NonNull<u8>) -> Option<Found> {
-        let area = self.area(block.addr().get())?;
+    unsafe fn find(&mut self, block: NonNull<u8>) -> Option<Found> {
+        let area = *self.area(block.addr().get())?;
         // SAFETY: the address lies in the area; a large block has its header.
         unsafe {
             let bytes = area.measure(block.addr().get())?;
             match bytes {
-                Some(bytes) if bytes <= LARGE => Some(Found { area: *area, start: block, bytes, offset: 0 }),
-                _ => Some(large(*area, block)),
+                Some(bytes) if bytes <= LARGE => Some(Found { area, start: block, bytes, offset: 0 }),
+                _ => self.large(area, block),
             }
         }
+    }
+
+    /// Returns a large block; `None` if it is a kept one that is free.
+    #[cold]
+    #[inline(never)]
+    unsafe fn large(&mut self, area: Area, block: NonNull<u8>) -> Option<Found> {
+        if matches!(self.kept.place(block.as_ptr()), Some((_, true))) {
+            return None;
+        }
+        // SAFETY: the caller guarantees a large block.
+        let Header { bytes, offset } = unsafe { block.cast::<Header>().sub(1).read() };
+        // SAFETY: as above; that many bytes are in front.
+        Some(Found { area, start: unsafe { block.sub(offset) }, bytes, offset })
+    }
+
+    /// Marks the block as free if it is a kept one.
+    #[cold]
+    #[inline(never)]
+    fn keep_again(&mut self, block: NonNull<u8>) -> bool {
+        let place = self.kept.place(block.as_ptr());
+        place.map(|(place, _)| *place = block.as_ptr().wrapping_add(1)).is_some()
     }
 
     /// Frees the granules of a block, and takes it out of the map.
@@ -153,15 +200,6 @@ impl State {
             self.placement.free(found.start, layout, &mut self.counters).is_ok()
         }
     }
-}
-
-#[cold]
-#[inline(never)]
-unsafe fn large(area: Area, block: NonNull<u8>) -> Found {
-    // SAFETY: the caller guarantees a large block.
-    let Header { bytes, offset } = unsafe { block.cast::<Header>().sub(1).read() };
-    // SAFETY: as above; that many bytes are in front.
-    Found { area, start: unsafe { block.sub(offset) }, bytes, offset }
 }
 
 /// Returns the layout of so many bytes.
@@ -193,6 +231,7 @@ impl<L: Lock> Heap<L> {
             placement: <MicroTlsf<REGIONS> as Placement>::EMPTY,
             counters: <Counters as Statistics>::EMPTY,
             areas: [Area::NONE; REGIONS],
+            kept: Kept { least: 0, most: 0, places: [ptr::null_mut(); KEPT] },
         };
         Self { lock: L::INIT, state: UnsafeCell::new(state) }
     }
@@ -272,6 +311,15 @@ impl<L: Lock> Heap<L> {
             self.with(|state| state.counters.failed(size));
             return ptr::null_mut();
         }
+        let kept = self.with(|state| {
+            let serves = state.kept.serves(size) && align <= size_of::<Header>();
+            let place = state.kept.places.iter_mut().find(|place| serves && place.addr() % 2 != 0)?;
+            *place = place.wrapping_sub(1);
+            Some(*place)
+        });
+        if let Some(block) = kept {
+            return block;
+        }
         let (bytes, offset) = (rounded(size), align.max(size_of::<Header>()));
         // SAFETY: both are far below the largest layout.
         let layout = unsafe { Layout::from_size_align_unchecked(bytes + offset, align) };
@@ -293,6 +341,7 @@ impl<L: Lock> Heap<L> {
         // SAFETY: the caller's contract.
         self.with(|state| unsafe {
             match state.find(block) {
+                Some(found) if found.offset > 0 && state.keep_again(block) => true,
                 Some(found) => state.free(&found),
                 None => false,
             }
@@ -315,6 +364,9 @@ impl<L: Lock> Heap<L> {
             // SAFETY: the map tells whether a block starts there; the caller's contract.
             unsafe {
                 let found = state.find(block)?;
+                if found.offset > 0 && state.kept.place(block.as_ptr()).is_some() {
+                    return Some((state.kept.serves(size), found.bytes));
+                }
                 if size > isize::MAX as usize / 2 || (size > LARGE) != (found.offset > 0) {
                     return Some((false, found.bytes));
                 }
@@ -334,8 +386,34 @@ impl<L: Lock> Heap<L> {
         })
     }
 
-    /// Returns the figures of this moment.
-    pub fn stats(&self) -> Option<Stats> {
-        self.with(|state| state.counters.snapshot(state.placement.largest_free()))
+    /// Keeps `count` blocks of `most` bytes for requests of `least` bytes and more. Returns false, with nothing kept, if there is no room, if
+    /// blocks are kept already, or if `least` is not above `LARGE`.
+    pub fn keep(&self, least: usize, most: usize, count: usize) -> bool {
+        let valid = LARGE < least && least <= most && (1..=KEPT).contains(&count);
+        if !valid || self.with(|state| state.kept.most != 0) {
+            return false;
+        }
+        let mut blocks = [ptr::null_mut(); KEPT];
+        blocks[..count].fill_with(|| self.allocate_large(most, GRANULE));
+        let room = blocks[..count].iter().all(|block| !block.is_null());
+        if room {
+            let places = blocks.map(|block| if block.is_null() { block } else { block.wrapping_add(1) });
+            self.with(|state| state.kept = Kept { least, most, places });
+        } else {
+            for block in blocks.into_iter().filter_map(NonNull::new) {
+                // SAFETY: the block is live, and nothing else knows of it.
+                unsafe { self.free(block) };
+            }
+        }
+        room
+    }
+
+    /// Returns the figures of this moment, and how many bytes of kept blocks are free.
+    pub fn stats(&self) -> (Option<Stats>, usize) {
+        self.with(|state| {
+            let free = state.kept.places.iter().filter(|place| place.addr() % 2 != 0).count() * state.kept.most;
+            let largest = state.placement.largest_free().max(if free > 0 { state.kept.most } else { 0 });
+            (state.counters.snapshot(largest), free)
+        })
     }
 }

@@ -76,6 +76,14 @@ pub extern "C" fn allotment_size(block: *mut c_void) -> usize {
     length(&HEAP, block)
 }
 
+/// Keeps `count` blocks, four at most, of `most` bytes for requests of `least` to `most` bytes, so that these find one however fragmented
+/// the heap becomes; a freed block is kept for the next one. `least` is more than 2,056. Call it once, at start-up. Returns false, with
+/// nothing kept, if there is no room.
+#[unsafe(no_mangle)]
+pub extern "C" fn allotment_keep(least: usize, most: usize, count: usize) -> bool {
+    HEAP.keep(least, most, count)
+}
+
 /// Returns the heap's figures.
 #[unsafe(no_mangle)]
 pub extern "C" fn allotment_figures() -> Figures {

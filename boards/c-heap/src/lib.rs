@@ -42,6 +42,8 @@ pub struct Figures {
     pub live_blocks: usize,
     /// Number of requests that found no room.
     pub failed: usize,
+    /// Bytes of kept blocks that are free: they are in `used`, and requests of other sizes may have failed because of them.
+    pub kept: usize,
 }
 
 /// Creates a heap of its own in the `bytes` bytes at `start`, which nothing else may use from then on; null if they are too few. The heap
@@ -70,7 +72,7 @@ pub unsafe extern "C" fn allotment_heap_create(start: *mut c_void, bytes: usize)
             }
             (from, room) = (from.wrapping_add(part), room - part);
         }
-        if (*heap).stats().is_some_and(|stats| stats.capacity > 0) { heap.cast() } else { ptr::null_mut() }
+        if (*heap).stats().0.is_some_and(|stats| stats.capacity > 0) { heap.cast() } else { ptr::null_mut() }
     }
 }
 
@@ -120,6 +122,17 @@ pub unsafe extern "C" fn allotment_heap_realloc(
 pub unsafe extern "C" fn allotment_heap_size(heap: *mut c_void, block: *mut c_void) -> usize {
     // SAFETY: the caller's contract.
     length(unsafe { &*heap.cast::<Own>() }, block)
+}
+
+/// Keeps blocks of a heap like `allotment_keep`.
+///
+/// # Safety
+///
+/// The heap must be one of `allotment_heap_create`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn allotment_heap_keep(heap: *mut c_void, least: usize, most: usize, count: usize) -> bool {
+    // SAFETY: the caller's contract.
+    unsafe { &*heap.cast::<Own>() }.keep(least, most, count)
 }
 
 /// Returns a heap's statistics.
@@ -175,8 +188,9 @@ fn length<L: Lock>(heap: &Heap<L>, block: *mut c_void) -> usize {
 }
 
 fn figures<L: Lock>(heap: &Heap<L>) -> Figures {
+    let (stats, kept) = heap.stats();
     // Its counters always tell.
-    let Some(stats) = heap.stats() else { return Figures::default() };
+    let Some(stats) = stats else { return Figures::default() };
     Figures {
         capacity: stats.capacity,
         used: stats.used,
@@ -185,6 +199,7 @@ fn figures<L: Lock>(heap: &Heap<L>) -> Figures {
         largest_free: stats.largest_free,
         live_blocks: stats.live_blocks,
         failed: stats.failed,
+        kept,
     }
 }
 

@@ -78,6 +78,8 @@ pub enum Cause {
     Alignment,
     /// The client of a [`Bounded`](crate::Bounded) memory has used up what it may have.
     Quota,
+    /// The memory that would have satisfied the request is kept for others; see [`Kept`](crate::Kept).
+    Kept,
     /// A [`Sealable`](crate::Sealable) memory is sealed: the program allocates although it has started.
     Sealed,
     /// An interrupt handler allocates from a [`Sealable`](crate::Sealable) memory that refuses it. The memory was not looked at, so
@@ -93,6 +95,7 @@ impl Cause {
             Self::Fragmentation => "fragmentation is the obstacle, enough is free but not in one piece",
             Self::Alignment => "the alignment is the obstacle, the largest free block is long enough",
             Self::Quota => "the client has used up its quota",
+            Self::Kept => "memory is kept for other requests",
             Self::Sealed => "the heap is sealed, nothing is allocated after start-up",
             Self::Interrupt => "an interrupt handler may not allocate",
         }
@@ -117,6 +120,7 @@ impl defmt::Format for Cause {
                 defmt::write!(fmt, "the alignment is the obstacle, the largest free block is long enough");
             }
             Self::Quota => defmt::write!(fmt, "the client has used up its quota"),
+            Self::Kept => defmt::write!(fmt, "memory is kept for other requests"),
             Self::Sealed => defmt::write!(fmt, "the heap is sealed, nothing is allocated after start-up"),
             Self::Interrupt => defmt::write!(fmt, "an interrupt handler may not allocate"),
         }

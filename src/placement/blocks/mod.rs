@@ -279,7 +279,7 @@ impl<P: Place> Blocks<P> {
 
     /// Returns whether a found block has an aligned place for `len` granules where [`Self::cut`] looks for one, even if it is shorter
     /// than `need`.
-    #[cfg(feature = "std")]
+    #[cfg(all(feature = "std", any(unix, windows)))]
     pub(crate) unsafe fn fits(self, found: Found, len: usize, need: usize, mask: usize) -> bool {
         // SAFETY: heads are free blocks.
         let end = unsafe { self.get(found.index, Self::LEN) } + found.index;

@@ -288,22 +288,6 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: bool> Tl
         None
     }
 
-    /// Frees a block of no bytes.
-    ///
-    /// # Safety
-    ///
-    /// As for `free_block`.
-    #[cold]
-    #[inline(never)]
-    unsafe fn free_granule<S: Statistics>(
-        &mut self,
-        start: *mut u8,
-        statistics: &mut S,
-    ) -> Result<(), FreeError> {
-        // SAFETY: the caller's contract.
-        unsafe { self.free_block(start, 1, statistics) }
-    }
-
     /// Frees `size` bytes, and counts that: once in a firmware, for frees, resizes and new memory; in each caller on hosts.
     ///
     /// # Errors
@@ -322,11 +306,8 @@ impl<W: Index, const R: usize, const SL: usize, const C: bool, const B: bool> Tl
         statistics: &mut S,
     ) -> Result<(), FreeError> {
         let len = granules(size);
-        if Self::MIN == 1 && len == 0 {
-            // SAFETY: a block of no bytes has a granule.
-            return unsafe { self.free_granule(start, statistics) };
-        }
-        let len = opaque(len);
+        // A block of no bytes has a granule. The compiler may not make two selecting instructions of the branch.
+        let len = opaque(if Self::MIN == 1 && len == 0 { opaque(1) } else { len });
         let Some((slot, index)) = self.locate(start.addr()) else {
             // Without checks an invalid free is ignored, since a report takes code.
             return if C { Err(self.why_not(start.addr())) } else { Ok(()) };

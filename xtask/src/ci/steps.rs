@@ -112,6 +112,7 @@ pub const STEPS: &[Step] = &[
     Step::new("instruction ceilings", Landing, "cargo xtask bench --check --no-native").beside(),
     Step::new("instruction ceilings, slow ones", Full, "cargo xtask bench --check --slow --no-native").beside(),
     Step::new("worst-case ceilings", Full, "cargo xtask wcet --check").beside(),
+    Step::new("ceilings of masked times", Full, "cargo xtask wcet --masked --check").beside(),
 
     // Workers that share a module's memory, and its heap with caches.
     Step::new("WebAssembly with threads", Full, "cargo xtask wasm --threads"),
