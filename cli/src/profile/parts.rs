@@ -158,7 +158,11 @@ mod tests {
     /// The live bytes of a part after an event, from the changes up to the last moment before.
     fn live_at(moments: &Moments, part: u32, events: u64) -> u64 {
         let known = moments.at.iter().zip(&moments.changes).take_while(|&(&at, _)| at <= events);
-        known.flat_map(|(_, changes)| changes).filter(|change| change.0 == part).last().map_or(0, |change| change.1)
+        known
+            .flat_map(|(_, changes)| changes)
+            .filter(|change| change.0 == part)
+            .last()
+            .map_or(0, |change| change.1)
     }
 
     #[test]
@@ -178,7 +182,10 @@ mod tests {
             let parts = counter.finish(count, vec![]);
             let number = |class| parts.parts.iter().position(|each| each.0.class == class);
             let moments = &parts.moments;
-            assert!(moments.at.len() <= MOST && moments.at.len() as u64 >= count.min(MOST as u64 / 2), "{count}");
+            assert!(
+                moments.at.len() <= MOST && moments.at.len() as u64 >= count.min(MOST as u64 / 2),
+                "{count}"
+            );
             assert_eq!((moments.at.len(), moments.at.last()), (moments.changes.len(), Some(&count)));
             let mut halved = moments.clone();
             halved.halve();

@@ -153,7 +153,10 @@ impl Who {
         if let Some(parts) = &profile.parts {
             let mapped = who.number(parts, &leaves, &mut numbers);
             for (&number, (_, costs)) in mapped.iter().zip(&parts.parts) {
-                who.parts[number][3..].iter_mut().zip(cells(costs, 1.0)).for_each(|(cell, cost)| *cell += cost);
+                who.parts[number][3..]
+                    .iter_mut()
+                    .zip(cells(costs, 1.0))
+                    .for_each(|(cell, cost)| *cell += cost);
             }
             let moments = joined(&parts.moments, &mapped, who.parts.len());
             who.changes = moments.changes.iter().map(|changes| flat(changes)).collect();
@@ -182,10 +185,11 @@ impl Who {
             let (frames, names) = (&mut self.frames, &mut self.files);
             node[1] = *numbers.entry(node[1]).or_insert_with_key(|&frame| {
                 let label = &labels[frame as usize];
-                let file = *files.entry(label.file.as_deref().unwrap_or_default()).or_insert_with_key(|file| {
-                    names.push((*file).to_owned());
-                    names.len() as u32 - 1
-                });
+                let file =
+                    *files.entry(label.file.as_deref().unwrap_or_default()).or_insert_with_key(|file| {
+                        names.push((*file).to_owned());
+                        names.len() as u32 - 1
+                    });
                 frames.push((label.function.to_string(), file, label.line));
                 frames.len() as u32 - 1
             });
@@ -245,5 +249,8 @@ fn joined(moments: &Moments, numbers: &[usize], count: usize) -> Moments {
 /// Returns how far each changed part is from the one before, and its live bytes.
 fn flat(changes: &[(u32, u64)]) -> Vec<u64> {
     let mut last = 0;
-    changes.iter().flat_map(|&(part, live)| [u64::from(part - std::mem::replace(&mut last, part)), live]).collect()
+    changes
+        .iter()
+        .flat_map(|&(part, live)| [u64::from(part - std::mem::replace(&mut last, part)), live])
+        .collect()
 }

@@ -93,7 +93,7 @@ function fill({ nodes, ways }) {
 /** A change in words, with its sign. */
 const changed = (node, { at, say }) => {
   const grown = node.costs[at] - node.before[at];
-  return `${grown > 0 ? '+' : grown < 0 ? '−' : '±'}${say(Math.abs(grown))}`;
+  return `${grown > 0 ? '+' : grown < 0 ? '−' : ''}${say(Math.abs(grown))}`;
 };
 
 /** The flame graph. */
