@@ -12,6 +12,9 @@ use super::firmware;
 /// The variable that names a folder to keep the screenshots in.
 const FOLDER: &str = "ALLOTMENT_SCREENSHOTS";
 
+/// The variable that names `axe.min.js` of the package `axe-core` (npm), which checks whether pages are accessible.
+const AXE: &str = "ALLOTMENT_AXE";
+
 fn write(name: &str, trace: &Trace) -> PathBuf {
     let html = page(&report(trace, Placing::GoodFit, None).unwrap()).unwrap();
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.html"));
@@ -418,5 +421,41 @@ fn two_runs_are_compared() {
         assert_eq!(window.value("document.querySelector('#flame-legend').offsetWidth"), Value::from(0));
         assert!(!window.text("#calls tbody").contains("gone"));
         assert_eq!(window.complaints(), [""; 0]);
+    }
+}
+
+/// Pages with all that can be opened, in both colour schemes: the rules of axe-core.
+#[test]
+fn everybody_can_read_it() {
+    let Some(axe) = std::env::var_os(AXE) else {
+        eprintln!("skipped: no {AXE}, so accessibility is not checked");
+        return;
+    };
+    let axe = std::fs::read_to_string(axe).unwrap();
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let (before, after, html) =
+        (folder.join("axe-before.trace"), folder.join("axe-after.trace"), folder.join("axe.html"));
+    for (path, size) in [(&before, 500), (&after, 900)] {
+        let text = format!(
+            "#^n 0 0 1\n#^n 1 0 2\n#^2\na 1 {size} 8 #tag\n#^1\na 2 90 8\n#^s main\n#^s serve\n#^f 0 1 1 0 3\n#^f 0 2 2 0 2\n"
+        );
+        std::fs::write(path, text).unwrap();
+    }
+    allotment_cli::view::write_comparison(Some(&before), &after, &html).unwrap();
+    for page in [firmware("axe-firmware", 5000, "net"), html] {
+        for (scheme, width) in [("light", 1400), ("dark", 390)] {
+            let Some(window) = Window::open(&page, width, 900, scheme) else { return };
+            window.run(&axe);
+            window.run("document.querySelectorAll('details').forEach(each => (each.open = true))");
+            window.run("if (who) { who.at(0); showStack(framesOf(parts[0].call), who.nodes[0]); }");
+            window.run("point(1); charts.find(chart => chart.canvas.id === 'memory').pick()");
+            window.run("axe.run(document).then(found => (window.found = found))");
+            window.wait("window.found !== undefined");
+            assert!(window.number("found.passes.length") > 20.0);
+            let violations =
+                window.value("found.violations.map(each => [each.id, each.nodes.map(node => node.html)])");
+            assert_eq!(violations, Value::Array(vec![]), "{scheme}");
+            assert_eq!(window.complaints(), [""; 0]);
+        }
     }
 }
