@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use allotment_trace::{Action, Checked, Event, Header, Reader, Sampling, Stacks};
 
-use super::costs::{Costs, Ledger, Weight, Weights};
+use super::costs::{Costs, Ledger, Numbers, Weight, Weights};
 use super::parts::{Counter, Part, Parts};
 use crate::failure::Failure;
 use crate::input::Input;
@@ -82,23 +82,6 @@ struct Live {
     part: u32,
     event: u64,
     time: Option<u64>,
-}
-
-/// Numbers values in the order in which they come.
-#[derive(Clone)]
-pub(super) struct Numbers<T>(pub(super) HashMap<T, u32>);
-
-impl<T: std::hash::Hash + Eq> Numbers<T> {
-    pub(super) fn of(&mut self, value: T) -> u32 {
-        let next = self.0.len() as u32;
-        *self.0.entry(value).or_insert(next)
-    }
-
-    pub(super) fn values(self) -> Vec<T> {
-        let mut values: Vec<(T, u32)> = self.0.into_iter().collect();
-        values.sort_unstable_by_key(|&(_, number)| number);
-        values.into_iter().map(|(value, _)| value).collect()
-    }
 }
 
 /// Counts the events of a run, one after the other.

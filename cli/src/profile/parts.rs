@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use super::costs::{Costs, Ledger, Weight};
-use super::gather::Numbers;
+use super::costs::{Costs, Ledger, Numbers, Weight};
 
 /// The most moments that are kept.
 const MOST: usize = 256;
