@@ -55,13 +55,23 @@ pub enum Length {
 }
 
 /// The change of one line, stack, size or tag.
-#[derive(Clone, Debug, Serialize)]
-struct Change {
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Change {
     what: String,
     before: u64,
     /// Scaled if the user asked for that.
     after: u64,
     grown: i128,
+}
+
+/// The changes of one measure, by what they are of; the largest growth first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Changes {
+    total: Change,
+    lines: Vec<Change>,
+    stacks: Vec<Change>,
+    tags: Vec<Change>,
+    sizes: Vec<Change>,
 }
 
 #[derive(Serialize)]
@@ -71,11 +81,58 @@ struct Report {
     measure: &'static str,
     /// The factor of the second run's figures.
     scale: f64,
-    total: Change,
-    lines: Vec<Change>,
-    stacks: Vec<Change>,
-    tags: Vec<Change>,
-    sizes: Vec<Change>,
+    #[serde(flatten)]
+    changes: Changes,
+}
+
+impl Length {
+    /// Returns the factor that scales the figures of `after` to the length of `before`.
+    ///
+    /// # Errors
+    /// If that needs times and one of the traces has none.
+    pub(crate) fn scale(self, before: &Profile, after: &Profile) -> Result<f64, Failure> {
+        match self {
+            Self::Run => Ok(1.0),
+            Self::Event => Ok(before.events as f64 / after.events as f64),
+            Self::Second => match (before.time, after.time) {
+                (Some(a), Some(b)) if !b.is_zero() => Ok(a.as_secs_f64() / b.as_secs_f64()),
+                _ => Err(Failure::Other("one of the traces has no times: compare --per event".into())),
+            },
+        }
+    }
+}
+
+impl Changes {
+    /// Returns what changed from one profile, or from nothing, to another, whose figures are multiplied by these factors.
+    pub(crate) fn of(before: Option<&Profile>, after: &Profile, by: Measure, scales: [f64; 2]) -> Self {
+        let compare = |of: &dyn Fn(&Profile) -> Figures| {
+            changes(&before.map(of).unwrap_or_default(), &of(after), scales)
+        };
+        let total = |profile: &Profile| HashMap::from([("all".to_owned(), by.of(&profile.total))]);
+        let none = Change { what: "all".into(), before: 0, after: 0, grown: 0 };
+        Self {
+            total: compare(&total).pop().unwrap_or(none),
+            lines: compare(&|profile| by_line(profile, by)),
+            stacks: compare(&|profile| by_stack(profile, by)),
+            tags: compare(&|profile| {
+                let tags = profile.by_tag.iter().filter(|(tag, _)| !tag.is_empty());
+                tags.map(|(tag, costs)| (tag.to_string(), by.of(costs))).collect()
+            }),
+            sizes: compare(&|profile| {
+                profile.by_size.iter().map(|(size, costs)| (format!("{size} B"), by.of(costs))).collect()
+            }),
+        }
+    }
+
+    /// Keeps the `most` that grew most and the `most` that shrank most of each kind, and drops what is as it was.
+    pub(crate) fn cut(&mut self, most: usize) {
+        for kind in [&mut self.lines, &mut self.stacks, &mut self.tags, &mut self.sizes] {
+            kind.retain(|change| change.grown != 0);
+            let grown = kind.iter().take_while(|change| change.grown > 0).count();
+            let shrunk = kind.len() - grown;
+            kind.drain(grown.min(most)..grown + shrunk.saturating_sub(most));
+        }
+    }
 }
 
 /// Figures by what they are of.
@@ -100,36 +157,15 @@ pub fn diff(args: &DiffArgs) -> Result<(), Failure> {
             (before, Profile::read(&first, to)?, [from, to_name])
         }
     };
-    let scale = match (&before, args.per) {
-        (_, Length::Run) | (None, _) => 1.0,
-        (Some(before), Length::Event) => before.events as f64 / after.events as f64,
-        (Some(before), Length::Second) => match (before.time, after.time) {
-            (Some(a), Some(b)) if !b.is_zero() => a.as_secs_f64() / b.as_secs_f64(),
-            _ => return Err(Failure::Other("one of the traces has no times: compare --per event".into())),
-        },
-    };
-    let compare = |of: &dyn Fn(&Profile) -> Figures| {
-        changes(&before.as_ref().map(of).unwrap_or_default(), &of(&after), scale)
-    };
+    let scale = before.as_ref().map_or(Ok(1.0), |before| args.per.scale(before, &after))?;
     let by = args.by;
-    let total = |profile: &Profile| HashMap::from([("all".to_owned(), by.of(&profile.total))]);
     let [before_name, after_name] = names;
-    let none = Change { what: "all".into(), before: 0, after: 0, grown: 0 };
     let report = Report {
         before: before_name,
         after: after_name,
         measure: by.meaning(),
         scale,
-        total: compare(&total).pop().unwrap_or(none),
-        lines: compare(&|profile| by_line(profile, by)),
-        stacks: compare(&|profile| by_stack(profile, by)),
-        tags: compare(&|profile| {
-            let tags = profile.by_tag.iter().filter(|(tag, _)| !tag.is_empty());
-            tags.map(|(tag, costs)| (tag.to_string(), by.of(costs))).collect()
-        }),
-        sizes: compare(&|profile| {
-            profile.by_size.iter().map(|(size, costs)| (format!("{size} B"), by.of(costs))).collect()
-        }),
+        changes: Changes::of(before.as_ref(), &after, by, [1.0, scale]),
     };
     let mut out = io::stdout().lock();
     if args.json {
@@ -166,7 +202,7 @@ fn by_stack(profile: &Profile, by: Measure) -> Figures {
 }
 
 /// Returns a function's name without the hash of Rust's old mangling, which changes with each build.
-fn plain(function: &str) -> &str {
+pub(crate) fn plain(function: &str) -> &str {
     match function.rsplit_once("::h") {
         Some((name, hash)) if hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()) => name,
         _ => function,
@@ -174,15 +210,14 @@ fn plain(function: &str) -> &str {
 }
 
 /// Returns the changes, the largest growth first.
-fn changes(before: &Figures, after: &Figures, scale: f64) -> Vec<Change> {
-    let mut both: BTreeMap<&String, (u64, u64)> = BTreeMap::new();
-    for (what, &figure) in before {
-        both.entry(what).or_default().0 = figure;
+fn changes(before: &Figures, after: &Figures, scales: [f64; 2]) -> Vec<Change> {
+    let mut both: BTreeMap<&String, [u64; 2]> = BTreeMap::new();
+    for (run, (figures, scale)) in [before, after].into_iter().zip(scales).enumerate() {
+        for (what, &figure) in figures {
+            both.entry(what).or_default()[run] = (figure as f64 * scale).round() as u64;
+        }
     }
-    for (what, &figure) in after {
-        both.entry(what).or_default().1 = (figure as f64 * scale).round() as u64;
-    }
-    let change = |(what, (before, after)): (&String, (u64, u64))| Change {
+    let change = |(what, [before, after]): (&String, [u64; 2])| Change {
         what: what.clone(),
         before,
         after,
@@ -194,7 +229,8 @@ fn changes(before: &Figures, after: &Figures, scale: f64) -> Vec<Change> {
 }
 
 fn print(out: &mut impl Write, report: &Report, by: Measure, top: usize) -> io::Result<()> {
-    let Report { before, after, total, scale, .. } = report;
+    let Report { before, after, scale, changes, .. } = report;
+    let Changes { total, lines, stacks, tags, sizes } = changes;
     let unit = by.unit();
     writeln!(
         out,
@@ -207,8 +243,7 @@ fn print(out: &mut impl Write, report: &Report, by: Measure, top: usize) -> io::
     if *scale != 1.0 {
         writeln!(out, "the second run is scaled by {scale:.3}")?;
     }
-    let parts =
-        [("line", &report.lines), ("stack", &report.stacks), ("tag", &report.tags), ("size", &report.sizes)];
+    let parts = [("line", lines), ("stack", stacks), ("tag", tags), ("size", sizes)];
     for (name, changes) in parts {
         let changed = || changes.iter().filter(|change| change.grown != 0);
         if changed().next().is_none() {
@@ -241,8 +276,23 @@ mod tests {
     fn growth_comes_first() {
         let of = |figures: &[(&str, u64)]| figures.iter().map(|&(what, n)| (what.to_owned(), n)).collect();
         let before: Figures = of(&[("a", 10), ("b", 10), ("gone", 5)]);
-        let found = changes(&before, &of(&[("a", 20), ("b", 40), ("new", 4)]), 0.5);
+        let found = changes(&before, &of(&[("a", 20), ("b", 40), ("new", 4)]), [1.0, 0.5]);
         let found: Vec<(&str, i128)> = found.iter().map(|change| (&*change.what, change.grown)).collect();
         assert_eq!(found, [("b", 10), ("new", 2), ("a", 0), ("gone", -5)]);
+    }
+
+    #[test]
+    fn a_cut_keeps_both_ends() {
+        let change = |grown| Change { what: String::new(), before: 9, after: 9, grown };
+        let kept = |grown: &[i128], most| {
+            let lines = grown.iter().copied().map(change).collect();
+            let (stacks, tags, sizes) = (vec![], vec![], vec![]);
+            let mut changes = Changes { total: change(0), lines, stacks, tags, sizes };
+            changes.cut(most);
+            changes.lines.iter().map(|change| change.grown).collect::<Vec<_>>()
+        };
+        assert_eq!(kept(&[9, 8, 7, 0, 0, -1, -2], 2), [9, 8, -1, -2]);
+        assert_eq!(kept(&[9, 0, -1, -2, -3], 2), [9, -2, -3]);
+        assert_eq!(kept(&[0, -3], 2), [-3]);
     }
 }

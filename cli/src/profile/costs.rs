@@ -1,5 +1,7 @@
 //! The costs of each stack, tag or size.
 
+use std::collections::HashMap;
+
 use allotment_trace::{Header, Sampling};
 use clap::ValueEnum;
 use serde::Serialize;
@@ -125,6 +127,23 @@ impl Weights {
         let weight = sampling.weight(size);
         self.spread = (self.spread + 0.618_033_988_749_895).fract();
         Weight { blocks: (weight + self.spread) as u64, bytes: (weight * size as f64).round() as u64 }
+    }
+}
+
+/// Numbers values in the order in which they come.
+#[derive(Clone)]
+pub(super) struct Numbers<T>(pub(super) HashMap<T, u32>);
+
+impl<T: std::hash::Hash + Eq> Numbers<T> {
+    pub(super) fn of(&mut self, value: T) -> u32 {
+        let next = self.0.len() as u32;
+        *self.0.entry(value).or_insert(next)
+    }
+
+    pub(super) fn values(self) -> Vec<T> {
+        let mut values: Vec<(T, u32)> = self.0.into_iter().collect();
+        values.sort_unstable_by_key(|&(_, number)| number);
+        values.into_iter().map(|(value, _)| value).collect()
     }
 }
 

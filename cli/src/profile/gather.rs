@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use allotment_trace::{Action, Checked, Event, Header, Sampling, Stacks};
+use allotment_trace::{Action, Checked, Event, Header, Reader, Sampling, Stacks};
 
-use super::costs::{Costs, Ledger, Weight, Weights};
+use super::costs::{Costs, Ledger, Numbers, Weight, Weights};
+use super::parts::{Counter, Part, Parts};
 use crate::failure::Failure;
 use crate::input::Input;
 
@@ -63,6 +64,8 @@ pub struct Profile {
     pub since: HashMap<u32, (u64, u64)>,
     pub by_tag: Vec<(Arc<str>, Costs)>,
     pub by_size: Vec<(u64, Costs)>,
+    /// The same in parts, if that was asked for.
+    pub parts: Option<Parts>,
     /// The times of the events in `since`, in nanoseconds after the first event.
     times: HashMap<u64, u64>,
 }
@@ -74,25 +77,10 @@ struct Live {
     stack: u32,
     tag: u32,
     class: u32,
+    /// Its part, if parts are counted.
+    part: u32,
     event: u64,
     time: Option<u64>,
-}
-
-/// Numbers values in the order in which they come.
-#[derive(Clone)]
-struct Numbers<T>(HashMap<T, u32>);
-
-impl<T: std::hash::Hash + Eq> Numbers<T> {
-    fn of(&mut self, value: T) -> u32 {
-        let next = self.0.len() as u32;
-        *self.0.entry(value).or_insert(next)
-    }
-
-    fn values(self) -> Vec<T> {
-        let mut values: Vec<(T, u32)> = self.0.into_iter().collect();
-        values.sort_unstable_by_key(|&(_, number)| number);
-        values.into_iter().map(|(value, _)| value).collect()
-    }
 }
 
 /// Counts the events of a run, one after the other.
@@ -113,6 +101,9 @@ pub struct Counting {
     last: Option<u64>,
     sampling: Option<Sampling>,
     weights: Weights,
+    /// From this event on the recorder itself frees what is still live.
+    tail: Option<u64>,
+    parts: Option<Counter>,
 }
 
 impl Profile {
@@ -121,23 +112,37 @@ impl Profile {
     /// # Errors
     /// If the trace is wrong or empty.
     pub fn read(input: &Input, until: Option<Mark>) -> Result<Self, Failure> {
-        let mut reader = input.trace()?.with_stacks();
-        let (tail, clock) = (reader.header().tail(), reader.header().get("clock") == Some("ns"));
-        let binary = reader.is_binary();
-        let mut counting = Counting::new(reader.header());
+        let reader = input.trace()?.with_stacks();
+        let counting = Counting::new(reader.header());
+        Self::counted(input, reader, counting, until)
+    }
+
+    /// Reads a trace in parts, like [`Profile::read`].
+    ///
+    /// # Errors
+    /// If the trace is wrong or empty.
+    pub fn read_parts(input: &Input) -> Result<Self, Failure> {
+        let reader = input.trace()?.with_stacks();
+        let counting = Counting::with_parts(reader.header());
+        Self::counted(input, reader, counting, None)
+    }
+
+    fn counted(
+        input: &Input,
+        mut reader: Reader<'_>,
+        mut counting: Counting,
+        until: Option<Mark>,
+    ) -> Result<Self, Failure> {
         let mut reached = false;
         for checked in &mut reader {
             let checked = checked.map_err(Failure::trace(input.shown()))?;
-            // There the recorder itself freed what was still live.
-            let closing =
-                tail.is_some_and(|tail| counting.events >= tail) && checked.event.action == Action::Free;
             reached |= match until {
                 Some(Mark::Events(events)) => counting.events >= events,
                 Some(Mark::Time(time)) => counting.is_after(&checked, time),
                 None => false,
             };
             // The names of functions stand behind the last event.
-            if !reached && !closing {
+            if !reached {
                 counting.event(&checked.event, checked.stack);
             }
         }
@@ -145,10 +150,19 @@ impl Profile {
             return Err(input.empty());
         }
         input.warn(reader.cut(), "the events before that are counted");
+        Self::named(input, &mut reader, counting)
+    }
+
+    /// Ends the counts of a trace that was read to its end, and names its stacks.
+    ///
+    /// # Errors
+    /// If the firmware that has the names cannot be read.
+    pub fn named(input: &Input, reader: &mut Reader<'_>, counting: Counting) -> Result<Self, Failure> {
+        let clock = reader.header().get("clock") == Some("ns") || reader.is_binary();
         let mut stacks = reader.take_stacks();
         input.name(&mut stacks)?;
         let name = input.shown().file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Ok(counting.finish(name, stacks, clock || binary))
+        Ok(counting.finish(name, stacks, clock))
     }
 
     /// Returns the time of an event in `since`, from the first event on.
@@ -185,9 +199,16 @@ impl Counting {
             last: None,
             sampling: header.sampling(),
             weights: Weights::new(header),
+            tail: header.tail(),
+            parts: None,
         };
         counting.names.of("".into());
         counting
+    }
+
+    /// Begins like [`Counting::new`], and counts in parts as well.
+    pub fn with_parts(header: &Header) -> Self {
+        Self { parts: Some(Counter::new()), ..Self::new(header) }
     }
 
     /// Returns whether an event comes later than `time` after the first one.
@@ -198,6 +219,9 @@ impl Counting {
 
     /// Counts an event and the stack that made it; 0 is no stack.
     pub fn event(&mut self, event: &Event, stack: u32) {
+        if self.tail.is_some_and(|tail| self.events >= tail) && event.action == Action::Free {
+            return;
+        }
         if let Some(time) = event.time {
             self.times = Some((self.times.map_or(time, |(first, _)| first), time));
         }
@@ -211,6 +235,9 @@ impl Counting {
             self.tags.end(live.tag, live.weight, lifetime, temporary);
             self.sizes.end(live.class, live.weight, lifetime, temporary);
             self.total.end(0, live.weight, lifetime, temporary);
+            if let Some(parts) = &mut self.parts {
+                parts.end(live.part, live.weight, lifetime, temporary);
+            }
         }
         if let Action::Allocate { size, .. } | Action::Reallocate { size } = event.action {
             let class = self.classes.of(size);
@@ -225,11 +252,13 @@ impl Counting {
             self.tags.begin(tag, weight);
             self.sizes.begin(class, weight);
             self.total.begin(0, weight);
+            let part = Part { stack, tag, class: u64::BITS - size.leading_zeros() };
             let live = Live {
                 weight,
                 stack,
                 tag,
                 class,
+                part: self.parts.as_mut().map_or(0, |parts| parts.begin(part, weight)),
                 event: self.events,
                 time: self.times.map(|(_, last)| last),
             };
@@ -238,12 +267,15 @@ impl Counting {
             let live = self.total.costs[0].live;
             if live > self.peak.0 {
                 self.peak = (live, self.events);
-                for ledger in [&mut self.stacks, &mut self.tags, &mut self.sizes, &mut self.total] {
-                    ledger.peak();
-                }
+                let parts = self.parts.as_mut().map(|parts| &mut parts.ledger);
+                let all = [&mut self.stacks, &mut self.tags, &mut self.sizes, &mut self.total];
+                all.into_iter().chain(parts).for_each(Ledger::peak);
             }
         }
         self.events += 1;
+        if let Some(parts) = &mut self.parts {
+            parts.after(self.events);
+        }
     }
 
     /// Returns the counts. `clock` says whether times are nanoseconds.
@@ -261,6 +293,7 @@ impl Counting {
         let time = self.times.filter(|_| clock).map(|(first, last)| Duration::from_nanos(last - first));
         let total = self.total.costs.first().copied().unwrap_or_default();
         let (tags, sizes) = (self.names.values(), self.classes.values());
+        let parts = self.parts.map(|parts| parts.finish(self.events, tags.clone()));
         let mut by_tag: Vec<_> = tags.into_iter().zip(self.tags.costs).collect();
         by_tag.retain(|(_, costs)| costs.calls > 0);
         Profile {
@@ -276,6 +309,7 @@ impl Counting {
             since,
             by_tag,
             by_size: sizes.into_iter().zip(self.sizes.costs).collect(),
+            parts,
             times,
         }
     }

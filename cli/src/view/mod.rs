@@ -23,19 +23,21 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use allotment_planner::deadline::Deadline;
+use allotment_trace::Checked;
 use clap::Args;
 
 use crate::advise;
+use crate::diff::{Changes, Length};
 use crate::failure::Failure;
 use crate::input::{Firmware, Input};
 use crate::output::{apart, writable};
-use crate::profile::{Mark, Profile};
+use crate::profile::{Counting, Measure, Profile};
 use crate::progress;
 use crate::units::{at_least_one, parse_bytes};
 
 pub use page::page;
 pub use place::{PlaceError, Placing};
-pub use report::{Report, report, report_within};
+pub use report::{Before, Report, report, report_within};
 pub use trace::{ReadError, Trace};
 pub use who::Who;
 
@@ -44,6 +46,12 @@ pub use who::Who;
 pub struct ViewArgs {
     /// The trace: text or binary, a recording of heaptrack or a snapshot of PyTorch, also .zst or .gz; - is the standard input
     trace: PathBuf,
+    /// A second run: draw this one, and compare it with the first
+    #[arg(conflicts_with = "serve")]
+    after: Option<PathBuf>,
+    /// Scale the first run to the length of the second
+    #[arg(long, value_enum, default_value_t, value_name = "LENGTH", requires = "after")]
+    per: Length,
     /// Write the page to this file [default: TRACE.html, unless --json is given]
     #[arg(short, long, value_name = "HTML")]
     output: Option<PathBuf>,
@@ -61,7 +69,7 @@ pub struct ViewArgs {
     /// Read no more than this many events
     #[arg(long, value_name = "EVENTS", value_parser = at_least_one)]
     events: Option<usize>,
-    /// Satisfy the page at 127.0.0.1 instead, and draw it again while a recording runs [default: a free port]
+    /// Show the page at 127.0.0.1 instead, and draw it again while a recording runs [default: a free port]
     #[arg(long, value_name = "PORT", num_args = 0..=1, require_equals = true, default_missing_value = "0", conflicts_with_all = ["output", "json"])]
     serve: Option<u16>,
     /// Time limit of the search for the smallest arena and for suggestions
@@ -78,21 +86,40 @@ pub fn view(args: &ViewArgs) -> Result<(), Failure> {
         let limit = args.time_limit;
         return serve::serve(&args.trace, port, |goes_on| {
             let limit = if goes_on { limit.min(LIVE) } else { limit };
-            Ok(page(&draw(&args.trace, &args.firmware, args.placement, args.arena, args.events, limit)?)?)
+            Ok(page(&draw(
+                (&*args.trace, &args.firmware),
+                None,
+                args.placement,
+                args.arena,
+                args.events,
+                limit,
+            )?)?)
         });
     }
-    let output = args.output.clone().or_else(|| (!args.json).then(|| beside(&args.trace)));
+    let (trace, before) = match &args.after {
+        Some(after) => (after, Some((&*args.trace, args.per))),
+        None => (&args.trace, None),
+    };
+    let output = args.output.clone().or_else(|| (!args.json).then(|| beside(trace)));
     if let Some(path) = &output {
         apart(&args.trace, path)?;
+        apart(trace, path)?;
         if let Err(error) = writable(path) {
             if args.output.is_none() {
                 // The page would lie beside the trace, of which something may be wrong too, and that is better to say.
-                Input::new(&args.trace)?.trace()?;
+                Input::new(trace)?.trace()?;
             }
             return Err(Failure::file(path)(error));
         }
     }
-    let report = draw(&args.trace, &args.firmware, args.placement, args.arena, args.events, args.time_limit)?;
+    let report = draw(
+        (trace.as_path(), &args.firmware),
+        before,
+        args.placement,
+        args.arena,
+        args.events,
+        args.time_limit,
+    )?;
     let mut out = io::stdout().lock();
     if let Some(path) = &output {
         crate::output::write(path, page(&report)?).map_err(Failure::file(path))?;
@@ -121,7 +148,16 @@ fn beside(trace: &Path) -> PathBuf {
 /// # Errors
 /// A [`Failure`] with the message for the user.
 pub fn write_page(trace: &Path, html: &Path) -> Result<(), Failure> {
-    let report = draw(trace, &Firmware::default(), Placing::default(), None, None, LIMIT)?;
+    write_comparison(None, trace, html)
+}
+
+/// Writes the page of a trace like [`write_page`], compared with that of a run before.
+///
+/// # Errors
+/// A [`Failure`] with the message for the user.
+pub fn write_comparison(before: Option<&Path>, trace: &Path, html: &Path) -> Result<(), Failure> {
+    let before = before.map(|before| (before, Length::Run));
+    let report = draw((trace, &Firmware::default()), before, Placing::default(), None, None, LIMIT)?;
     crate::output::write(html, page(&report)?).map_err(Failure::file(html))
 }
 
@@ -134,9 +170,12 @@ const LIVE: Duration = Duration::from_secs(2);
 /// The longest time that suggestions are tried for.
 const TRIED: Duration = Duration::from_secs(20);
 
+/// The most changes of a kind that a page shows in either direction.
+const CHANGES: usize = 12;
+
 fn draw(
-    path: &Path,
-    firmware: &Firmware,
+    (path, firmware): (&Path, &Firmware),
+    before: Option<(&Path, Length)>,
     placement: Placing,
     arena: Option<u64>,
     events: Option<usize>,
@@ -148,10 +187,13 @@ fn draw(
     let input = Input::new(path)?.of(firmware);
     let path = input.shown();
     let mut reader = input.trace()?.with_stacks();
-    let trace = Trace::gather(Trace::name(path), &mut reader, events).map_err(|error| match error {
-        ReadError::Trace(error) => Failure::trace(path)(error),
-        other => Failure::Other(format!("{}: {other}", path.display())),
-    })?;
+    let mut counting = Counting::with_parts(reader.header());
+    let count = |checked: &Checked| counting.event(&checked.event, checked.stack);
+    let trace =
+        Trace::gather_with(Trace::name(path), &mut reader, events, count).map_err(|error| match error {
+            ReadError::Trace(error) => Failure::trace(path)(error),
+            other => Failure::Other(format!("{}: {other}", path.display())),
+        })?;
     input.warn(reader.cut(), "the events before that are drawn");
     if trace.events.is_empty() {
         return Err(input.empty());
@@ -160,11 +202,24 @@ fn draw(
     bar.tick();
     let mut report = report_within(&trace, placement, arena, &deadline)
         .map_err(|error| Failure::Other(format!("{}: {error}", path.display())))?;
-    let until = events.map(|events| Mark::Events(events as u64));
-    // The trace is read a second time only where it says who asked.
-    if trace.blocks.iter().any(|block| block.stack > 0) {
-        report.set_who(Who::of(&Profile::read(&input, until)?));
+    if events.is_some() && trace.blocks.iter().any(|block| block.stack > 0) {
+        // The names of functions stand behind the last event.
+        for checked in &mut reader {
+            checked.map_err(Failure::trace(path))?;
+        }
     }
+    let profile = Profile::named(&input, &mut reader, counting)?;
+    let before = match before {
+        None => None,
+        Some((path, per)) => {
+            let before = Profile::read_parts(&Input::new(path)?.of(firmware))?;
+            let scale = 1.0 / per.scale(&before, &profile)?;
+            report.before = Some(compared(&before, &profile, scale));
+            Some((before, scale))
+        }
+    };
+    report.set_who(Who::of(&profile, before.as_ref().map(|(before, scale)| (before, *scale))));
+    drop((profile, before));
     if events.is_none() {
         bar.set_message("trying what would need less memory");
         bar.tick();
@@ -177,6 +232,16 @@ fn draw(
     }
     bar.finish_and_clear();
     Ok(report)
+}
+
+/// Returns what has changed from one run, whose figures are scaled, to another.
+fn compared(before: &Profile, after: &Profile, scale: f64) -> Before {
+    let of = |measure| {
+        let mut changes = Changes::of(Some(before), after, measure, [scale, 1.0]);
+        changes.cut(CHANGES);
+        changes
+    };
+    Before { name: before.name.clone(), scale, changes: Measure::ALL.map(of).into() }
 }
 
 fn summary(out: &mut impl Write, path: &Path, report: &Report, given: bool) -> io::Result<()> {

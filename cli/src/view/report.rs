@@ -15,6 +15,7 @@ use super::suggest::{Suggestion, suggestions};
 use super::totals::Totals;
 use super::trace::{Action, Trace};
 use super::who::Who;
+use crate::diff::Changes;
 
 /// The most exact sizes that are listed.
 const SIZES: usize = 50;
@@ -45,8 +46,8 @@ pub struct Report {
     /// Blocks at one address, those with the most bytes times events: number, address, length, first event, event
     /// behind the last.
     pub pieces: Vec<[u64; 5]>,
-    /// For each number in `pieces` the block's id, size and tag.
-    pub piece_blocks: Vec<[u64; 3]>,
+    /// For each number in `pieces` the block's id, size and tag, and the call that asked for it, or 0.
+    pub piece_blocks: Vec<[u64; 4]>,
     /// Requests by size.
     pub sizes: Vec<Class>,
     /// Exact sizes, the most frequent first.
@@ -61,18 +62,35 @@ pub struct Report {
     pub largest: Vec<Row>,
     /// Who asked for memory; if the trace has stacks.
     pub who: Option<Who>,
+    /// What has changed since the run that it is compared with.
+    pub before: Option<Before>,
     /// Suggestions for using less memory or time.
     pub suggestions: Vec<Suggestion>,
 }
 
+/// What has changed since another run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Before {
+    /// The other trace's name.
+    pub name: String,
+    /// The factor that scales its figures to the length of this run.
+    pub scale: f64,
+    /// The largest changes, by what is live at the end, live at the peak, and allocated, by requests and by temporary blocks.
+    pub changes: Vec<Changes>,
+}
+
 impl Report {
     /// Adds who asked for memory, with the call that each stack is.
-    pub(super) fn set_who(&mut self, who: Option<(Who, HashMap<u32, u32>)>) {
-        let Some((who, calls)) = who else { return };
+    pub(super) fn set_who(&mut self, who: Option<(Who, Vec<u32>)>) {
+        let (who, calls) = who.map_or((None, vec![]), |(who, calls)| (Some(who), calls));
+        let call = |stack: usize| calls.get(stack).copied();
         for row in self.live.iter_mut().chain(&mut self.largest) {
-            row.call = calls.get(&row.stack).copied();
+            row.call = call(row.stack as usize).filter(|_| who.is_some());
         }
-        self.who = Some(who);
+        for block in &mut self.piece_blocks {
+            block[3] = call(block[3] as usize).unwrap_or(0).into();
+        }
+        self.who = who;
     }
 }
 
@@ -161,19 +179,20 @@ pub fn report_within(
         largest,
         suggestions,
         who: None,
+        before: None,
         tags: trace.tags.clone(),
         by_tag,
     })
 }
 
-/// Numbers the blocks of `pieces` from 0 on, and returns their ids, sizes and tags.
-fn name_blocks(trace: &Trace, pieces: &mut [[u64; 5]]) -> Vec<[u64; 3]> {
+/// Numbers the blocks of `pieces` from 0 on, and returns their ids, sizes, tags and stacks.
+fn name_blocks(trace: &Trace, pieces: &mut [[u64; 5]]) -> Vec<[u64; 4]> {
     let mut numbers = HashMap::new();
     let mut blocks = Vec::new();
     for piece in pieces {
         let block = trace.blocks[piece[0] as usize];
         piece[0] = *numbers.entry(piece[0]).or_insert_with(|| {
-            blocks.push([block.id, block.size, block.tag.into()]);
+            blocks.push([block.id, block.size, block.tag.into(), block.stack.into()]);
             blocks.len() as u64 - 1
         });
     }

@@ -1,4 +1,4 @@
-//! Satisfies the page on this machine alone, and draws it again while a recording runs.
+//! Serves the page on this machine alone, and draws it again while a recording runs.
 
 use std::io::{self, Write};
 use std::path::Path;

@@ -121,6 +121,16 @@ impl Trace {
     /// # Errors
     /// [`ReadError`] if the trace is wrong or too long.
     pub fn gather(name: String, reader: &mut Reader<'_>, most: Option<usize>) -> Result<Self, ReadError> {
+        Self::gather_with(name, reader, most, |_| ())
+    }
+
+    /// Gathers like [`Trace::gather`], and shows each event to `each`.
+    pub(super) fn gather_with(
+        name: String,
+        reader: &mut Reader<'_>,
+        most: Option<usize>,
+        mut each: impl FnMut(&Checked),
+    ) -> Result<Self, ReadError> {
         let tail = reader.header().tail();
         let trace = Self {
             name,
@@ -136,7 +146,9 @@ impl Trace {
         let weights = Weights::new(reader.header());
         let mut builder = Builder { trace, live: HashMap::new(), tags: HashMap::new(), weights, bytes: 0 };
         for checked in reader.by_ref().take(most.unwrap_or(usize::MAX)) {
-            builder.add(checked?)?;
+            let checked = checked?;
+            each(&checked);
+            builder.add(checked)?;
         }
         let mut trace = builder.trace;
         (trace.lost, trace.refused) = (reader.lost(), reader.failures().len());

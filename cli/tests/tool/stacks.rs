@@ -325,7 +325,7 @@ fn the_functions_of_a_device_are_those_of_its_firmware() {
 
 #[test]
 fn what_has_grown_comes_first() {
-    let (_folder, [program, before, after]) = files(["server", "before.bin", "after.bin"]);
+    let (folder, [program, before, after]) = files(["server", "before.bin", "after.bin"]);
     compiled(&program, SERVER, &["-O1"]);
     recorded(&before, &program, &["1000"], &[]);
     // A new leak, of larger blocks, which moves all lines.
@@ -351,6 +351,24 @@ fn what_has_grown_comes_first() {
     let said = printed(["diff", &before, &after]);
     let first = said.lines().find(|line| line.contains("serve")).unwrap();
     assert!(first.trim_start().starts_with('+'), "{said}");
+    // The page has the same figures, and one tree of both runs although all lines have moved.
+    let page = json(["view", &before, &after, "--json"]);
+    assert_eq!((&page["name"], &page["before"]["name"]), (&"after.bin".into(), &"before.bin".into()));
+    assert_eq!(page["before"]["changes"][0]["lines"][0], report["lines"][0]);
+    assert_eq!(page["before"]["changes"][0]["total"], report["total"]);
+    let sum = |list: &str, at: usize| {
+        let rows = page["who"][list].as_array().unwrap();
+        rows.iter().map(|row| row[at].as_u64().unwrap()).sum::<u64>()
+    };
+    assert_eq!(sum("before", 1), report["total"]["before"]);
+    assert_eq!(sum("parts", 3), report["total"]["after"]);
+    let frames = page["who"]["frames"].as_array().unwrap();
+    assert_eq!(frames.iter().filter(|frame| frame[0] == "remember").count(), 1);
+    let halved = json(["view", &before, &after, "--json", "--per", "event"]);
+    assert!(halved["before"]["scale"].as_f64().unwrap() > 1.5);
+    assert!(folder.path().join("after.bin").exists() && !folder.path().join("after.html").exists());
+    printed(["view", &before, &after]);
+    assert!(folder.path().join("after.html").exists() && !folder.path().join("before.html").exists());
     // Two moments of one run.
     let marks = json(["diff", &before, "--from", "1000", "--to", "3000", "--json"]);
     assert!(marks["lines"][0]["what"].as_str().unwrap().starts_with("remember"), "{marks}");
@@ -437,8 +455,25 @@ fn the_page_has_the_tree_of_calls() {
     recorded(&trace, &program, &["1000"], &[]);
     let report = json(["view", &trace, "--json"]);
     let (frames, nodes) = (&report["who"]["frames"], report["who"]["nodes"].as_array().unwrap());
-    let sum = |at: usize| nodes.iter().map(|node| node[at].as_u64().unwrap()).sum::<u64>();
-    assert_eq!((sum(2), sum(5)), (30_000, 3100));
+    let parts = report["who"]["parts"].as_array().unwrap();
+    let sum = |at: usize| parts.iter().map(|part| part[at].as_u64().unwrap()).sum::<u64>();
+    assert_eq!((sum(3), sum(6)), (30_000, 3100));
+    // What is live grows with the leak, and is the same at the last moment as at the end.
+    let moments = report["who"]["moments"].as_array().unwrap();
+    assert!(moments.len() > 100 && moments.last() == Some(&report["totals"]["events"]), "{moments:?}");
+    let mut live = vec![0; parts.len()];
+    let mut sums = Vec::new();
+    for changes in report["who"]["changes"].as_array().unwrap() {
+        let mut part = 0;
+        for change in changes.as_array().unwrap().chunks(2) {
+            part += usize::try_from(change[0].as_u64().unwrap()).unwrap();
+            live[part] = change[1].as_u64().unwrap();
+        }
+        sums.push(live.iter().sum::<u64>());
+    }
+    assert_eq!((sums.len(), sums.last()), (moments.len(), Some(&30_000)));
+    let middle = sums[sums.len() / 2];
+    assert!((13_000..17_000).contains(&middle), "{middle}");
     let way = |call: &Value| {
         let mut names = Vec::new();
         let mut at = usize::try_from(call.as_u64().unwrap()).unwrap();

@@ -127,8 +127,11 @@ impl Window {
         };
         tab.add_event_listener(Arc::new(listen)).unwrap();
         tab.enable_runtime().unwrap().enable_log().unwrap();
-        let feature = Emulation::MediaFeature { name: "prefers-color-scheme".into(), value: scheme.into() };
-        tab.call_method(Emulation::SetEmulatedMedia { media: None, features: Some(vec![feature]) }).unwrap();
+        let wishes = [("prefers-color-scheme", scheme), ("prefers-reduced-motion", "reduce")];
+        let feature =
+            |(name, value): (&str, &str)| Emulation::MediaFeature { name: name.into(), value: value.into() };
+        let features = Some(wishes.map(feature).into());
+        tab.call_method(Emulation::SetEmulatedMedia { media: None, features }).unwrap();
         tab.call_method(Emulation::SetDeviceMetricsOverride {
             width,
             height,
@@ -158,6 +161,11 @@ impl Window {
         // A page that is being replaced answers nothing.
         let text = self.tab.evaluate(&wrapped, false).ok().and_then(|answer| answer.value);
         text.and_then(|text| serde_json::from_str(text.as_str()?).ok()).unwrap_or(Value::Null)
+    }
+
+    /// Runs a script.
+    pub fn run(&self, script: &str) {
+        self.tab.evaluate(script, false).unwrap();
     }
 
     /// The number that an expression yields.

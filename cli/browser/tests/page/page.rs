@@ -12,6 +12,9 @@ use super::firmware;
 /// The variable that names a folder to keep the screenshots in.
 const FOLDER: &str = "ALLOTMENT_SCREENSHOTS";
 
+/// The variable that names `axe.min.js` of the package `axe-core` (npm), which checks whether pages are accessible.
+const AXE: &str = "ALLOTMENT_AXE";
+
 fn write(name: &str, trace: &Trace) -> PathBuf {
     let html = page(&report(trace, Placing::GoodFit, None).unwrap()).unwrap();
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.html"));
@@ -286,4 +289,173 @@ fn who_holds_the_memory() {
     look("who", &window.screenshot());
     assert_eq!(window.value("document.title"), Value::from("who.trace – allotment view"));
     assert_eq!(window.complaints(), [""; 0]);
+}
+
+/// Who held the memory at a moment that a click chooses, by size and by tag; what a click on a block or a band says.
+#[test]
+fn any_moment_is_shown() {
+    // A thousand blocks of `early`, which the second half frees one by one while `late` asks for as many, with a tag.
+    let mut text = String::from("#^n 0 0 1\n#^n 1 0 2\n#^n 1 0 3\n");
+    for n in 0..1000 {
+        text += &format!("#^2\na {n} 100 8\n");
+    }
+    for n in 0..1000 {
+        text += &format!("f {n}\n#^3\na {} 3000 8 #late\n", 1000 + n);
+    }
+    text +=
+        "#^s main\n#^s early\n#^s late\n#^s src/serve.c\n#^f 0 1 1 4 30\n#^f 0 2 2 4 20\n#^f 0 3 3 4 10\n";
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let (trace, html) = (folder.join("moments.trace"), folder.join("moments.html"));
+    std::fs::write(&trace, text).unwrap();
+    allotment_cli::view::write_page(&trace, &html).unwrap();
+    let Some(window) = Window::open(&html, 1400, 1000, "light") else { return };
+    let table = || window.text("#calls tbody");
+    assert!(table().contains("late") && !table().contains("early"), "{}", table());
+    // After 1000 of 3000 events only `early` has memory.
+    let place = window.place("#memory", 0.36, 0.5);
+    window.drag(place, place);
+    let event = window.number("view.moment");
+    assert!((900.0..1200.0).contains(&event), "{event}");
+    assert!(
+        window.text("#who-measures").contains("After event")
+            && window.text("#who-at").contains("after event")
+    );
+    assert!(table().contains("early"), "{}", table());
+    assert!(window.text("#memory-chosen").contains("early"), "{}", window.text("#memory-chosen"));
+    let exact = window.number("who.nodes[0].costs[6]");
+    let live = |event: f64| {
+        if event <= 1000.0 {
+            event * 100.0
+        } else {
+            let (freed, asked) = (((event - 1000.0) / 2.0).ceil(), ((event - 1000.0) / 2.0).floor());
+            (1000.0 - freed) * 100.0 + asked * 3000.0
+        }
+    };
+    assert_eq!(exact, live(event), "after {event} events");
+    // The keys of the slider do the same.
+    window.value("document.querySelector('#who-moment').focus()");
+    window.key("Home");
+    let first = window.number("view.moment");
+    assert!(first < 50.0, "{first}");
+    assert_eq!(window.number("who.nodes[0].costs[6]"), live(first));
+    // What came since then, in the colours of changes.
+    window.click("#who-compare");
+    assert!(window.text("#who-compare").contains("Compared with event"));
+    assert!(table().contains("+2.86 MiB"), "{}", table());
+    assert!(window.number("document.querySelector('#flame-legend').offsetWidth") > 50.0);
+    window.click("#who-compare");
+    // By size and by tag.
+    let choose = |nth: u32, value: &str| {
+        window.value(&format!(
+            "(s => {{ s.value = [...s.options].find(o => o.textContent.startsWith({value:?})).value; \
+             s.dispatchEvent(new Event('change')); }})(document.querySelectorAll('#who-filters select')[{nth}])"
+        ));
+    };
+    window.click("#who-measures button:nth-child(4)");
+    assert!(table().contains("early") && table().contains("late"), "{}", table());
+    choose(0, "64 B to under 128 B");
+    assert!(table().contains("early") && !table().contains("late"), "{}", table());
+    choose(0, "All");
+    choose(1, "late");
+    assert!(!table().contains("early") && table().contains("late"), "{}", table());
+    choose(1, "All");
+    // A block says who asked for it, a band who holds its memory.
+    let named = "document.querySelector('#tip').textContent.includes('Block')";
+    window.value("document.querySelector('#map').focus()");
+    window.hover_until("#map", named);
+    window.key("Enter");
+    let said = window.text("#map-chosen");
+    assert!(said.contains("Age") && said.contains("serve.c:"), "{said}");
+    let place = window.place("#tags", 0.9, 0.7);
+    window.drag(place, place);
+    let said = window.text("#tags-chosen");
+    assert!(said.contains("late") && said.contains("serve.c:10"), "{said}");
+    assert_eq!(window.complaints(), [""; 0]);
+}
+
+/// A page that compares two runs: what has grown is first, and red.
+#[test]
+fn two_runs_are_compared() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let run = |name: &str, sizes: [u64; 3], line: u32| {
+        let [same, grown, gone] = sizes;
+        let path = folder.join(name);
+        let text = format!(
+            "#^n 0 0 1\n#^n 1 0 2\n#^n 1 0 3\n#^n 1 0 4\n#^2\na 1 {same} 8\n#^3\na 2 {grown} 8 #cache\n#^4\na 3 {gone} 8\n\
+             #^s main\n#^s same\n#^s grown\n#^s gone\n#^s src/serve.c\n\
+             #^f 0 1 1 5 {line}\n#^f 0 2 2 5 2{line}\n#^f 0 3 3 5 3{line}\n#^f 0 4 4 5 4{line}\n"
+        );
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let (before, after) =
+        (run("before.trace", [5000, 1000, 3000], 7), run("after.trace", [5000, 4000, 0], 8));
+    let html = folder.join("compared.html");
+    allotment_cli::view::write_comparison(Some(&before), &after, &html).unwrap();
+    for scheme in ["light", "dark"] {
+        let Some(window) = Window::open(&html, 1400, 1000, scheme) else { return };
+        let first = "document.querySelector('#changes tbody tr').textContent";
+        let row = window.value(first);
+        assert!(
+            row.as_str().unwrap().contains("+2.93 KiB") && row.as_str().unwrap().contains("grown"),
+            "{row}"
+        );
+        let all = window.text("#changes tbody");
+        assert!(all.contains("−2.93 KiB") && !all.contains("same"), "{all}");
+        let about = window.text("#changes-about");
+        assert!(about.contains("from before.trace to after.trace: 8.79 KiB to 8.79 KiB"), "{about}");
+        // What is gone still has its place in the flame graph, and each its colour.
+        let shades = window.value(
+            "Object.fromEntries(who.flame.boxes.map(box => [functionName(who.nodes[box.node].frame), who.flame.shade(who.nodes[box.node]).match(/\\d+/g).map(Number)]))",
+        );
+        let channel =
+            |name: &str, n: usize| shades[name][n].as_f64().unwrap_or_else(|| panic!("{name} in {shades}"));
+        assert!(channel("grown", 0) > channel("grown", 2) + 40.0, "{shades}");
+        assert!(channel("gone", 2) > channel("gone", 0) + 40.0, "{shades}");
+        assert!((channel("same", 0) - channel("same", 2)).abs() < 30.0, "{shades}");
+        window.click("#changes-lists button:last-child");
+        assert!(window.text("#changes tbody").contains("cache"));
+        look(&format!("compared-{scheme}"), &window.screenshot());
+        // Without the comparison, colours tell functions apart, and what is gone is gone.
+        window.click("#who-compare");
+        assert_eq!(window.value("document.querySelector('#flame-legend').offsetWidth"), Value::from(0));
+        assert!(!window.text("#calls tbody").contains("gone"));
+        assert_eq!(window.complaints(), [""; 0]);
+    }
+}
+
+/// Pages with all that can be opened, in both colour schemes: the rules of axe-core.
+#[test]
+fn everybody_can_read_it() {
+    let Some(axe) = std::env::var_os(AXE) else {
+        eprintln!("skipped: no {AXE}, so accessibility is not checked");
+        return;
+    };
+    let axe = std::fs::read_to_string(axe).unwrap();
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let (before, after, html) =
+        (folder.join("axe-before.trace"), folder.join("axe-after.trace"), folder.join("axe.html"));
+    for (path, size) in [(&before, 500), (&after, 900)] {
+        let text = format!(
+            "#^n 0 0 1\n#^n 1 0 2\n#^2\na 1 {size} 8 #tag\n#^1\na 2 90 8\n#^s main\n#^s serve\n#^f 0 1 1 0 3\n#^f 0 2 2 0 2\n"
+        );
+        std::fs::write(path, text).unwrap();
+    }
+    allotment_cli::view::write_comparison(Some(&before), &after, &html).unwrap();
+    for page in [firmware("axe-firmware", 5000, "net"), html] {
+        for (scheme, width) in [("light", 1400), ("dark", 390)] {
+            let Some(window) = Window::open(&page, width, 900, scheme) else { return };
+            window.run(&axe);
+            window.run("document.querySelectorAll('details').forEach(each => (each.open = true))");
+            window.run("if (who) { who.at(0); showStack(framesOf(parts[0].call), who.nodes[0]); }");
+            window.run("point(1); charts.find(chart => chart.canvas.id === 'memory').pick()");
+            window.run("axe.run(document).then(found => (window.found = found))");
+            window.wait("window.found !== undefined");
+            assert!(window.number("found.passes.length") > 20.0);
+            let violations =
+                window.value("found.violations.map(each => [each.id, each.nodes.map(node => node.html)])");
+            assert_eq!(violations, Value::Array(vec![]), "{scheme}");
+            assert_eq!(window.complaints(), [""; 0]);
+        }
+    }
 }

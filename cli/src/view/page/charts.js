@@ -100,6 +100,10 @@ class Chart {
       context.stroke();
       context.setLineDash([]);
     }
+    if (view.moment !== null && view.moment >= view.from && view.moment <= view.to) {
+      context.fillStyle = colour('accent');
+      context.fillRect(Math.round(this.x(view.moment)), margin.top, 1.5, height);
+    }
     if (this.drag && !this.drag.moves) {
       const { x, y, wide, high } = this.selection();
       context.fillStyle = colour('accent');
@@ -109,6 +113,13 @@ class Chart {
       context.strokeStyle = colour('accent');
       context.strokeRect(x + 0.5, y + 0.5, wide, high);
     }
+  }
+
+  /** Answers a click at the cursor: who held the memory at that moment. */
+  pick() {
+    if (!who) return;
+    showMoment(view.cursor);
+    showChosen(this.canvas.id, this.moment(), this.describe()?.rows ?? [], holdersNow());
   }
 
   /** Where a drag has led. */
@@ -264,6 +275,18 @@ class Stack extends Chart {
     this.finish();
   }
 
+  /** The part that lies at the cursor. */
+  pick(y) {
+    const bucket = bucketAt(view.cursor);
+    let above = 0;
+    const part = this.parts.find(each => !each.hidden && y >= this.y(above += report.stack.live[each.n][bucket]));
+    if (!part) return;
+    const tag = report.stack.tags[part.n];
+    if (who) showMoment(view.cursor);
+    const rows = [['Tag', part.label, colour(part.fill)], ['Live', exactly(report.stack.live[part.n][bucket])]];
+    showChosen('tags', this.moment(), rows, who && tag !== undefined ? holdersNow(report.tags[tag]) : '');
+  }
+
   describe() {
     const bucket = bucketAt(view.cursor);
     const value = part => report.stack.live[part.n][bucket];
@@ -298,7 +321,11 @@ class Overview extends Chart {
       else if (Math.abs(now - here) > events / 300) show(Math.min(now, here), Math.max(now, here));
     });
     const up = () => (this.held = null);
-    canvas.addEventListener('pointerup', up);
+    canvas.addEventListener('pointerup', event => {
+      const here = this.held?.here;
+      if (here !== undefined && Math.abs(at(event) - here) <= events * 4 / canvas.clientWidth) showMoment(here);
+      up();
+    });
     canvas.addEventListener('pointercancel', up);
     canvas.addEventListener('dblclick', showAll);
     canvas.addEventListener('wheel', event => {
@@ -346,6 +373,10 @@ class Overview extends Chart {
     context.strokeRect(from + 1, 1, Math.max(to - from - 2, 2), height - 2);
     context.fillStyle = colour('accent');
     for (const x of [from, to]) context.fillRect(Math.max(0, Math.min(x - 3, width - 6)), height / 2 - 9, 6, 18);
+    if (view.moment !== null) {
+      context.fillStyle = colour('accent');
+      context.fillRect(view.moment / Math.max(events, 1) * width, 0, 1.5, height);
+    }
     if (view.cursor !== null) {
       context.fillStyle = colour('text');
       context.fillRect(view.cursor / Math.max(events, 1) * width, 0, 1, height);

@@ -19,6 +19,16 @@ function tell(chart, clientX, clientY) {
   tip.style.transform = `translate(${Math.round(Math.max(8, Math.min(x, innerWidth - width - 8)))}px, ${Math.round(y)}px)`;
 }
 
+/** What was clicked, below its chart, until it is closed. */
+function showChosen(chart, title, rows, ...more) {
+  const place = $(`${chart}-chosen`);
+  if (!place) return;
+  const close = make('button', { type: 'button', class: 'icon', 'aria-label': 'Close' }, '×');
+  close.addEventListener('click', () => place.replaceChildren());
+  const list = make('dl', {}, ...rows.map(([label, value]) => make('div', {}, make('dt', {}, label), make('dd', {}, value))));
+  place.replaceChildren(make('div', { class: 'chosen' }, make('div', { class: 'row' }, make('p', {}, title), close), list, ...more));
+}
+
 let saying = 0;
 
 /** The same for those who listen, once the keys rest. */
@@ -91,6 +101,8 @@ function listen(chart) {
     if (pointers.size < 2) pinch = null;
     const drag = chart.drag;
     chart.drag = null;
+    const still = drag && Math.hypot(drag.to.x - drag.from.x, drag.to.y - drag.from.y) <= 4;
+    if (still && event.type === 'pointerup' && view.cursor !== null) chart.pick(drag.to.y);
     if (drag && !drag.moves && event.type === 'pointerup') {
       const [x0, x1] = [drag.from.x, drag.to.x].sort((a, b) => a - b);
       if (x1 - x0 > 4) {
@@ -133,6 +145,7 @@ function listen(chart) {
       '-': () => zoom(1 / 0.6, cursor),
       0: showAll,
       Escape: showAll,
+      Enter: view.cursor !== null && (() => chart.pick(chart.margin.top + chart.height)),
     };
     const act = keys[event.key];
     if (!act) return;

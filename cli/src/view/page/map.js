@@ -106,17 +106,36 @@ class AddressMap extends Chart {
       ['Cell', `${bytes(arena / rows)} × ${count(Math.max(events / columns, 1))} events`],
       ['Full', full === 0 ? 'empty' : full === 63 ? 'full' : `${Math.round((full - 0.5) / 62 * 100)} %`],
     ];
+    const piece = this.piece();
+    return { title: this.moment(), rows: [...result, ...piece ? this.about(piece) : []] };
+  }
+
+  /** The block at the cursor, if it is one of those that are drawn one by one. */
+  piece() {
     const holds = ([, at, length, from, to]) =>
       at <= view.place && view.place < at + length && from <= view.cursor && view.cursor < to;
-    const piece = report.pieces.find(holds);
-    if (piece) {
-      const [block, at, length, from, to] = piece;
-      const [id, size, tag] = report.piece_blocks[block];
-      result.push(['Block', String(id)], ['Size', exactly(size)], ['At', `${address(at)}, ${bytes(length)}`]);
-      result.push(['Lies there', `${count(from)} – ${to === events ? 'the end' : count(to)}`]);
-      if (report.stack) result.push(['Tag', tagName(tag)]);
+    return report.pieces.find(holds);
+  }
+
+  /** What is known of a block at one address. */
+  about([block, at, length, from, to]) {
+    const [id, size, tag] = report.piece_blocks[block];
+    const rows = [['Block', String(id)], ['Size', exactly(size)], ['At', `${address(at)}, ${bytes(length)}`]];
+    rows.push(['Lies there', `${count(from)} – ${to === events ? 'the end' : count(to)}`]);
+    if (report.stack) rows.push(['Tag', tagName(tag)]);
+    return rows;
+  }
+
+  /** The block at the cursor and the stack that asked for it; else who held the memory at that moment. */
+  pick() {
+    const piece = this.piece();
+    if (!piece) {
+      super.pick();
+      return;
     }
-    return { title: this.moment(), rows: result };
+    const call = report.piece_blocks[piece[0]][3];
+    const rows = [...this.about(piece), ['Age', some(Math.round(view.cursor - piece[3]), 'event')]];
+    showChosen('map', this.moment(), rows, who && call ? stackList(framesOf(call)) : '');
   }
 }
 

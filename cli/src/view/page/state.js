@@ -1,6 +1,6 @@
 // What is shown: a range of events, a range of addresses, a cursor, a theme. Charts are told when it changes.
 
-const view = { from: 0, to: Math.max(events, 1), low: 0, high: report.map.bytes, cursor: null, place: null };
+const view = { from: 0, to: Math.max(events, 1), low: 0, high: report.map.bytes, cursor: null, place: null, moment: null };
 const charts = [];
 let waiting = false;
 
