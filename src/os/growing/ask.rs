@@ -21,7 +21,7 @@ use std::io::ErrorKind;
 const HUGE: usize = 2 << 20;
 
 impl Growing {
-    /// Turns transparent huge pages for the heap on or off. Memory that the heap has already follows when it is next given back, or when
+    /// Turns transparent huge pages for the heap on or off. Memory that the heap has already follows when it is next released, or when
     /// the kernel joins pages by itself. While huge pages are asked for, free memory goes back in whole ones, so that none is broken up,
     /// and the program keeps a little more.
     ///
