@@ -1,7 +1,7 @@
 //! The words of free blocks, and the lists that they are in.
 
 use super::granules::{WORD, class};
-use super::{Blocks, LOW_FIRST, NONE, Place};
+use super::{Blocks, LOW_FIRST, NONE, Place, ROTATES};
 use crate::error::misuse::{Kind, corrupted};
 use crate::units::{Index, log2};
 use core::hint::assert_unchecked;
@@ -73,7 +73,11 @@ impl<P: Place> Blocks<P> {
     /// Returns the bit of a list in its word of the map.
     #[inline(always)]
     const fn list_bit(list: usize) -> u32 {
-        if LOW_FIRST { 1 << (list % WORD) } else { 0x8000_0000_u32.rotate_right(list as u32) }
+        match (LOW_FIRST, ROTATES) {
+            (true, _) => 1 << (list % WORD),
+            (false, true) => 0x8000_0000_u32.rotate_right(list as u32),
+            (false, false) => 0x8000_0000 >> (list % WORD),
+        }
     }
 
     /// Returns the bits of the lists above `list` in its word of the map.

@@ -15,6 +15,8 @@ const LONG: usize = 64;
 
 /// Whether the bit for the first of several things is the lowest one: on hosts, where trailing zeros are counted as fast as leading ones.
 const LOW_FIRST: bool = !cfg!(target_os = "none");
+/// Whether a rotation takes fewer instructions than a shift of a number modulo 32, as in firmware for Arm.
+const ROTATES: bool = cfg!(all(target_os = "none", target_arch = "arm"));
 
 /// No granule: the end of a list.
 const NONE: usize = 0;
@@ -105,11 +107,10 @@ impl<P: Place> Blocks<P> {
         address.wrapping_sub(self.0.granule(0).addr()) / P::GRANULE
     }
 
-    /// Returns the bit of a granule, in its word: to the left on hosts, which have instructions for it, and in firmware to the right, where
-    /// that takes no mask.
+    /// Returns the bit of a granule, in its word: by a rotation where that takes one instruction and a shift another one for a mask.
     #[inline(always)]
     const fn bit(index: usize) -> u32 {
-        if LOW_FIRST { 1 << (index % WORD) } else { 1u32.rotate_right(index as u32) }
+        if ROTATES { 1u32.rotate_right(index as u32) } else { 1 << (index % WORD) }
     }
 
     /// Returns whether exactly one side of the boundary in front of a granule is free.

@@ -170,9 +170,10 @@ impl<M: RegionMap, const G: usize, const R: usize> Mapped<M, G, R> {
         unsafe { NonNull::new_unchecked(&raw mut (*this.as_ptr()).slots) }.cast()
     }
 
-    /// Returns the region that was claimed after that of `slot`. Once in a firmware, where nearly all heaps have one region.
-    #[cfg_attr(target_os = "none", inline(never), cold)]
-    #[cfg_attr(not(target_os = "none"), inline(always))]
+    /// Returns the region that was claimed after that of `slot`. Once in a firmware for Arm, where nearly all heaps have one region, and a call
+    /// costs no registers on the common path.
+    #[cfg_attr(all(target_os = "none", target_arch = "arm"), inline(never), cold)]
+    #[cfg_attr(not(all(target_os = "none", target_arch = "arm")), inline(always))]
     fn behind(this: NonNull<Self>, slot: NonNull<Slot<M>>) -> Option<NonNull<Slot<M>>> {
         // SAFETY: a field of this value, which is read only here: the common path has no use for it.
         let count = unsafe { (&raw const (*this.as_ptr()).count).read_volatile() };
