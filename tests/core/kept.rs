@@ -76,6 +76,9 @@ fn invalid_frees_of_kept_blocks_are_found() {
         assert_eq!(front.try_deallocate(block, bytes(1000)), Err(FreeError::AlreadyFree));
         let foreign = std::ptr::NonNull::<u64>::dangling().cast();
         assert_eq!(front.try_deallocate(foreign, bytes(1000)), Err(FreeError::Foreign));
+        let inside = block.add(1);
+        assert!(front.check(inside, bytes(1000)).is_err());
+        assert!(front.try_deallocate(inside, bytes(1000)).is_err());
     }
     assert_eq!(front.available(), 1);
 }
