@@ -11,6 +11,7 @@ use core::num::NonZeroUsize;
 use core::ops::Range;
 use core::ptr;
 use core::sync::atomic::{AtomicUsize, Ordering};
+use std::boxed::Box;
 use std::collections::BTreeMap;
 use std::vec::Vec;
 
@@ -32,8 +33,13 @@ pub struct DeviceMemory {
     /// The addresses that segments get.
     span: Range<usize>,
     segments: Mutex<BTreeMap<usize, Reserved>>,
+    /// Memory with one segment, through which the CPU reads this one; made at the first use.
+    staging: Mutex<Option<Box<DeviceMemory>>>,
     name: String,
 }
+
+/// Bytes of the segment for staging.
+const STAGED: usize = 1 << 20;
 
 /// Vulkan's handles of a segment.
 #[derive(Clone, Copy)]
@@ -91,7 +97,8 @@ impl DeviceMemory {
         let span =
             if usize::BITS >= 64 { start + ALIGNMENT..start + span } else { ALIGNMENT..span - ALIGNMENT };
         let name = format!("{}, memory type {index}", device.name());
-        Ok(Self { device: device.clone(), wish, index, flags, span, segments: Mutex::default(), name })
+        let (segments, staging) = (Mutex::default(), Mutex::default());
+        Ok(Self { device: device.clone(), wish, index, flags, span, segments, staging, name })
     }
 
     /// Returns the number of the memory type.
@@ -333,16 +340,19 @@ unsafe impl Source for DeviceMemory {
         filled.map(drop)
     }
 
-    /// Copies to memory that the CPU can read.
+    /// Copies to memory that the CPU can read, a piece after the other.
     unsafe fn read(&self, address: usize, into: &mut [u8], stream: &Stream) -> Result<(), SourceError> {
         const CALL: &str = "vkCmdCopyBuffer";
-        let from = self.covered(address, stream, CALL)?;
-        let staging = Self::new(&self.device, Wish::readback().beyond_budget());
-        let staging = staging.map_err(|_| SourceError::unsupported(CALL))?;
-        let segment = staging.reserve(into.len().next_multiple_of(GRANULARITY), stream)?;
-        let copied = staging.covered(segment.address.get(), stream, CALL).and_then(|to| {
-            // SAFETY: the caller's contract; the staging memory is live until it is released below.
-            unsafe { copy(&from, &to, into.len(), stream) }?;
+        let mut staging = self.staging.lock();
+        let staging = match &mut *staging {
+            Some(staging) => staging,
+            none => none.insert(self.staging(stream)?),
+        };
+        for (number, piece) in into.chunks_mut(STAGED).enumerate() {
+            let from = self.covered(address + number * STAGED, stream, CALL)?;
+            let to = staging.covered(staging.span.start, stream, CALL)?;
+            // SAFETY: the caller's contract; the staging memory is used under the lock only, and lives as long as this value.
+            unsafe { copy(&from, &to, piece.len(), stream) }?;
             stream.synchronize()?;
             let mapped = to.mapped.ok_or(SourceError::unsupported(CALL))?;
             if staging.atom() > 1 {
@@ -353,11 +363,19 @@ unsafe impl Source for DeviceMemory {
             }
             let bytes = ptr::with_exposed_provenance::<u8>(mapped.get());
             // SAFETY: the memory is mapped, as long as the segment, and its work is done.
-            unsafe { ptr::copy_nonoverlapping(bytes, into.as_mut_ptr(), into.len()) };
-            Ok(())
-        });
-        // SAFETY: this was the segment's only work.
-        unsafe { staging.release(segment, stream) }.and(copied)
+            unsafe { ptr::copy_nonoverlapping(bytes, piece.as_mut_ptr(), piece.len()) };
+        }
+        Ok(())
+    }
+}
+
+impl Drop for DeviceMemory {
+    fn drop(&mut self) {
+        let Some(staging) = self.staging.get_mut().take() else { return };
+        for &reserved in staging.segments.lock().values() {
+            // Each read has waited for its work.
+            staging.destroy(reserved);
+        }
     }
 }
 
@@ -395,6 +413,14 @@ unsafe fn copy(from: &Place, to: &Place, bytes: usize, stream: &Stream) -> Resul
 }
 
 impl DeviceMemory {
+    /// Makes memory for staging: its segment is at the start of its span.
+    fn staging(&self, stream: &Stream) -> Result<Box<Self>, SourceError> {
+        let staging = Self::new(&self.device, Wish::readback().beyond_budget());
+        let staging = staging.map_err(|_| SourceError::unsupported("staging"))?;
+        staging.reserve(STAGED, stream)?;
+        Ok(Box::new(staging))
+    }
+
     /// Returns the place of an address in a segment with a buffer, for work on `stream`.
     fn covered(&self, address: usize, stream: &Stream, call: &'static str) -> Result<Place, SourceError> {
         let invalid = SourceError::new(SourceErrorKind::Invalid, call);
