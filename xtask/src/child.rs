@@ -65,6 +65,13 @@ pub fn stdout_of(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim_end().into())
 }
 
+/// Returns the packages that `cargo metadata` describes.
+pub fn packages(metadata: &mut Command) -> Result<Vec<serde_json::Value>> {
+    let mut all: serde_json::Value = serde_json::from_str(&stdout_of(metadata)?)?;
+    let packages = all["packages"].as_array_mut().context("cargo metadata names no packages")?;
+    Ok(std::mem::take(packages))
+}
+
 /// Runs to the end while the program's own messages are shown; says that we are still `doing` it where it is silent.
 ///
 /// On a terminal Cargo shows its own progress.

@@ -87,7 +87,7 @@ pub fn run(options: &Options, setup: &Setup) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
 
-    let peers = peers::all(&folder, setup)?;
+    let peers = peers::all(&folder, setup, |_| true)?;
     let origins = peers.iter().map(|heap| format!("{} of {}", heap.name, heap.origin)).collect::<Vec<_>>();
     let mut text = format!("{PREAMBLE}Peers: {}.\n", origins.join("; "));
     let (hardened, usual): (Vec<_>, Vec<_>) =
@@ -121,7 +121,7 @@ pub fn run(options: &Options, setup: &Setup) -> Result<ExitCode> {
 
 /// Returns the heaps of others that are built to find misuse, as `name=path`.
 pub fn peers_that_find_misuse(setup: &Setup) -> Result<Vec<String>> {
-    let peers = peers::all(&folder()?, setup)?.into_iter().filter(|heap| heap.hard);
+    let peers = peers::all(&folder()?, setup, |hard| hard)?.into_iter();
     Ok(peers.filter_map(|heap| Some(format!("lib{}={}", heap.name, heap.library?.display()))).collect())
 }
 

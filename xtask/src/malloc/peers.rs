@@ -51,11 +51,13 @@ const HARDENED: &str = "cd vendor/hardened-malloc && cc -std=gnu2x -O3 -Dalignas
     $(grep -v '^#' ../../config-default.conf | sed 's/^/-D/') -fPIC -shared -fvisibility=hidden -w -I. -Iinclude -Ithird_party \
     ../../src/util.c chacha.c h_malloc.c memory.c pages.c random.c -o \"$OUT\"";
 
-/// Returns the heaps of others, those that find misuse last, and says which cannot be had.
-pub fn all(folder: &Path, setup: &Setup) -> Result<Vec<Heap>> {
+/// Returns the heaps of others for which `wanted` is true of whether they find misuse, and says which cannot be had.
+pub fn all(folder: &Path, setup: &Setup, wanted: impl Fn(bool) -> bool) -> Result<Vec<Heap>> {
     let sources = sources()?;
-    let compiled = PEERS.iter().map(|peer| (peer.name, peer.hard, peer.compile(&sources, folder)));
-    let packaged = PACKAGED.into_iter().map(|(name, hard, packages, file)| {
+    let compiled = PEERS.iter().filter(|peer| wanted(peer.hard));
+    let compiled = compiled.map(|peer| (peer.name, peer.hard, peer.compile(&sources, folder)));
+    let packaged = PACKAGED.into_iter().filter(|&(_, hard, ..)| wanted(hard));
+    let packaged = packaged.map(|(name, hard, packages, file)| {
         let library = setup::library(name, packages, file, setup);
         (name, hard, library.map(|library| (library, packages.join(" or "))))
     });
@@ -103,8 +105,7 @@ fn sources() -> Result<Vec<Source>> {
     let mut cargo = child::command("cargo");
     cargo.current_dir(firmware::root().join("benches"));
     cargo.args(["metadata", "--quiet", "--locked", "--all-features", "--format-version", "1"]);
-    let metadata: serde_json::Value = serde_json::from_str(&child::stdout_of(&mut cargo)?)?;
-    let packages = metadata["packages"].as_array().context("cargo metadata names no packages")?;
+    let packages = child::packages(&mut cargo)?;
     let source = |package: &serde_json::Value| {
         Some(Source {
             name: package["name"].as_str()?.to_owned(),

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use allotment_common::table;
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::emulator::Figures;
 use crate::size::Size;
@@ -209,8 +209,7 @@ fn versions(toolchain: &Toolchain) -> Result<BTreeMap<String, String>> {
     cargo.current_dir(folder()).args(["--quiet", "--locked", "--all-features", "--format-version", "1"]);
     // Even this leaves a note there.
     cargo.env("CARGO_TARGET_DIR", firmware::target_folder());
-    let metadata: serde_json::Value = serde_json::from_str(&child::stdout_of(&mut cargo)?)?;
-    let packages = metadata["packages"].as_array().context("cargo metadata names no packages")?;
+    let packages = child::packages(&mut cargo)?;
     let version = |package: &serde_json::Value| {
         Some((package["name"].as_str()?.to_owned(), package["version"].as_str()?.to_owned()))
     };
