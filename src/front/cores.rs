@@ -106,7 +106,8 @@ const BATCHES: usize = CLASSES * (PLACES + 2);
 /// Worst case: a request enters the guard twice, for O(1) steps each, takes the depot's lock once, and allocates one batch from
 /// the memory. A free enters the guard and takes the lock once, and frees one batch. Only a request that finds no memory takes
 /// longer: it frees batches that the depot and its core keep, one at a time and of large blocks first, until there is room. Other cores
-/// keep at most two batches of each class then. The memory regards blocks that are kept as in use. A double free of one is reported, as is a
+/// keep at most two batches of each class then. Over a [`Heap`](crate::Heap) of 64 KiB on a Cortex-M4F, that is at most 13,200
+/// instructions for a request, and 3,471 for a free (`cargo xtask wcet`). The memory regards blocks that are kept as in use. A double free of one is reported, as is a
 /// write to it when it is allocated again.
 ///
 /// (Bonwick and Adams, "Magazines and Vmem", USENIX 2001.)
@@ -343,10 +344,15 @@ unsafe impl<M: Memory, C: Cores, L: Lock, const CORES: usize, const BATCH: usize
                 let kept = self.with_bins(|bins| bins[class].pop(Self::whole(class))).flatten();
                 kept.or_else(|| self.allocate_slow(class))
             }
-            None => self.memory.allocate(layout).or_else(|| {
-                self.flush();
-                self.memory.allocate(layout)
-            }),
+            None => {
+                let block = self.memory.allocate(layout).or_else(|| {
+                    self.flush();
+                    self.memory.allocate(layout)
+                })?;
+                // SAFETY: the block has the layout's size.
+                unsafe { Block::clear_left_over(block, layout.size()) };
+                Some(block)
+            }
         }
     }
 

@@ -118,8 +118,14 @@ impl<M: Memory> Cached<M> {
     /// Allocates a block that has no class. It is not inlined, so that the fast path saves no registers.
     #[inline(never)]
     fn allocate_uncached(&self, layout: Layout) -> *mut u8 {
-        let request = || self.heap().allocate(layout);
+        let request = || self.heap_block(layout);
         self.with_reclaim(request).map_or_else(|| refused(self.heap(), layout, request), NonNull::as_ptr)
+    }
+
+    /// Allocates a block of the heap itself.
+    fn heap_block(&self, layout: Layout) -> Option<NonNull<u8>> {
+        // SAFETY: the block has the layout's size.
+        self.heap().allocate(layout).inspect(|&block| unsafe { Block::clear_left_over(block, layout.size()) })
     }
 
     /// Frees a block that has no class.
@@ -148,7 +154,7 @@ unsafe impl<M: Memory> Memory for Cached<M> {
     fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
         match self.class_of(layout) {
             Some(class) => self.allocate_class(class).or_else(|| cache::allocate_slow(self.depot, class)),
-            None => self.with_reclaim(|| self.heap().allocate(layout)),
+            None => self.with_reclaim(|| self.heap_block(layout)),
         }
     }
 

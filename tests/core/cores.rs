@@ -89,6 +89,28 @@ fn a_core_takes_its_blocks_again() {
     assert_eq!(FRONT.memory().used(), 0);
 }
 
+/// A block that the program never wrote to may hold the mark of an earlier one. It moves to other addresses, and back again.
+#[test]
+fn a_mark_that_was_left_over_is_of_no_block() {
+    static FRONT: Front = PerCore::new(heap!(64 * 1024));
+    let [small, other] = [bytes(512), bytes(40)];
+    // So aligned, it is no small block.
+    let uncached = Layout::from_size_align(512, 16).unwrap();
+    // SAFETY: each block is live, and is not used after it was freed or moved.
+    unsafe {
+        let block = FRONT.try_allocate(small).unwrap();
+        FRONT.deallocate(block, small);
+        FRONT.flush();
+        let first = FRONT.try_allocate(uncached).unwrap();
+        let moved = FRONT.change(first, uncached, other, &mut |_| {}).unwrap();
+        let back = FRONT.change(moved, other, small, &mut |_| {}).unwrap();
+        assert_eq!((first, back), (block, block), "a heap fills the same place again");
+        assert_eq!(FRONT.try_deallocate(back, small), Ok(()));
+    }
+    flush(&FRONT);
+    assert_eq!(FRONT.memory().used(), 0);
+}
+
 /// One core allocates and another one frees: batches go round, a lock for each, and what is kept stays bounded.
 #[test]
 fn blocks_go_round_in_batches() {

@@ -84,6 +84,37 @@ fn heaps_end_with_all_their_blocks() {
     drop(other);
 }
 
+/// A large block that the program never wrote to may hold the mark of a small one. It moves to other addresses, and back again.
+#[test]
+fn a_mark_that_was_left_over_is_of_no_block() {
+    let _alone = alone();
+    let heap = Growing::create();
+    let [small, other, large] = [layout(4096), layout(40), layout(40_000)];
+    let allocate = |layout| heap.allocate(layout).unwrap();
+    // SAFETY: each block is live, and is not used after it was freed or moved.
+    let free = |block, layout| unsafe { heap.deallocate(block, layout) };
+    let marked: BTreeSet<_> = (0..100)
+        .map(|_| allocate(small))
+        .collect::<Vec<_>>()
+        .into_iter()
+        .inspect(|&block| free(block, small))
+        .collect();
+    let larges: Vec<_> = (0..5).map(|_| allocate(large)).collect();
+    let (mut again, first) = (Vec::new(), *larges.iter().find(|block| marked.contains(block)).unwrap());
+    // SAFETY: as above.
+    let moved = unsafe { Memory::change(&heap, first, large, other, &mut |_| {}) }.unwrap();
+    larges.iter().filter(|&&block| block != first).for_each(|&block| free(block, large));
+    while again.last() != Some(&first) {
+        again.push(allocate(small));
+    }
+    free(first, small);
+    // SAFETY: as above.
+    unsafe {
+        assert_eq!(Memory::change(&heap, moved, other, small, &mut |_| {}), Some(first));
+        assert_eq!(heap.check_owned(first, small), Ok(()));
+    }
+}
+
 /// Limits are each heap's own, and the memory can be had again.
 #[test]
 fn each_heap_has_a_limit() {

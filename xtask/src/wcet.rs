@@ -37,7 +37,7 @@ struct Placement {
     what: &'static str,
 }
 
-const PLACEMENTS: [Placement; 6] = [
+const PLACEMENTS: [Placement; 7] = [
     Placement { name: "tiny", what: "`TinyHeap`" },
     Placement { name: "heap", what: "`Heap` without any choice: `MicroTlsf`, four regions, statistics" },
     Placement {
@@ -45,6 +45,10 @@ const PLACEMENTS: [Placement; 6] = [
         what: "`Heap<Tlsf16>`: 16-bit words, one region, 8 classes per power of two",
     },
     Placement { name: "tlsf", what: "`Heap<Tlsf>`: 32-bit words, four regions" },
+    Placement {
+        name: "per-core",
+        what: "`PerCore` over `Heap`: a request may fetch a batch of up to 32 blocks, and frees all that is kept before it fails",
+    },
     Placement { name: "slab", what: "`Heap<Slab>`, the same, over buddies" },
     Placement { name: "allotment-bump", what: "`Heap<Bump>`, the same" },
 ];
@@ -83,7 +87,7 @@ fn placement_named(name: &str) -> Result<&'static Placement, String> {
 type Counts = BTreeMap<(String, String, String), u64>;
 
 /// The heaps of microcontrollers, whose masked times are published.
-const MASKING: [&str; 4] = ["tiny", "heap", "tlsf16", "tlsf"];
+const MASKING: [&str; 5] = ["tiny", "heap", "per-core", "tlsf16", "tlsf"];
 
 /// Reads the longest masked times from their page.
 fn masked_ceilings(page: &str) -> Result<Counts> {

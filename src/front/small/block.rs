@@ -82,6 +82,20 @@ impl Block {
         unsafe { Self::next_checked(block) }.unwrap_or_else(|| corrupted(Kind::BrokenList, block.addr()))
     }
 
+    /// Clears the mark that an earlier small block may have left at the start of a block of `size` bytes, which is no small one. A program
+    /// that resizes the block may move it into that small block again, without having written to it.
+    ///
+    /// # Safety
+    ///
+    /// It must be a block of so many bytes that is about to be allocated.
+    #[inline(always)]
+    pub(crate) unsafe fn clear_left_over(block: ptr::NonNull<u8>, size: usize) {
+        if size >= size_of::<Self>() {
+            // SAFETY: the caller guarantees the block, which has two words.
+            unsafe { (&raw mut (*block.cast::<Self>().as_ptr()).mark).write_unaligned(0) }
+        }
+    }
+
     /// Clears the mark of a block that is about to be allocated.
     ///
     /// # Safety

@@ -4,6 +4,7 @@ use super::classes::SLOT;
 use super::pages::Pages;
 use super::spans::{NOTHING, WHOLE};
 use super::system::{Shift, System};
+use crate::front::small::Block;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 
@@ -24,7 +25,12 @@ impl<S: System> Pages<S> {
             self.spans.enter(cut.slot, 1, WHOLE);
         }
         self.allocated(len * SLOT);
-        Some((NonNull::new(self.spans.address(cut.slot))?, cut.dirty))
+        let block = NonNull::new(self.spans.address(cut.slot))?;
+        if cut.dirty {
+            // SAFETY: the block has at least a slot.
+            unsafe { Block::clear_left_over(block, SLOT) }
+        }
+        Some((block, cut.dirty))
     }
 
     /// Returns the slot and the length of the large block at an address, if one starts there.

@@ -21,6 +21,10 @@ pub type Chosen =
 /// The same with a block kept that is longer than all that the programs request.
 #[cfg(feature = "heap-kept")]
 pub type Chosen = allotment::Kept<Heap<allotment::placement::Default, Alone>, 1, Alone>;
+/// The same behind caches for each core, of which there is one.
+#[cfg(feature = "per-core")]
+pub type Chosen =
+    allotment::cores::PerCore<Heap<allotment::placement::Default, Alone>, One, Alone, 1>;
 /// The same with the checks of level `Basic`.
 #[cfg(feature = "heap-basic")]
 pub type Chosen = Heap<allotment::placement::MicroTlsf<4, true>, Alone>;
@@ -70,6 +74,39 @@ impl Subject for Chosen {
             NonNull::new(start).map(|start| unsafe { self.memory().claim(Region::new(start, size)) });
         assert!(claimed.is_some_and(|claimed| claimed.is_ok()));
         self.start(1);
+    }
+}
+
+/// The core that the programs run on, whose guard is like the lock.
+#[cfg(feature = "per-core")]
+pub struct One;
+
+// SAFETY: the programs have one thread and no interrupts, so the guard has nothing to keep away.
+#[cfg(feature = "per-core")]
+unsafe impl allotment::cores::Cores for One {
+    type Token = <Alone as allotment::lock::Lock>::Token;
+
+    #[inline(always)]
+    fn enter() -> (usize, Self::Token) {
+        (0, allotment::lock::Lock::acquire(&Alone))
+    }
+
+    #[inline(always)]
+    unsafe fn leave(token: Self::Token) {
+        // SAFETY: the token is that of `enter`.
+        unsafe { allotment::lock::Lock::release(&Alone, token) }
+    }
+}
+
+#[cfg(feature = "per-core")]
+impl Subject for Chosen {
+    const EMPTY: Self = Self::new(Heap::empty());
+
+    unsafe fn add_memory(&mut self, start: *mut u8, size: usize) {
+        // SAFETY: the caller gives the memory away.
+        let claimed =
+            NonNull::new(start).map(|start| unsafe { self.memory().claim(Region::new(start, size)) });
+        assert!(claimed.is_some_and(|claimed| claimed.is_ok()));
     }
 }
 
