@@ -1,6 +1,7 @@
 //! Plays histories of drawn episodes on a heap.
 
 use std::alloc::Layout;
+use std::ops::Range;
 
 use indicatif::ProgressBar;
 
@@ -34,6 +35,71 @@ pub struct Refused {
     /// The free bytes, and those of the largest free block, if the heap knows them.
     pub free: Option<usize>,
     pub largest: Option<usize>,
+    /// The blocks in its way, if any block was.
+    pub way: Option<Way>,
+}
+
+/// The live blocks that would have to go to make room for a request: in the stretch of the arena where they have the fewest bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Way {
+    pub bytes: usize,
+    /// How many of them the failed episode allocated, how many an earlier one, how many belong to a chain of blocks that replace
+    /// each other, and how many come once in a history, as those of the start-up do.
+    pub episode: usize,
+    pub earlier: usize,
+    pub replacing: usize,
+    pub once: usize,
+}
+
+impl Way {
+    /// Returns the least way of a request in an arena; the blocks are sorted by address. O(blocks).
+    fn least(
+        arena: Range<usize>,
+        size: usize,
+        align: usize,
+        blocks: &[(Range<usize>, Owner)],
+    ) -> Option<Self> {
+        // The cheapest stretch begins where a block ends: further down it would meet no fewer.
+        let begins = std::iter::once(arena.start).chain(blocks.iter().map(|(block, _)| block.end));
+        let (mut best, mut end, mut bytes) = (None, 0, 0);
+        for (first, begin) in begins.enumerate() {
+            let begin = begin.next_multiple_of(align);
+            let Some(stop) = begin.checked_add(size).filter(|&stop| stop <= arena.end) else { break };
+            while let Some((block, _)) = blocks.get(end).filter(|(block, _)| block.start < stop) {
+                bytes += block.len();
+                end += 1;
+            }
+            if first < end && best.as_ref().is_none_or(|&(least, _)| bytes < least) {
+                best = Some((bytes, first..end));
+            }
+            if first < end {
+                bytes -= blocks[first].0.len();
+            }
+        }
+        let (bytes, range) = best?;
+        let count = |owner| blocks[range.clone()].iter().filter(|(_, other)| *other == owner).count();
+        Some(Self {
+            bytes,
+            episode: count(Owner::Episode),
+            earlier: count(Owner::Earlier),
+            replacing: count(Owner::Replacing),
+            once: count(Owner::Once),
+        })
+    }
+
+    /// Returns how many blocks they are.
+    pub fn blocks(&self) -> usize {
+        self.episode + self.earlier + self.replacing + self.once
+    }
+}
+
+/// The part of a history that a block belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owner {
+    Episode,
+    Earlier,
+    Replacing,
+    Once,
 }
 
 /// Histories in one arena.
@@ -283,6 +349,21 @@ impl<'a, S: Subject + ?Sized> Player<'a, S> {
         let model = self.model;
         model.startup.iter().try_for_each(|&step| self.step(step, true))
     }
+
+    /// Returns the live blocks, sorted by address.
+    fn blocks(&self) -> Vec<(Range<usize>, Owner)> {
+        let owned = |owner| move |block: &Block| (*block, owner);
+        let all = self.locals.iter().map(owned(Owner::Episode));
+        let all = all.chain(self.carried.iter().map(owned(Owner::Earlier)));
+        let all = all.chain(self.cells.iter().flatten().map(owned(Owner::Replacing)));
+        let all = all.chain(self.fixed.iter().map(owned(Owner::Once)));
+        let mut all: Vec<_> = all
+            .filter(|(block, _)| !block.start.is_null())
+            .map(|(block, owner)| (block.start.addr()..block.start.addr() + block.layout.size(), owner))
+            .collect();
+        all.sort_unstable_by_key(|(block, _)| block.start);
+        all
+    }
 }
 
 /// Plays histories in one arena; the first one begins as it was recorded.
@@ -297,11 +378,13 @@ pub fn survey<M: Make>(
     let mut point = Point { arena, ..Point::default() };
     while point.episodes < plan.episodes && point.failures < plan.failures {
         let range = memory.range(arena, 0);
+        let within = range.start.addr()..range.start.addr() + range.size;
         let length = plan.length.min(plan.episodes - point.episodes);
         let number = point.histories;
         // SAFETY: the memory is borrowed exclusively, and the subject ends before the next one is made.
         let subject = unsafe { make.make(range) };
-        let ended = subject.map(|mut subject| history(&mut *subject, model, number, length, plan, bar));
+        let ended =
+            subject.map(|mut subject| history(&mut *subject, model, number, length, plan, within, bar));
         point.histories += 1;
         let Some(Ended { episodes, events, peak, refused }) = ended else {
             // The arena is too small for the heap itself.
@@ -335,6 +418,7 @@ fn history<S: Subject + ?Sized>(
     number: u64,
     length: u64,
     plan: &Plan,
+    within: Range<usize>,
     bar: &ProgressBar,
 ) -> Ended {
     let mut random =
@@ -357,12 +441,32 @@ fn history<S: Subject + ?Sized>(
             bar.inc(1024);
         }
     }
+    let way =
+        failed.as_ref().and_then(|&Failed(size, align)| Way::least(within, size, align, &player.blocks()));
     let Player { episode, events, peak, live, .. } = player;
     let refused = failed.map(|Failed(size, align)| {
         let stats = subject.stats();
         let free = stats.map(|stats| stats.free);
         let largest = stats.map(|stats| stats.largest_free);
-        Refused { episode, size, align, live, free, largest }
+        Refused { episode, size, align, live, free, largest, way }
     });
     Ended { episodes: episode, events, peak, refused }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Owner, Way};
+
+    #[test]
+    fn the_fewest_bytes_are_in_the_way() {
+        let blocks =
+            [(0..40, Owner::Once), (48..50, Owner::Earlier), (80..84, Owner::Episode), (90..99, Owner::Once)];
+        let least = |size, align| Way::least(0..100, size, align, &blocks);
+        let way = Way { bytes: 2, earlier: 1, ..Way::default() };
+        assert_eq!(least(30, 1), Some(way));
+        let both = Way { bytes: 6, earlier: 1, episode: 1, ..Way::default() };
+        assert_eq!(least(50, 8), Some(both));
+        assert_eq!(least(100, 1), None, "it does not end in the arena");
+        assert_eq!(Way::least(0..9, 8, 8, &[]), None, "no block is in the way");
+    }
 }

@@ -23,7 +23,7 @@ use crate::replay::{self, run};
 use crate::table;
 use crate::units::{at_least_one, parse_memory};
 use cut::{Cuts, Notes};
-use history::{Plan, Point};
+use history::{Plan, Point, Refused};
 use model::Model;
 use pointer::Halved;
 use search::{Method, Search, Searched};
@@ -359,6 +359,11 @@ fn text(mut out: impl Write, forecast: &Forecast, args: &EndureArgs) -> io::Resu
             )?,
         }
         writeln!(out, "{}", rows(&curve.points, forecast.per_year))?;
+        // The largest arena that failed says best what a larger one is for.
+        let failed = curve.points.iter().filter_map(|point| Some((point.arena, point.refused.as_ref()?)));
+        if let Some((arena, refused)) = failed.max_by_key(|&(arena, _)| arena) {
+            writeln!(out, "{} B: {}", number(arena), in_the_way(refused))?;
+        }
         let chance = format!("{} a year, at most {}", percent(curve.chance), percent(curve.upper));
         writeln!(
             out,
@@ -403,6 +408,29 @@ fn text(mut out: impl Write, forecast: &Forecast, args: &EndureArgs) -> io::Resu
         )?;
     }
     writeln!(out, "A forecast knows what was recorded: kinds of episodes that never occurred are not in it.")
+}
+
+/// Says which blocks a failed request met.
+fn in_the_way(refused: &Refused) -> String {
+    let size = thousands(refused.size as u64);
+    let Some(way) = refused.way else {
+        return format!("for {size} B no blocks were in the way, but the heap's own state");
+    };
+    let kinds = [
+        (way.episode, "of the same episode"),
+        (way.earlier, "of earlier episodes"),
+        (way.replacing, "replaced from time to time"),
+        (way.once, "allocated once"),
+    ];
+    let kinds: Vec<_> =
+        kinds.iter().filter(|(count, _)| *count > 0).map(|(count, kind)| format!("{count} {kind}")).collect();
+    let blocks = if way.blocks() == 1 { "block" } else { "blocks" };
+    let bytes = thousands(way.bytes as u64);
+    format!(
+        "in the way of {size} B were at least {} {blocks} of {bytes} B in all: {}",
+        way.blocks(),
+        kinds.join(", ")
+    )
 }
 
 fn rows(points: &[Point], per_year: f64) -> String {

@@ -122,6 +122,8 @@ fn one_command_says_what_a_longer_history_confirms() {
         assert!(line.ends_with("keep 16,717 (2 blocks)"), "{line}");
         assert_eq!((&keep["most"], &keep["count"]), (&BUFFER.into(), &2.into()));
     }
+    let way = text.lines().find(|line| line.contains("in the way of 16,717 B were at least")).unwrap();
+    assert!(!way.contains("of the same episode"), "a buffer comes before what its episode allocates: {way}");
     let confirmed = printed(args.into_iter().chain(["--confirm", &whole]));
     assert!(confirmed.contains(line) && confirmed.contains("\nconfirmed by "), "{confirmed}");
 }
