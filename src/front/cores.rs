@@ -107,7 +107,8 @@ const BATCHES: usize = CLASSES * (PLACES + 2);
 /// the memory. A free enters the guard and takes the lock once, and frees one batch. Only a request that finds no memory takes
 /// longer: it frees batches that the depot and its core keep, one at a time and of large blocks first, until there is room. Other cores
 /// keep at most two batches of each class then. Over a [`Heap`](crate::Heap) of 64 KiB on a Cortex-M4F, that is at most 13,200
-/// instructions for a request, and 3,471 for a free (`cargo xtask wcet`). The memory regards blocks that are kept as in use. A double free of one is reported, as is a
+/// instructions for a request, and 3,471 for a free; the memory's lock is held for a whole batch, up to 3,185 (`cargo xtask wcet`), which
+/// a smaller `BATCH` shortens. The memory regards blocks that are kept as in use. A double free of one is reported, as is a
 /// write to it when it is allocated again.
 ///
 /// (Bonwick and Adams, "Magazines and Vmem", USENIX 2001.)

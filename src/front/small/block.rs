@@ -16,6 +16,10 @@ pub(crate) struct Block {
 }
 
 impl Block {
+    /// What a cleared mark is. With it, only a link that is neither an address nor another mark could make a block look free: marks end
+    /// in the bits 101, addresses in 000.
+    const CLEARED: usize = 1;
+
     /// Returns the mark of a block with this link: a number that no program has a reason to keep in its second word. It depends on the
     /// address, so that a copy of a free block's bytes marks nothing, and on the link, so that a damaged link is found.
     #[inline(always)]
@@ -92,7 +96,7 @@ impl Block {
     pub(crate) unsafe fn clear_left_over(block: ptr::NonNull<u8>, size: usize) {
         if size >= size_of::<Self>() {
             // SAFETY: the caller guarantees the block, which has two words.
-            unsafe { (&raw mut (*block.cast::<Self>().as_ptr()).mark).write_unaligned(0) }
+            unsafe { (&raw mut (*block.cast::<Self>().as_ptr()).mark).write_unaligned(Self::CLEARED) }
         }
     }
 
@@ -104,7 +108,7 @@ impl Block {
     #[inline(always)]
     pub(crate) unsafe fn clear_mark(block: *mut Self) {
         // SAFETY: the caller guarantees the block, which has two words.
-        unsafe { (*block).mark = 0 }
+        unsafe { (*block).mark = Self::CLEARED }
     }
 }
 
