@@ -62,6 +62,69 @@ fn in_child(f: impl FnOnce()) -> (i32, String) {
     }
 }
 
+/// A block of no bytes has an address of its own, which cannot be accessed and is freed once.
+#[test]
+fn empty_blocks_cannot_be_accessed() {
+    let _alone = alone();
+    let blocks: Vec<_> = (0..3000).map(|_| block(0)).collect();
+    let mut sorted = blocks.clone();
+    sorted.sort_unstable();
+    sorted.dedup();
+    assert_eq!(sorted.len(), blocks.len());
+    let here = blocks[7];
+    assert!(here.addr().get().is_multiple_of(16) && HEAP.usable_size(here) == Some(0));
+    assert_eq!(in_child(|| write(here, 0, 1)).0, libc::SIGSEGV);
+    // SAFETY: a block of no bytes ends where it begins.
+    assert_eq!(in_child(|| _ = unsafe { here.read_volatile() }).0, libc::SIGSEGV);
+    // SAFETY: the addresses are in the range of the blocks.
+    assert_eq!(free(unsafe { here.add(8) }), Err(FreeError::NotABlock));
+    assert_eq!((free(here), free(here)), (Ok(()), Err(FreeError::AlreadyFree)));
+    assert_ne!(block(0), here, "an address stays free for long");
+    // SAFETY: the block is live, and not used at its old address if it moves.
+    let grown = unsafe { HEAP.change(blocks[8], 100, 16) };
+    assert!(!grown.is_null() && grown != blocks[8].as_ptr());
+    assert_eq!(free(blocks[8]), Err(FreeError::AlreadyFree));
+    write(NonNull::new(grown).unwrap(), 0, 100);
+    let empty = layout(0);
+    assert_eq!(
+        (HEAP.check(blocks[9], empty), HEAP.check(blocks[9], layout(1))),
+        (Ok(()), Err(FreeError::NotABlock))
+    );
+    // SAFETY: the block is live.
+    assert!(unsafe { !HEAP.try_resize(blocks[9], empty, 1) });
+    blocks[9..].iter().for_each(|&block| free(block).unwrap());
+}
+
+/// A freed large block cannot be accessed until others were freed, and its memory can be used again then.
+#[test]
+fn freed_large_blocks_cannot_be_accessed() {
+    let _alone = alone();
+    const SIZE: usize = 300_000;
+    let first = block(SIZE);
+    write(first, 0, SIZE);
+    free(first).unwrap();
+    for at in [0, 150_000, SIZE - 1] {
+        assert_eq!(in_child(|| write(first, at as isize, 1)).0, libc::SIGSEGV, "{at}");
+    }
+    assert_eq!((free(first), HEAP.usable_size(first)), (Err(FreeError::AlreadyFree), None));
+    let mut seen = 0;
+    for _ in 0..1000 {
+        let next = block(SIZE);
+        seen += u32::from(next == first);
+        // SAFETY: the block is live.
+        assert_eq!(unsafe { next.read() }, 0, "the contents are gone");
+        write(next, 0, SIZE);
+        // SAFETY: the block is live, and not used at its old address if it moves.
+        let grown = NonNull::new(unsafe { HEAP.change(next, 2 * SIZE, 16) }).unwrap();
+        write(grown, SIZE as isize, SIZE);
+        free(grown).unwrap();
+    }
+    assert!(seen > 0, "the memory is used again");
+    // What the hidden blocks have is there for requests that would fail otherwise.
+    let used = Growing::new().stats().used;
+    assert!(used < 64 << 20, "{used}");
+}
+
 /// Every free but the right one is refused, whatever the program has written to the block, and however long ago it was freed.
 #[test]
 fn only_live_blocks_are_freed() {
@@ -246,7 +309,7 @@ fn a_forged_link_hands_out_no_live_block() {
 #[test]
 fn freed_blocks_wait_and_are_zero() {
     let _alone = alone();
-    for size in [16, 48, 600] {
+    for size in [16, 48, 600, 5000] {
         let first = block(size);
         write(first, 0, size);
         free(first).unwrap();

@@ -5,6 +5,7 @@
 //!  states  one byte for 16 bytes of the heap, in a range of addresses of its own
 //! ```
 
+use super::empty;
 use super::ground::GRAIN;
 use super::own::Whose;
 use super::record::{self, FRESH, state_at};
@@ -18,7 +19,7 @@ use crate::memory::{Done, Memory, allocator, global_alloc, pass_on};
 use crate::os::cache::{self, Bin, Block, LARGEST, SIZES, SMALLEST, class_of};
 use core::alloc::Layout;
 use core::ptr::{self, NonNull};
-use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 
 /// The heap of the process for programs that must not be taken over through a memory error: [`Growing`], with a record of every block
 /// beside the memory.
@@ -41,9 +42,12 @@ use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 ///   overflow up to the end of the block's size class, and an underflow of the next one.
 /// * A freed block is zero until it is allocated again, which finds writes to it and ends the program. No data of an earlier block shows up.
 /// * A damaged list can make an allocation return free blocks of the class only, and none twice.
-/// * A freed block of up to 1 KiB waits in one of 256 places, which depends on the random number. The block that waited there becomes free.
+/// * A freed block of up to 1 KiB waits in one of 256 places, which depends on the random number, a longer one in one of 8. The block that
+///   waited there becomes free.
+/// * A block of no bytes lies where nothing can be accessed.
 ///
-/// Larger blocks are as in [`Growing`]: metadata lies beside the memory, and double frees are found until the memory is in use again.
+/// Of larger blocks, metadata lies beside the memory, and double frees are found until the memory is in use again. A freed block above
+/// 128 KiB cannot be accessed while it waits in one of 8 places.
 /// [`Guarded`](super::super::Guarded) around this heap puts sampled blocks between pages without access, so that reads are found as well.
 ///
 /// Allocation and free take time in proportion to the block's size, for it is cleared and looked at. The table takes a sixteenth of the memory
@@ -63,12 +67,12 @@ const FREED: u8 = u8::MAX;
 /// The random number of the process. Set before the record begins.
 static SECRET: AtomicUsize = AtomicUsize::new(0);
 
-/// Freed blocks that wait for a while before they are allocated again.
-static WAITING: [AtomicPtr<u8>; PLACES] = [const { AtomicPtr::new(ptr::null_mut()) }; PLACES];
+/// Freed blocks that wait for a while before they are allocated again: first those of up to [`SHORT`] bytes.
+static WAITING: [AtomicPtr<u8>; PLACES + LONG_PLACES] =
+    [const { AtomicPtr::new(ptr::null_mut()) }; PLACES + LONG_PLACES];
 const PLACES: usize = 256;
-
-/// Bytes of the longest block that waits.
-const LONGEST: usize = 1024;
+const LONG_PLACES: usize = 8;
+const SHORT: usize = 1024;
 
 /// Returns the state of a live block: where it starts within the bytes that the state is for.
 fn live(block: NonNull<u8>) -> u8 {
@@ -94,9 +98,25 @@ fn value(block: NonNull<u8>) -> u64 {
     key(block) | 1
 }
 
+/// Freed large blocks that no access reaches, until others take their places.
+static HIDDEN: [AtomicPtr<u8>; HIDDEN_PLACES] = [const { AtomicPtr::new(ptr::null_mut()) }; HIDDEN_PLACES];
+const HIDDEN_PLACES: usize = 8;
+
+/// Bytes above which a freed block is hidden. For shorter ones the system calls would take longer than all else.
+const HIDDEN_FROM: usize = 128 * 1024;
+
+/// The state of the start of a large block that is hidden.
+const IS_HIDDEN: u8 = FREED - 1;
+
+/// The class of blocks of no bytes.
+const EMPTY: usize = usize::MAX;
+
 /// Returns the class of a request, with room for the canary; `None` if it gets a large block.
 #[inline(always)]
 fn class_for(size: usize, align: usize) -> Option<usize> {
+    if size == 0 && align <= SMALLEST {
+        return Some(EMPTY);
+    }
     class_of(size.checked_add(CANARY)?, align)
 }
 
@@ -122,6 +142,7 @@ fn begin() -> bool {
             }
         }
         SECRET.store(usize::from_ne_bytes(secret), Ordering::Relaxed);
+        empty::reserve();
         // A thread that finds the record finds the number as well.
         // SAFETY: the bytes are committed, and nothing else knows of them.
         unsafe { record::begin(region, table.as_ptr()) };
@@ -136,12 +157,19 @@ impl Hardened {
         if !record::is_kept() && !begin() {
             return None;
         }
-        let Some(class) = class_for(size, align) else {
-            return SHARED.allocate_large(size.max(LARGEST + 1), align, zeroed);
+        let class = match class_for(size, align) {
+            None => {
+                return self.insist(|| SHARED.allocate_large(size.max(LARGEST + 1), align, zeroed));
+            }
+            Some(EMPTY) => match empty::allocate() {
+                Some(block) => return Some((block, false)),
+                None => class_for(1, align)?,
+            },
+            Some(class) => class,
         };
         // SAFETY: the bin is this thread's.
         let block = unsafe { Bin::allocate::<false>(().bin(class)) }
-            .or_else(|| cache::allocate_slow(&SHARED, class))?;
+            .or_else(|| self.insist(|| cache::allocate_slow(&SHARED, class)))?;
         Some((block, self.admit(block, class)))
     }
 
@@ -191,13 +219,17 @@ impl Hardened {
         block.as_ptr()
     }
 
-    /// Returns the class of the live small block that starts at an address; `None` for a large one.
+    /// Returns the class of the live small or empty block that starts at an address; `None` for a large one.
     #[inline(always)]
     fn class_of_live(&self, block: NonNull<u8>) -> Result<Option<usize>, FreeError> {
         let entry = SHARED.entry(block.as_ptr());
         match entry {
-            NOTHING => return Err(FreeError::Foreign),
-            WHOLE => return Ok(None),
+            NOTHING => return empty::check(block).map(|()| Some(EMPTY)),
+            WHOLE => {
+                let is_hidden = |state: &AtomicU8| state.load(Ordering::Relaxed) == IS_HIDDEN;
+                let hidden = state_at(block.as_ptr()).is_some_and(is_hidden);
+                return if hidden { Err(FreeError::AlreadyFree) } else { Ok(None) };
+            }
             _ => {}
         }
         match state_at(block.as_ptr()).map(|state| state.load(Ordering::Relaxed)) {
@@ -222,8 +254,11 @@ impl Hardened {
     pub unsafe fn free(&self, block: NonNull<u8>) -> Result<(), FreeError> {
         let Some(class) = self.class_of_live(block)? else {
             // SAFETY: the caller guarantees the block.
-            return if unsafe { SHARED.free_large(block) } { Ok(()) } else { Err(FreeError::NotABlock) };
+            return unsafe { self.free_large(block) };
         };
+        if class == EMPTY {
+            return empty::free(block);
+        }
         let size = SIZES[class] as usize;
         // SAFETY: a live block of the class starts there, which is the caller's.
         unsafe {
@@ -237,12 +272,8 @@ impl Hardened {
             }
             block.write_bytes(0, size);
         }
-        if size > LONGEST {
-            // SAFETY: the block is the caller's, and not used any more.
-            unsafe { self.free_block(class, block) };
-            return Ok(());
-        }
-        let place = &WAITING[(key(block) >> 56) as usize % PLACES];
+        let random = (key(block) >> 56) as usize;
+        let place = &WAITING[if size > SHORT { PLACES + random % LONG_PLACES } else { random % PLACES }];
         if let Some(block) = NonNull::new(place.swap(block.as_ptr(), Ordering::AcqRel)) {
             let class = SHARED.entry(block.as_ptr()) as usize - 1;
             // SAFETY: a freed block that has waited, and that nothing else has. Its link and mark are not written yet.
@@ -254,6 +285,60 @@ impl Hardened {
             }
         }
         Ok(())
+    }
+
+    /// Frees a large block: hides it if it is long, and frees one that was hidden before.
+    ///
+    /// # Errors
+    ///
+    /// [`FreeError::NotABlock`] or [`FreeError::AlreadyFree`], with nothing done.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`Hardened::free`].
+    #[inline(never)]
+    unsafe fn free_large(&self, block: NonNull<u8>) -> Result<(), FreeError> {
+        let bytes = Growing::new().usable_size(block).ok_or(FreeError::NotABlock)?;
+        let state = state_at(block.as_ptr()).ok_or(FreeError::Foreign)?;
+        if bytes > HIDDEN_FROM {
+            // Another thread may free it as well.
+            if state.swap(IS_HIDDEN, Ordering::Relaxed) == IS_HIDDEN {
+                return Err(FreeError::AlreadyFree);
+            }
+            // SAFETY: the block is the caller's, and not used any more.
+            if unsafe { protect(block, bytes, libc::PROT_NONE) } {
+                let place = &HIDDEN[(key(block) >> 56) as usize % HIDDEN_PLACES];
+                self.show(place.swap(block.as_ptr(), Ordering::AcqRel));
+                return Ok(());
+            }
+            state.store(FRESH, Ordering::Relaxed);
+        }
+        // SAFETY: as above.
+        if unsafe { SHARED.free_large(block) } { Ok(()) } else { Err(FreeError::NotABlock) }
+    }
+
+    /// Frees a large block that was in a place of [`HIDDEN`], or does nothing if it is null.
+    fn show(&self, block: *mut u8) {
+        let Some(block) = NonNull::new(block) else { return };
+        let (Some(bytes), Some(state)) = (Growing::new().usable_size(block), state_at(block.as_ptr())) else {
+            return;
+        };
+        // SAFETY: the block was freed, and nothing else has it. Without access it is not used again.
+        unsafe {
+            if protect(block, bytes, libc::PROT_READ | libc::PROT_WRITE) {
+                state.store(FRESH, Ordering::Relaxed);
+                SHARED.free_large(block);
+            }
+        }
+    }
+
+    /// Makes a request, and once more without hidden blocks if it failed.
+    #[inline(always)]
+    fn insist<T>(&self, request: impl Fn() -> Option<T>) -> Option<T> {
+        request().or_else(|| {
+            HIDDEN.iter().for_each(|place| self.show(place.swap(ptr::null_mut(), Ordering::AcqRel)));
+            request()
+        })
     }
 
     /// Puts a block that was freed into the lists.
@@ -276,6 +361,7 @@ impl Hardened {
     #[doc(hidden)]
     pub fn usable_size(&self, block: NonNull<u8>) -> Option<usize> {
         match self.class_of_live(block).ok()? {
+            Some(EMPTY) => Some(0),
             Some(class) => Some(SIZES[class] as usize - CANARY),
             None => Growing::new().usable_size(block),
         }
@@ -323,6 +409,23 @@ impl Hardened {
     }
 }
 
+/// Allows or forbids access to the whole pages of a freed block, whose contents go back to the system. Returns whether that was possible.
+///
+/// # Safety
+///
+/// The block must have these bytes, and must not be used any more.
+unsafe fn protect(block: NonNull<u8>, bytes: usize, access: i32) -> bool {
+    let page = Host::page();
+    let skipped = block.addr().get().wrapping_neg() % page;
+    let start = block.as_ptr().wrapping_add(skipped);
+    let bytes = bytes.saturating_sub(skipped) / page * page;
+    // SAFETY: the pages are the block's alone.
+    unsafe {
+        (access != libc::PROT_NONE || Host::purge(start, bytes))
+            && libc::mprotect(start.cast(), bytes, access) == 0
+    }
+}
+
 /// Returns whether a free block is zero behind its link and mark.
 ///
 /// # Safety
@@ -366,14 +469,17 @@ unsafe impl Memory for Hardened {
     /// Checks that a live block of the layout's class starts at the address.
     #[inline]
     fn check(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
-        let class = class_for(layout.size(), layout.align());
-        if self.class_of_live(block)? == class { Ok(()) } else { Err(FreeError::NotABlock) }
+        let live = self.class_of_live(block)?;
+        let has = |size| live == class_for(size, layout.align());
+        // A block of no bytes is one of a byte if there are very many.
+        if has(layout.size()) || layout.size() == 0 && has(1) { Ok(()) } else { Err(FreeError::NotABlock) }
     }
 
     /// Checks a block, and its canary.
     unsafe fn check_owned(&self, block: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         self.check(block, layout)?;
         match class_for(layout.size(), layout.align()) {
+            Some(EMPTY) => Ok(()),
             // SAFETY: the block is the caller's.
             Some(class) if unsafe { canary(block, class).read() != value(block) } => Err(FreeError::Overrun),
             _ => Ok(()),

@@ -13,6 +13,8 @@
 
 mod ask;
 mod classes;
+#[cfg(all(target_os = "linux", not(miri)))]
+mod empty;
 mod ground;
 #[cfg(all(target_os = "linux", not(miri)))]
 mod hardened;
