@@ -5,6 +5,7 @@
 //!  states  one byte for 16 bytes of the heap, in a range of addresses of its own
 //! ```
 
+use super::classes::SLOT;
 use super::empty;
 use super::ground::GRAIN;
 use super::own::Whose;
@@ -42,12 +43,11 @@ use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 ///   overflow up to the end of the block's size class, and an underflow of the next one.
 /// * A freed block is zero until it is allocated again, which finds writes to it and ends the program. No data of an earlier block shows up.
 /// * A damaged list can make an allocation return free blocks of the class only, and none twice.
-/// * A freed block of up to 1 KiB waits in one of 256 places, which depends on the random number, a longer one in one of 8. The block that
-///   waited there becomes free.
+/// * A freed block of up to 1 KiB waits in one of 256 places, which depends on the random number. The block that waited there becomes free.
 /// * A block of no bytes lies where nothing can be accessed.
 ///
-/// Of larger blocks, metadata lies beside the memory, and double frees are found until the memory is in use again. A freed block above
-/// 128 KiB cannot be accessed while it waits in one of 8 places.
+/// Larger blocks are zero when they are allocated. Their metadata lies beside the memory, and double frees are found until the memory is in
+/// use again. A freed block above 128 KiB cannot be accessed while it waits in one of 8 places.
 /// [`Guarded`](super::super::Guarded) around this heap puts sampled blocks between pages without access, so that reads are found as well.
 ///
 /// Allocation and free take time in proportion to the block's size, for it is cleared and looked at. The table takes a sixteenth of the memory
@@ -67,12 +67,12 @@ const FREED: u8 = u8::MAX;
 /// The random number of the process. Set before the record begins.
 static SECRET: AtomicUsize = AtomicUsize::new(0);
 
-/// Freed blocks that wait for a while before they are allocated again: first those of up to [`SHORT`] bytes.
-static WAITING: [AtomicPtr<u8>; PLACES + LONG_PLACES] =
-    [const { AtomicPtr::new(ptr::null_mut()) }; PLACES + LONG_PLACES];
+/// Freed blocks that wait for a while before they are allocated again.
+static WAITING: [AtomicPtr<u8>; PLACES] = [const { AtomicPtr::new(ptr::null_mut()) }; PLACES];
 const PLACES: usize = 256;
-const LONG_PLACES: usize = 8;
-const SHORT: usize = 1024;
+
+/// Bytes of the longest block that waits.
+const LONGEST: usize = 1024;
 
 /// Returns the state of a live block: where it starts within the bytes that the state is for.
 fn live(block: NonNull<u8>) -> u8 {
@@ -104,6 +104,9 @@ const HIDDEN_PLACES: usize = 8;
 
 /// Bytes above which a freed block is hidden. For shorter ones the system calls would take longer than all else.
 const HIDDEN_FROM: usize = 128 * 1024;
+
+/// Bytes above which the memory of a hidden block goes back to the system. For shorter ones the page faults would take longer than clearing.
+const PURGED_FROM: usize = 512 * 1024;
 
 /// The state of the start of a large block that is hidden.
 const IS_HIDDEN: u8 = FREED - 1;
@@ -153,14 +156,12 @@ fn begin() -> bool {
 impl Hardened {
     /// Allocates `size` bytes aligned to `align`. Returns the block, and whether bytes may not be zero; `None` if there is no memory.
     #[inline]
-    fn allocate_block(&self, size: usize, align: usize, zeroed: bool) -> Option<(NonNull<u8>, bool)> {
+    fn allocate_block(&self, size: usize, align: usize) -> Option<(NonNull<u8>, bool)> {
         if !record::is_kept() && !begin() {
             return None;
         }
         let class = match class_for(size, align) {
-            None => {
-                return self.insist(|| SHARED.allocate_large(size.max(LARGEST + 1), align, zeroed));
-            }
+            None => return self.allocate_large(size.max(LARGEST + 1), align),
             Some(EMPTY) => match empty::allocate() {
                 Some(block) => return Some((block, false)),
                 None => class_for(1, align)?,
@@ -171,6 +172,17 @@ impl Hardened {
         let block = unsafe { Bin::allocate::<false>(().bin(class)) }
             .or_else(|| self.insist(|| cache::allocate_slow(&SHARED, class)))?;
         Some((block, self.admit(block, class)))
+    }
+
+    /// Allocates a large block, with all bytes zero.
+    #[inline(never)]
+    fn allocate_large(&self, size: usize, align: usize) -> Option<(NonNull<u8>, bool)> {
+        let (block, dirty) = self.insist(|| SHARED.allocate_large(size, align, true))?;
+        if dirty {
+            // SAFETY: the block has whole slots.
+            unsafe { block.write_bytes(0, size.next_multiple_of(SLOT)) };
+        }
+        Some((block, false))
     }
 
     /// Checks a block that comes from the lists, and makes it a live one. Returns whether bytes in it may not be zero.
@@ -205,13 +217,13 @@ impl Hardened {
     #[doc(hidden)]
     #[inline]
     pub fn allocate_raw(&self, size: usize, align: usize) -> *mut u8 {
-        self.allocate_block(size, align, false).map_or(ptr::null_mut(), |(block, _)| block.as_ptr())
+        self.allocate_block(size, align).map_or(ptr::null_mut(), |(block, _)| block.as_ptr())
     }
 
     /// Allocates as [`Hardened::allocate_raw`], with all bytes zero. Freed blocks are zero already.
     #[doc(hidden)]
     pub fn allocate_raw_zeroed(&self, size: usize, align: usize) -> *mut u8 {
-        let Some((block, dirty)) = self.allocate_block(size, align, true) else { return ptr::null_mut() };
+        let Some((block, dirty)) = self.allocate_block(size, align) else { return ptr::null_mut() };
         if dirty {
             // SAFETY: the block has the bytes asked for.
             unsafe { block.write_bytes(0, size) };
@@ -272,8 +284,12 @@ impl Hardened {
             }
             block.write_bytes(0, size);
         }
-        let random = (key(block) >> 56) as usize;
-        let place = &WAITING[if size > SHORT { PLACES + random % LONG_PLACES } else { random % PLACES }];
+        if size > LONGEST {
+            // SAFETY: the block is the caller's, and not used any more.
+            unsafe { self.free_block(class, block) };
+            return Ok(());
+        }
+        let place = &WAITING[(key(block) >> 56) as usize % PLACES];
         if let Some(block) = NonNull::new(place.swap(block.as_ptr(), Ordering::AcqRel)) {
             let class = SHARED.entry(block.as_ptr()) as usize - 1;
             // SAFETY: a freed block that has waited, and that nothing else has. Its link and mark are not written yet.
@@ -306,10 +322,15 @@ impl Hardened {
                 return Err(FreeError::AlreadyFree);
             }
             // SAFETY: the block is the caller's, and not used any more.
-            if unsafe { protect(block, bytes, libc::PROT_NONE) } {
-                let place = &HIDDEN[(key(block) >> 56) as usize % HIDDEN_PLACES];
-                self.show(place.swap(block.as_ptr(), Ordering::AcqRel));
-                return Ok(());
+            unsafe {
+                if bytes > PURGED_FROM {
+                    SHARED.with(|pages| pages.purge_large(block));
+                }
+                if protect(block, bytes, libc::PROT_NONE) {
+                    let place = &HIDDEN[(key(block) >> 56) as usize % HIDDEN_PLACES];
+                    self.show(place.swap(block.as_ptr(), Ordering::AcqRel));
+                    return Ok(());
+                }
             }
             state.store(FRESH, Ordering::Relaxed);
         }
@@ -327,7 +348,10 @@ impl Hardened {
         unsafe {
             if protect(block, bytes, libc::PROT_READ | libc::PROT_WRITE) {
                 state.store(FRESH, Ordering::Relaxed);
-                SHARED.free_large(block);
+                SHARED.with(|pages| match bytes > PURGED_FROM {
+                    true => pages.free_purged(block),
+                    false => _ = pages.free_large(block),
+                });
             }
         }
     }
@@ -400,7 +424,7 @@ impl Hardened {
     ) -> Option<NonNull<u8>> {
         let is_large = have > LARGEST && class_for(size, align).is_none() && size > LARGEST;
         let (allocate, free) = (
-            || self.allocate_block(size, align, false).map(|(block, _)| block),
+            || self.allocate_block(size, align).map(|(block, _)| block),
             // SAFETY: the caller guarantees the block.
             || unsafe { self.free(block) },
         );
@@ -409,7 +433,7 @@ impl Hardened {
     }
 }
 
-/// Allows or forbids access to the whole pages of a freed block, whose contents go back to the system. Returns whether that was possible.
+/// Allows or forbids access to the whole pages of a freed block. Returns whether that was possible.
 ///
 /// # Safety
 ///
@@ -418,12 +442,8 @@ unsafe fn protect(block: NonNull<u8>, bytes: usize, access: i32) -> bool {
     let page = Host::page();
     let skipped = block.addr().get().wrapping_neg() % page;
     let start = block.as_ptr().wrapping_add(skipped);
-    let bytes = bytes.saturating_sub(skipped) / page * page;
     // SAFETY: the pages are the block's alone.
-    unsafe {
-        (access != libc::PROT_NONE || Host::purge(start, bytes))
-            && libc::mprotect(start.cast(), bytes, access) == 0
-    }
+    unsafe { libc::mprotect(start.cast(), bytes.saturating_sub(skipped) / page * page, access) == 0 }
 }
 
 /// Returns whether a free block is zero behind its link and mark.
@@ -445,7 +465,7 @@ unsafe fn is_zero(block: NonNull<u8>, size: usize) -> bool {
 unsafe impl Memory for Hardened {
     #[inline]
     fn allocate(&self, layout: Layout) -> Option<NonNull<u8>> {
-        let (block, _) = self.allocate_block(layout.size(), layout.align(), false)?;
+        let (block, _) = self.allocate_block(layout.size(), layout.align())?;
         Some(block)
     }
 

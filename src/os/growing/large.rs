@@ -66,6 +66,31 @@ impl<S: System> Pages<S> {
         true
     }
 
+    /// Releases the contents of the large block at an address to the system.
+    ///
+    /// # Safety
+    ///
+    /// If a block starts there, its contents must not be needed any more.
+    #[cfg_attr(not(all(target_os = "linux", not(miri))), allow(dead_code))]
+    pub(super) unsafe fn purge_large(&mut self, block: NonNull<u8>) {
+        if let Some((slot, len)) = self.large_at(block) {
+            self.spans.purge_slots(slot, slot + len);
+        }
+    }
+
+    /// Frees a large block after [`Pages::purge_large`].
+    ///
+    /// # Safety
+    ///
+    /// If one starts there, it must not be used any more.
+    #[cfg_attr(not(all(target_os = "linux", not(miri))), allow(dead_code))]
+    pub(super) unsafe fn free_purged(&mut self, block: NonNull<u8>) {
+        let Some((_, len)) = self.large_at(block) else { return };
+        // SAFETY: the caller guarantees the block.
+        unsafe { self.free_large(block) };
+        self.spans.forget_dirty(len);
+    }
+
     /// Resizes the large block at an address to hold `size` bytes without moving it, and returns whether that was
     /// possible.
     ///

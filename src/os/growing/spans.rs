@@ -400,6 +400,12 @@ impl<S: System> Spans<S> {
         self.footprint == self.ground.touched(0, self.slots.committed / SLOT)
     }
 
+    /// Notes that `len` slots of free spans have no memory any more.
+    #[cfg_attr(not(all(target_os = "linux", not(miri))), allow(dead_code))]
+    pub(super) fn forget_dirty(&mut self, len: usize) {
+        self.dirty = self.dirty.saturating_sub(len);
+    }
+
     /// Returns the bytes of free spans that the system has not got back, about.
     pub(super) fn dirty(&self) -> usize {
         self.dirty * SLOT
